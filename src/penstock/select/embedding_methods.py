@@ -64,13 +64,13 @@ def of_all(task: Task, model: nn.Module, progress: Progress) -> Vectors:
 
     def compute() -> Tensor:
         batches = told(task.batches(), "embeddings", task.samples, progress)
-        return torch.from_numpy(embedded(task, model, batches, task.samples))
+        return torch.from_numpy(embedded(task, model, batches))
 
     return step(f"embeddings {digest_of(model)}", compute).numpy()
 
 
-def embedded(task: Task, model: nn.Module, batches: Iterator[Batch], samples: int | None = None) -> Vectors:
-    """Return embeddings, shape ``(n, d)``, in the order of the batches, or of so many samples by their ids."""
+def embedded(task: Task, model: nn.Module, batches: Iterator[Batch]) -> Vectors:
+    """Return embeddings, shape ``(n, d)``, in the order of the ids, of which each comes once."""
     ids, found = list[npt.NDArray[np.int64]](), list[Vectors]()
     embed = task.embed
     with torch.no_grad(), nullcontext() if embed else last_linear(model) as given:
@@ -84,12 +84,7 @@ def embedded(task: Task, model: nn.Module, batches: Iterator[Batch], samples: in
             check_finite("embeddings", hidden, batch)
             ids.append(batch.ids)
             found.append(hidden.float().cpu().numpy())
-    joined = np.concatenate(found)
-    if samples is None:
-        return joined
-    embeddings = np.empty((samples, joined.shape[1]), np.float32)
-    embeddings[np.concatenate(ids)] = joined
-    return embeddings
+    return np.concatenate(found)[np.argsort(np.concatenate(ids))]
 
 
 def pooled(hidden: Tensor, mask: Tensor | None) -> Tensor:

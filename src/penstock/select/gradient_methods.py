@@ -48,13 +48,10 @@ class El2n(msgspec.Struct, frozen=True):
     def score(self, task: Task, seed: int, progress: Progress) -> Scored:
         """Score each sample."""
         models = list(trained(task, task.make_model, self.models, self.epochs, seed, progress))
-        lengths = [
-            step(
-                f"lengths {digest_of(model)}", lambda what=what, model=model: _lengths(task, model, what, progress)
-            )
-            for i, model in enumerate(models)
-            for what in (f"lengths by model {i + 1} of {len(models)}",)
-        ]
+        lengths = list[Tensor]()
+        for i, model in enumerate(models):
+            compute = partial(_lengths, task, model, f"lengths by model {i + 1} of {len(models)}", progress)
+            lengths.append(step(f"lengths {digest_of(model)}", compute))
         return Scored(torch.stack(lengths).mean(0).numpy(), checkpoint=digest_of(models[-1]))
 
 
