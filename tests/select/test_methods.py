@@ -41,16 +41,18 @@ def saved(tmp_path: Any, task: Task, *, epochs: int = 2, make: Any = None) -> li
     torch.manual_seed(5)
     model = (make or task.make_model)()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
-    paths = []
-    for epoch in range(epochs):
-        model.train()
-        for batch in task.batches(shuffle_seed=epoch):
-            optimizer.zero_grad()
-            task.losses(model, batch).mean().backward()
-            optimizer.step()
-        paths.append(str(tmp_path / f"{epoch}.pt"))
-        torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict()}, paths[-1])
-    return paths
+    return [train_on(tmp_path / f"{epoch}.pt", task, model, optimizer, epoch) for epoch in range(epochs)]
+
+
+def train_on(path: Any, task: Task, model: nn.Module, optimizer: torch.optim.Optimizer, epoch: int = 0) -> str:
+    """Train a model for an epoch, and save it with its optimizer."""
+    model.train()
+    for batch in task.batches(shuffle_seed=epoch):
+        optimizer.zero_grad()
+        task.losses(model, batch).mean().backward()
+        optimizer.step()
+    torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict()}, path)
+    return str(path)
 
 
 def loaded(task: Task, path: str, make: Any = None) -> tuple[nn.Module, dict[str, Any]]:
@@ -426,15 +428,7 @@ def test_batches_of_one_are_trained_on_where_they_are_asked_for() -> None:
 
 
 def with_optimizer(path: Any, groups: Any, model: nn.Module, **settings: Any) -> str:
-    """Take two steps, and save."""
-    optimizer = torch.optim.AdamW(groups, lr=1e-2, **settings)
-    task = images()
-    for batch in task.batches(shuffle_seed=0):
-        optimizer.zero_grad()
-        task.losses(model, batch).mean().backward()
-        optimizer.step()
-    torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict()}, path)
-    return str(path)
+    return train_on(path, images(), model, torch.optim.AdamW(groups, lr=1e-2, **settings))
 
 
 def test_the_state_of_adam_is_that_of_its_parameter_whatever_its_groups(tmp_path: Any) -> None:

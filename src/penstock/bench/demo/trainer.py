@@ -39,22 +39,15 @@ def small_network(width: int, classes: int, side: int) -> nn.Sequential:
     It takes float images of n x 3 x side x side, and gives n x classes logits. It is
     so small that even without a GPU loading takes most of the time.
     """
-    return nn.Sequential(
-        *_block(3, width, 7, side // 16),
-        *_block(width, 2 * width, 3, 2),
-        *_block(2 * width, 4 * width, 3, 2),
-        nn.AdaptiveAvgPool2d(1),
-        nn.Flatten(),
-        nn.Linear(4 * width, classes),
-    )
-
-
-def _block(before: int, after: int, kernel: int, stride: int) -> list[nn.Module]:
-    return [
-        nn.Conv2d(before, after, kernel, stride, kernel // 2, bias=False),
-        nn.BatchNorm2d(after),
-        nn.ReLU(inplace=True),
-    ]
+    layers = list[nn.Module]()
+    for before, after, kernel, stride in (
+        (3, width, 7, side // 16),
+        (width, 2 * width, 3, 2),
+        (2 * width, 4 * width, 3, 2),
+    ):
+        convolution = nn.Conv2d(before, after, kernel, stride, kernel // 2, bias=False)
+        layers += [convolution, nn.BatchNorm2d(after), nn.ReLU(inplace=True)]
+    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4 * width, classes))
 
 
 def make_loader(images: list[Labelled], crop_px: int, batch_size: int, workers: int) -> DataLoader[Any]:
