@@ -63,14 +63,8 @@ def broken():
 def raises():
     raise KeyError("images")
 
-def needs(folder):
-    return small()
-
 def empty():
     return []
-
-def once():
-    return (torch.zeros(8, 2) for _ in range(3))
 
 class Nothing(IterableDataset):
     def __iter__(self):
@@ -105,9 +99,6 @@ def stream():
     return DataLoader(Stream(), batch_size=4, num_workers=2)
 
 SIZE = 3
-
-def forgetful():
-    arrays()
 
 def arrays():
     return {"x": torch.zeros(100, 3)}
@@ -194,11 +185,8 @@ def test_the_report_says_what_was_measured_where_and_the_table_ends_in_its_sente
         (["{}:large"], 2, "has no function 'large'; it has: "),
         (["{}:SIZE"], 2, "'SIZE' in {} is not a function, but a value of type int"),
         (["loaders:small"], 2, "there is no file loaders; did you mean loaders.py?"),
-        (["{}:forgetful"], 2, "make_loader returned None: was its `return` forgotten?"),
-        (["{}:needs"], 2, "is called without arguments, and needs some (missing a required argument: 'folder')"),
         (["{}:raises"], 1, "raises() in {} raised KeyError: 'images'"),
         (["{}:samples"], 2, "a Numbers gives samples, not batches"),
-        (["{}:once"], 2, "can be iterated only once"),
         (["{}:empty"], 2, "the source gave no sample in cycle 0: it is empty"),
         (["{}:nothing"], 2, "what {}:nothing returned gave no batch in pass 1"),
         (["{}:broken"], 2, "what {}:broken returned raised IndexError: list index out of range"),

@@ -226,7 +226,7 @@ def test_the_top_is_what_sorting_says_and_fits_its_data_set_only() -> None:
         expected = sorted(range(SAMPLES), key=lambda id: (sign * plain[id], id))[:20]
         assert select.top(some(direction=direction), 0.4).ids.tolist() == sorted(expected)
     with pytest.raises(BadSetting, match="some of 50 samples, and the data set has 60"):
-        select.top(scores, 0.4).mask(60)
+        select.top(scores, 0.4).check(60)
     with pytest.raises(BadSetting, match=r"fraction=0.001 keeps none of 50 samples; 0\.02 keeps one"):
         select.top(scores, 0.001)
     for wrong in (0, -1, 1.5, float("nan")):

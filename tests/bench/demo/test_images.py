@@ -71,19 +71,15 @@ def test_the_first_of_two_makers_wins(tmp_path):
     assert os.listdir(tmp_path) == ["set"]
 
 
-def test_class_folders_give_the_labels(tmp_path):
-    folder = find_images(small_set(tmp_path / "set"), None)
-    assert (folder.name, len(folder.train), folder.classes) == ("set", 20, len(CLASSES))
-    assert all(Path(path).parent.name == sorted(CLASSES)[label] for path, label in folder.train)
-
-
-def test_of_a_folder_with_train_and_test_train_alone_is_used(tmp_path):
+@pytest.mark.parametrize("parts", [("",), ("train", "test")])
+def test_class_folders_give_the_labels_and_of_train_and_test_train_alone_is_used(tmp_path, parts):
     root = tmp_path / "set"
-    small_set(root / "train")
-    small_set(root / "test")
+    for part in parts:
+        small_set(root / part)
     folder = find_images(root, None)
     assert (folder.name, len(folder.train), folder.classes) == ("set", 20, len(CLASSES))
-    assert all(Path(path).is_relative_to(root / "train") for path, _ in folder.train)
+    for path, label in folder.train:
+        assert Path(path).parent == root / parts[0] / sorted(CLASSES)[label]
 
 
 def test_jpegs_without_class_folders_get_labels_that_mean_nothing(tmp_path):
