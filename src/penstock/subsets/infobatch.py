@@ -67,7 +67,10 @@ class InfoBatch(Policy):
 
     def selection(self, epoch: int) -> Selection:
         if self._decided is None or self._decided[0] != epoch:
-            self._take_reports()
+            for reported in of_all_ranks(self._reported):
+                for ids, losses in reported:
+                    self._losses[ids] = losses
+            self._reported = []
             self._decided = epoch, self._decide(epoch)
         return self._decided[1]
 
@@ -122,26 +125,17 @@ class InfoBatch(Policy):
             )
         self._losses, self._reported, self._decided = losses, reported, decided
 
-    def _warn_of_no_report(self) -> None:
-        if self._warned or not self._ratio or _rank()[0]:
-            return
-        self._warned = True
-        warnings.warn(
-            "InfoBatch leaves nothing out, since no loss was reported: call report(ids, losses) after each batch",
-            stacklevel=users_stacklevel(),
-        )
-
-    def _take_reports(self) -> None:
-        for reported in of_all_ranks(self._reported):
-            for ids, losses in reported:
-                self._losses[ids] = losses
-        self._reported = []
-
     def _decide(self, epoch: int) -> Selection:
         weights = np.ones(self._samples, np.float32)
         known = np.isfinite(self._losses)
-        if self._decided is not None and self._decided[0] < epoch < self._full_from and not known.any():
-            self._warn_of_no_report()
+        unreported = self._decided is not None and self._decided[0] < epoch < self._full_from and not known.any()
+        if unreported and self._ratio and not self._warned and _rank()[0] == 0:
+            self._warned = True
+            warnings.warn(
+                "InfoBatch leaves nothing out, since no loss was reported: call report(ids, losses) after each "
+                "batch",
+                stacklevel=users_stacklevel(),
+            )
         if epoch < self._full_from and known.any():
             learnt = np.flatnonzero(known & (self._losses < self._losses[known].mean(dtype=np.float64)))
             kept = len(learnt) - int(self._ratio * len(learnt))
