@@ -30,7 +30,6 @@ def share(
     window: Annotated[str, option("Memory of the feed for blocks on their way.", metavar="SIZE")] = "512MiB",
     json: _Json = None,
     plot: _Picture = None,
-    quick: Annotated[bool, option("--quick", "Smoke run (about 30 s); not for comparison.")] = False,
 ) -> None:
     """Measure a loader of yours: alone, one in each of several trainers, and behind one feed for all.
 
@@ -52,7 +51,7 @@ def share(
     signal.signal(signal.SIGTERM, _end)
     terminal = console()
     with progress(terminal) as tell:
-        report = run(settings.quickly() if quick else settings, loader, tell)
+        report = run(settings, loader, tell)
     terminal.print(shown(report), soft_wrap=True)
     save(json, lambda file: file.write_bytes(as_json(report)), terminal)
     save(plot, lambda file: picture(report).savefig(file), terminal)

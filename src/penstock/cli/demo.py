@@ -27,10 +27,7 @@ def demo(
         "demo-report.json"
     ),
 ) -> None:
-    """Train small models side by side, each with its own DataLoader, then all from one feed, and compare.
-
-    With ``--data``, they are trained once more from one feed of an ``ImageSource``.
-    """
+    """Train small models side by side, each with its own DataLoader, then all from one feed, and compare."""
     from penstock.basics.packages import require
 
     require("the demo", "demo", "torch", "simplejpeg", "cv2", "matplotlib")
@@ -55,7 +52,7 @@ def demo(
         folder = find_images(own, images or None)
         if folder.note:
             shown.print(f"{printable(folder.note)}.")
-        found = compare(folder, trainers, epochs, tell, with_source=data is not None)
+        found = compare(folder, trainers, epochs, tell)
     print_report(found, shown)
     save(report, lambda file: file.write_bytes(as_json(found)), shown)
     save(report.with_suffix(".png"), lambda file: picture(found).savefig(file), shown)

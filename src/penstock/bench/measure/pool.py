@@ -5,12 +5,11 @@ from __future__ import annotations
 import json
 import os
 import select
-import selectors
 import signal
 import subprocess
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any, NamedTuple, Self
@@ -64,7 +63,6 @@ class MeasuredProcess:
         self._heard: deque[dict[str, Any]] = deque()
         self._unread = b""
         self.pid = self._process.pid
-        self.over = False  # its output has ended
 
     def tell(self, message: Any) -> None:
         assert self._process.stdin is not None
@@ -79,30 +77,6 @@ class MeasuredProcess:
         assert self._process.stdout is not None
         return self._process.stdout.fileno()
 
-    def listen(self) -> None:
-        """Wait for its next packet of answers. There is none once it is ``over``."""
-        packet = os.read(self.fileno(), 1 << 16)
-        self.over = not packet
-        *lines, self._unread = (self._unread + packet).split(b"\n")
-        for line in lines:
-            with suppress(ValueError):  # a library printed something
-                answer = json.loads(line)
-                if isinstance(answer, dict):
-                    self._heard.append(answer)  # pyright: ignore[reportUnknownArgumentType]
-
-    def heard(self) -> Iterator[dict[str, Any]]:
-        """Yield the answers that have come.
-
-        Raises:
-            MemberFailed: it reports an error.
-        """
-        while self._heard:
-            answer = self._heard.popleft()
-            if "error" in answer:
-                message, kind = answer["error"], answer.get("kind", "")
-                raise MemberFailed(f"{kind}: {message}", kind, message, answer.get("traceback_text", ""))
-            yield answer
-
     def hear(self, deadline: float) -> dict[str, Any]:
         """Wait for its next answer.
 
@@ -113,10 +87,20 @@ class MeasuredProcess:
             ready, _, _ = select.select([self], [], [], max(0.0, deadline - time.monotonic()))
             if not ready:
                 raise MemberFailed(f"process {self.pid} gave no answer in time")
-            self.listen()
-            if self.over and not self._heard:
+            packet = os.read(self.fileno(), 1 << 16)
+            *lines, self._unread = (self._unread + packet).split(b"\n")
+            for line in lines:
+                with suppress(ValueError):  # a library printed something
+                    answer = json.loads(line)
+                    if isinstance(answer, dict):
+                        self._heard.append(answer)  # pyright: ignore[reportUnknownArgumentType]
+            if not packet and not self._heard:
                 raise MemberFailed(f"process {self.pid} {in_words(self._process.wait())}")
-        return next(self.heard())
+        answer = self._heard.popleft()
+        if "error" in answer:
+            message, kind = answer["error"], answer.get("kind", "")
+            raise MemberFailed(f"{kind}: {message}", kind, message, answer.get("traceback_text", ""))
+        return answer
 
     def hear_of(self, key: str, deadline: float) -> dict[str, Any]:
         """Wait for its next answer with this key; others are late answers to an earlier order."""
@@ -182,28 +166,6 @@ class ProcessPool:
         """Return the end of what they wrote to standard error."""
         path = self._folder / "errors.log"
         return path.read_text(errors="replace")[-3000:] if path.exists() else ""
-
-
-def answers_of(
-    members: Sequence[MeasuredProcess], every_s: float
-) -> Iterator[tuple[MeasuredProcess, dict[str, Any]] | None]:
-    """Yield the answers of several processes as they come, and None every so often, until all have ended.
-
-    Raises:
-        MemberFailed: one reports an error.
-    """
-    with selectors.DefaultSelector() as selector:
-        for member in members:
-            selector.register(member, selectors.EVENT_READ, member)
-        while selector.get_map():
-            for key, _ in selector.select(every_s):
-                member: MeasuredProcess = key.data
-                member.listen()
-                for answer in member.heard():
-                    yield member, answer
-                if member.over:
-                    selector.unregister(member)
-            yield None
 
 
 def users_error(error: MemberFailed, what: str, pool: ProcessPool) -> Exception:
