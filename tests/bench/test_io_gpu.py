@@ -53,16 +53,8 @@ def measured(
     asked: list[str] = []
     monkeypatch.setattr(child, "meter_of", lambda name: asked.append(name) or meter)
     path.write_bytes(bytes(1 << 20))
-    order = child.Order(
-        case=Case(mech, 4096, 8, 8, "random", dest),
-        path=str(path),
-        nbytes=1 << 20,
-        cold=False,
-        runtime_s=0.1,
-        warm_up_s=0.01,
-        seed=0,
-        readers=IoSettings().readers,
-    )
+    settings = IoSettings(runtime_s=0.1, warm_up_s=0.01)
+    order = child.Order(Case(mech, 4096, 8, 8, "random", dest), settings, str(path), 1 << 20, cold=False, seed=0)
     row = child.run(order)
     assert row.iops > 0
     assert asked == ["cuda:0"] * (mech == "gpu" and dest != "host")

@@ -112,9 +112,7 @@ def io(
     ] = "1GiB",
     external: Annotated[
         str,
-        typer.Option(
-            metavar="NAMES", help="Other tools to run beside, where they are installed: fio,gdsio,spdk,bam."
-        ),
+        typer.Option(metavar="NAMES", help="Other tools to run beside, where they are installed: fio."),
     ] = "",
     json: Annotated[
         Path | None, typer.Option(metavar="FILE", help="File for the rows: a list of objects.")

@@ -15,7 +15,7 @@ from penstock.io.advice.measurements import Measurement
 from penstock.io.open import MAX_DEPTH, MAX_THREADS, MECHANISMS
 
 PATTERNS = ("random", "sequential")
-EXTERNAL = ("fio", "gdsio", "spdk", "bam")
+EXTERNAL = ("fio",)
 ONE_THREAD = frozenset({"uring"})
 """Mechanisms that one thread drives, whatever ``--threads`` says."""
 
@@ -23,7 +23,7 @@ _MEMORY_BYTES = 8 << 30
 
 
 class Case(msgspec.Struct, frozen=True):
-    """One mechanism, of Penstock or another tool, under one setting."""
+    """One mechanism, of Penstock or fio (``fio:...``), under one setting."""
 
     mech: str
     bs_bytes: int
@@ -31,11 +31,6 @@ class Case(msgspec.Struct, frozen=True):
     threads: int
     pattern: str
     dest: str = "host"
-
-    @property
-    def tool(self) -> str:
-        """The other tool that runs it; empty for Penstock."""
-        return self.mech.partition(":")[0] if ":" in self.mech else ""
 
     def row(self, **fields: Any) -> Measurement:
         """Make a row of this case; ``fields`` override its own."""
@@ -97,7 +92,7 @@ class IoSettings(msgspec.Struct, frozen=True, kw_only=True):
         ):
             for word in given:
                 if word not in known:
-                    other = "; other tools are --external" if option == "mech" and word in EXTERNAL else ""
+                    other = "; fio is --external fio" if option == "mech" and word in EXTERNAL else ""
                     raise BadSetting(f"--{option} {word}: it must be one of {', '.join(known)}{other}")
         for word in self.dest:
             if not re.fullmatch(r"host|pinned|cuda(:\d+)?", word):
