@@ -1,11 +1,145 @@
-"""Worker processes of this machine pass the contract of workers."""
+"""Worker processes of this machine: each task is done in the end, whatever becomes of the worker that has it."""
 
 from __future__ import annotations
 
-from penstock.sources.workers.pool import WorkerPool
-from penstock.testing import workers
+import os
+import signal
+import time
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+from threading import Lock
+
+import pytest
+
+from penstock.errors import BadSetting, SourceError
+from penstock.sources.workers import Steps
+from penstock.sources.workers.pool import WorkerPool, serve
+
+Pool = WorkerPool[tuple[str, str], str]
+_STEPS = 3
 
 
-class TestWorkerPool(workers.WorkersContract):
-    def make(self, count: int) -> WorkerPool[tuple[str, str], str]:
-        return WorkerPool(count, workers.__name__)
+def worker(log: str) -> Callable[[tuple[str, str]], Steps[str]]:
+    """Return what does the tasks: (verb, text); its steps are appended to a log."""
+
+    def work(task: tuple[str, str]) -> Steps[str]:
+        verb, text = task
+        with open(log, "a") as file:
+            print("ask", text, file=file, flush=True)
+            yield
+            for _ in range(_STEPS):
+                if verb == "refuse":
+                    raise SourceError(f"{text} is refused")
+                if verb == "die" or (verb == "die once" and not os.path.exists(text)):
+                    Path(text).touch()
+                    os.kill(os.getpid(), signal.SIGKILL)
+                if verb == "wait":
+                    time.sleep(0.1)
+                print("do", text, file=file, flush=True)
+                yield
+        return text.upper()
+
+    return work
+
+
+def main(fd: int) -> None:
+    """Be a worker process."""
+    serve(fd, worker)
+
+
+def made(count: int) -> Pool:
+    return WorkerPool(count, __name__)
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Path:
+    return tmp_path / "log"
+
+
+def prepared(count: int, log: Path) -> closing[Pool]:
+    workers = made(count)
+    workers.prepare((str(log),), [])
+    return closing(workers)
+
+
+def test_each_result_is_that_of_its_number_in_whatever_order_it_is_asked_for(log: Path) -> None:
+    with prepared(2, log) as workers:
+        for number in range(20):
+            workers.submit(number, ("do", f"task {number}"))
+        assert [workers.result(n) for n in reversed(range(20))] == [f"TASK {n}" for n in reversed(range(20))]
+
+
+def test_what_a_task_raises_is_its_own_and_others_go_on(log: Path) -> None:
+    with prepared(1, log) as workers:
+        for number, verb in enumerate(("do", "refuse", "do")):
+            workers.submit(number, (verb, "x"))
+        assert workers.result(2) == "X"
+        with pytest.raises(SourceError, match="x is refused"):
+            workers.result(1)
+        assert workers.result(0) == "X"
+
+
+def test_a_task_whose_worker_dies_is_done_again(log: Path, tmp_path: Path) -> None:
+    with prepared(2, log) as workers:
+        tasks = [("die once", str(tmp_path / str(number))) for number in range(4)]
+        for number, task in enumerate(tasks):
+            workers.submit(number, task)
+        assert [workers.result(number) for number in range(4)] == [text.upper() for _, text in tasks]
+
+
+def test_a_task_that_kills_each_worker_is_an_error_and_others_go_on(log: Path, tmp_path: Path) -> None:
+    with prepared(2, log) as workers:
+        workers.submit(0, ("die", str(tmp_path / "dead")))
+        workers.submit(1, ("do", "alive"))
+        with pytest.raises(SourceError, match="died at one block"):
+            workers.result(0)
+        assert workers.result(1) == "ALIVE"
+
+
+def test_after_settling_nothing_is_written_and_tasks_go_on(log: Path) -> None:
+    with prepared(1, log) as workers:
+        for number in range(6):
+            workers.submit(number, ("wait", str(number)))
+        workers.settle()
+        written = log.read_text()
+        time.sleep(0.3)
+        assert log.read_text() == written
+        assert "ask 5" not in written
+        workers.submit(0, ("do", "again"))
+        assert workers.result(0) == "AGAIN"
+
+
+def test_closed_workers_write_no_more_and_new_tasks_have_new_ones(log: Path) -> None:
+    with prepared(2, log) as workers:
+        workers.submit(0, ("wait", "x"))
+        workers.close()
+        written = log.read_text() if log.exists() else ""
+        time.sleep(0.3)
+        assert (log.read_text() if log.exists() else "") == written
+        workers.submit(0, ("do", "again"))
+        assert workers.result(0) == "AGAIN"
+
+
+def test_the_next_tasks_data_are_asked_for_before_the_one_at_hand_is_done(log: Path) -> None:
+    with prepared(1, log) as workers:
+        for number, text in enumerate("abc"):
+            workers.submit(number, ("do", text))
+        assert [workers.result(number) for number in range(3)] == ["A", "B", "C"]
+    steps = log.read_text().splitlines()
+    assert steps.index("ask b") < steps.index("do a")
+    for text in "abc":
+        assert (steps.count(f"ask {text}"), steps.count(f"do {text}")) == (1, _STEPS)
+
+
+def test_what_cannot_travel_is_refused() -> None:
+    with closing(made(1)) as workers, pytest.raises(BadSetting, match="cannot be sent"):
+        workers.prepare((Lock(),), [])
+
+
+def test_workers_that_cannot_start_are_an_error(tmp_path: Path) -> None:
+    with closing(made(1)) as workers:
+        workers.prepare(("too", "many"), [])
+        workers.submit(0, ("do", "x"))
+        with pytest.raises(SourceError, match="cannot start"):
+            workers.result(0)

@@ -1,7 +1,4 @@
-"""Workers that make blocks: the seam behind which they are processes here, or on other machines.
-
-``penstock.testing.workers`` ships its test suite.
-"""
+"""Workers that make blocks: the seam behind which they are processes here, or on other machines."""
 
 from __future__ import annotations
 
