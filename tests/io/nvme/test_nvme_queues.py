@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from penstock.errors import BadSetting
 from penstock.io.nvme import queue_memory as layout
 from penstock.io.nvme.cpu_threads import library
 from penstock.io.nvme.emulated import EmulatedController
@@ -225,9 +224,3 @@ def test_the_layouts_are_those_of_the_specification() -> None:
     assert commands == {"opcode": 0, "flags": 1, "id": 2, "nsid": 4, "prp1": 24, "prp2": 32, "lba": 40}
     assert COMMAND.fields["last_block"][1] == 48
     assert [COMPLETION.fields[name][1] for name in ("sq_head", "sq_id", "id", "status")] == [8, 10, 12, 14]
-
-
-@pytest.mark.parametrize(("queues", "entries"), [(0, 8), (2, 7), (2, 1), (2, 8192)])
-def test_queues_out_of_range_are_refused(queues: int, entries: int) -> None:
-    with pytest.raises(BadSetting, match=r"queues|entries"):
-        QueueMemory(queues, entries, 8, 512)

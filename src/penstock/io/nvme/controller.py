@@ -109,7 +109,7 @@ class DiskController:
             self._start(nsid, queues)
         except BaseException:
             with suppress(ReaderUnavailable):  # why it did not start says more
-                self._stop()
+                self.close()
             raise
 
     def _start(self, nsid: int, queues: int) -> None:
@@ -141,6 +141,11 @@ class DiskController:
         return f"disk-served: {self._disk.model}, {self._module.path}, blocks of {self.memory.block_bytes} bytes"
 
     def open(self, path: str) -> Opened:
+        """Open a namespace; return its id and size.
+
+        Raises:
+            ReaderUnavailable: there is no namespace of this name, or its blocks have another size.
+        """
         named = disk_path(path)
         if named is None or named.device != self._module.path:
             raise ReaderUnavailable(
@@ -156,15 +161,25 @@ class DiskController:
         return Opened(named.nsid, nbytes)
 
     def map(self, memory: ByteArray) -> Array:
+        """Let the disk write into this memory, until it is closed; return the bus address of each page.
+
+        Raises:
+            ReaderUnavailable: the disk cannot be given this memory.
+        """
         return self._module.map_host(memory)
 
     def wake(self) -> None:
-        """Do nothing: a disk is always awake."""
+        """Do nothing when commands are on their way: a disk is always awake."""
 
     def rest(self) -> None:
-        """Do nothing: a disk is always awake."""
+        """Do nothing when all commands are completed: a disk is always awake."""
 
     def check(self, waited_s: float) -> None:
+        """Raise if no completion can be expected any more; the submitting threads end then.
+
+        Args:
+            waited_s: Time since the last completion, with reads under way.
+        """
         status = self._admin.status
         if status == at.OFF_THE_BUS:
             why = "does not answer on the bus any more"
@@ -189,9 +204,6 @@ class DiskController:
         Raises:
             ReaderUnavailable: the disk does not stop; its memory stays taken until the kernel module is unloaded.
         """
-        self._stop()
-
-    def _stop(self) -> None:
         try:
             while self._created and not self._failed:
                 self._admin.delete_pair(self._created)

@@ -56,14 +56,14 @@ class GpuOfFirstPath:
 
     @property
     def path_taken(self) -> str:
-        return (
-            self._queue.path_taken if self._queue else "NVMe queues; what serves them is decided by what is read"
-        )
+        undecided = "NVMe queues; what serves them is decided by what is read"
+        return self._queue.path_taken if self._queue else undecided
 
     def open(self, path: str) -> Opened:
         disk = disk_path(path)
         if self._queue is None:
-            self._queue = self._on_files() if disk is None else self._on_disk(disk)
+            controller = self._emulated() if disk is None else self._served_by(disk)
+            self._queue = queue_into(self._memory, controller, self._threads, self._gpu)
             self._device = disk and disk.device
         elif disk is not None and self._device is None:
             raise ReaderUnavailable(f"{path} is a disk, and this reader reads files", "make another for it")
@@ -85,16 +85,13 @@ class GpuOfFirstPath:
         if self._queue is not None:
             self._queue.close()
 
-    def _on_files(self) -> GpuQueue:
+    def _emulated(self) -> EmulatedController:
         backend = UringQueue(self.depth, self._memory)
-        memory = queue_memory(backend, min(self._threads, _EMULATED_QUEUES))
-        return queue_into(self._memory, EmulatedController(memory, backend), self._threads, self._gpu)
+        return EmulatedController(queue_memory(backend, min(self._threads, _EMULATED_QUEUES)), backend)
 
-    def _on_disk(self, disk: DiskPath) -> GpuQueue:
-        controller = DiskController(
-            module.LibnvmModule(disk.device), disk.nsid, depth=self.depth, queues=min(self._threads, MAX_QUEUES)
-        )
-        return queue_into(self._memory, controller, self._threads, self._gpu)
+    def _served_by(self, disk: DiskPath) -> DiskController:
+        disk_module = module.LibnvmModule(disk.device)
+        return DiskController(disk_module, disk.nsid, depth=self.depth, queues=min(self._threads, MAX_QUEUES))
 
 
 def queue_into(memory: ByteArray, controller: Controller, threads: int, gpu: Gpu | None) -> GpuQueue:

@@ -4,105 +4,25 @@ from __future__ import annotations
 
 import mmap
 import time
-from typing import Protocol
 
 import numpy as np
 
 from penstock.contracts import ByteArray, Opened
 from penstock.io.files import DIRECT_ALIGNMENT
-from penstock.io.nvme.queue_memory import PAGE_BYTES, SUCCESS, Array, QueueMemory, errno_of, status_text
+from penstock.io.nvme.controller import DiskController
+from penstock.io.nvme.cpu_threads import HostThreads
+from penstock.io.nvme.emulated import EmulatedController
+from penstock.io.nvme.gpu_threads import DeviceThreads
+from penstock.io.nvme.queue_memory import PAGE_BYTES, SUCCESS, QueueMemory, errno_of, status_text
 from penstock.io.queue import Queue, Reads, Results
 
 _SHORTEST_NAP_S, _LONGEST_NAP_S = 20e-6, 200e-6
 
 
-class Controller(Protocol):
-    """Serves commands at the other end of the queues: a disk, or what stands in for one."""
-
-    @property
-    def memory(self) -> QueueMemory:
-        """The queues that it serves."""
-        ...
-
-    @property
-    def depth(self) -> int:
-        """Most commands under way at once."""
-        ...
-
-    @property
-    def max_read_bytes(self) -> int:
-        """Most bytes that one command reads."""
-        ...
-
-    @property
-    def path_taken(self) -> str:
-        """What serves the queues, in words for a person."""
-        ...
-
-    def open(self, path: str) -> Opened:
-        """Open a namespace; return its id and size.
-
-        Raises:
-            OSError: the system refuses.
-            ReaderUnavailable: there is no namespace of this name.
-        """
-        ...
-
-    def map(self, memory: ByteArray) -> Array | None:
-        """Let the controller write into this memory, until it is closed.
-
-        Returns:
-            The bus address of each page of 4096 bytes; None if the controller needs none.
-
-        Raises:
-            ReaderUnavailable: the controller cannot be given this memory.
-        """
-        ...
-
-    def wake(self) -> None:
-        """Announce that commands are on their way."""
-        ...
-
-    def rest(self) -> None:
-        """Announce that all commands are completed."""
-        ...
-
-    def check(self, waited_s: float) -> None:
-        """Raise if no completion can be expected any more; the submitting threads end then.
-
-        Args:
-            waited_s: Time since the last completion, with reads under way.
-        """
-        ...
-
-    def close(self) -> None:
-        """Stop, after the last thread has submitted; afterwards nothing is written into memory."""
-        ...
-
-
-class Submitter(Protocol):
-    """Threads that run ``penstock_serve``: write commands, ring doorbells, take completions."""
-
-    @property
-    def label(self) -> str:
-        """What the threads are, in words for a person."""
-        ...
-
-    def keep(self, table: Array) -> int:
-        """Make an array that will not change visible to the threads; return its address there."""
-        ...
-
-    def launch(self, limit: int) -> None:
-        """Have the threads work until ``limit`` requests are done, counted from the beginning."""
-        ...
-
-    def check(self) -> None:
-        """Raise what ended the threads too early, if something did."""
-        ...
-
-    def close(self) -> None:
-        """End the threads, when nothing is under way any more."""
-        ...
+Controller = DiskController | EmulatedController
+"""Serves commands at the other end of the queues: a disk, or what stands in for one."""
+Submitter = HostThreads | DeviceThreads
+"""Threads that run ``penstock_serve``: write commands, ring doorbells, take completions."""
 
 
 class GpuQueue:

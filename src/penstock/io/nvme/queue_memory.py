@@ -14,8 +14,6 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from penstock.errors import BadSetting
-
 PAGE_BYTES = 4096
 MAX_READ_BYTES = 1 << 20
 """Most bytes that one command reads (MDTS); one page of PRP entries would do for twice that."""
@@ -34,25 +32,16 @@ PRP_OFFSET_INVALID = 0x013
 LBA_OUT_OF_RANGE = 0x080
 UNRECOVERED_READ_ERROR = 0x281
 STATUSES = {
-    INVALID_OPCODE: "invalid opcode",
-    INVALID_FIELD: "invalid field",
-    DATA_TRANSFER_ERROR: "data transfer error",
-    INTERNAL_ERROR: "internal error",
-    INVALID_NAMESPACE: "invalid namespace or format",
-    PRP_OFFSET_INVALID: "PRP offset invalid",
-    LBA_OUT_OF_RANGE: "LBA out of range",
-    UNRECOVERED_READ_ERROR: "unrecovered read error",
+    INVALID_OPCODE: ("invalid opcode", errno.EOPNOTSUPP),
+    INVALID_FIELD: ("invalid field", errno.EINVAL),
+    DATA_TRANSFER_ERROR: ("data transfer error", errno.EFAULT),
+    INTERNAL_ERROR: ("internal error", errno.EREMOTEIO),
+    INVALID_NAMESPACE: ("invalid namespace or format", errno.ENODEV),
+    PRP_OFFSET_INVALID: ("PRP offset invalid", errno.EINVAL),
+    LBA_OUT_OF_RANGE: ("LBA out of range", 0),
+    UNRECOVERED_READ_ERROR: ("unrecovered read error", errno.EIO),
 }
-
-_ERRNO = {
-    INVALID_OPCODE: errno.EOPNOTSUPP,
-    INVALID_FIELD: errno.EINVAL,
-    DATA_TRANSFER_ERROR: errno.EFAULT,
-    INTERNAL_ERROR: errno.EREMOTEIO,
-    INVALID_NAMESPACE: errno.ENODEV,
-    PRP_OFFSET_INVALID: errno.EINVAL,
-    LBA_OUT_OF_RANGE: 0,
-}
+"""Each status in words, and its error number; 0 past the end of a namespace, where there are just no bytes."""
 
 _CODE_BITS = 0x7FF
 _MEDIA_ERRORS = 2
@@ -64,15 +53,16 @@ def code_of(status: int) -> int:
 
 
 def errno_of(status: int) -> int:
-    """Return a status's error number; 0 past the end of a namespace, where there are just no bytes."""
+    """Return a status's error number."""
     code = code_of(status)
-    return errno.EIO if code >> 8 == _MEDIA_ERRORS else _ERRNO.get(code, errno.EREMOTEIO)
+    return STATUSES.get(code, ("", errno.EIO if code >> 8 == _MEDIA_ERRORS else errno.EREMOTEIO))[1]
 
 
 def status_text(status: int) -> str:
     """Return a status in words, and as the specification numbers it."""
     code = code_of(status)
-    return f"{STATUSES.get(code, 'refused by the disk')} (NVMe status type {code >> 8}, code 0x{code & 0xFF:02x})"
+    words, _ = STATUSES.get(code, ("refused by the disk", 0))
+    return f"{words} (NVMe status type {code >> 8}, code 0x{code & 0xFF:02x})"
 
 
 COMMAND = np.dtype(
@@ -135,10 +125,8 @@ class QueueMemory:
     def __init__(
         self, queues: int, entries: int, depth: int, block_bytes: int, doorbells: Doorbells | None = None
     ) -> None:
-        if not 1 <= queues <= MAX_QUEUES:
-            raise BadSetting(f"queues={queues}: it must lie between 1 and {MAX_QUEUES}")
-        if not 2 <= entries <= MAX_ENTRIES or entries & (entries - 1):
-            raise BadSetting(f"entries={entries}: it is a power of two between 2 and {MAX_ENTRIES}")
+        assert 1 <= queues <= MAX_QUEUES
+        assert 2 <= entries <= MAX_ENTRIES and not entries & (entries - 1)
         self.queues, self.entries, self.block_bytes = queues, entries, block_bytes
         self.ids = 1 << (depth - 1).bit_length()
         parts: dict[str, tuple[Any, tuple[int, ...]]] = {
@@ -160,10 +148,10 @@ class QueueMemory:
             self._parts[name] = self.memory[at : at + sizes[name]].view(dtype).reshape(shape)
             at += _pages(sizes[name])
         self.sq, self.cq = self._parts["sq"][:, :entries], self._parts["cq"][:, :entries]
-        self.prp_lists, self.list_pages, self.gone = (
-            self._parts[name] for name in ("prp_lists", "list_pages", "gone")
+        names = ("prp_lists", "list_pages", "gone", "requests", "order", "done")
+        self.prp_lists, self.list_pages, self.gone, self.requests, self.order, self.done = map(
+            self._parts.__getitem__, names
         )
-        self.requests, self.order, self.done = (self._parts[name] for name in ("requests", "order", "done"))
         # A controller sees the addresses of this process, unless it overwrites them.
         self.list_pages[:] = self.prp_lists.ctypes.data + PAGE_BYTES * np.arange(self.ids, dtype=np.uint64)
         self.registers: Array | None = None
