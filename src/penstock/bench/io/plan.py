@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable
 from itertools import product
 from typing import Any
 
@@ -121,16 +121,13 @@ class IoSettings(msgspec.Struct, frozen=True, kw_only=True):
             )
         return self
 
-    def cases(self) -> Iterator[Case]:
-        """Yield the cases of Penstock's mechanisms; those to be compared are neighbours."""
-        seen: set[Case] = set()
-        for bs, qd, pattern, dest, mech, threads in product(
-            self.bs_bytes, self.qd, self.pattern, self.dest, self.mech, self.threads
-        ):
-            case = Case(mech, bs, qd, 1 if mech in ONE_THREAD else min(threads, qd), pattern, dest)
-            if case not in seen:
-                seen.add(case)
-                yield case
+    def cases(self) -> Iterable[Case]:
+        """Return the cases of Penstock's mechanisms, each once; those to be compared are neighbours."""
+        several = product(self.bs_bytes, self.qd, self.pattern, self.dest, self.mech, self.threads)
+        return dict.fromkeys(
+            Case(mech, bs, qd, 1 if mech in ONE_THREAD else min(threads, qd), pattern, dest)
+            for bs, qd, pattern, dest, mech, threads in several
+        )
 
 
 def words(text: str) -> tuple[str, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 from functools import partial
 
 import msgspec
@@ -92,34 +93,28 @@ class _Bench:
             row = msgspec.structs.replace(row, note="; ".join(filter(None, (row.note, note))))
         return msgspec.structs.replace(row, repeat=repeat, machine=_words(self._machine), date=self._machine.date)
 
-    def warnings(self, *, reads_cache: bool) -> list[str]:
+    def warnings(self, *, reads_cache: bool) -> Iterator[str]:
         """Say what odd sizes and the page cache did to the figures."""
         read, settings = self._target, self._settings
         if read.nbytes is None:
-            return [f"--cold says nothing about {read.name}: it is not in the page cache"] if settings.cold else []
-        return [*self._of_sizes(), *(self._of_cache(read.nbytes) if reads_cache else [])]
-
-    def _of_sizes(self) -> list[str]:
-        odd = [str(nbytes) for nbytes in self._settings.bs_bytes if nbytes % DIRECT_ALIGNMENT]
-        direct = [mech for mech in self._settings.mech if mech not in {*BUFFERED, "object"}]
-        if not odd or not direct:
-            return []
-        return [
-            f"--bs {','.join(odd)}: no multiple of {DIRECT_ALIGNMENT}; {', '.join(direct)} may read more, whole "
-            "blocks of the disk; MB/s count what was asked for"
-        ]
-
-    def _of_cache(self, nbytes: int) -> list[str]:
-        read, settings = self._target, self._settings
+            if settings.cold:
+                yield f"--cold says nothing about {read.name}: it is not in the page cache"
+            return
+        odd = [str(nbytes) for nbytes in settings.bs_bytes if nbytes % DIRECT_ALIGNMENT]
+        direct = [mech for mech in settings.mech if mech not in {*BUFFERED, "object"}]
+        if odd and direct:
+            yield (
+                f"--bs {','.join(odd)}: no multiple of {DIRECT_ALIGNMENT}; {', '.join(direct)} may read more, "
+                "whole blocks of the disk; MB/s count what was asked for"
+            )
         memory = psutil.virtual_memory().total
-        if nbytes > memory:
-            return []
-        fits = f"{read.name} ({size_text(nbytes)}) fits into the page cache ({size_text(memory)} of memory)"
+        if not reads_cache or read.nbytes > memory:
+            return
+        fits = f"{read.name} ({size_text(read.nbytes)}) fits into the page cache ({size_text(memory)} of memory)"
         if not settings.cold:
-            return [f"{fits}: buffered reads need not come from storage; --cold empties it before each case"]
-        if self._kept > _STILL_COLD:
-            return [f"{fits}, and --cold could not drop {self._kept:.0%} of it: buffered reads are too fast"]
-        return []
+            yield f"{fits}: buffered reads need not come from storage; --cold empties it before each case"
+        elif self._kept > _STILL_COLD:
+            yield f"{fits}, and --cold could not drop {self._kept:.0%} of it: buffered reads are too fast"
 
     def _own(self, case: Case, repeat: int, *, cold: bool) -> Measurement:
         settings = self._settings
