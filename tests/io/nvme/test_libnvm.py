@@ -14,21 +14,15 @@ from tests.examples import examples
 from tests.fakes.nvme_admin import Traits
 from tests.fakes.nvme_disk import FakeDisk
 from tests.io.fake_disks import BAD_BLOCK, DISK, queue_on, reader_on, settled
+from tests.io.reading import in_slots, read_once
 
-from penstock.contracts import ByteArray, Extents, Opened, Reader
+from penstock.contracts import ByteArray, Opened, Reader
 from penstock.errors import BadSetting, ReaderUnavailable
-from penstock.io.nvme.admin import (
-    CREATE_CQ,
-    CREATE_SQ,
-    DELETE_CQ,
-    DELETE_SQ,
-    IDENTIFY,
-    SET_FEATURES,
-)
+from penstock.io.nvme.admin import CREATE_CQ, CREATE_SQ, DELETE_CQ, DELETE_SQ, IDENTIFY, SET_FEATURES
 from penstock.io.queue import Queue, Reads, Results
 from penstock.io.reader import QueueReader, host_memory
 from penstock.testing.faulty_queue import FaultyQueue
-from penstock.testing.reader import MEMORY_BYTES, UNTOUCHED, ReaderContract, extents_of, new_memory, read_all
+from penstock.testing.reader import MEMORY_BYTES, UNTOUCHED, ReaderContract, new_memory
 
 
 class Files:
@@ -136,32 +130,20 @@ def test_every_byte_of_many_random_reads_is_right_and_every_bad_block_is_told(
     whole = rng.random(count) < 0.8
     nbytes[whole] = np.maximum(block, nbytes[whole] // block * block)
     offsets[whole] = offsets[whole] // block * block
-    free, slot_of = list(range(depth)), dict[int, int]()
-    asked = failed = 0
+    failed = 0
     with FakeDisk(contents, traits, bad, seed=threads) as disk:
         reader = reader_on(disk, memory, depth=depth, threads=threads)
         files = np.array([reader.open(f"{DISK}n{nsid}").file for nsid in (1, 2)])
-        while asked < count or slot_of:
-            tags = np.arange(asked, min(asked + len(free), count))
-            slots = np.array([free.pop() for _ in tags], np.int64)
-            slot_of |= dict(zip(tags.tolist(), slots.tolist(), strict=True))
-            asked += reader.submit(
-                Extents(tags, files[nsids[tags] - 1], offsets[tags], nbytes[tags], slots * room)
-            )
-            done = reader.completed(1)
-            for tag in done.tags.tolist():
-                free.append(slot := slot_of.pop(tag))
-                start, end, nsid = int(offsets[tag]), int(offsets[tag] + nbytes[tag]), int(nsids[tag])
-                failure = done.failures.get(tag)
-                touched = range(start // block, -(-end // block))
-                assert (failure is not None) == any((nsid, lba) in bad for lba in touched)
-                if failure is None:
-                    to = slot * room
-                    assert memory[to : to + end - start].tobytes() == contents[nsid][start:end]
-                else:
-                    assert failure.errno == errno.EIO
-                    assert "unrecovered read error" in str(failure)
-                    failed += 1
+        for tag, came, failure in in_slots(reader, memory, depth, files[nsids - 1], offsets, nbytes):
+            start, end, nsid = int(offsets[tag]), int(offsets[tag] + nbytes[tag]), int(nsids[tag])
+            touched = range(start // block, -(-end // block))
+            assert (failure is not None) == any((nsid, lba) in bad for lba in touched)
+            if failure is None:
+                assert came == contents[nsid][start:end]
+            else:
+                assert failure.errno == errno.EIO
+                assert "unrecovered read error" in str(failure)
+                failed += 1
         reader.close()
         settled(disk)
     assert failed
@@ -220,11 +202,8 @@ def test_a_disk_that_its_last_user_left_running_is_reset() -> None:
         left._submitter.close()  # as if its process had been killed: the disk runs on, its queues in our memory
         disk.taken = False
         memory = new_memory()
-        reader = reader_on(disk, memory)
-        file, nbytes = reader.open(DISK)
-        assert not read_all(reader, extents_of(file, [0], [nbytes], [0])).failures
-        assert memory[:nbytes].tobytes() == content
-        reader.close()
+        assert not read_once(reader_on(disk, memory), DISK, [0], len(content)).failures
+        assert memory[: len(content)].tobytes() == content
         assert not disk.wrongs
 
 
