@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from penstock.bench.io.plan import IoSettings
@@ -31,8 +32,7 @@ def test_a_disk_is_measured_at_its_own_size_and_is_always_cold(
 ) -> None:
     (tmp_path / "fake_disk.py").write_text(FAKE)
     monkeypatch.setenv("PYTHONPATH", f"{tmp_path}{os.pathsep}{os.environ.get('PYTHONPATH', '')}")
-    names = {name: getattr(SHORT, name) for name in SHORT.__struct_fields__}
-    report = measured(IoSettings(**names | {"readers": "fake_disk:open_reader", "cold": True}))
+    report = measured(msgspec.structs.replace(SHORT, readers="fake_disk:open_reader", cold=True))
     assert [row.bs_bytes for row in report.rows] == [4096, 65536]
     for row in report.rows:
         assert (row.mech, row.cold) == ("gpu", True)
@@ -49,6 +49,5 @@ def test_a_disk_that_is_not_there_is_told_in_each_row() -> None:
 
 @pytest.mark.parametrize("mech", [("uring",), ("gpu", "posix")])
 def test_a_mechanism_that_cannot_read_such_a_disk_is_refused(mech: tuple[str, ...]) -> None:
-    names = {name: getattr(SHORT, name) for name in SHORT.__struct_fields__}
     with pytest.raises(BadSetting, match=r"--mech .*/dev/libnvm0 is a disk under BaM's.*only mech 'gpu' reads"):
-        measured(IoSettings(**names | {"mech": mech}))
+        measured(msgspec.structs.replace(SHORT, mech=mech))
