@@ -22,9 +22,8 @@ from penstock.io.nvme import gpu_threads as device
 from penstock.io.nvme.controller import DiskController
 from penstock.io.nvme.cpu_threads import library
 from penstock.io.nvme.emulated import EmulatedController
-from penstock.io.nvme.first_path import queue_into
 from penstock.io.nvme.gpu_threads import DeviceThreads
-from penstock.io.nvme.queue import GpuQueue, queue_memory
+from penstock.io.nvme.queue import GpuQueue, queue_into, queue_memory
 from penstock.io.nvme.queue_memory import WORK
 from penstock.io.queue import ThreadQueue
 from penstock.io.reader import QueueReader
