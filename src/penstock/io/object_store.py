@@ -193,8 +193,7 @@ def _split(path: str) -> tuple[str, str]:
     if url.query and scheme != "s3":
         raise ReaderUnavailable(f"{path} has a query, such as a signed URL's", "give s3://bucket/key")
     raise ReaderUnavailable(
-        f"{path} is no s3://bucket/key and no http(s) URL",
-        "files are read with mech='posix', 'direct' or 'uring'",
+        f"{path} is no s3://bucket/key and no http(s) URL", "files are read with mech='posix', 'direct' or 'uring'"
     )
 
 

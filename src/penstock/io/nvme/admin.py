@@ -207,8 +207,7 @@ class Admin:
                     else "it has failed"
                 )
                 raise ReaderUnavailable(
-                    f"{self._path} does not {'become ready' if ready else 'stop'}: {why} {self._state()}",
-                    _POWER,
+                    f"{self._path} does not {'become ready' if ready else 'stop'}: {why} {self._state()}", _POWER
                 )
             time.sleep(_LONG_NAP_S)
 
