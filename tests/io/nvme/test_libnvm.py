@@ -25,42 +25,32 @@ from penstock.testing.faulty_queue import FaultyQueue
 from penstock.testing.reader import MEMORY_BYTES, UNTOUCHED, ReaderContract, new_memory
 
 
-class Files:
+class Files(FaultyQueue):
     """Namespaces of a disk as files of any size: what lies behind a file's last byte was not read."""
 
-    def __init__(self, queue: Queue, names: dict[str, tuple[int, int]]) -> None:
-        self.mech, self.depth, self._queue, self._names = queue.mech, queue.depth, queue, names
+    def __init__(self, queue: Queue, names: dict[str, tuple[int, int]], **faults: float) -> None:
+        super().__init__(queue, seed=3, **faults)
+        self._names = names
         self._sizes: dict[int, int] = {}
         self._rooms: dict[int, int] = {}
-
-    @property
-    def alignment(self) -> int:
-        return self._queue.alignment
-
-    @property
-    def path_taken(self) -> str:
-        return self._queue.path_taken
 
     def open(self, path: str) -> Opened:
         if path not in self._names:
             raise FileNotFoundError(errno.ENOENT, "there is no such namespace", path)
         nsid, nbytes = self._names[path]
-        assert self._queue.open(f"{DISK}n{nsid}").file == nsid
+        assert super().open(f"{DISK}n{nsid}").file == nsid
         self._sizes[nsid] = nbytes
         return Opened(nsid, nbytes)
 
     def push(self, reads: Reads) -> None:
         for i, file, offset, *_ in zip(*(field.tolist() for field in reads), strict=True):
             self._rooms[i] = max(0, self._sizes[file] - offset)
-        self._queue.push(reads)
+        super().push(reads)
 
     def pop(self, at_least: int) -> Results:
-        ids, nbytes, reasons = self._queue.pop(at_least)
+        ids, nbytes, reasons = super().pop(at_least)
         rooms = np.array([self._rooms[i] for i in ids.tolist()], np.int64)
         return Results(ids, np.minimum(nbytes, rooms), reasons)
-
-    def close(self) -> None:
-        self._queue.close()
 
 
 class DiskContract(ReaderContract):
@@ -80,10 +70,7 @@ class DiskContract(ReaderContract):
         if not 1 <= depth <= 4096:
             raise BadSetting(f"depth={depth}: it must lie between 1 and 4096")
         inner = queue_on(self.disk, memory, depth=depth)
-        queue: Queue = Files(
-            inner if self.faults is None else FaultyQueue(inner, seed=3, **self.faults), self.names
-        )
-        return QueueReader(queue, memory, inner.new_buffer)
+        return QueueReader(Files(inner, self.names, **self.faults), memory, inner.new_buffer)
 
     def put(self, name: str, content: bytes) -> str:
         nsid, _ = self.names.get(name, (len(self.names) + 2, 0))
