@@ -1,4 +1,7 @@
-"""Workers that make blocks: the seam behind which they are processes here, or on other machines."""
+"""Workers that make blocks: the seam behind which they are processes here, or on other machines.
+
+``penstock.testing.workers`` ships its test suite.
+"""
 
 from __future__ import annotations
 
