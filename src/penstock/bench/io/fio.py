@@ -54,7 +54,7 @@ def measured(case: Case, target: Target, settings: IoSettings, *, cold: bool) ->
         MeasurementFailed: it failed, hung, or its answer is not understood.
     """
     limit_s = settings.warm_up_s + settings.runtime_s + settings.limit_s
-    return row(case, answer(command(case, target, settings), limit_s=limit_s).text, cold=cold)
+    return row(case, answer(command(case, target, settings), limit_s=limit_s), cold=cold)
 
 
 def command(case: Case, target: Target, settings: IoSettings) -> list[str]:

@@ -121,7 +121,7 @@ class _Bench:
         order = Order(case, settings, self._target.path, self._target.nbytes, cold, repeat)
         limit_s = settings.warm_up_s + settings.runtime_s + settings.limit_s
         command = [sys.executable, "-m", "penstock.bench.io.child"]
-        text = answer(command, limit_s=limit_s, told=msgspec.json.encode(order)).text
+        text = answer(command, limit_s=limit_s, told=msgspec.json.encode(order))
         try:
             return msgspec.json.decode(text.splitlines()[-1], type=Measurement)
         except (msgspec.DecodeError, IndexError):
