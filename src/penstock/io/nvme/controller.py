@@ -15,7 +15,7 @@ from penstock.io.files import disk_path
 from penstock.io.nvme import admin as at
 from penstock.io.nvme.admin import Admin
 from penstock.io.nvme.module import LibnvmModule
-from penstock.io.nvme.queue_memory import MAX_QUEUES, MAX_READ_BYTES, PAGE_BYTES, Array, Doorbells, QueueMemory
+from penstock.io.nvme.queue_memory import MAX_QUEUES, MAX_READ_BYTES, PAGE_BYTES, Array, QueueMemory
 
 _MODEL, _MDTS, _NN = slice(24, 64), 77, 516
 _NLBAF, _FLBAS, _LBA_FORMATS = 25, 26, 128
@@ -123,9 +123,7 @@ class DiskController:
         queues = admin.request_queues(min(queues, -(-self.depth // (entries - 1)), MAX_QUEUES))
         stride = admin.capabilities.doorbell_stride
         registers = module.registers((at.DOORBELLS + 2 * (queues + 1) * stride) * 4)
-        self.memory = memory = QueueMemory(
-            queues, entries, self.depth, block_bytes, Doorbells(registers, at.DOORBELLS, stride)
-        )
+        self.memory = memory = QueueMemory(queues, entries, self.depth, block_bytes, registers, stride)
         table = module.map_host(memory.memory)
 
         def bus(part: Array) -> int:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import errno
 import mmap
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -95,18 +95,8 @@ WORK = np.dtype(
 Array = npt.NDArray[Any]
 
 
-class Doorbells(NamedTuple):
-    """The doorbells among a disk's registers.
-
-    Attributes:
-        registers: All mapped registers, as words of 32 bits, from the beginning of a page.
-        first: Where the doorbells begin, in words.
-        stride: Distance from one to the next, in words.
-    """
-
-    registers: Array
-    first: int
-    stride: int
+DOORBELLS = 0x1000 // 4
+"""Where the doorbells begin among a disk's registers, in words of 32 bits."""
 
 
 class QueueMemory:
@@ -119,11 +109,18 @@ class QueueMemory:
         entries: Entries of each queue, a power of two; one is always empty.
         depth: Most requests under way.
         block_bytes: Block size of the namespaces, a power of two.
-        doorbells: The disk's doorbells; None to have them in this memory.
+        registers: All mapped registers of the disk, in words of 32 bits; None to have the doorbells in this memory.
+        stride: Distance from one doorbell to the next, in words.
     """
 
     def __init__(
-        self, queues: int, entries: int, depth: int, block_bytes: int, doorbells: Doorbells | None = None
+        self,
+        queues: int,
+        entries: int,
+        depth: int,
+        block_bytes: int,
+        registers: Array | None = None,
+        stride: int = 1,
     ) -> None:
         assert 1 <= queues <= MAX_QUEUES
         assert 2 <= entries <= MAX_ENTRIES and not entries & (entries - 1)
@@ -154,13 +151,11 @@ class QueueMemory:
         )
         # A controller sees the addresses of this process, unless it overwrites them.
         self.list_pages[:] = self.prp_lists.ctypes.data + PAGE_BYTES * np.arange(self.ids, dtype=np.uint64)
-        self.registers: Array | None = None
+        self.registers, self._stride = registers, stride
         self.doorbells = self._parts["doorbells"]
-        self._stride = 1
-        if doorbells is not None:
-            self.registers, first, self._stride = doorbells
-            count = 2 * (queues + 1) * self._stride
-            self.doorbells = self.registers[first : first + count].reshape(queues + 1, 2, self._stride)[:, :, 0]
+        if registers is not None:
+            of_disk = registers[DOORBELLS : DOORBELLS + 2 * (queues + 1) * stride]
+            self.doorbells = of_disk.reshape(queues + 1, 2, stride)[:, :, 0]
 
     @property
     def private_bytes(self) -> int:
