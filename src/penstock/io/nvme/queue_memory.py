@@ -109,7 +109,7 @@ class QueueMemory:
         entries: Entries of each queue, a power of two; one is always empty.
         depth: Most requests under way.
         block_bytes: Block size of the namespaces, a power of two.
-        registers: All mapped registers of the disk, in words of 32 bits; None to have the doorbells in this memory.
+        registers: The disk's mapped registers, in words of 32 bits; None to have the doorbells in this memory.
         stride: Distance from one doorbell to the next, in words.
     """
 
