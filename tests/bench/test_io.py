@@ -9,7 +9,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -19,6 +18,7 @@ import msgspec
 import numpy as np
 import psutil
 import pytest
+from tests.forked import eventually
 
 from penstock.bench.experiment import as_json
 from penstock.bench.io import child
@@ -284,24 +284,16 @@ def test_nothing_is_left_behind_when_it_is_interrupted(tmp_path: Path, by: signa
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
     )
-    children = _until(
+    children = eventually(
         lambda: [p for p in psutil.Process(process.pid).children() if "--runtime" not in p.cmdline()]
     )
-    _until(
+    eventually(
         lambda: any(path.startswith("/proc/") for path in children[0].cmdline()) or children[0].num_threads() > 4
     )
     process.send_signal(by)
     assert process.wait(20) != 0
-    _until(lambda: not any(child.is_running() and child.status() != "zombie" for child in children))
+    eventually(lambda: not any(child.is_running() and child.status() != "zombie" for child in children))
     assert list(tmp_path.iterdir()) == []
-
-
-def _until(found: Callable[[], Any]) -> Any:
-    deadline = time.monotonic() + 20
-    while not (what := found()):
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-    return what
 
 
 def test_the_command_saves_json_csv_and_a_picture(

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import errno
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import closing
 
 import numpy as np
 import psutil
 import pytest
+from tests.forked import eventually
 from tests.io.faulty_store import CONTENT, FaultyStore, faulty_store
 from tests.io.reading import read_once
 from tests.object_store import put, set_environment
@@ -61,10 +61,7 @@ class TestObject(ReaderContract):
             with self.reading(new_memory()) as reader:
                 reader.open(f"{store.url}/good")
                 assert connections(store)
-            deadline = time.monotonic() + 20
-            while connections(store):
-                assert time.monotonic() < deadline
-                time.sleep(0.01)
+            eventually(lambda: not connections(store))
 
 
 class TestFaultyObject(TestObject):

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import ctypes
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from tests.forked import eventually
 
 from penstock.io.nvme import queue_memory as layout
 from penstock.io.nvme.cpu_threads import library
@@ -63,13 +63,6 @@ def disk(tmp_path: Path) -> Iterator[Disk]:
     assert disk.controller.open(str(tmp_path / "file")).file == 1
     yield disk
     disk.controller.close()
-
-
-def eventually(seen: Callable[[], Any]) -> Any:
-    """What it gives, as soon as that is true; the test's own time limit ends the wait."""
-    while not (value := seen()):
-        time.sleep(0.001)
-    return value
 
 
 BLOCKS = -(-FILE_BYTES // 512)
