@@ -153,13 +153,6 @@ def _same_place(dest: str) -> tuple[str, ...]:
     return next((same for same in (("host", "pinned"), ("cuda", "cuda:0")) if dest in same), (dest,))
 
 
-class Expected(NamedTuple):
-    """Settings for a need, and remarks on rows that were left out."""
-
-    choices: list[Setting]
-    reasons: list[Reason]
-
-
 class _Way(NamedTuple):
     mech: str
     qd: int
@@ -173,8 +166,8 @@ class _Read(NamedTuple):
     cpu_us: float
 
 
-def predict(rows: Iterable[Measurement], need: Requirement) -> Expected:
-    """Predict what every setting that may serve this need would do.
+def predict(rows: Iterable[Measurement], need: Requirement) -> tuple[list[Setting], list[Reason]]:
+    """Return what every setting that may serve this need would do, and remarks on rows that were left out.
 
     Raises:
         BadSetting: no row is about this need.
@@ -185,7 +178,7 @@ def predict(rows: Iterable[Measurement], need: Requirement) -> Expected:
         cold = row.cold or row.mech != "posix"  # others bypass the page cache
         ways[_Way(row.mech, row.qd, row.threads, row.dest, cold), row.copy_included].append(row)
     choices = [choice for (way, _), of_it in ways.items() for choice in _choices(way, of_it, need)]
-    return Expected(choices, reasons)
+    return choices, reasons
 
 
 def _choices(way: _Way, rows: list[Measurement], need: Requirement) -> list[Setting]:
