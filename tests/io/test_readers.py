@@ -1,4 +1,4 @@
-"""Every reader of files: the contract, with storage that behaves and with storage that does not."""
+"""Every reader of files: the contract, with storage that behaves and that does not; and memory to read into."""
 
 from __future__ import annotations
 
@@ -20,8 +20,9 @@ from penstock.errors import BadSetting, ReaderUnavailable, ReadFailed
 from penstock.io.files import direct_alignment
 from penstock.io.open import FILE_MECHANISMS, MECHANISMS, open_reader
 from penstock.io.queue import Queue, Reads, Results, ThreadQueue
-from penstock.io.reader import QueueReader
+from penstock.io.reader import QueueReader, host_memory, lies_on_huge_pages
 from penstock.io.uring import UringQueue
+from penstock.memory.host_ring import WritableHostRing
 from penstock.testing.faulty_queue import FaultyQueue
 from penstock.testing.reader import FILE_BYTES, MEMORY_BYTES, ReaderContract, extents_of, new_memory, read_all
 
@@ -307,3 +308,40 @@ def test_close_waits_for_what_is_under_way(tmp_path: Path) -> None:
     closing.join(20)
     assert not closing.is_alive()
     assert memory[:4096].tobytes() == content[:4096]
+
+
+HUGE_PAGES = Path("/sys/kernel/mm/transparent_hugepage")
+
+
+def setting(name: str) -> str:
+    """What the system gives, such as "madvise"."""
+    path = HUGE_PAGES / name
+    return path.read_text().partition("[")[2].partition("]")[0] if path.exists() else "never"
+
+
+@pytest.mark.skipif(setting("enabled") == "never", reason="this system gives no huge pages")
+def test_private_memory_lies_on_huge_pages_and_readers_say_so() -> None:
+    memory = host_memory(16 << 20)
+    assert not lies_on_huge_pages(memory)
+    memory[:] = 1
+    assert lies_on_huge_pages(memory)
+    with closing(open_reader("posix", memory)) as reader:
+        assert reader.path_taken.endswith("huge pages")
+
+
+def test_memory_on_small_pages_is_not_taken_for_another() -> None:
+    mapping = mmap.mmap(-1, 1 << 20, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    mapping.madvise(mmap.MADV_NOHUGEPAGE)  # NumPy's own memory may lie on huge pages
+    memory = np.frombuffer(mapping, np.uint8)
+    memory[:] = 1
+    assert not lies_on_huge_pages(memory)
+    with closing(open_reader("posix", memory)) as reader:
+        assert "huge pages" not in reader.path_taken
+
+
+def test_a_ring_lies_on_them_where_the_system_gives_them_to_shared_memory() -> None:
+    ring = WritableHostRing.create(16 << 20)
+    ring.writable(0, 16 << 20)[:] = 1
+    given = setting("shmem_enabled") in ("always", "within_size", "advise", "force")
+    assert lies_on_huge_pages(ring.readable(0, 16 << 20)) == given
+    ring.close()
