@@ -91,7 +91,7 @@ def io(
     repeats: Annotated[int, option("Measurements of each case, in turn.")] = 1,
     size: Annotated[str, option("Size of the scratch file, where PATH is a directory.", metavar="SIZE")] = "1GiB",
     external: Annotated[
-        str, option("Other tools to run beside, where they are installed: fio,gdsio,spdk,bam.", metavar="NAMES")
+        str, option("Other tools to run beside, where they are installed: fio.", metavar="NAMES")
     ] = "",
     json: _Json = None,
     csv: Annotated[Path | None, option("File for the rows: one line each.", metavar="FILE")] = None,

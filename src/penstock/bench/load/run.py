@@ -104,7 +104,7 @@ def _figures(arm: str, settings: LoadSettings, python: str) -> LoadFigures:
     folder, size, batch_size, workers, seconds, _ = msgspec.structs.astuple(settings)
     words = map(str, (arms.__file__, arm, folder, size, batch_size, workers, seconds))
     try:
-        text = answer([python, *words], limit_s=_START_S + 4 * seconds).text
+        text = answer([python, *words], limit_s=_START_S + 4 * seconds)
     except MeasurementFailed as error:
         raise ArmFailed(str(error)) from None
     return msgspec.convert(json.loads(text.splitlines()[-1]), LoadFigures)

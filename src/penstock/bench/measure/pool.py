@@ -12,12 +12,11 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import IO, Any, NamedTuple, Self
+from typing import IO, Any, Self
 
 import psutil
 
 from penstock import errors
-from penstock.bench.measure.family import children_cpu_s
 from penstock.errors import PenstockError, SourceError
 from penstock.feed.launch.function import FunctionFailed
 from penstock.linux.process import in_words
@@ -199,15 +198,8 @@ class MeasurementFailed(PenstockError):
     """Raised when a measured process crashed, hung, or reported an error; the message says which."""
 
 
-class Answer(NamedTuple):
-    """What a process printed, and the CPU time that it used in all."""
-
-    text: str
-    cpu_s: float
-
-
-def answer(command: Sequence[str], *, limit_s: float, told: bytes = b"") -> Answer:
-    """Run a command to its end.
+def answer(command: Sequence[str], *, limit_s: float, told: bytes = b"") -> str:
+    """Run a command to its end; return what it printed.
 
     Args:
         limit_s: Time after which it is killed.
@@ -216,7 +208,6 @@ def answer(command: Sequence[str], *, limit_s: float, told: bytes = b"") -> Answ
     Raises:
         MeasurementFailed: it was killed, or its status is not 0; its last words are in the message.
     """
-    before = children_cpu_s()
     # A new process group: another tool's child processes must not outlive this call.
     process = subprocess.Popen(
         command,
@@ -239,7 +230,7 @@ def answer(command: Sequence[str], *, limit_s: float, told: bytes = b"") -> Answ
                 pipe.close()
     if process.returncode:
         raise MeasurementFailed(_end(process.returncode, errors.decode(errors="replace")))
-    return Answer(text.decode(errors="replace"), children_cpu_s() - before)
+    return text.decode(errors="replace")
 
 
 def _end(status: int, errors: str) -> str:
