@@ -51,7 +51,7 @@ class Case(msgspec.Struct, frozen=True):
 
     def __str__(self) -> str:
         threads = f", {self.threads} threads" if self.threads > 1 else ""
-        return f"{self.mech}, {size_text(self.bs_bytes)}, depth {self.qd}{threads}, {self.pattern}, to {self.dest}"
+        return f"{self.mech}, {self.bs_bytes:,} bytes, depth {self.qd}{threads}, {self.pattern}, to {self.dest}"
 
 
 class IoSettings(msgspec.Struct, frozen=True, kw_only=True):
