@@ -19,7 +19,7 @@ from penstock.runs.record import GroupPlan, RunPlan
 from penstock.runs.store import Store
 from penstock.runs.ticks import Begin, End, Rate
 
-OURS = ["proc", "host", "disk", "gpu", "gpm", "dcgm", "energy", "feed"]
+OURS = ["proc", "host", "disk", "gpu", "gpm", "energy", "feed"]
 
 
 class Group:
@@ -220,7 +220,7 @@ def test_one_of_others_that_fails_is_told_of_once_and_asked_again(group, theirs)
     assert sampler.said() == [
         "penstock: listener unmade is left out: OSError: [Errno 5] no device",
         "penstock: listener none is left out: BadSetting: there is no listener 'none'; there are: "
-        "proc, host, disk, gpu, gpm, dcgm, energy, feed, absent, fails, notes, unmade, words",
+        "proc, host, disk, gpu, gpm, energy, feed, absent, fails, notes, unmade, words",
         "penstock: listener absent is left out: it is never here",
         "penstock: listener fails failed, and is asked again: RuntimeError: tick 1",
         "penstock: values of listener words are not kept: BadSetting: words.word='word': a series takes numbers, "

@@ -9,7 +9,7 @@ import pytest
 
 from penstock.linux.process import pss_bytes
 from penstock.runs.listeners.contract import Tick, Tree, WatchedRun
-from penstock.runs.listeners.proc import ProcListener
+from penstock.runs.listeners.host import ProcListener
 from penstock.testing.listener import ListenerContract
 
 MINE = (os.getpid(),)

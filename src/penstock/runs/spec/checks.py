@@ -101,7 +101,7 @@ def seconds_from(setting: str, text: str) -> float:
     return seconds
 
 
-_LISTENERS = ("gpu", "gpm", "dcgm")
+_LISTENERS = ("gpu", "gpm")
 """Listeners that only a GPU has anything to say to."""
 
 

@@ -91,7 +91,7 @@ _LISTENERS = {
     "top": ("proc", "host"),
     "ps": ("proc",),
     "iostat": ("disk",),
-    **{name: (name,) for name in ("proc", "host", "disk", "gpu", "gpm", "dcgm", "energy", "feed")},
+    **{name: (name,) for name in ("proc", "host", "disk", "gpu", "gpm", "energy", "feed")},
 }
 """What stands for each listener of radT's; its successors' own names are taken too."""
 _PROFILERS = {"nsys": "nsys", "nsysraw": "nsys", "ncu": "ncu", "ncuraw": "ncu", "ncuattach": ""}
