@@ -16,8 +16,8 @@ from tests.runs.listeners.kept import Kept
 from penstock.errors import BadSetting
 from penstock.runs.listeners.contract import listener_names, make_listener
 from penstock.runs.record import GroupPlan, RunPlan
+from penstock.runs.sampler import Begin, End, Rate
 from penstock.runs.store import Store
-from penstock.runs.ticks import Begin, End, Rate
 
 OURS = ["proc", "host", "disk", "gpu", "gpm", "energy", "feed"]
 

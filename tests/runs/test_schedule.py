@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from penstock.runs.ticks import Schedule
+from penstock.runs.sampler import Schedule
 
 
 def test_ticks_do_not_drift_however_late_each_is_noticed():
@@ -29,6 +29,6 @@ def test_ticks_that_are_over_are_left_out_and_counted():
 def test_another_rate_begins_now():
     schedule = Schedule()
     schedule.restart(10.0)
-    schedule.set_rate(4.0, 10.5)
+    schedule.restart(10.5, 4.0)
     assert schedule.is_due(10.5)
     assert schedule.wait_s(10.5) == 0.25

@@ -238,8 +238,8 @@ def _start(
     pushed: Callable[[Path, list[str]], AbstractContextManager[None]],
 ) -> None:
     """Run groups, and exit as they did; or leave them to a process of their own."""
+    from penstock.runs.launch.environment import add_masked
     from penstock.runs.launch.groups import GroupsInTurn, detach
-    from penstock.runs.launch.secrets import add_masked
     from penstock.runs.store import Store
 
     if not groups:

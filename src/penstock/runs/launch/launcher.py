@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import selectors
 import subprocess
@@ -10,9 +11,7 @@ import threading
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from functools import partial
-from typing import NamedTuple, Self
-
-import msgspec
+from typing import Any, NamedTuple, Self
 
 from penstock.basics.terminal import say
 from penstock.inject import without_injection
@@ -20,7 +19,6 @@ from penstock.runs.launch.launched import Launched
 from penstock.runs.modes.mode import Mode, TimeSlices
 from penstock.runs.record import RunRecord
 from penstock.runs.store import Store
-from penstock.runs.ticks import Begin, End
 
 NO_TERMINAL = (False, False, False)
 _MOST_SAMPLERS = 10
@@ -225,7 +223,7 @@ class _Sampling:
 
     def __init__(self, store: Store) -> None:
         self._folder = store.folder
-        self._runs: dict[str, Begin] = {}
+        self._runs: dict[str, tuple[str, ...] | None] = {}
         self._process: subprocess.Popen[bytes] | None = None
         self.ended: int | None = None
         self._starts = 0
@@ -234,16 +232,17 @@ class _Sampling:
         """Sample a run from now on; nothing if ``listeners`` is empty."""
         if listeners == ():
             return
-        self._runs[id] = Begin(id, listeners)
+        self._runs[id] = listeners
         if self._process is None:
             self._start()
         else:
-            self._tell(self._runs[id])
+            self._tell(type="begin", id=id, listeners=listeners)
 
     def end(self, id: str) -> None:
         """Sample a run no more."""
-        if self._runs.pop(id, None):
-            self._tell(End(id))
+        if id in self._runs:
+            del self._runs[id]
+            self._tell(type="end", id=id)
 
     def restart(self) -> None:
         """Start another process in place of one that died; not without end, if each dies."""
@@ -274,14 +273,14 @@ class _Sampling:
             start_new_session=True,
         )
         self.ended = os.pidfd_open(self._process.pid)
-        for begin in self._runs.values():
-            self._tell(begin)
+        for id, listeners in self._runs.items():
+            self._tell(type="begin", id=id, listeners=listeners)
 
-    def _tell(self, message: Begin | End) -> None:
+    def _tell(self, **message: Any) -> None:
         if self._process is not None:
             assert self._process.stdin is not None
             with suppress(OSError):  # it has died, and its successor is told
-                self._process.stdin.write(msgspec.json.encode(message) + b"\n")
+                self._process.stdin.write(json.dumps(message).encode() + b"\n")
                 self._process.stdin.flush()
 
     def _reap(self) -> None:
