@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, Self
 from penstock.basics.terminal import say
 from penstock.inject import without_injection
 from penstock.runs.launch.launched import Launched
-from penstock.runs.modes.mode import Mode, TimeSlices
+from penstock.runs.modes.mode import Mode
 from penstock.runs.record import RunRecord
 from penstock.runs.store import Store
 
@@ -104,7 +104,7 @@ class Launcher:
             terminal: Which of descriptors 0 to 2 are a terminal, in whose place it gets one of its own.
             stdin: Whether it gets this process's standard input; else it finds that empty.
         """
-        mode = mode or TimeSlices()
+        mode = mode or Mode()
         run = Launched(
             self._store,
             record,
