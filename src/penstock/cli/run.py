@@ -223,9 +223,10 @@ def _pushed(uri: str, experiment: str) -> Callable[[Path, list[str]], AbstractCo
     """Return what pushes groups of a store while they run; nothing does without a server."""
     if not uri:
         return lambda folder, groups: nullcontext()
-    from penstock.runs.push.beside import check_mlflow, pushing
+    from penstock.basics.packages import require
+    from penstock.runs.push.beside import pushing
 
-    check_mlflow()
+    require("--mlflow", "mlflow", "mlflow")
     return lambda folder, groups: pushing(folder, groups, uri, experiment)
 
 

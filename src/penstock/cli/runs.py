@@ -250,9 +250,9 @@ def push(
     store: StoreFolder = None,
 ) -> None:
     """Push runs to an MLflow server: what it has is not pushed again."""
-    from penstock.runs.push.beside import check_mlflow
+    from penstock.basics.packages import require
 
-    check_mlflow()
+    require("--mlflow", "mlflow", "mlflow")
     from penstock.runs.push.to_mlflow import Push
 
     with Store.open(store) as opened:

@@ -50,10 +50,12 @@ def describe_all(store: Store, runs: Sequence[Launched]) -> None:
 
 @cache
 def _machine() -> dict[str, Any]:
-    gpus: list[str] = []  # that of ``gpu.N`` is the N-th
+    gpus, driver = list[str](), None  # the GPU of ``gpu.N`` is the N-th
     with suppress(GpuMissing):
         gpus = [uuid for uuid, _ in devices(os.environ)]
-    return {"machine": msgspec.to_builtins(describe()), "driver": driver(), "gpus": gpus}
+    with suppress(OSError):
+        driver = _DRIVER.read_text().splitlines()[0].removeprefix("NVRM version: ")
+    return {"machine": msgspec.to_builtins(describe()), "driver": driver, "gpus": gpus}
 
 
 def _described(run: Launched) -> dict[str, Any]:
@@ -70,21 +72,12 @@ def _described(run: Launched) -> dict[str, Any]:
     }
 
 
-def driver() -> str | None:
-    """Return the version line of the NVIDIA driver; None without one."""
-    with suppress(OSError):
-        return _DRIVER.read_text().splitlines()[0].removeprefix("NVRM version: ")
-    return None
-
-
 @cache
 def packages() -> dict[str, str]:
     """Return the packages of this Python, with their versions."""
     found: dict[str, str] = {}
     for folder in reversed(sys.path):  # what comes first counts
-        for path in Path(folder or ".").glob(
-            "*-*.*-info"
-        ):  # named so; to read what lies in all of them takes long
+        for path in Path(folder or ".").glob("*-*.*-info"):  # to read what lies in all of them takes long
             name, version, *_ = path.stem.split("-")
             found[name] = version
     return dict(sorted(found.items(), key=lambda each: each[0].lower()))

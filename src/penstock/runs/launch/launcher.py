@@ -15,6 +15,7 @@ from typing import Any, NamedTuple, Self
 
 from penstock.basics.terminal import say
 from penstock.inject import without_injection
+from penstock.runs.launch.environment import describe_all
 from penstock.runs.launch.launched import Launched
 from penstock.runs.modes.mode import Mode
 from penstock.runs.record import RunRecord
@@ -166,16 +167,10 @@ class Launcher:
         for run, listeners in new:
             self._sampling.begin(run.record.id, listeners)
         self._watch_sampling()
-        thread = threading.Thread(
-            target=self._describe, args=([run for run, _ in new],), name="penstock-environment"
-        )
+        started = [run for run, _ in new]
+        thread = threading.Thread(target=describe_all, args=(self._store, started), name="penstock-environment")
         self._describing = [each for each in self._describing if each.is_alive()] + [thread]
         thread.start()
-
-    def _describe(self, runs: list[Launched]) -> None:
-        from penstock.runs.launch.environment import describe_all
-
-        describe_all(self._store, runs)
 
     def _watch_sampling(self) -> None:
         ended = self._sampling.ended

@@ -14,7 +14,7 @@ from typing import Any, Self
 
 from penstock.errors import PenstockError
 from penstock.runs.keeper.output import collapse, last_state
-from penstock.runs.launch.launched import Launched, terminal_size
+from penstock.runs.launch.launched import Launched
 from penstock.runs.launch.launcher import Launcher
 
 _REFRESH_S = 1.0
@@ -214,4 +214,4 @@ class Terminal:
         return launcher in ready
 
     def _resize(self, *_: object) -> None:
-        self._run.send(size=terminal_size(self._shown_at))
+        self._run.send(size=os.get_terminal_size(self._shown_at))
