@@ -44,9 +44,7 @@ def of_version_1(folder: str, quota: int, period: int) -> dict[str, str]:
         ("4:memory:/\n", of_version_1("memory", 1000, 100000), CORES),
     ],
 )
-def test_the_least_quota_of_the_cgroups_holds_or_all_that_a_process_may_run_on(
-    tmp_path, membership, files, allowed
-):
+def test_the_least_quota_of_the_cgroups_holds_or_all_that_it_may_run_on(tmp_path, membership, files, allowed):
     assert cores(*tree(tmp_path, membership, files)) == allowed
 
 
