@@ -13,8 +13,7 @@ import msgspec
 import pytest
 from tests.runs.listeners.kept import Kept
 
-from penstock.errors import BadSetting
-from penstock.runs.listeners.contract import listener_names, make_listener
+from penstock.runs.listeners.contract import listener_names
 from penstock.runs.record import GroupPlan, RunPlan
 from penstock.runs.sampler import Begin, End, Rate
 from penstock.runs.store import Store
@@ -254,11 +253,6 @@ def test_a_run_that_the_store_does_not_know_is_told_of_once(group, sampler):
     sampler.tell(End(group.ids[0]))
     (said,) = sampler.said()
     assert "run nobody is not sampled" in said
-
-
-def test_an_unknown_listener_is_told_with_those_that_there_are():
-    with pytest.raises(BadSetting, match="no listener 'gpus'; there are: proc, host, disk"):
-        make_listener("gpus")
 
 
 def test_the_sampling_process_has_no_numpy_and_no_torch():
