@@ -217,7 +217,7 @@ def prune(
 def export(
     words: Annotated[
         list[str],
-        typer.Argument(metavar="ID... FILE", help="Runs, and last a file that ends in .csv or .parquet."),
+        typer.Argument(metavar="ID... FILE", help="Runs, and last a file that ends in .csv."),
     ],
     store: StoreFolder = None,
 ) -> None:

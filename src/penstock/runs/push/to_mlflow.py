@@ -102,12 +102,7 @@ class Push:
     def _experiment_id(self, name: str) -> str:
         found = self._client.get_experiment_by_name(name)
         if found is None:
-            try:
-                return self._client.create_experiment(name)
-            except self._mlflow.MlflowException:  # somebody has made it in between
-                found = self._client.get_experiment_by_name(name)
-                if found is None:
-                    raise
+            return self._client.create_experiment(name)
         if found.lifecycle_stage != "active":
             raise PushFailed(
                 f"{masked(self._uri)}: its experiment {name!r} is deleted; restore it there, or give another with "
