@@ -93,23 +93,6 @@ def write(descriptor: int, data: bytes) -> None:
 _COLOURS = (36, 33, 35, 32, 34, 31)
 
 
-class AsItIs:
-    """Shows the output of one run unchanged."""
-
-    def add(self, run: int, descriptor: int, data: bytes) -> None:
-        """Show this."""
-        write(descriptor, data)
-
-    def close(self, run: int) -> None:
-        """Do nothing: all is shown."""
-
-    def refresh(self) -> None:
-        """Do nothing."""
-
-    def end(self) -> None:
-        """Do nothing."""
-
-
 class Prefixed:
     """Shows whole lines of several runs, each with its run's name before it.
 
