@@ -15,7 +15,7 @@ from tests.runs.listeners.kept import Kept
 
 from penstock.runs.listeners.contract import listener_names
 from penstock.runs.record import GroupPlan, RunPlan
-from penstock.runs.sampler import Begin, End, Rate
+from penstock.runs.sampler import Begin, End, Rate, Schedule
 from penstock.runs.store import Store
 
 OURS = ["proc", "host", "disk", "gpu", "gpm", "energy", "feed"]
@@ -255,3 +255,32 @@ def test_the_sampling_process_has_no_numpy_and_no_torch():
         "assert not {'numpy', 'torch', 'rich', 'typer'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_ticks_do_not_drift_however_late_each_is_noticed():
+    schedule = Schedule()
+    schedule.restart(10.0)
+    assert schedule.is_due(10.3)
+    assert not schedule.is_due(10.9)
+    assert schedule.wait_s(10.9) == 11.0 - 10.9
+    assert schedule.is_due(11.6)
+    assert schedule.wait_s(11.6) == 12.0 - 11.6
+    assert schedule.missed == 0
+
+
+def test_ticks_that_are_over_are_left_out_and_counted():
+    schedule = Schedule()
+    schedule.restart(10.0)
+    assert schedule.is_due(13.5)
+    assert schedule.missed == 3
+    assert not schedule.is_due(13.9)
+    assert schedule.is_due(14.0)
+    assert schedule.missed == 3
+
+
+def test_another_rate_begins_now():
+    schedule = Schedule()
+    schedule.restart(10.0)
+    schedule.restart(10.5, 4.0)
+    assert schedule.is_due(10.5)
+    assert schedule.wait_s(10.5) == 0.25
