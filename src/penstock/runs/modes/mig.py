@@ -23,7 +23,7 @@ from typing import Any
 from penstock.basics.terminal import say
 from penstock.errors import BadSetting, DeviceUnavailable, PenstockError
 from penstock.gpus.nvml import NvmlGpu, answer, gpu_processes, instances, nvml, told, visible_gpus
-from penstock.runs.modes.mode import Mode, at_the_other_end
+from penstock.runs.modes.mode import Mode, start_guard
 from penstock.runs.record import RunPlan, RunRecord
 
 _TRIES, _PAUSE_S = 10, 0.5
@@ -86,7 +86,7 @@ class Mig(Mode):
         if not wanted:
             return []
         ended, self.lease = os.pipe()
-        self._maker = at_the_other_end(ended, "-m", __name__, str(ended), *wanted)
+        self._maker = start_guard(ended, "-m", __name__, str(ended), *wanted)
         os.close(ended)
         assert self._maker.stdout
         said = json.loads(self._maker.stdout.readline() or '"the process that makes them was killed"')

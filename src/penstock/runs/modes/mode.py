@@ -41,8 +41,8 @@ class Mode:
         """Put back what was changed; all runs have ended."""
 
 
-def at_the_other_end(ended: int, *words: str) -> subprocess.Popen[str]:
-    """Start a Python process that waits for the end of a lease, whose other end it has, and tells what it did."""
+def start_guard(ended: int, *words: str) -> subprocess.Popen[str]:
+    """Start a Python process at the other end of a lease: it prints what it did, and puts that back in the end."""
     return subprocess.Popen(
         [sys.executable, *words],
         stdin=subprocess.DEVNULL,

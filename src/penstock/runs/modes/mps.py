@@ -18,7 +18,7 @@ from penstock.errors import BadSetting, DeviceUnavailable
 from penstock.gpus.nvml import NvmlGpu, gpu_processes, nvml, told, users_hidden, visible_gpus
 from penstock.linux.process import lineage, start_ticks
 from penstock.runs.modes.daemon import PROGRAM, clients
-from penstock.runs.modes.mode import Mode, at_the_other_end
+from penstock.runs.modes.mode import Mode, start_guard
 from penstock.runs.record import RunPlan, RunRecord
 
 _DAEMON = Path(__file__).with_name("daemon.py")
@@ -139,7 +139,7 @@ class Mps(Mode):
     def _start(self, devices: tuple[str, ...]) -> None:
         folder = self._folders[devices] = tempfile.mkdtemp(prefix="penstock-mps-", dir=_base())
         words = ("-I", "-S", str(_DAEMON), str(self._ended), folder, ",".join(devices))
-        guard = at_the_other_end(self._ended, *words)
+        guard = start_guard(self._ended, *words)
         self._guards.append(guard)
         assert guard.stdout is not None
         said = guard.stdout.readline().strip()
