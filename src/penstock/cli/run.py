@@ -165,9 +165,10 @@ def _pushed(uri: str, experiment: str) -> Callable[[Path, list[str]], AbstractCo
     """Return what pushes groups of a store while they run; nothing does without a server."""
     if not uri:
         return lambda folder, groups: nullcontext()
-    from penstock.runs.push.beside import check_mlflow, pushing
+    from penstock.basics.packages import require
+    from penstock.runs.push.beside import pushing
 
-    check_mlflow()
+    require("--mlflow", "mlflow", "mlflow")
     return lambda folder, groups: pushing(folder, groups, uri, experiment)
 
 
@@ -180,8 +181,8 @@ def _start(
     pushed: Callable[[Path, list[str]], AbstractContextManager[None]],
 ) -> None:
     """Run groups, and exit as they did; or leave them to a process of their own."""
+    from penstock.runs.launch.environment import add_masked
     from penstock.runs.launch.groups import GroupsInTurn, detach
-    from penstock.runs.launch.secrets import add_masked
     from penstock.runs.store import Store
 
     if not groups:

@@ -190,7 +190,7 @@ def prune(
 
 @app.command(cls=Command)
 def export(
-    words: Annotated[list[str], argument("ID... FILE", "Runs, and last a file that ends in .csv or .parquet.")],
+    words: Annotated[list[str], argument("ID... FILE", "Runs, and last a file that ends in .csv.")],
     store: StoreFolder = None,
 ) -> None:
     """Write all series of runs into one table: run, name, group, series, time_s, value."""
@@ -216,9 +216,9 @@ def push(
     store: StoreFolder = None,
 ) -> None:
     """Push runs to an MLflow server: what it has is not pushed again."""
-    from penstock.runs.push.beside import check_mlflow
+    from penstock.basics.packages import require
 
-    check_mlflow()
+    require("--mlflow", "mlflow", "mlflow")
     from penstock.runs.push.to_mlflow import Push
 
     with Store.open(store) as opened:

@@ -23,7 +23,11 @@ def web(
     import os
     import socket
 
-    from penstock.web.serve import LOCAL, serve
+    from penstock.basics.packages import require
+
+    require("penstock web", "web", "starlette", "uvicorn")
+    from penstock.web.access import LOCAL
+    from penstock.web.application import serve
 
     def tell(token: str, at: int) -> None:
         if host in LOCAL:
