@@ -23,8 +23,7 @@ from statistics import median
 from typing import Any, NamedTuple
 
 import numpy as np
-from benchmarks.claim import claim
-from benchmarks.claims_report import report
+from benchmarks.claim import claim, report
 from rich.console import Console
 
 import penstock

@@ -1,10 +1,16 @@
-"""What a benchmark claims, as ``benchmarks.readme`` reads it: a target, and what was measured."""
+"""What a benchmark claims, as ``benchmarks.readme`` reads it: a target, what was measured, and what came of it."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
+from pathlib import Path
 from statistics import median
 from typing import Any
+
+import msgspec
+
+from penstock.runs.machine import describe
 
 
 def claim(
@@ -23,3 +29,14 @@ def claim(
         "spread": (min(values), max(values)) if len(values) > 1 else None,
         "met": measured >= target if at_least else measured <= target,
     }
+
+
+def report(claims: Sequence[dict[str, Any]], path: Path | None, **measured: Any) -> None:
+    """Print claims; write them to a JSON file, if one is named, with all that was measured."""
+    for one in claims:
+        print(
+            f"{one['claim']}: {one['measured']:.3g}, target {one['target']}: {'met' if one['met'] else 'missed'}"
+        )
+    if path:
+        results = {"claims": claims, **measured, "machine": msgspec.to_builtins(describe())}
+        path.write_text(json.dumps(results, indent=1) + "\n")

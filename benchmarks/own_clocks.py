@@ -18,13 +18,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import msgspec
 from benchmarks.children import ENVIRONMENT
-from benchmarks.claim import claim
+from benchmarks.claim import claim, report
 
 import penstock
 from penstock.runs.figures import run_figures
-from penstock.runs.machine import describe
 from penstock.runs.store import Store
 
 TOGETHER = 2
@@ -220,15 +218,7 @@ def main() -> None:
     apart_percent = {kind: max(map(apart, pairs)) for kind, pairs in raw.items()}
     what = f"{len(KINDS)} scripts on feeds, two runs each: the figure furthest off the script's own clock, by"
     claims = [claim(what, "%", [max(apart_percent.values())], most=2)]
-    results = {
-        "claims": claims,
-        "apart_percent": apart_percent,
-        "raw": raw,
-        "machine": msgspec.to_builtins(describe()),
-    }
-    print(json.dumps(claims, indent=2))
-    if arguments.json:
-        arguments.json.write_text(json.dumps(results, indent=2) + "\n")
+    report(claims, arguments.json, apart_percent=apart_percent, raw=raw)
 
 
 if __name__ == "__main__":

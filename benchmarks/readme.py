@@ -56,7 +56,7 @@ def page() -> None:
     print(f"{conditions(share)} {HOW}\n")
     print("## The demo\n")
     print("`make demo`: four models trained with a loader each, then on one feed. Each row is one run.")
-    print("`penstock demo --data DIR` trains them once more, on a feed of an `ImageSource`: the third figure.\n")
+    print("With `--data DIR` they were once more trained on a feed of an `ImageSource`: the third figure.\n")
     print("| images | together, images/s | CPU-s per 1,000 images |")
     print("|---|---|---|")
     for name in ("default", "imagenet-sample", "cifar10"):

@@ -14,8 +14,7 @@ import time
 from pathlib import Path
 
 from benchmarks.cache import images_per_s, links
-from benchmarks.claim import claim
-from benchmarks.claims_report import report
+from benchmarks.claim import claim, report
 
 import penstock
 from penstock.sources.records.tar import members

@@ -17,13 +17,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import numpy as np
-from benchmarks.claim import claim
+from benchmarks.claim import claim, report
 
 import penstock
 from penstock.bench.demo.synthetic import cached_images
-from penstock.runs.machine import describe
 
 SAMPLES = 2048
 EPOCHS = 3
@@ -194,11 +192,7 @@ def main() -> None:
                 most=1.02,
             )
         )
-    results = {"claims": claims, "raw": raw, "machine": msgspec.to_builtins(describe())}
-    text = json.dumps(results, indent=2)
-    print(json.dumps(claims, indent=2))
-    if arguments.json:
-        arguments.json.write_text(text + "\n")
+    report(claims, arguments.json, raw=raw)
 
 
 if __name__ == "__main__":

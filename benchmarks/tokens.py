@@ -20,8 +20,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from benchmarks.claim import claim
-from benchmarks.claims_report import report
+from benchmarks.claim import claim, report
 
 import penstock
 

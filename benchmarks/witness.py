@@ -16,9 +16,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-import msgspec
 from benchmarks.children import ENVIRONMENT, command
-from benchmarks.claim import claim
+from benchmarks.claim import claim, report
 from benchmarks.share.jpeg import Jpegs, files_in
 
 import penstock
@@ -26,7 +25,6 @@ from penstock.autosharing.script_feed import Proof
 from penstock.bench.demo.synthetic import cached_images
 from penstock.bench.measure.family import family
 from penstock.linux.forked_call import ForkedCall
-from penstock.runs.machine import describe
 
 SAMPLES, BATCH, WORKERS = 4096, 64, 2
 
@@ -128,10 +126,7 @@ def main() -> None:
         ),
         claim("CPU time of the witness's children, of that of both trainings", "%", parts, most=0.5),
     ]
-    results = {"claims": claims, "raw": raw, "machine": msgspec.to_builtins(describe())}
-    print(json.dumps(claims, indent=2))
-    if arguments.json:
-        arguments.json.write_text(json.dumps(results, indent=2) + "\n")
+    report(claims, arguments.json, raw=raw)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,8 @@
-"""What ``import penstock`` costs and promises."""
+"""What ``import penstock`` costs and promises; errors travel from a feeder's process, and from workers."""
 
 from __future__ import annotations
 
+import pickle
 import pkgutil
 import subprocess
 import sys
@@ -12,6 +13,8 @@ from pathlib import Path
 import pytest
 
 import penstock
+from penstock import errors
+from penstock.errors import PenstockError, ReadFailed
 
 ROOT = Path(__file__).parents[1]
 
@@ -32,7 +35,7 @@ def test_importing_loads_nothing_heavy():
 
 def test_importing_leaves_logging_alone():
     script = (
-        "import logging; before = vars(logging.root).copy(); import penstock; penstock.share; penstock.attach; "
+        "import logging; before = vars(logging.root).copy(); import penstock; penstock.share; penstock.attach\n"
     )
     script += "assert vars(logging.root) == before and not logging.root.handlers"
     subprocess.run([sys.executable, "-c", script], check=True)
@@ -106,3 +109,16 @@ def test_no_benchmark_of_our_own_claims_is_installed():
     assert packages == {"packages": ["src/penstock"]}
     measured_by_users = {name for _, name, _ in pkgutil.iter_modules([str(ROOT / "src/penstock/bench")])}
     assert measured_by_users == {"demo", "experiment", "io", "load", "measure", "picture", "share"}
+
+
+KINDS = [kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, PenstockError)]
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
+def test_every_error_can_be_made_of_its_message_and_pickled(kind: type[PenstockError]) -> None:
+    assert str(pickle.loads(pickle.dumps(kind("the disk is on fire")))) == "the disk is on fire"
+
+
+def test_what_an_error_tells_besides_is_pickled_too() -> None:
+    failed = pickle.loads(pickle.dumps(ReadFailed("bad", "/data/x", 4096, 5)))
+    assert (failed.path, failed.offset, failed.errno) == ("/data/x", 4096, 5)

@@ -15,11 +15,9 @@ import tempfile
 from pathlib import Path
 from statistics import median
 
-import msgspec
-from benchmarks.claim import claim
+from benchmarks.claim import claim, report
 
 from penstock.bench.demo.synthetic import cached_images
-from penstock.runs.machine import describe
 
 TOGETHER = 4
 SCRIPT = Path(__file__).with_name("script.py")
@@ -87,31 +85,20 @@ def main() -> None:
 
     c, h = median(prepare_ms), median(train_ms)
     best = TOGETHER * (c + h) / (c + TOGETHER * h)
-    results = {
-        "claims": [
-            claim(
-                f"{TOGETHER} unmodified runs that only read, --share against without",
-                "x",
-                ratios("read 4"),
-                least=3.5,
-            ),
-            claim(
-                f"{TOGETHER} unmodified runs that train, of what CPU time permits ({best:.2f} x)",
-                "",
-                [ratio / best for ratio in ratios("train 4")],
-                least=0.9,
-            ),
-            claim("one unmodified run, --share against without", "", ratios("read 1"), least=0.97),
-        ],
-        "samples_per_s": speeds,
-        "prepare_cpu_ms": prepare_ms,
-        "train_cpu_ms": train_ms,
-        "machine": msgspec.to_builtins(describe()),
-    }
-    text = json.dumps(results, indent=2)
-    print(text)
-    if arguments.json:
-        arguments.json.write_text(text + "\n")
+    claims = [
+        claim(
+            f"{TOGETHER} unmodified runs that only read, --share against without", "x", ratios("read 4"), least=3.5
+        ),
+        claim(
+            f"{TOGETHER} unmodified runs that train, of what CPU time permits ({best:.2f} x)",
+            "",
+            [ratio / best for ratio in ratios("train 4")],
+            least=0.9,
+        ),
+        claim("one unmodified run, --share against without", "", ratios("read 1"), least=0.97),
+    ]
+    measured = {"samples_per_s": speeds, "prepare_cpu_ms": prepare_ms, "train_cpu_ms": train_ms}
+    report(claims, arguments.json, **measured)
 
 
 if __name__ == "__main__":

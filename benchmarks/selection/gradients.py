@@ -15,8 +15,7 @@ from functools import partial
 from pathlib import Path
 
 import torch
-from benchmarks.claim import claim
-from benchmarks.claims_report import report
+from benchmarks.claim import claim, report
 from benchmarks.selection.pools import network
 from torch import Tensor, nn
 from torch.nn import functional

@@ -162,7 +162,7 @@ def tweets_task(seed: int = 0) -> select.Task:
 
 
 def questions_task(seed: int = 0) -> select.Task:
-    """Questions and answers; ``less`` trains adapters."""
+    """Questions and answers."""
     torch.set_num_threads(1)
     pool = questions(seed)
     return select.Task(
@@ -171,7 +171,6 @@ def questions_task(seed: int = 0) -> select.Task:
         make_model=of_bytes,
         make_proxy=lambda: of_bytes(16),
         mask=lambda batch: batch[0] != 0,
-        lora_rank=8,
         batch_size=32,
     )
 

@@ -17,7 +17,7 @@ N, EPOCHS = 48, 3
 
 
 class Scripts:
-    """Runs of scripts/loops.py in one folder.
+    """Runs of scripts in one folder.
 
     Args:
         server: Forks processes that have imported torch.
@@ -28,8 +28,8 @@ class Scripts:
         self._server = server
         self.folder = folder
         self._started: list[Forked] = []
-        for script in ("loops.py", "corners.py", "fixmatch.py"):
-            shutil.copy(SCRIPTS / script, folder)
+        for script in SCRIPTS.glob("*.py"):
+            shutil.copy(script, folder)
 
     def start(
         self,

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import json
-import shutil
 from typing import Any
 
 import pytest
-from tests.autosharing.running import SCRIPTS, Scripts, feeds_read
+from tests.autosharing.running import Scripts, feeds_read
 
 N = 40
 
 
 def runs(scripts: Scripts, *each: tuple[str, int, int], **environment: str) -> tuple[list[Any], list[str]]:
     """Run scripts together that explain; return the values of their epochs by sample, and what each has said."""
-    shutil.copy(SCRIPTS / "witnessed.py", scripts.folder)
     started = [
         scripts.start(
             i, "witnessed.py", *map(str, words), together=len(each), options={"explain": True}, **environment

@@ -1,17 +1,17 @@
-"""Data-parallel scripts on one feed: all ranks read one epoch, and begin it together."""
+"""Data-parallel scripts on one feed: all ranks begin one epoch together, and decide together if it is theirs."""
 
 from __future__ import annotations
 
-import shutil
 import socket
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from tests.autosharing.running import SCRIPTS, Scripts, feeds_read
+from tests.autosharing.running import Scripts, feeds_read
 from torch.distributed import HashStore
 
 from penstock.autosharing import ranks as meetings
+from penstock.autosharing.ranks import Meeting
 from penstock.autosharing.verdict import Declined
 from penstock.fingerprint.comparison import Fingerprint
 from penstock.fingerprint.files import DataFingerprint, FileVersion
@@ -21,7 +21,6 @@ N, EPOCHS, WORLD = 15, 2, 2
 
 def ranks(scripts: Scripts, jobs: list[list[str]], **environment: str) -> tuple[list[list[list[list[int]]]], str]:
     """Run jobs of two ranks each; return the epochs of each rank, job by job, and what was said."""
-    shutil.copy(SCRIPTS / "ranks.py", scripts.folder)
     runs = []
     for job, words in enumerate(jobs):
         with socket.socket() as free:
@@ -65,9 +64,7 @@ def test_two_jobs_of_two_ranks_read_one_feed_as_many_batches_as_torch_counts(scr
         assert set(cut.values()) == {1}
 
 
-def test_a_rank_that_looks_at_a_batch_alone_gets_it_and_the_epochs_are_shared(
-    scripts: Scripts,
-):
+def test_a_rank_that_looks_at_a_batch_alone_gets_it_and_the_epochs_are_shared(scripts: Scripts):
     jobs, said = ranks(scripts, [["--peek"]])
     assert "not shared" not in said
     assert len(feeds_read(said)) == 1
@@ -111,7 +108,7 @@ def test_ranks_on_two_machines_read_no_feed(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(meetings, "default_store", lambda: store)
     monkeypatch.setattr(meetings, "_machine", lambda: next(names))
     with ThreadPoolExecutor(2) as pool:
-        held = [pool.submit(meetings.Meeting("feed", rank, 2, made_of(rank)).hold) for rank in range(2)]
+        held = [pool.submit(Meeting("feed", rank, 2, made_of(rank)).hold) for rank in range(2)]
         for each in held:
             with pytest.raises(Declined, match="2 machines"):
                 each.result()
@@ -131,9 +128,7 @@ def test_ranks_that_cannot_meet_say_after_3_s_for_whom_they_wait_and_then_why(
     monkeypatch.setattr(meetings, "_SAY_AFTER_S", 0.1)
     monkeypatch.setattr(meetings, "PATIENCE_S", 0.5)
     with ThreadPoolExecutor(2) as pool:
-        rooms = [
-            meetings.Meeting(f"feed-{rank}", rank, 2, made_of(rank, "run.log", 5 + rank)) for rank in range(2)
-        ]
+        rooms = [Meeting(f"feed-{rank}", rank, 2, made_of(rank, "run.log", 5 + rank)) for rank in range(2)]
         held = [pool.submit(room.hold) for room in rooms]
         for rank, each in enumerate(held):
             why = rf"rank {1 - rank} last asked for feed feed-{1 - rank}: .* run.log \({6 - rank} bytes then"
@@ -141,3 +136,28 @@ def test_ranks_that_cannot_meet_say_after_3_s_for_whom_they_wait_and_then_why(
                 each.result()
     said = capsys.readouterr().err
     assert all(f"rank {rank} waits 0.5 s at most for rank {1 - rank}" in said for rank in range(2))
+
+
+@pytest.fixture
+def met(monkeypatch: pytest.MonkeyPatch) -> list[Meeting]:
+    """The meetings of two ranks that have come to their first one."""
+    store = HashStore()
+    monkeypatch.setattr(meetings, "default_store", lambda: store)
+    monkeypatch.setattr(meetings, "PATIENCE_S", 0.1)
+    found = [Meeting("feed", rank, 2, Fingerprint("a b")) for rank in range(2)]
+    for meeting in found:
+        meeting._number = 1
+    return found
+
+
+def test_who_says_it_after_another_rank_has_given_up_goes_alone_as_that_does(met: list[Meeting]):
+    for meeting in met:
+        with pytest.raises(Declined):
+            meeting.agreed("")
+
+
+def test_what_one_rank_refuses_all_refuse(met: list[Meeting]):
+    store = meetings.default_store()
+    store.set("penstock/feed/0/refusal/1", "of sample 3, batch[1] differs")
+    assert met[0].agreed("") == "rank 1: of sample 3, batch[1] differs"
+    assert met[1].agreed("of sample 3, batch[1] differs") == "of sample 3, batch[1] differs"

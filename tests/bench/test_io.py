@@ -5,20 +5,20 @@ from __future__ import annotations
 import csv
 import json
 import os
-import shutil
 import signal
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import psutil
 import pytest
+from tests.forked import eventually
 
 from penstock.bench.experiment import as_json
 from penstock.bench.io import child
@@ -37,29 +37,26 @@ SHORT = IoSettings(bs_bytes=(4096,), qd=(8,), threads=(2,), runtime_s=0.1, warm_
 
 FAKE = """
 import os, signal, time
-from penstock.errors import DeviceUnavailable, ReaderUnavailable
+from penstock.errors import ReaderUnavailable
 from penstock.io.open import open_reader as real
-def crashes(mech, memory, **asked):
-    if mech == "posix":
-        os.kill(os.getpid(), signal.SIGSEGV)
-    return real(mech, memory, **asked)
-def hangs(mech, memory, **asked):
-    if mech == "posix":
-        time.sleep(600)
-    return real(mech, memory, **asked)
-def raises(mech, memory, **asked):
-    if mech == "posix":
-        raise TypeError("this mechanism has a bug")
-    return real(mech, memory, **asked)
-def is_absent(mech, memory, **asked):
-    if mech == "posix":
-        raise ReaderUnavailable("there is no such hardware here")
-    return real(mech, memory, **asked)
-def babbles(mech, memory, **asked):
-    if mech == "posix":
-        print("a library says hello", flush=True)
-        os._exit(0)
-    return real(mech, memory, **asked)
+def where_posix_is_asked_for(does):
+    def open_reader(mech, memory, **asked):
+        if mech == "posix":
+            does()
+        return real(mech, memory, **asked)
+    return open_reader
+def bug():
+    raise TypeError("this mechanism has a bug")
+def refuse():
+    raise ReaderUnavailable("there is no such hardware here")
+def babble():
+    print("a library says hello", flush=True)
+    os._exit(0)
+crashes = where_posix_is_asked_for(lambda: os.kill(os.getpid(), signal.SIGSEGV))
+hangs = where_posix_is_asked_for(lambda: time.sleep(600))
+raises = where_posix_is_asked_for(bug)
+is_absent = where_posix_is_asked_for(refuse)
+babbles = where_posix_is_asked_for(babble)
 """
 
 
@@ -88,14 +85,13 @@ def quietly(settings: IoSettings, path: Path | str) -> IoReport:
     return run(settings, str(path), lambda *_: None)
 
 
-def changed(**settings: Any) -> IoSettings:
-    return IoSettings(**{name: getattr(SHORT, name) for name in SHORT.__struct_fields__} | settings)
+changed = partial(msgspec.structs.replace, SHORT)
 
 
 @pytest.mark.parametrize("mechanisms", [("uring",), pytest.param(("posix", "direct"), marks=pytest.mark.soak)])
 def test_every_mechanism_is_measured_and_told_apart_by_its_path(file: Path, mechanisms: tuple[str, ...]) -> None:
-    several = {"bs_bytes": (4096, 65536), "pattern": ("random", "sequential"), "repeats": 2}
-    rows = quietly(changed(mech=mechanisms, **several), file).rows
+    several = changed(bs_bytes=(4096, 65536), pattern=("random", "sequential"), repeats=2, mech=mechanisms)
+    rows = quietly(several, file).rows
     assert len(rows) == len(mechanisms) * 2 * 2 * 2
     others = tuple(mech for mech in ("posix", "direct", "uring") if mech not in mechanisms)
     rows += quietly(changed(mech=others, repeats=2), file).rows
@@ -104,13 +100,10 @@ def test_every_mechanism_is_measured_and_told_apart_by_its_path(file: Path, mech
     for row in rows:
         assert row.path_taken.startswith(paths[row.mech]), row
         assert row.threads == (1 if row.mech == "uring" else 2)
-        assert row.p50_us is not None
-        assert row.p99_us is not None
-        assert row.p999_us is not None
+        assert row.p50_us and row.p99_us and row.p999_us
         assert 0 < row.p50_us <= row.p99_us <= row.p999_us
         assert row.runtime_s >= 0.1
-        assert row.machine
-        assert row.date
+        assert row.machine and row.date
     assert {row.repeat for row in rows} == {0, 1}
 
 
@@ -153,10 +146,7 @@ def test_a_file_that_is_cut_short_is_a_row_with_a_note(file: Path) -> None:
         os.truncate(file, 8192)
         assert read.nbytes == FILE_BYTES
         case = Case("posix", 4096, 4, 2, "random")
-        order = child.Order(
-            case=case, path=read.path, nbytes=read.nbytes, cold=False, runtime_s=0.1, warm_up_s=0.0, seed=0,
-            readers=IoSettings().readers,
-        )  # fmt: skip
+        order = child.Order(case, changed(warm_up_s=0.0), read.path, read.nbytes, cold=False, seed=0)
         with pytest.raises(ReadFailed, match="cut short"):
             child.run(order)
 
@@ -205,12 +195,8 @@ def test_a_loop_reads_each_block_once_and_keeps_the_depth_under_way(depth: int, 
 def test_a_loop_that_is_not_to_end_begins_the_blocks_again_in_the_same_order() -> None:
     reader = Instant(8)
     offsets = places(10 * 4096, 4096, "random", seed=3)
-    figures = measure(
-        ReadLoop(reader, 0, offsets, 4096, threads=0, once=False),  # type: ignore[arg-type]
-        8,
-        runtime_s=0.05,
-        warm_up_s=0.0,
-    )
+    loop = ReadLoop(reader, 0, offsets, 4096, threads=0, once=False)  # type: ignore[arg-type]
+    figures = measure(loop, 8, runtime_s=0.05, warm_up_s=0.0)
     assert not figures.exhausted
     assert figures.ops > 100
     for start in range(0, 100, 10):
@@ -277,10 +263,9 @@ def test_warm_reads_say_how_much_was_in_the_page_cache(file: Path) -> None:
     report = quietly(changed(mech=("posix", "uring")), file)
     assert report.rows[0].note == "100% of the file was in the page cache"
     assert report.rows[1].note == ""
-    assert any("fits into the page cache" in remark for remark in report.remarks)
-    assert not any(
-        "fits into the page cache" in remark for remark in quietly(changed(mech=("uring",)), file).remarks
-    )
+    fits = "fits into the page cache"
+    assert fits in " ".join(report.remarks)
+    assert fits not in " ".join(quietly(changed(mech=("uring",)), file).remarks)
 
 
 def test_a_scratch_file_has_no_name_and_goes_with_its_process(tmp_path: Path) -> None:
@@ -299,24 +284,16 @@ def test_nothing_is_left_behind_when_it_is_interrupted(tmp_path: Path, by: signa
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
     )
-    children = _until(
+    children = eventually(
         lambda: [p for p in psutil.Process(process.pid).children() if "--runtime" not in p.cmdline()]
     )
-    _until(
+    eventually(
         lambda: any(path.startswith("/proc/") for path in children[0].cmdline()) or children[0].num_threads() > 4
     )
     process.send_signal(by)
     assert process.wait(20) != 0
-    _until(lambda: not any(child.is_running() and child.status() != "zombie" for child in children))
+    eventually(lambda: not any(child.is_running() and child.status() != "zombie" for child in children))
     assert list(tmp_path.iterdir()) == []
-
-
-def _until(found: Callable[[], Any]) -> Any:
-    deadline = time.monotonic() + 20
-    while not (what := found()):
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-    return what
 
 
 def test_the_command_saves_json_csv_and_a_picture(
@@ -324,13 +301,11 @@ def test_the_command_saves_json_csv_and_a_picture(
 ) -> None:
     pytest.importorskip("matplotlib")
     out = {name: str(tmp_path / f"out.{end}") for name, end in (("json", "json"), ("csv", "csv"), ("plot", "png"))}
-    words = ("--bs", "4KiB,64k", "--qd", "4", "--runtime", "0.05", "--external", "gdsio,bam")
+    words = ("--bs", "4KiB,64k", "--qd", "4", "--runtime", "0.05")
     done = bench_io(str(file), *words, *(word for name, path in out.items() for word in (f"--{name}", path)))
     assert done.returncode == 0, done.stderr
     assert "4 KiB random" in done.stdout
     assert "io_uring, O_DIRECT" in done.stdout
-    if shutil.which("gdsio") is None:
-        assert "gdsio is not run: gdsio is not installed" in done.stdout
     rows = json.loads(Path(out["json"]).read_text())
     assert isinstance(rows, list)
     assert len(rows) == 6
@@ -392,17 +367,26 @@ def test_a_pipe_a_socket_and_a_name_that_nothing_can_have_are_refused_at_once(tm
         (("FILE", "--mech", "telepathy"), "--mech telepathy: it must be one of posix, direct, uring"),
         (("FILE", "--pattern", "zigzag"), "--pattern zigzag: it must be one of random, sequential"),
         (("FILE", "--dest", "moon"), "--dest moon"),
-        (("FILE", "--external", "iozone"), "--external iozone: it must be one of fio, gdsio, spdk, bam"),
+        (("FILE", "--external", "iozone"), "--external iozone: it must be one of fio"),
         (("FILE", "--json", "/no/where/x.json"), "its directory does not exist"),
+        (
+            ("FILE", "--mech", "posix", "--bs", "4k", "--qd", "4", "--runtime", "0.05", "--json", "/dev/full"),
+            "/dev/full could not be written: No space left on device",
+        ),
         (("FILE", "--csv", "/tmp"), "/tmp is a directory; give the name of a file"),
         (("FILE", "--bs", "0"), "--bs='0': give bytes as a number above 0"),
         (
             ("FILE", "--mech", "fio"),
-            "--mech fio: it must be one of posix, direct, uring, object, gds, gpu; other tools are --ext",
+            "--mech fio: it must be one of posix, direct, uring, object, gds, gpu; fio is --external fio",
         ),
         (("FILE", "--plot", "x.doc"), "--plot x.doc: its name ends in one of .png"),
         (("FILE", "--runtime", "0"), "--runtime 0"),
         (("FILE", "--size", "1GiB,2GiB"), "give one size"),
+        pytest.param(
+            ("FILE", "--mech", "posix", "--bs", "4k", "--qd", "4", "--dest", "cuda:250"),
+            "nothing could be measured. posix: ",
+            marks=pytest.mark.whole,
+        ),
         (("EMPTY",), "is empty"),
         (("s3://bucket/key", "--mech", "posix"), "is an object"),
     ],
@@ -416,17 +400,6 @@ def test_a_mistake_gets_one_clear_message(
     failed = bench_io(*given)
     assert failed.returncode == 2
     assert says in failed.stderr.replace("\n", " ")
-    assert "Traceback" not in failed.stderr
-
-
-def test_a_file_that_cannot_be_written_is_told_without_a_traceback(
-    bench_io: Callable[..., Any], file: Path
-) -> None:
-    failed = bench_io(
-        str(file), "--mech", "posix", "--bs", "4k", "--qd", "4", "--runtime", "0.05", "--json", "/dev/full"
-    )
-    assert failed.returncode == 2
-    assert "/dev/full could not be written: No space left on device" in failed.stderr.replace("\n", " ")
     assert "Traceback" not in failed.stderr
 
 
@@ -454,17 +427,6 @@ def test_what_must_not_be_read_or_written_is_said(
     )
 
 
-@pytest.mark.whole
-def test_a_gpu_that_is_not_there_is_an_error_when_it_was_the_only_destination(
-    bench_io: Callable[..., Any], file: Path
-) -> None:
-    failed = bench_io(str(file), "--mech", "posix", "--bs", "4k", "--qd", "4", "--dest", "cuda:250")
-    assert failed.returncode == 2
-    assert "nothing could be measured" in failed.stderr
-    assert "cuda:250" in failed.stderr
-    assert "Traceback" not in failed.stderr
-
-
 def test_a_gpu_that_is_not_there_is_a_row_beside_those_of_the_host(file: Path) -> None:
     host, gpu = quietly(changed(mech=("posix",), dest=("host", "cuda:250")), file).rows
     assert host.iops > 0
@@ -472,20 +434,9 @@ def test_a_gpu_that_is_not_there_is_a_row_beside_those_of_the_host(file: Path) -
     assert "cuda:250" in gpu.note
 
 
-@pytest.mark.parametrize(
-    ("text", "nbytes"),
-    [
-        ("4k", 4096),
-        ("4K", 4096),
-        ("4KiB", 4096),
-        ("4KB", 4000),
-        ("1.5 MiB", 3 << 19),
-        ("512", 512),
-        ("2T", 2 << 40),
-    ],
-)
-def test_sizes_are_read_as_people_write_them(text: str, nbytes: int) -> None:
-    assert sizes("bs", text) == (nbytes,)
+def test_sizes_are_read_as_people_write_them() -> None:
+    written = "4k, 4K, 4KiB, 4KB, 1.5 MiB, 512, 2T"
+    assert sizes("bs", written) == (4096, 4096, 4096, 4000, 3 << 19, 512, 2 << 40)
 
 
 @pytest.mark.parametrize("text", ["nine", "4 X", "-4k", "4iB", "1.2.3"])

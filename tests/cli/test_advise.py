@@ -1,17 +1,13 @@
-"""``penstock advise``, as a process: on a small benchmark that was recorded, on a feed, and on nonsense."""
+"""``penstock advise``, as a process: on a small benchmark that was recorded, and on nonsense."""
 
 from __future__ import annotations
 
 import json
-import threading
-import time
 from functools import partial
 from pathlib import Path
 
-import numpy as np
 import pytest
 
-import penstock
 from penstock.cli import advise as verb
 from penstock.io.advice.measurements import Measurement, saved_rows
 
@@ -105,63 +101,6 @@ def test_a_need_that_is_met_gets_no_remedies(advise, told, bench):
     assert "what to do" not in shown
 
 
-@pytest.fixture
-def busy_feed():
-    """A feed that somebody reads from all the time, in samples of 1 KiB."""
-    source = penstock.ArraySource({"x": np.zeros((4096, 1024), np.uint8)}, batch_size=64)
-    ended = threading.Event()
-
-    def read(loader: penstock.Loader):
-        while not ended.is_set():
-            for _ in loader:
-                pass
-
-    with penstock.share(lambda: source, name="advise/feed", batch_size=64, linger=0.1) as loader:
-        reading = threading.Thread(target=read, args=[loader])
-        reading.start()
-        yield "advise/feed"
-        ended.set()
-        reading.join()
-
-
-def test_the_need_may_be_that_of_a_feed(told, bench, busy_feed):
-    need = told(bench, "--feed", busy_feed)["need"]
-    assert need["sample_bytes"] == pytest.approx(1024, rel=0.2)
-    assert need["rate_bytes_per_s"] > 0
-    stored = told(bench, "--feed", busy_feed, "--sample", "4KiB", "--rate", "1MB/s")["need"]
-    assert (stored["sample_bytes"], stored["rate_bytes_per_s"]) == (4096, 1e6)
-
-
-def test_a_rate_that_the_source_bounds_is_said_to_be_no_more_than_that(advise, bench, busy_feed):
-    ran = advise(bench, "--feed", busy_feed)
-    assert "advise/feed publishes as fast as its source yields" in ran.stderr
-    assert "Give --rate" in ran.stderr
-    assert "publishes" not in advise(bench, "--feed", busy_feed, "--rate", "1MB/s").stderr
-
-
-@pytest.fixture
-def idle_feed():
-    """A feed that somebody has read from a moment ago, and nobody reads from now."""
-    source = penstock.ArraySource({"x": np.zeros((4096, 1024), np.uint8)}, batch_size=64)
-    with penstock.share(lambda: source, name="advise/idle", batch_size=64, linger=0.1):
-        with penstock.attach("advise/idle") as loader:
-            for _ in loader:
-                time.sleep(0.002)  # so that there is a rate of the last seconds
-        while penstock.feeds()[0].waits_for != "nobody reads":
-            time.sleep(0.01)
-        yield "advise/idle"
-
-
-def test_the_rate_of_a_feed_that_nobody_reads_from_is_no_need(told, bench, idle_feed):
-    with pytest.raises(
-        penstock.BadSetting, match=r"nobody reads .*\(1 trainer attached\).*trains.*or give --rate"
-    ):
-        verb.advise(Path(bench), feed=idle_feed)
-    need = told(bench, "--feed", idle_feed, "--rate", "1MB/s")["need"]
-    assert need["rate_bytes_per_s"] == 1e6
-    assert need["sample_bytes"] == pytest.approx(1024, rel=0.2)
-
-
 def test_a_quick_benchmark_is_kept_for_the_automatic_reader(tmp_path: Path, monkeypatch, capsys):
     rows = [Measurement(**row) for row in recorded()]
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
@@ -213,7 +152,6 @@ def test_what_cannot_be_kept_is_said_and_the_advice_given(tmp_path: Path, monkey
         (["BENCH", "--sample", "4KiB", "--gpu-share", "200%"], "between 0 and 1"),
         (["BENCH", "--sample", "4KiB", "--access", "both"], "random or sequential"),
         (["BENCH", "--sample", "4KiB", "--cores", "0"], "cores=0.0"),
-        (["BENCH", "--feed", "no/such"], "no feed 'no/such' runs"),
     ],
 )
 def test_nonsense_is_one_clear_error(advise, bench, words, says):

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 from tests.io.cache.slabs import items
-from tests.sources.images.pictures import textures
 from typer.testing import CliRunner
 
 from penstock.cli.app import app
@@ -76,18 +75,3 @@ def test_a_folder_that_is_not_there_is_an_error(tmp_path: Path) -> None:
 def test_a_feed_names_folder_and_size(text: str, match: str, tmp_path: Path) -> None:
     result = CliRunner().invoke(app, ["feed", f"images:{tmp_path}", "--name", "x", "--cache", text])
     assert match in str(result.exception)
-
-
-def test_advise_knows_decoder_and_cache(tmp_path: Path) -> None:
-    textures(tmp_path / "images")
-    result = CliRunner().invoke(app, ["advise", "--images", str(tmp_path / "images")])
-    assert result.exit_code == 0, result.output
-    words = " ".join(result.output.split())
-    assert "40 files of" in words
-    assert "decoded by" in words
-    assert "(measured here, 40 images)" in words
-    assert [kind for kind in ("nothing ", "pixels 100%", "bytes 100%") if kind not in words] == []
-    result = CliRunner().invoke(
-        app, ["advise", "--images", str(tmp_path / "images"), "--cache", f"{tmp_path}/c=1KB"]
-    )
-    assert "0%" in result.output

@@ -6,64 +6,18 @@ import json
 import os
 import signal
 import subprocess
-import sys
-import time
 from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.cli.conftest import started
 
 import penstock
-
-LOADER = """
-import time
-from pathlib import Path
-import numpy as np
-import penstock
-FOLDER = Path(__file__).parent
-def make_loader():
-    return penstock.ArraySource({"id": np.arange(200)}, batch_size=20)
-def needs(folder): ...
-def find(images):
-    return images["images"]
-def raises():
-    return find({})
-def chains():
-    try:
-        find({})
-    except KeyError as error:
-        raise OSError("no [images] here") from error
-def slow():
-    def blocks():
-        for i in range(200):
-            while i == 50 and not FOLDER.joinpath("go").exists():
-                FOLDER.joinpath("half").touch()
-                time.sleep(0.01)
-            yield {"id": np.arange(20) + 20 * i}
-    class Again:
-        __iter__ = staticmethod(blocks)
-    return Again()
-def broken():
-    def blocks():
-        raise ValueError("the disk is gone")
-        yield
-    class Again:
-        __iter__ = staticmethod(blocks)
-    return Again()
-"""
-
-
-@pytest.fixture
-def loader_file(tmp_path: Path) -> Path:
-    path = tmp_path / "my_loader.py"
-    path.write_text(LOADER)
-    return path
 
 
 @pytest.fixture
 def feeding(loader_file: Path):
-    words = [sys.executable, "-m", "penstock.cli", "feed", f"{loader_file}:make_loader", "--name", "cli/feed"]
-    process = subprocess.Popen(words, stdout=subprocess.PIPE, text=True)
+    process = started("feed", f"{loader_file}:make_loader", "--name", "cli/feed")
     assert process.stdout is not None
     process.stdout.readline()
     yield process
@@ -137,7 +91,10 @@ def test_nothing_runs_says_what_to_do(command):
         (("feed", "images:x", "scale=1", "--name", "x"), "scale=1: give values between commas"),
         (("feed", "images:x", "decode=f", "--name", "x"), "decode=f: a function is given in Python"),
         (("feed", "images:x", "y", "--name", "x"), "one SOURCE is fed, and these were given: images:x, y"),
-        (("feed", "packed", "--name", "x"), "has made, write packed:FOLDER"),
+        (("feed", "packed", "--name", "x"), "names no data: write packed: and their path"),
+        (("feed", "images:.", "seed=3", "--name", "x"), "that is the feed's, not images:.'s; give --seed 3"),
+        (("feed", "images:.", "--wndow", "1GiB", "--name", "x"), "did you mean --window?"),
+        (("feed", "make.py:make", "--wndow", "1GiB", "--name", "x"), "did you mean --window?"),
         (("feed", ".", "--name", "x"), "has made, write packed:."),
         (("feed", "packed:nowhere", "--name", "x"), "no packed data set in nowhere: there is no such folder"),
         (("feed", "my_loader.py:needs", "--name", "x"), "needs is called without arguments, and needs some"),
@@ -186,8 +143,7 @@ def test_a_file_that_cannot_be_run_is_shown_without_our_frames(command, loader_f
 
 
 def test_a_source_that_fails_shows_its_own_traceback(loader_file: Path):
-    words = [sys.executable, "-m", "penstock.cli", "feed", f"{loader_file}:broken", "--name", "broken"]
-    process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    process = started("feed", f"{loader_file}:broken", "--name", "broken", stderr=subprocess.PIPE)
     with penstock.attach("broken", wait_s=20) as loader, pytest.raises(penstock.SourceError, match="disk is gone"):
         next(iter(loader))
     _, errors = process.communicate(timeout=20)
@@ -196,99 +152,8 @@ def test_a_source_that_fails_shows_its_own_traceback(loader_file: Path):
     assert "the disk is gone" in errors
 
 
-def test_a_source_that_fails_while_it_is_packed_shows_its_own_traceback(
-    command, loader_file: Path, tmp_path: Path
-):
-    failed = command("pack", f"{loader_file}:broken", str(tmp_path / "packed"))
-    assert failed.returncode == 2
-    (line,) = [line for line in failed.stderr.splitlines() if line.startswith("  File ")]
-    assert "my_loader.py" in line
-    assert "penstock: the source raised ValueError: the disk is gone" in failed.stderr
-
-
-def test_an_interrupted_packing_says_how_far_it_came_and_goes_on(command, loader_file: Path, tmp_path: Path):
-    folder = tmp_path / "packed"
-    words = "pack", f"{loader_file}:slow", str(folder)
-    process = subprocess.Popen([sys.executable, "-m", "penstock.cli", *words], stderr=subprocess.PIPE, text=True)
-    while not loader_file.with_name("half").exists():
-        assert process.poll() is None
-        time.sleep(0.01)
-    process.send_signal(signal.SIGINT)
-    told = process.communicate(timeout=20)[1].replace("\n", " ")
-    assert process.returncode == 130
-    rows = json.loads((folder / "packing.json").read_text())["rows"]
-    assert 0 < rows <= 1000
-    assert f"Interrupted. {rows:,} samples are packed in" in told
-    assert "Traceback" not in told
-    loader_file.write_text(LOADER.replace("range(200)", "range(199)"))
-    assert "the code of slow was #" in command(*words).stderr.replace("\n", " ")
-    loader_file.write_text(LOADER)
-    loader_file.with_name("go").touch()
-    assert "Packed 4,000 samples, 31.25 KiB" in command(*words).stdout
-
-
-def test_a_loader_is_packed_checked_and_fed(command, loader_file: Path, tmp_path: Path):
-    folder = tmp_path / "packed [new]"
-    packed = command("pack", f"{loader_file}:make_loader", str(folder))
-    assert packed.returncode == 0, packed.stderr
-    assert "Packed 200 samples, 1.6 KB" in packed.stdout
-    assert "".join(packed.stdout.split()).count("packed[new]") == 2
-    again = command("pack", f"{loader_file}:make_loader", str(folder))
-    assert again.returncode == 2
-    assert "already holds a packed data set" in again.stderr
-    checked = command("pack", "--check", str(folder))
-    assert "All 200 samples" in checked.stdout
-    words = (
-        "feed",
-        f"packed:{folder}",
-        "--name",
-        "packed",
-        "reader=direct",
-        "batch_size=30",
-        "shuffle=false",
-        "--epochs",
-        "1",
-    )
-    feeding = subprocess.Popen([sys.executable, "-m", "penstock.cli", *words], stdout=subprocess.PIPE, text=True)
-    with penstock.attach("packed", wait_s=30) as loader:
-        assert [len(batch["id"]) for batch in loader] == [30] * 6 + [20]
-    assert "packed packed [new]: 200 samples" in feeding.communicate(timeout=20)[0]
-    assert feeding.returncode == 0
-    words = (
-        "feed",
-        f"packed:{folder}",
-        "--name",
-        "one",
-        "--batch-size",
-        "9999",
-        "--in-order",
-        "--segments",
-        "16",
-        "--window",
-        "4KiB",
-        "--linger",
-        "0.1",
-    )
-    feeding = subprocess.Popen([sys.executable, "-m", "penstock.cli", *words], stdout=subprocess.PIPE, text=True)
-    with penstock.attach("one", 200, wait_s=30) as loader:
-        assert len(next(iter(loader))["id"]) == 200
-    told = " ".join(feeding.communicate(timeout=20)[0].split())
-    assert "samples, 1.6 KB, kept in memory, window 4 KiB. Ctrl-C ends it." in told
-    assert "1 segment, not 16: 200 samples make 1 block of up to 9,999. With a smaller batch_size" in told
-    assert "The window is too small to read ahead" in told
-    with open(folder / "0-id.npy", "r+b") as file:
-        file.seek(-8, os.SEEK_END)
-        file.write(b"wrong")
-    damaged = command("pack", "--check", str(folder))
-    assert damaged.returncode == 1
-    assert "1 of 200 rows of" in damaged.stderr
-
-
 def test_the_feeds_are_shown_live_until_that_is_interrupted(feeding):
-    words = ["status", "--watch", "--interval", "0.1"]
-    process = subprocess.Popen(
-        [sys.executable, "-u", "-m", "penstock.cli", *words], stdout=subprocess.PIPE, text=True
-    )
+    process = started("status", "--watch", "--interval", "0.1")
     assert process.stdout is not None
     while "cli/feed" not in process.stdout.readline():
         pass

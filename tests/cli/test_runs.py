@@ -11,7 +11,6 @@ import subprocess
 import sys
 from collections.abc import Callable
 from contextlib import closing
-from importlib.util import find_spec
 from io import StringIO
 from typing import Any
 
@@ -20,7 +19,7 @@ from rich.console import Console
 from tests.runs.store.groups import DEAD, group, living
 
 from penstock.cli import main
-from penstock.cli.runs_live import Looks
+from penstock.cli.runs_table import Looks
 from penstock.runs.record import RunRecord
 from penstock.runs.store import SeriesWriter, Store, points_file
 
@@ -266,32 +265,12 @@ def test_an_export_has_all_points(command, runs, tmp_path):
 
 
 def test_an_export_that_cannot_be_is_one_error(command, runs, tmp_path):
-    assert "ends in .csv or .parquet" in refused(command("runs", "export", runs[0].id, "all.xlsx"))
+    assert "an export ends in .csv" in refused(command("runs", "export", runs[0].id, "all.xlsx"))
     assert "give the ids of runs" in refused(command("runs", "export", "all.csv"))
     nowhere = str(tmp_path / "nowhere" / "all.csv")
     assert "cannot be written: No such file" in refused(command("runs", "export", runs[0].id, nowhere))
     assert "has no run 'none'" in refused(command("runs", "export", "none", str(tmp_path / "all.csv")))
     assert not list(tmp_path.glob("*all*"))
-
-
-@pytest.mark.skipif(find_spec("pyarrow") is not None, reason="pyarrow is installed")
-def test_an_export_to_parquet_without_pyarrow_says_what_to_install(command, runs, tmp_path):
-    ran = command("runs", "export", runs[0].id, str(tmp_path / "all.parquet"))
-    assert ran.returncode == 1
-    assert 'pip install "penstock[columns]"' in ran.stderr
-
-
-@pytest.mark.skipif(find_spec("pyarrow") is None, reason="needs pyarrow")
-def test_an_export_to_parquet_has_all_points(command, runs, tmp_path):
-    from pyarrow import parquet
-
-    file = tmp_path / "all.parquet"
-    told(command("runs", "export", runs[0].id, str(file)))
-    table = parquet.read_table(file).to_pydict()
-    assert table["series"] == ["gone", "loss", "loss", "loss"]
-    assert table["value"][1:] == [4.0, 2.0, 1.5]
-    assert table["time_s"] == [1e9, 1e9, 1e9 + 1, 1e9 + 2]
-    assert set(table["run"]) == {runs[0].id}
 
 
 def test_another_store_is_named_by_an_option(command, runs, tmp_path):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 from rich.console import Console
 
-from penstock.cli.table import feeds_table
+from penstock.cli.feeds import feeds_table
 from penstock.feed.statistics import FeederStatistics, TrainerStatistics
 
 ALL = TrainerStatistics(11, 32, False, 0, 1, 3, "reading", 4, 5, 6, 7, 0.5, "", None, 40_000, 20.0)
@@ -14,7 +14,7 @@ TENTH = TrainerStatistics(12, 32, False, 0, 1, 3, "reading", 4, 5, 6, 7, 0.5, ""
 
 def shown(*trainers: TrainerStatistics, source_s: float = 40.0) -> str:
     feed = msgspec.structs.replace(
-        FeederStatistics.silent("feed", 10),
+        FeederStatistics("feed", 10, answers=False),
         answers=True,
         samples_per_cycle=10_000,
         samples=40_000,

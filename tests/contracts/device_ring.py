@@ -7,7 +7,7 @@ from abc import abstractmethod
 from typing import Any
 
 import numpy as np
-from tests.contracts.ring import PAGE_BYTES, ReaderCode, RingContract
+from tests.contracts.ring import ReaderCode, RingContract
 
 from penstock.contracts import ByteArray, Gpu, Ring, WritableRing
 from penstock.memory.gpu_ring import DeviceRing, WritableDeviceRing
@@ -53,37 +53,33 @@ class DeviceRingContract(RingContract):
     def collect(self, reader: Ring) -> None:
         self.trainers.collect()
 
-    def test_what_is_written_from_the_host_or_the_device_is_in_the_ring_and_in_its_twin(self) -> None:
-        ring = self.create(PAGE_BYTES)
+    def test_what_is_written_from_the_host_or_the_device_is_in_the_ring_and_in_its_twin(
+        self, ring: WritableDeviceRing
+    ) -> None:
         values = np.arange(128, dtype=np.uint8)
         ring.write(0, values[:64])
         ring.write(64, self.on_device(values[64:]))
         ring.flush()
         assert ring.twin.readable(0, 128).tolist() == values.tolist()
         assert self.seen(ring.readable(0, 128)).tolist() == values.tolist()
-        ring.close()
 
-    def test_what_others_write_into_the_twin_is_in_the_ring_once_it_is_told(self) -> None:
-        ring = self.create(PAGE_BYTES)
-        reader = self.attach(ring)
+    def test_what_others_write_into_the_twin_is_in_the_ring_once_it_is_told(
+        self, ring: WritableDeviceRing, reader: Ring
+    ) -> None:
         ring.twin.writable(64, 100)[:] = 5
         ring.written_in_place(64, 100)
         ring.flush()
         assert self.seen(reader.readable(64, 100)).tolist() == [5] * 100
-        ring.close()
-        reader.close()
 
-    def test_bytes_of_a_ring_come_back_to_the_host_after_a_mark(self) -> None:
-        ring = self.create(PAGE_BYTES)
-        reader = self.attach(ring)
+    def test_bytes_of_a_ring_come_back_to_the_host_after_a_mark(
+        self, ring: WritableDeviceRing, reader: Ring
+    ) -> None:
         ring.write(0, np.arange(64, dtype=np.uint8))
         ring.flush()
         there = np.zeros(64, np.uint8)
         self.trainers.copy_out(there, reader.readable(0, 64))
         self.trainers.synchronize()
         assert there.tolist() == list(range(64))
-        ring.close()
-        reader.close()
 
     def test_what_was_handed_over_and_computed_with_can_be_taken_over(self) -> None:
         gpu, there = self.feeders, np.zeros(64, np.uint8)

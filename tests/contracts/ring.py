@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from abc import ABC, abstractmethod
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -72,6 +73,18 @@ class RingContract(ABC):
     def attach_elsewhere(self, ring: WritableRing) -> ReaderCode:
         """Say how another process attaches to a ring."""
 
+    @pytest.fixture
+    def ring(self) -> Iterator[WritableRing]:
+        ring = self.create(self.capacity_bytes)
+        yield ring
+        ring.close()
+
+    @pytest.fixture
+    def reader(self, ring: WritableRing) -> Iterator[Ring]:
+        reader = self.attach(ring)
+        yield reader
+        reader.close()
+
     def seen(self, memory: Any) -> ByteArray:
         """Return what ``readable`` or ``lend`` gave as a NumPy array."""
         return np.asarray(memory)
@@ -79,50 +92,35 @@ class RingContract(ABC):
     def collect(self, reader: Ring) -> None:  # noqa: B027
         """End loans that are due, if the ring does not do that by itself."""
 
-    def test_bytes_that_are_written_are_read(self) -> None:
-        ring = self.create(self.capacity_bytes)
-        reader = self.attach(ring)
+    def test_bytes_that_are_written_are_read(self, ring: WritableRing, reader: Ring) -> None:
         data = _random_bytes(self.capacity_bytes)
         _put(ring, 0, data)
         assert np.array_equal(self.seen(reader.readable(0, self.capacity_bytes)), data)
         assert np.array_equal(self.seen(reader.readable(65, 127)), data[65 : 65 + 127])
         assert np.array_equal(self.seen(ring.readable(PAGE_BYTES - 1, 2)), data[PAGE_BYTES - 1 : PAGE_BYTES + 1])
-        ring.close()
-        reader.close()
 
-    def test_a_write_changes_its_own_range_only(self) -> None:
-        ring = self.create(self.capacity_bytes)
-        reader = self.attach(ring)
+    def test_a_write_changes_its_own_range_only(self, ring: WritableRing, reader: Ring) -> None:
         before = _random_bytes(self.capacity_bytes)
         _put(ring, 0, before)
         _put(ring, 100, 255 - before[100:150])
         seen = self.seen(reader.readable(0, self.capacity_bytes))
         assert np.flatnonzero(seen != before).tolist() == list(range(100, 150))
-        ring.close()
-        reader.close()
 
-    def test_a_new_ring_has_room_for_its_capacity_and_a_kind(self) -> None:
-        ring = self.create(self.capacity_bytes)
-        reader = self.attach(ring)
+    def test_a_new_ring_has_room_for_its_capacity_and_a_kind(self, ring: WritableRing, reader: Ring) -> None:
         assert ring.capacity_bytes == reader.capacity_bytes == self.capacity_bytes
         assert ring.kind
         assert ring.kind == reader.kind
         assert ring.readable(self.capacity_bytes, 0).nbytes == 0
-        ring.close()
-        reader.close()
 
-    def test_another_process_reads_what_was_written_before_it_attached(self) -> None:
-        ring = self.create(self.capacity_bytes)
+    def test_another_process_reads_what_was_written_before_it_attached(self, ring: WritableRing) -> None:
         data = _random_bytes(3 * PAGE_BYTES)
         _put(ring, PAGE_BYTES, data)
         with self._child(ring, _READ, PAGE_BYTES, data.nbytes) as child:
             told, _ = child.communicate()
         assert told.split() == [_digest(data)]
         assert child.returncode == 0
-        ring.close()
 
-    def test_another_process_reads_what_was_written_after_it_attached(self) -> None:
-        ring = self.create(self.capacity_bytes)
+    def test_another_process_reads_what_was_written_after_it_attached(self, ring: WritableRing) -> None:
         data = _random_bytes(3 * PAGE_BYTES)
         with self._child(ring, _READ_WHEN_TOLD, 64, data.nbytes) as child:
             assert child.stdout is not None
@@ -131,29 +129,22 @@ class RingContract(ABC):
             told, _ = child.communicate("go\n")
         assert told.split() == [_digest(data)]
         assert child.returncode == 0
-        ring.close()
 
-    def test_a_reader_that_writes_is_stopped_and_nothing_changes(self) -> None:
-        ring = self.create(self.capacity_bytes)
+    def test_a_reader_that_writes_is_stopped_and_nothing_changes(self, ring: WritableRing) -> None:
         _put(ring, 0, _bytes_of(7))
         with self._child(ring, _WRITE, 0, 64) as child:
             told, _ = child.communicate()
         assert told == ""
         assert child.returncode != 0
         assert ring.readable(0, 64).tolist() == [7] * 64
-        ring.close()
 
-    def test_a_killed_reader_costs_the_others_nothing(self) -> None:
-        ring = self.create(self.capacity_bytes)
-        reader = self.attach(ring)
+    def test_a_killed_reader_costs_the_others_nothing(self, ring: WritableRing, reader: Ring) -> None:
         with self._child(ring, _READ_WHEN_TOLD, 0, 64) as child:
             assert child.stdout is not None
             child.stdout.readline()
             child.kill()
         _put(ring, 0, _bytes_of(9))
         assert reader.readable(0, 64).tolist() == [9] * 64
-        ring.close()
-        reader.close()
 
     def test_a_readers_view_outlives_both_closes(self) -> None:
         ring = self.create(self.capacity_bytes)
@@ -169,9 +160,7 @@ class RingContract(ABC):
         gc.collect()
         assert part.tolist() == data[10:20].tolist()
 
-    def test_a_loan_ends_when_the_last_view_of_it_dies(self) -> None:
-        ring = self.create(self.capacity_bytes)
-        reader = self.attach(ring)
+    def test_a_loan_ends_when_the_last_view_of_it_dies(self, ring: WritableRing, reader: Ring) -> None:
         data = _random_bytes(256)
         _put(ring, 64, data)
         ended: list[str] = []
@@ -188,28 +177,22 @@ class RingContract(ABC):
         del other
         self.collect(reader)
         assert ended == ["first", "second"]
-        ring.close()
-        reader.close()
 
-    def test_the_writers_range_lies_inside_the_ring(self) -> None:
-        ring = self.create(self.capacity_bytes)
+    def test_the_writers_range_lies_inside_the_ring(self, ring: WritableRing) -> None:
         for offset, nbytes in ((-1, 1), (0, self.capacity_bytes + 1), (self.capacity_bytes, 1)):
             with pytest.raises((AssertionError, ValueError)):
                 ring.write(offset, np.zeros(nbytes, np.uint8))
             with pytest.raises((AssertionError, ValueError)):
                 ring.readable(offset, nbytes)
-        ring.close()
 
-    def test_where_others_write_is_a_ring_on_the_host_that_is_its_own_twin(self) -> None:
-        ring = self.create(self.capacity_bytes)
-        reader = self.attach(ring)
+    def test_where_others_write_is_a_ring_on_the_host_that_is_its_own_twin(
+        self, ring: WritableRing, reader: Ring
+    ) -> None:
         _put(ring.twin, 64, _bytes_of(3))
         ring.written_in_place(64, 64)
         ring.flush()
         assert ring.twin.twin is ring.twin
         assert self.seen(reader.readable(64, 64)).tolist() == [3] * 64
-        ring.close()
-        reader.close()
 
     def test_nothing_lies_in_dev_shm_and_no_descriptor_stays(self) -> None:
         descriptors, in_shm = _descriptors(), _mapped_in_shm()

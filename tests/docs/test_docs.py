@@ -1,14 +1,23 @@
-"""The pages are true: their code runs, their links lead somewhere, and the map is the disk's."""
+"""The pages are true: their code and that of docstrings runs, links lead somewhere, figures are of the results."""
 
 from __future__ import annotations
 
+import doctest
+import json
 import re
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from pkgutil import resolve_name
+from typing import Any
 
+import numpy as np
 import pytest
+
+import penstock
+import penstock.select
+from penstock.errors import PenstockError
 
 ROOT = Path(__file__).parents[2]
 PAGES = [*sorted(ROOT.glob("*.md")), ROOT / "benchmarks" / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -47,14 +56,8 @@ def test_a_page_that_packs_can_be_run_twice(page: Path, tmp_path: Path):
 def run_code(page: Path, folder: Path) -> None:
     script = folder / "page.py"
     script.write_text("\n\n".join(CODE.findall(page.read_text())).replace("import penstock\n", QUICK, 1))
-    ran = subprocess.run(
-        [sys.executable, "-W", "error", script],
-        capture_output=True,
-        text=True,
-        timeout=100,
-        cwd=folder,
-        check=False,
-    )
+    command = [sys.executable, "-W", "error", script]
+    ran = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=100, check=False)
     assert ran.returncode == 0, ran.stderr
 
 
@@ -115,14 +118,71 @@ def test_every_decision_is_listed():
 def test_every_error_has_a_line_in_the_page_on_trouble_or_speaks_for_itself():
     page = (ROOT / "docs" / "how-to" / "trouble.md").read_text()
     errors = re.findall(r"^class (\w+)", (ROOT / "src" / "penstock" / "errors.py").read_text(), re.MULTILINE)
-    plain = {
-        "PenstockError",
-        "PinningRefused",
-        "BadSetting",
-        "InsecureDirectory",
-        "FeedEnded",
-        "Refused",
-        "VersionMismatch",
-        "LoaderClosed",
-    }
-    assert not [error for error in errors if error not in plain and f"`{error}`" not in page]
+    plain = (
+        "PenstockError PinningRefused BadSetting InsecureDirectory FeedEnded Refused VersionMismatch LoaderClosed"
+    )
+    assert not [error for error in errors if error not in plain.split() and f"`{error}`" not in page]
+
+
+def printed(*words: str) -> str:
+    """What the script says that prints the tables."""
+    command = [sys.executable, ROOT / "benchmarks" / "readme.py", *words]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+
+
+def test_the_measured_rows_of_the_readme_are_those_of_the_results():
+    begin, end = "<!-- measured: begin -->", "<!-- measured: end -->"
+    assert f"{begin}\n{printed()}\n{end}" in (ROOT / "README.md").read_text()
+
+
+def test_the_page_of_benchmarks_is_that_of_the_results():
+    assert printed("page") == (ROOT / "docs" / "benchmarks.md").read_text().strip()
+
+
+def test_every_result_names_its_machine_and_date():
+    for path in (ROOT / "benchmarks" / "results").glob("*.json"):
+        result = json.loads(path.read_text())
+        assert result.get("date") or result["machine"]["date"], path
+        assert result["machine"]["cpu"], path
+        assert str(ROOT) not in path.read_text()
+
+
+PUBLIC: dict[str, Any] = {
+    f"{module.__name__}.{name}": getattr(module, name)
+    for module in (penstock, penstock.select)
+    for name in dir(module)
+    if not name.startswith("__") and name not in ("select", "errors")
+}
+
+
+def examples_of(name: str) -> doctest.DocTest:
+    """Return the examples of a name's docstring, which may use what a reader has imported."""
+    given = {"penstock": penstock, "np": np, "threading": threading, "Path": Path, "__name__": "__main__"}
+    return doctest.DocTestParser().get_doctest(PUBLIC[name].__doc__, given, name, None, None)
+
+
+def is_error(public: Any) -> bool:
+    return isinstance(public, type) and issubclass(public, PenstockError)
+
+
+@pytest.mark.whole
+@pytest.mark.filterwarnings("default")
+@pytest.mark.parametrize("name", [name for name, public in PUBLIC.items() if not is_error(public)])
+def test_the_example_of_a_public_name_runs(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    simplejpeg = pytest.importorskip("simplejpeg")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    for kind in ("cats", "dogs"):
+        folder = tmp_path / "photos" / kind
+        folder.mkdir(parents=True)
+        (folder / "1.jpg").write_bytes(simplejpeg.encode_jpeg(np.zeros((90, 120, 3), np.uint8)))
+    found = examples_of(name)
+    assert found.examples
+    threads = set(threading.enumerate())
+    doctest.DocTestRunner(optionflags=doctest.NORMALIZE_WHITESPACE).run(found)
+    said = capsys.readouterr().out
+    assert not said, said
+    for thread in set(threading.enumerate()) - threads:
+        thread.join(30)

@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -21,13 +22,9 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 
 def run(*commands: list[str]) -> list[str]:
     """What these say, all started at once."""
+    pipes: Any = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     processes = [
-        subprocess.Popen(
-            [sys.executable, "-W", "error", str(EXAMPLES / name), *arguments],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
+        subprocess.Popen([sys.executable, "-W", "error", str(EXAMPLES / name), *arguments], **pipes)
         for name, *arguments in commands
     ]
     said: list[str] = []

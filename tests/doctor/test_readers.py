@@ -11,6 +11,7 @@ import pytest
 from tests.fakes.nvme_disk import FakeDisk, FakeModule
 
 from penstock.doctor import devices as probe
+from penstock.doctor.devices import Finding
 from penstock.errors import ReaderUnavailable
 from penstock.io import open as mechanisms
 from penstock.io.nvme import module
@@ -19,8 +20,12 @@ from penstock.io.open import MECHANISMS
 from penstock.io.queue import ThreadQueue
 
 
+def probed(folder: Path) -> dict[str, Finding]:
+    return {each.what: each for each in probe.probe(folder)}
+
+
 def test_every_mechanism_is_tried_and_no_file_stays(tmp_path: Path) -> None:
-    found = {each.what: each for each in probe.probe(tmp_path)}
+    found = probed(tmp_path)
     assert list(found) == [f"reader {mech}" for mech in MECHANISMS]
     assert found["reader posix"].verdict == "works"
     assert "page cache" in found["reader posix"].found
@@ -31,7 +36,7 @@ def test_a_mechanism_that_cannot_be_had_is_limited_with_reason_and_remedy(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setitem(sys.modules, "obstore", None)
-    found = {each.what: each for each in probe.probe(tmp_path)}["reader object"]
+    found = probed(tmp_path)["reader object"]
     assert found.verdict == "limited"
     assert found.found.endswith("not installed")
     assert found.remedy == 'pip install "penstock[s3]"'
@@ -43,7 +48,7 @@ def test_other_bytes_than_those_of_the_file_are_a_failure(monkeypatch: pytest.Mo
             return super().read(file, offset, nbytes - 1, address + 1) + 1
 
     monkeypatch.setattr(mechanisms, "ThreadQueue", Liar)
-    found = {each.what: each for each in probe.probe(tmp_path)}["reader posix"]
+    found = probed(tmp_path)["reader posix"]
     assert (found.verdict, found.remedy) == ("fails", "do not read with 'posix'")
 
 
@@ -97,7 +102,7 @@ def test_the_remedy_is_the_errors_own_whatever_its_text_holds(
         raise ReaderUnavailable("io_uring: error 1; error 2", "read with mech='direct'; it works everywhere")
 
     monkeypatch.setattr(mechanisms, "UringQueue", refused)
-    found = {each.what: each for each in probe.probe(tmp_path)}["reader uring"]
+    found = probed(tmp_path)["reader uring"]
     assert (found.found, found.remedy) == (
         "io_uring: error 1; error 2",
         "read with mech='direct'; it works everywhere",

@@ -6,8 +6,7 @@ import struct
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from tests.fakes.nvme_bus import Bus
-from tests.fakes.nvme_queues import CompletionQueue, SubmissionQueue
+from tests.fakes.nvme_queues import Bus, CompletionQueue, SubmissionQueue
 
 from penstock.io.nvme.admin import (
     CREATE_CQ,

@@ -11,8 +11,7 @@ from types import TracebackType
 
 import numpy as np
 from tests.fakes.nvme_admin import AdminCommands, Traits
-from tests.fakes.nvme_bus import Bus, BusFault
-from tests.fakes.nvme_queues import CompletionQueue, DoorbellInvalid, SubmissionQueue, pages_of
+from tests.fakes.nvme_queues import Bus, BusFault, CompletionQueue, DoorbellInvalid, SubmissionQueue, pages_of
 
 from penstock.contracts import ByteArray
 from penstock.errors import ReaderUnavailable

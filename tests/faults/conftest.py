@@ -25,8 +25,18 @@ class Run(Forked):
     def __init__(self, server: ForkServer, script: str, order: Any, output: Path, **options: Any) -> None:
         super().__init__(server, str(HERE / script), [json.dumps(order)], output, **options)
 
+    def stop(self) -> None:
+        """Stop it, as a debugger does, until it gets SIGCONT."""
+        self.signal("SIGSTOP")
+        eventually(self.stopped)
+
     def stopped(self) -> bool:
         return psutil.Process(self.pid).status() == psutil.STATUS_STOPPED
+
+    def interrupt(self) -> None:
+        """End it by Ctrl-C."""
+        self.signal("SIGINT")
+        self.wait()
 
 
 class Trainer(Run):
@@ -71,8 +81,10 @@ class Trainer(Run):
         return any(feeder in (event.get("joined"), event.get("feeder")) for event in self.events())
 
     def ids(self, epoch: int) -> list[int]:
-        """The samples that it received in an epoch, in order; each with the bytes that it should have."""
-        return self._received(self.events()).get(epoch, [])
+        """The samples that it received in an epoch, in order; each once, with the bytes that it should have."""
+        ids = self._received(self.events()).get(epoch, [])
+        assert len(set(ids)) == len(ids), f"a sample came twice in epoch {epoch}"
+        return ids
 
     def _received(self, events: list[dict[str, Any]]) -> dict[int, list[int]]:
         received: dict[int, list[int]] = {}
@@ -85,8 +97,12 @@ class Trainer(Run):
     def ended_epochs(self) -> list[int]:
         return [event["end"] for event in self.events() if "end" in event]
 
-    def error(self) -> dict[str, Any]:
-        return self.wait_for("error")
+    def fails(self, error: str, *says: str) -> dict[str, Any]:
+        """Wait until it has failed with this error, whose message says all this."""
+        event = self.wait_for("error")
+        assert event["error"] == error, event
+        assert not [part for part in says if part not in event["message"]], event["message"]
+        return event
 
     def has_all(self, samples: int, epochs: int | None = None) -> None:
         """It got every sample, or its part, exactly once in each epoch that it ended, and failed in none."""
@@ -105,6 +121,18 @@ class Trainer(Run):
         return sorted(parts[epoch % len(parts)])
 
 
+def each_waits_for(trainers: Sequence[Trainer], key: str, times: int = 1) -> None:
+    """Wait until each trainer has had this event."""
+    for trainer in trainers:
+        trainer.wait_for(key, times)
+
+
+def each_has_all(trainers: Sequence[Trainer], samples: int, epochs: int | None = None) -> None:
+    """Each trainer got every sample; see ``Trainer.has_all``."""
+    for trainer in trainers:
+        trainer.has_all(samples, epochs)
+
+
 def all_is_given_back(feeder: penstock.Feeder) -> None:
     """No trainer is there any more, and no block is held for one."""
     eventually(lambda: not feeder.statistics().trainers)
@@ -114,12 +142,10 @@ def all_is_given_back(feeder: penstock.Feeder) -> None:
 @contextmanager
 def unhurt(feeder: penstock.Feeder, trainers: Sequence[Trainer], until: Path) -> Iterator[None]:
     """What happens within costs these trainers nothing: they began before, and end after ``until`` is there."""
-    for trainer in trainers:
-        trainer.wait_for("epoch")
+    each_waits_for(trainers, "epoch")
     yield
     until.touch()
-    for trainer in trainers:
-        trainer.has_all(1000)
+    each_has_all(trainers, 1000)
     all_is_given_back(feeder)
 
 

@@ -14,6 +14,7 @@ import numpy as np
 import psutil
 import pytest
 import torch
+from tests.feed.reading import at_once, ids_of
 from torch.utils.data import DataLoader, TensorDataset
 
 import penstock
@@ -42,9 +43,7 @@ def test_an_epoch_that_began_late_is_whole_although_the_feeder_dies_in_it(forks_
             ids = next(rest)["id"].tolist()
             assert late.state_dict()["start"][1] > 0
             kill_feeder()
-            for batch in rest:
-                ids += batch["id"].tolist()
-            assert sorted(ids) == list(range(1000))
+            assert sorted(ids + ids_of(rest)) == list(range(1000))
             assert late.statistics().failovers == 1
 
 
@@ -75,19 +74,13 @@ def test_detection_batches_may_end_with_a_shorter_one(serve):
 def test_more_ranks_than_the_window_has_blocks_go_on(serve):
     serve([np.full((8, 16), i) for i in range(8)], window="4KiB", whole_batches=True)
     ranks = [penstock.attach("feed", shard=(rank, 4), drop_last=True) for rank in range(4)]
-    seen: list[list[int]] = [[], [], [], []]
 
-    def read(rank: int) -> None:
-        seen[rank] = [int(batch[0, 0]) for batch in ranks[rank]]
+    def read(rank: int) -> list[int]:
+        return [int(batch[0, 0]) for batch in ranks[rank]]
 
-    threads = [threading.Thread(target=read, args=(rank,)) for rank in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    assert at_once(read, 4) == [[0, 4], [1, 5], [2, 6], [3, 7]]
     for loader in ranks:
         loader.close()
-    assert seen == [[0, 4], [1, 5], [2, 6], [3, 7]]
 
 
 def test_a_sampler_that_can_be_read_only_once_is_an_error_in_the_second_cycle(serve):
@@ -120,7 +113,7 @@ def test_a_first_batch_that_was_interrupted_is_read_again(serve, monkeypatch):
         monkeypatch.setattr(BatchBuilder, "finish", interrupted)
         with pytest.raises(KeyboardInterrupt):
             next(iter(loader))
-        assert sorted(int(i) for batch in loader for i in batch["id"]) == list(range(400))
+        assert sorted(ids_of(loader)) == list(range(400))
 
 
 def test_a_tree_too_large_to_describe_is_an_error_with_its_size(serve):
@@ -178,3 +171,21 @@ def test_a_trainer_for_whom_the_feeder_has_no_descriptor_is_told_so(feed):
     crowd.append(penstock.attach("feed", wait_s=30))
     for trainer in crowd:
         trainer.close()
+
+
+def test_an_interrupt_amid_a_locks_own_code_is_an_interrupt(monkeypatch):
+    feeder = penstock.Feeder(rows(10), "feed")
+    changed = feeder._server.changed
+    released = changed._release_save
+
+    def interrupted() -> None:
+        released()
+        raise KeyboardInterrupt  # after the lock was released, and before its user knows
+
+    monkeypatch.setattr(changed, "_release_save", interrupted)
+    with penstock.attach("feed", 5) as loader:
+        with pytest.raises(KeyboardInterrupt):
+            feeder.run()
+        with pytest.raises(penstock.FeedStopped, match="interrupted"):
+            for _ in range(10):
+                next(iter(loader))

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from tests.fakes.gpu import FakeGpu
-from tests.faults.conftest import all_is_given_back, eventually, unhurt
+from tests.faults.conftest import all_is_given_back, each_waits_for, eventually, unhurt
 from tests.faults.sources import rows
 
 SOAK = pytest.mark.soak
@@ -65,13 +65,10 @@ def test_trainers_that_hold_views_on_a_gpu_are_told_that_their_feeder_was_killed
         train(batch_size=10, epochs=10**6, keep=3, delay_s=0.002, **on_a_gpu({"seed": seed}, borrow=True))
         for seed in (1, 2)
     ]
-    for trainer in trainers:
-        trainer.wait_for("epoch", 5)
+    each_waits_for(trainers, "epoch", 5)
     feeder.kill()
     for trainer in trainers:
-        error = trainer.error()
-        assert error["error"] == "FeederLost"
-        assert f"process {feeder.pid}" in error["message"]
+        trainer.fails("FeederLost", f"process {feeder.pid}")
         assert trainer.wait() == 0
         kept = trainer.wait_for("kept")
         assert kept["kept_right"]
@@ -87,8 +84,7 @@ def test_a_failover_loses_no_sample_and_no_view_whichever_ring_a_trainer_reads(t
         train(**order, **on_a_gpu(ELSEWHERE, **sharing)),
         train(**order, options={"borrow": True, **sharing}),
     ]
-    for trainer in trainers:
-        trainer.wait_for("epoch", 5)
+    each_waits_for(trainers, "epoch", 5)
     pid = trainers[0].wait_for("joined")["joined"]
     os.kill(pid, signal.SIGKILL)
     for trainer in trainers:
@@ -108,9 +104,7 @@ def test_a_trainer_that_runs_out_of_device_memory_is_told_so_and_the_others_go_o
     ]
     other = train(**on_a_gpu(REACHES))
     for hoard in hoards:
-        error = hoard.error()
-        assert error["error"] == "OutOfMemoryError"
-        assert "fake:0 has 200,000 bytes" in error["message"]
+        hoard.fails("OutOfMemoryError", "fake:0 has 200,000 bytes")
         assert hoard.wait() == 0
         assert 5 < len(hoard.wait_for("kept")["kept"]) < 20, "in the middle of its epoch"
         assert hoard.wait_for("kept")["kept_right"]

@@ -8,13 +8,13 @@ import json
 import os
 import random
 import signal
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 import pytest
+from tests.feed.reading import at_once, ids_of
 from torch.utils.data import DataLoader
 
 import penstock
@@ -111,7 +111,7 @@ def read_on(loader: penstock.Loader, arm: Callable[[], None], keep: int = 0) -> 
         for batch in got:
             payload = batch["payload"].reshape(len(batch["id"]), -1)
             assert (payload == batch["id"].reshape(-1, 1)).all(), "bytes of another sample"
-        ids += [int(i) for batch in got[seen:] for i in batch["id"]]
+        ids += ids_of(got[seen:])
         del got[: len(got) - keep]
         batch = payload = None
     return hits, ids
@@ -160,7 +160,7 @@ def test_an_interrupt_in_the_last_epoch_of_a_feed_that_has_ended_costs_nothing(c
         while len(ids) < ROWS:
             got: list[Any] = []
             attempt(batches, got, arm)
-            ids += [int(i) for batch in got for i in batch["id"]]
+            ids += ids_of(got)
     assert sorted(ids) == list(range(ROWS))
 
 
@@ -168,10 +168,10 @@ def test_small_blocks_that_are_kept_never_stop_the_feed(serve):
     """As it was found: 1,024 blocks of one row were kept for one batch, and no more may be on their way."""
     serve(penstock.ArraySource({"id": np.arange(5000)}, batch_size=1, segments=2))
     with penstock.attach("feed", 2000) as loader:
-        assert sorted(int(i) for batch in loader for i in batch["id"]) == list(range(5000))
+        assert sorted(ids_of(loader)) == list(range(5000))
     with penstock.attach("feed", 8) as loader:
         next(iter(loader))
-        assert sorted(int(i) for batch in loader for i in batch["id"]) == list(range(5000))
+        assert sorted(ids_of(loader)) == list(range(5000))
 
 
 @pytest.mark.parametrize("place", ["RowStream.start", "Connection.close", "Connection.start"])
@@ -201,7 +201,7 @@ def test_a_failover_that_is_broken_off_is_gone_on_with(forks_feeders_with_torch,
             except Interrupted:
                 interrupted += 1
         assert interrupted == 1
-        ids += [int(i) for batch in got for i in batch["id"]]
+        ids += ids_of(got)
         assert loader.statistics().failovers == 1
     assert sorted(ids) == list(range(ROWS))
     gc.collect()  # which tells of a socket that nobody closed
@@ -210,9 +210,9 @@ def test_a_failover_that_is_broken_off_is_gone_on_with(forks_feeders_with_torch,
 def test_ranks_of_a_stream_go_on_where_one_was_interrupted(serve):
     """As it was found: the rows of the other ranks were skipped again."""
     serve(stream())
-    got: list[list[int]] = [[], []]
 
-    def train(rank: int) -> None:
+    def train(rank: int) -> list[int]:
+        got: list[int] = []
         with penstock.attach("feed", 8, shard=(rank, 2), drop_last=True) as loader:
             batches = iter(loader)
             poll = loader._rows.connection.poll
@@ -220,11 +220,12 @@ def test_ranks_of_a_stream_go_on_where_one_was_interrupted(serve):
                 if rank == 0 and n == 1:
                     loader._rows.connection.poll = raises_once(loader._rows.connection, poll)  # type: ignore[method-assign]
                 try:
-                    got[rank] += [int(i) for i in next(batches)["id"]]
+                    got += [int(i) for i in next(batches)["id"]]
                 except Interrupted:
                     continue
                 except StopIteration:
-                    return
+                    break
+        return got
 
     def raises_once(connection: Any, poll: Callable[[], None]) -> Callable[[], None]:
         calls = iter(range(100))
@@ -237,12 +238,8 @@ def test_ranks_of_a_stream_go_on_where_one_was_interrupted(serve):
 
         return polled
 
-    threads = [threading.Thread(target=train, args=(rank,)) for rank in range(2)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert sorted(got[0] + got[1]) == list(range(ROWS // 16 * 16))
+    one, other = at_once(train, 2)
+    assert sorted(one + other) == list(range(ROWS // 16 * 16))
 
 
 def test_a_loop_over_an_endless_stream_that_was_broken_off_begins_again_at_once(serve):
@@ -305,7 +302,7 @@ def test_a_state_saved_after_the_transform_raised_brings_the_batch_that_was_not_
         assert loader.statistics().samples == size
     with penstock.attach("feed", size) as loader:
         loader.load_state_dict(state)
-        ids += [int(i) for batch in loader for i in batch["id"]]
+        ids += ids_of(loader)
     assert sorted(ids) == list(range(ROWS))
 
 
@@ -327,7 +324,7 @@ def test_states_saved_at_random_under_alarms_bring_back_the_very_next_sample(ser
             epoch = state["epoch"] if state else 0
             state = json.loads(json.dumps(loader.state_dict()))
             loader.close()
-            ids += [int(i) for batch in got for i in batch["id"]]
+            ids += ids_of(got)
             if state["epoch"] > epoch:
                 assert sorted(ids) == list(range(ROWS))
                 ids = []

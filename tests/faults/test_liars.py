@@ -146,7 +146,7 @@ STORIES = {
     "nested": [NESTED],
     "cut short": [wire.encode(STARTED)[:-1]],
     "welcome again": [WELCOME],
-    "statistics unasked": [FeederStatistics.silent("feed", 1)],
+    "statistics unasked": [FeederStatistics("feed", 1, answers=False)],
     "starts beyond": [wire.Started(1, 0, 20)],
     "a cycle's end in a feed of known length": [STARTED, wire.CycleEnd(0, 10)],
     "before the start": [BLOCK],

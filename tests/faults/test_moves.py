@@ -11,7 +11,7 @@ from contextlib import suppress
 from typing import Any
 
 import pytest
-from tests.faults.conftest import descriptors, eventually, ring_maps
+from tests.faults.conftest import descriptors, each_has_all, each_waits_for, eventually, ring_maps
 from tests.faults.test_interrupts import ROWS, alarms, arrays, read_on
 
 import penstock
@@ -54,16 +54,14 @@ def test_a_trainer_whose_feeder_is_killed_before_it_could_move_still_moves(train
     served = feeders()["b"]
     eventually(lambda: mover.has_heard_of(served))
     until.touch()
-    for trainer in (mover, there):
-        trainer.has_all(300)
+    each_has_all((mover, there), 300)
     assert told_to_move(mover.output) == 1
 
 
 def test_the_feeder_that_a_trainer_moved_to_is_replaced_by_it_under_the_same_name(train, until):
     order = {**ORDER, "until": str(until), "delay_s": 0.001}
     mover, there = train("a", **order), train("b", **order)
-    for trainer in (mover, there):
-        trainer.wait_for("epoch")
+    each_waits_for((mover, there), "epoch")
     before = feeders()["b"]
     there.kill()
     move("a", mover.pid, "b")
@@ -79,8 +77,7 @@ def test_a_trainer_that_attached_moves_from_a_feeder_that_died_after_it_was_told
     gate = tmp_path / "gate"
     order = {**ORDER, "until": str(until)}
     owners = [train(name, delay_s=0.001, **order) for name in ("a", "b")]
-    for owner in owners:
-        owner.wait_for("epoch")
+    each_waits_for(owners, "epoch")
     at_the_last_batch = {"after": 300 // 50 - 1, "until": str(gate)}
     mover = train("a", epochs=3, batch_size=50, pause=at_the_last_batch)
     mover.wait_for("paused")
@@ -93,8 +90,7 @@ def test_a_trainer_that_attached_moves_from_a_feeder_that_died_after_it_was_told
     assert told_to_move(mover.output) == 1
     owners[0].signal("SIGCONT")
     until.touch()
-    for owner in owners:
-        owner.has_all(300)
+    each_has_all(owners, 300)
 
 
 @pytest.mark.parametrize(
@@ -107,8 +103,7 @@ def test_moves_and_deaths_of_feeders_at_random_instants_cost_no_sample(train, un
         train(name, batch_size=chance.choice([7, 33, 64, 150]), delay_s=delay_s, **order)
         for name, delay_s in (("a", 0.001), ("b", 0.001), ("a", 0.0), ("b", 0.002))
     ]
-    for trainer in trainers:
-        trainer.wait_for("epoch")
+    each_waits_for(trainers, "epoch")
     for _ in range(12):
         time.sleep(chance.uniform(0, 0.2))
         if chance.random() < 0.3:
@@ -122,8 +117,7 @@ def test_moves_and_deaths_of_feeders_at_random_instants_cost_no_sample(train, un
         with suppress(penstock.FeedNotFound, penstock.Refused):
             move(at, chance.choice(trainers).pid, to)
     until.touch()
-    for trainer in trainers:
-        trainer.has_all(300)
+    each_has_all(trainers, 300)
     assert any(told_to_move(trainer.output) for trainer in trainers)
 
 

@@ -7,7 +7,6 @@ import os
 import random
 import shutil
 import socket
-import stat
 import subprocess
 import sys
 import tempfile
@@ -21,6 +20,7 @@ import msgspec
 import pytest
 from tests.faults.conftest import all_is_given_back, eventually
 from tests.faults.sources import rows
+from tests.scripts import output_of
 
 import penstock
 from penstock.feed import wire
@@ -32,15 +32,6 @@ as_root = pytest.mark.skipif(os.getuid() != 0, reason="only root can be two user
 
 
 # --- names ---------------------------------------------------------------------------------------
-
-
-def test_a_name_that_nobody_serves_is_an_error_that_lists_those_that_run(clean, serve):
-    with pytest.raises(penstock.FeedNotFound, match=r"no feed is named 'other' \(no feed runs\)"):
-        penstock.attach("other")
-    serve(rows(), "imagenet/train")
-    serve(rows(), "imagenet/val")
-    with pytest.raises(penstock.FeedNotFound, match="feeds that run: 'imagenet/train', 'imagenet/val'"):
-        penstock.attach("imagenet/test")
 
 
 def test_wait_s_waits_for_a_feed_that_comes_later(clean, serve, train):
@@ -69,21 +60,7 @@ def test_a_second_feeder_on_one_name_is_refused_and_told_whose_it_is(feed, train
     assert "FeedExists" in second.output
     assert f"process {first.pid}" in second.output
     trainer.has_all(1000, 2)
-    first.signal("SIGINT")
-    first.wait()
-
-
-@pytest.mark.parametrize(
-    "name",
-    ["a/b/c", "/etc/passwd", "../../x", ".", "Größe 日本語 🚰", "\u0301", " ", "new\nline", "nul\0", "n" * 300],
-    ids=lambda name: ascii(name)[:20],
-)
-def test_a_feed_may_have_any_name(clean, serve, feeds_directory, name):
-    serve(rows(samples=50), name)
-    assert [feed.name for feed in penstock.feeds()] == [name]
-    assert all(path.parent == feeds_directory for path in feeds_directory.rglob("*"))
-    with penstock.attach(name, 8) as loader:
-        assert sorted(int(i) for batch in loader for i in batch["id"]) == list(range(50))
+    first.interrupt()
 
 
 def test_a_name_that_is_no_text_is_refused(clean):
@@ -99,14 +76,6 @@ def test_a_name_has_1_to_1000_characters(name):
             use()
 
 
-def test_names_that_differ_little_are_different_feeds(clean, serve):
-    for i, name in enumerate(("x", "X", "x ", "x/")):
-        serve(rows(samples=10 + i), name)
-    for i, name in enumerate(("x", "X", "x ", "x/")):
-        with penstock.attach(name, 100) as loader:
-            assert len(next(iter(loader))["id"]) == 10 + i
-
-
 # --- what killed feeders left --------------------------------------------------------------------
 
 
@@ -117,18 +86,7 @@ def test_what_a_killed_feeder_left_does_not_stop_the_next(feed, train, feeds_dir
     assert sorted(path.suffix for path in feeds_directory.iterdir()) == [".lock", ".sock"]
     second = feed()
     train().has_all(1000, 2)
-    second.signal("SIGINT")
-    second.wait()
-
-
-def test_what_a_killed_feeder_left_is_removed_by_whoever_looks(feed, train, feeds_directory):
-    feeder = feed()
-    train().has_all(1000, 2)
-    feeder.kill()
-    with pytest.raises(penstock.FeedNotFound, match="no feed runs"):
-        penstock.attach("feed", wait_s=0.01)
-    assert penstock.feeds() == []
-    assert not list(feeds_directory.iterdir())
+    second.interrupt()
 
 
 @pytest.mark.parametrize("left", [b"", b"\xff\x00 no msgpack", msgspec.msgpack.encode({"name": "feed", "pid": 1})])
@@ -153,56 +111,7 @@ def test_a_file_where_the_socket_should_be_does_not_stop_a_feeder(clean, serve):
         assert sum(len(batch["id"]) for batch in loader) == 30
 
 
-# --- directories and other users ------------------------------------------------------------------
-
-
-def uses(directory: Path) -> Iterator[str]:
-    """What is said when feeds are looked for, attached to or served there."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PENSTOCK_DIR", str(directory))
-        for use in (penstock.feeds, lambda: penstock.attach("feed"), lambda: penstock.Feeder(rows(), "feed")):
-            with pytest.raises(penstock.InsecureDirectory) as refused:
-                use()
-            yield str(refused.value)
-
-
-@pytest.mark.parametrize("mode", [0o755, 0o770, 0o701, 0o1777, 0o720])
-def test_a_directory_that_others_may_enter_is_refused(tmp_path, mode):
-    directory = tmp_path / "open"
-    directory.mkdir()
-    directory.chmod(mode)
-    for said in uses(directory):
-        assert f"mode {mode:04o}" in said
-        assert f"chmod 700 {directory}" in said
-    assert not list(directory.iterdir())
-
-
-@as_root
-def test_a_directory_of_another_user_is_refused(tmp_path):
-    directory = tmp_path / "theirs"
-    directory.mkdir(mode=0o700)
-    os.chown(directory, NOBODY, NOBODY)
-    for said in uses(directory):
-        assert f"belongs to uid {NOBODY}, you are uid 0" in said
-    assert not list(directory.iterdir())
-
-
-def test_a_link_to_a_directory_is_refused(tmp_path):
-    (tmp_path / "real").mkdir(mode=0o700)
-    (tmp_path / "link").symlink_to(tmp_path / "real")
-    for said in uses(tmp_path / "link"):
-        assert "is not a directory" in said
-
-
-def test_a_directory_is_made_private_whatever_the_umask(tmp_path):
-    before = os.umask(0)
-    try:
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setenv("PENSTOCK_DIR", str(tmp_path / "a" / "b"))
-            with penstock.Feeder(rows(), "feed"):
-                assert stat.S_IMODE((tmp_path / "a" / "b").stat().st_mode) == 0o700
-    finally:
-        os.umask(before)
+# --- other users ----------------------------------------------------------------------------------
 
 
 BECOME = f"""
@@ -498,30 +407,6 @@ def test_a_packet_of_arrays_in_arrays_drops_its_peer_and_nobody_else(clean, serv
         assert len(list(loader)) == 100
 
 
-@pytest.mark.parametrize(
-    ("packets", "says"),
-    [
-        ([HELLO, wire.encode(wire.Detach([0]))], "keeps a block that it was never sent"),
-        ([HELLO, REST, START], "after it said that it reads no more"),
-        ([HELLO, REST, wire.encode(wire.EpochBegun(0, 0, 0))], "after it said that it reads no more"),
-        ([HELLO, wire.encode(wire.EpochBegun(0, 0, 0))], "before it has started"),
-        ([HELLO, START, wire.encode(wire.EpochBegun(0, 0, 1000))], "sample 1000 of a cycle of 1000"),
-        ([HELLO, wire.encode(wire.Start(1, 0, 0, 0, 0, 1000))], "sample 1000 of a cycle of 1000"),
-    ],
-    ids=["keep", "start", "epoch", "early epoch", "epoch beyond", "start beyond"],
-)
-def test_what_a_trainer_cannot_mean_is_answered_with_its_reason(clean, serve, packets, says):
-    serve(rows())
-    with Endpoint("feed").connect() as peer:
-        peer.settimeout(30)
-        for packet in packets:
-            peer.send(packet)
-        answer: Any = None
-        while not isinstance(answer, wire.Rejected):
-            answer = wire.decode_from_feeder(peer.recv(wire.MAX_PACKET_BYTES))
-    assert says in answer.reason
-
-
 def test_a_peer_that_asks_and_asks_and_never_reads_is_dropped(clean, serve):
     """What it is told would fill the feeder's memory: each Start is answered with all blocks of the ring."""
     feeder = serve(rows(), window=100_000)
@@ -534,17 +419,6 @@ def test_a_peer_that_asks_and_asks_and_never_reads_is_dropped(clean, serve):
     all_is_given_back(feeder)
     with penstock.attach("feed", 10) as loader:
         assert len(list(loader)) == 100
-
-
-def test_a_stranger_that_says_nonsense_is_told_so_and_dropped(clean, serve):
-    serve(rows())
-    for nonsense in (b"GET / HTTP/1.1", START, HELLO + b"x", b"\x81\xa4type\xa5hello"):
-        with Endpoint("feed").connect() as peer:
-            peer.settimeout(30)
-            peer.send(nonsense)
-            answer = wire.decode_from_feeder(peer.recv(wire.MAX_PACKET_BYTES))
-            assert isinstance(answer, wire.Rejected)
-            assert peer.recv(100) == b""
 
 
 def test_a_peer_that_never_says_a_word_costs_nobody_anything(clean, serve, train):
@@ -570,17 +444,6 @@ def test_a_peer_that_never_reads_is_no_reason_to_forget_the_others(clean, serve,
     trainer.has_all(1000, 2)
 
 
-def test_another_protocol_is_refused_and_both_versions_are_named(clean, serve):
-    serve(rows())
-    with Endpoint("feed").connect() as peer:
-        peer.settimeout(30)
-        peer.send(wire.encode(wire.Hello(999, "99.1.2", 1)))
-        answer = wire.decode_from_feeder(peer.recv(wire.MAX_PACKET_BYTES))
-        assert isinstance(answer, wire.Rejected)
-        for said in ("protocol 999", "penstock 99.1.2", f"the feeder {wire.PROTOCOL}", penstock.__version__):
-            assert said in answer.reason
-
-
 OTHER_PROTOCOL = """
 from penstock import _version
 _version.__version__ = "99.1.2"
@@ -596,8 +459,6 @@ except penstock.VersionMismatch as error:
 
 def test_a_trainer_of_another_protocol_gets_version_mismatch_with_both_versions(clean, serve):
     serve(rows())
-    said = subprocess.run(
-        [sys.executable, "-c", OTHER_PROTOCOL], check=True, capture_output=True, text=True, timeout=60
-    ).stdout
+    said = output_of(OTHER_PROTOCOL)
     for part in ("protocol 999", "penstock 99.1.2", f"penstock {penstock.__version__}", f"{wire.PROTOCOL}"):
         assert part in said

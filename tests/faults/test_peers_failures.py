@@ -7,8 +7,6 @@ import mmap
 import os
 import pickle
 import socket
-import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -16,18 +14,16 @@ from typing import Any
 import numpy as np
 import psutil
 import pytest
-from tests.faults.conftest import descriptors, eventually, ring_maps
+from tests.faults.conftest import descriptors, each_waits_for, eventually, ring_maps
 from tests.faults.sources import payload_of, rows
+from tests.feed.reading import ids_of
+from tests.scripts import output_of
 
 import penstock
 from penstock.feed import wire
 from penstock.feed.endpoint import Endpoint
 
 SOAK = pytest.mark.soak
-
-
-def ids_of(loader: penstock.Loader) -> list[int]:
-    return [int(i) for batch in loader for i in batch["id"]]
 
 
 # --- 1. the end of an epoch is lost, and len() over-promises ---------------------------------------
@@ -44,21 +40,7 @@ def test_a_loader_of_few_batches_gives_them_all_and_len_keeps_its_promise(clean,
             assert sum(sizes) == samples
 
 
-def test_the_last_batches_of_an_epoch_come(clean, serve):
-    serve(rows(1000, 10, shuffle=False, segments=1))
-    with penstock.attach("feed", 10) as loader:
-        assert ids_of(loader) == list(range(1000))
-
-
-# --- 2. unaligned batch sizes lose and repeat samples ----------------------------------------------
-
-
-@pytest.mark.parametrize(("source", "size"), [(64, 100), (100, 64), (64, 63), (7, 640)])
-def test_unaligned_batch_sizes_lose_and_repeat_nothing(clean, serve, source, size):
-    serve(rows(2000, source), window=400_000)
-    with penstock.attach("feed", size) as loader:
-        for _ in range(3):
-            assert sorted(ids_of(loader)) == list(range(2000))
+# --- 2. unaligned batch sizes lose and repeat samples: tests/feed/trainer/test_epochs.py -------------
 
 
 # --- 3. unread memory is overwritten ---------------------------------------------------------------
@@ -69,22 +51,6 @@ def test_a_slow_trainer_never_reads_overwritten_memory(clean, serve, train):
     slow, fast = train(delay_s=0.01, batch_size=10), train(batch_size=10)
     fast.has_all(1000, 2)
     slow.has_all(1000, 2)
-
-
-def test_a_view_that_is_kept_is_never_overwritten(clean, serve):
-    serve(rows(), window=100_000)
-    with penstock.attach("feed", 10, borrow=True) as loader:
-        batches = iter(loader)
-        kept = next(batches)
-        ids = kept["id"].copy()
-        for _ in range(3):
-            for batch in batches:
-                assert (batch["payload"] == payload_of(batch["id"], 1000)).all()
-                del batch
-            batches = iter(loader)
-        assert (kept["id"] == ids).all()
-        assert (kept["payload"] == payload_of(ids, 1000)).all()
-        del kept, batches
 
 
 # --- 4. a long stall corrupts the queue ------------------------------------------------------------
@@ -192,8 +158,7 @@ def test_trainers_that_come_and_go_leave_nothing_in_the_feeder(clean, feed, trai
             next(iter(loader))
     eventually(lambda: feeder.num_fds() == before)
     assert penstock.feeds()[0].used_bytes == 0
-    run.signal("SIGINT")
-    run.wait()
+    run.interrupt()
 
 
 # --- 7. hangs --------------------------------------------------------------------------------------
@@ -204,8 +169,7 @@ def test_a_trainer_that_dies_at_an_epochs_end_leaves_no_feeder_that_spins_for_ev
     pause = {"after": 0, "until": str(tmp_path / "both are there")}
     victim = train(pause=pause, hurt={"place": "epoch end", "nth": 1, "signal": "SIGKILL"})
     other = train(pause=pause, delay_s=0.01)
-    for trainer in (victim, other):
-        trainer.wait_for("joined")
+    each_waits_for((victim, other), "joined")
     (tmp_path / "both are there").touch()
     victim.wait()
     other.has_all(200, 2)
@@ -223,11 +187,6 @@ def test_a_feeder_whose_trainers_are_all_dead_does_not_work_on(clean, serve, tra
     for _ in range(50):  # who asks wakes it, and makes it read nothing
         assert penstock.feeds()[0].waits_for == "nobody reads"
     assert feeder.statistics().blocks <= blocks + 1
-
-
-def test_a_trainer_without_a_feeder_does_not_wait_for_ever(clean):
-    with pytest.raises(penstock.FeedNotFound):
-        penstock.attach("feed")
 
 
 # --- 8. a late trainer waits for the whole epoch ---------------------------------------------------
@@ -251,37 +210,12 @@ def test_a_late_trainer_joins_at_the_next_segment(clean, serve, train, tmp_path,
     early.has_all(1000)
 
 
-# --- 9. dicts fail, what is not a tensor is dropped, shapes may not vary ---------------------------
-
-
-def test_dicts_and_what_is_no_tensor_arrive_as_they_were(clean, serve):
-    batches = [
-        {"x": np.full((4, 2), i), "name": [f"{i}-{j}" for j in range(4)], "of": ("all", i), "none": None}
-        for i in range(3)
-    ]
-    serve(batches, whole_batches=True)
-    with penstock.attach("feed") as loader:
-        got = list(loader)
-    assert [list(batch) for batch in got] == [["x", "name", "of", "none"]] * 3
-    for i, batch in enumerate(got):
-        assert (batch["x"] == i).all()
-        assert batch["name"] == [f"{i}-{j}" for j in range(4)]
-        assert batch["of"] == ("all", i)
-        assert batch["none"] is None
-
-
-def test_shapes_that_vary_arrive_as_they_were(clean, serve):
-    batches = [{"x": np.full((4, width), width)} for width in (3, 1, 7, 5)]
-    serve(batches, whole_batches=True)
-    with penstock.attach("feed") as loader:
-        assert [batch["x"].shape for batch in loader] == [(4, 3), (4, 1), (4, 7), (4, 5)]
+# --- 9. dicts fail, what is not a tensor is dropped, shapes may not vary: test_whole_batches.py, too --
 
 
 def test_a_leaf_that_cannot_travel_is_an_error_that_names_it_not_dropped(feed, train):
     feed("unsupported")
-    error = train().error()
-    assert error["error"] == "SourceError"
-    assert "leaf batch['bad'] of type builtins.object cannot travel" in error["message"]
+    train().fails("SourceError", "leaf batch['bad'] of type builtins.object cannot travel")
 
 
 # --- 10. pickle over TCP on all interfaces, and logging --------------------------------------------
@@ -325,8 +259,7 @@ def test_no_network_port_is_opened(feed, train, how):
         assert process.net_connections("unix")
     trainer.kill()
     if how == "attach":
-        run.signal("SIGINT")
-        run.wait()
+        run.interrupt()
 
 
 LOGGING = """
@@ -346,10 +279,8 @@ print([name for name in after[2] if name not in before[2]])
 
 
 def test_importing_does_not_touch_logging():
-    said = subprocess.run([sys.executable, "-c", LOGGING], check=False, capture_output=True, text=True, timeout=60)
-    assert said.returncode == 0, said.stderr
     # Merely naming a logger, as psutil's import of concurrent.futures might, reconfigures nothing.
-    assert "penstock" not in said.stdout
+    assert "penstock" not in output_of(LOGGING)
 
 
 def test_feeding_does_not_touch_logging(clean, serve):

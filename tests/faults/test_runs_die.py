@@ -116,8 +116,9 @@ def parent(pid: int) -> int:
     return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
 
 
-def kill_at_random(launch: Callable[..., Launch], folder: Path, times: int) -> None:
-    chance = random.Random(times)
+@pytest.mark.parametrize("times", [4, pytest.param(200, marks=[pytest.mark.soak, pytest.mark.timeout(3600)])])
+def test_kills_at_random_leave_nothing_and_every_status_is_right(launch, tmp_path: Path, times: int):
+    folder, chance = tmp_path, random.Random(times)
     for _ in range(times):
         known = len(records(folder))
         group = launch("-n", "2", "sh", "-c", "sleep 60 & sleep 60 & setsid sleep 60 & wait")
@@ -134,13 +135,3 @@ def kill_at_random(launch: Callable[..., Launch], folder: Path, times: int) -> N
         told = records(folder)
         assert len(told) == known + 2
         assert not {record.status for record in told} & {"waiting", "running", "finished"}, told[-2:]
-
-
-def test_kills_at_random_leave_nothing_and_every_status_is_right(launch, tmp_path: Path):
-    kill_at_random(launch, tmp_path, 4)
-
-
-@pytest.mark.soak
-@pytest.mark.timeout(3600)
-def test_two_hundred_kills_at_random_leave_nothing_and_every_status_is_right(launch, tmp_path: Path):
-    kill_at_random(launch, tmp_path, 200)

@@ -37,8 +37,7 @@ def stopped(feed, train) -> Run:
     """A feeder that has served, and is stopped."""
     feeder = feed()
     train().has_all(1000, 2)
-    feeder.signal("SIGSTOP")
-    eventually(feeder.stopped)
+    feeder.stop()
     return feeder
 
 
@@ -72,8 +71,7 @@ def test_a_trainer_whose_feeder_is_stopped_says_so_while_it_waits(feed, capsys):
     with penstock.attach("feed", wait_s=60) as loader:
         batches = iter(loader)
         next(batches)
-        feeder.signal("SIGSTOP")
-        eventually(feeder.stopped)
+        feeder.stop()
         threading.Timer(6, feeder.signal, ("SIGCONT",)).start()
         assert len([*batches]) == len(loader) - 1
     assert f"its feeder (process {feeder.pid}) does not answer" in capsys.readouterr().err

@@ -7,7 +7,6 @@ import random
 import signal
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 from tests.scripts import output_of
@@ -43,9 +42,10 @@ with Store.open(Path(sys.argv[1])) as store:
 """
 
 
-def killed_writers(folder: Path, kills: int) -> None:
-    """Kill writers, two at a time, and compare the store with the last that each has said."""
-    dice = random.Random(7)
+@pytest.mark.parametrize("kills", [8, pytest.param(200, marks=pytest.mark.soak)])
+def test_killed_writers_lose_nothing_that_was_written_and_every_status_is_right(tmp_path, kills):
+    """Two at a time are killed, and the store is compared with the last that each has said."""
+    folder, dice = tmp_path / "store", random.Random(7)
     for _ in range(0, kills, 2):
         command = [sys.executable, "-c", WRITER, str(folder)]
         writers = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(2)]
@@ -73,15 +73,6 @@ def killed_writers(folder: Path, kills: int) -> None:
                         assert points <= len(values) <= points + 1, name
                     assert points == 0 or len(store.series(id)) == 2
                     store.compact(id)
-
-
-def test_killed_writers_lose_nothing_that_was_written_and_every_status_is_right(tmp_path):
-    killed_writers(tmp_path / "store", 8)
-
-
-@pytest.mark.soak
-def test_two_hundred_killed_writers(tmp_path):
-    killed_writers(tmp_path / "store", 200)
 
 
 NO_ROOM = """

@@ -7,12 +7,12 @@ import random
 import signal
 import subprocess
 import sys
-import threading
 import time
 
 import pytest
-from tests.faults.conftest import all_is_given_back, eventually, unhurt
+from tests.faults.conftest import all_is_given_back, each_waits_for, eventually, unhurt
 from tests.faults.sources import rows
+from tests.feed.reading import at_once
 
 import penstock
 
@@ -59,8 +59,7 @@ def test_a_trainer_that_is_stopped_and_goes_on_loses_nothing(clean, serve, train
     serve(rows(), window=100_000)
     sleeper, other = train(delay_s=0.002), train(delay_s=0.002, batch_size=33)
     sleeper.wait_for("epoch", 20)
-    sleeper.signal("SIGSTOP")
-    eventually(sleeper.stopped)
+    sleeper.stop()
     time.sleep(stop_s)
     sleeper.signal("SIGCONT")
     sleeper.has_all(1000, 2)
@@ -91,12 +90,8 @@ def test_a_trainer_that_pauses_for_too_long_is_evicted_and_the_others_go_on(clea
     other.has_all(1000, 3)
     assert idle.pid not in [trainer.pid for trainer in feeder.statistics().trainers]
     (tmp_path / "go on").touch()
-    error = idle.error()
-    assert error["error"] == "TrainerEvicted"
-    for said in (f"pid {idle.pid}", "stall_timeout of 0.5 s", "state_dict"):
-        assert said in error["message"]
-    ids = idle.ids(0)
-    assert len(set(ids)) == len(ids)
+    idle.fails("TrainerEvicted", f"pid {idle.pid}", "stall_timeout of 0.5 s", "state_dict")
+    idle.ids(0)
 
 
 @pytest.mark.parametrize("nth", [1, 2, 30])
@@ -111,7 +106,7 @@ def test_a_trainer_stopped_in_the_middle_of_a_copy_hands_out_no_overwritten_byte
     train(epochs=4).has_all(1000, 4)
     assert sleeper.pid not in [trainer.pid for trainer in feeder.statistics().trainers]
     sleeper.signal("SIGCONT")
-    assert sleeper.error()["error"] == "TrainerEvicted"
+    sleeper.fails("TrainerEvicted")
     assert len(sleeper.events()) == before + 1
     sleeper.ids(0)
 
@@ -122,7 +117,7 @@ def test_an_evicted_trainer_goes_on_from_its_last_state(clean, serve, train, tmp
     idle.wait_for("paused")
     train().has_all(1000, 2)
     (tmp_path / "go on").touch()
-    assert idle.error()["error"] == "TrainerEvicted"
+    idle.fails("TrainerEvicted")
     state = [event["state"] for event in idle.events() if "state" in event][-1]
     again = train(resume=state, epochs=2)
     assert again.wait() == 0, again.output
@@ -136,11 +131,10 @@ def test_ctrl_c_ends_feeder_and_trainers_and_leaves_nothing(feed, train, workers
     feeder = feed(options.pop("kind"), source=options, process_group=0)
     order = {"epochs": 10**6, "torch": workers is not None, "process_group": feeder.pid}
     trainers = [train(**order, delay_s=delay_s) for delay_s in (0.0, 0.1)]
-    for trainer in trainers:
-        trainer.wait_for("epoch", 3)
+    each_waits_for(trainers, "epoch", 3)
     os.killpg(feeder.pid, signal.SIGINT)
     for trainer in trainers:
-        assert trainer.error()["error"] in ("KeyboardInterrupt", "FeederLost")
+        assert trainer.wait_for("error")["error"] in ("KeyboardInterrupt", "FeederLost")
         trainer.wait()
 
     def ended() -> bool:
@@ -159,11 +153,10 @@ def test_ctrl_c_of_all_sharers_ends_the_feeder_too(train):
     second = train(**options, process_group=first.pid)
     feeders = {trainer.wait_for("joined")["joined"] for trainer in (first, second)}
     assert len(feeders) == 1
-    for trainer in (first, second):
-        trainer.wait_for("epoch", 3)
+    each_waits_for((first, second), "epoch", 3)
     os.killpg(first.pid, signal.SIGINT)
     for trainer in (first, second):
-        assert trainer.error()["error"] == "KeyboardInterrupt"
+        trainer.fails("KeyboardInterrupt")
         assert trainer.wait() == 0
     (feeder,) = feeders
     eventually(lambda: not os.path.exists(f"/proc/{feeder}"), "the feeder outlived its trainers")
@@ -175,7 +168,7 @@ def test_ctrl_c_while_a_slow_source_is_waited_for_leaves_nothing(train):
     )
     first.wait_for("joined")
     first.signal("SIGINT")
-    assert first.error()["error"] == "KeyboardInterrupt"
+    first.fails("KeyboardInterrupt")
 
 
 def test_ctrl_c_while_the_loader_is_made_leaves_nothing(train, tmp_path):
@@ -183,7 +176,7 @@ def test_ctrl_c_while_the_loader_is_made_leaves_nothing(train, tmp_path):
     first = train(source=source, options={"linger": 0.0})
     eventually((tmp_path / "started").exists)
     first.signal("SIGINT")
-    assert first.error()["error"] == "KeyboardInterrupt"
+    first.fails("KeyboardInterrupt")
 
 
 FORKS = """
@@ -273,13 +266,9 @@ def test_a_rank_killed_while_it_waits_for_the_others_makes_room_for_its_successo
 def test_threads_that_come_and_go_leave_no_descriptor(clean, serve):
     serve(rows(samples=100))
 
-    def epoch() -> None:
+    def epoch(_: int) -> None:
         with penstock.attach("feed", 33) as loader:
             assert sum(len(batch["id"]) for batch in loader) == 100
 
     for _ in range(5):
-        threads = [threading.Thread(target=epoch) for _ in range(3)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        at_once(epoch, 3)

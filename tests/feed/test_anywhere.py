@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import itertools
-import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -146,19 +146,15 @@ def test_ranks_join_such_a_feed_together_at_one_block(serve):
     serve(drawn(10**10), window="4KiB")
     with penstock.attach("feed", 5) as early:
         ids(itertools.islice(early, 40))
-        got: dict[int, list[list[int]]] = {}
 
-        def read(rank: int) -> None:
+        def read(rank: int) -> list[list[int]]:
             with penstock.attach("feed", 3, shard=(rank, 2)) as loader:
-                first = [batch.tolist() for batch in itertools.islice(loader, 5)]
-                got[rank] = first + [batch.tolist() for batch in itertools.islice(loader, 5)]
+                return [batch.tolist() for _ in range(2) for batch in itertools.islice(loader, 5)]
 
-        ranks = [threading.Thread(target=read, args=(rank,)) for rank in (0, 1)]
-        for rank in ranks:
-            rank.start()
-        early.close()  # else the window would hold what it has not read
-        for rank in ranks:
-            rank.join()
+        with ThreadPoolExecutor(2) as ranks:
+            reading = ranks.map(read, range(2))
+            early.close()  # else the window would hold what it has not read
+            got = [*reading]
     for epoch in (slice(0, 5), slice(5, 10)):
         together = [i for pair in zip(got[0][epoch], got[1][epoch], strict=True) for batch in pair for i in batch]
         assert where(together, order) > 0

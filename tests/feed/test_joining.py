@@ -60,6 +60,10 @@ class Feeders:
     def loader(self, batch_size: int, shard: tuple[int, int] | None = None, group: str = "") -> Loader:
         return Loader(partial(self._connect, group), loader_options(batch_size, shard=shard), failover=True)
 
+    def trainer(self, batch_size: int) -> Trainer:
+        """Attach one that takes all samples."""
+        return Trainer(list(range(N)), self.loader(batch_size))
+
     def die(self, name: str) -> None:
         """End one without a goodbye, as a kill would."""
         feeder, thread = self.running.pop(name)
@@ -161,6 +165,19 @@ class Trainer:
 Saved = tuple[list[dict[str, Any]], list[int], list[int]]
 
 
+def saved_with_joints(feeds: Feeders, batches: int) -> Saved:
+    """The state of one that came late, and had read so many batches when the feeder died with all its trainers."""
+    early, late = feeds.trainer(5), feeds.trainer(5)
+    early.read(60)
+    late.read(batches)
+    saved = late.saved()
+    assert saved[0][0]["joints"]["in_force"]
+    for each in (early, late):
+        each.close()
+    feeds.die("feed")
+    return saved
+
+
 class History:
     """What happens to a feed, as chance has it."""
 
@@ -232,9 +249,9 @@ def test_in_any_history_each_epoch_holds_each_sample_once(feeders, stays, capsys
 
 def test_a_late_trainer_begins_at_once_and_only_it_makes_a_joint(feeders):
     feeds = feeders()
-    first = Trainer(list(range(N)), feeds.loader(3))
+    first = feeds.trainer(3)
     first.read(100)
-    late = Trainer(list(range(N)), feeds.loader(3))
+    late = feeds.trainer(3)
     late.read(1)
     start = late.loader.state_dict()["start"]
     assert start[0] == 0 and 300 <= start[1] < 300 + APART_BATCHES * 3
@@ -249,7 +266,7 @@ def test_a_late_trainer_begins_at_once_and_only_it_makes_a_joint(feeders):
 
 
 def test_one_that_breaks_off_alone_begins_with_the_next_cycle(feeders):
-    only = Trainer(list(range(N)), feeders().loader(5))
+    only = feeders().trainer(5)
     for epoch in range(3):
         only.read(30)
         assert only.loader.state_dict()["start"] == [epoch, 0]
@@ -258,17 +275,10 @@ def test_one_that_breaks_off_alone_begins_with_the_next_cycle(feeders):
 
 def test_a_state_of_another_history_is_read_to_its_end_apart_and_then_at_home(feeders, capsys):
     feeds = feeders()
-    first, late = (Trainer(list(range(N)), feeds.loader(5)) for _ in range(2))
-    first.read(60)
-    late.read(100)
-    saved = late.saved()
-    assert saved[0][0]["joints"]
-    for each in (first, late):
-        each.loader.close()
-    feeds.die("feed")
-    other = Trainer(list(range(N)), feeds.loader(5))
+    saved = saved_with_joints(feeds, 100)
+    other = feeds.trainer(5)
     other.read(300)  # in an order of its own
-    again = Trainer(list(range(N)), feeds.loader(5))
+    again = feeds.trainer(5)
     again.load(saved)
     again.read(21)
     assert again.epochs == 1 and len(feeds.started) == 3
@@ -279,14 +289,8 @@ def test_a_state_of_another_history_is_read_to_its_end_apart_and_then_at_home(fe
 
 def test_attach_says_that_it_cannot_go_apart(feeders):
     feeds = feeders()
-    first, late = (Trainer(list(range(N)), feeds.loader(5)) for _ in range(2))
-    first.read(60)
-    late.read(100)
-    state = late.loader.state_dict()
-    for each in (first, late):
-        each.loader.close()
-    feeds.die("feed")
-    other = Trainer(list(range(N)), feeds.loader(5))
+    (state,), *_ = saved_with_joints(feeds, 100)
+    other = feeds.trainer(5)
     other.read(300)
     with penstock.attach("feed", 5) as loader:
         loader.load_state_dict(state)
@@ -298,26 +302,16 @@ def test_attach_says_that_it_cannot_go_apart(feeders):
 @pytest.mark.parametrize(
     "joints",
     [
-        *(5, [[1]], {"alive": [600]}, {"alive": [7, 5]}, {"alive": [*range(1, 66)]}, {"alive": ["a"]}),
-        *(
-            {"in_force": changes}
-            for changes in (
-                *(
-                    [["a", [3]]],
-                    [[1]],
-                    [[2, [600]]],
-                    [[2, [0]]],
-                    [[-1, [5]]],
-                    [[10**10, [5]]],
-                    [[2, [5]], [1, [7]]],
-                ),
-                [[i, [5 + i % 2]] for i in range(300)],
-            )
-        ),
+        *(5, [[1]]),
+        *({"alive": places} for places in ([600], [7, 5], [*range(1, 66)], ["a"])),
+        *({"in_force": [[since, [place]]]} for since, place in (("a", 3), (2, 600), (2, 0), (-1, 5), (10**10, 5))),
+        {"in_force": [[1]]},
+        {"in_force": [[2, [5]], [1, [7]]]},
+        {"in_force": [[i, [5 + i % 2]] for i in range(300)]},
     ],
 )
 def test_joints_of_a_state_that_no_feed_can_have_are_refused(feeders, joints):
-    trainer = Trainer(list(range(N)), feeders().loader(5))
+    trainer = feeders().trainer(5)
     trainer.read(10)
     with pytest.raises(penstock.errors.BadSetting, match="joints="):
         trainer.loader.load_state_dict({**trainer.loader.state_dict(), "joints": joints})
@@ -327,9 +321,9 @@ def test_joints_of_a_state_that_no_feed_can_have_are_refused(feeders, joints):
 def test_who_comes_within_seconds_begins_at_the_beginning(feeders, stays):
     stays(20)
     feeds = feeders()
-    first = Trainer(list(range(N)), feeds.loader(3))
+    first = feeds.trainer(3)
     first.read(100)
-    late = Trainer(list(range(N)), feeds.loader(3))
+    late = feeds.trainer(3)
     late.read(1)
     assert late.loader.state_dict()["start"] == [0, 0]
 
@@ -337,7 +331,7 @@ def test_who_comes_within_seconds_begins_at_the_beginning(feeders, stays):
 def test_a_beginning_goes_where_its_room_is_needed_and_takes_a_quarter_of_the_window_at_most(feeders, stays):
     stays(20)
     feeds = feeders()
-    only = Trainer(list(range(N)), feeds.loader(3))
+    only = feeds.trainer(3)
     only.read(100)
     state = feeds.running["feed"][0]._state
     with feeds.running["feed"][0]._server.lock:
@@ -352,7 +346,7 @@ def test_a_beginning_goes_where_its_room_is_needed_and_takes_a_quarter_of_the_wi
 def test_two_that_break_off_at_one_step_stay_together(feeders, stays):
     stays(20)
     feeds = feeders()
-    pair = [Trainer(list(range(N)), feeds.loader(5)) for _ in range(2)]
+    pair = [feeds.trainer(5) for _ in range(2)]
     starts: list[list[Any]] = []
     for _ in range(12):
         for _ in range(25):
@@ -371,9 +365,9 @@ def test_data_in_order_need_no_joints(feeders, stays):
     stays(20)
     feeds = feeders(None)
     feeds._make = lambda: penstock.ArraySource({"id": np.arange(N)}, batch_size=ROWS, shuffle=False)
-    first = Trainer(list(range(N)), feeds.loader(3))
+    first = feeds.trainer(3)
     first.read(100)
-    late = Trainer(list(range(N)), feeds.loader(3))
+    late = feeds.trainer(3)
     late.read(1)
     cycle, sample = late.loader.state_dict()["start"]
     assert cycle == 0 and sample <= 330
@@ -389,9 +383,9 @@ def test_data_in_order_need_no_joints(feeders, stays):
 
 def test_after_a_failover_the_first_trainer_back_knows_the_joints_of_the_others(feeders):
     feeds = feeders()
-    first = Trainer(list(range(N)), feeds.loader(3))
+    first = feeds.trainer(3)
     first.read(80)
-    late = Trainer(list(range(N)), feeds.loader(3))
+    late = feeds.trainer(3)
     late.read(20)
     place = late.loader.state_dict()["start"]
     feeds.die("feed")
@@ -404,25 +398,25 @@ def test_after_a_failover_the_first_trainer_back_knows_the_joints_of_the_others(
 def test_beginnings_stay_though_the_next_cycle_is_read_ahead(feeders, stays):
     stays(20)
     feeds = feeders()
-    first = Trainer(list(range(N)), feeds.loader(3))
+    first = feeds.trainer(3)
     first.read(240)  # beyond the cycle's beginning
     first.read(3)
-    second = Trainer(list(range(N)), feeds.loader(3))
+    second = feeds.trainer(3)
     second.read(1)
     assert second.loader.state_dict()["start"] == [0, 0]
 
 
 def test_a_state_far_ahead_of_a_feed_that_others_read_waits_for_nobody(feeders, capsys):
     feeds = feeders()
-    old = Trainer(list(range(N)), feeds.loader(5))
+    old = feeds.trainer(5)
     old.read(121 * 12 + 30)
     saved = old.saved()
     assert saved[0][0]["start"][0] == 12
     old.close()
     feeds.die("feed")
-    other = Trainer(list(range(N)), feeds.loader(5))
+    other = feeds.trainer(5)
     other.read(10)
-    again = Trainer(list(range(N)), feeds.loader(5))
+    again = feeds.trainer(5)
     again.load(saved)
     ended = Event()
 
@@ -443,17 +437,10 @@ def test_a_state_far_ahead_of_a_feed_that_others_read_waits_for_nobody(feeders, 
 
 def test_what_a_state_brings_of_joints_is_told_to_all_who_read(feeders):
     feeds = feeders()
-    early, late = (Trainer(list(range(N)), feeds.loader(5)) for _ in range(2))
-    early.read(60)
-    late.read(130)
-    saved = late.saved()
-    assert saved[0][0]["joints"]["in_force"]
-    for each in (early, late):
-        each.close()
-    feeds.die("feed")
-    first = Trainer(list(range(N)), feeds.loader(5))
+    saved = saved_with_joints(feeds, 130)
+    first = feeds.trainer(5)
     first.read(10)
-    second = Trainer(list(range(N)), feeds.loader(5))
+    second = feeds.trainer(5)
     second.load(saved)
     second.read(1)
     first.read(121 + 30)  # into the cycle where that joint is in force

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import threading
 from collections import Counter
 from collections.abc import Iterator
 from itertools import pairwise, product
@@ -13,6 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 import torch
+from tests.feed.reading import at_once
 from torch.utils.data import (
     DataLoader,
     Dataset,
@@ -174,23 +174,17 @@ def epochs_of(cell: Cell) -> tuple[list[list[list[Any]]], list[int]]:
     """Of each rank its epochs, and the length that its Loader says it has."""
     # Nobody knows beforehand how the end of a pass of unknown length could be dealt out.
     drop_last = True if cell.ranks > 1 and not cell.length_is_known else None
-    given: list[list[list[Any]]] = [[] for _ in range(cell.ranks)]
-    lengths = [0] * cell.ranks
 
-    def read(rank: int) -> None:
+    def read(rank: int) -> tuple[list[list[Any]], int]:
         with penstock.attach("feed", shard=(rank, cell.ranks), drop_last=drop_last) as loader:
-            given[rank] = [list(loader) for _ in range(EPOCHS)]
+            given = [list(loader) for _ in range(EPOCHS)]
             try:
-                lengths[rank] = len(loader)
+                return given, len(loader)
             except TypeError:
-                lengths[rank] = -1
+                return given, -1
 
-    threads = [threading.Thread(target=read, args=[rank]) for rank in range(cell.ranks)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    return given, lengths
+    given, lengths = zip(*at_once(read, cell.ranks), strict=True)
+    return [*given], [*lengths]
 
 
 def values(batches: list[Any], leaf: str) -> list[float]:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
 import pytest
+from tests.feed.reading import at_once, ids_of
 
 import penstock
 
@@ -18,10 +18,6 @@ SAMPLES, ROWS = 200, 10
 def arrays(width: int = 1) -> penstock.ArraySource:
     ids = np.arange(SAMPLES)
     return penstock.ArraySource({"id": ids, "row": np.repeat(ids, width).reshape(-1, width)}, batch_size=ROWS)
-
-
-def ids_of(loader: penstock.Loader) -> list[int]:
-    return [i for batch in loader for i in batch["id"].tolist()]
 
 
 @pytest.mark.parametrize("batch_size", [1, 7, 10, 35, 1000])
@@ -36,7 +32,7 @@ def test_who_keeps_every_view_gets_its_epoch_too(serve: Any) -> None:
     serve(arrays(), prefetch=1)
     with penstock.attach("feed", borrow=True) as loader:
         kept = list(loader)
-        assert sorted(i for batch in kept for i in batch["id"]) == list(range(SAMPLES))
+        assert sorted(ids_of(kept)) == list(range(SAMPLES))
         del kept
 
 
@@ -47,8 +43,7 @@ def test_ranks_get_their_epoch(serve: Any) -> None:
         with penstock.attach("feed", 25, shard=(rank, 2)) as loader:
             return ids_of(loader)
 
-    with ThreadPoolExecutor() as threads:
-        assert sorted(i for ids in threads.map(of_rank, range(2)) for i in ids) == list(range(SAMPLES))
+    assert sorted(i for ids in at_once(of_rank, 2) for i in ids) == list(range(SAMPLES))
 
 
 @pytest.mark.parametrize(
@@ -89,7 +84,7 @@ def test_who_waits_for_the_next_cycle_is_not_kept_waiting_by_who_does_not_read(s
         batches = iter(slow)
         first = next(batches)["id"].tolist()  # the window no longer holds the beginning of this cycle
         assert sorted(ids_of(late)) == list(range(SAMPLES))
-        assert sorted(first + [i for batch in batches for i in batch["id"].tolist()]) == list(range(SAMPLES))
+        assert sorted(first + ids_of(batches)) == list(range(SAMPLES))
 
 
 def test_nothing_is_read_for_a_trainer_that_leaves(serve: Any) -> None:
@@ -111,10 +106,3 @@ def test_a_trainer_that_loads_the_state_it_is_in_goes_on_with_what_it_has(serve:
         loader.load_state_dict(loader.state_dict())
         assert sorted(seen + ids_of(loader)) == list(range(SAMPLES))
         assert feeder.statistics().reopened == 0
-
-
-def test_what_is_kept_ready_is_a_setting_of_the_feed(serve: Any) -> None:
-    feeder = serve(arrays(), prefetch=5)
-    assert feeder.settings.prefetch == 5
-    with pytest.raises(penstock.BadSetting, match="prefetch=0"):
-        penstock.Feeder(arrays(), "other", prefetch=0)

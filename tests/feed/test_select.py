@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from tests.feed.reading import at_once
 from tests.feed.squares import N, Squares, arrays, epoch_of, part, right
 from tests.forked import eventually
 from torch.utils.data import DataLoader
@@ -89,8 +90,7 @@ def test_ranks_deal_a_part_evenly(serve: Any, size: int, options: dict[str, Any]
             list(loader)
             return epoch_of(loader), len(loader)
 
-    with ThreadPoolExecutor(3) as threads:
-        ranks = list(threads.map(train, range(3)))
+    ranks = at_once(train, 3)
     assert len({batches for _, batches in ranks}) == 1
     seen = [id for ids, _ in ranks for id in ids]
     if options == {"drop_last": True}:
@@ -131,9 +131,11 @@ def test_a_late_trainer_begins_at_the_first_segment_that_is_loaded_with_its_samp
         next(reading)
         with penstock.attach("feed", 10, select=part(8, 0.5)) as late:
             with ThreadPoolExecutor(1) as other:
-                rest = other.submit(lambda: [list(reading), epoch_of(first)])
-                assert sorted(epoch_of(late)) == part(8, 0.5)
-                assert sorted(rest.result()[1]) == part(7, 0.5)
+                of_late = other.submit(epoch_of, late)
+                eventually(lambda: feeder.statistics().trainers[1].state != "attached")  # before the first goes on
+                list(reading)
+                assert sorted(epoch_of(first)) == part(7, 0.5)
+                assert sorted(of_late.result()) == part(8, 0.5)
             assert late.state_dict()["start"][1] > 0, "the segment that had begun lacked its samples"
     assert feeder.statistics().reopened == 0
 

@@ -14,6 +14,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.examples import examples
+from tests.feed.reading import at_once
 from tests.feed.squares import N, arrays, epoch_of, part, right
 from tests.forked import eventually
 
@@ -88,8 +89,7 @@ def test_ranks_select_before_their_first_epoch_and_may_read_two_parts_at_once(se
             loader.select([1, 2])
             return [*first, epoch_of(loader)]
 
-    with ThreadPoolExecutor(2) as ranks:
-        seen = [sorted([*one, *other]) for one, other in zip(*ranks.map(train, range(2)), strict=True)]
+    seen = [sorted([*one, *other]) for one, other in zip(*at_once(train, 2), strict=True)]
     assert seen == [[5, 6, 7, 8], [7, 8], [1, 2]]
 
 
@@ -108,8 +108,7 @@ def test_ranks_that_select_the_same_after_they_have_loaded_a_state_begin_an_epoc
             return epoch_of(loader)
 
     both_have_left = Barrier(2)
-    with ThreadPoolExecutor(2) as ranks:
-        one, other = ranks.map(train, range(2))
+    one, other = at_once(train, 2)
     assert sorted([*one, *other]) == list(range(N))
 
 

@@ -65,25 +65,20 @@ def test_any_text_is_whole_pages_or_refused(text):
         ({"segments": 0}, "segments=0: it must be a whole number between 1 and 4,096"),
         ({"segments": 5000}, "segments=5000"),
         ({"epochs": 0}, "epochs=0"),
+        ({"prefetch": 0}, "prefetch=0"),
         ({"linger": -1.0}, "linger=-1.0"),
         ({"stall_timeout": 0}, "stall_timeout=0"),
-        ({"stall_timeout": -2.5}, "stall_timeout=-2.5"),
         ({"window": "lots"}, "window='lots'"),
         ({"segments": "8"}, "segments='8'"),
         ({"segments": 2.5}, "segments=2.5"),
         ({"segments": True}, "segments=True"),
         ({"seed": 0.0}, "seed=0.0"),
         ({"seed": 2**64}, f"seed={2**64}"),
-        ({"epochs": True}, "epochs=True"),
-        ({"epochs": "3"}, "epochs='3'"),
         ({"epochs": [3]}, "epochs=[3]"),
         ({"linger": "x"}, "linger='x'"),
         ({"linger": math.nan}, "linger=nan"),
         ({"linger": math.inf}, "linger=inf"),
         ({"linger": False}, "linger=False"),
-        ({"stall_timeout": math.nan}, "stall_timeout=nan"),
-        ({"stall_timeout": math.inf}, "stall_timeout=inf"),
-        ({"stall_timeout": "5"}, "stall_timeout='5'"),
         ({"stall_timeout": 1j}, "stall_timeout=1j"),
         ({"window": True}, "window=True"),
         ({"window": math.nan}, "window=nan"),
@@ -92,6 +87,7 @@ def test_any_text_is_whole_pages_or_refused(text):
         ({"whole_batches": "no"}, "whole_batches='no'"),
         ({"whole_batches": 1}, "whole_batches=1"),
         ({"memory": 3}, "memory=3"),
+        ({"memory": 0}, "memory=0"),
     ],
 )
 def test_a_value_out_of_range_or_of_a_wrong_type_is_named_and_nothing_is_left(setting, says, feeds_directory):
@@ -138,7 +134,7 @@ def test_a_difference_names_what_was_asked_and_what_runs():
     assert running.difference({"segments": 4, "seed": 7}) == ""
     assert running.difference(checked(segments=8, seed=7, window="1GiB")) == (
         f"segments=4 where you asked for 8, window={512 << 20} where you asked for {1 << 30}. "
-        f"Pass segments=4, window={512 << 20}, leave segments and window out, or share under another name"
+        "Leave segments and window out, or share under another name"
     )
     assert running.difference({"epochs": 3}) == (
         "epochs=None where you asked for 3. Leave epochs out, or share under another name"
@@ -183,11 +179,6 @@ def test_any_seed_of_64_bits_serves(serve, seed):
     assert penstock.feeds()[0].seed == seed
 
 
-def test_what_is_no_name_or_state_is_refused_in_words(serve):
+def test_what_is_no_name_is_refused_in_words():
     with pytest.raises(penstock.BadSetting, match="must be a string, not int"):
         penstock.attach(3)  # type: ignore[arg-type]
-    serve({"id": np.arange(10)})
-    with penstock.attach("feed") as loader:
-        for state in (None, {}, []):
-            with pytest.raises(penstock.BadSetting, match="does not come from"):
-                loader.load_state_dict(state)

@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 import msgspec
 import numpy as np
 import pytest
+from tests.forked import eventually
 
 import penstock
 from penstock import waits
@@ -17,13 +18,6 @@ from penstock.feed import wire
 
 def arrays() -> penstock.ArraySource:
     return penstock.ArraySource({"id": np.arange(120), "x": np.zeros((120, 62))}, batch_size=10, segments=4)
-
-
-def until(condition) -> None:
-    """Wait for what another thread does at once."""
-    pause = threading.Event()
-    while not condition():
-        pause.wait(0.005)
 
 
 def test_a_loader_counts_what_it_handed_out(serve, monkeypatch):
@@ -83,7 +77,7 @@ def test_a_feeder_counts_what_it_published(serve):
     with penstock.attach("feed", 32) as loader:
         for _ in loader:
             pass
-    until(lambda: not feeder.statistics().trainers)
+    eventually(lambda: not feeder.statistics().trainers)
     told = feeder.statistics()
     assert (told.blocks, told.samples) == (12, 120)
     assert told.bytes >= 120 * (8 + 62 * 8)
@@ -98,7 +92,7 @@ def test_a_feeder_names_who_holds_it_back(serve):
     with penstock.attach("feed", 10) as slow:
         batches = iter(slow)
         next(batches)
-        until(lambda: feeder.statistics().held_back_by is not None)
+        eventually(lambda: feeder.statistics().held_back_by is not None)
         told = feeder.statistics()
         assert told.held_back_by == os.getpid()
         assert told.waits_for == "trainers"
@@ -107,10 +101,10 @@ def test_a_feeder_names_who_holds_it_back(serve):
         assert trainer.held_bytes == told.used_bytes > 0
         assert told.used_bytes <= told.resident_bytes <= told.window_bytes
         assert trainer.lag_samples == told.samples - trainer.sample
-        until(lambda: feeder.statistics().trainers[0].held_back_s > 0)
+        eventually(lambda: feeder.statistics().trainers[0].held_back_s > 0)
         for _ in batches:
             pass
-    until(lambda: feeder.statistics().waits_for == "nobody reads")
+    eventually(lambda: feeder.statistics().waits_for == "nobody reads")
     assert feeder.statistics().held_back_by is None
 
 
@@ -131,7 +125,7 @@ def test_a_feeder_tells_how_each_trainer_stands(serve):
         assert {t.pid for t in told} == {os.getpid()}
         assert [t.state for t in told][1:] == ["attached", "attached"]
         list(reading)
-        until(lambda: feeder.statistics().trainers[0].epoch == 1)
+        eventually(lambda: feeder.statistics().trainers[0].epoch == 1)
         assert feeder.statistics().trainers[0].state == "finished"
 
 
@@ -141,7 +135,7 @@ def test_a_trainer_that_has_had_its_epoch_holds_nothing_of_it(serve):
     with penstock.attach("feed", 10) as loader:
         batches = iter(loader)
         next(batches)
-        until(lambda: feeder.statistics().samples >= 240)
+        eventually(lambda: feeder.statistics().samples >= 240)
         list(batches)
         pause = threading.Event()
         for _ in range(100):
@@ -194,7 +188,7 @@ def test_trainers_that_wait_while_the_feed_goes_back_for_another_are_ahead(serve
         again = iter(behind)
         reading.start()
         next(again)
-        until(lambda: "ahead" in [trainer.state for trainer in feeder.statistics().trainers])
+        eventually(lambda: "ahead" in [trainer.state for trainer in feeder.statistics().trainers])
         assert len(list(again)) == 398
         reading.join()
 
@@ -203,12 +197,12 @@ def test_a_feeder_tells_when_the_number_of_blocks_holds_it_back(serve):
     feeder = serve(penstock.ArraySource({"id": np.arange(5000)}, batch_size=1))
     with penstock.attach("feed") as loader:
         next(iter(loader))
-        until(lambda: feeder.statistics().blocks_held == feeder.statistics().most_blocks)
-        until(lambda: feeder.statistics().waits_for == "trainers")
+        eventually(lambda: feeder.statistics().blocks_held == feeder.statistics().most_blocks)
+        eventually(lambda: feeder.statistics().waits_for == "trainers")
         told = feeder.statistics()
         assert told.most_blocks == 1024
         assert told.used_bytes < told.window_bytes / 100
-    until(lambda: not feeder.statistics().trainers)
+    eventually(lambda: not feeder.statistics().trainers)
     assert feeder.statistics().blocks_held == 0
 
 
@@ -220,26 +214,15 @@ def test_a_trainer_that_comes_late_near_the_end_of_a_cycle_waits_for_the_next(se
             next(batches)
         thread = threading.Thread(target=lambda: next(iter(late)))
         thread.start()
-        until(lambda: feeder.statistics().trainers[1].state == "waiting")
+        eventually(lambda: feeder.statistics().trainers[1].state == "waiting")
         reading, waiting = feeder.statistics().trainers
         assert (reading.state, reading.waits_for) == ("reading", "")
         assert waiting.waits_for == "cycle 1"
-        until(lambda: next(batches, None) is None)
+        eventually(lambda: next(batches, None) is None)
         batches = iter(first)
-        until(lambda: next(batches) and feeder.statistics().trainers[1].state == "reading")
+        eventually(lambda: next(batches) and feeder.statistics().trainers[1].state == "reading")
         thread.join()
         assert feeder.statistics().trainers[1].waits_for == ""
-
-
-def test_a_rank_waits_for_the_others(serve):
-    feeder = serve(arrays())
-    with penstock.attach("feed", 10, shard=(0, 2)) as rank, penstock.attach("feed", 10, shard=(1, 2)) as other:
-        thread = threading.Thread(target=lambda: list(rank))
-        thread.start()
-        until(lambda: feeder.statistics().trainers[0].state == "waiting")
-        assert feeder.statistics().trainers[0].waits_for == "the other ranks"
-        list(other)
-        thread.join()
 
 
 def test_a_feed_tells_of_itself_also_while_it_ends() -> None:

@@ -6,6 +6,7 @@ import re
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -40,24 +41,21 @@ def test_views_that_fill_the_window_are_an_error_and_the_loader_goes_on_when_the
 
 def test_views_that_another_trainer_shares_are_an_error_too_once_it_has_caught_up(serve):
     serve(arrays(), window="64KiB")
-    ids: list[int] = []
 
-    def other() -> None:
+    def read() -> list[int]:
         with penstock.attach("feed", 5) as loader:
-            ids.extend(int(i) for batch in loader for i in batch["id"][:, 0])
+            return [int(i) for batch in loader for i in batch["id"][:, 0]]
 
-    with penstock.attach("feed", 4, borrow=True) as loader:
+    with ThreadPoolExecutor(1) as threads, penstock.attach("feed", 4, borrow=True) as loader:
         batches = iter(loader)
         kept = [next(batches)]
-        thread = threading.Thread(target=other)
-        thread.start()
+        other = threads.submit(read)
         with pytest.raises(penstock.WindowHeld):
             kept.extend(batches)
         kept.clear()
         for _ in batches:
             pass
-        thread.join()
-    assert sorted(ids) == list(range(400))
+        assert sorted(other.result()) == list(range(400))
 
 
 @pytest.mark.parametrize("rows", [400, 401, 403])
@@ -107,18 +105,7 @@ def test_a_trainer_that_waits_long_says_so_once_on_stderr(serve, monkeypatch, ca
 
 
 def statistics(*trainers: TrainerStatistics, **changes: Any) -> FeederStatistics:
-    whole: dict[str, Any] = {**dict.fromkeys(FeederStatistics.__struct_fields__, 0), "answers": True}
-    return FeederStatistics(
-        **{
-            **whole,
-            "name": "feed",
-            "answers": True,
-            "source": "rows",
-            "held_back_by": None,
-            "trainers": trainers,
-            **changes,
-        }
-    )
+    return FeederStatistics("feed", 9, "rows", trainers=trainers, **changes)
 
 
 def trainer(pid: int, **changes: Any) -> TrainerStatistics:

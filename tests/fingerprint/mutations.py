@@ -58,6 +58,11 @@ def rows(
     return Script("\n".join(lines), modules or {}, environment or {}, by)
 
 
+def held(get: str, change: str = "cfg.SIZE = VALUE", init: str = "self.cfg = cfg", **more: str) -> Script:
+    """Return a script that changes a module of the user's, and holds it in its data set."""
+    return rows(get, before=f"import cfg\n{change}", init=init, modules=CFG, **more)  # type: ignore[arg-type]
+
+
 def variable(read: str, name: str = "AUG_SIZE", **more: str) -> Script:
     """Return a script whose samples a variable of the environment decides."""
     return rows(f"return i * int({read})", environment={name: "{}"}, **more)  # type: ignore[arg-type]
@@ -168,7 +173,7 @@ MUTATIONS: dict[str, Script] = {
     "an attribute of a function": rows("return f(i)", before="def f(i):\n    return i * f.by\nf.by = VALUE"),
     "a decorated function": rows(
         "return f(i)",
-        before="import functools\ndef by(n):\n    def wrap(g):\n        @functools.wraps(g)\n        def inner(i):\n            return g(i) * n\n        return inner\n    return wrap\n@by(VALUE)\ndef f(i):\n    return i",
+        before="def by(n):\n    def wrap(g):\n        @functools.wraps(g)\n        def inner(i):\n            return g(i) * n\n        return inner\n    return wrap\n@by(VALUE)\ndef f(i):\n    return i",
     ),
     "a function that torch decorates": rows(
         "return f(i)",
@@ -176,28 +181,20 @@ MUTATIONS: dict[str, Script] = {
     ),
     "a context manager": rows(
         "with f() as n:\n    return i * n",
-        before="import contextlib\n@contextlib.contextmanager\ndef f():\n    yield SIZE\nSIZE = VALUE",
+        before="@contextlib.contextmanager\ndef f():\n    yield SIZE\nSIZE = VALUE",
     ),
     "singledispatch": rows(
         "return f(i)",
-        before="import functools\n@functools.singledispatch\ndef f(i):\n    return 0\ng = (lambda i: i + 1) if VALUE == 1 else (lambda i: i + 2)\nf.register(int, g)",
+        before="@functools.singledispatch\ndef f(i):\n    return 0\ng = (lambda i: i + 1) if VALUE == 1 else (lambda i: i + 2)\nf.register(int, g)",
     ),
     "a cached function": rows(
-        "return f(i)", before="import functools\n@functools.cache\ndef f(i):\n    return i * SIZE\nSIZE = VALUE"
+        "return f(i)", before="@functools.cache\ndef f(i):\n    return i * SIZE\nSIZE = VALUE"
     ),
     "a generator function": rows("return next(f(i))", before="def f(i):\n    yield i * SIZE\nSIZE = VALUE"),
-    "a partial": rows(
-        "return self.f(i)",
-        before="import functools, operator",
-        init="self.f = functools.partial(operator.mul, VALUE)",
-    ),
-    "an item getter": rows(
-        "return self.f((i, i * 2, i * 3))", before="import operator", init="self.f = operator.itemgetter(VALUE)"
-    ),
+    "a partial": rows("return self.f(i)", init="self.f = functools.partial(operator.mul, VALUE)"),
+    "an item getter": rows("return self.f((i, i * 2, i * 3))", init="self.f = operator.itemgetter(VALUE)"),
     "a partial method": rows(
-        "return self.f(i)",
-        before="import functools",
-        inside="def g(self, by, i):\n    return i * by\nf = functools.partialmethod(g, VALUE)",
+        "return self.f(i)", inside="def g(self, by, i):\n    return i * by\nf = functools.partialmethod(g, VALUE)"
     ),
     "globals by text": rows("return i * globals()['SIZE']", before="SIZE = VALUE"),
     "eval": rows("return eval('SIZE') * i", before="SIZE = VALUE"),
@@ -207,9 +204,7 @@ MUTATIONS: dict[str, Script] = {
     # attributes and classes of the script
     "an attribute": rows("return i * self.n", init="self.n = VALUE"),
     "a nested attribute": rows(
-        "return i * self.c['a'][0].n",
-        before="import types",
-        init="self.c = {'a': [types.SimpleNamespace(n=VALUE)]}",
+        "return i * self.c['a'][0].n", init="self.c = {'a': [types.SimpleNamespace(n=VALUE)]}"
     ),
     "a slot": rows(
         "return i * self.s.n", before="class S:\n    __slots__ = ('n',)", init="self.s = S()\nself.s.n = VALUE"
@@ -237,18 +232,16 @@ MUTATIONS: dict[str, Script] = {
     ),
     "a cached property's code": rows(
         "return i * self.n",
-        before="import functools\nSIZE = VALUE",
+        before="SIZE = VALUE",
         inside="@functools.cached_property\ndef n(self):\n    return SIZE",
     ),
     "an assigned cached property": rows(
         "return i * self.n",
-        before="import functools",
         inside="@functools.cached_property\ndef n(self):\n    return 1",
         after="dataset.n = VALUE",
     ),
     "a cached property assigned by update": rows(
         "return i * self.n",
-        before="import functools",
         inside="@functools.cached_property\ndef n(self):\n    return 1",
         after="vars(dataset).update(n=VALUE)",
         by="witness",
@@ -282,12 +275,12 @@ MUTATIONS: dict[str, Script] = {
         before="SIZE = VALUE\nclass M(type):\n    def f(cls, i):\n        return i * SIZE\nclass Base(Dataset, metaclass=M):\n    pass",
         base="Base",
     ),
-    "an enum": rows("return i * E.A.value", before="import enum\nclass E(enum.Enum):\n    A = VALUE"),
+    "an enum": rows("return i * E.A.value", before="class E(enum.Enum):\n    A = VALUE"),
     "a data class's default": rows(
-        "return i * C().n", before="import dataclasses\n@dataclasses.dataclass\nclass C:\n    n: int = VALUE"
+        "return i * C().n", before="@dataclasses.dataclass\nclass C:\n    n: int = VALUE"
     ),
     "a nested class": rows("return i * self.In.n", inside="class In:\n    n = VALUE"),
-    "an array": rows("return i * int(self.x[0])", before="import numpy as np", init="self.x = np.array([VALUE])"),
+    "an array": rows("return i * int(self.x[0])", init="self.x = np.array([VALUE])"),
     "a tensor": rows("return i * self.x[0]", init="self.x = torch.tensor([VALUE])"),
     "a tensor through NumPy": rows(
         "return i * self.x[0]", init="self.x = torch.ones(1)", after="dataset.x.numpy()[0] = VALUE"
@@ -323,12 +316,12 @@ MUTATIONS: dict[str, Script] = {
         before="class C:\n    def __init__(self, n):\n        self.n = n\n    def __call__(self, x):\n        return [each * self.n for each in x]\ncollate_fn = C(VALUE)",
     ),
     "a value bound to worker_init_fn": rows(
-        "return i * LEVEL", before=INIT + "import functools\nworker_init_fn = functools.partial(init, level=VALUE)"
+        "return i * LEVEL", before=INIT + "worker_init_fn = functools.partial(init, level=VALUE)"
     ),
     "a place bound to worker_init_fn": rows(
         "return i * LEVEL",
         before=INIT
-        + "import functools\nclass Args:\n    pass\ndef by(args, worker):\n    init(worker, args.level)\nargs = Args()\nargs.level = VALUE\nworker_init_fn = functools.partial(by, args)",
+        + "class Args:\n    pass\ndef by(args, worker):\n    init(worker, args.level)\nargs = Args()\nargs.level = VALUE\nworker_init_fn = functools.partial(by, args)",
     ),
     "a seed that worker_init_fn and the samples read": rows(
         "return i * SEED", before="SEED = VALUE\ndef worker_init_fn(w):\n    torch.manual_seed(SEED + w)"
@@ -384,52 +377,23 @@ MUTATIONS: dict[str, Script] = {
     "all variables": variable("dict(os.environ)[''.join(map(chr, [65, 85, 71]))]", "AUG", by="witness"),
     # modules of the user's
     "a module's global": rows("return i * cfg.SIZE", before=SET, modules=CFG),
-    "a module that is held": rows("return i * self.cfg.SIZE", before=SET, init="self.cfg = cfg", modules=CFG),
-    "a module that is held in a dict": rows(
-        "return i * self.all['cfg'].SIZE", before=SET, init="self.all = {'cfg': cfg}", modules=CFG
-    ),
-    "a module in a closure": rows(
-        "return self.f(i)",
-        before=SET + "\ndef by(c):\n    return lambda i: i * c.SIZE",
-        init="self.f = by(cfg)",
-        modules=CFG,
+    "a module that is held": held("return i * self.cfg.SIZE"),
+    "a module that is held in a dict": held("return i * self.all['cfg'].SIZE", init="self.all = {'cfg': cfg}"),
+    "a module in a closure": held(
+        "return self.f(i)", "cfg.SIZE = VALUE\ndef by(c):\n    return lambda i: i * c.SIZE", "self.f = by(cfg)"
     ),
     "a module by getattr": rows("return i * getattr(cfg, 'SIZE')", before=SET, modules=CFG),
-    "a module by getattr of any name": rows(
-        "return i * getattr(cfg, self.key.upper())", before=SET, init="self.key = 'size'", modules=CFG
-    ),
-    "a held module by vars": rows(
-        "return i * vars(self.cfg)['SI' + 'ZE']", before=SET, init="self.cfg = cfg", modules=CFG
-    ),
-    "a held module by __dict__": rows(
-        "return i * self.cfg.__dict__['SIZE']", before=SET, init="self.cfg = cfg", modules=CFG
-    ),
+    "a module by getattr of any name": held("return i * getattr(cfg, self.key.upper())", init="self.key = 'size'"),
+    "a held module by vars": held("return i * vars(self.cfg)['SI' + 'ZE']"),
+    "a held module by __dict__": held("return i * self.cfg.__dict__['SIZE']"),
     "a module that is given": rows(
         "return f(cfg, i)", before=SET + "\ndef f(c, i):\n    return i * c.SIZE", modules=CFG
     ),
-    "a list of a held module": rows(
-        "return i * self.cfg.LEVELS[0]",
-        before="import cfg\ncfg.LEVELS[0] = VALUE",
-        init="self.cfg = cfg",
-        modules=CFG,
-    ),
-    "an object of a held module": rows(
-        "return i * self.cfg.box.size",
-        before="import cfg\ncfg.box.size = VALUE",
-        init="self.cfg = cfg",
-        modules=CFG,
-    ),
-    "a class of a held module": rows(
-        "return i * self.cfg.Box.size",
-        before="import cfg\ncfg.Box.size = VALUE",
-        init="self.cfg = cfg",
-        modules=CFG,
-    ),
-    "a function of a held module": rows(
-        "return self.cfg.scale(i)",
-        before="import cfg\nif VALUE == 2:\n    cfg.scale = lambda i: i * 2",
-        init="self.cfg = cfg",
-        modules=CFG,
+    "a list of a held module": held("return i * self.cfg.LEVELS[0]", "cfg.LEVELS[0] = VALUE"),
+    "an object of a held module": held("return i * self.cfg.box.size", "cfg.box.size = VALUE"),
+    "a class of a held module": held("return i * self.cfg.Box.size", "cfg.Box.size = VALUE"),
+    "a function of a held module": held(
+        "return self.cfg.scale(i)", "if VALUE == 2:\n    cfg.scale = lambda i: i * 2"
     ),
     "a module imported when called": rows("import cfg\nreturn i * cfg.SIZE", before=SET, modules=CFG),
     "a module of sys.modules": rows("return i * sys.modules['cfg'].SIZE", before=SET, modules=CFG),
@@ -490,11 +454,9 @@ MUTATIONS: dict[str, Script] = {
         modules={"patches.py": "import torch\ntorch.nn.functional.relu = lambda x: x\n"},
     ),
     "a function of the standard library": rows(
-        "return int(math.sqrt(i))", before="import math\nif VALUE == 2:\n    math.sqrt = lambda x: 7"
+        "return int(math.sqrt(i))", before="if VALUE == 2:\n    math.sqrt = lambda x: 7"
     ),
-    "a function of json": rows(
-        "return json.loads(str(i))", before="import json\nif VALUE == 2:\n    json.loads = lambda x: 7"
-    ),
+    "a function of json": rows("return json.loads(str(i))", before="if VALUE == 2:\n    json.loads = lambda x: 7"),
     "a function of PIL": rows(
         "return Image.new('L', (2 + i, 2)).size",
         before="from PIL import Image\nif VALUE == 2:\n    Image.new = lambda mode, size: type('I', (), {'size': (1, 1)})",
@@ -540,7 +502,7 @@ def opened():
 }
 
 ALIKE: dict[str, Script] = {
-    "seeds": rows("return i", before="torch.manual_seed(VALUE)\nimport random\nrandom.seed(VALUE)\nseed = VALUE"),
+    "seeds": rows("return i", before="torch.manual_seed(VALUE)\nrandom.seed(VALUE)\nseed = VALUE"),
     "a learning rate and a model": rows("return i", before="lr = VALUE\nmodel = torch.nn.Linear(VALUE, 1)"),
     "ranks": rows("return i", environment={"RANK": "{}", "LOCAL_RANK": "{}", "CUDA_VISIBLE_DEVICES": "{}"}),
     "ranks that the code reads": rows(
@@ -559,19 +521,18 @@ ALIKE: dict[str, Script] = {
     ),
     "seed and rank bound to worker_init_fn": rows(
         "return i",
-        before="import functools\ndef init(worker, num_workers, rank, seed, world_size=1):\n    torch.manual_seed(seed + rank)\nworker_init_fn = functools.partial(init, num_workers=VALUE, rank=VALUE, seed=VALUE, world_size=VALUE)",
+        before="def init(worker, num_workers, rank, seed, world_size=1):\n    torch.manual_seed(seed + rank)\nworker_init_fn = functools.partial(init, num_workers=VALUE, rank=VALUE, seed=VALUE, world_size=VALUE)",
     ),
     "seed and rank bound by place": rows(
         "return i",
-        before="import functools\ndef init(num_workers, rank, seed, worker):\n    torch.manual_seed(seed + rank)\nworker_init_fn = functools.partial(init, VALUE, VALUE, VALUE)",
+        before="def init(num_workers, rank, seed, worker):\n    torch.manual_seed(seed + rank)\nworker_init_fn = functools.partial(init, VALUE, VALUE, VALUE)",
     ),
     "arguments bound to worker_init_fn": rows(
         "return i",
-        before="import functools, types\nargs = types.SimpleNamespace(seed=VALUE, lr=VALUE, out=f'run-{VALUE}')\ndef init(args, worker):\n    torch.manual_seed(args.seed + worker)\nworker_init_fn = functools.partial(init, args)",
+        before="args = types.SimpleNamespace(seed=VALUE, lr=VALUE, out=f'run-{VALUE}')\ndef init(args, worker):\n    torch.manual_seed(args.seed + worker)\nworker_init_fn = functools.partial(init, args)",
     ),
     "what a library binds to worker_init_fn": rows(
-        "return i",
-        before="import functools\nfrom torch.utils.data import _utils\nworker_init_fn = functools.partial(print, VALUE)",
+        "return i", before="from torch.utils.data import _utils\nworker_init_fn = functools.partial(print, VALUE)"
     ),
     "other items of a global table": rows(
         "return i * cfg['data']['size']",
@@ -582,7 +543,7 @@ ALIKE: dict[str, Script] = {
     ),
     "a seed of arguments that worker_init_fn reads": rows(
         "return i",
-        before="import types\nargs = types.SimpleNamespace(seed=VALUE, lr=VALUE)\ndef worker_init_fn(w):\n    torch.manual_seed(args.seed + w)",
+        before="args = types.SimpleNamespace(seed=VALUE, lr=VALUE)\ndef worker_init_fn(w):\n    torch.manual_seed(args.seed + w)",
     ),
     "a seed of a table that worker_init_fn reads": rows(
         "return i",
@@ -599,25 +560,19 @@ ALIKE: dict[str, Script] = {
         "return i",
         before="class Init:\n    def __init__(self, seed):\n        self.seed = seed\n    def __call__(self, w):\n        torch.manual_seed(self.seed + w)\nworker_init_fn = Init(VALUE)",
     ),
-    "a generator of NumPy": rows(
-        "return i", before="import numpy as np", after="dataset.rng = np.random.default_rng(VALUE)"
-    ),
+    "a generator of NumPy": rows("return i", after="dataset.rng = np.random.default_rng(VALUE)"),
     "a generator of torch": rows("return i", after="dataset.rng = torch.Generator().manual_seed(VALUE)"),
-    "a generator of Python": rows("return i", before="import random", after="dataset.rng = random.Random(VALUE)"),
+    "a generator of Python": rows("return i", after="dataset.rng = random.Random(VALUE)"),
     "a cached property that was read": rows(
         "return i * self.n",
-        before="import functools",
         inside="@functools.cached_property\ndef n(self):\n    return 3",
         after="if VALUE == 2:\n    dataset.n",
     ),
     "a cache that was filled": rows(
-        "return f(i)",
-        before="import functools\n@functools.lru_cache\ndef f(i):\n    return i",
-        after="if VALUE == 2:\n    f(3)",
+        "return f(i)", before="@functools.lru_cache\ndef f(i):\n    return i", after="if VALUE == 2:\n    f(3)"
     ),
     "a cached method that was called": rows(
         "return self.f(i)",
-        before="import functools",
         inside="@functools.lru_cache\ndef f(self, i):\n    return i",
         after="if VALUE == 2:\n    dataset.f(3)",
     ),

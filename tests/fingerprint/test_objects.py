@@ -406,17 +406,22 @@ def photos(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     del sys.modules["their_photos"]
 
 
-def test_the_file_of_a_module_of_the_user_s_counts(photos: Any) -> None:
-    before = of(photos.Photos())
-    Path(photos.__file__).write_text(MODULE.replace("return 1", "return 2"))
-    assert fingerprint_difference(before, of(photos.Photos())) == "the module their_photos differs"
-
-
-def test_a_global_that_the_code_of_a_module_reads_counts_and_its_lock_may_stay(photos: Any) -> None:
-    before, small = of(photos.Photos()), small_state({"dataset": photos.Photos()})
-    photos.SIZE = 4
-    assert fingerprint_difference(before, of(photos.Photos())) == "SIZE is 3 there and 4 in yours"
-    assert small_state({"dataset": photos.Photos()}) != small
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ("SIZE = 4", "SIZE is 3 there and 4 in yours"),
+        ("helped.__code__ = (lambda i: i + 1).__code__", "the code of helped differs"),
+        ("with open(__file__, 'a') as file:\n    file.write('# more')", "the module their_photos differs"),
+    ],
+)
+def test_of_a_module_of_the_user_s_what_its_code_reads_and_its_file_count_and_its_lock_may_stay(
+    photos: Any, change: str, told: str
+) -> None:
+    held = photos.Photos()
+    before, small = of(held), small_state({"dataset": held})
+    exec(change, vars(photos))
+    assert fingerprint_difference(before, of(held)) == told
+    assert (small_state({"dataset": held}) == small) == ("__file__" in change)
 
 
 class Late:
@@ -461,12 +466,6 @@ def test_a_state_of_two_that_is_none_of_slots_is_read(monkeypatch: pytest.Monkey
             return 5, {"x": self.x}  # type: ignore[attr-defined]
 
     assert of(Two(x=1)).digest != of(Two(x=2)).digest
-
-
-def test_code_that_runs_in_this_process_counts_even_if_its_file_is_the_same(photos: Any) -> None:
-    before = of(photos.Photos())
-    photos.helped.__code__ = (lambda i: i + 1).__code__
-    assert fingerprint_difference(before, of(photos.Photos())) == "the code of helped differs"
 
 
 def test_of_an_installed_package_the_version_counts(monkeypatch: pytest.MonkeyPatch) -> None:

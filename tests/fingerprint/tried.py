@@ -36,7 +36,13 @@ from penstock.inject import FEEDER
 from penstock.sources.adapt import witness_of
 
 SAMPLES = range(3)
-PRELUDE = "import os, sys\nimport torch\nfrom torch.utils.data import Dataset\nVALUE = int(sys.argv[1])\n"
+PRELUDE = """
+import contextlib, dataclasses, enum, functools, importlib, json, math, operator, os, random, sys, types
+import numpy as np
+import torch
+from torch.utils.data import Dataset
+VALUE = int(sys.argv[1])
+"""
 
 
 class Batch(NamedTuple):
@@ -126,7 +132,7 @@ def run(script: Script, value: int) -> Run:
         fingerprint = fingerprint_of_objects(things)
         feed = _feed(loader, plan, things, fingerprint, "script", is_first=False)
         name = feed.name
-        spec = pickle_spec(FeederSpec(feed._recipe, "a", Settings(), fingerprint, sys.argv))  # pyright: ignore
+        spec = pickle_spec(FeederSpec(feed.recipe, "a", Settings(), fingerprint, sys.argv))
     except Exception as error:
         why = f"{type(error).__name__}: {error}"
     return Run(name, batch(loader), spec, why)

@@ -1,4 +1,4 @@
-"""The scripts of ``scripts``, run at the same time in an environment of their own, and what they say they saw."""
+"""Scripts in an environment of their own: groups of those of ``scripts``, those of pages, and what they saw."""
 
 from __future__ import annotations
 
@@ -8,13 +8,17 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 
 from penstock.feed.launch import feeds
 
 PYTHON = Path(os.environ.get("PENSTOCK_FRAMEWORKS") or Path(sys.prefix) / "frameworks/bin/python")
+ROOT = Path(__file__).parents[2]
 FOLDER = Path(__file__).with_name("scripts")
+WATCHED = FOLDER / "watched.py"
 ROWS, EPOCHS = 48, 5
 
 
@@ -180,8 +184,7 @@ class Group:
     def ended(self, *, exit_codes: tuple[int, ...] = (0,)) -> list[Report]:
         """Wait for the end of all, each with one of these exit codes; then end their feed, which would go on."""
         codes = [process.wait() for process in self._processes]
-        for feed in feeds.feeds():
-            feeds.stop(feed.name)
+        stopped_feeds()
         assert all(code in exit_codes for code in codes), self.said
         return self.reports()
 
@@ -207,12 +210,16 @@ def each_row_once_an_epoch(script: Script, reports: list[Report], epochs: int = 
 
 def prepare(folder: Path) -> None:
     """Make the scripts' data."""
+    ran(folder, FOLDER / "make_data.py", folder, FRAMEWORKS_DECODED="/dev/null")
+
+
+def ran(folder: Path, *words: str | Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Run the environment's Python in a folder, to its end."""
     assert PYTHON.exists(), "make test-frameworks makes the environment"
-    environment = environment_in(folder) | {"FRAMEWORKS_DECODED": "/dev/null"}
-    made = subprocess.run(
-        [PYTHON, FOLDER / "make_data.py", folder], env=environment, capture_output=True, text=True, check=False
-    )
-    assert made.returncode == 0, made.stderr
+    env = environment_in(folder) | environment
+    done = subprocess.run([PYTHON, *words], cwd=folder, env=env, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done
 
 
 def environment_in(folder: Path) -> dict[str, str]:
@@ -224,3 +231,58 @@ def environment_in(folder: Path) -> dict[str, str]:
         "OMP_NUM_THREADS": "1",
         "CUDA_VISIBLE_DEVICES": "",
     }
+
+
+def code_of(page: str) -> list[str]:
+    """Return the Python of a page, block by block."""
+    blocks = (ROOT / "docs" / page).read_text().split("\n```python\n")[1:]
+    return [block.partition("\n```")[0] + "\n" for block in blocks]
+
+
+class Run:
+    """A process, or some ranks, of a script of a page's.
+
+    Args:
+        folder: Where everything of it is kept.
+        code: The script.
+        words: What follows the script's name.
+        ranks: Processes that train one model.
+        killed_at: Step at which it is killed.
+    """
+
+    def __init__(self, folder: Path, code: str, words: Sequence[str], ranks: int = 1, killed_at: int = 0) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        script = folder.parent / "page.py"
+        script.write_text(code)
+        self._noted = folder / "noted"
+        launcher = (
+            ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"] if ranks > 1 else []
+        )
+        self._said = folder / "said"
+        with self._said.open("wb") as said:
+            self._process = subprocess.Popen(
+                [PYTHON, *launcher, WATCHED, self._noted, script, *words],
+                stdin=subprocess.DEVNULL,
+                stdout=said,
+                stderr=said,
+                cwd=folder.parent,
+                env=environment_in(folder) | {"FRAMEWORKS_KILLED_AT": str(killed_at)},
+            )
+
+    def steps(self, *, exit_code: int = 0) -> list[list[list[int]]]:
+        """Wait for its end; return the rows of each step, of each rank."""
+        assert self._process.wait() == exit_code, self._said.read_text()
+        files = sorted(self._noted.parent.glob("noted.*"))
+        return [[json.loads(line) for line in file.read_text().splitlines()] for file in files]
+
+
+def stopped_feeds() -> list[str]:
+    """End the feeds that linger; return their names."""
+    names = [feed.name for feed in feeds.feeds()]
+    for name in names:
+        feeds.stop(name)
+    return names
+
+
+def rows_of(steps: list[list[int]]) -> list[int]:
+    return [*chain(*steps)]

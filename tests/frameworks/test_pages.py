@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import json
 import signal
-import subprocess
 from pathlib import Path
 
 import pytest
-from tests.frameworks.groups import FOLDER, PYTHON, ROWS, environment_in
-from tests.frameworks.pages import Run, code_of, rows_of, stopped_feeds
+from tests.frameworks.groups import FOLDER, ROWS, Run, code_of, ran, rows_of, stopped_feeds
 
 EPOCHS = 3
 HUGGING_FACE, LIGHTNING, TIMM = "how-to/hugging-face.md", "how-to/lightning.md", "how-to/timm.md"
@@ -37,7 +35,7 @@ def words(name: str, size: int) -> list[str]:
 @pytest.mark.parametrize("name", SCRIPTS)
 def test_two_runs_of_a_pages_script_read_one_feed(name: str, tmp_path: Path) -> None:
     if name == "timm":
-        draw(tmp_path / "images")
+        ran(tmp_path, FOLDER / "draw_images.py", tmp_path / "images", str(ROWS))
     runs = [Run(tmp_path / str(size), script(name), words(name, size)) for size in (8, 12)]
     seen = [run.steps() for run in runs]
     assert len(stopped_feeds()) == 1
@@ -77,18 +75,7 @@ def test_the_ranks_of_a_pages_script_divide_each_epoch(name: str, tmp_path: Path
 
 
 def test_prepare_and_accumulate_do_with_a_loader_what_the_page_says(tmp_path: Path) -> None:
-    script = FOLDER / "loader_in_accelerate.py"
-    ran = subprocess.run(
-        [PYTHON, script], env=environment_in(tmp_path), capture_output=True, text=True, check=False
-    )
-    assert ran.returncode == 0, ran.stderr
-    stepped = json.loads(ran.stdout)
+    stepped = json.loads(ran(tmp_path, FOLDER / "loader_in_accelerate.py").stdout)
     whole, rest = [False, False, False, True], [False, True]
     assert stepped["prepared"] == stepped["without"] == [*whole, *rest] * 2
     assert stepped["Loader"] == whole * 3
-
-
-def draw(folder: Path) -> None:
-    subprocess.run(
-        [PYTHON, FOLDER / "draw_images.py", folder, str(ROWS)], env=environment_in(folder.parent), check=True
-    )

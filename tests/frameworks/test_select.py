@@ -1,22 +1,12 @@
-"""LESS's own case: adapters by peft in causal language models of Hugging Face's, scored from checkpoints."""
+"""Selections in other frameworks: scores of adapters, and samplers that go on exactly and are dealt to ranks."""
 
 from __future__ import annotations
 
 import json
-import subprocess
 from pathlib import Path
 
 import pytest
-from tests.frameworks.groups import FOLDER, PYTHON, environment_in
-from tests.frameworks.pages import code_of
-
-
-def ran(folder: Path, *words: str | Path) -> subprocess.CompletedProcess[str]:
-    done = subprocess.run(
-        [PYTHON, *words], cwd=folder, env=environment_in(folder), capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    return done
+from tests.frameworks.groups import FOLDER, code_of, ran
 
 
 @pytest.mark.parametrize("model", ["llama", "gpt2"])
@@ -37,3 +27,27 @@ def test_the_page_s_script_finds_the_texts_that_are_wanted(model: str, tmp_path:
     assert "less compares 4,096 of 4,096 parameters\n" in done.stderr
     part, _, said = done.stdout.splitlines()[-1].partition("%")
     assert said == " of the choice counts up, of the pool 20%" and int(part) > 40
+
+
+def lines_of(folder: Path, *words: str) -> list[list[str]]:
+    return [line.split() for line in ran(folder, *words).stdout.splitlines()]
+
+
+@pytest.mark.parametrize("kind", ["fixed", "policy"])
+@pytest.mark.parametrize("workers", ["0", "2"])
+@pytest.mark.parametrize("batches", ["3", "13"])
+def test_an_epoch_goes_on_behind_the_batch_that_was_handed_over(
+    kind: str, workers: str, batches: str, tmp_path: Path
+) -> None:
+    seen, whole = lines_of(tmp_path, str(FOLDER / "sampler_in_torchdata.py"), kind, workers, batches)
+    assert len(whole) == 150
+    assert seen == whole
+
+
+def test_accelerate_deals_the_selected_samples_to_its_ranks(tmp_path: Path) -> None:
+    ranks = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    lines = lines_of(tmp_path, *ranks, str(FOLDER / "sampler_in_accelerate.py"))
+    for epoch in ("0", "1"):
+        given = [line[2:] for line in lines if line[:2] == ["ids", epoch]]
+        assert [len(rank) for rank in given] == [20, 20]
+        assert sorted(int(id) for rank in given for id in rank) == [*range(40, 80)]

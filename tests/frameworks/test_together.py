@@ -1,7 +1,9 @@
-"""Scripts of each framework, as they are, two runs at once on one feed."""
+"""Scripts of each framework, as they are: two runs at once on one feed, apart, killed, stopped and resumed."""
 
 from __future__ import annotations
 
+import os
+import signal
 from collections import Counter
 from collections.abc import Callable
 from itertools import chain
@@ -10,6 +12,8 @@ from statistics import median
 
 import pytest
 from tests.frameworks.groups import EPOCHS, ROWS, SCRIPTS, Group, Report, each_row_once_an_epoch
+
+import penstock
 
 Alone = Callable[[str], list[Report]]
 
@@ -69,3 +73,87 @@ def _learns_alike(reports: list[Report], alone: list[Report]) -> None:
         start, end = by_itself.metrics[0], by_itself.metrics[-1]
         assert report.metrics[0] == pytest.approx(start, rel=1e-4)
         assert report.metrics[-1] == pytest.approx(end, abs=0.5 * (start - end))
+
+
+W0 = 10
+
+
+def content(report: Report) -> list[float]:
+    """Return a number of each row's content, which is one in all epochs."""
+    for contents in report.values.values():
+        assert contents == pytest.approx([contents[0]] * EPOCHS, abs=1e-3)
+    return [report.values[id][0] for id in range(ROWS)]
+
+
+@pytest.mark.parametrize(
+    ("name", "option", "other"),
+    [("Trainer, padded", "--scale 2", lambda row: W0 + row), ("timm", "--size 48", None)],
+)
+def test_runs_that_make_their_samples_differently_never_meet(
+    name: str, option: str, other: Callable[[float], float] | None, group: Callable[..., Group]
+) -> None:
+    apart = group(name, "", option)
+    reports = apart.ended()
+    each_row_once_an_epoch(SCRIPTS[name], reports)
+    one, another = map(content, reports)
+    assert one != another
+    if other:
+        assert another == pytest.approx([other(row) for row in one], abs=5e-3)
+    counts = apart.decoded.values()
+    assert 2 * EPOCHS <= min(counts) <= median(counts) <= 2 * (EPOCHS + 2), apart.said
+
+
+KILLED_EPOCHS = 4
+
+
+@pytest.mark.parametrize("name", ["timm", "Trainer, dynamic padding"])
+def test_a_run_goes_on_when_the_other_is_killed(name: str, group: Callable[..., Group]) -> None:
+    together = group(name, *[f"--batch-size 8 --epochs {KILLED_EPOCHS}"] * 2, hold_at=3)
+    killed, _ = together.held()
+    os.kill(killed.pid, signal.SIGKILL)
+    together.release()
+    _, other = together.ended(exit_codes=(128 + signal.SIGKILL,))
+    assert other.steps == 6 * KILLED_EPOCHS
+    each_row_once_an_epoch(SCRIPTS[name], [other], KILLED_EPOCHS)
+
+
+@pytest.mark.parametrize("name", ["Lightning", "Trainer, dynamic padding"])
+def test_both_runs_go_on_when_their_feeder_is_killed(name: str, group: Callable[..., Group]) -> None:
+    together = group(name, *[f"--batch-size 8 --epochs {KILLED_EPOCHS}"] * 2, hold_at=3)
+    together.held()
+    (feed,) = penstock.feeds()
+    os.kill(feed.pid, signal.SIGKILL)
+    together.release()
+    reports = together.ended()
+    assert [report.steps for report in reports] == [6 * KILLED_EPOCHS] * 2
+    each_row_once_an_epoch(SCRIPTS[name], reports, KILLED_EPOCHS)
+
+
+@pytest.mark.parametrize(("name", "option"), [("torchdata", ""), ("Lightning", "--stateful")])
+def test_what_was_resumed_sees_the_rest_of_its_epoch(
+    name: str, option: str, group: Callable[..., Group], tmp_path: Path
+) -> None:
+    runs = [f"{option} --batch-size {size} --checkpoint {tmp_path / f'{size}.ckpt'}" for size in (8, 12)]
+    stopped = group(name, *(f"{run} --stop 5" for run in runs), name="stopped").ended()
+    resumed = group(name, *runs, name="resumed").ended()
+    for size, before, after in zip((8, 12), stopped, resumed, strict=True):
+        assert before.steps == 5
+        assert after.steps == EPOCHS * ROWS // size - 5
+        for epoch in range(EPOCHS):
+            batches = before.epochs.get(epoch, []) + after.epochs.get(epoch, [])
+            assert sorted(id for batch in batches for id in batch) == [*range(ROWS)]
+
+
+def test_a_run_that_skips_batches_of_accelerate_has_as_many_left_as_without_a_feed(
+    group: Callable[..., Group],
+) -> None:
+    runs = ["--batch-size 8 --skip 2", "--batch-size 12 --skip 3"]
+    reports = group("Accelerate", *runs).ended()
+    for size, skipped, report in zip((8, 12), (2, 3), reports, strict=True):
+        assert [len(batches) for batches in report.epochs.values()] == [
+            ROWS // size - skipped,
+            *[ROWS // size] * (EPOCHS - 1),
+        ]
+        for batches in report.epochs.values():
+            rows = [id for batch in batches for id in batch]
+            assert len(set(rows)) == len(rows) == size * len(batches)

@@ -3,24 +3,17 @@
 from __future__ import annotations
 
 import json
-import subprocess
 from pathlib import Path
 
-from tests.frameworks.groups import PYTHON, environment_in
-from tests.frameworks.pages import WATCHED, code_of, rows_of, stopped_feeds
+from tests.frameworks.groups import PYTHON, WATCHED, code_of, ran, rows_of, stopped_feeds
 
 TEXTS, EPOCHS = 48, 2
 
 
 def penstock(folder: Path, *words: str | Path) -> str:
     """Run a command of Penstock's; return all that it says."""
-    command = [PYTHON, "-m", "penstock", *words]
-    where = environment_in(folder) | {"PENSTOCK_STORE": str(folder / "store")}
-    ran = subprocess.run(
-        command, cwd=folder, env=where, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False
-    )
-    assert ran.returncode == 0, ran.stdout
-    return ran.stdout
+    done = ran(folder, "-m", "penstock", *words, PENSTOCK_STORE=str(folder / "store"))
+    return done.stdout + done.stderr
 
 
 def test_four_fine_tunings_read_one_feed_and_are_compared(tmp_path: Path) -> None:

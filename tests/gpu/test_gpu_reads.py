@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
+from tests.io.reading import read_at, stored
 
-from penstock.contracts import ByteArray, Extents, Reader
+from penstock.contracts import ByteArray, Reader
 from penstock.io.nvme.emulated import EmulatedController
 from penstock.io.nvme.gpu_threads import DeviceThreads
 from penstock.io.nvme.queue import GpuQueue, queue_memory
@@ -17,7 +17,7 @@ from penstock.io.reader import QueueReader
 from penstock.io.uring import UringQueue
 from penstock.memory.cuda import CudaGpu
 from penstock.testing.faulty_queue import FaultyQueue
-from penstock.testing.reader import MEMORY_BYTES, ReaderContract, new_memory, read_all
+from penstock.testing.reader import MEMORY_BYTES, ReaderContract, new_memory
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here")
 
@@ -35,23 +35,20 @@ class TestGpu(ReaderContract):
 
 @pytest.mark.parametrize("threads", [32, 512])
 def test_every_byte_is_right_and_every_error_is_told(threads: int, tmp_path: Path) -> None:
-    content = np.random.default_rng(threads).bytes(MEMORY_BYTES)
-    (tmp_path / "file").write_bytes(content)
+    path, content = stored(tmp_path, MEMORY_BYTES, threads)
     memory = new_memory()
     backend = FaultyQueue(UringQueue(256, memory), threads, errors=0.01, shorts=0.1, repeats=0.05)
     between = queue_memory(backend, queues=4, entries=16)
     reader = QueueReader(
         GpuQueue(EmulatedController(between, backend), DeviceThreads(between, threads, 0)), memory
     )
-    file, _ = reader.open(str(tmp_path / "file"))
-    at = np.arange(0, MEMORY_BYTES, 2048)
+    at = list(range(0, MEMORY_BYTES, 2048))
     failures = 0
     for _ in range(50):
         memory[:] = 0
-        tags = np.arange(len(at))
-        done = read_all(reader, Extents(tags, np.full(len(at), file), at, np.full(len(at), 2048), at))
+        done = read_at(reader, path, at, 2048)
         failures += len(done.failures)
-        for tag in set(tags.tolist()) - set(done.failures):
+        for tag in set(range(len(at))) - set(done.failures):
             assert memory[at[tag] : at[tag] + 2048].tobytes() == content[at[tag] : at[tag] + 2048]
         torch.cuda.synchronize()  # no kernel goes on for ever
     reader.close()

@@ -55,23 +55,10 @@ def gpu() -> str:
 
 def started(tmp_path: Path, *words: str) -> subprocess.Popen[bytes]:
     (tmp_path / "uses.py").write_text(USES_THE_GPU)
-    command = [
-        sys.executable,
-        "-m",
-        "penstock",
-        "run",
-        "--store",
-        "store",
-        "--devices",
-        "0",
-        "--mode",
-        "mps",
-        *words,
-    ]
+    options = ["--store", "store", "--devices", "0", "--mode", "mps", *words]
+    command = [sys.executable, "-m", "penstock", "run", *options, "uses.py"]
     with (tmp_path / "out").open("wb") as out, (tmp_path / "errors").open("wb") as errors:
-        return subprocess.Popen(
-            [*command, "uses.py"], cwd=tmp_path, stdout=out, stderr=errors, start_new_session=True
-        )
+        return subprocess.Popen(command, cwd=tmp_path, stdout=out, stderr=errors, start_new_session=True)
 
 
 def shown(tmp_path: Path) -> list[dict[str, Any]]:

@@ -43,6 +43,11 @@ for batch in DataLoader(Numbers(), 8, shuffle=True):
 """
 
 
+def python(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    command, env = [sys.executable, *words], {**os.environ, "PENSTOCK_STORE": str(folder / "store")}
+    return subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, timeout=100, check=False)
+
+
 @pytest.mark.parametrize(
     "module", ["typing", "re", "ctypes", "penstock.cli.app", "typer", "penstock.basics.terminal"]
 )
@@ -54,14 +59,7 @@ def test_a_command_that_is_interrupted_while_it_is_imported_says_nothing(
     (tmp_path / "f.py").write_text("")
     (tmp_path / "train.py").write_text("")
     text = COMMAND.replace("MODULE", repr(module))
-    ran = subprocess.run(
-        [sys.executable, "-c", text, *words],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=100,
-        check=False,
-    )
+    ran = python(tmp_path, "-c", text, *words)
     assert ran.returncode == 130 and "Traceback" not in ran.stderr, ran.stderr
 
 
@@ -79,16 +77,7 @@ def test_a_script_that_is_interrupted_while_it_begins_to_share_shows_its_own_fra
     tmp_path: Path, module: str
 ) -> None:
     (tmp_path / "train.py").write_text(SCRIPT.replace("MODULE", repr(module)))
-    words = ["run", "--share", "train.py"]
-    ran = subprocess.run(
-        [sys.executable, "-m", "penstock", *words],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=100,
-        check=False,
-        env={**os.environ, "PENSTOCK_STORE": str(tmp_path / "store")},
-    )
+    ran = python(tmp_path, "-m", "penstock", "run", "--share", "train.py")
     for feed in penstock.feeds():  # it lingers
         penstock.stop(feed.name)
     assert ran.returncode and "KeyboardInterrupt" in ran.stderr, ran.stderr

@@ -10,8 +10,7 @@ from tests.fakes.nvme_disk import FakeDisk, FakeModule
 from penstock.contracts import ByteArray
 from penstock.io.nvme import queue_memory as layout
 from penstock.io.nvme.controller import DiskController
-from penstock.io.nvme.first_path import queue_into
-from penstock.io.nvme.queue import GpuQueue
+from penstock.io.nvme.queue import GpuQueue, queue_into
 from penstock.io.reader import QueueReader
 
 DISK = "/dev/libnvm0"

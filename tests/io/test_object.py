@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import errno
 import sys
-import time
 from collections.abc import Iterator
+from contextlib import closing
 
 import numpy as np
 import psutil
 import pytest
+from tests.forked import eventually
 from tests.io.faulty_store import CONTENT, FaultyStore, faulty_store
+from tests.io.reading import read_once
 from tests.object_store import put, set_environment
 
 from penstock.contracts import ByteArray, Completed, Reader
@@ -59,10 +61,7 @@ class TestObject(ReaderContract):
             with self.reading(new_memory()) as reader:
                 reader.open(f"{store.url}/good")
                 assert connections(store)
-            deadline = time.monotonic() + 20
-            while connections(store):
-                assert time.monotonic() < deadline
-                time.sleep(0.01)
+            eventually(lambda: not connections(store))
 
 
 class TestFaultyObject(TestObject):
@@ -80,12 +79,9 @@ def connections(store: FaultyStore) -> int:
 
 def read(memory: ByteArray, path: str, offsets: list[int], nbytes: int = 100) -> Completed:
     """Through a reader that does not wait long."""
-    reader = QueueReader(ObjectQueue(4, timeout_s=0.3, retries=2, retry_s=5.0), memory)
-    try:
-        file, _ = reader.open(path)
-        return read_all(reader, extents_of(file, offsets, [nbytes] * len(offsets), offsets))
-    finally:
-        reader.close()
+    return read_once(
+        QueueReader(ObjectQueue(4, timeout_s=0.3, retries=2, retry_s=5.0), memory), path, offsets, nbytes
+    )
 
 
 @pytest.mark.usefixtures("s3")
@@ -97,9 +93,8 @@ def test_a_bucket_that_does_not_exist_is_named_in_the_stores_words() -> None:
 
 @pytest.mark.usefixtures("s3")
 def test_an_empty_object_can_be_opened() -> None:
-    reader = open_reader("object", new_memory())
-    assert reader.open(put("empty", b"")).nbytes == 0
-    reader.close()
+    with closing(open_reader("object", new_memory())) as reader:
+        assert reader.open(put("empty", b"")).nbytes == 0
 
 
 @pytest.mark.parametrize("prefix", ["s3://bucket/", "{url}/folder/"])
@@ -180,10 +175,7 @@ def test_an_endpoint_that_is_no_url_is_told(monkeypatch: pytest.MonkeyPatch) -> 
 def test_more_requests_than_threads_all_come(store: FaultyStore) -> None:
     memory = new_memory()
     reader = open_reader("object", memory, depth=300)
-    file, _ = reader.open(f"{store.url}/good")
-    starts = [50 * i for i in range(300)]
-    assert not read_all(reader, extents_of(file, starts, [50] * 300, starts)).failures
-    reader.close()
+    assert not read_once(reader, f"{store.url}/good", [50 * i for i in range(300)], 50).failures
     assert memory[:15_000].tobytes() == CONTENT[:15_000]
 
 
@@ -197,10 +189,9 @@ def test_more_requests_than_threads_all_come(store: FaultyStore) -> None:
     ],
 )
 def test_a_path_that_is_no_object_is_refused_with_the_way_out(path: str, words: str) -> None:
-    reader = open_reader("object", new_memory())
-    with pytest.raises(ReaderUnavailable, match=words):
+    refused = pytest.raises(ReaderUnavailable, match=words)
+    with closing(open_reader("object", new_memory())) as reader, refused:
         reader.open(path)
-    reader.close()
 
 
 def test_without_obstore_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -210,7 +201,6 @@ def test_without_obstore_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_the_way_is_named() -> None:
-    reader = open_reader("object", new_memory(), depth=20)
-    assert reader.path_taken.startswith("obstore ")
-    assert "20 requests" in reader.path_taken
-    reader.close()
+    with closing(open_reader("object", new_memory(), depth=20)) as reader:
+        assert reader.path_taken.startswith("obstore ")
+        assert "20 requests" in reader.path_taken

@@ -1,4 +1,4 @@
-"""Every reader of files: the contract, with storage that behaves and with storage that does not."""
+"""Every reader of files: the contract, with storage that behaves and that does not; and memory to read into."""
 
 from __future__ import annotations
 
@@ -7,21 +7,22 @@ import mmap
 import os
 import socket
 import threading
-from collections.abc import Callable
 from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from tests.io.reading import read_at, read_once, stored
 
 from penstock.contracts import ByteArray, Reader
 from penstock.errors import BadSetting, ReaderUnavailable, ReadFailed
 from penstock.io.files import direct_alignment
 from penstock.io.open import FILE_MECHANISMS, MECHANISMS, open_reader
 from penstock.io.queue import Queue, Reads, Results, ThreadQueue
-from penstock.io.reader import QueueReader
+from penstock.io.reader import QueueReader, host_memory, lies_on_huge_pages
 from penstock.io.uring import UringQueue
+from penstock.memory.host_ring import WritableHostRing
 from penstock.testing.faulty_queue import FaultyQueue
 from penstock.testing.reader import FILE_BYTES, MEMORY_BYTES, ReaderContract, extents_of, new_memory, read_all
 
@@ -32,103 +33,66 @@ QUEUES = {
 }
 
 
-class TestPosix(ReaderContract):
+@pytest.fixture(params=QUEUES)
+def mech(request: pytest.FixtureRequest) -> str:
+    return request.param
+
+
+class TestReaders(ReaderContract):
+    @pytest.fixture(autouse=True)
+    def _of(self, mech: str) -> None:
+        self.mech = mech
+
     def make(self, memory: ByteArray, depth: int) -> Reader:
-        return open_reader("posix", memory, depth=depth)
+        return open_reader(self.mech, memory, depth=depth)
 
 
-class TestDirect(ReaderContract):
-    def make(self, memory: ByteArray, depth: int) -> Reader:
-        return open_reader("direct", memory, depth=depth)
-
-
-class TestUring(ReaderContract):
-    def make(self, memory: ByteArray, depth: int) -> Reader:
-        return open_reader("uring", memory, depth=depth)
-
-
-class Faulty(ReaderContract):
+class TestFaulty(TestReaders):
     """Short reads, EINTR, and results in any order change nothing."""
-
-    mech = ""
 
     def make(self, memory: ByteArray, depth: int) -> Reader:
         if not 0 < depth <= 16:
-            return open_reader(self.mech, memory, depth=depth)
+            return super().make(memory, depth)
         queue = QUEUES[self.mech](memory)
         queue.depth = depth
         return QueueReader(FaultyQueue(queue, seed=3, shorts=0.4, repeats=0.2), memory)
 
 
-class TestFaultyPosix(Faulty):
-    mech = "posix"
-
-
-class TestFaultyDirect(Faulty):
-    mech = "direct"
-
-
-class TestFaultyUring(Faulty):
-    mech = "uring"
-
-
-@pytest.mark.parametrize("make", QUEUES.values(), ids=QUEUES)
-def test_a_disk_error_fails_its_extent_alone_with_path_offset_and_errno(
-    make: Callable[[ByteArray], Queue], tmp_path: Path
-) -> None:
+def test_a_disk_error_fails_its_extent_alone_with_path_offset_and_errno(mech: str, tmp_path: Path) -> None:
     memory = new_memory()
-    content = np.random.default_rng(1).bytes(FILE_BYTES)
-    path = tmp_path / "file"
-    path.write_bytes(content)
-    queue = FaultyQueue(make(memory), seed=8, errors=0.2, shorts=0.2)
-    reader = QueueReader(queue, memory)
+    path, content = stored(tmp_path, FILE_BYTES)
+    queue = FaultyQueue(QUEUES[mech](memory), seed=8, errors=0.2, shorts=0.2)
     offsets = [4096 * i for i in range(70)]
-    done = read_all(reader, extents_of(reader.open(str(path)).file, offsets, [4096] * 70, offsets))
-    reader.close()
+    done = read_once(QueueReader(queue, memory), path, offsets, 4096)
     assert 0 < len(done.failures) == len(queue.failed) < 70
     for tag, offset in enumerate(offsets):
         if (failure := done.failures.get(tag)) is None:
             assert memory[offset : offset + 4096].tobytes() == content[offset : offset + 4096]
         else:
-            assert (failure.path, failure.offset, failure.errno) == (str(path), offset, errno.EIO)
+            assert (failure.path, failure.offset, failure.errno) == (path, offset, errno.EIO)
             assert os.strerror(errno.EIO) in str(failure)
             assert f"{offset:,}" in str(failure)
 
 
-@pytest.mark.parametrize("make", QUEUES.values(), ids=QUEUES)
-def test_an_error_of_the_kernels_own_is_told(make: Callable[[ByteArray], Queue], tmp_path: Path) -> None:
+def test_an_error_of_the_kernels_own_is_told(mech: str, tmp_path: Path) -> None:
     """It answers EFAULT where it may not write."""
-    (tmp_path / "file").write_bytes(bytes(4096))
+    path, _ = stored(tmp_path, 4096)
     locked = np.frombuffer(mmap.mmap(-1, MEMORY_BYTES, prot=mmap.PROT_READ), np.uint8)
-    reader = QueueReader(make(locked), locked)
-    done = read_all(reader, extents_of(reader.open(str(tmp_path / "file")).file, [0], [4096], [0]))
-    reader.close()
+    done = read_once(QueueReader(QUEUES[mech](locked), locked), path, [0], 4096)
     assert done.failures[0].errno == errno.EFAULT
 
 
 def test_a_real_io_error_is_told() -> None:
     """The kernel answers EIO where this process has no memory."""
-    memory = new_memory()
-    reader = QueueReader(ThreadQueue(4, 1, direct=False), memory)
-    file, _ = reader.open("/proc/self/mem")
-    done = read_all(reader, extents_of(file, [0], [4096], [0]))
-    reader.close()
+    done = read_once(QueueReader(ThreadQueue(4, 1, direct=False), new_memory()), "/proc/self/mem", [0], 4096)
     assert done.failures[0].errno == errno.EIO
-
-
-@pytest.mark.parametrize("mech", ["posix", "direct", "uring"])
-def test_a_folder_is_no_file(mech: str, tmp_path: Path) -> None:
-    reader = open_reader(mech, new_memory())
-    with pytest.raises(ReadFailed, match="it is a directory, no file") as caught:
-        reader.open(str(tmp_path))
-    assert caught.value.errno == errno.EISDIR
-    reader.close()
 
 
 @pytest.mark.parametrize("mech", FILE_MECHANISMS)
 @pytest.mark.parametrize(
     ("kind", "told"),
     [
+        ("folder", "it is a directory, no file"),
         ("pipe", "it is a pipe, no file"),
         ("socket", "it is a socket, no file"),
         ("/dev/zero", "it is a character device, no file"),
@@ -142,14 +106,16 @@ def test_what_is_no_file_is_refused_at_once_and_the_reader_goes_on(
     path = str(tmp_path / kind) if kind else ""
     with closing(open_reader(mech, new_memory())) as reader:
         with ExitStack() as stack:
-            if kind == "pipe":
+            if kind == "folder":
+                os.mkdir(path)
+            elif kind == "pipe":
                 os.mkfifo(path)
             elif kind == "socket":
                 stack.enter_context(socket.socket(socket.AF_UNIX)).bind(path)
-            with pytest.raises(ReadFailed, match=told):
+            with pytest.raises(ReadFailed, match=told) as caught:
                 reader.open(path)
-        (tmp_path / "file").write_bytes(bytes(4096))
-        assert reader.open(str(tmp_path / "file")).nbytes == 4096
+        assert (caught.value.errno == errno.EISDIR) == (kind == "folder")
+        assert reader.open(stored(tmp_path, 4096)[0]).nbytes == 4096
 
 
 @pytest.mark.parametrize("path", [None, 5, b"/etc/passwd", Path("/etc/passwd")], ids=str)
@@ -177,16 +143,9 @@ def test_memory_is_a_row_of_bytes_that_may_be_written(memory: Any) -> None:
 
 @pytest.mark.parametrize("mech", ["direct", "uring"])
 def test_a_file_system_without_o_direct_is_named_with_the_way_out(mech: str) -> None:
-    reader = open_reader(mech, new_memory())
-    with pytest.raises(ReaderUnavailable, match=r"proc, which has no O_DIRECT.*posix"):
+    no_direct = pytest.raises(ReaderUnavailable, match=r"proc, which has no O_DIRECT.*posix")
+    with closing(open_reader(mech, new_memory())) as reader, no_direct:
         reader.open("/proc/self/status")
-    reader.close()
-
-
-@pytest.mark.parametrize("threads", [0, 100_000])
-def test_threads_out_of_range_are_refused(threads: int) -> None:
-    with pytest.raises(BadSetting, match="threads"):
-        open_reader("posix", np.zeros(1, np.uint8), threads=threads)
 
 
 def test_an_unknown_mechanism_is_refused_with_those_that_there_are() -> None:
@@ -198,14 +157,10 @@ def test_memory_of_more_than_one_registered_buffer_is_read_across_its_seam(tmp_p
     """The kernel registers at most 1 GiB in one piece."""
     memory = np.zeros((1 << 30) + (1 << 20), np.uint8)
     memory = memory[-memory.ctypes.data % 4096 :]
-    content = np.random.default_rng(1).bytes(16384)
-    (tmp_path / "file").write_bytes(content)
+    path, content = stored(tmp_path, 16384)
     reader = QueueReader(UringQueue(4, memory), memory)
     seam = (1 << 30) - 8192
-    file, _ = reader.open(str(tmp_path / "file"))
-    done = read_all(reader, extents_of(file, [0, 4096], [16384, 4096], [seam, 1 << 30]).part(0, 1))
-    reader.close()
-    assert not done.failures
+    assert not read_once(reader, path, [0], 16384, [seam]).failures
     assert memory[seam : seam + 16384].tobytes() == content
     assert "registered memory" in reader.path_taken
 
@@ -218,8 +173,7 @@ def test_more_files_than_the_kernel_registers_can_be_read(tmp_path: Path) -> Non
         path.write_bytes(bytes([i % 251]) * 4096)
     files = [reader.open(str(path)).file for path in paths]
     for i in (0, 1023, 1024, 1029):
-        done = read_all(reader, extents_of(files[i], [0], [4096], [0]))
-        assert not done.failures
+        assert not read_all(reader, extents_of(files[i], [0], [4096], [0])).failures
         assert (memory[:4096] == i % 251).all()
     reader.close()
 
@@ -228,14 +182,11 @@ def test_memory_that_cannot_be_registered_is_read_into_and_named(tmp_path: Path)
     """The kernel does not register pages of a file."""
     backing = tmp_path / "backing"
     backing.write_bytes(bytes(8192))
-    content = np.random.default_rng(1).bytes(8192)
-    (tmp_path / "file").write_bytes(content)
+    path, content = stored(tmp_path, 8192)
     with backing.open("r+b") as file:
         memory = np.frombuffer(mmap.mmap(file.fileno(), 8192), np.uint8)
     reader = open_reader("uring", memory)
-    done = read_all(reader, extents_of(reader.open(str(tmp_path / "file")).file, [0], [8192], [0]))
-    reader.close()
-    assert not done.failures
+    assert not read_once(reader, path, [0], 8192).failures
     assert memory.tobytes() == content
     assert "memory not registered" in reader.path_taken
 
@@ -249,34 +200,29 @@ def test_a_kernel_without_io_uring_is_told_with_the_way_out(monkeypatch: pytest.
 @pytest.mark.parametrize("mech", ["direct", "uring"])
 def test_what_lies_as_the_disk_wants_it_is_read_without_a_detour(mech: str, tmp_path: Path) -> None:
     """A disk of sectors of 512 bytes takes any multiple of them, which the kernel tells."""
-    (tmp_path / "file").write_bytes(bytes(8192))
-    fd = os.open(tmp_path / "file", os.O_RDONLY)
+    path, _ = stored(tmp_path, 8192)
+    fd = os.open(path, os.O_RDONLY)
     unit = direct_alignment(fd)
     os.close(fd)
     assert unit in (512, 1024, 2048, 4096)
     memory = new_memory()
     queue = Overheard(QUEUES[mech](memory))
-    reader = QueueReader(queue, memory)
-    file, _ = reader.open(str(tmp_path / "file"))
-    assert queue.alignment == unit
-    read_all(reader, extents_of(file, [unit], [unit], [3 * unit]))
-    assert queue.asked == [(unit, unit, memory.ctypes.data + 3 * unit)]
-    read_all(reader, extents_of(file, [unit], [unit], [3 * unit + 1]))
-    assert queue.asked[1] != (unit, unit, memory.ctypes.data + 3 * unit + 1)
-    reader.close()
+    with closing(QueueReader(queue, memory)) as reader:
+        read_at(reader, path, [unit], unit, [3 * unit])
+        assert queue.alignment == unit
+        assert queue.asked == [(unit, unit, memory.ctypes.data + 3 * unit)]
+        read_at(reader, path, [unit], unit, [3 * unit + 1])
+        assert queue.asked[1] != (unit, unit, memory.ctypes.data + 3 * unit + 1)
 
 
 def test_buffers_of_detours_are_used_again(tmp_path: Path) -> None:
-    content = np.random.default_rng(2).bytes(20_000)
-    (tmp_path / "file").write_bytes(content)
+    path, content = stored(tmp_path, 20_000)
     memory = new_memory()
     queue = Overheard(QUEUES["direct"](memory))
-    reader = QueueReader(queue, memory)
-    file, _ = reader.open(str(tmp_path / "file"))
-    for offset in (1, 4097, 8193):
-        assert not read_all(reader, extents_of(file, [offset], [5000], [0])).failures
-        assert memory[:5000].tobytes() == content[offset : offset + 5000]
-    reader.close()
+    with closing(QueueReader(queue, memory)) as reader:
+        for offset in (1, 4097, 8193):
+            assert not read_at(reader, path, [offset], 5000, [0]).failures
+            assert memory[:5000].tobytes() == content[offset : offset + 5000]
     assert len({address for _, _, address in queue.asked}) == 1
 
 
@@ -305,11 +251,10 @@ class Exhausted(Overheard):
 
 
 def test_a_reader_goes_on_after_a_submit_that_failed(tmp_path: Path) -> None:
-    content = np.random.default_rng(4).bytes(70_000)
-    (tmp_path / "file").write_bytes(content)
+    path, content = stored(tmp_path, 70_000)
     memory = new_memory()
     reader = QueueReader(Exhausted(QUEUES["direct"](memory)), memory)
-    file, _ = reader.open(str(tmp_path / "file"))
+    file, _ = reader.open(path)
     at = [4099 * i for i in range(16)]
     with pytest.raises(MemoryError):
         reader.submit(extents_of(file, at, [4000] * 16, at))
@@ -322,7 +267,7 @@ def test_a_reader_goes_on_after_a_submit_that_failed(tmp_path: Path) -> None:
 def test_where_the_system_gives_no_more_threads_those_that_there_are_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "file").write_bytes(bytes(FILE_BYTES))
+    path, _ = stored(tmp_path, FILE_BYTES)
     reader = open_reader("posix", new_memory(), threads=8)
     start = threading.Thread.start
 
@@ -332,11 +277,8 @@ def test_where_the_system_gives_no_more_threads_those_that_there_are_read(
         start(thread)
 
     monkeypatch.setattr(threading.Thread, "start", refused)
-    file, _ = reader.open(str(tmp_path / "file"))
-    at = [4096 * i for i in range(16)]
-    assert not read_all(reader, extents_of(file, at, [4096] * 16, at)).failures
+    assert not read_once(reader, path, [4096 * i for i in range(16)], 4096).failures
     assert reader.path_taken == "preadv, page cache, 3 threads"
-    reader.close()
 
 
 class Held(FaultyQueue):
@@ -353,11 +295,11 @@ class Held(FaultyQueue):
 
 
 def test_close_waits_for_what_is_under_way(tmp_path: Path) -> None:
-    (tmp_path / "file").write_bytes(bytes(FILE_BYTES))
+    path, content = stored(tmp_path, FILE_BYTES)
     memory = new_memory()
     queue = Held(QUEUES["posix"](memory))
     reader = QueueReader(queue, memory)
-    reader.submit(extents_of(reader.open(str(tmp_path / "file")).file, [0], [4096], [0]))
+    reader.submit(extents_of(reader.open(path).file, [0], [4096], [0]))
     closing = threading.Thread(target=reader.close)
     closing.start()
     assert queue.waited_for.wait(20)
@@ -365,4 +307,41 @@ def test_close_waits_for_what_is_under_way(tmp_path: Path) -> None:
     queue.let_go.set()
     closing.join(20)
     assert not closing.is_alive()
-    assert (memory[:4096] == 0).all()
+    assert memory[:4096].tobytes() == content[:4096]
+
+
+HUGE_PAGES = Path("/sys/kernel/mm/transparent_hugepage")
+
+
+def setting(name: str) -> str:
+    """What the system gives, such as "madvise"."""
+    path = HUGE_PAGES / name
+    return path.read_text().partition("[")[2].partition("]")[0] if path.exists() else "never"
+
+
+@pytest.mark.skipif(setting("enabled") == "never", reason="this system gives no huge pages")
+def test_private_memory_lies_on_huge_pages_and_readers_say_so() -> None:
+    memory = host_memory(16 << 20)
+    assert not lies_on_huge_pages(memory)
+    memory[:] = 1
+    assert lies_on_huge_pages(memory)
+    with closing(open_reader("posix", memory)) as reader:
+        assert reader.path_taken.endswith("huge pages")
+
+
+def test_memory_on_small_pages_is_not_taken_for_another() -> None:
+    mapping = mmap.mmap(-1, 1 << 20, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    mapping.madvise(mmap.MADV_NOHUGEPAGE)  # NumPy's own memory may lie on huge pages
+    memory = np.frombuffer(mapping, np.uint8)
+    memory[:] = 1
+    assert not lies_on_huge_pages(memory)
+    with closing(open_reader("posix", memory)) as reader:
+        assert "huge pages" not in reader.path_taken
+
+
+def test_a_ring_lies_on_them_where_the_system_gives_them_to_shared_memory() -> None:
+    ring = WritableHostRing.create(16 << 20)
+    ring.writable(0, 16 << 20)[:] = 1
+    given = setting("shmem_enabled") in ("always", "within_size", "advise", "force")
+    assert lies_on_huge_pages(ring.readable(0, 16 << 20)) == given
+    ring.close()

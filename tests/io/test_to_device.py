@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 from tests.fakes.gpu import POISON, FakeGpu
+from tests.io.reading import read_once, stored
 
 from penstock.contracts import ByteArray, Reader
 from penstock.errors import BadSetting, ReaderUnavailable
@@ -29,7 +30,7 @@ def device_memory() -> Any:
 
 
 class OnDevice(ReaderContract):
-    mech = ""
+    mech = "posix"
     pins = True
 
     def make(self, memory: Any, depth: int) -> Reader:
@@ -43,20 +44,13 @@ class OnDevice(ReaderContract):
         return memory.numpy()
 
 
-class TestPosixOnDevice(OnDevice):
-    mech = "posix"
-
-
-class TestDirectOnDevice(OnDevice):
-    mech = "direct"
-
-
-class TestUringOnDevice(OnDevice):
-    mech = "uring"
+class TestOnDevice(OnDevice):
+    @pytest.fixture(autouse=True, params=["posix", "direct", "uring"])
+    def _of(self, request: pytest.FixtureRequest) -> None:
+        self.mech = request.param
 
 
 class TestUnpinnedOnDevice(OnDevice):
-    mech = "posix"
     pins = False
 
 
@@ -65,16 +59,12 @@ class TestPinned(ReaderContract):
         return open_reader("posix", memory, depth=depth, gpu=FakeGpu())
 
 
-def content_at(folder: Path, nbytes: int = 64 * PAGE) -> tuple[str, bytes]:
-    content = np.random.default_rng(3).bytes(nbytes)
-    path = folder / "file"
-    path.write_bytes(content)
-    return str(path), content
+FILE_BYTES = 64 * PAGE
 
 
 @pytest.mark.parametrize("seed", range(20))
 def test_an_extent_is_completed_only_when_its_bytes_are_on_the_device(seed: int, tmp_path: Path) -> None:
-    path, content = content_at(tmp_path)
+    path, content = stored(tmp_path, FILE_BYTES)
     memory = device_memory()
     reader = open_reader("posix", memory, gpu=FakeGpu(seed), staging_bytes=5 * PAGE)
     file, _ = reader.open(path)
@@ -95,7 +85,7 @@ def test_an_extent_is_completed_only_when_its_bytes_are_on_the_device(seed: int,
 
 def test_staging_is_used_again_and_never_by_two(tmp_path: Path) -> None:
     """Sizes that do not divide it, so that the ring wraps everywhere."""
-    path, content = content_at(tmp_path)
+    path, content = stored(tmp_path, FILE_BYTES)
     rng = np.random.default_rng(0)
     memory = device_memory()
     reader = open_reader("posix", memory, gpu=FakeGpu(1), depth=7, staging_bytes=11 * PAGE)
@@ -111,14 +101,12 @@ def test_staging_is_used_again_and_never_by_two(tmp_path: Path) -> None:
 
 
 def test_an_extent_that_fails_does_not_touch_the_device_and_gives_its_room_back(tmp_path: Path) -> None:
-    path, content = content_at(tmp_path)
+    path, content = stored(tmp_path, FILE_BYTES)
     memory = device_memory()
     queue = FaultyQueue(ThreadQueue(4, 2, direct=False), seed=1, errors=0.3)
     reader = DeviceReader(FakeGpu(), memory, 2 * PAGE, lambda staging: QueueReader(queue, staging))
-    file, _ = reader.open(path)
     starts = [PAGE * i for i in range(64)]
-    done = read_all(reader, extents_of(file, starts, [PAGE] * 64, starts))
-    reader.close()
+    done = read_once(reader, path, starts, PAGE)
     assert 0 < len(done.failures) == len(queue.failed) < 64
     for tag, start in enumerate(starts):
         got = memory[start : start + PAGE].numpy()
@@ -164,7 +152,7 @@ def test_memory_is_not_left_registered_where_the_mechanism_cannot_be_had(
 
 def test_an_extent_larger_than_the_staging_is_refused_with_both_numbers(tmp_path: Path) -> None:
     reader = open_reader("posix", device_memory(), gpu=FakeGpu(), staging_bytes=PAGE)
-    file, _ = reader.open(content_at(tmp_path)[0])
+    file, _ = reader.open(stored(tmp_path, FILE_BYTES)[0])
     with pytest.raises(BadSetting, match=r"4,097 bytes does not fit the 4,096 bytes.*staging_bytes"):
         reader.submit(extents_of(file, [0, 0], [10, PAGE + 1], [0, PAGE]))
     assert len(reader.completed(1).tags) == 0

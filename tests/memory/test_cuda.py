@@ -42,21 +42,21 @@ INSTANCE = torch_that_sees(("NVIDIA H200 MIG 1g.18gb", SECOND))
         (torch_that_sees(("NVIDIA A100", f"GPU-{FIRST}")), f"GPU-{FIRST}", 0),
     ],
 )
-def test_a_device_is_found_by_number_and_by_uuid(torch: Any, device: str, index: int) -> None:
+def test_a_device_is_found_by_number_and_by_uuid(torch, device, index):
     assert index_of(torch, device) == index
 
 
-def test_uuids_are_written_as_nvidia_smi_does() -> None:
+def test_uuids_are_written_as_nvidia_smi_does():
     assert uuid_of(TWO, 1) == f"GPU-{SECOND}"
     assert uuid_of(INSTANCE, 0) == f"MIG-{SECOND}"
 
 
 @pytest.mark.parametrize("device", ["cuda:2", "cuda:-1", "cuda:x", f"GPU-{FIRST[:-1]}0", "GPU-", "gpu"])
-def test_a_device_that_is_not_there_is_an_error_that_lists_what_is(device: str) -> None:
+def test_a_device_that_is_not_there_is_an_error_that_lists_what_is(device):
     with pytest.raises(DeviceUnavailable, match=rf"cuda:0 \(GPU-{FIRST}\), cuda:1 \(GPU-{SECOND}\)"):
         index_of(TWO, device)
 
 
 @pytest.mark.parametrize("device", [None, "host", "cpu", "cpu:0"])
-def test_the_processor_is_no_gpu(device: str | None) -> None:
+def test_the_processor_is_no_gpu(device):
     assert gpu_of(device) is None

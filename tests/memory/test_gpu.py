@@ -58,7 +58,7 @@ class TestCudaGpuOnAFakeCuda(GpuContract):
         return np.asarray(memory)
 
 
-def test_a_trainers_pages_are_writable_only_until_they_are_registered(fake: FakeCuda) -> None:
+def test_a_trainers_pages_are_writable_only_until_they_are_registered(fake):
     gpu, ring = CudaGpu("cuda"), WritableHostRing.create(PAGE_BYTES)
     reader = HostRing.attach_pinned(fd := ring.open_for_readers(), PAGE_BYTES, gpu)
     os.close(fd)
@@ -76,7 +76,7 @@ def test_a_trainers_pages_are_writable_only_until_they_are_registered(fake: Fake
 
 
 @pytest.mark.parametrize("gpu", [FakeGpu(), "cuda"])
-def test_pages_that_cannot_be_written_to_are_not_registered(gpu: Any, fake: FakeCuda) -> None:
+def test_pages_that_cannot_be_written_to_are_not_registered(gpu, fake):
     gpu = CudaGpu(gpu) if isinstance(gpu, str) else gpu
     ring = WritableHostRing.create(PAGE_BYTES)
     reader = HostRing.attach(fd := ring.open_for_readers(), PAGE_BYTES)
@@ -87,7 +87,7 @@ def test_pages_that_cannot_be_written_to_are_not_registered(gpu: Any, fake: Fake
     ring.close()
 
 
-def test_the_fake_registers_no_private_copy_of_a_file() -> None:
+def test_the_fake_registers_no_private_copy_of_a_file():
     ring = WritableHostRing.create(PAGE_BYTES)
     mapping = mmap.mmap(ring.fd, PAGE_BYTES, mmap.MAP_PRIVATE, mmap.PROT_READ | mmap.PROT_WRITE)
     with pytest.raises(AssertionError, match="a copy for ever"):
@@ -107,7 +107,7 @@ def lent_by_a_trainer(fake: FakeCuda) -> tuple[CudaGpu, Any, list[int]]:
     return gpu, lent, ended
 
 
-def test_a_ring_stays_mapped_under_a_kernel_that_outlives_the_last_view(fake: FakeCuda) -> None:
+def test_a_ring_stays_mapped_under_a_kernel_that_outlives_the_last_view(fake):
     gpu, lent, ended = lent_by_a_trainer(fake)
     fake.launch()
     del lent
@@ -120,7 +120,7 @@ def test_a_ring_stays_mapped_under_a_kernel_that_outlives_the_last_view(fake: Fa
     assert (ended, fake.mapped, fake.faults) == ([1], {}, [])
 
 
-def test_a_ring_that_nobody_refers_to_is_unmapped_after_what_runs(fake: FakeCuda) -> None:
+def test_a_ring_that_nobody_refers_to_is_unmapped_after_what_runs(fake):
     gpu = CudaGpu("cuda")
     memory, fd = gpu.share(PAGE_BYTES)
     os.close(fd)
@@ -129,7 +129,7 @@ def test_a_ring_that_nobody_refers_to_is_unmapped_after_what_runs(fake: FakeCuda
     assert (fake.mapped, fake.faults) == ({}, [])
 
 
-def test_while_a_graph_is_captured_nothing_is_recorded_waited_for_or_unmapped(fake: FakeCuda) -> None:
+def test_while_a_graph_is_captured_nothing_is_recorded_waited_for_or_unmapped(fake):
     gpu, lent, ended = lent_by_a_trainer(fake)
     memory, fd = gpu.share(PAGE_BYTES)
     os.close(fd)
@@ -143,7 +143,7 @@ def test_while_a_graph_is_captured_nothing_is_recorded_waited_for_or_unmapped(fa
     assert (ended, fake.mapped, fake.faults) == ([1], {}, [])
 
 
-def test_what_lives_at_the_interpreters_exit_is_left_to_the_driver(fake: FakeCuda) -> None:
+def test_what_lives_at_the_interpreters_exit_is_left_to_the_driver(fake):
     before = {id(info) for info in weakref.finalize._registry.values() if info.atexit}  # type: ignore[attr-defined]
     _, lent, _ = lent_by_a_trainer(fake)
     after = {id(info) for info in weakref.finalize._registry.values() if info.atexit}  # type: ignore[attr-defined]
@@ -151,7 +151,7 @@ def test_what_lives_at_the_interpreters_exit_is_left_to_the_driver(fake: FakeCud
     del lent
 
 
-def test_a_forked_child_leaves_the_device_alone(fake: FakeCuda) -> None:
+def test_a_forked_child_leaves_the_device_alone(fake):
     gpu, lent, ended = lent_by_a_trainer(fake)
     pid = os.fork()
     if not pid:
@@ -162,7 +162,7 @@ def test_a_forked_child_leaves_the_device_alone(fake: FakeCuda) -> None:
     del lent
 
 
-def test_memory_that_torch_would_copy_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memory_that_torch_would_copy_is_refused(monkeypatch):
     fake = installed(monkeypatch, FakeCuda())
     _, fd = CudaGpu("cuda").share(PAGE_BYTES)
     fake.copies_foreign = True
@@ -171,14 +171,14 @@ def test_memory_that_torch_would_copy_is_refused(monkeypatch: pytest.MonkeyPatch
     os.close(fd)
 
 
-def test_what_torchs_allocator_keeps_is_given_up_for_a_ring(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_torchs_allocator_keeps_is_given_up_for_a_ring(monkeypatch):
     fake = installed(monkeypatch, FakeCuda(100 << 20, cached_bytes=90 << 20))
     _, fd = CudaGpu("cuda").share(50 << 20)
     os.close(fd)
     assert fake.cached_bytes == 0
 
 
-def test_memory_that_is_not_pinned_passes_in_pieces_that_torch_does_not_round_up(fake: FakeCuda) -> None:
+def test_memory_that_is_not_pinned_passes_in_pieces_that_torch_does_not_round_up(fake):
     gpu = CudaGpu("cuda")
     data = np.arange(2 * BUFFER_BYTES + 5, dtype=np.uint8)
     to = gpu.empty(data.nbytes)

@@ -96,7 +96,7 @@ def filled_and_left(ring: WritableHostRing, unused: UnusedPages, room: Room) -> 
         unused.give_back(look * LOOK_S)
 
 
-def test_what_was_used_in_the_last_interval_is_kept_for_one_more(ring: WritableHostRing) -> None:
+def test_what_was_used_in_the_last_interval_is_kept_for_one_more(ring):
     room = Room(ring.capacity_bytes)
     unused = UnusedPages(room, ring)
     assert unused.timeout_s(0.0) is None
@@ -111,7 +111,7 @@ def test_what_was_used_in_the_last_interval_is_kept_for_one_more(ring: WritableH
     assert unused.timeout_s(3 * LOOK_S) is None
 
 
-def test_the_end_that_nobody_uses_is_given_back(ring: WritableHostRing) -> None:
+def test_the_end_that_nobody_uses_is_given_back(ring):
     room = Room(ring.capacity_bytes)
     filled_and_left(ring, UnusedPages(room, ring), room)
     assert ring.resident_bytes == 16 * MIB
@@ -121,7 +121,7 @@ def test_the_end_that_nobody_uses_is_given_back(ring: WritableHostRing) -> None:
     assert (ring.readable(16 * MIB, 48 * MIB) == 9).all()
 
 
-def test_a_ring_that_may_be_registered_keeps_all_its_pages(ring: WritableHostRing) -> None:
+def test_a_ring_that_may_be_registered_keeps_all_its_pages(ring):
     room = Room(ring.capacity_bytes)
     unused = UnusedPages(room, ring)
     unused.keep()

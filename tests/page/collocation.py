@@ -87,8 +87,8 @@ def series(kind: Kind, index: int, seconds: float, points: int) -> dict[str, lis
     }
 
 
-def add(store: Store, kind: Kind, began: float) -> list[RunRecord]:
-    """Add a group whose runs have all finished."""
+def planned(store: Store, name: str, mode: str) -> list[RunRecord]:
+    """Add a group whose runs wait."""
     plan = [
         RunPlan(
             command=("python", "train.py", f"--lr={lr}"),
@@ -98,7 +98,12 @@ def add(store: Store, kind: Kind, began: float) -> list[RunRecord]:
         )
         for lr in RATES
     ]
-    records = store.add(GroupPlan(name=kind.name, mode=kind.mode, runs=tuple(plan)))
+    return store.add(GroupPlan(name=name, mode=mode, runs=tuple(plan)))
+
+
+def add(store: Store, kind: Kind, began: float) -> list[RunRecord]:
+    """Add a group whose runs have all finished."""
+    records = planned(store, kind.name, kind.mode)
     for record in records:
         seconds = kind.seconds * (1 + 0.013 * record.index)
         start = began + (record.index * 1.02 * kind.seconds if kind.mode == "alone" else record.index)
@@ -139,16 +144,7 @@ def going_on(store: Store, gpus: FakeGpus) -> Iterator[list[RunRecord]]:
             children.append(subprocess.Popen([sys.executable, "-c", *each], stdout=subprocess.PIPE, text=True))
             assert children[-1].stdout and children[-1].stdout.readline()
         trainers = children[1:]
-        plan = [
-            RunPlan(
-                command=("python", "train.py", f"--lr={lr}"),
-                name=f"lr={lr}",
-                directory="/home/you/imagenet",
-                parameters={"lr": lr},
-            )
-            for lr in RATES
-        ]
-        records = store.add(GroupPlan(name="wider", mode=kind.mode, runs=tuple(plan)))
+        records = planned(store, "wider", kind.mode)
         for record, child in zip(records, trainers, strict=True):
             began = time.time() - 180 + record.index
             keeper = (child.pid, int((stat_of(child.pid) or [])[19]))

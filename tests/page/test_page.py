@@ -31,12 +31,24 @@ def names(page):
     return page.locator("tbody tr[data-id] td.name:has(.dot)").all_inner_texts()
 
 
-def saved_csv(page) -> str:
-    """What the chart of the loss saves now."""
+def saved(page, kind: str, name: str = "loss") -> bytes:
+    """What a chart saves now."""
     page.wait_for_timeout(200)  # Chromium drops what exceeds ten downloads in a second
-    with page.expect_download() as saved:
-        page.get_by_role("button", name="Save loss as CSV").click()
-    return Path(saved.value.path()).read_text()
+    with page.expect_download() as download:
+        page.get_by_role("button", name=f"Save {name} as {kind}").click()
+    return Path(download.value.path()).read_bytes()
+
+
+def saved_rows(page) -> list[list[str]]:
+    """What the chart of the loss saves as CSV."""
+    return list(csv.reader(io.StringIO(saved(page, "CSV").decode())))
+
+
+def compared(tab, *runs, more: str = "", **settings):
+    """Open the charts of some runs."""
+    page = tab(**settings).view("compare?" + "&".join(f"run={run.id}" for run in runs) + more)
+    page.locator(".chart canvas").first.wait_for()
+    return page
 
 
 def test_without_runs_every_view_says_how_to_start_one(tab):
@@ -177,21 +189,16 @@ def test_a_run_has_one_colour_everywhere_and_neighbours_differ(tab, store):
 
 def test_series_lie_over_each_other_with_one_cross_hair_and_can_be_saved(tab, store):
     runs = group(store, "first", runs=["a", "b"])
-    page = tab().view("compare?" + "&".join(f"run={run.id}" for run in runs))
+    page = compared(tab, *runs)
     chart = page.locator(".chart[data-name='loss']")
     chart.locator("canvas").wait_for()
     chart.hover(position={"x": 300, "y": 100})
     waits = page.locator(".chart[data-name='feed.wait_s'] .values")
     assert "a " in chart.locator(".values").inner_text() and "b " in waits.inner_text()
-    with page.expect_download() as saved:
-        chart.get_by_role("button", name="Save loss as CSV").click()
-    rows = list(csv.reader(io.StringIO(Path(saved.value.path()).read_text())))
+    rows = saved_rows(page)
     assert rows[0] == ["seconds", "a", "b"] and len(rows) == 61
     assert [float(row[1]) for row in rows[1:]] == pytest.approx(drawn()["loss"])
-    for kind, begins in (("SVG", b"<svg"), ("PNG", b"\x89PNG")):
-        with page.expect_download() as saved:
-            chart.get_by_role("button", name=f"Save loss as {kind}").click()
-        assert Path(saved.value.path()).read_bytes().startswith(begins)
+    assert saved(page, "SVG").startswith(b"<svg") and saved(page, "PNG").startswith(b"\x89PNG")
 
 
 def pixels(chart, colour):
@@ -221,10 +228,8 @@ def test_a_value_without_neighbours_is_a_point(tab, store):
         chart = page.locator(f".chart[data-name={name}]")
         chart.locator("canvas").wait_for()
         eventually(lambda chart=chart: pixels(chart, colour) > 0)
-        with page.expect_download() as saved:
-            chart.get_by_role("button", name=f"Save {name} as SVG").click()
-        svg = Path(saved.value.path()).read_text()
-        assert svg.count('r="2.5"') == points and "<polyline" not in svg
+        svg = saved(page, "SVG", name)
+        assert svg.count(b'r="2.5"') == points and b"<polyline" not in svg
 
 
 WRITTEN = """
@@ -289,16 +294,13 @@ def test_all_charts_show_one_part_of_the_time_and_values_only_where_a_run_has_so
 
 def test_what_is_saved_names_its_lines_also_where_two_have_one_name(tab, store):
     first, second = group(store, "first")[0], group(store, "first")[0]
-    page = tab(color_scheme="dark").view(f"compare?run={first.id}&run={second.id}")
+    page = compared(tab, first, second, color_scheme="dark")
     chart = page.locator(".chart[data-name='loss']")
     chart.locator("canvas").wait_for()
     for kind in ("SVG", "CSV"):
-        with page.expect_download() as saved:
-            chart.get_by_role("button", name=f"Save loss as {kind}").click()
-        text = Path(saved.value.path()).read_text()
+        text = saved(page, kind).decode()
         assert f"a {first.id}" in text and f"a {second.id}" in text
-    with page.expect_download() as saved:
-        chart.get_by_role("button", name="Save loss as PNG").click()
+    picture = saved(page, "PNG")
     with page.context.expect_page() as opened:
         page.evaluate("() => { open('about:blank') }")
     drawn_on = opened.value.evaluate(
@@ -309,7 +311,7 @@ def test_what_is_saved_names_its_lines_also_where_two_have_one_name(tab, store):
           pen.drawImage(image, 0, 0);
           return [image.width, image.height, ...pen.getImageData(1, 1, 1, 1).data];
         }""",
-        list(Path(saved.value.path()).read_bytes()),
+        list(picture),
     )
     width, height, *corner = drawn_on
     assert width == chart.locator("canvas").evaluate("canvas => canvas.width") and height > 220 + 40
@@ -318,11 +320,10 @@ def test_what_is_saved_names_its_lines_also_where_two_have_one_name(tab, store):
 
 def test_a_part_of_the_time_is_looked_at_more_closely(tab, store):
     [run] = group(store, "first", series={"loss": np.arange(100_000.0)}, seconds=1000)
-    page = tab().view(f"compare?run={run.id}")
-    page.locator(".chart canvas").wait_for()
+    page = compared(tab, run)
 
     def seconds_shown():
-        rows = list(csv.reader(io.StringIO(saved_csv(page))))[1:]
+        rows = saved_rows(page)[1:]
         return float(rows[0][0]), float(rows[-1][0]), len(rows)
 
     begin, end, points = seconds_shown()
@@ -341,8 +342,7 @@ def test_a_part_of_the_time_is_looked_at_more_closely(tab, store):
 
 def test_the_part_of_the_time_that_was_asked_for_last_is_drawn(tab, store):
     [run] = group(store, "first", series={"loss": np.arange(100_000.0)}, seconds=1000)
-    page = tab().view(f"compare?run={run.id}")
-    page.locator(".chart canvas").wait_for()
+    page = compared(tab, run)
     held = []
     page.route("**/chart?*", lambda route: held.append(route), times=1)  # noqa: PLW0108 - it has to be a function
     with page.expect_request("**/chart?*"):
@@ -356,8 +356,7 @@ def test_the_part_of_the_time_that_was_asked_for_last_is_drawn(tab, store):
 
 def test_who_moves_long_and_fast_gets_there(tab, store):
     [run] = group(store, "first", series={"loss": [1.0, 2.0]}, seconds=1000)
-    page = tab().view(f"compare?run={run.id}&range=0,100")
-    page.locator(".chart canvas").wait_for()
+    page = compared(tab, run, more="&range=0,100")
     page.evaluate(
         """() => {
           for (let turn = 0; turn < 300; turn++)
@@ -369,31 +368,23 @@ def test_who_moves_long_and_fast_gets_there(tab, store):
 
 def test_a_link_shows_the_part_of_the_time_that_it_names(tab, store):
     [run] = group(store, "first", series={"loss": [1.0, 2.0]}, seconds=600)
-    page = tab().view(f"compare?run={run.id}&range=100,200")
-    page.locator(".chart canvas").wait_for()
-    with page.expect_download() as saved:
-        page.get_by_role("button", name="Save loss as SVG").click()
-    drawn = Path(saved.value.path()).read_text()
-    assert ">100.0 s<" in drawn and ">200.0 s<" in drawn
+    page = compared(tab, run, more="&range=100,200")
+    drawn = saved(page, "SVG")
+    assert b">100.0 s<" in drawn and b">200.0 s<" in drawn
 
 
 def test_a_gap_stays_one_in_what_is_saved(tab, store):
     [run] = group(store, "first", series={"loss": [1.0, 2.0, float("nan"), 3.0, 4.0]})
-    page = tab().view(f"compare?run={run.id}")
-    page.locator(".chart canvas").wait_for()
-    with page.expect_download() as saved:
-        page.get_by_role("button", name="Save loss as SVG").click()
-    lines = re.findall(r'points="([^"]*)"', Path(saved.value.path()).read_text())
+    page = compared(tab, run)
+    lines = re.findall(r'points="([^"]*)"', saved(page, "SVG").decode())
     assert [len(line.split()) for line in lines] == [2, 2]
 
 
 def test_no_point_is_left_out_however_many_come_at_once(tab, store):
     [run] = group(store, "goes", status=None)
-    page = tab().view(f"compare?run={run.id}&series=loss")
-    page.locator(".chart canvas").wait_for()
+    page = compared(tab, run, more="&series=loss")
     add_points(store, run.id, "loss", range(60), run.began + 61, 59)
-
-    eventually(lambda: len(saved_csv(page).splitlines()) == 1 + 120)
+    eventually(lambda: len(saved_rows(page)) == 1 + 120)
 
 
 def test_what_a_run_logs_last_is_shown_once_it_has_ended(tab, store):
@@ -408,35 +399,12 @@ def test_what_a_run_logs_last_is_shown_once_it_has_ended(tab, store):
 
 def test_what_somebody_holds_stays_while_charts_come(tab, store):
     [run] = group(store, "goes", status=None)
-    page = tab().view(f"compare?run={run.id}")
-    page.locator(".chart canvas").first.wait_for()
+    page = compared(tab, run)
     held = page.get_by_role("button", name="Save loss as CSV")
     held.evaluate("(button) => { button.focus(); button.onblur = () => { window.left = true; }; }")
     add_points(store, run.id, "accuracy", [0.5, 0.6], run.began + 61, 1)
     page.locator(".chart[data-name=accuracy]").wait_for()
     assert page.evaluate("[document.activeElement.textContent, window.left]") == ["CSV", None]
-
-
-def test_a_chart_grows_with_its_run(tab, store):
-    [run] = group(store, "goes", status=None)
-    page = tab().view(f"compare?run={run.id}&series=loss")
-    page.locator(".chart canvas").wait_for()
-
-    def last_value():
-        return float(list(csv.reader(io.StringIO(saved_csv(page))))[-1][1])
-
-    assert last_value() == pytest.approx(drawn()["loss"][-1])
-    with page.expect_response("**/newest?*"):
-        add_points(store, run.id, "loss", [7.0], run.began + 61, 0)
-    eventually(lambda: last_value() == 7)
-
-
-def test_a_run_that_begins_to_log_gets_its_chart(tab, store):
-    [run] = group(store, "goes", status=None)
-    page = tab().view(f"compare?run={run.id}&series=accuracy")
-    page.get_by_text("No series has these words").wait_for()
-    add_points(store, run.id, "accuracy", [0.5, 0.6], run.began + 61, 1)
-    page.locator(".chart canvas").wait_for()
 
 
 def test_groups_stand_beside_each_other_with_the_sentence_above_and_the_best_marked(tab, store):
@@ -676,10 +644,9 @@ def test_an_open_chart_says_once_that_its_server_is_away(tab, store, open_page):
     page = one.view(f"compare?run={run.id}&series=loss")
     page.locator(".chart canvas").wait_for()
     page.context.route("**/api/**", lambda route: route.abort())
-    with page.expect_event("requestfailed", lambda request: "/newest" in request.url):
-        pass
-    with page.expect_event("requestfailed", lambda request: "/newest" in request.url):
-        pass
+    for _ in range(2):
+        with page.expect_event("requestfailed", lambda request: "/newest" in request.url):
+            pass
     assert page.get_by_role("alert").count() == 0
 
 
@@ -762,8 +729,7 @@ def test_a_thousand_runs_are_shown_and_drawn_only_as_far_as_one_looks(tab, store
 
 def test_only_charts_in_sight_are_drawn(tab, store):
     [run] = group(store, "wide", series={f"series {i:02}": [1.0, 2.0] for i in range(60)})
-    page = tab().view(f"compare?run={run.id}")
-    page.locator(".chart canvas").first.wait_for()
+    page = compared(tab, run)
     page.wait_for_timeout(500)
     assert page.locator(".chart").count() == 60
     assert page.locator(".chart canvas").count() < 20

@@ -53,13 +53,7 @@ def four(**fields: Any) -> list[RunFigures]:
             "waits 41% of its time for data while the CPUs are busy 97%: all 4 run train.py; if they read the same"
             " data, feed them from one loader (penstock.share), which decodes it once instead of 4 times",
         ),
-        (
-            four()[0],
-            0.97,
-            [*four()[:3], four(id="x", script="other.py")[3]],
-            "share",
-            "those of the 4 that read the same",
-        ),
+        (four()[0], 0.97, [*four()[:3], four(id="x", script="other.py")[3]], "share", "those of the 4 that read"),
         (four()[0], 0.97, four()[:1], "pack", "busy 97%: do the decoding once and for all with penstock pack"),
         (four(on_feed=True)[0], 0.97, four(on_feed=True), "pack", "penstock pack"),
         (four()[0], 0.4, four(), "workers", "while the CPUs are busy 40%: give its loader more num_workers"),
@@ -68,21 +62,9 @@ def four(**fields: Any) -> list[RunFigures]:
         (four(disk="sda", disk_busy=0.2)[0], 0.4, four(), "workers", "num_workers"),
         (four()[0], None, four(), "unknown", "--listeners proc,host,disk"),
         (four(held_up_by=2)[0], 0.4, four(), "slowest", "because its feed waits for run 'run 2'"),
-        (
-            figures((2.0, None, 97.0)),
-            0.9,
-            [],
-            "none",
-            "computes 95% of its time and waits 2% for data: data is not",
-        ),
+        (figures((2.0, None, 97.0)), 0.9, [], "none", "computes 95% of its time and waits 2% for data: data"),
         (figures((2.0, None, None)), 0.9, [], "none", "waits 2% for data: data is not"),
-        (
-            figures((2.0, 30.0, 97.0)),
-            0.9,
-            [],
-            "copy",
-            "spends 30% of its time copying to the GPU: load with pin_memory",
-        ),
+        (figures((2.0, 30.0, 97.0)), 0.9, [], "copy", "spends 30% of its time copying to the GPU: load with"),
         (figures((2.0, None, 40.0)), 0.9, [], "other", "spends 60% of its time outside its loops over data"),
     ],
 )
@@ -95,6 +77,9 @@ def test_each_rule_says_its_numbers_and_a_remedy(
     assert said in advice.text
 
 
+SDA = {"disk": "sda", "disk_busy": 0.99, "disk_bytes": 4e9}
+
+
 @pytest.mark.parametrize(
     ("fields", "used", "kind", "said"),
     [
@@ -102,28 +87,18 @@ def test_each_rule_says_its_numbers_and_a_remedy(
             {},
             0.03,
             "others",
-            "while other programs keep the CPUs busy (97%; it and the runs beside it use 3%): end those",
+            "other programs keep the CPUs busy (97%; it and the runs beside it use 3%): end those",
         ),
         ({}, 0.6, "share", "while the CPUs are busy 97%: all 4 run train.py"),
         ({}, None, "share", "while the CPUs are busy 97%: all 4 run train.py"),
         (
-            {"disk": "sda", "disk_busy": 0.99, "disk_bytes": 4e9, "moved_bytes": 1e7},
+            {**SDA, "moved_bytes": 1e7},
             0.6,
             "others",
             "while other programs keep disk sda busy (99%; it and the runs beside it moved 1% of its bytes): end",
         ),
-        (
-            {"disk": "sda", "disk_busy": 0.99, "disk_bytes": 4e9, "moved_bytes": 9e8},
-            0.6,
-            "storage",
-            "disk sda is busy",
-        ),
-        (
-            {"disk": "sda", "disk_busy": 0.99, "disk_bytes": 4e9, "moved_bytes": None},
-            0.6,
-            "storage",
-            "is busy 99%",
-        ),
+        ({**SDA, "moved_bytes": 9e8}, 0.6, "storage", "disk sda is busy"),
+        ({**SDA, "moved_bytes": None}, 0.6, "storage", "is busy 99%"),
     ],
 )
 def test_what_other_programs_keep_busy_is_not_taken_for_the_run_s_doing(
@@ -151,11 +126,8 @@ def test_parts_are_between_none_and_all_and_absent_where_unknown(
     assert all(0 <= part <= 1 for part in known)
     assert (parts.waiting is None) == (waited_s is None or whole_s == 0)
     assert (parts.other is None) == (loop_s is None or whole_s == 0)
-    if (
-        None not in (waited_s, loop_s)
-        and (waited_s or 0) + (copied_s or 0) <= (loop_s or 0) <= whole_s
-        and whole_s
-    ):
+    inside_s = (waited_s or 0) + (copied_s or 0)
+    if None not in (waited_s, loop_s) and inside_s <= (loop_s or 0) <= whole_s and whole_s:
         assert sum(known) == pytest.approx(1)
 
 

@@ -31,18 +31,6 @@ def test_one_run_is_alone_and_several_are_together_with_names_of_their_own():
     assert {run.time_limit_s for run in several.runs} == {5}
 
 
-def test_a_grid_fills_the_command_and_names_its_runs():
-    group = group_of(["sh", "-c", "echo {lr} {width}"], Gpus(), grid=["lr=0.1,0.03", "width=8,16"], repeat=2)
-    assert [run.command[2] for run in group.runs[::2]] == [
-        "echo 0.1 8",
-        "echo 0.1 16",
-        "echo 0.03 8",
-        "echo 0.03 16",
-    ]
-    assert group.runs[0].parameters == {"lr": "0.1", "width": "8"}
-    assert len({run.name for run in group.runs}) == 8
-
-
 def test_listeners_are_named_or_none():
     assert listeners_from("--listeners", "proc, host") == ("proc", "host")
     assert listeners_from("--listeners", "none") == ()

@@ -1,12 +1,18 @@
-"""What a run does now is read from the end of its series."""
+"""What a run does now is read from the end of its series, which has what a whole read gives."""
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.examples import examples
 
-from penstock.runs.glance import glance
-from penstock.runs.store import Series
+from penstock.runs.glance import Recent, glance
+from penstock.runs.store import Series, SeriesWriter, points_file
+from penstock.runs.store.merged import compact, read_series
 
 
 def series(times_s: list[float], values: list[float]) -> Series:
@@ -35,3 +41,79 @@ def test_sparse_points_give_the_rate_between_the_last_two() -> None:
 @pytest.mark.parametrize("times_s", [[], [1.0], [1.0, 1.0]])
 def test_one_moment_has_no_rate(times_s: list[float]) -> None:
     assert glance({"proc.cpu_s": series(times_s, [1.0] * len(times_s))}).cores is None
+
+
+KEEP_S = 10.0
+steps = st.lists(
+    st.tuples(st.sampled_from("ab"), st.sampled_from(["x", "y", "left out"]), st.integers(0, 8_000_000)),
+    max_size=30,
+)
+"""Who adds a point to what, how many microseconds behind the last: within one, nobody says which comes first."""
+
+
+def writer(folder: Path, name: str) -> SeriesWriter:
+    return SeriesWriter(points_file(folder, name))
+
+
+@settings(max_examples=examples(30), deadline=None)
+@given(st.lists(steps, max_size=6))
+def test_each_look_has_the_end_of_what_a_whole_read_has(tmp_path_factory, looks) -> None:
+    folder = tmp_path_factory.mktemp("run")
+    recent = Recent(folder, KEEP_S)
+    writers, time_s = {name: writer(folder, name) for name in "ab"}, 1e9
+    for points in looks:
+        for who, name, passed_us in points:
+            time_s += passed_us / 1e6
+            writers[who].add(name, time_s / 3, time_s)
+        for each in writers.values():
+            each.flush()
+        whole = read_series(folder / "series")
+        seen = recent.look("left out".__ne__)
+        assert set(seen) == set(whole) - {"left out"} and recent.names() == set(whole)
+        for name, (times_s, values) in seen.items():
+            kept = whole[name].times_s >= whole[name].times_s[-1] - KEEP_S
+            count = int(np.count_nonzero(kept))
+            assert len(times_s) >= count
+            np.testing.assert_array_equal(times_s[-count:], whole[name].times_s[kept])
+            np.testing.assert_array_equal(values[-count:], whole[name].values[kept])
+    for each in writers.values():
+        each.close()
+
+
+def test_little_is_kept_of_a_long_run(tmp_path: Path) -> None:
+    recent, one = Recent(tmp_path, KEEP_S), writer(tmp_path, "one")
+    for second in range(1000):
+        one.add("x", second, 1e9 + second)
+        one.flush()
+        recent.look(bool)
+    assert recent.look(bool)["x"].values.tolist() == list(range(988, 1000))
+    one.close()
+
+
+def test_the_sum_of_processes_rises_as_it_did(tmp_path: Path) -> None:
+    recent, ranks = Recent(tmp_path, KEEP_S), [writer(tmp_path, name) for name in "ab"]
+    for second in range(100):
+        for place, rank in enumerate(ranks):
+            rank.add("feed.samples", 10.0 * second, 1e9 + second + 0.25 * place)
+            rank.flush()
+    seen = recent.look(bool)["feed.samples"]
+    assert len(seen.values) >= 2 * KEEP_S and np.diff(seen.values).max() == 10
+    for rank in ranks:
+        rank.close()
+
+
+def test_a_torn_block_and_a_file_that_is_gone_change_nothing(tmp_path: Path) -> None:
+    recent, one = Recent(tmp_path, KEEP_S), writer(tmp_path, "one")
+    one.add("x", 1.0)
+    one.flush()
+    path = points_file(tmp_path, "one")
+    whole = path.read_bytes()
+    one.add("x", 2.0)
+    one.close()
+    both = path.read_bytes()
+    path.write_bytes(both[: len(whole) + 7])
+    assert recent.look(bool)["x"].values.tolist() == [1.0]
+    path.write_bytes(both)
+    assert recent.look(bool)["x"].values.tolist() == [1.0, 2.0]
+    compact(path.parent)
+    assert recent.look(bool)["x"].values.tolist() == [1.0, 2.0]

@@ -9,8 +9,8 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.forked import eventually
@@ -24,7 +24,15 @@ from penstock.runs.store import Store
 
 @pytest.fixture
 def launch(launch: Callable[..., Launch]) -> Callable[..., Launch]:
-    return partial(launch, *UNWATCHED)
+    return lambda *words, **environment: launch(
+        *(() if "spec.yaml" in words else UNWATCHED), *words, **environment
+    )
+
+
+def penstock(folder: Path, *words: str | bytes, **options: Any) -> subprocess.CompletedProcess[bytes]:
+    """Run the command line to its end, as no test's own child."""
+    environment = {**os.environ, "PENSTOCK_STORE": str(folder / "store")}
+    return subprocess.run([sys.executable, "-m", "penstock", *words], env=environment, check=False, **options)
 
 
 def ended(launch, *words: str, **environment: str):
@@ -53,23 +61,15 @@ def test_one_run_says_what_it_says_and_ends_as_it_ends(launch):
     ],
 )
 def test_what_is_not_utf8_is_one_error(words, tmp_path: Path):
-    command = [sys.executable, "-m", "penstock", *words]
-    environment = {**os.environ, "PENSTOCK_STORE": str(tmp_path / "store")}
-    told = subprocess.run(command, capture_output=True, env=environment, check=False)
+    told = penstock(tmp_path, *words, capture_output=True)
     assert told.returncode == 2
     assert told.stderr.startswith(b"penstock: 'a\\udcff' is not UTF-8") and told.stderr.count(b"\n") == 1
 
 
 def test_output_and_errors_keep_their_order_where_they_go_to_one_pipe(tmp_path: Path):
     printed = "".join(f"echo out {i}; echo err {i} >&2; " for i in range(50))
-    done = subprocess.run(
-        [sys.executable, "-m", "penstock", "run", *UNWATCHED, "sh", "-c", printed],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        check=True,
-        env={**os.environ, "PENSTOCK_STORE": str(tmp_path / "store")},
-    )
+    words = ("run", *UNWATCHED, "sh", "-c", printed)
+    done = penstock(tmp_path, *words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     in_order = [line for i in range(50) for line in (f"out {i}", f"err {i}")]
     assert done.stdout.splitlines() == in_order
     with Store.open(tmp_path / "store") as store:
@@ -136,13 +136,19 @@ def test_runs_are_alone_or_together(launch, tmp_path: Path, mode: str, most: int
         (["--mps-memory", "1GiB", "sh"], "--mps-memory: only with --mode mps"),
         (["--time-limit", "1x", "sh"], "--time-limit='1x'"),
         (["--store", "/proc/nowhere", "true"], "/proc/nowhere"),
+        (["-n", "2", "spec.yaml"], "--repeat beside spec.yaml: a spec says all of its runs"),
+        (["spec.yaml", "--lr", "1"], "--lr 1 beside spec.yaml"),
+        (["--watch-dataloader", "spec.yaml"], "--watch-dataloader beside spec.yaml"),
+        (["--listeners", "smi", "sh"], "there is no 'smi'; there are proc, host"),
+        (["--grid", "lr=1,2", "sh"], "the command has no {lr}"),
     ],
 )
 def test_a_mistake_is_one_error_before_anything_starts(launch, tmp_path: Path, words: list[str], said: str):
     tmp_path.joinpath("plain.sh").touch()
+    tmp_path.joinpath("spec.yaml").write_text("groups:\n- command: sh\n")
     one = ended(launch, *words)
     assert one.wait() == 2
-    assert said in one.errors
+    assert said in one.errors and "Traceback" not in one.errors
     assert one.errors.startswith("penstock: ")
     assert not one.records()
 
@@ -240,15 +246,9 @@ def test_detached_runs_go_on_by_themselves_and_are_stopped_by_id(launch, command
     assert command("runs", "stop", ids[0]).stdout == f"Run {ids[0]} (sh#0): had ended already: killed.\n"
 
 
-def test_stdin_is_passed_on_to_one_run(servers, tmp_path: Path):
-    environment = {**os.environ, "PENSTOCK_STORE": str(tmp_path / "store")}
-    ran = subprocess.run(
-        [sys.executable, "-m", "penstock", "run", *UNWATCHED, "sh", "-c", "read line; echo got $line; cat"],
-        input=b"one\ntwo\0\xff",
-        stdout=subprocess.PIPE,
-        env=environment,
-        check=True,
-    )
+def test_stdin_is_passed_on_to_one_run(tmp_path: Path):
+    words = ("run", *UNWATCHED, "sh", "-c", "read line; echo got $line; cat")
+    ran = penstock(tmp_path, *words, input=b"one\ntwo\0\xff", stdout=subprocess.PIPE)
     assert ran.stdout == b"got one\ntwo\0\xff"
 
 
@@ -262,16 +262,8 @@ def test_the_environment_of_a_run_is_kept_without_secrets(launch, tmp_path: Path
     words = ["sh", "-c", "sleep 0.3", "--api-key", "X123", f"--data=s3://{secret}", "token=T456", "--lr=3"]
     one = ended(launch, *words, MY_PRIVATE="p", WANDB_API_KEY="wandb-secret", CUDA_DEVICE_ORDER="PCI_BUS_ID")
     record = json.loads((tmp_path / "store" / one.record().id / "environment.json").read_text())
-    assert record["command"] == [
-        "sh",
-        "-c",
-        "sleep 0.3",
-        "--api-key",
-        "***",
-        "--data=s3://***",
-        "token=***",
-        "--lr=3",
-    ]
+    masked = ["sh", "-c", "sleep 0.3", "--api-key", "***", "--data=s3://***", "token=***", "--lr=3"]
+    assert record["command"] == masked
     assert list(one.record().plan.command) == record["command"]
     assert record["directory"] == str(tmp_path)
     assert "+lr=2\n+api_key: ***\n" in record["git"]["diff"]

@@ -9,7 +9,6 @@ import signal
 from pathlib import Path
 
 import psutil
-import pytest
 from tests.forked import Forked, eventually
 
 from penstock.runs.store import Store
@@ -102,26 +101,6 @@ def test_one_file_runs_a_group_in_each_mode_and_one_command_compares_them(launch
     absent = command("runs", "compare", "nobody", "--store", store)
     assert (absent.returncode, absent.stdout) == (2, "")
     assert "has no group 'nobody'" in absent.stderr
-
-
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (("-n", "2", "spec.yaml"), "--repeat beside spec.yaml: a spec says all of its runs"),
-        (("spec.yaml", "--lr", "1"), "--lr 1 beside spec.yaml"),
-        (("--watch-dataloader", "spec.yaml"), "--watch-dataloader beside spec.yaml"),
-        (("--listeners", "smi", "sh"), "there is no 'smi'; there are proc, host"),
-        (("--grid", "lr=1,2", "sh"), "the command has no {lr}"),
-        (("--random", "2", "sh"), "random draws from a grid, and there is none"),
-        (("absent.yaml",), "absent.yaml: No such file"),
-    ],
-)
-def test_what_makes_no_sense_is_refused_before_anything_starts(launch, tmp_path: Path, words, said: str):
-    tmp_path.joinpath("spec.yaml").write_text("groups:\n- command: sh\n")
-    one = launch(*words)
-    assert one.wait() == 2
-    assert said in one.errors and "Traceback" not in one.errors
-    assert not os.path.exists(tmp_path / "store") or one.records() == []
 
 
 def test_what_runs_do_is_shown_while_they_do_it(launch, servers, tmp_path: Path):

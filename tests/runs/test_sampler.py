@@ -5,19 +5,18 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
 import pytest
+from tests.forked import eventually
 from tests.runs.listeners.kept import Kept
 
-from penstock.errors import BadSetting
-from penstock.runs.listeners.contract import listener_names, make_listener
+from penstock.runs.listeners.contract import listener_names
 from penstock.runs.record import GroupPlan, RunPlan
+from penstock.runs.sampler import Begin, End, Rate, Schedule
 from penstock.runs.store import Store
-from penstock.runs.ticks import Begin, End, Rate
 
 OURS = ["proc", "host", "disk", "gpu", "gpm", "dcgm", "energy", "feed"]
 
@@ -84,14 +83,14 @@ def sampler(group: Group) -> Iterator[SamplerProcess]:
 
 def until(group: Group, which: int, **least: int) -> dict[str, float]:
     """Wait until so many points of each series are in the store; return the last values."""
-    deadline = time.monotonic() + 30
     names = {name.replace("__", "."): points for name, points in least.items()}
-    while True:
+
+    def are_there() -> bool:
         series = group.store.series(group.ids[which])
-        if all(name in series and len(series[name].values) >= points for name, points in names.items()):
-            return group.last(which)
-        assert time.monotonic() < deadline, {name: len(each.values) for name, each in series.items()}
-        time.sleep(0.02)
+        return all(name in series and len(series[name].values) >= points for name, points in names.items())
+
+    eventually(are_there)
+    return group.last(which)
 
 
 def test_each_run_gets_its_own_values_and_those_of_the_host(group, sampler):
@@ -210,11 +209,11 @@ def theirs(tmp_path, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", str(package), prepend=":")
 
 
-def test_one_of_others_that_fails_is_told_of_once_and_asked_again(group, theirs):
+def test_one_of_others_that_fails_or_notes_something_is_told_of_once_and_asked_again(group, theirs):
     assert listener_names() == [*OURS, "absent", "fails", "notes", "unmade", "words"]
     sampler = SamplerProcess(group)
     group.begin(0)
-    sampler.tell(Begin(group.ids[0], ("fails", "words", "absent", "unmade", "none", "host")))
+    sampler.tell(Begin(group.ids[0], ("fails", "words", "absent", "unmade", "none", "notes", "host")))
     assert until(group, 0, host__cores=5, fails__ticks=3)["fails.ticks"] >= 3
     sampler.tell(End(group.ids[0]))
     assert sampler.said() == [
@@ -223,6 +222,7 @@ def test_one_of_others_that_fails_is_told_of_once_and_asked_again(group, theirs)
         "proc, host, disk, gpu, gpm, dcgm, energy, feed, absent, fails, notes, unmade, words",
         "penstock: listener absent is left out: it is never here",
         "penstock: listener fails failed, and is asked again: RuntimeError: tick 1",
+        "penstock: listener notes: it snows",
         "penstock: values of listener words are not kept: BadSetting: words.word='word': a series takes numbers, "
         "64-bit floats at most",
     ]
@@ -238,15 +238,6 @@ def test_listeners_that_lack_one_thing_are_left_out_in_one_line(group, fake_gpus
     assert sampler.said() == ["penstock: listener gpu, gpm is left out: NVML finds no GPU"]
 
 
-def test_what_a_listener_notes_is_shown_once(group, theirs):
-    sampler = SamplerProcess(group)
-    group.begin(0)
-    sampler.tell(Begin(group.ids[0], ("notes",)))
-    until(group, 0, notes__value=5)
-    sampler.tell(End(group.ids[0]))
-    assert sampler.said() == ["penstock: listener notes: it snows"]
-
-
 def test_a_run_that_the_store_does_not_know_is_told_of_once(group, sampler):
     group.begin(0)
     sampler.tell(Begin("nobody"), Begin(group.ids[0], ("host",)))
@@ -254,11 +245,6 @@ def test_a_run_that_the_store_does_not_know_is_told_of_once(group, sampler):
     sampler.tell(End(group.ids[0]))
     (said,) = sampler.said()
     assert "run nobody is not sampled" in said
-
-
-def test_an_unknown_listener_is_told_with_those_that_there_are():
-    with pytest.raises(BadSetting, match="no listener 'gpus'; there are: proc, host, disk"):
-        make_listener("gpus")
 
 
 def test_the_sampling_process_has_no_numpy_and_no_torch():
@@ -269,3 +255,32 @@ def test_the_sampling_process_has_no_numpy_and_no_torch():
         "assert not {'numpy', 'torch', 'rich', 'typer'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_ticks_do_not_drift_however_late_each_is_noticed():
+    schedule = Schedule()
+    schedule.restart(10.0)
+    assert schedule.is_due(10.3)
+    assert not schedule.is_due(10.9)
+    assert schedule.wait_s(10.9) == 11.0 - 10.9
+    assert schedule.is_due(11.6)
+    assert schedule.wait_s(11.6) == 12.0 - 11.6
+    assert schedule.missed == 0
+
+
+def test_ticks_that_are_over_are_left_out_and_counted():
+    schedule = Schedule()
+    schedule.restart(10.0)
+    assert schedule.is_due(13.5)
+    assert schedule.missed == 3
+    assert not schedule.is_due(13.9)
+    assert schedule.is_due(14.0)
+    assert schedule.missed == 3
+
+
+def test_another_rate_begins_now():
+    schedule = Schedule()
+    schedule.restart(10.0)
+    schedule.restart(10.5, 4.0)
+    assert schedule.is_due(10.5)
+    assert schedule.wait_s(10.5) == 0.25

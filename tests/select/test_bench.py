@@ -115,45 +115,34 @@ def test_a_comparison_from_its_spec_to_its_picture_and_once_more(folder: Path) -
     again = bench(folder)
     assert again.returncode == 0 and "[0 of" not in again.stdout
     assert json.loads((folder / "out" / "results.json").read_text()) == results
-    cost = penstock(
-        *(folder, "cost", "out/scores/diverse-epochs=0-1.parquet", "--full", "small/full 100%"),
-        *("--selected", "small/diverse 50%"),
-        *("--store", str(folder / "store"), "--metric", "accuracy"),
-    )
+    scores = "out/scores/diverse-epochs=0-1.parquet"
+
+    def cost(scores: str, full: str) -> tuple[int, str]:
+        """Status and words of ``select cost`` of the runs by diverse."""
+        words = ["--full", f"small/{full}", "--selected", "small/diverse 50%", "--store", str(folder / "store")]
+        ended = penstock(folder, "cost", scores, *words)
+        return ended.returncode, (ended.stdout + ended.stderr).replace("\n", " ")
+
     others = penstock(folder, "score", "task.py:task", "--method", "el2n", "--out", "others.parquet")
     assert others.returncode == 0, others.stderr
-    wrong = penstock(
-        *(folder, "cost", "others.parquet", "--full", "small/full 100%", "--selected", "small/diverse 50%"),
-        *("--store", str(folder / "store")),
-    )
-    said_of_others = "have read scores diverse-epochs=0-1, diverse-epochs=0-2, diverse-epochs=0-3, and not others"
-    assert wrong.returncode == 2 and said_of_others in wrong.stderr.replace("\n", " ")
-    assert cost.returncode == 0, cost.stderr
-    assert "accuracy: 39.02 (39.01 to 40.03, 3 runs) on all samples, 19.02" in cost.stdout.replace("\n", " ")
+    for given, full, status, words in (
+        (scores, "full 100%", 0, "accuracy: 39.02 (39.01 to 40.03, 3 runs) on all samples, 19.02"),
+        ("others.parquet", "full 100%", 2, "-epochs=0-1, diverse-epochs=0-2, diverse-epochs=0-3, and not others"),
+        (scores, "diverse 50%", 2, "3 of the runs of group 'small/diverse 50%' have read scores"),
+        (scores, "rs2 50%", 2, "group 'small/rs2 50%' trained on rs2 50%, as select bench asked"),
+        (scores, "full 50%", 2, "group 'small/full 50%' trained on full 50%, as select bench asked"),
+    ):
+        ended = cost(given, full)
+        assert ended[0] == status and words in ended[1], ended
     with Store.open(folder / "store") as store:
         [saving] = savings(store, ["small/rs2 50%", "small/full 50%", "small/diverse 50%", "small/full 100%"])
         [alone] = savings(store, ["small/rs2 50%", "small/full 50%", "small/diverse 50%"])
     assert alone.against == "" and alone.full is None
     assert (saving.group, saving.against, saving.selected.runs) == ("small/diverse 50%", "small/full 100%", 3)
     assert saving.methods == ("diverse (epochs 0, fraction 1.0)",) and saving.scoring.cpu_s > 0
-    wrong = penstock(
-        *(folder, "cost", "out/scores/diverse-epochs=0-1.parquet", "--full", "small/diverse 50%"),
-        *("--selected", "small/diverse 50%", "--store", str(folder / "store")),
-    )
-    assert wrong.returncode == 2
-    assert "3 of the runs of group 'small/diverse 50%' have read scores" in wrong.stderr.replace("\n", " ")
-    for less in ("rs2", "full"):
-        wrong = penstock(
-            *(folder, "cost", "out/scores/diverse-epochs=0-1.parquet", "--full", f"small/{less} 50%"),
-            *("--selected", "small/diverse 50%", "--store", str(folder / "store")),
-        )
-        said_of_less = f"group 'small/{less} 50%' trained on {less} 50%, as select bench asked"
-        assert wrong.returncode == 2 and said_of_less in wrong.stderr.replace("\n", " ")
-    show = penstock(folder, "show", "out/scores/diverse-epochs=0-1.parquet")
+    show = penstock(folder, "show", scores)
     assert "diverse (version 2, epochs 0, fraction 1.0), seed 1; high scores are worth more" in show.stdout
-    compare = penstock(
-        folder, "compare", "out/scores/diverse-epochs=0-1.parquet", "out/scores/diverse-epochs=0-2.parquet"
-    )
+    compare = penstock(folder, "compare", scores, scores.replace("-1.", "-2."))
     assert compare.returncode == 0 and "top 50% in both" in compare.stdout
 
 

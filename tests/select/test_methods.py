@@ -14,9 +14,7 @@ from torch.utils.data import DataLoader
 
 from penstock import BadSetting
 from penstock.select.choices import diverse
-from penstock.select.embedding_methods import Rds, nearest, pooled
-from penstock.select.gradient_methods import Less, Sketch
-from penstock.select.scores import Scores
+from penstock.select.embedding_methods import nearest, pooled
 from penstock.select.scoring import METHODS, score
 from penstock.select.task import Batch, Task
 from penstock.select.training import digest_of, train
@@ -43,16 +41,18 @@ def saved(tmp_path: Any, task: Task, *, epochs: int = 2, make: Any = None) -> li
     torch.manual_seed(5)
     model = (make or task.make_model)()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
-    paths = []
-    for epoch in range(epochs):
-        model.train()
-        for batch in task.batches(shuffle_seed=epoch):
-            optimizer.zero_grad()
-            task.losses(model, batch).mean().backward()
-            optimizer.step()
-        paths.append(str(tmp_path / f"{epoch}.pt"))
-        torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict()}, paths[-1])
-    return paths
+    return [train_on(tmp_path / f"{epoch}.pt", task, model, optimizer, epoch) for epoch in range(epochs)]
+
+
+def train_on(path: Any, task: Task, model: nn.Module, optimizer: torch.optim.Optimizer, epoch: int = 0) -> str:
+    """Train a model for an epoch, and save it with its optimizer."""
+    model.train()
+    for batch in task.batches(shuffle_seed=epoch):
+        optimizer.zero_grad()
+        task.losses(model, batch).mean().backward()
+        optimizer.step()
+    torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict()}, path)
+    return str(path)
 
 
 def loaded(task: Task, path: str, make: Any = None) -> tuple[nn.Module, dict[str, Any]]:
@@ -119,8 +119,6 @@ def test_less(tmp_path: Any, make: Any, adam: bool) -> None:
 def of_target(task: Task, model: nn.Module, id: int, of: str = "") -> torch.Tensor:
     (batch,) = list(task.validation_batches(""))
     one = task.inputs(batch.content)[id : id + 1], task.labels(batch.content)[id : id + 1]
-    from penstock.select.task import Batch
-
     return torch.cat(
         [each.flatten() for each in plain_gradient(task, model, Batch(np.array([id]), one), of).values()]
     )
@@ -224,38 +222,8 @@ def test_samples_that_differ_in_their_last_bits_are_taken_by_their_ids() -> None
         found = nearest((plain + noise).astype("f4"), wanted, centred=False)
         assert np.array_equal(found, nearest(plain, wanted, centred=False))
         assert np.flatnonzero(found > 0).tolist() == [0, 10, 11]
-        for by in ("k-center", "facility-location"):
-            chosen = diverse(np.concatenate([plain + noise, [[-1, 0]]]), 3 / 21, by=by)
-            assert np.array_equal(chosen.ids, diverse(np.concatenate([plain, [[-1, 0]]]), 3 / 21, by=by).ids)
-
-
-def test_one_embedding_that_is_no_number_names_its_sample() -> None:
-    given = np.ones((5, 2))
-    given[3, 1] = np.nan
-    with pytest.raises(BadSetting, match="embeddings: 1 of 5 are not finite, the first is id 3"):
-        diverse(given, 0.5)
-
-
-def test_the_index_of_rds_scores_other_targets_without_another_pass(tmp_path: Any) -> None:
-    data = Images()
-    checkpoints = saved(tmp_path, images(), epochs=1)
-    path = score(images(data=data, checkpoints=checkpoints), "rds").save(tmp_path / "index.parquet")
-    index, other = Scores.read(path, data), Images(6, seed=4)
-    expected = score(images(data=data, checkpoints=checkpoints, validation=other), "rds").values
-    counted: list[int] = []
-    task = images(
-        data=data,
-        checkpoints=checkpoints,
-        validation=other,
-        index=index,
-        inputs=lambda b: counted.append(len(b[0])) or b[0],
-    )
-    assert np.array_equal(score(task, "rds").values, expected)
-    assert counted == [6]
-    with pytest.raises(BadSetting, match=r"its embeddings are by parameters .* and the model has"):
-        score(images(data=data, validation=other, index=index), "rds", epochs=1)
-    with pytest.raises(BadSetting, match="has no embeddings of 50 samples"):
-        score(images(checkpoints=checkpoints, index=score(images(), "el2n", models=1)), "rds")
+        chosen = diverse(np.concatenate([plain + noise, [[-1, 0]]]), 3 / 21)
+        assert np.array_equal(chosen.ids, diverse(np.concatenate([plain, [[-1, 0]]]), 3 / 21).ids)
 
 
 @pytest.mark.parametrize("method", ["rds", "diverse", "el2n"])
@@ -270,14 +238,6 @@ def test_a_model_that_is_made_trained_is_not_trained_again(method: str) -> None:
     assert scores.header.checkpoint == digest_of(made[-1]) and np.unique(scores.values).size > 1
 
 
-def test_nearest_takes_the_first_and_leaves_no_two_alike() -> None:
-    draws = np.random.default_rng(0)
-    embeddings = draws.standard_normal((SAMPLES, 6)).astype("f4")
-    embeddings[7] = [10, 0, 0, 0, 0, 0]
-    assert nearest(embeddings, np.array([[5, 0, 0, 0, 0, 0]], "f4")).argmax() == 7
-    assert np.unique(nearest(embeddings, embeddings[:1])).size == SAMPLES
-
-
 def test_several_targets_have_a_score_each() -> None:
     task = images(validation={"a": Images(5, seed=3), "b": Images(6, seed=4)}, make_proxy=small)
     for method in ("rds", "less", "sketch"):
@@ -285,13 +245,6 @@ def test_several_targets_have_a_score_each() -> None:
         assert both.header.targets == ("a", "b") and both.values.shape == (SAMPLES, 2)
         alone = score(images(validation=Images(6, seed=4), make_proxy=small), method, epochs=1)
         assert np.allclose(both.values[:, 1], alone.values[:, 0], rtol=1e-3, atol=1e-6)
-
-
-def test_adapters_are_trained_in_place_of_the_model() -> None:
-    task = images(lora_rank=2)
-    found = score(task, "less", warm_up=0.5, epochs=2)
-    assert found.values.std() > 0
-    assert not np.allclose(found.values, score(images(), "less", warm_up=0.5, epochs=2).values)
 
 
 @pytest.mark.parametrize(
@@ -319,24 +272,20 @@ def test_adapters_are_trained_in_place_of_the_model() -> None:
             images(make_model=lambda: nn.Linear(9999, 9), make_proxy=lambda: Uncalled(128, 3)),
             "sketch",
             {},
-            "0 times",
+            "calls none of its linear layers",
         ),
         (images(), "best", {}, "there is no method 'best'; there are diverse, el2n, less, rds, sketch"),
         (images(), "less", {"rank": "2"}, "less has no setting rank; it has warm_up, epochs, dimensions, adam"),
         (images(), "less", {"epochs": "many"}, "less: epochs: expected `int`, got `str`"),
         (images(checkpoints=["nowhere.pt"]), "el2n", {}, "checkpoints: there is no file nowhere.pt"),
-        (
-            images(make_model=lambda: nn.Sequential(nn.Flatten(), nn.ReLU())),
-            "rds",
-            {},
-            "has no parameter that could",
-        ),
-        (
-            images(make_model=lambda: nn.Sequential(nn.Conv2d(2, 3, 8), nn.Flatten())),
-            "rds",
-            {},
-            "has no linear layer",
-        ),
+        (images(make_model=nn.Flatten), "rds", {}, "has no parameter that could"),
+        (images(make_model=lambda: nn.Sequential(nn.Conv2d(2, 3, 8), nn.Flatten())), "rds", {}, "no linear layer"),
+        (images(inputs=lambda batch: batch["image"]), "el2n", {}, "inputs: a batch of list has none"),
+        (images(validation={1: Images(3)}), "rds", {}, "validation: the name 1 is a int, and no text"),
+        (images(), "less", {"epochs": 0}, "less: epochs: expected `int` >= 1"),
+        (images(), "rds", {"epochs": -1}, "rds: epochs: expected `int` >= 0"),
+        (images(), "diverse", {"fraction": 0}, "diverse: fraction: expected `float` > 0"),
+        (images(), "less", {"warm_up": 2}, "less: warm_up: expected `float` <= 1"),
     ],
 )
 def test_what_cannot_be_is_one_error_before_anything_is_kept(
@@ -417,16 +366,12 @@ def test_a_checkpoint_that_does_not_fit_says_where(tmp_path: Any) -> None:
     (tmp_path / "junk.pt").write_text("junk")
     for name, said in (
         ("numbers.pt", "does not fit"),
+        ("list.pt", "holds a list, and no state_dict"),
         ("junk.pt", "as plain tensors"),
         ("", "holds no adapter_model"),
     ):
         with pytest.raises(BadSetting, match=f"checkpoints: .*{tmp_path / name}.*{said}"):
             score(images(checkpoints=[str(tmp_path / name)]), "el2n")
-    with pytest.raises(BadSetting, match="holds a list, and no state_dict"):
-        score(images(checkpoints=[str(tmp_path / "list.pt")]), "el2n")
-    (tmp_path / "text.pt").write_text("no")
-    with pytest.raises(BadSetting, match=r"text\.pt cannot be read as plain tensors"):
-        score(images(checkpoints=[str(tmp_path / "text.pt")]), "el2n")
     torch.save(convolutional().state_dict(), tmp_path / "plain.pt")
     with pytest.raises(BadSetting, match=r"has no Adam state of 0\.weight"):
         score(images(checkpoints=[str(tmp_path / "plain.pt")]), "less")
@@ -483,15 +428,7 @@ def test_batches_of_one_are_trained_on_where_they_are_asked_for() -> None:
 
 
 def with_optimizer(path: Any, groups: Any, model: nn.Module, **settings: Any) -> str:
-    """Take two steps, and save."""
-    optimizer = torch.optim.AdamW(groups, lr=1e-2, **settings)
-    task = images()
-    for batch in task.batches(shuffle_seed=0):
-        optimizer.zero_grad()
-        task.losses(model, batch).mean().backward()
-        optimizer.step()
-    torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict()}, path)
-    return str(path)
+    return train_on(path, images(), model, torch.optim.AdamW(groups, lr=1e-2, **settings))
 
 
 def test_the_state_of_adam_is_that_of_its_parameter_whatever_its_groups(tmp_path: Any) -> None:
@@ -623,41 +560,11 @@ def test_embeddings_that_are_no_numbers_are_refused() -> None:
             score(images(embed=lambda _, batch: batch[0].flatten(1) * torch.nan), method, epochs=0)
 
 
-def test_an_index_of_other_data_is_refused(tmp_path: Any) -> None:
-    paths = saved(tmp_path, images(), epochs=1)
-    index = score(images(data=Images(seed=7), checkpoints=paths), "rds")
-    with pytest.raises(BadSetting, match="index: its embeddings are of other data"):
-        score(images(checkpoints=paths, index=index), "rds")
-
-
-def test_of_samples_that_one_round_takes_the_nearer_comes_first() -> None:
-    embeddings = np.array([[1, 0.5], [0.1, 1], [1, 0.1], [0.5, 1]], "f4")
-    near = nearest(embeddings, np.array([[1, 0], [0.4, 1]], "f4"), centred=False)
-    assert np.argsort(-near)[:2].tolist() == [3, 2]  # both in round 0; 3 is nearer to its target
-
-
 def test_the_rest_behind_a_diverse_part_is_in_order_too() -> None:
     part = score(images(), "diverse", epochs=0, fraction=0.1).values[:, 0]
     whole = score(images(), "diverse", epochs=0).values[:, 0]
     assert np.unique(part).size == SAMPLES
     assert np.array_equal(np.argsort(-part)[:5], np.argsort(-whole)[:5])
-
-
-@pytest.mark.parametrize(
-    ("task", "method", "settings", "said"),
-    [
-        (images(inputs=lambda batch: batch["image"]), "el2n", {}, "inputs: a batch of list has none"),
-        (images(validation={1: Images(3)}), "rds", {}, "validation: the name 1 is a int, and no text"),
-        (images(), "less", {"epochs": 0}, "less: epochs: expected `int` >= 1"),
-        (images(), "el2n", {"models": 0}, "el2n: models: expected `int` >= 1"),
-        (images(), "rds", {"epochs": -1}, "rds: epochs: expected `int` >= 0"),
-        (images(), "diverse", {"fraction": 0}, "diverse: fraction: expected `float` > 0"),
-        (images(), "less", {"warm_up": 2}, "less: warm_up: expected `float` <= 1"),
-    ],
-)
-def test_what_makes_no_sense_is_one_error(task: Task, method: str, settings: Any, said: str) -> None:
-    with pytest.raises(BadSetting, match=said):
-        score(task, method, **settings)
 
 
 def test_labels_that_are_no_classes_are_refused_by_el2n() -> None:
@@ -667,11 +574,6 @@ def test_labels_that_are_no_classes_are_refused_by_el2n() -> None:
     task = images(labels=lambda batch: batch[1][:, None], loss=loss)
     with pytest.raises(BadSetting, match=r"el2n: labels of shape \(50, 1\), torch.int64: it needs the number"):
         score(task, "el2n", models=1)
-
-
-class TestDiverse(ScorerContract):
-    def make(self) -> Any:
-        return METHODS["diverse"](), images()
 
 
 class Halves(Images):
@@ -693,21 +595,11 @@ def test_models_of_bfloat16_are_scored_too(method: str) -> None:
     assert np.unique(score(halves, method).values).size > 10
 
 
-class TestEl2n(ScorerContract):
+class TestEachMethod(ScorerContract):
+    @pytest.fixture(autouse=True, params=[*METHODS])
+    def method(self, request: Any) -> None:
+        settings = {"less": {"warm_up": 0.5, "epochs": 2}, "sketch": {"epochs": 1}}
+        self.scorer = METHODS[request.param](**settings.get(request.param, {}))
+
     def make(self) -> Any:
-        return METHODS["el2n"](), images()
-
-
-class TestRds(ScorerContract):
-    def make(self) -> Any:
-        return Rds(), images()
-
-
-class TestLess(ScorerContract):
-    def make(self) -> Any:
-        return Less(warm_up=0.5, epochs=2), images()
-
-
-class TestSketch(ScorerContract):
-    def make(self) -> Any:
-        return Sketch(epochs=1), images(make_proxy=small)
+        return self.scorer, images(make_proxy=small)

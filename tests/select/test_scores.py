@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
-from tests.select.tasks import SAMPLES, Images, Texts, images, small
+from tests.select.tasks import SAMPLES, Images, images, small
 
 from penstock import BadSetting, select
 from penstock.runs.machine import describe
@@ -43,7 +43,7 @@ def test_they_come_back_as_they_were_saved(tmp_path: Path) -> None:
     assert np.array_equal(again.values, scores.values) and np.array_equal(again.ids, scores.ids)
     assert again.header == scores.header
     assert again.header.settings == {"epochs": "1", "side": "128"} and again.header.seed == 4
-    assert pq.read_table(path).column_names == ["id", "weight", "score.a", "score.b", "class"]
+    assert pq.read_table(path).column_names == ["id", "score.a", "score.b", "class"]
     assert np.array_equal(again.classes, task.data.labels)
     assert [each.name for each in path.parent.iterdir()] == ["s.parquet"]
 
@@ -226,7 +226,7 @@ def test_the_top_is_what_sorting_says_and_fits_its_data_set_only() -> None:
         expected = sorted(range(SAMPLES), key=lambda id: (sign * plain[id], id))[:20]
         assert select.top(some(direction=direction), 0.4).ids.tolist() == sorted(expected)
     with pytest.raises(BadSetting, match="some of 50 samples, and the data set has 60"):
-        select.top(scores, 0.4).mask(60)
+        select.top(scores, 0.4).check(60)
     with pytest.raises(BadSetting, match=r"fraction=0.001 keeps none of 50 samples; 0\.02 keeps one"):
         select.top(scores, 0.001)
     for wrong in (0, -1, 1.5, float("nan")):
@@ -281,8 +281,8 @@ def test_choices_of_what_is_no_scores_or_no_class_are_refused() -> None:
     for fraction in ("0.5", None):
         with pytest.raises(BadSetting, match="must be a number above 0"):
             select.top(some(), fraction)  # type: ignore[arg-type]
-    with pytest.raises(BadSetting, match="groups: 1 of 50 are NaN or None"):
-        select.stratified(some(), 0.5, [np.nan, *range(49)])
+    with pytest.raises(BadSetting, match="keeps 5 samples, and there are 10 classes"):
+        select.stratified(some(), 0.1, np.arange(SAMPLES) % 10)
     with pytest.raises(BadSetting, match="groups: 2 of 50 are NaN or None"):
         select.stratified(some(), 0.5, np.array(["cat", None, np.nan, *"a" * 47], object))
     with pytest.raises(BadSetting, match="groups: a list: give the class of each sample"):
@@ -316,17 +316,10 @@ def test_labels_that_are_no_classes_are_none() -> None:
     assert select.score(images(data=[each for each, _ in plain]), "diverse", epochs=0).classes is None
 
 
-def test_less_than_one_of_each_class_is_refused() -> None:
-    with pytest.raises(BadSetting, match="keeps 5 samples, and there are 10 classes"):
-        select.stratified(some(), 0.1, np.arange(SAMPLES) % 10)
-
-
-def test_ids_and_weights_of_scores_are_those_of_samples() -> None:
+def test_ids_of_scores_are_those_of_samples() -> None:
     for ids in ([3, 3], [2, 1], [-1, 0]):
         with pytest.raises(BadSetting, match="ids: they must rise, from 0 or more, each once"):
             Scores(np.array(ids), [1, 2], header())
-    with pytest.raises(BadSetting, match=r"weights of shape \(3,\), for 2 samples"):
-        Scores(np.arange(2), [1, 2], header(), weights=[1, 1, 1])
 
 
 def test_a_place_that_cannot_be_written_is_said_before_hours_of_work(tmp_path: Path) -> None:
@@ -354,40 +347,25 @@ def plain_k_center(vectors: np.ndarray, take: int, first: int) -> set[int]:
     return set(taken)
 
 
-def plain_facility_location(vectors: np.ndarray, take: int) -> set[int]:
-    unit = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
-    taken: list[int] = []
-    for _ in range(take):
-        gains = []
-        for i in range(len(unit)):
-            best = [max([float(v @ unit[t]) for t in [*taken, i]]) for v in unit]
-            gains.append(-np.inf if i in taken else round(sum(best), 5))  # two that are alone gain alike
-        taken.append(int(np.argmax(gains)))
-    return set(taken)
-
-
-def test_different_samples_are_those_of_the_plain_greedy_algorithms() -> None:
+def test_different_samples_are_those_of_the_plain_greedy_algorithm() -> None:
     vectors = np.random.default_rng(1).standard_normal((SAMPLES, 5)).astype("f4")
     first = int(np.random.default_rng(7).integers(SAMPLES))
     assert set(select.diverse(vectors, 0.3, seed=7).ids.tolist()) == plain_k_center(vectors, 15, first)
-    found = select.diverse(vectors, 0.3, by="facility-location")
-    assert set(found.ids.tolist()) == plain_facility_location(vectors, 15)
 
 
-@pytest.mark.parametrize("by", ["k-center", "facility-location"])
-def test_of_near_duplicates_one_is_taken(by: str) -> None:
+def test_of_near_duplicates_one_is_taken() -> None:
     draws = np.random.default_rng(0)
     originals = draws.standard_normal((30, 8))
     vectors = np.concatenate([originals, originals + 1e-3 * draws.standard_normal((30, 8))])
-    assert sorted(id % 30 for id in select.diverse(vectors, 0.5, by=by).ids.tolist()) == list(range(30))
-    assert len(select.diverse(np.zeros((10, 3)), 0.5, by=by)) == 5  # nothing differs
+    assert sorted(id % 30 for id in select.diverse(vectors, 0.5).ids.tolist()) == list(range(30))
+    assert len(select.diverse(np.zeros((10, 3)), 0.5)) == 5  # nothing differs
 
 
 def test_embeddings_that_are_none_are_refused() -> None:
-    with pytest.raises(BadSetting, match="by='best'"):
-        select.diverse(np.zeros((3, 2)), 0.5, by="best")
     with pytest.raises(BadSetting, match=r"embeddings: shape \(3,\)"):
         select.diverse(np.zeros(3), 0.5)
+    with pytest.raises(BadSetting, match="embeddings: 1 of 5 are not finite, the first is id 3"):
+        select.diverse([[1, 1], [1, 1], [1, 1], [1, np.nan], [1, 1]], 0.5)
 
 
 def test_reported_losses_are_scores_that_cost_nothing(tmp_path: Path) -> None:
@@ -445,10 +423,6 @@ def test_a_counter_that_begins_anew_is_read_often_enough(monkeypatch: pytest.Mon
         while zone.total_j < 5:
             time.sleep(0.01)
     assert meter.cost.wh is not None and zone.total_j >= 6
-
-
-def test_text_is_scored_too(tmp_path: Path) -> None:
-    assert identity_of(Texts()).difference(identity_of(Texts(seed=1)))
 
 
 def test_scores_by_the_ids_that_images_in_a_feed_had_before_are_refused(tmp_path: Path) -> None:

@@ -32,21 +32,19 @@ def owned() -> torch.Generator:
     return torch.Generator().manual_seed(77)
 
 
+def loader(workers: int, **options: Any) -> Any:
+    return DataLoader(Drawing(SIZE), 10, num_workers=workers, **options)
+
+
 Make = Callable[[int], Any]
 """From a number of workers to something to feed."""
 MAP_STYLE: dict[str, Make] = {
-    "in order": lambda workers: DataLoader(Drawing(SIZE), 10, num_workers=workers),
-    "shuffled": lambda workers: DataLoader(Drawing(SIZE), 10, shuffle=True, num_workers=workers),
-    "generator": lambda workers: DataLoader(
-        Drawing(SIZE), 10, shuffle=True, num_workers=workers, generator=owned()
-    ),
-    "weighted": lambda workers: DataLoader(
-        Drawing(SIZE), 10, sampler=WeightedRandomSampler([1.0] * SIZE, SIZE), num_workers=workers
-    ),
-    "subset, generator": lambda workers: DataLoader(
-        Drawing(SIZE), 10, sampler=SubsetRandomSampler(range(SIZE), owned()), num_workers=workers
-    ),
-    "sampler of one's own": lambda workers: DataLoader(Drawing(SIZE), 10, sampler=Numbers(), num_workers=workers),
+    "in order": loader,
+    "shuffled": lambda workers: loader(workers, shuffle=True),
+    "generator": lambda workers: loader(workers, shuffle=True, generator=owned()),
+    "weighted": lambda workers: loader(workers, sampler=WeightedRandomSampler([1.0] * SIZE, SIZE)),
+    "subset, generator": lambda workers: loader(workers, sampler=SubsetRandomSampler(range(SIZE), owned())),
+    "sampler of one's own": lambda workers: loader(workers, sampler=Numbers()),
 }
 STREAMS: dict[str, Make] = {
     "stream": lambda workers: DataLoader(DrawingStream(SIZE), 10, num_workers=workers),
@@ -61,7 +59,7 @@ STREAMS: dict[str, Make] = {
 
 
 def persistent(workers: int) -> Any:
-    return DataLoader(Drawing(SIZE), 10, shuffle=True, num_workers=workers, persistent_workers=True)
+    return loader(workers, shuffle=True, persistent_workers=True)
 
 
 def source_of(make: Make, workers: int, *, segments: int = 1, seed: int = 0) -> Any:

@@ -14,6 +14,10 @@ def indices(order: Order, cycle: int, sample: int = 0, joints: Joints = NO_JOINT
     return [int(i) for _, block in order.blocks(Cursor(cycle, sample), joints) for i in block]
 
 
+def in_text(text: str) -> list[int]:
+    return list(map(int, text.split()))
+
+
 def test_a_permutation_is_what_it_was_on_every_machine():
     assert permutation(10, 0).tolist() == [3, 2, 1, 8, 6, 0, 7, 4, 5, 9]
     assert permutation(10, 2**64 - 1, 1, 3, 5).tolist() == [4, 8, 5, 3, 0, 2, 9, 6, 7, 1]
@@ -22,85 +26,12 @@ def test_a_permutation_is_what_it_was_on_every_machine():
 
 def test_the_order_of_a_feed_is_what_it_was_on_every_machine():
     order = Order(24, 4, None, 7, shuffle=True)
-    assert indices(order, 0) == [
-        14,
-        19,
-        23,
-        20,
-        21,
-        8,
-        9,
-        4,
-        10,
-        0,
-        2,
-        16,
-        3,
-        5,
-        12,
-        1,
-        17,
-        13,
-        7,
-        6,
-        15,
-        18,
-        22,
-        11,
-    ]
-    assert indices(order, 1) == [
-        13,
-        10,
-        8,
-        21,
-        11,
-        17,
-        5,
-        22,
-        4,
-        7,
-        14,
-        3,
-        23,
-        18,
-        12,
-        2,
-        6,
-        9,
-        16,
-        0,
-        20,
-        15,
-        19,
-        1,
-    ]
+    assert indices(order, 0) == in_text("14 19 23 20 21 8 9 4 10 0 2 16 3 5 12 1 17 13 7 6 15 18 22 11")
+    assert indices(order, 1) == in_text("13 10 8 21 11 17 5 22 4 7 14 3 23 18 12 2 6 9 16 0 20 15 19 1")
     joints = Joints(((1, (8, 16)),))
-    assert indices(order, 1, joints=joints) == [
-        8,
-        21,
-        4,
-        14,
-        23,
-        9,
-        20,
-        19,
-        10,
-        5,
-        3,
-        12,
-        2,
-        16,
-        0,
-        1,
-        13,
-        11,
-        17,
-        22,
-        7,
-        18,
-        6,
-        15,
-    ]
+    assert indices(order, 1, joints=joints) == in_text(
+        "8 21 4 14 23 9 20 19 10 5 3 12 2 16 0 1 13 11 17 22 7 18 6 15"
+    )
 
 
 def test_a_cycle_keeps_together_what_joints_have_cut_the_one_before_into():

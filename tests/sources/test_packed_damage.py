@@ -62,7 +62,7 @@ def flips(path: Path, offsets: Iterator[int] | range) -> Iterator[str]:
     path.write_bytes(whole)
 
 
-def test_any_bit_of_the_manifest_that_flips_is_told(tiny: Path) -> None:
+def test_any_bit_of_the_manifest_that_flips_is_told(tiny):
     path = tiny / MANIFEST
     for flipped in flips(path, range(path.stat().st_size)):
         with pytest.raises(PackDamaged, match=rf"{path} is damaged: .*pack again"):
@@ -71,7 +71,7 @@ def test_any_bit_of_the_manifest_that_flips_is_told(tiny: Path) -> None:
 
 
 @pytest.mark.parametrize("file", ["0-id.npy", "0-id.crc32.npy", "1-image.npy"])
-def test_any_bit_of_a_header_that_flips_is_told(tiny: Path, file: str) -> None:
+def test_any_bit_of_a_header_that_flips_is_told(tiny, file):
     path = tiny / file
     looked_at = [*range(160), *range(160, HEADER_BYTES, 97), HEADER_BYTES - 1]  # the rest is blanks
     for flipped in flips(path, iter(looked_at)):
@@ -81,7 +81,7 @@ def test_any_bit_of_a_header_that_flips_is_told(tiny: Path, file: str) -> None:
 
 
 @pytest.mark.parametrize("file", ["0-id.npy", "0-id.crc32.npy", "1-image.npy", "1-image.crc32.npy"])
-def test_any_bit_of_rows_or_checksums_that_flips_is_told(tiny: Path, file: str) -> None:
+def test_any_bit_of_rows_or_checksums_that_flips_is_told(tiny, file):
     path = tiny / file
     for flipped in flips(path, range(HEADER_BYTES, path.stat().st_size)):
         with pytest.raises(PackDamaged, match=rf"{file}.* is damaged"):
@@ -91,7 +91,7 @@ def test_any_bit_of_rows_or_checksums_that_flips_is_told(tiny: Path, file: str) 
     read(tiny)
 
 
-def test_any_bit_of_the_journal_that_flips_keeps_a_packing_from_going_on(tmp_path: Path) -> None:
+def test_any_bit_of_the_journal_that_flips_keeps_a_packing_from_going_on(tmp_path):
     def interrupt(*_: Any) -> None:
         raise KeyboardInterrupt
 
@@ -104,9 +104,28 @@ def test_any_bit_of_the_journal_that_flips_keeps_a_packing_from_going_on(tmp_pat
     assert pack({"id": np.arange(10)}, tmp_path / "set").rows == 10
 
 
-def test_anyone_can_compute_the_checksum_of_a_manifest(tiny: Path) -> None:
-    body, _, told = (tiny / MANIFEST).read_text().rpartition('"crc32": ')
-    assert told == f"{zlib.crc32(body.encode())}\n}}\n"
+def test_a_manifest_that_was_edited_is_damaged_and_a_whole_one_of_another_version_is_told(small):
+    told = (small / "penstock.json").read_text()
+    for spoilt in (told[:-100], told.replace('"rows": 40', '"rows": 39'), told.replace("2-image.npy", "../x")):
+        (small / "penstock.json").write_text(spoilt)
+        with pytest.raises(PackDamaged, match=r"penstock.json is damaged: .*, or delete .* and pack again"):
+            PackedSource(small)
+    before = told.partition(',\n "crc32"')[0] + "}"
+    for other in (before.replace("packed 2", "packed 1"), resealed(told.replace("packed 2", "packed 3"))):
+        (small / "penstock.json").write_text(other)
+        with pytest.raises(penstock.BadSetting, match=r"'penstock packed [13]', and this Penstock reads"):
+            PackedSource(small)
+
+
+def resealed(manifest: str) -> str:
+    """A manifest with the checksum that its text has now."""
+    body, key, _ = manifest.rpartition('"crc32": ')
+    return f"{body}{key}{zlib.crc32(body.encode())}\n}}\n"
+
+
+def test_anyone_can_compute_the_checksum_of_a_manifest(tiny):
+    manifest = (tiny / MANIFEST).read_text()
+    assert resealed(manifest) == manifest
 
 
 @pytest.mark.parametrize(
@@ -114,7 +133,7 @@ def test_anyone_can_compute_the_checksum_of_a_manifest(tiny: Path) -> None:
     [["1-place.npy"], ["1-place.crc32.npy"], ["1-place.npy", "1-place.crc32.npy"], ["2-image.npy"]],
     ids="+".join,
 )
-def test_a_file_of_another_set_of_equal_shape_is_told(tmp_path: Path, small: Path, swapped: list[str]) -> None:
+def test_a_file_of_another_set_of_equal_shape_is_told(tmp_path, small, swapped):
     other = packed(tmp_path / "other", seed=8)
     for file in swapped:
         shutil.copy(other / file, small / file)
@@ -123,7 +142,7 @@ def test_a_file_of_another_set_of_equal_shape_is_told(tmp_path: Path, small: Pat
             opens(small)
 
 
-def test_two_leaves_of_equal_shape_that_were_swapped_are_told(small: Path) -> None:
+def test_two_leaves_of_equal_shape_that_were_swapped_are_told(small):
     for end in ("npy", "crc32.npy"):
         os.rename(small / f"0-id.{end}", small / "aside")
         os.rename(small / f"1-place.{end}", small / f"0-id.{end}")
@@ -154,8 +173,8 @@ def overwrite(path: Path) -> None:
 )
 @pytest.mark.parametrize("file", ["0-id.npy", "2-image.npy"])
 def test_a_file_that_changes_without_its_time_of_writing_ends_the_pass_and_what_changed_is_told(
-    small: Path, file: str, change: Callable[[Path], None], told: str
-) -> None:
+    small, file, change, told
+):
     path = small / file
     path.chmod(0o644)
     if "owner" in told and os.geteuid():
@@ -168,7 +187,7 @@ def test_a_file_that_changes_without_its_time_of_writing_ends_the_pass_and_what_
             list(blocks)
 
 
-def test_reading_changes_nothing_that_is_compared(small: Path) -> None:
+def test_reading_changes_nothing_that_is_compared(small):
     with closing(PackedSource(small, batch_size=4)) as source:
         for cycle in range(2):
             for _ in source.open(Cursor(cycle, 0)):
@@ -179,8 +198,8 @@ def test_reading_changes_nothing_that_is_compared(small: Path) -> None:
 @pytest.mark.parametrize("reader", FILE_MECHANISMS)
 @pytest.mark.parametrize("left_bytes", [0, HEADER_BYTES, HEADER_BYTES + 3 * ROW_BYTES + 5])
 def test_a_file_that_is_cut_short_while_it_is_fed_is_damaged_through_every_reader(
-    serve: Any, small: Path, reader: str, left_bytes: int
-) -> None:
+    serve, small, reader, left_bytes
+):
     serve(PackedSource(small, reader=reader, batch_size=4))
     path = small / "2-image.npy"
     with penstock.attach("feed") as trainer:
@@ -192,14 +211,28 @@ def test_a_file_that_is_cut_short_while_it_is_fed_is_damaged_through_every_reade
 
 
 @pytest.mark.parametrize("reader", FILE_MECHANISMS)
-def test_a_file_that_was_cut_short_before_its_first_read_is_damaged(small: Path, reader: str) -> None:
+def test_a_file_that_was_cut_short_before_its_first_read_is_damaged(small, reader):
     with closing(PackedSource(small, reader=reader, batch_size=4)) as source:
         os.truncate(small / "2-image.npy", HEADER_BYTES)
         with pytest.raises(PackDamaged, match=r"2-image.npy was cut short"):
             list(source.open(Cursor(0, 0)))
 
 
-def test_a_check_goes_through_all_and_counts_what_is_damaged(small: Path) -> None:
+@pytest.mark.parametrize("reader", ["auto", *FILE_MECHANISMS])
+def test_a_wrong_byte_is_named_with_its_row_and_both_sums(small, reader):
+    path = small / "2-image.npy"
+    spoil(path, HEADER_BYTES + 17 * ROW_BYTES + 5)
+    with pytest.raises(PackDamaged) as caught:
+        read(small, reader=reader, batch_size=4)
+    assert f"row 17 of {path}" in str(caught.value)
+    assert f"{HEADER_BYTES + 17 * ROW_BYTES:,}" in str(caught.value)
+    assert "was packed" in str(caught.value)
+    with pytest.raises(PackDamaged, match=f"1 of 40 rows of {path} are damaged or cannot be read: 17"):
+        check(small)
+    assert len(read(small, reader=reader, batch_size=4, verify=False)) == 10
+
+
+def test_a_check_goes_through_all_and_counts_what_is_damaged(small):
     for row in (3, 17, 18, 19, 20, 21, 39):
         spoil(small / "2-image.npy", HEADER_BYTES + row * ROW_BYTES)
     spoil(small / "0-id.npy", HEADER_BYTES + 8)
@@ -217,7 +250,7 @@ def test_a_check_goes_through_all_and_counts_what_is_damaged(small: Path) -> Non
     assert found[-1] == f"Restore it from a copy, or delete {small} and pack again"
 
 
-def test_a_check_counts_rows_that_are_missing_and_files_that_are(small: Path) -> None:
+def test_a_check_counts_rows_that_are_missing_and_files_that_are(small):
     os.truncate(small / "2-image.npy", HEADER_BYTES + 30 * ROW_BYTES)
     (small / "0-id.npy").unlink()
     (small / "1-place.crc32.npy").unlink()
@@ -229,7 +262,7 @@ def test_a_check_counts_rows_that_are_missing_and_files_that_are(small: Path) ->
     assert f"10 of 40 rows of {small / '2-image.npy'} are damaged or cannot be read: {few}" in str(caught.value)
 
 
-def test_a_check_goes_on_where_a_disk_fails(small: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_check_goes_on_where_a_disk_fails(small, monkeypatch):
     bad = HEADER_BYTES + 17 * ROW_BYTES
     read_at = os.preadv
 
@@ -254,7 +287,7 @@ def spoil(path: Path, offset: int) -> None:
 
 @pytest.mark.parametrize("kind", ["pipe", "folder", "link to nothing"])
 @pytest.mark.parametrize("file", [MANIFEST, "0-id.npy", "2-image.npy", "2-image.crc32.npy"])
-def test_what_is_no_file_in_its_place_is_told_at_once(small: Path, file: str, kind: str) -> None:
+def test_what_is_no_file_in_its_place_is_told_at_once(small, file, kind):
     (small / file).unlink()
     makes: dict[str, Callable[[Path], None]] = {
         "pipe": os.mkfifo,
@@ -267,7 +300,7 @@ def test_what_is_no_file_in_its_place_is_told_at_once(small: Path, file: str, ki
             opens(small)
 
 
-def test_a_set_may_lie_behind_links(small: Path, tmp_path: Path) -> None:
+def test_a_set_may_lie_behind_links(small, tmp_path):
     (tmp_path / "elsewhere").mkdir()
     for file in list(small.iterdir()):
         file.rename(tmp_path / "elsewhere" / file.name)
@@ -276,16 +309,15 @@ def test_a_set_may_lie_behind_links(small: Path, tmp_path: Path) -> None:
     assert sum(len(tree["id"]) for tree in read(tmp_path / "link")) == check(tmp_path / "link").rows == ROWS
 
 
-def test_tensors_of_the_other_byte_order_are_refused(tmp_path: Path) -> None:
+def test_tensors_of_the_other_byte_order_are_refused(tmp_path):
     pack({"x": torch.arange(5.0)}, tmp_path / "set")
     manifest = (tmp_path / "set" / MANIFEST).read_text().replace("<f4", ">f4")
-    body, key, _ = manifest.rpartition('"crc32": ')
-    (tmp_path / "set" / MANIFEST).write_text(f"{body}{key}{zlib.crc32(body.encode())}\n}}\n")
+    (tmp_path / "set" / MANIFEST).write_text(resealed(manifest))
     with pytest.raises(penstock.BadSetting, match=r"leaf batch\['x'\] .* machine of the other byte order"):
         PackedSource(tmp_path / "set")
 
 
-def test_rows_beyond_what_32_bits_count_are_found_at_their_offset(tmp_path: Path) -> None:
+def test_rows_beyond_what_32_bits_count_are_found_at_their_offset(tmp_path):
     rows = 2**31 + 3
     pack({"x": np.zeros((3, 2), np.uint8)}, tmp_path / "set")
     files = PackedFiles(tmp_path / "set", keep_bytes=0, verify=True)

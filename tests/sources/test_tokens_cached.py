@@ -51,19 +51,27 @@ def data_of(folder: Path) -> Path:
     return data
 
 
-def test_tokens_are_fetched_once_and_found_again(file: Path, tmp_path: Path, capfd: Any) -> None:
+def assert_each_piece_is_there_once(folder: Path) -> None:
+    assert data_of(folder).stat().st_size == -(-2 * COUNT // 4096) * 4096
+
+
+def spoil(folder: Path, offset: int, content: bytes) -> None:
+    with data_of(folder).open("r+b") as data:
+        data.seek(offset)
+        data.write(content)
+
+
+def test_tokens_are_fetched_once_and_found_again(file, tmp_path, capfd):
     plain = made(file, None)
     for expected in ("200 KB are fetched", "", ""):
         source = made(file, Cache(tmp_path / "cache", "10MB"))
         assert all(np.array_equal(rows(source, cycle), rows(plain, cycle)) for cycle in range(2))
         said = capfd.readouterr().err
         assert (expected in said) if expected else not said
-    assert data_of(tmp_path / "cache").stat().st_size == -(-2 * COUNT // 4096) * 4096
+    assert_each_piece_is_there_once(tmp_path / "cache")
 
 
-def test_a_file_that_is_written_to_is_fetched_again_and_a_source_keeps_its_copy(
-    file: Path, tmp_path: Path
-) -> None:
+def test_a_file_that_is_written_to_is_fetched_again_and_a_source_keeps_its_copy(file, tmp_path):
     cache = Cache(tmp_path / "cache", "10MB")
     source = made(file, cache)
     before = rows(source)
@@ -73,12 +81,10 @@ def test_a_file_that_is_written_to_is_fetched_again_and_a_source_keeps_its_copy(
     assert not np.array_equal(rows(made(file, cache)), before)
 
 
-def test_a_damaged_piece_is_named_and_read_again(file: Path, tmp_path: Path, capfd: Any) -> None:
+def test_a_damaged_piece_is_named_and_read_again(file, tmp_path, capfd):
     cache = Cache(tmp_path / "cache", "10MB")
     expected = rows(made(file, cache))
-    with data_of(tmp_path / "cache").open("r+b") as data:
-        data.seek(8 * PIECE + 100)
-        data.write(bytes(100))
+    spoil(tmp_path / "cache", 8 * PIECE + 100, bytes(100))
     capfd.readouterr()
     source = made(file, cache)
     assert np.array_equal(rows(source), expected)
@@ -88,29 +94,25 @@ def test_a_damaged_piece_is_named_and_read_again(file: Path, tmp_path: Path, cap
     assert not capfd.readouterr().err  # it was kept anew
 
 
-def test_a_damaged_piece_of_a_file_that_has_changed_is_an_error(file: Path, tmp_path: Path) -> None:
+def test_a_damaged_piece_of_a_file_that_has_changed_is_an_error(file, tmp_path):
     cache = Cache(tmp_path / "cache", "10MB")
     made(file, cache)
-    with data_of(tmp_path / "cache").open("r+b") as data:
-        data.seek(9 * PIECE)
-        data.write(bytes(PIECE))
+    spoil(tmp_path / "cache", 9 * PIECE, bytes(PIECE))
     source = made(file, cache)
     file.write_bytes(bytes(2 * COUNT))
     with pytest.raises(ReadFailed, match="has changed while it was read"):
         rows(source)
 
 
-def test_damage_after_a_source_was_made_is_seen_before_its_first_batch(file: Path, tmp_path: Path) -> None:
+def test_damage_after_a_source_was_made_is_seen_before_its_first_batch(file, tmp_path):
     cache = Cache(tmp_path / "cache", "10MB")
     expected = rows(made(file, None))
     source = made(file, cache)
-    with data_of(tmp_path / "cache").open("r+b") as data:
-        data.seek(1000)
-        data.write(bytes(100))
+    spoil(tmp_path / "cache", 1000, bytes(100))
     assert np.array_equal(rows(source), expected)
 
 
-def test_what_a_killed_process_left_takes_no_room(file: Path, tmp_path: Path) -> None:
+def test_what_a_killed_process_left_takes_no_room(file, tmp_path):
     cache = Cache(tmp_path / "cache", "230KB")
     source = made(file, cache)
     expected = rows(source)
@@ -120,10 +122,10 @@ def test_what_a_killed_process_left_takes_no_room(file: Path, tmp_path: Path) ->
     os.truncate(index, 5 * frame)
     os.truncate(data_of(tmp_path / "cache"), 6 * PIECE + 100)
     assert np.array_equal(rows(made(file, cache)), expected)
-    assert data_of(tmp_path / "cache").stat().st_size == -(-2 * COUNT // 4096) * 4096
+    assert_each_piece_is_there_once(tmp_path / "cache")
 
 
-def test_documents_headers_and_indexes_are_kept_too(tmp_path: Path) -> None:
+def test_documents_headers_and_indexes_are_kept_too(tmp_path):
     (tmp_path / "far").mkdir()
     documents = [np.arange(size, dtype=np.uint16) for size in (5, 40, 17, 300, 2, 90)] * 200
     cache = Cache(tmp_path / "cache", "10MB")
@@ -139,7 +141,7 @@ def test_documents_headers_and_indexes_are_kept_too(tmp_path: Path) -> None:
     assert len(list((tmp_path / "cache").glob("penstock-*"))) == 1  # of one folder
 
 
-def test_what_does_not_fit_is_an_error_with_its_size(file: Path, tmp_path: Path) -> None:
+def test_what_does_not_fit_is_an_error_with_its_size(file, tmp_path):
     with pytest.raises(BadSetting, match=r"1 files of 200 KB are kept whole, and the cache in .* holds 100 KB"):
         made(file, Cache(tmp_path / "cache", "100KB"))
     cache = Cache(tmp_path / "cache", "300KB")
@@ -151,7 +153,7 @@ def test_what_does_not_fit_is_an_error_with_its_size(file: Path, tmp_path: Path)
         made(file, Cache(tmp_path / "cache", "1MB", keep="pixels"))
 
 
-def test_a_copy_that_a_crash_of_the_machine_cut_is_fetched_again(file: Path, tmp_path: Path) -> None:
+def test_a_copy_that_a_crash_of_the_machine_cut_is_fetched_again(file, tmp_path):
     cache = Cache(tmp_path / "cache", "10MB")
     source = made(file, cache)
     expected = rows(source)
@@ -160,9 +162,7 @@ def test_a_copy_that_a_crash_of_the_machine_cut_is_fetched_again(file: Path, tmp
     assert np.array_equal(rows(made(file, cache)), expected)
 
 
-def test_a_folder_that_may_only_be_read_gives_what_is_there(
-    file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_folder_that_may_only_be_read_gives_what_is_there(file, tmp_path, monkeypatch):
     cache = Cache(tmp_path / "cache", "10MB")
     expected = rows(made(file, cache))
     monkeypatch.setattr(os, "access", lambda path, mode: False)  # as for another user; root may write anywhere
@@ -216,9 +216,7 @@ Slab.append = dying
 
 
 @pytest.mark.parametrize("kept", [0, 1, 5, 12])
-def test_a_process_killed_while_it_fetches_leaves_what_the_next_goes_on_with(
-    file: Path, tmp_path: Path, kept: int
-) -> None:
+def test_a_process_killed_while_it_fetches_leaves_what_the_next_goes_on_with(file, tmp_path, kept):
     script = FILL.replace('print("begins"', DIES + 'print("begins"')
     for _ in range(2 if kept < 7 else 1):  # the second goes on where the first one died
         died = subprocess.run(
@@ -229,16 +227,16 @@ def test_a_process_killed_while_it_fetches_leaves_what_the_next_goes_on_with(
         assert died.returncode == -signal.SIGKILL, died.stderr
         assert data_of(tmp_path / "cache").stat().st_size >= kept * PIECE
     assert np.array_equal(rows(made(file, Cache(tmp_path / "cache", "10MB"))), rows(made(file, None)))
-    assert data_of(tmp_path / "cache").stat().st_size == -(-2 * COUNT // 4096) * 4096  # each piece once
+    assert_each_piece_is_there_once(tmp_path / "cache")
 
 
-def test_of_several_processes_one_fetches_a_file_for_all(file: Path, tmp_path: Path) -> None:
+def test_of_several_processes_one_fetches_a_file_for_all(file, tmp_path):
     some = [filling(file, tmp_path / "cache") for _ in range(3)]
     said = [process.communicate() for process in some]
     assert [out for out, _ in said] == ["begins\ndone\n"] * 3
     assert "".join(err for _, err in said).count("are fetched into the cache") == 1
     assert np.array_equal(rows(made(file, Cache(tmp_path / "cache", "10MB"))), rows(made(file, None)))
-    assert data_of(tmp_path / "cache").stat().st_size == -(-2 * COUNT // 4096) * 4096  # each piece once
+    assert_each_piece_is_there_once(tmp_path / "cache")
 
 
 @pytest.fixture
@@ -248,7 +246,7 @@ def bucket(s3: str, file: Path) -> str:
     return "s3://bucket/tokens"
 
 
-def test_tokens_in_a_store_come_from_a_cache(bucket: str, file: Path, tmp_path: Path) -> None:
+def test_tokens_in_a_store_come_from_a_cache(bucket, file, tmp_path):
     cache = Cache(tmp_path / "cache", "10MB")
     for named in (f"{bucket}/train.bin", f"{bucket}/tr*.bin"):
         assert np.array_equal(rows(made(named, cache)), rows(made(file, None)))
@@ -260,7 +258,7 @@ def test_tokens_in_a_store_come_from_a_cache(bucket: str, file: Path, tmp_path: 
         made(f"{bucket}/val.npy", cache)
 
 
-def test_an_object_that_is_replaced_is_fetched_anew(bucket: str, file: Path, tmp_path: Path) -> None:
+def test_an_object_that_is_replaced_is_fetched_anew(bucket, file, tmp_path):
     cache = Cache(tmp_path / "cache", "10MB")
     old = made(f"{bucket}/train.bin", cache)
     expected = rows(old)
@@ -270,7 +268,7 @@ def test_an_object_that_is_replaced_is_fetched_anew(bucket: str, file: Path, tmp
     assert np.array_equal(rows(old), expected)
 
 
-def test_objects_that_hold_no_tokens_are_not_taken_for_some(s3: str, file: Path, tmp_path: Path) -> None:
+def test_objects_that_hold_no_tokens_are_not_taken_for_some(s3, file, tmp_path):
     put("some/README.md", b"read me, twice")
     put("some/mega.bin", file.read_bytes())
     cache = Cache(tmp_path / "cache", "10MB")
@@ -280,30 +278,25 @@ def test_objects_that_hold_no_tokens_are_not_taken_for_some(s3: str, file: Path,
         made("s3://bucket/some/R*", cache)
 
 
-def test_a_prefix_with_files_to_train_and_to_validate_with_is_refused(s3: str, file: Path, tmp_path: Path) -> None:
+def test_a_prefix_with_files_to_train_and_to_validate_with_is_refused(s3, file, tmp_path):
     for name in ("train", "val"):
         put(f"both/{name}.bin", file.read_bytes())
     with pytest.raises(BadSetting, match="holds files to train with and files to validate with"):
         made("s3://bucket/both", Cache(tmp_path / "cache", "10MB"))
 
 
-def test_damage_in_a_cached_array_with_bytes_behind_it_is_found(tmp_path: Path, monkeypatch: Any) -> None:
-    monkeypatch.setattr("penstock.io.cache.whole.PIECE_BYTES", 16 << 10)
+def test_damage_in_a_cached_array_with_bytes_behind_it_is_found(tmp_path):
     file = tmp_path / "tokens.npy"
     np.save(file, np.arange(60_000, dtype=np.uint16))
     file.write_bytes(file.read_bytes() + bytes(80 << 10))
     expected = rows(made(file, None))
     made(file, Cache(tmp_path / "cache", "10MB"))
-    with open(data_of(tmp_path / "cache"), "r+b") as kept:
-        kept.seek(70_000)
-        kept.write(b"damage")
+    spoil(tmp_path / "cache", 70_000, b"damage")
     assert np.array_equal(rows(made(file, Cache(tmp_path / "cache", "10MB"))), expected)
 
 
-def test_what_another_process_has_replaced_is_not_mapped(file: Path, tmp_path: Path, monkeypatch: Any) -> None:
-    from penstock.io.cache.whole import WholeFile
-
-    monkeypatch.setattr(WholeFile, "_rows", lambda self: [-1] * len(self._offsets))
-    monkeypatch.setattr(WholeFile, "_missing", lambda self: [])
+def test_what_another_process_has_replaced_is_not_mapped(file, tmp_path, monkeypatch):
+    monkeypatch.setattr(whole.WholeFile, "_rows", lambda self: [-1] * len(self._offsets))
+    monkeypatch.setattr(whole.WholeFile, "_missing", lambda self: [])
     with pytest.raises(BadSetting, match="was replaced while it was fetched"):
         made(file, Cache(tmp_path / "cache", "10MB"))

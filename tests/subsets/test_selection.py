@@ -28,7 +28,7 @@ def test_ids_and_masks_of_the_same_samples_are_one_selection(given: Any) -> None
     selection = Selection(given)
     assert selection.ids.tolist() == [1, 4, 7] and len(selection) == 3
     assert selection.digest == Selection([1, 4, 7]).digest
-    assert np.flatnonzero(selection.mask(8)).tolist() == [1, 4, 7]
+    assert selection.bitmap(8).holds(np.arange(8)).nonzero()[0].tolist() == [1, 4, 7]
 
 
 @pytest.mark.parametrize("content", [np.array([7, 1, 4]), np.isin(np.arange(8), [1, 4, 7])])
@@ -97,9 +97,9 @@ def test_weights_that_do_not_fit_are_one_error(weights: Any) -> None:
 
 def test_a_selection_of_another_data_set_is_one_error() -> None:
     with pytest.raises(BadSetting, match=r"id 7 is not in a data set of 7 samples \(0 to 6\)"):
-        Selection([1, 4, 7]).mask(7)
+        Selection([1, 4, 7]).check(7)
     with pytest.raises(BadSetting, match="some of 3 samples, and the data set has 4"):
-        Selection([True, False, True]).mask(4)
+        Selection([True, False, True]).check(4)
 
 
 def test_a_selection_stays_what_its_digest_says() -> None:

@@ -72,12 +72,7 @@ def test_nothing_can_be_changed(page):
 
 
 def test_every_answer_says_what_a_browser_may_do_with_it(page):
-    for path, cookie in (
-        ("/", page.cookie),
-        ("/api/summaries", page.cookie),
-        ("/nothing", page.cookie),
-        ("/", ""),
-    ):
+    for path, cookie in [*((path, page.cookie) for path in ("/", "/api/summaries", "/nothing")), ("/", "")]:
         headers = page.ask(path, Cookie=cookie).headers
         assert "script-src 'self'" in headers["Content-Security-Policy"]
         assert "unsafe-inline" not in headers["Content-Security-Policy"]
@@ -95,12 +90,8 @@ def test_no_file_but_the_page_s_is_served(page):
 def test_a_port_that_is_taken_is_one_clear_error(store):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        told = subprocess.run(
-            [sys.executable, "-m", "penstock", "web", "--store", store.folder, "--port", str(port)],
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        command = [sys.executable, "-m", "penstock", "web", "--store", store.folder, "--port", str(port)]
+        told = subprocess.run(command, capture_output=True, text=True, check=False)
     assert told.returncode == 2
     assert told.stderr == (
         f"penstock: --port {port}: another program listens there; leave --port out, or give another\n"

@@ -19,9 +19,8 @@ def reached(cpu_s: float, accuracy: float) -> dict[str, list[float]]:
     return {"proc.cpu_s": [0.0, cpu_s], "accuracy": [10.0, accuracy]}
 
 
-def read_scores(store: Store, id: str, monkeypatch: pytest.MonkeyPatch, name: str = "s", **cost: Any) -> None:
-    """Note that a run has read scores."""
-    header = ScoresHeader(
+def header_of(**cost: Any) -> ScoresHeader:
+    return ScoresHeader(
         data=DataIdentity(100),
         ids_digest="",
         method="sketch",
@@ -30,6 +29,11 @@ def read_scores(store: Store, id: str, monkeypatch: pytest.MonkeyPatch, name: st
         cost=Cost(**{"seconds": 90.0, "cpu_s": 60.0} | cost),
         machine=describe(),
     )
+
+
+def read_scores(store: Store, id: str, monkeypatch: pytest.MonkeyPatch, name: str = "s", **cost: Any) -> None:
+    """Note that a run has read scores."""
+    header = header_of(**cost)
     with monkeypatch.context() as inside:
         inside.setenv("PENSTOCK_RUN_ID", id)
         inside.setenv("PENSTOCK_STORE", str(store.folder))
@@ -106,15 +110,5 @@ def test_runs_that_failed_do_not_count_and_what_is_no_header_is_left_out(page, s
 def test_outside_of_a_run_nothing_is_noted(tmp_path: Path, monkeypatch):
     monkeypatch.delenv("PENSTOCK_RUN_ID", raising=False)
     monkeypatch.chdir(tmp_path)
-    note_used(
-        "s",
-        ScoresHeader(
-            data=DataIdentity(1),
-            ids_digest="",
-            method="m",
-            method_version="1",
-            cost=Cost(0, 0),
-            machine=describe(),
-        ),
-    )
+    note_used("s", header_of())
     assert not list(tmp_path.iterdir())

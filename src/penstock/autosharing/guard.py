@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import torch
 
 from penstock.autosharing.hook import ShareOptions, from_environment, runs_together
-from penstock.autosharing.iterator import iterator_for
+from penstock.autosharing.iterator import SharedIterator, StatefulIterator
 from penstock.autosharing.messages import decline, place, say_once
 from penstock.autosharing.ranks import Meeting
 from penstock.autosharing.recipe import LoaderRecipe, things_of
@@ -50,8 +50,8 @@ def guard(loader: Any, make: Callable[[], Any]) -> Any:
     if read is None:
         return make()
     try:
-        asked = _asked()
-        iterator = iterator_for(loader, _decided, read, make, strict=asked.strict, explain=asked.explain)
+        kind = StatefulIterator if hasattr(loader, "next_iter_state") else SharedIterator
+        iterator = kind(loader, _decided, read, make, _asked())
     except Declined as declined:
         decline(loader, declined)
         return make()

@@ -12,6 +12,7 @@ from typing import Any, Self
 
 import torch
 
+from penstock.autosharing.hook import ShareOptions
 from penstock.autosharing.messages import decline, place, say_once, say_reads
 from penstock.autosharing.script_feed import OtherData, ScriptFeed
 from penstock.autosharing.verdict import Declined
@@ -89,8 +90,10 @@ class SharedIterator:
         decide: Decides, at each epoch, which feed is read; None for none.
         feed: The feed that it reads.
         make: Makes the loader's own iterator.
-        strict: Whether failures are raised.
-        explain: Whether it is said what could not be compared.
+        options: Whether failures are raised, and whether it is said what could not be compared.
+
+    Raises:
+        Declined: the loader is to go on where its own iterator stood.
 
     Attributes:
         given: Batches that it has given.
@@ -104,14 +107,11 @@ class SharedIterator:
         decide: Callable[[Any], ScriptFeed | None],
         feed: ScriptFeed,
         make: Callable[[], Any],
-        *,
-        strict: bool,
-        explain: bool,
+        options: ShareOptions,
     ) -> None:
-        self._explain = explain
         self._decide = decide
         self._make = make
-        self._strict = strict
+        self._options = options
         self._own: Any = None  # the loader's own iterator, once it was needed
         self._private: Any = None  # the same in an epoch that reads no feed
         self._loader: Loader | None = None
@@ -198,7 +198,7 @@ class SharedIterator:
             if not looked_at:
                 self._prove()
         except Exception as error:
-            if self._strict or self.given:
+            if self._options.strict or self.given:
                 raise
             decline(self._script, error)
             if isinstance(error, (BadSetting, SourceError)) and not isinstance(error, SettingsDiffer):
@@ -230,9 +230,9 @@ class SharedIterator:
         if proof.refusal:
             self._feed.meeting = None
             raise OtherData(proof.refusal)
-        if proof.unproved and self._explain:
+        if proof.unproved and self._options.explain:
             say_once(f"what {place()} reads was not compared with its own data: {proof.unproved}")
-        elif proof.random and self._explain:
+        elif proof.random and self._options.explain:
             say_once(f"what {place()} reads was compared but for {proof.random}, another each time it is made")
 
     def go_alone(self) -> None:
@@ -296,8 +296,10 @@ class StatefulIterator(SharedIterator):
     """Stands for an iterator of torchdata's ``StatefulDataLoader``, which asks it where it stands."""
 
     def _begin(self, loader: Any, feed: ScriptFeed, *, is_first: bool) -> None:
-        super()._begin(loader, feed, is_first=is_first)
         saved = loader.next_iter_state
+        if saved is not None and _STATE not in saved:
+            raise Declined("its state was saved without a feed, and is loaded as it is")
+        super()._begin(loader, feed, is_first=is_first)
         if saved is not None:
             self._state, given, self._over = saved[_STATE]
             try:
@@ -318,24 +320,3 @@ class StatefulIterator(SharedIterator):
             return self._private.state_dict()
         state = self._state if self._loader is None else self._loader.state_dict()
         return {_STATE: [state, self.given, self._over]}
-
-
-def iterator_for(
-    loader: Any,
-    decide: Callable[[Any], ScriptFeed | None],
-    feed: ScriptFeed,
-    make: Callable[[], Any],
-    *,
-    strict: bool,
-    explain: bool,
-) -> SharedIterator:
-    """Return what stands for a loader's iterator; see ``SharedIterator``.
-
-    Raises:
-        Declined: the loader is to go on where its own iterator stood.
-    """
-    if not hasattr(loader, "next_iter_state"):
-        return SharedIterator(loader, decide, feed, make, strict=strict, explain=explain)
-    if loader.next_iter_state is not None and _STATE not in loader.next_iter_state:
-        raise Declined("its state was saved without a feed, and is loaded as it is")
-    return StatefulIterator(loader, decide, feed, make, strict=strict, explain=explain)

@@ -6,6 +6,7 @@ import gc
 import hashlib
 import time
 from collections import Counter
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -108,6 +109,7 @@ _LEFT_AFTER = 32
 """Batches that this process asks for elsewhere, after which an iteration beside another leaves its feed."""
 
 
+@dataclass(eq=False)
 class ScriptFeed:
     """A feed from one script's side.
 
@@ -136,8 +138,6 @@ class ScriptFeed:
         before: The feed beside which this one is.
 
     Attributes:
-        meeting: As given.
-        fingerprint: As given.
         told: Whether the script's user has been told that this feed is read.
         is_new: Whether an iteration that ends now may have been a look.
         looked_at: The batch of a look, which the next iteration gives first; else none.
@@ -145,32 +145,22 @@ class ScriptFeed:
         proof: What is known of whether it gives what the script's own data set does.
     """
 
-    def __init__(
-        self,
-        name: str,
-        fingerprint: Fingerprint,
-        recipe: LoaderRecipe,
-        plan: Plan,
-        asked: dict[str, Any],
-        data: str,
-        joined: Counter[str],
-        meeting: Meeting | None = None,
-        before: ScriptFeed | None = None,
-    ) -> None:
-        self.name = name
-        self.plan = plan
-        self.data = data
-        self.meeting = meeting
+    name: str
+    fingerprint: Fingerprint
+    recipe: LoaderRecipe
+    plan: Plan
+    asked: dict[str, Any]
+    data: str
+    joined: Counter[str]
+    meeting: Meeting | None = None
+    before: ScriptFeed | None = None
+
+    def __post_init__(self) -> None:
         self.told = False
-        self.is_new = plan.kind != "stream"
+        self.is_new = self.plan.kind != "stream"
         self.looked_at: list[Any] = []
         self.failed = ""
         self.proof = Proof()
-        self.fingerprint = fingerprint
-        self._recipe = recipe
-        self._asked = asked
-        self._joined = joined
-        self._before = before
         self._beside: ScriptFeed | None = None
         self._idle: list[Loader] = []
         self._begun = Living["SharedIterator"]()
@@ -185,8 +175,7 @@ class ScriptFeed:
         if self._beside is None:
             feeds = [*self._before_this(), self]
             name = f"{feeds[0].name}-{len(feeds) + 1}"
-            made_of = self.fingerprint, self._recipe, self.plan, self._asked, self.data, self._joined
-            self._beside = ScriptFeed(name, *made_of, before=self)
+            self._beside = replace(self, name=name, before=self)
         return self._beside.without_others(iterator)
 
     def take(self, iterator: SharedIterator) -> Loader:
@@ -201,9 +190,12 @@ class ScriptFeed:
             raise Declined(self.proof.refusal)
         if self._idle:
             loader = self._idle.pop()
+        elif others := self._others(iterator):
+            other = min(others, key=lambda other: other.asked)
+            loader = other.part()
+            self._end(other)
         else:
-            others = self._others(iterator)
-            loader = self._taken_over(others) if others else self.joined_anew()
+            loader = self.joined_anew()
         if self.looked_at:
             loader.load_state_dict(loader.state_dict())  # else its next loop would give the epoch up
         self._begun.add(iterator)
@@ -217,16 +209,10 @@ class ScriptFeed:
                     other.rest()
 
     def _before_this(self) -> list[ScriptFeed]:
-        return [] if self._before is None else [*self._before._before_this(), self._before]
+        return [] if self.before is None else [*self.before._before_this(), self.before]
 
     def _others(self, iterator: SharedIterator) -> list[SharedIterator]:
         return [other for other in self._begun if other is not iterator]
-
-    def _taken_over(self, others: list[SharedIterator]) -> Loader:
-        other = min(others, key=lambda other: other.asked)
-        loader = other.part()
-        self._end(other)
-        return loader
 
     def _end(self, iterator: SharedIterator) -> None:
         self._begun.discard(iterator)
@@ -242,17 +228,17 @@ class ScriptFeed:
         """
         plan = self.plan
         if state is None:
-            words = f"{self.name} {self._joined[self.name]}".encode()
+            words = f"{self.name} {self.joined[self.name]}".encode()
             seed = int.from_bytes(hashlib.sha256(words).digest()[:4])
-            self._joined[self.name] += 1
+            self.joined[self.name] += 1
         else:
             seed = state["plan"]["seed"]
-            self._recipe.keep_to(state["plan"]["source_batch_size"])
+            self.recipe.keep_to(state["plan"]["source_batch_size"])
         loader = shared(
-            self._recipe,
+            self.recipe,
             self.name,
             self.fingerprint,
-            self._asked,
+            self.asked,
             LoaderOptions(
                 plan.batch_size,
                 plan.drop_last,
@@ -261,7 +247,7 @@ class ScriptFeed:
                 full=plan.full,
                 pin_memory=plan.pin_memory,
             ),
-            joined=self._recipe.keep_to,
+            joined=self.recipe.keep_to,
             seed=seed,
         )
         try:

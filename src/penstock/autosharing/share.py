@@ -118,7 +118,16 @@ def share(
         guard.marks[id(make_loader.dataset)] = make_loader.dataset, name
         _hook()
         return make_loader
-    _check_callable(make_loader)
+    if not callable(make_loader):
+        raise BadSetting(
+            f"share() takes the function that makes the loader, not its result (a {type(make_loader).__name__}): "
+            "share(make_loader, ...), without the call"
+        )
+    if needs := missing_arguments(make_loader):
+        raise BadSetting(
+            f"make_loader is called without arguments, and this one needs some ({needs}): "
+            "use a lambda, or functools.partial"
+        )
     of_feed = {key: value for key, value in settings.items() if key in FeedSettings.__annotations__}
     of_trainer = {key: value for key, value in settings.items() if key not in of_feed}
     asked = checked(**cast("FeedSettings", of_feed))
@@ -165,19 +174,6 @@ def autoshare(
     with suppress(ImportError):
         import_module("torchdata.stateful_dataloader")  # a library may import it later
     _hook()
-
-
-def _check_callable(make_loader: Any) -> None:
-    if not callable(make_loader):
-        raise BadSetting(
-            f"share() takes the function that makes the loader, not its result (a {type(make_loader).__name__}): "
-            "share(make_loader, ...), without the call"
-        )
-    if needs := missing_arguments(make_loader):
-        raise BadSetting(
-            f"make_loader is called without arguments, and this one needs some ({needs}): "
-            "use a lambda, or functools.partial"
-        )
 
 
 def _hook() -> None:

@@ -75,7 +75,6 @@ class Plan(NamedTuple):
         kind: What decides the order: "shuffled" (the feed), "sampler" or "batch sampler" (that of the script),
             "whole" (a sampler, over a data set of batches), or "stream" (an ``IterableDataset``).
         sampler: The script's sampler or batch sampler, where that decides.
-        batch_size: Rows of a batch, of one rank; None where batches stay whole.
         drop_last: Whether rows that fill no batch are left out.
         whole: Whether batches stay as the script's ``collate_fn`` makes them.
         shard: ``(rank, world)`` of a data-parallel run.
@@ -88,7 +87,6 @@ class Plan(NamedTuple):
 
     kind: Literal["shuffled", "sampler", "batch sampler", "whole", "stream"]
     sampler: Any
-    batch_size: int | None
     drop_last: bool
     whole: bool
     shard: tuple[int, int] | None
@@ -97,6 +95,11 @@ class Plan(NamedTuple):
     loader_batch_size: int | None
     full: bool = False
     pin_memory: bool = False
+
+    @property
+    def batch_size(self) -> int | None:
+        """Rows of a batch, of one rank; None where batches stay whole."""
+        return None if self.whole else self.loader_batch_size
 
     @property
     def reason(self) -> str:
@@ -153,20 +156,19 @@ def _stream(loader: Any, allowed: bool) -> Plan:
         if isinstance(parts := getattr(loader.dataset, name, None), int) and parts > 1:
             raise Declined(f"{type(loader.dataset).__name__} ({name}={parts}) gives one rank's part of a stream")
     whole = loader.batch_size is None or not _row_wise(loader.collate_fn)
-    size = None if whole else loader.batch_size
-    return Plan("stream", None, size, loader.drop_last, whole, None, False, None, loader.batch_size)
+    return Plan("stream", None, loader.drop_last, whole, None, False, None, loader.batch_size)
 
 
 def _map_style(loader: Any, asked: bool) -> Plan:
     if loader.batch_sampler is None:
         _check_shuffled(loader.sampler, asked)
         _check_no_part(loader.sampler)
-        return Plan("whole", loader.sampler, None, False, True, None, False, length(loader), None)
+        return Plan("whole", loader.sampler, False, True, None, False, length(loader), None)
     outer, shard, split, even = _unwrapped(loader.batch_sampler)
     if not _is(outer, BatchSampler):
         _check_shuffled(outer, asked)
         _check_no_part(loader.batch_sampler)
-        return Plan("batch sampler", outer, None, False, True, None, False, length(outer), None)
+        return Plan("batch sampler", outer, False, True, None, False, length(outer), None)
     sampler, size, drop_last = outer.sampler, outer.batch_size, outer.drop_last
     whole = not _row_wise(loader.collate_fn)
     _check_shuffled(sampler, asked)
@@ -190,15 +192,15 @@ def _map_style(loader: Any, asked: bool) -> Plan:
         _check_no_part(sampler)
         kind = "shuffled" if _is_plain_shuffle(sampler, loader.dataset) else "sampler"
         if shard is not None:
-            batches = length(
-                loader.batch_sampler if outer is loader.batch_sampler else _shard_of(loader.batch_sampler)
-            )
+            chain = chain_of(loader.batch_sampler)
+            shards = (each for each in chain if type(each).__name__ == "BatchSamplerShard")
+            batches = length(outer if outer is loader.batch_sampler else next(shards))
     if split and shard is not None:
         size //= shard[1]
     if shard is not None and kind != "shuffled":
         raise Declined(f"its {type(sampler).__name__} and its ranks together: only shuffling is divided by a feed")
     decides = None if kind == "shuffled" else sampler
-    return Plan(kind, decides, None if whole else size, drop_last, whole, shard, pad, batches, size, full)
+    return Plan(kind, decides, drop_last, whole, shard, pad, batches, size, full)
 
 
 def _unwrapped(batch_sampler: Any) -> tuple[Any, tuple[int, int] | None, bool, bool]:
@@ -220,10 +222,6 @@ def _unwrapped(batch_sampler: Any) -> tuple[Any, tuple[int, int] | None, bool, b
             batch_sampler = batch_sampler.sampler
         else:
             return batch_sampler, shard, split, even
-
-
-def _shard_of(batch_sampler: Any) -> Any:
-    return next(each for each in chain_of(batch_sampler) if type(each).__name__ == "BatchSamplerShard")
 
 
 def _is(thing: Any, kind: type, *names: str) -> bool:

@@ -46,6 +46,15 @@ class Spread(msgspec.Struct, frozen=True):
         """
         return cls(statistics.median(values), min(values), max(values))
 
+    def __str__(self) -> str:
+        """Return the median, and the least and most in brackets, unless they are the same.
+
+        >>> str(Spread(3.1, 2.9, 3.3)), str(Spread(2, 2, 2))
+        ('3.1 (2.9–3.3)', '2')
+        """
+        around = f" ({short(self.least)}–{short(self.most)})" if self.least < self.most else ""
+        return short(self.median) + around
+
 
 class Result(msgspec.Struct, Generic[F], frozen=True):
     """The figures of one arm in one repeat (or with one seed)."""

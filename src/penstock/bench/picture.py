@@ -15,7 +15,7 @@ from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 from matplotlib.transforms import Bbox
 
 INK, FAINT, GRID = "#1f2933", "#616e7c", "#e4e7eb"
-BEFORE, BETWEEN, AFTER = "#9aa5b1", "#7cc0b8", "#0b7a75"
+BEFORE, AFTER = "#9aa5b1", "#0b7a75"
 _DPI = 120
 _MARGIN = 0.35  # inches
 _TITLE, _ABOUT, _NAMES = 16, 10, 10  # points
@@ -64,7 +64,7 @@ class Bars(NamedTuple):
     Attributes:
         values: By arm, a value for each name.
         shown: Format of a value.
-        gain: What the last arm gains over the first, in words; and whether it is better.
+        gain: What the second arm gains over the first, in words; and whether it is better.
     """
 
     title: str
@@ -100,7 +100,7 @@ def series_picture(title: str, about: str, panels: Sequence[Panel], *, columns: 
 
 def bars_picture(title: str, about: str, arms: Sequence[str], first: Bars, others: Sequence[Bars]) -> Any:
     """Draw a wide panel of bars, and narrow ones below it."""
-    colors = (BEFORE, BETWEEN, AFTER) if len(arms) > 2 else (BEFORE, AFTER)
+    colors = (BEFORE, AFTER)
     handles = [Line2D([], [], lw=8, color=color, label=arm) for arm, color in zip(arms, colors, strict=True)]
     figure = _canvas(12, 5.6, title, about, handles)
     grid = figure.add_gridspec(2, len(others), height_ratios=(1.25, 1))

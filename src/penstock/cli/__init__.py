@@ -35,22 +35,23 @@ def _run() -> None:
     try:
         app(prog_name="penstock")
     except PackageMissing as error:
-        _tell(error)
+        tell(error)
         sys.exit(1)
     except PenstockError as error:
-        _tell(error, error.traceback_text if isinstance(error, SourceError) else "")
+        tell(error, error.traceback_text if isinstance(error, SourceError) else "")
         sys.exit(2)
     except UnicodeEncodeError as error:
         if error.reason != "surrogates not allowed":
             raise
-        _tell(BadSetting(f"{error.object!a} is not UTF-8, as all must be that Penstock keeps of a run: rename it"))
+        tell(BadSetting(f"{error.object!a} is not UTF-8, as all must be that Penstock keeps of a run: rename it"))
         sys.exit(2)
     except FunctionFailed as error:
-        _tell(error, error.traceback_text)
+        tell(error, error.traceback_text)
         sys.exit(1)
 
 
-def _tell(error: Exception, traceback_text: str = "") -> None:
+def tell(error: Exception, traceback_text: str = "") -> None:
+    """Say on stderr what went wrong, below the traceback of the user's own code if there is one."""
     from rich.text import Text
 
     from penstock.basics.terminal import console, printable_lines

@@ -2,76 +2,48 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
-import msgspec
-import typer
-from rich.console import Console
+import psutil
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
 
-from penstock.basics.sizes import size_from
-from penstock.errors import BadSetting, FeederSilent, FeedNotFound
-
-if TYPE_CHECKING:
-    from penstock.feed.statistics import FeederStatistics
-    from penstock.io.advice.measurements import Measurement
-
-_FULL = 0.5
-"""A feed whose window is fuller than this is paced by its trainers."""
+from penstock.basics.sizes import size_from, size_text
+from penstock.basics.terminal import console, printable_lines
+from penstock.cli.command import AsJson, argument, option, plain_table, show
+from penstock.errors import BadSetting
+from penstock.io.advice.advice import Advice
+from penstock.io.advice.advice import advise as choose
+from penstock.io.advice.measurements import Benchmark, Measurement, read_benchmark, save, saved_at
+from penstock.io.advice.prediction import Reason, Requirement, Setting
 
 
 def advise(
-    benchmark: Annotated[
-        Path | None, typer.Argument(metavar="BENCH.json", help="Result of penstock bench io --json.")
-    ] = None,
-    on: Annotated[
-        Path | None, typer.Option(help="Directory for a quick benchmark instead, saved for reader='auto'.")
-    ] = None,
+    benchmark: Annotated[Path | None, argument("BENCH.json", "Result of penstock bench io --json.")] = None,
+    on: Annotated[Path | None, option("Directory for a quick benchmark instead, saved for reader='auto'.")] = None,
     rate: Annotated[
-        str | None, typer.Option(help="Bytes per second needed, such as 2GB/s; the most there is unless given.")
+        str | None, option("Bytes per second needed, such as 2GB/s; the most there is unless given.")
     ] = None,
-    sample: Annotated[str | None, typer.Option(help="Size of a stored sample, such as 110KB.")] = None,
-    access: Annotated[str, typer.Option(help="random or sequential.")] = "random",
-    cores: Annotated[float | None, typer.Option(help="CPU cores for reading.")] = None,
-    gpu_share: Annotated[str | None, typer.Option(help="Part of the GPU for reading, such as 2%.")] = None,
-    dest: Annotated[str, typer.Option(help="Destination of the bytes: host, or a GPU, such as cuda:0.")] = "host",
-    dataset: Annotated[str | None, typer.Option(help="Size of the data set, such as 100GB.")] = None,
-    images: Annotated[
-        str | None, typer.Option(metavar="DIR", help="Images instead, as for ImageSource: decoder and cache.")
-    ] = None,
-    cache: Annotated[
-        str | None,
-        typer.Option(metavar="FOLDER=SIZE", help="Cache for the images; room for all unless given."),
-    ] = None,
-    feed: Annotated[str | None, typer.Option(help="Running feed whose rate and sample size are the need.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="JSON instead: one object.")] = False,
+    sample: Annotated[str | None, option("Size of a stored sample, such as 110KB.")] = None,
+    access: Annotated[str, option("random or sequential.")] = "random",
+    cores: Annotated[float | None, option("CPU cores for reading.")] = None,
+    gpu_share: Annotated[str | None, option("Part of the GPU for reading, such as 2%.")] = None,
+    dest: Annotated[str, option("Destination of the bytes: host, or a GPU, such as cuda:0.")] = "host",
+    dataset: Annotated[str | None, option("Size of the data set, such as 100GB.")] = None,
+    as_json: AsJson = False,
 ) -> None:
     """Say which mechanism to read with, what it costs, and what to do if none suffices.
 
-    With --images: what decodes them, and what a cache would bring.
-
     What it says is tagged: *measured here*, or *published* and by whom.
     """
-    if images is not None:
-        from penstock.cli.advise_page import advise_images
-
-        advise_images(images, cache)
-        return
-    import psutil
-
-    from penstock.io.advice.advice import advise as choose
-    from penstock.io.advice.measurements import Benchmark, read_benchmark
-    from penstock.io.advice.prediction import Requirement
-
-    rate_bytes_per_s = None if rate is None else _rate(rate)
-    sample_bytes = None if sample is None else _size("--sample", sample)
-    if feed is not None:
-        rate_bytes_per_s, sample_bytes = _of_feed(feed, rate_bytes_per_s, sample_bytes)
-    if sample_bytes is None:
-        raise BadSetting("the size of a sample is missing: give --sample, such as --sample 110KB, or --feed NAME")
+    if sample is None:
+        raise BadSetting("the size of a sample is missing: give --sample, such as --sample 110KB")
     need = Requirement(
-        sample_bytes=sample_bytes,
-        rate_bytes_per_s=rate_bytes_per_s,
+        sample_bytes=_size("--sample", sample),
+        rate_bytes_per_s=None if rate is None else _rate(rate),
         access=access,  # pyright: ignore[reportArgumentType] - Requirement checks it
         cores=cores,
         gpu_share=None if gpu_share is None else _share(gpu_share),
@@ -83,12 +55,7 @@ def advise(
         raise BadSetting("give either a file of penstock bench io, or --on DIRECTORY to measure there for 30 s")
     measured = Benchmark(_quick(on)) if on else read_benchmark(benchmark or "")
     advice = choose(measured.rows, need)
-    if as_json:
-        typer.echo(msgspec.json.format(msgspec.json.encode(advice), indent=2).decode())
-        return
-    from penstock.cli.advise_page import advice_shown
-
-    Console().print(advice_shown(advice, measured.origin), highlight=False)
+    show(as_json, advice, lambda: advice_shown(advice, measured.origin))
 
 
 def _rate(text: str) -> float:
@@ -115,58 +82,8 @@ def _share(text: str) -> float:
         raise BadSetting(f"--gpu-share={text!r}: give a part, such as 2% or 0.02") from None
 
 
-def _of_feed(name: str, rate_bytes_per_s: float | None, sample_bytes: int | None) -> tuple[float, int]:
-    """Return the bytes per second that a feed's trainers draw now, and a sample's bytes, unless given."""
-    from penstock.feed.launch.feeds import feeds
-
-    running = {found.name: found for found in feeds()}
-    if name not in running:
-        raise FeedNotFound(f"no feed {name!r} runs; those that do: {', '.join(map(repr, running)) or 'none'}")
-    found = running[name]
-    if not found.answers:
-        raise FeederSilent(f"feeder {found.pid} of feed {name!r} does not answer: it is stopped, or too busy")
-    if sample_bytes is None:
-        if not found.samples:
-            raise BadSetting(
-                f"feed {name!r} has published nothing yet, so the size of its samples is unknown: give --sample"
-            )
-        sample_bytes = max(1, found.bytes // found.samples)
-    return rate_bytes_per_s or _drawn_samples_per_s(found) * sample_bytes, sample_bytes
-
-
-def _drawn_samples_per_s(feed: FeederStatistics) -> float:
-    """Return what trainers draw now; say that it is a guess if the window is not full.
-
-    Raises:
-        BadSetting: they draw nothing, so what they need is unknown.
-    """
-    if feed.waits_for == "nobody reads":
-        attached = len(feed.trainers)
-        raise BadSetting(
-            f"nobody reads from feed {feed.name!r} ({attached} trainer{'s' * (attached != 1)} attached), so that "
-            "nothing tells what rate is needed. Ask again while somebody trains from it, or give --rate"
-        )
-    if not feed.samples_per_s:
-        why = f"it waits for its {feed.waits_for}" if feed.waits_for else "it has just begun"
-        raise BadSetting(
-            f"feed {feed.name!r} has published nothing in the last seconds: {why}. Ask again when it goes on, or "
-            "give --rate"
-        )
-    part = feed.used_bytes / feed.window_bytes
-    if part < _FULL:
-        Console(stderr=True).print(
-            f"! {feed.name} publishes as fast as its source yields, its window is {part:.0%} full: the trainers "
-            "may want more or, if they have only begun, less. Give --rate if you know it",
-            highlight=False,
-            markup=False,
-        )
-    return feed.samples_per_s
-
-
 def _quick(directory: Path) -> list[Measurement]:
     """Run a short benchmark of a directory's file system, and keep it for ``reader="auto"``."""
-    from penstock.io.advice.measurements import save, saved_at
-
     if not directory.is_dir():
         raise BadSetting(f"--on {directory}: there is no such directory")
     rows = _measured_on(directory)
@@ -174,7 +91,7 @@ def _quick(directory: Path) -> list[Measurement]:
         said = f"kept for reader='auto': {save(rows, directory)}"
     except OSError as error:
         said = f"! not kept for reader='auto': {saved_at(directory)} cannot be written ({error.strerror})"
-    Console(stderr=True).print(said, highlight=False, markup=False, soft_wrap=True)
+    console(stderr=True).print(said, soft_wrap=True)
     return rows
 
 
@@ -191,5 +108,83 @@ def _measured_on(directory: Path) -> list[Measurement]:
         runtime_s=0.5,
         warm_up_s=0.1,
     )
-    with progress(Console(stderr=True)) as tell:
+    with progress(console(stderr=True)) as tell:
         return run(settings, str(directory), tell).rows
+
+
+def advice_shown(advice: Advice, origin: str) -> RenderableType:
+    """Show the choice and its cost, the reasons, the alternatives, and the remedies if it does not suffice."""
+    parts: list[RenderableType] = [_asked(advice.need, origin), Text(), _verdict(advice), Text()]
+    parts.append(_reasons("why", advice.reasons))
+    if advice.alternatives:
+        parts += [Text(), _table([advice.choice, *advice.alternatives])]
+    if advice.remedies:
+        parts += [Text(), _reasons("what to do", advice.remedies)]
+    return Group(*parts)
+
+
+def _asked(need: Requirement, origin: str) -> Text:
+    rate = "as fast as may be" if need.rate_mb_s is None else f"at {need.rate_mb_s:,.0f} MB/s"
+    text = f"{need.access} reads of samples of {size_text(need.sample_bytes)}, {rate}, to {need.dest}"
+    if need.cores is not None:
+        text += f", on {need.cores:g} core" + "s" * (need.cores != 1)
+    if need.gpu_share is not None:
+        text += f", with {need.gpu_share:.0%} of the GPU"
+    return Text(text + (f"\nmeasured on {origin}" if origin else ""), "dim")
+
+
+def _verdict(advice: Advice) -> Text:
+    choice = advice.choice
+    text = Text()
+    text.append("✓ " if advice.suffices else "✗ ", "green" if advice.suffices else "red")
+    text.append(str(choice), "bold cyan")
+    text.append(f", reads of {size_text(choice.bs_bytes)}")
+    text.append(f"\n  reaches {choice.mb_s:,.0f} MB/s")
+    if advice.headroom is not None:
+        text.append(f", {_compared(1 + advice.headroom)}", "" if advice.suffices else "bold red")
+    text.append(f"\n  costs {_cost(choice)}")
+    return text
+
+
+def _compared(part: float) -> str:
+    """Say how what is reached compares with what is needed."""
+    if part >= 2:
+        return f"{_times(part)} what is needed"
+    if part >= 1:
+        return f"{part - 1:.0%} more than needed"
+    if part > 0.5:
+        return f"{1 - part:.0%} short of what is needed"
+    return f"{_times(1 / part)} as much is needed"
+
+
+def _times(ratio: float) -> str:
+    return f"{ratio:,.0f} times" if ratio >= 100 else f"{ratio:.3g} times"
+
+
+def _cost(choice: Setting) -> str:
+    gpu = "" if not choice.sm_share else f" and at most {choice.sm_share:.1%} of the GPU"
+    return f"{choice.cores:.2g} cores ({choice.cpu_s_per_gib:.2g} CPU-s for each GiB){gpu}"
+
+
+def _reasons(heading: str, reasons: Sequence[Reason]) -> Table:
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
+    table.add_column(heading)
+    table.add_column("", style="dim", max_width=30)
+    for reason in reasons:
+        table.add_row(printable_lines(reason.text), printable_lines(reason.tag))
+    return table
+
+
+def _table(choices: Sequence[Setting]) -> Table:
+    table = plain_table("the best of each mechanism", "read", "MB/s", "cores", "CPU-s/GiB")
+    table.add_column("figures")
+    for choice in choices:
+        table.add_row(
+            str(choice),
+            size_text(choice.bs_bytes),
+            f"{choice.mb_s:,.0f}",
+            f"{choice.cores:.2g}",
+            f"{choice.cpu_s_per_gib:.2g}",
+            choice.basis,
+        )
+    return table

@@ -9,38 +9,27 @@ from typing import Annotated
 import typer
 
 from penstock.basics.terminal import console
-from penstock.cli.command import Command, Group
+from penstock.cli.command import Command, Group, argument, option
 from penstock.errors import BadSetting
 
 app = typer.Typer(cls=Group, help="Measure on this machine.", no_args_is_help=True)
 
-_Json = Annotated[Path | None, typer.Option(metavar="FILE", help="File for the results.")]
-_Picture = Annotated[Path | None, typer.Option(metavar="FILE", help="File for a picture (PNG, SVG, PDF).")]
-
-
-@app.callback()
-def bench() -> None:
-    """Measure on this machine."""
+_Json = Annotated[Path | None, option("File for the results.", metavar="FILE")]
+_Picture = Annotated[Path | None, option("File for a picture (PNG, SVG, PDF).", metavar="FILE")]
 
 
 @app.command(cls=Command)
 def share(
-    loader: Annotated[
-        str,
-        typer.Argument(metavar="FILE.py:FUNCTION", help="Function that makes the loader, as for penstock feed."),
-    ],
+    loader: Annotated[str, argument("FILE.py:FUNCTION", "Function that makes the loader, as for penstock feed.")],
     trainers: Annotated[
-        str, typer.Option("-k", "--trainers", metavar="NUMBERS", help="Numbers of trainers, one per case.")
+        str, option("-k", "--trainers", "Numbers of trainers, one per case.", metavar="NUMBERS")
     ] = "1,2,4,8",
-    seconds: Annotated[float, typer.Option(help="Time counted for each case.")] = 4.0,
-    repeats: Annotated[int, typer.Option(help="Measurements of each case, in turn.")] = 3,
-    step_ms: Annotated[float, typer.Option(help="Wait for each batch in place of a training step, in ms.")] = 0.0,
-    window: Annotated[
-        str, typer.Option(metavar="SIZE", help="Memory of the feed for blocks on their way.")
-    ] = "512MiB",
+    seconds: Annotated[float, option("Time counted for each case.")] = 4.0,
+    repeats: Annotated[int, option("Measurements of each case, in turn.")] = 3,
+    step_ms: Annotated[float, option("Wait for each batch in place of a training step, in ms.")] = 0.0,
+    window: Annotated[str, option("Memory of the feed for blocks on their way.", metavar="SIZE")] = "512MiB",
     json: _Json = None,
     plot: _Picture = None,
-    quick: Annotated[bool, typer.Option("--quick", help="Smoke run (about 30 s); not for comparison.")] = False,
 ) -> None:
     """Measure a loader of yours: alone, one in each of several trainers, and behind one feed for all.
 
@@ -62,7 +51,7 @@ def share(
     signal.signal(signal.SIGTERM, _end)
     terminal = console()
     with progress(terminal) as tell:
-        report = run(settings.quickly() if quick else settings, loader, tell)
+        report = run(settings, loader, tell)
     terminal.print(shown(report), soft_wrap=True)
     save(json, lambda file: file.write_bytes(as_json(report)), terminal)
     save(plot, lambda file: picture(report).savefig(file), terminal)
@@ -77,52 +66,36 @@ def _end(number: int, _: object) -> None:
 def io(
     path: Annotated[
         str,
-        typer.Argument(
-            metavar="PATH",
-            help="File or block device, only read; or directory, in which a temporary scratch file is made; "
+        argument(
+            "PATH",
+            "File or block device, only read; or directory, in which a temporary scratch file is made; "
             "or object, s3://… or http(s)://…; or disk under BaM's kernel module, /dev/libnvm0.",
         ),
     ],
     mech: Annotated[
-        str, typer.Option(metavar="NAMES", help="Ways of reading: posix, direct, uring, object, gds, gpu; or all.")
+        str, option("Ways of reading: posix, direct, uring, object, gds, gpu; or all.", metavar="NAMES")
     ] = "posix,direct,uring",
-    bs: Annotated[str, typer.Option(metavar="SIZES", help="Sizes of one read.")] = "4KiB,64KiB,1MiB",
-    qd: Annotated[str, typer.Option(metavar="NUMBERS", help="Reads under way.")] = "32,128",
+    bs: Annotated[str, option("Sizes of one read.", metavar="SIZES")] = "4KiB,64KiB,1MiB",
+    qd: Annotated[str, option("Reads under way.", metavar="NUMBERS")] = "32,128",
     threads: Annotated[
-        str,
-        typer.Option(
-            metavar="NUMBERS", help="Threads that wait for the kernel, or read on the GPU; uring needs one."
-        ),
+        str, option("Threads that wait for the kernel, or read on the GPU; uring needs one.", metavar="NUMBERS")
     ] = "8",
-    pattern: Annotated[
-        str, typer.Option(metavar="NAMES", help="Order of the reads: random, sequential.")
-    ] = "random",
+    pattern: Annotated[str, option("Order of the reads: random, sequential.", metavar="NAMES")] = "random",
     dest: Annotated[
-        str,
-        typer.Option(metavar="NAMES", help="Destination of the bytes: host, pinned, or a GPU, such as cuda:0."),
+        str, option("Destination of the bytes: host, pinned, or a GPU, such as cuda:0.", metavar="NAMES")
     ] = "host",
     cold: Annotated[
-        bool,
-        typer.Option("--cold", help="Page cache emptied of the file before each case, which is checked."),
+        bool, option("--cold", "Page cache emptied of the file before each case, which is checked.")
     ] = False,
-    runtime: Annotated[float, typer.Option(metavar="SECONDS", help="Time that each case is measured.")] = 2.0,
-    repeats: Annotated[int, typer.Option(help="Measurements of each case, in turn.")] = 1,
-    size: Annotated[
-        str, typer.Option(metavar="SIZE", help="Size of the scratch file, where PATH is a directory.")
-    ] = "1GiB",
+    runtime: Annotated[float, option("Time that each case is measured.", metavar="SECONDS")] = 2.0,
+    repeats: Annotated[int, option("Measurements of each case, in turn.")] = 1,
+    size: Annotated[str, option("Size of the scratch file, where PATH is a directory.", metavar="SIZE")] = "1GiB",
     external: Annotated[
-        str,
-        typer.Option(
-            metavar="NAMES", help="Other tools to run beside, where they are installed: fio,gdsio,spdk,bam."
-        ),
+        str, option("Other tools to run beside, where they are installed: fio.", metavar="NAMES")
     ] = "",
-    json: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="File for the rows: a list of objects.")
-    ] = None,
-    csv: Annotated[Path | None, typer.Option(metavar="FILE", help="File for the rows: one line each.")] = None,
-    plot: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="File for a picture (PNG, SVG, PDF): throughput, CPU cost.")
-    ] = None,
+    json: _Json = None,
+    csv: Annotated[Path | None, option("File for the rows: one line each.", metavar="FILE")] = None,
+    plot: _Picture = None,
 ) -> None:
     """Measure how fast each mechanism reads here, and how much CPU time each GiB costs.
 
@@ -154,20 +127,19 @@ def io(
 
 @app.command(cls=Command)
 def load(
-    folder: Annotated[str, typer.Argument(metavar="DIR", help="Folder with JPEGs in it, or below.")],
+    folder: Annotated[str, argument("DIR", "Folder with JPEGs in it, or below.")],
     loaders: Annotated[
-        str | None, typer.Option(metavar="NAMES", help="Loaders, with commas between; all unless given.")
+        str | None, option("Loaders, with commas between; all unless given.", metavar="NAMES")
     ] = None,
-    size: Annotated[int, typer.Option(help="Side of the random crops, in pixels.")] = 224,
-    batch_size: Annotated[int, typer.Option(help="Images of a batch.")] = 128,
+    size: Annotated[int, option("Side of the random crops, in pixels.")] = 224,
+    batch_size: Annotated[int, option("Images of a batch.")] = 128,
     workers: Annotated[
-        int | None, typer.Option(help="Workers or threads of each loader; one on each core unless given.")
+        int | None, option("Workers or threads of each loader; one on each core unless given.")
     ] = None,
-    seconds: Annotated[float, typer.Option(help="Time counted for each measurement.")] = 5.0,
-    repeats: Annotated[int, typer.Option(help="Measurements of each loader, in turns.")] = 3,
+    seconds: Annotated[float, option("Time counted for each measurement.")] = 5.0,
+    repeats: Annotated[int, option("Measurements of each loader, in turns.")] = 3,
     peer: Annotated[
-        list[str] | None,
-        typer.Option(metavar="LOADER=PYTHON", help="Python of another environment that has a loader."),
+        list[str] | None, option("Python of another environment that has a loader.", metavar="LOADER=PYTHON")
     ] = None,
     json: _Json = None,
 ) -> None:

@@ -10,11 +10,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.markup import escape
 from rich.progress import Progress
-from rich.table import Table
 
 from penstock.basics.sizes import size_text
 from penstock.basics.terminal import console, printable
-from penstock.cli.command import Command, Group
+from penstock.cli.command import Command, Group, argument, plain_table
 from penstock.errors import BadSetting
 
 if TYPE_CHECKING:
@@ -23,13 +22,8 @@ if TYPE_CHECKING:
 
 app = typer.Typer(cls=Group, help="Look after a cache's folder.", no_args_is_help=True)
 
-_Folder = Annotated[Path, typer.Argument(metavar="FOLDER", help="Folder of a cache.")]
+_Folder = Annotated[Path, argument("FOLDER", "Folder of a cache.")]
 _NO_LIMIT = 2**63
-
-
-@app.callback()
-def cache() -> None:
-    """Look after a cache's folder."""
 
 
 @app.command(cls=Command)
@@ -38,9 +32,7 @@ def status(folder: _Folder) -> None:
     found = _data_sets(folder)
     if not found:
         return
-    table = Table(box=None, pad_edge=False)
-    for heading, justify in (("data set", "left"), ("keeps", "left"), ("size", "right"), ("opened", "right")):
-        table.add_column(heading, justify=justify, overflow="fold")  # pyright: ignore[reportArgumentType]
+    table = plain_table("data set", "keeps", "size", "opened", texts=2)
     for each in found:
         opened = "in use" if each.in_use else f"{_ago(time.time() - each.opened_s)} ago"
         table.add_row(printable(each.about.root), each.about.kind, size_text(each.nbytes), opened)
@@ -81,9 +73,7 @@ def check(folder: _Folder) -> None:
 @app.command(cls=Command)
 def drop(
     folder: _Folder,
-    data_set: Annotated[
-        str | None, typer.Argument(metavar="DATA_SET", help="As status names it; all unless given.")
-    ] = None,
+    data_set: Annotated[str | None, argument("DATA_SET", "As status names it; all unless given.")] = None,
 ) -> None:
     """Delete what is kept of a data set, or of all, unless a process uses it."""
     cached = _opened(folder)

@@ -1,7 +1,8 @@
-"""What verbs have in common: help without types of flags, options, JSON, and tables drawn again and again."""
+"""What verbs have in common: help without types of flags, options, JSON or a page, and tables."""
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -14,6 +15,7 @@ from penstock.errors import BadSetting
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
+    from rich.table import Table
 
 
 class Command(TyperCommand):
@@ -37,20 +39,49 @@ def _without_types_of_flags(params: list[Any]) -> list[Any]:
     return params
 
 
+def option(*names_and_help: str, **more: Any) -> Any:
+    """Make an option: its names, if they are not that of its parameter, and last what the help says of it."""
+    *names, told = names_and_help
+    return typer.Option(*names, help=told, **more)
+
+
+def argument(metavar: str, told: str, **more: Any) -> Any:
+    """Make an argument, as the help names it, and what the help says of it."""
+    return typer.Argument(metavar=metavar, help=told, **more)
+
+
 StoreFolder = Annotated[
-    Path | None,
-    typer.Option("--store", metavar="DIR", help="Folder of the store; $PENSTOCK_STORE unless given."),
+    Path | None, option("--store", "Folder of the store; $PENSTOCK_STORE unless given.", metavar="DIR")
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="JSON instead.")]
-Watch = Annotated[bool, typer.Option("--watch", help="Show it live, until Ctrl-C.")]
-Interval = Annotated[float, typer.Option(metavar="SECONDS", help="Time between two refreshes.")]
+Experiment = Annotated[
+    str, option("MLflow experiment; $MLFLOW_EXPERIMENT_NAME, or the group's name.", metavar="NAME")
+]
+AsJson = Annotated[bool, option("--json", "JSON instead.")]
+Watch = Annotated[bool, option("--watch", "Show it live, until Ctrl-C.")]
+Interval = Annotated[float, option("Time between two refreshes.", metavar="SECONDS")]
 
 
-def print_json(value: Any) -> None:
-    """Print a value; NaN and infinities, which JSON lacks, become null."""
+def show(as_json: bool, value: Any, page: Callable[[], RenderableType]) -> None:
+    """Print a value as JSON, in which NaN and infinities become null, or the page that tells of it."""
     import msgspec
 
-    typer.echo(msgspec.json.format(msgspec.json.encode(value), indent=2).decode())
+    from penstock.basics.terminal import console
+
+    if as_json:
+        typer.echo(json.dumps(msgspec.json.decode(msgspec.json.encode(value)), indent=2))
+    else:
+        console().print(page(), soft_wrap=True)
+
+
+def plain_table(*headings: str, texts: int = 1) -> Table:
+    """Make a table without lines: so many columns of texts, which are folded, and then figures, which are not."""
+    from rich.table import Table
+
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
+    for place, heading in enumerate(headings):
+        justify = "left" if place < texts else "right"
+        table.add_column(heading, justify=justify, no_wrap=place >= texts, overflow="fold")
+    return table
 
 
 def watch(table: Callable[[], RenderableType], interval_s: float, as_json: bool = False) -> NoReturn:

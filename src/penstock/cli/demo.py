@@ -5,9 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
 from penstock.basics.terminal import console, printable
+from penstock.cli.command import option
 from penstock.errors import BadSetting
 
 _TRAINERS_MOST = 64
@@ -16,22 +15,19 @@ _TRAINERS_MOST = 64
 def demo(
     data: Annotated[
         Path | None,
-        typer.Option(
-            help="Folder of class folders with JPEGs in them, or of train/ with such folders, or of JPEGs; "
-            "the demo's own images, made once in your cache directory, unless given.",
+        option(
+            "Folder of class folders with JPEGs in them, or of train/ with such folders, or of JPEGs; "
+            "the demo's own images, made once in your cache directory, unless given."
         ),
     ] = None,
-    trainers: Annotated[int, typer.Option(help="Models trained side by side.")] = 4,
-    epochs: Annotated[int, typer.Option(help="Epochs of each model.")] = 8,
-    images: Annotated[int, typer.Option(help="Training images at most; 0 for all.")] = 2000,
-    report: Annotated[
-        Path, typer.Option(metavar="FILE", help="File for the results; a picture is saved beside it.")
-    ] = Path("demo-report.json"),
+    trainers: Annotated[int, option("Models trained side by side.")] = 4,
+    epochs: Annotated[int, option("Epochs of each model.")] = 8,
+    images: Annotated[int, option("Training images at most; 0 for all.")] = 2000,
+    report: Annotated[Path, option("File for the results; a picture is saved beside it.", metavar="FILE")] = Path(
+        "demo-report.json"
+    ),
 ) -> None:
-    """Train small models side by side, each with its own DataLoader, then all from one feed, and compare.
-
-    With ``--data``, they are trained once more from one feed of an ``ImageSource``.
-    """
+    """Train small models side by side, each with its own DataLoader, then all from one feed, and compare."""
     from penstock.basics.packages import require
 
     require("the demo", "demo", "torch", "simplejpeg", "cv2", "matplotlib")
@@ -56,7 +52,7 @@ def demo(
         folder = find_images(own, images or None)
         if folder.note:
             shown.print(f"{printable(folder.note)}.")
-        found = compare(folder, trainers, epochs, tell, with_source=data is not None)
+        found = compare(folder, trainers, epochs, tell)
     print_report(found, shown)
     save(report, lambda file: file.write_bytes(as_json(found)), shown)
     save(report.with_suffix(".png"), lambda file: picture(found).savefig(file), shown)

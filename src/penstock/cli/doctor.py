@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import json
-from typing import Annotated
-
-import msgspec
 import typer
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from penstock.basics.terminal import console, printable
+from penstock.basics.terminal import printable
+from penstock.cli.command import AsJson, show
 from penstock.doctor.checks import examine
 from penstock.doctor.devices import Finding
 
@@ -19,17 +16,10 @@ _MARKS = {"works": ("✓", "green"), "limited": ("!", "yellow"), "fails": ("✗"
 _WHAT_WIDTH = 14
 
 
-def doctor(
-    as_json: Annotated[
-        bool, typer.Option("--json", help="JSON instead: a list of objects, one per finding.")
-    ] = False,
-) -> None:
+def doctor(as_json: AsJson = False) -> None:
     """Try what Penstock needs on this machine; status 1 if sharing cannot work."""
     findings = examine()
-    if as_json:
-        typer.echo(json.dumps(msgspec.to_builtins(findings), indent=2))
-    else:
-        console().print(Group(*map(_shown, findings)), soft_wrap=True)
+    show(as_json, findings, lambda: Group(*map(_shown, findings)))
     if any(finding.verdict == "fails" for finding in findings):
         raise typer.Exit(1)
 

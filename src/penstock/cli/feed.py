@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from difflib import get_close_matches
+from inspect import signature
 from pathlib import Path
 from types import UnionType
 from typing import Annotated, Any, Union, get_args, get_origin
 
 import msgspec
-import typer
 from rich.text import Text
 
 from penstock.basics.sizes import size_text
 from penstock.basics.terminal import console, printable
-from penstock.cli import INTERRUPTED
 from penstock.cli.cache import cache_of
+from penstock.cli.command import argument, option
 from penstock.errors import BadSetting
 from penstock.feed.launch.function import call, function_at
 from penstock.feed.settings import DEFAULT_WINDOW
@@ -35,43 +36,39 @@ _NUMBERS = {int: "a whole number", float: "a number", bool: "true or false"}
 def feed(
     words: Annotated[
         list[str],
-        typer.Argument(
-            metavar="SOURCE [KEY=VALUE]",
-            help="FILE.py:FUNCTION, which makes the loader; or images:FOLDER, tokens:FILES, or packed:FOLDER "
+        argument(
+            "SOURCE [KEY=VALUE]",
+            "FILE.py:FUNCTION, which makes the loader; or images:FOLDER, tokens:FILES, or packed:FOLDER "
             "(made by penstock pack), with options of penstock.ImageSource, TokenSource or PackedSource.",
             show_default=False,
         ),
     ],
-    name: Annotated[str, typer.Option(metavar="NAME", help="Name that trainers attach to.")],
+    name: Annotated[str, option("Name that trainers attach to.", metavar="NAME")],
     segments: Annotated[
-        int | None, typer.Option(help="Parts of a cycle that are shuffled each by itself; one unless given.")
+        int | None, option("Parts of a cycle that are shuffled each by itself; one unless given.")
     ] = None,
-    seed: Annotated[int, typer.Option(help="Random seed of the order, and of the workers.")] = 0,
-    window: Annotated[str, typer.Option(metavar="SIZE", help="Size of the ring, such as 2GiB.")] = DEFAULT_WINDOW,
+    seed: Annotated[int, option("Random seed of the order, and of the workers.")] = 0,
+    window: Annotated[str, option("Size of the ring, such as 2GiB.", metavar="SIZE")] = DEFAULT_WINDOW,
     prefetch: Annotated[
-        int | None, typer.Option(help="Batches kept ready for the fastest trainer; by size unless given.")
+        int | None, option("Batches kept ready for the fastest trainer; by size unless given.")
     ] = None,
-    epochs: Annotated[int | None, typer.Option(help="Epochs for each trainer; endless unless given.")] = None,
+    epochs: Annotated[int | None, option("Epochs for each trainer; endless unless given.")] = None,
     linger: Annotated[
         float | None,
-        typer.Option(
-            metavar="SECONDS", help="Time from the last trainer's end to the feed's; endless unless given."
-        ),
+        option("Time from the last trainer's end to the feed's; endless unless given.", metavar="SECONDS"),
     ] = None,
     stall_timeout: Annotated[
         float | None,
-        typer.Option(
+        option(
+            "Time for which a trainer may hold the feed back before it is evicted; no limit unless given.",
             metavar="SECONDS",
-            help="Time for which a trainer may hold the feed back before it is evicted; no limit unless given.",
         ),
     ] = None,
     whole_batches: Annotated[
-        bool, typer.Option("--whole-batches", help="Whole batches of the loader, whose shapes may vary.")
+        bool, option("--whole-batches", "Whole batches of the loader, whose shapes may vary.")
     ] = False,
-    memory: Annotated[str, typer.Option(help="Place of the ring: host, or a GPU, such as cuda:0.")] = "host",
-    expect: Annotated[
-        int, typer.Option(metavar="K", help="Trainers for which the first cycle waits, for at most 9 s.")
-    ] = 1,
+    memory: Annotated[str, option("Place of the ring: host, or a GPU, such as cuda:0.")] = "host",
+    expect: Annotated[int, option("Trainers for which the first cycle waits, for at most 9 s.", metavar="K")] = 1,
 ) -> None:
     """Run a feeder here, until it is interrupted or stopped.
 
@@ -84,6 +81,7 @@ def feed(
     shown = console()
     where, options = _divided(words)
     named = named_source(where)
+    _check_options(where, options, {} if named is None else named.options)
     source = _made(where, options, seed) if named is None else _opened(named, options, segments, seed)
     feeder = Feeder(
         source,
@@ -118,7 +116,7 @@ def feed(
         serve(feeder)
     except KeyboardInterrupt:
         shown.print("Interrupted; the trainers have been told.")
-        raise typer.Exit(INTERRUPTED) from None
+        raise
 
 
 def _divided(words: list[str]) -> tuple[str, dict[str, str]]:
@@ -138,6 +136,18 @@ def _divided(words: list[str]) -> tuple[str, dict[str, str]]:
     if len(where) != 1:
         raise BadSetting(f"one SOURCE is fed, and these were given: {', '.join(where) or 'none'}")
     return where[0], options
+
+
+def _check_options(where: str, options: dict[str, str], of_source: Mapping[str, Any]) -> None:
+    """Refuse what is the feed's own, or nearly: the source would speak of its own options only."""
+    own = [name for name in signature(feed).parameters if name != "words"]
+    for key, value in options.items():
+        if key in own:
+            raise BadSetting(
+                f"{key}={value}: that is the feed's, not {where}'s; give --{key.replace('_', '-')} {value}"
+            )
+        if key not in of_source and (near := get_close_matches(key, own, 1)):
+            raise BadSetting(f"there is no option {key!r}; did you mean --{near[0].replace('_', '-')}?")
 
 
 def _opened(named: NamedSource, texts: dict[str, str], segments: int | None, seed: int) -> Any:
@@ -169,11 +179,10 @@ def _made(where: str, options: dict[str, str], seed: int) -> Any:
     """Call FUNCTION."""
     if options:
         raise BadSetting(f"{', '.join(options)}: only for {' or '.join(SOURCES)}; {where} has its own")
-    if f"{where}:" in SOURCES or Path(where).is_dir():
-        prefix, folder = (f"{where}:", "FOLDER") if f"{where}:" in SOURCES else ("packed:", where)
-        raise BadSetting(
-            f"{where!r} names no function; to feed what penstock pack has made, write {prefix}{folder}"
-        )
+    if f"{where}:" in SOURCES:
+        raise BadSetting(f"{where!r} names no data: write {where}: and their path, without a space")
+    if Path(where).is_dir():
+        raise BadSetting(f"{where!r} names no function; to feed what penstock pack has made, write packed:{where}")
     seed_process(seed)  # a list that FUNCTION shuffles has one order in every feeder
     return call(function_at(where), where)
 

@@ -1,49 +1,162 @@
-"""``penstock status`` and ``penstock stop``: the feeds that run, and the end of one."""
+"""``penstock status`` and ``penstock stop``: the feeds that run, in 80 columns, and the end of one."""
 
 from __future__ import annotations
 
-import json
+import shlex
+from collections.abc import Iterator, Sequence
 from typing import Annotated
 
-import msgspec
 import typer
-from rich.console import RenderableType
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
 
-from penstock.cli.command import Interval, Watch, watch
-from penstock.feed.launch import feeds
+from penstock.basics.sizes import size_text
+from penstock.basics.terminal import printable
+from penstock.cli.command import AsJson, Interval, Watch, argument, show, watch
+from penstock.feed.launch import feeds as launched
+from penstock.feed.statistics import FeederStatistics, TrainerStatistics
 
 
-def status(
-    as_json: Annotated[
-        bool, typer.Option("--json", help="JSON instead: a list of objects, one per feed.")
-    ] = False,
-    live: Watch = False,
-    interval: Interval = 1.0,
-) -> None:
+def status(as_json: AsJson = False, live: Watch = False, interval: Interval = 1.0) -> None:
     """Show the running feeds, their trainers, and which trainer holds the others back."""
     if live:
-        watch(_table, interval, as_json)
-    if as_json:
-        typer.echo(json.dumps(msgspec.to_builtins(feeds.feeds()), indent=2))
-        return
-    from penstock.basics.terminal import console
-
-    console().print(_table(), soft_wrap=True)
+        watch(lambda: feeds_table(launched.feeds()), interval, as_json)
+    running = launched.feeds()
+    show(as_json, running, lambda: feeds_table(running))
 
 
 def top(interval: Interval = 1.0) -> None:
     """Show the feeds live, until Ctrl-C: ``penstock status --watch``."""
-    watch(_table, interval)
+    status(live=True, interval=interval)
 
 
-def stop(name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the feed.")]) -> None:
+def stop(name: Annotated[str, argument("NAME", "Name of the feed.")]) -> None:
     """End a feed; its trainers get FeedStopped, with who ended it."""
-    ended = feeds.stop(name)
+    ended = launched.stop(name)
     how = f": it did not answer, and its process got {' and '.join(ended.signals)}" if ended.signals else ""
     typer.echo(f"Feed {name!r} (feeder {ended.pid}) has ended{how}.")
 
 
-def _table() -> RenderableType:
-    from penstock.cli.table import feeds_table
+_HEADINGS = ("\ntrainer", "\nbatch", "\nepoch", "\ncursor", "lag,\nsamples", "held,\nMiB", "held\nback, s")
+_JUDGED_SAMPLES = 1000
+_LEAST_WAIT_S = 1e-4
+_OWN_FEED_TIMES_SLOWER = 2
+"""A feed of its own has half of the processors: it is advised where a trainer would wait less even so."""
 
-    return feeds_table(feeds.feeds())
+
+def feeds_table(feeds: Sequence[FeederStatistics]) -> RenderableType:
+    """Show all feeds, each with its trainers below it."""
+    if not feeds:
+        return Text(
+            "No feed runs. Start one with penstock.share() in a training script, or with: penstock feed\n"
+            "If a feeder was killed, its trainers that use share() start another when they next need a batch."
+        )
+    return Group(*(part for feed in feeds for part in (_head(feed), _trainers(feed), *_advice(feed), Text())))
+
+
+def _head(feed: FeederStatistics) -> Text:
+    if not feed.answers:
+        advice = f"end it with: penstock stop {shlex.quote(feed.name)}"
+        return Text.assemble(
+            (feed.name, "bold cyan"), (f"  feeder {feed.pid} does not answer; {advice}", "bold red")
+        )
+    of_cycle = f" of {feed.samples_per_cycle:,}" if feed.samples_per_cycle else ""
+    return Text.assemble(
+        (printable(feed.name), "bold cyan"),
+        (
+            f"\n  {printable(feed.source)}, feeder {feed.pid}, {feed.sharing}, {feed.resident_bytes >> 20:,} MiB",
+            "dim",
+        ),
+        f"\n  cycle {feed.cycle}, sample {feed.sample:,}{of_cycle}, ",
+        (f"{feed.samples_per_s:,.0f} samples/s", "bold"),
+        f"\n  {_window(feed)}",
+        *_waits(feed),
+        *_taken(feed),
+        _newcomer(feed),
+    )
+
+
+def _window(feed: FeederStatistics) -> str:
+    """Say how full a window is, by the nearer limit: bytes or blocks."""
+    used, blocks = feed.used_bytes / feed.window_bytes, feed.blocks_held / feed.most_blocks
+    if blocks > used:
+        return f"window {blocks:.0%}: {feed.blocks_held:,} of {feed.most_blocks:,} blocks"
+    return f"window {used:.0%} of {size_text(feed.window_bytes)}"
+
+
+def _newcomer(feed: FeederStatistics) -> str:
+    """Say what a run that came now would wait for."""
+    if not feed.trainers or feed.newcomer_waits_samples is None:
+        return ""
+    when = f"in {feed.newcomer_waits_samples:,} samples" if feed.newcomer_waits_samples else "at once"
+    return f"\n  a run that comes now begins {when}"
+
+
+def _waits(feed: FeederStatistics) -> list[tuple[str, str]]:
+    if feed.held_back_by is not None and len(feed.trainers) == 1:
+        return [(", the loader is faster than the trainers", "dim")]
+    if feed.held_back_by is not None:
+        return [(f", held back by trainer {feed.held_back_by} for {feed.held_back_s:,.1f} s", "bold yellow")]
+    if not feed.waits_for:
+        return []
+    return [(", nobody reads" if feed.waits_for == "nobody reads" else f", waits for the {feed.waits_for}", "dim")]
+
+
+def _taken(feed: FeederStatistics) -> list[tuple[str, str]]:
+    if not any(trainer.selected for trainer in feed.trainers):
+        return []
+    return [(f"\n  {feed.samples:,} samples loaded for {feed.taken:,} taken", "")]
+
+
+def _trainers(feed: FeederStatistics) -> RenderableType:
+    if not feed.answers:
+        return Text("  trainers unknown", "dim")
+    if not feed.trainers:
+        return Text("  no trainer", "dim")
+    table = Table(box=None, padding=(0, 0, 0, 1), header_style="dim")
+    for heading in _HEADINGS:
+        table.add_column(heading, justify="right", no_wrap=True)
+    table.add_column("\nstate", no_wrap=False)
+    for trainer in feed.trainers:
+        table.add_row(
+            *_cells(trainer, feed.samples_per_cycle),
+            style="yellow" if trainer.pid == feed.held_back_by and len(feed.trainers) > 1 else "",
+        )
+    return table
+
+
+def _advice(feed: FeederStatistics) -> Iterator[Text]:
+    """Say which trainers would wait less on feeds of their own, and what those would cost."""
+    if not feed.samples or len(feed.trainers) < 2:
+        return
+    loading_s = feed.source_s / feed.samples
+    for trainer in feed.trainers:
+        if trainer.selected and trainer.taken >= min(_JUDGED_SAMPLES, 2 * trainer.selected):
+            waits_s = trainer.wait_s / trainer.taken
+            if waits_s > _OWN_FEED_TIMES_SLOWER * loading_s and waits_s > _LEAST_WAIT_S:
+                yield Text(
+                    f"  trainer {trainer.pid} waits {waits_s * 1e3:,.1f} ms a sample, and loading one takes "
+                    f"{loading_s * 1e3:,.1f} ms. A feed\n  of its own would not wait for the others, and load "
+                    f"{trainer.selected:,} samples again",
+                    "yellow",
+                )
+
+
+def _cells(trainer: TrainerStatistics, samples: int | None) -> list[str]:
+    rank = f" rank {trainer.rank}/{trainer.world}" if trainer.world > 1 else ""
+    state = f"waits for {trainer.waits_for}" if trainer.waits_for else trainer.state
+    if trainer.joined_sample:
+        state += f", joined at {trainer.joined_sample:,}"
+    if trainer.selected and samples:
+        state += f", takes {trainer.selected / samples:.0%}"
+    return [
+        f"{trainer.pid}{rank}",
+        str(trainer.batch_size or "source's"),
+        str(trainer.epoch),
+        f"{trainer.cycle}:{trainer.sample:,}",
+        f"{trainer.lag_samples:,}",
+        f"{trainer.held_bytes / 2**20:,.1f}",
+        f"{trainer.held_back_s:,.1f}",
+        state + (", views" if trainer.borrow else ""),
+    ]

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
-from rich.markup import escape
 from rich.progress import (
     BarColumn,
     DownloadColumn,
@@ -20,23 +20,18 @@ from rich.progress import (
 )
 
 from penstock.basics.sizes import size_text
+from penstock.basics.terminal import console, printable, say
+from penstock.cli import tell
+from penstock.cli.command import argument, option
 from penstock.errors import BadSetting, PackDamaged
-
-_INTERRUPTED = 130
-"""Exit status after Ctrl-C, by shell convention: 128 plus the number of SIGINT."""
 
 
 def pack(
-    source: Annotated[
-        str | None, typer.Argument(metavar="FILE.py:FUNCTION", help="Function that makes the loader.")
-    ] = None,
-    folder: Annotated[
-        Path | None, typer.Argument(metavar="FOLDER", help="New folder, or one whose packing was interrupted.")
-    ] = None,
-    seed: Annotated[int, typer.Option(help="Random seed of the pass.")] = 0,
+    source: Annotated[str | None, argument("FILE.py:FUNCTION", "Function that makes the loader.")] = None,
+    folder: Annotated[Path | None, argument("FOLDER", "New folder, or one whose packing was interrupted.")] = None,
+    seed: Annotated[int, option("Random seed of the pass.")] = 0,
     check: Annotated[
-        Path | None,
-        typer.Option(metavar="FOLDER", help="Packed data set to check instead: all checksums and headers."),
+        Path | None, option("Packed data set to check instead: all checksums and headers.", metavar="FOLDER")
     ] = None,
 ) -> None:
     """Pack one pass of a loader into a folder, for `penstock feed packed:FOLDER`.
@@ -51,8 +46,8 @@ def pack(
         try:
             _pack(source, folder, seed)
         except KeyboardInterrupt:
-            Console(stderr=True).print(f"Interrupted. {_begun(folder)}", highlight=False, soft_wrap=True)
-            raise typer.Exit(_INTERRUPTED) from None
+            console(stderr=True).print(f"Interrupted. {_begun(folder)}", soft_wrap=True)
+            raise
     else:
         raise BadSetting("give FILE.py:FUNCTION and a folder, or --check and a folder")
 
@@ -62,23 +57,20 @@ def _pack(source: str, folder: Path, seed: int) -> None:
     from penstock.fingerprint.functions import fingerprint_of
     from penstock.sources.packed.packing import pack as pack_source
 
-    console = Console()
     make = function_at(source)
     loader = call(make, source)
-    with _progress(console, MofNCompleteColumn()) as progress:
-        task = progress.add_task("packing", total=None)
+    with _progress("packing", MofNCompleteColumn()) as progress:
         done = pack_source(
             loader,
             folder,
             seed=seed,
             fingerprint={"the function": source, **fingerprint_of(make).digests},
-            progress=lambda rows, of: progress.update(task, completed=rows, total=of),
+            progress=progress,
         )
-    feed = escape(shlex.quote(f"packed:{folder}"))
-    console.print(
-        f"Packed {done.rows:,} samples, {size_text(done.nbytes)}, into [bold]{escape(str(folder))}[/]. "
-        f"To feed them:\n[bold]penstock feed {feed} --name NAME[/]",
-        highlight=False,
+    feed = printable(shlex.quote(f"packed:{folder}"))
+    console().print(
+        f"Packed {done.rows:,} samples, {size_text(done.nbytes)}, into {printable(str(folder))}. To feed them:\n"
+        f"penstock feed {feed} --name NAME",
         soft_wrap=True,
     )
 
@@ -91,29 +83,31 @@ def _begun(folder: Path) -> str:
     if not rows:
         return "Nothing has been packed."
     of = "" if samples is None else f" of {samples:,}"
-    where = escape(str(folder))
-    return f"{rows:,}{of} samples are packed in [bold]{where}[/]: repeat the command to go on from there."
+    return f"{rows:,}{of} samples are packed in {printable(str(folder))}: repeat the command to go on from there."
 
 
 def _check(folder: Path) -> None:
     from penstock.sources.packed.files import check
 
-    console, errors = Console(), Console(stderr=True)
     try:
-        with _progress(console, DownloadColumn()) as progress:
-            task = progress.add_task("reading", total=None)
-            right = check(folder, lambda done, of: progress.update(task, completed=done, total=of))
+        with _progress("reading", DownloadColumn()) as progress:
+            right = check(folder, progress)
     except KeyboardInterrupt:
-        errors.print("Interrupted: the rest has not been checked.")
-        raise typer.Exit(_INTERRUPTED) from None
+        say("interrupted: the rest has not been checked")
+        raise
     except PackDamaged as error:
-        errors.print(f"[bold red]penstock:[/] {escape(str(error))}", highlight=False, soft_wrap=True)
+        tell(error)
         raise typer.Exit(1) from None
-    told = f"All {right.rows:,} samples in [bold]{escape(str(folder))}[/] ({size_text(right.nbytes)})"
-    console.print(f"{told} are as they were packed.", highlight=False, soft_wrap=True)
+    told = f"All {right.rows:,} samples in {printable(str(folder))} ({size_text(right.nbytes)})"
+    console().print(f"{told} are as they were packed.", soft_wrap=True)
 
 
-def _progress(console: Console, count: ProgressColumn) -> Progress:
+@contextmanager
+def _progress(what: str, count: ProgressColumn) -> Generator[Callable[[int, int | None], None]]:
+    """Show how far something has come, by what is called with that and with how much there is."""
+    shown = console()
     columns = TextColumn("{task.description}"), BarColumn(), count, TimeRemainingColumn()
     # On no terminal it would leave an empty line.
-    return Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
+    with Progress(*columns, console=shown, transient=True, disable=not shown.is_terminal) as progress:
+        task = progress.add_task(what, total=None)
+        yield lambda done, of: progress.update(task, completed=done, total=of)

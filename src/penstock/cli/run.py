@@ -4,140 +4,117 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import AbstractContextManager, nullcontext
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from penstock.basics.terminal import say
+from penstock.cli.command import Experiment, StoreFolder, argument, option
+
 if TYPE_CHECKING:
-    from penstock.autosharing.hook import ShareOptions
-    from penstock.cli.runs_live import Looks
+    from penstock.cli.runs_table import Looks
     from penstock.runs.record import GroupPlan, RunRecord
-    from penstock.runs.spec.checks import Gpus
-    from penstock.runs.spec.open import Spec
     from penstock.runs.store import Store
 
-_SHARED = "Sharing"
+_BESIDE_SPEC = ("words", "carbon_intensity", "mlflow", "experiment", "no_gpu", "mig_changes", "store", "detached")
+"""What may be given beside a spec, which says all else itself."""
+_OF_SHARING = ("workers", "only", "iterable", "explain", "strict")
+_sharing = partial(option, rich_help_panel="Sharing")
 
 
 def run(
+    context: typer.Context,
     words: Annotated[
         list[str],
-        typer.Argument(
-            metavar="COMMAND",
-            help="A script (*.py), a command, or a spec (*.yaml, *.csv); what comes after is its own.",
-        ),
+        argument("COMMAND", "A script (*.py), a command, or a spec (*.yaml, *.csv); what comes after is its own."),
     ],
-    repeat: Annotated[int, typer.Option("-n", "--repeat", min=1, help="Number of runs, of each combination.")] = 1,
+    repeat: Annotated[int, option("-n", "--repeat", "Number of runs, of each combination.", min=1)] = 1,
     grid: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME=VALUES", help="Values for {NAME} in the command: lr=0.1,0.03; more than once."),
+        option("Values for {NAME} in the command: lr=0.1,0.03; more than once.", metavar="NAME=VALUES"),
     ] = None,
     random: Annotated[
-        int | None, typer.Option(metavar="N", min=1, help="Combinations drawn from the grid; all unless given.")
+        int | None, option("Combinations drawn from the grid; all unless given.", metavar="N", min=1)
     ] = None,
-    seed: Annotated[int, typer.Option(help="Random seed of the draws.")] = 0,
-    name: Annotated[str, typer.Option(help="Name of the run, instead of the script's.")] = "",
-    group: Annotated[str, typer.Option(help="Name of the group, instead of the run's.")] = "",
+    seed: Annotated[int, option("Random seed of the draws.")] = 0,
+    name: Annotated[str, option("Name of the run, instead of the script's.")] = "",
+    group: Annotated[str, option("Name of the group, instead of the run's.")] = "",
     mode: Annotated[
-        str, typer.Option(metavar="MODE", help="alone: one after the other; plain: all at once; mps; mig:PROFILE.")
+        str, option("alone: one after the other; plain: all at once; mps; mig:PROFILE.", metavar="MODE")
     ] = "",
-    devices: Annotated[
-        str, typer.Option(metavar="NUMBERS", help="GPUs that each run sees: 0,1; all unless given.")
-    ] = "",
+    devices: Annotated[str, option("GPUs that each run sees: 0,1; all unless given.", metavar="NUMBERS")] = "",
     mig_changes: Annotated[
-        bool, typer.Option("--allow-mig-changes", help="Make MIG instances, as root, and take them back.")
+        bool, option("--allow-mig-changes", "Make MIG instances, as root, and take them back.")
     ] = False,
-    no_gpu: Annotated[bool, typer.Option("--no-gpu", help="Leave out what needs a GPU, and say what.")] = False,
+    no_gpu: Annotated[bool, option("--no-gpu", "Leave out what needs a GPU, and say what.")] = False,
     mps_threads: Annotated[
-        float | None,
-        typer.Option(metavar="PERCENT", min=1, max=100, help="GPU threads that each run may use under MPS."),
+        float | None, option("GPU threads that each run may use under MPS.", metavar="PERCENT", min=1, max=100)
     ] = None,
-    mps_memory: Annotated[
-        str, typer.Option(metavar="SIZE", help="GPU memory that each run may use under MPS: 10GiB.")
-    ] = "",
-    time_limit: Annotated[
-        str, typer.Option(metavar="TIME", help="Time after which a run is ended: 90s, 10m, 1h30m.")
-    ] = "",
+    mps_memory: Annotated[str, option("GPU memory that each run may use under MPS: 10GiB.", metavar="SIZE")] = "",
+    time_limit: Annotated[str, option("Time after which a run is ended: 90s, 10m, 1h30m.", metavar="TIME")] = "",
     listeners: Annotated[
-        str | None,
-        typer.Option(metavar="NAMES", help="What is sampled: proc,host; all unless given, or none."),
+        str | None, option("What is sampled: proc,host; all unless given, or none.", metavar="NAMES")
     ] = None,
     carbon_intensity: Annotated[
         float | None,
-        typer.Option(
+        option(
+            "Grams of CO2 per kWh, for estimates; none unless given.",
             metavar="GRAMS",
             envvar="PENSTOCK_CARBON_INTENSITY",
             min=0,
-            help="Grams of CO2 per kWh, for estimates; none unless given.",
         ),
     ] = None,
     mlflow: Annotated[
-        str, typer.Option(metavar="URI", help="An MLflow server that the runs are pushed to: http://host:5000.")
+        str, option("An MLflow server that the runs are pushed to: http://host:5000.", metavar="URI")
     ] = "",
-    experiment: Annotated[
-        str,
-        typer.Option(metavar="NAME", help="Experiment there; $MLFLOW_EXPERIMENT_NAME, or the group's name."),
-    ] = "",
+    experiment: Experiment = "",
     profile: Annotated[
-        list[str] | None,
-        typer.Option(metavar="NAME", help="torch, nsys or ncu, and its options; more than once."),
+        list[str] | None, option("torch, nsys or ncu, and its options; more than once.", metavar="NAME")
     ] = None,
     watch_dataloader: Annotated[
-        bool, typer.Option("--watch-dataloader", help="Keep the wait for plain DataLoaders, too.")
+        bool, option("--watch-dataloader", "Keep the wait for plain DataLoaders, too.")
     ] = False,
     share: Annotated[
-        bool,
-        typer.Option(
-            "--share",
-            help="Have the training loaders of all runs read one feed; scripts need no change.",
-            rich_help_panel=_SHARED,
-        ),
+        bool, _sharing("--share", "Have the training loaders of all runs read one feed; scripts need no change.")
     ] = False,
     workers: Annotated[
         int | None,
-        typer.Option(
-            metavar="N",
-            min=0,
-            help="Workers of a feed; as many as the script's loader has unless given.",
-            rich_help_panel=_SHARED,
+        _sharing(
+            "--workers", "Workers of a feed; as many as the script's loader has unless given.", metavar="N", min=0
         ),
     ] = None,
     only: Annotated[
         str,
-        typer.Option(
-            metavar="PATTERN",
-            help="Data sets' class, or places (train.py:12), to be shared; all unless given.",
-            rich_help_panel=_SHARED,
+        _sharing(
+            "--only", "Data sets' class, or places (train.py:12), to share; all unless given.", metavar="PATTERN"
         ),
     ] = "",
-    iterable: Annotated[
-        bool,
-        typer.Option("--iterable", help="Share loaders over an IterableDataset, too.", rich_help_panel=_SHARED),
-    ] = False,
-    explain: Annotated[
-        bool,
-        typer.Option("--explain", help="Tell what each loader is taken for, and why.", rich_help_panel=_SHARED),
-    ] = False,
-    strict: Annotated[
-        bool, typer.Option("--strict", help="End a run at what hinders sharing.", rich_help_panel=_SHARED)
-    ] = False,
-    store: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Folder of the store, instead of $PENSTOCK_STORE.")
-    ] = None,
+    iterable: Annotated[bool, _sharing("--iterable", "Share loaders over an IterableDataset, too.")] = False,
+    explain: Annotated[bool, _sharing("--explain", "Tell what each loader is taken for, and why.")] = False,
+    strict: Annotated[bool, _sharing("--strict", "End a run at what hinders sharing.")] = False,
+    store: StoreFolder = None,
     detached: Annotated[
-        bool, typer.Option("--detach", help="Print the runs' ids and return; they go on by themselves.")
+        bool, option("--detach", "Print the runs' ids and return; they go on by themselves.")
     ] = False,
 ) -> None:
     """Run a script or a command, and keep what it was, what it printed and how it ended."""
+    from penstock.autosharing.hook import ShareOptions
     from penstock.basics.sizes import size_from
+    from penstock.errors import BadSetting
     from penstock.runs.spec.checks import SPECS, Gpus, listeners_from, seconds_from
+    from penstock.runs.spec.open import Spec
 
     if carbon_intensity is not None:
         os.environ["PENSTOCK_CARBON_INTENSITY"] = str(carbon_intensity)  # for the sampling process
+    if (alone := _given(context, _OF_SHARING)) and not share:
+        raise BadSetting(f"{' '.join(alone)}: only with --share")
+    sharing = ShareOptions(
+        name=name, workers=workers, only=only, iterable=iterable, explain=explain, strict=strict
+    )
     options: dict[str, Any] = {
         "repeat": repeat,
         "grid": tuple(grid or ()),
@@ -153,79 +130,45 @@ def run(
         "mps_memory_bytes": size_from("--mps-memory", mps_memory) if mps_memory else None,
         "watch_dataloader": watch_dataloader,
         "profile": tuple(profile or ()),
-        "share": _share_options(
-            share, name=name, workers=workers, only=only, iterable=iterable, explain=explain, strict=strict
-        ),
+        "share": sharing if share else None,
     }
     gpus = Gpus(without=no_gpu, mig_changes=mig_changes)
     pushed = _pushed(mlflow, experiment)
     if words[0].endswith(SPECS):
-        _refuse_beside_spec(words, options)
-        with _spec(words[0], gpus) as spec:
+        others = {each.name for each in context.command.params} - {*_BESIDE_SPEC}
+        if beside := [*_given(context, others), *words[1:]]:
+            raise BadSetting(f"{' '.join(beside)} beside {words[0]}: a spec says all of its runs; write it there")
+        with Spec(Path(words[0]), gpus) as spec:
+            _say_each(spec.left_out)
             _start(spec.groups, store, tell=spec.tell, detached=detached, pushed=pushed)
     else:
         from penstock.runs.spec.command import group_of
 
         planned = group_of(words, gpus, **options)
-        _say_left_out(gpus.left_out)
+        _say_each(gpus.left_out)
         _start([planned], store, tell=None, detached=detached, pushed=pushed)
 
 
-def _share_options(share: bool, **given: Any) -> ShareOptions | None:
-    """Return what ``--share`` and its options ask for.
-
-    Raises:
-        BadSetting: there are options, and no ``--share``.
-    """
-    from penstock.autosharing.hook import ShareOptions
-    from penstock.errors import BadSetting
-
-    alone = [f"--{name}" for name, value in given.items() if name != "name" and value not in (None, "", False)]
-    if alone and not share:
-        raise BadSetting(f"{' '.join(alone)}: only with --share")
-    return ShareOptions(**given) if share else None
+def _given(context: typer.Context, names: Collection[str | None]) -> list[str]:
+    """List those of some options that the command line has, as it spells them."""
+    options = [each for each in context.command.params if each.name and each.name in names]
+    sources = [(option, context.get_parameter_source(str(option.name))) for option in options]
+    return [option.opts[-1] for option, source in sources if source and source.name == "COMMANDLINE"]
 
 
-def _refuse_beside_spec(words: list[str], options: dict[str, Any]) -> None:
-    """Refuse what a spec says itself.
-
-    Raises:
-        BadSetting: something else was given.
-    """
-    from penstock.errors import BadSetting
-
-    nothing: dict[str, Any] = {"repeat": 1, "seed": 0, "name": "", "group": "", "mode": ""}
-    nothing |= {"grid": (), "devices": (), "watch_dataloader": False, "profile": ()}
-    flags = {"take": "random", "time_limit_s": "time-limit", "watch_dataloader": "watch-dataloader"}
-    flags |= {"mps_threads": "mps-threads", "mps_memory_bytes": "mps-memory"}
-    given = [f"--{flags.get(name, name)}" for name, value in options.items() if value != nothing.get(name)]
-    if words[1:] or given:
-        raise BadSetting(
-            f"{' '.join([*given, *words[1:]])} beside {words[0]}: a spec says all of its runs; write it there"
-        )
-
-
-def _spec(path: str, gpus: Gpus) -> Spec:
-    """Open a spec, and say what it asks for that is not done."""
-    from penstock.runs.spec.open import Spec
-
-    spec = Spec(Path(path), gpus)
-    _say_left_out(spec.left_out)
-    return spec
-
-
-def _say_left_out(sentences: list[str]) -> None:
+def _say_each(sentences: list[str]) -> None:
     for sentence in sentences:
-        typer.echo(f"penstock: {sentence}", err=True)
+        say(sentence)
 
 
 def _pushed(uri: str, experiment: str) -> Callable[[Path, list[str]], AbstractContextManager[None]]:
     """Return what pushes groups of a store while they run; nothing does without a server."""
     if not uri:
         return lambda folder, groups: nullcontext()
-    from penstock.runs.push.beside import check_mlflow, pushing
+    from penstock.basics.packages import require
+    from penstock.runs.push.beside import pushing
 
-    check_mlflow()
+    require("--mlflow", "mlflow", "mlflow")
     return lambda folder, groups: pushing(folder, groups, uri, experiment)
 
 
@@ -238,8 +181,8 @@ def _start(
     pushed: Callable[[Path, list[str]], AbstractContextManager[None]],
 ) -> None:
     """Run groups, and exit as they did; or leave them to a process of their own."""
+    from penstock.runs.launch.environment import add_masked
     from penstock.runs.launch.groups import GroupsInTurn, detach
-    from penstock.runs.launch.secrets import add_masked
     from penstock.runs.store import Store
 
     if not groups:
@@ -273,7 +216,7 @@ def _say_without_loaders(store: Store, ended: list[RunRecord]) -> None:
     """Name the runs that were to share, and have read no loader."""
     for record in ended:
         if record.plan.share and record.status == "finished" and "feed.batches" not in store.names(record.id):
-            typer.echo(f"penstock: {record.name} shared nothing: it has iterated no DataLoader", err=True)
+            say(f"{record.name} shared nothing: it has iterated no DataLoader")
 
 
 def _lines_below(store: Store, ids: list[str]) -> Callable[[], list[str]] | None:
@@ -283,7 +226,7 @@ def _lines_below(store: Store, ids: list[str]) -> Callable[[], list[str]] | None
 
     @cache
     def looks() -> Looks:  # imported once the runs have begun
-        from penstock.cli.runs_live import Looks
+        from penstock.cli.runs_table import Looks
 
         return Looks(store)
 
@@ -298,5 +241,5 @@ def _exit_code(ended: list[RunRecord]) -> int:
 
         console().print(ended_table(ended), soft_wrap=True)
     elif ended[0].status not in ("finished", "failed") or ended[0].reason.startswith("died of "):
-        typer.echo(f"penstock: run {ended[0].id}: {ended[0].status}: {ended[0].reason}", err=True)
+        say(f"run {ended[0].id}: {ended[0].status}: {ended[0].reason}")
     return next((record.exit_code or 1 for record in ended if record.status != "finished"), 0)

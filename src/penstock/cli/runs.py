@@ -13,7 +13,8 @@ import typer
 
 from penstock.basics.sizes import size_from, size_text
 from penstock.basics.terminal import say
-from penstock.cli.command import AsJson, Command, Group, Interval, StoreFolder, print_json, watch
+from penstock.cli.command import AsJson, Command, Experiment, Group, Interval, StoreFolder, argument, option, watch
+from penstock.cli.command import show as show_or_json
 from penstock.errors import BadSetting, NoSuchRun
 from penstock.runs.keeper.output import read_output
 from penstock.runs.record import ENDED, STATUSES, RunRecord
@@ -22,44 +23,35 @@ from penstock.runs.store.store import Removed
 
 app = typer.Typer(cls=Group, help="What has become of runs.", no_args_is_help=True)
 
-Id = Annotated[str, typer.Argument(metavar="ID", help="Id of the run; its first letters are enough.")]
+Id = Annotated[str, argument("ID", "Id of the run; its first letters are enough.")]
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
 _POLL_S = 0.2
 
 
-@app.callback()
-def runs() -> None:
-    """What has become of runs."""
-
-
 @app.command(cls=Command)
 def ls(
-    group: Annotated[str | None, typer.Option(metavar="GROUP", help="Only groups of this name or id.")] = None,
-    status: Annotated[str | None, typer.Option(metavar="STATUS", help=f"Only {', '.join(STATUSES)}.")] = None,
+    group: Annotated[str | None, option("Only groups of this name or id.", metavar="GROUP")] = None,
+    status: Annotated[str | None, option(f"Only {', '.join(STATUSES)}.", metavar="STATUS")] = None,
     live: Annotated[
-        bool,
-        typer.Option("--watch", help="Show those that go on, live: CPU, memory, wait for data, what they log."),
+        bool, option("--watch", "Show those that go on, live: CPU, memory, wait for data, what they log.")
     ] = False,
     interval: Interval = 1.0,
     as_json: AsJson = False,
     store: StoreFolder = None,
 ) -> None:
     """List runs, the newest group last."""
+    from penstock.cli.runs_table import runs_table
+
     if status is not None and status not in STATUSES:
         raise BadSetting(f"--status {status!r}: give one of {', '.join(STATUSES)}")
     with Store.open(store) as opened:
+        found = _of_group(opened, group)
         if live:
-            from penstock.cli.runs_live import Looks
+            from penstock.cli.runs_table import Looks
 
             watch(partial(Looks(opened).table, group, status), interval, as_json)
-        found = [run for run in _of_group(opened, group) if status in {None, run.status}]
-    if as_json:
-        print_json([_fields(run) for run in found])
-        return
-    from penstock.basics.terminal import console
-    from penstock.cli.runs_table import runs_table
-
-    console().print(runs_table(found), soft_wrap=True)
+        found = [run for run in found if status in {None, run.status}]
+    show_or_json(as_json, [_fields(run) for run in found], lambda: runs_table(found))
 
 
 @app.command(cls=Command, hidden=True)
@@ -73,6 +65,7 @@ def show(id: Id, as_json: AsJson = False, store: StoreFolder = None) -> None:
     """Show a run: command, parameters, environment, where its time goes, last value and mean of each series."""
     import numpy as np
 
+    from penstock.cli.runs_table import run_page
     from penstock.runs.compare import group_figures
 
     with Store.open(store) as opened:
@@ -88,29 +81,22 @@ def show(id: Id, as_json: AsJson = False, store: StoreFolder = None) -> None:
             for name, (_, values) in sorted(found.items())
         }
     figures, advice = next(each for each in group.runs if each.id == run.id), group.advice.get(run.id)
-    if as_json:
-        print_json(
-            {
-                **_fields(run),
-                "plan": run.plan,
-                "parameters": run.plan.parameters,
-                "environment": environment,
-                "series": series,
-                "parts": figures.parts,
-                "advice": advice.text if advice else "",
-                "folder": str(folder),
-            }
-        )
-        return
-    from penstock.basics.terminal import console
-    from penstock.cli.runs_table import run_page
-
-    console().print(run_page(run, environment, series, folder, figures, advice), soft_wrap=True)
+    known = {
+        **_fields(run),
+        "plan": run.plan,
+        "parameters": run.plan.parameters,
+        "environment": environment,
+        "series": series,
+        "parts": figures.parts,
+        "advice": advice.text if advice else "",
+        "folder": str(folder),
+    }
+    show_or_json(as_json, known, lambda: run_page(run, environment, series, folder, figures, advice))
 
 
 @app.command(cls=Command)
 def compare(
-    groups: Annotated[list[str], typer.Argument(metavar="GROUP...", help="Names or ids of groups.")],
+    groups: Annotated[list[str], argument("GROUP...", "Names or ids of groups.")],
     as_json: AsJson = False,
     store: StoreFolder = None,
 ) -> None:
@@ -118,6 +104,7 @@ def compare(
 
     Of groups of one name, the newest of each mode is taken, and stderr names the others.
     """
+    from penstock.cli.runs_table import comparison_page
     from penstock.runs.compare import compare as compared
 
     with Store.open(store) as opened:
@@ -125,19 +112,13 @@ def compare(
         for group in groups:
             found |= _newest(opened, group)
         comparison = compared(found, lambda run: opened.series(run.id))
-    if as_json:
-        print_json(comparison)
-        return
-    from penstock.basics.terminal import console
-    from penstock.cli.runs_table import comparison_page
-
-    console().print(comparison_page(comparison), soft_wrap=True)
+    show_or_json(as_json, comparison, lambda: comparison_page(comparison))
 
 
 @app.command(cls=Command)
 def logs(
     id: Id,
-    follow: Annotated[bool, typer.Option("-f", "--follow", help="Go on until the run has ended.")] = False,
+    follow: Annotated[bool, option("-f", "--follow", "Go on until the run has ended.")] = False,
     store: StoreFolder = None,
 ) -> None:
     """Print what a run has printed."""
@@ -164,8 +145,7 @@ def logs(
 
 @app.command(cls=Command)
 def stop(
-    ids: Annotated[list[str], typer.Argument(metavar="ID...", help="Runs, by the beginning of their ids.")],
-    store: StoreFolder = None,
+    ids: Annotated[list[str], argument("ID...", "Runs, by the beginning of their ids.")], store: StoreFolder = None
 ) -> None:
     """End runs, wherever they were started: SIGTERM, and SIGKILL 5 s later."""
     from penstock.runs.stop import stop as end
@@ -178,12 +158,11 @@ def stop(
 
 @app.command(cls=Command)
 def rm(
-    ids: Annotated[list[str], typer.Argument(metavar="ID...", help="Runs that have ended.")],
+    ids: Annotated[list[str], argument("ID...", "Runs that have ended.")],
     force: Annotated[
         bool,
-        typer.Option(
-            "--force",
-            help="Remove runs of another machine or container, too; nobody can tell here whether they go on.",
+        option(
+            "--force", "Remove runs of another machine or container, too; nobody can tell here whether they go on."
         ),
     ] = False,
     store: StoreFolder = None,
@@ -195,13 +174,9 @@ def rm(
 
 @app.command(cls=Command)
 def prune(
-    keep: Annotated[
-        str | None, typer.Option(metavar="AGE", help="Remove what ended earlier: 90d, 12h, 2w.")
-    ] = None,
-    most: Annotated[
-        str | None, typer.Option("--max", metavar="SIZE", help="Remove the oldest beyond this: 20GB.")
-    ] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Remove nothing; say what would be.")] = False,
+    keep: Annotated[str | None, option("Remove what ended earlier: 90d, 12h, 2w.", metavar="AGE")] = None,
+    most: Annotated[str | None, option("--max", "Remove the oldest beyond this: 20GB.", metavar="SIZE")] = None,
+    dry_run: Annotated[bool, option("--dry-run", "Remove nothing; say what would be.")] = False,
     store: StoreFolder = None,
 ) -> None:
     """Remove the oldest runs that have ended."""
@@ -215,10 +190,7 @@ def prune(
 
 @app.command(cls=Command)
 def export(
-    words: Annotated[
-        list[str],
-        typer.Argument(metavar="ID... FILE", help="Runs, and last a file that ends in .csv or .parquet."),
-    ],
+    words: Annotated[list[str], argument("ID... FILE", "Runs, and last a file that ends in .csv.")],
     store: StoreFolder = None,
 ) -> None:
     """Write all series of runs into one table: run, name, group, series, time_s, value."""
@@ -235,24 +207,18 @@ def export(
 @app.command(cls=Command)
 def push(
     mlflow: Annotated[
-        str, typer.Option(metavar="URI", envvar="MLFLOW_TRACKING_URI", help="The MLflow server: http://host:5000.")
+        str, option("The MLflow server: http://host:5000.", metavar="URI", envvar="MLFLOW_TRACKING_URI")
     ],
     words: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="[RUN|GROUP...]", help="Ids of runs, names or ids of groups; all unless given."),
+        list[str] | None, argument("[RUN|GROUP...]", "Ids of runs, names or ids of groups; all unless given.")
     ] = None,
-    experiment: Annotated[
-        str,
-        typer.Option(
-            metavar="NAME", help="Experiment; $MLFLOW_EXPERIMENT_NAME, or each group's name, unless given."
-        ),
-    ] = "",
+    experiment: Experiment = "",
     store: StoreFolder = None,
 ) -> None:
     """Push runs to an MLflow server: what it has is not pushed again."""
-    from penstock.runs.push.beside import check_mlflow
+    from penstock.basics.packages import require
 
-    check_mlflow()
+    require("--mlflow", "mlflow", "mlflow")
     from penstock.runs.push.to_mlflow import Push
 
     with Store.open(store) as opened:

@@ -1,24 +1,27 @@
-"""Runs as tables for a terminal of 80 columns; print them with ``soft_wrap``."""
+"""Runs as tables for a terminal of 80 columns, and what they do now, looked at again and again."""
 
 from __future__ import annotations
 
 import json
+import os
 import shlex
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from rich.console import Group, RenderableType
+from rich.console import ConsoleDimensions, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from penstock.basics.terminal import printable
+from penstock.basics.terminal import console, printable
+from penstock.cli.command import plain_table
 from penstock.runs.advice import MUCH_WAITING, Advice
 from penstock.runs.compare import Comparison, GroupFigures
 from penstock.runs.figures import RunFigures
-from penstock.runs.glance import Glance
-from penstock.runs.record import RunRecord
+from penstock.runs.glance import RECENT_S, Glance, Recent, glance, is_glanced_at
+from penstock.runs.record import ENDED, RunRecord
+from penstock.runs.store import Store
 
 _STYLES = {"running": "bold cyan", "finished": "green", "waiting": "dim"}
 
@@ -80,10 +83,7 @@ def run_page(
         facts.add_row("", Text(printable(f"It {advice.text}."), "bold green"))
     if not series:
         return facts
-    table = Table(box=None, padding=(0, 1, 0, 0), header_style="dim")
-    table.add_column("\nseries", overflow="fold")
-    for heading in ("last", "mean", "points"):
-        table.add_column(f"\n{heading}", justify="right", no_wrap=True)
+    table = plain_table("\nseries", "last", "mean", "points")
     for name, each in series.items():
         table.add_row(printable(name), _text(each["last"], 6), _text(each["mean"], 6), f"{each['points']:,}")
     return Group(facts, table)
@@ -165,11 +165,7 @@ def comparison_page(comparison: Comparison) -> RenderableType:
 
 def parts_table(runs: Sequence[tuple[str, RunFigures]]) -> Table:
     """Show where the time of each run goes; runs come with the names of their groups."""
-    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
-    for heading in ("group", "run"):
-        table.add_column(heading, overflow="fold")
-    for heading in ("waits for data", "copies", "computes", "other"):
-        table.add_column(heading, justify="right")
+    table = plain_table("group", "run", "waits for data", "copies", "computes", "other", texts=2)
     for group, run in runs:
         parts = run.parts
         shares = (parts.waiting, parts.copying, parts.computing, parts.other)
@@ -203,3 +199,48 @@ _FIGURES: dict[str, Callable[[GroupFigures], str]] = {
         max((run.parts.waiting for run in group.runs if run.parts.waiting is not None), default=None), ".0%"
     ),
 }
+
+
+_LINES_BESIDE = 3  # of headings, and of how many runs are not shown
+
+
+class Looks:
+    """Looks at runs, of whose series it reads only what has come since it looked before.
+
+    Args:
+        store: Where the runs are.
+    """
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._recent: dict[str, Recent] = {}
+
+    def at(self, runs: Sequence[RunRecord]) -> list[tuple[RunRecord, Glance]]:
+        """Return runs with what they do."""
+        found: list[tuple[RunRecord, Glance]] = []
+        for run in runs:
+            if run.id not in self._recent:
+                self._recent[run.id] = Recent(self._store.folder_of(run.id), RECENT_S)
+            found.append((run, glance(self._recent[run.id].look(is_glanced_at))))
+        return found
+
+    def table(self, group: str | None = None, status: str | None = None) -> RenderableType:
+        """Show the runs that go on, or those of a status, of all groups or those of a name or id."""
+        runs = self._store.runs(group)
+        wanted = [run for run in runs if (run.status == status if status else run.status not in ENDED)]
+        return live_table(self.at(wanted))
+
+    def lines(self, ids: Sequence[str]) -> list[str]:
+        """Show runs in at most half of the terminal's lines: first those that go on."""
+        shown = console()
+        shown.size = ConsoleDimensions(*os.get_terminal_size(1))  # it may change, whatever $LINES and $COLUMNS say
+        wanted = set(ids)
+        runs = [run for run in self._store.runs() if run.id in wanted]  # without those that were removed
+        most = max(1, shown.height // 2 - _LINES_BESIDE)
+        going_on_first = sorted(runs, key=lambda run: (run.status in ENDED, run.status == "waiting"))
+        chosen = {run.id for run in (runs if len(runs) <= most else going_on_first[:most])}
+        with shown.capture() as captured:
+            shown.print(brief_table(self.at([run for run in runs if run.id in chosen])))
+            if hidden := len(runs) - len(chosen):
+                shown.print(f"… and {hidden} more", style="dim")
+        return captured.get().splitlines()

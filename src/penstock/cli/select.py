@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from penstock.basics.terminal import console, say
-from penstock.cli.command import AsJson, Command, Group, StoreFolder, print_json
+from penstock.cli.command import AsJson, Command, Group, StoreFolder, argument, option
+from penstock.cli.command import show as show_or_json
 from penstock.errors import BadSetting
 from penstock.select.meter import WATTS
 
@@ -20,28 +21,21 @@ if TYPE_CHECKING:
 
 app = typer.Typer(cls=Group, help="Score samples, and learn whether selecting pays.", no_args_is_help=True)
 
-_Scores = Annotated[str, typer.Argument(metavar="SCORES", help="Name of scores, or a .parquet file.")]
-_Watts = Annotated[float, typer.Option(metavar="W", min=0, help="Power of a busy core, without energy counters.")]
-
-
-@app.callback()
-def select() -> None:
-    """Score samples, and learn whether selecting pays."""
+_Scores = Annotated[str, argument("SCORES", "Name of scores, or a .parquet file.")]
+_Watts = Annotated[float, option("Power of a busy core, without energy counters.", metavar="W", min=0)]
 
 
 @app.command(cls=Command)
 def score(
-    task: Annotated[
-        str, typer.Argument(metavar="FILE.py:FUNCTION", help="Function that makes the Task; it may take seed=.")
-    ],
-    method: Annotated[str, typer.Option(metavar="METHOD", help="diverse, el2n, less, rds or sketch.")],
-    out: Annotated[str, typer.Option(metavar="NAME", help="Name of the scores, or a .parquet file.")],
-    seed: Annotated[int, typer.Option(min=0, help="Random seed.")] = 0,
+    task: Annotated[str, argument("FILE.py:FUNCTION", "Function that makes the Task; it may take seed=.")],
+    method: Annotated[str, option("diverse, el2n, less, rds or sketch.", metavar="METHOD")],
+    out: Annotated[str, option("Name of the scores, or a .parquet file.", metavar="NAME")],
+    seed: Annotated[int, option("Random seed.", min=0)] = 0,
     settings: Annotated[
         list[str] | None,
-        typer.Option("--set", metavar="NAME=VALUE", help="A setting of the method, such as epochs=2; repeatable."),
+        option("--set", "A setting of the method, such as epochs=2; repeatable.", metavar="NAME=VALUE"),
     ] = None,
-    replace: Annotated[bool, typer.Option("--replace", help="Scores of this name are replaced.")] = False,
+    replace: Annotated[bool, option("--replace", "Scores of this name are replaced.")] = False,
 ) -> None:
     """Score the samples of a task."""
     from penstock.basics.packages import require
@@ -81,18 +75,11 @@ def show(scores: _Scores, as_json: AsJson = False) -> None:
     from penstock.select.scores import Scores
 
     read = Scores.read(scores)
-    if as_json:
-        print_json(read.header)
-    else:
-        console().print(scores_page(read), soft_wrap=True)
+    show_or_json(as_json, read.header, lambda: scores_page(read))
 
 
 @app.command(cls=Command)
-def compare(
-    scores: Annotated[
-        list[str], typer.Argument(metavar="SCORES...", help="Names or .parquet files, two or more.")
-    ],
-) -> None:
+def compare(scores: Annotated[list[str], argument("SCORES...", "Names or .parquet files, two or more.")]) -> None:
     """Compare scores of one data set: whether they rank alike, and how far their top tenths to halves overlap."""
     from penstock.cli.select_table import comparison_table
     from penstock.select.scores import Scores
@@ -112,11 +99,9 @@ def compare(
 @app.command(cls=Command)
 def cost(
     scores: _Scores,
-    full: Annotated[str, typer.Option(metavar="GROUP", help="Runs on all samples: name or id of their group.")],
-    selected: Annotated[str, typer.Option(metavar="GROUP", help="Runs on the selection.")],
-    metric: Annotated[
-        str, typer.Option(metavar="NAME", help="What the runs logged that is to be high.")
-    ] = "accuracy",
+    full: Annotated[str, option("Runs on all samples: name or id of their group.", metavar="GROUP")],
+    selected: Annotated[str, option("Runs on the selection.", metavar="GROUP")],
+    metric: Annotated[str, option("What the runs logged that is to be high.", metavar="NAME")] = "accuracy",
     watts: _Watts = WATTS,
     store: StoreFolder = None,
 ) -> None:
@@ -135,11 +120,9 @@ def cost(
 
 @app.command(cls=Command)
 def bench(
-    spec: Annotated[Path, typer.Argument(metavar="SPEC", help="A YAML file: what is compared.")],
-    out: Annotated[Path, typer.Option(metavar="DIR", help="Folder of scores, results, table and picture.")],
-    again: Annotated[
-        bool, typer.Option("--again", help="Results of scripts that have changed are replaced.")
-    ] = False,
+    spec: Annotated[Path, argument("SPEC", "A YAML file: what is compared.")],
+    out: Annotated[Path, option("Folder of scores, results, table and picture.", metavar="DIR")],
+    again: Annotated[bool, option("--again", "Results of scripts that have changed are replaced.")] = False,
     store: StoreFolder = None,
 ) -> None:
     """Compare methods: accuracy against cost, selection included. What has run already is not run again."""

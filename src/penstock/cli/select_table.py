@@ -10,6 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from penstock.basics.terminal import printable
+from penstock.cli.command import plain_table
 from penstock.select.choices import overlap, top
 from penstock.select.identity import ScoresHeader
 from penstock.select.savings import ESTIMATED_WH, RunsCost, balances
@@ -24,6 +25,7 @@ def scores_page(scores: Scores) -> Group:
     """Show a header, and a histogram for each target."""
     header = scores.header
     asked = header.asked
+    checkpoint = f", by parameters {header.checkpoint}" if header.checkpoint else ""
     energy = "" if header.cost.wh is None else f", {header.cost.wh:.3g} Wh"
     lines = [
         Text.assemble(
@@ -31,7 +33,7 @@ def scores_page(scores: Scores) -> Group:
             f" (version {header.method_version}{', ' if asked else ''}{asked}), seed {header.seed}; "
             f"{header.direction} scores are worth more",
         ),
-        Text(f"{len(scores):,} of {header.data.samples:,} samples" + _of_checkpoint(header)),
+        Text(f"{len(scores):,} of {header.data.samples:,} samples{checkpoint}"),
         Text(
             f"cost {header.cost.seconds:,.1f} s, {header.cost.cpu_s:,.1f} CPU-seconds{energy}, on "
             f"{', '.join(header.machine.gpus) or header.machine.cpu}, {header.machine.date[:10]}"
@@ -43,10 +45,8 @@ def scores_page(scores: Scores) -> Group:
 
 def comparison_table(names: Sequence[str], scores: Sequence[Scores]) -> Table:
     """Show the rank correlation and the overlaps of each pair; of several targets, of all in turn."""
-    table = Table(box=None, pad_edge=False, header_style="dim")
-    table.add_column("scores", overflow="fold")
-    for heading in ("rank correlation", *(f"top {fraction:.0%} in both" for fraction in _FRACTIONS)):
-        table.add_column(heading, justify="right")
+    overlaps = (f"top {fraction:.0%} in both" for fraction in _FRACTIONS)
+    table = plain_table("scores", "rank correlation", *overlaps)
     worths = [_ranks(each.worth.max(1)) for each in scores]
     for i, one in enumerate(scores):
         for j in range(i + 1, len(scores)):
@@ -58,9 +58,7 @@ def comparison_table(names: Sequence[str], scores: Sequence[Scores]) -> Table:
 
 def cost_page(header: ScoresHeader, full: RunsCost, selected: RunsCost, metric: str, watts: float) -> Group:
     """Show what scoring cost, what a run saves, when that has paid, and what it reached."""
-    table = Table(box=None, pad_edge=False, header_style="dim")
-    for heading in ("", "scoring", "a run on all", "a run on the selection", "has paid after"):
-        table.add_column(heading, justify="right" if heading else "left")
+    table = plain_table("", "scoring", "a run on all", "a run on the selection", "has paid after")
     measures = balances(header.cost, full, selected, watts)
     for unit, balance in measures.items():
         paid = "never" if balance.pays_after is None else runs_text(balance.pays_after)
@@ -82,10 +80,6 @@ def _reached(cost: RunsCost, metric: str) -> str:
     if not (values := cost.logged.get(metric)):
         return "not logged" + (f" (there are {', '.join(cost.logged)}: --metric)" if cost.logged else "")
     return f"{np.median(values):.4g} ({values[0]:.4g} to {values[-1]:.4g}, {runs_text(len(values))})"
-
-
-def _of_checkpoint(header: ScoresHeader) -> str:
-    return f", by parameters {header.checkpoint}" if header.checkpoint else ""
 
 
 def _histogram(name: str, values: np.ndarray) -> Table:

@@ -6,19 +6,16 @@ from typing import Annotated
 
 import typer
 
-from penstock.cli.command import StoreFolder
+from penstock.cli.command import StoreFolder, option
 
 
 def web(
-    host: Annotated[
-        str,
-        typer.Option(metavar="ADDRESS", help="Address to listen at."),
-    ] = "127.0.0.1",
+    host: Annotated[str, option("Address to listen at.", metavar="ADDRESS")] = "127.0.0.1",
     port: Annotated[
-        int | None, typer.Option(min=0, max=65535, help="Port; the first free one from 7367 on, unless given.")
+        int | None, option("Port; the first free one from 7367 on, unless given.", min=0, max=65535)
     ] = None,
     allow_host: Annotated[
-        list[str] | None, typer.Option(metavar="NAME", help="Another name by which browsers reach this server.")
+        list[str] | None, option("Another name by which browsers reach this server.", metavar="NAME")
     ] = None,
     store: StoreFolder = None,
 ) -> None:
@@ -26,7 +23,11 @@ def web(
     import os
     import socket
 
-    from penstock.web.serve import LOCAL, serve
+    from penstock.basics.packages import require
+
+    require("penstock web", "web", "starlette", "uvicorn")
+    from penstock.web.access import LOCAL
+    from penstock.web.application import serve
 
     def tell(token: str, at: int) -> None:
         if host in LOCAL:

@@ -8,7 +8,7 @@ import os
 import platform
 import resource
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from importlib.metadata import packages_distributions, version
 from pathlib import Path
 from typing import TypeVar
@@ -17,8 +17,8 @@ import numpy as np
 import psutil
 
 from penstock.contracts import Gpu, WritableRing
-from penstock.doctor import devices as doctor_gpu
-from penstock.doctor.devices import Finding, probe
+from penstock.doctor import devices
+from penstock.doctor.devices import Finding
 from penstock.errors import BadSetting, DeviceUnavailable, PenstockError, PinningRefused
 from penstock.feed.directory import directory
 from penstock.feed.feeder.feeder import Feeder
@@ -39,48 +39,47 @@ _DRIVER = Path("/proc/driver/nvidia/version")
 
 def examine() -> list[Finding]:
     """Try everything; findings come from doing things, not from version numbers."""
-    checks: list[Callable[[], Iterator[Finding]]] = [
-        _system,
-        _directory,
-        _ring,
-        _share,
-        _memory,
-        _huge_pages,
-        _files,
-        _libraries,
-        _gpu,
-        _driver,
-        _mps,
-        _energy,
-        _readers,
-    ]
+    checks: dict[str, Callable[[], Iterable[Finding]]] = {
+        "System": _system,
+        "Directory of sockets": _directory,
+        "Ring memory": _ring,
+        "A feed, end to end": _share,
+        "Memory": _memory,
+        "Huge pages": _huge_pages,
+        "File descriptors": _files,
+        "Libraries": _libraries,
+        "GPU": _gpu,
+        "NVML": devices.driver,
+        "MPS": _mps,
+        "Energy counters of processors": _energy,
+        "Readers": devices.probe,
+    }
     findings: list[Finding] = []
-    for check in checks:
+    for name, check in checks.items():
         try:
             findings.extend(check())
         except (OSError, PenstockError, RuntimeError) as error:  # RuntimeError: torch's, for a full or busy GPU
-            findings.append(Finding((check.__doc__ or "").rstrip("."), "fails", str(error)))
+            findings.append(Finding(name, "fails", str(error)))
     return findings
 
 
+def _enough(what: str, found: str, remedy: str = "", *, enough: object) -> Finding:
+    return Finding(what, "works", found) if enough else Finding(what, "limited", found, remedy)
+
+
 def _system() -> Iterator[Finding]:
-    """System."""
     cores = len(os.sched_getaffinity(0))
-    yield Finding(
-        "system", "works", f"Linux {platform.release()}, Python {platform.python_version()}, {cores} cores"
-    )
+    found = f"Linux {platform.release()}, Python {platform.python_version()}, {cores} cores"
+    yield Finding("system", "works", found)
 
 
 def _directory() -> Iterator[Finding]:
-    """Directory of sockets."""
     path = directory()
     running = feeds()
     yield Finding("sockets", "works", f"{path} is yours alone; feeds that run: {len(running)}")
 
 
 def _ring() -> Iterator[Finding]:
-    """Ring memory."""
-
     def seen(ring: WritableHostRing) -> bytes:
         reader = HostRing.attach(fd := ring.open_for_readers(), ring.capacity_bytes)
         os.close(fd)
@@ -105,7 +104,6 @@ def _round_trip(what: str, found: str, ring: R, seen: Callable[[R], bytes]) -> F
 
 
 def _share() -> Iterator[Finding]:
-    """A feed, end to end."""
     name = f"penstock-doctor-{os.getpid()}"
     source = ArraySource({"id": np.arange(1000)}, batch_size=100)
     with Feeder(source, name, window="1MiB", epochs=1) as feeder:
@@ -114,66 +112,40 @@ def _share() -> Iterator[Finding]:
         with attach(name, 33) as loader:
             ids = np.concatenate([batch["id"] for batch in loader])
         thread.join()
-    exact = sorted(ids.tolist()) == list(range(1000))
-    yield Finding(
-        "a feed",
-        "works" if exact else "fails",
-        "1,000 samples, each exactly once"
-        if exact
-        else f"{len(ids):,} of 1,000 samples arrived, {len(set(ids.tolist())):,} different ones",
-    )
-
-
-def _readers() -> Iterator[Finding]:
-    """Readers."""
-    yield from probe()
+    if sorted(ids.tolist()) == list(range(1000)):
+        yield Finding("a feed", "works", "1,000 samples, each exactly once")
+    else:
+        different = len(set(ids.tolist()))
+        yield Finding("a feed", "fails", f"{len(ids):,} of 1,000 samples arrived, {different:,} different ones")
 
 
 def _memory() -> Iterator[Finding]:
-    """Memory."""
     available = min(psutil.virtual_memory().available, memory_limit_bytes())
     window = bytes_from(DEFAULT_WINDOW)
-    enough = available > 2 * window
-    yield Finding(
-        "memory",
-        "works" if enough else "limited",
-        f"{available / 2**30:.1f} GiB available, a feed's window is {window >> 20} MiB unless set",
-        "" if enough else 'pass a smaller window, such as window="128MiB"',
-    )
+    found = f"{available / 2**30:.1f} GiB available, a feed's window is {window >> 20} MiB unless set"
+    remedy = 'pass a smaller window, such as window="128MiB"'
+    yield _enough("memory", found, remedy, enough=available > 2 * window)
 
 
 def _huge_pages() -> Iterator[Finding]:
-    """Huge pages."""
     ring = WritableHostRing.create(8 << 20)
     try:
         ring.writable(0, ring.capacity_bytes)[:] = 1
         huge = lies_on_huge_pages(ring.readable(0, ring.capacity_bytes))
     finally:
         ring.close()
-    yield Finding(
-        "huge pages",
-        "works" if huge else "limited",
-        "the ring lies on huge pages"
-        if huge
-        else "the ring lies on pages of 4 KiB; disks read into those more slowly",
-        "" if huge else "echo advise | sudo tee /sys/kernel/mm/transparent_hugepage/shmem_enabled",
-    )
+    small = "pages of 4 KiB; disks read into those more slowly"
+    remedy = "echo advise | sudo tee /sys/kernel/mm/transparent_hugepage/shmem_enabled"
+    yield _enough("huge pages", f"the ring lies on {'huge pages' if huge else small}", remedy, enough=huge)
 
 
 def _files() -> Iterator[Finding]:
-    """File descriptors."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    enough = soft >= 1024
-    yield Finding(
-        "descriptors",
-        "works" if enough else "limited",
-        f"{soft} a process; a feeder takes one a trainer",
-        "" if enough else "ulimit -n 4096",
-    )
+    found = f"{soft} a process; a feeder takes one a trainer"
+    yield _enough("descriptors", found, "ulimit -n 4096", enough=soft >= 1024)
 
 
 def _libraries() -> Iterator[Finding]:
-    """Libraries."""
     for library, package, use in (
         ("torch", "torch", "to feed DataLoaders and receive tensors"),
         ("simplejpeg", "images", "for ImageSource, the demo and the JPEG benchmark"),
@@ -195,32 +167,28 @@ def _decoder() -> Finding:
     try:
         found = decoder()
     except BadSetting as error:
-        return Finding(
-            "JPEG decoder", "fails", str(error), f"unset {OVERRIDE if OVERRIDE in str(error) else DECODER}"
-        )
+        remedy = f"unset {OVERRIDE if OVERRIDE in str(error) else DECODER}"
+        return Finding("JPEG decoder", "fails", str(error), remedy)
     if not isinstance(found, WholeDecoder):
         return Finding("JPEG decoder", "works", found.name)
     remedy = 'pip install "penstock[nvimagecodec]", or conda install -c conda-forge libjpeg-turbo (3.0.2 or later)'
-    return Finding(
-        "JPEG decoder", "limited", f"{found.name}; regions take a fifth to a third less CPU time", remedy
-    )
+    said = f"{found.name}; regions take a fifth to a third less CPU time"
+    return Finding("JPEG decoder", "limited", said, remedy)
 
 
 def _gpu() -> Iterator[Finding]:
-    """GPU."""
     if not _DRIVER.exists():
         yield Finding("GPU", "limited", "no NVIDIA driver is loaded; batches end in host memory")
         return
     if not os.access("/dev/nvidiactl", os.R_OK | os.W_OK):
-        yield Finding(
-            "GPU", "fails", "/dev/nvidiactl cannot be opened by you", "join the group that owns it (often video)"
-        )
+        remedy = "join the group that owns it (often video)"
+        yield Finding("GPU", "fails", "/dev/nvidiactl cannot be opened by you", remedy)
         return
     if importlib.util.find_spec("torch"):
         torch = importlib.import_module("torch")
         uuids = [uuid_of(torch, i) for i in range(torch.cuda.device_count())]
         in_all = len(list(Path("/proc/driver/nvidia/gpus").glob("*")))
-        yield doctor_gpu.seen_devices(os.environ, uuids, in_all)
+        yield devices.seen_devices(os.environ, uuids, in_all)
     gpu = CudaGpu("cuda")
     yield Finding("GPU", "works", f"{gpu.name} is {gpu.uuid}")
     yield pinned_ring(gpu)
@@ -259,21 +227,12 @@ def _gpu_ring(gpu: CudaGpu) -> Finding:
         return Finding("GPU ring", "limited", str(error), 'Feeder(memory="host") needs nothing of it')
 
 
-def _driver() -> Iterator[Finding]:
-    """NVML."""
-    yield from doctor_gpu.driver()
-
-
 def _energy() -> Iterator[Finding]:
-    """Energy counters of processors."""
-    if missing := rapl_missing():
-        yield Finding("RAPL", "limited", *missing)
-    else:
-        yield Finding("RAPL", "works", "the processor's energy can be read")
+    missing = rapl_missing()
+    yield _enough("RAPL", *(missing or ["the processor's energy can be read"]), enough=not missing)
 
 
 def _mps() -> Iterator[Finding]:
-    """MPS."""
     if _DRIVER.exists():
-        yield from doctor_gpu.mps(os.environ, feeds())
-        yield doctor_gpu.mode_mps(os.environ)
+        yield from devices.mps(os.environ, feeds())
+        yield devices.mode_mps(os.environ)

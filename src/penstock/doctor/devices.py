@@ -7,6 +7,7 @@ import os
 import stat
 import tempfile
 from collections.abc import Iterator, Mapping
+from contextlib import closing
 from pathlib import Path
 from typing import Literal
 
@@ -54,9 +55,8 @@ def driver() -> Iterator[Finding]:
     if any(handle and told(known.nvmlDeviceGetMigMode, handle) for handle in handles):
         if os.geteuid():
             found = "instances that exist can be used (--mode mig:PROFILE); only root may make and remove them"
-            yield Finding(
-                "MIG", "limited", found, "ask root for instances, or run as root with --allow-mig-changes"
-            )
+            remedy = "ask root for instances, or run as root with --allow-mig-changes"
+            yield Finding("MIG", "limited", found, remedy)
         else:
             yield Finding("MIG", "works", "this user may make and remove instances (--allow-mig-changes)")
 
@@ -98,10 +98,8 @@ def seen_devices(environment: Mapping[str, str], uuids: list[str], count: int) -
     if not lost and len(named) <= len(uuids):
         return Finding("devices", "works" if uuids else "limited", found)
     # CUDA stops at the first unknown device, and shows those before it.
-    which = ", ".join(lost) or "some of them"
-    return Finding(
-        "devices", "limited", f"{found}; no device is {which}", "unset it, or name what nvidia-smi -L lists"
-    )
+    found = f"{found}; no device is {', '.join(lost) or 'some of them'}"
+    return Finding("devices", "limited", found, "unset it, or name what nvidia-smi -L lists")
 
 
 def _exists(name: str, uuids: list[str], count: int) -> bool:
@@ -165,16 +163,12 @@ def _feeder(feed: FeederStatistics, mine: tuple[int, int] | None, pipes: Path) -
         both = f"clients of the MPS daemon at {pipes}" if mine else "without MPS"
         return Finding(what, "works", f"its feeder (process {feed.pid}) and this process are {both}")
     if its is None:
-        found = f"its feeder (process {feed.pid}) is without MPS, this process would be a client at {pipes}"
-        remedy = (
-            f"end it and start it with CUDA_MPS_PIPE_DIRECTORY={pipes}: it and its trainers then share the GPU"
-        )
+        found = f"is without MPS, this process would be a client at {pipes}"
+        remedy = f"end it and start it with CUDA_MPS_PIPE_DIRECTORY={pipes}: its trainers then share the GPU, too"
     else:
-        found = (
-            f"its feeder (process {feed.pid}) is a client of the MPS daemon at {its_pipes}, this process is not"
-        )
+        found = f"is a client of the MPS daemon at {its_pipes}, this process is not"
         remedy = f"start trainers with CUDA_MPS_PIPE_DIRECTORY={its_pipes}"
-    return Finding(what, "limited", found, remedy)
+    return Finding(what, "limited", f"its feeder (process {feed.pid}) {found}", remedy)
 
 
 def _pipes(environment: Mapping[str, str]) -> Path:
@@ -205,9 +199,8 @@ def probe(folder: str | Path = ".") -> list[Finding]:
             os.fsync(file.fileno())
             found = [_try(mech, file.name, content) for mech in MECHANISMS]
     except OSError as error:
-        found = [
-            Finding("readers", "limited", f"no file can be written to {folder}: {error.strerror}", "try elsewhere")
-        ]
+        said = f"no file can be written to {folder}: {error.strerror}"
+        found = [Finding("readers", "limited", said, "try elsewhere")]
     return [*found, *map(_look_at, devices())]
 
 
@@ -217,8 +210,7 @@ def _try(mech: str, path: str, content: ByteArray) -> Finding:
         if mech == "gds":
             return Finding(what, "works", f"{gds.version()} opens; no file was read")
         memory: ByteArray = np.frombuffer(mmap.mmap(-1, _NBYTES), np.uint8)
-        reader = open_reader(mech, memory, depth=4, threads=1)
-        try:
+        with closing(open_reader(mech, memory, depth=4, threads=1)) as reader:
             if mech == "object":
                 store = os.environ.get("AWS_ENDPOINT_URL", "AWS")
                 return Finding(what, "works", f"{reader.path_taken}; no store was asked, s3:// is {store}")
@@ -228,16 +220,13 @@ def _try(mech: str, path: str, content: ByteArray) -> Finding:
             for failure in reader.completed().failures.values():
                 raise failure
             found = f"{reader.path_taken}, on {file_system(path)}"
-        finally:
-            reader.close()
     except ReaderUnavailable as error:
         return Finding(what, "limited", error.why, error.remedy)
     except (PenstockError, OSError) as error:
         return Finding(what, "fails", str(error))
     if not np.array_equal(memory, content):
-        return Finding(
-            what, "fails", f"{found}: other bytes came than the file holds", f"do not read with {mech!r}"
-        )
+        found += ": other bytes came than the file holds"
+        return Finding(what, "fails", found, f"do not read with {mech!r}")
     return Finding(what, "works", found)
 
 
@@ -245,17 +234,13 @@ def _look_at(path: str) -> Finding:
     """Look at a disk under BaM's kernel module without a reset, as another program may be reading it."""
     what = f"disk {path}"
     try:
-        disk = module.LibnvmModule(path)
-        try:
+        with closing(module.LibnvmModule(path)) as disk:
             registers = disk.registers(mmap.PAGESIZE)
             told, status = capabilities(registers), int(registers[CSTS])
-        finally:
-            disk.close()
     except ReaderUnavailable as error:
         return Finding(what, "limited", error.why, error.remedy)
     if status == OFF_THE_BUS:
         return Finding(what, "fails", "it does not answer on the bus", "see dmesg, or power it off and on")
     state = "it has failed, and would be reset" if status & FATAL else "no read was tried, which would reset it"
-    return Finding(
-        what, "works", f"NVMe {told.version}, queues of up to {told.entries} entries; mech='gpu' reads it; {state}"
-    )
+    found = f"NVMe {told.version}, queues of up to {told.entries} entries; mech='gpu' reads it; {state}"
+    return Finding(what, "works", found)

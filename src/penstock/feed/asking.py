@@ -52,14 +52,10 @@ def statistics_of(endpoint: Endpoint, answer_s: float) -> FeederStatistics | Non
         endpoint.sweep()
         return None
     owner = endpoint.owner()
-    return FeederStatistics.silent(endpoint.name, owner.pid if owner else 0)
+    return FeederStatistics(endpoint.name, owner.pid if owner else 0, answers=False)
 
 
-def answer_to(
-    endpoint: Endpoint,
-    request: wire.StatisticsRequest | wire.FingerprintRequest | wire.MoveTrainer,
-    answer_s: float,
-) -> wire.FromFeeder | None:
+def answer_to(endpoint: Endpoint, request: wire.FromTrainer, answer_s: float) -> wire.FromFeeder | None:
     """Ask a feeder; return None if it ends, and says nothing."""
     with endpoint.connect(answer_s) as peer:
         peer.settimeout(answer_s)

@@ -78,7 +78,7 @@ class Endpoint:
             except BlockingIOError:
                 lock.close()
                 return None
-            if self._is(lock):
+            if self.is_lock(os.fstat(lock.fileno())):
                 self.write_owner(lock)
                 return lock
             lock.close()  # its last owner removed it between our open and our lock
@@ -138,7 +138,7 @@ class Endpoint:
         try:
             # A directory that others can enter by now is left as it is: its next user gets the error.
             with suppress(InsecureDirectory):
-                if self._is(lock):  # not yet removed by a process that shared the lock
+                if self.is_lock(os.fstat(lock.fileno())):  # not yet removed by a process that shared the lock
                     with entered(self._directory) as where:
                         for path in (self.socket_path, self.log_path, self.lock_path):
                             _remove(where, path)
@@ -208,9 +208,6 @@ class Endpoint:
             peer.close()
             raise
         return peer
-
-    def _is(self, lock: FileIO) -> bool:
-        return self.is_lock(os.fstat(lock.fileno()))
 
     def _is_served(self) -> bool:
         try:

@@ -89,21 +89,12 @@ class Settings(msgspec.Struct, frozen=True):
         """
         keywords = {field: keyword for keyword, field in _FIELDS.items()}
         differs = {
-            keywords.get(field, field): (getattr(self, field), value)
+            keywords.get(field, field): f"{getattr(self, field)!r} where you asked for {value!r}"
             for field, value in asked.items()
             if field != "expect" and getattr(self, field) != value
         }
-        if not differs:
-            return ""
-        told = ", ".join(
-            f"{name}={runs!r} where you asked for {value!r}" for name, (runs, value) in differs.items()
-        )
-        passed = ", ".join(f"{name}={runs!r}" for name, (runs, _) in differs.items() if runs is not None)
-        unset = " and ".join(name for name, (runs, _) in differs.items() if runs is None)
-        leave = f"eave {' and '.join(differs)} out, or share under another name"
-        if not passed:
-            return f"{told}. L{leave}"
-        return f"{told}. Pass {passed}" + (f" and leave {unset} out" if unset else "") + f", l{leave}"
+        told = ", ".join(f"{name}={values}" for name, values in differs.items())
+        return told and f"{told}. Leave {' and '.join(differs)} out, or share under another name"
 
 
 def check_keywords(function: str, given: Iterable[str], *kinds: type) -> None:

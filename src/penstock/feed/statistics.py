@@ -96,66 +96,33 @@ class FeederStatistics(msgspec.Struct, frozen=True, tag="statistics"):
 
     name: str
     pid: int
-    source: str
-    sharing: str
-    cycle: int
-    sample: int
-    samples_per_cycle: int | None
-    segments: int
-    seed: int
-    window_bytes: Annotated[int, msgspec.Meta(ge=1)]
-    used_bytes: int
-    resident_bytes: int
-    blocks_held: int
-    most_blocks: int
-    blocks: int
-    blocks_in_place: int
-    samples: int
-    bytes: int
-    samples_per_s: float
-    copy_s: float
-    source_s: float
-    waits_for: str
-    held_back_by: int | None
-    held_back_s: float
-    reopened: int
-    trainers: tuple[TrainerStatistics, ...]
+    source: str = ""
+    sharing: str = ""
+    cycle: int = 0
+    sample: int = 0
+    samples_per_cycle: int | None = None
+    segments: int = 1
+    seed: int = 0
+    window_bytes: Annotated[int, msgspec.Meta(ge=1)] = 1
+    used_bytes: int = 0
+    resident_bytes: int = 0
+    blocks_held: int = 0
+    most_blocks: int = 1
+    blocks: int = 0
+    blocks_in_place: int = 0
+    samples: int = 0
+    bytes: int = 0
+    samples_per_s: float = 0.0
+    copy_s: float = 0.0
+    source_s: float = 0.0
+    waits_for: str = ""
+    held_back_by: int | None = None
+    held_back_s: float = 0.0
+    reopened: int = 0
+    trainers: tuple[TrainerStatistics, ...] = ()
     answers: bool = True
     taken: int = 0
     newcomer_waits_samples: int | None = None
-
-    @classmethod
-    def silent(cls, name: str, pid: int) -> FeederStatistics:
-        """Make the statistics of a feeder that does not answer: only its name and pid are known."""
-        return cls(
-            name=name,
-            pid=pid,
-            source="",
-            sharing="",
-            cycle=0,
-            sample=0,
-            samples_per_cycle=None,
-            segments=1,
-            seed=0,
-            window_bytes=1,
-            used_bytes=0,
-            resident_bytes=0,
-            blocks=0,
-            blocks_held=0,
-            most_blocks=1,
-            blocks_in_place=0,
-            samples=0,
-            bytes=0,
-            samples_per_s=0.0,
-            copy_s=0.0,
-            source_s=0.0,
-            waits_for="",
-            held_back_by=None,
-            held_back_s=0.0,
-            reopened=0,
-            trainers=(),
-            answers=False,
-        )
 
 
 class LoaderStatistics(msgspec.Struct, frozen=True):

@@ -193,8 +193,7 @@ def _split(path: str) -> tuple[str, str]:
     if url.query and scheme != "s3":
         raise ReaderUnavailable(f"{path} has a query, such as a signed URL's", "give s3://bucket/key")
     raise ReaderUnavailable(
-        f"{path} is no s3://bucket/key and no http(s) URL",
-        "files are read with mech='posix', 'direct' or 'uring'",
+        f"{path} is no s3://bucket/key and no http(s) URL", "files are read with mech='posix', 'direct' or 'uring'"
     )
 
 
@@ -214,12 +213,10 @@ def _in_words(error: Exception, timeout_s: float) -> OSError:
     cause = re.findall(r'(?:message|error): "(.*?)"', detail) or re.findall(r"([A-Z]\w+),$", detail, re.MULTILINE)
     number = _ERRNO.get(status, errno.EIO)
     if "169.254.169.254" in headline:
-        number, words = (
-            errno.EACCES,
-            (
-                "no credentials; set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, "
-                "or AWS_SKIP_SIGNATURE=true for a public bucket"
-            ),
+        number = errno.EACCES
+        words = (
+            "no credentials; set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_SKIP_SIGNATURE=true for a "
+            "public bucket"
         )
     elif status == 412:
         words = "it has been replaced since it was opened (HTTP 412); open it with a new reader"

@@ -11,7 +11,7 @@ from penstock.basics.sizes import whole_number
 from penstock.contracts import ByteArray, DeviceBytes, Gpu, Reader
 from penstock.errors import BadSetting
 from penstock.io.gds import GdsQueue
-from penstock.io.nvme.first_path import GpuOfFirstPath
+from penstock.io.nvme.queue import GpuOfFirstPath
 from penstock.io.object import ObjectQueue
 from penstock.io.queue import ThreadQueue
 from penstock.io.reader import QueueReader

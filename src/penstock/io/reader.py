@@ -178,15 +178,8 @@ class QueueReader:
         if more:
             again = np.array(more, np.int64)
             ahead = self._done[again]
-            self._queue.push(
-                Reads(
-                    again,
-                    self._files[again],
-                    self._starts[again] + ahead,
-                    self._spans[again] - ahead,
-                    self._targets[again] + ahead,
-                )
-            )
+            starts, spans, targets = self._starts[again], self._spans[again], self._targets[again]
+            self._queue.push(Reads(again, self._files[again], starts + ahead, spans - ahead, targets + ahead))
         return np.array(done, np.int64)
 
     def _is_done(self, i: int, came: int, reason: str, failures: dict[int, ReadFailed]) -> bool:

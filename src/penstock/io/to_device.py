@@ -10,10 +10,9 @@ import numpy as np
 
 from penstock.contracts import ByteArray, Completed, DeviceBytes, Event, Extents, Gpu, Opened, Reader
 from penstock.errors import BadSetting, PinningRefused, ReadFailed
+from penstock.io.files import direct_aligned
 from penstock.io.reader import check, host_memory
 from penstock.memory.room import Room
-
-_PAGE_BYTES = 4096
 
 
 class PinnedReader:
@@ -77,7 +76,7 @@ class DeviceReader:
         self, gpu: Gpu, memory: DeviceBytes, staging_bytes: int, make: Callable[[ByteArray], Reader]
     ) -> None:
         self._gpu, self._memory = gpu, memory
-        self._room = Room(_whole_pages(staging_bytes))
+        self._room = Room(direct_aligned(staging_bytes))
         self._staging = host_memory(self._room.capacity_bytes)
         self._reader = PinnedReader(gpu, self._staging, make)
         self.mech, self.depth = self._reader.mech, self._reader.depth
@@ -102,7 +101,7 @@ class DeviceReader:
             )
         starts: list[int] = []
         for nbytes in extents.nbytes[: self.depth - len(self._staged)].tolist():
-            if (start := self._room.reserve(_whole_pages(nbytes))) is None:
+            if (start := self._room.reserve(direct_aligned(nbytes))) is None:
                 break
             starts.append(start)
         if not starts:
@@ -172,7 +171,3 @@ class _Staged(NamedTuple):
     start: int
     nbytes: int
     to: int
-
-
-def _whole_pages(nbytes: int) -> int:
-    return -(-nbytes // _PAGE_BYTES) * _PAGE_BYTES

@@ -15,6 +15,7 @@ import os
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from penstock.contracts import ByteArray, Opened
 from penstock.errors import ReaderUnavailable
@@ -80,8 +81,10 @@ class UringQueue:
             raise
         self._fds: list[int] = []
         self._start, self._stop = memory.ctypes.data, memory.ctypes.data + memory.nbytes
-        self._files_refusal = self._register_files()
-        self._memory_refusal = self._register_memory(memory)
+        self._files_refusal = self._register(_REGISTER_FILES, np.full(_FILES, -1, np.int32))
+        starts = np.arange(0, memory.nbytes, _BUFFER_BYTES)
+        pieces = np.stack([self._start + starts, np.minimum(_BUFFER_BYTES, memory.nbytes - starts)], 1)
+        self._memory_refusal = self._register(_REGISTER_BUFFERS, pieces.astype(np.uint64))
 
     def _map(self, told: Any) -> None:
         """Map the queues that the kernel has made."""
@@ -125,10 +128,8 @@ class UringQueue:
         entries["off"], entries["addr"], entries["user_data"] = offsets, addresses, ids
         entries["len"] = np.minimum(nbytes, _BUFFER_BYTES)  # the rest of a larger read is asked for later
         inside = (addresses >= self._start) & (addresses + nbytes <= self._stop)
-        first, last = (
-            (addresses - self._start) // _BUFFER_BYTES,
-            (addresses + nbytes - 1 - self._start) // _BUFFER_BYTES,
-        )
+        first = (addresses - self._start) // _BUFFER_BYTES
+        last = (addresses + nbytes - 1 - self._start) // _BUFFER_BYTES
         fixed = inside & (first == last) & (not self._memory_refusal)
         entries["opcode"] = np.where(fixed, _READ_FIXED, _READ)
         entries["buf_index"] = np.where(fixed, first, 0)
@@ -175,19 +176,10 @@ class UringQueue:
     def _is_registered(self, file: int) -> bool:
         return not self._files_refusal and file < _FILES
 
-    def _register_files(self) -> str:
-        empty = np.full(_FILES, -1, np.int32)
+    def _register(self, what: int, entries: npt.NDArray[Any]) -> str:
+        """Register files or pieces of memory with the kernel; return why it refuses, empty if it does not."""
         try:
-            _call(_REGISTER, self._fd, _REGISTER_FILES, empty.ctypes.data, _FILES)
-        except OSError as error:
-            return _why(error)
-        return ""
-
-    def _register_memory(self, memory: ByteArray) -> str:
-        starts = np.arange(0, memory.nbytes, _BUFFER_BYTES)
-        pieces = np.stack([self._start + starts, np.minimum(_BUFFER_BYTES, memory.nbytes - starts)], 1)
-        try:
-            _call(_REGISTER, self._fd, _REGISTER_BUFFERS, pieces.astype(np.uint64).ctypes.data, len(starts))
+            _call(_REGISTER, self._fd, what, entries.ctypes.data, len(entries))
         except OSError as error:
             return _why(error)
         return ""

@@ -10,7 +10,7 @@ import os
 import socket
 import struct
 from collections.abc import Callable, Generator, Iterable
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from io import FileIO
 from itertools import chain, tee
 from operator import itemgetter
@@ -83,6 +83,23 @@ def locked(path: Path, flags: int = os.O_RDWR | os.O_CREAT) -> Generator[int]:
         os.close(fd)
 
 
+def taken(path: Path, flags: int) -> int:
+    """Open and lock a file or folder, whoever replaces or removes it meanwhile.
+
+    Raises:
+        BlockingIOError: another process has locked it.
+    """
+    while True:
+        with ExitStack() as undo:
+            fd = os.open(path, flags | os.O_CLOEXEC, 0o600)
+            undo.callback(os.close, fd)
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            with suppress(FileNotFoundError):
+                if os.path.samestat(os.fstat(fd), os.stat(path)):
+                    undo.pop_all()
+                    return fd
+
+
 @contextmanager
 def held(folder: Path, of: str, doing: str) -> Generator[None]:
     """Hold a folder of something for this process alone; it is made if need be, and who holds it may remove it.
@@ -92,16 +109,12 @@ def held(folder: Path, of: str, doing: str) -> Generator[None]:
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        fd = taken(folder, os.O_RDONLY | os.O_DIRECTORY)
+    except (BlockingIOError, FileNotFoundError):  # it is being held, or was until now
+        raise BadSetting(f"another process is {doing} {folder}: wait for it, or give another name") from None
     except OSError as error:
         raise BadSetting(f"{folder} cannot be a folder of {of}: {error.strerror}") from None
     try:
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if not os.path.samestat(os.fstat(fd), folder.stat()):
-                raise BlockingIOError
-        except (BlockingIOError, FileNotFoundError):  # it is being held, or was until now
-            raise BadSetting(f"another process is {doing} {folder}: wait for it, or give another name") from None
         yield
     finally:
         os.close(fd)

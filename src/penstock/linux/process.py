@@ -178,11 +178,14 @@ def kill_descendants(without: bytes = b"") -> None:
     reap()
 
 
-def reap() -> None:
-    """Reap the children of this process that have ended."""
+def reap() -> dict[int, int]:
+    """Reap the children of this process that have ended; return their statuses, as ``os.waitpid`` gives them."""
+    reaped: dict[int, int] = {}
     with suppress(ChildProcessError):
-        while os.waitpid(-1, os.WNOHANG)[0]:
-            pass
+        while (ended := os.waitpid(-1, os.WNOHANG))[0]:
+            pid, status = ended
+            reaped[pid] = status
+    return reaped
 
 
 def who(pid: int) -> str:

@@ -9,6 +9,7 @@ import os
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary
@@ -212,18 +213,19 @@ class _Event:
         self.event.synchronize()
 
 
+@dataclass(eq=False)
 class _Loan:
     """A loan of mapped memory, and the end of what may still run on it.
 
     Attributes:
         memory: Memory that stays mapped until the event has passed.
+        ended: Called at its end.
         event: Event after the last launch on it; None while it cannot be recorded.
     """
 
-    def __init__(self, memory: SharedMemory, ended: Callable[[], None]) -> None:
-        self.memory = memory
-        self.ended = ended
-        self.event: _Event | None = None
+    memory: SharedMemory
+    ended: Callable[[], None]
+    event: _Event | None = None
 
 
 def _torch(device: str) -> Any:

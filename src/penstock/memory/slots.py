@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from io import FileIO
 from itertools import accumulate, chain
 from multiprocessing.reduction import DupFd
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol, cast, runtime_checkable
 
-from penstock.contracts import ByteArray
+from penstock.contracts import ByteArray, Tree
 from penstock.memory.host_ring import WritableHostRing
 from penstock.memory.room import aligned
-from penstock.tree import Constant, Node
+from penstock.tree import Array, Constant, Node, array_nodes, build, leaf_from_bytes
 
 
 class Placement(NamedTuple):
@@ -40,6 +40,13 @@ class Placement(NamedTuple):
     def leaves_in(self, memory: Any) -> list[Any]:
         """Slice a block's memory, on the host or on a GPU, into its leaves."""
         return [memory[start : start + n] for start, n in zip(self.leaf_offsets, self.leaf_bytes, strict=True)]
+
+    def copied(self, memory: ByteArray, rows: int) -> Tree:
+        """Return the tree of a block of arrays alone, made of copies of them."""
+        leaves = zip(array_nodes(self.layout), self.leaves_in(memory), strict=True)
+        return build(
+            self.layout, [leaf_from_bytes(cast("Array", node), leaf.copy(), rows) for node, leaf in leaves]
+        )
 
 
 def place(layout: Node, leaf_bytes: Sequence[int]) -> Placement:

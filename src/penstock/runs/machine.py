@@ -48,7 +48,7 @@ def describe() -> Machine:
         system=platform.system(),
         kernel=platform.release().split("-")[0],
         python=platform.python_version(),
-        libraries=dict(_versions()),
+        libraries=_versions(),
         penstock=__version__,
         load_before=round(os.getloadavg()[0], 2),
     )
@@ -71,9 +71,9 @@ def _gpus() -> list[str]:
     return names
 
 
-def _versions() -> list[tuple[str, str]]:
-    found: list[tuple[str, str]] = []
+def _versions() -> dict[str, str]:
+    found: dict[str, str] = {}
     for name in _LIBRARIES:
         with suppress(PackageNotFoundError):
-            found.append((name, version(name)))
+            found[name] = version(name)
     return found

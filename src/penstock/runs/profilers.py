@@ -41,7 +41,10 @@ def check_profilers(what: str, texts: Sequence[str]) -> tuple[str, ...]:
     """
     programs: list[str] = []
     for text in texts:
-        name, *options = _words(what, text)
+        try:
+            name, *options = shlex.split(text) or [""]
+        except ValueError as error:
+            raise BadSetting(f"{what}={text!r}: {error}") from None
         if name not in PROFILERS:
             raise BadSetting(f"{what}: there is no profiler {name!r}; there are {', '.join(PROFILERS)}")
         if name == "torch":
@@ -78,13 +81,6 @@ def steps_of(plan: RunPlan) -> str:
         if name == "torch":
             return options[0] if options else _FIRST_STEPS
     return ""
-
-
-def _words(what: str, text: str) -> list[str]:
-    try:
-        return shlex.split(text) or [""]
-    except ValueError as error:
-        raise BadSetting(f"{what}={text!r}: {error}") from None
 
 
 _WARM_UP = 2

@@ -23,11 +23,68 @@ from penstock.runs.listeners.contract import Listener, Sample, Values, WatchedRu
 from penstock.runs.listeners.processes import Processes
 from penstock.runs.record import ENDED
 from penstock.runs.store import SeriesWriter, Store, points_file
-from penstock.runs.ticks import Begin, End, Rate, Schedule
 
 WRITER = "sampler"
 
+
+class Begin(msgspec.Struct, tag="begin"):
+    """A run begins, or has begun; it is sampled as soon as the store knows its processes.
+
+    Attributes:
+        listeners: What is sampled of it; None for all that can run here.
+    """
+
+    id: str
+    listeners: tuple[str, ...] | None = None
+
+
+class End(msgspec.Struct, tag="end"):
+    """A run has ended."""
+
+    id: str
+
+
+class Rate(msgspec.Struct, tag="rate"):
+    """Ticks per second from now on."""
+
+    hz: float
+
+
 _messages = msgspec.json.Decoder(Begin | End | Rate)
+
+
+class Schedule:
+    """Times of ticks, in seconds of a clock that the caller reads.
+
+    Args:
+        hz: Ticks per second.
+
+    Attributes:
+        missed: Ticks that were left out because their time, and the next one's, had come.
+    """
+
+    def __init__(self, hz: float = 1.0) -> None:
+        self._interval_s = 1 / hz
+        self._next_s = 0.0
+        self.missed = 0
+
+    def restart(self, now_s: float, hz: float | None = None) -> None:
+        """Let a tick be due now, and the others from here on; with another rate, this many in each second."""
+        self._interval_s = 1 / hz if hz else self._interval_s
+        self._next_s = now_s
+
+    def wait_s(self, now_s: float) -> float:
+        """Return the time until the next tick."""
+        return max(0.0, self._next_s - now_s)
+
+    def is_due(self, now_s: float) -> bool:
+        """Return whether a tick is due; if so, it is taken for done."""
+        if now_s < self._next_s:
+            return False
+        late = int((now_s - self._next_s) / self._interval_s)
+        self.missed += late
+        self._next_s += (late + 1) * self._interval_s
+        return True
 
 
 class _Run:
@@ -190,22 +247,19 @@ def main(folder: Path | None) -> None:
                 told = bool(text)
                 *lines, said = (said + text).split(b"\n")
                 for line in lines:
-                    _obey(_messages.decode(line), sampler, schedule)
+                    message: Begin | End | Rate = _messages.decode(line)
+                    match message:
+                        case Begin():
+                            if not sampler.has_runs:
+                                schedule.restart(time.monotonic())
+                            sampler.begin(message)
+                        case End():
+                            sampler.end(message.id)
+                        case Rate():
+                            schedule.restart(time.monotonic(), message.hz)
             elif schedule.is_due(time.monotonic()):
                 sampler.tick(time.time(), schedule.missed)
         sampler.close()
-
-
-def _obey(message: Begin | End | Rate, sampler: Sampler, schedule: Schedule) -> None:
-    match message:
-        case Begin():
-            if not sampler.has_runs:
-                schedule.restart(time.monotonic())
-            sampler.begin(message)
-        case End():
-            sampler.end(message.id)
-        case Rate():
-            schedule.set_rate(message.hz, time.monotonic())
 
 
 if __name__ == "__main__":

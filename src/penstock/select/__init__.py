@@ -29,25 +29,24 @@ if TYPE_CHECKING:
     from penstock.subsets.policy import TemperatureSampling as TemperatureSampling
 
 _HOMES = {
-    **dict.fromkeys(("diverse", "overlap", "stratified", "top"), "penstock.select.choices"),
-    **dict.fromkeys(("ReportedLosses", "TrainingPlan", "plan_of_run"), "penstock.select.in_training"),
-    "score": "penstock.select.scoring",
-    **dict.fromkeys(("Scored", "Scorer"), "penstock.select.methods"),
+    "diverse overlap stratified top": "penstock.select.choices",
+    "ReportedLosses TrainingPlan plan_of_run": "penstock.select.in_training",
+    "Scored Scorer": "penstock.select.methods",
     "Scores": "penstock.select.scores",
+    "score": "penstock.select.scoring",
     "Task": "penstock.select.task",
     "InfoBatch": "penstock.subsets.infobatch",
-    **dict.fromkeys(
-        ("AnnealToFull", "Fixed", "Policy", "RandomSubsets", "TemperatureSampling"), "penstock.subsets.policy"
-    ),
+    "AnnealToFull Fixed Policy RandomSubsets TemperatureSampling": "penstock.subsets.policy",
 }
+_HOME_OF = {name: home for names, home in _HOMES.items() for name in names.split()}
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
+    if name not in _HOME_OF:
         raise AttributeError(f"module 'penstock.select' has no attribute {name!r}")
-    value = globals()[name] = getattr(import_module(_HOMES[name]), name)
+    value = globals()[name] = getattr(import_module(_HOME_OF[name]), name)
     return value
 
 
 def __dir__() -> list[str]:
-    return [*_HOMES]
+    return [*_HOME_OF]

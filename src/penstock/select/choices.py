@@ -17,7 +17,6 @@ from penstock.subsets.policy import count_of, pool_of
 from penstock.subsets.selection import Selection
 
 Rows = npt.NDArray[np.int64]
-_CHUNK = 4096
 _DIGITS = 5
 
 
@@ -100,15 +99,16 @@ def _parts(sizes: npt.NDArray[np.int64], take: int) -> list[int]:
     return counts.tolist()
 
 
-def diverse(embeddings: npt.ArrayLike, fraction: float, *, by: str = "k-center", seed: int = 0) -> Selection:
+def diverse(embeddings: npt.ArrayLike, fraction: float, *, seed: int = 0) -> Selection:
     """Choose samples that differ: of near-duplicates, one.
+
+    It takes the sample that is farthest from those taken, again and again.
+
+    Source: Sener & Savarese, Active Learning for Convolutional Neural Networks (1708.00489): greedy k-center.
 
     Args:
         embeddings: A vector for each sample of the data set, shape ``(n, d)``.
         fraction: Part of the samples, above 0, at most 1.
-        by: "k-center" takes the sample that is farthest from those taken, again and again (Sener & Savarese,
-            1708.00489); "facility-location" the one that adds most to how near each sample is to one that was
-            taken (Mirzasoleiman et al., 1906.01827), which leaves outliers out. Both are greedy.
         seed: Random seed of the first sample.
 
     Raises:
@@ -127,10 +127,7 @@ def diverse(embeddings: npt.ArrayLike, fraction: float, *, by: str = "k-center",
         raise BadSetting(
             f"embeddings: {len(bad):,} of {len(vectors):,} are not finite, the first is id {bad[0]:,}"
         )
-    take = count_of(fraction, len(vectors))
-    if by not in ("k-center", "facility-location"):
-        raise BadSetting(f"by={by!r}: it must be 'k-center' or 'facility-location'")
-    rows = k_center(vectors, take, seed)[0] if by == "k-center" else _facility_location(vectors, take)
+    rows, _ = k_center(vectors, count_of(fraction, len(vectors)), seed)
     return pool_of(len(vectors)).part(rows)
 
 
@@ -172,12 +169,7 @@ def _selected(scores: Scores, rows: Rows) -> Selection:
             "fraction, labels) keeps a part of each",
             stacklevel=users_stacklevel(),
         )
-    weights = None if (scores.weights == 1).all() else scores.weights[rows]
-    if len(scores) < scores.header.data.samples:
-        return Selection(ids, weights)
-    mask = np.zeros(len(scores), np.bool_)
-    mask[ids] = True
-    return Selection(mask, None if weights is None else scores.weights[mask])
+    return Selection(ids) if len(scores) < scores.header.data.samples else pool_of(len(scores)).part(ids)
 
 
 def k_center(
@@ -203,25 +195,3 @@ def k_center(
         if progress:
             progress("put in order", i + 1, take)
     return rows, distances
-
-
-def _facility_location(vectors: npt.NDArray[np.float32], take: int) -> Rows:
-    """Lazy greedy (Minoux, 1978): gains only fall, so the old ones bound the new. They count to 5 digits."""
-    unit = vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
-    nearest = np.full(len(unit), -1.0, np.float32)
-    gains = np.empty(len(unit))
-    for start in range(0, len(unit), _CHUNK):
-        part = unit @ unit[start : start + _CHUNK].T
-        gains[start : start + _CHUNK] = np.maximum(part + 1.0, 0).sum(0, dtype=np.float64).round(_DIGITS)
-    rows = list[int]()
-    while len(rows) < take:
-        while True:
-            row = int(gains.argmax())
-            gain = float(np.maximum(unit @ unit[row] - nearest, 0).sum(dtype=np.float64).round(_DIGITS))
-            gains[row] = gain
-            if gain >= gains.max():
-                break
-        rows.append(row)
-        gains[row] = -np.inf
-        np.maximum(nearest, unit @ unit[row], out=nearest)
-    return np.array(rows)

@@ -19,7 +19,6 @@ from penstock.select.choices import k_center
 from penstock.select.identity import Direction
 from penstock.select.layers import last_linear
 from penstock.select.methods import Epochs, Progress, Scored, one_trained, told
-from penstock.select.scores import Scores
 from penstock.select.steps import step
 from penstock.select.task import Batch, Task, check_finite
 from penstock.select.training import digest_of
@@ -35,8 +34,7 @@ class Rds(msgspec.Struct, frozen=True):
     """How early a sample is taken if each of a target's samples takes the nearest that is left, in turn.
 
     Near is by the cosine of embeddings, from one forward pass: what the last linear layer is given; of a text, the
-    mean over its positions, with weights that rise with the position. They are kept, and score other targets
-    without another pass.
+    mean over its positions, with weights that rise with the position.
 
     Source: Ivison et al., Large-Scale Data Selection for Instruction Tuning (2503.01807).
 
@@ -55,30 +53,10 @@ class Rds(msgspec.Struct, frozen=True):
         """Score each sample for each target."""
         targets = task.targets
         model = one_trained(task, task.make_model, self.epochs, seed, progress)
-        embeddings = _of_index(task.index, digest_of(model), task) if task.index else None
-        if embeddings is None:
-            embeddings = of_all(task, model, progress)
+        embeddings = of_all(task, model, progress)
         wanted = {name: embedded(task, model, task.validation_batches(name)) for name in targets}
         values = np.stack([nearest(embeddings, wanted[name], centred=self.centred) for name in targets], 1)
-        return Scored(values, tuple(filter(None, targets)), digest_of(model), embeddings)
-
-
-def _of_index(index: Scores, checkpoint: str, task: Task) -> Vectors:
-    """Return the embeddings that scores hold.
-
-    Raises:
-        BadSetting: they hold none, or those of other samples or another model.
-    """
-    if index.embeddings is None or len(index) != task.samples:
-        raise BadSetting(f"index: {index!r} has no embeddings of {task.samples:,} samples; those of rds have")
-    if differs := index.header.data.difference(task.identity()):
-        raise BadSetting(f"index: its embeddings are of other data: {differs}")
-    if index.header.checkpoint != checkpoint:
-        raise BadSetting(
-            f"index: its embeddings are by parameters {index.header.checkpoint}, and the model has {checkpoint}: "
-            "give the same model, by checkpoints= or the seed, or leave the index out"
-        )
-    return index.embeddings
+        return Scored(values, tuple(filter(None, targets)), digest_of(model))
 
 
 def of_all(task: Task, model: nn.Module, progress: Progress) -> Vectors:
@@ -86,13 +64,13 @@ def of_all(task: Task, model: nn.Module, progress: Progress) -> Vectors:
 
     def compute() -> Tensor:
         batches = told(task.batches(), "embeddings", task.samples, progress)
-        return torch.from_numpy(embedded(task, model, batches, task.samples))
+        return torch.from_numpy(embedded(task, model, batches))
 
     return step(f"embeddings {digest_of(model)}", compute).numpy()
 
 
-def embedded(task: Task, model: nn.Module, batches: Iterator[Batch], samples: int | None = None) -> Vectors:
-    """Return embeddings, shape ``(n, d)``, in the order of the batches, or of so many samples by their ids."""
+def embedded(task: Task, model: nn.Module, batches: Iterator[Batch]) -> Vectors:
+    """Return embeddings, shape ``(n, d)``, in the order of the ids, of which each comes once."""
     ids, found = list[npt.NDArray[np.int64]](), list[Vectors]()
     embed = task.embed
     with torch.no_grad(), nullcontext() if embed else last_linear(model) as given:
@@ -102,16 +80,11 @@ def embedded(task: Task, model: nn.Module, batches: Iterator[Batch], samples: in
             else:
                 assert given
                 task.outputs(model, batch)
-                hidden = pooled(given(), task.mask_of(batch))
+                hidden = pooled(given().given, task.mask_of(batch))
             check_finite("embeddings", hidden, batch)
             ids.append(batch.ids)
             found.append(hidden.float().cpu().numpy())
-    joined = np.concatenate(found)
-    if samples is None:
-        return joined
-    embeddings = np.empty((samples, joined.shape[1]), np.float32)
-    embeddings[np.concatenate(ids)] = joined
-    return embeddings
+    return np.concatenate(found)[np.argsort(np.concatenate(ids))]
 
 
 def pooled(hidden: Tensor, mask: Tensor | None) -> Tensor:
@@ -204,4 +177,4 @@ class Diverse(msgspec.Struct, frozen=True):
         order = np.concatenate([rows, np.argsort(-distances, kind="stable")[: len(vectors) - len(rows)]])
         values = np.empty(len(vectors), np.float32)
         values[order] = -np.arange(len(order))
-        return Scored(values, checkpoint=digest_of(model), embeddings=vectors)
+        return Scored(values, checkpoint=digest_of(model))

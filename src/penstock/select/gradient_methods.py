@@ -19,7 +19,7 @@ from penstock.basics.terminal import say
 from penstock.errors import BadSetting
 from penstock.select.gradients import RowGradients, SampleGradients, projected
 from penstock.select.identity import Direction
-from penstock.select.layers import adapted, sketched_gradients
+from penstock.select.layers import sketched_gradients
 from penstock.select.methods import Count, Epochs, Progress, Scored, checkpoints, made, one_trained, told, trained
 from penstock.select.steps import step
 from penstock.select.task import Batch, Task, logits_of
@@ -48,13 +48,10 @@ class El2n(msgspec.Struct, frozen=True):
     def score(self, task: Task, seed: int, progress: Progress) -> Scored:
         """Score each sample."""
         models = list(trained(task, task.make_model, self.models, self.epochs, seed, progress))
-        lengths = [
-            step(
-                f"lengths {digest_of(model)}", lambda what=what, model=model: _lengths(task, model, what, progress)
-            )
-            for i, model in enumerate(models)
-            for what in (f"lengths by model {i + 1} of {len(models)}",)
-        ]
+        lengths = list[Tensor]()
+        for i, model in enumerate(models):
+            compute = partial(_lengths, task, model, f"lengths by model {i + 1} of {len(models)}", progress)
+            lengths.append(step(f"lengths {digest_of(model)}", compute))
         return Scored(torch.stack(lengths).mean(0).numpy(), checkpoint=digest_of(models[-1]))
 
 
@@ -81,7 +78,7 @@ _SAME = 0.02  # of numbers of 16 bits, too
 class Less(msgspec.Struct, frozen=True):
     """The cosine between a sample's Adam step and the mean gradient of a target, summed over checkpoints.
 
-    Each checkpoint counts by its learning rate. Adapters are trained where the task has a ``lora_rank``.
+    Each checkpoint counts by its learning rate.
 
     Source: Xia et al., LESS: Selecting Influential Data for Targeted Instruction Tuning (2402.04333).
 
@@ -104,8 +101,6 @@ class Less(msgspec.Struct, frozen=True):
         """Score each sample for each target."""
         targets = task.targets
         model = made(task, task.make_model, seed)
-        if task.lora_rank:
-            adapted(model, task.lora_rank)
         draws = np.random.default_rng(seed).permutation(task.samples)
         warm_up = draws[: max(1, round(self.warm_up * task.samples))]
         found = checkpoints(task, model, self.epochs, seed, warm_up, progress)

@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from penstock.basics.packages import initialized_distributed
 from penstock.basics.sizes import whole_number
 from penstock.basics.tracebacks import users_stacklevel
 from penstock.errors import BadSetting
@@ -19,7 +18,7 @@ from penstock.select.choices import stratified, top
 from penstock.select.identity import DataIdentity, Direction, ScoresHeader, identity_of
 from penstock.select.meter import Cost
 from penstock.select.scores import Scores
-from penstock.subsets.infobatch import InfoBatch
+from penstock.subsets.infobatch import InfoBatch, of_all_ranks
 from penstock.subsets.policy import Fixed, Policy, RandomSubsets, finite, ids_of_report
 
 _NOTE = "training-plan-asked"
@@ -73,7 +72,7 @@ def plan_of_run(
     here = current_run()
     if here is None or f"{ASKED}method" not in here.parameters:
         return TrainingPlan(Fixed(np.ones(samples, np.bool_)), epochs, seed)
-    note_asked()
+    (here.folder / _NOTE).touch()
     asked = {name.removeprefix(ASKED): text for name, text in here.parameters.items() if name.startswith(ASKED)}
     method, fraction, seed = asked["method"], float(asked["fraction"]), int(here.parameters["seed"])
     if method in ("full", "infobatch"):
@@ -87,13 +86,6 @@ def plan_of_run(
     else:
         policy = _scored(asked, samples, fraction, seed, labels, data)
     return TrainingPlan(policy, epochs, seed, "choosing" in asked)
-
-
-def note_asked() -> None:
-    """Note in the files of the run that this process belongs to that it has asked what to train on."""
-    here = current_run()
-    if here is not None:
-        (here.folder / _NOTE).touch()
 
 
 def has_asked(files: Path) -> bool:
@@ -188,7 +180,8 @@ class ReportedLosses:
         Raises:
             BadSetting: nothing was reported, or the data set has another size.
         """
-        sums, counts = _of_all_ranks(self._sums, self.counts)
+        ranks = of_all_ranks((self._sums, self.counts))
+        sums, counts = (np.sum(each, 0) for each in zip(*ranks, strict=True))
         ids = np.flatnonzero(counts)
         if not ids.size:
             raise BadSetting("no loss was reported: report(loader.ids, losses) after each batch")
@@ -215,14 +208,3 @@ class ReportedLosses:
                 stacklevel=users_stacklevel(),
             )
         return Scores(ids, sums[ids] / counts[ids], header)
-
-
-def _of_all_ranks(
-    sums: npt.NDArray[np.float64], counts: npt.NDArray[np.int64]
-) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.int64]]:
-    distributed = initialized_distributed()
-    if distributed is None:
-        return sums, counts
-    ranks: list[Any] = [None] * distributed.get_world_size()
-    distributed.all_gather_object(ranks, (sums, counts))
-    return np.sum([each for each, _ in ranks], 0), np.sum([each for _, each in ranks], 0)

@@ -1,18 +1,18 @@
-"""Linear layers: what the last one is given, its gradients, and low-rank adapters (LoRA) beside them."""
+"""The last linear layer that a model calls: what it is given, and gradients of single samples there."""
 
 # torch describes its types in part only.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 
-from penstock.basics.terminal import listed, say
 from penstock.errors import BadSetting
 from penstock.select.gradients import projected
 
@@ -31,32 +31,20 @@ def sketched_gradients(model: nn.Module, losses: Callable[[], Tensor], side: int
     Returns:
         Shape ``(n, d)``, where d is the product of the factors' lengths.
     """
-    calls = list[tuple[nn.Module, Tensor, int, GradientEdge]]()
-
-    def keep(layer: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Tensor) -> None:
-        if output.requires_grad:  # the edge stays where it is when an activation changes the output in place
-            given = _given(args, kwargs)
-            calls.append((layer, given, given._version, get_gradient_edge(output)))
-
-    hooks = [each.register_forward_hook(keep, with_kwargs=True) for each in _linear(model)]
-    try:
+    with last_linear(model) as call:
         each = losses()
-    finally:
-        for hook in hooks:
-            hook.remove()
-    times = sum(layer is calls[-1][0] for layer, *_ in calls) if calls else 0
+    given, version, edge, times = call()
     if times != 1:
         raise BadSetting(
             f"{type(model).__name__} calls its last linear layer {times} times; gradients are compared of "
             "layers that are called once"
         )
-    _, given, version, edge = calls[-1]
     if given._version != version:
         raise BadSetting(
             "what the last linear layer was given is changed in place behind it, so its gradients cannot be told: "
             "give that operation a copy"
         )
-    (grad,) = torch.autograd.grad(each.sum(), [edge])
+    (grad,) = torch.autograd.grad(each.sum(), [cast("GradientEdge", edge)])
     if len(given) != len(each):
         raise BadSetting(
             f"the last linear layer is given shape {tuple(given.shape)} for {len(each):,} samples: gradients of "
@@ -69,88 +57,50 @@ def sketched_gradients(model: nn.Module, losses: Callable[[], Tensor], side: int
     return torch.einsum("n...o,n...i->noi", left, right).flatten(1)
 
 
+class Call(NamedTuple):
+    """The last call of a linear layer.
+
+    Attributes:
+        given: What the layer was given.
+        version: Version of that memory then.
+        edge: Where gradients come back to what it gave; None where there are none.
+        times: How often this layer has been called.
+    """
+
+    given: Tensor
+    version: int
+    edge: GradientEdge | None
+    times: int
+
+
 @contextmanager
-def last_linear(model: nn.Module) -> Generator[Callable[[], Tensor]]:
-    """Keep what the linear layer is given that a model calls last; what is yielded returns it.
+def last_linear(model: nn.Module) -> Generator[Callable[[], Call]]:
+    """Keep the last call of a linear layer; what is yielded returns it. Where gradients are, it has one.
 
     Raises:
         BadSetting: the model has no linear layer, or calls none.
     """
-    kept = list[Tensor]()
+    layers = [each for each in model.modules() if isinstance(each, nn.Linear)]
+    if not layers:
+        raise BadSetting(f"{type(model).__name__} has no linear layer, whose inputs this method compares")
+    times, last = Counter[nn.Module](), list[Call]()
 
-    def keep(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        kept[:] = [_given(args, kwargs)]
+    def keep(layer: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Tensor) -> None:
+        if output.requires_grad or not torch.is_grad_enabled():
+            given: Tensor = args[0] if args else kwargs["input"]
+            # The edge stays where it is when an activation changes the output in place.
+            edge = get_gradient_edge(output) if output.requires_grad else None
+            times[layer] += 1
+            last[:] = [Call(given, given._version, edge, times[layer])]
 
-    def given() -> Tensor:
-        if not kept:
+    def call() -> Call:
+        if not last:
             raise BadSetting(f"{type(model).__name__} calls none of its linear layers, whose inputs are compared")
-        return kept[0]
+        return last[0]
 
-    hooks = [each.register_forward_pre_hook(keep, with_kwargs=True) for each in _linear(model)]
+    hooks = [each.register_forward_hook(keep, with_kwargs=True) for each in layers]
     try:
-        yield given
+        yield call
     finally:
         for hook in hooks:
             hook.remove()
-
-
-def _given(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
-    return args[0] if args else kwargs["input"]
-
-
-def _linear(model: nn.Module) -> list[nn.Linear]:
-    found = [each for each in model.modules() if isinstance(each, nn.Linear)]
-    if not found:
-        raise BadSetting(f"{type(model).__name__} has no linear layer, whose inputs this method compares")
-    return found
-
-
-class LowRank(nn.Module):
-    """A linear layer that is frozen, and a trained one of low rank beside it.
-
-    Source: Hu et al., LoRA (2106.09685): the second matrix begins at 0.
-
-    Args:
-        frozen: The layer.
-        rank: Of what is trained.
-    """
-
-    def __init__(self, frozen: nn.Linear, rank: int) -> None:
-        super().__init__()
-        self.frozen = frozen.requires_grad_(False)
-        self.down = nn.Linear(frozen.in_features, rank, bias=False, device=frozen.weight.device)
-        self.up = nn.Linear(rank, frozen.out_features, bias=False, device=frozen.weight.device)
-        torch.nn.init.zeros_(self.up.weight)
-
-    def forward(self, inputs: Tensor) -> Tensor:
-        """Return what both give together."""
-        return self.frozen(inputs) + self.up(self.down(inputs))
-
-
-def adapted(model: nn.Module, rank: int) -> nn.Module:
-    """Freeze a model, and put an adapter beside each linear layer; change it in place, and say which get none.
-
-    Raises:
-        BadSetting: a layer of it can have none.
-    """
-    model.requires_grad_(False)
-    without = [
-        name
-        for name, module in model.named_modules()
-        if not isinstance(module, nn.Linear | nn.Embedding)
-        and any(each.dim() > 1 for each in module.parameters(False))
-    ]
-    if without:
-        say(f"lora_rank: no adapter beside {listed(without, 5)}; make_model may give peft's")
-    for module in list(model.modules()):
-        if isinstance(module, nn.TransformerEncoderLayer):
-            raise BadSetting(
-                "lora_rank: nn.TransformerEncoderLayer uses weights of its linear layers without calling these, "
-                "so that no adapter can stand beside them: use layers of your own, or leave lora_rank out"
-            )
-        if isinstance(module, nn.MultiheadAttention):
-            continue  # as above
-        for name, child in list(module.named_children()):
-            if isinstance(child, nn.Linear) and not isinstance(module, LowRank):
-                setattr(module, name, LowRank(child, rank))
-    return model

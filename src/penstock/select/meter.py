@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import resource
 import threading
 import time
 from collections.abc import Generator
@@ -12,6 +11,7 @@ from contextlib import contextmanager
 import msgspec
 import psutil
 
+from penstock.bench.measure.family import children_cpu_s
 from penstock.errors import GpuMissing
 from penstock.gpus.nvml import devices
 from penstock.linux.process import cpu_s as cpu_s_of
@@ -135,8 +135,7 @@ def metered(*, whole: bool = False) -> Generator[CostMeter]:
 
 
 def _cpu_s() -> float:
-    whose = (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
-    return sum(usage.ru_utime + usage.ru_stime for usage in map(resource.getrusage, whose))
+    return time.process_time() + children_cpu_s()
 
 
 def _host_cpu_s() -> float:

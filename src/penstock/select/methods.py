@@ -31,7 +31,6 @@ class Scored(NamedTuple):
         values: A score for each sample in order of ids, shape ``(samples,)`` or ``(samples, targets)``.
         targets: Names of the targets; empty for one score a sample.
         checkpoint: Digest of the parameters that scored; empty if none did.
-        embeddings: An embedding of each sample, shape ``(samples, d)``, if the method computes some.
 
     Examples:
         >>> penstock.select.Scored(np.zeros(10, np.float32), checkpoint="").values.shape
@@ -41,7 +40,6 @@ class Scored(NamedTuple):
     values: npt.NDArray[np.float32]
     targets: tuple[str, ...] = ()
     checkpoint: str = ""
-    embeddings: npt.NDArray[np.float32] | None = None
 
 
 @runtime_checkable

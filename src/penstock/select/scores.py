@@ -29,7 +29,7 @@ from penstock.select.identity import FORMAT, ScoresHeader, identity_of
 
 _HEADER = b"penstock.scores"
 _NOTED = "scores-"
-_CLASS, _EMBEDDING = "class", "embedding"
+_CLASS = "class"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*(/[A-Za-z0-9][A-Za-z0-9._-]*)*")
 
 
@@ -40,15 +40,11 @@ class Scores:
         ids: Ids of the samples, rising, shape ``(n,)``.
         values: Their scores, shape ``(n,)``, or ``(n, targets)``.
         header: What they were computed from; ``ids_digest`` is filled in.
-        weights: A weight for each sample, shape ``(n,)``; 1 unless given.
-        embeddings: An embedding of each sample, shape ``(n, d)``, if the method computed some.
         classes: The class of each sample, shape ``(n,)``, where there are some: a choice that loses one warns.
 
     Attributes:
         ids: As given, int64.
         values: As given, float32, shape ``(n, max(1, targets))``.
-        weights: As given, float32.
-        embeddings: As given, float32: the index that ``Task(index=...)`` scores other targets with.
         classes: As given.
         header: As given, with the digest of the ids.
 
@@ -68,8 +64,6 @@ class Scores:
         ids: Ids,
         values: npt.ArrayLike,
         header: ScoresHeader,
-        weights: npt.ArrayLike | None = None,
-        embeddings: npt.NDArray[np.float32] | None = None,
         classes: Ids | None = None,
     ) -> None:
         self.ids = np.asarray(ids, np.int64)
@@ -90,11 +84,6 @@ class Scores:
                 f"number, the first is id {self.ids[rows[0]]:,}. Has the model diverged, or does a sample hold "
                 "what is no number?"
             )
-        ones = np.ones(len(self.ids), np.float32)
-        self.weights = ones if weights is None else np.asarray(weights, np.float32)
-        if self.weights.shape != ones.shape:
-            raise BadSetting(f"weights of shape {self.weights.shape}, for {len(self.ids):,} samples")
-        self.embeddings = embeddings
         self.classes = classes
         self.header = msgspec.structs.replace(header, ids_digest=_digest(self.ids))
 
@@ -148,13 +137,10 @@ class Scores:
         pyarrow, parquet = _parquet()
         path = path_of(where)
         room_for(path)
-        columns: dict[str, Any] = {"id": self.ids, "weight": self.weights}
+        columns: dict[str, Any] = {"id": self.ids}
         columns |= {name: self.values[:, i] for i, name in enumerate(_columns(self.header.targets))}
         if self.classes is not None:
             columns[_CLASS] = self.classes
-        if self.embeddings is not None:
-            flat = pyarrow.array(self.embeddings.reshape(-1))
-            columns[_EMBEDDING] = pyarrow.FixedSizeListArray.from_arrays(flat, self.embeddings.shape[1])
         table = pyarrow.table(columns).replace_schema_metadata({_HEADER: msgspec.json.encode(self.header)})
         try:
             with written_whole(path) as half:
@@ -186,7 +172,7 @@ class Scores:
         try:
             metadata: dict[bytes, bytes] = table.schema.metadata or {}
             header = msgspec.json.decode(metadata[_HEADER], type=ScoresHeader)
-            columns = {name: table[name].to_numpy() for name in ("id", "weight", *_columns(header.targets))}
+            columns = {name: table[name].to_numpy() for name in ("id", *_columns(header.targets))}
         except (KeyError, msgspec.DecodeError):
             raise BadSetting(f"{path} holds no scores: penstock select score writes such files") from None
         if header.format == 1 and not header.data.content:
@@ -196,17 +182,13 @@ class Scores:
             )
         if header.format not in (1, FORMAT):
             raise BadSetting(f"{path} has format {header.format}, and penstock {__version__} reads {FORMAT}")
-        ids, weights = columns.pop("id"), columns.pop("weight")
+        ids = columns.pop("id")
         if _digest(ids) != header.ids_digest:
             raise BadSetting(
                 f"{path}: its rows are not those that were scored: {len(ids):,} ids, or their order, differ"
             )
-        embeddings = None
-        if _EMBEDDING in table.column_names:
-            flat = table[_EMBEDDING].combine_chunks().flatten().to_numpy()
-            embeddings = flat.reshape(len(ids), -1)
         classes = table[_CLASS].to_numpy() if _CLASS in table.column_names else None
-        scores = cls(ids, np.stack([*columns.values()], axis=1), header, weights, embeddings, classes)
+        scores = cls(ids, np.stack([*columns.values()], axis=1), header, classes)
         if data is not None:
             scores.check(data)
         note_used(path.stem if path == Path(where) else os.fspath(where), header)

@@ -115,9 +115,7 @@ def scored(
         cost=meter.cost if steps is None else steps.before + meter.cost,
         machine=describe(),
     )
-    return Scores(
-        np.arange(task.samples), found.values, header, embeddings=found.embeddings, classes=task.classes()
-    )
+    return Scores(np.arange(task.samples), found.values, header, classes=task.classes())
 
 
 def method_of(method: str | Scorer, settings: dict[str, Any]) -> Scorer:

@@ -25,7 +25,6 @@ from penstock.errors import BadSetting
 from penstock.feed.trainer.loader import Loader
 from penstock.fingerprint.objects import fingerprint_of_objects
 from penstock.select.identity import DataIdentity, identity_of
-from penstock.select.scores import Scores
 from penstock.subsets.selection import Selection
 
 _TRAINED_ON, _SCORED = 64, 256  # rows of a batch
@@ -118,13 +117,11 @@ class Task:
         checkpoints: Files of ``torch.save``: a ``state_dict`` of the model (for ``sketch``, of the proxy), or
             ``{"model": ..., "optimizer": ...}`` with that of an Adam optimiser; unless given, models are trained
             for as long as a method asks.
-        lora_rank: Rank of the adapters that ``less`` trains instead of the model itself; 0 for none.
         learning_rate: Of AdamW, where a method trains.
         batch_size: Rows of a batch, in training and scoring; unless given, 64 and 256.
         workers: Processes that load the samples of a data set; 0 for this one.
         device: Where models compute.
         collate: Makes a batch of samples, as the ``DataLoader``'s ``collate_fn`` does.
-        index: Scores by ``rds`` of the same data and model: their embeddings are used again for other targets.
 
     Examples:
         >>> import torch
@@ -144,13 +141,11 @@ class Task:
     mask: Callable[[Any], Tensor] | None = None
     embed: Callable[[nn.Module, Any], Tensor] | None = None
     checkpoints: Sequence[str | PathLike[str]] = ()
-    lora_rank: int = 0
     learning_rate: float = 3e-3
     batch_size: int | None = None
     workers: int = 0
     device: str = "cpu"
     collate: Callable[[list[Any]], Any] | None = None
-    index: Scores | None = None
 
     def __post_init__(self) -> None:
         targets: Any = self.validation
@@ -224,7 +219,7 @@ class Task:
         Raises:
             Untravelled: something in it cannot go to another process.
         """
-        names = [each.name for each in fields(self) if each.name not in ("data", "index", "workers")]
+        names = [each.name for each in fields(self) if each.name not in ("data", "workers")]
         found = fingerprint_of_objects({name: getattr(self, name) for name in names})
         return f"{found.digest} {found.data}"
 

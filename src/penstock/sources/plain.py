@@ -81,7 +81,16 @@ class ArraySource(Ordered):
         return np.take(leaf, ids, axis=0)
 
 
-class IterableSource:
+class InOnePass:
+    """A source of one segment, which reaches a position by passing over what lies before it."""
+
+    seekable = False
+    segment_starts = (0,)
+    samples: int | None = None
+    batch_size: int | None = None
+
+
+class IterableSource(InOnePass):
     """Feeds the batches of a re-iterable, pass after pass, as it gives them.
 
     It has one segment, and a position is reached by reading what lies before it.
@@ -95,11 +104,6 @@ class IterableSource:
     Raises:
         BadSetting: it can be iterated only once.
     """
-
-    seekable = False
-    samples = None
-    batch_size = None
-    segment_starts = (0,)
 
     def __init__(self, batches: Iterable[Tree], *, seed: int = 0) -> None:
         if isinstance(batches, Iterator):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -16,6 +16,8 @@ from penstock.errors import BadSetting
 from penstock.sources.order import digest, permutation
 from penstock.subsets.policy import Policy, finite, first_full_epoch, ids_of_report
 from penstock.subsets.selection import Selection
+
+Mine = TypeVar("Mine")
 
 
 class InfoBatch(Policy):
@@ -65,7 +67,10 @@ class InfoBatch(Policy):
 
     def selection(self, epoch: int) -> Selection:
         if self._decided is None or self._decided[0] != epoch:
-            self._take_reports()
+            for reported in of_all_ranks(self._reported):
+                for ids, losses in reported:
+                    self._losses[ids] = losses
+            self._reported = []
             self._decided = epoch, self._decide(epoch)
         return self._decided[1]
 
@@ -120,25 +125,17 @@ class InfoBatch(Policy):
             )
         self._losses, self._reported, self._decided = losses, reported, decided
 
-    def _warn_of_no_report(self) -> None:
-        if self._warned or not self._ratio or _rank()[0]:
-            return
-        self._warned = True
-        warnings.warn(
-            "InfoBatch leaves nothing out, since no loss was reported: call report(ids, losses) after each batch",
-            stacklevel=users_stacklevel(),
-        )
-
-    def _take_reports(self) -> None:
-        for ids, losses in _of_all_ranks(self._reported):
-            self._losses[ids] = losses
-        self._reported = []
-
     def _decide(self, epoch: int) -> Selection:
         weights = np.ones(self._samples, np.float32)
         known = np.isfinite(self._losses)
-        if self._decided is not None and self._decided[0] < epoch < self._full_from and not known.any():
-            self._warn_of_no_report()
+        unreported = self._decided is not None and self._decided[0] < epoch < self._full_from and not known.any()
+        if unreported and self._ratio and not self._warned and _rank()[0] == 0:
+            self._warned = True
+            warnings.warn(
+                "InfoBatch leaves nothing out, since no loss was reported: call report(ids, losses) after each "
+                "batch",
+                stacklevel=users_stacklevel(),
+            )
         if epoch < self._full_from and known.any():
             learnt = np.flatnonzero(known & (self._losses < self._losses[known].mean(dtype=np.float64)))
             kept = len(learnt) - int(self._ratio * len(learnt))
@@ -155,13 +152,11 @@ def _rank() -> tuple[int, int]:
     return (distributed.get_rank(), distributed.get_world_size()) if distributed else (0, 1)
 
 
-def _of_all_ranks(
-    reported: list[tuple[Ids, npt.NDArray[np.float64]]],
-) -> list[tuple[Ids, npt.NDArray[np.float64]]]:
-    """Return what all ranks have reported, in one order on each of them."""
+def of_all_ranks(mine: Mine) -> list[Mine]:
+    """Return what each rank of ``torch.distributed`` has, in one order on all of them; all call this."""
     distributed = initialized_distributed()
     if distributed is None:
-        return reported
-    ranks: list[Any] = [None] * distributed.get_world_size()
-    distributed.all_gather_object(ranks, reported)
-    return [each for rank in ranks for each in rank]
+        return [mine]
+    ranks = [mine] * distributed.get_world_size()
+    distributed.all_gather_object(ranks, mine)
+    return ranks

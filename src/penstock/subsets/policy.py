@@ -81,7 +81,7 @@ class Fixed(Policy):
     """
 
     def __init__(self, samples: Any) -> None:
-        self._selection = some_of(samples)
+        self._selection = Selection(samples)
         self.digest = self._selection.digest
         self.fixed = True
 
@@ -238,19 +238,7 @@ def pool_of(samples: Any) -> Selection:
     """Return the samples that a policy draws from, given as their number or as a selection."""
     if isinstance(samples, int | np.integer):
         return Selection(np.ones(whole_number("samples", cast("int", samples), 1), np.bool_))
-    return some_of(samples)
-
-
-def some_of(samples: Any) -> Selection:
-    """Return a selection; unlike ``select=``, None means none.
-
-    Raises:
-        BadSetting: it is none.
-    """
-    chosen = selection_of(samples)
-    if chosen is None:
-        raise BadSetting("select: no sample")
-    return chosen
+    return samples if isinstance(samples, Selection) else Selection(samples)
 
 
 def count_of(fraction: float, samples: int) -> int:

@@ -109,22 +109,11 @@ class Selection:
     def __repr__(self) -> str:
         return f"<penstock.Selection of {len(self):,} samples, {self.digest}>"
 
-    def mask(self, samples: int) -> Mask:
-        """Return a mask over a data set of so many samples.
-
-        Raises:
-            BadSetting: the selection is of another data set.
-        """
-        self.check(samples)
-        mask = np.zeros(samples, np.bool_)
-        mask[self.ids] = True
-        return mask
-
     def bitmap(self, samples: int | None = None) -> Bitmap:
         """Return it as a set over a data set of so many samples; if None, of just enough for its ids.
 
         Raises:
-            BadSetting: as ``mask`` does.
+            BadSetting: as ``check`` does.
         """
         self.check(samples)
         packed = np.zeros(-(-(samples or int(self.ids[-1]) + 1) // 8), np.uint8)

@@ -69,8 +69,7 @@ class SourceContract(ABC):
     def test_a_cycle_is_every_sample_once(self) -> None:
         source = self._made()
         for cycle in (0, 1, 5):
-            blocks = _blocks(source, Cursor(cycle, 0))
-            assert Counter(row for block in blocks for row in self.rows_of(block.tree)) == self.expected()
+            assert Counter(self._ids(source, cycle)) == self.expected()
 
     def test_blocks_follow_one_another_and_sum_to_what_it_says(self) -> None:
         source = self._made()
@@ -215,26 +214,19 @@ class SourceContract(ABC):
         order = [block.sample for block in _blocks(source, Cursor(0, 0))]
         place = next(sample for sample in order[1:] if sample not in source.segment_starts)
         joints = Joints(((1, (place,)), (3, ())))
-        cycles = [self._joined(source, cycle, joints) for cycle in range(4)]
-        assert cycles[0] == self._joined(source, 0, NO_JOINTS)
-        assert cycles[3] == self._joined(source, 3, NO_JOINTS)
+        cycles = [self._ids(source, cycle, joints) for cycle in range(4)]
+        assert cycles[0] == self._ids(source, 0, NO_JOINTS)
+        assert cycles[3] == self._ids(source, 3, NO_JOINTS)
         for before, cycle in pairwise(cycles[:3]):
             assert Counter(cycle[:place]) == Counter(before[:place])
             assert Counter(cycle) == self.expected()
-
-    def _joined(self, source: Any, cycle: int, joints: Joints) -> list[Any]:
-        with closing(source.open(Cursor(cycle, 0), None, joints)) as blocks:
-            return [row for block in blocks for row in self.rows_of(block.tree)]
 
     def test_a_pass_that_was_never_begun_holds_nothing(self) -> None:
         before = _children()
         source = self._made()
         source.open(Cursor(0, 0)).close()  # type: ignore[attr-defined]
         assert _children() <= before
-        assert (
-            Counter(row for block in _blocks(source, Cursor(0, 0)) for row in self.rows_of(block.tree))
-            == self.expected()
-        )
+        assert Counter(self._ids(source, 0)) == self.expected()
 
     def _named(self, blocks: list[SourceBlock]) -> dict[int, Any]:
         """Return what identifies each row, by its id."""
@@ -248,8 +240,10 @@ class SourceContract(ABC):
         self._sources.append(self.make(seed))
         return self._sources[-1]
 
-    def _ids(self, source: Source, cycle: int) -> list[Any]:
-        return [row for block in _blocks(source, Cursor(cycle, 0)) for row in self.rows_of(block.tree)]
+    def _ids(self, source: Source, cycle: int, *joints: Joints) -> list[Any]:
+        """Return what identifies each sample of a cycle, in its order."""
+        more = (None, *joints) if joints else ()
+        return [row for block in _blocks(source, Cursor(cycle, 0), *more) for row in self.rows_of(block.tree)]
 
     def _segments(self, source: Source, cycle: int) -> list[Counter[Any]]:
         """Count the samples of each segment of a cycle."""
@@ -265,17 +259,15 @@ class SourceContract(ABC):
             assert self.rows_of(block.tree) == self.rows_of(other.tree)
 
 
-def _blocks(source: Any, at: Cursor, wanted: Wanted | None = None) -> list[SourceBlock]:
-    iterator = source.open(at) if wanted is None else source.open(at, wanted)
-    with closing(iterator):  # type: ignore[type-var]
-        return list(iterator)
+def _blocks(source: Any, at: Cursor, *more: Wanted | Joints | None) -> list[SourceBlock]:
+    with closing(source.open(at, *more)) as blocks:
+        return list(blocks)
 
 
-def _read_back(source: Source, cycle: int, slots: Slots) -> Iterator[SourceBlock]:
+def _read_back(source: Any, cycle: int, slots: Slots) -> Iterator[SourceBlock]:
     """Yield a cycle's blocks, each copied from its slot, which is offered again."""
-    iterator = source.open(Cursor(cycle, 0))
-    with closing(iterator):  # type: ignore[type-var]
-        for i, block in enumerate(iterator):
+    with closing(source.open(Cursor(cycle, 0))) as blocks:
+        for i, block in enumerate(blocks):
             there = block.tree
             assert isinstance(there, Filled) or i > 0, "a slot was on offer"
             if isinstance(there, Filled):

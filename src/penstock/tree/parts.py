@@ -50,13 +50,13 @@ def describe(tree: Tree, *, whole: bool = False, anywhere: bool = False) -> Desc
     Raises:
         UnsupportedLeaf: a leaf cannot travel, or has other rows than the rest.
     """
-    leaves: list[Any] = []
     try:
         rows = first_rows(tree)
-        layout = _describe(tree, "", _Rules(None if whole else rows, anywhere), leaves, 0)
+        walk = _Walk(None if whole else rows, anywhere, [])
+        layout = walk.describe(tree, "", 0)
     except RecursionError:
         raise _too_deep("") from None
-    return Described(layout, rows, leaves)
+    return Described(layout, rows, walk.leaves)
 
 
 def bytes_of(node: Array | Strings, leaf: Any) -> ByteArray:
@@ -77,37 +77,80 @@ def tensor_bytes(leaf: Any) -> DeviceBytes:
     return flat.view(sys.modules["torch"].uint8)
 
 
-class _Rules(NamedTuple):
+class _Walk(NamedTuple):
+    """Describes the parts of a tree, and takes its leaves."""
+
     rows: int | None  # that every array must have; None for a block that is taken whole
     anywhere: bool
+    leaves: list[Any]
 
+    def describe(self, tree: Tree, path: str, depth: int) -> Node:
+        if depth > MOST_DEPTH:
+            raise _too_deep(path)
+        if _is_named(tree):
+            fields = field_names(type(tree))
+            values = [getattr(tree, field) for field in fields]
+            return self._branch(path, depth, _name_of(tree, path), fields, values)
+        if _is_sequence(tree):
+            if type(tree) not in (list, tuple):
+                raise _unsupported(path, tree, "pass a plain list or tuple, a namedtuple or a dataclass")
+            kind = "list" if isinstance(tree, list) else "tuple"
+            if _is_row_list(tree, self.rows):
+                for i, item in enumerate(tree):
+                    _check_scalar(item, step(path, kind, i))
+                self.leaves.append(tree)
+                return Strings(kind)
+            return self._branch(path, depth, kind, (), tree)
+        if _is_mapping(tree):
+            for key in tree:
+                if type(key) not in SCALARS:
+                    raise _unsupported(path, key, "as a key; keys are str, bytes, numbers or None")
+            return self._branch(path, depth, _mapping_kind(tree, path), tuple(tree), list(tree.values()))
+        if type(tree) in SCALARS:
+            _check_scalar(tree, path)
+            return Constant(tree)
+        return self._array(tree, path)
 
-def _describe(tree: Tree, path: str, rules: _Rules, leaves: list[Any], depth: int) -> Node:
-    if depth > MOST_DEPTH:
-        raise _too_deep(path)
-    if _is_named(tree):
-        fields = field_names(type(tree))
-        values = [getattr(tree, field) for field in fields]
-        return _branch(path, _name_of(tree, path), fields, values, rules, leaves, depth)
-    if _is_sequence(tree):
-        if type(tree) not in (list, tuple):
-            raise _unsupported(path, tree, "pass a plain list or tuple, a namedtuple or a dataclass")
-        kind = "list" if isinstance(tree, list) else "tuple"
-        if _is_row_list(tree, rules.rows):
-            for i, item in enumerate(tree):
-                _check_scalar(item, step(path, kind, i))
-            leaves.append(tree)
-            return Strings(kind)
-        return _branch(path, kind, (), tree, rules, leaves, depth)
-    if _is_mapping(tree):
-        for key in tree:
-            if type(key) not in SCALARS:
-                raise _unsupported(path, key, "as a key; keys are str, bytes, numbers or None")
-        return _branch(path, _mapping_kind(tree, path), tuple(tree), list(tree.values()), rules, leaves, depth)
-    if type(tree) in SCALARS:
-        _check_scalar(tree, path)
-        return Constant(tree)
-    return _array(tree, path, rules, leaves)
+    def _branch(
+        self, path: str, depth: int, kind: str, keys: tuple[Scalar, ...], children: Sequence[Any]
+    ) -> Branch:
+        named = zip(keys or range(len(children)), children, strict=True)
+        nodes = (self.describe(child, step(path, kind, name), depth + 1) for name, child in named)
+        return Branch(kind, keys, tuple(nodes))
+
+    def _array(self, leaf: Any, path: str) -> Array:
+        library: Literal["numpy", "numpy scalar", "torch"]
+        dtype: str
+        shape: tuple[int, ...]
+        kind = ""
+        if issubclass(type(leaf), np.generic):
+            library, dtype, shape = "numpy scalar", leaf.dtype.str, ()
+        elif type(leaf) is np.ndarray:
+            library, dtype, shape = "numpy", leaf.dtype.str, leaf.shape
+        elif (torch := sys.modules.get("torch")) and isinstance(leaf, torch.Tensor):
+            if type(leaf) is not torch.Tensor:
+                kind, leaf = _name_of(leaf, path), _plain_tensor(leaf, path)
+            if leaf.layout is not torch.strided or leaf.is_quantized:
+                raise _unsupported(path, leaf, f"its layout is {leaf.layout}; send its parts as dense tensors")
+            if leaf.device.type != "cpu" and not self.anywhere:
+                remedy = "let the loader make CPU tensors, the trainer moves them"
+                raise _unsupported(path, leaf, f"it lies on {leaf.device}; {remedy}")
+            library, dtype, shape = "torch", str(leaf.dtype).removeprefix("torch."), tuple(leaf.shape)
+        else:
+            raise _unsupported(path, leaf, "send arrays, tensors, numbers, str, bytes or None")
+        if library != "torch" and not _is_plain(leaf.dtype):
+            raise _unsupported(path, leaf, f"its dtype is {leaf.dtype}; send numbers, or fields one by one")
+        self.leaves.append(leaf)
+        if self.rows is None:
+            return Array(library, dtype, shape, kind)
+        if shape[:1] != (self.rows,):
+            seen = f"shape {shape}" if shape else "no row axis"
+            raise UnsupportedLeaf(
+                f"leaf {path or 'batch'} has {seen}, where other leaves of the block have {self.rows} rows. Every "
+                "array needs a row for each sample, or batches cannot be cut to another size; if they are meant "
+                "to be taken whole (dynamic padding, detection), pass whole_batches=True to the feeder or share()"
+            )
+        return Array(library, dtype, shape[1:], kind)
 
 
 def _check_scalar(value: Scalar, path: str) -> None:
@@ -119,62 +162,6 @@ def _check_scalar(value: Scalar, path: str) -> None:
         except UnicodeEncodeError:
             remedy = "it is no valid Unicode; send it as bytes, such as os.fsencode gives for a file's name"
             raise _unsupported(path, value, remedy) from None
-
-
-def _branch(
-    path: str,
-    kind: str,
-    keys: tuple[Scalar, ...],
-    children: Sequence[Any],
-    rules: _Rules,
-    leaves: list[Any],
-    depth: int,
-) -> Branch:
-    names = keys or range(len(children))
-    return Branch(
-        kind,
-        keys,
-        tuple(
-            _describe(child, step(path, kind, name), rules, leaves, depth + 1)
-            for name, child in zip(names, children, strict=True)
-        ),
-    )
-
-
-def _array(leaf: Any, path: str, rules: _Rules, leaves: list[Any]) -> Array:
-    library: Literal["numpy", "numpy scalar", "torch"]
-    dtype: str
-    shape: tuple[int, ...]
-    kind = ""
-    if issubclass(type(leaf), np.generic):
-        library, dtype, shape = "numpy scalar", leaf.dtype.str, ()
-    elif type(leaf) is np.ndarray:
-        library, dtype, shape = "numpy", leaf.dtype.str, leaf.shape
-    elif (torch := sys.modules.get("torch")) and isinstance(leaf, torch.Tensor):
-        if type(leaf) is not torch.Tensor:
-            kind, leaf = _name_of(leaf, path), _plain_tensor(leaf, path)
-        if leaf.layout is not torch.strided or leaf.is_quantized:
-            raise _unsupported(path, leaf, f"its layout is {leaf.layout}; send its parts as dense tensors")
-        if leaf.device.type != "cpu" and not rules.anywhere:
-            raise _unsupported(
-                path, leaf, f"it lies on {leaf.device}; let the loader make CPU tensors, the trainer moves them"
-            )
-        library, dtype, shape = "torch", str(leaf.dtype).removeprefix("torch."), tuple(leaf.shape)
-    else:
-        raise _unsupported(path, leaf, "send arrays, tensors, numbers, str, bytes or None")
-    if library != "torch" and not _is_plain(leaf.dtype):
-        raise _unsupported(path, leaf, f"its dtype is {leaf.dtype}; send numbers, or fields one by one")
-    leaves.append(leaf)
-    if rules.rows is None:
-        return Array(library, dtype, shape, kind)
-    if shape[:1] != (rules.rows,):
-        seen = f"shape {shape}" if shape else "no row axis"
-        raise UnsupportedLeaf(
-            f"leaf {path or 'batch'} has {seen}, where other leaves of the block have {rules.rows} rows. Every "
-            "array needs a row for each sample, or batches cannot be cut to another size; if they are meant to be "
-            "taken whole (dynamic padding, detection), pass whole_batches=True to the feeder or share()"
-        )
-    return Array(library, dtype, shape[1:], kind)
 
 
 def first_rows(tree: Tree) -> int:

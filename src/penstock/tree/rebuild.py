@@ -152,13 +152,9 @@ def _imported(name: str) -> type[Any] | None:
     return cast("type[Any]", found)
 
 
-_types: dict[tuple[str, tuple[Scalar, ...]], tuple[type[Any], bool]] = {}
-
-
+@cache
 def _type_named(name: str, keys: tuple[Scalar, ...]) -> tuple[type[Any], bool]:
     """Find the namedtuple or dataclass that a feeder named; return it, and whether it is built by position."""
-    if (name, keys) in _types:
-        return _types[name, keys]
     module = name.partition(":")[0]
     if module not in sys.modules:
         raise UnsupportedLeaf(
@@ -174,8 +170,7 @@ def _type_named(name: str, keys: tuple[Scalar, ...]) -> tuple[type[Any], bool]:
             f"the feed's batches are of type {name} with fields {list(keys)}, which has {list(field_names(kind))} "
             "here: run the feeder and the training script with the same code"
         )
-    _types[name, keys] = kind, issubclass(kind, tuple)
-    return _types[name, keys]
+    return kind, issubclass(kind, tuple)
 
 
 def _is_namedtuple(kind: Any) -> bool:

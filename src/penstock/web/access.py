@@ -14,6 +14,7 @@ from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+LOCAL = ("127.0.0.1", "localhost", "::1")
 _HEADERS = {
     "Content-Security-Policy": (
         "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
@@ -36,7 +37,7 @@ class Access:
         hosts: Names and addresses under which the server is known, lower case.
     """
 
-    def __init__(self, app: ASGIApp, *, token: str, port: int, hosts: frozenset[str]) -> None:
+    def __init__(self, app: ASGIApp, *, token: str, port: int, hosts: set[str]) -> None:
         self._app = app
         self._token = token
         self._cookie = f"penstock-{port}"

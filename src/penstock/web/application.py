@@ -1,13 +1,18 @@
-"""The page's server: files, JSON, and a stream of what changes."""
+"""The page's server, until it is interrupted: files, JSON, and a stream of what changes."""
 
 from __future__ import annotations
 
+import errno
 import math
-from collections.abc import Awaitable, Callable, Iterable
+import secrets
+import socket
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import msgspec
+import uvicorn
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.middleware import Middleware
@@ -19,49 +24,75 @@ from penstock.errors import BadSetting, NoSuchRun, PenstockError
 from penstock.runs.store import Store
 from penstock.select.meter import WATTS
 from penstock.select.savings import ESTIMATED_WH, Saving, balances, savings
-from penstock.web.access import Access
+from penstock.web.access import LOCAL, Access, Connection, host_name
 from penstock.web.files import Json, artifact_routes, page_routes
 from penstock.web.live import Live
 from penstock.web.views import Views
 
+_MOST_POINTS = 20_000
+_PORT = 7367
+_TRIED_PORTS = 20
+_ACCEPTED_AT_ONCE = 16  # so that those which wait for too long go before descriptors run out
 
-def selections(store: Store, groups: Iterable[str]) -> list[dict[str, Any]]:
-    """Return what each selection among some groups has cost and saved.
+
+def serve(
+    store: Path | None, *, host: str, port: int | None, allowed: Sequence[str], tell: Callable[[str, int], None]
+) -> None:
+    """Serve the page until SIGINT or SIGTERM.
 
     Args:
-        store: The store.
-        groups: Ids of groups; all runs of groups that are called so count.
+        store: Folder of the store; ``$PENSTOCK_STORE`` or the user's data directory, if None.
+        host: Address to listen at.
+        port: Port to listen at; if None, the first that is free from 7367 on.
+        allowed: More names under which browsers reach this server.
+        tell: Told the token and the port, once pages can be opened.
+
+    Raises:
+        BadSetting: nothing can listen there.
+        StoreUnusable: the store cannot be opened.
     """
-    names = (run.group for id in groups for run in store.runs(id)[:1])
-    return [_saving_told(saving) for saving in savings(store, names)]
+    with Store.open(store) as opened, _listening(host, port) as listening:
+        token, at = secrets.token_urlsafe(16), listening.getsockname()[1]
+        hosts = {*LOCAL, *(host_name(name) for name in allowed)}
+        if host not in LOCAL:
+            hosts |= {name.lower() for name in (host, socket.gethostname(), socket.getfqdn())}
+        app = application(opened, token=token, port=at, hosts=hosts, ending=lambda: server.should_exit)
+        server = uvicorn.Server(
+            uvicorn.Config(
+                app,
+                http=Connection,
+                backlog=_ACCEPTED_AT_ONCE,
+                log_level="error",
+                access_log=False,
+                timeout_graceful_shutdown=5,
+                lifespan="off",
+            )
+        )
+        startup = server.startup
+
+        async def told(sockets: list[socket.socket] | None = None) -> None:
+            await startup(sockets)
+            tell(token, at)  # signals are handled from here on
+
+        server.startup = told
+        server.run(sockets=[listening])
 
 
-def _saving_told(saving: Saving) -> dict[str, Any]:
-    full, selected = saving.full, saving.selected
-    measures = balances(saving.scoring, full, selected, WATTS) if full else {}
-    return {
-        "group": saving.group,
-        "against": saving.against,
-        "methods": saving.methods,
-        "scoring_s": saving.scoring.seconds,
-        "measures": [
-            msgspec.structs.asdict(balance) | {"unit": unit, "after": balance.pays_after}
-            for unit, balance in measures.items()
-        ],
-        "reached": [
-            {"name": name, "selected": values, "full": full.logged.get(name, []) if full else []}
-            for name, values in sorted(selected.logged.items())
-        ],
-        "watts": WATTS if ESTIMATED_WH in measures else None,
-    }
+def _listening(host: str, port: int | None) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    tried = range(_PORT, _PORT + _TRIED_PORTS) if port is None else [port]
+    for each in tried:
+        try:
+            return socket.create_server((host, each), family=family)
+        except OSError as error:
+            if error.errno != errno.EADDRINUSE:
+                raise BadSetting(f"cannot listen at {host}, port {each}: {error.strerror or error}") from None
+    if port is not None:
+        raise BadSetting(f"--port {port}: another program listens there; leave --port out, or give another")
+    raise BadSetting(f"ports {tried[0]} to {tried[-1]} are all taken; give another with --port")
 
 
-_MOST_POINTS = 20_000
-
-
-def application(
-    store: Store, *, token: str, port: int, hosts: frozenset[str], ending: Callable[[], bool]
-) -> Starlette:
+def application(store: Store, *, token: str, port: int, hosts: set[str], ending: Callable[[], bool]) -> Starlette:
     """Make the server's application.
 
     Args:
@@ -132,3 +163,34 @@ def _number(request: Request, name: str, otherwise: float) -> float:
     except ValueError:
         raise BadSetting(f"{name}={request.query_params[name]!r} is no number") from None
     return otherwise if math.isnan(value) else value
+
+
+def selections(store: Store, groups: Iterable[str]) -> list[dict[str, Any]]:
+    """Return what each selection among some groups has cost and saved.
+
+    Args:
+        store: The store.
+        groups: Ids of groups; all runs of groups that are called so count.
+    """
+    names = (run.group for id in groups for run in store.runs(id)[:1])
+    return [_saving_told(saving) for saving in savings(store, names)]
+
+
+def _saving_told(saving: Saving) -> dict[str, Any]:
+    full, selected = saving.full, saving.selected
+    measures = balances(saving.scoring, full, selected, WATTS) if full else {}
+    return {
+        "group": saving.group,
+        "against": saving.against,
+        "methods": saving.methods,
+        "scoring_s": saving.scoring.seconds,
+        "measures": [
+            msgspec.structs.asdict(balance) | {"unit": unit, "after": balance.pays_after}
+            for unit, balance in measures.items()
+        ],
+        "reached": [
+            {"name": name, "selected": values, "full": full.logged.get(name, []) if full else []}
+            for name, values in sorted(selected.logged.items())
+        ],
+        "watts": WATTS if ESTIMATED_WH in measures else None,
+    }

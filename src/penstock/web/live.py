@@ -121,7 +121,8 @@ def _unit(gpu: NvmlGpu, keepers: Mapping[int, str], sm_active_percent: float | N
     runs: dict[str, int | None] = {}
     others = 0
     for pid, used in (gpu_processes(handle) if handle else {}).items():
-        if id := None if users_hidden() else _run_of(pid, keepers):
+        its = () if users_hidden() else lineage(pid)  # of a run's processes, its keeper is one
+        if id := next((keepers[each] for each in its if each in keepers), None):
             both = (runs.get(id, 0), used)
             runs[id] = None if None in both else sum(filter(None, both))
         else:
@@ -134,11 +135,6 @@ def _unit(gpu: NvmlGpu, keepers: Mapping[int, str], sm_active_percent: float | N
         runs=runs,
         others=others,
     )
-
-
-def _run_of(pid: int, keepers: Mapping[int, str]) -> str | None:
-    """Return the run that a process belongs to: it descends from the run's keeper."""
-    return next((keepers[each] for each in lineage(pid) if each in keepers), None)
 
 
 _EVERY_S = 1.0

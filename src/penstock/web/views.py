@@ -86,11 +86,7 @@ class Views:
             "environment": self._store.environment(record.id),
             "output": _tail(self._store.folder_of(record.id) / "output"),
             "series": {
-                name: {
-                    "points": len(each.values),
-                    **_figures(name, each),
-                    "unit": unit_of(name),
-                }
+                name: {"points": len(each.values), **_figures(name, each), "unit": unit_of(name)}
                 for name, each in sorted(self._series(record).items())
                 if len(each.values)
             },

@@ -95,6 +95,17 @@ def stopped() -> Any:
     return seen
 
 
+def stopped_each_time() -> Any:
+    """Its data change, and change back after their feed has ended."""
+    loader, seen = DataLoader(Rows(), 4, shuffle=True), []
+    for scale in (1, 2, 1):
+        loader.dataset.scale = scale  # type: ignore[attr-defined]
+        seen.append(ids(loader))
+        for feed in penstock.feeds():
+            penstock.stop(feed.name)
+    return seen
+
+
 def dtype() -> Any:
     """Its data set makes numbers of torch's default type, which the script has set."""
     torch.set_default_dtype(torch.float64)

@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from penstock.bench.demo.images import Crops, ImageFolder, find_images
-from penstock.bench.demo.synthetic import CLASSES, cached_images, draw, make_images
+from penstock.bench.demo.images import Crops, find_images
+from penstock.bench.demo.synthetic import CLASSES, cached_images, make_images
 from penstock.errors import BadSetting
 
 pytestmark = pytest.mark.whole
@@ -58,7 +58,7 @@ def test_an_interrupted_making_leaves_nothing(tmp_path):
 
 
 def test_what_a_killed_maker_left_is_removed(tmp_path):
-    (tmp_path / ".set.999999999" / "train").mkdir(parents=True)
+    (tmp_path / ".set" / "train").mkdir(parents=True)
     small_set(tmp_path / "set")
     assert os.listdir(tmp_path) == ["set"]
 
@@ -71,24 +71,15 @@ def test_the_first_of_two_makers_wins(tmp_path):
     assert os.listdir(tmp_path) == ["set"]
 
 
-def test_its_pictures_have_the_size_of_photographs():
-    sizes = [draw(label, np.random.default_rng(label)).shape for label in range(len(CLASSES))]
-    assert all(400 <= side <= 500 for height, width, _ in sizes for side in (height, width))
-
-
-def test_class_folders_give_the_labels(tmp_path):
-    folder = find_images(small_set(tmp_path / "set"), None)
-    assert (folder.name, len(folder.train), folder.classes) == ("set", 20, len(CLASSES))
-    assert all(Path(path).parent.name == sorted(CLASSES)[label] for path, label in folder.train)
-
-
-def test_of_a_folder_with_train_and_test_train_alone_is_used(tmp_path):
+@pytest.mark.parametrize("parts", [("",), ("train", "test")])
+def test_class_folders_give_the_labels_and_of_train_and_test_train_alone_is_used(tmp_path, parts):
     root = tmp_path / "set"
-    small_set(root / "train")
-    small_set(root / "test")
+    for part in parts:
+        small_set(root / part)
     folder = find_images(root, None)
     assert (folder.name, len(folder.train), folder.classes) == ("set", 20, len(CLASSES))
-    assert all(Path(path).is_relative_to(root / "train") for path, _ in folder.train)
+    for path, label in folder.train:
+        assert Path(path).parent == root / parts[0] / sorted(CLASSES)[label]
 
 
 def test_jpegs_without_class_folders_get_labels_that_mean_nothing(tmp_path):
@@ -140,23 +131,3 @@ def test_crops_have_the_models_shape(tmp_path):
     folder = find_images(small_set(tmp_path / "set"), None)
     pixels, label = Crops(folder.train, 64)[3]
     assert (pixels.shape, pixels.dtype, label) == ((3, 64, 64), np.uint8, folder.train[3][1])
-
-
-def test_links_keep_the_labels_of_classes_without_a_training_image(tmp_path: Path) -> None:
-    """As a draw of few images leaves some."""
-    from penstock.bench.demo.trainer import make_source
-
-    simplejpeg = pytest.importorskip("simplejpeg")
-    files = []
-    for i, label in enumerate([0, 2, 3, 3, 5]):
-        files.append((str(tmp_path / f"{i}.jpg"), label))
-        (tmp_path / f"{i}.jpg").write_bytes(simplejpeg.encode_jpeg(np.full((40, 40, 3), 40 * i, np.uint8)))
-    (tmp_path / "links").mkdir()
-    ImageFolder("some", files, 6, 32).link(tmp_path / "links")
-    source = make_source(str(tmp_path / "links"), 32, 5, 1)
-    found = sorted(
-        (int(image.mean()) // 30, int(label))
-        for images, labels in source
-        for image, label in zip(images, labels, strict=True)
-    )
-    assert [label for _, label in found] == [0, 2, 3, 3, 5]

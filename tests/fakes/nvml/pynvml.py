@@ -11,6 +11,7 @@ fields that NVML does not have fails here too.
 from __future__ import annotations
 
 import ctypes
+import inspect
 import os
 import re
 import sysconfig
@@ -36,7 +37,11 @@ class _Refused(Exception):
 
 
 class _Library:
-    """Stands for libnvidia-ml.so.1: a function for each of ``_Functions``, or none, as in an older driver."""
+    """Stands for libnvidia-ml.so.1: a function for each of ``_Functions``, or none, as in an older driver.
+
+    The first parameter of one tells what it works on: the machine's ``state``, what was ``found`` for a handle, or
+    the ``gpu`` of one that is no MIG instance, of which NVML refuses it.
+    """
 
     def __getattr__(self, name):
         function = getattr(_Functions, re.sub(r"_v\d$", "", name))
@@ -47,7 +52,7 @@ class _Library:
             with fake_gpus.edited(folder, write=function.__name__ in _CHANGES) as state:
                 try:
                     _refuse(state["errors"], function.__name__)
-                    return function(state, *args) or NVML_SUCCESS
+                    return function(*_given(function, state, args)) or NVML_SUCCESS
                 except _Refused as refused:
                     return refused.code
 
@@ -57,6 +62,20 @@ class _Library:
 def _LoadNvmlLibrary():
     global nvmlLib  # noqa: PLW0603
     nvmlLib = _Library()
+
+
+def _given(function, state, args):
+    first = next(iter(inspect.signature(function).parameters))
+    if first == "state":
+        return state, *args
+    found = _Handle(state, args[0], function.__name__)
+    if first == "found":
+        if function.__name__ in _CHANGES and not state["root"]:
+            raise _Refused(NVML_ERROR_NO_PERMISSION)
+        return found, *args[1:]
+    if found.instance:
+        raise _Refused(NVML_ERROR_NOT_SUPPORTED)
+    return found.gpu, *args[1:]
 
 
 def _refuse(errors, function):
@@ -108,19 +127,6 @@ def _set_handle(reference, index, instance=-1, compute=-1):
     ctypes.memmove(reference, ctypes.byref(c_void_p(value)), 8)
 
 
-def _plain(function):
-    """Give a function of a device that is no MIG instance its GPU; NVML refuses it of a MIG instance."""
-
-    def of_gpu(state, device, *args):
-        found = _Handle(state, device, function.__name__)
-        if found.instance:
-            raise _Refused(NVML_ERROR_NOT_SUPPORTED)
-        return function(found.gpu, *args)
-
-    of_gpu.__name__ = function.__name__
-    return of_gpu
-
-
 class _Functions:
     def nvmlInitWithFlags(state, flags):
         pass
@@ -156,76 +162,63 @@ class _Functions:
                         return
         raise _Refused(NVML_ERROR_NOT_FOUND)
 
-    def nvmlDeviceGetIndex(state, device, index):
-        _set(index, _Handle(state, device, "nvmlDeviceGetIndex").index)
+    def nvmlDeviceGetIndex(found, index):
+        _set(index, found.index)
 
-    def nvmlDeviceGetUUID(state, device, text, length):
-        found = _Handle(state, device, "nvmlDeviceGetUUID")
+    def nvmlDeviceGetUUID(found, text, length):
         text.value = (found.compute or found.gpu)["uuid"].encode()
 
-    def nvmlDeviceGetName(state, device, text, length):
-        found = _Handle(state, device, "nvmlDeviceGetName")
+    def nvmlDeviceGetName(found, text, length):
         text.value = (found.gpu["name"] + (f" MIG {found.profile['name']}" if found.compute else "")).encode()
 
-    def nvmlDeviceGetMemoryInfo(state, device, memory):
-        found = _Handle(state, device, "nvmlDeviceGetMemoryInfo")
+    def nvmlDeviceGetMemoryInfo(found, memory):
         memory._obj.total = found.profile["memory_mib"] << 20 if found.instance else found.gpu["memory_bytes"]
         memory._obj.used = found.gpu["used_bytes"]
         memory._obj.free = memory._obj.total - memory._obj.used
 
-    @_plain
     def nvmlDeviceGetUtilizationRates(gpu, rates):
         if gpu["mig"] and gpu["mig"][0]:  # as of a real one in MIG mode
             raise _Refused(NVML_ERROR_NOT_SUPPORTED)
         rates._obj.gpu, rates._obj.memory = gpu["utilisation"], gpu["memory_utilisation"]
 
-    @_plain
     def nvmlDeviceGetPowerUsage(gpu, power):
         _set(power, gpu["power_mw"])
 
-    @_plain
     def nvmlDeviceGetTotalEnergyConsumption(gpu, energy):
         since = gpu["counting_since"]
         grown = 0 if since is None else (time.monotonic() - since) * gpu["power_mw"]
         _set(energy, gpu["energy_mj"] + round(grown))
 
-    @_plain
     def nvmlDeviceGetClockInfo(gpu, type, clock):
         clocks = {NVML_CLOCK_SM: "sm_mhz", NVML_CLOCK_GRAPHICS: "sm_mhz", NVML_CLOCK_MEM: "memory_mhz"}
         _set(clock, gpu[clocks[type.value]])
 
-    @_plain
     def nvmlDeviceGetTemperatureV(gpu, temperature):
         assert temperature._obj.version == nvmlTemperature_v1
         assert temperature._obj.sensorType == NVML_TEMPERATURE_GPU
         temperature._obj.temperature = gpu["temperature_c"]
 
-    @_plain
     def nvmlDeviceGetTemperature(gpu, sensor, temperature):
         assert sensor.value == NVML_TEMPERATURE_GPU
         _set(temperature, gpu["temperature_c"])
 
-    @_plain
     def nvmlDeviceGetCurrentClocksEventReasons(gpu, reasons):
         _set(reasons, gpu["reasons"])
 
-    @_plain
     def nvmlDeviceGetCurrentClocksThrottleReasons(gpu, reasons):
         _set(reasons, gpu["reasons"])
 
-    @_plain
     def nvmlDeviceGetComputeMode(gpu, mode):
         _set(mode, gpu["compute_mode"])
 
-    def nvmlDeviceGetComputeRunningProcesses(state, device, count, processes):
-        _list(_Handle(state, device, "nvmlDeviceGetComputeRunningProcesses"), "processes", count, processes)
+    def nvmlDeviceGetComputeRunningProcesses(found, count, processes):
+        _list(found, "processes", count, processes)
 
-    def nvmlDeviceGetMPSComputeRunningProcesses(state, device, count, processes):
-        _list(_Handle(state, device, "nvmlDeviceGetMPSComputeRunningProcesses"), "mps_processes", count, processes)
+    def nvmlDeviceGetMPSComputeRunningProcesses(found, count, processes):
+        _list(found, "mps_processes", count, processes)
 
     # GPM
 
-    @_plain
     def nvmlGpmQueryDeviceSupport(gpu, support):
         assert support._obj.version == NVML_GPM_SUPPORT_VERSION
         support._obj.isSupportedDevice = gpu["gpm"] is not None
@@ -239,14 +232,12 @@ class _Functions:
     def nvmlGpmSampleFree(state, sample):
         samples.remove(cast(sample, c_void_p).value)
 
-    def nvmlGpmSampleGet(state, device, sample):
-        found = _Handle(state, device, "nvmlGpmSampleGet")
+    def nvmlGpmSampleGet(found, sample):
         if found.gpu["gpm"] is None or found.instance:
             raise _Refused(NVML_ERROR_NOT_SUPPORTED)
         _take(sample, found.index, None)
 
-    def nvmlGpmMigSampleGet(state, device, gpuInstanceId, sample):
-        found = _Handle(state, device, "nvmlGpmMigSampleGet")
+    def nvmlGpmMigSampleGet(found, gpuInstanceId, sample):
         if found.gpu["gpm"] is None or found.instance:
             raise _Refused(NVML_ERROR_NOT_SUPPORTED)
         _one(found.gpu["instances"], "id", gpuInstanceId)
@@ -267,14 +258,13 @@ class _Functions:
 
     # MIG
 
-    @_plain
     def nvmlDeviceGetMigMode(gpu, current, pending):
         if gpu["mig"] is None:
             raise _Refused(NVML_ERROR_NOT_SUPPORTED)
         current._obj.value, pending._obj.value = gpu["mig"]
 
-    def nvmlDeviceSetMigMode(state, device, mode, status):
-        gpu = _changed(state, device, "nvmlDeviceSetMigMode").gpu
+    def nvmlDeviceSetMigMode(found, mode, status):
+        gpu = found.gpu
         if gpu["mig"] is None:
             raise _Refused(NVML_ERROR_NOT_SUPPORTED)
         if gpu["instances"] or gpu["processes"]:
@@ -282,31 +272,27 @@ class _Functions:
         gpu["mig"] = [mode, mode]
         _set(status, NVML_SUCCESS)
 
-    @_plain
     def nvmlDeviceGetMaxMigDeviceCount(gpu, count):
         _set(count, _MIGS if gpu["mig"] else 0)
 
-    def nvmlDeviceGetMigDeviceHandleByIndex(state, device, index, mig):
-        found = _Handle(state, device, "nvmlDeviceGetMigDeviceHandleByIndex")
+    def nvmlDeviceGetMigDeviceHandleByIndex(found, index, mig):
         all = [(each["id"], compute["id"]) for each in found.gpu["instances"] for compute in each["compute"]]
         if index.value >= len(all):
             raise _Refused(NVML_ERROR_NOT_FOUND)
         _set_handle(mig, found.index, *all[index.value])
 
-    def nvmlDeviceIsMigDeviceHandle(state, device, answer):
-        _set(answer, bool(_Handle(state, device, "nvmlDeviceIsMigDeviceHandle").compute))
+    def nvmlDeviceIsMigDeviceHandle(found, answer):
+        _set(answer, bool(found.compute))
 
-    def nvmlDeviceGetDeviceHandleFromMigDeviceHandle(state, mig, device):
-        found = _Handle(state, mig, "nvmlDeviceGetDeviceHandleFromMigDeviceHandle")
+    def nvmlDeviceGetDeviceHandleFromMigDeviceHandle(found, device):
         _set_handle(device, found.index)
 
-    def nvmlDeviceGetGpuInstanceId(state, mig, id):
-        _set(id, _Handle(state, mig, "nvmlDeviceGetGpuInstanceId").instance["id"])
+    def nvmlDeviceGetGpuInstanceId(found, id):
+        _set(id, found.instance["id"])
 
-    def nvmlDeviceGetComputeInstanceId(state, mig, id):
-        _set(id, _Handle(state, mig, "nvmlDeviceGetComputeInstanceId").compute["id"])
+    def nvmlDeviceGetComputeInstanceId(found, id):
+        _set(id, found.compute["id"])
 
-    @_plain
     def nvmlDeviceGetGpuInstanceProfileInfoV(gpu, profile, info):
         assert info._obj.version == nvmlGpuInstanceProfileInfo_v2
         if gpu["mig"] is None or profile not in fake_gpus.H100_PROFILES:
@@ -316,36 +302,30 @@ class _Functions:
         info._obj.sliceCount, info._obj.instanceCount = slices, fit
         info._obj.name = f"MIG {name}".encode()
 
-    def nvmlDeviceGetGpuInstanceRemainingCapacity(state, device, profileId, count):
-        found = _Handle(state, device, "nvmlDeviceGetGpuInstanceRemainingCapacity")
+    def nvmlDeviceGetGpuInstanceRemainingCapacity(found, profileId, count):
         _set(count, _room(found.gpu, profileId))
 
-    def nvmlDeviceCreateGpuInstance(state, device, profileId, instance):
-        found = _changed(state, device, "nvmlDeviceCreateGpuInstance")
+    def nvmlDeviceCreateGpuInstance(found, profileId, instance):
         if not found.gpu["mig"][0]:
             raise _Refused(NVML_ERROR_NOT_SUPPORTED)
         if not _room(found.gpu, profileId):
             raise _Refused(NVML_ERROR_INSUFFICIENT_RESOURCES)
         _set_handle(instance, found.index, fake_gpus.new_instance(found.gpu, profileId)["id"])
 
-    def nvmlDeviceGetGpuInstanceById(state, device, id, instance):
-        found = _Handle(state, device, "nvmlDeviceGetGpuInstanceById")
+    def nvmlDeviceGetGpuInstanceById(found, id, instance):
         _one(found.gpu["instances"], "id", id)
         _set_handle(instance, found.index, id)
 
-    def nvmlGpuInstanceGetInfo(state, instance, info):
-        found = _Handle(state, instance, "nvmlGpuInstanceGetInfo")
+    def nvmlGpuInstanceGetInfo(found, info):
         info._obj.id, info._obj.profileId = found.instance["id"], found.instance["profile"]
         _set_handle(ctypes.pointer(info._obj.device), found.index)
 
-    def nvmlGpuInstanceDestroy(state, instance):
-        found = _changed(state, instance, "nvmlGpuInstanceDestroy")
+    def nvmlGpuInstanceDestroy(found):
         if found.instance["compute"]:
             raise _Refused(NVML_ERROR_IN_USE)
         found.gpu["instances"].remove(found.instance)
 
-    def nvmlGpuInstanceGetComputeInstanceProfileInfoV(state, instance, profile, engines, info):
-        found = _Handle(state, instance, "nvmlGpuInstanceGetComputeInstanceProfileInfoV")
+    def nvmlGpuInstanceGetComputeInstanceProfileInfoV(found, profile, engines, info):
         (constant,) = (
             key for key, each in fake_gpus.H100_PROFILES.items() if each[0] == found.instance["profile"]
         )
@@ -353,20 +333,17 @@ class _Functions:
             raise _Refused(NVML_ERROR_NOT_SUPPORTED)
         info._obj.id, info._obj.sliceCount, info._obj.instanceCount = profile, found.profile["slices"], 1
 
-    def nvmlGpuInstanceCreateComputeInstance(state, instance, profileId, compute):
-        found = _changed(state, instance, "nvmlGpuInstanceCreateComputeInstance")
+    def nvmlGpuInstanceCreateComputeInstance(found, profileId, compute):
         if found.instance["compute"]:
             raise _Refused(NVML_ERROR_INSUFFICIENT_RESOURCES)
         made = fake_gpus.new_compute_instance(found.gpu, found.instance)
         _set_handle(compute, found.index, found.instance["id"], made["id"])
 
-    def nvmlGpuInstanceGetComputeInstanceById(state, instance, id, compute):
-        found = _Handle(state, instance, "nvmlGpuInstanceGetComputeInstanceById")
+    def nvmlGpuInstanceGetComputeInstanceById(found, id, compute):
         _one(found.instance["compute"], "id", id)
         _set_handle(compute, found.index, found.instance["id"], id)
 
-    def nvmlComputeInstanceDestroy(state, compute):
-        found = _changed(state, compute, "nvmlComputeInstanceDestroy")
+    def nvmlComputeInstanceDestroy(found):
         if any([*each, None][2] == found.instance["id"] for each in found.gpu["processes"]):
             raise _Refused(NVML_ERROR_IN_USE)
         found.instance["compute"].remove(found.compute)
@@ -384,13 +361,6 @@ _taken = {}
 
 def _take(sample, index, instance):
     _taken[cast(sample, c_void_p).value] = (index, instance, time.monotonic_ns())
-
-
-def _changed(state, handle, function):
-    found = _Handle(state, handle, function)
-    if not state["root"]:
-        raise _Refused(NVML_ERROR_NO_PERMISSION)
-    return found
 
 
 def _room(gpu, profile):

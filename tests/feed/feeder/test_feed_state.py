@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from itertools import pairwise
+from typing import Any
 
 import pytest
 from hypothesis import Phase, settings
@@ -58,9 +59,13 @@ class FeedStateMachine(RuleBasedStateMachine):
         lines=st.integers(3, 12),
         known=st.booleans(),
         epochs=st.one_of(st.none(), st.integers(1, 3)),
-        prefetch=st.one_of(st.none(), st.integers(1, 4)),
-        expect=st.sampled_from([1, 1, 2, 3]),
-        anywhere=st.booleans(),
+        options=st.fixed_dictionaries(
+            {
+                "prefetch": st.one_of(st.none(), st.integers(1, 4)),
+                "expect": st.sampled_from([1, 1, 2, 3]),
+                "anywhere": st.booleans(),
+            }
+        ),
     )
     def make(
         self,
@@ -70,9 +75,7 @@ class FeedStateMachine(RuleBasedStateMachine):
         lines: int,
         known: bool,
         epochs: int | None,
-        prefetch: int | None,
-        expect: int,
-        anywhere: bool,
+        options: dict[str, Any],
     ) -> None:
         self.length = cycle_length
         self.block_starts = list(range(0, cycle_length, block_rows))
@@ -83,18 +86,9 @@ class FeedStateMachine(RuleBasedStateMachine):
         self.samples = cycle_length if known else None
         self.epochs = epochs
         self.room = Room(lines * ALIGNMENT)
-        self.prefetch = prefetch
-        self.expect, self.gathers = expect, expect > 1
-        self.state = FeedState(
-            self.room,
-            self.samples,
-            self.segment_starts,
-            epochs,
-            prefetch=prefetch,
-            expect=expect,
-            anywhere=anywhere,
-        )
-        self.anywhere = anywhere
+        self.prefetch, self.expect, self.anywhere = options["prefetch"], options["expect"], options["anywhere"]
+        self.gathers = self.expect > 1
+        self.state = FeedState(self.room, self.samples, self.segment_starts, epochs, **options)
         self.trainers: dict[int, Trainer] = {}
         self.blocks: dict[int, PublishedBlock] = {}
         self.ids = 0
@@ -278,7 +272,7 @@ class FeedStateMachine(RuleBasedStateMachine):
         enough = self.state.has_enough(stop - start, nbytes)
         assert not (enough and 0 in unread.values()), "who has nothing to read is fed"
         if self.prefetch is not None:
-            most = self.state._batches or 2  # more than a cycle is not kept ready, once that has ended
+            most = self.state.batches or 2  # more than a cycle is not kept ready, once that has ended
             worlds = {id: min(self.state.members[id].world, most) for id in unread}
             assert enough == all(unread[id] >= self.prefetch * worlds[id] for id in unread)
         if enough:

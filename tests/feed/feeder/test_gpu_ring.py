@@ -39,20 +39,6 @@ def test_a_ring_on_the_gpu_takes_each_block_once_whatever_the_trainers(
     assert feeders.copied_bytes == sent.samples * (ROW_BYTES + 8), "host-to-device bytes are those of the blocks"
 
 
-@pytest.mark.parametrize("workers", [0, 2])
-def test_a_loaders_workers_write_where_the_gpu_copies_from(serve: Any, workers: int) -> None:
-    feeders = FakeGpu(5)
-    data = TensorDataset(torch.arange(200), torch.arange(200).to(torch.uint8)[:, None].expand(-1, 50))
-    serve(DataLoader(data, batch_size=8, shuffle=True, num_workers=workers), memory=feeders, window="64KiB")
-    with penstock.attach("feed", 12, device=FakeGpu()) as loader:
-        for _ in range(2):
-            seen: list[int] = []
-            for ids, payload in loader:
-                assert (payload == ids.to(torch.uint8)[:, None]).all()
-                seen += ids.tolist()
-            assert sorted(seen) == list(range(200))
-
-
 def test_views_on_a_gpu_hold_their_blocks_until_they_die(serve: Any) -> None:
     feeder = serve(rows(), memory=FakeGpu(5), window="8KiB")
     with penstock.attach("feed", 10, device=FakeGpu(1), borrow=True) as loader:
@@ -66,12 +52,6 @@ def test_views_on_a_gpu_hold_their_blocks_until_they_die(serve: Any) -> None:
     assert (kept["bytes"] == (kept["id"] % 251).to(torch.uint8)[:, None]).all()
     assert feeder.statistics().trainers, "it stays for its view"
     del kept
-
-
-def test_strings_come_from_a_ring_on_the_gpu_too(serve: Any) -> None:
-    serve([{"x": torch.arange(4), "names": ["a", "b", "c", "d"]}], memory=FakeGpu())
-    with penstock.attach("feed", 2, device=FakeGpu()) as loader:
-        assert [name for batch in loader for name in batch["names"]] == ["a", "b", "c", "d"]
 
 
 UNREACHED = "the feed's ring on GPU-00000000-fake cannot be mapped: it is another GPU's memory, and this is a test"

@@ -139,6 +139,9 @@ USES = {
     "an enumeration": "class Size(enum.Enum):\n ALL = 50\ndef make(): return {'id': np.arange(Size.ALL.value)}",
     "a generic class": "T = typing.TypeVar('T')\nclass Rows(typing.Generic[T]):\n rows: T = np.arange(50)\n"
     "def make(): return {'id': Rows[int]().rows}",
+    "a class that inherits": "class A:\n def rows(self): return np.arange(50)\nclass B(A):\n"
+    " def rows(self): return super().rows()\ndef make(): return {'id': B().rows()}",
+    "a global that the script has changed": "n = 3\ndef make(): return {'id': np.arange(n)}\nn = 50",
     "a global that another function sets": "rows = None\ndef read():\n global rows\n rows = np.arange(50)\n"
     "def make():\n read()\n return {'id': rows}",
 }

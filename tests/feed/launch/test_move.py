@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.feed.reading import ids_of
 
 import penstock
 from penstock.feed.launch.feeds import move
@@ -31,10 +32,6 @@ def make_of(path: str) -> Any:
 
 
 share = functools.partial(penstock.share, linger=0.3)
-
-
-def ids_of(batches: Any) -> list[int]:
-    return [int(i) for batch in batches for i in batch["id"]]
 
 
 def whole(batches: Any) -> bool:

@@ -10,13 +10,13 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from tests.feed.reading import at_once
 from tests.forked import Forked, ForkServer
 
 import penstock
@@ -26,7 +26,6 @@ HANG_S = 90.0
 
 SCRIPT = """
 import functools, json, os, sys, time
-from typing import NamedTuple
 import numpy as np, penstock
 
 def note(**event):
@@ -40,42 +39,17 @@ def make():
 def epoch(loader):
     return [int(i) for batch in loader for i in batch["id"]]
 """
-TORCH = """
-import torch
-from torch.utils.data import DataLoader, Dataset
-
-OFFSET = 0
-
-class Batch(NamedTuple):
-    id: torch.Tensor
-    square: torch.Tensor
-
-class Numbers(Dataset):
-    def __len__(self):
-        return 200
-    def __getitem__(self, i):
-        return square(i + OFFSET)
-
-def square(i):
-    return Batch(torch.tensor(i), torch.tensor(i * i))
-
-def make_with(workers):
-    return DataLoader(Numbers(), batch_size=16, num_workers=workers)
-
-def make_two():
-    return make_with(2)
-"""
 
 
 def written(text: str, directory: Path) -> Path:
     path = directory / "script.py"
     if not path.exists():  # or one that starts now could find it half written
-        path.write_text(text)
+        path.write_text(SCRIPT + text)
     return path
 
 
 class Script:
-    """A training script in a process of its own, in a directory that all scripts of the test share."""
+    """A training script that begins with ``SCRIPT``, in a process of its own; a test's share a directory."""
 
     def __init__(self, text: str, directory: Path, *arguments: str) -> None:
         path = written(text, directory)
@@ -120,12 +94,12 @@ class ForkedScript(Forked):
 def fork(
     servers: dict[str, ForkServer], tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Callable[..., ForkedScript]]:
-    """Start a script as ``start`` does, but forked, as its feeder is; with ``torch`` they have imported that."""
+    """Start a script as ``start`` does, but forked, as its feeder is."""
     scripts: list[ForkedScript] = []
 
-    def run(text: str, *arguments: str, torch: bool = False) -> ForkedScript:
-        server = servers["torch" if torch else "numpy"]
-        scripts.append(ForkedScript(server, text, tmp_path, tmp_path_factory.mktemp("said"), *arguments))
+    def run(text: str, *arguments: str) -> ForkedScript:
+        said = tmp_path_factory.mktemp("said")
+        scripts.append(ForkedScript(servers["numpy"], text, tmp_path, said, *arguments))
         return scripts[-1]
 
     yield run
@@ -151,15 +125,12 @@ def start(tmp_path: Path) -> Iterator[Callable[..., Script]]:
 
 
 def test_the_same_script_started_four_times_elects_one_feeder(start, tmp_path):
-    text = (
-        SCRIPT
-        + """
+    text = """
 with penstock.share(make, "numbers", 1 + 16 * int(sys.argv[1]), linger=1.0) as loader:
     for _ in range(3):
         note(ids=epoch(loader))
     note(feeder=loader.statistics().feeder_pid)
 """
-    )
     said = [script.says() for script in [start(text, str(i)) for i in range(4)]]
     for events in said:
         for event in events[:3]:
@@ -168,61 +139,13 @@ with penstock.share(make, "numbers", 1 + 16 * int(sys.argv[1]), linger=1.0) as l
     assert (tmp_path / "started").read_text().split() == [str(feeder)]
 
 
-@pytest.mark.parametrize(
-    "made_by",
-    [
-        "lambda: make_with(2)",
-        pytest.param("functools.partial(make_with, 2)", marks=pytest.mark.soak),
-        pytest.param("make_two", marks=pytest.mark.soak),
-    ],
-)
-def test_what_lives_in_main_is_shared_with_two_workers(fork, made_by):
-    text = (
-        SCRIPT
-        + TORCH
-        + f"""
-if __name__ == "__main__":
-    OFFSET = 1000
-    with penstock.share({made_by}, "numbers", 7, linger=0.5) as loader:
-        ids = []
-        for batch in loader:
-            assert type(batch) is Batch and (batch.square == batch.id * batch.id).all()
-            ids.extend(batch.id.tolist())
-        note(ids=ids)
-"""
-    )
-    (event,) = fork(text, torch=True).says()
-    assert event["ids"] == list(range(1000, 1200))
-
-
-def test_classes_in_main_that_inherit_from_each_other_are_shared_without_workers(fork):
-    text = (
-        SCRIPT
-        + TORCH
-        + """
-class Odd(Numbers):
-    def __getitem__(self, i):
-        return super().__getitem__(2 * i + 1)
-
-if __name__ == "__main__":
-    with penstock.share(lambda: DataLoader(Odd(), batch_size=16), "numbers", linger=0.5) as loader:
-        note(ids=[i for batch in loader for i in batch.id.tolist()])
-"""
-    )
-    (event,) = fork(text, torch=True).says()
-    assert event["ids"] == list(range(1, 401, 2))
-
-
 def test_a_module_beside_the_script_is_found_by_the_feeder(fork, tmp_path):
     (tmp_path / "beside.py").write_text("import numpy as np\ndef make():\n    return {'id': np.arange(50)}\n")
-    text = (
-        SCRIPT
-        + """
+    text = """
 import beside
 with penstock.share(beside.make, "numbers", 7, linger=0.0) as loader:
     note(ids=epoch(loader))
 """
-    )
     (event,) = fork(text).says()
     assert sorted(event["ids"]) == list(range(50))
 
@@ -300,9 +223,7 @@ def test_what_a_shared_loader_does_not_take_is_refused(given, told):
 
 
 def test_what_the_source_raises_is_found_by_its_own_type(fork):
-    text = (
-        SCRIPT
-        + """
+    text = """
 def broken():
     yield {"id": np.arange(10)}
     raise KeyError("no such row")
@@ -318,20 +239,16 @@ with penstock.share(Broken, "numbers", linger=0.0) as loader:
         ours = isinstance(error, penstock.SourceError)
         note(told=str(error), ours=ours, frames="broken" in error.traceback_text)
 """
-    )
     (event,) = fork(text).says()
     assert "raised KeyError: 'no such row'" in event["told"] and event["ours"] and event["frames"]
 
 
 def test_the_feeder_ends_when_its_last_trainer_has_been_gone_for_the_linger(fork):
-    text = (
-        SCRIPT
-        + """
+    text = """
 with penstock.share(make, "numbers", linger=float(sys.argv[1])) as loader:
     next(iter(loader))
     note(feeder=loader.statistics().feeder_pid)
 """
-    )
     (first,) = fork(text, "6").says()
     assert os.path.exists(f"/proc/{first['feeder']}")
     (second,) = fork(text, "6").says()
@@ -340,9 +257,7 @@ with penstock.share(make, "numbers", linger=float(sys.argv[1])) as loader:
 
 
 def test_epochs_is_how_many_each_trainer_gets(fork):
-    text = (
-        SCRIPT
-        + """
+    text = """
 with penstock.share(make, "numbers", 33, epochs=2, linger=1.0) as loader:
     for _ in range(2):
         note(ids=epoch(loader))
@@ -351,16 +266,13 @@ with penstock.share(make, "numbers", 33, epochs=2, linger=1.0) as loader:
     except penstock.FeedEnded as error:
         note(ended=str(error))
 """
-    )
     for script in [fork(text) for _ in range(3)]:
         first, second, ended = script.says()
         assert sorted(first["ids"]) == sorted(second["ids"]) == list(range(500))
         assert "epochs=2" in ended["ended"]
 
 
-RESUMES = (
-    SCRIPT
-    + """
+RESUMES = """
 rank, size, stop, directory = int(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), sys.argv[4]
 path = os.path.join(directory, f"state-{rank}")
 with penstock.share(make, "numbers", size, linger=float(sys.argv[5])) as loader:
@@ -378,7 +290,6 @@ with penstock.share(make, "numbers", size, linger=float(sys.argv[5])) as loader:
     with open(path, "w") as file:
         json.dump(loader.state_dict(), file)
 """
-)
 
 
 @pytest.mark.parametrize("linger", ["0", "2"], ids=["a new feeder", "the same feeder"])
@@ -402,9 +313,7 @@ def test_trainers_that_restart_from_checkpoints_go_on_with_the_next_sample(fork,
 
 def test_a_script_whose_output_is_captured_does_not_hang_on_the_feeder(start):
     """The feeder outlives the script, and must not keep its standard output or error open."""
-    text = (
-        SCRIPT
-        + """
+    text = """
 def noisy():
     print("a line of the loader", flush=True)
     print("another", file=sys.stderr, flush=True)
@@ -412,7 +321,6 @@ def noisy():
 with penstock.share(noisy, "numbers", 33, linger=60.0) as loader:
     note(feeder=loader.statistics().feeder_pid)
 """
-    )
     (event,) = start(text).says()
     feeder = Path(f"/proc/{event['feeder']}")
     assert feeder.exists(), "the feeder ended with its script, so this shows nothing"
@@ -421,15 +329,12 @@ with penstock.share(noisy, "numbers", 33, linger=60.0) as loader:
 
 
 def test_the_feeder_is_in_a_session_of_its_own_and_keeps_none_of_the_scripts_descriptors(start, tmp_path):
-    text = (
-        SCRIPT
-        + """
+    text = """
 kept = open("kept", "w")
 os.set_inheritable(kept.fileno(), True)
 with penstock.share(make, "numbers", 33, linger=60.0) as loader:
     note(feeder=loader.statistics().feeder_pid)
 """
-    )
     (event,) = start(text).says()
     feeder = event["feeder"]
     assert os.getsid(feeder) == feeder
@@ -439,16 +344,13 @@ with penstock.share(make, "numbers", 33, linger=60.0) as loader:
 
 
 def test_make_loader_sees_the_arguments_of_the_script_that_started_the_feeder(fork):
-    text = (
-        SCRIPT
-        + """
+    text = """
 def make_of_argument():
     return penstock.ArraySource({"id": np.arange(int(sys.argv[2]))}, batch_size=10)
 
 with penstock.share(make_of_argument, "numbers", linger=0.5) as loader:
     note(ids=epoch(loader), batches=len(loader))
 """
-    )
     (event,) = fork(text, "--size", "70").says()
     assert sorted(event["ids"]) == list(range(70))
 
@@ -471,9 +373,7 @@ def test_what_make_loader_draws_is_the_same_in_the_next_feeder():
 
 def test_threads_and_forked_children_of_one_process_share_at_once(fork, tmp_path):
     """A child is forked while a thread waits for the feeder that it has started."""
-    text = (
-        SCRIPT
-        + """
+    text = """
 import threading
 from pathlib import Path
 
@@ -505,7 +405,6 @@ for thread in threads:
     thread.join()
 note(ends=[os.waitpid(pid, 0)[1] for pid in children])
 """
-    )
     said = fork(text).says()
     assert said[-1] == {"ends": [0, 0]}
     assert said[:-1] == [{"right": True}] * 5
@@ -515,9 +414,7 @@ note(ends=[os.waitpid(pid, 0)[1] for pid in children])
 
 @pytest.mark.parametrize("closed", [(0,), (1,), (2,), (0, 1, 2)])
 def test_a_daemon_without_standard_descriptors_shares(start, tmp_path, closed):
-    text = (
-        SCRIPT
-        + f"""
+    text = f"""
 for fd in {closed}:
     os.close(fd)
 with penstock.share(make, "numbers", 7, linger=0.2) as loader:
@@ -527,7 +424,6 @@ with open("right", "w") as file:
     file.write(str(right))
 os._exit(0)
 """
-    )
     start(text).process.communicate(timeout=HANG_S)
     assert (tmp_path / "right").read_text() == "True"
 
@@ -565,7 +461,6 @@ def test_who_starts_a_feeder_and_who_waits_for_it_say_after_3_s_for_what(
         with penstock.share(make, "numbers", linger=0.1) as loader:
             return loader.statistics().feeder_pid
 
-    with ThreadPoolExecutor(2) as two:
-        (feeder,) = set(two.map(read, range(2)))
+    (feeder,) = set(at_once(read, 2))
     said = [line for line in capsys.readouterr().err.splitlines() if "is not there after" in line]
     assert len(said) >= 2 and sum(f"process {feeder} makes its loader" in line for line in said) >= 1, said

@@ -48,9 +48,3 @@ def test_who_catches_a_lost_feeder_catches_a_stopped_feed_too(serve):
         penstock.stop("feed")
         with pytest.raises(penstock.FeederLost):
             list(loader)
-
-
-def test_a_name_that_nobody_serves_cannot_be_stopped(serve):
-    serve(numbers(), "another")
-    with pytest.raises(penstock.FeedNotFound, match=r"no feed is named 'feed' \(feeds that run: 'another'\)"):
-        penstock.stop("feed")

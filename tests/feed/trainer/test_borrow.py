@@ -118,20 +118,6 @@ def test_a_batch_inside_a_block_is_a_view_and_one_across_blocks_a_copy(serve):
         assert writeable == [False, True, False, True, False]
 
 
-def test_two_borrowers_see_the_same_memory(serve):
-    feeder = serve(arrays(), window="64KiB")
-    with (
-        penstock.attach("feed", 10, borrow=True) as one,
-        penstock.attach("feed", 5, borrow=True) as other,
-    ):
-        for batch in one:
-            assert_rows_agree(batch)
-            halves = iter(other)
-            del halves, batch
-            break
-        assert feeder.statistics().used_bytes > 0
-
-
 def test_room_comes_back_when_the_views_die(serve):
     """A view in a list holds up the whole feed; the moment it goes, the feed goes on."""
     feeder = serve(arrays(), window="64KiB")

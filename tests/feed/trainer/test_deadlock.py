@@ -16,7 +16,7 @@ import penstock
 from penstock.feed.statistics import FeederStatistics, TrainerStatistics
 from penstock.feed.trainer.deadlock import Deadlock, DeadlockWatch, cycle, waits
 
-FEED = msgspec.structs.replace(FeederStatistics.silent("", 9), answers=True)
+FEED = FeederStatistics("", 9)
 TRAINER = TrainerStatistics(0, 1, False, 0, 1, 0, "reading", 0, 0, 0, 0, 0.0, "")
 
 

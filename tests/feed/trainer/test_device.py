@@ -30,16 +30,10 @@ def test_an_epoch_is_every_sample_once_whatever_the_batch_size(serve: Any, batch
             for _ in range(3):
                 assert sorted(ids_of(loader)) == list(range(SAMPLES))
             assert gpu.pinned if pins else not gpu.pinned
+            how = "from the pinned ring" if pins else "by way of a buffer (fake:0 cannot register "
+            assert loader.statistics().handed.startswith(f"copy on fake:0 {how}")
         assert not gpu.pinned, "what was registered is given back"
         assert gpu.copied_bytes == 3 * SAMPLES * (ROW_BYTES + 8), "each byte crosses once"
-
-
-def test_what_is_handed_out_says_how_it_came(serve: Any) -> None:
-    serve(rows())
-    with penstock.attach("feed", device=FakeGpu()) as loader:
-        assert loader.statistics().handed == "copy on fake:0 from the pinned ring"
-    with penstock.attach("feed", device=FakeGpu(pins=False)) as loader:
-        assert "by way of a buffer (fake:0 cannot register" in loader.statistics().handed
 
 
 def test_a_trainer_on_a_gpu_and_one_on_the_host_share_a_small_window(serve: Any) -> None:

@@ -6,17 +6,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.examples import examples
+from tests.feed.reading import ids_of
+from tests.forked import Forked
 from torch.utils.data import DataLoader
 
 import penstock
-
-
-def ids_of(loader: penstock.Loader) -> list[int]:
-    return [int(i) for batch in loader for i in batch["id"]]
 
 
 @settings(max_examples=examples(25), suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -54,28 +51,22 @@ def test_each_trainer_gets_what_its_own_loader_would_count(serve, order, segment
                     assert [len(batch["id"]) for batch in loader] == list(own)
 
 
-def test_the_first_rows_of_a_loader_that_drops_its_last_batch_come_as_from_that_loader_alone(serve):
-    data: Any = [{"id": i} for i in range(100)]
-    torch.manual_seed(5)
-    alone = [
-        [batch["id"].tolist() for batch in epoch] for epoch in [DataLoader(data, 8, True, drop_last=True)] * 3
-    ]
-    serve(DataLoader(data, 8, True, drop_last=True), segments=1, seed=5)
-    with penstock.attach("feed") as loader:
-        assert [[batch["id"].tolist() for batch in loader] for _ in range(3)] == alone
+TRAINER = """
+import sys, numpy as np, penstock
+assert "torch" not in sys.modules
+seen = []
+with penstock.attach("many", int(sys.argv[1])) as loader:
+    for _ in range(2):
+        ids = np.concatenate([batch["id"] for batch in loader])
+        assert np.array_equal(np.sort(ids), np.arange(3000)), "lost or repeated"
+"""
 
 
-@pytest.mark.parametrize("rows_first", [1, 130, 700])
-def test_a_late_trainer_joins_at_a_segment_and_gets_its_epoch(serve, rows_first):
-    serve(penstock.ArraySource({"id": np.arange(1000)}, batch_size=10, segments=4), window=1 << 12)
-    with penstock.attach("feed", 10) as early:
-        seen: list[int] = []
-        batches = iter(early)
-        while len(seen) < rows_first:
-            seen.extend(next(batches)["id"])
-        with penstock.attach("feed", 33) as late:
-            first = next(iter(late))
-            assert len(first["id"]) == 33
-            start = late.state_dict()["start"]
-            assert start[1] % 250 == 0
-            del first
+def test_sixty_four_trainers_finish_with_every_sample_once(serve, servers, tmp_path):
+    script = tmp_path / "trainer.py"
+    script.write_text(TRAINER)
+    source = penstock.ArraySource({"id": np.arange(3000), "x": np.zeros((3000, 64), np.float32)}, batch_size=64)
+    serve(source, "many", window="4MiB")
+    trainers = [Forked(servers["numpy"], str(script), [str(7 + i)], tmp_path / f"{i}") for i in range(64)]
+    for trainer in trainers:
+        assert trainer.wait() == 0, trainer.output

@@ -132,12 +132,3 @@ def test_a_feeds_transform_runs_once_for_all(serve: Any) -> None:
     with penstock.attach("feed") as first, penstock.attach("feed", 2) as second:
         assert [batch["doubled"].tolist() for batch in first] == [[0, 2, 4], [0, 2, 4]]
         assert [i for batch in second for i in batch["doubled"].tolist()] == [0, 2, 4, 0, 2, 4]
-
-
-def test_a_feeds_transform_that_loses_rows_is_an_error(serve: Any) -> None:
-    serve(penstock.ArraySource({"n": np.arange(10)}, batch_size=5), transform=lambda batch: {"n": batch["n"][:2]})
-    with (
-        penstock.attach("feed") as loader,
-        pytest.raises(penstock.SourceError, match="transform, made 2 rows of 5"),
-    ):
-        next(iter(loader))

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from tests.feed.reading import at_once
 from torch.utils.data import DataLoader, Dataset, IterableDataset, WeightedRandomSampler
 
 import penstock
@@ -70,8 +70,7 @@ def test_ids_of_ranks_are_their_own_also_after_a_resume(serve: Any) -> None:
             states.append(loader.state_dict())
         return seen
 
-    with ThreadPoolExecutor(2) as ranks:
-        seen = [id for part in ranks.map(some_of, range(2)) for id in part]
+    seen = [id for part in at_once(some_of, 2) for id in part]
     assert len(seen) == 48 and states[0] == states[1]
     with penstock.attach("feed", 8) as alone:
         alone.load_state_dict(states[0])

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
+from tests.feed.reading import at_once
 from torch.utils.data import DataLoader, Dataset
 
 import penstock
@@ -72,22 +72,12 @@ def test_all_trainers_get_the_same_order_at_any_batch_size(serve):
     labels = torch.cat([batch["label"] for batch in expected])
     images = torch.cat([batch["image"] for batch in expected])
     serve(MAKERS["shuffled"](), segments=1, seed=SEED)
-    wrong: list[int] = []
-    loaders = {size: penstock.attach("feed", size) for size in (1, 7, 8, 45)}
+    loaders = [penstock.attach("feed", size) for size in (1, 7, 8, 45)]
 
-    def train(size: int) -> None:
-        batches = [batch for _ in range(2) for batch in loaders[size]]
-        if not (
-            torch.equal(torch.cat([batch["label"] for batch in batches]), labels)
-            and torch.equal(torch.cat([batch["image"] for batch in batches]), images)
-        ):
-            wrong.append(size)
+    def train(i: int) -> None:
+        with loaders[i] as loader:
+            batches = [batch for _ in range(2) for batch in loader]
+        assert torch.equal(torch.cat([batch["label"] for batch in batches]), labels)
+        assert torch.equal(torch.cat([batch["image"] for batch in batches]), images)
 
-    threads = [threading.Thread(target=train, args=[size]) for size in loaders]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    for loader in loaders.values():
-        loader.close()
-    assert wrong == []
+    at_once(train, len(loaders))

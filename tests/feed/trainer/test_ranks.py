@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import threading
 import warnings
 from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 import pytest
 import torch.distributed
+from tests.feed.reading import at_once, ids_of
 
 import penstock
 from penstock.contracts import Cursor
@@ -116,23 +115,14 @@ def test_with_drop_last_every_sample_is_missed_and_ranks_agree_on_which(serve, w
     """The loader's own drop_last: 104 of 1,000 samples were missing in 38% of epochs, the others never."""
     serve(penstock.ArraySource({"id": np.arange(1000)}, batch_size=64, segments=16))
     epochs = 6
-    ranks: list[list[list[int]]] = [[] for _ in range(world)]
 
-    def train(rank: int) -> None:
+    def train(rank: int) -> list[list[int]]:
         with penstock.attach("feed", 64, drop_last=True, shard=(rank, world)) as loader:
-            for _ in range(epochs):
-                ids: list[int] = []
-                for batch in loader:
-                    assert len(batch["id"]) == 64
-                    ids += [int(i) for i in batch["id"]]
-                assert len(ids) == 64 * len(loader)
-                ranks[rank].append(ids)
+            every = [list(loader) for _ in range(epochs)]
+            assert all([len(batch["id"]) for batch in epoch] == [64] * len(loader) for epoch in every)
+            return [ids_of(epoch) for epoch in every]
 
-    threads = [threading.Thread(target=train, args=(rank,)) for rank in range(world)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    ranks = at_once(train, world)
     missed: list[set[int]] = []
     for epoch in range(epochs):
         ids = [i for of_rank in ranks for i in of_rank[epoch]]
@@ -144,9 +134,6 @@ def test_with_drop_last_every_sample_is_missed_and_ranks_agree_on_which(serve, w
 @pytest.mark.parametrize("size", [64, 50])
 def test_what_is_left_out_travels_in_the_state(serve, size):
     serve(penstock.ArraySource({"id": np.arange(1000)}, batch_size=64, segments=16))
-
-    def ids_of(batches: Any) -> list[int]:
-        return [int(i) for batch in batches for i in batch["id"]]
 
     with penstock.attach("feed", 64, drop_last=True) as loader:
         batches = iter(loader)

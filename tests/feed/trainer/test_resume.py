@@ -14,15 +14,12 @@ import torch
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 from tests.examples import examples
+from tests.feed.reading import at_once, ids_of
 from torch.utils.data import DataLoader, IterableDataset
 
 import penstock
 
 numbers = itertools.count()
-
-
-def ids_of(batches: Any) -> list[int]:
-    return [int(i) for batch in batches for i in batch["id"]]
 
 
 def later_by_json(loader: penstock.Loader) -> dict[str, Any]:
@@ -112,23 +109,6 @@ def test_every_kind_of_source_resumes_in_the_second_epoch(serve, kind, taken, re
         assert ids_of(second) == epoch_after
 
 
-@pytest.mark.parametrize("change", [{"seed": 2}, {"shuffle": False}])
-def test_a_state_of_a_source_with_another_order_is_refused(serve, change):
-    """The feed's settings are the same; what decides the order stands in the source."""
-    own = {"batch_size": 10, "segments": 4, "seed": 1}
-    feeder = serve(penstock.ArraySource({"id": np.arange(100)}, **own))
-    with penstock.attach("feed", 10) as first:
-        next(iter(first))
-        state = later_by_json(first)
-    feeder.close()
-    serve(penstock.ArraySource({"id": np.arange(100)}, **{**own, **change}))
-    with (
-        penstock.attach("feed", 10) as second,
-        pytest.raises(penstock.BadSetting, match="another order of samples"),
-    ):
-        second.load_state_dict(state)
-
-
 def test_a_late_trainer_of_an_endless_stream_joins_at_the_present_block_and_is_told(serve, capsys):
     class Endless(IterableDataset[int]):
         def __iter__(self) -> Iterator[int]:
@@ -183,19 +163,13 @@ def test_trainers_resume_from_many_positions_at_once(serve):
             rests.append(ids_of(batches) + ids_of(loader))
     feeder.close()
     start()
-    got: dict[int, list[int]] = {}
 
-    def resume(i: int) -> None:
+    def resume(i: int) -> list[int]:
         with penstock.attach("feed", 5 + i) as loader:
             loader.load_state_dict(states[i])
-            got[i] = ids_of(loader) + ids_of(loader)
+            return ids_of(loader) + ids_of(loader)
 
-    threads = [threading.Thread(target=resume, args=[i]) for i in range(len(states))]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert [got[i] for i in range(len(states))] == rests
+    assert at_once(resume, len(states)) == rests
 
 
 def test_a_loader_goes_back_to_its_own_state_in_the_middle_of_a_loop(serve):
@@ -239,36 +213,48 @@ def test_ranks_resume_together(serve):
     assert len(set(rests[1]) | set(rests[2])) == len(rests[1]) + len(rests[2]) == 100 - 3 * 14
 
 
+def loader_of(samples: int, batch_size: int) -> Any:
+    return DataLoader([{"id": i} for i in range(samples)], batch_size, shuffle=True)
+
+
+def arrays_of(**options: Any) -> Any:
+    return penstock.ArraySource({"id": np.arange(40)}, **{"batch_size": 4, "segments": 2, "seed": 1, **options})
+
+
 @pytest.mark.parametrize(
-    "other",
+    ("first", "other", "settings"),
     [
-        {"segments": 5, "seed": 0, "samples": 40, "source": 4},
-        {"segments": 2, "seed": 9, "samples": 40, "source": 4},
-        {"segments": 2, "seed": 0, "samples": 41, "source": 4},
-        {"segments": 2, "seed": 0, "samples": 40, "source": 5},
+        (lambda: loader_of(40, 4), lambda: loader_of(40, 4), {"segments": 5}),
+        (lambda: loader_of(40, 4), lambda: loader_of(40, 4), {"seed": 9}),
+        (lambda: loader_of(40, 4), lambda: loader_of(41, 4), {}),
+        (lambda: loader_of(40, 4), lambda: loader_of(40, 5), {}),
+        (arrays_of, lambda: arrays_of(seed=2), {}),  # what decides the order stands in the source
+        (arrays_of, lambda: arrays_of(shuffle=False), {}),
     ],
 )
-def test_a_state_of_another_order_is_refused(serve, other):
-    def start(segments: int, seed: int, samples: int, source: int) -> penstock.Feeder:
-        arrays = DataLoader([{"id": i} for i in range(samples)], batch_size=source, shuffle=True)
-        return serve(arrays, segments=segments, seed=seed)
-
-    feeder = start(2, 0, 40, 4)
+def test_a_state_of_another_order_is_refused(serve, first, other, settings):
+    feeder = serve(first(), segments=2)
     with penstock.attach("feed", 10) as loader:
         next(iter(loader))
         state = later_by_json(loader)
     feeder.close()
-    start(**other)
+    serve(other(), **{"segments": 2, **settings})
     with penstock.attach("feed", 10) as loader:
         with pytest.raises(penstock.BadSetting, match="another order of samples"):
             loader.load_state_dict(state)
-        assert sorted(ids_of(loader)) == list(range(other["samples"]))
+        assert sorted(ids_of(loader)) == list(range(loader.samples))
 
 
-@pytest.mark.parametrize("state", [{}, {"version": 2}, {"version": 1, "plan": None}])
-def test_a_state_of_nonsense_is_refused(serve, state):
+@pytest.mark.parametrize(
+    ("state", "says"),
+    [
+        *((state, "does not come from") for state in (None, [], {}, {"version": 2})),
+        ({"version": 1, "plan": None}, "has version 1, and penstock"),
+    ],
+)
+def test_a_state_of_nonsense_is_refused(serve, state, says):
     serve({"id": np.arange(9)})
-    with penstock.attach("feed", 4) as loader, pytest.raises(penstock.BadSetting):
+    with penstock.attach("feed", 4) as loader, pytest.raises(penstock.BadSetting, match=says):
         loader.load_state_dict(state)
 
 

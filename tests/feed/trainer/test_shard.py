@@ -13,6 +13,7 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 from tests.examples import examples
+from tests.feed.reading import at_once, ids_of
 from torch.utils.data import DataLoader, DistributedSampler
 
 import penstock
@@ -28,28 +29,16 @@ def drawn(**strategies: st.SearchStrategy[Any]) -> Callable[[Any], Any]:
     return lambda test: options(given(**feed, drop_last=st.booleans(), **strategies)(test))
 
 
-def at_once(ranks: int, train: Callable[[int], None]) -> None:
-    """Call a function for each rank, each in a thread of its own."""
-    threads = [threading.Thread(target=train, args=[rank]) for rank in range(ranks)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-
-
 def epochs_of_ranks(
     name: str, size: int | None, world: int, epochs: int = 2, **options: Any
 ) -> list[list[list[list[int]]]]:
     """[rank][epoch][batch]: the samples that each rank was given."""
-    got: list[list[list[list[int]]]] = [[] for _ in range(world)]
 
-    def train(rank: int) -> None:
+    def train(rank: int) -> list[list[list[int]]]:
         with penstock.attach(name, size, shard=(rank, world), **options) as loader:
-            for _ in range(epochs):
-                got[rank].append([np.asarray(batch["id"]).tolist() for batch in loader])
+            return [[np.asarray(batch["id"]).tolist() for batch in loader] for _ in range(epochs)]
 
-    at_once(world, train)
-    return got
+    return at_once(train, world)
 
 
 def epochs_of_arrays(serve: Any, samples: int, source: int, segments: int, *asked: Any, **options: Any) -> Any:
@@ -173,6 +162,7 @@ def test_a_rank_waits_for_the_others_and_the_feed_says_so(serve):
     first.start()
     while [trainer.state for trainer in feeder.statistics().trainers] != ["waiting"]:
         done.wait(0.01)
+    assert feeder.statistics().trainers[0].waits_for == "the other ranks"
     assert not done.is_set()
     with pytest.raises(penstock.Refused, match="rank 0 of 2 has joined already"):
         penstock.attach("feed", 10, shard=(0, 2))
@@ -186,13 +176,12 @@ def test_another_group_of_ranks_reads_the_same_feed_apart(serve, monkeypatch):
     for port, rank in itertools.product(("1", "2"), (0, 1)):
         monkeypatch.setenv("MASTER_PORT", port)
         loaders.append(penstock.attach("feed", 10, shard=(rank, 2)))
-    got: dict[int, list[int]] = {}
 
-    def train(i: int) -> None:
-        got[i] = [int(row) for batch in loaders[i] for row in batch["id"]]
-        loaders[i].close()
+    def train(i: int) -> list[int]:
+        with loaders[i] as loader:
+            return ids_of(loader)
 
-    at_once(4, train)
+    got = at_once(train, 4)
     assert sorted(got[0] + got[1]) == sorted(got[2] + got[3]) == list(range(60))
 
 
@@ -210,7 +199,7 @@ def test_ranks_of_a_source_of_unknown_length_get_whole_steps(serve, world):
 
 def test_what_cannot_be_dealt_evenly_is_refused_with_the_remedy(serve):
     serve({"id": np.arange(7)})
-    with pytest.raises(penstock.BadSetting, match=r"7 samples cannot be split among 2 ranks"):
+    with pytest.raises(penstock.BadSetting, match=r"7 samples cannot be split among 2 ranks .* 1 are left over"):
         penstock.attach("feed", 1, shard=(0, 2))
     with pytest.raises(penstock.BadSetting, match=r"drop_last=True"):
         penstock.attach("feed", 4, shard=(0, 9))

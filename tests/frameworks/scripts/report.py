@@ -6,7 +6,7 @@ import argparse
 import json
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -130,3 +130,24 @@ def validate(model: Any, loader: Any, report: Report) -> None:
             losses += (model(batch["x"]) - batch["y"]).square().tolist()
     model.train()
     report.metric(sum(losses) / len(losses))
+
+
+def train(
+    model: Any,
+    optimizer: Any,
+    loader: Any,
+    validation_loader: Any,
+    report: Report,
+    epochs: int,
+    backward: Callable[[torch.Tensor], Any] = torch.Tensor.backward,
+) -> None:
+    """Train a line on Numbers, as a script does whose framework leaves it the loop."""
+    validate(model, validation_loader, report)
+    for epoch in range(epochs):
+        for batch in loader:
+            report.batch(epoch, batch["id"], batch["x"].sum(1), batch)
+            optimizer.zero_grad()
+            backward((model(batch["x"]) - batch["y"]).square().mean())
+            optimizer.step()
+        validate(model, validation_loader, report)
+    report.end()

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 from datasets import load_from_disk
-from report import Model, Report, arguments, decoded, validate
+from report import Model, Report, arguments, decoded, train
 from torch.utils.data import DataLoader
 
 args = arguments().parse_args()
@@ -32,12 +32,4 @@ loader = DataLoader(training, batch_size=args.batch_size, shuffle=True, num_work
 validation_loader = DataLoader(validation, batch_size=4)
 report = Report(args.out)
 report.length(loader)
-validate(model, validation_loader, report)
-for epoch in range(args.epochs):
-    for batch in loader:
-        report.batch(epoch, batch["id"], batch["x"].sum(1), batch)
-        optimizer.zero_grad()
-        (model(batch["x"]) - batch["y"]).square().mean().backward()
-        optimizer.step()
-    validate(model, validation_loader, report)
-report.end()
+train(model, optimizer, loader, validation_loader, report, args.epochs)

@@ -2,7 +2,7 @@
 
 import torch
 from lightning.fabric import Fabric
-from report import Model, Report, arguments, numbers, validate
+from report import Model, Report, arguments, numbers, train
 from torch.utils.data import DataLoader
 
 args = arguments().parse_args()
@@ -16,12 +16,4 @@ validation_loader = fabric.setup_dataloaders(DataLoader(validation, batch_size=4
 
 report = Report(args.out)
 report.length(loader)
-validate(model, validation_loader, report)
-for epoch in range(args.epochs):
-    for batch in loader:
-        report.batch(epoch, batch["id"], batch["x"].sum(1), batch)
-        optimizer.zero_grad()
-        fabric.backward((model(batch["x"]) - batch["y"]).square().mean())
-        optimizer.step()
-    validate(model, validation_loader, report)
-report.end()
+train(model, optimizer, loader, validation_loader, report, args.epochs, fabric.backward)

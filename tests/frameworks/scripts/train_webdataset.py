@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 import webdataset
-from report import WIDTH, Model, Report, arguments, decoded, validate
+from report import WIDTH, Model, Report, arguments, decoded, train
 
 args = arguments().parse_args()
 data = Path(os.environ["FRAMEWORKS_DATA"]) / "tars"
@@ -37,12 +37,4 @@ optimizer = torch.optim.SGD(model.parameters(), lr=args.lr)
 loader = webdataset.WebLoader(training, batch_size=args.batch_size)
 validation_loader = webdataset.WebLoader(validation, batch_size=4)
 report = Report(args.out)
-validate(model, validation_loader, report)
-for epoch in range(args.epochs):
-    for batch in loader:
-        report.batch(epoch, batch["id"], batch["x"].sum(1), batch)
-        optimizer.zero_grad()
-        (model(batch["x"]) - batch["y"]).square().mean().backward()
-        optimizer.step()
-    validate(model, validation_loader, report)
-report.end()
+train(model, optimizer, loader, validation_loader, report, args.epochs)

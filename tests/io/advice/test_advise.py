@@ -115,25 +115,21 @@ def test_at_a_measured_size_the_choice_is_the_fastest_row(rows, size):
     assert choice.mb_s * SAME >= max(mb_s.values()) * (1 - 1e-9)
 
 
-@given(
-    measurements,
+needs = st.builds(
+    lambda sample, dataset, **more: Requirement(
+        sample_bytes=sample, dataset_bytes=dataset and max(sample, dataset), memory_bytes=1 << 34, **more
+    ),
     sizes,
-    rates,
-    budgets,
-    st.sampled_from(["host", "cuda:0"]),
     st.none() | st.integers(1, 1 << 40),
-    st.sampled_from(["random", "sequential"]),
+    rate_bytes_per_s=rates,
+    cores=budgets,
+    dest=st.sampled_from(["host", "cuda:0"]),
+    access=st.sampled_from(["random", "sequential"]),
 )
-def test_every_statement_says_where_it_comes_from(rows, sample, rate, cores, dest, dataset, access):
-    need = Requirement(
-        sample_bytes=sample,
-        rate_bytes_per_s=rate,
-        cores=cores,
-        dest=dest,
-        dataset_bytes=None if dataset is None else max(sample, dataset),
-        memory_bytes=1 << 34,
-        access=access,
-    )
+
+
+@given(measurements, needs)
+def test_every_statement_says_where_it_comes_from(rows, need):
     advice = advise(rows, need)
     assert advice.reasons
     assert bool(advice.remedies) != advice.suffices
@@ -145,20 +141,11 @@ def test_every_statement_says_where_it_comes_from(rows, sample, rate, cores, des
 
 def test_on_a_machine_whose_laws_are_known_the_choice_is_within_a_tenth_of_the_best():
     rng = np.random.default_rng(7)
+    settings = [("uring", 8, 1), ("uring", 128, 1), ("direct", 32, 8), ("direct", 128, 32), ("posix", 32, 8)]
+    ranges = ((5, 80), (2e-4, 1e-3), (1, 30), (1e-5, 3e-4))
     wrong = []
     for machine in range(40):
-        laws = {
-            (mech, qd, threads): tuple(
-                rng.uniform(*between) for between in ((5, 80), (2e-4, 1e-3), (1, 30), (1e-5, 3e-4))
-            )
-            for mech, qd, threads in [
-                ("uring", 8, 1),
-                ("uring", 128, 1),
-                ("direct", 32, 8),
-                ("direct", 128, 32),
-                ("posix", 32, 8),
-            ]
-        }
+        laws = {setting: tuple(rng.uniform(*between) for between in ranges) for setting in settings}
         seen = [
             measured
             for (mech, qd, threads), law in laws.items()
@@ -379,16 +366,6 @@ def test_a_need_that_makes_no_sense_is_refused(wrong):
         Requirement(**wrong)
 
 
-@pytest.mark.parametrize(
-    ("nbytes", "text"),
-    [
-        (4096, "4 KiB"),
-        (110_000, "110 KB"),
-        (512, "512 bytes"),
-        (1 << 20, "1 MiB"),
-        (2 * 10**9, "2 GB"),
-        (1536, "1.5 KiB"),
-    ],
-)
-def test_sizes_are_told_in_the_unit_that_is_rounder(nbytes, text):
-    assert size_text(nbytes) == text
+def test_sizes_are_told_in_the_unit_that_is_rounder():
+    sizes = (4096, 110_000, 512, 1 << 20, 2 * 10**9, 1536)
+    assert [*map(size_text, sizes)] == ["4 KiB", "110 KB", "512 bytes", "1 MiB", "2 GB", "1.5 KiB"]

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import traceback
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -50,3 +52,20 @@ def read(slab: Slab, key: int) -> bytes | None:
         return None
     found: ByteArray | None = slab.read(row)
     return None if found is None else found.tobytes()
+
+
+def forked(what: Callable[[], None]) -> int:
+    """Do it in a child, which ends with status 0 unless it raises; return the child's pid."""
+    if (pid := os.fork()) == 0:
+        try:
+            what()
+            os._exit(0)
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            os._exit(2)
+    return pid
+
+
+def ends_well(pid: int) -> bool:
+    return os.waitpid(pid, 0)[1] == 0

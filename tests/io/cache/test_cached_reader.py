@@ -42,16 +42,10 @@ def cached(reader: Reader, memory: ByteArray, folder: Path, files: Files | None 
     return CachedReader(reader, memory, Tiers(settings.layout("data", "rows", files)), Admitted(0.6, 1.0))
 
 
-class TestByUring(Cached):
-    pass
-
-
-class TestByPosix(Cached):
-    mech = "posix"
-
-
-class TestByDirect(Cached):
-    mech = "direct"
+class TestByMechanism(Cached):
+    @pytest.fixture(autouse=True, params=["uring", "posix", "direct"])
+    def _of(self, request: pytest.FixtureRequest) -> None:
+        self.mech = request.param
 
 
 class TestFromMemory(Cached):

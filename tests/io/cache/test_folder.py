@@ -5,14 +5,14 @@ from __future__ import annotations
 import os
 import shutil
 import stat
-import traceback
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from tests.io.cache.slabs import closed_later, content, items, read
+from tests.io.cache.slabs import closed_later, content, ends_well, forked, items, read
 
 from penstock import BadSetting, Cache
 from penstock.io.cache.folder import CacheFolder
@@ -38,19 +38,14 @@ def let_in(path: Path) -> None:
 
 def as_nobody(what: Callable[[], None]) -> None:
     """Do it in a child that is another user; fail if it raises."""
-    if (pid := os.fork()) == 0:
-        status = 2
-        try:
-            os.setgid(NOBODY)
-            os.setgroups([])
-            os.setuid(NOBODY)
-            what()
-            status = 0
-        except BaseException:
-            traceback.print_exc()
-        finally:
-            os._exit(status)
-    assert os.waitpid(pid, 0)[1] == 0
+
+    def other() -> None:
+        os.setgid(NOBODY)
+        os.setgroups([])
+        os.setuid(NOBODY)
+        what()
+
+    assert ends_well(forked(other))
 
 
 def test_the_data_set_that_was_opened_longest_ago_goes_first(tmp_path: Path) -> None:
@@ -216,23 +211,16 @@ def test_two_users_of_a_group_share_what_they_keep(tmp_path: Path) -> None:
 
 def test_four_who_add_at_once_keep_nothing_twice_and_stay_within_the_limit(tmp_path: Path) -> None:
     limit = 100 * 8192 + 20_000
-    children: list[int] = []
-    for child in range(4):
-        if (pid := os.fork()) == 0:
-            status = 2
-            try:
-                slab = CacheFolder(tmp_path, limit).open("data", "bytes")
-                assert slab is not None
-                order = np.random.default_rng(child).permutation(150).tolist()
-                for first in range(0, 150, 6):
-                    slab.append(items(*order[first : first + 6]))
-                status = 0
-            except BaseException:
-                traceback.print_exc()
-            finally:
-                os._exit(status)
-        children.append(pid)
-    assert [os.waitpid(pid, 0)[1] for pid in children] == [0] * 4
+
+    def adds(child: int) -> None:
+        slab = CacheFolder(tmp_path, limit).open("data", "bytes")
+        assert slab is not None
+        order = np.random.default_rng(child).permutation(150).tolist()
+        for first in range(0, 150, 6):
+            slab.append(items(*order[first : first + 6]))
+
+    children = [forked(partial(adds, child)) for child in range(4)]
+    assert [ends_well(child) for child in children] == [True] * 4
     folder = CacheFolder(tmp_path, limit)
     slab = opened(folder, "data")
     keys: list[int] = slab.records["key"].tolist()

@@ -11,21 +11,11 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tests.io.cache.slabs import ORIGIN, close_all, content, items, opened, read
+from tests.io.cache.slabs import ORIGIN, close_all, content, ends_well, forked, items, opened, read
 
 from penstock.io.cache.slab import Item
 
 KEYS = range(1, 41)
-
-
-def ends_well(what: Callable[[], None]) -> bool:
-    """Do it in a child; return whether that ended with status 0."""
-    if (pid := os.fork()) == 0:
-        try:
-            what()
-        finally:
-            os._exit(2)
-    return os.waitpid(pid, 0)[1] == 0
 
 
 def test_what_was_kept_is_found_by_others_and_later(tmp_path: Path) -> None:
@@ -99,7 +89,7 @@ def test_whoever_is_killed_at_any_point_leaves_what_was_kept_and_nothing_else(
         slab.append(items(3, 4))
         os._exit(1)
 
-    assert ends_well(child)
+    assert ends_well(forked(child))
     after = opened(tmp_path)
     assert [read(after, key) for key in (1, 2)] == [content(1), content(2)]
     for key in (3, 4):

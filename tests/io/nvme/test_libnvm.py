@@ -14,59 +14,43 @@ from tests.examples import examples
 from tests.fakes.nvme_admin import Traits
 from tests.fakes.nvme_disk import FakeDisk
 from tests.io.fake_disks import BAD_BLOCK, DISK, queue_on, reader_on, settled
+from tests.io.reading import in_slots, read_once
 
-from penstock.contracts import ByteArray, Extents, Opened, Reader
+from penstock.contracts import ByteArray, Opened, Reader
 from penstock.errors import BadSetting, ReaderUnavailable
-from penstock.io.nvme.admin import (
-    CREATE_CQ,
-    CREATE_SQ,
-    DELETE_CQ,
-    DELETE_SQ,
-    IDENTIFY,
-    SET_FEATURES,
-)
+from penstock.io.nvme.admin import CREATE_CQ, CREATE_SQ, DELETE_CQ, DELETE_SQ, IDENTIFY, SET_FEATURES
 from penstock.io.queue import Queue, Reads, Results
 from penstock.io.reader import QueueReader, host_memory
 from penstock.testing.faulty_queue import FaultyQueue
-from penstock.testing.reader import MEMORY_BYTES, UNTOUCHED, ReaderContract, extents_of, new_memory, read_all
+from penstock.testing.reader import MEMORY_BYTES, UNTOUCHED, ReaderContract, new_memory
 
 
-class Files:
+class Files(FaultyQueue):
     """Namespaces of a disk as files of any size: what lies behind a file's last byte was not read."""
 
-    def __init__(self, queue: Queue, names: dict[str, tuple[int, int]]) -> None:
-        self.mech, self.depth, self._queue, self._names = queue.mech, queue.depth, queue, names
+    def __init__(self, queue: Queue, names: dict[str, tuple[int, int]], **faults: float) -> None:
+        super().__init__(queue, seed=3, **faults)
+        self._names = names
         self._sizes: dict[int, int] = {}
         self._rooms: dict[int, int] = {}
-
-    @property
-    def alignment(self) -> int:
-        return self._queue.alignment
-
-    @property
-    def path_taken(self) -> str:
-        return self._queue.path_taken
 
     def open(self, path: str) -> Opened:
         if path not in self._names:
             raise FileNotFoundError(errno.ENOENT, "there is no such namespace", path)
         nsid, nbytes = self._names[path]
-        assert self._queue.open(f"{DISK}n{nsid}").file == nsid
+        assert super().open(f"{DISK}n{nsid}").file == nsid
         self._sizes[nsid] = nbytes
         return Opened(nsid, nbytes)
 
     def push(self, reads: Reads) -> None:
         for i, file, offset, *_ in zip(*(field.tolist() for field in reads), strict=True):
             self._rooms[i] = max(0, self._sizes[file] - offset)
-        self._queue.push(reads)
+        super().push(reads)
 
     def pop(self, at_least: int) -> Results:
-        ids, nbytes, reasons = self._queue.pop(at_least)
+        ids, nbytes, reasons = super().pop(at_least)
         rooms = np.array([self._rooms[i] for i in ids.tolist()], np.int64)
         return Results(ids, np.minimum(nbytes, rooms), reasons)
-
-    def close(self) -> None:
-        self._queue.close()
 
 
 class DiskContract(ReaderContract):
@@ -86,10 +70,7 @@ class DiskContract(ReaderContract):
         if not 1 <= depth <= 4096:
             raise BadSetting(f"depth={depth}: it must lie between 1 and 4096")
         inner = queue_on(self.disk, memory, depth=depth)
-        queue: Queue = Files(
-            inner if self.faults is None else FaultyQueue(inner, seed=3, **self.faults), self.names
-        )
-        return QueueReader(queue, memory, inner.new_buffer)
+        return QueueReader(Files(inner, self.names, **self.faults), memory, inner.new_buffer)
 
     def put(self, name: str, content: bytes) -> str:
         nsid, _ = self.names.get(name, (len(self.names) + 2, 0))
@@ -136,32 +117,20 @@ def test_every_byte_of_many_random_reads_is_right_and_every_bad_block_is_told(
     whole = rng.random(count) < 0.8
     nbytes[whole] = np.maximum(block, nbytes[whole] // block * block)
     offsets[whole] = offsets[whole] // block * block
-    free, slot_of = list(range(depth)), dict[int, int]()
-    asked = failed = 0
+    failed = 0
     with FakeDisk(contents, traits, bad, seed=threads) as disk:
         reader = reader_on(disk, memory, depth=depth, threads=threads)
         files = np.array([reader.open(f"{DISK}n{nsid}").file for nsid in (1, 2)])
-        while asked < count or slot_of:
-            tags = np.arange(asked, min(asked + len(free), count))
-            slots = np.array([free.pop() for _ in tags], np.int64)
-            slot_of |= dict(zip(tags.tolist(), slots.tolist(), strict=True))
-            asked += reader.submit(
-                Extents(tags, files[nsids[tags] - 1], offsets[tags], nbytes[tags], slots * room)
-            )
-            done = reader.completed(1)
-            for tag in done.tags.tolist():
-                free.append(slot := slot_of.pop(tag))
-                start, end, nsid = int(offsets[tag]), int(offsets[tag] + nbytes[tag]), int(nsids[tag])
-                failure = done.failures.get(tag)
-                touched = range(start // block, -(-end // block))
-                assert (failure is not None) == any((nsid, lba) in bad for lba in touched)
-                if failure is None:
-                    to = slot * room
-                    assert memory[to : to + end - start].tobytes() == contents[nsid][start:end]
-                else:
-                    assert failure.errno == errno.EIO
-                    assert "unrecovered read error" in str(failure)
-                    failed += 1
+        for tag, came, failure in in_slots(reader, memory, depth, files[nsids - 1], offsets, nbytes):
+            start, end, nsid = int(offsets[tag]), int(offsets[tag] + nbytes[tag]), int(nsids[tag])
+            touched = range(start // block, -(-end // block))
+            assert (failure is not None) == any((nsid, lba) in bad for lba in touched)
+            if failure is None:
+                assert came == contents[nsid][start:end]
+            else:
+                assert failure.errno == errno.EIO
+                assert "unrecovered read error" in str(failure)
+                failed += 1
         reader.close()
         settled(disk)
     assert failed
@@ -220,11 +189,8 @@ def test_a_disk_that_its_last_user_left_running_is_reset() -> None:
         left._submitter.close()  # as if its process had been killed: the disk runs on, its queues in our memory
         disk.taken = False
         memory = new_memory()
-        reader = reader_on(disk, memory)
-        file, nbytes = reader.open(DISK)
-        assert not read_all(reader, extents_of(file, [0], [nbytes], [0])).failures
-        assert memory[:nbytes].tobytes() == content
-        reader.close()
+        assert not read_once(reader_on(disk, memory), DISK, [0], len(content)).failures
+        assert memory[: len(content)].tobytes() == content
         assert not disk.wrongs
 
 

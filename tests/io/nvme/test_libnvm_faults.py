@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import errno
 import threading
+from contextlib import closing
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -12,19 +14,13 @@ from tests.fakes.gpu import FakeGpu
 from tests.fakes.nvme_admin import Traits
 from tests.fakes.nvme_disk import FakeDisk, FakeModule
 from tests.io.fake_disks import DISK, reader_on, settled
+from tests.io.reading import read_at, read_once
 
 from penstock.errors import ReaderUnavailable, ReadFailed
 from penstock.io.nvme import module
-from penstock.io.nvme.admin import (
-    CC,
-    CREATE_CQ,
-    CREATE_SQ,
-    IDENTIFY,
-    SET_FEATURES,
-    Admin,
-)
+from penstock.io.nvme.admin import CC, CREATE_CQ, CREATE_SQ, IDENTIFY, SET_FEATURES, Admin
 from penstock.io.open import open_reader
-from penstock.testing.reader import MEMORY_BYTES, extents_of, new_memory, read_all
+from penstock.testing.reader import MEMORY_BYTES, extents_of, new_memory
 
 
 @pytest.mark.parametrize(
@@ -98,8 +94,16 @@ def test_a_disk_that_is_given_wrong_addresses_fails_at_once(monkeypatch: pytest.
             assert disk.bus.count == 0
 
 
-@pytest.mark.parametrize("how", ["fatal", "silent", "off the bus", "turned off"])
-def test_a_disk_that_fails_while_it_reads_is_told_to_whoever_waits(how: str) -> None:
+@pytest.mark.parametrize(
+    ("how", "why"),
+    [
+        ("fatal", "has failed"),
+        ("silent", "completed no read"),
+        ("off the bus", "on the bus"),
+        ("turned off", "else"),
+    ],
+)
+def test_a_disk_that_fails_while_it_reads_is_told_to_whoever_waits(how: str, why: str) -> None:
     memory = new_memory()
     with FakeDisk({1: bytes(MEMORY_BYTES)}) as disk:
         if how == "fatal":
@@ -114,16 +118,9 @@ def test_a_disk_that_fails_while_it_reads_is_told_to_whoever_waits(how: str) -> 
             disk.leave_the_bus()
         elif how == "turned off":
             disk.registers[CC] = 0
-        why = {
-            "fatal": "has failed",
-            "silent": "completed no read",
-            "off the bus": "on the bus",
-            "turned off": "else",
-        }
-        with pytest.raises(ReaderUnavailable, match=why[how]):
-            reader.completed(16)
-        with pytest.raises(ReaderUnavailable, match=why[how]):
-            reader.close()
+        for ends in (partial(reader.completed, 16), reader.close):
+            with pytest.raises(ReaderUnavailable, match=why):
+                ends()
         assert not disk.wrongs
         assert disk.bus.count == 0
         assert not [thread for thread in threading.enumerate() if thread.name.startswith("penstock-")]
@@ -131,9 +128,7 @@ def test_a_disk_that_fails_while_it_reads_is_told_to_whoever_waits(how: str) -> 
 
 def test_a_status_that_nobody_knows_is_told_by_its_number() -> None:
     with FakeDisk({1: bytes(8192)}, bad_blocks={(1, 8): 0x7234}) as disk:  # with more, do not retry
-        reader = reader_on(disk, new_memory())
-        done = read_all(reader, extents_of(reader.open(DISK).file, [0, 4096], [4096, 4096], [0, 4096]))
-        reader.close()
+        done = read_once(reader_on(disk, new_memory()), DISK, [0, 4096], 4096)
     ((tag, failure),) = done.failures.items()
     assert tag == 1
     assert isinstance(failure, ReadFailed)
@@ -158,9 +153,8 @@ def test_the_first_path_decides_who_serves(monkeypatch: pytest.MonkeyPatch, tmp_
     with FakeDisk({1: bytes(4096)}) as disk:
         monkeypatch.setattr(module, "LibnvmModule", lambda path: FakeModule(disk, path))
         reader = open_reader("gpu", new_memory(), threads=2)
-        file, _ = reader.open(DISK)
+        assert not read_at(reader, DISK, [1], 4000, [3]).failures
         assert "disk-served" in reader.path_taken
-        assert not read_all(reader, extents_of(file, [1], [4000], [3])).failures
         with pytest.raises(ReaderUnavailable, match="make another"):
             reader.open(str(tmp_path / "file"))
         reader.close()
@@ -180,18 +174,15 @@ def test_bytes_for_a_gpu_go_by_way_of_the_hosts_memory(monkeypatch: pytest.Monke
     with FakeDisk({1: content}) as disk:
         monkeypatch.setattr(module, "LibnvmModule", lambda path: FakeModule(disk, path))
         reader = open_reader("gpu", memory, gpu=gpu, threads=2, staging_bytes=16 * 4096)
-        at = [4096 * i for i in range(64)]
-        assert not read_all(reader, extents_of(reader.open(DISK).file, at, [4096] * 64, at)).failures
+        assert not read_once(reader, DISK, [4096 * i for i in range(64)], 4096).failures
         assert "disk-served: FAKE DISK" in reader.path_taken
         assert "copied from there to fake:0" in reader.path_taken
-        reader.close()
         settled(disk)
     assert bytes(memory.tolist()) == content
 
 
 @pytest.mark.parametrize("mech", ["posix", "direct", "uring"])
 def test_other_mechanisms_refuse_such_a_disk(mech: str) -> None:
-    reader = open_reader(mech, new_memory())
-    with pytest.raises(ReaderUnavailable, match="read it with mech='gpu'"):
+    refused = pytest.raises(ReaderUnavailable, match="read it with mech='gpu'")
+    with closing(open_reader(mech, new_memory())) as reader, refused:
         reader.open(DISK)
-    reader.close()

@@ -21,13 +21,7 @@ from penstock.contracts import ByteArray
 from penstock.errors import ReaderUnavailable
 from penstock.io.files import DiskPath, disk_path
 from penstock.io.nvme import module
-from penstock.io.nvme.module import (
-    MAP_REQUEST,
-    NVM_MAP_HOST_MEMORY,
-    NVM_UNMAP_MEMORY,
-    UNMAP_REQUEST,
-    LibnvmModule,
-)
+from penstock.io.nvme.module import MAP_REQUEST, NVM_MAP_HOST_MEMORY, NVM_UNMAP_MEMORY, UNMAP_REQUEST, LibnvmModule
 from penstock.io.reader import host_memory
 from penstock.testing.reader import new_memory
 

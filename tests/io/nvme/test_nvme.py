@@ -14,8 +14,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.examples import examples
+from tests.io.reading import in_slots, read_at, read_once, stored
 
-from penstock.contracts import ByteArray, Extents, Opened, Reader
+from penstock.contracts import ByteArray, Opened, Reader
 from penstock.errors import ReaderUnavailable
 from penstock.io.nvme import queue_memory as layout
 from penstock.io.nvme.cpu_threads import HEADER, HostThreads, library
@@ -28,7 +29,7 @@ from penstock.io.queue import Queue, Reads, Results, ThreadQueue
 from penstock.io.reader import QueueReader
 from penstock.io.uring import UringQueue
 from penstock.testing.faulty_queue import FaultyQueue
-from penstock.testing.reader import MEMORY_BYTES, ReaderContract, extents_of, new_memory, read_all
+from penstock.testing.reader import MEMORY_BYTES, ReaderContract, new_memory
 
 
 def gpu_reader(backend: Queue, memory: ByteArray, *, queues: int, entries: int, threads: int) -> QueueReader:
@@ -56,50 +57,32 @@ def test_every_byte_of_many_random_reads_is_right_and_every_error_is_told(
 ) -> None:
     """Results in any order, short reads, errors; the queues wrap many times."""
     rng = np.random.default_rng(threads)
-    contents = [rng.bytes(512 * 999 + 13), rng.bytes(512 * 2000)]
     memory = new_memory()
     depth = 64
-    inner = UringQueue(depth, memory)
-    backend = FaultyQueue(inner, seed=threads, errors=0.01, shorts=0.1, repeats=0.05)
+    backend = FaultyQueue(UringQueue(depth, memory), seed=threads, errors=0.01, shorts=0.1, repeats=0.05)
     reader = gpu_reader(backend, memory, queues=queues, entries=entries, threads=threads)
-    paths = [tmp_path / "one", tmp_path / "other"]
-    for path, content in zip(paths, contents, strict=True):
-        path.write_bytes(content)
-    files = np.array([reader.open(str(path)).file for path in paths])
-    slot_bytes = MEMORY_BYTES // depth
-    free = list(range(depth))
-    slot_of: dict[int, int] = {}
+    paths, contents = zip(
+        stored(tmp_path, 512 * 999 + 13, name="one"), stored(tmp_path, 512 * 2000, name="other"), strict=True
+    )
+    files = np.array([reader.open(path).file for path in paths])
     which = rng.integers(0, 2, count)
-    nbytes = 512 * rng.integers(1, slot_bytes // 512 + 1, count)
+    nbytes = 512 * rng.integers(1, MEMORY_BYTES // depth // 512 + 1, count)
     # Some begin past the end, or before it and go on behind it.
     offsets = 512 * (rng.random(count) * np.array([1005, 2005])[which]).astype(np.int64)
-    sizes = np.array([len(content) for content in contents])[which]
-    asked, right, ended, broken = 0, 0, 0, 0
-    while right + ended + broken < count:
-        n = min(len(free), count - asked)
-        tags = np.arange(asked, asked + n)
-        slots = np.array([free.pop() for _ in range(n)], np.int64)
-        slot_of |= dict(zip(tags.tolist(), slots.tolist(), strict=True))
-        assert n == reader.submit(
-            Extents(tags, files[which[tags]], offsets[tags], nbytes[tags], slots * slot_bytes)
-        )
-        asked += n
-        done = reader.completed(1)
-        for tag in done.tags.tolist():
-            to = slot_of.pop(tag) * slot_bytes
-            free.append(to // slot_bytes)
-            start, end = int(offsets[tag]), int(offsets[tag] + nbytes[tag])
-            failure = done.failures.get(tag)
-            if failure is None:
-                assert memory[to : to + end - start].tobytes() == contents[which[tag]][start:end]
-                right += 1
-            elif failure.errno == 0:
-                assert end > sizes[tag]
-                ended += 1
-            else:
-                assert (failure.errno, failure.path) == (errno.EIO, str(paths[which[tag]]))
-                broken += 1
+    right, ended, broken = 0, 0, 0
+    for tag, came, failure in in_slots(reader, memory, depth, files[which], offsets, nbytes):
+        start, end = int(offsets[tag]), int(offsets[tag] + nbytes[tag])
+        if failure is None:
+            assert came == contents[which[tag]][start:end]
+            right += 1
+        elif failure.errno == 0:
+            assert end > len(contents[which[tag]])
+            ended += 1
+        else:
+            assert (failure.errno, failure.path) == (errno.EIO, paths[which[tag]])
+            broken += 1
     reader.close()
+    assert right + ended + broken == count
     # Each read that the backend failed ended exactly one extent: nothing was swallowed, nothing made up.
     assert broken == len(backend.failed) > count // 200
     assert ended > 0
@@ -117,29 +100,22 @@ def test_every_byte_of_many_random_reads_is_right_and_every_error_is_told(
 def test_any_shape_reads_what_is_there(
     threads: int, queues: int, entries: int, depth: int, seed: int, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    path = tmp_path_factory.mktemp("shape") / "file"
-    content = np.random.default_rng(seed).bytes(512 * 256)
-    path.write_bytes(content)
+    path, content = stored(tmp_path_factory.mktemp("shape"), 512 * 256, seed)
     memory = new_memory()
     backend = FaultyQueue(ThreadQueue(depth, 2, direct=False), seed, shorts=0.3)
     reader = gpu_reader(backend, memory, queues=queues, entries=entries, threads=threads)
-    at = [512 * i for i in range(256)]
-    done = read_all(reader, extents_of(reader.open(str(path)).file, at, [512] * 256, at))
-    reader.close()
-    assert not done.failures
+    assert not read_once(reader, path, [512 * i for i in range(256)], 512).failures
     assert memory[: len(content)].tobytes() == content
 
 
 def test_a_read_larger_than_a_command_comes_in_several(tmp_path: Path) -> None:
     nbytes = 3 * layout.MAX_READ_BYTES + 4096 + 1
-    content = np.random.default_rng(1).bytes(nbytes)
-    (tmp_path / "file").write_bytes(content)
+    path, content = stored(tmp_path, nbytes)
     memory = np.zeros(nbytes + 4096, np.uint8)
     reader = gpu_reader(ThreadQueue(4, 2, direct=False), memory, queues=1, entries=2, threads=1)
     for to in (0, -memory.ctypes.data % 4096):
         memory[:] = 0
-        file, _ = reader.open(str(tmp_path / "file"))
-        assert not read_all(reader, extents_of(file, [0], [nbytes], [to])).failures
+        assert not read_at(reader, path, [0], nbytes, [to]).failures
         assert memory[to : to + nbytes].tobytes() == content
     reader.close()
 

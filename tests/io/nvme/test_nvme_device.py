@@ -15,20 +15,20 @@ import numpy as np
 import pytest
 from tests.fakes.nvme_admin import Traits
 from tests.fakes.nvme_disk import FakeDisk, FakeModule
+from tests.io.reading import read_once, stored
 
 from penstock.errors import ReaderUnavailable
 from penstock.io.nvme import gpu_threads as device
 from penstock.io.nvme.controller import DiskController
 from penstock.io.nvme.cpu_threads import library
 from penstock.io.nvme.emulated import EmulatedController
-from penstock.io.nvme.first_path import queue_into
 from penstock.io.nvme.gpu_threads import DeviceThreads
-from penstock.io.nvme.queue import GpuQueue, queue_memory
+from penstock.io.nvme.queue import GpuQueue, queue_into, queue_memory
 from penstock.io.nvme.queue_memory import WORK
 from penstock.io.queue import ThreadQueue
 from penstock.io.reader import QueueReader
 from penstock.testing.faulty_queue import FaultyQueue
-from penstock.testing.reader import MEMORY_BYTES, extents_of, new_memory, read_all
+from penstock.testing.reader import MEMORY_BYTES, extents_of, new_memory
 
 
 class Status(IntEnum):
@@ -172,16 +172,14 @@ def driver(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> I
 def test_batches_that_are_launched_at_the_same_time_lose_and_repeat_nothing(
     driver: FakeDriver, tmp_path: Path
 ) -> None:
-    content = np.random.default_rng(1).bytes(MEMORY_BYTES)
-    (tmp_path / "file").write_bytes(content)
+    path, content = stored(tmp_path, MEMORY_BYTES)
     memory = new_memory()
     backend = FaultyQueue(ThreadQueue(64, 4, direct=False), seed=1, errors=0.01, shorts=0.1)
     between = queue_memory(backend, queues=3, entries=8)
     reader = QueueReader(GpuQueue(EmulatedController(between, backend), DeviceThreads(between, 20, 0)), memory)
     assert "GPU-initiated (32 threads on cuda:0)" in reader.path_taken
     at = [1024 * i for i in range(MEMORY_BYTES // 1024)]
-    done = read_all(reader, extents_of(reader.open(str(tmp_path / "file")).file, at, [1024] * len(at), at))
-    reader.close()
+    done = read_once(reader, path, at, 1024)
     assert driver.launches > 16
     assert 0 < len(done.failures) == len(backend.failed)
     for tag in set(range(len(at))) - set(done.failures):
@@ -200,8 +198,7 @@ def test_a_disk_is_rung_where_the_device_sees_its_registers(driver: FakeDriver, 
         assert "GPU-initiated (32 threads on cuda:0), 2 queues of 64 entries, disk-served" in reader.path_taken
         assert len(driver.registers) == 1
         at = [10_000 * i for i in range(100)]
-        done = read_all(reader, extents_of(reader.open("/dev/libnvm0").file, at, [9_999] * 100, at))
-        reader.close()
+        done = read_once(reader, "/dev/libnvm0", at, 9_999)
         assert not disk.wrongs
         assert disk.bus.count == 0
     assert set(done.failures) == {3}
@@ -227,12 +224,12 @@ def test_tables_are_given_back_when_no_kernel_reads_them_any_more(driver: FakeDr
 
 @pytest.mark.parametrize("driver", [{"broken": True}], indirect=True)
 def test_a_kernel_that_fails_is_told_to_whoever_waits(driver: FakeDriver, tmp_path: Path) -> None:
-    (tmp_path / "file").write_bytes(bytes(4096))
+    path, _ = stored(tmp_path, 4096)
     backend = ThreadQueue(4, 1, direct=False)
     between = queue_memory(backend)
     queue = GpuQueue(EmulatedController(between, backend), DeviceThreads(between, 32, 0))
     reader = QueueReader(queue, new_memory())
-    reader.submit(extents_of(reader.open(str(tmp_path / "file")).file, [0], [4096], [0]))
+    reader.submit(extents_of(reader.open(path).file, [0], [4096], [0]))
     with pytest.raises(ReaderUnavailable, match="ILLEGAL_ADDRESS"):
         reader.completed(1)
     queue.close()

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import ctypes
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from tests.forked import eventually
 
-from penstock.errors import BadSetting
 from penstock.io.nvme import queue_memory as layout
 from penstock.io.nvme.cpu_threads import library
 from penstock.io.nvme.emulated import EmulatedController
@@ -64,13 +63,6 @@ def disk(tmp_path: Path) -> Iterator[Disk]:
     assert disk.controller.open(str(tmp_path / "file")).file == 1
     yield disk
     disk.controller.close()
-
-
-def eventually(seen: Callable[[], Any]) -> Any:
-    """What it gives, as soon as that is true; the test's own time limit ends the wait."""
-    while not (value := seen()):
-        time.sleep(0.001)
-    return value
 
 
 BLOCKS = -(-FILE_BYTES // 512)
@@ -225,9 +217,3 @@ def test_the_layouts_are_those_of_the_specification() -> None:
     assert commands == {"opcode": 0, "flags": 1, "id": 2, "nsid": 4, "prp1": 24, "prp2": 32, "lba": 40}
     assert COMMAND.fields["last_block"][1] == 48
     assert [COMPLETION.fields[name][1] for name in ("sq_head", "sq_id", "id", "status")] == [8, 10, 12, 14]
-
-
-@pytest.mark.parametrize(("queues", "entries"), [(0, 8), (2, 7), (2, 1), (2, 8192)])
-def test_queues_out_of_range_are_refused(queues: int, entries: int) -> None:
-    with pytest.raises(BadSetting, match=r"queues|entries"):
-        QueueMemory(queues, entries, 8, 512)

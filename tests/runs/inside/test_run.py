@@ -12,7 +12,6 @@ from pathlib import Path
 
 import pytest
 
-import penstock
 from penstock.runs.record import GroupPlan, RunPlan, RunRecord
 from penstock.runs.store import Store
 
@@ -65,6 +64,7 @@ def test_what_is_logged_is_in_the_series_of_the_run(script: Script):
     assert script.series("ok") == [1.0] * 100
     series = script.store.series(script.id)
     assert (series["step"].times_s == series["loss"].times_s).all()
+    assert set(series) == {"step", "loss", "ok"}, "nothing of waits for data, of which there are none"
 
 
 def test_the_run_tells_about_itself(script: Script):
@@ -118,10 +118,13 @@ def test_nan_is_kept_and_what_is_no_number_is_left_out_and_said_once(script: Scr
     assert len(lines) == 7 and "penstock.log: 'c' is no number but str, and is left out" in lines
 
 
-def test_a_name_like_a_path_is_left_out_and_said_once(script: Script):
-    said = script.run("for i in range(3): penstock.log(**{'../x': i, 'val/loss': i, 'val loss': i})")
-    assert set(script.store.series(script.id)) == {"val loss"}
-    assert len(said.splitlines()) == 2 and "'val/loss' cannot name a series" in said
+def test_a_name_like_a_path_or_of_what_penstock_measures_is_left_out_and_said_once(script: Script):
+    said = script.run(
+        "for i in range(3): penstock.log(**{'../x': i, 'val/loss': i, 'val loss': i})\n"
+        "penstock.log(**{'proc.cpu_s': 777, 'feed.wait_s': 1000.0, 'feedback': 2.0})"
+    )
+    assert set(script.store.series(script.id)) == {"val loss", "feedback"}
+    assert len(said.splitlines()) == 4 and "'val/loss' cannot name a series" in said
 
 
 def test_numpy_scalars_and_arrays_of_one_element_are_numbers(script: Script):
@@ -253,10 +256,6 @@ def test_a_store_that_is_gone_or_full_fails_no_script(script: Script):
     assert "penstock.log: the store cannot use" in said and "points; they are lost" in said
 
 
-def test_here_is_no_run():
-    assert penstock.current_run() is None
-
-
 def test_how_long_a_script_waits_for_data_is_kept(script: Script) -> None:
     script.run(
         """
@@ -285,12 +284,6 @@ print(waited, file=open(os.environ["WAITED"], "w"))
     (epoch_s,) = script.series("feed.epoch_s")
     assert waits[-1] <= script.series("feed.loop_s")[-1] <= epoch_s + 0.1
     assert (script.series("feed.batches")[-1], script.series("feed.samples")[-1]) == (8, 32)
-
-
-def test_what_penstock_measures_itself_is_not_logged_over(script: Script) -> None:
-    script.run('penstock.log(**{"proc.cpu_s": 777, "feed.wait_s": 1000.0, "loss": 1.0, "feedback": 2.0})')
-    with script.store as store:
-        assert set(store.series(script.id)) == {"loss", "feedback"}
 
 
 def test_the_loops_of_forked_children_are_kept(script: Script) -> None:
@@ -354,8 +347,3 @@ def test_a_script_that_can_start_no_thread_is_heard_when_it_ends(script: Script)
     said = script.run("import threading\nthreading.stack_size(1 << 46)\nfor i in range(3): penstock.log(a=i)")
     assert script.series("a") == [0, 1, 2]
     assert said.count("penstock.log:") == 1 and "can't start new thread" in said
-
-
-def test_a_script_that_waits_for_no_data_keeps_nothing_of_it(script: Script) -> None:
-    script.run("penstock.log(loss=1.0)")
-    assert set(script.store.series(script.id)) == {"loss"}

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from tests.fakes.nvml.by_number import by_number
 from tests.fakes.nvml.fake_gpus import FakeGpus
+from tests.runs.listeners.test_gpu import tick as gpu_tick
 
 from penstock.runs.listeners.contract import Tick, Tree, Values, WatchedRun
 from penstock.runs.listeners.energy import EnergyListener
@@ -107,11 +108,6 @@ def test_what_may_not_be_read_is_named_with_what_permits_it(powercap: Path, monk
     assert why
     assert "intel-rapl:0/energy_uj may not be read" in why
     assert "chmod a+r" in why
-
-
-def gpu_tick(**pids: tuple[int, ...]) -> Tick:
-    runs = tuple(WatchedRun(id, index, (1, 1), 1) for index, id in enumerate(pids))
-    return Tick(1e9, runs, {id: Tree(its, 0.0, 0, 0, 0, 0) for id, its in pids.items()}, 0.0)
 
 
 class TestEnergyOfGpusAlone(ListenerContract):

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 import psutil
 import pytest
 from msgspec.structs import replace
+from tests.forked import eventually
 from tests.runs.listeners.kept import DOUBLE_FORKS, NEW_WORKERS, SHORT_CHILDREN, Kept
 
 from penstock.runs.listeners.contract import Tree, WatchedRun
@@ -40,11 +41,7 @@ def kept() -> Iterator[type[Kept]]:
 
 def until(found, what):
     """Look until it is so."""
-    deadline = time.monotonic() + 30
-    while not what(seen := found()):
-        assert time.monotonic() < deadline, seen
-        time.sleep(0.02)
-    return seen
+    return eventually(lambda: what(seen := found()) and seen)
 
 
 def tree(processes: Processes, *runs: WatchedRun) -> Tree:

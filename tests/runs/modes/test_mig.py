@@ -45,20 +45,24 @@ def test_each_run_has_an_instance_of_the_profile_to_itself(start, fake_gpus: Fak
     assert [record.mode for record in run.records()] == ["mig:1g.10gb"] * 2
 
 
-@pytest.mark.parametrize("profile", ["4g.99gb", ""])
-def test_a_profile_that_does_not_exist_is_refused_with_those_that_do(unwatched, fake_gpus: FakeGpus, profile: str):
-    fake_gpus.add()
-    run = unwatched("--mode", f"mig:{profile}", *SHOW)
+@pytest.mark.parametrize(
+    ("mig", "words", "said"),
+    [
+        ([0, 0], ("--mode", "mig:4g.99gb"), "there are 1g.10gb, 2g.20gb, 3g.40gb, 7g.80gb"),
+        ([0, 0], ("--mode", "mig:"), "mig: with a profile"),
+        (None, ("--mode", "mig:1g.10gb"), "they have no MIG"),
+        ([0, 0], ("--mode", "mig:1g.10gb,3g.40gb"), "--mode: 2 MIG profiles for 1 runs; name one for all"),
+        ([0, 0], ("-n", "3", "--mode", "mig:1g.10gb,3g.40gb"), "--mode: 2 MIG profiles for 3 runs; name one"),
+        ([0, 0], ("--devices", "1", "--mode", "mig:1g.10gb"), "nvidia-smi mig -i 1 -cgi 1g.10gb -C"),
+    ],
+)
+def test_what_cannot_be_is_refused_with_what_can(unwatched, fake_gpus: FakeGpus, mig, words, said: str):
+    fake_gpus.add(mig=mig)
+    fake_gpus.add(mig=mig)
+    run = unwatched(*words, *SHOW)
     assert run.wait() == 2
-    assert ("there are 1g.10gb, 2g.20gb, 3g.40gb, 7g.80gb" if profile else "mig: with a profile") in run.errors
+    assert said in " ".join(run.errors.split())
     assert not run.output
-
-
-def test_a_gpu_without_mig_is_refused(unwatched, fake_gpus: FakeGpus):
-    fake_gpus.add(mig=None)
-    run = unwatched("--mode", "mig:1g.10gb", *SHOW)
-    assert run.wait() == 2
-    assert "they have no MIG" in run.errors
 
 
 def test_fewer_instances_than_runs_are_one_error_that_names_them_and_the_remedies(unwatched, fake_gpus: FakeGpus):
@@ -140,22 +144,6 @@ def test_what_nvml_refuses_begins_no_run_and_leaves_nothing(
     assert said in " ".join(run.errors.partition("MIG instances cannot be made: ")[2].split())
     assert (run.output.count("MIG-"), run.record().status) == (0, "failed")
     assert (fake_gpus.migs(0), fake_gpus.mig_mode(0)) == ([], [0, 0])
-
-
-@pytest.mark.parametrize("runs", [1, 3])
-def test_profiles_that_are_neither_one_nor_as_many_as_runs_are_refused(unwatched, fake_gpus: FakeGpus, runs: int):
-    fake_gpus.add()
-    run = unwatched("-n", str(runs), "--mode", "mig:1g.10gb,3g.40gb", *SHOW)
-    assert run.wait() == 2
-    assert run.errors.startswith(f"penstock: --mode: 2 MIG profiles for {runs} runs; name one for all")
-
-
-def test_the_remedy_for_a_lacking_instance_names_a_gpu_that_the_run_may_use(unwatched, fake_gpus: FakeGpus):
-    fake_gpus.add()
-    fake_gpus.add()
-    run = unwatched("--devices", "1", "--mode", "mig:1g.10gb", *SHOW)
-    assert run.wait() == 2
-    assert "nvidia-smi mig -i 1 -cgi 1g.10gb -C" in run.errors
 
 
 def test_what_cannot_be_put_back_is_said_with_the_command_that_would(

@@ -147,24 +147,14 @@ def test_gpus_that_differ_have_a_daemon_each(start, mps: FakeMps, gpu: str, fake
     assert sorted(daemon["devices"] for daemon in mps.daemons()) == [gpu, second]
     said = [shown(three.kept(i))[0] for i in range(3)]
     assert [each["CUDA_VISIBLE_DEVICES"] for each in said] == [gpu, second, second]
-    assert (
-        said[1]["CUDA_MPS_PIPE_DIRECTORY"]
-        == said[2]["CUDA_MPS_PIPE_DIRECTORY"]
-        != said[0]["CUDA_MPS_PIPE_DIRECTORY"]
-    )
+    pipes = [each["CUDA_MPS_PIPE_DIRECTORY"] for each in said]
+    assert pipes[0] != pipes[1] == pipes[2]
 
 
 @by_number
 def test_a_run_that_uses_the_gpu_outside_the_daemon_is_told_and_it_is_kept(start, mps: FakeMps, tmp_path: Path):
-    two = start(
-        "-n",
-        "2",
-        "--mode",
-        "mps",
-        "sh",
-        "-c",
-        f"{sys.executable} {CLIENT} go $([ $PENSTOCK_RUN_INDEX = 0 ] || echo outside); :",
-    )
+    program = f"{sys.executable} {CLIENT} go $([ $PENSTOCK_RUN_INDEX = 0 ] || echo outside); :"
+    two = start("-n", "2", "--mode", "mps", "sh", "-c", program)
     eventually(lambda: "it ran without MPS" in two.errors or two.ended)
     tmp_path.joinpath("go").touch()
     assert two.wait() == 0, two.errors
@@ -212,22 +202,10 @@ def test_a_client_is_ended_through_the_daemon_before_it_dies(start, mps: FakeMps
 @pytest.mark.skipif(os.getuid() != 0, reason="makes a namespace of processes, as root")
 def test_in_a_container_a_run_says_that_its_client_cannot_be_checked(mps: FakeMps, gpu: str, tmp_path: Path):
     tmp_path.joinpath("go").touch()
-    command = [
-        "unshare",
-        "--pid",
-        "--fork",
-        "--mount-proc",
-        sys.executable,
-        "-m",
-        "penstock",
-        "run",
-        "--store",
-        "store",
-    ]
+    inside = ["unshare", "--pid", "--fork", "--mount-proc", sys.executable, "-m", "penstock", "run"]
+    command = [*inside, "--store", "store", "--mode", "mps", *client("go")]
     environment = {**os.environ, **mps.environment}
-    done = subprocess.run(
-        [*command, "--mode", "mps", *client("go")], cwd=tmp_path, env=environment, capture_output=True, check=False
-    )
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, check=False)
     assert b"whether it runs under MPS cannot be checked" in done.stderr
     assert shown(done.stdout.decode())[0]["served"] is True
     (mps.folder / "asked").unlink()  # its process numbers mean nothing here
@@ -289,14 +267,8 @@ def test_a_daemon_that_does_not_start_fails_its_group_and_the_next_group_runs(st
     [
         ("lost", "MPS cannot run here: GPU 0 (GPU-00000000-0000-4000-8000-000000000000) is lost"),
         ("program", "no nvidia-cuda-mps-control on the PATH"),
-        (
-            "prohibited",
-            "(GPU-00000000-0000-4000-8000-000000000000) lets nobody compute: nvidia-smi -i 0",
-        ),
-        (
-            "mig",
-            "(GPU-00000000-0000-4000-8000-000000000000) is in MIG mode and has no instance",
-        ),
+        ("prohibited", "(GPU-00000000-0000-4000-8000-000000000000) lets nobody compute: nvidia-smi -i 0"),
+        ("mig", "(GPU-00000000-0000-4000-8000-000000000000) is in MIG mode and has no instance"),
         ("gpus", "there is no GPU; with --no-gpu, what needs a GPU is left out"),
     ],
 )

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -52,17 +53,9 @@ def file(
 
 def record(spec: OpenedSpec, group: int, index: int, status: Status, exit_code: int | None = None) -> RunRecord:
     plan = spec.groups[group]
-    return RunRecord(
-        id=f"r{group}{index}",
-        name=plan.runs[index].name,
-        group=plan.name,
-        group_id="g",
-        mode=plan.mode,
-        index=index,
-        status=status,
-        exit_code=exit_code,
-        plan=plan.runs[index],
-    )
+    run = {"id": f"r{group}{index}", "name": plan.runs[index].name, "index": index, "plan": plan.runs[index]}
+    end: dict[str, Any] = {"status": status, "exit_code": exit_code}
+    return RunRecord(group=plan.name, group_id="g", mode=plan.mode, **run, **end)
 
 
 def test_rows_of_one_experiment_and_workload_start_together(file: Path):
@@ -171,6 +164,7 @@ def test_the_file_s_mode_and_a_link_to_it_are_kept(file: Path):
     with Spec(link) as spec:
         spec.tell(0, record(spec, 0, 0, "finished"))
     assert link.is_symlink() and file.stat().st_mode & 0o777 == 0o640
+    assert {*os.listdir(file.parent)} - {"gpus"} == {"link.csv", "runs.csv", "train.py"}, "nothing else is left"
     assert "FINISHED" in file.read_text()
 
 
@@ -180,12 +174,6 @@ def test_if_status_cannot_be_written_the_file_is_as_it_was(file: Path):
     with Spec(file) as spec, pytest.raises(PenstockError, match="the file is as it was"):
         spec.tell(0, record(spec, 0, 0, "finished"))
     assert file.read_text() == before
-
-
-def test_nothing_but_the_file_is_left_in_its_folder(file: Path):
-    with Spec(file) as spec:
-        spec.tell(0, record(spec, 0, 0, "finished"))
-    assert {*os.listdir(file.parent)} - {"gpus"} == {"runs.csv", "train.py"}
 
 
 @pytest.mark.parametrize("is_written", [False, True])
@@ -222,10 +210,7 @@ def test_a_killed_process_holds_no_spec(file: Path):
         ("0,1,x,,,0,-,,smi,", "2, column File: there is none"),
         ("0,1,x,,,0,XPS,train.py,smi,", "2, column Collocation: 'XPS' is none of -, MPS and a MIG profile"),
         ("0,1,x,,,0,MPS,train.py,smi,", "2, column Collocation: MPS cannot run here: no nvidia-cuda-mps-control"),
-        (
-            "0,1,x,,,7,-,train.py,smi,",
-            f"2, column Devices: there is no GPU '7'; there are 0 ({UUIDS[0]}, NVIDIA H100",
-        ),
+        ("0,1,x,,,7,-,train.py,smi,", f"2, column Devices: there is no GPU '7'; there are 0 ({UUIDS[0]}, NVIDIA"),
         ("0,1,x,,,0+0,-,train.py,smi,", f"2, column Devices: '0' is GPU {UUIDS[0]}, which is there already"),
         ("0,1,,,,0,-,train.py,,\n0,1,,,,0,MPS,train.py,,", "3, column Collocation: 'MPS' beside '-'"),
         ("0,1,x,,,first,-,train.py,smi,", "2, column Devices: there is no GPU 'first'"),
@@ -240,7 +225,7 @@ def test_a_wrong_cell_is_one_error_with_line_and_column(file: Path, row: str, sa
     with pytest.raises(BadSetting) as error:
         Spec(file)
     assert str(error.value).startswith(f"{file}:{said}")
-    Path(file).write_text(HEADER + PLAIN)
+    file.write_text(HEADER + PLAIN)
     Spec(file).close()  # what was refused is not held
 
 

@@ -3,19 +3,13 @@
 from __future__ import annotations
 
 import pytest
-from tests.sources.images.pictures import needs_nvimagecodec, needs_turbo, turbo_path
+from tests.sources.images.pictures import BY_REGIONS, turbo_path
 
 from penstock.sources.images.decoders import DECODER
 from penstock.sources.images.turbo import OVERRIDE
 
 
-@pytest.fixture(
-    params=[
-        pytest.param("libjpeg-turbo", marks=needs_turbo),
-        pytest.param("nvimagecodec", marks=needs_nvimagecodec),
-        "simplejpeg",
-    ]
-)
+@pytest.fixture(params=[*BY_REGIONS, "simplejpeg"])
 def each_decoder(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """Have sources decode by each decoder."""
     monkeypatch.setenv(DECODER, request.param)

@@ -29,6 +29,11 @@ def turbo_path() -> Path | None:
 
 needs_nvimagecodec = pytest.mark.skipif(not nvimagecodec_version(), reason="nvImageCodec is not installed")
 needs_turbo = pytest.mark.skipif(turbo_path() is None, reason="PyPI has no turbojpeg for this Python")
+BY_REGIONS = [
+    pytest.param("libjpeg-turbo", marks=needs_turbo),
+    pytest.param("nvimagecodec", marks=needs_nvimagecodec),
+]
+"""Decoders of regions, by name."""
 
 
 def noise(height: int, width: int, seed: int = 0) -> np.ndarray:

@@ -7,7 +7,8 @@ import random
 import shutil
 import signal
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +47,13 @@ def made(folder: Path, cache: Cache | None, **options: Any) -> ImageSource:
     )
 
 
+@pytest.fixture
+def make() -> Iterator[Callable[..., ImageSource]]:
+    """Make sources that are closed when the test ends."""
+    with ExitStack() as stack:
+        yield lambda *arguments, **options: stack.enter_context(closing(made(*arguments, **options)))
+
+
 def cycles(source: ImageSource, numbers: Sequence[int]) -> list[np.ndarray]:
     return [block.tree[0].copy() for cycle in numbers for block in source.open(Cursor(cycle, 0))]
 
@@ -57,11 +65,8 @@ def equal(one: list[np.ndarray], other: list[np.ndarray]) -> bool:
 @pytest.fixture
 def plain(folder: Path) -> list[list[np.ndarray]]:
     """The blocks of cycles 0, 1 and 2, without a cache."""
-    source = made(folder, None)
-    try:
+    with closing(made(folder, None)) as source:
         return [cycles(source, [cycle]) for cycle in range(3)]
-    finally:
-        source.close()
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -69,9 +74,9 @@ def plain(folder: Path) -> list[list[np.ndarray]]:
     ("memory", "size"), [(0, "50MB"), (0, PAST_THE_PAGE_CACHE), ("200KB", "50MB"), ("50MB", "50MB")]
 )
 def test_pixels_are_the_same_from_memory_from_disk_and_from_the_images(
-    folder: Path, tmp_path: Path, plain: list[list[np.ndarray]], kind: Any, memory: Any, size: str
-) -> None:
-    source = made(folder, Cache(tmp_path / "cache", size, memory=memory, keep=kind))
+    folder, tmp_path, plain, kind, memory, size, make
+):
+    source = make(folder, Cache(tmp_path / "cache", size, memory=memory, keep=kind))
     for cycle in range(3):
         assert equal(cycles(source, [cycle]), plain[cycle])
     counts, samples = source.cached, source.samples
@@ -82,26 +87,22 @@ def test_pixels_are_the_same_from_memory_from_disk_and_from_the_images(
     assert equal(cycles(source, [1]), plain[1])  # of memory, only the folder's part is left
     if not memory:
         assert source.cached.missed == samples
-    source.close()
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_another_source_finds_what_was_kept(
-    folder: Path, tmp_path: Path, plain: list[list[np.ndarray]], kind: Any
-) -> None:
-    first = made(folder, Cache(tmp_path / "cache", "50MB", keep=kind))
+def test_another_source_finds_what_was_kept(folder, tmp_path, plain, kind, make):
+    first = make(folder, Cache(tmp_path / "cache", "50MB", keep=kind))
     cycles(first, [0])
     first.close()
     # "auto" goes on with what is there.
-    second = made(folder, Cache(tmp_path / "cache", "50MB"), batch_size=16, seed=5)
-    assert equal(cycles(second, [4]), cycles(made(folder, None, batch_size=16, seed=5), [4]))
+    second = make(folder, Cache(tmp_path / "cache", "50MB"), batch_size=16, seed=5)
+    assert equal(cycles(second, [4]), cycles(make(folder, None, batch_size=16, seed=5), [4]))
     assert (second.cached.disk, second.cached.missed) == (second.samples, 0)
     assert f"from {kind} in the cache" in second.description
-    second.close()
 
 
 @pytest.mark.parametrize("part", [0.5, 0.8, 0.95])
-def test_every_cycle_finds_the_part_for_which_there_is_room(tmp_path: Path, part: float) -> None:
+def test_every_cycle_finds_the_part_for_which_there_is_room(tmp_path, part):
     image = jpeg(noise(40, 40))
     count = 1000
     (tmp_path / "images").mkdir()
@@ -125,10 +126,10 @@ def test_every_cycle_finds_the_part_for_which_there_is_room(tmp_path: Path, part
     source.close()
 
 
-def test_images_that_are_replaced_while_a_source_lives_come_new(folder: Path, tmp_path: Path) -> None:
+def test_images_that_are_replaced_while_a_source_lives_come_new(folder, tmp_path, make):
     """Whichever worker has seen the old ones."""
     for kind in KINDS:
-        source, plain = (made(folder, cache) for cache in (Cache(tmp_path / kind, "50MB", keep=kind), None))
+        source, plain = (make(folder, cache) for cache in (Cache(tmp_path / kind, "50MB", keep=kind), None))
         cycles(source, [0, 1])
         for i, path in enumerate(sorted(folder.rglob("*.jpg"))):
             other = path.with_suffix(".new")
@@ -137,37 +138,34 @@ def test_images_that_are_replaced_while_a_source_lives_come_new(folder: Path, tm
         time.sleep(0.15)
         for cycle in (1, 2, 3):
             assert equal(cycles(source, [cycle]), cycles(plain, [cycle]))
-        source.close()
-        plain.close()
 
 
-def test_one_image_larger_than_the_cache_keeps_no_other_out(folder: Path, tmp_path: Path) -> None:
+def test_one_image_larger_than_the_cache_keeps_no_other_out(folder, tmp_path, make):
     (folder / "class-0" / "huge.png").write_bytes(
         encoded(np.random.default_rng(0).integers(0, 255, (900, 900, 3), np.uint8), ".png")
     )
     time.sleep(0.15)
-    source = made(folder, Cache(tmp_path / "c", "2MB", keep="bytes"))
+    source = make(folder, Cache(tmp_path / "c", "2MB", keep="bytes"))
     for cycle in range(2):
         cycles(source, [cycle])
     assert source.cached.kept == source.samples - 1
-    source.close()
 
 
-def test_a_damaged_index_is_begun_anew_by_the_next_run(folder: Path, tmp_path: Path) -> None:
+def test_a_damaged_index_is_begun_anew_by_the_next_run(folder, tmp_path, make):
     for name in ("index", "data"):
-        source = made(folder, Cache(tmp_path / "c", "50MB", keep="bytes"))
+        source = make(folder, Cache(tmp_path / "c", "50MB", keep="bytes"))
         cycles(source, [0])
         source.close()
         (path,) = (tmp_path / "c").glob(f"*/{name}")
         path.write_bytes(b"nonsense" if name == "index" else path.read_bytes()[:5000])
-        again = made(folder, Cache(tmp_path / "c", "50MB", keep="bytes"))
+        again = make(folder, Cache(tmp_path / "c", "50MB", keep="bytes"))
         cycles(again, [0, 1])
         assert again.cached.disk == again.samples
         again.close()
 
 
-def test_an_image_that_was_replaced_is_read_again(folder: Path, tmp_path: Path) -> None:
-    source = made(folder, Cache(tmp_path / "cache", "50MB", keep="pixels"))
+def test_an_image_that_was_replaced_is_read_again(folder, tmp_path, make):
+    source = make(folder, Cache(tmp_path / "cache", "50MB", keep="pixels"))
     cycles(source, [0])
     source.close()
     changed = folder / "class-0" / "000.jpg"
@@ -175,22 +173,14 @@ def test_an_image_that_was_replaced_is_read_again(folder: Path, tmp_path: Path) 
     other = jpeg(noise(60, 110, 99))[: status.st_size]
     changed.write_bytes(other.ljust(status.st_size, b"\0"))  # as long, and as old
     os.utime(changed, ns=(status.st_atime_ns, status.st_mtime_ns))
-    assert equal(cycles(source, [1]), cycles(made(folder, None), [1]))
+    assert equal(cycles(source, [1]), cycles(make(folder, None), [1]))
     assert source.cached.missed == source.samples + 1
-    source.close()
 
 
 @pytest.mark.parametrize("size", ["50MB", PAST_THE_PAGE_CACHE])
 @pytest.mark.parametrize("kind", KINDS)
-def test_flipped_bits_come_from_the_images_again_and_are_named(
-    folder: Path,
-    tmp_path: Path,
-    plain: list[list[np.ndarray]],
-    kind: Any,
-    size: str,
-    capfd: pytest.CaptureFixture[str],
-) -> None:
-    source = made(folder, Cache(tmp_path / "cache", size, keep=kind))
+def test_flipped_bits_come_from_the_images_again_and_are_named(folder, tmp_path, plain, kind, size, capfd, make):
+    source = make(folder, Cache(tmp_path / "cache", size, keep=kind))
     cycles(source, [0])
     (data,) = (tmp_path / "cache").glob("*/data")
     damaged = bytearray(data.read_bytes())
@@ -202,14 +192,11 @@ def test_flipped_bits_come_from_the_images_again_and_are_named(
     assert "were damaged and read again" in source.description
     assert "a cached image was not what had been kept" in capfd.readouterr().err
     assert equal(cycles(source, [2]), plain[2])
-    source.close()
 
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("kills", [4, pytest.param(300, marks=pytest.mark.soak)])
-def test_workers_killed_while_they_fill_it_change_no_pixel(
-    folder: Path, tmp_path: Path, plain: list[list[np.ndarray]], kind: Any, kills: int
-) -> None:
+def test_workers_killed_while_they_fill_it_change_no_pixel(folder, tmp_path, plain, kind, kills):
     choose, killed, turn = random.Random(kills), 0, 0
     while killed < kills:
         source = made(folder, Cache(tmp_path / f"cache-{turn}", "50MB", memory="250KB", keep=kind))
@@ -226,9 +213,7 @@ def test_workers_killed_while_they_fill_it_change_no_pixel(
         turn += 1
 
 
-def test_a_cache_whose_folder_is_gone_changes_nothing(
-    folder: Path, tmp_path: Path, plain: list[list[np.ndarray]]
-) -> None:
+def test_a_cache_whose_folder_is_gone_changes_nothing(folder, tmp_path, plain):
     source = made(folder, Cache(tmp_path / "cache", "50MB", keep="bytes"))
     blocks = source.open(Cursor(0, 0))
     next(blocks)
@@ -241,10 +226,8 @@ def test_a_cache_whose_folder_is_gone_changes_nothing(
         made(folder, "/scratch")  # pyright: ignore[reportArgumentType]
 
 
-def test_a_cache_that_is_deleted_while_it_is_read_changes_nothing(
-    folder: Path, tmp_path: Path, plain: list[list[np.ndarray]]
-) -> None:
-    source = made(folder, Cache(tmp_path / "cache", "50MB", keep="pixels"))
+def test_a_cache_that_is_deleted_while_it_is_read_changes_nothing(folder, tmp_path, plain, make):
+    source = make(folder, Cache(tmp_path / "cache", "50MB", keep="pixels"))
     cycles(source, [0])
     for path in (tmp_path / "cache").rglob("*"):
         if path.is_file():
@@ -252,25 +235,21 @@ def test_a_cache_that_is_deleted_while_it_is_read_changes_nothing(
     assert equal(cycles(source, [1]), plain[1])
     source.close()
     assert equal(cycles(source, [2]), plain[2])
-    source.close()
 
 
-def test_a_cache_that_is_full_says_so_and_the_feed_goes_on(
-    folder: Path, tmp_path: Path, plain: list[list[np.ndarray]]
-) -> None:
-    source = made(folder, Cache(tmp_path / "cache", "1MB", keep="pixels"))
+def test_a_cache_that_is_full_says_so_and_the_feed_goes_on(folder, tmp_path, plain, make):
+    source = make(folder, Cache(tmp_path / "cache", "1MB", keep="pixels"))
     for cycle in range(3):
         assert equal(cycles(source, [cycle]), plain[cycle])
     assert "nothing more is kept: its 1 MB are full" in source.description
     assert 0 < source.cached.kept < source.samples
-    source.close()
 
 
-def test_nodes_keep_their_part_and_read_the_others(folder: Path, tmp_path: Path) -> None:
+def test_nodes_keep_their_part_and_read_the_others(folder, tmp_path, make):
     names = ["a", "b", "c"]
     folders = {name: tmp_path / name for name in names}
     sources = [
-        made(
+        make(
             folder,
             Cache(
                 folders[name],
@@ -283,7 +262,7 @@ def test_nodes_keep_their_part_and_read_the_others(folder: Path, tmp_path: Path)
         )
         for name in names
     ]
-    wanted = cycles(made(folder, None), [1])
+    wanted = cycles(make(folder, None), [1])
     for source in sources:
         cycles(source, [0])
     kept = [source.cached.kept for source in sources]
@@ -295,18 +274,11 @@ def test_nodes_keep_their_part_and_read_the_others(folder: Path, tmp_path: Path)
         assert source.cached.missed == missed
         assert source.cached.disk >= own
         assert source.cached.nodes >= source.samples - own
-        source.close()
 
 
-def test_it_chooses_by_what_it_measures_and_says_what_came(
-    folder: Path,
-    tmp_path: Path,
-    plain: list[list[np.ndarray]],
-    capfd: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_it_chooses_by_what_it_measures_and_says_what_came(folder, tmp_path, plain, capfd, monkeypatch, make):
     monkeypatch.setattr("penstock.sources.images.caching.read_rate", lambda *_, **__: 1e12)
-    source = made(folder, Cache(tmp_path / "cache", "50MB"))
+    source = make(folder, Cache(tmp_path / "cache", "50MB"))
     assert "measuring what to keep" in source.description
     for cycle in range(3):
         assert equal(cycles(source, [cycle]), plain[cycle])
@@ -314,34 +286,31 @@ def test_it_chooses_by_what_it_measures_and_says_what_came(
     cycles(source, [0, 1])
     assert "images/s expected, " in source.description
     assert source.cached.hits > source.samples
-    source.close()
 
 
-def test_a_users_decoder_gets_kept_bytes_and_no_kept_pixels(folder: Path, tmp_path: Path) -> None:
+def test_a_users_decoder_gets_kept_bytes_and_no_kept_pixels(folder, tmp_path, make):
     with pytest.raises(BadSetting, match=r"keep=.pixels. cannot be used with decode="):
-        made(folder, Cache(tmp_path / "cache", "50MB", keep="pixels"), decode=grey)
-    source = made(folder, Cache(tmp_path / "cache", "50MB"), decode=grey)
+        make(folder, Cache(tmp_path / "cache", "50MB", keep="pixels"), decode=grey)
+    source = make(folder, Cache(tmp_path / "cache", "50MB"), decode=grey)
     for cycle in range(2):
         assert all((block == 128).all() for block in cycles(source, [cycle]))
     assert source.cached.disk == source.samples
-    source.close()
 
 
 def grey(encoded: bytes) -> np.ndarray:
     return np.full((20, 20, 3), 128, np.uint8)
 
 
-def test_a_bad_image_is_named_from_the_cache_too(folder: Path, tmp_path: Path) -> None:
+def test_a_bad_image_is_named_from_the_cache_too(folder, tmp_path, make):
     (folder / "class-2" / "bad.jpg").write_bytes(b"\xff\xd8 no image")
     os.utime(folder / "class-2" / "bad.jpg", (1, 1))
     for kind in KINDS:
-        source = made(folder, Cache(tmp_path / kind, "50MB", keep=kind), on_bad="skip")
+        source = make(folder, Cache(tmp_path / kind, "50MB", keep=kind), on_bad="skip")
         cycles(source, [0, 1])
         assert "2 bad ones came as black images" in source.description
-        source.close()
 
 
-def test_what_was_written_just_now_is_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_was_written_just_now_is_not_kept(tmp_path, monkeypatch):
     assert Preparer  # the workers' own module, which reads the clock
     from penstock.sources.images import cached
 
@@ -355,22 +324,18 @@ def test_what_was_written_just_now_is_not_kept(tmp_path: Path, monkeypatch: pyte
     assert cached._origin(place) != 0  # pyright: ignore[reportPrivateUsage]
 
 
-def test_an_empty_file_is_bad_in_every_cycle_and_harms_no_other(folder: Path, tmp_path: Path) -> None:
+def test_an_empty_file_is_bad_in_every_cycle_and_harms_no_other(folder, tmp_path, make):
     (folder / "class-0" / "000a.jpg").write_bytes(b"")
     time.sleep(0.15)
     source, plain = (
-        made(folder, cache, on_bad="skip") for cache in (Cache(tmp_path / "c", "50MB", keep="bytes"), None)
+        make(folder, cache, on_bad="skip") for cache in (Cache(tmp_path / "c", "50MB", keep="bytes"), None)
     )
     for cycle in range(3):
         assert equal(cycles(source, [cycle]), cycles(plain, [cycle]))
     assert source.cached.kept == source.samples - 1
-    source.close()
-    plain.close()
 
 
-def test_what_cannot_be_decoded_is_not_kept_and_a_kept_image_that_cannot_is_read_again(
-    folder: Path, tmp_path: Path, plain: list[list[np.ndarray]]
-) -> None:
+def test_what_cannot_be_decoded_is_not_kept_and_a_kept_image_that_cannot_is_read_again(folder, tmp_path, plain):
     bad = folder / "class-2" / "bad.jpg"
     bad.write_bytes(b"\xff\xd8 no image")
     time.sleep(0.15)
@@ -397,30 +362,27 @@ def test_what_cannot_be_decoded_is_not_kept_and_a_kept_image_that_cannot_is_read
     assert path.exists()
 
 
-def test_a_node_whose_folder_fails_costs_reads_alone(folder: Path, tmp_path: Path) -> None:
+def test_a_node_whose_folder_fails_costs_reads_alone(folder, tmp_path, make):
     a, b = (
-        made(
+        make(
             folder,
             Cache(tmp_path / name, "50MB", keep="bytes", node=name, others={other: tmp_path / other}),
             workers=1,
         )
         for name, other in (("a", "b"), ("b", "a"))
     )
-    wanted = cycles(made(folder, None), [2])
+    wanted = cycles(make(folder, None), [2])
     for source in (a, b, a):
         cycles(source, [0])
     shutil.rmtree(tmp_path / "b")
     assert equal(cycles(a, [2]), wanted)
     a.close()
     assert equal(cycles(a, [2]), wanted)  # and of a folder that is not there
-    a.close()
-    b.close()
 
 
-def test_the_disk_goes_on_where_memory_is_full(folder: Path, tmp_path: Path) -> None:
-    source = made(folder, Cache(tmp_path / "c", "50MB", memory="30KB", keep="bytes"))
+def test_the_disk_goes_on_where_memory_is_full(folder, tmp_path, make):
+    source = make(folder, Cache(tmp_path / "c", "50MB", memory="30KB", keep="bytes"))
     for cycle in range(3):
         cycles(source, [cycle])
     assert source.cached.kept == source.samples
     assert "nothing more is kept" not in source.description
-    source.close()

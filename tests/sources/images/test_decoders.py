@@ -16,6 +16,7 @@ import simplejpeg
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.sources.images.pictures import (
+    BY_REGIONS,
     SIZES,
     encoded,
     jpeg,
@@ -34,13 +35,7 @@ from penstock.sources.images.turbo import OVERRIDE, turbo_library
 SAMPLE = Path(__file__).parents[4] / "shared" / "data" / "imagenet-sample.tar"
 
 
-@pytest.fixture(
-    scope="module",
-    params=[
-        pytest.param("libjpeg-turbo", marks=needs_turbo),
-        pytest.param("nvimagecodec", marks=needs_nvimagecodec),
-    ],
-)
+@pytest.fixture(scope="module", params=BY_REGIONS)
 def by_regions(request: pytest.FixtureRequest) -> Decoder:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(DECODER, request.param)

@@ -72,7 +72,7 @@ def equal(one: list[Any], other: list[Any]) -> bool:
     return all(np.array_equal(a, b) for x, y in zip(one, other, strict=True) for a, b in zip(x, y, strict=True))
 
 
-def test_a_bucket_gives_what_the_folder_gives(bucket: str, folder: Path) -> None:
+def test_a_bucket_gives_what_the_folder_gives(bucket, folder):
     remote, local = made(f"{bucket}/train"), made(folder)
     assert equal(batches(remote), batches(local))
     assert "25 objects of s3://bucket/train" in remote.description
@@ -82,7 +82,7 @@ def test_a_bucket_gives_what_the_folder_gives(bucket: str, folder: Path) -> None
     ]
 
 
-def test_shards_in_a_bucket_give_what_local_ones_give(bucket: str, folder: Path, tmp_path: Path) -> None:
+def test_shards_in_a_bucket_give_what_local_ones_give(bucket, folder, tmp_path):
     for shard in range(3):
         paths = sorted(folder.rglob("[!.]*.jpg"))[shard::3]
         (tmp_path / f"{shard:04}.tar").write_bytes(tar_of(paths, folder))
@@ -92,9 +92,7 @@ def test_shards_in_a_bucket_give_what_local_ones_give(bucket: str, folder: Path,
 
 
 @pytest.mark.parametrize("kind", ["bytes", "pixels"])
-def test_the_network_is_crossed_once(
-    bucket: str, tmp_path: Path, kind: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_network_is_crossed_once(bucket, tmp_path, kind, monkeypatch):
     images = [f"{bucket}/shards/{shard:04}.tar" for shard in range(3)]
     source = made(images, cache=Cache(tmp_path, "50MB", keep=kind))
     wanted = [[block.tree[0].copy() for block in source.open(Cursor(cycle, 0))] for cycle in (0, 1)]
@@ -106,7 +104,7 @@ def test_the_network_is_crossed_once(
     source.close()
 
 
-def test_an_object_that_was_replaced_is_an_error(bucket: str) -> None:
+def test_an_object_that_was_replaced_is_an_error(bucket):
     for i in range(4):
         put(f"changing/{i}.jpg", jpeg(noise(30, 30, i)))
     source = made(f"{bucket}/changing")
@@ -116,9 +114,7 @@ def test_an_object_that_was_replaced_is_an_error(bucket: str) -> None:
     source.close()
 
 
-def test_a_missing_object_may_be_skipped_and_a_store_that_is_gone_may_not(
-    bucket: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_missing_object_may_be_skipped_and_a_store_that_is_gone_may_not(bucket, monkeypatch):
     import obstore
     from obstore.store import S3Store
 
@@ -136,7 +132,7 @@ def test_a_missing_object_may_be_skipped_and_a_store_that_is_gone_may_not(
     source.close()
 
 
-def test_what_is_not_there_is_an_error_in_words(bucket: str) -> None:
+def test_what_is_not_there_is_an_error_in_words(bucket):
     with pytest.raises(BadSetting, match=r"s3://bucket/nothing: no objects below it end in .*\.jpeg"):
         made(f"{bucket}/nothing")
     with pytest.raises(BadSetting, match="there is no such object"):
@@ -149,9 +145,7 @@ def test_what_is_not_there_is_an_error_in_words(bucket: str) -> None:
 
 @pytest.mark.whole
 @pytest.mark.parametrize(("how", "for_s"), [("busy", 1.0), ("gone", 3.0), ("busy", 8.0)])
-def test_a_store_that_fails_for_a_while_ends_no_epoch(
-    bucket: str, how: str, for_s: float, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_store_that_fails_for_a_while_ends_no_epoch(bucket, how, for_s, monkeypatch):
     """The remote how-to promises retries for 90 seconds."""
     wanted = batches(made(f"{bucket}/train"))
     with failing_proxy(os.environ["AWS_ENDPOINT_URL"]) as proxy:
@@ -172,9 +166,7 @@ def test_a_store_that_fails_for_a_while_ends_no_epoch(
 
 @pytest.mark.whole
 @pytest.mark.parametrize(("how", "for_s"), [("busy", 1.0), ("gone", 3.0)])
-def test_a_source_is_made_while_its_store_fails_for_a_moment(
-    bucket: str, how: str, for_s: float, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_source_is_made_while_its_store_fails_for_a_moment(bucket, how, for_s, monkeypatch):
     with failing_proxy(os.environ["AWS_ENDPOINT_URL"]) as proxy:
         set_environment(monkeypatch, proxy.url)
         for images in (f"{bucket}/train", f"{bucket}/shards/*.tar"):

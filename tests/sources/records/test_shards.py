@@ -50,6 +50,21 @@ def contents(path: Path) -> dict[str, bytes]:
     return found
 
 
+def joined(path: Path, *parts: dict[str, bytes]) -> Path:
+    """Tars that were joined by ``cat``."""
+    path.write_bytes(b"".join(packed(path.with_name("part.tar"), part).read_bytes() for part in parts))
+    return path
+
+
+def labels_of(path: Path, *endings: str) -> list[str]:
+    return list(ShardRecords(path, endings or (".jpg",)).labels)
+
+
+def unlabelled(path: Path, match: str, *endings: str) -> None:
+    with pytest.raises(penstock.BadSetting, match=match):
+        labels_of(path, *endings)
+
+
 FILES = {"a.jpg": b"one", "folder/b.jpg": b"x" * 1000, LONG: b"long", "empty.jpg": b""}
 
 
@@ -62,10 +77,7 @@ def test_members_are_those_that_pythons_tarfile_finds(tmp_path, tar_format):
 
 
 def test_tars_that_were_joined_are_read_to_the_end(tmp_path):
-    one, two = packed(tmp_path / "1.tar", {"a": b"1"}), packed(tmp_path / "2.tar", {"b": b"22"})
-    joined = tmp_path / "joined.tar"
-    joined.write_bytes(one.read_bytes() + two.read_bytes())
-    assert contents(joined) == {"a": b"1", "b": b"22"}
+    assert contents(joined(tmp_path / "x.tar", {"a": b"1"}, {"b": b"22"})) == {"a": b"1", "b": b"22"}
 
 
 @pytest.mark.parametrize("tar_format", [tarfile.PAX_FORMAT, tarfile.GNU_FORMAT])
@@ -138,8 +150,7 @@ def test_shards_are_images_with_the_labels_beside_them(tmp_path):
     own = penstock.ImageSource(tmp_path / "train-0001.tar", size=8, labels=list("ab" * 5), workers=1)
     assert list(own.classes) == ["a", "b"]
     shard(tmp_path / "train-0003.tar", 30, labels=False)
-    with pytest.raises(penstock.BadSetting, match=r"train-0003.tar has no .cls beside its images"):
-        _ = ShardRecords(tmp_path / "train-*.tar", (".jpg",)).labels
+    unlabelled(tmp_path / "train-*.tar", r"train-0003.tar has no .cls beside its images")
     with pytest.raises(penstock.BadSetting, match="no such tar file"):
         ShardRecords(tmp_path / "train-{0000..0009}.tar", (".jpg",))
     with pytest.raises(penstock.BadSetting, match=r"no member ends in \.png"):
@@ -231,31 +242,23 @@ def coloured(first: int, count: int = 4) -> dict[str, bytes]:
 
 @pytest.mark.parametrize("count", [1, 4])
 def test_keys_that_come_again_in_tars_that_were_joined_keep_their_own_labels(tmp_path, count):
-    one, two = packed(tmp_path / "1.tar", coloured(0, count)), packed(tmp_path / "2.tar", coloured(count, count))
-    joined = tmp_path / "joined.tar"
-    joined.write_bytes(one.read_bytes() + two.read_bytes())
-    source = penstock.ImageSource(joined, size=8, workers=1)
+    path = joined(tmp_path / "x.tar", coloured(0, count), coloured(count, count))
+    source = penstock.ImageSource(path, size=8, workers=1)
     images, labels = (np.concatenate(leaves) for leaves in zip(*source, strict=True))
     source.close()
     assert sorted(labels.tolist()) == list(range(2 * count))
     assert np.round(images[:, 0, 0, 0] / 20).astype(int).tolist() == labels.tolist()
-    assert list(source.paths) == [f"{joined}/{i}.jpg" for i in [*range(count)] * 2]
+    assert list(source.paths) == [f"{path}/{i}.jpg" for i in [*range(count)] * 2]
 
 
 def test_labels_that_lie_apart_count_where_their_key_comes_once(tmp_path):
     files = coloured(0)
     apart = dict(sorted(files.items(), key=lambda item: item[0].rpartition(".")[::-1]))
-    assert ShardRecords(packed(tmp_path / "x.tar", apart), (".jpg",)).labels == ["0", "1", "2", "3"]
-    joined = tmp_path / "joined.tar"
-    joined.write_bytes((tmp_path / "x.tar").read_bytes() * 2)
-    with pytest.raises(
-        penstock.BadSetting, match=r"no .cls beside them, such as 0.jpg \(its key comes 2 times, with 2 .cls\)"
-    ):
-        _ = ShardRecords(joined, (".jpg",)).labels
-    bare = packed(tmp_path / "bare.tar", {"0.jpg": b""})
-    joined.write_bytes(packed(tmp_path / "y.tar", coloured(0)).read_bytes() + bare.read_bytes())
-    with pytest.raises(penstock.BadSetting, match=r"such as 0.jpg \(its key comes 2 times, with 1 .cls"):
-        _ = ShardRecords(joined, (".jpg",)).labels
+    assert labels_of(packed(tmp_path / "x.tar", apart)) == ["0", "1", "2", "3"]
+    twice = joined(tmp_path / "twice.tar", apart, apart)
+    unlabelled(twice, r"no .cls beside them, such as 0.jpg \(its key comes 2 times, with 2 .cls\)")
+    bare = joined(tmp_path / "bare.tar", files, {"0.jpg": b""})
+    unlabelled(bare, r"such as 0.jpg \(its key comes 2 times, with 1 .cls")
 
 
 @pytest.mark.parametrize(
@@ -264,33 +267,28 @@ def test_labels_that_lie_apart_count_where_their_key_comes_once(tmp_path):
 )
 def test_a_key_that_comes_again_with_other_members_is_refused(tmp_path, second):
     """As it was found: the second of two tars had another ending, and its image the first one's label."""
-    joined, more = tmp_path / "joined.tar", {"1.jpg": b"", "1.cls": b"5"}
-    for between in ({}, more):
-        parts = ({"0.jpg": b"", "0.cls": b"1"} | between, second)
-        joined.write_bytes(b"".join(packed(tmp_path / "part.tar", part).read_bytes() for part in parts))
+    for between in ({}, {"1.jpg": b"", "1.cls": b"5"}):
+        path = joined(tmp_path / "joined.tar", {"0.jpg": b"", "0.cls": b"1"} | between, second)
         if len(second) == 2:  # the key comes in two tars, each time with its label
-            assert ShardRecords(joined, (".jpg", ".png")).labels == ["1", *["5"] * bool(between), "2"]
+            assert labels_of(path, ".jpg", ".png") == ["1", *["5"] * bool(between), "2"]
         else:
-            with pytest.raises(penstock.BadSetting, match=r"such as 0.jpg \(its key comes 2 times, with . .cls\)"):
-                _ = ShardRecords(joined, (".jpg", ".png")).labels
+            unlabelled(path, r"such as 0.jpg \(its key comes 2 times, with . .cls\)", ".jpg", ".png")
 
 
 @pytest.mark.parametrize("more", [{}, {"1.jpg": b"", "1.cls": b"5"}])
 def test_no_image_of_three_joined_tars_gets_the_label_of_another(tmp_path, more):
     """As it was found: the first has a label without an image, and each image got the label before its own."""
     tars = ({"0.cls": b"1"}, {"0.jpg": b"", "0.cls": b"2"}, {"0.jpg": b""})
-    joined, at_once = tmp_path / "cat.tar", tmp_path / "tar-A.tar"
+    at_once = tmp_path / "tar-A.tar"
     for order in permutations(tars):
-        joined.write_bytes(b"".join(packed(tmp_path / "part.tar", more | part).read_bytes() for part in order))
+        parts = [more | part for part in order]
         with tarfile.open(at_once, "w") as tar:
-            for part in order:
-                for name, data in (more | part).items():
-                    member = tarfile.TarInfo(name)
-                    member.size = len(data)
-                    tar.addfile(member, io.BytesIO(data))
-        for path in (joined, at_once):
-            with pytest.raises(penstock.BadSetting, match=r"such as 0.jpg \(its key comes . times, with 2 .cls\)"):
-                _ = ShardRecords(path, (".jpg",)).labels
+            for name, data in (item for part in parts for item in part.items()):
+                member = tarfile.TarInfo(name)
+                member.size = len(data)
+                tar.addfile(member, io.BytesIO(data))
+        for path in (joined(tmp_path / "cat.tar", *parts), at_once):
+            unlabelled(path, r"such as 0.jpg \(its key comes . times, with 2 .cls\)")
 
 
 def test_images_whose_names_have_dots_have_the_labels_of_their_names(tmp_path):
@@ -298,15 +296,13 @@ def test_images_whose_names_have_dots_have_the_labels_of_their_names(tmp_path):
     files = {f"img.v1.{i}.{end}": str(i).encode() for i in range(3) for end in ("jpg", "cls")}
     apart = dict(sorted(files.items(), key=lambda item: item[0].rpartition(".")[::-1]))
     for each in (files, apart):
-        assert ShardRecords(packed(tmp_path / "x.tar", each), (".jpg",)).labels == ["0", "1", "2"]
+        assert labels_of(packed(tmp_path / "x.tar", each)) == ["0", "1", "2"]
     del files["img.v1.1.cls"]
-    with pytest.raises(penstock.BadSetting, match=r"1 images have no .cls beside them, such as img.v1.1.jpg"):
-        _ = ShardRecords(packed(tmp_path / "x.tar", files), (".jpg",)).labels
+    unlabelled(packed(tmp_path / "x.tar", files), r"1 images have no .cls beside them, such as img.v1.1.jpg")
     pair = {"0.left.jpg": b"", "0.right.jpg": b"", "0.cls": b"4"}
-    assert ShardRecords(packed(tmp_path / "x.tar", pair), (".jpg",)).labels == ["4", "4"]
+    assert labels_of(packed(tmp_path / "x.tar", pair)) == ["4", "4"]
     odd = {"0.jpg": b"", "0.fine.cls": b"1", "0.coarse.cls": b"2"}
-    with pytest.raises(penstock.BadSetting, match=r"1 images have no .cls beside them, such as 0.jpg"):
-        _ = ShardRecords(packed(tmp_path / "x.tar", odd), (".jpg",)).labels
+    unlabelled(packed(tmp_path / "x.tar", odd), r"1 images have no .cls beside them, such as 0.jpg")
 
 
 def test_labels_that_are_given_need_none_beside_the_images(tmp_path):
@@ -334,7 +330,7 @@ def test_a_state_of_tars_in_another_order_is_refused(tmp_path):
 def test_of_several_labels_beside_an_image_the_one_called_cls_is_taken(tmp_path):
     for names in (("0.coarse.cls", "0.cls"), ("0.cls", "0.coarse.cls")):
         files = {"0.jpg": b""} | {name: name.encode() for name in names}
-        assert ShardRecords(packed(tmp_path / f"{names[0]}.tar", files), (".jpg",)).labels == ["0.cls"]
+        assert labels_of(packed(tmp_path / f"{names[0]}.tar", files)) == ["0.cls"]
 
 
 def test_an_odd_label_in_a_tar_is_named(tmp_path):

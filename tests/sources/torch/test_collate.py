@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from typing import Any, NamedTuple
 
@@ -44,53 +44,38 @@ def assert_equal_trees(one: Any, other: Any) -> None:
             np.testing.assert_array_equal(a, b)
 
 
+def tensor(i: int, *shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    return (torch.rand(shape, generator=torch.Generator().manual_seed(i)) * 100).to(dtype)
+
+
+KINDS: dict[str, Callable[[int], Any]] = {
+    "image and label": lambda i: (tensor(i, 3, 5, dtype=torch.uint8), i),
+    "label first": lambda i: (i, tensor(i, 3, 5, dtype=torch.uint8)),
+    "numpy": lambda i: {"x": tensor(i, 4).numpy(), "n": np.float32(i), "y": np.int64(i)},
+    "same shapes": lambda i: [tensor(i, 7), tensor(-i, 7), tensor(i, 7) + i],
+    "nested": lambda i: {"a": Pair(tensor(i, 2, 2), {"b": (tensor(-i, 1), i / 2)}), "c": tensor(i, 3)},
+    "bfloat16": lambda i: tensor(i, 5, dtype=torch.bfloat16),
+    "bool": lambda i: tensor(i, 5) > 50,
+    "zero-sized": lambda i: (torch.empty(0, 3), tensor(i, 2)),
+    "scalars": torch.tensor,
+    "names": lambda i: (f"image-{i}.jpg", tensor(i, 2)),
+    "strided": lambda i: tensor(i, 4, 6).t()[::2],
+    "complex": lambda i: torch.complex(tensor(i, 3), tensor(-i, 3)).conj(),
+}
+"""A sample by its number, in many structures."""
+
+
 def samples_like(kind: str, rows: int) -> list[Any]:
-    """Some samples of one structure."""
-    rng = torch.Generator().manual_seed(rows)
-
-    def tensor(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
-        return (torch.rand(shape, generator=rng) * 100).to(dtype)
-
-    make = {
-        "image and label": lambda i: (tensor(3, 5, dtype=torch.uint8), i),
-        "label first": lambda i: (i, tensor(3, 5, dtype=torch.uint8)),
-        "numpy": lambda i: {"x": tensor(4).numpy(), "n": np.float32(i), "y": np.int64(i)},
-        "same shapes": lambda i: [tensor(7), tensor(7), tensor(7) + i],
-        "nested": lambda i: {"a": Pair(tensor(2, 2), {"b": (tensor(1), i / 2)}), "c": tensor(3)},
-        "bfloat16": lambda i: tensor(5, dtype=torch.bfloat16),
-        "bool": lambda i: tensor(5) > 50,
-        "zero-sized": lambda i: (torch.empty(0, 3), tensor(2)),
-        "scalars": torch.tensor,
-        "names": lambda i: (f"image-{i}.jpg", tensor(2)),
-        "strided": lambda i: tensor(4, 6).t()[::2],
-        "complex": lambda i: torch.complex(tensor(3), tensor(3)).conj(),
-    }[kind]
-    return [make(i) for i in range(rows)]
+    return [KINDS[kind](i) for i in range(rows)]
 
 
 def collate_as_the_user_likes(samples: list[Any]) -> Any:
     return default_collate(samples)
 
 
-KINDS = [
-    "image and label",
-    "label first",
-    "numpy",
-    "same shapes",
-    "nested",
-    "bfloat16",
-    "bool",
-    "zero-sized",
-    "scalars",
-    "names",
-    "strided",
-    "complex",
-]
-
-
 @pytest.mark.parametrize("rows", [1, 4, 33])
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_slot_holds_what_default_collate_gives(kind: str, rows: int, slots: Slots) -> None:
+def test_a_slot_holds_what_default_collate_gives(kind, rows, slots):
     slots.offer(SLOT)
     samples = samples_like(kind, rows)
     filled = CollateIntoRing(default_collate, slots)(samples)
@@ -102,7 +87,7 @@ def test_a_slot_holds_what_default_collate_gives(kind: str, rows: int, slots: Sl
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_slot_holds_what_a_collate_fn_of_the_users_gives(kind: str, slots: Slots) -> None:
+def test_a_slot_holds_what_a_collate_fn_of_the_users_gives(kind, slots):
     def collate(samples: list[Any]) -> Any:
         return {"batch": default_collate(samples), "reversed": np.arange(len(samples))[::-1]}
 
@@ -114,7 +99,7 @@ def test_a_slot_holds_what_a_collate_fn_of_the_users_gives(kind: str, slots: Slo
 
 @settings(max_examples=examples(40))
 @given(st.lists(st.tuples(st.integers(0, 40), st.sampled_from(["u1", "i8", "f2", "f8"])), min_size=1, max_size=6))
-def test_leaves_of_any_sizes_lie_beside_one_another(leaves: list[tuple[int, str]]) -> None:
+def test_leaves_of_any_sizes_lie_beside_one_another(leaves):
     samples = [tuple(np.full(size, i + j, dtype) for j, (size, dtype) in enumerate(leaves)) for i in range(5)]
     with closing(WritableHostRing.create(1 << 20)) as ring, closing(Slots(ring)) as slots:
         slots.offer(SLOT)
@@ -124,9 +109,7 @@ def test_leaves_of_any_sizes_lie_beside_one_another(leaves: list[tuple[int, str]
         assert all(offset % 64 == 0 for offset in filled.placement.leaf_offsets)
 
 
-def test_default_collate_stacks_in_the_slot_and_nothing_is_copied_there(
-    slots: Slots, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_default_collate_stacks_in_the_slot_and_nothing_is_copied_there(slots, monkeypatch):
     seen: list[Any] = []
     monkeypatch.setattr(
         "penstock.sources.torch.collate.describe", lambda tree: seen.append(tree) or describe(tree)
@@ -140,16 +123,14 @@ def test_default_collate_stacks_in_the_slot_and_nothing_is_copied_there(
 
 
 @pytest.mark.parametrize("collate_fn", [default_collate, collate_as_the_user_likes])
-def test_without_a_slot_a_batch_is_given_as_it_is(collate_fn: Any, slots: Slots) -> None:
+def test_without_a_slot_a_batch_is_given_as_it_is(collate_fn, slots):
     batch = CollateIntoRing(collate_fn, slots)(samples_like("nested", 4))
     assert_equal_trees(batch, default_collate(samples_like("nested", 4)))
 
 
 @pytest.mark.parametrize("nbytes", [64, 128, 4096])
 @pytest.mark.parametrize("collate_fn", [default_collate, collate_as_the_user_likes])
-def test_a_batch_that_does_not_fit_is_given_as_it_is_and_its_slot_is_on_offer_again(
-    collate_fn: Any, nbytes: int, slots: Slots
-) -> None:
+def test_a_batch_that_does_not_fit_is_given_as_it_is_and_its_slot_is_on_offer_again(collate_fn, nbytes, slots):
     slots.offer(Slot(0, nbytes))
     samples = [(torch.full((20,), i), torch.full((500,), i)) for i in range(4)]
     batch = CollateIntoRing(collate_fn, slots)(samples)
@@ -158,21 +139,21 @@ def test_a_batch_that_does_not_fit_is_given_as_it_is_and_its_slot_is_on_offer_ag
     assert slots.take() == Slot(0, nbytes)
 
 
-def test_a_batch_that_cannot_travel_is_given_as_it_is_for_the_feeder_to_say_so(slots: Slots) -> None:
+def test_a_batch_that_cannot_travel_is_given_as_it_is_for_the_feeder_to_say_so(slots):
     slots.offer(SLOT)
     batch = CollateIntoRing(lambda samples: {"them": samples, "what": object()}, slots)([1, 2])
     assert batch["them"] == [1, 2]
     assert slots.take() == SLOT
 
 
-def test_a_collate_fn_that_raises_leaves_its_slot_on_offer(slots: Slots) -> None:
+def test_a_collate_fn_that_raises_leaves_its_slot_on_offer(slots):
     slots.offer(SLOT)
     with pytest.raises(RuntimeError, match="equal size"):
         CollateIntoRing(default_collate, slots)([torch.zeros(2), torch.zeros(3)])
     assert slots.take() == SLOT
 
 
-def test_tensors_that_are_more_than_their_bytes_are_stacked_by_torch(slots: Slots) -> None:
+def test_tensors_that_are_more_than_their_bytes_are_stacked_by_torch(slots):
     slots.offer(SLOT)
     samples = [torch.tensor([1.0, 2.0]), torch.tensor([3, 4]), torch.tensor([0.5, 1.0], requires_grad=True)]
     filled = CollateIntoRing(default_collate, slots)(samples)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from tests.forked import Forked, ForkServer
+from tests.forked import Forked
 
 from penstock.sources.torch import compat
 
@@ -24,8 +24,8 @@ SOURCE = Path(compat.__file__).parents[2]
     ],
 )
 def test_a_torch_without_a_name_that_is_needed_is_refused_when_a_loader_is_adapted(
-    servers: dict[str, ForkServer], tmp_path: Path, module: str, name: str
-) -> None:
+    servers, tmp_path, module, name
+):
     owner, _, last = name.rpartition(".")
     (tmp_path / "script.py").write_text(
         f"import {module} as module\n"
@@ -41,7 +41,7 @@ def test_a_torch_without_a_name_that_is_needed_is_refused_when_a_loader_is_adapt
     assert said in done.output
 
 
-def test_no_other_file_uses_what_torch_does_not_promise() -> None:
+def test_no_other_file_uses_what_torch_does_not_promise():
     uses = re.compile(r"torch[\w.]*\._\w|import _[A-Za-z]|\b(loader|iterator)\._[a-z]|vars\(|reportPrivateUsage")
     for path in SOURCE.rglob("*.py"):
         text = path.read_text()
@@ -49,6 +49,6 @@ def test_no_other_file_uses_what_torch_does_not_promise() -> None:
             assert not uses.search(text), path
 
 
-def test_the_release_that_these_tests_run_with_is_among_those_that_are_claimed() -> None:
+def test_the_release_that_these_tests_run_with_is_among_those_that_are_claimed():
     release = ".".join(torch.__version__.split(".")[:2])
     assert release in compat.TESTED

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
 from itertools import count, islice
 from typing import Any
 
 import pytest
 import torch
+from tests.sources.drawing import DrawingStream
 from torch.utils.data import (
     BatchSampler,
     DataLoader,
@@ -22,7 +23,6 @@ from torch.utils.data import (
     SubsetRandomSampler,
     TensorDataset,
     WeightedRandomSampler,
-    get_worker_info,
 )
 
 import penstock
@@ -44,18 +44,6 @@ class Ids(Dataset[dict[str, int]]):
 
     def __getitem__(self, i: int) -> dict[str, int]:
         return {"id": i, "pid": os.getpid()}
-
-
-class Stream(IterableDataset[dict[str, int]]):
-    """A stream of which each worker gives its part."""
-
-    def __init__(self, size: int) -> None:
-        self.size = size
-
-    def __iter__(self) -> Iterator[dict[str, int]]:
-        info = get_worker_info()
-        first, step = (info.id, info.num_workers) if info else (0, 1)
-        return ({"id": i} for i in range(first, self.size, step))
 
 
 class ByEpoch(Sampler[int]):
@@ -83,82 +71,6 @@ class UnevenBatches(Sampler[list[int]]):
             start += rows
 
 
-class TestSeekableLoader(SourceContract):
-    def make(self, seed: int = 0) -> Any:
-        return adapt(DataLoader(Ids(103), batch_size=10, shuffle=True), segments=4, seed=seed)
-
-    def expected(self) -> Counter[Any]:
-        return Counter(range(103))
-
-
-class TestSeekableLoaderWithWorkers(SourceContract):
-    def make(self, seed: int = 0) -> Any:
-        return adapt(DataLoader(Ids(53), batch_size=10, shuffle=True, num_workers=2), segments=3, seed=seed)
-
-    def expected(self) -> Counter[Any]:
-        return Counter(range(53))
-
-
-class TestSeekableLoaderOfOneSegment(SourceContract):
-    def make(self, seed: int = 0) -> Any:
-        return adapt(DataLoader(Ids(103), batch_size=10, shuffle=True), segments=1, seed=seed)
-
-    def expected(self) -> Counter[Any]:
-        return Counter(range(103))
-
-
-class TestSeekableLoaderInOrder(SourceContract):
-    def make(self, seed: int = 0) -> Any:
-        return adapt(DataLoader(Ids(60), batch_size=10), segments=3, seed=seed)
-
-    def expected(self) -> Counter[Any]:
-        return Counter(range(60))
-
-
-class TestSeekableLoaderWithWorkersThatPersist(SourceContract):
-    keeps_workers = True
-
-    def make(self, seed: int = 0) -> Any:
-        loader = DataLoader(Ids(43), batch_size=10, shuffle=True, num_workers=2, persistent_workers=True)
-        return adapt(loader, segments=2, seed=seed)
-
-    def expected(self) -> Counter[Any]:
-        return Counter(range(43))
-
-
-class TestSampledLoader(SourceContract):
-    def make(self, seed: int = 0) -> Any:
-        loader = DataLoader(Ids(60), batch_size=7, sampler=SubsetRandomSampler(range(5, 55)))
-        return adapt(loader, segments=4, seed=seed)
-
-    def expected(self) -> Counter[Any]:
-        return Counter(range(5, 55))
-
-
-class TestSampledLoaderWithWorkers(SourceContract):
-    def make(self, seed: int = 0) -> Any:
-        return adapt(DataLoader(Ids(36), batch_sampler=UnevenBatches(), num_workers=2), segments=4, seed=seed)
-
-    def expected(self) -> Counter[Any]:
-        return Counter(range(36))
-
-
-class TestStreamLoader(SourceContract):
-    def make(self, seed: int = 0) -> Any:
-        return adapt(DataLoader(Stream(47), batch_size=6), segments=4, seed=seed)
-
-    def expected(self) -> Counter[Any]:
-        return Counter(range(47))
-
-
-class TestStreamLoaderWithWorkers(SourceContract):
-    def make(self, seed: int = 0) -> Any:
-        return adapt(DataLoader(Stream(47), batch_size=6, num_workers=2), segments=4, seed=seed)
-
-    def expected(self) -> Counter[Any]:
-        return Counter(range(47))
-
-
 class WholeBatches(Dataset[Any]):
     """A dataset that gives whole batches, for ``batch_size=None``."""
 
@@ -169,12 +81,41 @@ class WholeBatches(Dataset[Any]):
         return {"id": torch.arange(i * 5, i * 5 + 5)}
 
 
-class TestLoaderOfWholeBatches(SourceContract):
+def shuffled(size: int, **options: Any) -> DataLoader[Any]:
+    return DataLoader(Ids(size), batch_size=10, shuffle=True, **options)
+
+
+SUBSET = range(5, 55)
+KINDS: dict[str, tuple[Callable[[], DataLoader[Any]], int, Iterable[int]]] = {
+    "seekable": (lambda: shuffled(103), 4, range(103)),
+    "seekable, with workers": (lambda: shuffled(53, num_workers=2), 3, range(53)),
+    "seekable, of one segment": (lambda: shuffled(103), 1, range(103)),
+    "seekable, in order": (lambda: DataLoader(Ids(60), batch_size=10), 3, range(60)),
+    "persistent": (lambda: shuffled(43, num_workers=2, persistent_workers=True), 2, range(43)),
+    "sampled": (lambda: DataLoader(Ids(60), batch_size=7, sampler=SubsetRandomSampler(SUBSET)), 4, SUBSET),
+    "sampled, with workers": (
+        lambda: DataLoader(Ids(36), batch_sampler=UnevenBatches(), num_workers=2),
+        4,
+        range(36),
+    ),
+    "stream": (lambda: DataLoader(DrawingStream(47), batch_size=6), 4, range(47)),
+    "stream, with workers": (lambda: DataLoader(DrawingStream(47), batch_size=6, num_workers=2), 4, range(47)),
+    "whole batches": (lambda: DataLoader(WholeBatches(), batch_size=None), 4, range(30)),
+}
+"""Loaders; the segments asked for; their samples."""
+
+
+class TestLoaders(SourceContract):
+    @pytest.fixture(autouse=True, params=KINDS)
+    def _kind(self, request: pytest.FixtureRequest) -> None:
+        self.loader, self.segments, self.ids = KINDS[request.param]
+        self.keeps_workers = request.param == "persistent"
+
     def make(self, seed: int = 0) -> Any:
-        return adapt(DataLoader(WholeBatches(), batch_size=None), segments=4, seed=seed)
+        return adapt(self.loader(), segments=self.segments, seed=seed)
 
     def expected(self) -> Counter[Any]:
-        return Counter(range(30))
+        return Counter(self.ids)
 
 
 DATA = TensorDataset(torch.arange(40))
@@ -201,7 +142,7 @@ DATA = TensorDataset(torch.arange(40))
             SamplerSource,
         ),
         (lambda: DataLoader(DATA, batch_size=None), WholeBatchLoader),
-        (lambda: DataLoader(Stream(9), batch_size=4), IterableDatasetSource),
+        (lambda: DataLoader(DrawingStream(9), batch_size=4), IterableDatasetSource),
     ],
 )
 def test_each_kind_of_loader_gets_the_source_that_can_do_most_with_it(make, kind):
@@ -224,18 +165,16 @@ def test_a_position_of_a_sampled_loader_is_reached_without_loading_what_lies_bef
     assert rows == loaded == [(i * 7 + 2) % 60 for i in range(40, 60)]
 
 
-def test_the_sampler_is_told_the_cycle():
-    source = adapt(DataLoader(Ids(60), batch_size=10, sampler=ByEpoch()), segments=1, seed=0)
+@pytest.mark.parametrize(
+    "options",
+    [{"batch_size": 10, "sampler": ByEpoch()}, {"batch_sampler": BatchSampler(ByEpoch(), 10, False)}],
+    ids=["sampler", "batch sampler"],
+)
+def test_a_sampler_is_told_the_cycle_inside_a_batch_sampler_too(options):
+    source = adapt(DataLoader(Ids(60), **options), segments=1, seed=0)
     for cycle in (0, 3, 1):
         first = next(iter(source.open(Cursor(cycle, 0))))
         assert first.tree["id"].tolist() == [(i * 7 + cycle) % 60 for i in range(10)]
-
-
-def test_a_distributed_sampler_is_told_the_cycle_inside_a_batch_sampler():
-    sampler = ByEpoch()
-    source = adapt(DataLoader(Ids(60), batch_sampler=BatchSampler(sampler, 10, False)), segments=1, seed=0)
-    first = next(iter(source.open(Cursor(4, 0))))
-    assert first.tree["id"].tolist() == [(i * 7 + 4) % 60 for i in range(10)]
 
 
 def test_workers_load_and_are_as_many_as_the_loader_asked():
@@ -299,7 +238,9 @@ def test_what_cannot_be_fed_is_named(thing, hint):
         adapt(thing, segments=1, seed=0)
 
 
-@pytest.mark.parametrize("thing", [DATA, Ids(3), Stream(4), range(5), "train"], ids=lambda x: type(x).__name__)
+@pytest.mark.parametrize(
+    "thing", [DATA, Ids(3), DrawingStream(4), range(5), "train"], ids=lambda x: type(x).__name__
+)
 def test_a_data_set_is_refused_in_favour_of_its_loader(thing):
     with pytest.raises(penstock.BadSetting, match=r"give a DataLoader: DataLoader\(dataset, batch_size=\.\.\.\)"):
         adapt(thing, segments=1, seed=0)
@@ -325,6 +266,21 @@ def test_a_loader_that_drops_its_last_batch_leaves_that_to_the_trainers(order, s
     blocks = list(source.open(Cursor(2, 0)))
     assert [block.rows for block in blocks] == [10, 10, 5]
     assert sorted(i for block in blocks for i in block.tree["id"].tolist()) == list(range(25))
+
+
+class Unsized(ByEpoch):
+    def __init__(self, error: type[Exception]) -> None:
+        self.error = error
+
+    def __len__(self) -> int:
+        raise self.error
+
+
+@pytest.mark.parametrize("error", [TypeError, NotImplementedError])
+def test_a_sampler_that_does_not_know_its_length_is_fed_without_one(error):
+    source = adapt(DataLoader(Ids(60), batch_size=10, sampler=Unsized(error)), segments=None, seed=0)
+    assert (source.samples, source.batches) == (None, None)
+    source.close()
 
 
 class Endless(IterableDataset[dict[str, int]]):

@@ -127,6 +127,14 @@ def assert_identical(one: Any, other: Any) -> None:
         assert one == other
 
 
+def augmented(**options: Any) -> DataLoader[Any]:
+    return DataLoader(Augmented(), **{"batch_size": 5, "num_workers": 2, **options})
+
+
+def subset() -> SubsetRandomSampler:
+    return SubsetRandomSampler(range(30), generator=owned())
+
+
 WHOLE: dict[str, Make] = {
     "in order": lambda: DataLoader(Plain(), 5),
     "in order, short batch left out": lambda: DataLoader(Plain(), 5, drop_last=True),
@@ -136,41 +144,24 @@ WHOLE: dict[str, Make] = {
     "generator": lambda: DataLoader(Plain(), 5, shuffle=True, generator=owned()),
     "generator, in order": lambda: DataLoader(Plain(), 5, generator=owned()),
     "generator, 2 workers": lambda: DataLoader(Plain(), 5, shuffle=True, num_workers=2, generator=owned()),
-    "augmented, in order, 2 workers": lambda: DataLoader(Augmented(), 5, num_workers=2),
-    "augmented, shuffled, 2 workers": lambda: DataLoader(Augmented(), 5, shuffle=True, num_workers=2),
-    "augmented, left out, 2 workers": lambda: DataLoader(
-        Augmented(), 5, shuffle=True, num_workers=2, drop_last=True
-    ),
-    "augmented, generator, 2 workers": lambda: DataLoader(
-        Augmented(), 5, shuffle=True, num_workers=2, generator=owned()
-    ),
-    "augmented, generator, in order, 2 workers": lambda: DataLoader(
-        Augmented(), 5, num_workers=2, generator=owned()
-    ),
-    "persistent": lambda: DataLoader(Augmented(), 5, shuffle=True, num_workers=2, persistent_workers=True),
-    "persistent, in order": lambda: DataLoader(Augmented(), 5, num_workers=2, persistent_workers=True),
-    "persistent, generator": lambda: DataLoader(
-        Augmented(), 5, shuffle=True, num_workers=2, persistent_workers=True, generator=owned()
-    ),
+    "augmented, in order, 2 workers": augmented,
+    "augmented, shuffled, 2 workers": lambda: augmented(shuffle=True),
+    "augmented, left out, 2 workers": lambda: augmented(shuffle=True, drop_last=True),
+    "augmented, generator, 2 workers": lambda: augmented(shuffle=True, generator=owned()),
+    "augmented, generator, in order, 2 workers": lambda: augmented(generator=owned()),
+    "persistent": lambda: augmented(shuffle=True, persistent_workers=True),
+    "persistent, in order": lambda: augmented(persistent_workers=True),
+    "persistent, generator": lambda: augmented(shuffle=True, persistent_workers=True, generator=owned()),
     "collate_fn": lambda: DataLoader(Plain(), 5, num_workers=2, shuffle=True, collate_fn=collate_negated),
     "worker_init_fn": lambda: DataLoader(Offset(), 5, num_workers=2, shuffle=True, worker_init_fn=init_worker),
     "batch sampler": lambda: DataLoader(Plain(), batch_sampler=EvenThenOdd()),
     "batch sampler, 2 workers": lambda: DataLoader(Plain(), batch_sampler=EvenThenOdd(), num_workers=2),
-}
-WHOLE |= {
-    "sampler with a generator, left out": lambda: DataLoader(
-        Augmented(),
-        7,
-        sampler=SubsetRandomSampler(range(30), generator=owned()),
-        num_workers=2,
-        drop_last=True,
-        generator=owned(),
+    "sampler with a generator, left out": lambda: augmented(
+        batch_size=7, sampler=subset(), drop_last=True, generator=owned()
     ),
-    "sampler with a generator": lambda: DataLoader(
-        Plain(), 5, sampler=SubsetRandomSampler(range(30), generator=owned())
-    ),
-    "sampler with a generator, augmented, loader's generator, 2 workers": lambda: DataLoader(
-        Augmented(), 5, sampler=SubsetRandomSampler(range(30), generator=owned()), num_workers=2, generator=owned()
+    "sampler with a generator": lambda: DataLoader(Plain(), 5, sampler=subset()),
+    "sampler with a generator, augmented, loader's generator, 2 workers": lambda: augmented(
+        sampler=subset(), generator=owned()
     ),
     "stream, augmented, generator, 2 workers": lambda: DataLoader(Stream(), 5, num_workers=2, generator=owned()),
 }

@@ -127,36 +127,35 @@ class Pairs(Dataset[Any]):
         return {"id": torch.tensor([2 * i, 2 * i + 1]), "torch": torch.rand(2)}
 
 
+def over(sampler: Any, batch_size: int = 10, **options: Any) -> DataLoader[Any]:
+    return DataLoader(DATA, batch_size, sampler=sampler, **options)
+
+
 def shared() -> DataLoader[Any]:
     generator = owned()
-    return DataLoader(
-        DATA, 10, sampler=RandomSampler(DATA, replacement=True, generator=generator), generator=generator
-    )
+    return over(RandomSampler(DATA, replacement=True, generator=generator), generator=generator)
 
 
+WEIGHTS = [1.0, 2.0] * 30
 Make = Callable[[], DataLoader[Any]]
 MAKERS: dict[str, Make] = {
-    "subset": lambda: DataLoader(DATA, 10, sampler=SubsetRandomSampler(range(SIZE))),
-    "subset, generator": lambda: DataLoader(DATA, 10, sampler=SubsetRandomSampler(range(SIZE), owned())),
-    "weighted": lambda: DataLoader(DATA, 10, sampler=WeightedRandomSampler([1.0, 2.0] * 30, SIZE)),
-    "weighted, generator": lambda: DataLoader(
-        DATA, 10, sampler=WeightedRandomSampler([1.0, 2.0] * 30, SIZE, generator=owned())
-    ),
-    "replacement": lambda: DataLoader(DATA, 10, sampler=RandomSampler(DATA, replacement=True, num_samples=70)),
-    "generator": lambda: DataLoader(DATA, 10, sampler=RandomSampler(DATA, generator=owned())),
+    "subset": lambda: over(SubsetRandomSampler(range(SIZE))),
+    "subset, generator": lambda: over(SubsetRandomSampler(range(SIZE), owned())),
+    "weighted": lambda: over(WeightedRandomSampler(WEIGHTS, SIZE)),
+    "weighted, generator": lambda: over(WeightedRandomSampler(WEIGHTS, SIZE, generator=owned())),
+    "replacement": lambda: over(RandomSampler(DATA, replacement=True, num_samples=70)),
+    "generator": lambda: over(RandomSampler(DATA, generator=owned())),
     "generator of the loader too": shared,
-    "generator, left out": lambda: DataLoader(
-        DATA, 7, sampler=RandomSampler(DATA, generator=owned()), drop_last=True
-    ),
+    "generator, left out": lambda: over(RandomSampler(DATA, generator=owned()), 7, drop_last=True),
     "batch sampler": lambda: DataLoader(DATA, batch_sampler=BatchSampler(RandomSampler(DATA), 7, True)),
-    "shuffles in place": lambda: DataLoader(DATA, 10, sampler=ShufflesInPlace()),
-    "shuffles an array in place": lambda: DataLoader(DATA, 10, sampler=ShufflesAnArrayInPlace()),
-    "draws as it goes": lambda: DataLoader(DATA, 10, sampler=DrawsAsItGoes()),
-    "holds generators": lambda: DataLoader(DATA, 10, sampler=HoldsGenerators()),
-    "counts its passes": lambda: DataLoader(DATA, 10, sampler=CountsItsPasses()),
-    "by epoch": lambda: DataLoader(DATA, 10, sampler=ByEpoch()),
+    "shuffles in place": lambda: over(ShufflesInPlace()),
+    "shuffles an array in place": lambda: over(ShufflesAnArrayInPlace()),
+    "draws as it goes": lambda: over(DrawsAsItGoes()),
+    "holds generators": lambda: over(HoldsGenerators()),
+    "counts its passes": lambda: over(CountsItsPasses()),
+    "by epoch": lambda: over(ByEpoch()),
     "buckets": lambda: DataLoader(DATA, batch_sampler=Buckets()),
-    "list": lambda: DataLoader(DATA, 10, sampler=list(range(SIZE))),
+    "list": lambda: over(list(range(SIZE))),
     "whole batches": lambda: DataLoader(Pairs(), batch_size=None, shuffle=True),
     "whole batches, generator": lambda: DataLoader(Pairs(), batch_size=None, shuffle=True, generator=owned()),
     "whole batches, sampler": lambda: DataLoader(
@@ -264,7 +263,7 @@ class DrawsFromTheSystem(Own):
 
 @pytest.mark.parametrize("sampler", [lambda: HoldsGenerators(None), DrawsFromTheSystem])
 def test_a_sampler_that_no_seed_reaches_has_another_order_in_each_process_and_says_so(sampler):
-    one, other = (source_of(lambda: DataLoader(DATA, 10, sampler=sampler())) for _ in range(2))
+    one, other = (source_of(lambda: over(sampler())) for _ in range(2))
     assert one.order != other.order
 
 
@@ -318,7 +317,7 @@ class Wrapped(Sampler[int]):
 
 PARTS: dict[str, tuple[Make, str]] = {
     "sampler": (
-        lambda: DataLoader(DATA, 10, sampler=DistributedSampler(DATA, 4, 1)),
+        lambda: over(DistributedSampler(DATA, 4, 1)),
         r"DistributedSampler \(num_replicas=4\).*shard=\(rank, 4\)",
     ),
     "inside a batch sampler": (

@@ -58,7 +58,7 @@ def test_an_error_of_the_dataset_is_told_as_it_is():
 
 
 @pytest.mark.parametrize("shuffle", [False, True])
-def test_workers_that_persist_end_with_a_source_that_is_dropped_unclosed(shuffle: bool) -> None:
+def test_workers_that_persist_end_with_a_source_that_is_dropped_unclosed(shuffle):
     """At once, not when Python looks for cycles: torch then waits 5 s for each."""
     gc.disable()
     try:

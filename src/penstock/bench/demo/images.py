@@ -20,19 +20,14 @@ from penstock.sources.records.files import FolderRecords
 
 Labelled = tuple[str, int]  # path of a JPEG, number of its class
 
-CROP_AREA = 0.5, 1.0
-"""Least and most part of an image that a crop takes."""
-CROP_RATIO = 0.8, 1.25
+_CROP_AREA = 0.5, 1.0  # least and most part of an image that a crop takes
+_CROP_RATIO = 0.8, 1.25
 _SUFFIXES = (".jpg", ".jpeg")
 _BUCKETS = 10
 
 
 class BadImage(BadSetting):
     """Raised for a file that cannot be decoded as a JPEG; the message names it."""
-
-
-LABELS = "labels.csv"
-"""The file of labels that ``ImageFolder.link`` writes."""
 
 
 class ImageFolder(msgspec.Struct, frozen=True):
@@ -51,14 +46,6 @@ class ImageFolder(msgspec.Struct, frozen=True):
     classes: int
     crop_px: int
     note: str = ""
-
-    def link(self, to: Path) -> None:
-        """Fill a folder with links to the training files, and a file of their labels."""
-        names = [f"{number:08}.jpg" for number in range(len(self.train))]
-        for name, (path, _) in zip(names, self.train, strict=True):
-            (to / name).symlink_to(os.path.abspath(path))
-        lines = [f"{name},{label}\n" for name, (_, label) in zip(names, self.train, strict=True)]
-        (to / LABELS).write_text("".join(lines))
 
     def mean_bytes(self) -> int:
         """Return the mean size of a training file, from about 500 of them."""
@@ -99,18 +86,8 @@ def find_images(root: Path, most: int | None) -> ImageFolder:
 
 def _crop_px(train: Sequence[Labelled]) -> int:
     """Return 64, or 32 if the pictures are smaller than that."""
-    height, width = _size(train[0][0])
+    height, width, _ = decode(train[0][0]).shape
     return 64 if min(height, width) >= 64 else 32
-
-
-def _size(path: str) -> tuple[int, int]:
-    with open(path, "rb") as file:
-        data = file.read()
-    try:
-        height, width, *_ = simplejpeg.decode_jpeg_header(data)
-    except ValueError as error:
-        raise _bad(path, error) from None
-    return int(height), int(width)
 
 
 def decode(path: str) -> NDArray[np.uint8]:
@@ -124,11 +101,7 @@ def decode(path: str) -> NDArray[np.uint8]:
     try:
         return simplejpeg.decode_jpeg(data, "RGB")
     except ValueError as error:
-        raise _bad(path, error) from None
-
-
-def _bad(path: str, error: Exception) -> BadImage:
-    return BadImage(f"{path} cannot be decoded as a JPEG ({error}); remove the file, or replace it")
+        raise BadImage(f"{path} cannot be decoded as a JPEG ({error}); remove the file, or replace it") from None
 
 
 class Crops:
@@ -148,8 +121,8 @@ class Crops:
         path, label = self._images[index]
         image = decode(path)
         height, width, _ = image.shape
-        area = random.uniform(*CROP_AREA) * height * width
-        stretch = random.uniform(*CROP_RATIO)
+        area = random.uniform(*_CROP_AREA) * height * width
+        stretch = random.uniform(*_CROP_RATIO)
         crop_height = min(height, max(1, round((area * stretch) ** 0.5)))
         crop_width = min(width, max(1, round((area / stretch) ** 0.5)))
         top, left = random.randint(0, height - crop_height), random.randint(0, width - crop_width)

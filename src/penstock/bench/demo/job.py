@@ -24,7 +24,6 @@ class TrainerJob(msgspec.Struct, frozen=True):
         classes: Number of classes.
         workers: Workers of this trainer's own loader, or of the feed's.
         feed: Name of the feed to share; None for its own loader.
-        folder: Folder that the feed's ImageSource reads; None for a feed of a DataLoader.
     """
 
     run: DemoRun
@@ -34,7 +33,6 @@ class TrainerJob(msgspec.Struct, frozen=True):
     epochs: int
     workers: int
     feed: str | None = None
-    folder: str | None = None
 
 
 def runs(count: int) -> list[DemoRun]:

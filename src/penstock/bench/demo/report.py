@@ -5,43 +5,34 @@ from __future__ import annotations
 from typing import Any
 
 import msgspec
-from rich import box
 from rich.console import Console
 from rich.table import Table
 
 from penstock.basics.terminal import printable
-from penstock.bench.experiment import Report
+from penstock.bench.demo.job import DemoRun
+from penstock.bench.experiment import Report, results_table
 
-EACH, FEED, SOURCE = "each its loader", "one feed", "ImageSource"
-"""Names of the arms: a DataLoader for each run, one feed of such a loader, one feed of an ImageSource."""
+EACH, FEED = "each its loader", "one feed"
+"""Names of the arms: a DataLoader for each run, one feed of such a loader."""
 _IDLE_CORES = 0.2
-_RATIOS = ("images_per_s", "wall_s", "cpu_s_per_1000_images", "peak_pss_bytes")
 
 
-class ModelFigures(msgspec.Struct, frozen=True):
-    """The figures of one run in one arm.
+class ModelFigures(DemoRun, frozen=True, kw_only=True):
+    """A run, and its figures in one arm.
 
     Attributes:
         images: Images that it received in all its epochs.
         images_per_s: Images per second, from the moment when every run of the arm had its first batch.
-        waiting: Share of the run's time in which it waited for its loader.
     """
 
-    name: str
-    width: int
-    learning_rate: float
-    batch_size: int
     images: int
     images_per_s: float
-    waiting: float
-    final_loss: float
 
 
 class ArmFigures(msgspec.Struct, frozen=True):
     """The figures of one arm.
 
     Attributes:
-        sharing: Path of the batches, in words; empty without a feed.
         device: What the models were trained on, such as "cpu".
         workers: Loader workers, all together.
         images_per_s: Images per second of all runs, from the moment when all had their first batch.
@@ -52,16 +43,13 @@ class ArmFigures(msgspec.Struct, frozen=True):
         others_cpu_s: CPU time of everything else on the machine in the arm's wall time.
     """
 
-    sharing: str
     device: str
     workers: int
-    images: int
     images_per_s: float
     wall_s: float
     cpu_s: float
     cpu_s_per_1000_images: float
     peak_pss_bytes: int
-    peak_processes: int
     others_cpu_s: float
     runs: list[ModelFigures]
 
@@ -78,102 +66,84 @@ class DemoSettings(msgspec.Struct, frozen=True):
 
 
 class DemoReport(Report[DemoSettings, ArmFigures]):
-    """A whole run of the demo: the last arm is compared with the first."""
+    """A whole run of the demo."""
 
     @property
-    def figures(self) -> list[ArmFigures]:
-        """Figures of the arms, in their order."""
-        return [each.figures for each in self.results]
+    def figures(self) -> tuple[ArmFigures, ArmFigures]:
+        """Figures of both arms, first with a loader each, then on one feed."""
+        return self.of(EACH)[0], self.of(FEED)[0]
 
-    def ratios(self, arm: str, to: str) -> dict[str, float]:
-        """Return an arm's figures over another's: above 1 is better for ``images_per_s``, below 1 for the rest."""
-        return {name: self.ratio(arm, to, lambda one, name=name: getattr(one, name)).median for name in _RATIOS}
+    def times(self, name: str) -> float:
+        """Return a figure on one feed over that with a loader each."""
+        return self.ratio(FEED, EACH, lambda one: getattr(one, name)).median
+
+    def about(self) -> str:
+        """Return what was trained on, and where."""
+        settings, machine = self.settings, self.machine
+        return (
+            f"{settings.data}: {settings.train_images:,} JPEGs of {settings.mean_bytes / 1000:,.0f} KB, cropped "
+            f"to {settings.crop_px} px, {settings.epochs} epochs. {machine.cpu}, {machine.cores} cores, models on "
+            f"{self.figures[0].device}."
+        )
 
     def disturbed(self) -> str:
         """Return what to know about the figures if others used the machine meanwhile; else empty."""
-        others = [arm.others_cpu_s / arm.wall_s for arm in self.figures]
-        if max(others) < _IDLE_CORES:
+        each, feed = (arm.others_cpu_s / arm.wall_s for arm in self.figures)
+        if max(each, feed) < _IDLE_CORES:
             return ""
-        *some, last = (f"{cores:.1f}" for cores in others)
         return (
-            f"The machine was not idle: others used {', '.join(some)} and {last} of {self.machine.cores} cores in "
+            f"The machine was not idle: others used {each:.1f} and {feed:.1f} of {self.machine.cores} cores in "
             "the arms. Images per second depend on that, CPU time per image hardly does."
         )
 
 
 def print_report(report: DemoReport, console: Console) -> None:
     """Print the results, and the headline that sums them up."""
-    settings, machine, first = report.settings, report.machine, report.figures[0]
-    last = report.arms[-1]
-    fed = "one feed" if last == FEED else "one feed of an ImageSource"
-    console.print()
-    console.print(f"{len(first.runs)} training runs on {fed}: {_gain(report, last, EACH)}", style="bold green")
-    if last == SOURCE:
-        console.print(f"Sharing the DataLoader: {_gain(report, FEED, EACH)}.")
-        console.print(f"ImageSource in its place: {_gain(report, SOURCE, FEED)}.")
     console.print(
-        f"{printable(settings.data)}: {settings.train_images:,} JPEGs of {settings.mean_bytes / 1000:,.0f} KB, "
-        f"{settings.epochs} epochs. {machine.cpu}, {machine.cores} cores, models on {first.device}."
+        f"\n{len(report.figures[0].runs)} training runs on one feed: {report.times('images_per_s'):.1f} times the "
+        f"images/s, {report.times('cpu_s_per_1000_images'):.0%} of the CPU time, "
+        f"{report.times('peak_pss_bytes'):.0%} of the memory",
+        style="bold green",
     )
-    if settings.note:
-        console.print(f"{printable(settings.note)}.", style="dim")
+    console.print(printable(report.about()))
+    if report.settings.note:
+        console.print(f"{printable(report.settings.note)}.", style="dim")
     if disturbed := report.disturbed():
         console.print(disturbed, style="yellow")
-    console.print("\nEach run", style="italic")
+    console.print()
     console.print(_runs_table(report))
-    console.print("All together", style="italic")
     console.print(_totals_table(report))
 
 
-def _gain(report: DemoReport, arm: str, to: str) -> str:
-    ratio = report.ratios(arm, to)
-    return (
-        f"{ratio['images_per_s']:.1f} times the images/s, {ratio['cpu_s_per_1000_images']:.0%} of the CPU time, "
-        f"{ratio['peak_pss_bytes']:.0%} of the memory"
-    )
-
-
 def _runs_table(report: DemoReport) -> Table:
-    of_arms = ("images/s,\neach its", "one\nfeed", "Image-\nSource")[: len(report.arms)]
-    table = _table("\nrun", "\nwidth", "learning\nrate", "\nbatch", *of_arms, "\ntimes")
-    for same in zip(*(arm.runs for arm in report.figures), strict=True):
-        first, last = same[0], same[-1]
+    headings = "\nrun", "\nwidth", "learning\nrate", "\nbatch", "images/s,\neach its", "one\nfeed", "\ntimes"
+    table = results_table(*headings, title="Each run")
+    for own, fed in zip(*(arm.runs for arm in report.figures), strict=True):
         table.add_row(
-            first.name,
-            str(first.width),
-            f"{first.learning_rate:g}",
-            str(first.batch_size),
-            *(f"{run.images_per_s:,.0f}" for run in same),
-            f"{last.images_per_s / first.images_per_s:.2f}",
+            own.name,
+            str(own.width),
+            f"{own.learning_rate:g}",
+            str(own.batch_size),
+            f"{own.images_per_s:,.0f}",
+            f"{fed.images_per_s:,.0f}",
+            f"{fed.images_per_s / own.images_per_s:.2f}",
         )
     return table
 
 
 def _totals_table(report: DemoReport) -> Table:
-    table = _table("", *report.arms, "last / each")
-    ratio = report.ratios(report.arms[-1], EACH)
-
-    def row(name: str, shown: list[str], of: str = "") -> None:
-        table.add_row(name, *shown, f"{ratio[of]:.2f}" if of else "")
-
-    arms = report.figures
-    row("images/s", [f"{arm.images_per_s:,.0f}" for arm in arms], "images_per_s")
-    row("wall time, all of it", [f"{arm.wall_s:,.1f} s" for arm in arms], "wall_s")
-    per_1000 = [f"{arm.cpu_s_per_1000_images:.2f} s" for arm in arms]
-    row("CPU time, 1,000 images", per_1000, "cpu_s_per_1000_images")
-    row("memory at most (PSS)", [f"{arm.peak_pss_bytes / 2**20:,.0f} MiB" for arm in arms], "peak_pss_bytes")
-    row("processes at most", [str(arm.peak_processes) for arm in arms])
-    row("loader workers", [str(arm.workers) for arm in arms])
-    row("CPU time of others", [f"{arm.others_cpu_s / arm.wall_s:.2f} cores" for arm in arms])
-    row("images delivered", [f"{arm.images:,}" for arm in arms])
-    return table
-
-
-def _table(heading: str, *headings: str) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
-    table.add_column(heading)
-    for each in headings:
-        table.add_column(each, justify="right", no_wrap=True)
+    table = results_table("", EACH, FEED, "feed / each", title="All together")
+    for heading, name, shown, scale in (
+        ("images/s", "images_per_s", "{:,.0f}", 1),
+        ("wall time, all of it", "wall_s", "{:,.1f} s", 1),
+        ("CPU time, 1,000 images", "cpu_s_per_1000_images", "{:.2f} s", 1),
+        ("memory at most (PSS)", "peak_pss_bytes", "{:,.0f} MiB", 2**20),
+        ("loader workers", "workers", "{:,}", 1),
+    ):
+        values = (
+            shown.format(getattr(arm, name) / scale if scale > 1 else getattr(arm, name)) for arm in report.figures
+        )
+        table.add_row(heading, *values, f"{report.times(name):.2f}")
     return table
 
 
@@ -181,21 +151,15 @@ def picture(report: DemoReport) -> Any:
     """Draw each run, and what all of them take together."""
     from penstock.bench.picture import Bars, bars_picture
 
-    settings, machine, arms = report.settings, report.machine, report.figures
-    ratio = report.ratios(report.arms[-1], EACH)
-    feed = f"One feed for {len(arms[0].runs)} training runs"
+    arms = report.figures
     # The ratio to rely on is that of CPU time if others used the machine meanwhile.
-    gain = f"{ratio['images_per_s']:.1f} times the images per second"
-    of_cpu = f"{ratio['cpu_s_per_1000_images']:.0%} of the CPU time per image"
-    title = f"{feed}: {of_cpu if report.disturbed() else gain}"
-    about = (
-        f"{settings.data}: {settings.train_images:,} JPEGs of {settings.mean_bytes / 1000:,.0f} KB, decoded and "
-        f"cropped to {settings.crop_px} px, {settings.epochs} epochs. {machine.cpu}, {machine.cores} cores, "
-        f"{arms[0].workers} loader workers; models on {arms[0].device}.\n{report.disturbed()}"
-    ).strip()
+    gain = f"{report.times('images_per_s'):.1f} times the images per second"
+    of_cpu = f"{report.times('cpu_s_per_1000_images'):.0%} of the CPU time per image"
+    title = f"One feed for {len(arms[0].runs)} training runs: {of_cpu if report.disturbed() else gain}"
+    about = f"{report.about()} {arms[0].workers} loader workers.\n{report.disturbed()}".strip()
 
     def bars(title: str, name: str, shown: str, scale: float = 1.0) -> Bars:
-        times = ratio[name]
+        times = report.times(name)
         rate = name == "images_per_s"
         gained = f"{times:.1f}×" if rate else f"{times - 1:+.0%}".replace("-", "−")
         values = [[getattr(arm, name) / scale] for arm in arms]
@@ -203,11 +167,10 @@ def picture(report: DemoReport) -> Any:
 
     names = [f"width {run.width}\nlr {run.learning_rate:g}\nbatch {run.batch_size}" for run in arms[0].runs]
     rates = [[run.images_per_s for run in arm.runs] for arm in arms]
-    fed = ["a DataLoader for each run", "all from one Penstock feed", "from one feed of an ImageSource"]
     return bars_picture(
         title,
         about,
-        fed[: len(arms)],
+        ["a DataLoader for each run", "all from one Penstock feed"],
         Bars("Images per second, each run", names, rates),
         [
             bars("Images per second", "images_per_s", ",.0f"),

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
+import select
 import sys
 import tempfile
 import time
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,30 +16,21 @@ import numpy as np
 
 from penstock.bench.demo.images import ImageFolder
 from penstock.bench.demo.job import TrainerJob, runs
-from penstock.bench.demo.report import EACH, FEED, SOURCE, ArmFigures, DemoReport, DemoSettings, ModelFigures
+from penstock.bench.demo.report import EACH, FEED, ArmFigures, DemoReport, DemoSettings, ModelFigures
 from penstock.bench.experiment import Tell
 from penstock.bench.measure.family import Family, family
-from penstock.bench.measure.pool import (
-    ONE_THREAD,
-    MeasuredProcess,
-    MemberFailed,
-    ProcessPool,
-    answers_of,
-    users_error,
-)
+from penstock.bench.measure.pool import ONE_THREAD, MeasuredProcess, MemberFailed, ProcessPool, users_error
 from penstock.linux.cgroups import machine_cpu_s
 from penstock.runs.machine import describe
 
 _MEMORY_EVERY_S = 1.0
+_PATIENCE_S = 600.0  # a slow disk
 
 
-def compare(folder: ImageFolder, trainers: int, epochs: int, tell: Tell, *, with_source: bool) -> DemoReport:
-    """Train equal models on one set of images in all arms.
+def compare(folder: ImageFolder, trainers: int, epochs: int, tell: Tell) -> DemoReport:
+    """Train equal models on one set of images in both arms.
 
-    All arms have equally many loader workers: one per core, and at least one per run.
-
-    Args:
-        with_source: Whether there is an arm with an ImageSource.
+    Both have equally many loader workers: one per core, and at least one per run.
 
     Raises:
         BadSetting: a file in the folder cannot be used.
@@ -57,64 +48,25 @@ def compare(folder: ImageFolder, trainers: int, epochs: int, tell: Tell, *, with
     each = max(len(os.sched_getaffinity(0)) // trainers, 1)
     jobs = [TrainerJob(run, folder.train, folder.classes, folder.crop_px, epochs, each) for run in runs(trainers)]
 
-    def on_a_feed(arm: str, images: str | None, _: int) -> ArmFigures:
+    def on_a_feed(_: int) -> ArmFigures:
         feed = f"demo/{folder.name}-{os.getpid()}-{os.urandom(3).hex()}"
-        shared = {"feed": feed, "workers": each * trainers, "folder": images}
-        return _figures(arm, [msgspec.structs.replace(job, **shared) for job in jobs], tell, 0)
+        shared = [msgspec.structs.replace(job, feed=feed, workers=each * trainers) for job in jobs]
+        return _figures(shared)
 
     _read_once(folder)
-    with tempfile.TemporaryDirectory(prefix="penstock-demo-") as links:
-        arms = {EACH: partial(_figures, EACH, jobs, tell), FEED: partial(on_a_feed, FEED, None)}
-        if with_source:
-            folder.link(Path(links))
-            arms[SOURCE] = partial(on_a_feed, SOURCE, links)
-        report.measure(arms, [0], tell)
+    report.measure({EACH: lambda _: _figures(jobs), FEED: on_a_feed}, [0], tell)
     return report
 
 
 def _read_once(folder: ImageFolder) -> None:
-    """Read every training file, so that all arms find as many in the page cache as fit."""
+    """Read every training file, so that both arms find as many in the page cache as fit."""
     for path, _ in folder.train:
         with open(path, "rb") as file:
             while file.read(1 << 20):
                 pass
 
 
-class _Trainer:
-    """A trainer's process, and what it has reported so far."""
-
-    def __init__(self, job: TrainerJob, member: MeasuredProcess) -> None:
-        self.job = job
-        self.member = member
-        self.ready_s = 0.0
-        self.events: list[dict[str, Any]] = []
-        member.tell(msgspec.to_builtins(job))
-
-    @property
-    def trained(self) -> bool:
-        return bool(self.events) and "trained" in self.events[-1]
-
-    def images_since(self, start_s: float) -> float:
-        """Return how many images it received after this moment."""
-        times = [self.ready_s, *(event["at_s"] for event in self.events)]
-        images = [0, *(event["images"] for event in self.events)]
-        return images[-1] - float(np.interp(start_s, times, images))
-
-    def figures(self, start_s: float, images: float) -> ModelFigures:
-        run, first, last = self.job.run, self.events[0], self.events[-1]
-        return ModelFigures(
-            name=run.name,
-            width=run.width,
-            learning_rate=run.learning_rate,
-            batch_size=run.batch_size,
-            images=last["images"],
-            images_per_s=images / (last["at_s"] - start_s),
-            waiting=(last["waited_s"] - first["waited_s"]) / (last["at_s"] - first["at_s"]),
-            final_loss=last["loss"],
-        )
-
-
-def _figures(arm: str, jobs: Sequence[TrainerJob], tell: Tell, _: int) -> ArmFigures:
+def _figures(jobs: Sequence[TrainerJob]) -> ArmFigures:
     """Run these jobs side by side.
 
     Raises:
@@ -124,79 +76,64 @@ def _figures(arm: str, jobs: Sequence[TrainerJob], tell: Tell, _: int) -> ArmFig
     with family() as members, tempfile.TemporaryDirectory() as scratch, ProcessPool(Path(scratch)) as pool:
         began_s, machine_before_s = time.monotonic(), machine_cpu_s()
         # One thread: the trainers share the cores.
-        command = [sys.executable, "-m", "penstock.bench.demo.trainer"]
-        trainers = [_Trainer(job, *pool.start(command, 1, ONE_THREAD)) for job in jobs]
+        trainers = pool.start([sys.executable, "-m", "penstock.bench.demo.trainer"], len(jobs), ONE_THREAD)
         try:
-            cpu_at_start_s = _follow(trainers, members, partial(_tell_rate, arm, trainers, tell))
+            for trainer, job in zip(trainers, jobs, strict=True):
+                trainer.tell(msgspec.to_builtins(job))
+            ready_s = _of_each(trainers, "ready_s")
+            for trainer in trainers:
+                trainer.tell("start")
+            start_s = max(_of_each(trainers, "first_s"))
+            cpu_at_start_s = members.cpu_s()
+            ends = _ends(trainers, members)
         except MemberFailed as error:
             raise users_error(error, "a run failed", pool) from None
         wall_s = time.monotonic() - began_s
-        pool.dismiss([trainer.member for trainer in trainers])
+        pool.dismiss(trainers)
         members.end()
         cpu_s = members.cpu_s()
         others_cpu_s = max(0.0, machine_cpu_s() - machine_before_s - cpu_s)
-    start_s = max(trainer.events[0]["at_s"] for trainer in trainers)
-    counted = [trainer.images_since(start_s) for trainer in trainers]
+    images = [end["images_then"][-1] for end in ends]
+    counted = [
+        all_of_them - float(np.interp(start_s, [began, *end["times_s"]], [0, *end["images_then"]]))
+        for began, end, all_of_them in zip(ready_s, ends, images, strict=True)
+    ]
     if not all(counted):  # such a short job that one had all its images before another had its first
-        start_s, cpu_at_start_s = min(trainer.ready_s for trainer in trainers), 0.0
-        counted = [float(trainer.events[-1]["images"]) for trainer in trainers]
-    last = trainers[0].events[-1]
+        start_s, cpu_at_start_s, counted = min(ready_s), 0.0, images
     return ArmFigures(
-        sharing=last["sharing"],
-        device=last["device"],
+        device=ends[0]["device"],
         workers=jobs[0].workers * (1 if jobs[0].feed else len(jobs)),
-        images=sum(trainer.events[-1]["images"] for trainer in trainers),
-        images_per_s=sum(counted) / (max(trainer.events[-1]["at_s"] for trainer in trainers) - start_s),
+        images_per_s=sum(counted) / (max(end["times_s"][-1] for end in ends) - start_s),
         wall_s=wall_s,
         cpu_s=cpu_s,
         cpu_s_per_1000_images=1000 * (cpu_s - cpu_at_start_s) / sum(counted),
         peak_pss_bytes=members.peak_pss_bytes,
-        peak_processes=members.peak_processes,
         others_cpu_s=others_cpu_s,
-        runs=[trainer.figures(start_s, images) for trainer, images in zip(trainers, counted, strict=True)],
+        runs=[
+            ModelFigures(
+                **msgspec.structs.asdict(job.run),
+                images=end["images_then"][-1],
+                images_per_s=its / (end["times_s"][-1] - start_s),
+            )
+            for job, end, its in zip(jobs, ends, counted, strict=True)
+        ],
     )
 
 
-def _follow(trainers: Sequence[_Trainer], members: Family, tell_rate: partial[None]) -> float:
-    """Start the trainers together, and read their reports to the last.
+def _of_each(trainers: Sequence[MeasuredProcess], key: str) -> list[float]:
+    return [trainer.hear_of(key, time.monotonic() + _PATIENCE_S)[key] for trainer in trainers]
 
-    Returns:
-        CPU time of all trainers when the last had its first batch.
+
+def _ends(trainers: Sequence[MeasuredProcess], members: Family) -> list[dict[str, Any]]:
+    """Return the last reports of all trainers; sample their memory meanwhile.
 
     Raises:
         MemberFailed: one failed, or died.
     """
-    cpu_at_start_s: float | None = None
-    started, sampled_s = False, 0.0
-    by_pid = {trainer.member.pid: trainer for trainer in trainers}
-    for heard in answers_of([trainer.member for trainer in trainers], _MEMORY_EVERY_S):
-        if heard is not None:
-            member, event = heard
-            if "ready_s" in event:
-                by_pid[member.pid].ready_s = event["ready_s"]
-            else:
-                by_pid[member.pid].events.append(event)
-            continue
-        if dead := [trainer for trainer in trainers if trainer.member.over and not trainer.trained]:
-            raise MemberFailed(f"run {dead[0].job.run.name} died")
-        if not started and all(trainer.ready_s for trainer in trainers):
-            started = True
-            for trainer in trainers:
-                trainer.member.tell("start")
-        if cpu_at_start_s is None and all(trainer.events for trainer in trainers):
-            cpu_at_start_s = members.cpu_s()
-        if time.monotonic() - sampled_s >= _MEMORY_EVERY_S:
-            members.sample_memory()
-            tell_rate()
-            sampled_s = time.monotonic()
-    assert cpu_at_start_s is not None
-    return cpu_at_start_s
-
-
-def _tell_rate(arm: str, trainers: Sequence[_Trainer], tell: Tell) -> None:
-    """Show how far all have come, and how fast they are on average."""
-    done = sum(trainer.events[-1]["images"] for trainer in trainers if trainer.events)
-    in_all = sum(trainer.job.epochs * len(trainer.job.train) for trainer in trainers)
-    began_s = max(trainer.ready_s for trainer in trainers)
-    rate = f", {done / (time.monotonic() - began_s):,.0f} images/s" if done else ""
-    tell(done, in_all, f"{arm}: {len(trainers)} runs{rate}")
+    found = dict[int, dict[str, Any]]()
+    while waiting := [trainer for trainer in trainers if trainer.pid not in found]:
+        members.sample_memory()
+        ready, _, _ = select.select(waiting, [], [], _MEMORY_EVERY_S)
+        for trainer in ready:
+            found[trainer.pid] = trainer.hear_of("device", time.monotonic() + _PATIENCE_S)
+    return [found[trainer.pid] for trainer in trainers]

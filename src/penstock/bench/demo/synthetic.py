@@ -15,11 +15,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import psutil
 import simplejpeg  # pyright: ignore[reportMissingTypeStubs]
 from numpy.typing import NDArray
 
-from penstock.linux.files import cache_folder
+from penstock.linux.files import cache_folder, locked
 
 F32 = NDArray[np.float32]
 
@@ -61,40 +60,30 @@ def make_images(
     seed: int = 0,
     on_made: Callable[[int, int], None] = lambda done, of: None,
 ) -> None:
-    """Make ``root/<class>/*.jpg``, all of it or nothing.
+    """Make ``root/<class>/*.jpg``, all of it or nothing, unless it is there.
 
-    Equal arguments give equal pictures. Two processes may make one folder at a
-    time: the first to finish wins.
+    Equal arguments give equal pictures. Of two processes that make one folder at a time, the second waits.
     """
-    root.parent.mkdir(parents=True, exist_ok=True)
-    _sweep(root)
-    making = root.parent / f".{root.name}.{os.getpid()}"
+    half = root.parent / f".{root.name}"
     jobs = [
-        (making / CLASSES[index % len(CLASSES)] / f"{index:05}.jpg", index % len(CLASSES), (seed, index))
+        (half / CLASSES[index % len(CLASSES)] / f"{index:05}.jpg", index % len(CLASSES), (seed, index))
         for index in range(images)
     ]
-    try:
-        for folder in {path.parent for path, _, _ in jobs}:
-            folder.mkdir(parents=True)
-        # Threads: NumPy and libjpeg, which do nearly all the work, release the GIL.
-        with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
-            for done, _ in enumerate(pool.map(partial(_write, side_px=side_px), jobs), 1):
-                on_made(done, len(jobs))
+    root.parent.mkdir(parents=True, exist_ok=True)
+    with locked(root.parent, os.O_RDONLY):
+        if root.is_dir():
+            return
+        shutil.rmtree(half, ignore_errors=True)  # of a process that was killed
         try:
-            making.rename(root)
-        except OSError:
-            if not root.is_dir():
-                raise
-    finally:
-        shutil.rmtree(making, ignore_errors=True)
-
-
-def _sweep(root: Path) -> None:
-    """Remove what killed processes left half made."""
-    for left in root.parent.glob(f".{root.name}.*"):
-        pid = left.suffix[1:]
-        if pid.isdigit() and not psutil.pid_exists(int(pid)):
-            shutil.rmtree(left, ignore_errors=True)
+            for folder in {path.parent for path, _, _ in jobs}:
+                folder.mkdir(parents=True)
+            # Threads: NumPy and libjpeg, which do nearly all the work, release the GIL.
+            with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
+                for done, _ in enumerate(pool.map(partial(_write, side_px=side_px), jobs), 1):
+                    on_made(done, len(jobs))
+            half.rename(root)
+        finally:
+            shutil.rmtree(half, ignore_errors=True)
 
 
 def _write(job: tuple[Path, int, tuple[int, ...]], side_px: tuple[int, int]) -> None:
@@ -148,19 +137,15 @@ def _noise(fine: bool) -> F32:
     return np.clip(0.5 + 0.2 * field / field.std(), 0, 1).astype(np.float32)
 
 
-def _polygon(u: F32, v: F32, corners: int, star: float = 1.0) -> Any:
-    """Return a mask of a regular polygon, or of a star whose inner corners lie at ``star`` of its radius."""
-    count = corners if star == 1.0 else 2 * corners
-    around = np.pi * 2 * np.arange(count) / count - np.pi / 2
-    radii = np.where(np.arange(count) % 2, star, 1.0)
-    points = np.stack([radii * np.cos(around), radii * np.sin(around)], 1)
-    distance, towards = np.hypot(u, v), np.arctan2(v, u)
-    corner = np.append(points, points[:1], 0)
-    index = np.floor((towards - around[0]) % (2 * np.pi) / (2 * np.pi / count)).astype(np.intp) % count
-    a, b = corner[:-1], corner[1:]
-    normal = np.stack([b[:, 1] - a[:, 1], a[:, 0] - b[:, 0]], 1)
-    offset = (normal * a).sum(1)
-    return (normal[index, 0] * np.cos(towards) + normal[index, 1] * np.sin(towards)) * distance <= offset[index]
+def _polygon(u: F32, v: F32, corners: int, inner: float | None = None) -> Any:
+    """Return a mask of a regular polygon, or of a star whose inner corners lie at a part of its radius."""
+    half = np.pi / corners
+    inner = np.cos(half) if inner is None else inner  # the middle of a polygon's side
+    from_corner = (np.arctan2(v, u) + np.pi / 2) % (2 * half)
+    from_corner = np.minimum(from_corner, 2 * half - from_corner)
+    x, y = inner * np.cos(half), inner * np.sin(half)  # a side goes from (1, 0) to there
+    distance = np.hypot(u, v)
+    return (distance * np.cos(from_corner) - 1) * y + distance * np.sin(from_corner) * (1 - x) <= 0
 
 
 def _shape(label: int, u: F32, v: F32) -> Any:
@@ -171,7 +156,7 @@ def _shape(label: int, u: F32, v: F32) -> Any:
         lambda: _polygon(u, v, 3),
         lambda: _polygon(u, v, 5),
         lambda: _polygon(u, v, 6),
-        lambda: _polygon(u, v, 5, star=0.45),
+        lambda: _polygon(u, v, 5, 0.45),
         lambda: (np.minimum(abs(u), abs(v)) < 0.3) & (np.maximum(abs(u), abs(v)) < 0.95),
         lambda: (distance < 0.95) & (distance > 0.5),
         lambda: (distance < 0.95) & (np.hypot(u - 0.45, v) > 0.7),

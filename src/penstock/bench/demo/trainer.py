@@ -21,13 +21,12 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 from penstock.autosharing.share import share
-from penstock.bench.demo.images import CROP_AREA, CROP_RATIO, LABELS, BadImage, Crops, Labelled, prepare_worker
+from penstock.bench.demo.images import BadImage, Crops, Labelled, prepare_worker
 from penstock.bench.demo.job import TrainerJob
 from penstock.bench.measure.loop import failure, heard_lines, keep_output_for_answers, say
 from penstock.errors import BadSetting
-from penstock.sources.images.source import ImageSource
 
-_REPORT_EVERY_S = 0.25
+_NOTE_EVERY_S = 0.25
 _LINGER_S = 1.0
 _WINDOW = "16MiB"
 _FEED_BATCH_PIXELS = 1 << 17  # pixels of a batch of the feed's loader, of which each trainer cuts its batches
@@ -40,22 +39,15 @@ def small_network(width: int, classes: int, side: int) -> nn.Sequential:
     It takes float images of n x 3 x side x side, and gives n x classes logits. It is
     so small that even without a GPU loading takes most of the time.
     """
-    return nn.Sequential(
-        *_block(3, width, 7, side // 16),
-        *_block(width, 2 * width, 3, 2),
-        *_block(2 * width, 4 * width, 3, 2),
-        nn.AdaptiveAvgPool2d(1),
-        nn.Flatten(),
-        nn.Linear(4 * width, classes),
-    )
-
-
-def _block(before: int, after: int, kernel: int, stride: int) -> list[nn.Module]:
-    return [
-        nn.Conv2d(before, after, kernel, stride, kernel // 2, bias=False),
-        nn.BatchNorm2d(after),
-        nn.ReLU(inplace=True),
-    ]
+    layers = list[nn.Module]()
+    for before, after, kernel, stride in (
+        (3, width, 7, side // 16),
+        (width, 2 * width, 3, 2),
+        (2 * width, 4 * width, 3, 2),
+    ):
+        convolution = nn.Conv2d(before, after, kernel, stride, kernel // 2, bias=False)
+        layers += [convolution, nn.BatchNorm2d(after), nn.ReLU(inplace=True)]
+    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4 * width, classes))
 
 
 def make_loader(images: list[Labelled], crop_px: int, batch_size: int, workers: int) -> DataLoader[Any]:
@@ -70,20 +62,6 @@ def make_loader(images: list[Labelled], crop_px: int, batch_size: int, workers: 
     )
 
 
-def make_source(folder: str, crop_px: int, batch_size: int, workers: int) -> ImageSource:
-    """Make what reads and decodes for the feed in place of a ``DataLoader``."""
-    return ImageSource(
-        folder,
-        labels=f"{folder}/{LABELS}",
-        size=crop_px,
-        scale=CROP_AREA,
-        ratio=CROP_RATIO,
-        shrink="area",
-        batch_size=batch_size,
-        workers=workers,
-    )
-
-
 def open_loader(job: TrainerJob) -> Any:
     """Open this trainer's own ``DataLoader``, or the feed."""
     size = job.run.batch_size
@@ -91,52 +69,38 @@ def open_loader(job: TrainerJob) -> Any:
         return make_loader(job.train, job.crop_px, size, job.workers)
     feed_size = _FEED_BATCH_PIXELS // job.crop_px**2
     make = partial(make_loader, job.train, job.crop_px, feed_size, job.workers)
-    if job.folder is not None:
-        make = partial(make_source, job.folder, job.crop_px, feed_size, job.workers)
     return share(make, job.feed, batch_size=size, framework="torch", window=_WINDOW, linger=_LINGER_S)
 
 
 def train(job: TrainerJob, device: str) -> None:
-    """Train the job's model for its epochs, reporting as it goes."""
+    """Train the job's model for its epochs; report the first batch, and at the end how many images came when."""
     torch.manual_seed(0)
     model = small_network(job.run.width, job.classes, job.crop_px).to(device)
     loader = open_loader(job)
-    device_name = torch.cuda.get_device_name() if device == "cuda" else device
-    sharing = "" if job.feed is None else loader.statistics().sharing
-    steps = job.epochs * -(-len(job.train) // job.run.batch_size)
     optimizer = torch.optim.AdamW(model.parameters(), job.run.learning_rate)
-    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, job.run.learning_rate, total_steps=steps)
-    seen = 0
-    waited_s = reported_s = 0.0
-    loss = torch.zeros(())
-
-    def report(now_s: float, **more: Any) -> None:
-        say({"at_s": now_s, "images": seen, "loss": loss.item(), "waited_s": waited_s, **more})
-
+    seen, times_s, images_then = 0, list[float](), list[int]()
     for _ in range(job.epochs):
-        asked_s = time.monotonic()
         for images, labels in loader:
             now_s = time.monotonic()
-            waited_s += now_s - asked_s
             seen += len(labels)
-            if now_s - reported_s >= _REPORT_EVERY_S:
-                reported_s = now_s
-                report(now_s)
+            if not times_s:
+                say({"first_s": now_s})
+            if not times_s or now_s - times_s[-1] >= _NOTE_EVERY_S:
+                times_s.append(now_s)
+                images_then.append(seen)
             loss = nn.functional.cross_entropy(model(as_input(images, device)), labels.to(device))
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
-            schedule.step()
-            asked_s = time.monotonic()
-    report(time.monotonic(), trained=True, sharing=sharing, device=device_name)
+    name = torch.cuda.get_device_name() if device == "cuda" else device
+    times, then = [*times_s, time.monotonic()], [*images_then, seen]
+    say({"times_s": times, "images_then": then, "device": name})
     if job.feed is not None:
         loader.close()
 
 
 def as_input(images: torch.Tensor, device: str) -> torch.Tensor:
-    """Turn uint8 pixels, colours first or last, into floats in [-1, 1], colours first, on the device."""
-    if images.shape[-1] == 3:
-        images = images.permute(0, 3, 1, 2)
+    """Turn uint8 pixels into floats in [-1, 1], on the device."""
     return images.to(device, non_blocking=True).float().div_(127.5).sub_(1.0)
 
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import importlib
 import sys
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import closing
 
 import msgspec
 
 from penstock.bench.io.loop import ReadLoop, measure, places, stride
-from penstock.bench.io.plan import ONE_THREAD, Case
+from penstock.bench.io.plan import ONE_THREAD, Case, IoSettings
 from penstock.contracts import Gpu, Reader
 from penstock.errors import PenstockError, ReadFailed
 from penstock.gpus.gpm import Activity, meter_of
@@ -20,22 +20,19 @@ from penstock.io.reader import host_memory
 from penstock.linux.process import die_with_parent
 
 
-class Order(msgspec.Struct, frozen=True, kw_only=True):
+class Order(msgspec.Struct, frozen=True):
     """A case, and what else its process needs to know.
 
     Attributes:
         nbytes: Size of the file; None to ask the reader.
-        readers: Function that opens a reader; see ``IoSettings.readers``.
     """
 
     case: Case
+    settings: IoSettings
     path: str
     nbytes: int | None
     cold: bool
-    runtime_s: float
-    warm_up_s: float
     seed: int
-    readers: str
 
 
 def run(order: Order) -> Measurement:
@@ -44,10 +41,9 @@ def run(order: Order) -> Measurement:
     Raises:
         PenstockError: the mechanism, the file or the GPU is not available, or a read failed.
     """
-    case = order.case
-    with ExitStack() as stack:
-        gpu = _gpu(case)
-        reader = _reader(order, gpu, stack)
+    case, settings = order.case, order.settings
+    gpu = _gpu(case)
+    with closing(_reader(order, gpu)) as reader:
         opened = reader.open(order.path)
         nbytes = opened.nbytes if order.nbytes is None else order.nbytes
         offsets = places(nbytes, case.bs_bytes, case.pattern, order.seed)
@@ -56,8 +52,8 @@ def run(order: Order) -> Measurement:
         threads = 0 if case.mech in ONE_THREAD else case.threads
         loop = ReadLoop(reader, opened.file, offsets, case.bs_bytes, threads=threads, once=once)
         meters = [meter_of(gpu.name)] if gpu and case.mech == "gpu" else []
-        warm_up_s = 0.0 if once else order.warm_up_s
-        figures = measure(loop, case.qd, runtime_s=order.runtime_s, warm_up_s=warm_up_s, watches=meters)
+        warm_up_s = 0.0 if once else settings.warm_up_s
+        figures = measure(loop, case.qd, runtime_s=settings.runtime_s, warm_up_s=warm_up_s, watches=meters)
         if figures.ops == 0:
             raise ReadFailed(
                 f"all {len(offsets):,} blocks were read before anything was counted; a larger file, "
@@ -105,21 +101,15 @@ def _gpu(case: Case) -> Gpu | None:
     return CudaGpu("cuda" if case.dest == "pinned" else case.dest)
 
 
-def _reader(order: Order, gpu: Gpu | None, stack: ExitStack) -> Reader:
-    module, _, name = order.readers.partition(":")
+def _reader(order: Order, gpu: Gpu | None) -> Reader:
+    module, _, name = order.settings.readers.partition(":")
     open_reader: Callable[..., Reader] = getattr(importlib.import_module(module), name)
     case = order.case
-    asked = {"depth": case.qd, "threads": case.threads}
     nbytes = case.qd * stride(case.bs_bytes)
     memory = host_memory(nbytes)
     memory[:] = 0  # so that no page is allocated while it is timed
-    if gpu is None:
-        reader = open_reader(case.mech, memory, **asked)
-    else:
-        to = memory if case.dest == "pinned" else gpu.empty(nbytes)
-        reader = open_reader(case.mech, to, gpu=gpu, **asked)
-    stack.callback(reader.close)
-    return reader
+    to = memory if gpu is None or case.dest == "pinned" else gpu.empty(nbytes)
+    return open_reader(case.mech, to, depth=case.qd, threads=case.threads, gpu=gpu)
 
 
 def main() -> None:

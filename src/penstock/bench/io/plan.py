@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable
 from itertools import product
 from typing import Any
 
@@ -15,7 +15,7 @@ from penstock.io.advice.measurements import Measurement
 from penstock.io.open import MAX_DEPTH, MAX_THREADS, MECHANISMS
 
 PATTERNS = ("random", "sequential")
-EXTERNAL = ("fio", "gdsio", "spdk", "bam")
+EXTERNAL = ("fio",)
 ONE_THREAD = frozenset({"uring"})
 """Mechanisms that one thread drives, whatever ``--threads`` says."""
 
@@ -23,7 +23,7 @@ _MEMORY_BYTES = 8 << 30
 
 
 class Case(msgspec.Struct, frozen=True):
-    """One mechanism, of Penstock or another tool, under one setting."""
+    """One mechanism, of Penstock or fio (``fio:...``), under one setting."""
 
     mech: str
     bs_bytes: int
@@ -31,11 +31,6 @@ class Case(msgspec.Struct, frozen=True):
     threads: int
     pattern: str
     dest: str = "host"
-
-    @property
-    def tool(self) -> str:
-        """The other tool that runs it; empty for Penstock."""
-        return self.mech.partition(":")[0] if ":" in self.mech else ""
 
     def row(self, **fields: Any) -> Measurement:
         """Make a row of this case; ``fields`` override its own."""
@@ -56,7 +51,7 @@ class Case(msgspec.Struct, frozen=True):
 
     def __str__(self) -> str:
         threads = f", {self.threads} threads" if self.threads > 1 else ""
-        return f"{self.mech}, {size_text(self.bs_bytes)}, depth {self.qd}{threads}, {self.pattern}, to {self.dest}"
+        return f"{self.mech}, {self.bs_bytes:,} bytes, depth {self.qd}{threads}, {self.pattern}, to {self.dest}"
 
 
 class IoSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -97,7 +92,7 @@ class IoSettings(msgspec.Struct, frozen=True, kw_only=True):
         ):
             for word in given:
                 if word not in known:
-                    other = "; other tools are --external" if option == "mech" and word in EXTERNAL else ""
+                    other = "; fio is --external fio" if option == "mech" and word in EXTERNAL else ""
                     raise BadSetting(f"--{option} {word}: it must be one of {', '.join(known)}{other}")
         for word in self.dest:
             if not re.fullmatch(r"host|pinned|cuda(:\d+)?", word):
@@ -126,16 +121,13 @@ class IoSettings(msgspec.Struct, frozen=True, kw_only=True):
             )
         return self
 
-    def cases(self) -> Iterator[Case]:
-        """Yield the cases of Penstock's mechanisms; those to be compared are neighbours."""
-        seen: set[Case] = set()
-        for bs, qd, pattern, dest, mech, threads in product(
-            self.bs_bytes, self.qd, self.pattern, self.dest, self.mech, self.threads
-        ):
-            case = Case(mech, bs, qd, 1 if mech in ONE_THREAD else min(threads, qd), pattern, dest)
-            if case not in seen:
-                seen.add(case)
-                yield case
+    def cases(self) -> Iterable[Case]:
+        """Return the cases of Penstock's mechanisms, each once; those to be compared are neighbours."""
+        several = product(self.bs_bytes, self.qd, self.pattern, self.dest, self.mech, self.threads)
+        return dict.fromkeys(
+            Case(mech, bs, qd, 1 if mech in ONE_THREAD else min(threads, qd), pattern, dest)
+            for bs, qd, pattern, dest, mech, threads in several
+        )
 
 
 def words(text: str) -> tuple[str, ...]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import statistics
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import groupby
 from pathlib import Path
 from string import ascii_lowercase
@@ -28,7 +28,6 @@ from penstock.io.advice.measurements import Measurement
 WIDTH = 104
 """Least width of the table: narrower terminals wrap its lines, but figures are never cut."""
 
-_HEADINGS = ("MB/s", "IOPS", "p50", "p99", "p99.9", "s/GiB", "µs/op", "cores")
 _LOOKS = {
     "posix": ("#616e7c", "s"),
     "direct": ("#3fb8af", "D"),
@@ -39,7 +38,6 @@ _LOOKS = {
 }
 """Colour and mark of each mechanism in pictures."""
 _OTHERS = [*zip(("#d1495b", "#9b2335", "#e8998d", "#c2788a", "#8a5a83", "#b08968"), "Xv^<>d", strict=True)]
-_OF_GPUS = ("GPU threads", "SMs")
 
 
 def as_csv(rows: Sequence[Measurement]) -> str:
@@ -63,21 +61,40 @@ def _median(rows: Sequence[Measurement]) -> Measurement:
     measured = [row for row in rows if row.iops]
     if not measured:
         return rows[0]
-    found: dict[str, float | None] = {}
-    for field in (
-        "iops",
-        "mb_s",
-        "p50_us",
-        "p99_us",
-        "p999_us",
-        "cpu_us_per_op",
-        "cpu_s_per_gib",
-        "cores_busy",
-        "sm_share",
-    ):
-        values = [value for row in measured if (value := getattr(row, field)) is not None]
-        found[field] = statistics.median(values) if values else None
+    found: dict[str, float] = {}
+    for field in Measurement.__struct_fields__:
+        if values := [value for row in measured if isinstance(value := getattr(row, field), float)]:
+            found[field] = statistics.median(values)
     return msgspec.structs.replace(measured[0], cold=all(row.cold for row in measured), **found)
+
+
+def _if_known(value: float | None, text: Callable[[float], str] = short) -> str:
+    return "" if value is None else text(value)
+
+
+def _copy(row: Measurement) -> str:
+    if row.dest == "host":
+        return ""
+    if row.dest == "pinned":
+        return "not made"
+    return "included" if row.copy_included else "not needed"
+
+
+_Column = Callable[[Measurement], str]
+_COLUMNS: dict[str, _Column] = {
+    "MB/s": lambda row: short(row.mb_s),
+    "IOPS": lambda row: short(row.iops),
+    "p50": lambda row: _if_known(row.p50_us),
+    "p99": lambda row: _if_known(row.p99_us),
+    "p99.9": lambda row: _if_known(row.p999_us),
+    "s/GiB": lambda row: short(row.cpu_s_per_gib),
+    "µs/op": lambda row: short(row.cpu_us_per_op),
+    "cores": lambda row: f"{row.cores_busy:.2f}",
+}
+_OF_GPUS: dict[str, _Column] = {
+    "GPU threads": lambda row: _if_known(row.gpu_threads, "{:,}".format),
+    "SMs": lambda row: _if_known(row.sm_share, "{:.0%}".format),
+}
 
 
 def table(rows: Sequence[Measurement], title: str) -> Table:
@@ -86,24 +103,23 @@ def table(rows: Sequence[Measurement], title: str) -> Table:
         medians(rows),
         key=lambda row: (row.bs_bytes, row.pattern, row.dest != "host", row.dest, -row.mb_s, row.mech),
     )
-    gpu = any(row.gpu_threads is not None or row.sm_share is not None for row in rows)
-    copies = any(row.dest != "host" for row in rows)
-    headings = [*_HEADINGS, *(_OF_GPUS if gpu else ()), *(("copy to GPU",) if copies else ())]
+    columns = dict(_COLUMNS)
+    if any(row.gpu_threads is not None or row.sm_share is not None for row in rows):
+        columns |= _OF_GPUS
+    if any(row.dest != "host" for row in rows):
+        columns["copy to GPU"] = _copy
     out = Table(title=title, box=SIMPLE, padding=(0, 1, 0, 0), title_justify="left", caption_justify="left")
-    for name in ("mech", "path"):
-        out.add_column(name, no_wrap=True)
-    for name in ("qd", "thr.", *headings):
-        out.add_column(name, justify="right", no_wrap=True)
+    for name in ("mech", "path", "qd", "thr.", *columns):
+        out.add_column(name, justify="left" if name in ("mech", "path") else "right", no_wrap=True)
     paths: dict[str, str] = {}
     notes: dict[str, str] = {}
     for (bs, pattern, dest), group in groupby(rows, key=lambda row: (row.bs_bytes, row.pattern, row.dest)):
         where = "" if dest == "host" else f", to {dest}"
         out.add_row(Text(f"{size_text(bs)} {pattern}{where}", "bold"))
         for row in group:
-            figures = [*_figures(row), *(_of_gpus(row) if gpu else ()), *((_copy(row),) if copies else ())]
             marks = [paths.setdefault(row.path_taken, ascii_lowercase[len(paths) % 26])] if row.path_taken else []
             marks += [notes.setdefault(row.note, str(len(notes) + 1))] if row.note else []
-            figures = figures if row.iops else ["–"] * len(figures)
+            figures = [column(row) if row.iops else "–" for column in columns.values()]
             cells = [row.mech, " ".join(marks), str(row.qd), str(row.threads), *figures]
             out.add_row(*map(Text, cells), style="" if row.iops else "dim")
         out.add_section()
@@ -114,32 +130,6 @@ def table(rows: Sequence[Measurement], title: str) -> Table:
     lines += [f"{mark}  {what}" for what, mark in (*paths.items(), *notes.items())]
     out.caption = Text("\n".join(lines))
     return out
-
-
-def _figures(row: Measurement) -> list[str]:
-    return [
-        short(row.mb_s),
-        short(row.iops),
-        *("" if value is None else short(value) for value in (row.p50_us, row.p99_us, row.p999_us)),
-        short(row.cpu_s_per_gib),
-        short(row.cpu_us_per_op),
-        f"{row.cores_busy:.2f}",
-    ]
-
-
-def _of_gpus(row: Measurement) -> list[str]:
-    return [
-        "" if row.gpu_threads is None else f"{row.gpu_threads:,}",
-        "" if row.sm_share is None else f"{row.sm_share:.0%}",
-    ]
-
-
-def _copy(row: Measurement) -> str:
-    if row.dest == "host":
-        return ""
-    if row.dest == "pinned":
-        return "not made"
-    return "included" if row.copy_included else "not needed"
 
 
 def bench_io(settings: IoSettings, path: str, json: Path | None, csv: Path | None, plot: Path | None) -> IoReport:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 from functools import partial
 
 import msgspec
@@ -10,8 +11,8 @@ import psutil
 
 from penstock.basics.sizes import size_text
 from penstock.bench.experiment import Report, Tell
+from penstock.bench.io import fio
 from penstock.bench.io.child import Order
-from penstock.bench.io.external import Installed, installed
 from penstock.bench.io.plan import Case, IoSettings
 from penstock.bench.io.target import BUFFERED, Target, cached_share, dropped, is_url, opened_target
 from penstock.bench.measure.pool import MeasurementFailed, answer
@@ -27,7 +28,7 @@ class IoReport(Report[IoSettings, Measurement]):
     """What was measured, and what to know of it.
 
     Attributes:
-        remarks: What holds for all rows: tools that were not run, caches that were not empty.
+        remarks: What holds for all rows: why fio was not run, caches that were not empty.
     """
 
     remarks: list[str] = msgspec.field(default_factory=list[str])
@@ -55,32 +56,35 @@ def run(settings: IoSettings, path: str, tell: Tell) -> IoReport:
             raise BadSetting(
                 f"--bs {size_text(max(settings.bs_bytes))}: {read.name} has only {read.nbytes:,} bytes"
             )
-        tools, remarks = installed(settings, read)
-        bench = _Bench(settings, read, tools, report.machine)
-        planned = [*settings.cases(), *(case for known in tools.values() for case in known.tool.cases(settings))]
-        planned.sort(key=lambda case: (case.bs_bytes, case.pattern, case.dest != "host", case.dest))
+        refusal = fio.refusal(settings, read)
+        others = fio.cases(settings) if settings.external and not refusal else ()
+        planned = sorted(
+            [*settings.cases(), *others],
+            key=lambda case: (case.bs_bytes, case.pattern, case.dest != "host", case.dest),
+        )
+        bench = _Bench(settings, read, report.machine)
         report.measure(
             {str(case): partial(bench.measure, case) for case in planned}, range(settings.repeats), tell
         )
-        report.remarks = [*bench.warnings(), *remarks]
+        reads_cache = any(case.mech in BUFFERED for case in planned)
+        report.remarks = [*bench.warnings(reads_cache=reads_cache), *filter(None, [refusal])]
     return report
 
 
 class _Bench:
     """Runs cases against one target."""
 
-    def __init__(self, settings: IoSettings, read: Target, tools: dict[str, Installed], machine: Machine) -> None:
+    def __init__(self, settings: IoSettings, read: Target, machine: Machine) -> None:
         self._settings = settings
         self._machine = machine
         self._target = read
-        self._tools = tools
         self._kept = 0.0  # the largest part that --cold left in the page cache
 
     def measure(self, case: Case, repeat: int) -> Measurement:
         cold, note = self._cache(case)
         try:
-            if case.tool:
-                row = self._tools[case.tool].measure(case, self._target, self._settings, cold=cold)
+            if case.mech.startswith("fio:"):
+                row = fio.measured(case, self._target, self._settings, cold=cold)
             else:
                 row = self._own(case, repeat, cold=cold)
         except MeasurementFailed as error:
@@ -89,58 +93,39 @@ class _Bench:
             row = msgspec.structs.replace(row, note="; ".join(filter(None, (row.note, note))))
         return msgspec.structs.replace(row, repeat=repeat, machine=_words(self._machine), date=self._machine.date)
 
-    def warnings(self) -> list[str]:
+    def warnings(self, *, reads_cache: bool) -> Iterator[str]:
         """Say what odd sizes and the page cache did to the figures."""
         read, settings = self._target, self._settings
         if read.nbytes is None:
-            return [f"--cold says nothing about {read.name}: it is not in the page cache"] if settings.cold else []
-        mechs = {
-            *settings.mech,
-            *(case.mech for known in self._tools.values() for case in known.tool.cases(settings)),
-        }
-        return [*self._of_sizes(), *(self._of_cache(read.nbytes) if mechs & BUFFERED else [])]
-
-    def _of_sizes(self) -> list[str]:
-        odd = [str(nbytes) for nbytes in self._settings.bs_bytes if nbytes % DIRECT_ALIGNMENT]
-        direct = [mech for mech in self._settings.mech if mech not in {*BUFFERED, "object"}]
-        if not odd or not direct:
-            return []
-        return [
-            f"--bs {','.join(odd)}: no multiple of {DIRECT_ALIGNMENT}; {', '.join(direct)} may read more, whole "
-            "blocks of the disk; MB/s count what was asked for"
-        ]
-
-    def _of_cache(self, nbytes: int) -> list[str]:
-        read, settings = self._target, self._settings
+            if settings.cold:
+                yield f"--cold says nothing about {read.name}: it is not in the page cache"
+            return
+        odd = [str(nbytes) for nbytes in settings.bs_bytes if nbytes % DIRECT_ALIGNMENT]
+        direct = [mech for mech in settings.mech if mech not in {*BUFFERED, "object"}]
+        if odd and direct:
+            yield (
+                f"--bs {','.join(odd)}: no multiple of {DIRECT_ALIGNMENT}; {', '.join(direct)} may read more, "
+                "whole blocks of the disk; MB/s count what was asked for"
+            )
         memory = psutil.virtual_memory().total
-        if nbytes > memory:
-            return []
-        fits = f"{read.name} ({size_text(nbytes)}) fits into the page cache ({size_text(memory)} of memory)"
+        if not reads_cache or read.nbytes > memory:
+            return
+        fits = f"{read.name} ({size_text(read.nbytes)}) fits into the page cache ({size_text(memory)} of memory)"
         if not settings.cold:
-            return [f"{fits}: buffered reads need not come from storage; --cold empties it before each case"]
-        if self._kept > _STILL_COLD:
-            return [f"{fits}, and --cold could not drop {self._kept:.0%} of it: buffered reads are too fast"]
-        return []
+            yield f"{fits}: buffered reads need not come from storage; --cold empties it before each case"
+        elif self._kept > _STILL_COLD:
+            yield f"{fits}, and --cold could not drop {self._kept:.0%} of it: buffered reads are too fast"
 
     def _own(self, case: Case, repeat: int, *, cold: bool) -> Measurement:
         settings = self._settings
-        order = Order(
-            case=case,
-            path=self._target.path,
-            nbytes=self._target.nbytes,
-            cold=cold,
-            runtime_s=settings.runtime_s,
-            warm_up_s=settings.warm_up_s,
-            seed=repeat,
-            readers=settings.readers,
-        )
+        order = Order(case, settings, self._target.path, self._target.nbytes, cold, repeat)
         limit_s = settings.warm_up_s + settings.runtime_s + settings.limit_s
         command = [sys.executable, "-m", "penstock.bench.io.child"]
-        told = answer(command, limit_s=limit_s, told=msgspec.json.encode(order))
+        text = answer(command, limit_s=limit_s, told=msgspec.json.encode(order))
         try:
-            return msgspec.json.decode(told.text.splitlines()[-1], type=Measurement)
+            return msgspec.json.decode(text.splitlines()[-1], type=Measurement)
         except (msgspec.DecodeError, IndexError):
-            raise MeasurementFailed(f"gave no result, but {told.text.strip()[-200:]!r}") from None
+            raise MeasurementFailed(f"gave no result, but {text.strip()[-200:]!r}") from None
 
     def _cache(self, case: Case) -> tuple[bool, str]:
         """Drop the file from the page cache if asked; return whether it is cold, and a note on that."""

@@ -12,7 +12,7 @@ from rich.console import Group
 from rich.text import Text
 
 from penstock.basics.terminal import printable
-from penstock.bench.experiment import ArmFailed, Report, Spread, Tell, results_table
+from penstock.bench.experiment import ArmFailed, Report, Tell, results_table
 from penstock.bench.load import arms
 from penstock.bench.load.arms import ARMS
 from penstock.bench.measure.pool import MeasurementFailed, answer
@@ -104,7 +104,7 @@ def _figures(arm: str, settings: LoadSettings, python: str) -> LoadFigures:
     folder, size, batch_size, workers, seconds, _ = msgspec.structs.astuple(settings)
     words = map(str, (arms.__file__, arm, folder, size, batch_size, workers, seconds))
     try:
-        text = answer([python, *words], limit_s=_START_S + 4 * seconds).text
+        text = answer([python, *words], limit_s=_START_S + 4 * seconds)
     except MeasurementFailed as error:
         raise ArmFailed(str(error)) from None
     return msgspec.convert(json.loads(text.splitlines()[-1]), LoadFigures)
@@ -113,7 +113,7 @@ def _figures(arm: str, settings: LoadSettings, python: str) -> LoadFigures:
 def shown(report: LoadReport) -> Group:
     """Show the loaders, fastest first, and what could not be measured."""
     settings = report.settings
-    headings = "loader", "decoder", "images/s", "Penstock against it", "CPU-ms an image", "first batch, s"
+    headings = "loader", "decoder", "images/s", "Penstock, times that", "CPU-ms an image", "first batch, s"
     table = results_table(*headings)
     table.columns[1].justify, table.columns[1].no_wrap = "left", False
     speeds = {arm: report.spread(arm, lambda one: one.images_per_s).median for arm in report.arms}
@@ -122,7 +122,7 @@ def shown(report: LoadReport) -> Group:
             ARMS[arm].name,
             printable(next(reversed(report.of(arm).values())).decoder),
             f"{speeds[arm]:,.0f}",
-            "" if arm == "penstock" else _against(report.ratio("penstock", arm, lambda one: one.images_per_s)),
+            "" if arm == "penstock" else str(report.ratio("penstock", arm, lambda one: one.images_per_s)),
             f"{report.spread(arm, lambda one: one.cpu_ms_per_image).median:.2f}",
             f"{report.spread(arm, lambda one: one.first_batch_s).median:.1f}",
             style="green" if arm == "penstock" else "",
@@ -133,7 +133,3 @@ def shown(report: LoadReport) -> Group:
     )
     absent = [Text(f"{ARMS[arm].name}: {why}", "dim") for arm, why in report.absent.items()]
     return Group(Text(printable(about), "dim"), table, *absent)
-
-
-def _against(ratio: Spread) -> str:
-    return f"{ratio.median:.2f} x ({ratio.least:.2f} to {ratio.most:.2f})"

@@ -30,7 +30,6 @@ class Family:
 
     Attributes:
         peak_pss_bytes: Most memory that all held at one time; a shared page counts once.
-        peak_processes: Most processes at one time.
     """
 
     def __init__(self) -> None:
@@ -38,7 +37,6 @@ class Family:
         self._others = {child.pid for child in self._self.children(recursive=True)}
         self._before_s = children_cpu_s()
         self.peak_pss_bytes = 0
-        self.peak_processes = 0
 
     def cpu_s(self) -> float:
         """Return the CPU time of all of them until now."""
@@ -46,9 +44,7 @@ class Family:
 
     def sample_memory(self) -> None:
         """Sample the memory that they hold now."""
-        living = self._living()
-        self.peak_pss_bytes = max(self.peak_pss_bytes, sum(pss_bytes(each.pid) for each in living))
-        self.peak_processes = max(self.peak_processes, len(living))
+        self.peak_pss_bytes = max(self.peak_pss_bytes, sum(pss_bytes(each.pid) for each in self._living()))
 
     def terminate(self) -> None:
         """Ask all of them to end."""

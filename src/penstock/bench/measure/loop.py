@@ -16,6 +16,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from queue import SimpleQueue
 from typing import IO, Any, NamedTuple
 
 _GRACE_S = 10.0
@@ -47,27 +48,23 @@ class CommandReader:
     def __init__(self) -> None:
         self.interval = math.inf, math.inf
         self.stopped = False
-        self.taken = 0  # batches of this order so far
-        self.tally = [0, 0]  # batches and samples of a fixed interval so far
+        self.tally = [0, 0]  # batches and samples of this order so far
         self.reported = False
-        self._orders: list[dict[str, Any]] = []
-        self._changed = threading.Condition()
+        self._orders = SimpleQueue[dict[str, Any]]()
+        self._reporting = threading.Lock()
         threading.Thread(target=self._hear, daemon=True).start()
 
     def order(self) -> dict[str, Any] | None:
         """Wait for the next order; None when there will be none."""
-        with self._changed:
-            self._changed.wait_for(lambda: self._orders)
-            order = self._orders.pop(0)
+        order = self._orders.get()
         self.interval = math.inf, math.inf
         self.stopped = self.reported = False
-        self.taken = 0
         self.tally = [0, 0]
         return None if order["do"] == "exit" else order
 
     def report(self, answer: dict[str, Any]) -> None:
         """Answer once for this interval."""
-        with self._changed:
+        with self._reporting:
             if not self.reported:
                 self.reported = True
                 say(answer)
@@ -82,14 +79,9 @@ class CommandReader:
             elif message["do"] == "stop":
                 self.stopped = True
             else:
-                self._give(message)
+                self._orders.put(message)
         self.stopped = True
-        self._give({"do": "exit"})
-
-    def _give(self, message: dict[str, Any]) -> None:
-        with self._changed:
-            self._orders.append(message)
-            self._changed.notify()
+        self._orders.put({"do": "exit"})
 
     def _fixed(self, start: float, stop: float) -> None:
         """Report at the interval's end, whenever batches come: for rare and large batches."""
@@ -104,7 +96,7 @@ class CommandReader:
         """Report what the trainer has had if it still waits for a batch long after the interval."""
         time.sleep(max(0.0, stop - time.monotonic()) + _GRACE_S)
         if self.interval[1] == stop:
-            self.report({"finished": False, "taken": self.taken, "pid": os.getpid()})
+            self.report({"finished": False, "taken": self.tally[0], "pid": os.getpid()})
 
 
 def heard_lines() -> Iterator[bytes]:
@@ -165,13 +157,12 @@ def take(source: Batches, commands: CommandReader, *, warm_up: int, step_s: floa
     began = cpu = probed = last = 0.0
     counting = done = False
     for batch in source.batches:
-        commands.taken += 1
-        if commands.taken == warm_up:
+        commands.tally[0] += 1
+        if commands.tally[0] == warm_up:
             say({"ready": True, "pid": os.getpid()})
         now = time.monotonic()
         start, stop = commands.interval
         rows = source.rows(batch)
-        commands.tally[0] += 1
         commands.tally[1] += rows
         if counting:
             counted += 1

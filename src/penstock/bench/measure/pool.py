@@ -5,20 +5,18 @@ from __future__ import annotations
 import json
 import os
 import select
-import selectors
 import signal
 import subprocess
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import IO, Any, NamedTuple, Self
+from typing import IO, Any, Self
 
 import psutil
 
 from penstock import errors
-from penstock.bench.measure.family import children_cpu_s
 from penstock.errors import PenstockError, SourceError
 from penstock.feed.launch.function import FunctionFailed
 from penstock.linux.process import in_words
@@ -64,7 +62,6 @@ class MeasuredProcess:
         self._heard: deque[dict[str, Any]] = deque()
         self._unread = b""
         self.pid = self._process.pid
-        self.over = False  # its output has ended
 
     def tell(self, message: Any) -> None:
         assert self._process.stdin is not None
@@ -79,30 +76,6 @@ class MeasuredProcess:
         assert self._process.stdout is not None
         return self._process.stdout.fileno()
 
-    def listen(self) -> None:
-        """Wait for its next packet of answers. There is none once it is ``over``."""
-        packet = os.read(self.fileno(), 1 << 16)
-        self.over = not packet
-        *lines, self._unread = (self._unread + packet).split(b"\n")
-        for line in lines:
-            with suppress(ValueError):  # a library printed something
-                answer = json.loads(line)
-                if isinstance(answer, dict):
-                    self._heard.append(answer)  # pyright: ignore[reportUnknownArgumentType]
-
-    def heard(self) -> Iterator[dict[str, Any]]:
-        """Yield the answers that have come.
-
-        Raises:
-            MemberFailed: it reports an error.
-        """
-        while self._heard:
-            answer = self._heard.popleft()
-            if "error" in answer:
-                message, kind = answer["error"], answer.get("kind", "")
-                raise MemberFailed(f"{kind}: {message}", kind, message, answer.get("traceback_text", ""))
-            yield answer
-
     def hear(self, deadline: float) -> dict[str, Any]:
         """Wait for its next answer.
 
@@ -113,10 +86,20 @@ class MeasuredProcess:
             ready, _, _ = select.select([self], [], [], max(0.0, deadline - time.monotonic()))
             if not ready:
                 raise MemberFailed(f"process {self.pid} gave no answer in time")
-            self.listen()
-            if self.over and not self._heard:
+            packet = os.read(self.fileno(), 1 << 16)
+            *lines, self._unread = (self._unread + packet).split(b"\n")
+            for line in lines:
+                with suppress(ValueError):  # a library printed something
+                    answer = json.loads(line)
+                    if isinstance(answer, dict):
+                        self._heard.append(answer)  # pyright: ignore[reportUnknownArgumentType]
+            if not packet and not self._heard:
                 raise MemberFailed(f"process {self.pid} {in_words(self._process.wait())}")
-        return next(self.heard())
+        answer = self._heard.popleft()
+        if "error" in answer:
+            message, kind = answer["error"], answer.get("kind", "")
+            raise MemberFailed(f"{kind}: {message}", kind, message, answer.get("traceback_text", ""))
+        return answer
 
     def hear_of(self, key: str, deadline: float) -> dict[str, Any]:
         """Wait for its next answer with this key; others are late answers to an earlier order."""
@@ -184,28 +167,6 @@ class ProcessPool:
         return path.read_text(errors="replace")[-3000:] if path.exists() else ""
 
 
-def answers_of(
-    members: Sequence[MeasuredProcess], every_s: float
-) -> Iterator[tuple[MeasuredProcess, dict[str, Any]] | None]:
-    """Yield the answers of several processes as they come, and None every so often, until all have ended.
-
-    Raises:
-        MemberFailed: one reports an error.
-    """
-    with selectors.DefaultSelector() as selector:
-        for member in members:
-            selector.register(member, selectors.EVENT_READ, member)
-        while selector.get_map():
-            for key, _ in selector.select(every_s):
-                member: MeasuredProcess = key.data
-                member.listen()
-                for answer in member.heard():
-                    yield member, answer
-                if member.over:
-                    selector.unregister(member)
-            yield None
-
-
 def users_error(error: MemberFailed, what: str, pool: ProcessPool) -> Exception:
     """Turn a measured process's error into one to raise here; or one that it died, with its last words."""
     if error.kind == FunctionFailed.__name__:
@@ -237,15 +198,8 @@ class MeasurementFailed(PenstockError):
     """Raised when a measured process crashed, hung, or reported an error; the message says which."""
 
 
-class Answer(NamedTuple):
-    """What a process printed, and the CPU time that it used in all."""
-
-    text: str
-    cpu_s: float
-
-
-def answer(command: Sequence[str], *, limit_s: float, told: bytes = b"") -> Answer:
-    """Run a command to its end.
+def answer(command: Sequence[str], *, limit_s: float, told: bytes = b"") -> str:
+    """Run a command to its end; return what it printed.
 
     Args:
         limit_s: Time after which it is killed.
@@ -254,7 +208,6 @@ def answer(command: Sequence[str], *, limit_s: float, told: bytes = b"") -> Answ
     Raises:
         MeasurementFailed: it was killed, or its status is not 0; its last words are in the message.
     """
-    before = children_cpu_s()
     # A new process group: another tool's child processes must not outlive this call.
     process = subprocess.Popen(
         command,
@@ -277,7 +230,7 @@ def answer(command: Sequence[str], *, limit_s: float, told: bytes = b"") -> Answ
                 pipe.close()
     if process.returncode:
         raise MeasurementFailed(_end(process.returncode, errors.decode(errors="replace")))
-    return Answer(text.decode(errors="replace"), children_cpu_s() - before)
+    return text.decode(errors="replace")
 
 
 def _end(status: int, errors: str) -> str:

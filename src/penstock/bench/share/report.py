@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import statistics
 import textwrap
 from collections.abc import Callable
 from typing import Any, Literal
@@ -42,12 +41,6 @@ class ShareSettings(msgspec.Struct, frozen=True, kw_only=True):
     repeats: int = 3
     window: str = DEFAULT_WINDOW
     warm_up_batches: int = 4
-    quick: bool = False
-
-    def quickly(self) -> ShareSettings:
-        """Reduce to the first few cases, each once and short: a smoke run."""
-        few = tuple(k for k in self.trainers if k <= 2) or self.trainers[:1]
-        return msgspec.structs.replace(self, trainers=few, repeats=1, seconds=min(self.seconds, 1.0), quick=True)
 
     def check(self) -> None:
         """Check the numbers.
@@ -157,8 +150,8 @@ def compared(report: ShareReport, trainers: int) -> Gain:
 def sentence(gain: Gain, step_ms: float) -> str:
     """Return what sharing brings with this many trainers."""
     speed, cpu = gain.together, gain.cpu.median
-    gives = f"gives {_times(speed)} times the samples/s of"
-    at = f"with {_short(cpu)} times the CPU time per sample"
+    gives = f"gives {speed} times the samples/s of"
+    at = f"with {short(cpu)} times the CPU time per sample"
     if gain.trainers == 1:
         return f"With 1 trainer, a feed {gives} the loader alone, {at}. {_MORE}"
     with_k = f"ith {gain.trainers} trainers, one feed"
@@ -173,16 +166,6 @@ def sentence(gain: Gain, step_ms: float) -> str:
     if cpu <= 1 - 2 * _SAME:
         brings = "Sharing saves CPU time here, and brings no speed"
     return f"{brings}: w{with_k} {gives} separate loaders, {at}.{why}"
-
-
-def _times(ratio: Spread) -> str:
-    if ratio.least == ratio.most:
-        return _short(ratio.median)
-    return f"{_short(ratio.median)} ({_short(ratio.least)}–{_short(ratio.most)})"
-
-
-def _short(value: float) -> str:
-    return f"{value:.1f}" if value >= 1.95 else f"{value:.2f}"
 
 
 def shown(report: ShareReport) -> Group:
@@ -237,22 +220,17 @@ def _notes(report: ShareReport) -> list[str]:
             f"The loader has {workers} worker{'s' * (workers > 1)}: with more trainers than that, a loader each "
             "has one, so together they have more workers than the feed."
         )
-    if report.settings.quick:
-        found.append("A smoke run: its figures prove nothing.")
     return found
 
 
 def _figures(report: ShareReport, arm: str) -> list[str]:
-    slowest = report.spread(arm, lambda one: one.slowest)
-    repeats = list(report.of(arm).values())
-    spread = f" ({short(slowest.least)}–{short(slowest.most)})" if len(repeats) > 1 else ""
-    workers = repeats[0].workers
+    workers = next(iter(report.of(arm).values())).workers
     return [
         "" if workers is None else str(workers),
-        short(slowest.median) + spread,
+        str(report.spread(arm, lambda one: one.slowest)),
         short(report.spread(arm, lambda one: one.together).median),
         short(report.spread(arm, lambda one: one.cpu_s_per_1000_samples).median),
-        f"{statistics.median(one.pss_bytes for one in repeats) / 2**20:,.0f}",
+        f"{report.spread(arm, lambda one: one.pss_bytes).median / 2**20:,.0f}",
     ]
 
 

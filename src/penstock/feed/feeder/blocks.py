@@ -117,14 +117,6 @@ class FeedMember:
         return "waiting" if self.pending else "attached"
 
     @property
-    def waits_for(self) -> str:
-        """What a trainer that has yet to begin waits for."""
-        if self.next is None:
-            return "the other ranks"
-        cycle, sample = self.next
-        return f"sample {sample:,} of cycle {cycle}" if sample else f"cycle {cycle}"
-
-    @property
     def finished(self) -> bool:
         return self.next is not None and self.end is not None and self.next >= self.end
 

@@ -6,6 +6,8 @@ drive it through any sequence of joins, releases and deaths.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from penstock.contracts import Cursor, Ids, Known
 from penstock.errors import ProtocolError
 from penstock.feed.feeder.blocks import Beginning, FeedMember, HeldBlocks, PublishedBlock
@@ -17,10 +19,11 @@ from penstock.memory.room import Room, aligned
 from penstock.subsets.selection import Mask
 
 
+@dataclass(eq=False)
 class FeedState:
     """The members of a feed and the blocks they hold.
 
-    Args:
+    Attributes:
         room: The ring's bytes.
         samples: Samples in a cycle; None when unknown.
         segment_starts: Where segments begin.
@@ -29,52 +32,37 @@ class FeedState:
         prefetch: Batches to keep ready for the fastest member; see ``Settings``.
         anywhere: Whether an epoch may begin at any block; of a source of unknown length, until a cycle has ended.
         expect: Members, the ranks of a run counted once, that must have begun to read before anything is needed.
-        joints: The joints; None where there can be none.
-        block_rows: Rows of a full block, if the source says.
-
-    Attributes:
-        furthest: The end of the furthest block that was ever published.
         joints: Which places are joints; None where there can be none.
+        block_rows: Rows of a full block, if the source says.
+        position: Where the next block begins, unless somebody needs another.
+        furthest: The end of the furthest block that was ever published.
         beginning: The blocks that stay for those who come within seconds.
         taken: Samples that members took of the blocks that they have released, counted for each of them.
         gathers: Whether it waits for those expected. It no longer does once one has left, or one was there before:
             it has begun elsewhere in the feed.
     """
 
-    def __init__(
-        self,
-        room: Room,
-        samples: int | None,
-        segment_starts: tuple[int, ...],
-        epochs: int | None,
-        *,
-        batches: int | None = None,
-        prefetch: int | None = None,
-        anywhere: bool = False,
-        expect: int = 1,
-        joints: FeedJoints | None = None,
-        block_rows: int | None = None,
-    ) -> None:
-        self.room = room
+    room: Room
+    samples: int | None
+    segment_starts: tuple[int, ...]
+    epochs: int | None
+    batches: int | None = None
+    prefetch: int | None = None
+    anywhere: bool = False
+    expect: int = 1
+    joints: FeedJoints | None = None
+    block_rows: int = 1
+
+    def __post_init__(self) -> None:
         self.members: dict[int, FeedMember] = {}
-        self.position = Cursor(0, 0)  # of the next block, unless somebody needs another
-        self.samples = samples
-        self.segment_starts = segment_starts
-        self._epochs = epochs
-        self._batches = batches
-        self._prefetch = prefetch
-        self.anywhere = anywhere
-        self.expect = expect
-        self.gathers = expect > 1
-        self.furthest = self.position
-        self.joints = joints
-        self.block_rows = block_rows or 1
+        self.position = self.furthest = Cursor(0, 0)
+        self.gathers = self.expect > 1
+        self.planned = PlannedBlocks()
+        self.held = HeldBlocks(self.room, self.samples)
+        self.beginning = Beginning(self.held, self.room.capacity_bytes, MOST_BLOCKS)
+        self.taken = 0
         self._in_cycle = 0  # blocks that were published of the present cycle
         self._served = False
-        self.planned = PlannedBlocks()
-        self.held = HeldBlocks(room, samples)
-        self.beginning = Beginning(self.held, room.capacity_bytes, MOST_BLOCKS)
-        self.taken = 0
 
     @property
     def blocks(self) -> dict[int, PublishedBlock]:
@@ -229,10 +217,10 @@ class FeedState:
         if member.epoch_start != start:
             member.known = None
         member.epoch, member.epoch_start = epoch, start
-        if self._epochs is not None:
+        if self.epochs is not None:
             # An epoch is one cycle long; where the length is unknown, it ends with its cycle.
             sample = 0 if self.samples is None else start.sample
-            member.end = Cursor(start.cycle + self._epochs - epoch, sample)
+            member.end = Cursor(start.cycle + self.epochs - epoch, sample)
         self._served |= member.finished
 
     def backlog(self, member: FeedMember) -> list[PublishedBlock]:
@@ -291,7 +279,7 @@ class FeedState:
         waits for the feed to come to its place has nothing to read.
         """
         return all(
-            m.unread >= blocks_ready(m, rows, nbytes, self.room.capacity_bytes, self._batches, self._prefetch)
+            m.unread >= blocks_ready(m, rows, nbytes, self.room.capacity_bytes, self.batches, self.prefetch)
             for m in self.members.values()
             if m.reads
         )
@@ -345,7 +333,7 @@ class FeedState:
         """
         end = Cursor(cycle, samples)
         self.anywhere = False
-        self._batches = self._batches or self._in_cycle
+        self.batches = self.batches or self._in_cycle
         self.position = Cursor(cycle + 1, 0)
         waiting = [m for m in self.members.values() if m.reads and m.next and end <= m.next < self.position]
         for member in waiting:
@@ -359,7 +347,7 @@ class FeedState:
 
     def _reads_its_last(self, member: FeedMember) -> bool:
         """Whether a member has been sent all, and has begun its last epoch: until then it may select anew."""
-        return member.finished and self._epochs is not None and member.epoch >= self._epochs - 1
+        return member.finished and self.epochs is not None and member.epoch >= self.epochs - 1
 
     @property
     def attended(self) -> bool:

@@ -100,7 +100,8 @@ class Feeder:
         **settings: Unpack[FeedSettings],
     ) -> None:
         check_keywords("Feeder", settings, FeedSettings)
-        memory = settings.get("memory") or "host"
+        memory = settings.get("memory")
+        memory = "host" if memory is None else memory
         named = {**settings, "memory": getattr(memory, "name", memory)}
         self.settings = Settings(**checked(**cast("FeedSettings", named)))
         check_memory(self.settings.window_bytes)
@@ -131,10 +132,11 @@ class Feeder:
         undo: ExitStack,
     ) -> None:
         """Take the name, open the ring and serve; ``undo`` takes back what has been done so far."""
-        self._lock = _held(lock, self._endpoint)
+        self._lock = lock or self._endpoint.await_lock()
         undo.callback(self._endpoint.remove, self._lock)
         gpu = gpu_of(memory)
-        self._ring = _ring(gpu, self.settings.window_bytes)
+        window_bytes = self.settings.window_bytes
+        self._ring = WritableDeviceRing(gpu, window_bytes) if gpu else WritableHostRing.create(window_bytes)
         undo.callback(self._ring.close)
         rings: dict[str, WritableRing] = {self._ring.kind: self._ring}
         if self._ring.twin is not self._ring:
@@ -161,7 +163,7 @@ class Feeder:
             anywhere=anywhere or (self._source.samples is None and self._source.batches is None),
             expect=self.settings.expect,
             joints=self._joints,
-            block_rows=rows,
+            block_rows=rows or 1,
         )
         self._published = Throughput()
         self._reopened = 0
@@ -378,15 +380,3 @@ def _cause(error: Exception) -> str:
     kind, where = caught.groups()
     *_, original = re.split(rf"\n(?=[\w.]*\b{kind}\b)", str(error).rstrip())
     return f"{original} ({where})"
-
-
-def _ring(gpu: Gpu | None, window_bytes: int) -> WritableHostRing | WritableDeviceRing:
-    if gpu is None:
-        return WritableHostRing.create(window_bytes)
-    return WritableDeviceRing(gpu, window_bytes)
-
-
-def _held(lock: FileIO | None, endpoint: Endpoint) -> FileIO:
-    held = lock or endpoint.await_lock()
-    endpoint.write_owner(held)
-    return held

@@ -303,26 +303,15 @@ class Server:
     def announce(self, block: PublishedBlock, readers: list[FeedMember]) -> None:
         """Tell these members of a block."""
         layout, leaf_offsets, leaf_bytes, _ = block.placement
+        where = block.offset, leaf_offsets, leaf_bytes, block.published_ns
         packets: dict[bool, bytes] = {}
         for member in readers:
             session = self.sessions[member.id]
             known = session.layout is layout or layout is EMPTY.layout
             if known not in packets:
-                described = None if known else layout
-                packets[known] = wire.encode(
-                    wire.BlockAnnounced(
-                        block.number,
-                        *block.at,
-                        block.rows,
-                        block.offset,
-                        leaf_offsets,
-                        leaf_bytes,
-                        block.published_ns,
-                        described,
-                        block.ids,
-                        block.kept,
-                    )
-                )
+                what = None if known else layout, block.ids, block.kept
+                message = wire.BlockAnnounced(block.number, *block.at, block.rows, *where, *what)
+                packets[known] = wire.encode(message)
             if not known:
                 session.layout = layout
             self.connections.send([session.peer], packets[known])

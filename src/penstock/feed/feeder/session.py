@@ -88,7 +88,10 @@ class Session:
         if state.gathers and self.member.reads:
             more = state.expect - state.gathered
             return f"{more:,} more trainer" + "s" * (more != 1)
-        return self.member.waits_for
+        if self.member.next is None:
+            return "the other ranks"
+        cycle, sample = self.member.next
+        return f"sample {sample:,} of cycle {cycle}" if sample else f"cycle {cycle}"
 
 
 def objection_to(hello: wire.Hello, welcome: wire.Welcome, *, known: bool, selects: bool) -> str | None:

@@ -102,7 +102,6 @@ class BlockWriter:
         self._whole = whole_batches
         self._gpu = gpu
         self._layout: Node | None = None
-        self._layout_bytes = 0
         self._nodes: list[Array | Strings] = []
 
     def place(self, block: SourceBlock) -> tuple[Placement, Leaves]:
@@ -157,33 +156,27 @@ class BlockWriter:
                 "samples cannot be left out or added there. Filter in the dataset, or pass whole_batches=True to "
                 "take batches as they are"
             )
-        self._compare(layout, block)
-        self._check_described(len(self._nodes))
+        if self._layout is None or layout != self._layout:
+            self._change(layout, block)
         assert self._layout is not None
         return self._layout
 
-    def _check_described(self, leaves: int) -> None:
-        """Check that a block's description fits one message."""
-        described = self._layout_bytes + leaves * _LEAF_BYTES
-        if described > MAX_PACKET_BYTES - 1024:
-            raise SourceError(
-                f"a block's tree of {leaves:,} leaves takes {described:,} bytes to describe, and "
-                f"{MAX_PACKET_BYTES:,} go into a message: put more of it into arrays, or into lists of strings"
-            )
-
-    def _compare(self, layout: Node, block: SourceBlock) -> None:
-        if layout == self._layout:
-            return
+    def _change(self, layout: Node, block: SourceBlock) -> None:
+        """Take over a layout, if blocks may have it and its description fits one message."""
         if self._layout is not None:
-            changed = difference(self._layout, layout)
+            changed = f"changed at sample {block.sample} of its cycle: {difference(self._layout, layout)}"
             if not self._whole:
                 raise BlockChanged(
-                    f"the source's batches changed at sample {block.sample} of its cycle: {changed}. If they are "
-                    "meant to vary (dynamic padding), pass whole_batches=True to the feeder or share()"
+                    f"the source's batches {changed}. If they are meant to vary (dynamic padding), pass "
+                    "whole_batches=True to the feeder or share()"
                 )
             if not same_but_for_shapes(self._layout, layout):
-                raise BlockChanged(
-                    f"the source's batches changed at sample {block.sample} of its cycle: {changed}"
-                )
-        self._layout, self._nodes = layout, list(array_nodes(layout))
-        self._layout_bytes = len(msgspec.msgpack.encode(layout))
+                raise BlockChanged(f"the source's batches {changed}")
+        nodes = list(array_nodes(layout))
+        described = len(msgspec.msgpack.encode(layout)) + len(nodes) * _LEAF_BYTES
+        if described > MAX_PACKET_BYTES - 1024:
+            raise SourceError(
+                f"a block's tree of {len(nodes):,} leaves takes {described:,} bytes to describe, and "
+                f"{MAX_PACKET_BYTES:,} go into a message: put more of it into arrays, or into lists of strings"
+            )
+        self._layout, self._nodes = layout, nodes

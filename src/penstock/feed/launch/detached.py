@@ -35,7 +35,7 @@ def detach(lock_fd: int, answer_fd: int) -> int:
     os.close(writing)
     os.close(lock_fd)
     with suppress(BrokenPipeError):
-        _write(answer_fd, _report(child, reading, answer_fd))
+        write_all(answer_fd, _report(child, reading, answer_fd))
     os._exit(0)
 
 
@@ -56,7 +56,8 @@ def _report(child: int, reading: int, answer_fd: int) -> bytes:
     return json.dumps({"died": how}).encode() + b"\n"
 
 
-def _write(fd: int, data: bytes) -> None:
+def write_all(fd: int, data: bytes | memoryview) -> None:
+    """Write data to a descriptor that may take only a part at once."""
     while data:
         data = data[os.write(fd, data) :]
 

@@ -18,6 +18,7 @@ from penstock.errors import PenstockError
 from penstock.feed.endpoint import Endpoint
 from penstock.feed.feeder.feeder import Feeder
 from penstock.feed.feeder.witness import Witnesses
+from penstock.feed.launch.detached import write_all
 from penstock.feed.launch.spec import Ready, read_spec
 from penstock.fingerprint.files import fingerprint_of_files
 from penstock.inject import FEEDER
@@ -94,9 +95,7 @@ def _terminate(_signal: int, _frame: FrameType | None) -> None:
 
 def _tell(report: FileIO, ready: Ready) -> None:
     with report:
-        rest = memoryview(msgspec.json.encode(ready) + b"\n")
-        while rest:
-            rest = rest[report.write(rest) :]
+        write_all(report.fileno(), msgspec.json.encode(ready) + b"\n")
 
 
 def _report(error: BaseException) -> Ready:

@@ -26,6 +26,7 @@ from penstock.errors import BadSetting, FeedNotFound, SettingsDiffer, SourceErro
 from penstock.feed import wire
 from penstock.feed.endpoint import ANSWER_S, Endpoint
 from penstock.feed.launch.attach import with_suffix, workers
+from penstock.feed.launch.detached import write_all
 from penstock.feed.launch.spec import FeederSpec, Ready, pickle_spec
 from penstock.feed.settings import DEFAULT_LINGER_S, Settings
 from penstock.feed.trainer.comparison import SampleComparison
@@ -148,9 +149,7 @@ def _answer(pickled: bytes, endpoint: Endpoint, lock: FileIO) -> Ready:
         writing = written.fileno()
         log = kept(endpoint.open_log())
         spec = kept(opened("r+", os.memfd_create, "penstock-spec"))
-        rest = memoryview(pickled)
-        while rest:
-            rest = rest[spec.write(rest) :]
+        write_all(spec.fileno(), memoryview(pickled))
         spec.seek(0)
         passed = {0: spec, 1: log, 2: log, lock.fileno(): lock, writing: written}
         # Not subprocess: it waits until every child that another thread forks meanwhile has ended.

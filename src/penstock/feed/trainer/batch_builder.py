@@ -154,8 +154,8 @@ def filled(tree: Tree, rows: int) -> Tree:
     return build(parts.layout, leaves)
 
 
-def whole_copy(block: ReceivedBlock, destination: Destination) -> tuple[Tree, int]:
-    """Copy a whole block; return the copy and its size in bytes."""
+def whole_copy(block: ReceivedBlock, destination: Destination, rows: int | None) -> tuple[Tree, int]:
+    """Copy all of a block, of so many rows, or of a whole batch (None); return the copy and its size in bytes."""
     leaves: list[Any] = []
     copied = 0
     for node, leaf in zip(block.nodes, block.leaves, strict=True):
@@ -165,7 +165,7 @@ def whole_copy(block: ReceivedBlock, destination: Destination) -> tuple[Tree, in
         memory = destination.take(leaf.nbytes)
         destination.copy(memory, leaf)
         copied += leaf.nbytes
-        leaves.append(destination.leaf(node, memory, None))
+        leaves.append(destination.leaf(node, memory, rows))
     return build(block.placement.layout, leaves), copied
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from operator import add
 from typing import NamedTuple
 
 from penstock.contracts import Cursor, Ids, Tree
@@ -24,12 +25,7 @@ class Counts(NamedTuple):
     viewed_bytes: int = 0
 
     def plus(self, other: Counts) -> Counts:
-        return Counts(
-            self.batches + other.batches,
-            self.samples + other.samples,
-            self.copied_bytes + other.copied_bytes,
-            self.viewed_bytes + other.viewed_bytes,
-        )
+        return Counts(*map(add, self, other))
 
 
 Named = dict[int, tuple[bytes, int, slice | Ids]]
@@ -227,13 +223,8 @@ class Batcher:
         if self._options.borrow:
             tree, nbytes = view(block, slice(0, block.rows), self._destination, whole=self._whole)
             return tree, Counts(1, block.rows, 0, nbytes)
-        if self._whole:
-            tree, nbytes = whole_copy(block, self._destination)
-            return tree, Counts(1, block.rows, nbytes, 0)
-        batch = BatchBuilder(block.rows, self._destination)
-        batch.copy(block, slice(0, block.rows), block.rows, 0)
-        batch.rows = block.rows
-        return batch.finish(), Counts(1, block.rows, batch.copied_bytes, 0)
+        tree, nbytes = whole_copy(block, self._destination, None if self._whole else block.rows)
+        return tree, Counts(1, block.rows, nbytes, 0)
 
     def _skip(self, rows: int, cycle: int) -> int:
         """Skip up to ``rows`` rows of a cycle; return how many there were."""

@@ -102,6 +102,7 @@ class FeedConnection:
             raise not_found(endpoint.name) from None
         close_in_children(self._socket)
         self._line = Line(self._socket)
+        self._send = self._line.send
         try:
             descriptors = Descriptors()
             self.welcome, fds = self._introduce(hello, answer_s, descriptors)
@@ -366,25 +367,18 @@ class FeedConnection:
             if self._heard == self._serial:
                 held.items[index] = block
                 held.end = index + 1
-                self._ordinal = block.ordinal + 1
-                self._validator.next = following
-                del self._inbox[0]
             else:  # announced before the feeder heard of the new start
                 held.untold[block.ordinal] = block.nbytes
-                self._ordinal = block.ordinal + 1
-                self._validator.next = following
-                del self._inbox[0]
+            self._ordinal = block.ordinal + 1
         elif isinstance(message, wire.CycleEnd):
             held, ended = self.held, CycleEnded(message.cycle)
             if self._heard == self._serial:
                 held.items[held.end] = ended
                 held.end = held.end + 1
-            self._validator.next = following
-            del self._inbox[0]
         else:
             self._hear(message)
-            self._validator.next = following
-            del self._inbox[0]
+        self._validator.next = following
+        del self._inbox[0]
 
     def _hear(self, message: Any) -> None:
         """Handle a message that may be heard twice."""
@@ -417,6 +411,3 @@ class FeedConnection:
     @property
     def _feeder(self) -> str:
         return f"the feeder (process {self.welcome.pid}) of feed {self._endpoint.name!r}"
-
-    def _send(self, message: wire.FromTrainer) -> None:
-        self._line.send(message)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from penstock.feed.statistics import FeederStatistics, TrainerStatistics
@@ -108,27 +109,23 @@ def _run(trainer: TrainerStatistics) -> str:
     return trainer.group or str(trainer.pid)
 
 
+@dataclass
 class DeadlockWatch:
     """Looks at all feeds while a trainer is kept waiting on one.
 
-    Args:
+    Attributes:
         feeds: Returns the statistics of all feeds.
         feed: The feed that the trainer waits on.
         pid: The trainer's process.
         clock: Returns the time, in seconds of a monotonic clock.
     """
 
-    def __init__(
-        self,
-        feeds: Callable[[], list[FeederStatistics]],
-        feed: str,
-        pid: int,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._feeds = feeds
-        self._feed = feed
-        self._pid = pid
-        self._clock = clock
+    feeds: Callable[[], list[FeederStatistics]]
+    feed: str
+    pid: int
+    clock: Callable[[], float] = time.monotonic
+
+    def __post_init__(self) -> None:
         self._before: list[FeederStatistics] = []
         self._next_s = 0.0
         self._seen = 0
@@ -139,13 +136,13 @@ class DeadlockWatch:
         Raises:
             Deadlock: the trainer waits for itself, and of those who do it is the one to go on alone.
         """
-        if self._clock() < self._next_s:
+        if self.clock() < self._next_s:
             return
-        now = self._feeds()
-        found = cycle(waits(self._before, now), self._pid, self._feed)
-        self._before, self._next_s = now, self._clock() + _LOOK_S
+        now = self.feeds()
+        found = cycle(waits(self._before, now), self.pid, self.feed)
+        self._before, self._next_s = now, self.clock() + _LOOK_S
         self._seen = self._seen + 1 if found else 0
-        turn = next((i for i, wait in enumerate(found) if wait.pid == self._pid), 0)
+        turn = next((i for i, wait in enumerate(found) if wait.pid == self.pid), 0)
         if self._seen > turn * _LOOKS_A_TURN:  # those before it may be unable to
             self._seen = 0
             raise Deadlock(found, found[turn])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
 import numpy as np
 
@@ -21,80 +21,15 @@ Ready = Callable[[], None]
 """Makes a batch that may still be on its way usable by this thread."""
 
 
-class Destination(Protocol):
-    """Takes rows out of blocks, and lets each block go when it has them."""
-
-    @property
-    def handed(self) -> str:
-        """What batches are, as ``statistics()`` names it."""
-        ...
-
-    @property
-    def runs_ahead(self) -> bool:
-        """Whether the next batch is worth taking before it is asked for."""
-        ...
-
-    @property
-    def lends(self) -> bool:
-        """Whether batches can be views of the ring."""
-        ...
-
-    @property
-    def registers(self) -> bool:
-        """Whether it may register a ring with a GPU."""
-        ...
-
-    def open_ring(self, welcome: wire.Welcome, fds: Sequence[int]) -> Ring:
-        """Map one of a feed's rings, from which blocks come from now on; its descriptor may then be closed.
-
-        Raises:
-            DeviceUnavailable: views were asked of a ring that cannot be reached from here.
-        """
-        ...
-
-    def take(self, nbytes: int) -> Any:
-        """Return memory for a leaf, as an array of bytes."""
-        ...
-
-    def copy(self, to: Any, origin: Any) -> None:
-        """Copy bytes of a block into such memory, now or later."""
-        ...
-
-    def gather(self, to: Any, origin: Any, rows: Ids, row_bytes: int) -> None:
-        """Copy some rows of a block's leaf into such memory, now or later."""
-        ...
-
-    def bytes(self, origin: Any) -> memoryview:
-        """Return bytes of a block in host memory, now."""
-        ...
-
-    def leaf(self, node: Array, memory: Any, rows: int | None, *, writable: bool = True) -> Any:
-        """Make the array or tensor over memory taken or lent, with ``rows`` as first axis unless None."""
-        ...
-
-    def seal(self) -> Ready:
-        """End a batch, all of whose copies have been made or queued; return what makes it ready."""
-        ...
-
-    def let_go(self, held: Holdings, index: int) -> None:
-        """Release the blocks before an index, as soon as what was copied of them has arrived."""
-        ...
-
-    def settle(self, *, wait: bool) -> None:
-        """Release what can be released; with ``wait``, everything."""
-        ...
-
-    def synchronize(self) -> None:
-        """Wait until all copies have arrived."""
-        ...
-
-    def leave(self) -> None:
-        """Let go of the present ring, of which no block is used any more."""
-        ...
-
-
 class OnHost:
-    """Private copies in this process's memory, which is reused once they are gone."""
+    """Private copies in this process's memory, which is reused once they are gone.
+
+    Attributes:
+        handed: What batches are, as ``statistics()`` names it.
+        runs_ahead: Whether the next batch is worth taking before it is asked for.
+        lends: Whether batches can be views of the ring.
+        registers: Whether it may register a ring with a GPU.
+    """
 
     handed = "private copy"
     runs_ahead = False
@@ -105,38 +40,46 @@ class OnHost:
         self._recycler = Recycler()
 
     def open_ring(self, welcome: wire.Welcome, fds: Sequence[int]) -> Ring:
+        """Map one of a feed's rings, from which blocks come from now on; its descriptor may then be closed."""
         return HostRing.attach(fds[-1], welcome.settings.window_bytes)
 
     def take(self, nbytes: int) -> ByteArray:
+        """Return memory for a leaf, as an array of bytes."""
         return self._recycler.take(nbytes)
 
     def copy(self, to: ByteArray, origin: ByteArray) -> None:
+        """Copy bytes of a block into such memory, now or later."""
         to[:] = origin
 
     def gather(self, to: ByteArray, origin: ByteArray, rows: Ids, row_bytes: int) -> None:
+        """Copy some rows of a block's leaf into such memory, now or later."""
         # mode="clip": otherwise NumPy gathers into a buffer first.
         np.take(origin.reshape(-1, row_bytes), rows, 0, to.reshape(-1, row_bytes), mode="clip")
 
     def bytes(self, origin: ByteArray) -> memoryview:
+        """Return bytes of a block in host memory, now."""
         return origin.data
 
     def leaf(self, node: Array, memory: ByteArray, rows: int | None, *, writable: bool = True) -> Any:
+        """Make the array or tensor over memory taken or lent, with ``rows`` as first axis unless None."""
         return leaf_from_bytes(node, memory, rows, writable=writable)
 
     def seal(self) -> Ready:
+        """End a batch, all of whose copies have been made or queued; return what makes it ready."""
         return _at_once
 
     def let_go(self, held: Holdings, index: int) -> None:
+        """Release the blocks before an index, as soon as what was copied of them has arrived."""
         held.release_before(index)
 
     def settle(self, *, wait: bool) -> None:
-        pass
+        """Release what can be released; with ``wait``, everything."""
 
     def synchronize(self) -> None:
-        pass
+        """Wait until all copies have arrived."""
 
     def leave(self) -> None:
-        pass
+        """Let go of the present ring, of which no block is used any more."""
 
 
 class OnPinnedHost(OnHost):
@@ -217,6 +160,11 @@ class OnGpu:
         return f"copy on {self._gpu.name} {how}" + (f" ({why})" if why else "")
 
     def open_ring(self, welcome: wire.Welcome, fds: Sequence[int]) -> Ring:
+        """Map one of a feed's rings.
+
+        Raises:
+            DeviceUnavailable: views were asked of a ring that cannot be reached from here.
+        """
         window_bytes = welcome.settings.window_bytes
         self._on_device, self._unpinned, self._unmapped = len(fds) > 1, "", ""
         if self._on_device:
@@ -299,6 +247,10 @@ class OnGpu:
         if self._pinned is not None:
             self._gpu.unpin(self._pinned)
             self._pinned = None
+
+
+Destination = OnHost | OnGpu
+"""Takes rows out of blocks, and lets each block go when it has them."""
 
 
 def _at_once() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, NamedTuple, cast
 
@@ -44,55 +45,44 @@ class Dealt(NamedTuple):
     after: Epoch
 
 
+@dataclass(frozen=True)
 class EpochRules:
     """How one trainer's epochs are cut into batches.
 
-    Args:
-        samples: Samples of a cycle; None if only a pass of the source can tell.
+    Attributes:
+        cycle: Samples of a cycle; None if only a pass of the source can tell.
         batch_size: Rows of a batch of one rank; None where batches come as the source makes them.
         rank: Rank of this trainer.
         world: Number of ranks.
         drop_last: Whether rows that fill no batch of all ranks are left out.
-        pad: Whether ranks get rows twice where these are too few for equal batches.
-        full: Whether padded batches are full ones.
         segment_starts: Where the feed's segments begin. With one segment the last rows of an epoch that begins
             with a cycle are left out, else rows drawn afresh from all of each epoch, so that no sample is always
             missing.
         seed: Random seed of the feed.
-        selected: How many samples this trainer takes of each cycle, and its epochs have; None for all.
+        pad: Whether ranks get rows twice where these are too few for equal batches.
+        full: Whether padded batches are full ones.
+        selected: How many samples this trainer takes of each cycle; None for all.
         anywhere: Whether an epoch may begin at any block.
         joins: Whether it may by making a joint there.
     """
 
-    def __init__(
-        self,
-        samples: int | None,
-        batch_size: int | None,
-        rank: int,
-        world: int,
-        *,
-        drop_last: bool,
-        pad: bool = False,
-        full: bool = False,
-        segment_starts: Sequence[int],
-        seed: int,
-        selected: int | None = None,
-        anywhere: bool = False,
-        joins: bool = False,
-    ) -> None:
-        self.samples = samples if selected is None else selected
-        self._cycle = samples
-        self._selects = selected is not None
-        self.batch_size = batch_size
-        self.rank = rank
-        self.world = world
-        self._drop_last = drop_last
-        self._pad = pad
-        self._full = full
-        self._segment_starts = segment_starts
-        self._seed = seed % 2**64
-        self.anywhere = anywhere
-        self._joins = joins
+    cycle: int | None
+    batch_size: int | None
+    rank: int
+    world: int
+    drop_last: bool
+    segment_starts: Sequence[int]
+    seed: int
+    pad: bool = False
+    full: bool = False
+    selected: int | None = None
+    anywhere: bool = False
+    joins: bool = False
+
+    @property
+    def samples(self) -> int | None:
+        """Samples of an epoch; None if only a pass of the source can tell."""
+        return self.cycle if self.selected is None else self.selected
 
     def begin(self, number: int, start: Cursor | None) -> Epoch:
         """Return the beginning of an epoch."""
@@ -110,16 +100,16 @@ class EpochRules:
 
         The feeder says where, but of a source whose epochs begin with segments: at the next one.
         """
-        if self.samples is None or self.anywhere or self._joins:
+        if self.samples is None or self.anywhere or self.joins:
             return self.begin(epoch.number + 1, None)
-        return self.begin(epoch.number + 1, self.at(epoch).next_segment(self._segment_starts))
+        return self.begin(epoch.number + 1, self.at(epoch).next_segment(self.segment_starts))
 
     def at(self, epoch: Epoch) -> Cursor:
         """Return the position in the feed of an epoch's next row, or from which on it is looked for."""
         if epoch.at is not None:
             return epoch.at
         assert epoch.start is not None
-        return epoch.start.after(epoch.passed, self._cycle)
+        return epoch.start.after(epoch.passed, self.cycle)
 
     def is_over(self, epoch: Epoch) -> bool:
         """Whether all rows of an epoch are past, where their number is known."""
@@ -134,7 +124,7 @@ class EpochRules:
             return Dealt([(passed, stop)], stop - passed, Epoch(number, start, stop)) if stop > passed else None
         still_out = left_out[bisect_left(left_out, passed) :]
         kept = self.samples - passed - len(still_out)
-        share = next_slice(kept, self.batch_size, self.rank, self.world, pad=self._pad, full=self._full)
+        share = next_slice(kept, self.batch_size, self.rank, self.world, pad=self.pad, full=self.full)
         if share is None:
             return None
         mine = self._runs(passed, still_out, share.start, share.stop)
@@ -171,7 +161,7 @@ class EpochRules:
             self._rows_left_out(state.get("left_out")),
             self.cursor(state, "at"),
         )
-        if (epoch.at is not None) != (self._selects and epoch.passed > 0):
+        if (epoch.at is not None) != (self.selected is not None and epoch.passed > 0):
             raise _nonsense("at", state.get("at"), "a selection's state, and no other, says where its rest begins")
         if epoch.start is None and epoch.passed:
             raise _nonsense("start", None, "the epoch has begun")
@@ -181,14 +171,14 @@ class EpochRules:
         if epoch.passed < self.samples and self.batch_size is not None:  # the rest may not be dealt evenly
             self._batches(self.samples - epoch.passed)
         kept = self.samples - epoch.passed - len(epoch.left_out)
-        if self._surplus(kept) or (epoch.left_out and not self._drop_last):
+        if self._surplus(kept) or (epoch.left_out and not self.drop_last):
             epoch = self._leaving_out(epoch)
         over = epoch.passed > 0 and epoch.passed + len(epoch.left_out) == self.samples
         return self.following(epoch) if over else epoch
 
     def may_begin(self, start: Cursor, known: Known) -> bool:
         """Whether an epoch that begins at a place of this feed's holds every sample once."""
-        return not self._joins or known.may_begin(start, self._segment_starts)
+        return not self.joins or known.may_begin(start, self.segment_starts)
 
     def known(self, state: dict[str, Any], epoch: Epoch) -> Known:
         """Return what a state knows of joints at its place.
@@ -204,17 +194,17 @@ class EpochRules:
             known = Known(Joints(changes), opened, tuple(map(int, given.get("alive", ()))))
         except (AttributeError, TypeError, ValueError):
             raise _nonsense("joints", given, "they are places, in force from a cycle on or alive") from None
-        if not known.fits(self._cycle or 0):
+        if not known.fits(self.cycle or 0):
             raise _nonsense("joints", given, "cycles and places must rise, and lie in it")
         return known
 
     def _batches(self, rows: int) -> int:
         assert self.batch_size is not None
-        return batches(rows, self.batch_size, self.world, drop_last=self._drop_last, pad=self._pad)
+        return batches(rows, self.batch_size, self.world, drop_last=self.drop_last, pad=self.pad)
 
     def _surplus(self, rows: int) -> int:
         """Count the rows, of so many that remain, that ``drop_last`` leaves out."""
-        if not self._drop_last or self.batch_size is None:
+        if not self.drop_last or self.batch_size is None:
             return 0
         return max(0, rows - self._batches(rows) * self.batch_size * self.world)  # padded, the rows may be fewer
 
@@ -223,10 +213,10 @@ class EpochRules:
         if self.samples is None:
             return epoch
         count = self._surplus(self.samples - epoch.passed)
-        joined_late = self._joins and epoch.start is not None and epoch.start.sample > 0
-        if len(self._segment_starts) == 1 and not joined_late:
+        joined_late = self.joins and epoch.start is not None and epoch.start.sample > 0
+        if len(self.segment_starts) == 1 and not joined_late:
             return epoch._replace(left_out=tuple(range(self.samples - count, self.samples)))
-        words = (self._seed, _LEFT_OUT, epoch.number, epoch.passed)
+        words = (self.seed % 2**64, _LEFT_OUT, epoch.number, epoch.passed)
         return epoch._replace(left_out=drawn(count, epoch.passed, self.samples, *words))
 
     def _runs(self, passed: int, left_out: Sequence[int], start: int, stop: int) -> list[tuple[int, int]]:
@@ -253,7 +243,7 @@ class EpochRules:
             raise _nonsense(name, given, "it must be a cycle and a sample")
         cycle, sample = cast("list[Any]", given)
         numbers = {f"{name}'s cycle": cycle, f"{name}'s sample": sample}
-        most = 2**48 if self._cycle is None else self._cycle - 1
+        most = 2**48 if self.cycle is None else self.cycle - 1
         return Cursor(_whole(numbers, f"{name}'s cycle", 10**9), _whole(numbers, f"{name}'s sample", most))
 
     def _rows_left_out(self, given: Any) -> tuple[int, ...]:

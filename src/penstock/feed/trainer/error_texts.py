@@ -136,7 +136,7 @@ class Reasons:
     def ask(self, feed: str, feeder_pid: int) -> None:
         """Note that the feeder is asked once more; until it answers both, it is taken for silent."""
         if self._asked:
-            self.told = FeederStatistics.silent(feed, feeder_pid)
+            self.told = FeederStatistics(feed, feeder_pid, answers=False)
         self._asked += 1
 
     def hear(self, told: FeederStatistics) -> None:
@@ -152,10 +152,6 @@ class Reasons:
 def slowness(feed: FeederStatistics, pid: int) -> str:
     """Return what this process's trainer waits for, from its feeder's statistics."""
     mine = next((trainer for trainer in feed.trainers if trainer.pid == pid), None)
-    return _why(feed, mine)
-
-
-def _why(feed: FeederStatistics, mine: TrainerStatistics | None) -> str:
     if not feed.answers:
         return (
             f"its feeder (process {feed.pid}) does not answer. It is stopped (kill -CONT {feed.pid} ends that), "

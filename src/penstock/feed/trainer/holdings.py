@@ -47,24 +47,6 @@ class ReceivedBlock:
         released: Whether the stream of rows is past it, and only loans keep it.
     """
 
-    __slots__ = (
-        "_validator",
-        "at",
-        "ids",
-        "kept",
-        "leaves",
-        "loans",
-        "mine",
-        "nodes",
-        "offset",
-        "ordinal",
-        "placement",
-        "published_ns",
-        "released",
-        "rows",
-        "stored",
-    )
-
     def __init__(self, message: wire.BlockAnnounced, ordinal: int, validator: MessageValidator) -> None:
         assert validator.placement is not None
         self._validator = validator

@@ -322,8 +322,10 @@ class RowStream:
         while True:
             _, _, connection, index = self.place
             asked_on = None if self._started_on is None else self._started_on.connection
-            if asked_on is not connection:  # a failover was broken off
-                self._start_again()
+            if asked_on is not connection:  # after a failover, the new feeder is asked for the rows from here on
+                assert self._start is not None
+                _, epoch, epoch_start = self._start
+                self.start(self.at, epoch, epoch_start, self.place.row)
                 continue
             if not connection.has(index):
                 self._make_room(connection, index)
@@ -353,12 +355,6 @@ class RowStream:
             raise
         connection.held_up = DeadlockWatch(feeds, connection.welcome.name, self._hello.pid).look
         return connection
-
-    def _start_again(self) -> None:
-        """Ask a new feeder for the rows from here on."""
-        assert self._start is not None
-        _, epoch, epoch_start = self._start
-        self.start(self.at, epoch, epoch_start, self.place.row)
 
     def _make_room(self, connection: FeedConnection, index: int) -> None:
         """Let blocks go before waiting: the feeder may be waiting for their room."""

@@ -168,7 +168,10 @@ class MessageValidator:
                 raise self.nonsense(f"it announced {error}") from None
             self.layout, self.nodes = block.layout, list(array_nodes(block.layout))
         if not stored:
-            return self._check_empty(block, end)
+            if block.leaf_offsets or block.leaf_bytes:
+                raise self.nonsense(f"a block without rows has {len(block.leaf_offsets)} leaves")
+            self.placement, self._checked = EMPTY, ()
+            return end
         if self.layout is None:
             raise self.nonsense("its first block has no layout")
         # Unless a feed gives whole batches, nearly all its blocks are alike.
@@ -184,12 +187,6 @@ class MessageValidator:
                 f"a block of {nbytes:,} bytes at {block.offset:,} does not lie in its window of "
                 f"{self._window_bytes:,} bytes"
             )
-        return end
-
-    def _check_empty(self, block: wire.BlockAnnounced, end: Cursor) -> Cursor:
-        if block.leaf_offsets or block.leaf_bytes:
-            raise self.nonsense(f"a block without rows has {len(block.leaf_offsets)} leaves")
-        self.placement, self._checked = EMPTY, ()
         return end
 
     def _check_names(self, block: wire.BlockAnnounced) -> int:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from typing import Literal, NamedTuple
+from contextlib import suppress
+from typing import NamedTuple
 
 import msgspec
 
 from penstock.basics.sizes import size_text
 from penstock.errors import BadSetting
 from penstock.io.advice.measurements import Measurement
-from penstock.io.advice.prediction import HEADROOM, MEASURED, Reason, Requirement, Setting, predict, published
+from penstock.io.advice.prediction import HEADROOM, Reason, Requirement, Setting, predict, published
 from penstock.io.open import MECHANISMS
 
 SAME = 1.03
@@ -92,25 +93,23 @@ def _order(choice: Setting, need: Requirement) -> tuple[bool, float]:
     return enough, -choice.cpu_s_per_gib if enough else choice.mb_s
 
 
-def _why(choice: Setting, choices: Sequence[Setting], need: Requirement) -> list[Reason]:
-    found = [_reached(choice)]
-    enough = _enough(choices, need)
-    if enough:
-        found.append(
-            f"{len(enough)} of {len(choices)} settings reach the rate with 10% to spare; "
-            f"this one takes the least CPU time: {choice.cpu_s_per_gib:.2g} s for each GiB"
+def _why(choice: Setting, choices: Sequence[Setting], need: Requirement) -> Iterator[Reason]:
+    yield Reason(_reached(choice))
+    cost = f"{choice.cpu_s_per_gib:.2g} s"
+    if enough := _enough(choices, need):
+        yield Reason(
+            f"{len(enough)} of {len(choices)} settings reach the rate with 10% to spare; this one takes the least "
+            f"CPU time: {cost} for each GiB"
         )
     else:
-        found.append(
-            f"the fastest of {len(choices)} settings within the cores, at {choice.cpu_s_per_gib:.2g} s "
-            "of CPU time for each GiB"
+        yield Reason(
+            f"the fastest of {len(choices)} settings within the cores, at {cost} of CPU time for each GiB"
         )
     if choice.full_mb_s > choice.mb_s:
-        found.append(
+        yield Reason(
             f"it could reach {choice.full_mb_s:,.0f} MB/s with {choice.full_cores:.2g} cores: "
             f"{need.cores:g} hold it to {choice.mb_s:,.0f}"
         )
-    return [Reason(text, MEASURED) for text in found]
 
 
 def _reached(choice: Setting) -> str:
@@ -164,8 +163,7 @@ def _pack(rows: Sequence[Measurement], best: Setting, need: Requirement, rate_mb
     yield Reason(
         f"pack the data, and read {samples:,} samples at once: {size_text(to.bs_bytes)} reads reach "
         f"{to.mb_s:,.0f} MB/s ({to}), {to.mb_s / best.mb_s:.2g} times as much"
-        + ("" if enough else ", which is not enough by itself"),
-        MEASURED,
+        + ("" if enough else ", which is not enough by itself")
     )
 
 
@@ -173,39 +171,34 @@ def _cache(rows: Sequence[Measurement], best: Setting, need: Requirement) -> Ite
     if need.dataset_bytes is None or not need.memory_bytes:
         return
     data, memory = size_text(need.dataset_bytes), size_text(need.memory_bytes)
-    if not need.fits_memory:
+    if need.fits_memory:
+        warm = _fastest([row for row in rows if row.mech == "posix" and not row.cold], need)
+        reached = f", {warm.mb_s:,.0f} MB/s here" if warm and warm.mb_s > best.mb_s else ""
+        yield Reason(
+            f"cache the data: {data} fit into {memory} of memory; after the first pass mech='posix' reads from "
+            f"there{reached}"
+        )
+    else:
         part = need.memory_bytes / need.dataset_bytes
         yield Reason(
             f"cache what fits: {memory} of memory keep {part:.0%} of the data ({data}), so that storage has to "
-            f"bring {1 - part:.0%} of the rate",
-            MEASURED,
+            f"bring {1 - part:.0%} of the rate"
         )
-        return
-    warm = _fastest([row for row in rows if row.mech == "posix" and not row.cold], need)
-    reached = f", {warm.mb_s:,.0f} MB/s here" if warm and warm.mb_s > best.mb_s else ""
-    yield Reason(
-        f"cache the data: {data} fit into {memory} of memory; after the first pass mech='posix' reads from there"
-        + reached,
-        MEASURED,
-    )
 
 
 def _cores(choices: Sequence[Setting], need: Requirement, rate_mb_s: float) -> Iterator[Reason]:
-    able = [choice for choice in choices if choice.full_mb_s >= rate_mb_s]
-    if able:
+    if able := [choice for choice in choices if choice.full_mb_s >= rate_mb_s]:
         cheapest = min(able, key=lambda choice: choice.cpu_s_per_gib)
         yield Reason(
             f"more cores: with {cheapest.cores_at(rate_mb_s):.2g} in place of {need.cores:g}, "
-            f"{cheapest} reaches the rate",
-            MEASURED,
+            f"{cheapest} reaches the rate"
         )
-        return
-    most = max(choices, key=lambda choice: choice.full_mb_s)
-    yield Reason(
-        f"more cores alone do not help: with as many as it takes ({most.full_cores:.2g}), the fastest setting "
-        f"ends at {most.full_mb_s:,.0f} MB/s; faster storage, or more of it, would",
-        MEASURED,
-    )
+    else:
+        most = max(choices, key=lambda choice: choice.full_mb_s)
+        yield Reason(
+            f"more cores alone do not help: with as many as it takes ({most.full_cores:.2g}), the fastest setting "
+            f"ends at {most.full_mb_s:,.0f} MB/s; faster storage, or more of it, would"
+        )
 
 
 def _other_ways(best: Setting, need: Requirement, rate_mb_s: float) -> Iterator[Reason]:
@@ -260,14 +253,9 @@ class AutoReader(NamedTuple):
 
 
 def choose_reader(
-    rows: Sequence[Measurement] | None,
-    sample_bytes: int,
-    *,
-    access: Literal["random", "sequential"] = "random",
-    cores: float | None = None,
-    works: Collection[str] = MECHANISMS,
+    rows: Sequence[Measurement] | None, sample_bytes: int, *, works: Collection[str] = MECHANISMS
 ) -> AutoReader:
-    """Choose the mechanism that reads samples of about this size into host memory.
+    """Choose the mechanism that reads samples of about this size at random into host memory.
 
     This machine's benchmark decides if it has rows for that; else a rule:
     io_uring, which takes the least CPU time; without it, threads with O_DIRECT;
@@ -276,22 +264,15 @@ def choose_reader(
     Args:
         rows: What ``penstock bench io`` has measured; None if nothing.
         sample_bytes: Size of a usual sample.
-        access: See ``Requirement``.
-        cores: See ``Requirement``.
         works: Mechanisms that work for this data.
     """
     if rows:
-        need = Requirement(sample_bytes=sample_bytes, access=access, cores=cores)
-        try:
-            advice = advise([row for row in rows if row.mech in works], need)
-        except BadSetting:  # the rows measured something else: the rule's tag says that it was used
-            return _by_rule(sample_bytes, works)
-        choice = advice.choice
-        return AutoReader(choice.mech, choice.qd, choice.threads, advice.reasons[0])
-    return _by_rule(sample_bytes, works)
-
-
-def _by_rule(sample_bytes: int, works: Collection[str]) -> AutoReader:
+        # Rows that measured something else leave it to the rule, whose tag says that it was used.
+        with suppress(BadSetting):
+            usable = [row for row in rows if row.mech in works]
+            advice = advise(usable, Requirement(sample_bytes=sample_bytes))
+            choice = advice.choice
+            return AutoReader(choice.mech, choice.qd, choice.threads, advice.reasons[0])
     if "uring" in works:
         return AutoReader("uring", 128, 1, Reason("io_uring takes the least CPU time for each read", _RULE))
     if "direct" in works:

@@ -36,7 +36,7 @@ class Reason(msgspec.Struct, frozen=True):
     """A statement and its source: ``"measured here"`` or ``"published (source)"``."""
 
     text: str
-    tag: str
+    tag: str = MEASURED
 
 
 class Requirement(msgspec.Struct, frozen=True, kw_only=True):
@@ -147,14 +147,10 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
 _ANY_SIZE = frozenset({"posix", "object"})
 """Mechanisms that read exactly what is asked for; others read whole pages."""
 
-_SAME_PLACE = {"host": ("host", "pinned"), **dict.fromkeys(("cuda", "cuda:0"), ("cuda", "cuda:0"))}
 
-
-class Expected(NamedTuple):
-    """Settings for a need, and remarks on rows that were left out."""
-
-    choices: list[Setting]
-    reasons: list[Reason]
+def _same_place(dest: str) -> tuple[str, ...]:
+    """Return the destinations whose rows stand for this one."""
+    return next((same for same in (("host", "pinned"), ("cuda", "cuda:0")) if dest in same), (dest,))
 
 
 class _Way(NamedTuple):
@@ -163,7 +159,6 @@ class _Way(NamedTuple):
     threads: int
     dest: str
     cold: bool
-    copy_included: bool
 
 
 class _Read(NamedTuple):
@@ -171,22 +166,22 @@ class _Read(NamedTuple):
     cpu_us: float
 
 
-def predict(rows: Iterable[Measurement], need: Requirement) -> Expected:
-    """Predict what every setting that may serve this need would do.
+def predict(rows: Iterable[Measurement], need: Requirement) -> tuple[list[Setting], list[Reason]]:
+    """Return what every setting that may serve this need would do, and remarks on rows that were left out.
 
     Raises:
         BadSetting: no row is about this need.
     """
     usable, reasons = _usable(list(rows), need)
-    settings: dict[_Way, list[Measurement]] = defaultdict(list)
+    ways: dict[tuple[_Way, bool], list[Measurement]] = defaultdict(list)
     for row in usable:
         cold = row.cold or row.mech != "posix"  # others bypass the page cache
-        settings[_Way(row.mech, row.qd, row.threads, row.dest, cold, row.copy_included)].append(row)
-    choices = [choice for setting, of_it in settings.items() for choice in _choices(setting, of_it, need)]
-    return Expected(choices, reasons)
+        ways[_Way(row.mech, row.qd, row.threads, row.dest, cold), row.copy_included].append(row)
+    choices = [choice for (way, _), of_it in ways.items() for choice in _choices(way, of_it, need)]
+    return choices, reasons
 
 
-def _choices(setting: _Way, rows: list[Measurement], need: Requirement) -> list[Setting]:
+def _choices(way: _Way, rows: list[Measurement], need: Requirement) -> list[Setting]:
     by_size: dict[int, list[Measurement]] = defaultdict(list)
     for row in rows:
         by_size[row.bs_bytes].append(row)
@@ -194,45 +189,31 @@ def _choices(setting: _Way, rows: list[Measurement], need: Requirement) -> list[
         size: _Read(median(1e6 / row.iops for row in same), median(row.cpu_us_per_op for row in same))
         for size, same in sorted(by_size.items())
     }
-    shares = [row.sm_share for row in rows if row.sm_share is not None]
     # A sequential reader chooses its read size, so the measured ones will do.
     sizes = [need.sample_bytes] if need.access == "random" else list(reads)
-    return [_choice(setting, reads, size, need, max(shares, default=None), rows[0].path_taken) for size in sizes]
+    return [_choice(way, rows, reads, size, need) for size in sizes]
 
 
-def _choice(
-    setting: _Way,
-    reads: dict[int, _Read],
-    asked: int,
-    need: Requirement,
-    sm_share: float | None,
-    path_taken: str,
-) -> Setting:
-    unit = 1 if setting.mech in _ANY_SIZE else DIRECT_ALIGNMENT
+def _choice(way: _Way, rows: list[Measurement], reads: dict[int, _Read], asked: int, need: Requirement) -> Setting:
+    unit = 1 if way.mech in _ANY_SIZE else DIRECT_ALIGNMENT
     nbytes = -(-asked // unit) * unit
     read, used = _at(reads, nbytes)
     full_mb_s = asked / read.us
     cpu_bound = 1.0 if need.cores is None else min(1.0, need.cores * read.us / max(read.cpu_us, 1e-9))
     mb_s = full_mb_s * cpu_bound
     wanted = mb_s if need.rate_mb_s is None else min(mb_s, need.rate_mb_s)
-    basis: Literal["measured", "interpolated", "extrapolated"]
-    basis = "interpolated" if len(used) > 1 else "measured" if used == (nbytes,) else "extrapolated"
     return Setting(
-        mech=setting.mech,
-        qd=setting.qd,
-        threads=setting.threads,
+        **way._asdict(),
         bs_bytes=nbytes,
-        dest=setting.dest,
         mb_s=mb_s,
         full_mb_s=full_mb_s,
         cpu_us_per_read=read.cpu_us,
         cpu_s_per_gib=read.cpu_us / asked * 2**30 / 1e6,
         cores=wanted * read.cpu_us / asked,
-        sm_share=sm_share,
-        basis=basis,
+        sm_share=max((row.sm_share for row in rows if row.sm_share is not None), default=None),
+        basis="interpolated" if len(used) > 1 else "measured" if used == (nbytes,) else "extrapolated",
         measured_bytes=used,
-        cold=setting.cold,
-        path_taken=path_taken,
+        path_taken=rows[0].path_taken,
     )
 
 
@@ -259,34 +240,30 @@ def _usable(rows: list[Measurement], need: Requirement) -> tuple[list[Measuremen
     works = [row for row in real if row.iops > 0 and row.mb_s > 0]
     reasons = _failures(real, works, need)
     if len(real) < len(ours):
-        reasons.append(Reason("gpu was served by the CPU, as files are for tests: left out", MEASURED))
-    found = [row for row in works if row.dest in _SAME_PLACE.get(need.dest, (need.dest,))]
+        reasons.append(Reason("gpu was served by the CPU, as files are for tests: left out"))
+    found = [row for row in works if row.dest in _same_place(need.dest)]
     if not found and need.dest != "host":
-        found = [row for row in works if row.dest in _SAME_PLACE["host"]]
+        found = [row for row in works if row.dest in _same_place("host")]
         if found:
-            reasons.append(
-                Reason(f"no row reads into {need.dest}: these read into host memory, without the copy", MEASURED)
-            )
+            said = f"no row reads into {need.dest}: these read into host memory, without the copy"
+            reasons.append(Reason(said))
     there = found
     found = [row for row in there if row.pattern == need.access]
     if not found and need.access == "sequential":
         found = there
-        reasons.append(Reason("no row reads sequentially: random reads stand in, and are no faster", MEASURED))
+        reasons.append(Reason("no row reads sequentially: random reads stand in, and are no faster"))
     there = found
     found = [row for row in there if row.cold or row.mech != "posix" or need.fits_memory]
     if len(found) < len(there):
         fits = "as the data do not fit there" if need.dataset_bytes else "unless --dataset says that the data fit"
-        reasons.append(Reason(f"posix was measured from the page cache: left out, {fits}", MEASURED))
+        reasons.append(Reason(f"posix was measured from the page cache: left out, {fits}"))
     there = found
     found = [row for row in there if need.gpu_share is None or _share(row) <= need.gpu_share]
     if len(found) < len(there):
         least = min(_share(row) for row in there if _share(row) > (need.gpu_share or 0))
         share = "an unknown part" if least == float("inf") else f"at least {least:.0%}"
-        reasons.append(
-            Reason(
-                f"settings that take {share} of the GPU, more than {need.gpu_share:.0%}, are left out", MEASURED
-            )
-        )
+        said = f"settings that take {share} of the GPU, more than {need.gpu_share:.0%}, are left out"
+        reasons.append(Reason(said))
     if not found:
         raise BadSetting(_nothing(rows, works, need, reasons))
     return found, reasons
@@ -307,13 +284,13 @@ def _failures(ours: list[Measurement], works: Sequence[Measurement], need: Requi
             tried[row.mech].append(row)
     reasons: list[Reason] = []
     for mech, rows in sorted(tried.items()):
-        there = [row for row in rows if row.dest in _SAME_PLACE.get(need.dest, (need.dest,))]
+        there = [row for row in rows if row.dest in _same_place(need.dest)]
         if there:
             text = f"{mech} to {there[0].dest} does not work here: {there[0].note or 'it moved nothing'}"
         else:
             how = f"penstock bench io --mech {mech} --dest {need.dest}"
             text = f"{mech} was not measured to {need.dest}: {how} does that"
-        reasons.append(Reason(text, MEASURED))
+        reasons.append(Reason(text))
     return reasons
 
 

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal, cast
 
+import msgspec
+
 from penstock.basics.sizes import size_from
 from penstock.errors import BadSetting
 from penstock.io.cache.folder import CacheFolder, reads_direct
@@ -65,10 +67,17 @@ class Cache:
         self.limit = size_from("size", size)
         self.memory_bytes = 0 if memory in (0, "0") else size_from("memory", memory)
         self.keep = keep
-        self._shared = shared
-        self._node = node
-        self._others = {name: str(folder) for name, folder in (others or {}).items()}
         self.folder = str(CacheFolder(folder, self.limit, shared=shared).path)
+        self._layout = CacheLayout(
+            root="",
+            kind="",
+            folder=self.folder,
+            limit=self.limit,
+            shared=shared,
+            memory_bytes=self.memory_bytes,
+            node=node,
+            others={name: str(other) for name, other in (others or {}).items()},
+        )
 
     @staticmethod
     def check(cache: object) -> None:
@@ -83,14 +92,4 @@ class Cache:
 
     def layout(self, root: str, kind: str, memory: Files | None) -> CacheLayout:
         """Return where samples of a data set are kept."""
-        return CacheLayout(
-            root=root,
-            kind=kind,
-            folder=self.folder,
-            limit=self.limit,
-            shared=self._shared,
-            memory_bytes=self.memory_bytes,
-            memory=memory,
-            node=self._node,
-            others=self._others,
-        )
+        return msgspec.structs.replace(self._layout, root=root, kind=kind, memory=memory)

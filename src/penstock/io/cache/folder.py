@@ -92,13 +92,11 @@ class CacheFolder:
                 self.path.mkdir(parents=True, exist_ok=True)
                 self.path.chmod(0o2770 if shared else 0o700)
             os.listdir(self.path)
-        except PermissionError as error:
-            raise BadSetting(
-                f"{self.path} cannot be used as a cache: {error.strerror}. Its owner may share it "
-                "(Cache(..., shared=True)), or name a folder of yours"
-            ) from None
         except OSError as error:
-            raise BadSetting(f"{self.path} cannot be used as a cache: {error.strerror}") from None
+            told = f"{self.path} cannot be used as a cache: {error.strerror}"
+            if isinstance(error, PermissionError):
+                told += ". Its owner may share it (Cache(..., shared=True)), or name a folder of yours"
+            raise BadSetting(told) from None
 
     def open(self, root: str, kind: str) -> Slab | None:
         """Open the slab of a data set, which is made if there is none; None if that cannot be.

@@ -12,7 +12,7 @@ import os
 import struct
 import weakref
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any, NamedTuple, cast
 
 import numpy as np
@@ -90,6 +90,8 @@ class Slab:
         held: Descriptor whose lock says that this slab is in use. All are closed with the slab.
 
     Attributes:
+        data_fd: Descriptor of the file of records.
+        records: All records, of which later ones replace earlier ones with the same key.
         full: Why nothing is added any more; empty as long as there is room.
     """
 
@@ -103,11 +105,12 @@ class Slab:
         held: int | None = None,
         path: str | None = None,
     ) -> None:
-        self._data, self._index, self._lock, self._room = data, index, lock, room
+        self.data_fd, self._index, self._lock, self._room = data, index, lock, room
         self._fds = [fd for fd in (data, index, lock, direct, held) if fd is not None]
         self.path = path
         self._parsed = 0
-        self._records = self._grown = np.zeros(0, RECORD)
+        self.records: npt.NDArray[np.void] = np.zeros(0, RECORD)
+        self._grown = self.records
         self._keys: Keys = np.zeros(0, np.uint64)  # sorted
         self._rows = np.zeros(0, np.int64)  # record of each
         self._recent: dict[int, int] = {}  # those not sorted yet
@@ -119,16 +122,6 @@ class Slab:
         self._check_size()
 
     @property
-    def data_fd(self) -> int:
-        """Descriptor of the file of records."""
-        return self._data
-
-    @property
-    def records(self) -> npt.NDArray[np.void]:
-        """All records, of which later ones replace earlier ones with the same key."""
-        return self._records
-
-    @property
     def is_damaged(self) -> bool:
         """Whether its index ends where it was damaged; what came after that is not found."""
         return self.full == _DAMAGED
@@ -136,7 +129,7 @@ class Slab:
     @property
     def is_worn_out(self) -> bool:
         """Whether it is damaged, or most of its records were replaced by later ones."""
-        return self.is_damaged or len(np.unique(self._records["key"])) < len(self._records) // 2
+        return self.is_damaged or len(np.unique(self.records["key"])) < len(self.records) // 2
 
     def refresh(self) -> None:
         """Learn of the records that were added since."""
@@ -159,14 +152,14 @@ class Slab:
             at += _FRAME.size + len(body)
         self._parsed += at
         if found:
-            first, last = len(self._records), len(self._records) + sum(map(len, found))
+            first, last = len(self.records), len(self.records) + sum(map(len, found))
             if last > len(self._grown):
-                self._grown = np.concatenate([self._records, np.zeros(2 * last, RECORD)])
+                self._grown = np.concatenate([self.records, np.zeros(2 * last, RECORD)])
                 self._usable = np.concatenate([self._usable[:first], np.ones(2 * last, np.bool_)])
             np.concatenate(found, out=self._grown[first:last])
-            self._records = self._grown[:last]
-            keys: list[int] = self._records["key"][first:].tolist()
-            self._recent.update(zip(keys, range(first, len(self._records)), strict=True))
+            self.records = self._grown[:last]
+            keys: list[int] = self.records["key"][first:].tolist()
+            self._recent.update(zip(keys, range(first, len(self.records)), strict=True))
             if len(self._recent) > max(_MOST_RECENT, len(self._keys) // 4):
                 self._sort()
         return bool(found)
@@ -181,13 +174,13 @@ class Slab:
         if self._recent:
             recent = [self._recent.get(key, -1) for key in keys.tolist()]
             rows = np.maximum(rows, np.array(recent, np.int64))
-        if len(self._records):
+        if len(self.records):
             rows[~self._usable[rows]] = -1
         return rows
 
     def origin(self, row: int) -> int:
         """Return the version of what a record was read from."""
-        return int(self._records["origin"][row])
+        return int(self.records["origin"][row])
 
     def is_of(self, row: int, origin: int) -> bool:
         """Whether a record was read from this version of its origin; one that was not is found no more."""
@@ -196,12 +189,12 @@ class Slab:
 
     def place(self, row: int) -> tuple[int, int]:
         """Return where a record's bytes lie in the file: offset and size."""
-        record = self._records[row]
+        record = self.records[row]
         return int(record["offset"]), int(record["nbytes"])
 
     def shape(self, row: int) -> tuple[int, int]:
         """Return height and width of a record's pixels; 0 and 0 if it has none."""
-        record = self._records[row]
+        record = self.records[row]
         return int(record["height"]), int(record["width"])
 
     def expect(self, rows: Iterable[int]) -> None:
@@ -221,7 +214,7 @@ class Slab:
 
     def is_whole(self, row: int, content: ByteArray) -> bool:
         """Whether bytes are those that were kept; a record of which they are not is found no more."""
-        if crc32(content) == int(self._records["crc"][row]):
+        if crc32(content) == int(self.records["crc"][row]):
             return True
         self._usable[row] = False
         return False
@@ -235,9 +228,9 @@ class Slab:
         crcs = {item.key: crc32(item.content) for item in items}
         with self._locked(self._lock):
             self._cut()
-            end = os.fstat(self._data).st_size
+            end = os.fstat(self.data_fd).st_size
             self._check_size()
-            if self.path is not None and not os.fstat(self._data).st_nlink:
+            if self.path is not None and not os.fstat(self.data_fd).st_nlink:
                 self.full = "its files were deleted"
             if self.full:
                 return 0
@@ -263,23 +256,21 @@ class Slab:
                 self._write(chosen, direct_aligned(end))
                 self._commit(chosen, offsets, crcs)
             except OSError as error:
-                os.ftruncate(self._data, end)
+                os.ftruncate(self.data_fd, end)
                 self.full = f"its disk gives no more room ({error.strerror})"
                 return 0
             self.refresh()
             return len(chosen)
 
-    @contextmanager
-    def filled_alone(self) -> Generator[None]:
+    def filled_alone(self) -> AbstractContextManager[None]:
         """Wait until no other process fills this slab, and keep others waiting."""
-        with self._locked(self._index):
-            yield
+        return self._locked(self._index)
 
     def close(self) -> None:
         _close(self._fds)
 
     def _check_size(self) -> None:
-        if len(self._records) and os.fstat(self._data).st_size < sum(self.place(-1)):
+        if len(self.records) and os.fstat(self.data_fd).st_size < sum(self.place(-1)):
             self.full = _DAMAGED
 
     def _new(self, items: Sequence[Item]) -> list[Item]:
@@ -300,7 +291,7 @@ class Slab:
         for first in range(0, len(parts), os.sysconf("SC_IOV_MAX")):
             some = parts[first : first + os.sysconf("SC_IOV_MAX")]
             wanted = sum(map(len, some))
-            if os.pwritev(self._data, some, at) < wanted:
+            if os.pwritev(self.data_fd, some, at) < wanted:
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             at += wanted
 
@@ -321,12 +312,12 @@ class Slab:
             return
         if os.fstat(self._index).st_size > self._parsed:
             os.ftruncate(self._index, self._parsed)
-        end = direct_aligned(sum(self.place(-1))) if len(self._records) else 0
-        if os.fstat(self._data).st_size > end:
-            os.ftruncate(self._data, end)
+        end = direct_aligned(sum(self.place(-1))) if len(self.records) else 0
+        if os.fstat(self.data_fd).st_size > end:
+            os.ftruncate(self.data_fd, end)
 
     def _sort(self) -> None:
-        keys = self._records["key"]
+        keys = self.records["key"]
         self._rows = np.argsort(keys, kind="stable").astype(np.int64)
         self._keys = keys[self._rows]
         self._recent.clear()

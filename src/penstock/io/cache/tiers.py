@@ -265,14 +265,9 @@ class Tiers:
         return slab
 
     def _count(self, found: Found, *, whole: bool) -> None:
-        if not whole:
-            self.counts.damaged += 1
-        elif found.tier == MEMORY:
-            self.counts.memory += 1
-        elif found.tier == DISK:
-            self.counts.disk += 1
-        else:
-            self.counts.nodes += 1
+        where = "memory", "disk", "nodes"
+        field = where[min(found.tier, len(where) - 1)] if whole else "damaged"
+        setattr(self.counts, field, getattr(self.counts, field) + 1)
 
     def _in_memory(self, offset: int, nbytes: int) -> ByteArray:
         if offset + nbytes > len(self._mapped):

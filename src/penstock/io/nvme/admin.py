@@ -15,12 +15,12 @@ import numpy as np
 
 from penstock.contracts import ByteArray
 from penstock.errors import ReaderUnavailable
+from penstock.io.nvme import queue_memory as layout
 from penstock.io.nvme.module import LibnvmModule
-from penstock.io.nvme.queue_memory import COMMAND, COMPLETION, PAGE_BYTES, SUCCESS, Array, code_of, status_text
+from penstock.io.nvme.queue_memory import COMMAND, COMPLETION, DOORBELLS, PAGE_BYTES, SUCCESS, Array
 
 # In words of 32 bits.
 CAP, VS, INTMS, CC, CSTS, AQA, ASQ, ACQ = (at // 4 for at in (0x0, 0x8, 0xC, 0x14, 0x1C, 0x24, 0x28, 0x30))
-DOORBELLS = 0x1000 // 4
 
 ENABLE = 1
 _SUBMISSION_ENTRY_BYTES_LOG2, _COMPLETION_ENTRY_BYTES_LOG2 = 6, 4
@@ -90,9 +90,7 @@ class Admin:
         self._registers = module.registers(mmap.PAGESIZE)
         self.capabilities = told = capabilities(self._registers)
         if self.status == OFF_THE_BUS:
-            raise ReaderUnavailable(
-                f"{self._path} does not answer on the bus", "see dmesg, or power it off and on"
-            )
+            raise ReaderUnavailable(f"{self._path} does not answer on the bus", f"see dmesg, or {_POWER}")
         if not told.reads_blocks or told.least_page_bytes > PAGE_BYTES:
             raise ReaderUnavailable(
                 f"{self._path}: the NVM command set with pages of {PAGE_BYTES} bytes is needed, and this disk has "
@@ -186,9 +184,10 @@ class Admin:
                 raise ReaderUnavailable(f"{self._path} does not {what}: {why} {self._state()}", _POWER)
             time.sleep(_NAP_S)
         self._ring(1)
-        if code_of(word >> 49) != SUCCESS:
+        if layout.code_of(word >> 49) != SUCCESS:
             raise ReaderUnavailable(
-                f"{self._path} refuses to {what}: {status_text(word >> 49)}", "its firmware may need an update"
+                f"{self._path} refuses to {what}: {layout.status_text(word >> 49)}",
+                "its firmware may need an update",
             )
         return int(self._cq["result"][slot]) & 0xFFFF_FFFF
 
@@ -201,15 +200,9 @@ class Admin:
         while bool((status := self.status) & READY) != ready or status == OFF_THE_BUS:
             late = time.monotonic() > deadline_s
             if late or status == OFF_THE_BUS or (ready and status & FATAL):
-                why = (
-                    f"not within the {self.capabilities.ready_limit_s:g} s that it asks for"
-                    if late
-                    else "it has failed"
-                )
-                raise ReaderUnavailable(
-                    f"{self._path} does not {'become ready' if ready else 'stop'}: {why} {self._state()}",
-                    _POWER,
-                )
+                slow = f"not within the {self.capabilities.ready_limit_s:g} s that it asks for"
+                what = f"{'become ready' if ready else 'stop'}: {slow if late else 'it has failed'}"
+                raise ReaderUnavailable(f"{self._path} does not {what} {self._state()}", _POWER)
             time.sleep(_LONG_NAP_S)
 
     def _state(self) -> str:

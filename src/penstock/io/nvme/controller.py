@@ -15,7 +15,7 @@ from penstock.io.files import disk_path
 from penstock.io.nvme import admin as at
 from penstock.io.nvme.admin import Admin
 from penstock.io.nvme.module import LibnvmModule
-from penstock.io.nvme.queue_memory import MAX_QUEUES, MAX_READ_BYTES, PAGE_BYTES, Array, Doorbells, QueueMemory
+from penstock.io.nvme.queue_memory import MAX_QUEUES, MAX_READ_BYTES, PAGE_BYTES, Array, QueueMemory
 
 _MODEL, _MDTS, _NN = slice(24, 64), 77, 516
 _NLBAF, _FLBAS, _LBA_FORMATS = 25, 26, 128
@@ -109,7 +109,7 @@ class DiskController:
             self._start(nsid, queues)
         except BaseException:
             with suppress(ReaderUnavailable):  # why it did not start says more
-                self._stop()
+                self.close()
             raise
 
     def _start(self, nsid: int, queues: int) -> None:
@@ -123,9 +123,7 @@ class DiskController:
         queues = admin.request_queues(min(queues, -(-self.depth // (entries - 1)), MAX_QUEUES))
         stride = admin.capabilities.doorbell_stride
         registers = module.registers((at.DOORBELLS + 2 * (queues + 1) * stride) * 4)
-        self.memory = memory = QueueMemory(
-            queues, entries, self.depth, block_bytes, Doorbells(registers, at.DOORBELLS, stride)
-        )
+        self.memory = memory = QueueMemory(queues, entries, self.depth, block_bytes, registers, stride)
         table = module.map_host(memory.memory)
 
         def bus(part: Array) -> int:
@@ -141,6 +139,11 @@ class DiskController:
         return f"disk-served: {self._disk.model}, {self._module.path}, blocks of {self.memory.block_bytes} bytes"
 
     def open(self, path: str) -> Opened:
+        """Open a namespace; return its id and size.
+
+        Raises:
+            ReaderUnavailable: there is no namespace of this name, or its blocks have another size.
+        """
         named = disk_path(path)
         if named is None or named.device != self._module.path:
             raise ReaderUnavailable(
@@ -156,15 +159,25 @@ class DiskController:
         return Opened(named.nsid, nbytes)
 
     def map(self, memory: ByteArray) -> Array:
+        """Let the disk write into this memory, until it is closed; return the bus address of each page.
+
+        Raises:
+            ReaderUnavailable: the disk cannot be given this memory.
+        """
         return self._module.map_host(memory)
 
     def wake(self) -> None:
-        """Do nothing: a disk is always awake."""
+        """Do nothing when commands are on their way: a disk is always awake."""
 
     def rest(self) -> None:
-        """Do nothing: a disk is always awake."""
+        """Do nothing when all commands are completed: a disk is always awake."""
 
     def check(self, waited_s: float) -> None:
+        """Raise if no completion can be expected any more; the submitting threads end then.
+
+        Args:
+            waited_s: Time since the last completion, with reads under way.
+        """
         status = self._admin.status
         if status == at.OFF_THE_BUS:
             why = "does not answer on the bus any more"
@@ -189,9 +202,6 @@ class DiskController:
         Raises:
             ReaderUnavailable: the disk does not stop; its memory stays taken until the kernel module is unloaded.
         """
-        self._stop()
-
-    def _stop(self) -> None:
         try:
             while self._created and not self._failed:
                 self._admin.delete_pair(self._created)

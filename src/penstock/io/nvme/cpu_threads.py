@@ -52,10 +52,12 @@ class HostThreads:
             thread.start()
 
     def keep(self, table: Array) -> int:
+        """Make an array that will not change visible to the threads; return its address there."""
         self._kept.append(table)
         return table.ctypes.data
 
     def launch(self, limit: int) -> None:
+        """Have the threads work until ``limit`` requests are done, counted from the beginning."""
         with self._changed:
             self._limit = limit
             self._changed.notify_all()
@@ -64,6 +66,7 @@ class HostThreads:
         """Do nothing: only the process's end ends these threads."""
 
     def close(self) -> None:
+        """End the threads, when nothing is under way any more."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()

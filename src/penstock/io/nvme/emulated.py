@@ -11,22 +11,8 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock.contracts import ByteArray, Numbers, Opened
-from penstock.io.nvme.queue_memory import (
-    DATA_TRANSFER_ERROR,
-    INTERNAL_ERROR,
-    INVALID_FIELD,
-    INVALID_NAMESPACE,
-    INVALID_OPCODE,
-    LBA_OUT_OF_RANGE,
-    MAX_READ_BYTES,
-    PAGE_BYTES,
-    PRP_OFFSET_INVALID,
-    READ,
-    SUCCESS,
-    UNRECOVERED_READ_ERROR,
-    Array,
-    QueueMemory,
-)
+from penstock.io.nvme import queue_memory as layout
+from penstock.io.nvme.queue_memory import MAX_READ_BYTES, PAGE_BYTES, READ, SUCCESS, Array, QueueMemory
 from penstock.io.queue import CPU_SERVED, Queue, Reads, Results
 
 _SHORTEST_NAP_S, _LONGEST_NAP_S = 20e-6, 1e-3
@@ -166,7 +152,13 @@ class EmulatedController:
                 room < count,
                 ~self._is_one_piece(commands, count * block),
             ],
-            [INVALID_OPCODE, INVALID_FIELD, INVALID_NAMESPACE, LBA_OUT_OF_RANGE, PRP_OFFSET_INVALID],
+            [
+                layout.INVALID_OPCODE,
+                layout.INVALID_FIELD,
+                layout.INVALID_NAMESPACE,
+                layout.LBA_OUT_OF_RANGE,
+                layout.PRP_OFFSET_INVALID,
+            ],
             SUCCESS,
         )
         offset = np.where(status == SUCCESS, commands["lba"].astype(np.int64), 0) * block
@@ -194,15 +186,8 @@ class EmulatedController:
 
     def _read(self, reads: Numbers) -> None:
         ahead = self._reached[reads]
-        self._backend.push(
-            Reads(
-                reads,
-                self._file[reads],
-                self._offset[reads] + ahead,
-                self._span[reads] - ahead,
-                self._address[reads] + ahead,
-            )
-        )
+        offsets, spans, addresses = self._offset[reads], self._span[reads], self._address[reads]
+        self._backend.push(Reads(reads, self._file[reads], offsets + ahead, spans - ahead, addresses + ahead))
 
     def _settle(self, results: Results) -> None:
         """Complete the commands whose reads are done; continue partial reads."""
@@ -214,8 +199,8 @@ class EmulatedController:
         more = ~there & ((whole > before) | np.isin(came, (-errno.EINTR, -errno.EAGAIN)))
         status = np.select(
             [there, (came >= 0) | (came == -errno.EIO), came == -errno.EFAULT],
-            [SUCCESS, UNRECOVERED_READ_ERROR, DATA_TRANSFER_ERROR],
-            INTERNAL_ERROR,
+            [SUCCESS, layout.UNRECOVERED_READ_ERROR, layout.DATA_TRANSFER_ERROR],
+            layout.INTERNAL_ERROR,
         )
         self._reached[reads] = whole
         if more.any():

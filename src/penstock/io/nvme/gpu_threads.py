@@ -108,6 +108,7 @@ class DeviceThreads:
         self._do("cuLaunchKernel", self._kernel, *shape, 0, next(self._next), parameters.ctypes.data, 0)
 
     def check(self) -> None:
+        """Raise what ended the threads too early, if something did."""
         for stream in self._streams:
             with self._current():
                 status, *_ = self._driver.cuStreamQuery(stream)

@@ -114,7 +114,8 @@ class LibnvmModule:
             )
         table = np.full(pages, _NOT_MAPPED, np.uint64)
         try:
-            if keep_from_children(memory):
+            if _children_would_get(memory):
+                _advise(memory, mmap.MADV_DONTFORK)
                 self._kept_from_children.append(memory)
             self._ask(NVM_MAP_HOST_MEMORY, MAP_REQUEST.pack(start, pages, table.ctypes.data))
         except OSError as error:
@@ -142,7 +143,7 @@ class LibnvmModule:
                 # Upwards: to the module an address also names a mapping that begins up to 64 KiB before it.
                 refused = [why for start in sorted(self._mapped) if (why := self._unmap(start))]
                 for memory in self._kept_from_children:
-                    give_to_children(memory)
+                    _advise(memory, mmap.MADV_DOFORK)
                 if refused:
                     raise ReaderUnavailable(
                         f"{self.path}: {len(refused)} of {len(self._mapped)} mappings of memory cannot be undone "
@@ -183,24 +184,8 @@ _libc = ctypes.CDLL(None, use_errno=True)
 _libc.madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
 
 
-def keep_from_children(memory: ByteArray) -> bool:
-    """Keep these pages from children; return whether a child would have got them.
-
-    Shared memory is left as it is: there is only one copy of it.
-    """
-    if not _would_be_copied(memory):
-        return False
-    _advise(memory, mmap.MADV_DONTFORK)
-    return True
-
-
-def give_to_children(memory: ByteArray) -> None:
-    """Let children get these pages again, when no disk writes there any more."""
-    _advise(memory, mmap.MADV_DOFORK)
-
-
-def _would_be_copied(memory: ByteArray) -> bool:
-    """Whether any of it is private, and not kept from children yet (``VmFlags``, proc(5))."""
+def _children_would_get(memory: ByteArray) -> bool:
+    """Whether a fork would copy any of it (``VmFlags``, proc(5)): of shared memory there is only one copy."""
     lines = smaps_of(memory)
     return any(not shared and line.startswith("VmFlags:") and "dc" not in line.split() for shared, line in lines)
 

@@ -9,12 +9,10 @@ from __future__ import annotations
 
 import errno
 import mmap
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-
-from penstock.errors import BadSetting
 
 PAGE_BYTES = 4096
 MAX_READ_BYTES = 1 << 20
@@ -34,25 +32,16 @@ PRP_OFFSET_INVALID = 0x013
 LBA_OUT_OF_RANGE = 0x080
 UNRECOVERED_READ_ERROR = 0x281
 STATUSES = {
-    INVALID_OPCODE: "invalid opcode",
-    INVALID_FIELD: "invalid field",
-    DATA_TRANSFER_ERROR: "data transfer error",
-    INTERNAL_ERROR: "internal error",
-    INVALID_NAMESPACE: "invalid namespace or format",
-    PRP_OFFSET_INVALID: "PRP offset invalid",
-    LBA_OUT_OF_RANGE: "LBA out of range",
-    UNRECOVERED_READ_ERROR: "unrecovered read error",
+    INVALID_OPCODE: ("invalid opcode", errno.EOPNOTSUPP),
+    INVALID_FIELD: ("invalid field", errno.EINVAL),
+    DATA_TRANSFER_ERROR: ("data transfer error", errno.EFAULT),
+    INTERNAL_ERROR: ("internal error", errno.EREMOTEIO),
+    INVALID_NAMESPACE: ("invalid namespace or format", errno.ENODEV),
+    PRP_OFFSET_INVALID: ("PRP offset invalid", errno.EINVAL),
+    LBA_OUT_OF_RANGE: ("LBA out of range", 0),
+    UNRECOVERED_READ_ERROR: ("unrecovered read error", errno.EIO),
 }
-
-_ERRNO = {
-    INVALID_OPCODE: errno.EOPNOTSUPP,
-    INVALID_FIELD: errno.EINVAL,
-    DATA_TRANSFER_ERROR: errno.EFAULT,
-    INTERNAL_ERROR: errno.EREMOTEIO,
-    INVALID_NAMESPACE: errno.ENODEV,
-    PRP_OFFSET_INVALID: errno.EINVAL,
-    LBA_OUT_OF_RANGE: 0,
-}
+"""Each status in words, and its error number; 0 past the end of a namespace, where there are just no bytes."""
 
 _CODE_BITS = 0x7FF
 _MEDIA_ERRORS = 2
@@ -64,15 +53,16 @@ def code_of(status: int) -> int:
 
 
 def errno_of(status: int) -> int:
-    """Return a status's error number; 0 past the end of a namespace, where there are just no bytes."""
+    """Return a status's error number."""
     code = code_of(status)
-    return errno.EIO if code >> 8 == _MEDIA_ERRORS else _ERRNO.get(code, errno.EREMOTEIO)
+    return STATUSES.get(code, ("", errno.EIO if code >> 8 == _MEDIA_ERRORS else errno.EREMOTEIO))[1]
 
 
 def status_text(status: int) -> str:
     """Return a status in words, and as the specification numbers it."""
     code = code_of(status)
-    return f"{STATUSES.get(code, 'refused by the disk')} (NVMe status type {code >> 8}, code 0x{code & 0xFF:02x})"
+    words, _ = STATUSES.get(code, ("refused by the disk", 0))
+    return f"{words} (NVMe status type {code >> 8}, code 0x{code & 0xFF:02x})"
 
 
 COMMAND = np.dtype(
@@ -105,18 +95,8 @@ WORK = np.dtype(
 Array = npt.NDArray[Any]
 
 
-class Doorbells(NamedTuple):
-    """The doorbells among a disk's registers.
-
-    Attributes:
-        registers: All mapped registers, as words of 32 bits, from the beginning of a page.
-        first: Where the doorbells begin, in words.
-        stride: Distance from one to the next, in words.
-    """
-
-    registers: Array
-    first: int
-    stride: int
+DOORBELLS = 0x1000 // 4
+"""Where the doorbells begin among a disk's registers, in words of 32 bits."""
 
 
 class QueueMemory:
@@ -129,16 +109,21 @@ class QueueMemory:
         entries: Entries of each queue, a power of two; one is always empty.
         depth: Most requests under way.
         block_bytes: Block size of the namespaces, a power of two.
-        doorbells: The disk's doorbells; None to have them in this memory.
+        registers: The disk's mapped registers, in words of 32 bits; None to have the doorbells in this memory.
+        stride: Distance from one doorbell to the next, in words.
     """
 
     def __init__(
-        self, queues: int, entries: int, depth: int, block_bytes: int, doorbells: Doorbells | None = None
+        self,
+        queues: int,
+        entries: int,
+        depth: int,
+        block_bytes: int,
+        registers: Array | None = None,
+        stride: int = 1,
     ) -> None:
-        if not 1 <= queues <= MAX_QUEUES:
-            raise BadSetting(f"queues={queues}: it must lie between 1 and {MAX_QUEUES}")
-        if not 2 <= entries <= MAX_ENTRIES or entries & (entries - 1):
-            raise BadSetting(f"entries={entries}: it is a power of two between 2 and {MAX_ENTRIES}")
+        assert 1 <= queues <= MAX_QUEUES
+        assert 2 <= entries <= MAX_ENTRIES and not entries & (entries - 1)
         self.queues, self.entries, self.block_bytes = queues, entries, block_bytes
         self.ids = 1 << (depth - 1).bit_length()
         parts: dict[str, tuple[Any, tuple[int, ...]]] = {
@@ -160,19 +145,17 @@ class QueueMemory:
             self._parts[name] = self.memory[at : at + sizes[name]].view(dtype).reshape(shape)
             at += _pages(sizes[name])
         self.sq, self.cq = self._parts["sq"][:, :entries], self._parts["cq"][:, :entries]
-        self.prp_lists, self.list_pages, self.gone = (
-            self._parts[name] for name in ("prp_lists", "list_pages", "gone")
+        names = ("prp_lists", "list_pages", "gone", "requests", "order", "done")
+        self.prp_lists, self.list_pages, self.gone, self.requests, self.order, self.done = map(
+            self._parts.__getitem__, names
         )
-        self.requests, self.order, self.done = (self._parts[name] for name in ("requests", "order", "done"))
         # A controller sees the addresses of this process, unless it overwrites them.
         self.list_pages[:] = self.prp_lists.ctypes.data + PAGE_BYTES * np.arange(self.ids, dtype=np.uint64)
-        self.registers: Array | None = None
+        self.registers, self._stride = registers, stride
         self.doorbells = self._parts["doorbells"]
-        self._stride = 1
-        if doorbells is not None:
-            self.registers, first, self._stride = doorbells
-            count = 2 * (queues + 1) * self._stride
-            self.doorbells = self.registers[first : first + count].reshape(queues + 1, 2, self._stride)[:, :, 0]
+        if registers is not None:
+            of_disk = registers[DOORBELLS : DOORBELLS + 2 * (queues + 1) * stride]
+            self.doorbells = of_disk.reshape(queues + 1, 2, stride)[:, :, 0]
 
     @property
     def private_bytes(self) -> int:

@@ -66,8 +66,9 @@ def start(order: Order) -> Started:
 
 
 def resize(terminal: int, size: Sequence[int]) -> None:
-    """Give a terminal so many lines and columns; what runs there is told."""
-    fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("4H", *size, 0, 0))
+    """Give a terminal so many columns and lines; what runs there is told."""
+    columns, lines = size
+    fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("4H", lines, columns, 0, 0))
 
 
 def _become(order: Order, given: list[int], terminal: int | None, told: int, keeper: int) -> NoReturn:

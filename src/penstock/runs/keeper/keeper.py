@@ -10,12 +10,13 @@ import signal
 import sys
 import termios
 import time
-from contextlib import suppress
+from collections.abc import Generator
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from penstock.linux.cgroups import oom_kills
-from penstock.linux.process import descendants, read_signals, signals_as_file, survives, who
+from penstock.linux.process import descendants, read_signals, reap, signals_as_file, survives, who
 from penstock.runs.keeper.command import Verdict, resize, start, verdict
 from penstock.runs.keeper.link import CHUNK_BYTES, MOST_WAITING, Link, Order
 from penstock.runs.keeper.output import Output
@@ -66,7 +67,9 @@ class Keeper:
             self._record_ended(Verdict("failed", code, f"could not be started: {error}"))
             self._link.report(ended=True)
             return
-        self._let_go_of_standard_descriptors()
+        if not self._order.terminal[0]:
+            with open(os.devnull, "r+b", 0) as nothing:
+                os.dup2(nothing.fileno(), 0)
         self._record_began(time.time())
         limit_s = self._order.time_limit_s
         limit_at = began_s + limit_s if limit_s is not None else None
@@ -202,15 +205,8 @@ class Keeper:
         for received in read_signals(self._signals):
             if received.number != signal.SIGCHLD:
                 self._end("killed", f"ended by {who(received.pid)}")
-        while True:
-            try:
-                pid, status = os.waitpid(-1, os.WNOHANG)
-            except ChildProcessError:
-                return
-            if pid == 0:
-                return
-            if pid == self._command.pid:
-                self._returned = os.waitstatus_to_exitcode(status)
+        if (status := reap().get(self._command.pid)) is not None:
+            self._returned = os.waitstatus_to_exitcode(status)
 
     def _signal_group(self, number: int) -> None:
         if self._returned is None:
@@ -244,51 +240,45 @@ class Keeper:
                 number, kill_at = signal.SIGKILL, time.monotonic() + 0.1
             left = self._signal_all(number if number == signal.SIGKILL else 0)
 
-    def _let_go_of_standard_descriptors(self) -> None:
-        with open(os.devnull, "r+b", 0) as nothing:
-            if not self._order.terminal[0]:
-                os.dup2(nothing.fileno(), 0)
-
     def _store(self) -> Any:
         sys.path[:] = self._order.path
-        from pathlib import Path
-
         from penstock.runs.store import Store
 
         return Store.open(Path(self._order.store))
 
-    def _record_began(self, time_s: float) -> None:
+    @contextmanager
+    def _recording(self, what: str) -> Generator[None]:
+        """Record something; a full disk is no reason for the run to end."""
         try:
-            with self._store() as store:
-                from penstock.runs.store.database import this_process
+            yield
+        except Exception as error:
+            self._link.report(said=f"{what} could not be recorded: {error}")
 
-                keeper = this_process()
-                known_by = (keeper.pid, keeper.started_ticks)
-                store.began(self._order.id, keeper=known_by, pid=self._command.pid, time_s=time_s)
-                status: Status = store.run(self._order.id).status
-        except Exception as error:  # a full disk is no reason for the run to end
-            self._link.report(said=f"could not be recorded: {error}")
-            return
-        self._link.report(began=self._command.pid)
-        if status != "running":
+    def _record_began(self, time_s: float) -> None:
+        status: Status | Literal[""] = ""
+        with self._recording("its beginning"), self._store() as store:
+            from penstock.runs.store.database import this_process
+
+            keeper = this_process()
+            known_by = (keeper.pid, keeper.started_ticks)
+            store.began(self._order.id, keeper=known_by, pid=self._command.pid, time_s=time_s)
+            status = store.run(self._order.id).status
+        if status:
+            self._link.report(began=self._command.pid)
+        if status not in ("", "running"):
             self._end("killed", "was ended before it began")
 
     def _record_cpu(self) -> None:
         """Record the CPU time of all that was reaped: of a run's last second the sampler knows nothing."""
         used = resource.getrusage(resource.RUSAGE_CHILDREN)
-        try:
+        with self._recording("its CPU time"):
             from penstock.runs.store import SeriesWriter, points_file
 
             writer = SeriesWriter(points_file(Path(self._order.folder), "keeper"))
             writer.add("run.cpu_s", used.ru_utime + used.ru_stime)
             writer.close()
-        except Exception as error:
-            self._link.report(said=f"its CPU time could not be recorded: {error}")
 
     def _record_ended(self, ended: Verdict) -> None:
         reason = "; ".join(filter(None, (ended.reason, self._remark)))
-        try:
-            with self._store() as store:
-                store.ended(self._order.id, ended.status, ended.exit_code, reason)
-        except Exception as error:
-            self._link.report(said=f"its end ({ended.status}, {ended.reason}) could not be recorded: {error}")
+        with self._recording(f"its end ({ended.status}, {ended.reason})"), self._store() as store:
+            store.ended(self._order.id, ended.status, ended.exit_code, reason)

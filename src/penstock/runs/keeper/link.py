@@ -26,7 +26,7 @@ class Order(NamedTuple):
         mps: Pipe directory of the MPS daemon that it is a client of; empty for none.
         merged: Whether standard output and error are one pipe, which keeps the order of what is printed to both.
         terminal: Which of descriptors 0 to 2 are to be a terminal of its own.
-        size: Lines and columns of that terminal.
+        size: Columns and lines of that terminal.
     """
 
     id: str

@@ -1,4 +1,7 @@
-"""What a run ran in, for its ``environment.json``: described while it runs, so that its start does not wait."""
+"""What a run ran in, for its ``environment.json``, and how secrets are masked there and in the store.
+
+A run is described while it runs, so that its start does not wait.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ import re
 import subprocess
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
@@ -20,8 +23,8 @@ from penstock.errors import GpuMissing
 from penstock.gpus.nvml import devices
 from penstock.linux.files import written_whole
 from penstock.runs.launch.launched import Launched
-from penstock.runs.launch.secrets import masked, masked_variables, masked_words
 from penstock.runs.machine import describe
+from penstock.runs.record import GroupPlan, RunRecord
 from penstock.runs.store import Store
 
 MOST_DIFF_BYTES = 1_000_000
@@ -47,10 +50,12 @@ def describe_all(store: Store, runs: Sequence[Launched]) -> None:
 
 @cache
 def _machine() -> dict[str, Any]:
-    gpus: list[str] = []  # that of ``gpu.N`` is the N-th
+    gpus, driver = list[str](), None  # the GPU of ``gpu.N`` is the N-th
     with suppress(GpuMissing):
         gpus = [uuid for uuid, _ in devices(os.environ)]
-    return {"machine": msgspec.to_builtins(describe()), "driver": driver(), "gpus": gpus}
+    with suppress(OSError):
+        driver = _DRIVER.read_text().splitlines()[0].removeprefix("NVRM version: ")
+    return {"machine": msgspec.to_builtins(describe()), "driver": driver, "gpus": gpus}
 
 
 def _described(run: Launched) -> dict[str, Any]:
@@ -67,21 +72,12 @@ def _described(run: Launched) -> dict[str, Any]:
     }
 
 
-def driver() -> str | None:
-    """Return the version line of the NVIDIA driver; None without one."""
-    with suppress(OSError):
-        return _DRIVER.read_text().splitlines()[0].removeprefix("NVRM version: ")
-    return None
-
-
 @cache
 def packages() -> dict[str, str]:
     """Return the packages of this Python, with their versions."""
     found: dict[str, str] = {}
     for folder in reversed(sys.path):  # what comes first counts
-        for path in Path(folder or ".").glob(
-            "*-*.*-info"
-        ):  # named so; to read what lies in all of them takes long
+        for path in Path(folder or ".").glob("*-*.*-info"):  # to read what lies in all of them takes long
             name, version, *_ = path.stem.split("-")
             found[name] = version
     return dict(sorted(found.items(), key=lambda each: each[0].lower()))
@@ -126,3 +122,55 @@ def _git(directory: str, *words: str) -> bytes:
         failed = process.wait() != 0
         limit.cancel()
     return b"" if whole and failed else said
+
+
+MASK = "***"
+
+_NAME = (
+    r"[\w.-]*(?:(?:api|access|secret|private|auth|account)[_-]?key|token|passw(?:or)?d|passphrase|credentials?"
+    r"|authorization|secret[\w-]*|(?-i:[A-Z]_KEY))"
+)
+_SECRET_NAME = re.compile(rf"(?i)-*{_NAME}")
+_ASSIGNED = re.compile(rf"""(?ix)(?<![\w-])(-*{_NAME}["']?\s*[=:]\s*["']?(?:Bearer\s+|Basic\s+)?)[^\s"',;&]+""")
+_SHAPES = re.compile(
+    r"\b(?:hf_\w{16,}|sk-[\w-]{16,}|gh[pousr]_\w{16,}|github_pat_\w{16,}|glpat-[\w-]{16,}|xox[a-z]-[\w-]{10,}"
+    r"|A[KS]IA[A-Z0-9]{16}|AIza[\w-]{30,}|eyJ[\w-]{10,}\.[\w-]+\.[\w-]*)|(?<=://)[^/\s:@]*:[^/\s@]+(?=@)"
+)
+_SHORTEST = 8
+
+
+def is_secret(name: str) -> bool:
+    """Return whether an argument or a variable of this name has a value that nobody else should see."""
+    return _SECRET_NAME.fullmatch(name) is not None
+
+
+def masked(text: str) -> str:
+    """Mask values of secret names, what looks like a token, and values of this process's secret variables."""
+    for name, value in os.environ.items():
+        if len(value) >= _SHORTEST and is_secret(name):
+            text = text.replace(value, MASK)
+    return _SHAPES.sub(MASK, _ASSIGNED.sub(lambda found: found[1] + MASK, text))
+
+
+def masked_words(words: Sequence[str]) -> tuple[str, ...]:
+    """Mask a command's secret arguments: ``--token=X``, and the word after ``--token``."""
+    return tuple(
+        MASK if before.startswith("-") and is_secret(before) else masked(word)
+        for before, word in zip(("", *words), words, strict=False)
+    )
+
+
+def masked_variables(variables: Mapping[str, str]) -> dict[str, str]:
+    """Mask the values of secret names."""
+    return {name: MASK if is_secret(name) else masked(value) for name, value in variables.items()}
+
+
+def add_masked(store: Store, group: GroupPlan) -> list[RunRecord]:
+    """Add a group to the store, where secrets in commands and parameters are masked; return its runs unmasked."""
+    replace = msgspec.structs.replace
+    masked_runs = [
+        replace(run, command=masked_words(run.command), parameters=masked_variables(run.parameters))
+        for run in group.runs
+    ]
+    records = store.add(replace(group, runs=tuple(masked_runs)))
+    return [replace(record, plan=run) for record, run in zip(records, group.runs, strict=True)]

@@ -13,7 +13,7 @@ from penstock.basics.terminal import say
 from penstock.errors import PenstockError
 from penstock.inject import TOGETHER
 from penstock.runs.launch.launcher import NO_TERMINAL, Launcher, RunEnded, RunPrinted
-from penstock.runs.launch.terminal import AsItIs, Prefixed, Terminal, stdin_is_ours, terminals
+from penstock.runs.launch.terminal import Prefixed, Terminal, stdin_is_ours, terminals, write
 from penstock.runs.modes.mode import Mode, mode_of, opened
 from penstock.runs.record import RunRecord
 from penstock.runs.store import Store
@@ -56,7 +56,7 @@ class GroupsInTurn:
         self._one = len(self._records) == 1 and orphans == "end"
         self._ended_by = ""
         self._ended_at_s = 0.0
-        self._shown = AsItIs() if self._one else Prefixed([record.name for record in self._records], below)
+        self._shown = Prefixed([record.name for record in self._records], below)
         self._shows = True
 
     def run(self) -> list[RunRecord]:
@@ -142,7 +142,10 @@ class GroupsInTurn:
     def _show(self, id: str, descriptor: int, data: bytes) -> None:
         if self._shows:
             try:
-                self._shown.add(self._places[id], descriptor, data)
+                if self._one:
+                    write(descriptor, data)
+                else:
+                    self._shown.add(self._places[id], descriptor, data)
             except BrokenPipeError:  # as for a program in a pipeline: it is told when it next prints
                 self._shows = False
                 self._forward(signal.SIGTERM, "nobody reads the output of penstock run any more")

@@ -77,7 +77,7 @@ class Launched:
             mps=variables.get("CUDA_MPS_PIPE_DIRECTORY", ""),
             merged=_outputs_are_one(),
             terminal=terminal,
-            size=terminal_size(terminal.index(True)) if any(terminal) else (0, 0),
+            size=os.get_terminal_size(terminal.index(True)) if any(terminal) else (0, 0),
         ).to_file()
         self.keeper: int | None = None
         self._killed = False
@@ -142,12 +142,6 @@ def _outputs_are_one() -> bool:
         return os.path.sameopenfile(1, 2)
     except OSError:  # one of them is closed
         return False
-
-
-def terminal_size(fd: int) -> tuple[int, int]:
-    """Return lines and columns of a terminal."""
-    columns, lines = os.get_terminal_size(fd)
-    return lines, columns
 
 
 def _environment_of(record: RunRecord, store: Store, variables: Mapping[str, str]) -> dict[str, str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import selectors
 import subprocess
@@ -10,17 +11,15 @@ import threading
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from functools import partial
-from typing import NamedTuple, Self
-
-import msgspec
+from typing import Any, NamedTuple, Self
 
 from penstock.basics.terminal import say
 from penstock.inject import without_injection
+from penstock.runs.launch.environment import describe_all
 from penstock.runs.launch.launched import Launched
-from penstock.runs.modes.mode import Mode, TimeSlices
+from penstock.runs.modes.mode import Mode
 from penstock.runs.record import RunRecord
 from penstock.runs.store import Store
-from penstock.runs.ticks import Begin, End
 
 NO_TERMINAL = (False, False, False)
 _MOST_SAMPLERS = 10
@@ -106,7 +105,7 @@ class Launcher:
             terminal: Which of descriptors 0 to 2 are a terminal, in whose place it gets one of its own.
             stdin: Whether it gets this process's standard input; else it finds that empty.
         """
-        mode = mode or TimeSlices()
+        mode = mode or Mode()
         run = Launched(
             self._store,
             record,
@@ -168,16 +167,10 @@ class Launcher:
         for run, listeners in new:
             self._sampling.begin(run.record.id, listeners)
         self._watch_sampling()
-        thread = threading.Thread(
-            target=self._describe, args=([run for run, _ in new],), name="penstock-environment"
-        )
+        started = [run for run, _ in new]
+        thread = threading.Thread(target=describe_all, args=(self._store, started), name="penstock-environment")
         self._describing = [each for each in self._describing if each.is_alive()] + [thread]
         thread.start()
-
-    def _describe(self, runs: list[Launched]) -> None:
-        from penstock.runs.launch.environment import describe_all
-
-        describe_all(self._store, runs)
 
     def _watch_sampling(self) -> None:
         ended = self._sampling.ended
@@ -225,7 +218,7 @@ class _Sampling:
 
     def __init__(self, store: Store) -> None:
         self._folder = store.folder
-        self._runs: dict[str, Begin] = {}
+        self._runs: dict[str, tuple[str, ...] | None] = {}
         self._process: subprocess.Popen[bytes] | None = None
         self.ended: int | None = None
         self._starts = 0
@@ -234,16 +227,17 @@ class _Sampling:
         """Sample a run from now on; nothing if ``listeners`` is empty."""
         if listeners == ():
             return
-        self._runs[id] = Begin(id, listeners)
+        self._runs[id] = listeners
         if self._process is None:
             self._start()
         else:
-            self._tell(self._runs[id])
+            self._tell(type="begin", id=id, listeners=listeners)
 
     def end(self, id: str) -> None:
         """Sample a run no more."""
-        if self._runs.pop(id, None):
-            self._tell(End(id))
+        if id in self._runs:
+            del self._runs[id]
+            self._tell(type="end", id=id)
 
     def restart(self) -> None:
         """Start another process in place of one that died; not without end, if each dies."""
@@ -274,14 +268,14 @@ class _Sampling:
             start_new_session=True,
         )
         self.ended = os.pidfd_open(self._process.pid)
-        for begin in self._runs.values():
-            self._tell(begin)
+        for id, listeners in self._runs.items():
+            self._tell(type="begin", id=id, listeners=listeners)
 
-    def _tell(self, message: Begin | End) -> None:
+    def _tell(self, **message: Any) -> None:
         if self._process is not None:
             assert self._process.stdin is not None
             with suppress(OSError):  # it has died, and its successor is told
-                self._process.stdin.write(msgspec.json.encode(message) + b"\n")
+                self._process.stdin.write(json.dumps(message).encode() + b"\n")
                 self._process.stdin.flush()
 
     def _reap(self) -> None:

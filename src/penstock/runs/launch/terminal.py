@@ -14,7 +14,7 @@ from typing import Any, Self
 
 from penstock.errors import PenstockError
 from penstock.runs.keeper.output import collapse, last_state
-from penstock.runs.launch.launched import Launched, terminal_size
+from penstock.runs.launch.launched import Launched
 from penstock.runs.launch.launcher import Launcher
 
 _REFRESH_S = 1.0
@@ -91,23 +91,6 @@ def write(descriptor: int, data: bytes) -> None:
 
 
 _COLOURS = (36, 33, 35, 32, 34, 31)
-
-
-class AsItIs:
-    """Shows the output of one run unchanged."""
-
-    def add(self, run: int, descriptor: int, data: bytes) -> None:
-        """Show this."""
-        write(descriptor, data)
-
-    def close(self, run: int) -> None:
-        """Do nothing: all is shown."""
-
-    def refresh(self) -> None:
-        """Do nothing."""
-
-    def end(self) -> None:
-        """Do nothing."""
 
 
 class Prefixed:
@@ -214,4 +197,4 @@ class Terminal:
         return launcher in ready
 
     def _resize(self, *_: object) -> None:
-        self._run.send(size=terminal_size(self._shown_at))
+        self._run.send(size=os.get_terminal_size(self._shown_at))

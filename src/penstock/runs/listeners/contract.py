@@ -120,12 +120,12 @@ class Listener(Protocol):
 ENTRY_POINTS = "penstock.listeners"
 """Group of entry points of other packages: a name, and what makes the listener when called without arguments."""
 _OURS = {
-    "proc": "penstock.runs.listeners.proc:ProcListener",
+    "proc": "penstock.runs.listeners.host:ProcListener",
     "host": "penstock.runs.listeners.host:HostListener",
     "disk": "penstock.runs.listeners.host:DiskListener",
     "gpu": "penstock.runs.listeners.gpu:GpuListener",
     "gpm": "penstock.runs.listeners.gpu:GpmListener",
-    "dcgm": "penstock.runs.listeners.gpu:DcgmListener",
+    "dcgm": "penstock.runs.listeners.dcgm:DcgmListener",
     "energy": "penstock.runs.listeners.energy:EnergyListener",
     "feed": "penstock.runs.listeners.feed:FeedListener",
 }

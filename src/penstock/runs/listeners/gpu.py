@@ -1,20 +1,15 @@
-"""Listens to GPUs: by NVML, by its GPM counters, and by DCGM where it runs."""
+"""Listens to GPUs: by NVML, and by its GPM counters."""
 
 from __future__ import annotations
 
 import os
-import shutil
-import signal
-import subprocess
 from collections.abc import Mapping
-from contextlib import suppress
 from typing import Any
 
 from penstock.errors import GpuMissing
 from penstock.gpus.gpm import MIB, Gpms
 from penstock.gpus.nvml import devices, gpu_processes, instances, nvml, told, users_hidden
-from penstock.linux.process import die_with_parent
-from penstock.runs.listeners.contract import Sample, Tick, Values
+from penstock.runs.listeners.contract import Listener, Sample, Tick, Values
 
 _THROTTLED = {
     "power": ("SwPowerCap", "HwPowerBrakeSlowdown"),
@@ -24,33 +19,38 @@ _THROTTLED = {
 """Names of series, and nvmlClocksEventReason… of each."""
 
 
-class GpuListener:
-    """What NVML tells of each GPU in sight, and of the processes of each run on them.
-
-    ``gpu.N`` is the N-th GPU that ``CUDA_VISIBLE_DEVICES`` shows; its instances in MIG mode are ``gpu.N.migG``, by
-    the number of their GPU instance. What a GPU does not tell, or one that is lost, is left out.
+class _OfGpus(Listener):
+    """Looks at the GPUs in sight.
 
     Args:
-        environment: Variables that say which GPUs are in sight.
+        environment: Variables that say which these are.
     """
-
-    name = "gpu"
 
     def __init__(self, environment: Mapping[str, str] = os.environ) -> None:
         self._environment = environment
-        self._devices: list[Any] = []
+        self._devices: list[tuple[str, Any]] = []
 
     def unavailable(self) -> str | None:
         try:
-            self._devices = [handle for _, handle in devices(self._environment)]
+            self._devices = devices(self._environment)
         except GpuMissing as missing:
             return str(missing)
         return None
 
+
+class GpuListener(_OfGpus):
+    """What NVML tells of each GPU in sight, and of the processes of each run on them.
+
+    ``gpu.N`` is the N-th GPU that ``CUDA_VISIBLE_DEVICES`` shows; its instances in MIG mode are ``gpu.N.migG``, by
+    the number of their GPU instance. What a GPU does not tell, or one that is lost, is left out.
+    """
+
+    name = "gpu"
+
     def sample(self, tick: Tick) -> Sample:
         gauges: dict[str, float] = {}
         used_bytes: dict[int, list[int | None]] = {}
-        for place, device in enumerate(self._devices):
+        for place, (_, device) in enumerate(self._devices):
             gauges.update({f"gpu.{place}.{name}": value for name, value in readings(device).items()})
             for mig in instances(device):
                 if memory := told(nvml().nvmlDeviceGetMemoryInfo, mig.handle):
@@ -65,9 +65,6 @@ class GpuListener:
             if its and None not in its:
                 runs[run.id] = Values(gauges={"gpu.memory_bytes": sum(filter(None, its))})
         return Sample(Values(gauges=gauges), runs)
-
-    def close(self) -> None:
-        self._devices = []
 
 
 def readings(device: Any) -> dict[str, float]:
@@ -102,28 +99,20 @@ _METRICS = {
 """Names of series; NVML_GPM_METRIC_… of each, and its unit."""
 
 
-class GpmListener:
-    """What each GPU in sight, or each of its instances in MIG mode, did since the last tick.
-
-    Args:
-        environment: Variables that say which GPUs are in sight.
-    """
+class GpmListener(_OfGpus):
+    """What each GPU in sight, or each of its instances in MIG mode, did since the last tick."""
 
     name = "gpm"
 
     def __init__(self, environment: Mapping[str, str] = os.environ) -> None:
-        self._environment = environment
-        self._devices: list[tuple[str, Any]] = []
+        super().__init__(environment)
         self._gpms = Gpms(*(metric for metric, _ in _METRICS.values()))
 
     def unavailable(self) -> str | None:
-        try:
-            self._devices = devices(self._environment)
-        except GpuMissing as missing:
-            return str(missing)
-        if not any(_supports(device) for _, device in self._devices):
+        why = super().unavailable()
+        if why is None and not any(_supports(device) for _, device in self._devices):
             return "no GPU in sight has NVML's GPM, which begins with Hopper (H100)"
-        return None
+        return why
 
     def sample(self, tick: Tick) -> Sample:
         units: dict[str, str] = {}
@@ -146,91 +135,3 @@ class GpmListener:
 def _supports(device: Any) -> bool:
     found = told(nvml().nvmlGpmQueryDeviceSupport, device)
     return bool(found and found.isSupportedDevice)
-
-
-_FIELDS = {
-    1001: ("gr_engine_active_percent", 100),
-    1002: ("sm_active_percent", 100),
-    1003: ("sm_occupancy_percent", 100),
-    1004: ("tensor_percent", 100),
-    1005: ("dram_percent", 100),
-    1009: ("pcie_tx_bytes_per_s", 1),
-    1010: ("pcie_rx_bytes_per_s", 1),
-    1011: ("nvlink_tx_bytes_per_s", 1),
-    1012: ("nvlink_rx_bytes_per_s", 1),
-}
-"""DCGM_FI_PROF_…: names of series, and the unit of each. Activities are parts from 0 to 1."""
-_COMMAND = ("dcgmi", "dmon", "-e", ",".join(map(str, _FIELDS)), "-d", "1000")
-
-
-class DcgmListener:
-    """What ``dcgmi dmon`` prints of each GPU of the machine, once a second: ``dcgm.N`` by DCGM's numbers.
-
-    It needs NVIDIA's nv-hostengine, and reads from a process of its own until it is closed.
-    """
-
-    name = "dcgm"
-
-    def __init__(self) -> None:
-        self._process: subprocess.Popen[bytes] | None = None
-        self._unread = b""
-        self._said = ""
-
-    def unavailable(self) -> str | None:
-        if shutil.which(_COMMAND[0]) is None:
-            return "dcgmi is not on the PATH: install NVIDIA's DCGM (datacenter-gpu-manager)"
-        return None
-
-    def sample(self, tick: Tick) -> Sample:
-        process = self._process = self._process or _started()
-        ended = process.poll()
-        gauges = self._read(process)
-        if ended is None:
-            return Sample(Values(gauges=gauges))
-        how = f"by {signal.Signals(-ended).name}" if ended < 0 else f"with exit code {ended}"
-        said = f": {self._said}" if self._said else ""
-        return Sample(notes=(f"dcgmi dmon has ended {how}, and is not started again{said}",))
-
-    def close(self) -> None:
-        if self._process and self._process.stdout:
-            self._process.kill()
-            self._process.wait()
-            self._process.stdout.close()
-
-    def _read(self, process: subprocess.Popen[bytes]) -> dict[str, float]:
-        """Return the newest values that have come. A line that has no values is an error, or a heading."""
-        assert process.stdout
-        while chunk := process.stdout.read(1 << 16):
-            self._unread += chunk
-        *lines, self._unread = self._unread.split(b"\n")
-        found: dict[str, float] = {}
-        for line in lines:
-            words = line.decode(errors="replace").split()
-            if words[:1] == ["GPU"] and len(words) == 2 + len(_FIELDS):
-                found |= _values(words[1], words[2:])
-            elif words and words[0] not in {"#Entity", "ID"}:
-                self._said = " ".join(words)
-        return found
-
-
-def _started() -> subprocess.Popen[bytes]:
-    parent = os.getpid()
-    process = subprocess.Popen(
-        _COMMAND,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        bufsize=0,
-        preexec_fn=lambda: die_with_parent(parent),  # noqa: PLW1509  # it only calls the kernel
-    )
-    assert process.stdout
-    os.set_blocking(process.stdout.fileno(), False)
-    return process
-
-
-def _values(gpu: str, words: list[str]) -> dict[str, float]:
-    found: dict[str, float] = {}
-    for (name, unit), word in zip(_FIELDS.values(), words, strict=True):
-        with suppress(ValueError):  # N/A: this GPU does not tell it, or not yet
-            found[f"dcgm.{gpu}.{name}"] = float(word) * unit
-    return found

@@ -1,11 +1,16 @@
-"""Listens to the machine: CPU time, memory, the cores that may be used, and disks."""
+"""Listens to the machine and its disks, and to the processes of each run."""
 
 from __future__ import annotations
 
 import os
+import time
+from collections.abc import Callable
 from pathlib import Path
 
+import msgspec
+
 from penstock.linux.cgroups import MEMBERSHIP, MOUNTED, cores
+from penstock.linux.process import pss_bytes
 from penstock.runs.listeners.contract import Listener, Sample, Tick, Values
 
 
@@ -84,3 +89,79 @@ class DiskListener(Listener):
             if len(figures) > 15:  # Linux 5.5 and later
                 counters[f"{disk}.flushes"] = figures[15]
         return Sample(Values(counters, gauges))
+
+
+PSS_SHARE = 0.003
+_PSS_TICK_S = 0.05
+
+
+class ProcListener(Listener):
+    """What the process tree of each run uses.
+
+    PSS, where a page that n processes map counts 1/n, is dear: the kernel walks through all pages of a process.
+    It is read for one run after another, as often as a part of a core allows.
+
+    Args:
+        pss_share: That part of a core.
+        cpu_clock: CPU time of this thread, in seconds.
+    """
+
+    name = "proc"
+
+    def __init__(self, pss_share: float = PSS_SHARE, cpu_clock: Callable[[], float] = time.thread_time) -> None:
+        self._pss_share = pss_share
+        self._cpu_clock = cpu_clock
+        self._next_pss_s = 0.0
+        self._pss_read_s: dict[str, float] = {}
+        self._reading = _Reading("", [])
+
+    def sample(self, tick: Tick) -> Sample:
+        runs: dict[str, Values] = {}
+        pss = self._pss(tick)
+        for run in tick.runs:
+            tree = tick.trees[run.id]
+            counters = {
+                "proc.cpu_s": tree.cpu_s,
+                "proc.read_bytes": tree.read_bytes,
+                "proc.write_bytes": tree.write_bytes,
+            }
+            gauges = {
+                "proc.rss_bytes": tree.rss_bytes,
+                "proc.threads": tree.threads,
+                "proc.processes": len(tree.pids),
+            }
+            runs[run.id] = Values(counters, {**gauges, **pss.get(run.id, {})})
+        return Sample(runs=runs)
+
+    def _pss(self, tick: Tick) -> dict[str, dict[str, float]]:
+        """Read the PSS of the run whose last reading is the oldest, if the time for that has come."""
+        self._pss_read_s = {run.id: self._pss_read_s.get(run.id, 0.0) for run in tick.runs}
+        if not tick.runs or tick.time_s < self._next_pss_s:
+            return {}
+        reading = self._reading
+        if reading.id not in tick.trees or not reading.left:
+            id = min(self._pss_read_s, key=self._pss_read_s.__getitem__)
+            reading = self._reading = _Reading(id, list(tick.trees[id].pids))
+        began_s = self._cpu_clock()
+        while reading.left and self._cpu_clock() - began_s < _PSS_TICK_S:
+            reading.pss_bytes += pss_bytes(reading.left.pop())
+        reading.cpu_s += self._cpu_clock() - began_s
+        if reading.left:
+            return {}
+        self._next_pss_s = tick.time_s + reading.cpu_s / self._pss_share
+        before_s, self._pss_read_s[reading.id] = self._pss_read_s[reading.id], tick.time_s
+        if not reading.pss_bytes:
+            return {}
+        gauges = {"proc.pss_bytes": float(reading.pss_bytes)}
+        if before_s:
+            gauges["proc.pss_per_s"] = 1 / (tick.time_s - before_s)
+        return {reading.id: gauges}
+
+
+class _Reading(msgspec.Struct):
+    """A run whose PSS is being read, and its processes that are left; so much memory can take several ticks."""
+
+    id: str
+    left: list[int]
+    pss_bytes: int = 0
+    cpu_s: float = 0.0

@@ -99,10 +99,11 @@ def ask(pipes: str, command: str, timeout_s: float = 5.0) -> list[str] | None:
 
 def clients(pipes: str) -> dict[int, int] | None:
     """Return the daemon's clients, each with the server that serves it; None if the daemon does not answer."""
-    servers = ask(pipes, "get_server_list")
-    if servers is None:
+    if (servers := ask(pipes, "get_server_list")) is None:
         return None
-    return {client: server for server in _pids(servers) for client in _pids(_listed(pipes, server))}
+    return {
+        client: server for server in _pids(servers) for client in _pids(ask(pipes, f"get_client_list {server}"))
+    }
 
 
 def end_clients(pipes: str, pids: Collection[int]) -> None:
@@ -115,12 +116,8 @@ def end_clients(pipes: str, pids: Collection[int]) -> None:
             ask(pipes, f"terminate_client {server} {client}")
 
 
-def _listed(pipes: str, server: int) -> list[str]:
-    return ask(pipes, f"get_client_list {server}") or []
-
-
-def _pids(lines: list[str]) -> list[int]:
-    return [int(line) for line in lines if line.strip().isdecimal()]
+def _pids(lines: list[str] | None) -> list[int]:
+    return [int(line) for line in lines or () if line.strip().isdecimal()]
 
 
 if __name__ == "__main__":

@@ -23,6 +23,7 @@ from typing import Any
 from penstock.basics.terminal import say
 from penstock.errors import BadSetting, DeviceUnavailable, PenstockError
 from penstock.gpus.nvml import NvmlGpu, answer, gpu_processes, instances, nvml, told, visible_gpus
+from penstock.runs.modes.mode import Mode, start_guard
 from penstock.runs.record import RunPlan, RunRecord
 
 _TRIES, _PAUSE_S = 10, 0.5
@@ -49,7 +50,7 @@ def check(what: str, mode: str, runs: Sequence[RunPlan], gpus: Sequence[NvmlGpu]
     _given(what, _with_profiles(mode, runs), gpus)
 
 
-class Mig:
+class Mig(Mode):
     """Runs with an instance each: one that exists, or one that is made for as long as they run.
 
     Attributes:
@@ -63,7 +64,6 @@ class Mig:
     def __init__(self, mode: str, records: Sequence[RunRecord]) -> None:
         wanted = _with_profiles(mode, [record.plan for record in records])
         given = _given(f"mode {mode}", wanted, visible_gpus(os.environ))
-        self.lease: int | None = None
         self._maker: subprocess.Popen[str] | None = None
         made = self._make(
             [f"{gpu.uuid}={profile}" for gpu, (_, profile) in zip(given, wanted, strict=True) if not gpu.parent]
@@ -74,9 +74,6 @@ class Mig:
     def variables(self, record: RunRecord) -> Mapping[str, str]:
         """Return what shows a run its instance alone."""
         return {"CUDA_VISIBLE_DEVICES": self._uuids[record.id]}
-
-    def began(self, record: RunRecord, pid: int, note: Callable[[str], None]) -> None:
-        """Do nothing: a run sees no other GPU."""
 
     def close(self) -> None:
         """Have all taken back that was made."""
@@ -89,14 +86,7 @@ class Mig:
         if not wanted:
             return []
         ended, self.lease = os.pipe()
-        self._maker = subprocess.Popen(
-            [sys.executable, "-m", __name__, str(ended), *wanted],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            pass_fds=(ended,),
-            start_new_session=True,  # a Ctrl-C is not for it
-            text=True,
-        )
+        self._maker = start_guard(ended, "-m", __name__, str(ended), *wanted)
         os.close(ended)
         assert self._maker.stdout
         said = json.loads(self._maker.stdout.readline() or '"the process that makes them was killed"')

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import closing, contextmanager
-from typing import Protocol
 
 from penstock.gpus.nvml import NvmlGpu
 from penstock.runs.record import RunPlan, RunRecord
 
 
-class Mode(Protocol):
+class Mode:
     """What a set of runs share GPUs by. It exists from before the first of them starts until all have ended.
+
+    In modes alone and plain, which need no more than this, the GPU itself divides its time between processes.
 
     Attributes:
         lease: Descriptor that each keeper holds open for as long as its run lives; None if nobody needs it. At the
@@ -19,12 +22,11 @@ class Mode(Protocol):
             killed, and puts back what was changed.
     """
 
-    @property
-    def lease(self) -> int | None: ...
+    lease: int | None = None
 
     def variables(self, record: RunRecord) -> Mapping[str, str]:
         """Return environment variables of one run; called from several threads."""
-        ...
+        return {}
 
     def began(self, record: RunRecord, pid: int, note: Callable[[str], None]) -> None:
         """Take note of a run that has begun.
@@ -34,26 +36,21 @@ class Mode(Protocol):
             pid: Process of its command.
             note: Tells people what is wrong with the run, and keeps it in its reason; any thread may call it.
         """
-        ...
 
     def close(self) -> None:
         """Put back what was changed; all runs have ended."""
-        ...
 
 
-class TimeSlices:
-    """Modes alone and plain: the GPU itself divides its time between processes."""
-
-    lease = None
-
-    def variables(self, record: RunRecord) -> Mapping[str, str]:
-        return {}
-
-    def began(self, record: RunRecord, pid: int, note: Callable[[str], None]) -> None:
-        pass
-
-    def close(self) -> None:
-        pass
+def start_guard(ended: int, *words: str) -> subprocess.Popen[str]:
+    """Start a Python process at the other end of a lease: it prints what it did, and puts that back in the end."""
+    return subprocess.Popen(
+        [sys.executable, *words],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        pass_fds=(ended,),
+        start_new_session=True,  # a Ctrl-C is not for it
+        text=True,
+    )
 
 
 def check(what: str, mode: str, runs: Sequence[RunPlan], gpus: Sequence[NvmlGpu]) -> None:
@@ -97,7 +94,7 @@ _Check = Callable[[str, str, Sequence[RunPlan], Sequence[NvmlGpu]], None]
 def _kind(mode: str) -> tuple[_Check, Callable[[str, Sequence[RunRecord]], Mode]]:
     """Return what checks that runs can run in a mode, and what opens it."""
     if mode in ("alone", "plain"):
-        return lambda what, mode, runs, gpus: None, lambda mode, records: TimeSlices()
+        return lambda what, mode, runs, gpus: None, lambda mode, records: Mode()
     from penstock.runs.modes import mig, mps
 
     return (mps.check, mps.Mps) if mode == "mps" else (mig.check, mig.Mig)

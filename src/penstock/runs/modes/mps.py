@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-import sys
 import tempfile
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -19,6 +18,7 @@ from penstock.errors import BadSetting, DeviceUnavailable
 from penstock.gpus.nvml import NvmlGpu, gpu_processes, nvml, told, users_hidden, visible_gpus
 from penstock.linux.process import lineage, start_ticks
 from penstock.runs.modes.daemon import PROGRAM, clients
+from penstock.runs.modes.mode import Mode, start_guard
 from penstock.runs.record import RunPlan, RunRecord
 
 _DAEMON = Path(__file__).with_name("daemon.py")
@@ -73,7 +73,7 @@ def unusable(gpus: Sequence[NvmlGpu]) -> str:
     return ""
 
 
-class Mps:
+class Mps(Mode):
     """Runs that are clients of MPS daemons: one for each set of GPUs that they name.
 
     A daemon has folders that nobody else can enter, and ends when the last keeper has. Whether the runs that use
@@ -128,6 +128,7 @@ class Mps:
         self._ending.set()
         if self._watching:
             self._watching.join()
+        assert self.lease is not None
         os.close(self.lease)
         os.close(self._ended)
         for guard in self._guards:
@@ -137,14 +138,8 @@ class Mps:
 
     def _start(self, devices: tuple[str, ...]) -> None:
         folder = self._folders[devices] = tempfile.mkdtemp(prefix="penstock-mps-", dir=_base())
-        guard = subprocess.Popen(
-            [sys.executable, "-I", "-S", str(_DAEMON), str(self._ended), folder, ",".join(devices)],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            pass_fds=(self._ended,),
-            start_new_session=True,
-            text=True,
-        )
+        words = ("-I", "-S", str(_DAEMON), str(self._ended), folder, ",".join(devices))
+        guard = start_guard(self._ended, *words)
         self._guards.append(guard)
         assert guard.stdout is not None
         said = guard.stdout.readline().strip()

@@ -14,7 +14,6 @@ from collections.abc import Generator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from penstock.basics.packages import require
 from penstock.basics.terminal import say
 from penstock.errors import PenstockError
 from penstock.runs.record import ENDED
@@ -26,15 +25,6 @@ _PART = 20
 """It rests this many times as long as the last push took."""
 _END_S = 10.0
 _PAUSES_S = 0.5, 2.0
-
-
-def check_mlflow() -> None:
-    """Check that MLflow's client is there.
-
-    Raises:
-        PackageMissing: it is not.
-    """
-    require("--mlflow", "mlflow", "mlflow")
 
 
 @contextmanager

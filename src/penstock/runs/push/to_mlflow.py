@@ -15,7 +15,7 @@ from typing import Any
 from penstock.basics.terminal import say
 from penstock.errors import PushFailed
 from penstock.linux.files import locked
-from penstock.runs.launch.secrets import masked
+from penstock.runs.launch.environment import masked
 from penstock.runs.push.metrics import Metric, Notes, Pushed, metrics_of, unique_names
 from penstock.runs.record import ENDED, RunRecord, Status
 from penstock.runs.store import Store
@@ -102,12 +102,7 @@ class Push:
     def _experiment_id(self, name: str) -> str:
         found = self._client.get_experiment_by_name(name)
         if found is None:
-            try:
-                return self._client.create_experiment(name)
-            except self._mlflow.MlflowException:  # somebody has made it in between
-                found = self._client.get_experiment_by_name(name)
-                if found is None:
-                    raise
+            return self._client.create_experiment(name)
         if found.lifecycle_stage != "active":
             raise PushFailed(
                 f"{masked(self._uri)}: its experiment {name!r} is deleted; restore it there, or give another with "
@@ -115,40 +110,33 @@ class Push:
             )
         return found.experiment_id
 
-    def _found(self, experiment: str, **tags: str) -> str | None:
-        """Return the run with these tags: whoever made it may have been killed before that was noted."""
-        words = " and ".join(f"tags.`penstock.{name}` = '{value}'" for name, value in tags.items())
-        runs = self._client.search_runs([experiment], words, max_results=1)
-        return runs[0].info.run_id if runs else None
+    def _found_or_made(
+        self, experiment: str, name: str, began: float, known: dict[str, str], others: dict[str, str]
+    ) -> str:
+        """Return the run with the known tags: whoever made it may have been killed before that was noted.
 
-    def _made(self, experiment: str, name: str, began: float, tags: dict[str, str]) -> str:
-        made = self._client.create_run(
-            experiment,
-            start_time=_ms(began),
-            tags={key: value[:_MOST_TAG] for key, value in tags.items()},
-            run_name=name,
-        )
+        If there is none, it is made, with other tags, too.
+        """
+        words = " and ".join(f"tags.`penstock.{tag}` = '{value}'" for tag, value in known.items())
+        if runs := self._client.search_runs([experiment], words, max_results=1):
+            return runs[0].info.run_id
+        tags = {f"penstock.{tag}": value for tag, value in known.items()} | others
+        cut = {tag: value[:_MOST_TAG] for tag, value in tags.items()}
+        made = self._client.create_run(experiment, start_time=_ms(began), tags=cut, run_name=name)
         return made.info.run_id
 
     def _parent(self, experiment: str, runs: Sequence[RunRecord]) -> str:
         first = runs[0]
         known = {"group_id": first.group_id, "first_run": first.id}
-        if found := self._found(experiment, **known):
-            return found
-        tags = {f"penstock.{key}": value for key, value in known.items()}
         began = min((run.began for run in runs if run.began is not None), default=time.time())
-        return self._made(experiment, first.group, began, tags | {"penstock.mode": first.mode})
+        return self._found_or_made(experiment, first.group, began, known, {"penstock.mode": first.mode})
 
     def _run(self, run: RunRecord, notes: Notes, experiment: str, parent: str) -> None:
         pushed = notes.pushed
         if pushed is None or not self._is_there(pushed.run_id):
             known = {"id": run.id, "group_id": run.group_id}
-            tags = {f"penstock.{key}": value for key, value in known.items()}
-            if parent:
-                tags["mlflow.parentRunId"] = parent
-            run_id = self._found(experiment, **known) or self._made(
-                experiment, run.name, run.began or time.time(), tags
-            )
+            others = {"mlflow.parentRunId": parent} if parent else {}
+            run_id = self._found_or_made(experiment, run.name, run.began or time.time(), known, others)
             notes.write(pushed := Pushed(run_id))
             self._describe(run, run_id)
         if pushed.whole:

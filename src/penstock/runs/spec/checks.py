@@ -49,19 +49,6 @@ def command(words: Sequence[str], directory: str) -> tuple[str, ...]:
     return tuple(words)
 
 
-def check_mode(setting: str, mode: str) -> None:
-    """Check that there is such a mode.
-
-    Raises:
-        BadSetting: there is none; the message begins with ``setting``.
-    """
-    if not _MODE.fullmatch(mode):
-        raise BadSetting(
-            f"{setting}={mode!r}: there are alone (one after the other), plain (all at once), mps, and mig: with "
-            "a profile, such as mig:3g.20gb"
-        )
-
-
 def listeners_from(setting: str, text: str) -> tuple[str, ...]:
     """Read names of listeners, separated by commas; "none" is none of them.
 
@@ -170,7 +157,11 @@ class Gpus:
         Raises:
             BadSetting: it cannot, or there is no such mode.
         """
-        check_mode(what, group.mode)
+        if not _MODE.fullmatch(group.mode):
+            raise BadSetting(
+                f"{what}={group.mode!r}: there are alone (one after the other), plain (all at once), mps, and "
+                "mig: with a profile, such as mig:3g.20gb"
+            )
         needs_gpu = group.mode not in ("alone", "plain")
         if not self._without:
             if self._mig_changes:

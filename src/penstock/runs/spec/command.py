@@ -34,22 +34,6 @@ def varied(base: str, all_parameters: Sequence[Mapping[str, str]]) -> list[str]:
     return [",".join(f"{name}={each[name][-_LONGEST_VALUE:]}" for name in differ) for each in all_parameters]
 
 
-def unique(names: Sequence[str]) -> list[str]:
-    """Shorten names, make them printable, and number those that come more than once: ``train#0``, ``train#1``."""
-    words = ["".join(c if c.isprintable() else "_" for c in name) for name in names]
-    short = [word if len(word) <= _LONGEST else f"{word[: _LONGEST - 1]}…" for word in words]
-    times, seen = Counter(short), Counter[str]()
-    taken, result = {name for name in short if times[name] == 1}, list[str]()
-    for name in short:
-        given = name
-        while times[name] > 1 and (given == name or given in taken):
-            given = f"{name}#{seen[name]}"
-            seen[name] += 1
-        taken.add(given)
-        result.append(given)
-    return result
-
-
 def runs_of(
     what: str,
     command: Sequence[str],
@@ -95,9 +79,19 @@ def runs_of(
 
 
 def named(runs: Sequence[RunPlan]) -> tuple[RunPlan, ...]:
-    """Give each run of a group a name that no other has."""
-    names = unique([run.name for run in runs])
-    return tuple(msgspec.structs.replace(run, name=name) for run, name in zip(runs, names, strict=True))
+    """Give each run of a group a short, printable name that no other has: ``train#0``, ``train#1``."""
+    words = ["".join(c if c.isprintable() else "_" for c in run.name) for run in runs]
+    short = [word if len(word) <= _LONGEST else f"{word[: _LONGEST - 1]}…" for word in words]
+    times, seen = Counter(short), Counter[str]()
+    taken, result = {name for name in short if times[name] == 1}, list[RunPlan]()
+    for run, name in zip(runs, short, strict=True):
+        given = name
+        while times[name] > 1 and (given == name or given in taken):
+            given = f"{name}#{seen[name]}"
+            seen[name] += 1
+        taken.add(given)
+        result.append(msgspec.structs.replace(run, name=given))
+    return tuple(result)
 
 
 def group_of(
@@ -113,8 +107,6 @@ def group_of(
     seed: int = 0,
     listeners: tuple[str, ...] | None = None,
     devices: Sequence[str] = (),
-    mps_threads: float | None = None,
-    mps_memory_bytes: int | None = None,
     profile: Sequence[str] = (),
     **common: Any,
 ) -> GroupPlan:
@@ -133,13 +125,13 @@ def group_of(
         listeners: As ``GroupPlan`` has them.
         devices: GPUs that each run sees, by number or UUID; empty for all.
         profile: Profilers, each with its options.
-        mps_threads, mps_memory_bytes, common: As each run's ``RunPlan`` has them.
+        common: What else each run's ``RunPlan`` has.
 
     Raises:
         BadSetting: there is no such script, command, mode or device, or the grid makes no sense.
     """
-    if mode != "mps" and (mps_threads is not None or mps_memory_bytes is not None):
-        raise BadSetting(f"--mps-{'memory' if mps_threads is None else 'threads'}: only with --mode mps")
+    if mode != "mps" and any(common.get(limit) is not None for limit in ("mps_threads", "mps_memory_bytes")):
+        raise BadSetting("--mps-threads, --mps-memory: only with --mode mps")
     runs = named(
         runs_of(
             "the command line",
@@ -151,8 +143,6 @@ def group_of(
             seed=seed,
             repeats=repeat,
             devices=gpus.devices("--devices", devices),
-            mps_threads=mps_threads,
-            mps_memory_bytes=mps_memory_bytes,
             profile=gpus.profilers("--profile", profile),
             **common,
         )

@@ -6,7 +6,7 @@ import itertools
 import math
 import random
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
@@ -156,5 +156,6 @@ def _count(values: Values) -> float:
 
 def fill(word: str, parameters: Mapping[str, str]) -> str:
     """Put values in the places of one word; without values, return it as it is."""
-    value: Callable[[re.Match[str]], str] = lambda match: match[0][1:-1] if match[1] else parameters[match[2]]  # noqa: E731
-    return _PLACE.sub(value, word) if parameters else word
+    if not parameters:
+        return word
+    return _PLACE.sub(lambda match: match[0][1:-1] if match[1] else parameters[match[2]], word)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import fcntl
 import os
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import Self
 
 from penstock.errors import BadSetting, PenstockError
+from penstock.linux.files import taken
 from penstock.runs.record import GroupPlan, RunRecord
 from penstock.runs.spec import radt
 from penstock.runs.spec.checks import Gpus
@@ -140,16 +141,9 @@ def _read(path: Path) -> str:
 
 def _locked(path: Path) -> int:
     """Lock the file that ``path`` names; who replaces it has locked the new one."""
-    while True:
-        try:
-            with ExitStack() as undo:
-                fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-                undo.callback(os.close, fd)
-                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                if os.path.samestat(os.fstat(fd), os.stat(path)):
-                    undo.pop_all()
-                    return fd
-        except BlockingIOError:
-            raise BadSetting(f"{path}: another penstock run is at work on it; wait for it, or stop it") from None
-        except OSError as error:
-            raise BadSetting(f"{path}: {error.strerror}") from None
+    try:
+        return taken(path, os.O_RDONLY)
+    except BlockingIOError:
+        raise BadSetting(f"{path}: another penstock run is at work on it; wait for it, or stop it") from None
+    except OSError as error:
+        raise BadSetting(f"{path}: {error.strerror}") from None

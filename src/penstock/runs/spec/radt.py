@@ -15,17 +15,8 @@ from penstock.runs.record import GroupPlan, RunPlan, RunRecord
 from penstock.runs.spec.checks import Gpus
 from penstock.runs.spec.command import named, runs_of
 
-_CELL = re.compile(r'[ \t]*"(?P<quoted>(?:[^"]|"")*)"[ \t]*(?=[,\r\n]|\Z)|(?P<plain>[^,\r\n]*)')
-_QUOTED_BEGINS = re.compile(r'[ \t]*"')
+_CELL = re.compile(r'[ \t]*"(?P<quoted>(?:[^"]|"")*)"[ \t]*(?=[,\r\n]|\Z)|(?![ \t]*")(?P<plain>[^,\r\n]*)')
 _NEEDS_QUOTES = re.compile(r'[,"\r\n]|^\s|\s$')
-
-
-class BadCell(Exception):
-    """A cell has no end; the message says what is wrong, without the file."""
-
-    def __init__(self, line: int) -> None:
-        super().__init__('a cell that begins with " ends with one more: " within it are written ""')
-        self.line = line
 
 
 class Cell(msgspec.Struct, frozen=True):
@@ -43,20 +34,20 @@ class Record(msgspec.Struct, frozen=True):
     line: int
 
 
-def records_of(text: str) -> list[Record]:
+def records_of(path: Path, text: str) -> list[Record]:
     """Split text into records; empty lines are none.
 
     Raises:
-        BadCell: a quote has no end.
+        BadSetting: a quote has no end; the message has file and line.
     """
     records: list[Record] = []
     cells: list[Cell] = []
     at, line, first_line = int(text.startswith("\ufeff")), 1, 1
     while at <= len(text):
-        found = _CELL.match(text, at)
-        assert found is not None  # it matches nothing, too
-        if found["quoted"] is None and _QUOTED_BEGINS.match(text, at):
-            raise BadCell(line)
+        if (found := _CELL.match(text, at)) is None:
+            raise BadSetting(
+                f'{path}:{line}: a cell that begins with " ends with one more: " within it are written ""'
+            )
         quoted = found["quoted"]
         cell = found["plain"].strip(" \t") if quoted is None else quoted.replace('""', '"')
         cells.append(Cell(cell, at, found.end()))
@@ -83,8 +74,8 @@ def replaced(text: str, changes: dict[Cell, str]) -> str:
     return text
 
 
-COLUMNS = ("Experiment", "Workload", "Status", "Run", "Devices", "Collocation", "File", "Listeners", "Params")
-_OPTIONAL = ("Name",)
+_NEEDED = ("Experiment", "Workload", "Status", "Run", "Devices", "Collocation", "File", "Listeners", "Params")
+_COLUMNS = (*_NEEDED, "Name")
 _LISTENERS = {
     "smi": ("gpu",),
     "dcgmi": ("gpm",),
@@ -139,19 +130,16 @@ def rows_of(path: Path, text: str) -> list[Row]:
     Raises:
         BadSetting: a column is unknown, missing or there twice, or a line has too many or too few cells.
     """
-    try:
-        header, *records = records_of(text) or [Record((), 1)]
-    except BadCell as error:
-        raise BadSetting(f"{path}:{error.line}: {error}") from None
+    header, *records = records_of(path, text) or [Record((), 1)]
     columns = [cell.text for cell in header.cells]
     for column in columns:
-        if column not in COLUMNS and column not in _OPTIONAL:
-            close = difflib.get_close_matches(column, [*COLUMNS, *_OPTIONAL], 1)
-            meant = f"did you mean {close[0]}?" if close else f"there are {', '.join((*COLUMNS, *_OPTIONAL))}"
+        if column not in _COLUMNS:
+            close = difflib.get_close_matches(column, _COLUMNS, 1)
+            meant = f"did you mean {close[0]}?" if close else f"there are {', '.join(_COLUMNS)}"
             raise BadSetting(f"{path}:{header.line}: there is no column {column!r}; {meant}")
         if columns.count(column) > 1:
             raise BadSetting(f"{path}:{header.line}: column {column} is there twice")
-    if missing := [column for column in COLUMNS if column not in columns]:
+    if missing := [column for column in _NEEDED if column not in columns]:
         raise BadSetting(f"{path}:{header.line}: column {missing[0]} is missing")
     rows: list[Row] = []
     for number, record in enumerate(records):

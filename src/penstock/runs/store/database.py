@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import sqlite3
 import time
@@ -15,7 +14,7 @@ from pathlib import Path
 import msgspec
 
 from penstock.errors import StoreUnusable
-from penstock.linux.files import written_whole
+from penstock.linux.files import locked, written_whole
 from penstock.linux.process import start_ticks
 from penstock.runs.record import ENDED, RunPlan, RunRecord
 from penstock.runs.store.folder import network_file_system, usable
@@ -98,7 +97,7 @@ def connect(path: Path) -> sqlite3.Connection:
             connection.execute("PRAGMA foreign_keys = ON")
             wanted = "delete" if network else "wal"
             if _version(connection, path) < len(STEPS) or _mode(connection) != wanted:
-                with _locked(path.with_name("lock")):
+                with locked(path.with_name("lock")):
                     before = _version(connection, path), _mode(connection)
                     _migrate(connection, path, before[0])
                     connection.execute(f"PRAGMA journal_mode = {wanted}")
@@ -154,17 +153,6 @@ def _migrate(connection: sqlite3.Connection, path: Path, version: int) -> None:
             for statement in step.split(";"):
                 connection.execute(statement)
         connection.execute(f"PRAGMA user_version = {len(STEPS)}")
-
-
-@contextmanager
-def _locked(path: Path) -> Generator[None]:
-    with usable(path):
-        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(fd)
 
 
 SELECT = (

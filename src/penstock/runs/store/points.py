@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import math
 import os
 import struct
@@ -15,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from penstock.errors import BadSetting
+from penstock.linux.files import taken
 from penstock.runs.store.folder import usable
 
 if TYPE_CHECKING:
@@ -257,13 +257,7 @@ def locked_file(path: Path, flags: int) -> int:
     Raises:
         BadSetting: somebody does.
     """
-    while True:
-        fd = os.open(path, flags | os.O_CLOEXEC, 0o600)
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            os.close(fd)
-            raise BadSetting(f"{path} has another writer: each writes a file of its own") from None
-        if os.fstat(fd).st_nlink:
-            return fd
-        os.close(fd)  # compacted, and removed, between the two calls
+    try:
+        return taken(path, flags)
+    except BlockingIOError:
+        raise BadSetting(f"{path} has another writer: each writes a file of its own") from None

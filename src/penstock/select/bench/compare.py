@@ -21,7 +21,7 @@ from penstock.select.meter import J_PER_WH
 
 def compare_methods(
     comparison: MethodComparison, folder: Path, store: Store, console: Console, *, again: bool = False
-) -> SelectReport:
+) -> None:
     """Run what is missing, show a table, and save JSON and picture.
 
     On fresh seeds, the choice runs beside full, InfoBatch, ``random`` at its fraction, and RS2 and full for fewer
@@ -31,39 +31,32 @@ def compare_methods(
         BadSetting: a run failed; or the folder holds another comparison, and ``again`` is false.
     """
     with held(folder, "results", "comparing in"):
-        return _compare(comparison, folder, store, console, again)
+        spec = comparison.spec
+        full = full_of(spec)
 
+        def tell(done: int, total: int, what: str) -> None:
+            console.print(f"[{done:,} of {total:,}] {printable(what)}", style="dim", soft_wrap=True, markup=False)
 
-def _compare(
-    comparison: MethodComparison, folder: Path, store: Store, console: Console, again: bool
-) -> SelectReport:
-    spec = comparison.spec
-    full = full_of(spec)
-
-    def tell(done: int, total: int, what: str) -> None:
-        console.print(f"[{done:,} of {total:,}] {printable(what)}", style="dim", soft_wrap=True, markup=False)
-
-    bench = Bench(comparison, folder, store, tell, again=again)
-    arms = arms_of(spec)
-    bench.run(arms, spec.seeds)
-    rows = rows_of(bench.results, arms, spec.seeds)
-    report = SelectReport(spec.name, spec.metric, bench.results.machine, spec.budget, "", rows, [], {})
-    if spec.fresh_seeds:
-        chosen = choose(bench.results)
-        (its,) = (row for row in report.on_seeds if (row.arm, row.fraction) == chosen)
-        baselines = baselines_of(spec, chosen[1], its.cost[1])
-        beside = list(dict.fromkeys([full, chosen, *baselines]))
-        bench.run(beside, spec.fresh_seeds)
-        report.chosen = label(spec, *chosen)
-        report.on_fresh_seeds = rows_of(bench.results, beside, spec.fresh_seeds)
-        its, *others = sorted(report.on_fresh_seeds, key=lambda row: (row.arm, row.fraction) != chosen)
-        report.against = {row.label: paired(its, row) for row in others}
-    (folder / "report.json").write_bytes(as_json(report))
-    picture(report, bench.results).savefig(folder / "picture.png")
-    for row in shown(report):
-        console.print(row, soft_wrap=True)
-    console.print(f"saved: {printable(str(folder))}: results.json, report.json, picture.png", soft_wrap=True)
-    return report
+        bench = Bench(comparison, folder, store, tell, again=again)
+        arms = arms_of(spec)
+        bench.run(arms, spec.seeds)
+        rows = rows_of(bench.results, arms, spec.seeds)
+        report = SelectReport(spec.name, spec.metric, bench.results.machine, spec.budget, "", rows, [], {})
+        if spec.fresh_seeds:
+            chosen = choose(bench.results)
+            (its,) = (row for row in report.on_seeds if (row.arm, row.fraction) == chosen)
+            baselines = baselines_of(spec, chosen[1], its.cost[1])
+            beside = list(dict.fromkeys([full, chosen, *baselines]))
+            bench.run(beside, spec.fresh_seeds)
+            report.chosen = label(spec, *chosen)
+            report.on_fresh_seeds = rows_of(bench.results, beside, spec.fresh_seeds)
+            its, *others = sorted(report.on_fresh_seeds, key=lambda row: (row.arm, row.fraction) != chosen)
+            report.against = {row.label: paired(its, row) for row in others}
+        (folder / "report.json").write_bytes(as_json(report))
+        picture(report, bench.results).savefig(folder / "picture.png")
+        for row in shown(report):
+            console.print(row, soft_wrap=True)
+        console.print(f"saved: {printable(str(folder))}: results.json, report.json, picture.png", soft_wrap=True)
 
 
 def shown(report: SelectReport) -> Iterator[Table | str]:

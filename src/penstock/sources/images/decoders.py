@@ -105,7 +105,7 @@ _UNIT_PX = {"CSS_444": 8, "CSS_440": 8, "CSS_GRAY": 8, "CSS_422": 16, "CSS_420":
 _WIDEST_UNIT_PX = 32
 
 
-class NvImageCodecDecoder:
+class NvImageCodecDecoder(WholeDecoder):
     """Decodes regions by nvImageCodec.
 
     Args:
@@ -114,14 +114,10 @@ class NvImageCodecDecoder:
 
     def __init__(self, version: str) -> None:
         self.name = f"nvImageCodec {version}, regions"
-        self._whole = WholeDecoder()
-
-    def size(self, encoded: bytes) -> tuple[int, int]:
-        return self._whole.size(encoded)
 
     def decode(self, encoded: bytes, region: Region) -> ByteArray:
         if not encoded.endswith(JPEG_END):  # it does not tell what was cut short
-            return self._whole.decode(encoded, region)
+            return super().decode(encoded, region)
         codec, decoder, how = self._codec
         stream = codec.CodeStream(encoded)
         try:

@@ -8,33 +8,23 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from decimal import Decimal
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol, cast
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import numpy.typing as npt
 
 from penstock.basics.terminal import printable, say
-from penstock.contracts import Records
 from penstock.errors import BadSetting
+from penstock.sources.records.files import BucketRecords, FolderRecords
+from penstock.sources.records.shards import ShardRecords
 
 _SHOWN = 3
 _MOST_CLASSES = 10_000_000
 _MOST = 2**63 - 1
 _NUMBER = re.compile(r"([+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d{1,3})?)(\s*#.*)?")
 
-
-class LabelledRecords(Records, Protocol):
-    """Records that may tell the classes of images."""
-
-    @property
-    def classes(self) -> Sequence[str]:
-        """The uppermost folders, sorted, with samples or not."""
-        ...
-
-    @property
-    def labels(self) -> Sequence[str]:
-        """Labels that lie beside the samples; empty if none do."""
-        ...
+LabelledRecords = FolderRecords | BucketRecords | ShardRecords
+"""Records that have ``classes``: the uppermost folders; and ``labels`` that lie beside the samples, or none."""
 
 
 class Labels(NamedTuple):

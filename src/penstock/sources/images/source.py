@@ -15,15 +15,13 @@ from penstock.contracts import NO_JOINTS, Cursor, Joints, SourceBlock, Wanted
 from penstock.errors import BadSetting
 from penstock.io.advice.caching import CacheChoice, ImageCosts
 from penstock.io.cache.cache import Cache
-from penstock.io.cache.tiers import Counts
 from penstock.linux.cgroups import cores
 from penstock.memory.slots import Slots
-from penstock.sources.alone import Alone
 from penstock.sources.formats import records_of
 from penstock.sources.images.labels import LabelledRecords, labels_of
 from penstock.sources.order import digest, planned
 from penstock.sources.records.files import is_remote
-from penstock.sources.sharding import rank_of
+from penstock.sources.sharding import Alone, rank_of
 
 SUFFIXES = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
 """Those of torchvision's ``IMG_EXTENSIONS``."""
@@ -73,6 +71,7 @@ class ImageSource(Alone):
             give each rank all of it.
 
     Attributes:
+        cached: How many images came from the cache so far, and how many did not.
         classes: Names of the classes; empty if there are no labels.
         decoder: What decodes JPEGs, in words.
         workers: Processes that decode.
@@ -165,6 +164,7 @@ class ImageSource(Alone):
         recipe = ImageRecipe(augmentation, crops, seed, decode, on_bad == "skip")
         rows = min(self.batch_size, self.samples)
         self._caching = ImageCaching(cache, self._records, workers, decodes=decode is not None)
+        self.cached = self._caching.counts
         self._blocks = ImageBlocks(self._records, values, recipe, example, rows, workers, self._caching)
         self.slot_bytes = self.block_bytes = self._blocks.block_bytes
         self.decoder = "a function of yours" if decode is not None else decoder().name
@@ -182,11 +182,6 @@ class ImageSource(Alone):
         """The file, or URL, of each image by its id; of a tar's member, its name behind the tar's path."""
         places = zip(self._records.places(np.arange(self.samples)), self._records.names, strict=True)
         return [at.path if at.path.endswith(f"/{name}") else f"{at.path}/{name}" for at, name in places]
-
-    @property
-    def cached(self) -> Counts:
-        """How many images came from the cache so far, and how many did not."""
-        return self._caching.counts
 
     @property
     def costs(self) -> ImageCosts:

@@ -28,7 +28,6 @@ from penstock.sources.packed.format import (
     read_set,
     remedy,
 )
-from penstock.tree import array_nodes
 
 _CHUNK_BYTES = 16 << 20
 _NAMED = 5
@@ -178,8 +177,6 @@ class PackedFiles:
     def __init__(self, folder: Path, *, keep_bytes: int, verify: bool, runs: bool = True) -> None:
         self._run_bytes = _EXTENT_BYTES if runs else 0
         self.manifest = manifest = read_set(folder)
-        self.layout = manifest.layout
-        self.nodes = list(array_nodes(manifest.layout))
         self.row_bytes = [leaf.row_bytes for leaf in manifest.leaves]
         self._folder = folder
         self._verify = verify

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from itertools import islice
 from pathlib import Path
-from typing import Protocol, TypeVar, cast
+from typing import TypeVar, cast
 
 import msgspec
 import numpy as np
@@ -52,31 +52,21 @@ FORMAT = "penstock packed 2"
 _SEAL = b'"crc32": '
 
 
-class Page(Protocol):
-    """Content of a page; its last field is ``crc32``."""
-
-    @property
-    def format(self) -> str: ...
-
-    @property
-    def crc32(self) -> int: ...
-
-
 class _Head(msgspec.Struct):
     format: str
     crc32: int | None = None
 
 
-P = TypeVar("P", bound=Page)
+Page = TypeVar("Page", bound=msgspec.Struct)
 
 
-def sealed(page: Page) -> bytes:
-    """Return the text of a page, whose ``crc32`` is the CRC-32 of every byte before that key."""
+def sealed(page: msgspec.Struct) -> bytes:
+    """Return the text of a page, whose last field ``crc32`` is the CRC-32 of every byte before that key."""
     body, _, _ = msgspec.json.format(msgspec.json.encode(page), indent=1).rpartition(_SEAL)
     return body + _SEAL + f"{zlib.crc32(body)}\n}}\n".encode()
 
 
-def read_page(path: Path, kind: type[P], remedy: str) -> P:
+def read_page(path: Path, kind: type[Page], remedy: str) -> Page:
     """Read and check a sealed page.
 
     Raises:

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from typing import Protocol
+from dataclasses import dataclass, field
 
 import numpy as np
 
 from penstock.contracts import ByteArray, Completed, Extents, Ids, Reader, SourceBlock
-from penstock.memory.slots import Filled, Placement, Slot
+from penstock.memory.slots import Filled, OwnSlots, Placement, Slot, Slots
 from penstock.sources.order import Planned
 from penstock.sources.packed.files import PackedFiles
-from penstock.tree import Array, build, leaf_from_bytes
 
 _PARTS = 4
 """Part of the reads under way that is waited for at once, so that one turn of Python serves many."""
@@ -21,18 +20,11 @@ _TAGS = 1 << 32
 """Most extents of a block; an extent's tag is its block's number times this, plus its index."""
 
 
-class Places(Protocol):
-    """Gives out slots, as ``penstock.memory.slots.Slots`` does."""
-
-    def take(self) -> Slot | None: ...
-
-    def offer(self, slot: Slot) -> None: ...
-
-
+@dataclass(eq=False)
 class Shelf:
     """Memory, its slots that blocks may be read into, and the reader that fills them.
 
-    Args:
+    Attributes:
         memory: All of the memory.
         places: Its slots.
         reader: Reads into it; None if nothing is to be read.
@@ -40,15 +32,12 @@ class Shelf:
         gives_slots: Whether blocks are given in their slots; else they are copied.
     """
 
-    def __init__(
-        self, memory: ByteArray, places: Places, reader: Reader | None, files: Sequence[int], *, gives_slots: bool
-    ) -> None:
-        self.memory = memory
-        self.places = places
-        self.reader = reader
-        self.files = files
-        self.gives_slots = gives_slots
-        self._waiting: deque[Extents] = deque()
+    memory: ByteArray
+    places: Slots | OwnSlots
+    reader: Reader | None
+    files: Sequence[int]
+    gives_slots: bool = field(kw_only=True)
+    _waiting: deque[Extents] = field(default_factory=deque[Extents], init=False)
 
     def ask(self, extents: Extents) -> None:
         """Queue extents to be read as soon as the reader has room for them."""
@@ -87,14 +76,18 @@ class Shelf:
             self._waiting.popleft()
 
 
+@dataclass(eq=False)
 class _Block:
     """A block on its way."""
 
-    def __init__(self, planned: Planned, shelf: Shelf, slot: Slot, places: list[int]) -> None:
-        self.planned, self.shelf, self.slot, self.places = planned, shelf, slot, places
-        self.ids = planned.ids
-        self.extents: list[tuple[int, int, int]] = []  # (leaf, first row of the block, rows)
-        self.missing = 0  # extents
+    planned: Planned
+    shelf: Shelf
+    slot: Slot
+    places: list[int]
+    extents: list[tuple[int, int, int]] = field(default_factory=list[tuple[int, int, int]])
+    """Each one's leaf, first row of the block, and rows."""
+    missing: int = 0
+    """Extents that have not come."""
 
 
 class Reading:
@@ -169,8 +162,8 @@ class Reading:
         pieces: list[tuple[Ids, ...]] = []
         for handle, leaf in zip(block.shelf.files, self._files.read, strict=True):
             size = self._files.row_bytes[leaf]
-            starts, rows = self._files.runs(leaf, block.ids)
-            offsets = self._files.offsets(leaf, block.ids[starts])
+            starts, rows = self._files.runs(leaf, block.planned.ids)
+            offsets = self._files.offsets(leaf, block.planned.ids[starts])
             pieces.append((np.full(len(starts), handle), offsets, rows * size, block.places[leaf] + starts * size))
             runs: list[tuple[int, int]] = list(zip(starts.tolist(), rows.tolist(), strict=True))
             block.extents += [(leaf, start, count) for start, count in runs]
@@ -188,7 +181,7 @@ class Reading:
             block = self._under_way[number]
             leaf, start, rows = block.extents[extent]
             self._files.check(
-                leaf, block.ids[start : start + rows].tolist(), self._memory(block, leaf, start, rows)
+                leaf, block.planned.ids[start : start + rows].tolist(), self._memory(block, leaf, start, rows)
             )
             block.missing -= 1
 
@@ -199,22 +192,18 @@ class Reading:
         return block.shelf.memory[at : at + rows * size]
 
     def _given(self, block: _Block) -> SourceBlock:
-        rows = len(block.ids)
-        layout = self._files.layout
+        rows = len(block.planned.ids)
         if not rows:
             block.shelf.places.offer(block.slot)
             return block.planned.block(None)
+        offsets = tuple(place - block.slot.offset for place in block.places)
+        sizes = tuple(size * rows for size in self._files.row_bytes)
+        placement = Placement(self._files.manifest.layout, offsets, sizes, block.slot.nbytes)
         if block.shelf.gives_slots:
-            offsets = tuple(place - block.slot.offset for place in block.places)
-            sizes = tuple(size * rows for size in self._files.row_bytes)
-            placement = Placement(layout, offsets, sizes, block.slot.nbytes)
             return block.planned.block(Filled(block.slot, rows, placement))
-        leaves: list[object] = []
-        for leaf, node in enumerate(self._files.nodes):
-            assert isinstance(node, Array)
-            leaves.append(leaf_from_bytes(node, self._memory(block, leaf, 0, rows).copy(), rows))
+        tree = placement.copied(block.shelf.memory[block.slot.offset :], rows)
         block.shelf.places.offer(block.slot)
-        return block.planned.block(build(layout, leaves))
+        return block.planned.block(tree)
 
     def _abandon(self) -> None:
         for shelf in {id(block.shelf): block.shelf for block in self._under_way.values()}.values():

@@ -23,11 +23,11 @@ from penstock.io.reader import host_memory
 from penstock.linux.fork import close_in_children
 from penstock.memory.room import aligned
 from penstock.memory.slots import OwnSlots, Slots
-from penstock.sources.alone import UNTRAVELLED
 from penstock.sources.order import Ordered, digest, planned
 from penstock.sources.packed.files import PackedFiles
 from penstock.sources.packed.format import folder_at
-from penstock.sources.packed.reading import Places, Reading, Shelf
+from penstock.sources.packed.reading import Reading, Shelf
+from penstock.sources.sharding import UNTRAVELLED
 
 _AUTOMATIC = ("uring", "direct", "posix")
 _DEPTH = 128
@@ -178,7 +178,7 @@ class PackedSource(Ordered):
             self._scratch = self._shelf(memory, OwnSlots(count, room), gives_slots=False)
         return self._scratch
 
-    def _shelf(self, memory: ByteArray, places: Places, *, gives_slots: bool) -> Shelf:
+    def _shelf(self, memory: ByteArray, places: Slots | OwnSlots, *, gives_slots: bool) -> Shelf:
         """Make a shelf whose reader has the files open."""
         if not self._files.read:
             return Shelf(memory, places, None, (), gives_slots=gives_slots)

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Sequence
 from errno import EACCES, ENOENT
 from pathlib import Path
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NoReturn
 
 import numpy as np
 import numpy.typing as npt
@@ -25,8 +25,8 @@ from penstock.fingerprint.files import FileVersion
 from penstock.io.cache.cache import Cache
 from penstock.io.cache.slab import Slab
 from penstock.io.cache.whole import WholeFile, slab_of
-from penstock.sources.alone import UNTRAVELLED
 from penstock.sources.records.files import check_once, is_remote, objects_like, read, version_of
+from penstock.sources.sharding import UNTRAVELLED
 from penstock.sources.tokens import megatron
 
 _HEADER_INTS = 256
@@ -42,6 +42,8 @@ _FIELDS = 32
 """Numbers of such a header; the rest of it is 0."""
 
 Tokens = npt.NDArray[Any]
+Keep = Callable[[str, FileVersion], WholeFile]
+"""Brings a version of a file into a cache, and maps it there; opens each folder's slab once."""
 
 
 class TokenFile:
@@ -50,7 +52,7 @@ class TokenFile:
     Args:
         path: A ``.bin`` without a header or with llm.c's, an ``.npy``, or Megatron's ``.bin`` beside its ``.idx``.
         dtype: Type of tokens without a header; None for uint16, as nanoGPT writes them.
-        kept_in: Where files are kept; None to map the file where it lies.
+        keep: Brings a file into a cache; None to map it where it lies.
 
     Attributes:
         tokens: All tokens, one axis.
@@ -60,22 +62,22 @@ class TokenFile:
         BadSetting: it is no file of tokens; the message says what it is.
     """
 
-    def __init__(self, path: str, dtype: str | None, kept_in: _Slabs | None = None) -> None:
+    def __init__(self, path: str, dtype: str | None, keep: Keep | None = None) -> None:
         self.path = path
         self.documents: Numbers | None = None
         self._whole: WholeFile | None = None
         self._first_byte = 0
         try:
-            self._version = version_of(path) if kept_in is None else _settled(path)
+            self._version = version_of(path) if keep is None else _settled(path)
             if not self._version.nbytes:
                 raise BadSetting(f"{path} is empty")
-            if kept_in is None:
+            if keep is None:
                 with open(path, "rb") as file:
                     self._mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
             else:
-                self._whole = _kept(path, self._version, kept_in)
+                self._whole = keep(path, self._version)
                 self._mapped = self._whole.mapped
-            kind, count, self._first_byte = self._described(dtype, kept_in)
+            kind, count, self._first_byte = self._described(dtype, keep)
         except ReadFailed as error:
             raise BadSetting(str(error)) from None
         except OSError as error:
@@ -125,12 +127,12 @@ class TokenFile:
         page = start // mmap.PAGESIZE * mmap.PAGESIZE
         self._mapped.madvise(mmap.MADV_WILLNEED, page, start - page + count * self.tokens.itemsize)
 
-    def _described(self, dtype: str | None, kept_in: _Slabs | None) -> tuple[str, int, int]:
+    def _described(self, dtype: str | None, keep: Keep | None) -> tuple[str, int, int]:
         """Return the type of the tokens, how many they are, and the offset of the first."""
         stem, suffix = os.path.splitext(self.path)
         if self._whole is not None:
             self._whole.check(np.zeros(1, np.int64), min(_HEADER_BYTES, self._version.nbytes), again=True)
-        if suffix != ".npy" and (raw := _index(f"{stem}.idx", dtype, kept_in)) is not None:
+        if suffix != ".npy" and (raw := _index(f"{stem}.idx", dtype, keep)) is not None:
             found = megatron.read_index(f"{stem}.idx", raw, self._version.nbytes)
             self.documents = found.documents
             return self._agreed(found.dtype, dtype), int(found.documents[-1]), 0
@@ -244,8 +246,8 @@ def opened(
             f"{remote[0]} must lie on a disk of this machine. Pass cache=penstock.Cache(folder, size), into which "
             "it is fetched once"
         )
-    kept_in = None if cache is None else _slabs(cache, named)
-    files = {pattern: [TokenFile(path, dtype, kept_in) for path in found] for pattern, found in paths.items()}
+    keep = None if cache is None else _keeping(cache, named)
+    files = {pattern: [TokenFile(path, dtype, keep) for path in found] for pattern, found in paths.items()}
     first, *others = (file for found in files.values() for file in found)
     for file in others:
         if file.tokens.dtype != first.tokens.dtype:
@@ -268,14 +270,7 @@ def _objects_at(pattern: str) -> tuple[list[str], bool]:
     return objects_like(f"{pattern.rstrip('/')}/*"), True
 
 
-class _Slabs(NamedTuple):
-    """Opens the slab for the files of a folder, each once, in a cache of at most ``limit`` bytes."""
-
-    of: Callable[[str], Slab]
-    limit: int
-
-
-def _slabs(cache: Cache, paths: Sequence[str]) -> _Slabs:
+def _keeping(cache: Cache, paths: Sequence[str]) -> Keep:
     if cache.keep == "pixels":
         raise BadSetting('keep="pixels": tokens are kept as they are; leave keep out')
     try:
@@ -292,7 +287,16 @@ def _slabs(cache: Cache, paths: Sequence[str]) -> _Slabs:
     def slab_in(folder: str) -> Slab:
         return slab_of(cache.layout(folder, "tokens", None))
 
-    return _Slabs(slab_in, cache.limit)
+    def keep(path: str, version: FileVersion) -> WholeFile:
+        def part(offset: int, nbytes: int) -> bytes:
+            content = read(Place(path, offset, nbytes, version.etag))
+            if not is_remote(path) and version_of(path) != version:  # of an object, the store compares it
+                raise ReadFailed(f"{path} has changed while it was read", path, offset)
+            return content
+
+        return WholeFile(slab_in(os.path.dirname(path)), cache.limit, path, version, part)
+
+    return keep
 
 
 def _settled(path: str) -> FileVersion:
@@ -304,19 +308,9 @@ def _settled(path: str) -> FileVersion:
     return version
 
 
-def _kept(path: str, version: FileVersion, kept_in: _Slabs) -> WholeFile:
-    def part(offset: int, nbytes: int) -> bytes:
-        content = read(Place(path, offset, nbytes, version.etag))
-        if not is_remote(path) and version_of(path) != version:  # of an object, the store compares it
-            raise ReadFailed(f"{path} has changed while it was read", path, offset)
-        return content
-
-    return WholeFile(kept_in.of(os.path.dirname(path)), kept_in.limit, path, version, part)
-
-
-def _index(path: str, dtype: str | None, kept_in: _Slabs | None) -> bytes | None:
+def _index(path: str, dtype: str | None, keep: Keep | None) -> bytes | None:
     """Return all that is in an index; None if there is none."""
-    if kept_in is None:
+    if keep is None:
         return Path(path).read_bytes() if os.path.exists(path) else None
     try:
         version = _settled(path)
@@ -334,6 +328,6 @@ def _index(path: str, dtype: str | None, kept_in: _Slabs | None) -> bytes | None
         return None
     if not version.nbytes:
         return b""
-    whole = _kept(path, version, kept_in)
+    whole = keep(path, version)
     whole.check(np.zeros(1, np.int64), version.nbytes)
     return whole.mapped[:]

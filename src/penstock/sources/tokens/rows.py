@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
 
@@ -55,37 +55,6 @@ def packed(sizes: Numbers, capacity: int) -> tuple[Ids, Ids]:
     return np.argsort(row_of, kind="stable"), np.concatenate(([0], np.cumsum(np.bincount(row_of, minlength=made))))
 
 
-class Rows(Protocol):
-    """Rows of ``length`` + 1 tokens, by number."""
-
-    @property
-    def count(self) -> int:
-        """How many there are."""
-        ...
-
-    @property
-    def counts(self) -> Sequence[int]:
-        """How many of them each data set has."""
-        ...
-
-    @property
-    def description(self) -> str:
-        """What they are, for a person."""
-        ...
-
-    def files_of(self, rows: Ids) -> Sequence[TokenFile]:
-        """Return the files that these rows come from."""
-        ...
-
-    def will_need(self, rows: Ids) -> None:
-        """Have the kernel read ahead what these rows need."""
-        ...
-
-    def fill(self, rows: Ids, to: Ids, leaves: Sequence[Tokens]) -> None:
-        """Write rows to these places of a block's leaves."""
-        ...
-
-
 _GATHERED_BYTES = 256 << 10
 """Windows are gathered in the cache of a core, so many bytes at once, and written to their places together."""
 
@@ -101,7 +70,7 @@ def distinct(numbers: Numbers) -> list[int]:
 
 
 class Windows:
-    """Windows of a stream of tokens, each of which begins with the last token of the one before.
+    """Rows that are windows of a stream of tokens, each of which begins with the last token of the one before.
 
     So every token but a file's first is predicted once. What fills no window at the end of a file is left out.
 
@@ -128,16 +97,19 @@ class Windows:
         self.description = f"{self.count:,} windows of {length:,}"
 
     def files_of(self, rows: Ids) -> Sequence[TokenFile]:
+        """Return the files that these rows come from."""
         if len(self._files) == 1:
             return self._files
         return [self._files[i] for i in distinct(self._places(rows)[0])]
 
     def will_need(self, rows: Ids) -> None:
+        """Have the kernel read ahead what these rows need."""
         files, windows = self._places(rows)
         for i, window in zip(list_of(files), list_of(windows), strict=True):
             self._files[i].will_need(window * self._length, self._length + 1)
 
     def fill(self, rows: Ids, to: Ids, leaves: Sequence[Tokens]) -> None:
+        """Write rows to these places of a block's leaves."""
         (tokens,) = leaves
         files, windows = self._places(rows)
         together = max(1, _GATHERED_BYTES // tokens[0].nbytes)
@@ -165,6 +137,8 @@ class Pieces(NamedTuple):
 
 class Documents:
     """Rows of documents: cut where they are longer than a row, and never beside another one's end unmarked.
+
+    Its methods are those of ``Windows``.
 
     The second leaf numbers the documents of a row from 1 on, with 0 where nothing is.
 

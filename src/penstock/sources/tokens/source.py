@@ -1,33 +1,36 @@
-"""Files of tokens as a source."""
+"""Files of tokens as a source, alone or several data sets in given shares."""
 
 from __future__ import annotations
 
+import math
 import os
 import resource
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import chain, pairwise
+from numbers import Real
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 
 from penstock.basics.sizes import random_seed, whole_number
-from penstock.contracts import NO_JOINTS, Cursor, Joints, SourceBlock, Wanted
+from penstock.contracts import NO_JOINTS, Cursor, Ids, Joints, SourceBlock, Wanted
 from penstock.errors import BadSetting
 from penstock.io.cache.cache import Cache
 from penstock.memory.room import aligned
 from penstock.memory.slots import Filled, Slots, place
-from penstock.sources.alone import Alone
-from penstock.sources.order import Planned, digest, planned
-from penstock.sources.sharding import rank_of
+from penstock.sources.order import Planned, digest, permutation, planned
+from penstock.sources.sharding import Alone, rank_of
 from penstock.sources.tokens.files import TokenFile, Tokens, opened
-from penstock.sources.tokens.mixture import Mixture
-from penstock.sources.tokens.rows import Documents, Rows, Windows
+from penstock.sources.tokens.rows import Documents, Windows, distinct
 from penstock.tree import build, describe
 
 _SLOTS = 2
 """A block is written while the one before is announced."""
 _READ_AHEAD_BLOCKS = 64
 """Once a block was not in the page cache, so many are read ahead."""
+_MOST_REPEATS = 100
+_EXTRA = 2
 
 Named = str | Path
 Documenting = Literal["split", "packed"]
@@ -99,7 +102,7 @@ class TokenSource(Alone):
         found = opened(named, dtype, cache)
         self._files = [file for own in found.values() for file in own]
         if not isinstance(files, Mapping):
-            self._rows = _rows_of(self._files, length, documents)
+            self._rows: Windows | Documents | Mixture = _rows_of(self._files, length, documents)
         elif shuffle:
             parts = {name: _rows_of(own, length, documents) for name, own in found.items()}
             self._rows = Mixture(parts, {str(name): weight for name, weight in files.items()}, seed)
@@ -130,18 +133,15 @@ class TokenSource(Alone):
     def open(self, at: Cursor, wanted: Wanted | None = None, joints: Joints = NO_JOINTS) -> Iterator[SourceBlock]:
         for file in self._files:
             file.check_unchanged()
-        plans = planned(self._order.blocks(at, joints), wanted)
-        plan = next(plans, None)
         ahead = 0
-        while plan is not None:
-            coming = next(plans, None)
+        for plan, coming in pairwise(chain(planned(self._order.blocks(at, joints), wanted), [None])):
+            assert plan is not None
             if ahead and coming is not None:
                 self._rows.will_need(coming.ids)
             faults = _major_faults()
             block = self._block(plan)
             ahead = _READ_AHEAD_BLOCKS if _major_faults() > faults else max(0, ahead - 1)
             yield block
-            plan = coming
 
     def fill(self, slots: Slots) -> int:
         self._slots = slots
@@ -171,7 +171,7 @@ class TokenSource(Alone):
         return plan.block(tree)
 
 
-def _rows_of(files: Sequence[TokenFile], length: int, documents: Documenting | None) -> Rows:
+def _rows_of(files: Sequence[TokenFile], length: int, documents: Documenting | None) -> Windows | Documents:
     if documents is None:
         return Windows(files, length)
     return Documents(files, length, together=documents == "packed")
@@ -180,3 +180,78 @@ def _rows_of(files: Sequence[TokenFile], length: int, documents: Documenting | N
 def _major_faults() -> int:
     """Pages that this thread had to wait for a disk for."""
     return resource.getrusage(resource.RUSAGE_THREAD).ru_majflt
+
+
+class Mixture:
+    """Rows of several data sets, each with its share of a cycle; methods are those of ``Windows``.
+
+    A cycle is as short as can be while every row comes at least once: the data set that is largest for its share
+    comes once, and the others again and again. Those rows of a data set that come once more than its others are
+    drawn at random, and are the same in each cycle.
+
+    Args:
+        parts: Rows of each data set, by its name.
+        weights: Their shares, in any unit, by name.
+        seed: Seed of that draw.
+
+    Raises:
+        BadSetting: a weight is not above 0, or one data set would come very often.
+    """
+
+    def __init__(self, parts: Mapping[str, Windows | Documents], weights: Mapping[str, float], seed: int) -> None:
+        self._parts = list(parts.values())
+        shares = _shares(weights)
+        cycle = max(part.count / share for part, share in zip(self._parts, shares, strict=True))
+        counts = [round(cycle * share) for share in shares]
+        often, name = max(
+            (count / part.count, name) for count, (name, part) in zip(counts, parts.items(), strict=True)
+        )
+        if often > _MOST_REPEATS:
+            raise BadSetting(
+                f"{name} would come {often:,.0f} times in each epoch, which has every other row at least once: "
+                f"at most {_MOST_REPEATS} times make sense. Give {name} a smaller weight"
+            )
+        self._ends = np.cumsum(counts, dtype=np.int64)
+        # Rows of each that come before the first of those that come once more than others.
+        self._whole = [count // part.count * part.count for part, count in zip(self._parts, counts, strict=True)]
+        self._again = [
+            permutation(part.count, seed % 2**64, _EXTRA, i)[: count % part.count]
+            for i, (part, count) in enumerate(zip(self._parts, counts, strict=True))
+        ]
+        self.count = int(self._ends[-1])
+        self.counts = counts
+        told = (
+            f"{share:.1%} {name} ({count / part.count:.2f} times {part.description})"
+            for share, count, (name, part) in zip(shares, counts, parts.items(), strict=True)
+        )
+        self.description = f"{self.count:,} rows: {', '.join(told)}"
+
+    def files_of(self, rows: Ids) -> Sequence[TokenFile]:
+        return [file for part, own, _ in self._divided(rows) for file in part.files_of(own)]
+
+    def will_need(self, rows: Ids) -> None:
+        for part, own, _ in self._divided(rows):
+            part.will_need(own)
+
+    def fill(self, rows: Ids, to: Ids, leaves: Sequence[Tokens]) -> None:
+        for part, own, which in self._divided(rows):
+            part.fill(own, to[which], leaves)
+
+    def _divided(self, rows: Ids) -> Iterator[tuple[Windows | Documents, Ids, Ids]]:
+        """Yield each data set that has some of the rows, their numbers in it, and which of the rows they are."""
+        of = np.searchsorted(self._ends, rows, side="right")
+        for i in distinct(of):
+            part, which = self._parts[i], np.flatnonzero(of == i)
+            within = rows[which] - (self._ends[i - 1] if i else 0)
+            again = within - self._whole[i]
+            own = within % part.count
+            own[again >= 0] = self._again[i][again[again >= 0]]
+            yield part, own, which
+
+
+def _shares(weights: Mapping[str, float]) -> list[float]:
+    for name, weight in weights.items():
+        if not isinstance(weight, Real) or not 0 < weight < math.inf:  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise BadSetting(f"the weight of {name} is {weight!r}: it must be a number above 0")
+    total = sum(weights.values())
+    return [weight / total for weight in weights.values()]

@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader
 
 from penstock.contracts import Cursor, SourceBlock
 from penstock.sources.order import digest
-from penstock.sources.plain import counted, length
+from penstock.sources.plain import InOnePass, counted, length
 from penstock.sources.seeds import order_seed, seed_process
 from penstock.sources.torch.compat import end_workers, without_persistent_workers
 from penstock.sources.torch.planned import PlannedLoader, describe_loader
@@ -22,7 +22,7 @@ from penstock.sources.torch.sampling import SamplerPasses, canonical, draw, hard
 from penstock.sources.torch.workers import init_fn_of, naming_who_died
 
 
-class IterableDatasetSource:
+class IterableDatasetSource(InOnePass):
     """Feeds a ``DataLoader`` over an ``IterableDataset``.
 
     It has one segment; a position is reached by loading what lies before it, with
@@ -31,10 +31,6 @@ class IterableDatasetSource:
     under its own seed. Workers end with each cycle, even persistent ones: a worker
     that has drawn in earlier cycles could not be restored after a failover.
     """
-
-    seekable = False
-    samples = None
-    segment_starts = (0,)
 
     def __init__(self, loader: DataLoader[Any], *, seed: int) -> None:
         self._loader = without_persistent_workers(loader)
@@ -78,17 +74,12 @@ class IterableDatasetSource:
         end_workers(self._iterator)
 
 
-class WholeBatchLoader:
+class WholeBatchLoader(InOnePass):
     """Feeds a ``DataLoader`` whose map-style dataset gives whole batches (``batch_size=None``), in sampler order.
 
     It has one segment; a position is reached by loading what lies before it, as
     only a batch tells how many rows it has.
     """
-
-    seekable = False
-    samples = None
-    batch_size = None
-    segment_starts = (0,)
 
     def __init__(self, loader: DataLoader[Any], *, seed: int) -> None:
         self._passes = SamplerPasses(loader, seed)

@@ -14,26 +14,26 @@ import torch
 from torch.utils.data import BatchSampler, DataLoader, IterableDataset, RandomSampler, SequentialSampler
 
 from penstock.contracts import NO_JOINTS, Cursor, Ids, Joints, SourceBlock, Wanted
-from penstock.errors import SourceError
-from penstock.memory.slots import Slots
+from penstock.errors import BadSetting, SourceError
 from penstock.sources.order import Ordered, digest, planned
-from penstock.sources.plain import length
+from penstock.sources.plain import InOnePass, length
 from penstock.sources.seeds import data_seed, rows_seed, seed_process
 from penstock.sources.torch.iterable import IterableDatasetSource, WholeBatchLoader
-from penstock.sources.torch.planned import PlannedLoader, describe_loader
+from penstock.sources.torch.planned import LoadsIntoSlots, PlannedLoader, describe_loader
 from penstock.sources.torch.sampling import (
     SamplerPasses,
     canonical,
-    check_no_policy,
-    check_whole,
     draw,
     draws_with_replacement,
     hardly_ends,
+    samplers_of,
     whole_batch_sampler,
 )
 
+_REPLICAS = ("num_replicas", "num_processes", "world_size", "_world_size", "data_parallel_size")
 
-class MapStyleSource(Ordered):
+
+class MapStyleSource(LoadsIntoSlots, Ordered):
     """Feeds a ``DataLoader`` over a map-style dataset, in its order or shuffled; opens at any position.
 
     Without joints it gives, cycle by cycle, the batches that the loader alone
@@ -78,10 +78,7 @@ class MapStyleSource(Ordered):
         blocks = self._order.blocks(at, joints, self._order_as_torch)
         generator = self._generator(at.cycle)
         workers = _clone(generator)
-        if at.cycle == 0 or not self._persistent:
-            draw(generator)
-        if self._shuffle:
-            self._order_of_torch(generator)
+        self._draw_cycle(generator, at.cycle)
         if self._begun or at != Cursor(0, 0):
             seed_process(data_seed(self._seed, at))
         elif self._owned:
@@ -98,27 +95,22 @@ class MapStyleSource(Ordered):
             lambda sample, kept: rows_seed(self._seed, Cursor(at.cycle, sample), kept),
         )
 
-    def fill(self, slots: Slots) -> int:
-        return self._planned.fill(slots)
-
-    def close(self) -> None:
-        self._planned.close()
-
     def _generator(self, cycle: int) -> torch.Generator:
         """Return the loader's generator as it would be without Penstock at the beginning of this cycle."""
         known, state = self._drawn if self._drawn[0] <= cycle else self._first
         generator = torch.Generator()
         generator.set_state(state)
         for earlier in range(known, cycle):
-            if earlier == 0 or not self._persistent:  # else its workers live on, and need no seed
-                draw(generator)
-            if self._shuffle:
-                self._order_of_torch(generator)
+            self._draw_cycle(generator, earlier)
         self._drawn = max(self._drawn, (cycle, generator.get_state()), key=lambda drawn: drawn[0])
         return generator
 
-    def _order_of_torch(self, generator: torch.Generator) -> torch.Generator:
-        """Draw what a ``RandomSampler`` draws from the loader's generator; return the generator of its order."""
+    def _draw_cycle(self, generator: torch.Generator, cycle: int) -> torch.Generator:
+        """Draw what a loader draws from its generator in a cycle; return the generator of its order."""
+        if cycle == 0 or not self._persistent:  # else its workers live on, and need no seed
+            draw(generator)
+        if not self._shuffle:
+            return generator
         if not self._owned:
             return torch.Generator().manual_seed(draw(generator))
         before = _clone(generator)
@@ -127,14 +119,11 @@ class MapStyleSource(Ordered):
         return before
 
     def _order_as_torch(self, cycle: int) -> Ids:
-        generator = self._generator(cycle)
-        if cycle == 0 or not self._persistent:
-            draw(generator)
-        order = generator if self._owned else torch.Generator().manual_seed(draw(generator))
+        order = self._draw_cycle(self._generator(cycle), cycle)
         return torch.randperm(self._dataset_size, generator=order).numpy()
 
 
-class SamplerSource:
+class SamplerSource(LoadsIntoSlots, InOnePass):
     """Feeds a ``DataLoader`` with its own sampler or batch sampler, in the order of that.
 
     It has one segment; a position is reached by skipping indices, not by loading.
@@ -144,9 +133,6 @@ class SamplerSource:
     Where it draws with replacement, or hardly ends, an epoch is as many draws from any of its blocks on. What a
     sampler that never ends says of its length counts for nothing.
     """
-
-    seekable = False
-    segment_starts = (0,)
 
     def __init__(self, loader: DataLoader[Any], *, seed: int) -> None:
         self._passes = SamplerPasses(loader, seed)
@@ -168,12 +154,6 @@ class SamplerSource:
         with closing(self._planned.load(self._from(at, batches), workers, at)) as loaded:
             for (sample, rows, ids), tree in loaded:
                 yield SourceBlock(sample, rows, tree, ids)
-
-    def fill(self, slots: Slots) -> int:
-        return self._planned.fill(slots)
-
-    def close(self) -> None:
-        self._planned.close()
 
     def _from(
         self, at: Cursor, batches: Iterator[list[int]]
@@ -204,8 +184,8 @@ def adapt_loader(
     Raises:
         BadSetting: the loader gives one rank's part of the data, or its sampler asks a policy.
     """
-    check_whole(loader)
-    check_no_policy(loader)
+    _check_whole(loader)
+    _check_no_policy(loader)
     if isinstance(loader.dataset, IterableDataset):
         return IterableDatasetSource(loader, seed=seed)
     if loader.batch_sampler is None:
@@ -223,6 +203,39 @@ def adapt_loader(
     if plain and loader.batch_size is not None:
         return MapStyleSource(loader, segments=segments, seed=seed, in_order=in_order)
     return SamplerSource(loader, seed=seed)
+
+
+def _check_whole(loader: DataLoader[Any]) -> None:
+    """Refuse a loader that gives one rank's part of the data.
+
+    Raises:
+        BadSetting: the loader does; the message names what divides the data, and the remedy.
+    """
+    for each in [*samplers_of(loader), loader.dataset]:
+        for name in _REPLICAS:
+            replicas = getattr(each, name, None)
+            if isinstance(replicas, int) and replicas > 1:
+                raise BadSetting(
+                    f"the loader's {type(each).__name__} ({name}={replicas}) gives one rank's part of the data: "
+                    "every rank would get that one part from this feed. Give a loader of all the data "
+                    "(shuffle=True instead of the sampler), and let each rank attach with "
+                    f"shard=(rank, {replicas})"
+                )
+
+
+def _check_no_policy(loader: DataLoader[Any]) -> None:
+    """Refuse a loader whose sampler asks a policy, which would hear nothing from the trainers in a feed.
+
+    Raises:
+        BadSetting: its sampler asks one.
+    """
+    for each in samplers_of(loader):
+        if policy := getattr(each, "policy_name", None):  # of a SelectionSampler
+            raise BadSetting(
+                f"the loader's {type(each).__name__} asks a policy ({policy}) what each epoch holds, and in a "
+                "feed that hears neither of the trainers' epochs nor of what they report. Give a loader without "
+                "the sampler (shuffle=True), and the policy to share or attach: select=policy"
+            )
 
 
 def _samples(batch_sampler: Any) -> int | None:

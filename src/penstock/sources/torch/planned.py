@@ -137,6 +137,18 @@ class PlannedLoader:
         forget_workers(self._loader)
 
 
+class LoadsIntoSlots:
+    """A source whose blocks come from a planned loader."""
+
+    _planned: PlannedLoader
+
+    def fill(self, slots: Slots) -> int:
+        return self._planned.fill(slots)
+
+    def close(self) -> None:
+        self._planned.close()
+
+
 class _Seeding:
     """Indices that seed the process which unpickles them: a worker does so just before it loads them."""
 

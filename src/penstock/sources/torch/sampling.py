@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from copy import deepcopy
 from itertools import islice
@@ -25,7 +25,7 @@ from torch.utils.data import (
 )
 
 from penstock.contracts import Cursor
-from penstock.errors import BadSetting, SourceError
+from penstock.errors import SourceError
 from penstock.sources.order import digest
 from penstock.sources.plain import length
 from penstock.sources.seeds import SamplersOwn, data_seed, order_seed, seed_process
@@ -38,7 +38,6 @@ _CONTAINERS = (list, tuple, set, frozenset, dict, range)
 _DATA_NAMES = ("data_source", "dataset")
 _PROBED = 8
 """Batches that are compared to tell whether two processes draw alike."""
-_REPLICAS = ("num_replicas", "num_processes", "world_size", "_world_size", "data_parallel_size")
 
 
 class SamplerPasses:
@@ -122,26 +121,27 @@ class SamplerPasses:
 
     def _begins_with(self) -> Any:
         """Return the sampler's first indices; they differ by process if it draws from what cannot be seeded."""
-        if not self._copied:
-            return None
-        try:
-            _, batches, own = self._begin(0)
-            return canonical(list(islice(self._steps(0, batches, own), _PROBED)))
-        except Exception:  # opening a pass will raise it
-            return None
-        finally:
-            self._restart()
+        return self._probed(lambda batches, own: canonical(list(islice(self._steps(0, batches, own), _PROBED))))
 
     def never_end(self, steps: int | None) -> bool:
         """Whether a pass goes on when the sampler has given twice the steps of its length, if it has one."""
-        if steps is None or self._of_torch or not self._copied:
+        if steps is None or self._of_torch:
             return False
-        try:
-            _, batches, own = self._begin(0)
+
+        def goes_on(batches: Iterator[Any], own: SamplersOwn) -> bool:
             with own:
                 return next(islice(batches, 2 * steps, None), None) is not None
+
+        return bool(self._probed(goes_on))
+
+    def _probed(self, look: Callable[[Iterator[Any], SamplersOwn], Any]) -> Any:
+        """Return what is found in a first pass, which is as if it had not been; None if that cannot be known."""
+        if not self._copied:
+            return None
+        try:
+            return look(*self._begin(0)[1:])
         except Exception:  # opening a pass will raise it
-            return False
+            return None
         finally:
             self._restart()
 
@@ -187,39 +187,6 @@ class SamplerPasses:
                 f"the sampler gave no index in cycle {cycle}: it is empty, or can be iterated only once"
             )
         self._next = cycle + 1
-
-
-def check_whole(loader: DataLoader[Any]) -> None:
-    """Refuse a loader that gives one rank's part of the data.
-
-    Raises:
-        BadSetting: the loader does; the message names what divides the data, and the remedy.
-    """
-    for each in [*samplers_of(loader), loader.dataset]:
-        for name in _REPLICAS:
-            replicas = getattr(each, name, None)
-            if isinstance(replicas, int) and replicas > 1:
-                raise BadSetting(
-                    f"the loader's {type(each).__name__} ({name}={replicas}) gives one rank's part of the data: "
-                    "every rank would get that one part from this feed. Give a loader of all the data "
-                    "(shuffle=True instead of the sampler), and let each rank attach with "
-                    f"shard=(rank, {replicas})"
-                )
-
-
-def check_no_policy(loader: DataLoader[Any]) -> None:
-    """Refuse a loader whose sampler asks a policy, which would hear nothing from the trainers in a feed.
-
-    Raises:
-        BadSetting: its sampler asks one.
-    """
-    for each in samplers_of(loader):
-        if policy := getattr(each, "policy_name", None):  # of a SelectionSampler
-            raise BadSetting(
-                f"the loader's {type(each).__name__} asks a policy ({policy}) what each epoch holds, and in a "
-                "feed that hears neither of the trainers' epochs nor of what they report. Give a loader without "
-                "the sampler (shuffle=True), and the policy to share or attach: select=policy"
-            )
 
 
 def whole_batch_sampler(loader: DataLoader[Any]) -> Any:

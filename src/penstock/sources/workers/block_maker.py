@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from io import FileIO
 from itertools import count
-from typing import Any, Generic, NamedTuple, TypeVar, cast
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -20,10 +20,10 @@ from penstock.linux.files import opened
 from penstock.linux.fork import close_in_children
 from penstock.memory.room import aligned
 from penstock.memory.slots import Filled, OwnSlots, Placement, Slot, Slots, place
-from penstock.sources.alone import UNTRAVELLED
 from penstock.sources.order import Planned
+from penstock.sources.sharding import UNTRAVELLED
 from penstock.sources.workers import Workers
-from penstock.tree import Array, array_nodes, build, describe, leaf_from_bytes
+from penstock.tree import describe
 
 Task = TypeVar("Task")
 Result = TypeVar("Result")
@@ -70,7 +70,6 @@ class BlockMaker(ABC, Generic[Task, Result]):
         self._name = name
         self._workers = workers
         self._layout, _, leaves = describe(example)
-        self._nodes = list(array_nodes(self._layout))
         self._row_bytes = [leaf.nbytes for leaf in leaves]
         self.block_bytes = sum(aligned(nbytes * rows) for nbytes in self._row_bytes)
         self._forget()
@@ -203,10 +202,9 @@ class BlockMaker(ABC, Generic[Task, Result]):
         rows = len(block.plan.ids)
         if block.memory == _RING:
             return Filled(block.slot, rows, block.placement)
-        leaves = block.placement.leaves_in(memory[: block.placement.nbytes].copy())
+        tree = block.placement.copied(memory, rows)
         own.offer(block.slot)
-        nodes = cast("list[Array]", self._nodes)
-        return build(self._layout, [leaf_from_bytes(*each, rows) for each in zip(nodes, leaves, strict=True)])
+        return tree
 
 
 def _release(pool: Workers[Any, Any], files: list[FileIO], pid: int) -> None:

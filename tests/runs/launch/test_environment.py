@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.runs.launch.secrets import masked, masked_words
+from penstock.runs.launch.environment import masked, masked_words
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,60 @@
+"""The command line as processes, and a file with loaders for it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+LOADER = """
+import time
+from pathlib import Path
+import numpy as np
+import penstock
+FOLDER = Path(__file__).parent
+def make_loader():
+    return penstock.ArraySource({"id": np.arange(200)}, batch_size=20)
+def needs(folder): ...
+def find(images):
+    return images["images"]
+def raises():
+    return find({})
+def chains():
+    try:
+        find({})
+    except KeyError as error:
+        raise OSError("no [images] here") from error
+def slow():
+    def blocks():
+        for i in range(200):
+            while i == 50 and not FOLDER.joinpath("go").exists():
+                FOLDER.joinpath("half").touch()
+                time.sleep(0.01)
+            yield {"id": np.arange(20) + 20 * i}
+    class Again:
+        __iter__ = staticmethod(blocks)
+    return Again()
+def broken():
+    def blocks():
+        raise ValueError("the disk is gone")
+        yield
+    class Again:
+        __iter__ = staticmethod(blocks)
+    return Again()
+"""
+
+
+def started(*words: str, **options: Any) -> subprocess.Popen[str]:
+    """Start the command line, whose output can be read."""
+    command = [sys.executable, "-u", "-m", "penstock.cli", *words]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, **options)
+
+
+@pytest.fixture
+def loader_file(tmp_path: Path) -> Path:
+    path = tmp_path / "my_loader.py"
+    path.write_text(LOADER)
+    return path
