@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
+from tests.forked import eventually
 from tests.runs.running import nothing_is_left
 
+from penstock.errors import BadSetting
 from penstock.runs.launch import groups
+from penstock.runs.launch.groups import GroupsInTurn
+from penstock.runs.launch.launched import Launched
 from penstock.runs.launch.launcher import Launcher, RunBegan, RunEnded, RunEvent, RunPrinted
 from penstock.runs.modes.mode import Mode, mode_of, opened
 from penstock.runs.record import GroupPlan, RunPlan, RunRecord
@@ -128,3 +135,44 @@ def test_runs_end_before_their_mode_closes_whatever_is_raised_beside_them(
     with pytest.raises(RuntimeError, match="run-0 began"):
         groups.GroupsInTurn(store, [[record]], listeners=[()], tell=tell).run()
     assert closed == ["killed"]
+
+
+def test_a_run_that_has_ended_is_not_started_again(store: Store):
+    (record,) = added(store, "true")
+    with Launcher(store) as launcher:
+        launcher.start(record, listeners=())
+        until(launcher, RunEnded(record.id))
+        with pytest.raises(BadSetting, match=f"run {record.id} cannot start: it is finished"):
+            launcher.start(record, listeners=())
+
+
+def test_what_may_outlive_the_launcher_is_left_at_once_and_sampled_no_more(store: Store):
+    (record,) = added(store, "exec sleep 60")
+    with Launcher(store, orphans="keep") as launcher:
+        run = launcher.start(record, listeners=("host",))
+        while RunBegan not in map(type, launcher.events()):
+            pass
+        assert run.keeper is not None
+    assert store.run(record.id).status == "running"
+    os.kill(run.keeper, signal.SIGTERM)
+    eventually(lambda: store.run(record.id).status == "killed")
+
+
+def test_a_start_that_fails_ends_the_others_says_why_and_leaves_signals_as_they_were(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+):
+    started = Launcher.start
+
+    def start(self: Launcher, record: RunRecord, *arguments: Any, **settings: Any) -> Launched:
+        if record.name == "run-1":
+            raise BlockingIOError(11, "no process more")
+        return started(self, record, *arguments, **settings)
+
+    monkeypatch.setattr(Launcher, "start", start)
+    records = added(store, "exec sleep 60", "true", "true")
+    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, ())
+    with pytest.raises(BlockingIOError):
+        GroupsInTurn(store, [records], listeners=[()]).run()
+    assert signal.pthread_sigmask(signal.SIG_BLOCK, ()) == blocked
+    assert [store.run(record.id).status for record in records] == ["killed", "failed", "failed"]
+    assert "no process more" in store.run(records[2].id).reason

@@ -62,11 +62,17 @@ class GroupsInTurn:
     def run(self) -> list[RunRecord]:
         """Run all to their end; return what has become of them."""
         with self._forwarding():
-            with self._launcher:
-                for group in self._groups:
-                    if waiting := [record for record in group if self._waits(record)]:
-                        self._run_group(waiting)
-                self._shown.end()
+            try:
+                with self._launcher:
+                    for group in self._groups:
+                        if waiting := [record for record in group if self._waits(record)]:
+                            self._run_group(waiting)
+                    self._shown.end()
+            except Exception as error:
+                for record in self._records:
+                    if self._store.run(record.id).status == "waiting":
+                        self._store.ended(record.id, "failed", None, f"never began: {error}")
+                raise
             for record in self._records:
                 self._store.compact(record.id)
         return [self._store.run(record.id) for record in self._records]
@@ -97,15 +103,17 @@ class GroupsInTurn:
         for record in records:
             if self._waits(record):
                 blocked = signal.pthread_sigmask(signal.SIG_BLOCK, _FORWARDED)  # no run is forgotten by a signal
-                self._launcher.start(
-                    record,
-                    mode,
-                    listeners=self._listeners[self._group_of[record.id]],
-                    variables=sharing if record.plan.share else {},
-                    terminal=terminal,
-                    stdin=self._one and stdin_is_ours(),
-                )
-                signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
+                try:
+                    self._launcher.start(
+                        record,
+                        mode,
+                        listeners=self._listeners[self._group_of[record.id]],
+                        variables=sharing if record.plan.share else {},
+                        terminal=terminal,
+                        stdin=self._one and stdin_is_ours(),
+                    )
+                finally:
+                    signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
         running = self._launcher.running
         for run in running:
             self._note(run.record.id)

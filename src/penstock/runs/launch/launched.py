@@ -115,6 +115,11 @@ class Launched:
             return False
         return True
 
+    def leave(self) -> None:
+        """Let it go on, unheard."""
+        self.link.close()
+        self._guard.returncode = 0  # subprocess would warn that it goes on
+
     def type(self, data: bytes) -> None:
         """Pass on what was typed."""
         with suppress(OSError):  # it has ended

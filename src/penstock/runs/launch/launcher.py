@@ -14,6 +14,7 @@ from functools import partial
 from typing import Any, NamedTuple, Self
 
 from penstock.basics.terminal import say
+from penstock.errors import BadSetting
 from penstock.inject import without_injection
 from penstock.runs.launch.environment import describe_all
 from penstock.runs.launch.launched import Launched
@@ -104,7 +105,12 @@ class Launcher:
             variables: Environment variables that it gets besides its mode's.
             terminal: Which of descriptors 0 to 2 are a terminal, in whose place it gets one of its own.
             stdin: Whether it gets this process's standard input; else it finds that empty.
+
+        Raises:
+            BadSetting: it has begun, or ended, already.
         """
+        if (status := self._store.run(record.id).status) != "waiting":
+            raise BadSetting(f"run {record.id} cannot start: it is {status}")
         mode = mode or Mode()
         run = Launched(
             self._store,
@@ -150,10 +156,14 @@ class Launcher:
                     pass
 
     def close(self) -> None:
-        """End what runs, and wait until nothing is left of it."""
+        """End what runs, and wait until nothing is left of it.
+
+        What may outlive this process is left as it is, and sampled no more.
+        """
         self.end_running()
-        for run in self._running.values():
-            run.link.close()
+        for id, run in self._running.items():
+            run.leave()
+            self._sampling.end(id)
         for thread in self._describing:
             thread.join()
         self._selector.close()
