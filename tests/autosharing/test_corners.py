@@ -76,7 +76,8 @@ def test_a_generator_that_the_data_set_owns_goes_on_from_epoch_to_epoch(scripts:
 
 def test_what_the_data_set_raises_is_of_its_type_and_ends_the_epoch(scripts: Scripts):
     seen, said = run(scripts, "raises")
-    assert len(seen) == 3 and "reads feed" in said
+    # A feeder that reads ahead may find that row before the script has joined it.
+    assert len(seen) == 3 and ("reads feed" in said or "row 3 is broken" in said)
     for epoch in seen:
         assert 3 not in epoch and len(set(epoch)) == len(epoch)
     assert sorted([*seen[-1], 3]) == list(range(N)), "no feed is left, and the loader goes on by itself"

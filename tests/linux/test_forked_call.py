@@ -7,6 +7,8 @@ import os
 import select
 import signal
 import socket
+import subprocess
+import sys
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -168,3 +170,28 @@ def test_a_child_ends_with_its_parent():
     assert select.select([handle], [], [], 60)[0]
     for fd in (reading, writing, handle):
         os.close(fd)
+
+
+def test_an_interrupt_that_another_thread_gets_in_a_hook_of_the_fork_is_not_lost():
+    code = (
+        "import os, signal, sys, threading\n"
+        "from penstock.linux.forked_call import ForkedCall\n"
+        "go, gone = threading.Event(), threading.Event()\n"
+        "def other():\n"
+        "    go.wait()\n"
+        "    signal.raise_signal(signal.SIGINT)\n"
+        "    gone.set()\n"
+        "def hook():\n"
+        "    if not gone.is_set():\n"
+        "        go.set()\n"
+        "        gone.wait()\n"
+        "os.register_at_fork(after_in_parent=hook)\n"
+        "threading.Thread(target=other, daemon=True).start()\n"
+        "try:\n"
+        "    ForkedCall(lambda: b'', 5.0)\n"
+        "    print('lost')\n"
+        "except KeyboardInterrupt:\n"
+        "    print('came')\n"
+    )
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert (ran.stdout, ran.stderr) == ("came\n", "")

@@ -10,10 +10,11 @@ import os
 import resource
 import signal
 import stat
+import sys
 import time
 import warnings
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Generator
+from contextlib import contextmanager, suppress
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 
@@ -49,9 +50,10 @@ class ForkedCall:
             # Neither may a signal's handler run in the child, nor leave it unknown to this process.
             before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
             try:
-                self._pid = os.fork()
-                if self._pid == 0:
-                    _run(function, limit_s, parent, answer)
+                with _interrupts_held():
+                    self._pid = os.fork()
+                    if self._pid == 0:
+                        _run(function, limit_s, parent, answer)
             finally:
                 signal.pthread_sigmask(signal.SIG_SETMASK, before)
         answer.close()
@@ -85,6 +87,29 @@ class ForkedCall:
             used = os.wait4(self._pid, 0)[2]
             self.cpu_s = used.ru_utime + used.ru_stime
         self._answers.close()
+
+
+@contextmanager
+def _interrupts_held() -> Generator[None]:
+    """Have an interrupt come again that Python prints and forgets, since it came in a hook of the fork.
+
+    Another thread may get the signal that this one blocks; its handler runs here, in the next line of Python.
+    """
+    interrupts, shown = list[BaseException](), sys.unraisablehook
+
+    def hold(unraisable: sys.UnraisableHookArgs) -> None:
+        if isinstance(unraisable.exc_value, KeyboardInterrupt):
+            interrupts.append(unraisable.exc_value)
+        else:
+            shown(unraisable)
+
+    sys.unraisablehook = hold
+    try:
+        yield
+    finally:
+        sys.unraisablehook = shown
+        if interrupts:
+            signal.raise_signal(signal.SIGINT)  # once this thread no longer blocks it
 
 
 def _run(function: Callable[[], bytes], limit_s: float, parent: int, answer: Connection) -> None:
