@@ -6,9 +6,10 @@ import random
 import time
 from typing import Any
 
-import msgspec
 import pytest
 from hypothesis import given, settings
+from hypothesis import strategies as st
+from msgspec.structs import replace
 from tests.schedule.best import shorter_than
 from tests.schedule.mixes import GIB, job, jobs, machines
 
@@ -16,6 +17,7 @@ from penstock.schedule.jobs import Job, Machine, contention, least_makespan_s
 from penstock.schedule.partition import SHARINGS
 from penstock.schedule.planner import PUBLISHED, Planner, Portfolio
 from penstock.schedule.policies import by_arrival, listed, matching
+from penstock.schedule.replan import Replanner
 from penstock.schedule.simulate import Running, simulate
 from penstock.schedule.traces import drawn
 
@@ -110,7 +112,7 @@ def test_jobs_wait_for_those_that_they_come_after_and_for_their_arrival() -> Non
 def test_a_deadline_goes_before_the_order_that_would_be_shorter() -> None:
     machine = Machine(cores=1, memories=(1.0,))
     some = [job(f"job{i}", memory_bytes=1, data="", samples=1000.0 * (i + 1)) for i in range(4)]
-    some[3] = msgspec.structs.replace(some[3], deadline_s=45.0)
+    some[3] = replace(some[3], deadline_s=45.0)
     runs = quick(machine, objective="jct").plan(some).outcome.runs
     assert runs[3].end_s <= 45.0 and runs[0].start_s >= runs[3].end_s
 
@@ -126,6 +128,26 @@ def test_a_plan_goes_on_from_what_runs() -> None:
     machine = Machine(cores=2, memories=(16.0 * GIB,))
     runs = quick(machine).plan(some, [Running(0, (0,), -7.0)]).outcome.runs
     assert runs[0].start_s == -7.0 and runs[1].start_s == runs[0].end_s == pytest.approx(10 * 0.005)
+
+
+@settings(max_examples=10)
+@given(jobs(), machines(), st.randoms(use_true_random=False))
+def test_who_plans_again_with_wrong_rates_runs_each_job_once_and_overbooks_no_memory(
+    some: list[Job], machine: Machine, chance: random.Random
+) -> None:
+    believed = [replace(each, gpu_s=each.gpu_s * chance.choice([0.1, 1.0, 10.0])) for each in some]
+    learnt = {each.name: each for each in some}
+    planner = quick(machine, most_s=0.05, swaps_s=0.01)
+    outcome = simulate(some, machine, Replanner(believed, planner, lambda each: learnt[each.name]), "split")
+    assert sorted(outcome.runs) == list(range(len(some)))
+    for i, run in outcome.runs.items():
+        beside = [
+            j
+            for j, other in outcome.runs.items()
+            if other.gpus == run.gpus and other.start_s <= run.start_s < other.end_s
+        ]
+        assert run.start_s >= some[i].arrives_s
+        assert sum(some[j].memory_bytes for j in beside) <= machine.memories[run.gpus[0]]
 
 
 def test_a_job_that_never_fits_is_said_to_be_stuck() -> None:

@@ -14,7 +14,7 @@ Order = Callable[[Sequence[Job], Machine], list[int]]
 _SM_CAP = 0.8
 """CARMA adds no job to a GPU whose multiprocessors are busier than this."""
 _LOOKED_AT = 8
-"""Waiting jobs that greedy compares; Muri matches twice as many."""
+"""Waiting jobs that greedy compares; Muri matches four times as many."""
 _LEAST_GAIN = 1e-9
 
 
@@ -110,7 +110,7 @@ def muri() -> Policy:
         alone = [jobs[0] for jobs in state.on if len(jobs) == 1 and state.jobs[jobs[0]].gpus == 1]
         if not alone and all(state.on):
             return None
-        waiting = state.waiting[: 2 * _LOOKED_AT]
+        waiting = state.waiting[: 4 * _LOOKED_AT]
         partner = matching([*alone, *waiting], lambda a, b: 0.0 if {a, b} <= {*alone} else gain(a, b, state))
         for job in alone:
             other = partner.get(job)
@@ -155,9 +155,8 @@ def matching(nodes: Sequence[int], gain: Callable[[int, int], float]) -> dict[in
     changed = True
     while changed:
         changed = False
-        for some in itertools.chain(
-            itertools.combinations(range(len(pairs)), 2), itertools.combinations(range(len(pairs)), 3)
-        ):
+        numbers = (2, 3) if len(pairs) <= _LOOKED_AT else (2,)
+        for some in itertools.chain.from_iterable(itertools.combinations(range(len(pairs)), n) for n in numbers):
             now = sum(weight[pairs[i]] for i in some)
             for other in _pairings([node for i in some for node in pairs[i]]):
                 if sum(weight[pair] for pair in other) > now + _LEAST_GAIN:
