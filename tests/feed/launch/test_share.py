@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import io
 import json
 import os
 import random
@@ -21,6 +22,9 @@ from tests.forked import Forked, ForkServer
 
 import penstock
 from penstock.feed.launch import feeds, shared
+from penstock.feed.launch.spec import FeederSpec, pickle_spec, read_spec
+from penstock.feed.settings import Settings
+from penstock.fingerprint.functions import fingerprint_of
 
 HANG_S = 90.0
 
@@ -148,6 +152,32 @@ with penstock.share(beside.make, "numbers", 7, linger=0.0) as loader:
 """
     (event,) = fork(text).says()
     assert sorted(event["ids"]) == list(range(50))
+
+
+def test_a_module_that_shares_while_it_is_imported_is_refused_by_the_feeder_that_imports_it(fork, tmp_path):
+    """As a new user found: the feeder waited for itself."""
+    (tmp_path / "beside.py").write_text(
+        "import numpy as np, penstock\n"
+        "def make():\n    return {'id': np.arange(50)}\n"
+        "loader = penstock.share(make, 'numbers', 7, linger=0.0)\n"
+    )
+    text = """
+try:
+    import beside
+except penstock.BadSetting as error:
+    note(error=str(error))
+"""
+    (event,) = fork(text).says()
+    assert "share('numbers') runs again in the feeder's process" in event["error"]
+    assert 'below `if __name__ == "__main__":`' in event["error"]
+
+
+def test_a_feeders_traceback_names_the_users_file_whatever_pickles_the_function():
+    def make():
+        raise ValueError("no such data")
+
+    unpickled = read_spec(io.BytesIO(pickle_spec(FeederSpec(make, "x", Settings(), fingerprint_of(make), []))))
+    assert unpickled.make_loader.__code__.co_filename == __file__
 
 
 numbers = functools.partial(penstock.ArraySource, {"id": np.arange(500)}, batch_size=10, segments=5)

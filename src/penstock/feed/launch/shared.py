@@ -27,7 +27,7 @@ from penstock.feed import wire
 from penstock.feed.endpoint import ANSWER_S, Endpoint
 from penstock.feed.launch.attach import with_suffix, workers
 from penstock.feed.launch.detached import write_all
-from penstock.feed.launch.spec import FeederSpec, Ready, pickle_spec
+from penstock.feed.launch.spec import FeederSpec, Ready, making, pickle_spec
 from penstock.feed.settings import DEFAULT_LINGER_S, Settings
 from penstock.feed.trainer.comparison import SampleComparison
 from penstock.feed.trainer.connection import FeedConnection, OpenRing
@@ -198,6 +198,11 @@ def shared(
             has started, before the first batch.
     """
     feed_name, feeder_workers = with_suffix(name), workers()
+    if making.get() in ("", feed_name):  # it would wait for itself
+        raise BadSetting(
+            f"share({name!r}) runs again in the feeder's process, which imports the module of make_loader, and "
+            'would wait for itself: call share() in a function, or below `if __name__ == "__main__":`'
+        )
     began_by_us: set[int] = set()  # feeders
     new: dict[str, Any] = {"linger": DEFAULT_LINGER_S, "seed": seed, **asked}
 

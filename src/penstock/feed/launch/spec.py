@@ -21,6 +21,7 @@ import sys
 import threading
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from multiprocessing import spawn
 from types import FunctionType
 from typing import IO, Any, NamedTuple, cast
@@ -29,6 +30,7 @@ import cloudpickle
 import msgspec
 import numpy as np
 
+from penstock.basics.pickling import FilePickler
 from penstock.errors import BadSetting
 from penstock.feed.settings import Settings
 from penstock.fingerprint.comparison import Fingerprint
@@ -36,6 +38,10 @@ from penstock.fingerprint.content import PlaceInFile, place_in_file
 
 _SPAWNED_MAIN = "__mp_main__"
 """The script's module, in a process that ``multiprocessing`` spawned."""
+
+
+making: ContextVar[str | None] = ContextVar("making", default=None)
+"""In a feeder's process: the feed whose loader it is about to make, empty until it knows; None in all others."""
 
 
 class FeederSpec(NamedTuple):
@@ -58,7 +64,7 @@ class Ready(msgspec.Struct):
     died: str = ""
 
 
-class _Pickler(cloudpickle.Pickler):
+class _Pickler(FilePickler):
     """Pickles, and collects the classes and functions of the main script that it meets."""
 
     def __init__(self, file: IO[bytes]) -> None:

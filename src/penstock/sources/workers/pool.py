@@ -17,9 +17,8 @@ from contextlib import suppress
 from multiprocessing.connection import Connection, wait
 from typing import Any, Generic, TypeVar
 
-import cloudpickle  # pyright: ignore[reportMissingTypeStubs]
-
 from penstock.basics.packages import import_path
+from penstock.basics.pickling import dumps
 from penstock.errors import BadSetting, ReadFailed, SourceError
 from penstock.linux.fork import close_in_children
 from penstock.linux.process import in_words
@@ -91,7 +90,7 @@ class WorkerPool(Generic[Task, Result]):
     def prepare(self, setup: tuple[Any, ...], files: Sequence[int]) -> None:
         """Tell what processes that start from now on are given: arguments for ``serve``, and open files."""
         try:
-            self._setup = cloudpickle.dumps(setup)  # pyright: ignore[reportUnknownMemberType]
+            self._setup = dumps(setup)
         except Exception as error:  # whatever a user's object raises
             raise BadSetting(
                 f"decode= cannot be sent to the worker processes: {error}. Make it a function that holds no "
@@ -241,7 +240,7 @@ def serve(fd: int, make: Callable[..., Callable[[Any], Steps[Any]]]) -> None:
     with suppress(EOFError, BrokenPipeError, ConnectionResetError):
         setup = connection.recv_bytes()
         try:
-            work = make(*cloudpickle.loads(setup))
+            work = make(*pickle.loads(setup))
         except Exception as error:  # such as a user's function that cannot be found here
             said = f"a worker process cannot start: {type(error).__name__}: {error}"
             connection.send((_CANNOT_START, False, SourceError(said, traceback.format_exc())))
