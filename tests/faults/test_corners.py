@@ -147,7 +147,7 @@ def attached_at_last() -> penstock.Loader:
 
 
 def test_a_feeder_without_descriptors_goes_on_and_admits_again_once_it_has_dropped_who_says_nothing(feed):
-    prlimit(feed("rows", source={"samples": 400}).pid, RLIMIT_NOFILE, (30, 30))
+    prlimit(feed("rows of an impatient feeder", source={"samples": 400}).pid, RLIMIT_NOFILE, (30, 30))
     with ThreadPoolExecutor() as threads, penstock.attach("feed", wait_s=30) as first:
         batches = iter(first)
         ids = next(batches)["id"].tolist()

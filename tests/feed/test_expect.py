@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -105,11 +106,13 @@ def test_trainers_that_are_expected_read_one_pass_together(serve):
 
 def test_one_that_ends_lets_the_others_begin(serve):
     feeder = serve(rows(), expect=3)
-    gone = penstock.attach("feed")
-    reader = Reader()
-    eventually(lambda: told(feeder)[1:] == [("waiting", "2 more trainers")])
-    gone.close()
-    reader.has_all()
+    with penstock.attach("feed") as gone, ThreadPoolExecutor(1) as beside:
+        waiting = beside.submit(lambda: next(iter(gone)))
+        reader = Reader()
+        eventually(lambda: told(feeder) == [("waiting", "1 more trainer")] * 2)
+        gone._rows.connection.close()  # as if it had died
+        reader.has_all()
+        assert isinstance(waiting.exception(), penstock.PenstockError)
 
 
 def test_nobody_waits_for_ever_for_trainers_that_do_not_come(serve, monkeypatch):

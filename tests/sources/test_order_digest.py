@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from tests.forked import Forked
 from tests.sources.drawing import Drawing, DrawingStream
 from torch.utils.data import (
     BatchSampler,
@@ -164,15 +163,13 @@ def test_a_packed_data_set_has_one_wherever_it_lies(tmp_path):
     assert orders[0] == orders[1] != orders[2]
 
 
-def test_two_processes_give_one_digest():
+def test_two_processes_give_one_digest(servers, tmp_path):
     """Neither addresses nor the salt of Python's hashes, which change from process to process, are in it."""
     here = [digest for kind in ORDERS for digest in ORDERS[kind]()]
-    code = "from tests.sources.test_order_digest import ORDERS; print(*(d for k in ORDERS for d in ORDERS[k]()))"
-    there = subprocess.run(
-        [sys.executable, "-c", code],
-        capture_output=True,
-        text=True,
-        check=True,
-        env={"PYTHONPATH": ":".join(sys.path)},
+    script = tmp_path / "script.py"
+    script.write_text(
+        "from tests.sources.test_order_digest import ORDERS\nprint(*(d for k in ORDERS for d in ORDERS[k]()))"
     )
-    assert there.stdout.split() == here
+    there = Forked(servers["torch"], str(script), [], tmp_path / "out")  # from a process that has another salt
+    assert there.wait() == 0, there.output
+    assert there.output.split() == here

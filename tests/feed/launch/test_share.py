@@ -249,10 +249,12 @@ with penstock.share(make, "numbers", linger=float(sys.argv[1])) as loader:
     next(iter(loader))
     note(feeder=loader.statistics().feeder_pid)
 """
-    (first,) = fork(text, "6").says()
-    assert os.path.exists(f"/proc/{first['feeder']}")
-    (second,) = fork(text, "6").says()
+    (first,) = fork(text, "60").says()
+    (second,) = fork(text, "60").says()
     assert second == first
+    feeds.stop("numbers")
+    (third,) = fork(text, "0.2").says()
+    assert third != first
     # That it ends, and leaves nothing, is what every test is checked for at its end.
 
 
@@ -292,7 +294,7 @@ with penstock.share(make, "numbers", size, linger=float(sys.argv[5])) as loader:
 """
 
 
-@pytest.mark.parametrize("linger", ["0", "2"], ids=["a new feeder", "the same feeder"])
+@pytest.mark.parametrize("linger", ["0", "60"], ids=["a new feeder", "the same feeder"])
 @pytest.mark.parametrize(
     "stops", [[(5, 5, 5), (40, 40, 40)], [(3, 70, 150), (1, 1, 160), (17, 100, 2)]], ids=["together", "apart"]
 )
@@ -309,6 +311,8 @@ def test_trainers_that_restart_from_checkpoints_go_on_with_the_next_sample(fork,
         assert {epoch: len(ids) for epoch, ids in epochs.items()} == {0: 500, 1: 500, 2: 500}
         for ids in epochs.values():
             assert sorted(ids) == list(range(500))
+    if linger != "0":
+        feeds.stop("numbers")
 
 
 def test_a_script_whose_output_is_captured_does_not_hang_on_the_feeder(start):
