@@ -40,7 +40,7 @@ def test_a_loader_of_few_batches_gives_them_all_and_len_keeps_its_promise(clean,
             assert sum(sizes) == samples
 
 
-# --- 2. unaligned batch sizes lose and repeat samples: tests/feed/trainer/test_epochs.py -------------
+# --- 2. unaligned batch sizes lose and repeat samples: tests/feed/trainer/test_shard.py --------------
 
 
 # --- 3. unread memory is overwritten ---------------------------------------------------------------

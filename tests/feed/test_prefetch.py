@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.feed.reading import at_once, ids_of
+from tests.feed.reading import ids_of
 
 import penstock
 
@@ -34,16 +34,6 @@ def test_who_keeps_every_view_gets_its_epoch_too(serve: Any) -> None:
         kept = list(loader)
         assert sorted(ids_of(kept)) == list(range(SAMPLES))
         del kept
-
-
-def test_ranks_get_their_epoch(serve: Any) -> None:
-    serve(arrays(), prefetch=1)
-
-    def of_rank(rank: int) -> list[int]:
-        with penstock.attach("feed", 25, shard=(rank, 2)) as loader:
-            return ids_of(loader)
-
-    assert sorted(i for ids in at_once(of_rank, 2) for i in ids) == list(range(SAMPLES))
 
 
 @pytest.mark.parametrize(

@@ -66,19 +66,6 @@ def test_what_a_trainer_has_taken_is_what_it_was_handed(serve: Any) -> None:
         assert feeder.statistics().trainers[0].taken == len(part(0, 0.5))
 
 
-def test_a_part_beside_a_trainer_that_takes_all(serve: Any) -> None:
-    feeder = serve(arrays(), window="1MiB", expect=2, epochs=2)
-
-    def train(select: Any) -> list[list[int]]:
-        with penstock.attach("feed", 16, select=select) as loader:
-            return [sorted(epoch_of(loader)) for _ in range(2)]
-
-    with ThreadPoolExecutor(2) as threads:
-        some, every = threads.map(train, [part(3, 0.2), None])
-    assert some == [part(3, 0.2)] * 2 and every == [list(range(N))] * 2
-    assert feeder.statistics().samples == 2 * N
-
-
 @pytest.mark.parametrize("options", [{}, {"drop_last": True}, {"pad": True}])
 @pytest.mark.parametrize("size", [1, 9, 16])
 def test_ranks_deal_a_part_evenly(serve: Any, size: int, options: dict[str, Any]) -> None:
@@ -231,11 +218,3 @@ def test_a_part_so_small_that_a_batch_spans_the_window_comes_through_slots_fille
         for _ in range(2):
             assert sorted(epoch_of(loader)) == mine
     assert feeder.statistics().blocks_in_place > 20
-
-
-@pytest.mark.usefixtures("forks_feeders")
-def test_share_takes_a_part_too() -> None:
-    with penstock.share(arrays, "feed", 8, select=[5, 50, 150], linger=0.2) as loader:
-        assert sorted(epoch_of(loader)) == [5, 50, 150]
-        loader.select([6])
-        assert epoch_of(loader) == [6]

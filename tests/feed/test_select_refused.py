@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 from tests.feed.squares import N, Squares, arrays, epoch_of
 from tests.forked import eventually
-from torch.utils.data import DataLoader, IterableDataset, WeightedRandomSampler
+from tests.sources.drawing import DrawingStream
+from torch.utils.data import DataLoader, WeightedRandomSampler
 
 import penstock
 from penstock import BadSetting, Refused, Selection
@@ -36,11 +37,6 @@ def test_a_selection_that_the_data_does_not_have_is_one_error(serve: Any, select
     eventually(lambda: not feeder.statistics().trainers)
 
 
-class Stream(IterableDataset[int]):
-    def __iter__(self) -> Any:
-        return iter(range(N))
-
-
 @pytest.mark.parametrize(
     ("loader", "settings_", "why"),
     [
@@ -49,7 +45,7 @@ class Stream(IterableDataset[int]):
             {"whole_batches": True},
             "gives whole batches: leave out whole_batches=True",
         ),
-        (lambda: DataLoader(Stream(), 10), {}, "has a source that cannot leave samples out"),
+        (lambda: DataLoader(DrawingStream(N), 10), {}, "has a source that cannot leave samples out"),
         (lambda: DataLoader(Squares(), 10, sampler=WeightedRandomSampler([1.0] * N, N)), {}, "cannot leave"),
         (
             lambda: arrays(batch_size=9000),

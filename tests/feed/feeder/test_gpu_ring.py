@@ -138,23 +138,27 @@ def test_views_of_a_ring_that_cannot_be_mapped_are_an_error_that_says_what_to_do
     assert not penstock.feeds()[0].trainers
 
 
-def test_a_trainer_of_the_twin_that_is_evicted_hands_out_nothing_that_was_overwritten(serve: Any) -> None:
-    serve(rows(1000), memory=FakeGpu(5), window="8KiB", stall_timeout=0.3)
+@pytest.mark.parametrize(("memory", "reaches"), [("host", True), (FakeGpu(5), False)], ids=["host", "twin"])
+def test_a_trainer_that_is_evicted_hands_out_nothing_that_was_overwritten(
+    serve: Any, memory: Any, reaches: bool
+) -> None:
+    serve(rows(1000), memory=memory, window="8KiB", stall_timeout=0.3)
     with (
-        penstock.attach("feed", 10, device=FakeGpu(2, reaches=False)) as slow,
+        penstock.attach("feed", 10, device=FakeGpu(2, reaches=reaches)) as slow,
         penstock.attach("feed", 10, device=FakeGpu(3)) as fast,
     ):
         batches = iter(slow)
         next(batches)
-        assert len(ids_of(fast)) == 1000
+        assert len(ids_of(fast)) == 1000, "it waits for the slow one, then goes on without it"
         with pytest.raises(penstock.TrainerEvicted):
             ids_of(batches)
 
 
+@pytest.mark.parametrize("memory", ["host", "fake:0"])
 @pytest.mark.usefixtures("forks_feeders_with_torch")
-def test_a_feeder_that_dies_is_replaced_whichever_ring_its_trainers_read() -> None:
+def test_a_feeder_that_dies_is_replaced_whichever_ring_its_trainers_read(memory: str) -> None:
     gpus = [FakeGpu(1), FakeGpu(2, reaches=False), None]
-    make = partial(rows_beside_a_fake_gpu, 1000)
+    make = partial(rows if memory == "host" else rows_beside_a_fake_gpu, 1000)
 
     def loop(loader: penstock.Loader) -> list[int]:
         seen: list[int] = []
@@ -165,12 +169,14 @@ def test_a_feeder_that_dies_is_replaced_whichever_ring_its_trainers_read() -> No
                 if i == 20 and loader is loaders[0]:
                     os.kill(loader.statistics().feeder_pid, signal.SIGKILL)
             assert loader.statistics().failovers == 1
+            if memory == "host" and (gpu := gpus[loaders.index(loader)]):
+                assert len(gpu.pinned) == 1, "that of the feeder that died is given back"
         return seen
 
     with ThreadPoolExecutor() as threads, ExitStack() as stack:
         loaders = [
             stack.enter_context(
-                penstock.share(make, "failover", 10, memory="fake:0", device=gpu, linger=1.0, window="8KiB")
+                penstock.share(make, "failover", 10, memory=memory, device=gpu, linger=1.0, window="8KiB")
             )
             for gpu in gpus
         ]

@@ -119,35 +119,26 @@ def test_batches_of_varying_shape_are_transformed_whole(serve: Any) -> None:
             torch.testing.assert_close(got, sent["x"] * 2)
 
 
-def test_an_error_in_it_is_the_sources(serve: Any) -> None:
-    def broken(batch: Any) -> Any:
-        raise ValueError("the encoder has no weights")
+def broken(batch: Any) -> Any:
+    raise ValueError("the encoder has no weights")
 
-    serve(rows(), memory=FakeGpu(), transform=broken)
-    with (
-        penstock.attach("feed", device=FakeGpu()) as loader,
-        pytest.raises(penstock.SourceError, match="ValueError: the encoder has no weights"),
-    ):
-        next(iter(loader))
+
+DAYS = np.array(["2020-01-01", "2021-01-01"], "datetime64[D]")
 
 
 @pytest.mark.parametrize(
-    ("transform", "says"),
+    ("source", "transform", "says"),
     [
-        (lambda batch: {"id": batch["id"][:2]}, "transform, made 2 rows of 10"),
-        (lambda batch: {"id": batch["id"].to("meta")}, "a tensor on meta, and the feed's ring is on fake:0"),
+        (rows, broken, "ValueError: the encoder has no weights"),
+        (rows, lambda batch: {"id": batch["id"][:2]}, "transform, made 2 rows of 10"),
+        (rows, lambda batch: {"id": batch["id"].to("meta")}, "a tensor on meta, and the feed's ring is on fake:0"),
+        (lambda: [{"when": DAYS}], lambda batch: batch, r"M8\[D\].*of a feed with a transform, memory"),
     ],
 )
-def test_what_cannot_be_fed_is_named(serve: Any, transform: Any, says: str) -> None:
-    serve(rows(), memory=FakeGpu(), transform=transform)
-    with penstock.attach("feed", device=FakeGpu()) as loader, pytest.raises(penstock.SourceError, match=says):
-        next(iter(loader))
-
-
-def test_an_array_that_no_tensor_holds_is_named(serve: Any) -> None:
-    days = np.array(["2020-01-01", "2021-01-01"], "datetime64[D]")
-    serve([{"when": days}], memory=FakeGpu(), transform=lambda batch: batch)
-    says = r"M8\[D\].*of a feed with a transform, memory"
+def test_an_error_in_it_and_what_cannot_be_fed_are_the_sources(
+    serve: Any, source: Any, transform: Any, says: str
+) -> None:
+    serve(source(), memory=FakeGpu(), transform=transform)
     with penstock.attach("feed", device=FakeGpu()) as loader, pytest.raises(penstock.SourceError, match=says):
         next(iter(loader))
 

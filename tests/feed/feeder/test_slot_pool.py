@@ -150,18 +150,12 @@ def test_a_source_that_is_opened_elsewhere_again_and_again_gives_all_its_slots_b
     assert_holds_only_what_is_under_way(feeder, workers)
 
 
-def test_blocks_with_strings_are_copied_by_the_feeder(serve: Any) -> None:
-    feeder = serve(loader(2, names=True))
+@pytest.mark.parametrize("whole", [False, True])
+def test_blocks_with_strings_and_batches_that_vary_are_copied_by_the_feeder(serve: Any, whole: bool) -> None:
+    feeder = serve(loader(2, names=not whole), whole_batches=whole)
     with penstock.attach("feed") as trainer:
-        names = [name for _, batch in trainer for name in batch]
-    assert sorted(names) == sorted(f"row {i}" for i in range(SAMPLES))
-    assert feeder.statistics().blocks_in_place == 0
-
-
-def test_batches_that_vary_are_copied_by_the_feeder(serve: Any) -> None:
-    feeder = serve(loader(2), whole_batches=True)
-    with penstock.attach("feed") as trainer:
-        assert sorted(epoch_of(trainer)) == list(range(SAMPLES))
+        named = [each for _, batch in trainer for each in (batch.tolist() if whole else batch)]
+    assert sorted(named) == sorted(i if whole else f"row {i}" for i in range(SAMPLES))
     assert feeder.statistics().blocks_in_place == 0
 
 

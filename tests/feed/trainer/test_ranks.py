@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import warnings
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch.distributed
-from tests.feed.reading import at_once, ids_of
 
 import penstock
 from penstock.contracts import Cursor
@@ -20,8 +18,8 @@ from penstock.memory.slots import Placement
 from penstock.tree.layout import Constant
 
 
-def state_of_two() -> FeedState:
-    state = FeedState(Room(10_000), 100, (0, 50), None)
+def state_of_two(epochs: int | None = None) -> FeedState:
+    state = FeedState(Room(10_000), 100, (0, 50), epochs)
     for rank in (0, 1):
         state.join(FeedMember(rank, rank, 2, "a"))
     return state
@@ -48,9 +46,7 @@ def test_a_rank_that_is_behind_the_others_begins_where_their_epoch_began():
 
 
 def test_a_rank_that_was_sent_all_its_epochs_still_says_where_they_began():
-    state = FeedState(Room(10_000), 100, (0, 50), 1)
-    for rank in (0, 1):
-        state.join(FeedMember(rank, rank, 2, "a"))
+    state = state_of_two(epochs=1)
     state.start(0, Cursor(0, 0), 0, Cursor(0, 0))
     offset = state.room.reserve(100)
     assert offset is not None
@@ -108,43 +104,3 @@ def test_one_that_names_its_shard_is_not(serve, two_ranks, shard):
     with penstock.attach("feed", 10, shard=shard) as loader, warnings.catch_warnings():
         warnings.simplefilter("error")
         iter(loader)
-
-
-@pytest.mark.parametrize("world", [1, 2, 3])
-def test_with_drop_last_every_sample_is_missed_and_ranks_agree_on_which(serve, world):
-    """The loader's own drop_last: 104 of 1,000 samples were missing in 38% of epochs, the others never."""
-    serve(penstock.ArraySource({"id": np.arange(1000)}, batch_size=64, segments=16))
-    epochs = 6
-
-    def train(rank: int) -> list[list[int]]:
-        with penstock.attach("feed", 64, drop_last=True, shard=(rank, world)) as loader:
-            every = [list(loader) for _ in range(epochs)]
-            assert all([len(batch["id"]) for batch in epoch] == [64] * len(loader) for epoch in every)
-            return [ids_of(epoch) for epoch in every]
-
-    ranks = at_once(train, world)
-    missed: list[set[int]] = []
-    for epoch in range(epochs):
-        ids = [i for of_rank in ranks for i in of_rank[epoch]]
-        assert len(ids) == len(set(ids)) == 1000 // (64 * world) * 64 * world
-        missed.append(set(range(1000)) - set(ids))
-    assert len(set().union(*missed)) > 2 * len(missed[0]), "not the same few again and again"
-
-
-@pytest.mark.parametrize("size", [64, 50])
-def test_what_is_left_out_travels_in_the_state(serve, size):
-    serve(penstock.ArraySource({"id": np.arange(1000)}, batch_size=64, segments=16))
-
-    with penstock.attach("feed", 64, drop_last=True) as loader:
-        batches = iter(loader)
-        first = ids_of(next(batches) for _ in range(7))
-        state = json.loads(json.dumps(loader.state_dict()))
-        rest = ids_of(batches)
-    with penstock.attach("feed", size, drop_last=True) as loader:
-        loader.load_state_dict(state)
-        after = ids_of(loader)
-    if size == 64:
-        assert after == rest
-    assert not set(after) & set(first)
-    assert len(after) % size == 0
-    assert len(first) + len(after) > 1000 - 64 - size
