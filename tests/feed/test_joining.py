@@ -307,13 +307,6 @@ def test_joints_of_a_state_that_no_feed_can_have_are_refused(feeds, joints):
     trainer.loader.close()
 
 
-def test_who_comes_within_seconds_begins_at_the_beginning(feeds, stays):
-    stays(20)
-    feeds.trainer(3, 100)
-    late = feeds.trainer(3, 1)
-    assert late.loader.state_dict()["start"] == [0, 0]
-
-
 def test_a_beginning_goes_where_its_room_is_needed_and_takes_a_quarter_of_the_window_at_most(feeds, stays):
     stays(20)
     feeds.trainer(3, 100)

@@ -14,13 +14,7 @@ import pytest
 import torch
 from tests.feed.reading import at_once
 from tests.sources.drawing import Drawing, DrawingStream
-from torch.utils.data import (
-    DataLoader,
-    RandomSampler,
-    Sampler,
-    SubsetRandomSampler,
-    WeightedRandomSampler,
-)
+from torch.utils.data import DataLoader, RandomSampler, Sampler, SubsetRandomSampler, WeightedRandomSampler
 
 import penstock
 from penstock.sources.packed.packing import pack

@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from tests.sources.drawing import DrawingStream
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 import penstock
@@ -70,11 +71,6 @@ class Dicts(TensorDataset):
         return {"id": super().__getitem__(i)[0]}
 
 
-class Stream(IterableDataset[Any]):
-    def __iter__(self) -> Iterator[Any]:
-        return iter({"id": i} for i in range(23))
-
-
 @pytest.mark.parametrize("workers", [0, 2])
 def test_a_loader_that_shuffles_is_packed_in_the_order_of_its_dataset(tmp_path, workers):
     loader = DataLoader(Dicts(torch.arange(50)), batch_size=8, shuffle=True, num_workers=workers)
@@ -87,7 +83,7 @@ def test_every_kind_of_source_can_be_packed(tmp_path):
     things: dict[str, Any] = {
         "arrays": {"id": rows},
         "batches": [{"id": rows[i : i + 5]} for i in range(0, 23, 5)],
-        "stream": DataLoader(Stream(), batch_size=4),
+        "stream": DataLoader(DrawingStream(23), batch_size=4),
     }
     for name, thing in things.items():
         assert pack(thing, tmp_path / name).rows == 23

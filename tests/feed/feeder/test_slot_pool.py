@@ -120,11 +120,7 @@ def test_a_window_of_few_blocks_never_blocks_itself(serve: Any, blocks: int) -> 
     """Every other batch is slow, so that the one after it finds its slot first."""
     slow = DataLoader(Rows(slow=True), batch_size=ROWS, num_workers=2, prefetch_factor=3)
     feeder = serve(slow, window=-(-BLOCK_BYTES * blocks // PAGE) * PAGE, epochs=1)
-    with (
-        ThreadPoolExecutor() as threads,
-        penstock.attach("feed") as late,
-        penstock.attach("feed") as prompt,
-    ):
+    with ThreadPoolExecutor() as threads, penstock.attach("feed") as late, penstock.attach("feed") as prompt:
         for seen in threads.map(epoch_of, (late, prompt), (0.002, 0.0)):
             assert sorted(seen) == list(range(SAMPLES))
     assert_holds_only_what_is_under_way(feeder, 3)

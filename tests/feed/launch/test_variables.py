@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.feed.reading import ids_of
 
 import penstock
 
@@ -18,21 +19,10 @@ def make(samples: int = 40) -> Any:
 
 
 def make_torch(iterable: bool, **options: Any) -> Any:
-    import torch
-    from torch.utils.data import DataLoader, IterableDataset, TensorDataset
+    from tests.sources.drawing import Drawing, DrawingStream
+    from torch.utils.data import DataLoader
 
-    class Stream(IterableDataset[Any]):
-        def __iter__(self) -> Any:
-            worker = torch.utils.data.get_worker_info()
-            first, step = (worker.id, worker.num_workers) if worker else (0, 1)
-            yield from ((torch.tensor(i),) for i in range(first, 40, step))
-
-    dataset: Any = Stream() if iterable else TensorDataset(torch.arange(40))
-    return DataLoader(dataset, batch_size=4, **options)
-
-
-def ids_of(loader: penstock.Loader) -> list[int]:
-    return sorted(int(i) for batch in loader for i in (batch["id"] if isinstance(batch, dict) else batch[0]))
+    return DataLoader(DrawingStream(40) if iterable else Drawing(40), batch_size=4, **options)
 
 
 @pytest.mark.usefixtures("forks_feeders")
@@ -94,7 +84,7 @@ def test_the_workers_of_a_feeder_are_those_of_the_environment_and_its_descriptio
     monkeypatch.setenv("PENSTOCK_FEED_WORKERS", given)
     with penstock.share(functools.partial(make_torch, iterable, **own), "torch", linger=0.5) as loader:
         for _ in range(2):
-            assert ids_of(loader) == list(range(40))
+            assert sorted(ids_of(loader)) == list(range(40))
         (feed,) = penstock.feeds()
         assert f", {given} workers)" in feed.source
 

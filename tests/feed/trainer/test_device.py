@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
 from typing import Any
 
 import numpy as np
@@ -59,21 +56,6 @@ def test_a_loop_that_is_broken_off_is_followed_by_a_whole_epoch(serve: Any) -> N
     with penstock.attach("feed", 10, device=FakeGpu()) as loader:
         ids_of(loader, most=3)
         assert sorted(ids_of(loader)) == list(range(SAMPLES))
-
-
-@pytest.mark.parametrize("world", [2, 3])
-def test_ranks_share_an_epoch_out(serve: Any, world: int) -> None:
-    serve(rows(), epochs=1)
-    with ThreadPoolExecutor() as threads, ExitStack() as stack:
-        ranks = [
-            stack.enter_context(
-                penstock.attach("feed", 8, shard=(rank, world), drop_last=True, device=FakeGpu(rank))
-            )
-            for rank in range(world)
-        ]
-        seen = list(threads.map(ids_of, ranks))
-    assert len({len(each) for each in seen}) == 1
-    assert max(Counter(i for each in seen for i in each).values()) == 1
 
 
 @pytest.mark.parametrize("pins", [True, False])

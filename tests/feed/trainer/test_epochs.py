@@ -1,7 +1,8 @@
-"""Promises 1 to 3: every sample exactly once, at any batch size; a trainer knows which its last batch holds."""
+"""Promises 1 to 4: each sample once, at any batch size, in the loader's own batches, whose ids a trainer knows."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import islice
 from typing import Any
 
@@ -10,8 +11,8 @@ import pytest
 import torch
 from tests.feed.reading import at_once
 from tests.forked import Forked
-from tests.sources.drawing import DrawingStream
-from torch.utils.data import DataLoader, WeightedRandomSampler
+from tests.sources.drawing import DrawingStream, assert_identical
+from torch.utils.data import DataLoader, Dataset, WeightedRandomSampler
 
 import penstock
 
@@ -129,3 +130,58 @@ def test_ids_that_are_too_many_for_a_message_are_not_told(serve: Any) -> None:
     with penstock.attach("feed", 10) as loader:
         next(iter(loader))
         assert loader.ids is None
+
+
+SEED = 4321
+
+
+class Images(Dataset[Any]):
+    """Random crops, labels and names, as a trainer has them."""
+
+    def __len__(self) -> int:
+        return 45
+
+    def __getitem__(self, i: int) -> Any:
+        return {"image": torch.rand(3, 4, 4) + i, "label": i, "name": f"{i}.jpg", "pair": (float(i), i % 2 == 0)}
+
+
+MAKERS: dict[str, Callable[[], DataLoader[Any]]] = {
+    "in order": lambda: DataLoader(Images(), 8, num_workers=2),
+    "shuffled": lambda: DataLoader(Images(), 8, num_workers=2, shuffle=True),
+    "drop_last": lambda: DataLoader(Images(), 8, num_workers=2, shuffle=True, drop_last=True),
+}
+
+
+def alone(make: Callable[[], DataLoader[Any]], epochs: int) -> list[list[Any]]:
+    torch.manual_seed(SEED)
+    loader = make()
+    return [list(loader) for _ in range(epochs)]
+
+
+@pytest.mark.parametrize("borrow", [False, True])
+@pytest.mark.parametrize("case", MAKERS)
+def test_a_trainer_gets_the_batches_of_the_loader_alone(serve, case, borrow):
+    expected = alone(MAKERS[case], 3)
+    serve(MAKERS[case](), segments=1, seed=SEED)
+    with penstock.attach("feed", borrow=borrow) as loader:
+        assert len(loader) == len(expected[0])
+        for epoch in expected:
+            for batch, own in zip(loader, epoch, strict=True):
+                assert_identical(batch, own)
+                del batch
+
+
+def test_all_trainers_get_the_same_order_at_any_batch_size(serve):
+    expected = [batch for epoch in alone(MAKERS["shuffled"], 2) for batch in epoch]
+    labels = torch.cat([batch["label"] for batch in expected])
+    images = torch.cat([batch["image"] for batch in expected])
+    serve(MAKERS["shuffled"](), segments=1, seed=SEED)
+    loaders = [penstock.attach("feed", size) for size in (1, 7, 8, 45)]
+
+    def train(i: int) -> None:
+        with loaders[i] as loader:
+            batches = [batch for _ in range(2) for batch in loader]
+        assert torch.equal(torch.cat([batch["label"] for batch in batches]), labels)
+        assert torch.equal(torch.cat([batch["image"] for batch in batches]), images)
+
+    at_once(train, len(loaders))
