@@ -82,11 +82,8 @@ def says(path: str | Path, error: type[Exception], what: str) -> None:
                 use()
 
 
-def test_a_directory_that_cannot_be_made_is_one_error(clean):
+def test_a_directory_that_cannot_be_made_or_is_a_file_is_one_error(clean, tmp_path):
     says("/proc/feeds", penstock.DirectoryUnusable, SAYS.format("/proc/feeds"))
-
-
-def test_a_file_where_a_directory_should_be_is_one_error(clean, tmp_path):
     (tmp_path / "file").touch()
     for path in (tmp_path / "file" / "feeds", tmp_path / "file" / "deep" / "feeds"):
         says(path, penstock.InsecureDirectory, r"/file.* is not Penstock's .* remove it")

@@ -49,12 +49,6 @@ def test_ranks_get_what_torch_deals_them(count: int, world: int, drop: bool, epo
         assert len(list(mixed)) == len(mixed)
 
 
-def test_ranks_shuffle_alike_and_have_nothing_in_common() -> None:
-    ranks = [SelectionSampler(range(12), seed=3, rank=rank, num_replicas=3) for rank in range(3)]
-    for _ in range(2):
-        assert sorted(id for rank in ranks for id in rank) == list(range(12))
-
-
 @given(given_before=st.integers(0, 7), told=st.booleans())
 @settings(max_examples=examples(30))
 def test_a_saved_iteration_goes_on_behind_what_it_gave(given_before: int, told: bool) -> None:
