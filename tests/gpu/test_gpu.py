@@ -14,8 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from tests.contracts.device_ring import DeviceRingContract
-from tests.contracts.gpu import GpuContract
+from tests.contracts.gpu import DeviceRingContract, GpuContract
 from torch.utils.data import DataLoader, TensorDataset
 
 import penstock

@@ -207,17 +207,6 @@ def test_a_mixture_has_its_shares_and_every_row_once_or_about_as_often(tmp_path)
     assert "1.50 times 100 windows of 16" in source.description
 
 
-def test_a_loop_alone_is_an_epoch_and_the_next_has_another_order(tmp_path):
-    document(1601, 0).tofile(tmp_path / "train.bin")
-    source = TokenSource(tmp_path / "train.bin", length=LENGTH, batch_size=30, drop_last=True)
-    first, second = ([batch[:, 0].tolist() for batch in source] for _ in range(2))
-    assert len(source) == len(first) == len(second) == 3
-    assert first != second
-    whole = TokenSource(tmp_path / "train.bin", length=LENGTH, batch_size=30)
-    assert len(whole) == len(list(whole)) == 4
-    assert sorted(int(row[0]) for batch in whole for row in batch) == list(range(0, 1600, LENGTH))
-
-
 def test_trainers_of_a_feed_get_every_window_once_straight_from_slots(serve, tmp_path):
     document(1601, 0).tofile(tmp_path / "train.bin")
     feeder = serve(TokenSource(tmp_path / "train.bin", length=LENGTH, batch_size=8), window="64KiB")
