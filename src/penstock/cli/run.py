@@ -140,13 +140,13 @@ def run(
             raise BadSetting(f"{' '.join(beside)} beside {words[0]}: a spec says all of its runs; write it there")
         with Spec(Path(words[0]), gpus) as spec:
             _say_each(spec.left_out)
-            _start(spec.groups, store, tell=spec.tell, detached=detached, pushed=pushed)
+            _start(spec.groups, store, on_change=spec.write_status, detached=detached, pushed=pushed)
     else:
         from penstock.runs.spec.command import group_of
 
         planned = group_of(words, gpus, **options)
         _say_each(gpus.left_out)
-        _start([planned], store, tell=None, detached=detached, pushed=pushed)
+        _start([planned], store, on_change=None, detached=detached, pushed=pushed)
 
 
 def _given(context: typer.Context, names: Collection[str | None]) -> list[str]:
@@ -176,7 +176,7 @@ def _start(
     groups: list[GroupPlan],
     folder: Path | None,
     *,
-    tell: Callable[[int, RunRecord], None] | None,
+    on_change: Callable[[int, RunRecord], None] | None,
     detached: bool,
     pushed: Callable[[Path, list[str]], AbstractContextManager[None]],
 ) -> None:
@@ -195,7 +195,7 @@ def _start(
         if not detached:
             below = _lines_below(opened, [record.id for group in records for record in group])
             with pushed(opened.folder, ids):
-                ended = GroupsInTurn(opened, records, listeners=listeners, tell=tell, below=below).run()
+                ended = GroupsInTurn(opened, records, listeners=listeners, on_change=on_change, below=below).run()
             _say_without_loaders(opened, ended)
             sys.exit(_exit_code(ended))
 
@@ -204,7 +204,7 @@ def _start(
             for id in ids:
                 store.own(id)
             with pushed(store.folder, ids):
-                GroupsInTurn(store, records, listeners=listeners, tell=tell, orphans="keep").run()
+                GroupsInTurn(store, records, listeners=listeners, on_change=on_change, orphans="keep").run()
 
     detach(run)
     for group in records:

@@ -16,7 +16,7 @@ from rich.text import Text
 
 from penstock.basics.terminal import console, printable
 from penstock.cli.command import plain_table
-from penstock.runs.advice import MUCH_WAITING, Advice
+from penstock.runs.advice import MUCH_WAITING, RunAdvice
 from penstock.runs.compare import Comparison, GroupFigures
 from penstock.runs.figures import RunFigures
 from penstock.runs.glance import RECENT_S, Glance, Recent, glance, is_glanced_at
@@ -56,7 +56,7 @@ def run_page(
     series: Mapping[str, Mapping[str, float]],
     folder: Path,
     figures: RunFigures,
-    advice: Advice | None,
+    advice: RunAdvice | None,
 ) -> RenderableType:
     """Show all that is known of a run."""
     facts = Table(box=None, show_header=False, padding=(0, 1, 0, 0))

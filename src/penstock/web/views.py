@@ -160,14 +160,14 @@ class Views:
             return self._store.series(run.id, wanted)
         return self._look(run.id, _FOR_EVER_S, wanted)
 
-    def _look(self, id: str, keep_s: float, wanted: Callable[[str], object]) -> dict[str, Series]:
+    def _look(self, id: str, window_s: float, wanted: Callable[[str], object]) -> dict[str, Series]:
         with self._lock:
-            return self._recent(id, keep_s).look(wanted)
+            return self._recent(id, window_s).look(wanted)
 
-    def _recent(self, id: str, keep_s: float) -> Recent:
+    def _recent(self, id: str, window_s: float) -> Recent:
         """Return the reader of a run that goes on."""
-        recent, _ = self._followed.get((id, keep_s)) or (Recent(self._store.folder_of(id), keep_s), 0.0)
-        self._followed[id, keep_s] = recent, time.monotonic()
+        recent, _ = self._followed.get((id, window_s)) or (Recent(self._store.folder_of(id), window_s), 0.0)
+        self._followed[id, window_s] = recent, time.monotonic()
         return recent
 
 
