@@ -23,8 +23,8 @@ from penstock.bench.share.report import (
     Gain,
     Kind,
     ShareFigures,
+    SharePlan,
     ShareReport,
-    ShareSettings,
     compared,
     named,
     sentence,
@@ -231,13 +231,13 @@ def test_whatever_ends_it_leaves_nothing(loaders: Path, feeds_directory: Path, t
 @pytest.mark.parametrize(
     "settings",
     [
-        ShareSettings(trainers=()),
-        ShareSettings(trainers=(0,)),
-        ShareSettings(trainers=(65,)),
-        ShareSettings(seconds=float("nan")),
-        ShareSettings(repeats=0),
-        ShareSettings(step_ms=-1),
-        ShareSettings(window="much"),
+        SharePlan(trainers=()),
+        SharePlan(trainers=(0,)),
+        SharePlan(trainers=(65,)),
+        SharePlan(seconds=float("nan")),
+        SharePlan(repeats=0),
+        SharePlan(step_ms=-1),
+        SharePlan(window="much"),
     ],
 )
 def test_a_setting_out_of_range_is_refused(settings):
@@ -321,7 +321,7 @@ def test_the_sentence_says_what_sharing_brings_and_when_it_brings_nothing(said, 
     assert said == words
 
 
-def report_of(settings: ShareSettings, loader: UsersLoader) -> ShareReport:
+def report_of(settings: SharePlan, loader: UsersLoader) -> ShareReport:
     return ShareReport(benchmark="", machine=describe(), settings=settings, function="make_loader", loader=loader)
 
 
@@ -334,7 +334,7 @@ def add(report: ShareReport, kind: Kind, trainers: int, repeat: int, rate: float
 
 
 def test_a_feed_is_compared_with_separate_loaders_and_these_with_the_steps():
-    report = report_of(ShareSettings(step_ms=8), UsersLoader("", 2, 8, None))
+    report = report_of(SharePlan(step_ms=8), UsersLoader("", 2, 8, None))
     add(report, "separate", 2, 0, 100.0, 2.0)
     add(report, "shared", 2, 0, 300.0, 1.0)
     gain = compared(report, 2)
@@ -349,7 +349,7 @@ def test_a_feed_is_compared_with_separate_loaders_and_these_with_the_steps():
     ],
 )
 def test_what_to_know_about_the_figures_stands_below_them(workers, says, capsys):
-    settings = ShareSettings(trainers=(64,), repeats=2)
+    settings = SharePlan(trainers=(64,), repeats=2)
     report = report_of(settings, UsersLoader("DataLoader(" + "A" * 90, workers, 8, None))
     report.sentence = "So it is."
     for kind, k in (("alone", 1), ("separate", 64), ("shared", 64)):

@@ -146,7 +146,7 @@ def test_a_file_that_is_cut_short_is_a_row_with_a_note(file: Path) -> None:
         os.truncate(file, 8192)
         assert read.nbytes == FILE_BYTES
         case = Case("posix", 4096, 4, 2, "random")
-        order = child.Order(case, changed(warm_up_s=0.0), read.path, read.nbytes, cold=False, seed=0)
+        order = child.CaseJob(case, changed(warm_up_s=0.0), read.path, read.nbytes, cold=False, seed=0)
         with pytest.raises(ReadFailed, match="cut short"):
             child.run(order)
 

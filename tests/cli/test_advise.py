@@ -108,7 +108,7 @@ def test_a_quick_benchmark_is_kept_for_the_automatic_reader(tmp_path: Path, monk
     verb.advise(on=tmp_path, sample="110KB", as_json=True)
     printed = capsys.readouterr()
     assert json.loads(printed.out)["choice"]["mech"] == "direct"
-    assert "kept for reader='auto'" in printed.err
+    assert "saved for reader='auto'" in printed.err
     assert saved_rows(tmp_path) == rows
 
 
@@ -119,7 +119,7 @@ def test_what_cannot_be_kept_is_said_and_the_advice_given(tmp_path: Path, monkey
     verb.advise(on=tmp_path, sample="110KB", as_json=True)
     printed = capsys.readouterr()
     assert json.loads(printed.out)["choice"]["mech"] == "direct"
-    assert f"not kept for reader='auto': {tmp_path}" in printed.err
+    assert f"not saved for reader='auto': {tmp_path}" in printed.err
     assert "Not a directory" in printed.err
 
 

@@ -136,7 +136,7 @@ def test_runs_are_alone_or_together(launch, tmp_path: Path, mode: str, most: int
         (["--mps-memory", "1GiB", "sh"], "--mps-memory: only with --mode mps"),
         (["--time-limit", "1x", "sh"], "--time-limit='1x'"),
         (["--store", "/proc/nowhere", "true"], "/proc/nowhere"),
-        (["-n", "2", "spec.yaml"], "--repeat beside spec.yaml: a spec says all of its runs"),
+        (["-n", "2", "spec.yaml"], "--repeat beside spec.yaml: write it into that file"),
         (["spec.yaml", "--lr", "1"], "--lr 1 beside spec.yaml"),
         (["--watch-dataloader", "spec.yaml"], "--watch-dataloader beside spec.yaml"),
         (["--listeners", "smi", "sh"], "there is no 'smi'; there are proc, host"),

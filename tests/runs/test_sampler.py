@@ -223,7 +223,7 @@ def test_one_of_others_that_fails_or_notes_something_is_told_of_once_and_asked_a
         "penstock: listener absent is left out: it is never here",
         "penstock: listener fails failed, and is asked again: RuntimeError: tick 1",
         "penstock: listener notes: it snows",
-        "penstock: values of listener words are not kept: BadSetting: words.word='word': a series takes numbers, "
+        "penstock: values of listener words are lost: BadSetting: words.word='word': a series takes numbers, "
         "64-bit floats at most",
     ]
 

@@ -341,7 +341,7 @@ def test_where_seeds_do_not_tell_methods_apart_the_table_says_so() -> None:
     assert against == {"full 100%": Spread(2, 2, 2), "el2n 50%": Spread(1.5, -1, 4)}
     report = SelectReport("t", "accuracy", None, 0.7, less.label, [less], [less, full, el2n], against)  # type: ignore[arg-type]
     said = [each for each in shown(report) if isinstance(each, str)]
-    assert [each.endswith("these seeds do not tell them apart") for each in said] == [False, True]
+    assert [each.endswith("these seeds do not separate them") for each in said] == [False, True]
 
 
 def test_rs2_and_infobatch_stand_in_every_table(folder: Path) -> None:

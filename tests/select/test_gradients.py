@@ -177,7 +177,7 @@ def test_parameters_that_no_layer_s_call_uses() -> None:
 
     lstm = [name for name, _ in model.named_parameters() if name.startswith("lstm")]
     check(model, losses, N, left_out=[*lstm, "uncalled.bias"])
-    said = SampleGradients(model, lambda: losses(slice(N)), N).says()
+    said = SampleGradients(model, lambda: losses(slice(N)), N).summary()
     assert said == (
         "compares 133 of 297 parameters; left out: uncalled.bias, lstm.weight_ih_l0, lstm.weight_hh_l0, "
         "lstm.bias_ih_l0, lstm.bias_hh_l0"
@@ -253,7 +253,7 @@ def test_what_mixes_samples_is_left_out_or_refused() -> None:
 
     mixed = Mixed()
     gradients = SampleGradients(mixed, lambda: mixed(inputs).square().sum(1), N)
-    assert gradients.says() == "compares 10 of 30 parameters; left out: before.weight, before.bias"
+    assert gradients.summary() == "compares 10 of 30 parameters; left out: before.weight, before.bias"
     linear = nn.Linear(4, 4)
     with pytest.raises(BadSetting, match=r"compares 0 of 20 .* left out: weight, bias\. A sample's loss depends"):
         SampleGradients(linear, lambda: (linear(inputs) @ linear(inputs).T).logsumexp(1), N)
@@ -266,7 +266,7 @@ def test_a_parameter_that_is_used_otherwise_later_is_refused() -> None:
     model = nn.Linear(4, 4)
     inputs = torch.randn(N, 4)
     gradients = SampleGradients(model, lambda: model(inputs).square().sum(1), N)
-    with pytest.raises(BadSetting, match="can be told of weight in some batches only"):
+    with pytest.raises(BadSetting, match="are known for weight in some batches only"):
         list(gradients.by_rows(lambda: torch.einsum("ni,oi->no", inputs, model.weight).square().sum(1), N))
 
 

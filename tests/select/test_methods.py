@@ -454,7 +454,7 @@ def test_the_state_of_adam_is_that_of_its_parameter_whatever_its_groups(tmp_path
     assert np.allclose(one, two, rtol=1e-4, atol=1e-6)
     other = score(images(checkpoints=[saved_by("other.pt", plain(True), betas=(0.5, 0.9))]), "less").values
     assert not np.allclose(one, other, rtol=1e-2)
-    with pytest.raises(BadSetting, match="has 2 groups of parameters, and does not say which is which"):
+    with pytest.raises(BadSetting, match="has 2 groups of parameters, and does not name them"):
         score(images(checkpoints=[saved_by("bare.pt", plain(False))]), "less")
     model, parameters = plain(True)
     with pytest.raises(BadSetting, match="its parameters stand in another order"):
@@ -546,9 +546,9 @@ def test_padding_does_not_count_in_an_embedding() -> None:
     mask = torch.tensor([[1, 1, 1, 0, 0], [1, 1, 1, 1, 1]])
     alone = (hidden[0, 0] + 2 * hidden[0, 1] + 3 * hidden[0, 2]) / 6
     torch.testing.assert_close(pooled(hidden, mask)[0], alone)
-    with pytest.raises(BadSetting, match="nobody says which positions are text"):
+    with pytest.raises(BadSetting, match="and no mask: which positions are text"):
         score(texts(mask=None), "rds")
-    with pytest.raises(BadSetting, match=r"a mask of shape \(50,\) says"):
+    with pytest.raises(BadSetting, match=r"a mask of shape \(50,\): which"):
         score(texts(mask=lambda batch: batch[0][:, 0]), "rds")
     batch = Batch(np.arange(2), {"attention_mask": mask})
     assert torch.equal(texts(mask=None).mask_of(batch), mask)

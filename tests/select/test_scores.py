@@ -227,7 +227,7 @@ def test_the_top_is_what_sorting_says_and_fits_its_data_set_only() -> None:
         assert select.top(some(direction=direction), 0.4).ids.tolist() == sorted(expected)
     with pytest.raises(BadSetting, match="some of 50 samples, and the data set has 60"):
         select.top(scores, 0.4).check(60)
-    with pytest.raises(BadSetting, match=r"fraction=0.001 keeps none of 50 samples; 0\.02 keeps one"):
+    with pytest.raises(BadSetting, match=r"fraction=0.001 selects none of 50 samples; 0\.02 selects one"):
         select.top(scores, 0.001)
     for wrong in (0, -1, 1.5, float("nan")):
         with pytest.raises(BadSetting, match="must be a number above 0, and at most 1"):
@@ -281,7 +281,7 @@ def test_choices_of_what_is_no_scores_or_no_class_are_refused() -> None:
     for fraction in ("0.5", None):
         with pytest.raises(BadSetting, match="must be a number above 0"):
             select.top(some(), fraction)  # type: ignore[arg-type]
-    with pytest.raises(BadSetting, match="keeps 5 samples, and there are 10 classes"):
+    with pytest.raises(BadSetting, match="selects 5 samples, and there are 10 classes"):
         select.stratified(some(), 0.1, np.arange(SAMPLES) % 10)
     with pytest.raises(BadSetting, match="groups: 2 of 50 are NaN or None"):
         select.stratified(some(), 0.5, np.array(["cat", None, np.nan, *"a" * 47], object))

@@ -37,7 +37,7 @@ def test_random_subsets_are_fresh_and_share_one_order_for_as_long_as_it_lasts(
 ) -> None:
     take = round(fraction * samples)
     if not take:
-        with pytest.raises(BadSetting, match="keeps none of"):
+        with pytest.raises(BadSetting, match="selects none of"):
             RandomSubsets(samples, fraction)
         return
     policy = RandomSubsets(samples, fraction, seed=seed)

@@ -40,7 +40,7 @@ _DEFAULT_PIPES = "/tmp/nvidia-mps"
 
 
 def driver() -> Iterator[Finding]:
-    """Report what NVML says of each GPU, and whether this user may change MIG."""
+    """Report NVML's answers on each GPU, and whether this user may change MIG."""
     try:
         known = nvml()
         machine = gpus()
@@ -65,7 +65,7 @@ def _device(gpu: NvmlGpu, migs: list[NvmlGpu]) -> Finding:
     known = nvml()
     what, device = f"GPU {gpu.index} of the machine", told(known.nvmlDeviceGetHandleByUUID, gpu.uuid)
     if device is None:
-        return Finding(what, "fails", f"{gpu.uuid} is lost", "the kernel's log says why (dmesg, NVRM: Xid)")
+        return Finding(what, "fails", f"{gpu.uuid} is lost", "the kernel's log has the reason (dmesg, NVRM: Xid)")
     mode, mig = told(known.nvmlDeviceGetComputeMode, device), told(known.nvmlDeviceGetMigMode, device)
     on = f"on ({', '.join(f'{each.profile} {each.uuid}' for each in migs) or 'no instances'})"
     gpm = told(known.nvmlGpmQueryDeviceSupport, device)
@@ -199,8 +199,8 @@ def probe(folder: str | Path = ".") -> list[Finding]:
             os.fsync(file.fileno())
             found = [_try(mech, file.name, content) for mech in MECHANISMS]
     except OSError as error:
-        said = f"no file can be written to {folder}: {error.strerror}"
-        found = [Finding("readers", "limited", said, "try elsewhere")]
+        failed = f"no file can be written to {folder}: {error.strerror}"
+        found = [Finding("readers", "limited", failed, "try elsewhere")]
     return [*found, *map(_look_at, devices())]
 
 
@@ -236,11 +236,11 @@ def _look_at(path: str) -> Finding:
     try:
         with closing(module.LibnvmModule(path)) as disk:
             registers = disk.registers(mmap.PAGESIZE)
-            told, status = capabilities(registers), int(registers[CSTS])
+            features, status = capabilities(registers), int(registers[CSTS])
     except ReaderUnavailable as error:
         return Finding(what, "limited", error.why, error.remedy)
     if status == OFF_THE_BUS:
         return Finding(what, "fails", "it does not answer on the bus", "see dmesg, or power it off and on")
     state = "it has failed, and would be reset" if status & FATAL else "no read was tried, which would reset it"
-    found = f"NVMe {told.version}, queues of up to {told.entries} entries; mech='gpu' reads it; {state}"
+    found = f"NVMe {features.version}, queues of up to {features.entries} entries; mech='gpu' reads it; {state}"
     return Finding(what, "works", found)

@@ -133,7 +133,7 @@ def test_runs_end_before_their_mode_closes_whatever_is_raised_beside_them(
 
     monkeypatch.setattr(groups, "opened", mode)
     with pytest.raises(RuntimeError, match="run-0 began"):
-        groups.GroupsInTurn(store, [[record]], listeners=[()], tell=tell).run()
+        groups.GroupsInTurn(store, [[record]], listeners=[()], on_change=tell).run()
     assert closed == ["killed"]
 
 

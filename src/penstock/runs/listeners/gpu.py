@@ -23,7 +23,7 @@ class _OfGpus(Listener):
     """Looks at the GPUs in sight.
 
     Args:
-        environment: Variables that say which these are.
+        environment: Variables that name them.
     """
 
     def __init__(self, environment: Mapping[str, str] = os.environ) -> None:
@@ -39,10 +39,10 @@ class _OfGpus(Listener):
 
 
 class GpuListener(_OfGpus):
-    """What NVML tells of each GPU in sight, and of the processes of each run on them.
+    """What NVML reports of each GPU in sight, and of the processes of each run on them.
 
     ``gpu.N`` is the N-th GPU that ``CUDA_VISIBLE_DEVICES`` shows; its instances in MIG mode are ``gpu.N.migG``, by
-    the number of their GPU instance. What a GPU does not tell, or one that is lost, is left out.
+    the number of their GPU instance. What a GPU does not report is left out, and so is a lost GPU.
     """
 
     name = "gpu"
@@ -68,7 +68,7 @@ class GpuListener(_OfGpus):
 
 
 def readings(device: Any) -> dict[str, float]:
-    """Return what NVML tells of a GPU now."""
+    """Return NVML's readings of a GPU now."""
     known = nvml()
     busy, memory = told(known.nvmlDeviceGetUtilizationRates, device), told(known.nvmlDeviceGetMemoryInfo, device)
     power_mw = told(known.nvmlDeviceGetPowerUsage, device)

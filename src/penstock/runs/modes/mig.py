@@ -1,7 +1,7 @@
 """Mode mig:PROFILE: each run of a set has an instance of a GPU in MIG mode to itself.
 
 ``python -m penstock.runs.modes.mig LEASE_FD GPU_UUID=PROFILE…`` makes such instances, prints their UUIDs, and
-takes all back once the lease has ended: when ``penstock run`` and all keepers have, however they ended.
+takes all back at the lease's end: when ``penstock run`` and all keepers have ended, however that happened.
 """
 
 # pynvml has no annotations.
@@ -54,7 +54,7 @@ class Mig(Mode):
     """Runs with an instance each: one that exists, or one that is made for as long as they run.
 
     Attributes:
-        lease: What the process that made instances waits for the end of; None if none were made.
+        lease: At its end, the process that made instances takes them back; None if none were made.
 
     Raises:
         BadSetting: there are fewer instances than runs, and no more may be made.
@@ -89,11 +89,11 @@ class Mig(Mode):
         self._maker = start_guard(ended, "-m", __name__, str(ended), *wanted)
         os.close(ended)
         assert self._maker.stdout
-        said = json.loads(self._maker.stdout.readline() or '"the process that makes them was killed"')
-        if isinstance(said, str):
+        answer = json.loads(self._maker.stdout.readline() or '"the process that makes them was killed"')
+        if isinstance(answer, str):
             self.close()
-            raise DeviceUnavailable(f"MIG instances cannot be made: {said}")
-        return said
+            raise DeviceUnavailable(f"MIG instances cannot be made: {answer}")
+        return answer
 
 
 def _with_profiles(mode: str, runs: Sequence[RunPlan]) -> list[tuple[RunPlan, str]]:
@@ -232,18 +232,18 @@ class _Maker:
 
 
 def main(lease: int, wanted: Sequence[str]) -> None:
-    """Make instances, print their UUIDs, or why not, and take them back when the lease has ended."""
+    """Make instances, print their UUIDs or the error, and take them back when the lease has ended."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     known, maker = nvml(), _Maker()
     try:
         try:
-            said: Any = [maker.instance(*each.split("=")) for each in wanted]
+            answer: Any = [maker.instance(*each.split("=")) for each in wanted]
         except (PenstockError, known.NVMLError) as error:
-            said = str(error)
+            answer = str(error)
         with suppress(BrokenPipeError):
-            print(json.dumps(said), flush=True)
-        if not isinstance(said, str):
+            print(json.dumps(answer), flush=True)
+        if not isinstance(answer, str):
             os.read(lease, 1)
     finally:
         for sentence in maker.take_back():
