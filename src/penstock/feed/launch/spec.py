@@ -39,7 +39,7 @@ _SPAWNED_MAIN = "__mp_main__"
 
 
 class FeederSpec(NamedTuple):
-    """What a new feeder process is told."""
+    """What a new feeder process gets."""
 
     make_loader: Callable[[], Any]
     name: str
@@ -156,7 +156,7 @@ def _install(of_main: dict[str, Any]) -> None:
     prepared = spawn.get_preparation_data
 
     def with_main(name: str) -> dict[str, Any]:
-        """Return what a starting process is told, with our definitions first to be unpickled."""
+        """Return what a starting process gets, with our definitions first to be unpickled."""
         return {"penstock": _OfMain(of_main), **prepared(name)}
 
     spawn.get_preparation_data = with_main

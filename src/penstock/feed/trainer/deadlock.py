@@ -65,7 +65,7 @@ def waits(before: Sequence[FeederStatistics], now: Sequence[FeederStatistics]) -
 
 
 def cycle(waits: Sequence[Wait], pid: int, feed: str) -> list[Wait]:
-    """Return the waits that keep a process standing on a feed, if it waits for itself: its own among them.
+    """Return the waits by which a process waits for itself on a feed, its own among them; empty if it does not.
 
     They are sorted, for all who see them alike: who has waited longest, and so has the most to gain, comes first.
     """
@@ -111,7 +111,7 @@ def _run(trainer: TrainerStatistics) -> str:
 
 @dataclass
 class DeadlockWatch:
-    """Looks at all feeds while a trainer is kept waiting on one.
+    """Looks at all feeds while a trainer waits on one.
 
     Attributes:
         feeds: Returns the statistics of all feeds.
