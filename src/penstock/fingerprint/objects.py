@@ -278,8 +278,8 @@ class Objects(Walk):
                     done.add(name)
                     self.owner(name)
                     held = vars(module := self.reach.modules[name])
-                    told = [(f"{name}.{each}", held[each]) for each in self.reach.attributes(module)]
-                    yield joined(name, *(joined(path, self.digest(path, value)) for path, value in told))
+                    named = [(f"{name}.{each}", held[each]) for each in self.reach.attributes(module)]
+                    yield joined(name, *(joined(path, self.digest(path, value)) for path, value in named))
             for name in self.reach.variables():
                 yield self.digest(f"environ[{name!r}]", os.environ[name])
             for name, function in {} if self.quick else self.reach.replacements().items():

@@ -42,7 +42,7 @@ def looks_of(code: CodeType) -> CodeNames:
 
 
 class Reach:
-    """Collects what code names, and says what it may read by that.
+    """Collects what code names, and what it may read by that.
 
     Attributes:
         names: Names that it looks up.

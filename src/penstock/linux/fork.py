@@ -1,6 +1,6 @@
 """What a process must see to when it forks: its connections, its locks, its imports.
 
-A loader's worker, or any other child, must not keep a connection or a lock
+A loader's worker, or any other child, must not hold a connection or a lock
 after its parent has died: others would wait for a dead process.
 """
 
