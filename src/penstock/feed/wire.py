@@ -66,7 +66,7 @@ class Start(msgspec.Struct, tag="start"):
 
     ``serial`` identifies this start, which may be sent twice; ``epoch`` is the
     number of the trainer's epoch, and ``epoch_*`` where that began (or may begin).
-    ``known`` is what it knows of the joints there, and ``leaves`` says that it can read elsewhere, where it would
+    ``known`` is what it knows of the joints there, and ``leaves`` says that it can read elsewhere if it would
     wait for the feed for cycles.
     """
 

@@ -327,7 +327,7 @@ class Objects(Walk):
         return joined("function", self.owner(module), name, *digests)
 
     def _looked_up_when_run(self, function: FunctionType) -> Iterator[bytes]:
-        """Digest what code reads of the user's modules that it imports, and of globals that it names by text."""
+        """Digest what code reads of imported modules of the user, and of globals that it names by text."""
         globals_, code = function.__globals__, function.__code__
         package = globals_.get("__package__")
         for module, names in imported_by(code):

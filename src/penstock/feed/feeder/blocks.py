@@ -68,7 +68,7 @@ class FeedMember:
         pending: Whether it has asked to start, and waits for the other ranks of its group.
         selected: The samples that it takes; None for all.
         part: What part of all samples these are.
-        taken: Of the rows that it has released, those that it takes.
+        taken: Rows taken, of those that it has released.
         wait_s: Time for which it has waited for blocks, as it reports.
         not_before: Where its epoch begins at the earliest, while it waits.
         known: What it brought of the joints of an epoch that began under another feeder.

@@ -36,7 +36,7 @@ class FeedState:
         block_rows: Rows of a full block.
         position: Where the next block begins, unless somebody needs another.
         furthest: The end of the furthest block that was ever published.
-        beginning: The blocks that stay for those who come within seconds.
+        beginning: The blocks that stay for newcomers, for some seconds.
         taken: Samples that members took of the blocks that they have released, counted for each of them.
         gathers: Whether it waits for those expected. It no longer does once one has left, or one was there before:
             it has begun elsewhere in the feed.

@@ -142,7 +142,7 @@ class FeedJoints:
         return not self._shuffled or self.joints.deciding(start.cycle) == known.joints.deciding(start.cycle)
 
     def _extended(self, known: Known, alive: Collection[int]) -> tuple[Joints, int]:
-        """Return what is in force if what a trainer knows follows on this, and up to which cycle."""
+        """Return what is in force if a trainer's knowledge continues ours, and up to which cycle."""
         joints, until = self.joints, self.opened
         while until < known.opened and (places := set(known.joints.of(until + 1))).issuperset(alive):
             joints = joints.then(until + 1, places)

@@ -150,7 +150,7 @@ def objection_to_reading(
 
 
 def objection_to_moving(message: wire.MoveTrainer, hellos: Sequence[wire.Hello]) -> str | None:
-    """Return why a process's trainers cannot move to another feed, in words for who asks; None if they can.
+    """Return why a process's trainers cannot move to another feed, in words for the asker; None if they can.
 
     Args:
         message: What is asked.

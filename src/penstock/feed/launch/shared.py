@@ -194,8 +194,8 @@ def shared(
         given: What this trainer asks.
         joined: Gets the rows of a block, each time that a feeder has admitted this trainer.
         seed: Seed of a feed that is started here, where none is asked; one that runs may have another.
-        compares: Whether what ``make_loader`` makes here is compared with what a feeder makes that another process
-            has started, before the first batch.
+        compares: Whether this process's own samples are compared, before the first batch, with those of a feeder
+            that another process has started.
     """
     feed_name, feeder_workers = with_suffix(name), workers()
     began_by_us: set[int] = set()  # feeders

@@ -54,12 +54,12 @@ class FeedConnection:
 
     Args:
         endpoint: The feed.
-        hello: What this trainer says of itself.
+        hello: This trainer's hello.
         open_ring: Maps a ring of the feed's.
         answer_s: How long to wait for the feeder's answer, in seconds; once admitted, a trainer waits for ever.
 
     Attributes:
-        welcome: What the feeder said of itself.
+        welcome: The feeder's welcome.
         ring: The mapped ring.
         sharing: Name of the ring.
         held: Blocks that have come.

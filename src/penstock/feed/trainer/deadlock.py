@@ -41,7 +41,7 @@ class Wait(NamedTuple):
         pid: Its process that does.
         feed: The feed that it waits on, which waits for room.
         holder: The run that holds most of that feed's window; of two that hold as much, there are two waits.
-        holder_pid: The process of that run which does.
+        holder_pid: That run's process that holds it.
         wait_s: Time for which the process has waited on this feed in all.
     """
 

@@ -21,12 +21,12 @@ class Epoch(NamedTuple):
 
     Attributes:
         number: Number of the epoch, from 0.
-        start: Its first sample; None until the feeder has said where a new trainer joins.
+        start: Its first sample; None until the feeder has chosen where a new trainer joins.
         passed: Rows that are past: handed out to some rank, or left out.
         left_out: Rows, sorted and counted from its start, that no rank gets (``drop_last``).
         at: Where its next row is looked for, of a trainer that takes some samples only; None if that follows
             from ``passed``.
-        known: What a loaded state knows of joints; None for what the feed says.
+        known: What a loaded state knows of joints; None for what the feed has sent.
     """
 
     number: int = 0

@@ -61,7 +61,7 @@ class RowStream:
 
     Args:
         connect: Finds, or starts, the feeder.
-        hello: What the trainer says of itself.
+        hello: The trainer's hello.
         destination: Where rows are copied to; it lets blocks go.
         failover: Whether ``connect`` may be called again when the feeder dies.
         selected: The samples that it takes; None for all.

@@ -57,7 +57,7 @@ class ImageSource(Alone):
         decode: Function from a file's bytes to pixels, uint8 of shape ``(height, width, 3)``; None for what OpenCV
             knows.
         suffixes: Endings of the names of images.
-        cache: Where images are kept that are far away, or dear to decode; None for nowhere.
+        cache: Where images that are far away, or dear to decode, are kept; None for nowhere.
         on_bad: ``"fail"`` if an image that cannot be decoded ends the feed; ``"skip"`` for a black image with the
             label -100, which torch's ``cross_entropy`` leaves out (of several labels, none).
         workers: Processes that decode; None for one on each core, or two for an object store.

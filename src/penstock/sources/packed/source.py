@@ -50,7 +50,7 @@ class PackedSource(Ordered):
         seed: Random seed of the order.
         depth: Reads under way at once; None for the advised number, or 128.
         verify: Compare each row with its checksum when it is first read.
-        cache: Where rows are kept that are far away; None for nowhere.
+        cache: Where rows that are far away are kept; None for nowhere.
         keep_bytes: Memory for leaves whose rows are smaller than 4 KiB, which are read once and stay while they
             fit.
 
