@@ -138,7 +138,7 @@ def test_data_that_change_with_the_epoch_are_read_from_a_feed_for_each_epoch(scr
 @pytest.mark.parametrize(
     ("kind", "why"),
     [
-        ("own", "nothing tells whether its OwnOrder shuffles"),
+        ("own", "nothing shows whether its OwnOrder shuffles"),
         ("lock", "is not shared: dataset.lock (lock) cannot go to another process"),
         ("rank", "WorkerInit"),
     ],

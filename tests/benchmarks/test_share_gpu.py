@@ -126,7 +126,7 @@ def test_what_the_gpu_does_not_tell_is_said(fake_gpus: FakeGpus) -> None:
     seen = metered(fake_gpus.add(gpm=None))
     assert (seen.sm_active, seen.received_bytes, seen.note) == (None, None, "GPM: Not Supported")
     seen = metered(fake_gpus.add(gpm={"2": 75.0}))
-    assert (seen.sm_active, seen.received_bytes, seen.note) == (0.75, None, "PCIe: NVML does not tell")
+    assert (seen.sm_active, seen.received_bytes, seen.note) == (0.75, None, "PCIe: NVML does not report it")
     fake_gpus.refuse("nvmlInitWithFlags", 9)
     nvml.cache_clear()
     assert metered("GPU-1").note.startswith("NVML cannot be used: Driver Not Loaded")

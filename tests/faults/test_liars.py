@@ -232,7 +232,7 @@ def test_a_part_that_makes_no_sense_is_one_error(clean, story):
 
 
 def test_who_selects_nothing_gets_whole_blocks(clean):
-    with Liar(said=[STARTED, PART]), pytest.raises(penstock.ProtocolError, match="bytes that tell which"):
+    with Liar(said=[STARTED, PART]), pytest.raises(penstock.ProtocolError, match="bytes to name them"):
         trained(batch_size=7)
 
 

@@ -284,7 +284,7 @@ def test_attach_says_that_it_cannot_go_apart(feeds):
     other = feeds.trainer(5, 300)
     with penstock.attach("feed", 5) as loader:
         loader.load_state_dict(state)
-        with pytest.raises(penstock.errors.SettingsDiffer, match="has gone on without what keeps an epoch"):
+        with pytest.raises(penstock.errors.SettingsDiffer, match="has gone on without what makes an epoch"):
             next(iter(loader))
     other.loader.close()
 

@@ -147,7 +147,7 @@ def well_fed(serve):
         ([wire.Release([1])], "says hello first"),
         ([START], "says hello first"),
         ([HELLO, wire.Release([5])], "was never sent"),
-        ([HELLO, wire.Detach([0])], "keeps a block that it was never sent"),
+        ([HELLO, wire.Detach([0])], "holds a block that it was never sent"),
         ([HELLO, REST, START], "after it said that it reads no more"),
         ([HELLO, REST, BEGUN], "after it said that it reads no more"),
         ([HELLO, BEGUN], "before it has started"),

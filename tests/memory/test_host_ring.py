@@ -212,7 +212,7 @@ def test_the_end_that_nobody_uses_is_given_back(ring):
 def test_a_ring_that_may_be_registered_keeps_all_its_pages(ring):
     room = Room(ring.capacity_bytes)
     unused = UnusedPages(room, ring)
-    unused.keep()
+    unused.retain_all()
     filled_and_left(ring, unused, room)
     assert ring.resident_bytes == 64 * MIB
     assert unused.timeout_s(0.0) is None

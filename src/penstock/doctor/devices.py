@@ -17,7 +17,7 @@ import numpy as np
 from penstock.contracts import ByteArray, Extents
 from penstock.errors import GpuMissing, PenstockError, ReaderUnavailable
 from penstock.feed.statistics import FeederStatistics
-from penstock.gpus.nvml import NvmlGpu, gpus, nvml, told, visible_gpus
+from penstock.gpus.nvml import NvmlGpu, answer_of, gpus, nvml, visible_gpus
 from penstock.io import gds
 from penstock.io.files import devices, file_system
 from penstock.io.nvme import module
@@ -48,11 +48,11 @@ def driver() -> Iterator[Finding]:
         found = f"{missing.why}; nothing is known of the driver and of other processes' GPUs"
         yield Finding("NVML", "limited", found, missing.remedy)
         return
-    yield Finding("NVML", "works", f"driver {told(known.nvmlSystemGetDriverVersion)}")
+    yield Finding("NVML", "works", f"driver {answer_of(known.nvmlSystemGetDriverVersion)}")
     for gpu, migs in machine:
         yield _device(gpu, migs)
-    handles = [told(known.nvmlDeviceGetHandleByUUID, gpu.uuid) for gpu, _ in machine]
-    if any(handle and told(known.nvmlDeviceGetMigMode, handle) for handle in handles):
+    handles = [answer_of(known.nvmlDeviceGetHandleByUUID, gpu.uuid) for gpu, _ in machine]
+    if any(handle and answer_of(known.nvmlDeviceGetMigMode, handle) for handle in handles):
         if os.geteuid():
             found = "instances that exist can be used (--mode mig:PROFILE); only root may make and remove them"
             remedy = "ask root for instances, or run as root with --allow-mig-changes"
@@ -63,12 +63,12 @@ def driver() -> Iterator[Finding]:
 
 def _device(gpu: NvmlGpu, migs: list[NvmlGpu]) -> Finding:
     known = nvml()
-    what, device = f"GPU {gpu.index} of the machine", told(known.nvmlDeviceGetHandleByUUID, gpu.uuid)
+    what, device = f"GPU {gpu.index} of the machine", answer_of(known.nvmlDeviceGetHandleByUUID, gpu.uuid)
     if device is None:
         return Finding(what, "fails", f"{gpu.uuid} is lost", "the kernel's log has the reason (dmesg, NVRM: Xid)")
-    mode, mig = told(known.nvmlDeviceGetComputeMode, device), told(known.nvmlDeviceGetMigMode, device)
+    mode, mig = answer_of(known.nvmlDeviceGetComputeMode, device), answer_of(known.nvmlDeviceGetMigMode, device)
     on = f"on ({', '.join(f'{each.profile} {each.uuid}' for each in migs) or 'no instances'})"
-    gpm = told(known.nvmlGpmQueryDeviceSupport, device)
+    gpm = answer_of(known.nvmlGpmQueryDeviceSupport, device)
     found = (
         f"{gpu.uuid}, MIG {'none' if mig is None else on if mig[0] else 'off'}, "
         f"GPM {'works' if gpm and gpm.isSupportedDevice else 'none (it begins with Hopper)'}, "

@@ -13,7 +13,7 @@ from starlette.concurrency import run_in_threadpool
 from penstock.errors import GpuMissing, NoSuchRun, PenstockError
 from penstock.feed.launch.feeds import feeds
 from penstock.gpus.gpm import Gpms
-from penstock.gpus.nvml import NvmlGpu, gpu_processes, gpus, nvml, told, users_hidden
+from penstock.gpus.nvml import NvmlGpu, answer_of, gpu_processes, gpus, nvml, users_hidden
 from penstock.linux.process import lineage, start_ticks
 from penstock.runs.listeners.gpu import readings
 from penstock.runs.store import Store
@@ -105,7 +105,7 @@ class GpuLook:
 def _card(
     gpu: NvmlGpu, migs: list[NvmlGpu], keepers: Mapping[int, str], active: Mapping[str, list[float | None]]
 ) -> Card:
-    handle = told(nvml().nvmlDeviceGetHandleByUUID, gpu.uuid)
+    handle = answer_of(nvml().nvmlDeviceGetHandleByUUID, gpu.uuid)
     return Card(
         index=gpu.index,
         name=gpu.name,
@@ -116,8 +116,8 @@ def _card(
 
 def _unit(gpu: NvmlGpu, keepers: Mapping[int, str], sm_active_percent: float | None) -> Unit:
     known = nvml()
-    handle = told(known.nvmlDeviceGetHandleByUUID, gpu.uuid)
-    memory = handle and told(known.nvmlDeviceGetMemoryInfo, handle)
+    handle = answer_of(known.nvmlDeviceGetHandleByUUID, gpu.uuid)
+    memory = handle and answer_of(known.nvmlDeviceGetMemoryInfo, handle)
     runs: dict[str, int | None] = {}
     others = 0
     for pid, used in (gpu_processes(handle) if handle else {}).items():

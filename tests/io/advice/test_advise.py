@@ -332,7 +332,7 @@ def test_packing_is_advised_at_sizes_that_were_measured():
 
 def test_data_that_fit_memory_are_to_be_cached():
     assert "cache the data: 5 GB fit into 10 GB" in remedies(rate_bytes_per_s=1e9, dataset_bytes=5 * 10**9)
-    assert "10 GB of memory keep 25% of the data" in remedies(rate_bytes_per_s=1e9, dataset_bytes=4 * 10**10)
+    assert "10 GB of memory hold 25% of the data" in remedies(rate_bytes_per_s=1e9, dataset_bytes=4 * 10**10)
 
 
 def test_more_cores_are_asked_for_only_where_they_help():

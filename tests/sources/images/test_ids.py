@@ -80,7 +80,7 @@ def test_a_class_without_an_image_that_can_be_read_keeps_its_number_and_is_named
     source = ImageSource(tmp_path, size=8, workers=1)
     assert list(source.classes) == ["cats", "empty", "films", "owls"]
     assert source._blocks._labels.tolist() == [0, 3]
-    assert "2 class folders have no image that can be read, such as empty: they keep" in capfd.readouterr().err
+    assert "2 class folders have no image that can be read, such as empty: they still" in capfd.readouterr().err
 
 
 @pytest.mark.parametrize("end", IMG_EXTENSIONS)

@@ -63,14 +63,14 @@ def main(lock_fd: int, report_fd: int) -> None:
         feeder = Feeder(loader, spec.name, lock=lock, fingerprint=fingerprint, witnesses=witnesses, **settings)
         making.set(None)
     except BaseException as error:
-        _tell(report, _report(error))
+        _write(report, _report(error))
         sys.exit(1)
     with suppress(BrokenPipeError):  # what waited for it has been killed; trainers may be here already
-        _tell(report, Ready())
+        _write(report, Ready())
     try:
         serve(feeder)
     except PenstockError:
-        sys.exit(1)  # every trainer has been told
+        sys.exit(1)  # every trainer has got the error
 
 
 def serve(feeder: Feeder) -> None:
@@ -96,7 +96,7 @@ def _terminate(_signal: int, _frame: FrameType | None) -> None:
     raise SystemExit(0)
 
 
-def _tell(report: FileIO, ready: Ready) -> None:
+def _write(report: FileIO, ready: Ready) -> None:
     with report:
         write_all(report.fileno(), msgspec.json.encode(ready) + b"\n")
 

@@ -45,7 +45,7 @@ making: ContextVar[str | None] = ContextVar("making", default=None)
 
 
 class FeederSpec(NamedTuple):
-    """What a new feeder process is told."""
+    """What a new feeder process gets."""
 
     make_loader: Callable[[], Any]
     name: str
@@ -162,7 +162,7 @@ def _install(of_main: dict[str, Any]) -> None:
     prepared = spawn.get_preparation_data
 
     def with_main(name: str) -> dict[str, Any]:
-        """Return what a starting process is told, with our definitions first to be unpickled."""
+        """Return what a starting process gets, with our definitions first to be unpickled."""
         return {"penstock": _OfMain(of_main), **prepared(name)}
 
     spawn.get_preparation_data = with_main

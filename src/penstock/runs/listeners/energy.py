@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from penstock.errors import GpuMissing
-from penstock.gpus.nvml import devices, gpu_processes, nvml, told, users_hidden
+from penstock.gpus.nvml import answer_of, devices, gpu_processes, nvml, users_hidden
 from penstock.runs.listeners.contract import Sample, Tick, Values
 
 POWERCAP = Path("/sys/class/powercap")
@@ -133,7 +133,7 @@ class GpuCounter:
 
     def read_j(self) -> float | None:
         """Read it; return the joules since the last reading, None if it cannot be read."""
-        now_mj = told(nvml().nvmlDeviceGetTotalEnergyConsumption, self.device)
+        now_mj = answer_of(nvml().nvmlDeviceGetTotalEnergyConsumption, self.device)
         if now_mj is None:
             return None
         grown_j = max(0, now_mj - (now_mj if self._before_mj is None else self._before_mj)) / 1000

@@ -22,7 +22,7 @@ from typing import Any
 
 from penstock.basics.terminal import say
 from penstock.errors import BadSetting, DeviceUnavailable, PenstockError
-from penstock.gpus.nvml import NvmlGpu, answer, gpu_processes, instances, nvml, told, visible_gpus
+from penstock.gpus.nvml import NvmlGpu, answer, answer_of, gpu_processes, instances, nvml, visible_gpus
 from penstock.runs.modes.mode import Mode, start_guard
 from penstock.runs.record import RunPlan, RunRecord
 
@@ -156,7 +156,7 @@ def _profiles(uuid: str) -> dict[str, Any]:
     known = nvml()
     handle = answer(known.nvmlDeviceGetHandleByUUID, uuid)
     all_numbers = range(known.NVML_GPU_INSTANCE_PROFILE_COUNT)
-    found = [told(known.nvmlDeviceGetGpuInstanceProfileInfo, handle, number) for number in all_numbers]
+    found = [answer_of(known.nvmlDeviceGetGpuInstanceProfileInfo, handle, number) for number in all_numbers]
     return {info.name.removeprefix("MIG ").strip(): info for info in found if info}
 
 
@@ -196,7 +196,7 @@ class _Maker:
         if info is None:
             raise DeviceUnavailable(f"GPU {index} has no profile {profile} any more")
         instance = known.nvmlDeviceCreateGpuInstance(handle, info.id)
-        made = told(known.nvmlGpuInstanceGetInfo, instance)
+        made = answer_of(known.nvmlGpuInstanceGetInfo, instance)
         command = f"nvidia-smi mig -i {index} -gi {made.id if made else 'N'}"
         self._undo.append((known.nvmlGpuInstanceDestroy, (instance,), f"{command} -dgi"))
         if made is None:
@@ -204,7 +204,7 @@ class _Maker:
         shared = known.NVML_COMPUTE_INSTANCE_ENGINE_PROFILE_SHARED
         describe = known.nvmlGpuInstanceGetComputeInstanceProfileInfo
         all_numbers = range(known.NVML_COMPUTE_INSTANCE_PROFILE_COUNT)
-        sizes = (told(describe, instance, number, shared) for number in all_numbers)
+        sizes = (answer_of(describe, instance, number, shared) for number in all_numbers)
         whole = next((size for size in sizes if size and size.sliceCount == info.sliceCount), None)
         if whole is None:
             raise DeviceUnavailable(f"NVML has no compute instance as large as {profile} on GPU {index}")

@@ -15,7 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from penstock.errors import BadSetting, DeviceUnavailable
-from penstock.gpus.nvml import NvmlGpu, gpu_processes, nvml, told, users_hidden, visible_gpus
+from penstock.gpus.nvml import NvmlGpu, answer_of, gpu_processes, nvml, users_hidden, visible_gpus
 from penstock.linux.process import lineage, start_ticks
 from penstock.runs.modes.daemon import PROGRAM, clients
 from penstock.runs.modes.mode import Mode, start_guard
@@ -63,12 +63,12 @@ def unusable(gpus: Sequence[NvmlGpu]) -> str:
     known = nvml()
     for gpu in gpus:
         called = f"GPU {gpu.index} ({gpu.uuid})"
-        handle = told(known.nvmlDeviceGetHandleByUUID, gpu.parent or gpu.uuid)
+        handle = answer_of(known.nvmlDeviceGetHandleByUUID, gpu.parent or gpu.uuid)
         if handle is None:
             return f"{called} is lost"
-        if told(known.nvmlDeviceGetComputeMode, handle) == known.NVML_COMPUTEMODE_PROHIBITED:
+        if answer_of(known.nvmlDeviceGetComputeMode, handle) == known.NVML_COMPUTEMODE_PROHIBITED:
             return f"{called} lets nobody compute: nvidia-smi -i {gpu.index} -c DEFAULT, as root"
-        if not gpu.parent and (told(known.nvmlDeviceGetMigMode, handle) or [0])[0]:
+        if not gpu.parent and (answer_of(known.nvmlDeviceGetMigMode, handle) or [0])[0]:
             return f"{called} is in MIG mode and has no instance: make one, or turn MIG off"
     return ""
 
