@@ -65,9 +65,7 @@ def test_a_file_that_a_script_has_opened_stays_where_it_is(scripts: Scripts):
     assert not any("is not shared" in each or "not compared" in each for each in said)
 
 
-def test_attributes_that_change_in_mid_training_unseen_by_the_name_are_compared_before_the_next_epoch(
-    scripts: Scripts,
-):
+def test_attributes_that_change_in_mid_training_unseen_by_the_name_are_compared_before_the_next_epoch(scripts):
     (seen,), (said,) = runs(scripts, ("changed", 5, 4))
     assert seen == [scaled(1)] * 2 + [scaled(5)] * 2
     assert said.count("is not shared: of sample ") == 1

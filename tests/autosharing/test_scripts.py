@@ -76,9 +76,7 @@ def test_two_runs_that_ask_two_loaders_at_different_rates_do_not_wait_for_each_o
     assert "read the two at different rates" in said[0]
 
 
-def test_a_second_run_of_a_sampler_without_end_begins_at_once_and_both_go_on_where_their_feeder_died(
-    scripts: Scripts,
-):
+def test_a_second_run_of_a_sampler_without_end_begins_at_once_and_both_go_on_where_their_feeder_died(scripts):
     runs: list[Forked] = []
     for i, size in enumerate(("8", "6")):
         runs.append(scripts.start(i, "endless.py", size, "end"))

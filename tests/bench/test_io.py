@@ -129,9 +129,7 @@ def test_the_figures_of_a_row_fit_together(file: Path) -> None:
         ("babbles", "gave no result, but 'a library says hello'"),
     ],
 )
-def test_a_mechanism_that_fails_is_a_row_with_a_note_and_the_others_go_on(
-    file: Path, fakes: str, reader: str, note: str
-) -> None:
+def test_a_mechanism_that_fails_is_a_row_with_a_note_and_the_others_go_on(file, fakes, reader, note):
     before = psutil.Process().children(recursive=True)
     rows = quietly(changed(mech=("posix", "uring"), readers=f"{fakes}:{reader}", limit_s=5.0), file).rows
     assert [row.mech for row in rows] == ["posix", "uring"]
@@ -296,9 +294,7 @@ def test_nothing_is_left_behind_when_it_is_interrupted(tmp_path: Path, by: signa
     assert list(tmp_path.iterdir()) == []
 
 
-def test_the_command_saves_json_csv_and_a_picture(
-    bench_io: Callable[..., Any], file: Path, tmp_path: Path
-) -> None:
+def test_the_command_saves_json_csv_and_a_picture(bench_io: Callable[..., Any], file: Path, tmp_path: Path):
     pytest.importorskip("matplotlib")
     out = {name: str(tmp_path / f"out.{end}") for name, end in (("json", "json"), ("csv", "csv"), ("plot", "png"))}
     words = ("--bs", "4KiB,64k", "--qd", "4", "--runtime", "0.05")
@@ -391,9 +387,7 @@ def test_a_pipe_a_socket_and_a_name_that_nothing_can_have_are_refused_at_once(tm
         (("s3://bucket/key", "--mech", "posix"), "is an object"),
     ],
 )
-def test_a_mistake_gets_one_clear_message(
-    bench_io: Callable[..., Any], file: Path, words: tuple[str, ...], says: str
-) -> None:
+def test_a_mistake_gets_one_clear_message(bench_io, file, words, says):
     empty = file.parent / "empty"
     empty.touch()
     given = [str({"FILE": file, "EMPTY": empty}.get(word, word)) for word in words]
@@ -412,9 +406,7 @@ def test_reads_that_end_within_a_block_are_said_to_bring_more_than_was_asked_for
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may read and write everywhere")
-def test_what_must_not_be_read_or_written_is_said(
-    bench_io: Callable[..., Any], file: Path, tmp_path: Path
-) -> None:
+def test_what_must_not_be_read_or_written_is_said(bench_io: Callable[..., Any], file: Path, tmp_path: Path):
     file.chmod(0)
     assert "cannot be read: Permission denied" in bench_io(str(file)).stderr.replace("\n", " ")
     locked = tmp_path / "locked"

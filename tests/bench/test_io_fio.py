@@ -60,9 +60,7 @@ def test_fio_is_never_asked_to_write() -> None:
     assert engines == set(ENGINES)
 
 
-def test_where_fio_is_missing_or_has_nothing_to_do_there_is_a_remark(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_where_fio_is_missing_or_has_nothing_to_do_there_is_a_remark(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path))
     assert fio.refusal(IoSettings(), FILE) == ""
     assert fio.refusal(SETTINGS, FILE) == "fio is not run: fio is not installed"

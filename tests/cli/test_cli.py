@@ -115,9 +115,7 @@ def test_a_mistake_gets_one_clear_message(command, loader_file: Path, words, say
         ("chains", ["chains", "find", "chains"], "chains() in {} raised OSError: no [images] here"),
     ],
 )
-def test_what_the_function_raises_is_shown_from_its_own_file_on(
-    command, loader_file: Path, function, frames, told
-):
+def test_what_the_function_raises_is_shown_from_its_own_file_on(command, loader_file, function, frames, told):
     where = f"{loader_file.name}:{function}"
     for words in (("feed", where, "--name", "x"), ("pack", where, "out")):
         failed = command(*words, cwd=loader_file.parent)

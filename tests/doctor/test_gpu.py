@@ -68,9 +68,7 @@ def test_a_pipe_directory_that_nobody_serves_is_told_with_what_to_do(tmp_path: P
     assert "unset CUDA_MPS_PIPE_DIRECTORY" in found.remedy
 
 
-def test_a_feeder_of_the_same_daemon_is_right_whatever_path_leads_there(
-    daemon: str, tmp_path: Path, on_gpu: Any
-) -> None:
+def test_a_feeder_of_the_same_daemon_is_right_whatever_path_leads_there(daemon: str, tmp_path: Path, on_gpu: Any):
     (tmp_path / "link").symlink_to(daemon)
     feed = on_gpu({"CUDA_MPS_PIPE_DIRECTORY": str(tmp_path / "link")})
     _, found = mps({"CUDA_MPS_PIPE_DIRECTORY": daemon}, [feed])
@@ -128,9 +126,7 @@ def test_a_gpu_that_is_lost_meanwhile_is_told(fake_gpus: FakeGpus, monkeypatch: 
 
 
 @pytest.mark.parametrize(("uid", "verdict"), [(0, "works"), (1000, "limited")])
-def test_mig_is_told_with_its_instances_and_who_may_change_it(
-    fake_gpus: FakeGpus, monkeypatch: pytest.MonkeyPatch, uid: int, verdict: str
-) -> None:
+def test_mig_is_told_with_its_instances_and_who_may_change_it(fake_gpus, monkeypatch, uid, verdict):
     monkeypatch.setattr(os, "geteuid", lambda: uid)
     fake_gpus.add()
     fake_gpus.add()
@@ -160,9 +156,7 @@ def test_a_pinned_ring_is_tried_as_a_trainer_maps_it(pins: bool, verdict: str) -
     assert "ulimit" not in found.remedy, "the driver does not count what it pins there"
 
 
-def test_mode_mps_works_where_a_daemon_could_be_started(
-    daemon: str, fake_gpus: FakeGpus, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_mode_mps_works_where_a_daemon_could_be_started(daemon, fake_gpus, monkeypatch):
     assert mode_mps({}).found == "penstock run cannot start MPS daemons: no GPU is visible"
     uuid = fake_gpus.add()
     found = mode_mps({})

@@ -32,9 +32,7 @@ def test_every_mechanism_is_tried_and_no_file_stays(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
-def test_a_mechanism_that_cannot_be_had_is_limited_with_reason_and_remedy(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_a_mechanism_that_cannot_be_had_is_limited_with_reason_and_remedy(monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, "obstore", None)
     found = probed(tmp_path)["reader object"]
     assert found.verdict == "limited"
@@ -58,9 +56,7 @@ def test_a_folder_that_cannot_be_written_is_told() -> None:
     assert "/proc" in found.found
 
 
-def test_a_disk_under_bams_module_is_looked_at_but_not_reset(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_a_disk_under_bams_module_is_looked_at_but_not_reset(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     disk = FakeDisk({1: bytes(4096)})
     monkeypatch.setattr(probe, "devices", lambda: ["/dev/libnvm0"])
     monkeypatch.setattr(module, "LibnvmModule", lambda path: FakeModule(disk, path))
@@ -77,9 +73,7 @@ def test_a_disk_under_bams_module_is_looked_at_but_not_reset(
     assert not disk.taken
 
 
-def test_a_disk_that_cannot_be_opened_is_limited_with_reason_and_remedy(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_a_disk_that_cannot_be_opened_is_limited_with_reason_and_remedy(monkeypatch, tmp_path):
     monkeypatch.setattr(probe, "devices", lambda: ["/dev/libnvm99"])
     *_, found = probe.probe(tmp_path)
     assert (found.what, found.verdict) == ("disk /dev/libnvm99", "limited")
@@ -95,9 +89,7 @@ def test_the_doctor_tells_of_the_readers() -> None:
         assert f"reader {mech}" in done.stdout
 
 
-def test_the_remedy_is_the_errors_own_whatever_its_text_holds(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_the_remedy_is_the_errors_own_whatever_its_text_holds(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     def refused(depth: int, memory: object) -> None:
         raise ReaderUnavailable("io_uring: error 1; error 2", "read with mech='direct'; it works everywhere")
 

@@ -31,9 +31,7 @@ def arrays(dtype: str, width: int, seed: int) -> np.ndarray[Any, Any]:
     st.integers(0, ROWS - 1),
     st.integers(0, 2999),
 )
-def test_equal_arrays_are_equal_and_one_item_that_differs_names_its_row(
-    dtype: str, width: int, seed: int, row: int, item: int
-):
+def test_equal_arrays_are_equal_and_one_item_that_differs_names_its_row(dtype, width, seed, row, item):
     mine, theirs = arrays(dtype, width, seed), arrays(dtype, width, seed)
     assert found({"x": mine}, {"x": theirs}) is None
     at = row, item % width

@@ -138,9 +138,7 @@ def rewriter(tmp_path: Path) -> Iterator[Any]:
         process.stdin.close()  # type: ignore[union-attr]
 
 
-def test_a_file_that_another_process_writes_as_it_was_counts_as_it_was_at_every_moment(
-    tmp_path: Path, rewriter: Any
-) -> None:
+def test_a_file_that_another_process_writes_as_it_was_counts_as_it_was_at_every_moment(tmp_path, rewriter):
     """As it was found: of two runs that each write an index, one saw it empty, or open, and read another feed."""
     before = fingerprint_of_files([str(tmp_path / "index")])
     for _ in range(100):
@@ -152,9 +150,7 @@ def test_a_file_that_another_process_writes_as_it_was_counts_as_it_was_at_every_
     assert "replaced since" in before.difference(fingerprint_of_files([str(tmp_path / "index")]))
 
 
-def test_a_file_is_waited_for_that_another_process_has_truncated(
-    tmp_path: Path, rewriter: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_is_waited_for_that_another_process_has_truncated(tmp_path, rewriter, monkeypatch):
     before = fingerprint_of_files([str(tmp_path / "index")])
     rewriter.stdin.write("slowly\n")
     assert rewriter.stdout.readline() == "open\n"

@@ -289,9 +289,7 @@ def make():
         ("return self.lr", "return -self.lr", True),
     ],
 )
-def test_of_an_object_whose_method_is_called_what_the_method_reads_counts(
-    maker: str, old: str, new: str, same: bool
-) -> None:
+def test_of_an_object_whose_method_is_called_what_the_method_reads_counts(maker, old, new, same):
     assert old in MAKERS
     assert same_fingerprint(fingerprint(MAKERS, maker), fingerprint(MAKERS.replace(old, new), maker)) == same
 
@@ -348,9 +346,7 @@ if __name__ == "__main__":
 
 
 @pytest.mark.parametrize("command", [["./there/../script.py"], ["-m", "script"]])
-def test_a_scripts_functions_count_the_same_in_processes_that_it_spawns(
-    tmp_path: Path, command: list[str]
-) -> None:
+def test_a_scripts_functions_count_the_same_in_processes_that_it_spawns(tmp_path: Path, command: list[str]):
     (tmp_path / "script.py").write_text(SCRIPT)
     (tmp_path / "there").mkdir()
     out = subprocess.run([sys.executable, *command], cwd=tmp_path, capture_output=True, text=True, check=True)

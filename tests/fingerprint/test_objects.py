@@ -479,9 +479,7 @@ def test_of_an_installed_package_the_version_counts(monkeypatch: pytest.MonkeyPa
     assert told == f"the version of torch is {torch.__version__} there and 1.0 in yours"
 
 
-def test_the_working_directory_counts_for_paths_may_be_relative(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_working_directory_counts_for_paths_may_be_relative(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     before = of(Thing(root="data"))
     monkeypatch.chdir(tmp_path)
     assert fingerprint_difference(before, of(Thing(root="data"))).startswith("the working directory is ")

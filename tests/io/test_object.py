@@ -113,9 +113,7 @@ def test_an_empty_object_can_be_opened() -> None:
         ("rewritten", errno.ESTALE, r'replaced since it was opened: .*W/"one" then, .*W/"two" now'),
     ],
 )
-def test_an_extent_fails_with_path_offset_and_what_the_store_did(
-    store: FaultyStore, prefix: str, fault: str, number: int, words: str
-) -> None:
+def test_an_extent_fails_with_path_offset_and_what_the_store_did(store, prefix, fault, number, words):
     memory = new_memory()
     path = prefix.format(url=store.url) + fault
     failure = read(memory, path, [4096]).failures[0]

@@ -100,9 +100,7 @@ def test_a_real_io_error_is_told() -> None:
         ("", "No such file"),
     ],
 )
-def test_what_is_no_file_is_refused_at_once_and_the_reader_goes_on(
-    mech: str, kind: str, told: str, tmp_path: Path
-) -> None:
+def test_what_is_no_file_is_refused_at_once_and_the_reader_goes_on(mech, kind, told, tmp_path):
     path = str(tmp_path / kind) if kind else ""
     with closing(open_reader(mech, new_memory())) as reader:
         with ExitStack() as stack:
@@ -264,9 +262,7 @@ def test_a_reader_goes_on_after_a_submit_that_failed(tmp_path: Path) -> None:
     reader.close()
 
 
-def test_where_the_system_gives_no_more_threads_those_that_there_are_read(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_where_the_system_gives_no_more_threads_those_that_there_are_read(tmp_path, monkeypatch):
     path, _ = stored(tmp_path, FILE_BYTES)
     reader = open_reader("posix", new_memory(), threads=8)
     start = threading.Thread.start

@@ -21,9 +21,7 @@ Push = Callable[..., Pushed]
 MANY = 10_000
 
 
-def test_a_server_that_is_not_there_is_one_error_and_the_store_stays_as_it_was(
-    mortal: Server, store: Store, push: Push
-) -> None:
+def test_a_server_that_is_not_there_is_one_error_and_the_store_stays_as_it_was(mortal, store, push):
     runs = ended_group(store, "dead")
     done = push("--mlflow", mortal.uri, "dead")
     assert done.returncode == 2
@@ -36,9 +34,7 @@ def test_a_server_that_is_not_there_is_one_error_and_the_store_stays_as_it_was(
 
 
 @pytest.mark.parametrize("victim", ["server", "client"])
-def test_each_point_is_there_once_after_a_kill_in_the_middle_of_a_push(
-    mortal: Server, store: Store, push: Push, victim: str
-) -> None:
+def test_each_point_is_there_once_after_a_kill_in_the_middle_of_a_push(mortal, store, push, victim):
     (run,) = ended_group(store, "killed", ["finished"])
     points = long_series(store, run, MANY)
     mortal.start()

@@ -173,12 +173,7 @@ def test_a_run_has_one_colour_everywhere_and_neighbours_differ(tab, store):
     script = f"() => Object.fromEntries({links}.map(link => [link.href.split('/').pop(), {dot}]))"
     chosen = "&".join(f"run={run.id}" for run in runs)
     seen = []
-    for view in (
-        "runs",
-        "now",
-        f"time?group={runs[0].group_id}",
-        f"compare?{chosen}",
-    ):
+    for view in ("runs", "now", f"time?group={runs[0].group_id}", f"compare?{chosen}"):
         page = one.view(view)
         page.locator("a[href*='#/run/']").nth(4).wait_for()
         seen.append(page.evaluate(script))

@@ -68,9 +68,7 @@ def four(**fields: Any) -> list[RunFigures]:
         (figures((2.0, None, 40.0)), 0.9, [], "other", "spends 60% of its time outside its loops over data"),
     ],
 )
-def test_each_rule_says_its_numbers_and_a_remedy(
-    run: RunFigures, cpus_busy: float | None, together: list[RunFigures], kind: str, said: str
-) -> None:
+def test_each_rule_says_its_numbers_and_a_remedy(run, cpus_busy, together, kind, said):
     advice = advise(run, Cpus(cpus_busy, cpus_busy), together or [run])
     assert advice
     assert advice.kind == kind
@@ -101,9 +99,7 @@ SDA = {"disk": "sda", "disk_busy": 0.99, "disk_bytes": 4e9}
         ({**SDA, "moved_bytes": None}, 0.6, "storage", "is busy 99%"),
     ],
 )
-def test_what_other_programs_keep_busy_is_not_taken_for_the_run_s_doing(
-    fields: dict[str, Any], used: float | None, kind: str, said: str
-) -> None:
+def test_what_other_programs_keep_busy_is_not_taken_for_the_run_s_doing(fields, used, kind, said):
     runs = four(**fields)
     advice = advise(runs[0], Cpus(0.97, used), runs)
     assert advice and advice.kind == kind
@@ -118,9 +114,7 @@ seconds = st.none() | st.floats(0, 1000)
 
 
 @given(st.floats(0, 1000), seconds, seconds, seconds)
-def test_parts_are_between_none_and_all_and_absent_where_unknown(
-    whole_s: float, waited_s: float | None, copied_s: float | None, loop_s: float | None
-) -> None:
+def test_parts_are_between_none_and_all_and_absent_where_unknown(whole_s, waited_s, copied_s, loop_s):
     parts = parts_of(whole_s, waited_s, copied_s, loop_s)
     known = [part for part in msgspec.structs.astuple(parts) if part is not None]
     assert all(0 <= part <= 1 for part in known)

@@ -203,9 +203,7 @@ def test_results_of_the_first_form_of_the_file_are_not_run_again(folder: Path) -
         ("task.py", TASK, False),
     ],
 )
-def test_scores_are_kept_if_scoring_cannot_reach_what_has_changed(
-    folder: Path, train: str, task: str, kept: bool
-) -> None:
+def test_scores_are_kept_if_scoring_cannot_reach_what_has_changed(folder: Path, train: str, task: str, kept: bool):
     (folder / "task.py").write_text(task.replace("from train", "if 0: from train"))
     (folder / "small.yaml").write_text(SPEC.replace("[train.py]", train.replace("DIR", str(folder))))
     (folder / "below").mkdir()
@@ -254,9 +252,7 @@ def test_a_script_is_mended_before_anything_counts_and_scores_stay(folder: Path)
         ("fractions: [1, 0.5]", "fractions: [0.5]", "full with fraction 1 must be there"),
     ],
 )
-def test_a_mistake_in_a_spec_is_one_error_before_anything_runs(
-    folder: Path, old: str, new: str, said: str
-) -> None:
+def test_a_mistake_in_a_spec_is_one_error_before_anything_runs(folder: Path, old: str, new: str, said: str):
     assert old in SPEC
     (folder / "small.yaml").write_text(SPEC.replace(old, new, 1))
     with pytest.raises(BadSetting) as error:
@@ -383,11 +379,7 @@ def test_arms_that_differ_little_have_names_of_their_own() -> None:
     arms = [Arm("less", [0.1], pool=0.12), Arm("less", [0.1, 0.105], pool=0.125)]
     spec = BenchSpec("t.py:t", "train.py", arms, [1])
     keys = {training(spec, arm, fraction) for arm, its in enumerate(arms) for fraction in its.fractions}
-    assert keys == {
-        "less 0.1 (pool 12%)",
-        "less 0.1 (pool 12.5%)",
-        "less 0.105 (pool 12.5%)",
-    }
+    assert keys == {"less 0.1 (pool 12%)", "less 0.1 (pool 12.5%)", "less 0.105 (pool 12.5%)"}
     assert label(spec, 1, 0.105) == "less 10.5% (pool 12.5%)"
 
 

@@ -84,12 +84,7 @@ def test_batches_outputs_and_labels_of_hugging_face_s_causal_models_are_understo
         return Causal(lambda logits: logits)
 
     both = [
-        Task(
-            data=kind(),
-            validation=kind(9, seed=1),
-            make_model=make,
-            mask=mask,
-        )
+        Task(data=kind(), validation=kind(9, seed=1), make_model=make, mask=mask)
         for kind, make, mask in (
             (Padded, Causal, None),
             (Shifted, plain, lambda batch: batch[0]["attention_mask"]),

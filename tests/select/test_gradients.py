@@ -275,9 +275,7 @@ PAIRS = [st.tuples(st.integers(*limits), st.integers(*limits)) for limits in ((1
 
 @given(channels=st.integers(1, 3), shape=st.tuples(*PAIRS))
 @settings(max_examples=examples(25))
-def test_convolutions_of_any_kernel_stride_padding_and_dilation(
-    channels: int, shape: tuple[tuple[int, int], ...]
-) -> None:
+def test_convolutions_of_any_kernel_stride_padding_and_dilation(channels: int, shape: tuple[tuple[int, int], ...]):
     kernel, stride, padding, dilation = shape
     torch.manual_seed(0)
     model = nn.Sequential(nn.Conv2d(2, channels, kernel, stride, padding, dilation))

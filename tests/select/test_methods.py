@@ -136,9 +136,7 @@ class Mixing(nn.Module):
 
 
 @pytest.mark.parametrize("part", [0.0, 0.5])
-def test_that_a_sample_s_loss_depends_on_its_batch_is_said(
-    part: float, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_that_a_sample_s_loss_depends_on_its_batch_is_said(part: float, capsys: pytest.CaptureFixture[str]):
     score(images(make_model=lambda: Mixing(part)), "less", epochs=1)
     said = " ".join(capsys.readouterr().err.split())
     assert "less compares 387 of 387 parameters" in said
@@ -288,9 +286,7 @@ def test_several_targets_have_a_score_each() -> None:
         (images(), "less", {"warm_up": 2}, "less: warm_up: expected `float` <= 1"),
     ],
 )
-def test_what_cannot_be_is_one_error_before_anything_is_kept(
-    task: Task, method: str, settings: Any, said: str
-) -> None:
+def test_what_cannot_be_is_one_error_before_anything_is_kept(task: Task, method: str, settings: Any, said: str):
     with pytest.raises(BadSetting, match=said):
         score(task, method, **settings)
 

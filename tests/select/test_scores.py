@@ -153,9 +153,7 @@ class InFiles:
 
 
 @pytest.mark.parametrize("named", [True, False])
-def test_a_file_that_holds_something_else_now_is_seen_though_the_object_is_equal(
-    named: bool, tmp_path: Path
-) -> None:
+def test_a_file_that_holds_something_else_now_is_seen_though_the_object_is_equal(named: bool, tmp_path: Path):
     for id in range(200):
         np.save(tmp_path / f"{id}.npy", np.full(3, id))
     scores = some(200, data=identity_of(InFiles(tmp_path, named=named)))

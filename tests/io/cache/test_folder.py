@@ -134,9 +134,7 @@ def test_a_folder_that_cannot_be_one_is_an_error(tmp_path: Path) -> None:
         Cache(tmp_path / "cache", "1GB", others={"b": tmp_path})
 
 
-def test_a_folder_that_is_removed_as_it_is_opened_keeps_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_folder_that_is_removed_as_it_is_opened_keeps_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     folder = CacheFolder(tmp_path / "cache", 1 << 20)
     make = folder._make
 

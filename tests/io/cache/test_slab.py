@@ -63,9 +63,7 @@ def test_there_is_room_for_so_much(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("call", ["pwritev", "pwrite", "ftruncate", "refresh"])
 @pytest.mark.parametrize("when", ["before", "amid", "after"])
-def test_whoever_is_killed_at_any_point_leaves_what_was_kept_and_nothing_else(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str, when: str
-) -> None:
+def test_whoever_is_killed_at_any_point_leaves_what_was_kept_and_nothing_else(tmp_path, monkeypatch, call, when):
     opened(tmp_path).append(items(1, 2))
     if call == "ftruncate":  # which cuts what somebody else has left
         with (tmp_path / "index").open("ab") as index:

@@ -102,9 +102,7 @@ SHAPES = [
 @pytest.mark.parametrize("count", [1000, pytest.param(20_000, marks=pytest.mark.soak)])
 @pytest.mark.parametrize("traits", SHAPES)
 @pytest.mark.parametrize("threads", [1, 5])
-def test_every_byte_of_many_random_reads_is_right_and_every_bad_block_is_told(
-    traits: Traits, threads: int, count: int
-) -> None:
+def test_every_byte_of_many_random_reads_is_right_and_every_bad_block_is_told(traits, threads, count):
     """Queues of 2 to 64 entries wrap many times; a wrong PRP would read into another page, or none."""
     rng = np.random.default_rng(threads)
     block, blocks, depth, room = traits.block_bytes, 700, 32, 32_768
@@ -144,9 +142,7 @@ def test_every_byte_of_many_random_reads_is_right_and_every_bad_block_is_told(
     mdts=st.integers(0, 4),
     seed=st.integers(0, 99),
 )
-def test_a_read_into_any_part_of_any_page_touches_nothing_else(
-    within: int, blocks: int, lba: int, mdts: int, seed: int
-) -> None:
+def test_a_read_into_any_part_of_any_page_touches_nothing_else(within, blocks, lba, mdts, seed):
     content = np.random.default_rng(seed).bytes(512 * 100)
     memory = new_memory()
     with FakeDisk({1: content}, Traits(mdts=mdts), seed=seed) as disk:

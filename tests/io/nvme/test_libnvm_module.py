@@ -11,7 +11,6 @@ import re
 import shutil
 import subprocess
 import threading
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -124,9 +123,7 @@ def test_memory_is_mapped_by_whole_pages_and_unmapped_whoever_closes(kernel: Ker
 
 
 @pytest.mark.parametrize(("skip", "lack"), [(8, 0), (0, 8), (512, 512)])
-def test_memory_that_shares_a_page_with_something_else_is_refused(
-    kernel: Kernel, path: str, skip: int, lack: int
-) -> None:
+def test_memory_that_shares_a_page_with_something_else_is_refused(kernel: Kernel, path: str, skip: int, lack: int):
     disk = LibnvmModule(path)
     memory = new_memory()
     with pytest.raises(ReaderUnavailable, match=r"whole pages.*host_memory"):
@@ -136,9 +133,7 @@ def test_memory_that_shares_a_page_with_something_else_is_refused(
 
 
 @pytest.mark.parametrize("make", [host_memory, lambda nbytes: np.frombuffer(mmap.mmap(-1, nbytes), np.uint8)])
-def test_no_child_gets_private_memory_that_a_disk_writes_to(
-    kernel: Kernel, path: str, make: Callable[[int], ByteArray]
-) -> None:
+def test_no_child_gets_private_memory_that_a_disk_writes_to(kernel, path, make):
     """After a fork one of us would write to a copy, and the disk to the other's; shared memory has one copy."""
     memory = make(1 << 16)
     memory[:] = 7

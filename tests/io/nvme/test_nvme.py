@@ -97,9 +97,7 @@ def test_every_byte_of_many_random_reads_is_right_and_every_error_is_told(
     depth=st.integers(1, 40),
     seed=st.integers(0, 999),
 )
-def test_any_shape_reads_what_is_there(
-    threads: int, queues: int, entries: int, depth: int, seed: int, tmp_path_factory: pytest.TempPathFactory
-) -> None:
+def test_any_shape_reads_what_is_there(threads, queues, entries, depth, seed, tmp_path_factory):
     path, content = stored(tmp_path_factory.mktemp("shape"), 512 * 256, seed)
     memory = new_memory()
     backend = FaultyQueue(ThreadQueue(depth, 2, direct=False), seed, shorts=0.3)
@@ -186,9 +184,7 @@ def test_the_header_is_compiled_once(monkeypatch: pytest.MonkeyPatch, tmp_path: 
     assert [path.name for path in first.parent.iterdir()] == [first.name]
 
 
-def test_a_folder_for_compiled_code_that_cannot_be_written_is_told(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_a_folder_for_compiled_code_that_cannot_be_written_is_told(monkeypatch, tmp_path):
     (tmp_path / "file").touch()
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
     with pytest.raises(ReaderUnavailable, match="XDG_CACHE_HOME"):

@@ -169,9 +169,7 @@ def driver(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> I
     assert not fake.held, "given back with the reader"
 
 
-def test_batches_that_are_launched_at_the_same_time_lose_and_repeat_nothing(
-    driver: FakeDriver, tmp_path: Path
-) -> None:
+def test_batches_that_are_launched_at_the_same_time_lose_and_repeat_nothing(driver: FakeDriver, tmp_path: Path):
     path, content = stored(tmp_path, MEMORY_BYTES)
     memory = new_memory()
     backend = FaultyQueue(ThreadQueue(64, 4, direct=False), seed=1, errors=0.01, shorts=0.1)

@@ -90,9 +90,7 @@ BLOCKS = -(-FILE_BYTES // 512)
         ({"prp1": 4096}, layout.DATA_TRANSFER_ERROR),
     ],
 )
-def test_a_command_is_answered_with_the_status_that_it_deserves(
-    disk: Disk, wrong: dict[str, int], status: int
-) -> None:
+def test_a_command_is_answered_with_the_status_that_it_deserves(disk: Disk, wrong: dict[str, int], status: int):
     target = new_memory()
     right = {"opcode": layout.READ, "id": 77, "nsid": 1, "prp1": target.ctypes.data, "lba": 3}
     disk.command(1, **(right | wrong))

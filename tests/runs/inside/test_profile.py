@@ -44,24 +44,18 @@ def _steps(events: list[Any]) -> int:
 
 
 @pytest.mark.parametrize("workers", ["0", "2"])
-def test_ten_steps_of_a_plain_dataloader_are_traced(
-    launch: Callable[..., Any], tmp_path: Path, workers: str
-) -> None:
+def test_ten_steps_of_a_plain_dataloader_are_traced(launch: Callable[..., Any], tmp_path: Path, workers: str):
     _, (events,) = _traces(launch, tmp_path, PLAIN, "--profile", "torch", "train.py", "30", workers)
     assert _steps(events) == 10
     assert sum(event["name"] == "aten::mm" for event in events) == 10
 
 
-def test_steps_can_be_chosen_and_those_of_a_shared_loader_count_too(
-    launch: Callable[..., Any], tmp_path: Path
-) -> None:
+def test_steps_can_be_chosen_and_those_of_a_shared_loader_count_too(launch: Callable[..., Any], tmp_path: Path):
     _, (events,) = _traces(launch, tmp_path, SHARED, "--profile", "torch 3-6", "train.py", "12")
     assert sum(event["name"] == "aten::mm" for event in events) == 3
 
 
-def test_a_loop_that_ends_within_the_window_leaves_what_there_is(
-    launch: Callable[..., Any], tmp_path: Path
-) -> None:
+def test_a_loop_that_ends_within_the_window_leaves_what_there_is(launch: Callable[..., Any], tmp_path: Path):
     _, (events,) = _traces(launch, tmp_path, PLAIN, "--profile", "torch", "train.py", "14", "0")
     assert sum(event["name"] == "aten::mm" for event in events) == 5
 

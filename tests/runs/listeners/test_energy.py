@@ -124,9 +124,7 @@ class TestEnergyOfGpusAlone(ListenerContract):
 
 
 @by_number
-def test_a_gpus_energy_is_told_as_measured_and_divided_equally_among_the_runs_on_it(
-    fake_gpus: FakeGpus, tmp_path: Path
-):
+def test_a_gpus_energy_is_told_as_measured_and_divided_equally_among_the_runs_on_it(fake_gpus, tmp_path):
     mine, other = os.getpid(), os.getppid()
     fake_gpus.add(processes=[[mine, 1]], energy_mj=5_000_000)
     fake_gpus.add(mps_processes=[[other, None], [mine, 1]], energy_mj=70)
@@ -152,9 +150,7 @@ def test_a_gpus_energy_is_told_as_measured_and_divided_equally_among_the_runs_on
 
 
 @by_number
-def test_a_run_gets_its_parts_of_processors_and_gpus_together(
-    fake_gpus: FakeGpus, powercap: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_a_run_gets_its_parts_of_processors_and_gpus_together(fake_gpus, powercap, monkeypatch):
     fake_gpus.add(processes=[[os.getpid(), 1]])
     monkeypatch.setenv("PENSTOCK_CARBON_INTENSITY", "240")
     listener = EnergyListener(powercap)

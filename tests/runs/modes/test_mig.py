@@ -133,9 +133,7 @@ def test_what_does_not_fit_or_is_in_use_is_refused_before_anything_is_made(unwat
         ("nvmlDeviceGetGpuInstanceId", "NVML does not show the instance of 1g.10gb that it made on GPU 0"),
     ],
 )
-def test_what_nvml_refuses_begins_no_run_and_leaves_nothing(
-    unwatched, fake_gpus: FakeGpus, function: str, said: str
-):
+def test_what_nvml_refuses_begins_no_run_and_leaves_nothing(unwatched, fake_gpus, function, said):
     fake_gpus.add()
     fake_gpus.refuse(function, 23)
     run = unwatched("--mode", "mig:1g.10gb", ALLOWED, *SHOW)
@@ -146,9 +144,7 @@ def test_what_nvml_refuses_begins_no_run_and_leaves_nothing(
     assert (fake_gpus.migs(0), fake_gpus.mig_mode(0)) == ([], [0, 0])
 
 
-def test_what_cannot_be_put_back_is_said_with_the_command_that_would(
-    unwatched, fake_gpus: FakeGpus, tmp_path: Path
-):
+def test_what_cannot_be_put_back_is_said_with_the_command_that_would(unwatched, fake_gpus, tmp_path):
     fake_gpus.add()
     run = unwatched("--mode", "mig:1g.10gb", ALLOWED, *WAIT)
     eventually(lambda: "began" in run.output or run.ended)

@@ -95,9 +95,7 @@ def spec(tmp_path: Path, *groups: dict[str, Any]) -> str:
     return "spec.yaml"
 
 
-def test_groups_under_mps_have_a_daemon_each_and_are_compared_with_the_others(
-    start, command, mps: FakeMps, gpu: str, tmp_path: Path
-):
+def test_groups_under_mps_have_a_daemon_each_and_are_compared_with_the_others(start, command, mps, gpu, tmp_path):
     tmp_path.joinpath("go").touch()
     nap = ["sh", "-c", f"{sys.executable} {CLIENT} go; sleep 0.3"]
     first = {"name": "a", "command": nap, "devices": [0], "repeats": 2, "mps_threads": 25}
@@ -119,9 +117,7 @@ def test_groups_under_mps_have_a_daemon_each_and_are_compared_with_the_others(
     assert [group["mode"] for group in found["groups"]] == ["alone", "plain", "mps"]
 
 
-def test_two_penstock_runs_on_one_gpu_have_a_daemon_each_and_a_strangers_is_left_alone(
-    start, mps: FakeMps, tmp_path: Path
-):
+def test_two_penstock_runs_on_one_gpu_have_a_daemon_each_and_a_strangers_is_left_alone(start, mps, tmp_path):
     mps.start()
     (foreign,) = eventually(mps.daemons)
     one = start("--mode", "mps", *client("go"))
@@ -272,9 +268,7 @@ def test_a_daemon_that_does_not_start_fails_its_group_and_the_next_group_runs(st
         ("gpus", "there is no GPU; with --no-gpu, what needs a GPU is left out"),
     ],
 )
-def test_what_keeps_mps_from_running_is_one_error_before_anything_starts(
-    launch, mps: FakeMps, fake_gpus: FakeGpus, broken: str, said: str
-):
+def test_what_keeps_mps_from_running_is_one_error_before_anything_starts(launch, mps, fake_gpus, broken, said):
     if broken != "gpus":
         fake_gpus.add(compute_mode=2 if broken == "prohibited" else 0, mig=[1, 1] if broken == "mig" else [0, 0])
     if broken == "lost":  # after it was listed
@@ -287,9 +281,7 @@ def test_what_keeps_mps_from_running_is_one_error_before_anything_starts(
     assert not one.records() and not mps.asked()
 
 
-def test_a_gpu_that_does_not_tell_its_compute_mode_can_be_shared(
-    start, mps: FakeMps, fake_gpus: FakeGpus, tmp_path: Path
-):
+def test_a_gpu_that_does_not_tell_its_compute_mode_can_be_shared(start, mps, fake_gpus, tmp_path):
     fake_gpus.refuse("nvmlDeviceGetComputeMode", 3)
     tmp_path.joinpath("go").touch()
     one = start("--mode", "mps", *client("go"))

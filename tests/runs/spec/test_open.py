@@ -126,9 +126,7 @@ def test_groups_that_ended_are_looked_at_no_more(file: Path):
     st.booleans(),
     st.booleans(),
 )
-def test_whatever_stands_in_other_cells_stays_as_it_is(
-    file: Path, cells: list[str], end: str, is_last_ended: bool, has_mark: bool
-):
+def test_whatever_stands_in_other_cells_stays_as_it_is(file, cells, end, is_last_ended, has_mark):
     texts = ['"{}"'.format(cell.replace('"', '""')) for cell in cells]
     rows = [
         "File,Name,Params,Status,Run,Experiment,Workload,Devices,Collocation,Listeners",

@@ -33,8 +33,7 @@ def test_any_times_come_back(times_us):
 
 
 @pytest.mark.parametrize(
-    "values",
-    [[-0.0, 0.0, 1.0], [0.1 + 0.2, 0.3, 0.7 - 0.1], [np.nan, 1.0], [np.inf, -np.inf, 2.0**53, 5e-324]],
+    "values", [[-0.0, 0.0, 1.0], [0.1 + 0.2, 0.3, 0.7 - 0.1], [np.nan, 1.0], [np.inf, -np.inf, 2.0**53, 5e-324]]
 )
 def test_values_that_are_nearly_decimal_come_back_to_the_bit(values):
     found = decoded_floats(coded_floats(np.array(values)))
