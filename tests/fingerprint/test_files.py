@@ -10,6 +10,7 @@ import sys
 import time
 import warnings
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,15 @@ def rewritten_in_place(path: Path) -> None:
     before = path.stat()
     path.write_bytes(path.read_bytes()[::-1])
     os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+
+
+@contextmanager
+def running(*words: str | Path) -> Iterator[Any]:
+    """A Python that waits for its input to end, and has said something."""
+    with subprocess.Popen([sys.executable, *words], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        process.stdout.readline()  # type: ignore[union-attr]
+        yield process
+        process.stdin.close()  # type: ignore[union-attr]
 
 
 def replaced(path: Path) -> None:
@@ -103,13 +113,10 @@ def test_a_file_has_no_version_while_a_process_has_it_open_for_writing_or_if_it_
         log.write("a line")
         log.flush()
         assert fingerprint_of_files([str(path), str(link)]).files == {}
-        script = f"import sys; file = open({str(path)!r}, 'r+b'); print(); sys.stdin.read()"
-        pipes: Any = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
-        with subprocess.Popen([sys.executable, "-c", script], **pipes) as other:
-            other.stdout.readline()
+        script = "import sys; file = open(sys.argv[1], 'r+b'); print(flush=True); sys.stdin.read()"
+        with running("-c", script, path):
             log.close()
             assert fingerprint_of_files([str(path)]).files == {}
-            other.stdin.close()
     with path.open("rb"):
         assert list(fingerprint_of_files([str(path)]).files) == [str(path)]
 
@@ -176,16 +183,11 @@ def test_a_log_of_another_process_is_waited_for_once(tmp_path: Path, monkeypatch
 
     monkeypatch.setattr("penstock.fingerprint.files.sleep", sleep)
     monkeypatch.setattr("penstock.fingerprint.files.monotonic", lambda: now_s)
-    script = (
-        f"import sys; file = open({str(tmp_path / 'log')!r}, 'w'); file.write('a line'); file.flush(); print()"
-    )
-    pipes: Any = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
-    with subprocess.Popen([sys.executable, "-uc", f"{script}; sys.stdin.read()"], **pipes) as other:
-        other.stdout.readline()
+    script = "import sys; file = open(sys.argv[1], 'w', 1); file.write('a line\\n'); print(); sys.stdin.read()"
+    with running("-uc", script, tmp_path / "log"):
         for _ in range(2):
             assert fingerprint_of_files([str(tmp_path / "log")]).files == {}
             assert 2 <= now_s < 2.1
-        other.stdin.close()
 
 
 def lines_of(path: str, *_: str) -> Any:
