@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 
-def python(*words: str | Path, timeout: float = 100, **options: Any) -> subprocess.CompletedProcess[str]:
+def run_python(*words: str | Path, timeout: float = 100, **options: Any) -> subprocess.CompletedProcess[str]:
     """Run Python with these words to its end, which may be an error; options are those of ``subprocess.run``."""
     command = [sys.executable, *words]
     return subprocess.run(command, capture_output=True, text=True, timeout=timeout, check=False, **options)
@@ -17,6 +17,6 @@ def python(*words: str | Path, timeout: float = 100, **options: Any) -> subproce
 
 def output_of(text: str, *words: str | Path, cwd: Path | None = None, **environment: str) -> str:
     """Run it to its end, which is without an error; return what it printed."""
-    ran = python("-c", text, *words, cwd=cwd, env={**os.environ, **environment})
+    ran = run_python("-c", text, *words, cwd=cwd, env={**os.environ, **environment})
     assert ran.returncode == 0, ran.stderr
     return ran.stdout

@@ -13,17 +13,12 @@ N = 40
 
 def runs(scripts: Scripts, *each: tuple[str, int, int], **environment: str) -> tuple[list[Any], list[str]]:
     """Run scripts together that explain; return the values of their epochs by sample, and what each has said."""
-    started = [
-        scripts.start(
-            i, "witnessed.py", *map(str, words), together=len(each), options={"explain": True}, **environment
-        )
-        for i, words in enumerate(each)
-    ]
+    more = {"together": len(each), "options": {"explain": True}, **environment}
+    started = [scripts.start(i, "witnessed.py", *map(str, words), **more) for i, words in enumerate(each)]
     for run in started:
         assert run.wait() == 0, run.output
-    seen = [
-        [[epoch[str(i)] for i in range(N)] for epoch in json.loads(run.output.splitlines()[-1])] for run in started
-    ]
+    ended = [json.loads(run.output.splitlines()[-1]) for run in started]
+    seen = [[[epoch[str(i)] for i in range(N)] for epoch in epochs] for epochs in ended]
     return seen, [run.output for run in started]
 
 

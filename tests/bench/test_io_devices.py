@@ -51,9 +51,7 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("penstock.memory.cuda.CudaGpu", CudaGpu)
 
 
-def measured(
-    path: Path, monkeypatch: pytest.MonkeyPatch, meter: Any, mech: str = "gpu", dest: str = "cuda"
-) -> Measurement:
+def measured(path: Path, monkeypatch: Any, meter: Any, mech: str = "gpu", dest: str = "cuda") -> Measurement:
     asked: list[str] = []
     monkeypatch.setattr(child, "meter_of", lambda name: asked.append(name) or meter)
     path.write_bytes(bytes(1 << 20))

@@ -180,9 +180,8 @@ def test_whole_numbers_are_shown_with_all_their_digits(command, runs, store):
     with closing(SeriesWriter(points_file(store.folder_of(runs[1].id), "script-1"))) as writer:
         for name, value in (("step", 1_234_567), ("loss", 2.3456789)):
             writer.add(name, value, 1e9)
-    assert ["step", "1,234,567", "1,234,567", "1"] in [
-        line.split() for line in told(command("runs", "show", runs[1].id)).splitlines()
-    ]
+    shown = told(command("runs", "show", runs[1].id)).splitlines()
+    assert ["step", "1,234,567", "1,234,567", "1"] in [line.split() for line in shown]
     shown = Console(file=StringIO(), width=200)
     shown.print(Looks(store).table())
     assert "loss=2.346 step=1,234,567" in shown.file.getvalue()

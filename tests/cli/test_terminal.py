@@ -188,9 +188,8 @@ VERBS = "feed,pack,cache,cache check,status,top,stop,doctor,advise,demo,bench,be
 @pytest.mark.parametrize("verb", ["", *VERBS.split(",")])
 def test_help_fits_80_columns_and_gives_a_flag_no_type(servers, tmp_path: Path, verb):
     words = [*verb.split(), "--help"]
-    ran = Forked(
-        servers["command"], "penstock.cli", words, tmp_path / "shown", environment=environment(COLUMNS="80")
-    )
+    narrow = environment(COLUMNS="80")
+    ran = Forked(servers["command"], "penstock.cli", words, tmp_path / "shown", environment=narrow)
     assert ran.wait() == 0
     shown = ran.output
     assert f"Usage: penstock {verb}".rstrip() in shown
@@ -231,14 +230,13 @@ def test_ctrl_c_ends_a_feeder_that_makes_its_loader(tmp_path: Path):
     assert process.returncode == 130
 
 
-@pytest.mark.parametrize(
-    "words", [["status"], ["status", "--json"], ["top"], ["doctor"], ["--help"], ["--version"]], ids=" ".join
-)
+@pytest.mark.parametrize("words", ["status", "status --json", "top", "doctor", "--help", "--version"])
 def test_a_reader_that_has_gone_gets_no_traceback(words):
     reading, writing = os.pipe()
     os.close(reading)
     with open(writing, "wb") as closed:
-        ended = subprocess.run([*COMMAND, *words], stdout=closed, stderr=subprocess.PIPE, timeout=60, check=False)
+        command = [*COMMAND, *words.split()]
+        ended = subprocess.run(command, stdout=closed, stderr=subprocess.PIPE, timeout=60, check=False)
     assert ended.stderr == b""
 
 

@@ -39,9 +39,8 @@ def on_gpu(serve: Any) -> Iterator[Callable[[dict[str, str]], FeederStatistics]]
 
     def start(environment: dict[str, str]) -> FeederStatistics:
         code = "print(flush=True); input()"
-        process = subprocess.Popen(
-            [sys.executable, "-c", code], env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE
-        )
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+        process = subprocess.Popen([sys.executable, "-c", code], env=environment, **pipes)
         started.append(process)
         assert process.stdout is not None
         process.stdout.readline()
@@ -56,9 +55,8 @@ def on_gpu(serve: Any) -> Iterator[Callable[[dict[str, str]], FeederStatistics]]
 def test_a_daemon_that_serves_this_user_is_found_by_its_control_pipe(daemon: str) -> None:
     (found,) = mps({"CUDA_MPS_PIPE_DIRECTORY": daemon}, [])
     assert found.verdict == "works"
-    assert found.found.startswith(
-        f"a daemon serves {daemon}; this process would be its client; a fault of one client"
-    )
+    client = "this process would be its client; a fault of one client"
+    assert found.found.startswith(f"a daemon serves {daemon}; {client}")
 
 
 def test_a_pipe_directory_that_nobody_serves_is_told_with_what_to_do(tmp_path: Path) -> None:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import pickle
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 from tests.fakes.nvme_disk import FakeDisk, FakeModule
+from tests.scripts import run_python
 
 from penstock.doctor import devices as probe
 from penstock.doctor.devices import Finding
@@ -82,23 +82,20 @@ def test_a_disk_that_cannot_be_opened_is_limited_with_reason_and_remedy(monkeypa
 
 
 def test_the_doctor_tells_of_the_readers() -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "penstock.cli", "doctor"], capture_output=True, text=True, timeout=100, check=False
-    )
+    done = run_python("-m", "penstock.cli", "doctor")
     for mech in MECHANISMS:
         assert f"reader {mech}" in done.stdout
 
 
 def test_the_remedy_is_the_errors_own_whatever_its_text_holds(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    told = "io_uring: error 1; error 2", "read with mech='direct'; it works everywhere"
+
     def refused(depth: int, memory: object) -> None:
-        raise ReaderUnavailable("io_uring: error 1; error 2", "read with mech='direct'; it works everywhere")
+        raise ReaderUnavailable(*told)
 
     monkeypatch.setattr(mechanisms, "UringQueue", refused)
     found = probed(tmp_path)["reader uring"]
-    assert (found.found, found.remedy) == (
-        "io_uring: error 1; error 2",
-        "read with mech='direct'; it works everywhere",
-    )
+    assert (found.found, found.remedy) == told
 
 
 def test_an_error_says_its_remedy_last_and_keeps_it_on_its_way_to_another_process() -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
-from tests.scripts import python
+from tests.scripts import run_python
 
 import penstock
 from penstock.fingerprint.comparison import Fingerprint, fingerprint_difference, same_fingerprint
@@ -260,9 +260,10 @@ def make():
 """
 
 
-@pytest.mark.parametrize(
-    "maker", ["loaders.make", "loaders", "partial(loaders.make)", "lambda: loaders()", "make"]
-)
+MAKING = ["loaders.make", "loaders", "partial(loaders.make)", "lambda: loaders()", "make"]
+
+
+@pytest.mark.parametrize("maker", MAKING)
 @pytest.mark.parametrize(
     ("old", "new", "same"),
     [
@@ -335,7 +336,7 @@ if __name__ == "__main__":
 def test_a_scripts_functions_count_the_same_in_processes_that_it_spawns(tmp_path: Path, command: list[str]):
     (tmp_path / "script.py").write_text(SCRIPT)
     (tmp_path / "there").mkdir()
-    fingerprints = python(*command, cwd=tmp_path).stdout.splitlines()
+    fingerprints = run_python(*command, cwd=tmp_path).stdout.splitlines()
     assert len(fingerprints) == 20
     assert len(set(fingerprints[:5])) == 5
     assert fingerprints == fingerprints[:5] * 4

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.examples import examples
 from tests.fingerprint import fuzz
-from tests.scripts import python
+from tests.scripts import run_python
 
 from penstock.fingerprint.objects import fingerprint_of_objects, small_state
 
@@ -73,4 +73,4 @@ def test_things_have_one_name_in_every_process(seeds: int) -> None:
     """That of another salt of Python's hashes has the names that this one has."""
     text = f"from tests.fingerprint import fuzz; print(fuzz.digest_of_names({seeds}))"
     env = {**os.environ, "PYTHONHASHSEED": "4242", "PYTHONPATH": os.pathsep.join(sys.path)}
-    assert python("-c", text, timeout=900, env=env).stdout == f"{fuzz.digest_of_names(seeds)}\n"
+    assert run_python("-c", text, timeout=900, env=env).stdout == f"{fuzz.digest_of_names(seeds)}\n"

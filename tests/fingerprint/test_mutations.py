@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 from tests.fingerprint.mutations import ALIKE, MUTATIONS
-from tests.scripts import python
+from tests.scripts import run_python
 
 PARTS = 5
 
 
 def tried(names: list[str], folder: Path) -> dict[str, dict[str, str]]:
     """Return what came of scripts, each in processes of its own."""
-    done = python("-m", "tests.fingerprint.tried", folder, *names, cwd=Path(__file__).parents[2], timeout=300)
+    done = run_python("-m", "tests.fingerprint.tried", folder, *names, cwd=Path(__file__).parents[2], timeout=300)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
 

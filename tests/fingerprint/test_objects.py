@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from tests.scripts import python
+from tests.scripts import run_python
 
 from penstock.errors import BadSetting, Untravelled
 from penstock.fingerprint.code import version_of
@@ -525,7 +525,7 @@ def test_a_script_has_one_name_in_every_process_and_another_once_a_global_differ
 
     def named(scale: str, seed: int) -> str:
         env = {**os.environ, "PYTHONHASHSEED": str(seed)}
-        return python(tmp_path / "script.py", scale, str(seed), env=env).stdout
+        return run_python(tmp_path / "script.py", scale, str(seed), env=env).stdout
 
     assert len({named("1", seed) for seed in range(4)} - {""}) == 1
     assert named("1", 0) != named("2", 0) != ""
@@ -564,7 +564,7 @@ print(fingerprint_of_objects({"dataset": photos}).digest)
 def test_what_a_script_sends_to_a_feeder_has_its_name_there_and_a_mapped_array_stays_one(tmp_path: Path) -> None:
     np.save(tmp_path / "x.npy", np.arange(1_000_000))
     (tmp_path / "script.py").write_text(SENT)
-    sent = python("script.py", "x.npy", "spec", cwd=tmp_path)
-    received = python("-W", "ignore", "-c", RECEIVED, "spec", cwd=tmp_path)
+    sent = run_python("script.py", "x.npy", "spec", cwd=tmp_path)
+    received = run_python("-W", "ignore", "-c", RECEIVED, "spec", cwd=tmp_path)
     assert sent.stdout == received.stdout != "", sent.stderr + received.stderr
     assert (tmp_path / "spec").stat().st_size < 20_000

@@ -48,9 +48,10 @@ def python(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, timeout=100, check=False)
 
 
-@pytest.mark.parametrize(
-    "module", ["typing", "re", "ctypes", "penstock.cli.app", "typer", "penstock.basics.terminal"]
-)
+EARLY = ["typing", "re", "ctypes", "penstock.cli.app", "typer", "penstock.basics.terminal"]
+
+
+@pytest.mark.parametrize("module", EARLY)
 @pytest.mark.parametrize("words", [["demo"], ["feed", "f.py:f"], ["run", "--share", "train.py"]])
 def test_a_command_that_is_interrupted_while_it_is_imported_says_nothing(tmp_path, words, module):
     """As it was found: ``import penstock`` itself imports some before ``main()`` catches an interrupt."""

@@ -79,9 +79,8 @@ def connections(store: FaultyStore) -> int:
 
 def read(memory: ByteArray, path: str, offsets: list[int], nbytes: int = 100) -> Completed:
     """Through a reader that does not wait long."""
-    return read_once(
-        QueueReader(ObjectQueue(4, timeout_s=0.3, retries=2, retry_s=5.0), memory), path, offsets, nbytes
-    )
+    queue = ObjectQueue(4, timeout_s=0.3, retries=2, retry_s=5.0)
+    return read_once(QueueReader(queue, memory), path, offsets, nbytes)
 
 
 @pytest.mark.usefixtures("s3")

@@ -127,9 +127,8 @@ def test_runs_of_a_penstock_run_that_was_killed_are_pushed_as_they_ended(server:
     (tmp_path / "train.py").write_text("import time\nprint('began', flush=True)\ntime.sleep(1000)\n")
     words = ["run", "--listeners", "none", "--mlflow", server.uri, "--group", "orphan", "train.py"]
     environment = {**ENVIRONMENT, "PENSTOCK_STORE": str(tmp_path / "store")}
-    process = subprocess.Popen(
-        [*push_command()[:3], *words], env=environment, cwd=tmp_path, stdout=subprocess.PIPE, text=True
-    )
+    command, pipes = [*push_command()[:3], *words], {"stdout": subprocess.PIPE, "text": True}
+    process = subprocess.Popen(command, env=environment, cwd=tmp_path, **pipes)
     assert process.stdout
     assert process.stdout.readline() == "began\n"
     process.kill()

@@ -30,9 +30,8 @@ def test_a_group_is_a_run_with_a_nested_run_for_each_of_its_runs(server: Server,
     assert {run["tags"]["mlflow.parentRunId"] for run in nested} == {parent["run_id"]}
     assert [run["run_name"] for run in nested] == [run.name for run in runs]
     assert [run["status"] for run in nested] == ["FINISHED", "FAILED", "KILLED"]
-    assert [(run["start_time"], run["end_time"]) for run in nested] == [
-        (MS + 1000 * i, MS + 1000 * i + 25_000) for i in range(3)
-    ]
+    times = [(run["start_time"], run["end_time"]) for run in nested]
+    assert times == [(MS + 1000 * i, MS + 1000 * i + 25_000) for i in range(3)]
 
 
 def test_parameters_and_tags_say_what_the_run_was(server: Server, store: Store, push: Push) -> None:

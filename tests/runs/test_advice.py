@@ -29,17 +29,14 @@ RECORD = RunRecord(
 )
 
 
-def figures(
-    parts: tuple[float | None, float | None, float | None] = (None, None, None), **fields: Any
-) -> RunFigures:
+def figures(parts: tuple[float | None, ...] = (None, None, None), **fields: Any) -> RunFigures:
     found = run_figures(RECORD, {})
     return msgspec.structs.replace(found, parts=parts_of(100.0, *parts), **fields)
 
 
 def four(**fields: Any) -> list[RunFigures]:
-    return [
-        figures((41.0, None, 95.0), **{"id": f"r{i}", "index": i, "name": f"run {i}", **fields}) for i in range(4)
-    ]
+    fields = [{"id": f"r{i}", "index": i, "name": f"run {i}", **fields} for i in range(4)]
+    return [figures((41.0, None, 95.0), **each) for each in fields]
 
 
 @pytest.mark.parametrize(

@@ -300,9 +300,8 @@ def test_what_the_users_code_raises_is_told_from_there_on(folder: Path) -> None:
 
 def results() -> BenchResults:
     """Two seeds: full takes 10 CPU-seconds, "less" 4 and 3 for its scores, and "el2n" 5 and 1."""
-    spec = BenchSpec(
-        "t.py:t", "train.py", [Arm("full", [1.0]), Arm("less", [0.4]), Arm("el2n", [0.5])], [1, 2], watts=36
-    )
+    arms = [Arm("full", [1.0]), Arm("less", [0.4]), Arm("el2n", [0.5])]
+    spec = BenchSpec("t.py:t", "train.py", arms, [1, 2], watts=36)
     taken = {(0, 1.0): (10, 70), (1, 0.0): (3, None), (1, 0.4): (4, 72), (2, 0.0): (1, None), (2, 0.5): (5, 68)}
     results = BenchResults(benchmark="select bench", machine=None, settings=spec, code={})  # type: ignore[arg-type]
     for (arm, fraction), (cpu_s, metric) in taken.items():

@@ -39,9 +39,8 @@ def test_outputs_that_are_no_logits_are_told_in_words_and_true_and_false_are_cla
     with pytest.raises(BadSetting, match="loss: outputs tuple and labels"):
         cross_entropy((torch.ones(2, 3),), torch.zeros(2))
     logits = torch.randn(4, 2)
-    assert torch.equal(
-        cross_entropy(logits, torch.arange(4) > 1), cross_entropy(logits, (torch.arange(4) > 1).int())
-    )
+    is_late = torch.arange(4) > 1
+    assert torch.equal(cross_entropy(logits, is_late), cross_entropy(logits, is_late.int()))
 
 
 class ACausalLMOutput:

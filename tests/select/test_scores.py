@@ -280,9 +280,7 @@ def test_choices_of_what_is_no_scores_or_no_class_are_refused() -> None:
 def test_a_choice_that_loses_a_class_warns() -> None:
     classes = np.repeat([4, 7, 9], [30, 15, 5])
     scores = Scores(np.arange(SAMPLES), -np.arange(SAMPLES), header(), classes=classes)
-    with pytest.warns(
-        UserWarning, match=r"20 of 50 samples by mine hold none of class 7 \(15 samples\), and of 1"
-    ):
+    with pytest.warns(UserWarning, match=r"20 of 50 samples by mine hold none of class 7 \(15 samples\), and of"):
         select.top(scores, 0.4)
     with pytest.warns(UserWarning, match=r"hold none of class 9 \(5 samples\): stratified"):
         select.top(scores, 0.8)

@@ -19,9 +19,8 @@ pytestmark = pytest.mark.skipif(NODE is None, reason="node is not installed")
 def texts(*expressions: str) -> list[object]:
     program = f"import * as f from {json.dumps(FIGURES.as_uri())};\n"
     program += f"console.log(JSON.stringify([{', '.join(expressions)}]))"
-    done = subprocess.run(
-        [NODE or "", "--input-type=module", "-e", program], capture_output=True, text=True, check=True
-    )
+    command = [NODE or "", "--input-type=module", "-e", program]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
     return json.loads(done.stdout)
 
 

@@ -34,9 +34,8 @@ def test_a_series_comes_reduced_and_a_counter_as_its_rate(page, store):
     assert found["ends"] == [pytest.approx(60)] and found["times"][0] == pytest.approx(0, abs=1)
     [(_, cores)] = page.json(f"{asked}&name=proc.cpu_s")["lines"]
     assert cores == pytest.approx([0.5] * len(cores), rel=1e-3)
-    part = page.json(
-        f"/api/chart?id={run.id}&name=loss&clock=1&begin={run.began + 30}&end={run.began + 31}&most=9999"
-    )
+    span = f"begin={run.began + 30}&end={run.began + 31}"
+    part = page.json(f"/api/chart?id={run.id}&name=loss&clock=1&{span}&most=9999")
     assert 80 < len(part["times"]) < 90 and part["times"][0] > run.began + 29
     assert page.json(f"{asked}&name=nothing")["lines"] == [[None, []]]
 

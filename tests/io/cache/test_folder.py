@@ -234,9 +234,8 @@ def test_two_nodes_never_keep_the_same(tmp_path: Path) -> None:
     kept: list[set[int]] = []
     for name in names:
         others = {other: str(tmp_path / other) for other in names if other != name}
-        tiers = Tiers(
-            CacheLayout("data", "bytes", str(tmp_path / name), 1 << 20, shared=False, node=name, others=others)
-        )
+        layout = CacheLayout("data", "bytes", str(tmp_path / name), 1 << 20, False, node=name, others=others)
+        tiers = Tiers(layout)
         kept.append({i for i, tier in enumerate(tiers.wanted(keys, Admitted(0.0, 1.0))) if tier is not None})
         tiers.close()
     assert set.union(*kept) == set(range(1000))

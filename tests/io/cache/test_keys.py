@@ -50,15 +50,7 @@ def is_read(some: ReadAhead, i: int) -> bool:
     return found is not None and np.array_equal(found, BYTES[i * SPAN : i * SPAN + SIZES[i]])
 
 
-@given(
-    st.lists(
-        st.one_of(
-            st.tuples(st.just("expect"), st.lists(NUMBERS)),
-            st.tuples(st.just("forget"), st.lists(NUMBERS)),
-            st.tuples(st.just("read"), st.lists(NUMBERS)),
-        )
-    )
-)
+@given(st.lists(st.tuples(st.sampled_from(["expect", "forget", "read"]), st.lists(NUMBERS))))
 def test_what_is_read_are_the_bytes_that_lie_there(fd: int, steps: list[tuple[str, list[int]]]) -> None:
     for direct in (True, False):
         some = ReadAhead(fd, direct=direct)

@@ -117,9 +117,8 @@ def test_flipped_bits_are_never_delivered(tmp_path_factory: pytest.TempPathFacto
         long_open.append(items(*range(first, first + 5), nbytes=700))
     known = [read(long_open, key) for key in KEYS]
     assert known == [content(key, 700) for key in KEYS]
-    flips = data.draw(
-        st.lists(st.tuples(st.sampled_from(["data", "index"]), st.floats(0, 1)), min_size=1, max_size=5)
-    )
+    place = st.tuples(st.sampled_from(["data", "index"]), st.floats(0, 1))
+    flips = data.draw(st.lists(place, min_size=1, max_size=5))
     for name, where in flips:
         damaged = bytearray((folder / name).read_bytes())
         damaged[int(where * (len(damaged) - 1))] ^= 1 << int(where * 8) % 8

@@ -44,15 +44,8 @@ def test_requests_are_numbered_and_laid_out_as_a_c_compiler_does(tmp_path: Path)
     (tmp_path / "ioctl.c").write_text(PROGRAM)
     subprocess.run(["gcc", tmp_path / "ioctl.c", "-o", tmp_path / "ioctl"], check=True)
     told = subprocess.run([tmp_path / "ioctl"], check=True, capture_output=True, text=True).stdout
-    assert list(map(int, told.split())) == [
-        NVM_MAP_HOST_MEMORY,
-        NVM_UNMAP_MEMORY,
-        MAP_REQUEST.size,
-        0,
-        8,
-        16,
-        UNMAP_REQUEST.size,
-    ]
+    numbers, sizes = [NVM_MAP_HOST_MEMORY, NVM_UNMAP_MEMORY], [MAP_REQUEST.size, 0, 8, 16, UNMAP_REQUEST.size]
+    assert [*map(int, told.split())] == numbers + sizes
 
 
 class Kernel:
@@ -239,14 +232,9 @@ def test_a_lock_of_somebody_else_is_not_taken_for_another_error(path: str) -> No
 @pytest.mark.parametrize(
     ("path", "named"),
     [
-        ("/dev/libnvm0", DiskPath("/dev/libnvm0", 1)),
-        ("/dev/libnvm12n3", DiskPath("/dev/libnvm12", 3)),
-        ("/dev/libnvm", None),
-        ("/dev/libnvm0n", None),
-        ("/dev/libnvm0n0", None),
-        ("/dev/libnvm0p1", None),
-        ("/dev/nvme0n1", None),
-        ("/data/dev/libnvm0", None),
+        *(("/dev/libnvm0", DiskPath("/dev/libnvm0", 1)), ("/dev/libnvm12n3", DiskPath("/dev/libnvm12", 3))),
+        *((f"/dev/libnvm{behind}", None) for behind in ("", "0n", "0n0", "0p1")),
+        *(("/dev/nvme0n1", None), ("/data/dev/libnvm0", None)),
     ],
 )
 def test_names_of_disks(path: str, named: DiskPath | None) -> None:

@@ -61,9 +61,8 @@ def test_every_byte_of_many_random_reads_is_right_and_every_error_is_told(
     depth = 64
     backend = FaultyQueue(UringQueue(depth, memory), seed=threads, errors=0.01, shorts=0.1, repeats=0.05)
     reader = gpu_reader(backend, memory, queues=queues, entries=entries, threads=threads)
-    paths, contents = zip(
-        stored(tmp_path, 512 * 999 + 13, name="one"), stored(tmp_path, 512 * 2000, name="other"), strict=True
-    )
+    sizes = {"one": 512 * 999 + 13, "other": 512 * 2000}
+    paths, contents = zip(*(stored(tmp_path, nbytes, name=name) for name, nbytes in sizes.items()), strict=True)
     files = np.array([reader.open(path).file for path in paths])
     which = rng.integers(0, 2, count)
     nbytes = 512 * rng.integers(1, MEMORY_BYTES // depth // 512 + 1, count)

@@ -32,9 +32,8 @@ def store(tmp_path: Path) -> Iterator[Store]:
 
 
 def added(store: Store, *programs: str, mode: str = "plain") -> list[RunRecord]:
-    plans = (
-        RunPlan(command=("sh", "-c", text), name=f"run-{i}", directory="/") for i, text in enumerate(programs)
-    )
+    commands = (("sh", "-c", text) for text in programs)
+    plans = (RunPlan(command=each, name=f"run-{i}", directory="/") for i, each in enumerate(commands))
     return store.add(GroupPlan(name="group", mode=mode, runs=tuple(plans)))
 
 

@@ -201,9 +201,8 @@ def test_without_gpus_or_gpm_that_is_the_reason(fake_gpus: FakeGpus) -> None:
     assert GpuListener({}).unavailable() == GpmListener({}).unavailable() == "NVML finds no GPU"
     fake_gpus.add(gpm=None)
     assert "begins with Hopper" in (GpmListener({}).unavailable() or "")
-    assert "CUDA_VISIBLE_DEVICES='' shows no GPU" in (
-        GpuListener({"CUDA_VISIBLE_DEVICES": ""}).unavailable() or ""
-    )
+    why = GpuListener({"CUDA_VISIBLE_DEVICES": ""}).unavailable()
+    assert "CUDA_VISIBLE_DEVICES='' shows no GPU" in (why or "")
 
 
 def test_a_tick_costs_few_calls_of_nvml(fake_gpus: FakeGpus) -> None:

@@ -72,15 +72,9 @@ def test_runs_are_clients_of_a_daemon_of_theirs_that_ends_with_them(start, mps: 
     assert set(daemon["modes"].values()) == {0o700} and daemon["pipes"].startswith(mps.runtime)
     tmp_path.joinpath("go").touch()
     assert two.wait() == 0, two.errors
-    assert shown(two.output) == 2 * [
-        {
-            "served": True,
-            "CUDA_VISIBLE_DEVICES": gpu,
-            "CUDA_MPS_PIPE_DIRECTORY": daemon["pipes"],
-            "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "50",
-            "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": "0=10240M",
-        }
-    ]
+    given = {"VISIBLE_DEVICES": gpu, "MPS_PIPE_DIRECTORY": daemon["pipes"]}
+    given |= {"MPS_ACTIVE_THREAD_PERCENTAGE": "50", "MPS_PINNED_DEVICE_MEM_LIMIT": "0=10240M"}
+    assert shown(two.output) == 2 * [{"served": True} | {f"CUDA_{name}": value for name, value in given.items()}]
     assert [record.mode for record in two.records()] == ["mps", "mps"]
     assert mps.commands(daemon["pipes"])[-1] == "quit -t 5"
     with Store.open(tmp_path / "store") as store:
@@ -89,9 +83,8 @@ def test_runs_are_clients_of_a_daemon_of_theirs_that_ends_with_them(start, mps: 
 
 
 def spec(tmp_path: Path, *groups: dict[str, Any]) -> str:
-    tmp_path.joinpath("spec.yaml").write_text(
-        json.dumps({"groups": [{"listeners": [], **each} for each in groups]})
-    )
+    text = json.dumps({"groups": [{"listeners": [], **each} for each in groups]})
+    (tmp_path / "spec.yaml").write_text(text)
     return "spec.yaml"
 
 
@@ -107,9 +100,8 @@ def test_groups_under_mps_have_a_daemon_each_and_are_compared_with_the_others(st
     for daemon in (one, other):
         assert [word for word in mps.commands(daemon["pipes"]) if "quit" in word] == ["quit -t 5"]
     ran = [(record.mode, *shown(both.kept(i))) for i, record in enumerate(both.records())]
-    assert [(mode, said["served"]) for mode, said in ran] == [
-        *(2 * [("alone", False)] + 2 * [("plain", False)] + 3 * [("mps", True)])
-    ]
+    served = 2 * [("alone", False)] + 2 * [("plain", False)] + 3 * [("mps", True)]
+    assert [(mode, said["served"]) for mode, said in ran] == served
     assert all(said["CUDA_VISIBLE_DEVICES"] == gpu for _, said in ran)
     limits = [said.get("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE") for _, said in ran]
     assert limits == 4 * [None] + 2 * ["25"] + [None]

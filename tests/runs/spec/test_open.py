@@ -36,9 +36,7 @@ def Spec(path: Path, *, without: bool = False) -> OpenedSpec:  # noqa: N802
 
 
 @pytest.fixture
-def file(
-    tmp_path: Path, fake_gpus: FakeGpus, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
-) -> Path:
+def file(tmp_path: Path, fake_gpus: FakeGpus, tmp_path_factory: Any, monkeypatch: Any) -> Path:
     """A table on a machine of two GPUs and a profiler."""
     programs = tmp_path_factory.mktemp("bin")
     (programs / "nsys").touch(0o755)
@@ -190,9 +188,8 @@ def test_a_killed_process_holds_no_spec(file: Path):
         "from penstock.runs.spec.checks import Gpus; "
         "spec = Spec(Path(sys.argv[1]), Gpus(without=True)); print(flush=True); sys.stdin.read()"
     )
-    with subprocess.Popen(
-        [sys.executable, "-c", hold, file], stdin=subprocess.PIPE, stdout=subprocess.PIPE
-    ) as holder:
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with subprocess.Popen([sys.executable, "-c", hold, file], **pipes) as holder:
         assert holder.stdout is not None
         holder.stdout.readline()
         with pytest.raises(BadSetting, match="another penstock run"):
