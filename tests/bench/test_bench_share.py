@@ -256,6 +256,11 @@ def test_a_pass_follows_a_pass_also_of_what_is_no_loader(loaders: Path):
     source.close()
 
 
+FOUR = (
+    "4 trainers, one feed gives {} times the samples/s of separate loaders, with {} times the CPU time per sample."
+)
+
+
 def compare(*speed: float, cpu: float, trainers: int = 4, kept: float | None = None) -> str:
     return sentence(Gain(trainers, Spread.of(speed), Spread.of([cpu]), Spread.of([1.0]), kept), 20)
 
@@ -263,27 +268,17 @@ def compare(*speed: float, cpu: float, trainers: int = 4, kept: float | None = N
 @pytest.mark.parametrize(
     ("said", "words"),
     [
-        (
-            compare(2.9, 3.1, 3.3, cpu=0.3),
-            "With 4 trainers, one feed gives 3.1 (2.9–3.3) times the samples/s of separate loaders, "
-            "with 0.3 times the CPU time per sample.",
-        ),
+        (compare(2.9, 3.1, 3.3, cpu=0.3), f"With {FOUR.format('3.1 (2.9–3.3)', 0.3)}"),
         (
             compare(0.99, 1.01, cpu=0.4, kept=0.97),
-            "Sharing saves CPU time here, and brings no speed: with 4 trainers, one feed gives 1 (0.99–1.01) "
-            "times the samples/s of separate loaders, with 0.4 times the CPU time per sample. Loading is not "
-            "what limits training here: with steps of 20 ms, separate loaders keep up.",
+            f"Sharing saves CPU time here, and brings no speed: with {FOUR.format('1 (0.99–1.01)', 0.4)} "
+            "Loading is not what limits training here: with steps of 20 ms, separate loaders keep up.",
         ),
         (
             compare(0.98, 1.02, 1.3, cpu=0.99, kept=0.5),
-            "Sharing brings nothing here: with 4 trainers, one feed gives 1.02 (0.98–1.3) times the samples/s of "
-            "separate loaders, with 0.99 times the CPU time per sample.",
+            f"Sharing brings nothing here: with {FOUR.format('1.02 (0.98–1.3)', 0.99)}",
         ),
-        (
-            compare(0.8, cpu=1.1),
-            "Sharing slows this down: with 4 trainers, one feed gives 0.8 times the samples/s of separate "
-            "loaders, with 1.1 times the CPU time per sample.",
-        ),
+        (compare(0.8, cpu=1.1), f"Sharing slows this down: with {FOUR.format(0.8, 1.1)}"),
         (
             compare(1.1, cpu=0.9, trainers=1),
             "With 1 trainer, a feed gives 1.1 times the samples/s of the loader alone, with 0.9 times the "

@@ -163,20 +163,17 @@ def remedies() -> set[str]:
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (["bench", "share", "t.py:make"], 't.py needs torch: pip install "penstock[torch]"'),
-        (
-            ["bench", "share", "t.py:make", "--plot", "x.png"],
-            '--plot needs matplotlib: pip install "penstock[demo]"',
-        ),
-        (["bench", "io", ".", "--plot", "x.png"], '--plot needs matplotlib: pip install "penstock[demo]"'),
-        (["demo"], 'needs torch, simplejpeg, cv2, matplotlib: pip install "penstock[demo]"'),
-        (["feed", "t.py:make", "--name", "x"], 't.py needs torch: pip install "penstock[torch]"'),
+        ("bench share t.py:make", 't.py needs torch: pip install "penstock[torch]"'),
+        ("bench share t.py:make --plot x.png", '--plot needs matplotlib: pip install "penstock[demo]"'),
+        ("bench io . --plot x.png", '--plot needs matplotlib: pip install "penstock[demo]"'),
+        ("demo", 'needs torch, simplejpeg, cv2, matplotlib: pip install "penstock[demo]"'),
+        ("feed t.py:make --name x", 't.py needs torch: pip install "penstock[torch]"'),
     ],
 )
 def test_what_an_extra_brings_is_asked_for_in_one_line(tmp_path: Path, monkeypatch, words, says):
     monkeypatch.chdir(tmp_path)
     tmp_path.joinpath("t.py").write_text("import torch\ndef make(): ...\n")
-    failed = piped(*words, **without(tmp_path, "torch", "simplejpeg", "cv2", "matplotlib"))
+    failed = piped(*words.split(), **without(tmp_path, "torch", "simplejpeg", "cv2", "matplotlib"))
     assert (failed.returncode, failed.stdout) == (1, "")
     (line,) = failed.stderr.splitlines()
     assert line.endswith(says)

@@ -162,8 +162,7 @@ def test_mode_mps_works_where_a_daemon_could_be_started(daemon, fake_gpus, monke
     monkeypatch.setenv("PATH", str(PROGRAM.parent))
     found = mode_mps({"CUDA_MPS_PIPE_DIRECTORY": "/nowhere"})
     assert (found.verdict, found.found) == ("works", f"penstock run can start MPS daemons on {uuid}")
-    assert mode_mps({"CUDA_MPS_PIPE_DIRECTORY": daemon}).found.endswith(
-        f"; runs in other modes would be clients of the daemon at {daemon}, too"
-    )
+    told = f"; runs in other modes would be clients of the daemon at {daemon}, too"
+    assert mode_mps({"CUDA_MPS_PIPE_DIRECTORY": daemon}).found.endswith(told)
     fake_gpus.set(0, compute_mode=2)
     assert "lets nobody compute" in mode_mps({}).found

@@ -111,6 +111,7 @@ def init(worker, level=1, seed=0):
     LEVEL = level
 """
 
+CACHED = "@functools.cached_property\ndef n(self):\n    return {}"
 ENV = "def env(name):\n    return os.environ.get(name)"
 LONG = "torch.set_default_dtype(torch.float64)"
 SEEDED = "\ndef worker_init_fn(w):\n    torch.manual_seed({} + w)"
@@ -209,19 +210,10 @@ MUTATIONS: dict[str, Script] = {
     "a static method": rows("return self.f(i)", EITHER, inside="f = staticmethod(f)"),
     "a class method": rows("return self.f(i)", inside="n = VALUE\nf = classmethod(lambda cls, i: i * cls.n)"),
     "a property": rows("return i * self.n", "SIZE = VALUE", inside="@property\ndef n(self):\n    return SIZE"),
-    "a cached property's code": rows(
-        "return i * self.n", "SIZE = VALUE", inside="@functools.cached_property\ndef n(self):\n    return SIZE"
-    ),
-    "an assigned cached property": rows(
-        "return i * self.n",
-        inside="@functools.cached_property\ndef n(self):\n    return 1",
-        after="dataset.n = VALUE",
-    ),
+    "a cached property's code": rows("return i * self.n", "SIZE = VALUE", inside=CACHED.format("SIZE")),
+    "an assigned cached property": rows("return i * self.n", inside=CACHED.format("1"), after="dataset.n = VALUE"),
     "a cached property assigned by update": rows(
-        "return i * self.n",
-        inside="@functools.cached_property\ndef n(self):\n    return 1",
-        after="vars(dataset).update(n=VALUE)",
-        by="witness",
+        "return i * self.n", inside=CACHED.format("1"), after="vars(dataset).update(n=VALUE)", by="witness"
     ),
     "a descriptor": rows(
         "return i * self.n",
@@ -499,9 +491,7 @@ ALIKE: dict[str, Script] = {
     "a generator of NumPy": rows("return i", after="dataset.rng = np.random.default_rng(VALUE)"),
     "a generator of torch": rows("return i", after="dataset.rng = torch.Generator().manual_seed(VALUE)"),
     "a generator of Python": rows("return i", after="dataset.rng = random.Random(VALUE)"),
-    "a cached property that was read": rows(
-        "return i * self.n", inside="@functools.cached_property\ndef n(self):\n    return 3", second="dataset.n"
-    ),
+    "a cached property that was read": rows("return i * self.n", inside=CACHED.format("3"), second="dataset.n"),
     "a cache that was filled": rows("return f(i)", "@functools.lru_cache\ndef f(i):\n    return i", second="f(3)"),
     "a cached method that was called": rows(
         "return self.f(i)", inside="@functools.lru_cache\ndef f(self, i):\n    return i", second="dataset.f(3)"

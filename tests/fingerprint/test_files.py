@@ -194,10 +194,16 @@ def lines_of(path: str, *_: str) -> Any:
     return penstock.ArraySource({"line": np.arange(len(Path(path).read_text().split()))}, batch_size=2)
 
 
-def test_the_files_that_a_function_is_given_are_told_and_decide_nothing(tmp_path: Path) -> None:
+@pytest.fixture
+def lines(tmp_path: Path) -> tuple[Path, Callable[[], Any]]:
+    """A file of four lines, and what makes a loader of it."""
     path = tmp_path / "lines.txt"
     path.write_text("a b c d")
-    make = functools.partial(lines_of, str(path))
+    return path, functools.partial(lines_of, str(path))
+
+
+def test_the_files_that_a_function_is_given_are_told_and_decide_nothing(lines: Any) -> None:
+    path, make = lines
     before = fingerprint_of(make)
     assert list(before.data.files) == [str(path)]
     path.write_text("a b c d e")
@@ -207,10 +213,8 @@ def test_the_files_that_a_function_is_given_are_told_and_decide_nothing(tmp_path
 
 
 @pytest.mark.usefixtures("forks_feeders")
-def test_who_shares_a_feed_whose_data_have_changed_is_warned_and_goes_on(tmp_path: Path) -> None:
-    path = tmp_path / "lines.txt"
-    path.write_text("a b c d")
-    make = functools.partial(lines_of, str(path))
+def test_who_shares_a_feed_whose_data_have_changed_is_warned_and_goes_on(lines: Any) -> None:
+    path, make = lines
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         first = penstock.share(make, "lines", linger=0.2)
@@ -256,10 +260,9 @@ def test_a_file_is_found_among_many_other_words(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("forks_feeders")
-def test_who_goes_on_with_other_data_after_a_failover_is_warned_and_who_comes_then_is_not(tmp_path: Path) -> None:
-    path = tmp_path / "lines.txt"
+def test_who_goes_on_with_other_data_after_a_failover_is_warned_and_who_comes_then_is_not(lines: Any) -> None:
+    path, make = lines
     path.write_text("a " * 1000)
-    make = functools.partial(lines_of, str(path))
     with penstock.share(make, "lines", linger=1.0, window=4096) as loader:
         batches = iter(loader)
         next(batches)
@@ -276,10 +279,10 @@ def test_who_goes_on_with_other_data_after_a_failover_is_warned_and_who_comes_th
 
 
 @pytest.mark.usefixtures("forks_feeders")
-def test_a_warning_that_is_made_an_error_loses_no_batch(tmp_path: Path) -> None:
-    path = tmp_path / "lines.txt"
+def test_a_warning_that_is_made_an_error_loses_no_batch(lines: Any) -> None:
+    path, make = lines
     path.write_text("a " * 1000)
-    with penstock.share(functools.partial(lines_of, str(path)), "lines", linger=1.0, window=4096) as loader:
+    with penstock.share(make, "lines", linger=1.0, window=4096) as loader:
         batches = iter(loader)
         seen = list(next(batches)["line"])
         path.write_text("b " * 1000)

@@ -51,9 +51,8 @@ def test_accelerate_gives_each_rank_full_batches_as_without_a_feed(group, data, 
     alone = Group(tmp_path / "alone", data, SCRIPTS[name], split, share=False).ended()
     together = group(name, *runs)
     for report, by_itself in zip(together.ended(), alone, strict=True):
-        sizes, others = (
-            [[len(batch) for batch in batches] for batches in each.epochs.values()] for each in (report, by_itself)
-        )
+        both = (report.epochs.values(), by_itself.epochs.values())
+        sizes, others = ([[len(batch) for batch in batches] for batches in each] for each in both)
         assert sizes == others
     assert "not shared" not in together.said
     for run in range(2):

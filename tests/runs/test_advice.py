@@ -39,17 +39,16 @@ def four(**fields: Any) -> list[RunFigures]:
     return [figures((41.0, None, 95.0), **each) for each in fields]
 
 
+SHARE = (
+    "all 4 run train.py; if they read the same data, feed them from one loader (penstock.share), which decodes it "
+    "once instead of 4 times"
+)
+
+
 @pytest.mark.parametrize(
     ("run", "cpus_busy", "together", "kind", "said"),
     [
-        (
-            four()[0],
-            0.97,
-            four(),
-            "share",
-            "waits 41% of its time for data while the CPUs are busy 97%: all 4 run train.py; if they read the same"
-            " data, feed them from one loader (penstock.share), which decodes it once instead of 4 times",
-        ),
+        (four()[0], 0.97, four(), "share", f"waits 41% of its time for data while the CPUs are busy 97%: {SHARE}"),
         (four()[0], 0.97, [*four()[:3], four(id="x", script="other.py")[3]], "share", "those of the 4 that read"),
         (four()[0], 0.97, four()[:1], "pack", "busy 97%: do the decoding once and for all with penstock pack"),
         (four(on_feed=True)[0], 0.97, four(on_feed=True), "pack", "penstock pack"),
@@ -78,19 +77,14 @@ SDA = {"disk": "sda", "disk_busy": 0.99, "disk_bytes": 4e9}
 @pytest.mark.parametrize(
     ("fields", "used", "kind", "said"),
     [
-        (
-            {},
-            0.03,
-            "others",
-            "other programs keep the CPUs busy (97%; it and the runs beside it use 3%): end those",
-        ),
+        ({}, 0.03, "others", "other programs keep the CPUs busy (97%; it and the runs beside it use 3%): end"),
         ({}, 0.6, "share", "while the CPUs are busy 97%: all 4 run train.py"),
         ({}, None, "share", "while the CPUs are busy 97%: all 4 run train.py"),
         (
             {**SDA, "moved_bytes": 1e7},
             0.6,
             "others",
-            "while other programs keep disk sda busy (99%; it and the runs beside it moved 1% of its bytes): end",
+            "keep disk sda busy (99%; it and the runs beside it moved 1%",
         ),
         ({**SDA, "moved_bytes": 9e8}, 0.6, "storage", "disk sda is busy"),
         ({**SDA, "moved_bytes": None}, 0.6, "storage", "is busy 99%"),
@@ -127,15 +121,9 @@ def series(values: list[float]) -> Series:
 
 
 def test_the_machine_is_as_busy_as_its_counters_say() -> None:
-    found = run_figures(
-        RECORD,
-        {
-            "host.cpu_s": series([100.0, 101.9, 103.8]),
-            "host.cpus": series([2.0, 2.0, 2.0]),
-            "disk.sda.busy_s": series([0.0, 0.1, 0.2]),
-            "disk.nvme0n1.busy_s": series([0.0, 0.9, 1.8]),
-        },
-    )
+    host = {"host.cpu_s": series([100.0, 101.9, 103.8]), "host.cpus": series([2.0, 2.0, 2.0])}
+    disks = {"disk.sda.busy_s": series([0.0, 0.1, 0.2]), "disk.nvme0n1.busy_s": series([0.0, 0.9, 1.8])}
+    found = run_figures(RECORD, host | disks)
     assert found.machine_busy == pytest.approx(0.95)
     assert (found.disk, found.disk_busy) == ("nvme0n1", pytest.approx(0.9))
 

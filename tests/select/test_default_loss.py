@@ -18,10 +18,7 @@ from penstock.select.task import Task, cross_entropy
 @pytest.mark.parametrize(
     ("label", "said"),
     [
-        (
-            lambda label: label / 2,
-            r"loss: outputs \(\d+, 3\) and labels \(\d+,\), torch.float64: cross-entropy needs",
-        ),
+        (lambda label: label / 2, r"outputs \(\d+, 3\) and labels \(\d+,\), torch.float64: cross-entropy needs"),
         (lambda label: [1, 0, label], r"loss: outputs \(\d+, 3\) and labels \(\d+, 3\), torch.int64"),
         (lambda label: label + 1, "labels: there is class 3, and the model has 3, from 0 on"),
         (lambda label: label - 1, "labels: there is class -1, and the model has 3"),

@@ -48,12 +48,10 @@ def task() -> select.Task:
 def test_an_interrupted_scoring_goes_on_and_finds_the_same(tmp_path: Path, method: str, at: str, done: str):
     plain = select.score(task(), method)
     assert any(what.startswith(done) for what in interrupted(tmp_path / "kept", method, at))
-    again = list[tuple[str, int]]()
-    found = select.score(
-        task(), method, keep=tmp_path / "kept", progress=lambda what, done, total: again.append((what, done))
-    )
+    again = list[tuple[str, int, int]]()
+    found = select.score(task(), method, keep=tmp_path / "kept", progress=lambda *told: again.append(told))
     assert np.array_equal(found.values, plain.values) and found.header.checkpoint == plain.header.checkpoint
-    assert not [what for what, count in again if what.startswith(done) and count], "computed twice"
+    assert not [what for what, count, _ in again if what.startswith(done) and count], "computed twice"
 
 
 def test_its_cost_is_that_of_all_its_parts(tmp_path: Path) -> None:

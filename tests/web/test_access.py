@@ -104,9 +104,7 @@ def test_hundreds_of_half_requests_do_not_lock_the_owner_out(page, before):
             half = kept.enter_context(socket.create_connection(("127.0.0.1", page.port), 30))
             with suppress(ConnectionError):  # those that are dropped
                 half.sendall(before + b"GET / HTTP/1.1\r\nHost: localhost\r\nX")
-            time.sleep(
-                0.005
-            )  # or the server has no room for the next, which the kernel tries again a second later
+            time.sleep(0.005)  # or the kernel drops what the server has no room for, and tries again after 1 s
         assert page.ask("/api/groups").status == 200
 
 

@@ -116,19 +116,14 @@ def test_what_changes_is_sent_while_it_happens(page, store):
     with page.changes() as changes:
         assert [row["group"] for row in next(changes)["all"]] == ["before"]
         [run] = group(store, "now", status=None)
-        change = next(changes)
-        while run.id not in change["glances"]:
-            change = next(changes)
-        assert change["glances"][run.id]["logged"]["loss"] == drawn()["loss"][-1]
+        seen = next(each["glances"][run.id] for each in changes if run.id in each["glances"])
+        assert seen["logged"]["loss"] == drawn()["loss"][-1]
         add_points(store, run.id, "loss", [7.0], run.began + 61, 0)
-        while change["glances"][run.id]["logged"]["loss"] != 7:
-            change = next(changes)
+        next(each for each in changes if each["glances"][run.id]["logged"]["loss"] == 7)
         store.ended(run.id, "finished", 0)
-        while not any(row["ended"] for row in change["rows"] if row["id"] == run.id):
-            change = next(changes)
+        next(row for each in changes for row in each["rows"] if row["id"] == run.id and row["ended"])
         store.remove([run.id])
-        while run.id not in change["removed"]:
-            change = next(changes)
+        next(each for each in changes if run.id in each["removed"])
 
 
 def test_counters_are_known_by_their_names():

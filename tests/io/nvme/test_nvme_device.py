@@ -202,8 +202,8 @@ def test_a_disk_is_rung_where_the_device_sees_its_registers(driver: FakeDriver, 
         assert not disk.wrongs
         assert disk.bus.count == 0
     assert set(done.failures) == {3}
-    for tag in set(range(100)) - {3}:
-        assert memory[at[tag] : at[tag] + 9_999].tobytes() == content[at[tag] : at[tag] + 9_999]
+    for start in at[:3] + at[4:]:
+        assert memory[start : start + 9_999].tobytes() == content[start : start + 9_999]
 
 
 def test_tables_are_given_back_when_no_kernel_reads_them_any_more(driver: FakeDriver) -> None:

@@ -273,12 +273,10 @@ def test_a_machine_without_a_gpu_is_one_error_that_names_what_helps(file: Path, 
 
 def test_numbers_of_gpus_count_inside_those_that_are_visible(file: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
-    file.write_text(HEADER + "0,1,x,,,0,-,train.py,top,\n")
-    with Spec(file) as spec:
-        assert spec.groups[0].runs[0].devices == UUIDS[1:]
-    file.write_text(HEADER + "0,1,x,,,GPU-00000001,-,train.py,top,\n")
-    with Spec(file) as spec:
-        assert spec.groups[0].runs[0].devices == UUIDS[1:]
+    for named in ("0", "GPU-00000001"):
+        file.write_text(f"{HEADER}0,1,x,,,{named},-,train.py,top,\n")
+        with Spec(file) as spec:
+            assert spec.groups[0].runs[0].devices == UUIDS[1:]
     file.write_text(HEADER + "0,1,x,,,1,-,train.py,top,\n")
     with pytest.raises(BadSetting, match=r"there is no GPU '1'; there are 0 \(GPU-00000001-"):
         Spec(file)
