@@ -51,9 +51,7 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("penstock.memory.cuda.CudaGpu", CudaGpu)
 
 
-def measured(
-    path: Path, monkeypatch: pytest.MonkeyPatch, meter: Any, mech: str = "gpu", dest: str = "cuda"
-) -> Measurement:
+def measured(path: Path, monkeypatch: Any, meter: Any, mech: str = "gpu", dest: str = "cuda") -> Measurement:
     asked: list[str] = []
     monkeypatch.setattr(child, "meter_of", lambda name: asked.append(name) or meter)
     path.write_bytes(bytes(1 << 20))
@@ -67,9 +65,7 @@ def measured(
 
 @pytest.mark.usefixtures("gpu")
 @pytest.mark.parametrize("dest", ["cuda", "cuda:0", "pinned"])
-def test_the_share_of_multiprocessors_is_what_the_gpu_tells(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fake_gpus: FakeGpus, dest: str
-) -> None:
+def test_the_share_of_multiprocessors_is_what_the_gpu_tells(tmp_path, monkeypatch, fake_gpus, dest):
     meter = Meter(fake_gpus.add(gpm={"2": 75.0}))
     row = measured(tmp_path / "file", monkeypatch, meter, dest=dest)
     assert (row.gpu_threads, row.sm_share) == (8, 0.75)
@@ -88,9 +84,7 @@ def test_where_the_gpu_does_not_tell_it_the_share_is_the_most_that_its_threads_c
 
 @pytest.mark.usefixtures("gpu")
 @pytest.mark.parametrize(("mech", "dest"), [("gpu", "host"), ("uring", "cuda")])
-def test_what_the_gpu_does_not_ask_for_takes_none_of_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mech: str, dest: str
-) -> None:
+def test_what_the_gpu_does_not_ask_for_takes_none_of_it(tmp_path, monkeypatch, mech, dest):
     row = measured(tmp_path / "file", monkeypatch, None, mech, dest)
     assert (row.gpu_threads, row.sm_share, row.note) == (None, None, "")
 
@@ -122,9 +116,7 @@ def measured_disk(settings: IoSettings, path: str = "/dev/libnvm0") -> IoReport:
     return run(settings, path, lambda *_: None)
 
 
-def test_a_disk_is_measured_at_its_own_size_and_is_always_cold(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_disk_is_measured_at_its_own_size_and_is_always_cold(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     (tmp_path / "fake_disk.py").write_text(FAKE_DISK)
     monkeypatch.setenv("PYTHONPATH", f"{tmp_path}{os.pathsep}{os.environ.get('PYTHONPATH', '')}")
     report = measured_disk(msgspec.structs.replace(SHORT, readers="fake_disk:open_reader", cold=True))

@@ -36,9 +36,7 @@ def Spec(path: Path, *, without: bool = False) -> OpenedSpec:  # noqa: N802
 
 
 @pytest.fixture
-def file(
-    tmp_path: Path, fake_gpus: FakeGpus, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
-) -> Path:
+def file(tmp_path: Path, fake_gpus: FakeGpus, tmp_path_factory: Any, monkeypatch: Any) -> Path:
     """A table on a machine of two GPUs and a profiler."""
     programs = tmp_path_factory.mktemp("bin")
     (programs / "nsys").touch(0o755)
@@ -126,9 +124,7 @@ def test_groups_that_ended_are_looked_at_no_more(file: Path):
     st.booleans(),
     st.booleans(),
 )
-def test_whatever_stands_in_other_cells_stays_as_it_is(
-    file: Path, cells: list[str], end: str, is_last_ended: bool, has_mark: bool
-):
+def test_whatever_stands_in_other_cells_stays_as_it_is(file, cells, end, is_last_ended, has_mark):
     texts = ['"{}"'.format(cell.replace('"', '""')) for cell in cells]
     rows = [
         "File,Name,Params,Status,Run,Experiment,Workload,Devices,Collocation,Listeners",
@@ -192,9 +188,8 @@ def test_a_killed_process_holds_no_spec(file: Path):
         "from penstock.runs.spec.checks import Gpus; "
         "spec = Spec(Path(sys.argv[1]), Gpus(without=True)); print(flush=True); sys.stdin.read()"
     )
-    with subprocess.Popen(
-        [sys.executable, "-c", hold, file], stdin=subprocess.PIPE, stdout=subprocess.PIPE
-    ) as holder:
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with subprocess.Popen([sys.executable, "-c", hold, file], **pipes) as holder:
         assert holder.stdout is not None
         holder.stdout.readline()
         with pytest.raises(BadSetting, match="another penstock run"):
@@ -278,12 +273,10 @@ def test_a_machine_without_a_gpu_is_one_error_that_names_what_helps(file: Path, 
 
 def test_numbers_of_gpus_count_inside_those_that_are_visible(file: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
-    file.write_text(HEADER + "0,1,x,,,0,-,train.py,top,\n")
-    with Spec(file) as spec:
-        assert spec.groups[0].runs[0].devices == UUIDS[1:]
-    file.write_text(HEADER + "0,1,x,,,GPU-00000001,-,train.py,top,\n")
-    with Spec(file) as spec:
-        assert spec.groups[0].runs[0].devices == UUIDS[1:]
+    for named in ("0", "GPU-00000001"):
+        file.write_text(f"{HEADER}0,1,x,,,{named},-,train.py,top,\n")
+        with Spec(file) as spec:
+            assert spec.groups[0].runs[0].devices == UUIDS[1:]
     file.write_text(HEADER + "0,1,x,,,1,-,train.py,top,\n")
     with pytest.raises(BadSetting, match=r"there is no GPU '1'; there are 0 \(GPU-00000001-"):
         Spec(file)
