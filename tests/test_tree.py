@@ -329,8 +329,7 @@ def test_a_tensor_of_a_subclass_comes_back_as_one_over_the_bytes_that_it_was_giv
 
 
 @pytest.mark.parametrize(
-    ("tree", "plain"),
-    [(Encoding({"x": torch.ones(3)}), dict), (torch.ones(3).as_subclass(Named), torch.Tensor)],
+    ("tree", "plain"), [(Encoding({"x": torch.ones(3)}), dict), (torch.ones(3).as_subclass(Named), torch.Tensor)]
 )
 @pytest.mark.parametrize("place", ["no_such_module:Batch", "collections:NoSuchType", "os:getpid", "ast:Name"])
 def test_a_mapping_or_tensor_of_a_type_that_is_not_here_is_a_plain_one_and_that_is_said_once(tree, plain, place):

@@ -32,7 +32,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Iterator[Clock]:
     monkeypatch.setattr(waits, "_totals", waits._Totals())
-    monkeypatch.setattr(waits, "_tell", lambda: "somebody")
+    monkeypatch.setattr(waits, "_begins", lambda: "somebody")
     clock = Clock()
     monkeypatch.setattr(waits, "monotonic", clock)
     yield clock
@@ -218,7 +218,7 @@ def test_loops_that_nobody_asks_about_neither_have_epochs_nor_hide_those_of_othe
     outer.ask()
     within = Iteration(Loader())
     outer.give(4)
-    monkeypatch.setattr(waits, "_tell", lambda: None)
+    monkeypatch.setattr(waits, "_begins", lambda: None)
     for unasked in (within, Iteration(Loader())):
         for _ in range(5):
             batch(clock, unasked, 1)
@@ -242,6 +242,6 @@ def test_a_forked_child_counts_from_nothing(clock: Clock):
 
 
 def test_outside_a_run_nothing_is_kept(clock: Clock, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(waits, "_tell", lambda: None)
+    monkeypatch.setattr(waits, "_begins", lambda: None)
     batch(clock, Iteration(Loader()), 1)
     assert waits.points() == [] and not waits._totals.begun

@@ -12,7 +12,7 @@ import torch
 from benchmarks.gpu.crossing import counting_gpu
 from benchmarks.share.blocks import Blocks
 
-from penstock.bench.measure.loop import say
+from penstock.bench.measure.loop import reply
 from penstock.memory.host_ring import WritableHostRing
 from penstock.memory.room import aligned
 
@@ -71,4 +71,4 @@ def _rate(copy: Callable[[int], None], arrived: Callable[[], None], nbytes: int,
 
 if __name__ == "__main__":
     name, times, *sizes = sys.argv[1:]
-    say({"devicecopy": [ring_against_torch(name, int(size), int(times)) for size in sizes]})
+    reply({"devicecopy": [ring_against_torch(name, int(size), int(times)) for size in sizes]})

@@ -115,7 +115,7 @@ class Bench:
             self._trainer_pool.dismiss(kill=True)
             return Measured(result, case.workload.block_bytes)
         for member in members:
-            member.tell({"do": "device memory", "device": settings.device})
+            member.send({"do": "device memory", "device": settings.device})
         taken = [
             member.hear_of("device_bytes", time.monotonic() + _ANSWER_S)["device_bytes"] for member in members
         ]
@@ -189,7 +189,7 @@ class Counter:
         pass
 
     def end(self) -> None:
-        self._feeder.tell({"do": "count"})
+        self._feeder.send({"do": "count"})
         seen = self._feeder.hear_of("copied_bytes", time.monotonic() + _ANSWER_S)
         self.bytes_per_block = seen["copied_bytes"] / max(1, seen["blocks"])
 

@@ -59,7 +59,7 @@ def memory_use(pool: ProcessPool, workload: Workload, trainers: int, *, borrow: 
     before = [_memory(member.pid).other_bytes for member in members]
     deadline = time.monotonic() + START_S
     for member in members:
-        member.tell(
+        member.send(
             {"do": "take", "kind": "feed", "feed": feeding.feed, "borrow": borrow, "warm_up": 10, "step_s": 0}
         )
     for member in members:
@@ -68,7 +68,7 @@ def memory_use(pool: ProcessPool, workload: Workload, trainers: int, *, borrow: 
     used = [_memory(member.pid) for member in members]
     of_feeder = _memory(feeder.pid)
     for member in members:
-        member.tell({"do": "stop"})
+        member.send({"do": "stop"})
     for member in members:
         member.hear_of("closed", deadline)
     pool.dismiss([*members, feeder])
@@ -125,7 +125,7 @@ def crowd(pool: ProcessPool, trainers: int, samples: int) -> CrowdResult:
     members = start_trainers(pool, trainers)
     began = time.monotonic()
     for i, member in enumerate(members):
-        member.tell({"do": "epoch", "feed": feeding.feed, "samples": samples, "batch_size": 16 + i})
+        member.send({"do": "epoch", "feed": feeding.feed, "samples": samples, "batch_size": 16 + i})
     finished = lost = repeated = 0
     for member in members:
         answer = member.hear_of("repeated", began + START_S)

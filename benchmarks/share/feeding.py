@@ -11,7 +11,7 @@ from benchmarks.share.jpeg import SEGMENTS
 from benchmarks.share.workload import Workload
 
 import penstock
-from penstock.bench.measure.loop import heard_lines, keep_output_for_answers, say
+from penstock.bench.measure.loop import heard_lines, reply, reserve_output
 
 
 class Feeding(msgspec.Struct, frozen=True):
@@ -41,7 +41,7 @@ class Feeding(msgspec.Struct, frozen=True):
 
 
 def main() -> None:
-    keep_output_for_answers()
+    reserve_output()
     heard = heard_lines()
     feeding = msgspec.json.decode(next(heard), type=Feeding)
     gpu = None
@@ -55,12 +55,12 @@ def main() -> None:
 
     def end() -> None:
         for _ in heard:  # every line asks for the counts
-            say({"copied_bytes": gpu.copied_bytes if gpu else 0, "blocks": feeder.statistics().blocks})
+            reply({"copied_bytes": gpu.copied_bytes if gpu else 0, "blocks": feeder.statistics().blocks})
         feeder.close()
 
     ending = threading.Thread(target=end, daemon=True)
     ending.start()
-    say({"ready": True})
+    reply({"ready": True})
     feeder.run()
     ending.join()
 

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from benchmarks.share.blocks import ROWS, Blocks
 
-from penstock.bench.measure.loop import say
+from penstock.bench.measure.loop import reply
 from penstock.contracts import SourceBlock
 from penstock.feed.feeder.writer import BlockWriter
 from penstock.memory.host_ring import WritableHostRing
@@ -64,4 +64,4 @@ def _rate(copy: Callable[[int], None], nbytes: int, for_s: float = 0.25) -> floa
 if __name__ == "__main__":
     size, times = int(sys.argv[1]), int(sys.argv[2])
     default = torch.get_num_threads()
-    say({"ringcopy": [ring_against_torch(size, times, threads=n) for n in dict.fromkeys((1, default))]})
+    reply({"ringcopy": [ring_against_torch(size, times, threads=n) for n in dict.fromkeys((1, default))]})

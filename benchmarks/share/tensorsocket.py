@@ -76,7 +76,7 @@ def measured(
             member.hear_of("pid", time.monotonic() + 60)
         producer, *consumers = started
         given = {"ports": _free_ports(4), **(order or {})}
-        producer.tell({**given, "trainers": result.trainers, "workload": msgspec.to_builtins(workload)})
+        producer.send({**given, "trainers": result.trainers, "workload": msgspec.to_builtins(workload)})
         return measure(result, consumers, given, interval, [producer.pid], watches(producer))
     except MemberFailed as error:
         return msgspec.structs.replace(result, note=f"failed: {error}")

@@ -20,7 +20,7 @@ def start_trainers(pool: ProcessPool, count: int) -> list[MeasuredProcess]:
 
 def start_feeder(pool: ProcessPool, feeding: Feeding) -> MeasuredProcess:
     (member,) = pool.start(command("benchmarks.share.feeding"), 1, ENVIRONMENT)
-    member.tell(msgspec.to_builtins(feeding))
+    member.send(msgspec.to_builtins(feeding))
     member.hear_of("ready", time.monotonic() + START_S)
     return member
 

@@ -1,4 +1,4 @@
-"""Every exception of Penstock. Messages say what happened, with numbers, whose doing it is, and the remedy."""
+"""Every exception of Penstock. A message has what happened, with numbers, who caused it, and the remedy."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ class PenstockError(Exception):
 
 
 class BadSetting(PenstockError, ValueError):
-    """An argument, or a combination of arguments, cannot be honoured; the message says what could be."""
+    """An argument, or a combination of arguments, cannot be honoured; the message names what can."""
 
 
 class SettingsDiffer(BadSetting):
@@ -40,7 +40,7 @@ class BlockChanged(SourceError):
 
 
 class BlockTooLarge(SourceError):
-    """A block is larger than the window can ever hold; the message says which window would do."""
+    """A block is larger than the window can ever hold; the message names a window that would do."""
 
 
 class PackageMissing(PenstockError):
@@ -48,11 +48,11 @@ class PackageMissing(PenstockError):
 
 
 class DeviceUnavailable(PenstockError):
-    """The GPU that was asked for is missing or cannot be used; the message says why, and which GPUs there are."""
+    """The GPU that was asked for is missing or cannot be used; the message has the reason and the GPUs."""
 
 
 class GpuMissing(PenstockError):
-    """NVML, which tells of NVIDIA GPUs, cannot be used, or shows none; the message says what is missing.
+    """NVML, which reports on NVIDIA GPUs, cannot be used, or shows none; the message names what is missing.
 
     Attributes:
         why: What is missing.
@@ -66,11 +66,11 @@ class GpuMissing(PenstockError):
 
 
 class PinningRefused(PenstockError):
-    """Host memory cannot be registered with a GPU; a ``Loader`` then copies by way of a buffer, and says so."""
+    """Host memory cannot be registered with a GPU; a ``Loader`` then copies by way of a buffer, and warns."""
 
 
 class ReaderUnavailable(PenstockError):
-    """This machine cannot read in the way that was asked for; the message says why, and how it can.
+    """This machine cannot read in the way that was asked for; the message has the reason, and another way.
 
     Attributes:
         why: What is missing.
@@ -104,7 +104,7 @@ class PackDamaged(SourceError):
 
 
 class PackStopped(PenstockError):
-    """Packing cannot go on, mostly because the disk is full. Written rows are kept: repeat the call to go on."""
+    """Packing cannot go on, mostly because the disk is full. Written rows stay: repeat the call to go on."""
 
 
 class InsecureDirectory(PenstockError):
@@ -141,7 +141,7 @@ class FeedStopped(FeederLost):
 
 
 class WindowHeld(PenstockError):
-    """What this process keeps leaves no room for the block it waits for: views, or a Loader that it does not read.
+    """This process holds views, or a Loader that it does not read, and they leave no room for the next block.
 
     Drop some views, or close the Loader, and go on.
     """

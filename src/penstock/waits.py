@@ -1,7 +1,7 @@
-"""Where the time of this process's loops over loaders goes: an ``Iteration`` for each, and what they come to.
+"""Where the time of this process's loops over loaders goes: an ``Iteration`` for each, and their sums.
 
 Nothing takes a lock: a signal handler or a forked child may iterate, too. Each figure is written by the thread
-that iterates, in one assignment, and read by whoever keeps the series of a run.
+that iterates, in one assignment, and read by whoever stores the series of a run.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class _Loader:
 
 
 class _Totals:
-    """What the iterations of this process come to."""
+    """The sums of all iterations of this process."""
 
     def __init__(self) -> None:
         self._loaders: dict[int, _Loader] = {}  # by identity: one may equal another, or have no hash
@@ -112,7 +112,7 @@ class _Totals:
         self._covered = [*apart, (began_s, end_s)]
 
     def _forget_oldest(self, before_s: float) -> None:
-        """Keep only the sum of all but so many intervals, where no iteration can cover any of their time again."""
+        """Reduce the oldest intervals to their sum, where no iteration can cover any of their time again."""
         self._covered.sort()
         count = 0
         while len(self._covered) - count > _MOST_APART and self._covered[count][1] < before_s:
@@ -129,16 +129,16 @@ class _Asking(threading.local):
 
 _asking = _Asking()
 _totals = _Totals()
-_tell: Callable[[], object] | None = None
+_begins: Callable[[], object] | None = None
 on_batch: Callable[[], object] | None = None
-"""Told each batch that a thread was given."""
+"""Called for each batch that a thread was given."""
 
 
 class Iteration:
     """One loop over a loader, from where its iterator is asked for until it is exhausted or gone.
 
     It belongs to the iterator. What happens between two batches is the loop's once the second is asked for, or
-    the iterator is let go: one that is kept and not used is no loop.
+    the iterator is let go: one that is held and not used is no loop.
 
     Args:
         loader: What is iterated.
@@ -149,9 +149,9 @@ class Iteration:
         self._figures = figures = _Figures(monotonic() if asked_s is None else asked_s)
         when_gone(self, map(setattr, (figures,), ("gone_s",), iter(monotonic, None)))
         self._totals = _totals
-        self._loader: _Loader | None = None  # if nobody asks for what this iteration comes to
+        self._loader: _Loader | None = None  # None: this iteration does not count
         with suppress(Exception):  # a loop goes on, whatever hinders its figures
-            if _asking.iteration is None and _tell is not None and _tell() is not None:
+            if _asking.iteration is None and _begins is not None and _begins() is not None:
                 self._loader = self._totals.loader(loader)
                 self._totals.begun.append(self._figures)
 
@@ -173,7 +173,7 @@ class Iteration:
         return True
 
     def give(self, samples: float) -> None:
-        """End the wait with a batch of so many samples; NaN if nobody knows how many."""
+        """End the wait with a batch of this many samples; NaN if nobody knows how many."""
         figures, loader = self._figures, self._loader
         if self.pause() and loader is not None:
             figures.batches += 1
@@ -198,10 +198,10 @@ class Iteration:
         self._figures.is_over = True
 
 
-def report(tell: Callable[[], object]) -> None:
-    """Keep what iterations come to, from now on. Each that begins calls ``tell``; None if nobody asks for it."""
-    global _tell  # noqa: PLW0603 - it belongs to the process
-    _tell = tell
+def report(begins: Callable[[], object]) -> None:
+    """Sum up iterations from now on. Each calls ``begins`` first, and does not count if that returns None."""
+    global _begins  # noqa: PLW0603 - it belongs to the process
+    _begins = begins
 
 
 def points() -> list[Point]:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from tests.autosharing.running import Scripts
-from tests.feed.trainer.test_pinned import taken
+from tests.feed.trainer.test_framework import taken
 from tests.forked import ForkServer
 from tests.runs.conftest import launch
 

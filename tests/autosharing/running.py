@@ -63,9 +63,8 @@ class Scripts:
 
     def shared(self, *each: Sequence[str], **options: Any) -> tuple[list[dict[str, Any]], str]:
         """Run several at once; return what they saw, and said."""
-        runs = [
-            self.start(i, "loops.py", *words, together=len(each), options=options) for i, words in enumerate(each)
-        ]
+        together = {"together": len(each), "options": options}
+        runs = [self.start(i, "loops.py", *words, **together) for i, words in enumerate(each)]
         for run in runs:
             assert run.wait() == 0, run.output
         return [self.seen(i) for i in range(len(each))], "".join(run.output for run in runs)

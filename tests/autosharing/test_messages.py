@@ -31,7 +31,7 @@ def test_the_place_is_the_scripts_own_below_any_library(file: str) -> None:
 
 
 def test_every_verdict_is_said_once_and_none_is_swallowed(monkeypatch: pytest.MonkeyPatch, capsys: Any):
-    monkeypatch.setattr(messages, "_said", set())
+    monkeypatch.setattr(messages, "_printed", set())
     for _ in range(2):
         for number in range(100):
             say_once(f"train.py:3 is shared as train-{number}: it shuffles")

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from tests.feed.trainer.test_pinned import lies_in
+from tests.feed.trainer.test_framework import lies_in
 from torch.utils.data import DataLoader, TensorDataset
 
 import penstock

@@ -13,17 +13,12 @@ N = 40
 
 def runs(scripts: Scripts, *each: tuple[str, int, int], **environment: str) -> tuple[list[Any], list[str]]:
     """Run scripts together that explain; return the values of their epochs by sample, and what each has said."""
-    started = [
-        scripts.start(
-            i, "witnessed.py", *map(str, words), together=len(each), options={"explain": True}, **environment
-        )
-        for i, words in enumerate(each)
-    ]
+    more = {"together": len(each), "options": {"explain": True}, **environment}
+    started = [scripts.start(i, "witnessed.py", *map(str, words), **more) for i, words in enumerate(each)]
     for run in started:
         assert run.wait() == 0, run.output
-    seen = [
-        [[epoch[str(i)] for i in range(N)] for epoch in json.loads(run.output.splitlines()[-1])] for run in started
-    ]
+    ended = [json.loads(run.output.splitlines()[-1]) for run in started]
+    seen = [[[epoch[str(i)] for i in range(N)] for epoch in epochs] for epochs in ended]
     return seen, [run.output for run in started]
 
 
@@ -65,9 +60,7 @@ def test_a_file_that_a_script_has_opened_stays_where_it_is(scripts: Scripts):
     assert not any("is not shared" in each or "not compared" in each for each in said)
 
 
-def test_attributes_that_change_in_mid_training_unseen_by_the_name_are_compared_before_the_next_epoch(
-    scripts: Scripts,
-):
+def test_attributes_that_change_in_mid_training_unseen_by_the_name_are_compared_before_the_next_epoch(scripts):
     (seen,), (said,) = runs(scripts, ("changed", 5, 4))
     assert seen == [scaled(1)] * 2 + [scaled(5)] * 2
     assert said.count("is not shared: of sample ") == 1

@@ -89,9 +89,7 @@ def test_if_one_rank_s_samples_are_not_the_feed_s_all_ranks_use_their_own_loader
     assert said.count("is not shared: of sample ") == said.count("is not shared: rank 1: of sample ") == 1
 
 
-def test_if_one_rank_s_samples_change_unseen_in_mid_training_all_ranks_leave_the_feed_at_one_epoch(
-    scripts: Scripts,
-):
+def test_if_one_rank_s_samples_change_unseen_in_mid_training_all_ranks_leave_the_feed_at_one_epoch(scripts):
     (job,), said = ranks(scripts, [["--later"]])
     own = [any(i >= 100 for batch in epoch for i in batch) for epoch in job[1]]
     assert not any(own[:2]) and own[-1] and own == sorted(own)
@@ -119,9 +117,7 @@ def test_ranks_that_their_sampler_does_not_name_are_left_alone(scripts: Scripts)
     assert "is not shared: 2 ranks run and its sampler names none" in said and not feeds_read(said)
 
 
-def test_ranks_that_cannot_meet_say_after_3_s_for_whom_they_wait_and_then_why(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-):
+def test_ranks_that_cannot_meet_say_after_3_s_for_whom_they_wait_and_then_why(monkeypatch, capsys):
     """Rank 0 has named its feed before a file was written to, rank 1 after that."""
     store = HashStore()
     monkeypatch.setattr(meetings, "default_store", lambda: store)

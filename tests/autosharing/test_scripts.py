@@ -76,9 +76,7 @@ def test_two_runs_that_ask_two_loaders_at_different_rates_do_not_wait_for_each_o
     assert "read the two at different rates" in said[0]
 
 
-def test_a_second_run_of_a_sampler_without_end_begins_at_once_and_both_go_on_where_their_feeder_died(
-    scripts: Scripts,
-):
+def test_a_second_run_of_a_sampler_without_end_begins_at_once_and_both_go_on_where_their_feeder_died(scripts):
     runs: list[Forked] = []
     for i, size in enumerate(("8", "6")):
         runs.append(scripts.start(i, "endless.py", size, "end"))
@@ -106,23 +104,17 @@ def test_feeds_of_another_name_have_an_order_of_their_own(scripts: Scripts):
     assert sorted(id for batch in orders[1][0] for id in batch) == list(range(N))
 
 
-def test_runs_with_other_data_have_a_feed_of_their_own(scripts: Scripts):
-    words = [["plain", "--scale", scale] for scale in ("1", "2")]
-    seen, said = scripts.shared(*words)
-    assert len(feeds_read(said)) == 2
-    there, yours = ("1.0", "2.0") if "there and 2.0 in yours" in said else ("2.0", "1.0")
-    assert f"is another one: dataset.scale is {there} there and {yours} in yours" in said
-    for each, alone in zip(seen, words, strict=True):
-        check_like(each, scripts.alone(*alone))
-
-
-def test_one_line_tells_what_others_of_many_are_made_of(scripts: Scripts):
-    runs = [scripts.start(i, "loops.py", "plain", "--scale", str(i), "--pause", "0.1") for i in range(4)]
+def test_runs_with_other_data_have_a_feed_of_their_own_and_one_line_tells_what_differs(scripts: Scripts):
+    words = [["plain", "--scale", str(i), "--pause", "0.1"] for i in range(4)]
+    runs = [scripts.start(i, "loops.py", *its) for i, its in enumerate(words)]
     assert all(run.wait() == 0 for run in runs)
+    assert len(feeds_read("".join(run.output for run in runs))) == 4
     told = [[line for line in run.output.splitlines() if "is another one" in line] for run in runs]
     assert max(map(len, told)) == 1
     assert any(line.endswith("; it is one of 3 that differ") for (line,) in filter(None, told))
-    assert all("dataset.scale is " in line for (line,) in filter(None, told))
+    for i, line in ((i, lines[0]) for i, lines in enumerate(told) if lines):
+        assert "is another one: dataset.scale is " in line and f".0 there and {i}.0 in yours" in line
+    check_like(scripts.seen(2), scripts.alone("plain", "--scale", "2"))
 
 
 def test_data_that_change_with_the_epoch_are_read_from_a_feed_for_each_epoch(scripts: Scripts):
@@ -138,7 +130,7 @@ def test_data_that_change_with_the_epoch_are_read_from_a_feed_for_each_epoch(scr
 @pytest.mark.parametrize(
     ("kind", "why"),
     [
-        ("own", "nothing tells whether its OwnOrder shuffles"),
+        ("own", "nothing shows whether its OwnOrder shuffles"),
         ("lock", "is not shared: dataset.lock (lock) cannot go to another process"),
         ("rank", "WorkerInit"),
     ],

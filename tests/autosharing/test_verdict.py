@@ -140,6 +140,7 @@ def test_samples_that_would_be_made_on_a_device_are_not_shared():
 
 
 ONE_OF_TWO = DistributedSampler(DATA, 2, 1)
+OF_MMENGINE = of_library("DefaultSampler", "mmengine.dataset", world_size=2, shuffle=True, length=8)
 
 
 @pytest.mark.parametrize(
@@ -152,11 +153,7 @@ ONE_OF_TWO = DistributedSampler(DATA, 2, 1)
         (Ranks(1, 2, True, named=False), ONE_OF_TWO, "MASTER_ADDR"),
         (Ranks(1, 2, True), DistributedSampler(DATA, 2, 1, drop_last=True), "leaves out 1 of 15 samples"),
         (Ranks(0, 2, True), RandomSampler(DATA), "2 ranks run and its sampler names none"),  # type: ignore[arg-type]
-        (
-            Ranks(0, 2, True),
-            of_library("DefaultSampler", "mmengine.dataset", world_size=2, shuffle=True, length=8),
-            "divides it among ranks in its own way",
-        ),
+        (Ranks(0, 2, True), OF_MMENGINE, "divides it among ranks in its own way"),
     ],
 )
 def test_ranks_and_samplers_that_do_not_fit_are_declined(ranks: Ranks, sampler: Any, why: str):
@@ -172,16 +169,9 @@ def test_the_environment_tells_of_ranks_that_torch_does_not_know_yet():
 
 def accelerated(split: bool = False, even: bool = True, **given: Any) -> DataLoader[Any]:
     inner = BatchSampler(RandomSampler(DATA), given.pop("batch_size", 4), False)  # type: ignore[arg-type]
-    shard = of_library(
-        "BatchSamplerShard",
-        "accelerate.data_loader",
-        batch_sampler=inner,
-        num_processes=2,
-        process_index=1,
-        split_batches=split,
-        even_batches=even,
-        length=2,
-    )
+    has = {"batch_sampler": inner, "num_processes": 2, "process_index": 1, "length": 2}
+    has |= {"split_batches": split, "even_batches": even}
+    shard = of_library("BatchSamplerShard", "accelerate.data_loader", **has)
     return DataLoader(DATA, batch_sampler=shard)
 
 

@@ -15,6 +15,7 @@ from typing import Any
 
 import psutil
 import pytest
+from tests.scripts import run_python
 
 from penstock.basics.terminal import console
 from penstock.bench.experiment import Spread
@@ -23,8 +24,8 @@ from penstock.bench.share.report import (
     Gain,
     Kind,
     ShareFigures,
+    SharePlan,
     ShareReport,
-    ShareSettings,
     compared,
     named,
     sentence,
@@ -113,10 +114,7 @@ def loaders(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def bench_share(*words: str | Path, **options: Any) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "penstock", "bench", "share", *words]
-    return subprocess.run(
-        command, capture_output=True, text=True, timeout=_PATIENCE_S - 10, check=False, **options
-    )
+    return run_python("-m", "penstock", "bench", "share", *words, timeout=_PATIENCE_S - 10, **options)
 
 
 def working(folder: Path) -> list[psutil.Process]:
@@ -135,12 +133,9 @@ def measured(loaders: Path) -> tuple[dict[str, Any], str]:
     json_path, picture = loaders.with_name("share.json"), loaders.with_name("share.png")
     feeds = loaders.with_name("feeds")
     feeds.mkdir(mode=0o700)
-    done = bench_share(
-        f"{loaders}:small",
-        *("-k", "2", "--repeats", "1", "--seconds", "0.3", "--step-ms", "1", "--window", "16MiB"),
-        *("--json", json_path, "--plot", picture),
-        env={**os.environ, "PENSTOCK_DIR": str(feeds)},
-    )
+    words = ("-k", "2", "--repeats", "1", "--seconds", "0.3", "--step-ms", "1", "--window", "16MiB")
+    environment = {**os.environ, "PENSTOCK_DIR": str(feeds)}
+    done = bench_share(f"{loaders}:small", *words, "--json", json_path, "--plot", picture, env=environment)
     assert done.returncode == 0, done.stderr
     assert picture.read_bytes().startswith(b"\x89PNG")
     assert not working(feeds)
@@ -150,11 +145,8 @@ def measured(loaders: Path) -> tuple[dict[str, Any], str]:
 
 def test_every_case_is_measured_with_the_loader_s_workers_in_all_and_its_figures_fit_together(measured):
     found = [each["figures"] for each in measured[0]["results"]]
-    assert [(each["kind"], each["trainers"], each["workers"]) for each in found] == [
-        ("alone", 1, 2),
-        ("separate", 2, 2),
-        ("shared", 2, 2),
-    ]
+    measured = [(each["kind"], each["trainers"], each["workers"]) for each in found]
+    assert measured == [("alone", 1, 2), ("separate", 2, 2), ("shared", 2, 2)]
     for result in found:
         assert len(result["samples_per_s"]) == len(result["batches_per_s"]) == result["trainers"]
         for samples, batches in zip(result["samples_per_s"], result["batches_per_s"], strict=True):
@@ -208,14 +200,9 @@ def test_what_cannot_be_measured_is_one_clear_error(loaders: Path, feeds_directo
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_whatever_ends_it_leaves_nothing(loaders: Path, feeds_directory: Path, tmp_path: Path, number, status):
     command = [sys.executable, "-m", "penstock", "bench", "share", f"{loaders}:slow", "-k", "2"]
-    process = subprocess.Popen(
-        command,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env={**os.environ, "TMPDIR": str(tmp_path)},
-        start_new_session=True,
-    )
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    environment = {**os.environ, "TMPDIR": str(tmp_path)}
+    process = subprocess.Popen(command, env=environment, start_new_session=True, **pipes)
     while not list(tmp_path.glob("worker-*")):
         assert process.poll() is None, process.communicate()
         time.sleep(0.05)
@@ -229,20 +216,15 @@ def test_whatever_ends_it_leaves_nothing(loaders: Path, feeds_directory: Path, t
 
 
 @pytest.mark.parametrize(
-    "settings",
+    "setting",
     [
-        ShareSettings(trainers=()),
-        ShareSettings(trainers=(0,)),
-        ShareSettings(trainers=(65,)),
-        ShareSettings(seconds=float("nan")),
-        ShareSettings(repeats=0),
-        ShareSettings(step_ms=-1),
-        ShareSettings(window="much"),
+        *({"trainers": each} for each in ((), (0,), (65,))),
+        *({"seconds": float("nan")}, {"repeats": 0}, {"step_ms": -1}, {"window": "much"}),
     ],
 )
-def test_a_setting_out_of_range_is_refused(settings):
+def test_a_setting_out_of_range_is_refused(setting):
     with pytest.raises(BadSetting):
-        settings.check()
+        SharePlan(**setting).check()
 
 
 @pytest.mark.parametrize(
@@ -254,12 +236,8 @@ def test_workers_are_dealt_to_separate_loaders_one_each_at_least(workers, traine
 
 
 def test_what_is_compared_runs_one_after_the_other():
-    assert list(cases((1, 4), 4)) == [
-        ShareCase("alone", 1, (4,)),
-        ShareCase("shared", 1, (4,)),
-        ShareCase("separate", 4, (1, 1, 1, 1)),
-        ShareCase("shared", 4, (4,)),
-    ]
+    wanted = [("alone", 1, (4,)), ("shared", 1, (4,)), ("separate", 4, (1, 1, 1, 1)), ("shared", 4, (4,))]
+    assert list(cases((1, 4), 4)) == [ShareCase(*each) for each in wanted]
     assert [case.workers for case in cases((2,), None)] == [(), (), ()]
 
 
@@ -278,40 +256,31 @@ def test_a_pass_follows_a_pass_also_of_what_is_no_loader(loaders: Path):
     source.close()
 
 
-def spread(*values: float) -> Spread:
-    return Spread.of(values)
+FOUR = (
+    "4 trainers, one feed gives {} times the samples/s of separate loaders, with {} times the CPU time per sample."
+)
 
 
-def compare(speed: Spread, cpu: float, *, trainers: int = 4, kept: float | None = None) -> str:
-    return sentence(Gain(trainers, speed, spread(cpu), spread(1.0), kept), 20)
+def compare(*speed: float, cpu: float, trainers: int = 4, kept: float | None = None) -> str:
+    return sentence(Gain(trainers, Spread.of(speed), Spread.of([cpu]), Spread.of([1.0]), kept), 20)
 
 
 @pytest.mark.parametrize(
     ("said", "words"),
     [
+        (compare(2.9, 3.1, 3.3, cpu=0.3), f"With {FOUR.format('3.1 (2.9–3.3)', 0.3)}"),
         (
-            compare(spread(2.9, 3.1, 3.3), 0.3),
-            "With 4 trainers, one feed gives 3.1 (2.9–3.3) times the samples/s of separate loaders, "
-            "with 0.3 times the CPU time per sample.",
+            compare(0.99, 1.01, cpu=0.4, kept=0.97),
+            f"Sharing saves CPU time here, and brings no speed: with {FOUR.format('1 (0.99–1.01)', 0.4)} "
+            "Loading is not what limits training here: with steps of 20 ms, separate loaders keep up.",
         ),
         (
-            compare(spread(0.99, 1.01), 0.4, kept=0.97),
-            "Sharing saves CPU time here, and brings no speed: with 4 trainers, one feed gives 1 (0.99–1.01) "
-            "times the samples/s of separate loaders, with 0.4 times the CPU time per sample. Loading is not "
-            "what limits training here: with steps of 20 ms, separate loaders keep up.",
+            compare(0.98, 1.02, 1.3, cpu=0.99, kept=0.5),
+            f"Sharing brings nothing here: with {FOUR.format('1.02 (0.98–1.3)', 0.99)}",
         ),
+        (compare(0.8, cpu=1.1), f"Sharing slows this down: with {FOUR.format(0.8, 1.1)}"),
         (
-            compare(spread(0.98, 1.02, 1.3), 0.99, kept=0.5),
-            "Sharing brings nothing here: with 4 trainers, one feed gives 1.02 (0.98–1.3) times the samples/s of "
-            "separate loaders, with 0.99 times the CPU time per sample.",
-        ),
-        (
-            compare(spread(0.8), 1.1),
-            "Sharing slows this down: with 4 trainers, one feed gives 0.8 times the samples/s of separate "
-            "loaders, with 1.1 times the CPU time per sample.",
-        ),
-        (
-            compare(spread(1.1), 0.9, trainers=1),
+            compare(1.1, cpu=0.9, trainers=1),
             "With 1 trainer, a feed gives 1.1 times the samples/s of the loader alone, with 0.9 times the "
             "CPU time per sample. Run with -k 2 or more to see what sharing brings.",
         ),
@@ -321,20 +290,18 @@ def test_the_sentence_says_what_sharing_brings_and_when_it_brings_nothing(said, 
     assert said == words
 
 
-def report_of(settings: ShareSettings, loader: UsersLoader) -> ShareReport:
+def report_of(settings: SharePlan, loader: UsersLoader) -> ShareReport:
     return ShareReport(benchmark="", machine=describe(), settings=settings, function="make_loader", loader=loader)
 
 
 def add(report: ShareReport, kind: Kind, trainers: int, repeat: int, rate: float, cpu_s: float) -> None:
-    rates, workers = (rate,) * trainers, report.loader.workers
-    batches = tuple(each / 8 for each in rates)
-    report.add(
-        named(kind, trainers), repeat, ShareFigures(kind, trainers, workers, rates, batches, cpu_s, 99 << 30)
-    )
+    samples, batches = (rate,) * trainers, (rate / 8,) * trainers
+    figures = ShareFigures(kind, trainers, report.loader.workers, samples, batches, cpu_s, 99 << 30)
+    report.add(named(kind, trainers), repeat, figures)
 
 
 def test_a_feed_is_compared_with_separate_loaders_and_these_with_the_steps():
-    report = report_of(ShareSettings(step_ms=8), UsersLoader("", 2, 8, None))
+    report = report_of(SharePlan(step_ms=8), UsersLoader("", 2, 8, None))
     add(report, "separate", 2, 0, 100.0, 2.0)
     add(report, "shared", 2, 0, 300.0, 1.0)
     gain = compared(report, 2)
@@ -349,7 +316,7 @@ def test_a_feed_is_compared_with_separate_loaders_and_these_with_the_steps():
     ],
 )
 def test_what_to_know_about_the_figures_stands_below_them(workers, says, capsys):
-    settings = ShareSettings(trainers=(64,), repeats=2)
+    settings = SharePlan(trainers=(64,), repeats=2)
     report = report_of(settings, UsersLoader("DataLoader(" + "A" * 90, workers, 8, None))
     report.sentence = "So it is."
     for kind, k in (("alone", 1), ("separate", 64), ("shared", 64)):

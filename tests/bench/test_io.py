@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import os
+import shlex
 import signal
 import socket
 import subprocess
@@ -81,6 +82,10 @@ def bench_io(command: Callable[..., Any]) -> Callable[..., Any]:
     return partial(command, "bench", "io")
 
 
+def said(done: Any) -> str:
+    return done.stderr.replace("\n", " ")
+
+
 def quietly(settings: IoSettings, path: Path | str) -> IoReport:
     return run(settings, str(path), lambda *_: None)
 
@@ -129,9 +134,7 @@ def test_the_figures_of_a_row_fit_together(file: Path) -> None:
         ("babbles", "gave no result, but 'a library says hello'"),
     ],
 )
-def test_a_mechanism_that_fails_is_a_row_with_a_note_and_the_others_go_on(
-    file: Path, fakes: str, reader: str, note: str
-) -> None:
+def test_a_mechanism_that_fails_is_a_row_with_a_note_and_the_others_go_on(file, fakes, reader, note):
     before = psutil.Process().children(recursive=True)
     rows = quietly(changed(mech=("posix", "uring"), readers=f"{fakes}:{reader}", limit_s=5.0), file).rows
     assert [row.mech for row in rows] == ["posix", "uring"]
@@ -146,7 +149,7 @@ def test_a_file_that_is_cut_short_is_a_row_with_a_note(file: Path) -> None:
         os.truncate(file, 8192)
         assert read.nbytes == FILE_BYTES
         case = Case("posix", 4096, 4, 2, "random")
-        order = child.Order(case, changed(warm_up_s=0.0), read.path, read.nbytes, cold=False, seed=0)
+        order = child.CaseJob(case, changed(warm_up_s=0.0), read.path, read.nbytes, cold=False, seed=0)
         with pytest.raises(ReadFailed, match="cut short"):
             child.run(order)
 
@@ -279,26 +282,19 @@ def test_a_scratch_file_has_no_name_and_goes_with_its_process(tmp_path: Path) ->
 @pytest.mark.parametrize("by", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_nothing_is_left_behind_when_it_is_interrupted(tmp_path: Path, by: signal.Signals) -> None:
     words = ("bench", "io", str(tmp_path), "--size", "1MiB", "--mech", "posix", "--bs", "4k", "--qd", "4")
-    process = subprocess.Popen(
-        [sys.executable, "-m", "penstock.cli", *words, "--runtime", "600"],
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
-    children = eventually(
-        lambda: [p for p in psutil.Process(process.pid).children() if "--runtime" not in p.cmdline()]
-    )
-    eventually(
-        lambda: any(path.startswith("/proc/") for path in children[0].cmdline()) or children[0].num_threads() > 4
-    )
+    command = [sys.executable, "-m", "penstock.cli", *words, "--runtime", "600"]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    started = psutil.Process(process.pid).children
+    children = eventually(lambda: [each for each in started() if "--runtime" not in each.cmdline()])
+    (child, *_) = children
+    eventually(lambda: any(word.startswith("/proc/") for word in child.cmdline()) or child.num_threads() > 4)
     process.send_signal(by)
     assert process.wait(20) != 0
     eventually(lambda: not any(child.is_running() and child.status() != "zombie" for child in children))
     assert list(tmp_path.iterdir()) == []
 
 
-def test_the_command_saves_json_csv_and_a_picture(
-    bench_io: Callable[..., Any], file: Path, tmp_path: Path
-) -> None:
+def test_the_command_saves_json_csv_and_a_picture(bench_io: Callable[..., Any], file: Path, tmp_path: Path):
     pytest.importorskip("matplotlib")
     out = {name: str(tmp_path / f"out.{end}") for name, end in (("json", "json"), ("csv", "csv"), ("plot", "png"))}
     words = ("--bs", "4KiB,64k", "--qd", "4", "--runtime", "0.05")
@@ -310,9 +306,8 @@ def test_the_command_saves_json_csv_and_a_picture(
     assert isinstance(rows, list)
     assert len(rows) == 6
     needed = {"mech", "bs_bytes", "qd", "threads", "pattern", "iops", "mb_s", "p99_us", "cpu_us_per_op"}
-    assert all(
-        {*Measurement.__struct_fields__} == set(row) >= needed | {"cpu_s_per_gib", "path_taken"} for row in rows
-    )
+    needed |= {"cpu_s_per_gib", "path_taken"}
+    assert all({*Measurement.__struct_fields__} == set(row) >= needed for row in rows)
     with open(out["csv"], newline="") as lines:
         assert [row["mech"] for row in csv.DictReader(lines)] == [row["mech"] for row in rows]
     assert Path(out["plot"]).read_bytes().startswith(b"\x89PNG")
@@ -349,58 +344,47 @@ def test_a_pipe_a_socket_and_a_name_that_nothing_can_have_are_refused_at_once(tm
         run(IoSettings(), "a\0b", lambda *_: None)
 
 
+ONE_CASE = "FILE --mech posix --bs 4k --qd 4"
+
+
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (("/does/not/exist",), "/does/not/exist: No such file or directory"),
-        (("/dev/null",), "neither a file, nor a block device, nor a directory"),
-        (("/dev/shm",), "lies under /dev"),
-        (("/proc",), "too little for a scratch file"),
-        (("FILE", "--qd", "0"), "--qd 0: it must lie between 1 and 4096"),
-        (("FILE", "--qd", "1000000"), "--qd 1000000: it must lie between 1 and 4096"),
-        (("FILE", "--qd", "many"), "--qd many: give whole numbers"),
-        (("FILE", "--qd", ""), "--qd: give at least one"),
-        (("FILE", "--threads", "0"), "--threads 0"),
-        (("FILE", "--bs", "nine"), "bs='nine': give bytes"),
-        (("FILE", "--bs", "1GiB", "--qd", "1"), "has only 4,194,304 bytes"),
-        (("FILE", "--bs", "1GiB", "--qd", "64"), "more memory than 8 GiB"),
-        (("FILE", "--mech", "telepathy"), "--mech telepathy: it must be one of posix, direct, uring"),
-        (("FILE", "--pattern", "zigzag"), "--pattern zigzag: it must be one of random, sequential"),
-        (("FILE", "--dest", "moon"), "--dest moon"),
-        (("FILE", "--external", "iozone"), "--external iozone: it must be one of fio"),
-        (("FILE", "--json", "/no/where/x.json"), "its directory does not exist"),
-        (
-            ("FILE", "--mech", "posix", "--bs", "4k", "--qd", "4", "--runtime", "0.05", "--json", "/dev/full"),
-            "/dev/full could not be written: No space left on device",
-        ),
-        (("FILE", "--csv", "/tmp"), "/tmp is a directory; give the name of a file"),
-        (("FILE", "--bs", "0"), "--bs='0': give bytes as a number above 0"),
-        (
-            ("FILE", "--mech", "fio"),
-            "--mech fio: it must be one of posix, direct, uring, object, gds, gpu; fio is --external fio",
-        ),
-        (("FILE", "--plot", "x.doc"), "--plot x.doc: its name ends in one of .png"),
-        (("FILE", "--runtime", "0"), "--runtime 0"),
-        (("FILE", "--size", "1GiB,2GiB"), "give one size"),
-        pytest.param(
-            ("FILE", "--mech", "posix", "--bs", "4k", "--qd", "4", "--dest", "cuda:250"),
-            "nothing could be measured. posix: ",
-            marks=pytest.mark.whole,
-        ),
-        (("EMPTY",), "is empty"),
-        (("s3://bucket/key", "--mech", "posix"), "is an object"),
+        ("/does/not/exist", "/does/not/exist: No such file or directory"),
+        ("/dev/null", "neither a file, nor a block device, nor a directory"),
+        ("/dev/shm", "lies under /dev"),
+        ("/proc", "too little for a scratch file"),
+        ("FILE --qd 0", "--qd 0: it must lie between 1 and 4096"),
+        ("FILE --qd 1000000", "--qd 1000000: it must lie between 1 and 4096"),
+        ("FILE --qd many", "--qd many: give whole numbers"),
+        ("FILE --qd ''", "--qd: give at least one"),
+        ("FILE --threads 0", "--threads 0"),
+        ("FILE --bs nine", "bs='nine': give bytes"),
+        ("FILE --bs 1GiB --qd 1", "has only 4,194,304 bytes"),
+        ("FILE --bs 1GiB --qd 64", "more memory than 8 GiB"),
+        ("FILE --mech telepathy", "--mech telepathy: it must be one of posix, direct, uring"),
+        ("FILE --pattern zigzag", "--pattern zigzag: it must be one of random, sequential"),
+        ("FILE --dest moon", "--dest moon"),
+        ("FILE --external iozone", "--external iozone: it must be one of fio"),
+        ("FILE --json /no/where/x.json", "its directory does not exist"),
+        (f"{ONE_CASE} --runtime 0.05 --json /dev/full", "/dev/full could not be written: No space left on device"),
+        ("FILE --csv /tmp", "/tmp is a directory; give the name of a file"),
+        ("FILE --bs 0", "--bs='0': give bytes as a number above 0"),
+        ("FILE --mech fio", "it must be one of posix, direct, uring, object, gds, gpu; fio is --external fio"),
+        ("FILE --plot x.doc", "--plot x.doc: its name ends in one of .png"),
+        ("FILE --runtime 0", "--runtime 0"),
+        ("FILE --size 1GiB,2GiB", "give one size"),
+        pytest.param(f"{ONE_CASE} --dest cuda:250", "nothing could be measured. posix: ", marks=pytest.mark.whole),
+        ("EMPTY", "is empty"),
+        ("s3://bucket/key --mech posix", "is an object"),
     ],
 )
-def test_a_mistake_gets_one_clear_message(
-    bench_io: Callable[..., Any], file: Path, words: tuple[str, ...], says: str
-) -> None:
+def test_a_mistake_gets_one_clear_message(bench_io, file, words, says):
     empty = file.parent / "empty"
     empty.touch()
-    given = [str({"FILE": file, "EMPTY": empty}.get(word, word)) for word in words]
-    failed = bench_io(*given)
+    failed = bench_io(*(str({"FILE": file, "EMPTY": empty}.get(word, word)) for word in shlex.split(words)))
     assert failed.returncode == 2
-    assert says in failed.stderr.replace("\n", " ")
-    assert "Traceback" not in failed.stderr
+    assert says in said(failed) and "Traceback" not in said(failed)
 
 
 def test_reads_that_end_within_a_block_are_said_to_bring_more_than_was_asked_for(file: Path) -> None:
@@ -412,19 +396,15 @@ def test_reads_that_end_within_a_block_are_said_to_bring_more_than_was_asked_for
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may read and write everywhere")
-def test_what_must_not_be_read_or_written_is_said(
-    bench_io: Callable[..., Any], file: Path, tmp_path: Path
-) -> None:
+def test_what_must_not_be_read_or_written_is_said(bench_io: Callable[..., Any], file: Path, tmp_path: Path):
     file.chmod(0)
-    assert "cannot be read: Permission denied" in bench_io(str(file)).stderr.replace("\n", " ")
+    assert "cannot be read: Permission denied" in said(bench_io(str(file)))
     locked = tmp_path / "locked"
     locked.mkdir(mode=0o500)
     file.chmod(0o600)
     saved = bench_io(str(file), "--json", str(locked / "x.json"))
-    assert "you may not write" in saved.stderr.replace("\n", " ")
-    assert "no scratch file can be written there: Permission denied" in bench_io(str(locked)).stderr.replace(
-        "\n", " "
-    )
+    assert "you may not write" in said(saved)
+    assert "no scratch file can be written there: Permission denied" in said(bench_io(str(locked)))
 
 
 def test_a_gpu_that_is_not_there_is_a_row_beside_those_of_the_host(file: Path) -> None:
@@ -446,15 +426,10 @@ def test_what_is_no_size_is_refused(text: str) -> None:
 
 
 def test_repeats_become_medians_and_failures_do_not_count() -> None:
-    rows = [
-        Measurement(mech="posix", bs_bytes=4096, qd=1, threads=1, pattern="random", iops=n)
-        for n in (1.0, 0.0, 9.0, 2.0)
-    ]
-    other = Measurement(mech="gds", bs_bytes=4096, qd=1, threads=1, pattern="random", note="no driver")
-    assert [(row.mech, row.iops, row.note) for row in medians([*rows, other])] == [
-        ("posix", 2.0, ""),
-        ("gds", 0.0, "no driver"),
-    ]
+    case = {"bs_bytes": 4096, "qd": 1, "threads": 1, "pattern": "random"}
+    rows = [Measurement(mech="posix", iops=n, **case) for n in (1.0, 0.0, 9.0, 2.0)]
+    found = medians([*rows, Measurement(mech="gds", note="no driver", **case)])
+    assert [(row.mech, row.iops, row.note) for row in found] == [("posix", 2.0, ""), ("gds", 0.0, "no driver")]
 
 
 def test_a_median_is_cold_only_if_all_its_repeats_were() -> None:

@@ -51,14 +51,12 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("penstock.memory.cuda.CudaGpu", CudaGpu)
 
 
-def measured(
-    path: Path, monkeypatch: pytest.MonkeyPatch, meter: Any, mech: str = "gpu", dest: str = "cuda"
-) -> Measurement:
+def measured(path: Path, monkeypatch: Any, meter: Any, mech: str = "gpu", dest: str = "cuda") -> Measurement:
     asked: list[str] = []
     monkeypatch.setattr(child, "meter_of", lambda name: asked.append(name) or meter)
     path.write_bytes(bytes(1 << 20))
     settings = IoSettings(runtime_s=0.1, warm_up_s=0.01)
-    order = child.Order(Case(mech, 4096, 8, 8, "random", dest), settings, str(path), 1 << 20, cold=False, seed=0)
+    order = child.CaseJob(Case(mech, 4096, 8, 8, "random", dest), settings, str(path), 1 << 20, cold=False, seed=0)
     row = child.run(order)
     assert row.iops > 0
     assert asked == ["cuda:0"] * (mech == "gpu" and dest != "host")
@@ -67,13 +65,11 @@ def measured(
 
 @pytest.mark.usefixtures("gpu")
 @pytest.mark.parametrize("dest", ["cuda", "cuda:0", "pinned"])
-def test_the_share_of_multiprocessors_is_what_the_gpu_tells(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fake_gpus: FakeGpus, dest: str
-) -> None:
+def test_the_share_of_multiprocessors_is_what_the_gpu_tells(tmp_path, monkeypatch, fake_gpus, dest):
     meter = Meter(fake_gpus.add(gpm={"2": 75.0}))
     row = measured(tmp_path / "file", monkeypatch, meter, dest=dest)
     assert (row.gpu_threads, row.sm_share) == (8, 0.75)
-    assert "told by NVML, of all that ran on the GPU" in row.note
+    assert "measured by NVML, of all that ran on the GPU" in row.note
 
 
 @pytest.mark.usefixtures("gpu")
@@ -82,15 +78,13 @@ def test_where_the_gpu_does_not_tell_it_the_share_is_the_most_that_its_threads_c
 ) -> None:
     row = measured(tmp_path / "file", monkeypatch, Meter(fake_gpus.add(gpm=None)))
     assert row.sm_share == pytest.approx(4 * 1 / MULTIPROCESSORS)  # four launches of one warp
-    assert "SMs: at most so many" in row.note
+    assert "SMs: estimated, at most" in row.note
     assert "GPM: Not Supported" in row.note
 
 
 @pytest.mark.usefixtures("gpu")
 @pytest.mark.parametrize(("mech", "dest"), [("gpu", "host"), ("uring", "cuda")])
-def test_what_the_gpu_does_not_ask_for_takes_none_of_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mech: str, dest: str
-) -> None:
+def test_what_the_gpu_does_not_ask_for_takes_none_of_it(tmp_path, monkeypatch, mech, dest):
     row = measured(tmp_path / "file", monkeypatch, None, mech, dest)
     assert (row.gpu_threads, row.sm_share, row.note) == (None, None, "")
 
@@ -122,9 +116,7 @@ def measured_disk(settings: IoSettings, path: str = "/dev/libnvm0") -> IoReport:
     return run(settings, path, lambda *_: None)
 
 
-def test_a_disk_is_measured_at_its_own_size_and_is_always_cold(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_disk_is_measured_at_its_own_size_and_is_always_cold(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     (tmp_path / "fake_disk.py").write_text(FAKE_DISK)
     monkeypatch.setenv("PYTHONPATH", f"{tmp_path}{os.pathsep}{os.environ.get('PYTHONPATH', '')}")
     report = measured_disk(msgspec.structs.replace(SHORT, readers="fake_disk:open_reader", cold=True))
@@ -133,7 +125,7 @@ def test_a_disk_is_measured_at_its_own_size_and_is_always_cold(
         assert (row.mech, row.cold) == ("gpu", True)
         assert row.iops > 0, row.note
         assert "disk-served: FAKE DISK" in row.path_taken
-    assert report.remarks == ["--cold says nothing about /dev/libnvm0: it is not in the page cache"]
+    assert report.remarks == ["--cold has no effect on /dev/libnvm0: it is not in the page cache"]
 
 
 def test_a_disk_that_is_not_there_is_told_in_each_row() -> None:

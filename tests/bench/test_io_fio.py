@@ -7,6 +7,7 @@ import os
 import shutil
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -19,9 +20,8 @@ from penstock.bench.measure.pool import MeasurementFailed
 
 RECORDED = Path(__file__).parent / "recorded"
 FILE = Target("/data/a:b", "/data/a:b", 1 << 30)
-SETTINGS = IoSettings(
-    mech=(), bs_bytes=(4096,), qd=(8,), threads=(2,), runtime_s=0.3, warm_up_s=0.1, external=("fio",)
-)
+SHORT = IoSettings(bs_bytes=(4096,), qd=(8,), threads=(2,), runtime_s=0.3, warm_up_s=0.1)
+SETTINGS = msgspec.structs.replace(SHORT, mech=(), external=("fio",))
 needs_fio = pytest.mark.skipif(shutil.which("fio") is None, reason="fio is not installed")
 
 
@@ -60,9 +60,7 @@ def test_fio_is_never_asked_to_write() -> None:
     assert engines == set(ENGINES)
 
 
-def test_where_fio_is_missing_or_has_nothing_to_do_there_is_a_remark(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_where_fio_is_missing_or_has_nothing_to_do_there_is_a_remark(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path))
     assert fio.refusal(IoSettings(), FILE) == ""
     assert fio.refusal(SETTINGS, FILE) == "fio is not run: fio is not installed"
@@ -71,9 +69,8 @@ def test_where_fio_is_missing_or_has_nothing_to_do_there_is_a_remark(
     assert fio.refusal(SETTINGS, FILE) == ""
     on_gpu = IoSettings(external=("fio",), dest=("cuda:0",))
     assert fio.refusal(on_gpu, FILE) == "fio is not run: it has nothing to measure for --dest cuda:0"
-    assert fio.refusal(SETTINGS, Target("s3://a/b", "s3://a/b", None)) == (
-        "fio is not run: it reads files, and s3://a/b is none"
-    )
+    refusal = fio.refusal(SETTINGS, Target("s3://a/b", "s3://a/b", None))
+    assert refusal == "fio is not run: it reads files, and s3://a/b is none"
 
 
 def test_a_fio_that_fails_is_a_row_with_its_last_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -92,10 +89,7 @@ def test_fio_s_rows_stand_beside_the_others(tmp_path: Path, cold: bool) -> None:
     file = tmp_path / "file"
     content = np.random.default_rng(0).bytes(64 << 20)
     file.write_bytes(content)
-    settings = IoSettings(
-        mech=("uring",), bs_bytes=(65536,), qd=(8,), threads=(2,), runtime_s=0.2, warm_up_s=0.0, external=("fio",),
-        cold=cold,
-    )  # fmt: skip
+    settings = msgspec.structs.replace(SETTINGS, mech=("uring",), bs_bytes=(65536,), cold=cold)
     rows = run(settings, str(file), lambda *_: None).rows
     assert [row.mech for row in rows] == ["uring", *(f"fio:{engine}" for engine in ENGINES)]
     for row in rows[1:]:

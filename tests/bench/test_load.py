@@ -75,9 +75,8 @@ def test_a_loader_that_fails_is_named_with_its_reason(folder, monkeypatch):
 
 
 def test_the_table_has_the_fastest_first_and_ratios_turn_by_turn(folder, capsys):
-    report = LoadReport(
-        benchmark="", settings=settings(folder, repeats=2), absent={"dali": "why"}, machine=describe()
-    )
+    loads = settings(folder, repeats=2)
+    report = LoadReport(benchmark="", settings=loads, absent={"dali": "why"}, machine=describe())
     for arm, speeds in {"pillow": (100, 250), "penstock": (200, 500)}.items():
         for repeat, speed in enumerate(speeds):
             report.add(arm, repeat, LoadFigures(images_per_s=speed, cpu_ms_per_image=1.5, first_batch_s=0.5))

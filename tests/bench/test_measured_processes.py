@@ -26,10 +26,10 @@ input()
 
 CHATTY = """
 import sys
-from penstock.bench.measure.loop import failure, keep_output_for_answers, say
-keep_output_for_answers()
+from penstock.bench.measure.loop import failure, reserve_output, reply
+reserve_output()
 print("no line ends here", end="", flush=True)
-say({"answer": 1})
+reply({"answer": 1})
 """
 
 
@@ -45,7 +45,7 @@ def test_an_answer_is_heard_whatever_the_process_prints_besides(tmp_path: Path):
 
 
 def test_an_error_comes_with_its_kind_and_traceback(tmp_path: Path):
-    program = CHATTY + "error = KeyError('x'); error.traceback_text = 'File t.py'; say(failure(error))"
+    program = CHATTY + "error = KeyError('x'); error.traceback_text = 'File t.py'; reply(failure(error))"
     with ProcessPool(tmp_path) as pool:
         (member,) = pool.start(python(program))
         with pytest.raises(MemberFailed, match="KeyError: 'x'") as raised:

@@ -10,6 +10,7 @@ import pytest
 from tests.benchmarks.reports import report_of
 
 pytestmark = pytest.mark.whole
+TOGETHER = ("together from the start", "together from the start too")
 
 
 def test_all_arms_are_trained_with_each_seed_and_compared(tmp_path: Path) -> None:
@@ -22,17 +23,12 @@ def test_all_arms_are_trained_with_each_seed_and_compared(tmp_path: Path) -> Non
     words = ["--data", tmp_path, "--seeds", "2", "--images", "140", "--epochs", "1", "--plot", picture]
     found = report_of("accuracy", report, *words)
     assert len(found["own"]) == 2
-    assert set(found["feeds"]) == {
-        "together from the start",
-        "together from the start too",
-        "there from the start",
-        "joined at 33% of a cycle",
-        "joined at 67% of a cycle",
-    }
+    joined = {f"joined at {part}% of a cycle" for part in (33, 67)}
+    assert {*found["feeds"]} == {*TOGETHER, "there from the start", *joined}
     for arm in found["feeds"].values():
         assert len(arm["accuracies"]) == 2
         assert arm["difference"] == pytest.approx(arm["mean"] - np.mean(found["own"]))
     # Together they get the loader's own order, and so its very accuracy.
-    assert found["feeds"]["together from the start"]["accuracies"] == found["own"]
-    assert found["feeds"]["together from the start too"]["accuracies"] == found["own"]
+    for arm in TOGETHER:
+        assert found["feeds"][arm]["accuracies"] == found["own"]
     assert picture.stat().st_size > 1000

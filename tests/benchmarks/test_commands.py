@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from tests.scripts import run_python
 
 from benchmarks import children
 
@@ -20,8 +20,7 @@ COMMANDS = ["house", "batch_path", *JUDGES]
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_a_benchmark_runs_from_the_root_of_the_repository(name: str) -> None:
-    command = [sys.executable, "-m", f"benchmarks.{name}", "--help"]
-    shown = subprocess.run(command, cwd=children.ROOT, capture_output=True, text=True, check=False)
+    shown = run_python("-m", f"benchmarks.{name}", "--help", cwd=children.ROOT)
     assert shown.returncode == 0, shown.stderr
     assert "--json" in shown.stdout
     assert f"python -m benchmarks.{name}" in (children.ROOT / "benchmarks" / "README.md").read_text()

@@ -19,9 +19,11 @@ from benchmarks.gpu.evidence import MARK, Bench, main, unpack
 from benchmarks.gpu.facts import told
 from benchmarks.gpu.record import ROOT, Record, read
 from benchmarks.gpu.steps import PARTS, Step
+from tests.scripts import run_python
 
 pytestmark = pytest.mark.whole
 
+ENVIRONMENT = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
 GPU = {"driver": "NVRM version: 580.95.05", "torch": "2.11.0+cu130", "cuda": "13.0", "names": ["NVIDIA H200"]}
 
 
@@ -46,11 +48,7 @@ def alive(pid: int) -> bool:
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here")
 def test_without_a_gpu_every_part_is_not_run_and_says_so(tmp_path: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "benchmarks.gpu.evidence", "--out", tmp_path],
-        capture_output=True, text=True, timeout=100, check=False, cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
-    )  # fmt: skip
+    done = run_python("-m", "benchmarks.gpu.evidence", "--out", tmp_path, cwd=ROOT, env=ENVIRONMENT)
     assert done.returncode == 0, done.stderr
     for part in PARTS:
         record = read(tmp_path / f"{part}.json")
@@ -110,9 +108,7 @@ def test_who_ends_it_leaves_a_record_and_no_process(tmp_path: Path) -> None:
         "time.sleep(1000)'))]\n"
         f"sys.exit(evidence.main(['--part', 'hangs', '--out', {str(tmp_path)!r}]))"
     )
-    process = subprocess.Popen(
-        [sys.executable, "-c", code], cwd=ROOT, env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    )
+    process = subprocess.Popen([sys.executable, "-c", code], cwd=ROOT, env=ENVIRONMENT)
     log = tmp_path / "hangs.log"
     while not (log.exists() and log.read_text().endswith("\n")):
         assert process.poll() is None
@@ -132,21 +128,16 @@ def test_what_is_missing_is_not_run_and_says_what(bench: Bench) -> None:
         python("tool", "pass", under=("no-such-tool", "--option")),
     ]
     record = bench.run("part", steps)
-    assert [step.why for step in record.steps] == [
-        "no_such_module is not installed",
-        "no_such_package.part is not installed",
-        "no-such-tool is not installed",
-    ]
+    missing = ("no_such_module", "no_such_package.part", "no-such-tool")
+    assert [step.why for step in record.steps] == [f"{each} is not installed" for each in missing]
     assert record.status == "not run"
 
 
 def test_a_step_may_find_out_that_the_machine_has_not_what_it_measures(bench: Bench) -> None:
     code = "print('noise'); print('no nvidia-fs here'); raise SystemExit(2)"
     record = bench.run("part", [python("gds", code, unavailable=2), python("other", code)])
-    assert [(step.status, step.why) for step in record.steps] == [
-        ("not run", "no nvidia-fs here"),
-        ("failed", "status 2"),
-    ]
+    ended = [(step.status, step.why) for step in record.steps]
+    assert ended == [("not run", "no nvidia-fs here"), ("failed", "status 2")]
 
 
 def test_tests_are_counted_and_failures_shown_without_this_machines_paths(bench: Bench, tmp_path: Path) -> None:
@@ -199,9 +190,7 @@ def test_every_part_says_what_of_tests_gpu_it_runs() -> None:
         for step in PARTS[part](Path("out")):
             file, chosen = step.command[-3], step.command[-1]
             text = (ROOT / file).read_text()
-            words = [
-                word for word in chosen.replace("(", " ").replace(")", " ").split() if word not in {"not", "or"}
-            ]
+            words = {*chosen.replace("(", " ").replace(")", " ").split()} - {"not", "or"}
             assert all(word in text for word in words), step
 
 

@@ -77,9 +77,8 @@ def test_every_claim_has_its_row(saved):
 
 
 def test_memory_and_the_crowd_are_measured(saved):
-    assert {(use["trainers"], use["borrow"]) for use in saved["memory"]} == {
-        (k, borrow) for k in (1, 2) for borrow in (False, True)
-    }
+    measured = {(use["trainers"], use["borrow"]) for use in saved["memory"]}
+    assert measured == {(k, borrow) for k in (1, 2) for borrow in (False, True)}
     assert all(0 < use["ring_bytes"] <= use["window_bytes"] for use in saved["memory"])
     crowd = saved["crowd"]
     assert (crowd["finished"], crowd["lost"], crowd["repeated"]) == (crowd["trainers"], 0, 0)
@@ -129,26 +128,19 @@ def test_generated_images_go_through_the_loader(tmp_path):
 @pytest.mark.parametrize(
     ("settings", "folder"),
     [
-        (Settings(trainers=()), None),
-        (Settings(trainers=(0,)), None),
-        (Settings(repeats=0), None),
-        (Settings(step_ms=-1), None),
-        (Settings(blocks=("nine",)), None),
-        (Settings(blocks=("1GB",)), None),
-        (Settings(blocks=(), jpeg=False), None),
-        (Settings(blocks=()), "/does/not/exist"),
-        (Settings(blocks=()), str(Path(__file__).parent)),
-        (Settings(seconds=float("nan")), None),
-        (Settings(seconds=0.0), None),
-        (Settings(step_ms=float("nan")), None),
+        *(({"trainers": each}, None) for each in ((), (0,))),
+        *(({"blocks": each}, None) for each in (("nine",), ("1GB",))),
+        *(({"seconds": each}, None) for each in (float("nan"), 0.0)),
+        *(({"step_ms": each}, None) for each in (float("nan"), -1)),
+        *(({"blocks": ()}, each) for each in ("/does/not/exist", str(Path(__file__).parent))),
+        *(({"repeats": 0}, None), ({"blocks": (), "jpeg": False}, None)),
     ],
 )
 def test_what_cannot_be_measured_is_said_at_once(settings, folder):
     with pytest.raises(BadSetting):
-        run(settings, folder, lambda *_: None)
+        run(Settings(**settings), folder, lambda *_: None)
 
 
 def _report(results: list[Result], repeats: int = 1) -> Report:
-    return Report(
-        machine=describe(), settings=Settings(repeats=repeats), workloads=[synthetic("128KB", 2)], results=results
-    )
+    settings, workloads = Settings(repeats=repeats), [synthetic("128KB", 2)]
+    return Report(machine=describe(), settings=settings, workloads=workloads, results=results)

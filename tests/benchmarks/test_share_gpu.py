@@ -62,13 +62,10 @@ def test_images_are_loaded_and_trained_on_and_their_bytes_counted(tmp_path: Path
     images.mkdir()
     pixels = np.random.default_rng(0).integers(0, 256, (32, 32, 3), np.uint8)
     (images / "one.jpg").write_bytes(simplejpeg.encode_jpeg(pixels))
-    report = measured(
-        tmp_path, 1, "--blocks", "", "--data", str(images), "--width", "1", "--warm-up", "2", "--no-peers"
-    )
-    found = crossed(report)
-    assert set(found) == {
-        (what, arm) for what in ("JPEG", "training") for arm in ("separate", "host ring", "GPU ring")
-    }
+    words = ("--blocks", "", "--data", str(images), "--width", "1", "--warm-up", "2", "--no-peers")
+    found = crossed(measured(tmp_path, 1, *words))
+    arms = ("separate", "host ring", "GPU ring")
+    assert {*found} == {(what, arm) for what in ("JPEG", "training") for arm in arms}
     for which, nbytes in found.items():
         # One batch is copied ahead, in the time measured or before it: n batches are counted with n - 1 to n + 1.
         missed = abs(nbytes / (IMAGES_BYTES + LABELS_BYTES) - 1)
@@ -96,9 +93,8 @@ def test_a_claim_is_the_worst_cases_median_of_ratios_within_a_repeat() -> None:
             ("device copies", 4, 1.0, 30.0),
         )
     ]
-    found += [
-        one("training", arm, 4, 0, samples_per_s=(n,) * 4) for arm, n in (("GPU ring", 36.0), ("separate", 10.0))
-    ]
+    for arm, rate in (("GPU ring", 36.0), ("separate", 10.0)):
+        found.append(one("training", arm, 4, 0, samples_per_s=(rate,) * 4))
     copy = [{"nbytes": 10_000_000, "ring_GBps": [9.0, 8.0, 10.0], "torch_GBps": [10.0, 10.0, 10.0]}]
     rows = {row.name: row for row in gpu_claims(found, copy)}
     assert (rows["tensorsocket-10MB"].measured, rows["tensorsocket-10MB"].spread) == (1.51, (1.5, 1.52))
@@ -126,7 +122,7 @@ def test_what_the_gpu_does_not_tell_is_said(fake_gpus: FakeGpus) -> None:
     seen = metered(fake_gpus.add(gpm=None))
     assert (seen.sm_active, seen.received_bytes, seen.note) == (None, None, "GPM: Not Supported")
     seen = metered(fake_gpus.add(gpm={"2": 75.0}))
-    assert (seen.sm_active, seen.received_bytes, seen.note) == (0.75, None, "PCIe: NVML does not tell")
+    assert (seen.sm_active, seen.received_bytes, seen.note) == (0.75, None, "PCIe: NVML does not report it")
     fake_gpus.refuse("nvmlInitWithFlags", 9)
     nvml.cache_clear()
     assert metered("GPU-1").note.startswith("NVML cannot be used: Driver Not Loaded")

@@ -67,42 +67,36 @@ def test_nothing_runs_says_what_to_do(command):
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (("stop", "nobody"), "no feed is named 'nobody'"),
-        (("feed", "nowhere.py:make_loader", "--name", "x"), "there is no file nowhere.py"),
-        (("feed", "nowhere.py", "--name", "x"), "write FILE.py:FUNCTION"),
-        (("feed", "my_loader.py:other", "--name", "x"), "it has: broken, chains, find, make_loader"),
-        (("feed", "my_loader.py:make_loader", "--name", "x", "--window", "much"), "give bytes as a number"),
-        (("feed", "my_loader.py:make_loader", "--name", "x", "--segments", "0"), "segments=0"),
-        (
-            ("feed", "my_loader.py:make_loader", "--name", "x", "--reader", "uring"),
-            "reader: only for images: or tokens: or packed:; my_loader.py:make_loader has its own",
-        ),
-        (
-            ("feed", "tokens:x.bin", "--name", "x", "--depth", "3"),
-            "has no option 'depth'; it has length, batch_size, dtype",
-        ),
-        (("feed", "images:nowhere", "--name", "x", "--size", "64"), "nowhere: there is no such folder"),
-        (("feed", "my_loader.py:make_loader", "--name", "x", "--workers", "4"), "workers: only for images:"),
-        (("feed", "tokens:x.bin", "--name", "x"), "tokens:x.bin needs length=..., as penstock.TokenSource"),
-        (("feed", "tokens:x.bin", "--name", "x", "--length", "8"), "x.bin: no such file of tokens"),
-        (("feed", "packed:", "--name", "x"), "packed: names nothing: write packed:PATH"),
-        (("feed", "images:x", "sise=3", "--name", "x"), "has no option 'sise'; did you mean size?"),
-        (("feed", "images:x", "size=big", "--name", "x"), "size=big: give a whole number"),
-        (("feed", "images:x", "scale=1", "--name", "x"), "scale=1: give values between commas"),
-        (("feed", "images:x", "decode=f", "--name", "x"), "decode=f: a function is given in Python"),
-        (("feed", "images:x", "y", "--name", "x"), "one SOURCE is fed, and these were given: images:x, y"),
-        (("feed", "packed", "--name", "x"), "names no data: write packed: and their path"),
-        (("feed", "images:.", "seed=3", "--name", "x"), "that is the feed's, not images:.'s; give --seed 3"),
-        (("feed", "images:.", "--wndow", "1GiB", "--name", "x"), "did you mean --window?"),
-        (("feed", "make.py:make", "--wndow", "1GiB", "--name", "x"), "did you mean --window?"),
-        (("feed", ".", "--name", "x"), "has made, write packed:."),
-        (("feed", "packed:nowhere", "--name", "x"), "no packed data set in nowhere: there is no such folder"),
-        (("feed", "my_loader.py:needs", "--name", "x"), "needs is called without arguments, and needs some"),
-        (("pack", "my_loader.py:make_loader"), "give FILE.py:FUNCTION and a folder"),
+        ("stop nobody", "no feed is named 'nobody'"),
+        ("feed nowhere.py:make_loader --name x", "there is no file nowhere.py"),
+        ("feed nowhere.py --name x", "write FILE.py:FUNCTION"),
+        ("feed my_loader.py:other --name x", "it has: broken, chains, find, make_loader"),
+        ("feed my_loader.py:make_loader --name x --window much", "give bytes as a number"),
+        ("feed my_loader.py:make_loader --name x --segments 0", "segments=0"),
+        ("feed my_loader.py:make_loader --name x --reader uring", "packed:; my_loader.py:make_loader has its own"),
+        ("feed tokens:x.bin --name x --depth 3", "has no option 'depth'; it has length, batch_size, dtype"),
+        ("feed images:nowhere --name x --size 64", "nowhere: there is no such folder"),
+        ("feed my_loader.py:make_loader --name x --workers 4", "workers: only for images:"),
+        ("feed tokens:x.bin --name x", "tokens:x.bin needs length=..., as penstock.TokenSource"),
+        ("feed tokens:x.bin --name x --length 8", "x.bin: no such file of tokens"),
+        ("feed packed: --name x", "packed: names nothing: write packed:PATH"),
+        ("feed images:x sise=3 --name x", "has no option 'sise'; did you mean size?"),
+        ("feed images:x size=big --name x", "size=big: give a whole number"),
+        ("feed images:x scale=1 --name x", "scale=1: give values between commas"),
+        ("feed images:x decode=f --name x", "decode=f: a function is given in Python"),
+        ("feed images:x y --name x", "one SOURCE is fed, and these were given: images:x, y"),
+        ("feed packed --name x", "names no data: write packed: and their path"),
+        ("feed images:. seed=3 --name x", "that is the feed's, not images:.'s; give --seed 3"),
+        ("feed images:. --wndow 1GiB --name x", "did you mean --window?"),
+        ("feed make.py:make --wndow 1GiB --name x", "did you mean --window?"),
+        ("feed . --name x", "has made, write packed:."),
+        ("feed packed:nowhere --name x", "no packed data set in nowhere: there is no such folder"),
+        ("feed my_loader.py:needs --name x", "needs is called without arguments, and needs some"),
+        ("pack my_loader.py:make_loader", "give FILE.py:FUNCTION and a folder"),
     ],
 )
 def test_a_mistake_gets_one_clear_message(command, loader_file: Path, words, says):
-    failed = command(*words, cwd=loader_file.parent)
+    failed = command(*words.split(), cwd=loader_file.parent)
     assert failed.returncode == 2
     assert says in failed.stderr.replace("\n", " ")
     assert "Traceback" not in failed.stderr
@@ -115,9 +109,7 @@ def test_a_mistake_gets_one_clear_message(command, loader_file: Path, words, say
         ("chains", ["chains", "find", "chains"], "chains() in {} raised OSError: no [images] here"),
     ],
 )
-def test_what_the_function_raises_is_shown_from_its_own_file_on(
-    command, loader_file: Path, function, frames, told
-):
+def test_what_the_function_raises_is_shown_from_its_own_file_on(command, loader_file, function, frames, told):
     where = f"{loader_file.name}:{function}"
     for words in (("feed", where, "--name", "x"), ("pack", where, "out")):
         failed = command(*words, cwd=loader_file.parent)

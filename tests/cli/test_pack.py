@@ -17,9 +17,7 @@ import penstock
 from penstock.feed.launch.function import function_at
 
 
-def test_what_packing_prints_begins_with_text_and_has_a_command_to_copy(
-    command, loader_file: Path, tmp_path: Path
-):
+def test_what_packing_prints_begins_with_text_and_has_a_command_to_copy(command, loader_file, tmp_path):
     folder = tmp_path / ("a long name " * 6)
     done = command("pack", f"{loader_file}:make_loader", str(folder))
     assert (done.returncode, done.stderr) == (0, "")
@@ -66,9 +64,7 @@ def test_a_file_that_was_edited_within_a_second_is_run_as_it_is_now(loader_file:
     assert list(loader_file.parent.glob("__pycache__/*.pyc"))
 
 
-def test_a_source_that_fails_while_it_is_packed_shows_its_own_traceback(
-    command, loader_file: Path, tmp_path: Path
-):
+def test_a_source_that_fails_while_it_is_packed_shows_its_own_traceback(command, loader_file, tmp_path):
     failed = command("pack", f"{loader_file}:broken", str(tmp_path / "packed"))
     assert failed.returncode == 2
     (line,) = [line for line in failed.stderr.splitlines() if line.startswith("  File ")]

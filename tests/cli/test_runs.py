@@ -76,10 +76,9 @@ def refused(ran: Any) -> str:
 def test_ls_shows_each_run_in_a_line_and_names_as_they_are(command, runs):
     lines = told(command("runs", "ls")).splitlines()
     assert lines[0].split() == ["id", "name", "group", "mode", "status", "exit", "began", "seconds"]
-    assert [line.split()[:5] for line in lines[1:]] == [
-        [run.id, f"run-{i}", "[red]sweep", "plain", status]
-        for i, (run, status) in enumerate(zip(runs, ["failed", "running", "lost", "waiting"], strict=True))
-    ]
+    ends = zip(runs, ["failed", "running", "lost", "waiting"], strict=True)
+    shown = [[run.id, f"run-{i}", "[red]sweep", "plain", status] for i, (run, status) in enumerate(ends)]
+    assert [line.split()[:5] for line in lines[1:]] == shown
 
 
 def test_ls_as_json_has_all_fields_and_chooses_by_group_and_status(command, runs, store):
@@ -88,20 +87,9 @@ def test_ls_as_json_has_all_fields_and_chooses_by_group_and_status(command, runs
     assert [run["id"] for run in listed] == [run.id for run in runs]
     first = listed[0]
     assert first["seconds"] == pytest.approx(runs[0].seconds)
-    assert first | {"seconds": 0.0} == {
-        "id": runs[0].id,
-        "name": "run-0",
-        "group": "[red]sweep",
-        "group_id": runs[0].group_id,
-        "index": 0,
-        "mode": "plain",
-        "status": "failed",
-        "exit_code": 1,
-        "reason": "ValueError: no \x1b[2J",
-        "began": runs[0].began,
-        "seconds": 0.0,
-        "pid": 1,
-    }
+    its = {"id": runs[0].id, "name": "run-0", "group": "[red]sweep", "group_id": runs[0].group_id, "index": 0}
+    end = {"mode": "plain", "status": "failed", "exit_code": 1, "reason": "ValueError: no \x1b[2J"}
+    assert first | {"seconds": 0.0} == its | end | {"began": runs[0].began, "seconds": 0.0, "pid": 1}
     waiting = json.loads(told(command("runs", "ls", "--json", "--status", "waiting")))
     assert [run["name"] for run in waiting] == ["run-3", "run-0"]
     assert "give one of waiting, running" in refused(command("runs", "ls", "--status", "done"))
@@ -112,10 +100,8 @@ def test_show_tells_plan_parameters_environment_and_series(command, runs, store)
     assert shown["plan"]["command"] == ["true"]
     assert shown["parameters"] == {"i": "0"}
     assert shown["environment"] == {"git": "0abc", "packages": {"torch": "2.13"}}
-    assert shown["series"] == {
-        "gone": {"last": None, "mean": None, "points": 1},
-        "loss": {"last": 1.5, "mean": 2.5, "points": 3},
-    }
+    gone, loss = {"last": None, "mean": None, "points": 1}, {"last": 1.5, "mean": 2.5, "points": 3}
+    assert shown["series"] == {"gone": gone, "loss": loss}
     page = told(command("runs", "show", runs[0].id))
     assert r"failed, exit code 1: ValueError: no \x1b[2J" in page
     assert ["loss", "1.5", "2.5", "3"] in [line.split() for line in page.splitlines()]
@@ -137,9 +123,8 @@ def compared(store: Store, mode: str, seconds: float, waited_s: float | None) ->
                 writer.add("host.cpu_s", 2 * at_s, began_s + at_s)
                 writer.add("host.cpus", 2, began_s + at_s)
             if waited_s is not None:
-                writer.add("feed.wait_s", waited_s, began_s + seconds)
-                writer.add("feed.loop_s", seconds - 1, began_s + seconds)
-                writer.add("feed.epoch_s", seconds / 2, began_s + seconds)
+                for name, value in (("wait_s", waited_s), ("loop_s", seconds - 1), ("epoch_s", seconds / 2)):
+                    writer.add(f"feed.{name}", value, began_s + seconds)
     return runs
 
 
@@ -180,9 +165,8 @@ def test_whole_numbers_are_shown_with_all_their_digits(command, runs, store):
     with closing(SeriesWriter(points_file(store.folder_of(runs[1].id), "script-1"))) as writer:
         for name, value in (("step", 1_234_567), ("loss", 2.3456789)):
             writer.add(name, value, 1e9)
-    assert ["step", "1,234,567", "1,234,567", "1"] in [
-        line.split() for line in told(command("runs", "show", runs[1].id)).splitlines()
-    ]
+    shown = told(command("runs", "show", runs[1].id)).splitlines()
+    assert ["step", "1,234,567", "1,234,567", "1"] in [line.split() for line in shown]
     shown = Console(file=StringIO(), width=200)
     shown.print(Looks(store).table())
     assert "loss=2.346 step=1,234,567" in shown.file.getvalue()
@@ -255,12 +239,9 @@ def test_an_export_has_all_points(command, runs, tmp_path):
     file = tmp_path / "all.csv"
     assert told(command("runs", "export", runs[0].id, runs[1].id, str(file))).startswith("Wrote 4 points")
     rows = list(csv.DictReader(file.read_text().splitlines()))
-    assert [(row["series"], float(row["time_s"]), row["value"]) for row in rows] == [
-        ("gone", 1e9, "nan"),
-        ("loss", 1e9, "4.0"),
-        ("loss", 1e9 + 1, "2.0"),
-        ("loss", 1e9 + 2, "1.5"),
-    ]
+    loss = [("loss", 1e9 + i, value) for i, value in enumerate(("4.0", "2.0", "1.5"))]
+    found = [(row["series"], float(row["time_s"]), row["value"]) for row in rows]
+    assert found == [("gone", 1e9, "nan"), *loss]
     assert {(row["run"], row["name"], row["group"]) for row in rows} == {(runs[0].id, "run-0", "[red]sweep")}
 
 

@@ -163,20 +163,17 @@ def remedies() -> set[str]:
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (["bench", "share", "t.py:make"], 't.py needs torch: pip install "penstock[torch]"'),
-        (
-            ["bench", "share", "t.py:make", "--plot", "x.png"],
-            '--plot needs matplotlib: pip install "penstock[demo]"',
-        ),
-        (["bench", "io", ".", "--plot", "x.png"], '--plot needs matplotlib: pip install "penstock[demo]"'),
-        (["demo"], 'needs torch, simplejpeg, cv2, matplotlib: pip install "penstock[demo]"'),
-        (["feed", "t.py:make", "--name", "x"], 't.py needs torch: pip install "penstock[torch]"'),
+        ("bench share t.py:make", 't.py needs torch: pip install "penstock[torch]"'),
+        ("bench share t.py:make --plot x.png", '--plot needs matplotlib: pip install "penstock[demo]"'),
+        ("bench io . --plot x.png", '--plot needs matplotlib: pip install "penstock[demo]"'),
+        ("demo", 'needs torch, simplejpeg, cv2, matplotlib: pip install "penstock[demo]"'),
+        ("feed t.py:make --name x", 't.py needs torch: pip install "penstock[torch]"'),
     ],
 )
 def test_what_an_extra_brings_is_asked_for_in_one_line(tmp_path: Path, monkeypatch, words, says):
     monkeypatch.chdir(tmp_path)
     tmp_path.joinpath("t.py").write_text("import torch\ndef make(): ...\n")
-    failed = piped(*words, **without(tmp_path, "torch", "simplejpeg", "cv2", "matplotlib"))
+    failed = piped(*words.split(), **without(tmp_path, "torch", "simplejpeg", "cv2", "matplotlib"))
     assert (failed.returncode, failed.stdout) == (1, "")
     (line,) = failed.stderr.splitlines()
     assert line.endswith(says)
@@ -188,9 +185,8 @@ VERBS = "feed,pack,cache,cache check,status,top,stop,doctor,advise,demo,bench,be
 @pytest.mark.parametrize("verb", ["", *VERBS.split(",")])
 def test_help_fits_80_columns_and_gives_a_flag_no_type(servers, tmp_path: Path, verb):
     words = [*verb.split(), "--help"]
-    ran = Forked(
-        servers["command"], "penstock.cli", words, tmp_path / "shown", environment=environment(COLUMNS="80")
-    )
+    narrow = environment(COLUMNS="80")
+    ran = Forked(servers["command"], "penstock.cli", words, tmp_path / "shown", environment=narrow)
     assert ran.wait() == 0
     shown = ran.output
     assert f"Usage: penstock {verb}".rstrip() in shown
@@ -231,14 +227,13 @@ def test_ctrl_c_ends_a_feeder_that_makes_its_loader(tmp_path: Path):
     assert process.returncode == 130
 
 
-@pytest.mark.parametrize(
-    "words", [["status"], ["status", "--json"], ["top"], ["doctor"], ["--help"], ["--version"]], ids=" ".join
-)
+@pytest.mark.parametrize("words", ["status", "status --json", "top", "doctor", "--help", "--version"])
 def test_a_reader_that_has_gone_gets_no_traceback(words):
     reading, writing = os.pipe()
     os.close(reading)
     with open(writing, "wb") as closed:
-        ended = subprocess.run([*COMMAND, *words], stdout=closed, stderr=subprocess.PIPE, timeout=60, check=False)
+        command = [*COMMAND, *words.split()]
+        ended = subprocess.run(command, stdout=closed, stderr=subprocess.PIPE, timeout=60, check=False)
     assert ended.stderr == b""
 
 

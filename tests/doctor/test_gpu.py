@@ -39,9 +39,8 @@ def on_gpu(serve: Any) -> Iterator[Callable[[dict[str, str]], FeederStatistics]]
 
     def start(environment: dict[str, str]) -> FeederStatistics:
         code = "print(flush=True); input()"
-        process = subprocess.Popen(
-            [sys.executable, "-c", code], env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE
-        )
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+        process = subprocess.Popen([sys.executable, "-c", code], env=environment, **pipes)
         started.append(process)
         assert process.stdout is not None
         process.stdout.readline()
@@ -56,9 +55,8 @@ def on_gpu(serve: Any) -> Iterator[Callable[[dict[str, str]], FeederStatistics]]
 def test_a_daemon_that_serves_this_user_is_found_by_its_control_pipe(daemon: str) -> None:
     (found,) = mps({"CUDA_MPS_PIPE_DIRECTORY": daemon}, [])
     assert found.verdict == "works"
-    assert found.found.startswith(
-        f"a daemon serves {daemon}; this process would be its client; a fault of one client"
-    )
+    client = "this process would be its client; a fault of one client"
+    assert found.found.startswith(f"a daemon serves {daemon}; {client}")
 
 
 def test_a_pipe_directory_that_nobody_serves_is_told_with_what_to_do(tmp_path: Path) -> None:
@@ -68,9 +66,7 @@ def test_a_pipe_directory_that_nobody_serves_is_told_with_what_to_do(tmp_path: P
     assert "unset CUDA_MPS_PIPE_DIRECTORY" in found.remedy
 
 
-def test_a_feeder_of_the_same_daemon_is_right_whatever_path_leads_there(
-    daemon: str, tmp_path: Path, on_gpu: Any
-) -> None:
+def test_a_feeder_of_the_same_daemon_is_right_whatever_path_leads_there(daemon: str, tmp_path: Path, on_gpu: Any):
     (tmp_path / "link").symlink_to(daemon)
     feed = on_gpu({"CUDA_MPS_PIPE_DIRECTORY": str(tmp_path / "link")})
     _, found = mps({"CUDA_MPS_PIPE_DIRECTORY": daemon}, [feed])
@@ -128,9 +124,7 @@ def test_a_gpu_that_is_lost_meanwhile_is_told(fake_gpus: FakeGpus, monkeypatch: 
 
 
 @pytest.mark.parametrize(("uid", "verdict"), [(0, "works"), (1000, "limited")])
-def test_mig_is_told_with_its_instances_and_who_may_change_it(
-    fake_gpus: FakeGpus, monkeypatch: pytest.MonkeyPatch, uid: int, verdict: str
-) -> None:
+def test_mig_is_told_with_its_instances_and_who_may_change_it(fake_gpus, monkeypatch, uid, verdict):
     monkeypatch.setattr(os, "geteuid", lambda: uid)
     fake_gpus.add()
     fake_gpus.add()
@@ -160,9 +154,7 @@ def test_a_pinned_ring_is_tried_as_a_trainer_maps_it(pins: bool, verdict: str) -
     assert "ulimit" not in found.remedy, "the driver does not count what it pins there"
 
 
-def test_mode_mps_works_where_a_daemon_could_be_started(
-    daemon: str, fake_gpus: FakeGpus, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_mode_mps_works_where_a_daemon_could_be_started(daemon, fake_gpus, monkeypatch):
     assert mode_mps({}).found == "penstock run cannot start MPS daemons: no GPU is visible"
     uuid = fake_gpus.add()
     found = mode_mps({})
@@ -170,8 +162,7 @@ def test_mode_mps_works_where_a_daemon_could_be_started(
     monkeypatch.setenv("PATH", str(PROGRAM.parent))
     found = mode_mps({"CUDA_MPS_PIPE_DIRECTORY": "/nowhere"})
     assert (found.verdict, found.found) == ("works", f"penstock run can start MPS daemons on {uuid}")
-    assert mode_mps({"CUDA_MPS_PIPE_DIRECTORY": daemon}).found.endswith(
-        f"; runs in other modes would be clients of the daemon at {daemon}, too"
-    )
+    told = f"; runs in other modes would be clients of the daemon at {daemon}, too"
+    assert mode_mps({"CUDA_MPS_PIPE_DIRECTORY": daemon}).found.endswith(told)
     fake_gpus.set(0, compute_mode=2)
     assert "lets nobody compute" in mode_mps({}).found

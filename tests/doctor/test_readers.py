@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import pickle
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 from tests.fakes.nvme_disk import FakeDisk, FakeModule
+from tests.scripts import run_python
 
 from penstock.doctor import devices as probe
 from penstock.doctor.devices import Finding
@@ -32,9 +32,7 @@ def test_every_mechanism_is_tried_and_no_file_stays(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
-def test_a_mechanism_that_cannot_be_had_is_limited_with_reason_and_remedy(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_a_mechanism_that_cannot_be_had_is_limited_with_reason_and_remedy(monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, "obstore", None)
     found = probed(tmp_path)["reader object"]
     assert found.verdict == "limited"
@@ -58,9 +56,7 @@ def test_a_folder_that_cannot_be_written_is_told() -> None:
     assert "/proc" in found.found
 
 
-def test_a_disk_under_bams_module_is_looked_at_but_not_reset(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_a_disk_under_bams_module_is_looked_at_but_not_reset(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     disk = FakeDisk({1: bytes(4096)})
     monkeypatch.setattr(probe, "devices", lambda: ["/dev/libnvm0"])
     monkeypatch.setattr(module, "LibnvmModule", lambda path: FakeModule(disk, path))
@@ -77,9 +73,7 @@ def test_a_disk_under_bams_module_is_looked_at_but_not_reset(
     assert not disk.taken
 
 
-def test_a_disk_that_cannot_be_opened_is_limited_with_reason_and_remedy(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_a_disk_that_cannot_be_opened_is_limited_with_reason_and_remedy(monkeypatch, tmp_path):
     monkeypatch.setattr(probe, "devices", lambda: ["/dev/libnvm99"])
     *_, found = probe.probe(tmp_path)
     assert (found.what, found.verdict) == ("disk /dev/libnvm99", "limited")
@@ -88,25 +82,20 @@ def test_a_disk_that_cannot_be_opened_is_limited_with_reason_and_remedy(
 
 
 def test_the_doctor_tells_of_the_readers() -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "penstock.cli", "doctor"], capture_output=True, text=True, timeout=100, check=False
-    )
+    done = run_python("-m", "penstock.cli", "doctor")
     for mech in MECHANISMS:
         assert f"reader {mech}" in done.stdout
 
 
-def test_the_remedy_is_the_errors_own_whatever_its_text_holds(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_the_remedy_is_the_errors_own_whatever_its_text_holds(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    told = "io_uring: error 1; error 2", "read with mech='direct'; it works everywhere"
+
     def refused(depth: int, memory: object) -> None:
-        raise ReaderUnavailable("io_uring: error 1; error 2", "read with mech='direct'; it works everywhere")
+        raise ReaderUnavailable(*told)
 
     monkeypatch.setattr(mechanisms, "UringQueue", refused)
     found = probed(tmp_path)["reader uring"]
-    assert (found.found, found.remedy) == (
-        "io_uring: error 1; error 2",
-        "read with mech='direct'; it works everywhere",
-    )
+    assert (found.found, found.remedy) == told
 
 
 def test_an_error_says_its_remedy_last_and_keeps_it_on_its_way_to_another_process() -> None:

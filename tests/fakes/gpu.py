@@ -38,9 +38,7 @@ class FakeGpu:
     name = "fake:0"
     uuid = "GPU-00000000-fake"
 
-    def __init__(
-        self, seed: int = 0, *, pins: bool = True, memory_bytes: int = 1 << 30, reaches: bool = True
-    ) -> None:
+    def __init__(self, seed: int = 0, *, pins: bool = True, memory_bytes: int = 1 << 30, reaches: bool = True):
         self._random = random.Random(seed)
         self._pins = pins
         self._memory_bytes = self._free_bytes = memory_bytes
@@ -63,9 +61,8 @@ class FakeGpu:
         assert not any(page.private and page.of_a_file for page in pages), "the GPU would read a copy for ever"
         why = "" if all(page.writable for page in pages) else "invalid argument"
         if why or not self._pins:
-            raise PinningRefused(
-                f"{self.name} cannot register {memory.nbytes:,} bytes of host memory: {why or 'it is a test'}"
-            )
+            why = why or "it is a test"
+            raise PinningRefused(f"{self.name} cannot register {memory.nbytes:,} bytes of host memory: {why}")
         span = memory.ctypes.data, memory.nbytes
         assert span not in self.pinned, "registered once"
         self.pinned.append(span)

@@ -62,9 +62,7 @@ class CompletionQueue:
         while self._waiting and (self._posted + 1) % self._entries != self._head():
             queue, command, status, result = self._waiting.popleft()
             slot, lap = self._posted % self._entries, self._posted // self._entries
-            entry = self._bus.piece(self._address + slot * COMPLETION.itemsize, COMPLETION.itemsize).view(
-                np.uint64
-            )
+            entry = self._bus.piece(self._address + slot * COMPLETION.itemsize, COMPLETION.itemsize).view("u8")
             entry[0] = result
             # The half with the phase last, and at once.
             entry[1] = queue.head | queue.number << 16 | command << 32 | (status << 1 | (lap + 1) & 1) << 48

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import json
-import os
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,6 +12,7 @@ from typing import Any
 
 import psutil
 import pytest
+from tests.faults.interrupting import open_files
 from tests.forked import Forked, ForkServer, eventually
 
 import penstock
@@ -151,14 +152,7 @@ def unhurt(feeder: penstock.Feeder, trainers: Sequence[Trainer], until: Path) ->
 
 def descriptors() -> dict[str, int]:
     """What this process has open, by kind."""
-    kinds: dict[str, int] = {}
-    for fd in os.listdir("/proc/self/fd"):
-        try:
-            kind = os.readlink(f"/proc/self/fd/{fd}").split(":[")[0]
-        except FileNotFoundError:  # the listing's own
-            continue
-        kinds[kind] = kinds.get(kind, 0) + 1
-    return kinds
+    return Counter(file.split(":[")[0] for file in open_files().values())
 
 
 def ring_maps() -> int:
@@ -197,19 +191,12 @@ def train(
             "name": name,
             "batch_size": 7,
             "epochs": 2,
-            "batches": None,
             "delay_s": 0.0,
-            "source": None,
             "options": {},
-            "until": None,
-            "hurt": None,
-            "pause": None,
             "keep": 0,
             "save": False,
-            "resume": None,
-            "parts": [],
-            **order,
         }
+        whole |= {"parts": [], **dict.fromkeys(("batches", "source", "until", "hurt", "pause", "resume")), **order}
         server = servers["torch" if torch else "numpy"]
         folder = tmp_path_factory.mktemp("trainer")
         trainer = Trainer(server, whole, folder, process_group=process_group, forks_feeders=forks_feeders)

@@ -34,6 +34,14 @@ def rows_beside_a_fake_gpu(**options: Any) -> penstock.ArraySource:
     return rows(**options)
 
 
+def rows_of_an_impatient_feeder(**options: Any) -> penstock.ArraySource:
+    """For a feeder that drops who says nothing after half a second."""
+    from penstock.feed.feeder import connections
+
+    connections.HELLO_S = 0.5
+    return rows(**options)
+
+
 def await_gate(gate: str) -> None:
     """Wait until a file is there, so that all trainers are."""
     while gate and not Path(gate).exists():
@@ -134,6 +142,7 @@ def make(kind: str, **options: Any) -> Any:
     kinds = {
         "rows": rows,
         "rows beside a fake GPU": rows_beside_a_fake_gpu,
+        "rows of an impatient feeder": rows_of_an_impatient_feeder,
         "loader": loader,
         "paced": Paced,
         "blocking": Blocking,

@@ -6,6 +6,7 @@ import os
 import signal
 import threading
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from resource import RLIMIT_NOFILE, prlimit
@@ -122,17 +123,21 @@ def test_a_tree_too_large_to_describe_is_an_error_with_its_size(serve):
         list(loader)
 
 
-def test_a_loader_function_that_cannot_be_pickled_is_a_clear_error():
-    lock = threading.Lock()
-    with pytest.raises(penstock.BadSetting, match="cannot be pickled for the feeder's process"):
-        penstock.share(lambda: lock, "unpicklable")
+def holding(what: object) -> Callable[[], object]:
+    return lambda: what
 
 
-def test_share_takes_a_function_without_arguments():
-    with pytest.raises(penstock.BadSetting, match="not its result"):
-        penstock.share(rows(), "result")  # type: ignore[arg-type]
-    with pytest.raises(penstock.BadSetting, match="missing a required argument: 'folder'"):
-        penstock.share(lambda folder: folder, "argument")  # type: ignore[misc]
+@pytest.mark.parametrize(
+    ("make", "says"),
+    [
+        (holding(threading.Lock()), "cannot be pickled for the feeder's process"),
+        (rows(), "not its result"),
+        (lambda folder: folder, "missing a required argument: 'folder'"),
+    ],
+)
+def test_share_takes_a_function_without_arguments_that_travels(make, says):
+    with pytest.raises(penstock.BadSetting, match=says):
+        penstock.share(make, "refused")
 
 
 def attached_at_last() -> penstock.Loader:
@@ -147,7 +152,7 @@ def attached_at_last() -> penstock.Loader:
 
 
 def test_a_feeder_without_descriptors_goes_on_and_admits_again_once_it_has_dropped_who_says_nothing(feed):
-    prlimit(feed("rows", source={"samples": 400}).pid, RLIMIT_NOFILE, (30, 30))
+    prlimit(feed("rows of an impatient feeder", source={"samples": 400}).pid, RLIMIT_NOFILE, (30, 30))
     with ThreadPoolExecutor() as threads, penstock.attach("feed", wait_s=30) as first:
         batches = iter(first)
         ids = next(batches)["id"].tolist()

@@ -254,21 +254,6 @@ def test_a_feeder_that_is_stopped_and_goes_on_loses_nothing(feed, train, stop_s)
     feeder.interrupt()
 
 
-def test_a_feeder_and_one_of_its_trainers_killed_together_leave_the_others_whole(train, tmp_path):
-    until = str(tmp_path / "until")
-    order = {"source": {"kind": "rows"}, "options": {"linger": 1.0, "window": 100_000}}
-    trainers = [train(epochs=None, until=until, delay_s=0.002, **order) for _ in range(3)]
-    for _ in range(2):
-        each_waits_for(trainers, "epoch", 5)
-        victim = trainers.pop(0)
-        pid = feeder_pid()
-        victim.kill()
-        os.kill(pid, signal.SIGKILL)
-        eventually(lambda old=pid: trainers[-1].events()[-1].get("feeder") not in (None, old))
-    (tmp_path / "until").touch()
-    trainers[0].has_all(1000)
-
-
 def test_a_killed_feeder_leaves_no_worker_behind(feed, train):
     feeder = feed("loader", source={"workers": 2})
     trainer = train(delay_s=0.01, torch=True)

@@ -1,9 +1,11 @@
-"""The directory of feeds cannot be written to: one error that names it and the remedy; nothing is left there."""
+"""Feeds' directory and the store of runs: full disks, killed writers and others' files are one error or none."""
 
 from __future__ import annotations
 
 import errno
 import os
+import random
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -11,8 +13,11 @@ from typing import Any
 
 import pytest
 from tests.faults.sources import rows
+from tests.scripts import output_of
 
 import penstock
+from penstock.errors import InsecureDirectory
+from penstock.runs.store import Store
 
 SAYS = "feeds cannot be kept in {}: .*Make room there, or set PENSTOCK_DIR"
 NO_ROOM = """
@@ -77,12 +82,141 @@ def says(path: str | Path, error: type[Exception], what: str) -> None:
                 use()
 
 
-def test_a_directory_that_cannot_be_made_is_one_error(clean):
+def test_a_directory_that_cannot_be_made_or_is_a_file_is_one_error(clean, tmp_path):
     says("/proc/feeds", penstock.DirectoryUnusable, SAYS.format("/proc/feeds"))
-
-
-def test_a_file_where_a_directory_should_be_is_one_error(clean, tmp_path):
     (tmp_path / "file").touch()
     for path in (tmp_path / "file" / "feeds", tmp_path / "file" / "deep" / "feeds"):
         says(path, penstock.InsecureDirectory, r"/file.* is not Penstock's .* remove it")
     assert os.listdir(tmp_path) == ["file"]
+
+
+WRITER = """
+import os, sys
+from itertools import count
+from pathlib import Path
+from penstock.runs.record import GroupPlan, RunPlan
+from penstock.runs.store import SeriesWriter, Store
+from penstock.runs.store.database import this_process
+
+me = this_process()
+plan = GroupPlan(name="group", runs=(RunPlan(command=("true",), name="run", directory="/"),))
+with Store.open(Path(sys.argv[1])) as store:
+    for _ in count():
+        (run,) = store.add(plan)
+        print(run.id, "waiting", 0, flush=True)
+        store.began(run.id, keeper=(me.pid, me.started_ticks), pid=me.pid)
+        writer = SeriesWriter(store.folder_of(run.id) / "series" / "a.points")
+        for i in range(20):
+            writer.add("x", i)
+            writer.add("y", i)
+            writer.flush()
+            print(run.id, "running", i + 1, flush=True)
+        writer.close()
+        store.ended(run.id, "finished", 0)
+        print(run.id, "finished", 20, flush=True)
+        store.compact(run.id)
+"""
+
+
+@pytest.mark.parametrize("kills", [8, pytest.param(200, marks=pytest.mark.soak)])
+def test_killed_writers_lose_nothing_that_was_written_and_every_status_is_right(tmp_path, kills):
+    """Two at a time are killed, and the store is compared with the last that each has said."""
+    folder, dice = tmp_path / "store", random.Random(7)
+    for _ in range(0, kills, 2):
+        command = [sys.executable, "-c", WRITER, str(folder)]
+        writers = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(2)]
+        told: dict[str, tuple[str, int]] = {}
+        for writer in writers:
+            assert writer.stdout
+            for _ in range(dice.randrange(1, 60)):
+                id, status, points = writer.stdout.readline().split()
+                told[id] = status, int(points)
+            writer.send_signal(signal.SIGKILL)
+            for line in writer.stdout.read().split("\n")[:-1]:  # what follows the last was torn
+                id, status, points = line.split()
+                told[id] = status, int(points)
+            writer.wait()
+            writer.stdout.close()
+        with Store.open(folder) as store:
+            for id, (status, points) in told.items():
+                run = store.run(id)
+                # What was done and not said any more: the writer died between the two.
+                assert run.status in ({"finished"} if status == "finished" else {"lost", "finished"})
+                assert (run.exit_code == 0) == (run.status == "finished")
+                for _ in range(2):
+                    for name, (_, values) in store.series(id).items():
+                        assert values.tolist() == list(range(len(values)))
+                        assert points <= len(values) <= points + 1, name
+                    assert points == 0 or len(store.series(id)) == 2
+                    store.compact(id)
+
+
+STORE_WITHOUT_ROOM = """
+import resource, sys
+from pathlib import Path
+from penstock.errors import StoreUnusable
+from penstock.runs.store.merged import compact
+from penstock.runs.record import GroupPlan, RunPlan
+from penstock.runs.store import SeriesWriter, Store
+
+folder = Path(sys.argv[1])
+many = tuple(RunPlan(command=("true",), name=f"{i}" * 500, directory="/") for i in range(100))
+
+def full(limit):
+    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, resource.RLIM_INFINITY))
+
+def fails(action):
+    try:
+        action()
+    except StoreUnusable as error:
+        assert "Make room if its disk is full, or set PENSTOCK_STORE" in str(error), error
+    else:
+        raise AssertionError("no error")
+
+full(1000)
+fails(lambda: Store.open(folder))
+full(-1)
+with Store.open(folder) as store:
+    (run,) = store.add(GroupPlan(name="small", runs=many[:1]))
+    full(50_000)
+    fails(lambda: store.add(GroupPlan(name="large", runs=many)))
+    path = store.folder_of(run.id) / "series" / "a.points"
+    writer = SeriesWriter(path)
+    writer.add("x", 1, 1)
+    writer.flush()
+    full(path.stat().st_size + 5)
+    writer.add("x", 2, 2)
+    writer.add("y", 2, 2)
+    fails(writer.flush)
+    assert writer.dropped == 2
+    full(-1)
+    writer.add("y", 3, 3)
+    writer.close()
+    full(10)
+    fails(lambda: compact(path.parent))
+    full(-1)
+    assert [file.name for file in path.parent.iterdir()] == ["a.points"]
+    series = store.series(run.id)
+    assert {name: each.values.tolist() for name, each in series.items()} == {"x": [1], "y": [3]}
+    assert [each.group for each in store.runs()] == ["small"]
+    assert len(store.add(GroupPlan(name="large", runs=many))) == 100
+"""
+
+
+def test_a_full_disk_is_one_error_and_all_goes_on_when_there_is_room_again(tmp_path):
+    output_of(STORE_WITHOUT_ROOM, tmp_path / "store")
+
+
+def test_a_store_that_others_own_or_may_enter_is_refused_and_left_as_it_is(tmp_path, monkeypatch):
+    folder = tmp_path / "store"
+    Store.open(folder).close()
+    folder.chmod(0o750)
+    with pytest.raises(InsecureDirectory, match=r"has mode 0750, others may enter it: chmod 700 "):
+        Store.open(folder)
+    assert folder.stat().st_mode & 0o777 == 0o750
+    folder.chmod(0o700)
+    me = os.getuid()
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "getuid", lambda: me + 1)
+        with pytest.raises(InsecureDirectory, match=f"to uid {me}, you are uid {me + 1}: set PENSTOCK_STORE"):
+            Store.open(folder)

@@ -73,11 +73,22 @@ def some(places: Any, quick: int) -> list[Place]:
     return every if quick < 0 else random.Random().sample(every, min(quick, len(every)))
 
 
-MANY = [25, pytest.param(-1, marks=pytest.mark.whole)]
+def interrupted_anywhere(act: Callable[[Place | None], Visits], quick: int) -> Iterator[Place]:
+    """Interrupt it at one place after the other; no file is left open, or closed that was open."""
+    before = open_files()
+    for place in some(act(None).places, quick):
+        act(place)
+        assert open_files() == before, place
+        yield place
+
+
+@pytest.fixture(params=[25, pytest.param(-1, marks=pytest.mark.whole)])
+def quick(request: pytest.FixtureRequest) -> int:
+    """How many places to try; -1 means all."""
+    return request.param
 
 
 @pytest.mark.parametrize("options", [{}, {"borrow": True}, {"select": EVEN}], ids=["plain", "views", "selected"])
-@pytest.mark.parametrize("quick", MANY)
 def test_attach(clean, attached, options, quick):
     attached(**options).close()
     before = open_files()
@@ -91,7 +102,6 @@ def test_attach(clean, attached, options, quick):
 
 
 @pytest.mark.parametrize("options", [{}, {"borrow": True}, {"select": EVEN}], ids=["plain", "views", "selected"])
-@pytest.mark.parametrize("quick", MANY)
 def test_close(clean, attached, options, quick):
     before = open_files()
 
@@ -109,27 +119,19 @@ def test_close(clean, attached, options, quick):
             assert [batch["id"].tolist() for batch in kept] == content
         return visits
 
-    for place in some(close(None).places, quick):
-        close(place)
-        assert open_files() == before, place
+    for _ in interrupted_anywhere(close, quick):
         is_right_afterwards(before, attached)
 
 
-@pytest.mark.parametrize("quick", MANY)
 def test_a_loader_that_is_dropped(clean, attached, quick):
-    before = open_files()
-
     def drop(at: Place | None) -> Visits:
         holder = [attached()]
         next(iter(holder[0]))
         return interrupted(holder.clear, at)[1]
 
-    for place in some(drop(None).places, quick):
-        drop(place)
-        assert open_files() == before, place
+    assert [*interrupted_anywhere(drop, quick)]
 
 
-@pytest.mark.parametrize("quick", MANY)
 def test_a_view_that_is_dropped(clean, attached, quick):
     with attached(borrow=True) as loader:
 
@@ -144,10 +146,7 @@ def test_a_view_that_is_dropped(clean, attached, quick):
             assert ids_of(loader) == list(range(ROWS)), place
 
 
-@pytest.mark.parametrize("quick", MANY)
 def test_select(clean, attached, quick):
-    before = open_files()
-
     def select(at: Place | None) -> Visits:
         with attached() as loader:
             next(iter(loader))
@@ -159,12 +158,9 @@ def test_select(clean, attached, quick):
                 assert ids_of(loader) == EVEN[:9]
         return visits
 
-    for place in some(select(None).places, quick):
-        select(place)
-        assert open_files() == before, place
+    assert [*interrupted_anywhere(select, quick)]
 
 
-@pytest.mark.parametrize("quick", MANY)
 def test_an_epoch(clean, attached, quick):
     with attached() as loader:
 
@@ -199,7 +195,6 @@ def reading() -> Iterator[None]:
     reader.join()
 
 
-@pytest.mark.parametrize("quick", MANY)
 def test_a_feeder(clean, quick):
     """From its making to its end, in this thread: it ends, and leaves neither files nor its name taken."""
     before = open_files()

@@ -156,10 +156,7 @@ STORIES = {
     "rows lost": [STARTED, but(BLOCK, sample=10)],
     "another cycle": [STARTED, but(BLOCK, cycle=1)],
     "the same rows again": [STARTED, BLOCK, but(BLOCK, number=1)],
-    "more rows than a cycle": [
-        STARTED,
-        but(BLOCK, rows=30, leaf_bytes=(240, len(NAMES))),
-    ],
+    "more rows than a cycle": [STARTED, but(BLOCK, rows=30, leaf_bytes=(240, len(NAMES)))],
     "beyond the window": [STARTED, but(BLOCK, offset=WINDOW)],
     "far beyond the window": [STARTED, but(BLOCK, offset=1 << 40)],
     "before the window": [STARTED, but(BLOCK, offset=-4096)],
@@ -235,7 +232,7 @@ def test_a_part_that_makes_no_sense_is_one_error(clean, story):
 
 
 def test_who_selects_nothing_gets_whole_blocks(clean):
-    with Liar(said=[STARTED, PART]), pytest.raises(penstock.ProtocolError, match="bytes that tell which"):
+    with Liar(said=[STARTED, PART]), pytest.raises(penstock.ProtocolError, match="bytes to name them"):
         trained(batch_size=7)
 
 

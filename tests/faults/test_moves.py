@@ -19,12 +19,7 @@ from penstock.feed.endpoint import Endpoint
 from penstock.feed.launch.feeds import move
 
 SOURCE = {"kind": "rows", "samples": 300, "width": 500}
-ORDER = {
-    "source": SOURCE,
-    "options": {"linger": 1.0, "window": 60_000},
-    "epochs": None,
-    "forks_feeders": True,
-}
+ORDER = {"source": SOURCE, "options": {"linger": 1.0, "window": 60_000}, "epochs": None, "forks_feeders": True}
 
 
 def feeders() -> dict[str, int]:
@@ -93,9 +88,7 @@ def test_a_trainer_that_attached_moves_from_a_feeder_that_died_after_it_was_told
     each_has_all(owners, 300)
 
 
-@pytest.mark.parametrize(
-    "seed", [0, pytest.param(1, marks=pytest.mark.soak), pytest.param(2, marks=pytest.mark.soak)]
-)
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.soak) for seed in (1, 2))])
 def test_moves_and_deaths_of_feeders_at_random_instants_cost_no_sample(train, until, seed):
     chance = random.Random(seed)
     order = {**ORDER, "until": str(until)}
@@ -137,16 +130,10 @@ def test_moves_back_and_forth_leave_no_descriptor_or_ring_behind(forks_feeders_w
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-@pytest.mark.filterwarnings(
-    "ignore::ResourceWarning"
-)  # a connection that an alarm cut off is left to the collector
+@pytest.mark.filterwarnings("ignore::ResourceWarning")  # what an alarm cut off is left to the collector
 @pytest.mark.timeout(method="thread")  # the alarm is the test's own
 def test_interrupts_in_the_middle_of_a_move_lose_and_repeat_nothing(forks_feeders_with_torch):
-    with (
-        penstock.share(arrays, "a", linger=30) as loader,
-        penstock.share(arrays, "b") as there,
-        alarms(8) as arm,
-    ):
+    with penstock.share(arrays, "a", linger=30) as loader, penstock.share(arrays, "b") as there, alarms(8) as arm:
         hit, names = 0, set()
         for epoch in range(8):
             move(loader.name, os.getpid(), "b" if loader.name == "a" else "a")

@@ -40,17 +40,10 @@ def test_a_loader_of_few_batches_gives_them_all_and_len_keeps_its_promise(clean,
             assert sum(sizes) == samples
 
 
-# --- 2. unaligned batch sizes lose and repeat samples: tests/feed/trainer/test_epochs.py -------------
+# --- 2. unaligned batch sizes lose and repeat samples: tests/feed/trainer/test_shard.py --------------
 
 
-# --- 3. unread memory is overwritten ---------------------------------------------------------------
-
-
-def test_a_slow_trainer_never_reads_overwritten_memory(clean, serve, train):
-    serve(rows(), window=60_000)
-    slow, fast = train(delay_s=0.01, batch_size=10), train(batch_size=10)
-    fast.has_all(1000, 2)
-    slow.has_all(1000, 2)
+# --- 3. unread memory is overwritten: test_trainers_die.py, of trainers that pause or are stopped ------
 
 
 # --- 4. a long stall corrupts the queue ------------------------------------------------------------

@@ -20,9 +20,10 @@ from typer.testing import CliRunner
 
 import penstock
 from penstock.cli.app import app
-from penstock.feed import wire
+from penstock.feed import asking, wire
 from penstock.feed.endpoint import Endpoint, Owner
 from penstock.feed.launch import feeds
+from penstock.feed.trainer import connection
 
 
 @pytest.fixture
@@ -30,6 +31,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody waits for an answer for more than a moment."""
     for name in ("attach.ANSWER_S", "shared.ANSWER_S", "feeds._ANSWER_S", "feeds._STOP_ANSWER_S"):
         monkeypatch.setattr(f"penstock.feed.launch.{name}", 0.5)
+    monkeypatch.setattr(asking.feeds, "__defaults__", (0.5,))
 
 
 @pytest.fixture
@@ -66,13 +68,14 @@ USES = {
 }
 
 
-def test_a_trainer_whose_feeder_is_stopped_says_so_while_it_waits(feed, capsys):
+def test_a_trainer_whose_feeder_is_stopped_says_so_while_it_waits(feed, capsys, monkeypatch):
+    monkeypatch.setattr(connection, "_ASK_AFTER_S", 0.1)
     feeder = feed()
     with penstock.attach("feed", wait_s=60) as loader:
         batches = iter(loader)
         next(batches)
         feeder.stop()
-        threading.Timer(6, feeder.signal, ("SIGCONT",)).start()
+        threading.Timer(4, feeder.signal, ("SIGCONT",)).start()
         assert len([*batches]) == len(loader) - 1
     assert f"its feeder (process {feeder.pid}) does not answer" in capsys.readouterr().err
 

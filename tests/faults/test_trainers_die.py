@@ -12,7 +12,6 @@ import time
 import pytest
 from tests.faults.conftest import all_is_given_back, each_waits_for, eventually, unhurt
 from tests.faults.sources import rows
-from tests.feed.reading import at_once
 
 import penstock
 
@@ -82,16 +81,21 @@ def test_a_trainer_that_pauses_lets_the_others_go_on_within_the_window(clean, se
     other.has_all(1000, 2)
 
 
-def test_a_trainer_that_pauses_for_too_long_is_evicted_and_the_others_go_on(clean, serve, train, tmp_path):
+def test_a_trainer_that_pauses_for_too_long_is_evicted_and_goes_on_from_its_last_state(
+    clean, serve, train, tmp_path
+):
     feeder = serve(rows(), window=100_000, stall_timeout=0.5)
-    idle = train(pause={"after": 10, "until": str(tmp_path / "go on")})
+    idle = train(pause={"after": 10, "until": str(tmp_path / "go on")}, save=True)
     idle.wait_for("paused")
-    other = train(epochs=3)
-    other.has_all(1000, 3)
+    train(epochs=3).has_all(1000, 3)
     assert idle.pid not in [trainer.pid for trainer in feeder.statistics().trainers]
     (tmp_path / "go on").touch()
     idle.fails("TrainerEvicted", f"pid {idle.pid}", "stall_timeout of 0.5 s", "state_dict")
-    idle.ids(0)
+    state = [event["state"] for event in idle.events() if "state" in event][-1]
+    again = train(resume=state, epochs=2)
+    assert again.wait() == 0, again.output
+    assert sorted(idle.ids(0) + again.ids(0)) == list(range(1000))
+    assert sorted(again.ids(1)) == list(range(1000))
 
 
 @pytest.mark.parametrize("nth", [1, 2, 30])
@@ -109,20 +113,6 @@ def test_a_trainer_stopped_in_the_middle_of_a_copy_hands_out_no_overwritten_byte
     sleeper.fails("TrainerEvicted")
     assert len(sleeper.events()) == before + 1
     sleeper.ids(0)
-
-
-def test_an_evicted_trainer_goes_on_from_its_last_state(clean, serve, train, tmp_path):
-    serve(rows(), window=100_000, stall_timeout=0.3)
-    idle = train(pause={"after": 10, "until": str(tmp_path / "go on")}, save=True)
-    idle.wait_for("paused")
-    train().has_all(1000, 2)
-    (tmp_path / "go on").touch()
-    idle.fails("TrainerEvicted")
-    state = [event["state"] for event in idle.events() if "state" in event][-1]
-    again = train(resume=state, epochs=2)
-    assert again.wait() == 0, again.output
-    assert sorted(idle.ids(0) + again.ids(0)) == list(range(1000))
-    assert sorted(again.ids(1)) == list(range(1000))
 
 
 @pytest.mark.parametrize("workers", [None, 2])
@@ -162,19 +152,12 @@ def test_ctrl_c_of_all_sharers_ends_the_feeder_too(train):
     eventually(lambda: not os.path.exists(f"/proc/{feeder}"), "the feeder outlived its trainers")
 
 
-def test_ctrl_c_while_a_slow_source_is_waited_for_leaves_nothing(train):
-    first = train(
-        source={"kind": "paced", "samples": 100, "batch_size": 10, "pause_s": 60}, options={"linger": 0.0}
-    )
-    first.wait_for("joined")
-    first.signal("SIGINT")
-    first.fails("KeyboardInterrupt")
-
-
-def test_ctrl_c_while_the_loader_is_made_leaves_nothing(train, tmp_path):
-    source = {"kind": "announcing", "started": str(tmp_path / "started"), "pause_s": 3}
-    first = train(source=source, options={"linger": 0.0})
-    eventually((tmp_path / "started").exists)
+@pytest.mark.parametrize("made", [False, True])
+def test_ctrl_c_while_a_loader_is_made_or_its_slow_source_is_waited_for_leaves_nothing(train, tmp_path, made):
+    slow = {"kind": "paced", "samples": 100, "batch_size": 10, "pause_s": 60}
+    makes = {"kind": "announcing", "started": str(tmp_path / "started"), "pause_s": 3}
+    first = train(source=slow if made else makes, options={"linger": 0.0})
+    first.wait_for("joined") if made else eventually((tmp_path / "started").exists)
     first.signal("SIGINT")
     first.fails("KeyboardInterrupt")
 
@@ -261,14 +244,3 @@ def test_a_rank_killed_while_it_waits_for_the_others_makes_room_for_its_successo
     for rank in ranks:
         assert rank.wait() == 0, rank.output
     assert sorted(ranks[0].ids(0) + ranks[1].ids(0)) == list(range(100))
-
-
-def test_threads_that_come_and_go_leave_no_descriptor(clean, serve):
-    serve(rows(samples=100))
-
-    def epoch(_: int) -> None:
-        with penstock.attach("feed", 33) as loader:
-            assert sum(len(batch["id"]) for batch in loader) == 100
-
-    for _ in range(5):
-        at_once(epoch, 3)

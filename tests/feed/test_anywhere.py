@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch.utils.data import DataLoader, Dataset, RandomSampler, Sampler, WeightedRandomSampler
+from torch.utils.data import DataLoader, RandomSampler, Sampler, WeightedRandomSampler
 
 import penstock
 from penstock.contracts import Cursor
@@ -17,15 +17,8 @@ from penstock.sources.torch.loader import adapt_loader
 
 pytestmark = pytest.mark.usefixtures("stays")
 N = 30
+NUMBERS: Any = torch.arange(N)
 BLOCK = 4
-
-
-class Numbers(Dataset[int]):
-    def __len__(self) -> int:
-        return N
-
-    def __getitem__(self, i: int) -> int:
-        return i
 
 
 class HugeBatches(Sampler[list[int]]):
@@ -54,11 +47,11 @@ class Infinite(Sampler[Any]):
 
 
 def drawn(draws: int) -> DataLoader[int]:
-    return DataLoader(Numbers(), BLOCK, sampler=RandomSampler(Numbers(), replacement=True, num_samples=draws))
+    return DataLoader(NUMBERS, BLOCK, sampler=RandomSampler(NUMBERS, replacement=True, num_samples=draws))
 
 
 def weighted() -> DataLoader[int]:
-    return DataLoader(Numbers(), BLOCK, sampler=WeightedRandomSampler([1.0, 9.0] * (N // 2), N))
+    return DataLoader(NUMBERS, BLOCK, sampler=WeightedRandomSampler([1.0, 9.0] * (N // 2), N))
 
 
 def order_of(loader: DataLoader[int], rows: int) -> list[int]:
@@ -163,14 +156,10 @@ def test_ranks_join_such_a_feed_together_at_one_block(serve):
 @pytest.mark.parametrize("kind", ["batch sampler", "whole batches"])
 def test_batches_that_a_sampler_gives_almost_without_end_are_joined_at_once(serve, kind):
     if kind == "batch sampler":
-        serve(DataLoader(Numbers(), batch_sampler=HugeBatches()), window="4KiB", whole_batches=True)
+        serve(DataLoader(NUMBERS, batch_sampler=HugeBatches()), window="4KiB", whole_batches=True)
     else:
-
-        class Batches(Numbers):
-            def __getitem__(self, i: int) -> Any:
-                return [i, i + 1]
-
-        serve(DataLoader(Batches(), batch_size=None, sampler=RandomSampler(Numbers(), True, 10**9)), window="4KiB")
+        pairs: Any = [[i, i + 1] for i in range(N)]
+        serve(DataLoader(pairs, batch_size=None, sampler=RandomSampler(pairs, True, 10**9)), window="4KiB")
     with penstock.attach("feed") as early, penstock.attach("feed") as late:
         assert early.anywhere
         read = [list(map(int, batch)) for batch in itertools.islice(early, 100)]
@@ -181,9 +170,9 @@ def test_batches_that_a_sampler_gives_almost_without_end_are_joined_at_once(serv
 @pytest.mark.parametrize(
     "loader",
     [
-        lambda: DataLoader(Numbers(), BLOCK, sampler=Infinite()),
-        lambda: DataLoader(Numbers(), batch_sampler=Infinite(5)),
-        lambda: DataLoader(Numbers(), batch_size=None, sampler=Infinite(2)),
+        lambda: DataLoader(NUMBERS, BLOCK, sampler=Infinite()),
+        lambda: DataLoader(NUMBERS, batch_sampler=Infinite(5)),
+        lambda: DataLoader(NUMBERS, batch_size=None, sampler=Infinite(2)),
     ],
     ids=["sampler", "batch sampler", "whole batches"],
 )
@@ -197,7 +186,7 @@ def test_a_sampler_that_never_ends_is_joined_at_once_whatever_it_says_of_its_len
 
 
 def test_a_sampler_that_gives_each_sample_once_is_joined_where_it_begins(serve):
-    serve(DataLoader(Numbers(), BLOCK, sampler=RandomSampler(Numbers(), num_samples=N // 2)), window="4KiB")
+    serve(DataLoader(NUMBERS, BLOCK, sampler=RandomSampler(NUMBERS, num_samples=N // 2)), window="4KiB")
     with penstock.attach("feed") as loader:
         assert not loader.anywhere
         assert len(set(ids(loader))) == N // 2

@@ -123,15 +123,20 @@ def test_a_lock_that_was_removed_between_open_and_lock_is_not_taken_for_the_feed
     endpoint.remove(lock)
 
 
+def is_refused(says: str) -> None:
+    """Whoever serves, attaches or looks for feeds is told that the directory is not safe."""
+    for use in (lambda: penstock.Feeder(ARRAYS, "feed"), lambda: penstock.attach("feed"), penstock.feeds):
+        with pytest.raises(penstock.InsecureDirectory, match=says):
+            use()
+
+
 @pytest.mark.parametrize("mode", [0o755, 0o710, 0o701, 0o777, 0o770, 0o1777, 0o720])
 def test_a_directory_that_others_may_enter_is_refused(patch, tmp_path, mode):
     open_to_others = tmp_path / "feeds"
     open_to_others.mkdir()
     open_to_others.chmod(mode)
     patch.setenv("PENSTOCK_DIR", str(open_to_others))
-    for use in (lambda: penstock.Feeder(ARRAYS, "feed"), lambda: penstock.attach("feed"), penstock.feeds):
-        with pytest.raises(penstock.InsecureDirectory, match=f"mode {mode:04o}.*chmod 700"):
-            use()
+    is_refused(f"mode {mode:04o}.*chmod 700")
     assert list(open_to_others.iterdir()) == []
 
 
@@ -194,9 +199,7 @@ def test_a_directory_in_one_of_another_user_is_refused(patch, tmp_path):
     (above / "feeds").mkdir(mode=0o700)
     os.chown(above, NOBODY, NOBODY)
     patch.setenv("PENSTOCK_DIR", str(above / "feeds"))
-    for use in (lambda: penstock.Feeder(ARRAYS, "feed"), lambda: penstock.attach("feed"), penstock.feeds):
-        with pytest.raises(penstock.InsecureDirectory, match=f"{above} belongs to uid {NOBODY}, you are uid 0"):
-            use()
+    is_refused(f"{above} belongs to uid {NOBODY}, you are uid 0")
     os.chmod(above, 0o1777)  # as /tmp: there only the owner of an entry may rename it
     assert directory() == above / "feeds"
 
@@ -212,14 +215,8 @@ def test_a_file_is_never_reached_by_way_of_a_link(patch, tmp_path):
         (victim / name).write_bytes(content)
     ours.rename(tmp_path / "moved")
     ours.symlink_to(victim)
-    for use in (
-        endpoint.acquire,
-        endpoint.open_log,
-        endpoint.listen,
-        endpoint.connect,
-        endpoint.sweep,
-        endpoint.owner,
-    ):
+    uses = endpoint.acquire, endpoint.open_log, endpoint.listen, endpoint.connect, endpoint.sweep, endpoint.owner
+    for use in uses:
         with suppress(penstock.InsecureDirectory, OSError):
             assert not use()
     assert {path.name: path.read_bytes() for path in victim.iterdir()} == kept

@@ -38,6 +38,7 @@ class Feeders:
     def __init__(self, make: Callable[[], Any]) -> None:
         self._make = make
         self._lock = threading.Lock()
+        self._trainers: list[Trainer] = []
         self.running: dict[str, tuple[penstock.Feeder, threading.Thread]] = {}
         self.started: list[str] = []
 
@@ -60,9 +61,13 @@ class Feeders:
     def loader(self, batch_size: int, shard: tuple[int, int] | None = None, group: str = "") -> Loader:
         return Loader(partial(self._connect, group), loader_options(batch_size, shard=shard), failover=True)
 
-    def trainer(self, batch_size: int) -> Trainer:
-        """Attach one that takes all samples."""
-        return Trainer(list(range(N)), self.loader(batch_size))
+    def trainer(self, batch_size: int, batches: int = 0) -> Trainer:
+        """Attach one that takes all samples, and has read so many batches."""
+        trainer = Trainer(list(range(N)), self.loader(batch_size))
+        self._trainers.append(trainer)  # who lets one go ends it
+        if batches:
+            trainer.read(batches)
+        return trainer
 
     def die(self, name: str) -> None:
         """End one without a goodbye, as a kill would."""
@@ -82,16 +87,10 @@ pytestmark = pytest.mark.usefixtures("stays")
 
 
 @pytest.fixture
-def feeders() -> Iterator[Callable[..., Feeders]]:
-    made: list[Feeders] = []
-
-    def make(segments: int | None = None) -> Feeders:
-        made.append(Feeders(partial(source, segments)))
-        return made[-1]
-
-    yield make
-    for each in made:
-        each.close()
+def feeds() -> Iterator[Feeders]:
+    made = Feeders(source)
+    yield made
+    made.close()
 
 
 class Trainer:
@@ -167,9 +166,7 @@ Saved = tuple[list[dict[str, Any]], list[int], list[int]]
 
 def saved_with_joints(feeds: Feeders, batches: int) -> Saved:
     """The state of one that came late, and had read so many batches when the feeder died with all its trainers."""
-    early, late = feeds.trainer(5), feeds.trainer(5)
-    early.read(60)
-    late.read(batches)
+    early, late = feeds.trainer(5, 60), feeds.trainer(5, batches)
     saved = late.saved()
     assert saved[0][0]["joints"]["in_force"]
     for each in (early, late):
@@ -239,20 +236,17 @@ class History:
 
 @pytest.mark.parametrize("segments", [None, 3])
 @pytest.mark.parametrize("histories", [5, pytest.param(300, marks=[pytest.mark.soak, pytest.mark.timeout(1800)])])
-def test_in_any_history_each_epoch_holds_each_sample_once(feeders, stays, capsys, segments, histories):
-    feeds, epochs = feeders(segments), 0
+def test_in_any_history_each_epoch_holds_each_sample_once(feeds, stays, capsys, segments, histories):
+    feeds._make, epochs = partial(source, segments), 0
     for seed in range(histories):
         stays(0 if seed % 4 else 20)
         epochs += History(random.Random(f"{segments} {seed}"), feeds).live(60)
     assert epochs >= histories
 
 
-def test_a_late_trainer_begins_at_once_and_only_it_makes_a_joint(feeders):
-    feeds = feeders()
-    first = feeds.trainer(3)
-    first.read(100)
-    late = feeds.trainer(3)
-    late.read(1)
+def test_a_late_trainer_begins_at_once_and_only_it_makes_a_joint(feeds):
+    first = feeds.trainer(3, 100)
+    late = feeds.trainer(3, 1)
     start = late.loader.state_dict()["start"]
     assert start[0] == 0 and 300 <= start[1] < 300 + APART_BATCHES * 3
     first.read(302)
@@ -265,19 +259,17 @@ def test_a_late_trainer_begins_at_once_and_only_it_makes_a_joint(feeders):
     assert feeder._state.joints.joints.of(5) == (), "the joint has gone with its trainer"
 
 
-def test_one_that_breaks_off_alone_begins_with_the_next_cycle(feeders):
-    only = feeders().trainer(5)
+def test_one_that_breaks_off_alone_begins_with_the_next_cycle(feeds):
+    only = feeds.trainer(5)
     for epoch in range(3):
         only.read(30)
         assert only.loader.state_dict()["start"] == [epoch, 0]
         only.break_off()
 
 
-def test_a_state_of_another_history_is_read_to_its_end_apart_and_then_at_home(feeders, capsys):
-    feeds = feeders()
+def test_a_state_of_another_history_is_read_to_its_end_apart_and_then_at_home(feeds, capsys):
     saved = saved_with_joints(feeds, 100)
-    other = feeds.trainer(5)
-    other.read(300)  # in an order of its own
+    feeds.trainer(5, 300)  # in an order of its own
     again = feeds.trainer(5)
     again.load(saved)
     again.read(21)
@@ -287,14 +279,12 @@ def test_a_state_of_another_history_is_read_to_its_end_apart_and_then_at_home(fe
     assert again.epochs == 2 and again.loader.name == "feed"
 
 
-def test_attach_says_that_it_cannot_go_apart(feeders):
-    feeds = feeders()
+def test_attach_says_that_it_cannot_go_apart(feeds):
     (state,), *_ = saved_with_joints(feeds, 100)
-    other = feeds.trainer(5)
-    other.read(300)
+    other = feeds.trainer(5, 300)
     with penstock.attach("feed", 5) as loader:
         loader.load_state_dict(state)
-        with pytest.raises(penstock.errors.SettingsDiffer, match="has gone on without what keeps an epoch"):
+        with pytest.raises(penstock.errors.SettingsDiffer, match="has gone on without what makes an epoch"):
             next(iter(loader))
     other.loader.close()
 
@@ -310,29 +300,16 @@ def test_attach_says_that_it_cannot_go_apart(feeders):
         {"in_force": [[i, [5 + i % 2]] for i in range(300)]},
     ],
 )
-def test_joints_of_a_state_that_no_feed_can_have_are_refused(feeders, joints):
-    trainer = feeders().trainer(5)
-    trainer.read(10)
+def test_joints_of_a_state_that_no_feed_can_have_are_refused(feeds, joints):
+    trainer = feeds.trainer(5, 10)
     with pytest.raises(penstock.errors.BadSetting, match="joints="):
         trainer.loader.load_state_dict({**trainer.loader.state_dict(), "joints": joints})
     trainer.loader.close()
 
 
-def test_who_comes_within_seconds_begins_at_the_beginning(feeders, stays):
+def test_a_beginning_goes_where_its_room_is_needed_and_takes_a_quarter_of_the_window_at_most(feeds, stays):
     stays(20)
-    feeds = feeders()
-    first = feeds.trainer(3)
-    first.read(100)
-    late = feeds.trainer(3)
-    late.read(1)
-    assert late.loader.state_dict()["start"] == [0, 0]
-
-
-def test_a_beginning_goes_where_its_room_is_needed_and_takes_a_quarter_of_the_window_at_most(feeders, stays):
-    stays(20)
-    feeds = feeders()
-    only = feeds.trainer(3)
-    only.read(100)
+    feeds.trainer(3, 100)
     state = feeds.running["feed"][0]._state
     with feeds.running["feed"][0]._server.lock:
         kept = [block.at.sample for block in state.blocks.values() if block.stays]
@@ -343,9 +320,8 @@ def test_a_beginning_goes_where_its_room_is_needed_and_takes_a_quarter_of_the_wi
             state.room.release(offset)
 
 
-def test_two_that_break_off_at_one_step_stay_together(feeders, stays):
+def test_two_that_break_off_at_one_step_stay_together(feeds, stays):
     stays(20)
-    feeds = feeders()
     pair = [feeds.trainer(5) for _ in range(2)]
     starts: list[list[Any]] = []
     for _ in range(12):
@@ -361,14 +337,11 @@ def test_two_that_break_off_at_one_step_stay_together(feeders, stays):
     assert feeder.statistics().samples <= handed_out + passed_over
 
 
-def test_data_in_order_need_no_joints(feeders, stays):
+def test_data_in_order_need_no_joints(feeds, stays):
     stays(20)
-    feeds = feeders(None)
     feeds._make = lambda: penstock.ArraySource({"id": np.arange(N)}, batch_size=ROWS, shuffle=False)
-    first = feeds.trainer(3)
-    first.read(100)
-    late = feeds.trainer(3)
-    late.read(1)
+    first = feeds.trainer(3, 100)
+    late = feeds.trainer(3, 1)
     cycle, sample = late.loader.state_dict()["start"]
     assert cycle == 0 and sample <= 330
     first.read(302)
@@ -381,12 +354,9 @@ def test_data_in_order_need_no_joints(feeders, stays):
     assert first.loader.state_dict()["start"][1] == 0, "alone, one begins with a cycle, as a DataLoader does"
 
 
-def test_after_a_failover_the_first_trainer_back_knows_the_joints_of_the_others(feeders):
-    feeds = feeders()
-    first = feeds.trainer(3)
-    first.read(80)
-    late = feeds.trainer(3)
-    late.read(20)
+def test_after_a_failover_the_first_trainer_back_knows_the_joints_of_the_others(feeds):
+    first = feeds.trainer(3, 80)
+    late = feeds.trainer(3, 20)
     place = late.loader.state_dict()["start"]
     feeds.die("feed")
     first.read(400)  # on the new feeder, beyond the cycle's end
@@ -395,27 +365,21 @@ def test_after_a_failover_the_first_trainer_back_knows_the_joints_of_the_others(
     assert late.loader.name == "feed" and late.epochs == 1 and place[1] > 0
 
 
-def test_beginnings_stay_though_the_next_cycle_is_read_ahead(feeders, stays):
+def test_beginnings_stay_though_the_next_cycle_is_read_ahead(feeds, stays):
     stays(20)
-    feeds = feeders()
-    first = feeds.trainer(3)
-    first.read(240)  # beyond the cycle's beginning
+    first = feeds.trainer(3, 240)  # beyond the cycle's beginning
     first.read(3)
-    second = feeds.trainer(3)
-    second.read(1)
+    second = feeds.trainer(3, 1)
     assert second.loader.state_dict()["start"] == [0, 0]
 
 
-def test_a_state_far_ahead_of_a_feed_that_others_read_waits_for_nobody(feeders, capsys):
-    feeds = feeders()
-    old = feeds.trainer(5)
-    old.read(121 * 12 + 30)
+def test_a_state_far_ahead_of_a_feed_that_others_read_waits_for_nobody(feeds, capsys):
+    old = feeds.trainer(5, 121 * 12 + 30)
     saved = old.saved()
     assert saved[0][0]["start"][0] == 12
     old.close()
     feeds.die("feed")
-    other = feeds.trainer(5)
-    other.read(10)
+    other = feeds.trainer(5, 10)
     again = feeds.trainer(5)
     again.load(saved)
     ended = Event()
@@ -435,11 +399,9 @@ def test_a_state_far_ahead_of_a_feed_that_others_read_waits_for_nobody(feeders, 
     assert "sees random draws of those cycles again" in capsys.readouterr().err
 
 
-def test_what_a_state_brings_of_joints_is_told_to_all_who_read(feeders):
-    feeds = feeders()
+def test_what_a_state_brings_of_joints_is_told_to_all_who_read(feeds):
     saved = saved_with_joints(feeds, 130)
-    first = feeds.trainer(5)
-    first.read(10)
+    first = feeds.trainer(5, 10)
     second = feeds.trainer(5)
     second.load(saved)
     second.read(1)

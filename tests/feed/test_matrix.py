@@ -13,16 +13,8 @@ import numpy as np
 import pytest
 import torch
 from tests.feed.reading import at_once
-from torch.utils.data import (
-    DataLoader,
-    Dataset,
-    IterableDataset,
-    RandomSampler,
-    Sampler,
-    SubsetRandomSampler,
-    WeightedRandomSampler,
-    get_worker_info,
-)
+from tests.sources.drawing import Drawing, DrawingStream
+from torch.utils.data import DataLoader, RandomSampler, Sampler, SubsetRandomSampler, WeightedRandomSampler
 
 import penstock
 from penstock.sources.packed.packing import pack
@@ -31,21 +23,6 @@ SEED = 11
 SIZE = 107
 BATCH = 10
 EPOCHS = 2
-
-
-class Drawing(Dataset[dict[str, Any]]):
-    def __len__(self) -> int:
-        return SIZE
-
-    def __getitem__(self, i: int) -> dict[str, Any]:
-        return {"id": i, "draw": torch.rand((), dtype=torch.float64)}
-
-
-class DrawingStream(IterableDataset[dict[str, Any]]):
-    def __iter__(self) -> Iterator[dict[str, Any]]:
-        info = get_worker_info()
-        first, step = (info.id, info.num_workers) if info else (0, 1)
-        return (Drawing()[i] for i in range(first, SIZE, step))
 
 
 class Buckets(Sampler[list[int]]):
@@ -96,7 +73,7 @@ class Cell(NamedTuple):
         settings = sampler_settings(self.sampler)
         if "batch_sampler" not in settings:
             settings |= {"batch_size": BATCH, "drop_last": self.drop_last}
-        data = DrawingStream() if self.kind == "stream" else Drawing()
+        data = DrawingStream(SIZE) if self.kind == "stream" else Drawing(SIZE)
         return DataLoader(data, num_workers=self.workers, **settings)
 
     def fed(self, folder: Path) -> Any:
@@ -212,11 +189,11 @@ def test_a_feed_gives_what_a_plain_loader_gives(serve, folder, cell):
             assert len(ids) == (rows_alone // step * step if cell.drop_last else rows_alone)
         assert len({len(rank[epoch]) for rank in given}) == 1, "ranks take equally many steps"
     if cell.draws:
-        draws = [draw for rank in given for batches in rank for draw in values(batches, "draw")]
+        draws = [draw for rank in given for batches in rank for draw in values(batches, "torch")]
         assert len(set(draws)) == len(draws)
         if cell.ranks == 1 and cell.segments == 1:
             assert values(given[0][0], "id") == values(alone[0], "id"), "the first epoch is as alone"
-            assert values(given[0][0], "draw") == values(alone[0], "draw")
+            assert values(given[0][0], "torch") == values(alone[0], "torch")
     for rank, length in zip(given, lengths, strict=True):
         if cell.kind != "stream":
             assert length == len(rank[0])

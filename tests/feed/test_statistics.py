@@ -22,7 +22,7 @@ def arrays() -> penstock.ArraySource:
 
 def test_a_loader_counts_what_it_handed_out(serve, monkeypatch):
     monkeypatch.setattr(waits, "_totals", waits._Totals())
-    monkeypatch.setattr(waits, "_tell", lambda: "a run")
+    monkeypatch.setattr(waits, "_begins", lambda: "a run")
     serve(arrays())
     with penstock.attach("feed", 32) as loader:
         before = loader.statistics()
@@ -42,7 +42,7 @@ def test_a_loader_counts_what_it_handed_out(serve, monkeypatch):
 
 def test_a_loop_that_is_broken_off_ends_there(serve, monkeypatch):
     monkeypatch.setattr(waits, "_totals", waits._Totals())
-    monkeypatch.setattr(waits, "_tell", lambda: "a run")
+    monkeypatch.setattr(waits, "_begins", lambda: "a run")
     serve(arrays())
     with penstock.attach("feed", 32) as loader:
         for _ in loader:

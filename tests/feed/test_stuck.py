@@ -121,10 +121,7 @@ def trainer(pid: int, **changes: Any) -> TrainerStatistics:
             "process 2, which holds the most of it, has read nothing for 31 s",
         ),
         (statistics(trainer(1), trainer(2), held_back_by=2, held_back_s=0.2), "process 2, .* is behind"),
-        (
-            statistics(trainer(1, waits_for="1 more trainer")),
-            "begins with 1 more trainer, or 9 s after its first",
-        ),
+        (statistics(trainer(1, waits_for="1 more trainer")), "begins with 1 more trainer, or 9 s after"),
         (statistics(trainer(1), waits_for="source"), r"its source \(rows\) has given no batch"),
         (statistics(trainer(1, state="ahead"), sample=500, cycle=3), "gone back to sample 500 of cycle 3"),
         (

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 from contextlib import suppress
 from typing import Any
 
@@ -148,7 +147,7 @@ def well_fed(serve):
         ([wire.Release([1])], "says hello first"),
         ([START], "says hello first"),
         ([HELLO, wire.Release([5])], "was never sent"),
-        ([HELLO, wire.Detach([0])], "keeps a block that it was never sent"),
+        ([HELLO, wire.Detach([0])], "holds a block that it was never sent"),
         ([HELLO, REST, START], "after it said that it reads no more"),
         ([HELLO, REST, BEGUN], "after it said that it reads no more"),
         ([HELLO, BEGUN], "before it has started"),
@@ -171,14 +170,3 @@ def test_nonsense_is_answered_with_its_reason(well_fed, packets, says):
             heard.append(wire.decode_from_feeder(packet))
     assert isinstance(heard[-1], wire.Rejected)
     assert says in heard[-1].reason
-
-
-def test_the_socket_keeps_the_bounds_of_packets(well_fed):
-    assert well_fed.name == "feed"
-    with Endpoint("feed").connect() as peer:
-        assert peer.type == socket.SOCK_SEQPACKET
-        peer.settimeout(20)
-        for _ in range(3):
-            peer.send(wire.encode(wire.StatisticsRequest()))
-        for _ in range(3):
-            assert isinstance(wire.decode_from_feeder(peer.recv(wire.MAX_PACKET_BYTES)), FeederStatistics)

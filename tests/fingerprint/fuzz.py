@@ -111,9 +111,8 @@ class Drawn:
         elif kind == 8:
             made.extend([self._thing(depth) for _ in range(count)])
         else:
-            made.update(
-                {(value(draw), i) if draw.random() < 0.2 else f"k{i}": self._thing(depth) for i in range(count)}
-            )
+            for i in range(count):
+                made[(value(draw), i) if draw.random() < 0.2 else f"k{i}"] = self._thing(depth)
         return made
 
     def _changeable(self, thing: Any) -> Any:

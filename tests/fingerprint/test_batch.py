@@ -31,9 +31,7 @@ def arrays(dtype: str, width: int, seed: int) -> np.ndarray[Any, Any]:
     st.integers(0, ROWS - 1),
     st.integers(0, 2999),
 )
-def test_equal_arrays_are_equal_and_one_item_that_differs_names_its_row(
-    dtype: str, width: int, seed: int, row: int, item: int
-):
+def test_equal_arrays_are_equal_and_one_item_that_differs_names_its_row(dtype, width, seed, row, item):
     mine, theirs = arrays(dtype, width, seed), arrays(dtype, width, seed)
     assert found({"x": mine}, {"x": theirs}) is None
     at = row, item % width
@@ -57,9 +55,9 @@ def test_one_hot_labels_of_two_classes_are_never_taken_for_the_same(classes: int
 
 
 @pytest.mark.parametrize(
-    "other", [[50, 10, 70, 40], [0, 40, 20, 10], [10, 0, 40, 20], [5, 15, 25, 45], [1, 9, 20, 40]]
+    "other", [(50, 10, 70, 40), (0, 40, 20, 10), (10, 0, 40, 20), (5, 15, 25, 45), (1, 9, 20, 40)]
 )
-def test_boxes_that_are_moved_or_turned_are_seen(other: list[float]):
+def test_boxes_that_are_moved_or_turned_are_seen(other: tuple[float, ...]):
     boxes = np.array([[0, 10, 20, 40]] * ROWS, np.float32)
     moved = boxes.copy()
     moved[3] = other

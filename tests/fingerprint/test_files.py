@@ -10,6 +10,7 @@ import sys
 import time
 import warnings
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,15 @@ def rewritten_in_place(path: Path) -> None:
     before = path.stat()
     path.write_bytes(path.read_bytes()[::-1])
     os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+
+
+@contextmanager
+def running(*words: str | Path) -> Iterator[Any]:
+    """A Python that waits for its input to end, and has said something."""
+    with subprocess.Popen([sys.executable, *words], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        process.stdout.readline()  # type: ignore[union-attr]
+        yield process
+        process.stdin.close()  # type: ignore[union-attr]
 
 
 def replaced(path: Path) -> None:
@@ -103,13 +113,10 @@ def test_a_file_has_no_version_while_a_process_has_it_open_for_writing_or_if_it_
         log.write("a line")
         log.flush()
         assert fingerprint_of_files([str(path), str(link)]).files == {}
-        script = f"import sys; file = open({str(path)!r}, 'r+b'); print(); sys.stdin.read()"
-        pipes: Any = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
-        with subprocess.Popen([sys.executable, "-c", script], **pipes) as other:
-            other.stdout.readline()
+        script = "import sys; file = open(sys.argv[1], 'r+b'); print(flush=True); sys.stdin.read()"
+        with running("-c", script, path):
             log.close()
             assert fingerprint_of_files([str(path)]).files == {}
-            other.stdin.close()
     with path.open("rb"):
         assert list(fingerprint_of_files([str(path)]).files) == [str(path)]
 
@@ -138,9 +145,7 @@ def rewriter(tmp_path: Path) -> Iterator[Any]:
         process.stdin.close()  # type: ignore[union-attr]
 
 
-def test_a_file_that_another_process_writes_as_it_was_counts_as_it_was_at_every_moment(
-    tmp_path: Path, rewriter: Any
-) -> None:
+def test_a_file_that_another_process_writes_as_it_was_counts_as_it_was_at_every_moment(tmp_path, rewriter):
     """As it was found: of two runs that each write an index, one saw it empty, or open, and read another feed."""
     before = fingerprint_of_files([str(tmp_path / "index")])
     for _ in range(100):
@@ -152,9 +157,7 @@ def test_a_file_that_another_process_writes_as_it_was_counts_as_it_was_at_every_
     assert "replaced since" in before.difference(fingerprint_of_files([str(tmp_path / "index")]))
 
 
-def test_a_file_is_waited_for_that_another_process_has_truncated(
-    tmp_path: Path, rewriter: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_is_waited_for_that_another_process_has_truncated(tmp_path, rewriter, monkeypatch):
     before = fingerprint_of_files([str(tmp_path / "index")])
     rewriter.stdin.write("slowly\n")
     assert rewriter.stdout.readline() == "open\n"
@@ -180,26 +183,27 @@ def test_a_log_of_another_process_is_waited_for_once(tmp_path: Path, monkeypatch
 
     monkeypatch.setattr("penstock.fingerprint.files.sleep", sleep)
     monkeypatch.setattr("penstock.fingerprint.files.monotonic", lambda: now_s)
-    script = (
-        f"import sys; file = open({str(tmp_path / 'log')!r}, 'w'); file.write('a line'); file.flush(); print()"
-    )
-    pipes: Any = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
-    with subprocess.Popen([sys.executable, "-uc", f"{script}; sys.stdin.read()"], **pipes) as other:
-        other.stdout.readline()
+    script = "import sys; file = open(sys.argv[1], 'w', 1); file.write('a line\\n'); print(); sys.stdin.read()"
+    with running("-uc", script, tmp_path / "log"):
         for _ in range(2):
             assert fingerprint_of_files([str(tmp_path / "log")]).files == {}
             assert 2 <= now_s < 2.1
-        other.stdin.close()
 
 
 def lines_of(path: str, *_: str) -> Any:
     return penstock.ArraySource({"line": np.arange(len(Path(path).read_text().split()))}, batch_size=2)
 
 
-def test_the_files_that_a_function_is_given_are_told_and_decide_nothing(tmp_path: Path) -> None:
+@pytest.fixture
+def lines(tmp_path: Path) -> tuple[Path, Callable[[], Any]]:
+    """A file of four lines, and what makes a loader of it."""
     path = tmp_path / "lines.txt"
     path.write_text("a b c d")
-    make = functools.partial(lines_of, str(path))
+    return path, functools.partial(lines_of, str(path))
+
+
+def test_the_files_that_a_function_is_given_are_told_and_decide_nothing(lines: Any) -> None:
+    path, make = lines
     before = fingerprint_of(make)
     assert list(before.data.files) == [str(path)]
     path.write_text("a b c d e")
@@ -209,10 +213,8 @@ def test_the_files_that_a_function_is_given_are_told_and_decide_nothing(tmp_path
 
 
 @pytest.mark.usefixtures("forks_feeders")
-def test_who_shares_a_feed_whose_data_have_changed_is_warned_and_goes_on(tmp_path: Path) -> None:
-    path = tmp_path / "lines.txt"
-    path.write_text("a b c d")
-    make = functools.partial(lines_of, str(path))
+def test_who_shares_a_feed_whose_data_have_changed_is_warned_and_goes_on(lines: Any) -> None:
+    path, make = lines
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         first = penstock.share(make, "lines", linger=0.2)
@@ -258,10 +260,9 @@ def test_a_file_is_found_among_many_other_words(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("forks_feeders")
-def test_who_goes_on_with_other_data_after_a_failover_is_warned_and_who_comes_then_is_not(tmp_path: Path) -> None:
-    path = tmp_path / "lines.txt"
+def test_who_goes_on_with_other_data_after_a_failover_is_warned_and_who_comes_then_is_not(lines: Any) -> None:
+    path, make = lines
     path.write_text("a " * 1000)
-    make = functools.partial(lines_of, str(path))
     with penstock.share(make, "lines", linger=1.0, window=4096) as loader:
         batches = iter(loader)
         next(batches)
@@ -278,10 +279,10 @@ def test_who_goes_on_with_other_data_after_a_failover_is_warned_and_who_comes_th
 
 
 @pytest.mark.usefixtures("forks_feeders")
-def test_a_warning_that_is_made_an_error_loses_no_batch(tmp_path: Path) -> None:
-    path = tmp_path / "lines.txt"
+def test_a_warning_that_is_made_an_error_loses_no_batch(lines: Any) -> None:
+    path, make = lines
     path.write_text("a " * 1000)
-    with penstock.share(functools.partial(lines_of, str(path)), "lines", linger=1.0, window=4096) as loader:
+    with penstock.share(make, "lines", linger=1.0, window=4096) as loader:
         batches = iter(loader)
         seen = list(next(batches)["line"])
         path.write_text("b " * 1000)

@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.examples import examples
 from tests.fingerprint import fuzz
+from tests.scripts import run_python
 
 from penstock.fingerprint.objects import fingerprint_of_objects, small_state
 
 PLAIN = st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st.binary()
-HASHABLE = st.recursive(
-    PLAIN, lambda inner: st.tuples(inner, inner) | st.frozensets(inner, max_size=4), max_leaves=4
-)
+HASHABLE = st.recursive(PLAIN, lambda x: st.tuples(x, x) | st.frozensets(x, max_size=4), max_leaves=4)
 TREES = st.recursive(
     PLAIN,
     lambda inner: (
@@ -43,15 +42,20 @@ def said(thing: Any) -> str:
     return f"{kind} {thing!r}"
 
 
+@settings(max_examples=examples(40))
 @given(one=TREES, other=TREES)
 def test_trees_have_one_name_if_and_only_if_they_are_said_alike(one: Any, other: Any) -> None:
     names = [fingerprint_of_objects({"dataset": tree}).digest for tree in (one, other)]
     assert (names[0] == names[1]) == (said(one) == said(other))
 
 
-def check_changes(seeds: range) -> None:
+TEN_THOUSAND = pytest.param(10_000, marks=[pytest.mark.soak, pytest.mark.timeout(1000)])
+
+
+@pytest.mark.parametrize("seeds", [30, TEN_THOUSAND])
+def test_one_change_anywhere_is_another_name(seeds: int) -> None:
     wrong: list[str] = []
-    for seed in seeds:
+    for seed in range(seeds):
         drawn = fuzz.Drawn(seed)
         name, small = fuzz.name_of(drawn), small_state({"dataset": drawn.root})
         if small != small_state({"dataset": drawn.root}):
@@ -64,33 +68,9 @@ def check_changes(seeds: range) -> None:
     assert wrong == []
 
 
-def check_another_process(seeds: int) -> None:
+@pytest.mark.parametrize("seeds", [20, TEN_THOUSAND])
+def test_things_have_one_name_in_every_process(seeds: int) -> None:
     """That of another salt of Python's hashes has the names that this one has."""
-    told = subprocess.run(
-        [sys.executable, "-c", f"from tests.fingerprint import fuzz; print(fuzz.digest_of_names({seeds}))"],
-        env={**os.environ, "PYTHONHASHSEED": "4242", "PYTHONPATH": os.pathsep.join(sys.path)},
-        capture_output=True,
-        text=True,
-        check=True,
-    ).stdout
-    assert told == f"{fuzz.digest_of_names(seeds)}\n"
-
-
-def test_one_change_anywhere_is_another_name() -> None:
-    check_changes(range(100))
-
-
-def test_things_have_one_name_in_every_process() -> None:
-    check_another_process(50)
-
-
-@pytest.mark.soak
-@pytest.mark.timeout(1000)
-def test_ten_thousand_changes_are_ten_thousand_other_names() -> None:
-    check_changes(range(100, 10_100))
-
-
-@pytest.mark.soak
-@pytest.mark.timeout(1000)
-def test_ten_thousand_things_have_one_name_in_every_process() -> None:
-    check_another_process(10_000)
+    text = f"from tests.fingerprint import fuzz; print(fuzz.digest_of_names({seeds}))"
+    env = {**os.environ, "PYTHONHASHSEED": "4242", "PYTHONPATH": os.pathsep.join(sys.path)}
+    assert run_python("-c", text, timeout=900, env=env).stdout == f"{fuzz.digest_of_names(seeds)}\n"

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 from tests.fingerprint.mutations import ALIKE, MUTATIONS
+from tests.scripts import run_python
 
 PARTS = 5
 
 
 def tried(names: list[str], folder: Path) -> dict[str, dict[str, str]]:
     """Return what came of scripts, each in processes of its own."""
-    command = [sys.executable, "-m", "tests.fingerprint.tried", folder, *names]
-    done = subprocess.run(command, cwd=Path(__file__).parents[2], capture_output=True, text=True, check=True)
+    done = run_python("-m", "tests.fingerprint.tried", folder, *names, cwd=Path(__file__).parents[2], timeout=300)
+    assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
 
 
@@ -45,8 +44,5 @@ def test_a_mutation_is_never_shared_by_whom_it_changes_the_samples_of(part: int,
 @pytest.mark.whole
 def test_what_changes_no_sample_is_shared(tmp_path: Path) -> None:
     all_found = tried(list(ALIKE), tmp_path)
-    assert not {
-        name: found
-        for name, found in all_found.items()
-        if [found["first"], found["second"], found["both"]] != ["shared"] * 3
-    }
+    shared = {"first": "shared", "second": "shared", "both": "shared"}
+    assert not {name: found for name, found in all_found.items() if found | shared != found}

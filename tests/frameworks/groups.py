@@ -153,10 +153,8 @@ class Group:
         self._processes: list[subprocess.Popen[bytes]] = []
         for command, path in zip(commands, self._said, strict=True):
             with path.open("wb") as said:
-                started = subprocess.Popen(
-                    command, stdin=subprocess.DEVNULL, stdout=said, stderr=said, cwd=folder, env=environment
-                )
-            self._processes.append(started)
+                pipes = {"stdin": subprocess.DEVNULL, "stdout": said, "stderr": said}
+                self._processes.append(subprocess.Popen(command, cwd=folder, env=environment, **pipes))
 
     @property
     def said(self) -> str:
@@ -255,9 +253,8 @@ class Run:
         script = folder.parent / "page.py"
         script.write_text(code)
         self._noted = folder / "noted"
-        launcher = (
-            ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"] if ranks > 1 else []
-        )
+        distributed = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"]
+        launcher = distributed if ranks > 1 else []
         self._said = folder / "said"
         with self._said.open("wb") as said:
             self._process = subprocess.Popen(

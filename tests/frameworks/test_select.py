@@ -36,9 +36,7 @@ def lines_of(folder: Path, *words: str) -> list[list[str]]:
 @pytest.mark.parametrize("kind", ["fixed", "policy"])
 @pytest.mark.parametrize("workers", ["0", "2"])
 @pytest.mark.parametrize("batches", ["3", "13"])
-def test_an_epoch_goes_on_behind_the_batch_that_was_handed_over(
-    kind: str, workers: str, batches: str, tmp_path: Path
-) -> None:
+def test_an_epoch_goes_on_behind_the_batch_that_was_handed_over(kind, workers, batches, tmp_path):
     seen, whole = lines_of(tmp_path, str(FOLDER / "sampler_in_torchdata.py"), kind, workers, batches)
     assert len(whole) == 150
     assert seen == whole

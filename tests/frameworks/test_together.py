@@ -7,7 +7,6 @@ import signal
 from collections import Counter
 from collections.abc import Callable
 from itertools import chain
-from pathlib import Path
 from statistics import median
 
 import pytest
@@ -44,9 +43,7 @@ def test_two_unmodified_runs_are_fed_by_one_loader(name: str, group: Callable[..
     assert EPOCHS <= min(counts) <= median(counts) <= EPOCHS + 2, together.said
 
 
-def test_accelerate_gives_each_rank_full_batches_as_without_a_feed(
-    group: Callable[..., Group], data: Path, tmp_path: Path
-) -> None:
+def test_accelerate_gives_each_rank_full_batches_as_without_a_feed(group, data, tmp_path):
     """Its even_batches: of 48 rows 2 ranks get 3 batches of 16, the third both, or 4 of 10 and one of 8."""
     name, runs = "Accelerate, 2 ranks", ["--epochs 2 --batch-size 16", "--epochs 2 --batch-size 10"]
     (tmp_path / "alone").mkdir()
@@ -54,9 +51,8 @@ def test_accelerate_gives_each_rank_full_batches_as_without_a_feed(
     alone = Group(tmp_path / "alone", data, SCRIPTS[name], split, share=False).ended()
     together = group(name, *runs)
     for report, by_itself in zip(together.ended(), alone, strict=True):
-        sizes, others = (
-            [[len(batch) for batch in batches] for batches in each.epochs.values()] for each in (report, by_itself)
-        )
+        both = (report.epochs.values(), by_itself.epochs.values())
+        sizes, others = ([[len(batch) for batch in batches] for batches in each] for each in both)
         assert sizes == others
     assert "not shared" not in together.said
     for run in range(2):
@@ -89,9 +85,7 @@ def content(report: Report) -> list[float]:
     ("name", "option", "other"),
     [("Trainer, padded", "--scale 2", lambda row: W0 + row), ("timm", "--size 48", None)],
 )
-def test_runs_that_make_their_samples_differently_never_meet(
-    name: str, option: str, other: Callable[[float], float] | None, group: Callable[..., Group]
-) -> None:
+def test_runs_that_make_their_samples_differently_never_meet(name, option, other, group):
     apart = group(name, "", option)
     reports = apart.ended()
     each_row_once_an_epoch(SCRIPTS[name], reports)
@@ -130,9 +124,7 @@ def test_both_runs_go_on_when_their_feeder_is_killed(name: str, group: Callable[
 
 
 @pytest.mark.parametrize(("name", "option"), [("torchdata", ""), ("Lightning", "--stateful")])
-def test_what_was_resumed_sees_the_rest_of_its_epoch(
-    name: str, option: str, group: Callable[..., Group], tmp_path: Path
-) -> None:
+def test_what_was_resumed_sees_the_rest_of_its_epoch(name, option, group, tmp_path):
     runs = [f"{option} --batch-size {size} --checkpoint {tmp_path / f'{size}.ckpt'}" for size in (8, 12)]
     stopped = group(name, *(f"{run} --stop 5" for run in runs), name="stopped").ended()
     resumed = group(name, *runs, name="resumed").ended()
@@ -144,9 +136,7 @@ def test_what_was_resumed_sees_the_rest_of_its_epoch(
             assert sorted(id for batch in batches for id in batch) == [*range(ROWS)]
 
 
-def test_a_run_that_skips_batches_of_accelerate_has_as_many_left_as_without_a_feed(
-    group: Callable[..., Group],
-) -> None:
+def test_a_run_that_skips_batches_of_accelerate_has_as_many_left_as_without_a_feed(group: Callable[..., Group]):
     runs = ["--batch-size 8 --skip 2", "--batch-size 12 --skip 3"]
     reports = group("Accelerate", *runs).ended()
     for size, skipped, report in zip((8, 12), (2, 3), reports, strict=True):

@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from tests.contracts.device_ring import DeviceRingContract
-from tests.contracts.gpu import GpuContract
+from tests.contracts.gpu import DeviceRingContract, GpuContract
+from tests.scripts import run_python
 from torch.utils.data import DataLoader, TensorDataset
 
 import penstock
@@ -208,9 +208,7 @@ def test_a_feeder_that_dies_is_replaced() -> None:
 @pytest.mark.parametrize("memory", ["host", "cuda"])
 def test_a_trainer_killed_with_copies_under_way_costs_nobody_else(serve: Any, memory: str) -> None:
     serve(rows(), memory=memory, window="16MiB")
-    code = (
-        "import penstock\nfor i, b in enumerate(penstock.attach('feed', 64, device='cuda')): print(i, flush=True)"
-    )
+    code = "import penstock\nfor _ in penstock.attach('feed', 64, device='cuda'): print(flush=True)"
     child = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
     assert child.stdout is not None
     for _ in range(10):
@@ -236,7 +234,5 @@ def test_a_gpu_is_found_by_its_uuid_and_one_that_is_not_there_is_an_error(serve:
 
 def test_the_examples_use_the_gpu() -> None:
     example = Path(__file__).parents[2] / "examples" / "train.py"
-    done = subprocess.run(
-        [sys.executable, example, "--epochs", "1"], capture_output=True, text=True, timeout=100, check=False
-    )
+    done = run_python(example, "--epochs", "1")
     assert done.returncode == 0, done.stderr

@@ -39,9 +39,8 @@ def test_every_byte_is_right_and_every_error_is_told(threads: int, tmp_path: Pat
     memory = new_memory()
     backend = FaultyQueue(UringQueue(256, memory), threads, errors=0.01, shorts=0.1, repeats=0.05)
     between = queue_memory(backend, queues=4, entries=16)
-    reader = QueueReader(
-        GpuQueue(EmulatedController(between, backend), DeviceThreads(between, threads, 0)), memory
-    )
+    queue = GpuQueue(EmulatedController(between, backend), DeviceThreads(between, threads, 0))
+    reader = QueueReader(queue, memory)
     at = list(range(0, MEMORY_BYTES, 2048))
     failures = 0
     for _ in range(50):

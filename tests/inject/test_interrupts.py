@@ -48,13 +48,12 @@ def python(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, timeout=100, check=False)
 
 
-@pytest.mark.parametrize(
-    "module", ["typing", "re", "ctypes", "penstock.cli.app", "typer", "penstock.basics.terminal"]
-)
+EARLY = ["typing", "re", "ctypes", "penstock.cli.app", "typer", "penstock.basics.terminal"]
+
+
+@pytest.mark.parametrize("module", EARLY)
 @pytest.mark.parametrize("words", [["demo"], ["feed", "f.py:f"], ["run", "--share", "train.py"]])
-def test_a_command_that_is_interrupted_while_it_is_imported_says_nothing(
-    tmp_path: Path, words: list[str], module: str
-) -> None:
+def test_a_command_that_is_interrupted_while_it_is_imported_says_nothing(tmp_path, words, module):
     """As it was found: ``import penstock`` itself imports some before ``main()`` catches an interrupt."""
     (tmp_path / "f.py").write_text("")
     (tmp_path / "train.py").write_text("")
@@ -73,9 +72,7 @@ def test_a_command_that_is_interrupted_while_it_is_imported_says_nothing(
         "the first batch",
     ],
 )
-def test_a_script_that_is_interrupted_while_it_begins_to_share_shows_its_own_frames_alone(
-    tmp_path: Path, module: str
-) -> None:
+def test_a_script_that_is_interrupted_while_it_begins_to_share_shows_its_own_frames_alone(tmp_path, module):
     (tmp_path / "train.py").write_text(SCRIPT.replace("MODULE", repr(module)))
     ran = python(tmp_path, "-m", "penstock", "run", "--share", "train.py")
     for feed in penstock.feeds():  # it lingers

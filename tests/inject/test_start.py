@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 import re
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from tests.scripts import run_python
 
 from penstock.inject import injected, without_injection
 from penstock.runs.inside import SITE
@@ -20,9 +20,7 @@ class DataLoader:
         "Begins."
         return iter([1, 2])
 """
-SAYS = (
-    "from torch.utils.data.dataloader import DataLoader; print(hasattr(DataLoader._get_iterator, '__wrapped__'))"
-)
+SAYS = "import torch.utils.data.dataloader as d; print(hasattr(d.DataLoader._get_iterator, '__wrapped__'))"
 CLEAN = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "PENSTOCK"))}
 SOURCE = str(Path(__file__).parents[2] / "src")
 
@@ -42,9 +40,7 @@ def python(folder: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
     def run(*words: str, inject: bool = True, **more: str) -> subprocess.CompletedProcess[str]:
         environment = {**CLEAN, "PYTHONPATH": f"{folder}:{SOURCE}"}
         environment = {**(injected(environment, SITE) if inject else environment), **more}
-        process = subprocess.run(
-            [sys.executable, *words], env=environment, cwd=folder, capture_output=True, text=True, check=False
-        )
+        process = run_python(*words, env=environment, cwd=folder)
         process.stdout = re.sub("0x[0-9a-f]+", "0x", process.stdout)
         return process
 
@@ -137,9 +133,7 @@ def test_another_python_is_left_alone(python, folder: Path, other: str):
 
 
 def test_a_python_started_by_a_hooked_one_is_hooked_unless_its_path_is_cleared(python):
-    child = (
-        "import subprocess, sys, os; subprocess.run([sys.executable, '-c', sys.argv[1]], env={**os.environ, %s})"
-    )
+    child = "import subprocess, sys, os; subprocess.run([sys.executable, *sys.argv], env=os.environ | {%s})"
     assert said(python("-c", child % "", SAYS)) == "True\n"
     cleared = python("-c", child % "'PYTHONPATH': os.getcwd()", SAYS)
     assert said(cleared) == "False\n"

@@ -121,9 +121,7 @@ for epoch in range(2):
         assert found[name] == sorted(found[name])
 
 
-def test_no_loader_and_no_batch_raises_or_loses_what_is_logged_because_it_is_watched(
-    watched: Callable[..., dict[str, list[float]]],
-):
+def test_no_loader_and_no_batch_raises_or_loses_what_is_logged_because_it_is_watched(watched):
     found = watched(
         """
 import collections, penstock
@@ -141,9 +139,7 @@ for make in (nested, lambda rows: NoShape(), lambda rows: B(torch.zeros(4, 2), t
     assert found["feed.batches"][-1] == 9 and "feed.samples" not in found
 
 
-def test_a_script_that_can_neither_import_penstock_nor_start_a_thread_goes_on(
-    watched: Callable[..., dict[str, list[float]]],
-):
+def test_a_script_that_can_neither_import_penstock_nor_start_a_thread_goes_on(watched):
     found = watched(
         """
 sys.modules["penstock.runs.inside.run"] = None
@@ -252,9 +248,7 @@ if __name__ == "__main__":
 
 
 @pytest.mark.parametrize(("way", "workers"), [("--share", "2"), ("autoshare()", "0")])
-def test_the_start_of_a_feed_is_waited_for_as_the_script_s_own_clock_says(
-    launch: Callable[..., Any], tmp_path: Path, way: str, workers: str
-):
+def test_the_start_of_a_feed_is_waited_for_as_the_script_s_own_clock_says(launch, tmp_path, way, workers):
     marked = "" if way == "--share" else "import penstock\npenstock.autoshare()\n"
     (tmp_path / "train.py").write_text(marked + DATA + CLOCKED)
     words = ["--share"] if way == "--share" else []

@@ -27,9 +27,8 @@ def queue_on(
     refuses_after: int | None = None,
 ) -> GpuQueue:
     module = FakeModule(disk, DISK, refuses_after)
-    return queue_into(
-        memory, DiskController(module, 1, depth=depth, queues=threads, patience_s=patience_s), threads, None
-    )
+    controller = DiskController(module, 1, depth=depth, queues=threads, patience_s=patience_s)
+    return queue_into(memory, controller, threads, None)
 
 
 def reader_on(disk: FakeDisk, memory: ByteArray, **options: Any) -> QueueReader:

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
 
 CONTENT = bytes(range(256)) * 64
 EXPIRED = b"<Error><Code>ExpiredToken</Code><Message>The provided token has expired.</Message></Error>"
@@ -67,23 +68,13 @@ class _Answer(BaseHTTPRequestHandler):
             case _:
                 self.part(start, body)
 
-    def part(
-        self,
-        start: int,
-        body: bytes,
-        last: int | None = None,
-        announced: int | None = None,
-        of: int = len(CONTENT),
-        tag: str = 'W/"one"',
-    ) -> None:
+    def part(self, start: int, body: bytes, last: int | None = None, of: int = len(CONTENT), **more: Any) -> None:
         last = start + len(body) - 1 if last is None else last
-        self.answer(206, body, announced, f"bytes {start}-{last}/{of}", tag)
+        self.answer(206, body, f"bytes {start}-{last}/{of}", **more)
 
-    def answer(
-        self, status: int, body: bytes, announced: int | None = None, span: str = "", tag: str = 'W/"one"'
-    ) -> None:
+    def answer(self, status: int, body: bytes, span: str = "", tag: str = 'W/"one"', announced: int = -1) -> None:
         self.send_response(status)
-        self.send_header("Content-Length", str(len(body) if announced is None else announced))
+        self.send_header("Content-Length", str(len(body) if announced < 0 else announced))
         self.send_header("Last-Modified", "Wed, 21 Oct 2015 07:28:00 GMT")
         self.send_header("ETag", tag)
         if span:

@@ -79,9 +79,8 @@ def connections(store: FaultyStore) -> int:
 
 def read(memory: ByteArray, path: str, offsets: list[int], nbytes: int = 100) -> Completed:
     """Through a reader that does not wait long."""
-    return read_once(
-        QueueReader(ObjectQueue(4, timeout_s=0.3, retries=2, retry_s=5.0), memory), path, offsets, nbytes
-    )
+    queue = ObjectQueue(4, timeout_s=0.3, retries=2, retry_s=5.0)
+    return read_once(QueueReader(queue, memory), path, offsets, nbytes)
 
 
 @pytest.mark.usefixtures("s3")
@@ -113,9 +112,7 @@ def test_an_empty_object_can_be_opened() -> None:
         ("rewritten", errno.ESTALE, r'replaced since it was opened: .*W/"one" then, .*W/"two" now'),
     ],
 )
-def test_an_extent_fails_with_path_offset_and_what_the_store_did(
-    store: FaultyStore, prefix: str, fault: str, number: int, words: str
-) -> None:
+def test_an_extent_fails_with_path_offset_and_what_the_store_did(store, prefix, fault, number, words):
     memory = new_memory()
     path = prefix.format(url=store.url) + fault
     failure = read(memory, path, [4096]).failures[0]

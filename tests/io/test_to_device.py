@@ -140,9 +140,7 @@ def test_memory_is_registered_while_the_reader_lives_and_no_longer(make_memory: 
 
 
 @pytest.mark.parametrize("make_memory", [new_memory, device_memory])
-def test_memory_is_not_left_registered_where_the_mechanism_cannot_be_had(
-    make_memory: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_memory_is_not_left_registered_where_the_mechanism_cannot_be_had(make_memory, monkeypatch):
     monkeypatch.setitem(sys.modules, "obstore", None)
     gpu = FakeGpu()
     with pytest.raises(ReaderUnavailable):

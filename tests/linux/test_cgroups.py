@@ -80,10 +80,7 @@ def test_the_least_limit_of_the_cgroups_holds_or_the_machines_memory(tmp_path, m
 
 @pytest.mark.parametrize(
     ("line", "file"),
-    [
-        ("0::/job/step", "job/step/memory.events"),
-        ("4:cpu,memory:/job/step", "memory/job/step/memory.oom_control"),
-    ],
+    [("0::/job/step", "job/step/memory.events"), ("4:cpu,memory:/job/step", "memory/job/step/memory.oom_control")],
     ids=["v2", "v1"],
 )
 def test_kills_for_want_of_memory_are_counted_and_what_cannot_be_seen_is_not(tmp_path, line, file):

@@ -108,9 +108,8 @@ def test_a_child_reads_nothing_of_its_parents_sockets_and_pipes():
     with ours, theirs:
         ours.send(b"for the parent")
         os.write(writing, b"for the parent")
-        assert answer_of(
-            ForkedCall(lambda: b"nothing" + os.read(theirs.fileno(), 9) + os.read(reading, 9), 60)
-        ) == (b"nothing")
+        call = ForkedCall(lambda: b"nothing" + os.read(theirs.fileno(), 9) + os.read(reading, 9), 60)
+        assert answer_of(call) == b"nothing"
         assert theirs.recv(99) == os.read(reading, 99) == b"for the parent"
     os.close(reading)
     os.close(writing)

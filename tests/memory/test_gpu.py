@@ -1,4 +1,4 @@
-"""The fake GPU, and CudaGpu on a CUDA that is none, keep the contract of GPUs."""
+"""A fake GPU, CudaGpu on a CUDA that is none, and rings on them keep their contracts; which GPU a name means."""
 
 from __future__ import annotations
 
@@ -8,19 +8,22 @@ import mmap
 import os
 import resource
 import weakref
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
-from tests.contracts.gpu import GpuContract
+import torch
+from tests.contracts.gpu import DeviceRingContract, GpuContract
 from tests.contracts.ring import PAGE_BYTES
 from tests.fakes.cuda import FakeCuda
-from tests.fakes.gpu import FakeGpu
+from tests.fakes.gpu import POISON, FakeGpu
 
 from penstock.contracts import ByteArray, Gpu
 from penstock.errors import DeviceUnavailable, PinningRefused
 from penstock.memory import cuda, cuda_shared
-from penstock.memory.cuda import BUFFER_BYTES, CudaGpu
+from penstock.memory.cuda import BUFFER_BYTES, CudaGpu, gpu_of, index_of, uuid_of
+from penstock.memory.gpu_ring import WritableDeviceRing
 from penstock.memory.host_ring import HostRing, WritableHostRing
 
 
@@ -187,3 +190,95 @@ def test_memory_that_is_not_pinned_passes_in_pieces_that_torch_does_not_round_up
     assert np.array_equal(np.asarray(to), data)
     assert fake.largest_pinned_bytes == BUFFER_BYTES
     assert BUFFER_BYTES.bit_count() == 1
+
+
+class TestDeviceRing(DeviceRingContract):
+    gpu_code = "from tests.fakes.gpu import FakeGpu", "FakeGpu()"
+
+    def gpu(self) -> Gpu:
+        return FakeGpu(1)
+
+    def on_device(self, values: ByteArray) -> Any:
+        return torch.from_numpy(values)
+
+
+def test_what_is_written_is_there_only_after_it_was_flushed():
+    ring = WritableDeviceRing(FakeGpu(0), PAGE_BYTES)
+    ring.write(0, np.arange(64, dtype=np.uint8))
+    ring.write(64, torch.arange(64, 128, dtype=torch.uint8))
+    assert ring.readable(0, 128).tolist() == [POISON] * 128
+    assert ring.twin.readable(64, 64).tolist() == [POISON] * 64
+    ring.flush()
+    assert ring.readable(0, 128).tolist() == list(range(128))
+    ring.close()
+
+
+def test_what_others_write_into_the_twin_is_copied_by_the_gpu_and_once():
+    gpu = FakeGpu(0)
+    ring = WritableDeviceRing(gpu, PAGE_BYTES)
+    there = ring.twin.writable(64, 100)
+    there[:] = 5
+    ring.written_in_place(64, 100)
+    there[:] = 6  # too early: the copy has not been carried out
+    ring.flush()
+    assert ring.readable(64, 100).tolist() == [6] * 100
+    assert gpu.copied_bytes == 100
+    ring.close()
+    assert not gpu.pinned
+
+
+def test_a_ring_that_the_gpu_has_no_room_for_is_an_error_with_both_numbers():
+    with pytest.raises(DeviceUnavailable, match="8,192 bytes; 4,096 are free"):
+        WritableDeviceRing(FakeGpu(memory_bytes=4096), 8192)
+
+
+FIRST, SECOND = "6f1d2c3b-0000-1111-2222-333344445555", "a0b1c2d3-9999-8888-7777-666655554444"
+
+
+def torch_that_sees(*devices: tuple[str, str], current: int = 0) -> Any:
+    """What of torch tells devices apart, each of which is (name, UUID as torch gives it)."""
+    properties = [SimpleNamespace(name=name, uuid=uuid) for name, uuid in devices]
+    return SimpleNamespace(
+        cuda=SimpleNamespace(
+            device_count=lambda: len(devices),
+            current_device=lambda: current,
+            get_device_properties=lambda i: properties[i],
+        )
+    )
+
+
+TWO = torch_that_sees(("NVIDIA H200", FIRST), ("NVIDIA H200", SECOND), current=1)
+INSTANCE = torch_that_sees(("NVIDIA H200 MIG 1g.18gb", SECOND))
+
+
+@pytest.mark.parametrize(
+    ("torch", "device", "index"),
+    [
+        (TWO, "cuda", 1),
+        (TWO, "cuda:0", 0),
+        (TWO, f"GPU-{FIRST}", 0),
+        (TWO, f"GPU-{SECOND}", 1),
+        (TWO, f"GPU-{SECOND.upper()}", 1),
+        (INSTANCE, "cuda:0", 0),
+        (INSTANCE, f"MIG-{SECOND}", 0),
+        (torch_that_sees(("NVIDIA A100", f"GPU-{FIRST}")), f"GPU-{FIRST}", 0),
+    ],
+)
+def test_a_device_is_found_by_number_and_by_uuid(torch, device, index):
+    assert index_of(torch, device) == index
+
+
+def test_uuids_are_written_as_nvidia_smi_does():
+    assert uuid_of(TWO, 1) == f"GPU-{SECOND}"
+    assert uuid_of(INSTANCE, 0) == f"MIG-{SECOND}"
+
+
+@pytest.mark.parametrize("device", ["cuda:2", "cuda:-1", "cuda:x", f"GPU-{FIRST[:-1]}0", "GPU-", "gpu"])
+def test_a_device_that_is_not_there_is_an_error_that_lists_what_is(device):
+    with pytest.raises(DeviceUnavailable, match=rf"cuda:0 \(GPU-{FIRST}\), cuda:1 \(GPU-{SECOND}\)"):
+        index_of(TWO, device)
+
+
+@pytest.mark.parametrize("device", [None, "host", "cpu", "cpu:0"])
+def test_the_processor_is_no_gpu(device):
+    assert gpu_of(device) is None

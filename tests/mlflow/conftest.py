@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from tests.mlflow.server import COMMAND, Server
+from tests.scripts import run_python
 
 from penstock.runs.store import Store
 
@@ -54,13 +55,7 @@ def push(store: Store) -> Callable[..., Pushed]:
     """Run ``penstock runs push``, impatient with a dead server."""
 
     def run(*words: str) -> Pushed:
-        return subprocess.run(
-            push_command(*words, "--store", str(store.folder)),
-            check=False,
-            env=ENVIRONMENT,
-            capture_output=True,
-            text=True,
-        )
+        return run_python(*push_command(*words, "--store", str(store.folder))[1:], env=ENVIRONMENT, timeout=300)
 
     return run
 

@@ -36,9 +36,8 @@ def ended_group(store: Store, name: str, statuses: Iterable[Status] = ("finished
         folder = store.folder_of(run.id)
         write_series(store, run, BEGAN + i)
         (folder / "output").write_bytes(b"epoch 0\nepoch 1 \xff\n")
-        (folder / "environment.json").write_text(
-            json.dumps({"git": {"commit": COMMIT, "diff": ""}, "machine": {"memory_bytes": MEMORY_BYTES}})
-        )
+        described = {"git": {"commit": COMMIT, "diff": ""}, "machine": {"memory_bytes": MEMORY_BYTES}}
+        (folder / "environment.json").write_text(json.dumps(described))
         (folder / "files" / "deep").mkdir(parents=True)
         (folder / "files" / "deep" / "model.bin").write_bytes(bytes(range(256)) * (i + 1))
         store.ended(run.id, status, 0 if status == "finished" else 3, "" if status == "finished" else "it broke")

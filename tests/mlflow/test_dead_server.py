@@ -14,6 +14,7 @@ from tests.mlflow.conftest import ENVIRONMENT, Pushed, push_command
 from tests.mlflow.groups import ended_group, long_series
 from tests.mlflow.server import Server
 from tests.runs.running import nothing_is_left, records
+from tests.scripts import run_python
 
 from penstock.runs.store import Store
 
@@ -21,9 +22,7 @@ Push = Callable[..., Pushed]
 MANY = 10_000
 
 
-def test_a_server_that_is_not_there_is_one_error_and_the_store_stays_as_it_was(
-    mortal: Server, store: Store, push: Push
-) -> None:
+def test_a_server_that_is_not_there_is_one_error_and_the_store_stays_as_it_was(mortal, store, push):
     runs = ended_group(store, "dead")
     done = push("--mlflow", mortal.uri, "dead")
     assert done.returncode == 2
@@ -36,9 +35,7 @@ def test_a_server_that_is_not_there_is_one_error_and_the_store_stays_as_it_was(
 
 
 @pytest.mark.parametrize("victim", ["server", "client"])
-def test_each_point_is_there_once_after_a_kill_in_the_middle_of_a_push(
-    mortal: Server, store: Store, push: Push, victim: str
-) -> None:
+def test_each_point_is_there_once_after_a_kill_in_the_middle_of_a_push(mortal, store, push, victim):
     (run,) = ended_group(store, "killed", ["finished"])
     points = long_series(store, run, MANY)
     mortal.start()
@@ -66,15 +63,9 @@ def test_each_point_is_there_once_after_a_kill_in_the_middle_of_a_push(
 
 def _run(folder: Path, uri: str, script: str, *words: str) -> Pushed:
     (folder / "train.py").write_text(script)
-    command = [*push_command()[:3], "run", "--listeners", "none", "--mlflow", uri, *words, "train.py"]
-    return subprocess.run(
-        command,
-        check=False,
-        env={**ENVIRONMENT, "PENSTOCK_STORE": str(folder / "store")},
-        cwd=folder,
-        capture_output=True,
-        text=True,
-    )
+    words = ("-m", "penstock", "run", "--listeners", "none", "--mlflow", uri, *words, "train.py")
+    environment = {**ENVIRONMENT, "PENSTOCK_STORE": str(folder / "store")}
+    return run_python(*words, env=environment, cwd=folder, timeout=300)
 
 
 def test_runs_are_pushed_by_penstock_run(server: Server, tmp_path: Path) -> None:
@@ -131,9 +122,8 @@ def test_runs_of_a_penstock_run_that_was_killed_are_pushed_as_they_ended(server:
     (tmp_path / "train.py").write_text("import time\nprint('began', flush=True)\ntime.sleep(1000)\n")
     words = ["run", "--listeners", "none", "--mlflow", server.uri, "--group", "orphan", "train.py"]
     environment = {**ENVIRONMENT, "PENSTOCK_STORE": str(tmp_path / "store")}
-    process = subprocess.Popen(
-        [*push_command()[:3], *words], env=environment, cwd=tmp_path, stdout=subprocess.PIPE, text=True
-    )
+    command, pipes = [*push_command()[:3], *words], {"stdout": subprocess.PIPE, "text": True}
+    process = subprocess.Popen(command, env=environment, cwd=tmp_path, **pipes)
     assert process.stdout
     assert process.stdout.readline() == "began\n"
     process.kill()
@@ -157,24 +147,16 @@ def test_mlflow_tells_nobody_that_it_is_used(server: Server, store: Store) -> No
         "from mlflow.telemetry import get_telemetry_client\nassert get_telemetry_client() is None\n"
     )
     asked = {name: value for name, value in ENVIRONMENT.items() if name not in {"CI", "PYTEST_CURRENT_TEST"}}
-    subprocess.run(
-        [*push_command()[:1], "-c", script, server.uri],
-        env={**asked, "PENSTOCK_STORE": str(store.folder)},
-        check=True,
-    )
+    done = run_python("-c", script, server.uri, env={**asked, "PENSTOCK_STORE": str(store.folder)}, timeout=300)
+    assert done.returncode == 0, done.stderr
 
 
 def test_without_mlflow_nothing_starts_and_the_error_says_how_to_get_it(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text("open('began', 'w')\n")
     script = "import sys; sys.modules['mlflow'] = None; from penstock.cli import main; main()"
-    done = subprocess.run(
-        [*push_command()[:1], "-c", script, "run", "--mlflow", "http://127.0.0.1:1", "train.py"],
-        check=False,
-        env={**ENVIRONMENT, "PENSTOCK_STORE": str(tmp_path / "store")},
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-    )
+    environment = {**ENVIRONMENT, "PENSTOCK_STORE": str(tmp_path / "store")}
+    words = ("run", "--mlflow", "http://127.0.0.1:1", "train.py")
+    done = run_python("-c", script, *words, env=environment, cwd=tmp_path, timeout=300)
     assert done.returncode == 1
     assert 'pip install "penstock[mlflow]"' in done.stderr
     assert not (tmp_path / "began").exists()

@@ -30,9 +30,8 @@ def test_a_group_is_a_run_with_a_nested_run_for_each_of_its_runs(server: Server,
     assert {run["tags"]["mlflow.parentRunId"] for run in nested} == {parent["run_id"]}
     assert [run["run_name"] for run in nested] == [run.name for run in runs]
     assert [run["status"] for run in nested] == ["FINISHED", "FAILED", "KILLED"]
-    assert [(run["start_time"], run["end_time"]) for run in nested] == [
-        (MS + 1000 * i, MS + 1000 * i + 25_000) for i in range(3)
-    ]
+    times = [(run["start_time"], run["end_time"]) for run in nested]
+    assert times == [(MS + 1000 * i, MS + 1000 * i + 25_000) for i in range(3)]
 
 
 def test_parameters_and_tags_say_what_the_run_was(server: Server, store: Store, push: Push) -> None:
@@ -69,9 +68,7 @@ def test_what_a_script_logged_has_its_name_times_and_steps(server: Server, store
     assert at_5 == [(MS + 1750 + 1000 * i, i, i + 1) for i in range(5)]
 
 
-def test_what_was_sampled_has_mlflows_names_and_a_point_in_ten_seconds(
-    server: Server, store: Store, push: Push
-) -> None:
+def test_what_was_sampled_has_mlflows_names_and_a_point_in_ten_seconds(server: Server, store: Store, push: Push):
     (run,) = ended_group(store, "sampled", ["finished"])
     assert push("--mlflow", server.uri, run.id).returncode == 0
     (found,) = server.runs("sampled")
@@ -114,9 +111,7 @@ def test_files_of_more_than_a_gibibyte_are_left_out_and_said(server: Server, sto
 
 
 @pytest.mark.parametrize("forgotten", [False, True])
-def test_pushing_twice_makes_nothing_twice_even_if_the_store_forgot_the_first(
-    server: Server, store: Store, push: Push, forgotten: bool
-) -> None:
+def test_pushing_twice_makes_nothing_twice_even_if_the_store_forgot_the_first(server, store, push, forgotten):
     runs = ended_group(store, name := f"twice-{forgotten}")
     assert push("--mlflow", server.uri, name).returncode == 0
     before, metrics = server.runs(name), server.rows("metrics")
@@ -147,9 +142,7 @@ def test_a_run_that_was_deleted_on_the_server_is_pushed_again(server: Server, st
     assert after["metrics"] == before["metrics"]
 
 
-def test_an_experiment_that_was_deleted_is_an_error_with_a_remedy(
-    server: Server, store: Store, push: Push
-) -> None:
+def test_an_experiment_that_was_deleted_is_an_error_with_a_remedy(server: Server, store: Store, push: Push):
     ended_group(store, "gone", ["finished"])
     made = server.ask("experiments/create", name="gone")
     server.ask("experiments/delete", experiment_id=made["experiment_id"])

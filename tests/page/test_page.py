@@ -173,12 +173,7 @@ def test_a_run_has_one_colour_everywhere_and_neighbours_differ(tab, store):
     script = f"() => Object.fromEntries({links}.map(link => [link.href.split('/').pop(), {dot}]))"
     chosen = "&".join(f"run={run.id}" for run in runs)
     seen = []
-    for view in (
-        "runs",
-        "now",
-        f"time?group={runs[0].group_id}",
-        f"compare?{chosen}",
-    ):
+    for view in ("runs", "now", f"time?group={runs[0].group_id}", f"compare?{chosen}"):
         page = one.view(view)
         page.locator("a[href*='#/run/']").nth(4).wait_for()
         seen.append(page.evaluate(script))
@@ -702,9 +697,8 @@ def test_ten_thousand_runs_are_filtered_and_sorted_like_three(tab, store):
     ]
     store.add(GroupPlan(name="many", mode="plain", runs=tuple(plan)))
     with store._lock:
-        store._connection.execute(
-            "UPDATE runs SET status = 'finished', began = position, ended = 2 * position + 1"
-        )
+        sql = "UPDATE runs SET status = 'finished', began = position, ended = 2 * position + 1"
+        store._connection.execute(sql)
     page = tab().view("runs")
     page.get_by_text("10000 of 10000 runs").wait_for()
     page.get_by_role("searchbox").fill("lr=7777")

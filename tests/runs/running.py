@@ -29,23 +29,13 @@ class Launch(Forked):
     """A `penstock run`, with a store of its own."""
 
     def __init__(self, server: ForkServer, folder: Path, *words: str, **environment: str) -> None:
-        self.folder = folder
-        self._errors = folder / "errors"
-        self._environment = {
-            **os.environ,
-            "PENSTOCK_STORE": str(folder / "store"),
-            "COLUMNS": "200",
-            **environment,
-        }
-        super().__init__(
-            server,
-            "penstock.cli",
-            ["run", *words],
-            folder / "out",
-            errors=self._errors,
-            directory=folder,
-            environment=self._environment,
-        )
+        self._run(server, folder, "penstock.cli", ["run", *words], {"COLUMNS": "200", **environment})
+
+    def _run(self, server: ForkServer, folder: Path, what: str, words: list[str], more: dict[str, str]) -> None:
+        self.folder, self._errors = folder, folder / "errors"
+        environment = {**os.environ, "PENSTOCK_STORE": str(folder / "store"), **more}
+        at = {"errors": self._errors, "directory": folder, "environment": environment}
+        super().__init__(server, what, words, folder / "out", **at)
 
     @property
     def errors(self) -> str:
@@ -112,20 +102,7 @@ class InTerminal(Launch):
         self.terminal, self.theirs = pty.openpty()
         self.resize(30, 100)
         self.shown = b""
-        self.folder = folder
-        self._errors = folder / "errors"
-        environment = {**os.environ, "PENSTOCK_STORE": str(folder / "store"), "TERM": terminal}
-        Forked.__init__(
-            self,
-            server,
-            str(IN_TERMINAL),
-            [os.ttyname(self.theirs), "run", *words],
-            folder / "out",
-            errors=self._errors,
-            directory=folder,
-            environment=environment,
-        )
-
+        self._run(server, folder, str(IN_TERMINAL), [os.ttyname(self.theirs), "run", *words], {"TERM": terminal})
         self._leader = self.pid
         self.pid = int(eventually(lambda: self.output.endswith("\n") and self.output))
 

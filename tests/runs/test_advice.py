@@ -29,30 +29,26 @@ RECORD = RunRecord(
 )
 
 
-def figures(
-    parts: tuple[float | None, float | None, float | None] = (None, None, None), **fields: Any
-) -> RunFigures:
+def figures(parts: tuple[float | None, ...] = (None, None, None), **fields: Any) -> RunFigures:
     found = run_figures(RECORD, {})
     return msgspec.structs.replace(found, parts=parts_of(100.0, *parts), **fields)
 
 
 def four(**fields: Any) -> list[RunFigures]:
-    return [
-        figures((41.0, None, 95.0), **{"id": f"r{i}", "index": i, "name": f"run {i}", **fields}) for i in range(4)
-    ]
+    fields = [{"id": f"r{i}", "index": i, "name": f"run {i}", **fields} for i in range(4)]
+    return [figures((41.0, None, 95.0), **each) for each in fields]
+
+
+SHARE = (
+    "all 4 run train.py; if they read the same data, feed them from one loader (penstock.share), which decodes it "
+    "once instead of 4 times"
+)
 
 
 @pytest.mark.parametrize(
     ("run", "cpus_busy", "together", "kind", "said"),
     [
-        (
-            four()[0],
-            0.97,
-            four(),
-            "share",
-            "waits 41% of its time for data while the CPUs are busy 97%: all 4 run train.py; if they read the same"
-            " data, feed them from one loader (penstock.share), which decodes it once instead of 4 times",
-        ),
+        (four()[0], 0.97, four(), "share", f"waits 41% of its time for data while the CPUs are busy 97%: {SHARE}"),
         (four()[0], 0.97, [*four()[:3], four(id="x", script="other.py")[3]], "share", "those of the 4 that read"),
         (four()[0], 0.97, four()[:1], "pack", "busy 97%: do the decoding once and for all with penstock pack"),
         (four(on_feed=True)[0], 0.97, four(on_feed=True), "pack", "penstock pack"),
@@ -68,9 +64,7 @@ def four(**fields: Any) -> list[RunFigures]:
         (figures((2.0, None, 40.0)), 0.9, [], "other", "spends 60% of its time outside its loops over data"),
     ],
 )
-def test_each_rule_says_its_numbers_and_a_remedy(
-    run: RunFigures, cpus_busy: float | None, together: list[RunFigures], kind: str, said: str
-) -> None:
+def test_each_rule_says_its_numbers_and_a_remedy(run, cpus_busy, together, kind, said):
     advice = advise(run, Cpus(cpus_busy, cpus_busy), together or [run])
     assert advice
     assert advice.kind == kind
@@ -83,27 +77,20 @@ SDA = {"disk": "sda", "disk_busy": 0.99, "disk_bytes": 4e9}
 @pytest.mark.parametrize(
     ("fields", "used", "kind", "said"),
     [
-        (
-            {},
-            0.03,
-            "others",
-            "other programs keep the CPUs busy (97%; it and the runs beside it use 3%): end those",
-        ),
+        ({}, 0.03, "others", "other programs occupy the CPUs (97%; it and the runs beside it use 3%): end"),
         ({}, 0.6, "share", "while the CPUs are busy 97%: all 4 run train.py"),
         ({}, None, "share", "while the CPUs are busy 97%: all 4 run train.py"),
         (
             {**SDA, "moved_bytes": 1e7},
             0.6,
             "others",
-            "while other programs keep disk sda busy (99%; it and the runs beside it moved 1% of its bytes): end",
+            "occupy disk sda (99%; it and the runs beside it moved 1%",
         ),
         ({**SDA, "moved_bytes": 9e8}, 0.6, "storage", "disk sda is busy"),
         ({**SDA, "moved_bytes": None}, 0.6, "storage", "is busy 99%"),
     ],
 )
-def test_what_other_programs_keep_busy_is_not_taken_for_the_run_s_doing(
-    fields: dict[str, Any], used: float | None, kind: str, said: str
-) -> None:
+def test_what_other_programs_keep_busy_is_not_taken_for_the_run_s_doing(fields, used, kind, said):
     runs = four(**fields)
     advice = advise(runs[0], Cpus(0.97, used), runs)
     assert advice and advice.kind == kind
@@ -118,9 +105,7 @@ seconds = st.none() | st.floats(0, 1000)
 
 
 @given(st.floats(0, 1000), seconds, seconds, seconds)
-def test_parts_are_between_none_and_all_and_absent_where_unknown(
-    whole_s: float, waited_s: float | None, copied_s: float | None, loop_s: float | None
-) -> None:
+def test_parts_are_between_none_and_all_and_absent_where_unknown(whole_s, waited_s, copied_s, loop_s):
     parts = parts_of(whole_s, waited_s, copied_s, loop_s)
     known = [part for part in msgspec.structs.astuple(parts) if part is not None]
     assert all(0 <= part <= 1 for part in known)
@@ -136,15 +121,9 @@ def series(values: list[float]) -> Series:
 
 
 def test_the_machine_is_as_busy_as_its_counters_say() -> None:
-    found = run_figures(
-        RECORD,
-        {
-            "host.cpu_s": series([100.0, 101.9, 103.8]),
-            "host.cpus": series([2.0, 2.0, 2.0]),
-            "disk.sda.busy_s": series([0.0, 0.1, 0.2]),
-            "disk.nvme0n1.busy_s": series([0.0, 0.9, 1.8]),
-        },
-    )
+    host = {"host.cpu_s": series([100.0, 101.9, 103.8]), "host.cpus": series([2.0, 2.0, 2.0])}
+    disks = {"disk.sda.busy_s": series([0.0, 0.1, 0.2]), "disk.nvme0n1.busy_s": series([0.0, 0.9, 1.8])}
+    found = run_figures(RECORD, host | disks)
     assert found.machine_busy == pytest.approx(0.95)
     assert (found.disk, found.disk_busy) == ("nvme0n1", pytest.approx(0.9))
 

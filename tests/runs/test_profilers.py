@@ -61,14 +61,11 @@ def test_a_command_runs_below_the_profiler_which_writes_into_the_runs_folder(
     assert said[1:] == [word.format(report) for word in called] + list(record.plan.command)
 
 
-def test_a_profiler_that_is_not_on_the_path_is_an_error_before_anything_starts(
-    launch: Callable[..., Any], tmp_path: Path
-) -> None:
+def test_a_profiler_that_is_not_on_the_path_is_an_error_before_anything_starts(launch, tmp_path):
     done = launch("--profile", "nsys", PYTHON, "-c", "open('began', 'w')", PATH="/nowhere")
     assert done.wait() == 2
-    assert done.errors == (
-        "penstock: --profile: nsys is not on the PATH; install NVIDIA's Nsight, or leave it out\n"
-    )
+    told = "nsys is not on the PATH; install NVIDIA's Nsight, or leave it out"
+    assert done.errors == f"penstock: --profile: {told}\n"
     assert not (tmp_path / "began").exists()
 
 

@@ -78,9 +78,8 @@ def test_output_and_errors_keep_their_order_where_they_go_to_one_pipe(tmp_path: 
 
 
 def test_a_script_runs_under_this_python_and_its_options_are_its_own(launch, tmp_path: Path):
-    tmp_path.joinpath("train.py").write_text(
-        "import sys; print(sys.executable, sys.argv, sys.stdout.write_through)"
-    )
+    text = "import sys; print(sys.executable, sys.argv, sys.stdout.write_through)"
+    (tmp_path / "train.py").write_text(text)
     one = ended(launch, "--name", "first", "train.py", "--name", "its", "-n", "3")
     assert one.output == f"{sys.executable} ['train.py', '--name', 'its', '-n', '3'] True\n"
     assert (one.record().name, one.record().group, one.record().mode) == ("first", "first", "alone")
@@ -101,23 +100,19 @@ def test_a_run_finds_what_it_is_in_its_environment(launch, tmp_path: Path):
 
 
 def test_several_runs_are_told_apart_and_the_first_that_fails_gives_the_exit_code(launch):
-    program = (
-        "echo begins; cat; printf 'half\\rwhole'; [ $PENSTOCK_RUN_INDEX = 0 ] || exit $((4 + PENSTOCK_RUN_INDEX))"
-    )
+    program = "echo begins; cat; printf 'half\\rwhole'; [ $PENSTOCK_RUN_INDEX = 0 ] || exit 1$PENSTOCK_RUN_INDEX"
     several = ended(launch, "-n", "3", "--name", "r", "sh", "-c", program)
-    assert several.wait() == 5
+    assert several.wait() == 11
     lines = several.output.splitlines()
     assert sorted(lines[:6]) == sorted(f"r#{i} | {said}" for i in range(3) for said in ("begins", "whole"))
-    assert [line.split()[2:4] for line in lines[-3:]] == [["finished", "0"], ["failed", "5"], ["failed", "6"]]
+    assert [line.split()[2:4] for line in lines[-3:]] == [["finished", "0"], ["failed", "11"], ["failed", "12"]]
     assert lines[-4].split() == ["id", "name", "status", "exit", "seconds", "reason"]
 
 
 @pytest.mark.parametrize(("mode", "most"), [("alone", 1), ("plain", 2)])
 def test_runs_are_alone_or_together(launch, tmp_path: Path, mode: str, most: int):
     # Each waits for the other to be there; alone, it sees that nobody is.
-    program = (
-        "mkdir $0/$PENSTOCK_RUN_INDEX; [ $1 = 1 ] || until [ -d $0/0 -a -d $0/1 ]; do sleep 0.01; done; ls $0"
-    )
+    program = "mkdir $0/$PENSTOCK_RUN_INDEX; [ $1 = 1 ] || until [ -d $0/0 -a -d $0/1 ]; do sleep 0.1; done; ls $0"
     both = ended(launch, "-n", "2", "--mode", mode, "sh", "-c", program, str(tmp_path), str(most))
     assert both.wait() == 0, both.output
     assert both.kept(1).count("1\n") == 1
@@ -136,7 +131,7 @@ def test_runs_are_alone_or_together(launch, tmp_path: Path, mode: str, most: int
         (["--mps-memory", "1GiB", "sh"], "--mps-memory: only with --mode mps"),
         (["--time-limit", "1x", "sh"], "--time-limit='1x'"),
         (["--store", "/proc/nowhere", "true"], "/proc/nowhere"),
-        (["-n", "2", "spec.yaml"], "--repeat beside spec.yaml: a spec says all of its runs"),
+        (["-n", "2", "spec.yaml"], "--repeat beside spec.yaml: write it into that file"),
         (["spec.yaml", "--lr", "1"], "--lr 1 beside spec.yaml"),
         (["--watch-dataloader", "spec.yaml"], "--watch-dataloader beside spec.yaml"),
         (["--listeners", "smi", "sh"], "there is no 'smi'; there are proc, host"),
@@ -279,9 +274,8 @@ def test_the_environment_of_a_run_is_kept_without_secrets(launch, tmp_path: Path
 def test_a_script_that_prints_for_nobody_any_more_ends(launch, tmp_path: Path):
     environment = {**os.environ, "PENSTOCK_STORE": str(tmp_path / "store")}
     reading, writing = os.pipe()
-    with subprocess.Popen(
-        [sys.executable, "-m", "penstock", "run", *UNWATCHED, "yes"], stdout=writing, env=environment
-    ) as process:
+    command = [sys.executable, "-m", "penstock", "run", *UNWATCHED, "yes"]
+    with subprocess.Popen(command, stdout=writing, env=environment) as process:
         os.close(writing)
         assert os.read(reading, 2) == b"y\n"
         os.close(reading)

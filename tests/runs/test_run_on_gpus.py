@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from tests.fakes.nvml.by_number import by_number
 from tests.fakes.nvml.fake_gpus import FakeGpus
+from tests.forked import eventually
 from tests.runs.running import Launch
 
 from penstock.runs.store import Store
@@ -22,7 +23,8 @@ from pathlib import Path
 from tests.fakes.nvml.fake_gpus import FOLDER, edited
 with edited(Path(os.environ[FOLDER])) as state:
     state["gpus"][1]["processes"] = [[os.getpid(), 3 << 30]]
-time.sleep(4.5)
+while not os.path.exists("go"):
+    time.sleep(0.02)
 with edited(Path(os.environ[FOLDER])) as state:
     state["gpus"][1]["processes"] = []
 """
@@ -39,13 +41,17 @@ def test_a_run_keeps_its_gpus_series_and_its_part_of_their_energy(start, fake_gp
     hidden, mine = fake_gpus.add(), fake_gpus.add(power_mw=100_000)
     assert hidden != mine
     fake_gpus.count_energy(1)
-    run = start(
-        *("--listeners", "gpu,gpm,energy", "--carbon-intensity", "360", sys.executable, "-c", ON_GPU),
-        CUDA_VISIBLE_DEVICES="1",
-    )
-    assert run.wait() == 0, run.errors
+    words = ("--listeners", "gpu,gpm,energy", "--carbon-intensity", "360", sys.executable, "-c", ON_GPU)
+    run = start(*words, CUDA_VISIBLE_DEVICES="1")
     with Store.open(tmp_path / "store") as store:
-        (record,) = run.records()
+        (record,) = eventually(run.records)
+
+        def most(name: str) -> float:
+            return max(store.series(record.id)[name].values) if name in store.series(record.id) else 0
+
+        eventually(lambda: run.ended or most("energy.estimated_gpu_j") > 0)
+        (tmp_path / "go").touch()
+        assert run.wait() == 0, run.errors
         series = store.series(record.id)
         kept = json.loads((store.folder_of(record.id) / "environment.json").read_text())
     assert kept["gpus"] == [mine]
@@ -60,10 +66,8 @@ def test_a_run_keeps_its_gpus_series_and_its_part_of_their_energy(start, fake_gp
 
 @pytest.mark.parametrize("intensity", ["-1", "much", "nan"])
 def test_an_intensity_that_is_none_is_refused_before_anything_starts(start, intensity: str):
-    for words, environment in (
-        (("--carbon-intensity", intensity), {}),
-        ((), {"PENSTOCK_CARBON_INTENSITY": intensity}),
-    ):
+    option, variable = ("--carbon-intensity", intensity), {"PENSTOCK_CARBON_INTENSITY": intensity}
+    for words, environment in ((option, {}), ((), variable)):
         run = start(*words, sys.executable, "-c", "print('began')", **environment)
         assert run.wait() == 2
         assert "carbon" in run.errors.lower()

@@ -51,17 +51,12 @@ def test_a_sampler_that_is_killed_is_replaced(launch, tmp_path: Path):
     assert one.wait() == 0
 
 
-def test_nothing_is_sampled_if_nobody_asks(launch, tmp_path: Path):
-    one = launch("--listeners", "none", "sh", "-c", "sleep 0.3")
-    assert one.wait() == 0
-    assert set(series(tmp_path, one.record().id)) == {"run.cpu_s"}
-
-
 def test_a_grid_is_run_and_each_run_has_its_values(launch):
     grid = launch("--grid", "lr=0.1,0.03", "--listeners", "none", "sh", "-c", "echo rate {lr} $PENSTOCK_PARAM_LR")
     assert grid.wait() == 0
     assert [record.plan.parameters for record in grid.records()] == [{"lr": "0.1"}, {"lr": "0.03"}]
     assert sorted(grid.kept(i).strip() for i in range(2)) == ["rate 0.03 0.03", "rate 0.1 0.1"]
+    assert set(series(grid.folder, grid.records()[0].id)) == {"run.cpu_s"}, "nobody asks for more"
 
 
 def test_a_table_of_runs_has_their_status_written_back_and_goes_on_where_it_stopped(launch, tmp_path: Path):
@@ -108,14 +103,8 @@ def test_what_runs_do_is_shown_while_they_do_it(launch, servers, tmp_path: Path)
     eventually(lambda: one.records() and series(tmp_path, one.record().id).get("proc.cpu_s", [])[1:])
     shown = tmp_path / "shown"
     environment = {**os.environ, "PENSTOCK_STORE": str(tmp_path / "store"), "COLUMNS": "100"}
-    top = Forked(
-        servers["command"],
-        "penstock.cli",
-        ["runs", "ls", "--watch", "--interval", "0.2"],
-        shown,
-        directory=tmp_path,
-        environment=environment,
-    )
+    words = ["runs", "ls", "--watch", "--interval", "0.2"]
+    top = Forked(servers["command"], "penstock.cli", words, shown, directory=tmp_path, environment=environment)
     eventually(lambda: one.record().id in shown.read_text())
     (line, *_) = (line.split() for line in shown.read_text().splitlines() if one.record().id in line)
     assert line[1:3] == ["nap", "running"]

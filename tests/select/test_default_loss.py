@@ -18,10 +18,7 @@ from penstock.select.task import Task, cross_entropy
 @pytest.mark.parametrize(
     ("label", "said"),
     [
-        (
-            lambda label: label / 2,
-            r"loss: outputs \(\d+, 3\) and labels \(\d+,\), torch.float64: cross-entropy needs",
-        ),
+        (lambda label: label / 2, r"outputs \(\d+, 3\) and labels \(\d+,\), torch.float64: cross-entropy needs"),
         (lambda label: [1, 0, label], r"loss: outputs \(\d+, 3\) and labels \(\d+, 3\), torch.int64"),
         (lambda label: label + 1, "labels: there is class 3, and the model has 3, from 0 on"),
         (lambda label: label - 1, "labels: there is class -1, and the model has 3"),
@@ -39,9 +36,8 @@ def test_outputs_that_are_no_logits_are_told_in_words_and_true_and_false_are_cla
     with pytest.raises(BadSetting, match="loss: outputs tuple and labels"):
         cross_entropy((torch.ones(2, 3),), torch.zeros(2))
     logits = torch.randn(4, 2)
-    assert torch.equal(
-        cross_entropy(logits, torch.arange(4) > 1), cross_entropy(logits, (torch.arange(4) > 1).int())
-    )
+    is_late = torch.arange(4) > 1
+    assert torch.equal(cross_entropy(logits, is_late), cross_entropy(logits, is_late.int()))
 
 
 class ACausalLMOutput:
@@ -84,12 +80,7 @@ def test_batches_outputs_and_labels_of_hugging_face_s_causal_models_are_understo
         return Causal(lambda logits: logits)
 
     both = [
-        Task(
-            data=kind(),
-            validation=kind(9, seed=1),
-            make_model=make,
-            mask=mask,
-        )
+        Task(data=kind(), validation=kind(9, seed=1), make_model=make, mask=mask)
         for kind, make, mask in (
             (Padded, Causal, None),
             (Shifted, plain, lambda batch: batch[0]["attention_mask"]),

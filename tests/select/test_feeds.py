@@ -25,13 +25,12 @@ def test_scores_of_a_feed_are_those_of_its_data(feed: None, tmp_path: Any) -> No
     torch.manual_seed(0)
     torch.save(small().state_dict(), tmp_path / "m.pt")
     changes = {"make_proxy": small, "checkpoints": [str(tmp_path / "m.pt")]}
-    expected = {method: select.score(images(**changes), method) for method in ("sketch",)}
-    expected["el2n"] = select.score(images(make_model=small, checkpoints=changes["checkpoints"]), "el2n")
+    of_model = {"make_model": small, "checkpoints": changes["checkpoints"]}
     with penstock.attach("feed", batch_size=9) as loader:
-        found = select.score(images(data=loader, **changes), "sketch")
-        assert np.allclose(found.values, expected["sketch"].values, rtol=1e-4, atol=1e-6)
-        found = select.score(images(data=loader, make_model=small, checkpoints=changes["checkpoints"]), "el2n")
-        assert np.allclose(found.values, expected["el2n"].values, rtol=1e-4, atol=1e-6)
+        for method, its in (("sketch", changes), ("el2n", of_model)):
+            found = select.score(images(data=loader, **its), method)
+            expected = select.score(images(**its), method)
+            assert np.allclose(found.values, expected.values, rtol=1e-4, atol=1e-6)
         with pytest.warns(UserWarning, match="hold none of class 0"):
             chosen = select.top(found, 0.5)
         loader.select(chosen)
@@ -39,8 +38,7 @@ def test_scores_of_a_feed_are_those_of_its_data(feed: None, tmp_path: Any) -> No
     assert found.header.data.samples == SAMPLES
 
 
-def test_an_epoch_that_does_not_hold_each_sample_once_is_not_scored(serve: Any) -> None:
-    serve(DataLoader(Images(), 8, shuffle=True), window="1MiB")  # type: ignore[arg-type]
+def test_an_epoch_that_does_not_hold_each_sample_once_is_not_scored(feed: None) -> None:
     with penstock.attach("feed", batch_size=9, drop_last=True) as loader:
         for method in ("el2n", "sketch", "diverse"):
             with pytest.raises(BadSetting, match="of 50 samples, an epoch leaves out 5 and repeats 0"):

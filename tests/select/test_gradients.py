@@ -35,9 +35,8 @@ def taken(model: nn.Module, losses: Losses, samples: int) -> dict[str, Tensor]:
         rows = [row for block in blocks if block.parameter == name for row in range(10**6)[block.rows]]
         assert rows == [*range(len(parameter) if parameter.dim() else 1)]
     assert [*dict.fromkeys(block.parameter for block in blocks)] == [*gradients.parameters]
-    assert {*gradients.left_out} | {*gradients.parameters} == {
-        name for name, each in model.named_parameters() if each.requires_grad
-    }
+    trained = {name for name, each in model.named_parameters() if each.requires_grad}
+    assert {*gradients.left_out} | {*gradients.parameters} == trained
     return {
         name: torch.cat([one.gradients for one in blocks if one.parameter == name], 1).view(-1, *each.shape)
         for name, each in gradients.parameters.items()
@@ -52,9 +51,8 @@ def one_by_one(model: nn.Module, losses: Losses, samples: int) -> dict[str, Tens
         losses(slice(i, i + 1)).sum().backward()
         for name, each in model.named_parameters():
             if each.requires_grad:
-                found.setdefault(name, []).append(
-                    torch.zeros_like(each) if each.grad is None else each.grad.clone()
-                )
+                gradient = torch.zeros_like(each) if each.grad is None else each.grad.clone()
+                found.setdefault(name, []).append(gradient)
     return {name: torch.stack(each) for name, each in found.items()}
 
 
@@ -171,13 +169,12 @@ def test_parameters_that_no_layer_s_call_uses() -> None:
     words = torch.randint(0, 7, (N, 5))
 
     def losses(some: slice) -> Tensor:
-        return nn.functional.cross_entropy(model(words[some]).transpose(1, 2), words[some], reduction="none").sum(
-            1
-        )
+        loss = nn.functional.cross_entropy(model(words[some]).transpose(1, 2), words[some], reduction="none")
+        return loss.sum(1)
 
     lstm = [name for name, _ in model.named_parameters() if name.startswith("lstm")]
     check(model, losses, N, left_out=[*lstm, "uncalled.bias"])
-    said = SampleGradients(model, lambda: losses(slice(N)), N).says()
+    said = SampleGradients(model, lambda: losses(slice(N)), N).summary()
     assert said == (
         "compares 133 of 297 parameters; left out: uncalled.bias, lstm.weight_ih_l0, lstm.weight_hh_l0, "
         "lstm.bias_ih_l0, lstm.bias_hh_l0"
@@ -253,7 +250,7 @@ def test_what_mixes_samples_is_left_out_or_refused() -> None:
 
     mixed = Mixed()
     gradients = SampleGradients(mixed, lambda: mixed(inputs).square().sum(1), N)
-    assert gradients.says() == "compares 10 of 30 parameters; left out: before.weight, before.bias"
+    assert gradients.summary() == "compares 10 of 30 parameters; left out: before.weight, before.bias"
     linear = nn.Linear(4, 4)
     with pytest.raises(BadSetting, match=r"compares 0 of 20 .* left out: weight, bias\. A sample's loss depends"):
         SampleGradients(linear, lambda: (linear(inputs) @ linear(inputs).T).logsumexp(1), N)
@@ -266,7 +263,7 @@ def test_a_parameter_that_is_used_otherwise_later_is_refused() -> None:
     model = nn.Linear(4, 4)
     inputs = torch.randn(N, 4)
     gradients = SampleGradients(model, lambda: model(inputs).square().sum(1), N)
-    with pytest.raises(BadSetting, match="can be told of weight in some batches only"):
+    with pytest.raises(BadSetting, match="are known for weight in some batches only"):
         list(gradients.by_rows(lambda: torch.einsum("ni,oi->no", inputs, model.weight).square().sum(1), N))
 
 
@@ -275,9 +272,7 @@ PAIRS = [st.tuples(st.integers(*limits), st.integers(*limits)) for limits in ((1
 
 @given(channels=st.integers(1, 3), shape=st.tuples(*PAIRS))
 @settings(max_examples=examples(25))
-def test_convolutions_of_any_kernel_stride_padding_and_dilation(
-    channels: int, shape: tuple[tuple[int, int], ...]
-) -> None:
+def test_convolutions_of_any_kernel_stride_padding_and_dilation(channels: int, shape: tuple[tuple[int, int], ...]):
     kernel, stride, padding, dilation = shape
     torch.manual_seed(0)
     model = nn.Sequential(nn.Conv2d(2, channels, kernel, stride, padding, dilation))
@@ -399,9 +394,8 @@ def test_a_projection_is_one_matrix_whatever_the_batch_and_keeps_products() -> N
     parts = [torch.randn(20, 30, 50), torch.randn(20, 4000)]
     whole = projected(parts, 5500, 2048, seed=7)
     assert whole.shape == (20, 2048)
-    halves = torch.cat(
-        [projected([part[rows] for part in parts], 5500, 2048, 7) for rows in (slice(0, 9), slice(9, 20))]
-    )
+    some = ([part[:9] for part in parts], [part[9:] for part in parts])
+    halves = torch.cat([projected(each, 5500, 2048, 7) for each in some])
     torch.testing.assert_close(whole, halves, rtol=1e-4, atol=1e-3)
     cut = [parts[0][:, :1], parts[0][:, 1:], *parts[1].split(777, 1)]
     torch.testing.assert_close(whole, projected(iter(cut), 5500, 2048, 7), rtol=1e-4, atol=1e-3)

@@ -50,10 +50,9 @@ def chosen(plan: Any, epoch: int = 0) -> list[int]:
 def test_outside_of_a_comparison_all_samples_are_trained_on(asked: Any) -> None:
     plan = plan_of_run(N, 8, seed=7)
     assert chosen(plan) == list(range(N)) and plan.epochs == 8 and plan.seed == 7
-    asked(lr="0.1")
-    assert plan_of_run(N, 8, seed=7)[1:] == (8, 7, False)
-    asked(method="adam", seed="3")  # a sweep of the user's own
-    assert plan_of_run(N, 8, seed=7)[1:] == (8, 7, False)
+    for own in ({"lr": "0.1"}, {"method": "adam", "seed": "3"}):  # of a sweep of the user's own
+        asked(**own)
+        assert plan_of_run(N, 8, seed=7)[1:] == (8, 7, False)
 
 
 def test_methods_without_scores(compared: Any) -> None:
@@ -71,13 +70,14 @@ def test_methods_without_scores(compared: Any) -> None:
 
 
 def test_methods_with_scores(compared: Any, scores: str) -> None:
-    compared(method="less", fraction="0.25", seed="3", scores=scores, pool="0.25", by="top")
+    less = {"method": "less", "seed": "3", "scores": scores}
+    compared(**less, fraction="0.25", pool="0.25", by="top")
     plan = plan_of_run(N, 8)
     assert chosen(plan, 0) == chosen(plan, 5) == list(range(30, 40))
-    compared(method="less", fraction="0.25", seed="3", scores=scores, pool="0.5", by="top")
+    compared(**less, fraction="0.25", pool="0.5", by="top")
     plan = plan_of_run(N, 8)
     assert sorted(chosen(plan, 0) + chosen(plan, 1)) == list(range(20, 40))
-    compared(method="less", fraction="0.5", seed="3", scores=scores, pool="0.5", by="class")
+    compared(**less, fraction="0.5", pool="0.5", by="class")
     labels = np.arange(N) % 2
     assert chosen(plan_of_run(N, 8, labels=labels)) == list(range(20, 40))
     with pytest.raises(BadSetting, match="this arm chooses by class"):

@@ -45,17 +45,13 @@ def task() -> select.Task:
         ("sketch", "gradients of the proxy", "train"),
     ],
 )
-def test_an_interrupted_scoring_goes_on_and_finds_the_same(
-    tmp_path: Path, method: str, at: str, done: str
-) -> None:
+def test_an_interrupted_scoring_goes_on_and_finds_the_same(tmp_path: Path, method: str, at: str, done: str):
     plain = select.score(task(), method)
     assert any(what.startswith(done) for what in interrupted(tmp_path / "kept", method, at))
-    again = list[tuple[str, int]]()
-    found = select.score(
-        task(), method, keep=tmp_path / "kept", progress=lambda what, done, total: again.append((what, done))
-    )
+    again = list[tuple[str, int, int]]()
+    found = select.score(task(), method, keep=tmp_path / "kept", progress=lambda *told: again.append(told))
     assert np.array_equal(found.values, plain.values) and found.header.checkpoint == plain.header.checkpoint
-    assert not [what for what, count in again if what.startswith(done) and count], "computed twice"
+    assert not [what for what, count, _ in again if what.startswith(done) and count], "computed twice"
 
 
 def test_its_cost_is_that_of_all_its_parts(tmp_path: Path) -> None:
@@ -86,9 +82,7 @@ def test_steps_of_another_scoring_are_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("method", ["less", "rds", "el2n"])
-def test_steps_by_a_checkpoint_that_was_another_then_are_not_taken(
-    method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_steps_by_a_checkpoint_that_was_another_then_are_not_taken(method, tmp_path, monkeypatch):
     """A folder of checkpoints is called the same whatever is in it."""
     monkeypatch.setattr(Task, "fingerprint", lambda _: "the same")
     where, found = tmp_path / "checkpoint.pt", []

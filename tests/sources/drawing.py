@@ -1,4 +1,4 @@
-"""Samples that draw random numbers from every generator there is, and loops that count them."""
+"""Samples that draw random numbers from every generator there is, and loops that count and compare them."""
 
 from __future__ import annotations
 
@@ -80,3 +80,22 @@ def ids_of(source: Source, at: Cursor, most: int | None = None) -> list[int]:
 
 def draws_of(rows: list[dict[str, Any]], generator: str) -> set[float]:
     return {row[generator] for row in rows}
+
+
+def assert_identical(one: Any, other: Any) -> None:
+    """Equal in types and values, bit for bit."""
+    assert type(one) is type(other)
+    if isinstance(one, torch.Tensor):
+        assert one.dtype == other.dtype
+        assert one.shape == other.shape
+        assert torch.equal(one, other)
+    elif isinstance(one, dict):
+        assert list(one) == list(other)
+        for key in one:
+            assert_identical(one[key], other[key])
+    elif isinstance(one, (list, tuple)):
+        assert len(one) == len(other)
+        for a, b in zip(one, other, strict=True):
+            assert_identical(a, b)
+    else:
+        assert one == other

@@ -18,6 +18,7 @@ from torch.utils.data import DataLoader, IterableDataset
 import penstock
 from penstock.sources.adapt import adapt
 from penstock.sources.sharding import batches
+from penstock.sources.torch.compat import end_workers
 
 
 def tokens(folder: Path, rows: int) -> Path:
@@ -94,10 +95,12 @@ class Wrapped(IterableDataset[Any]):
 def test_in_workers_of_a_data_loader_it_is_refused(tmp_path, workers, shard):
     """As it was found: each worker gave all of it, or all of its rank's part."""
     source = penstock.TokenSource(tokens(tmp_path, 50), length=2, batch_size=5, shard=shard)
+    batches = iter(DataLoader(Wrapped(source), batch_size=None, num_workers=workers))
     with pytest.raises(
         penstock.BadSetting, match=f"TokenSource in a DataLoader with {workers} workers: each would"
     ):
-        list(DataLoader(Wrapped(source), batch_size=None, num_workers=workers))
+        list(batches)
+    end_workers(batches)  # each that is left to the garbage collector is waited for, 5 s
     rows = torch.cat(list(DataLoader(Wrapped(source), batch_size=None)))
     assert sorted(rows[:, 0].tolist()) == list(range(0, 100, 2))
 
@@ -130,12 +133,11 @@ def test_under_several_ranks_it_is_refused_unless_the_part_is_named(tmp_path, mo
 @pytest.mark.whole
 def test_ranks_of_torch_distributed_count_too(tmp_path):
     path = tokens(tmp_path, 50)
-    alone, one_of_two = (
-        subprocess.run([sys.executable, "-c", RANK, path, world], capture_output=True, text=True, check=False)
-        for world in "12"
-    )
-    assert alone.stdout.split() == ["50"], alone.stderr
-    assert "TokenSource alone under several ranks" in one_of_two.stderr
+    pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    runs = [subprocess.Popen([sys.executable, "-c", RANK, path, world], **pipes) for world in "12"]
+    (rows, said), (_, refused) = (run.communicate() for run in runs)
+    assert rows.split() == ["50"], said
+    assert "TokenSource alone under several ranks" in refused
 
 
 def test_one_ranks_part_is_not_fed(tmp_path):

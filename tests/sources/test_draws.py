@@ -70,21 +70,21 @@ def source_of(make: Make, workers: int, *, segments: int = 1, seed: int = 0) -> 
     return adapt(make(workers), segments=segments, seed=seed)
 
 
-@pytest.mark.parametrize("segments", [1, 16])
-@pytest.mark.parametrize("kind", [*MAP_STYLE, *STREAMS])
-def test_ten_epochs_in_one_process_draw_as_many_different_numbers_as_alone(kind, segments):
-    source = source_of((MAP_STYLE | STREAMS)[kind], 0, segments=segments)
-    rows = [row for cycle in range(10) for row in rows_of(source, Cursor(cycle, 0))]
-    for generator in GENERATORS:
-        assert len(draws_of(rows, generator)) == len(rows) == 10 * SIZE
+IN_WORKERS = ["shuffled", "generator", "weighted", "stream", "stream, persistent"]
 
 
-@pytest.mark.parametrize("kind", ["shuffled", "generator", "weighted", "stream", "stream, persistent"])
-def test_epochs_in_workers_draw_as_many_different_numbers_as_alone(kind):
-    source = source_of((MAP_STYLE | STREAMS)[kind], 2)
-    rows = [row for cycle in range(3) for row in rows_of(source, Cursor(cycle, 0))]
+@pytest.mark.parametrize(
+    ("kind", "workers", "segments"),
+    [
+        *((kind, 0, segments) for kind in [*MAP_STYLE, *STREAMS] for segments in (1, 16)),
+        *((kind, 2, 1) for kind in IN_WORKERS),
+    ],
+)
+def test_epochs_draw_as_many_different_numbers_as_alone(kind, workers, segments):
+    source, epochs = source_of((MAP_STYLE | STREAMS)[kind], workers, segments=segments), 3 if workers else 10
+    rows = [row for cycle in range(epochs) for row in rows_of(source, Cursor(cycle, 0))]
     for generator in GENERATORS:
-        assert len(draws_of(rows, generator)) == len(rows) == 3 * SIZE
+        assert len(draws_of(rows, generator)) == len(rows) == epochs * SIZE
 
 
 @pytest.mark.parametrize("workers", [0, 1])

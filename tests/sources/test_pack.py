@@ -19,7 +19,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch.utils.data import DataLoader, IterableDataset, TensorDataset
+from tests.sources.drawing import DrawingStream
+from torch.utils.data import DataLoader, IterableDataset
 
 import penstock
 from penstock.contracts import Cursor
@@ -65,19 +66,13 @@ def ids(folder: Path) -> list[int]:
     return [int(i) for block in source.open(Cursor(0, 0)) for i in np.asarray(block.tree["id"])]
 
 
-class Dicts(TensorDataset):
-    def __getitem__(self, i: Any) -> Any:
-        return {"id": super().__getitem__(i)[0]}
-
-
-class Stream(IterableDataset[Any]):
-    def __iter__(self) -> Iterator[Any]:
-        return iter({"id": i} for i in range(23))
+def dicts(samples: int) -> Any:
+    return [{"id": torch.tensor(i)} for i in range(samples)]
 
 
 @pytest.mark.parametrize("workers", [0, 2])
 def test_a_loader_that_shuffles_is_packed_in_the_order_of_its_dataset(tmp_path, workers):
-    loader = DataLoader(Dicts(torch.arange(50)), batch_size=8, shuffle=True, num_workers=workers)
+    loader = DataLoader(dicts(50), batch_size=8, shuffle=True, num_workers=workers)
     assert pack(loader, tmp_path / "set").rows == 50
     assert ids(tmp_path / "set") == list(range(50))
 
@@ -87,7 +82,7 @@ def test_every_kind_of_source_can_be_packed(tmp_path):
     things: dict[str, Any] = {
         "arrays": {"id": rows},
         "batches": [{"id": rows[i : i + 5]} for i in range(0, 23, 5)],
-        "stream": DataLoader(Stream(), batch_size=4),
+        "stream": DataLoader(DrawingStream(23), batch_size=4),
     }
     for name, thing in things.items():
         assert pack(thing, tmp_path / name).rows == 23
@@ -308,7 +303,7 @@ def test_rows_without_a_fixed_size_are_refused_with_the_leaf(tmp_path):
         pack({"id": np.arange(2), "size": float("nan")}, tmp_path / "constants")
     with pytest.raises(penstock.SourceError, match=r"made 1 rows of 2 samples"):
         pack(
-            DataLoader(Dicts(torch.arange(2)), batch_size=2, collate_fn=lambda rows: {"id": rows[0]["id"][None]}),
+            DataLoader(dicts(2), batch_size=2, collate_fn=lambda rows: {"id": rows[0]["id"][None]}),
             tmp_path / "less",
         )
     for name in ("strings", "growing", "constants", "less"):

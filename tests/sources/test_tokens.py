@@ -204,18 +204,7 @@ def test_a_mixture_has_its_shares_and_every_row_once_or_about_as_often(tmp_path)
     again = [start for start, count in starts.items() if count == 2]
     assert np.mean(again) - 9000 != pytest.approx(25 * LENGTH, abs=2 * LENGTH), "not always those at the beginning"
     assert "62.5%" in source.description
-    assert "1.50 times 100 windows of 16" in source.description
-
-
-def test_a_loop_alone_is_an_epoch_and_the_next_has_another_order(tmp_path):
-    document(1601, 0).tofile(tmp_path / "train.bin")
-    source = TokenSource(tmp_path / "train.bin", length=LENGTH, batch_size=30, drop_last=True)
-    first, second = ([batch[:, 0].tolist() for batch in source] for _ in range(2))
-    assert len(source) == len(first) == len(second) == 3
-    assert first != second
-    whole = TokenSource(tmp_path / "train.bin", length=LENGTH, batch_size=30)
-    assert len(whole) == len(list(whole)) == 4
-    assert sorted(int(row[0]) for batch in whole for row in batch) == list(range(0, 1600, LENGTH))
+    assert "1.50 times 100 rows of 16" in source.description
 
 
 def test_trainers_of_a_feed_get_every_window_once_straight_from_slots(serve, tmp_path):
@@ -280,7 +269,7 @@ def test_what_is_no_file_of_tokens_is_refused_in_words(tmp_path):
     refused("5 bytes, which are no whole number of uint16", tmp_path / "odd.bin")
     cut = llm_c(tmp_path / "cut.bin", document(100, 0))
     os.truncate(cut, 1100)
-    refused("header tells of 100 tokens .*cut short", cut)
+    refused("header is of 100 tokens .*cut short", cut)
     whole = llm_c(tmp_path / "whole.bin", document(100, 0))
     wide = llm_c(tmp_path / "wide.bin", np.arange(100, dtype=np.uint32))
     refused("says that its tokens are uint16", whole, dtype="uint32")
@@ -291,7 +280,7 @@ def test_what_is_no_file_of_tokens_is_refused_in_words(tmp_path):
     (tmp_path / "alike.bin").symlink_to(whole)
     refused("named twice", [whole, tmp_path / "alike.bin"])
     refused("uint32 and .*uint16: files of one source", [whole, wide])
-    refused("nothing tells where documents begin", whole, documents="packed")
+    refused("nothing shows where documents begin", whole, documents="packed")
     refused("100 tokens, and a row needs 101", whole, length=100)
     refused("length=0", whole, length=0)
     refused("documents='best'", whole, documents="best")

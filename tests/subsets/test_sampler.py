@@ -1,7 +1,8 @@
-"""A sampler gives each selected sample once an epoch, to one rank or to several, and goes on where it stood."""
+"""What a selection is; and a sampler gives each selected sample once an epoch, and goes on where it stood."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 from tests.examples import examples
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
-from penstock import BadSetting, SelectionSampler
+from penstock import BadSetting, Selection, SelectionSampler
 from penstock.subsets.infobatch import InfoBatch
 from penstock.subsets.policy import AnnealToFull, RandomSubsets
 
@@ -48,12 +49,6 @@ def test_ranks_get_what_torch_deals_them(count: int, world: int, drop: bool, epo
         assert len(list(mixed)) == len(mixed)
 
 
-def test_ranks_shuffle_alike_and_have_nothing_in_common() -> None:
-    ranks = [SelectionSampler(range(12), seed=3, rank=rank, num_replicas=3) for rank in range(3)]
-    for _ in range(2):
-        assert sorted(id for rank in ranks for id in rank) == list(range(12))
-
-
 @given(given_before=st.integers(0, 7), told=st.booleans())
 @settings(max_examples=examples(30))
 def test_a_saved_iteration_goes_on_behind_what_it_gave(given_before: int, told: bool) -> None:
@@ -81,8 +76,7 @@ def test_arguments_that_make_no_sense_are_refused(wrong: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    "other",
-    [{"selection": [1, 2, 3]}, {"seed": 1}, {"shuffle": False}, {"num_replicas": 4}, {"drop_last": True}],
+    "other", [{"selection": [1, 2, 3]}, {"seed": 1}, {"shuffle": False}, {"num_replicas": 4}, {"drop_last": True}]
 )
 def test_a_state_of_another_selection_order_or_of_other_ranks_is_refused(other: Any) -> None:
     made: dict[str, Any] = {"selection": range(100), "num_replicas": 2}
@@ -145,3 +139,98 @@ def loaded(state: dict[str, Any]) -> SelectionSampler:
 def test_what_is_no_state_is_one_error(state: Any) -> None:
     with pytest.raises(BadSetting, match="does not come from a SelectionSampler"):
         SelectionSampler(range(100)).load_state_dict(state)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        [4, 1, 7],
+        (7, 4, 1),
+        range(1, 8, 3),
+        np.array([7, 1, 4], np.uint8),
+        torch.tensor([1, 4, 7]),
+        [False, True, False, False, True, False, False, True],
+        Selection([1, 4, 7]),
+    ],
+)
+def test_ids_and_masks_of_the_same_samples_are_one_selection(given: Any) -> None:
+    selection = Selection(given)
+    assert selection.ids.tolist() == [1, 4, 7] and len(selection) == 3
+    assert selection.digest == Selection([1, 4, 7]).digest
+    assert selection.bitmap(8).holds(np.arange(8)).nonzero()[0].tolist() == [1, 4, 7]
+
+
+@pytest.mark.parametrize("content", [np.array([7, 1, 4]), np.isin(np.arange(8), [1, 4, 7])])
+def test_a_file_holds_either(tmp_path: Path, content: Any) -> None:
+    np.save(tmp_path / "some.npy", content)
+    for path in (tmp_path / "some.npy", str(tmp_path / "some.npy")):
+        assert Selection(path).ids.tolist() == [1, 4, 7]
+
+
+def test_weights_go_with_their_ids() -> None:
+    selection = Selection([7, 1, 4], [0.7, 0.1, 0.4])
+    assert selection.weights_of(np.array([4, 7])).tolist() == pytest.approx([0.4, 0.7])
+    assert selection.digest not in (Selection([1, 4, 7]).digest, Selection([1, 4, 7], [1, 1, 2]).digest)
+    assert Selection(selection).digest == selection.digest
+    assert Selection([1, 4, 7]).weights_of(np.array([4, 7])).tolist() == [1, 1]
+    assert Selection([False, True, True], 2).weights_of(np.array([2])).tolist() == [2]
+
+
+@pytest.mark.parametrize(
+    ("given", "why"),
+    [
+        ([], "no sample"),
+        ([False, False], "none of 2 samples"),
+        ([1, -2, -3], "ids -2, -3 are below 0"),
+        ([3, 1, 3], "id 3 is selected more than once"),
+        ([0.5, 1.5], r"a list \(1 dimensions of float64\)"),
+        ([[1, 2], [3, 4]], "2 dimensions of int64"),
+        ([[1], [2, 3]], "it must be a list of ids"),
+        (["a"], "it must be a list of ids"),
+        (7, "0 dimensions"),
+        ("nowhere.npy", "there is no file nowhere.npy"),
+        (np.array([0, 2**63], np.uint64), "id 9223372036854775808 is too large"),
+        ([0, 1, 1, 0], r"ids 0, 1 are selected more than once.*mask\.astype\(bool\)"),
+        (np.ma.array([1, 2], mask=[0, 1]), "a masked array: give the ids that count"),
+        (torch.tensor([True, False]).to_sparse(), "it must be a list of ids"),
+    ],
+)
+def test_what_is_no_selection_is_one_error(given: Any, why: str) -> None:
+    with pytest.raises(BadSetting, match=why):
+        Selection(given)
+
+
+def test_a_file_that_holds_no_numbers_is_one_error(tmp_path: Path) -> None:
+    (tmp_path / "text.npy").write_text("1, 2, 3")
+    with pytest.raises(BadSetting, match=r"text\.npy is no \.npy file of numbers"):
+        Selection(tmp_path / "text.npy")
+
+
+@pytest.mark.parametrize(
+    "weights",
+    [
+        torch.ones(3, requires_grad=True),
+        torch.ones(3).bfloat16(),
+        [1, 2],
+        [1, 2, float("nan")],
+        [1, 2, -1],
+        [[1, 2, 3]],
+        ["a", "b", "c"],
+        [1, 2, 1e300],
+    ],
+)
+def test_weights_that_do_not_fit_are_one_error(weights: Any) -> None:
+    with pytest.raises(BadSetting, match="weights: "):
+        Selection([1, 4, 7], weights)
+
+
+def test_a_selection_of_another_data_set_is_one_error() -> None:
+    with pytest.raises(BadSetting, match=r"id 7 is not in a data set of 7 samples \(0 to 6\)"):
+        Selection([1, 4, 7]).check(7)
+    with pytest.raises(BadSetting, match="some of 3 samples, and the data set has 4"):
+        Selection([True, False, True]).check(4)
+
+
+def test_a_selection_stays_what_its_digest_says() -> None:
+    with pytest.raises(ValueError, match="read-only"):
+        Selection([1, 4, 7]).ids[0] = 5

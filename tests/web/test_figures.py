@@ -19,9 +19,8 @@ pytestmark = pytest.mark.skipif(NODE is None, reason="node is not installed")
 def texts(*expressions: str) -> list[object]:
     program = f"import * as f from {json.dumps(FIGURES.as_uri())};\n"
     program += f"console.log(JSON.stringify([{', '.join(expressions)}]))"
-    done = subprocess.run(
-        [NODE or "", "--input-type=module", "-e", program], capture_output=True, text=True, check=True
-    )
+    command = [NODE or "", "--input-type=module", "-e", program]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
     return json.loads(done.stdout)
 
 
@@ -37,16 +36,11 @@ def test_other_numbers_have_three_digits():
 
 
 def test_ticks_have_as_many_digits_as_tell_them_apart():
-    assert texts(
-        'f.ticksOf("bytes", [22.0371, 22.0372].map((gib) => gib * 2 ** 30))',
-        'f.ticksOf("bytes", [1, 2, 3].map((gib) => gib * 2 ** 30))',
-        'f.ticksOf("", [99998, 99999, 100000])',
-        'f.ticksOf("", [1000000.25, 1000000.5])',
-        'f.ticksOf("", [0.5, 1, 1.5])',
-    ) == [
-        ["22.0371 GiB", "22.0372 GiB"],
-        ["1 GiB", "2 GiB", "3 GiB"],
-        ["99,998", "99,999", "100,000"],
-        ["1.00000025e+6", "1.00000050e+6"],
-        ["0.5", "1", "1.5"],
-    ]
+    ticks = {
+        "'bytes', [22.0371, 22.0372].map((gib) => gib * 2 ** 30)": ["22.0371 GiB", "22.0372 GiB"],
+        "'bytes', [1, 2, 3].map((gib) => gib * 2 ** 30)": ["1 GiB", "2 GiB", "3 GiB"],
+        "'', [99998, 99999, 100000]": ["99,998", "99,999", "100,000"],
+        "'', [1000000.25, 1000000.5]": ["1.00000025e+6", "1.00000050e+6"],
+        "'', [0.5, 1, 1.5]": ["0.5", "1", "1.5"],
+    }
+    assert texts(*(f"f.ticksOf({each})" for each in ticks)) == [*ticks.values()]

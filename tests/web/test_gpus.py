@@ -12,19 +12,19 @@ from tests.fakes.nvml.fake_gpus import FakeGpus
 from tests.web.seeded import group
 
 from penstock.gpus.nvml import nvml
-from penstock.web.live import Gpus
+from penstock.web.live import GpuLook
 
 SM_ACTIVE = {"2": 81.0}
 
 
 @pytest.fixture
 def gpus(store):
-    made = Gpus(store)
+    made = GpuLook(store)
     yield made
     made.close()
 
 
-def test_a_gpu_is_shown_as_nvml_measures_it(fake_gpus: FakeGpus, gpus: Gpus) -> None:
+def test_a_gpu_is_shown_as_nvml_measures_it(fake_gpus: FakeGpus, gpus: GpuLook) -> None:
     fake_gpus.add(gpm=SM_ACTIVE, utilisation=97, used_bytes=5 << 30, power_mw=412_500, temperature_c=71)
     [first] = gpus.look([]).cards
     [card] = gpus.look([]).cards
@@ -37,7 +37,9 @@ def test_a_gpu_is_shown_as_nvml_measures_it(fake_gpus: FakeGpus, gpus: Gpus) -> 
 
 
 @by_number
-def test_a_run_is_on_the_gpu_that_lists_a_process_below_its_keeper(store, fake_gpus: FakeGpus, gpus: Gpus) -> None:
+def test_a_run_is_on_the_gpu_that_lists_a_process_below_its_keeper(
+    store, fake_gpus: FakeGpus, gpus: GpuLook
+) -> None:
     [run] = group(store, "goes", status=None)  # kept by this process
     child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
     try:
@@ -52,7 +54,7 @@ def test_a_run_is_on_the_gpu_that_lists_a_process_below_its_keeper(store, fake_g
 
 
 @by_number
-def test_a_run_is_on_its_instance_of_a_gpu_in_mig_mode(store, fake_gpus: FakeGpus, gpus: Gpus) -> None:
+def test_a_run_is_on_its_instance_of_a_gpu_in_mig_mode(store, fake_gpus: FakeGpus, gpus: GpuLook) -> None:
     [run] = group(store, "goes", status=None)
     fake_gpus.add(gpm=SM_ACTIVE)
     fake_gpus.add_mig(0, "1g.10gb")
@@ -66,7 +68,7 @@ def test_a_run_is_on_its_instance_of_a_gpu_in_mig_mode(store, fake_gpus: FakeGpu
     assert "utilisation_percent" not in card.readings and "power_w" in card.readings
 
 
-def test_what_nvml_does_not_tell_is_absent_and_a_lost_gpu_is_gone(fake_gpus: FakeGpus, gpus: Gpus) -> None:
+def test_what_nvml_does_not_tell_is_absent_and_a_lost_gpu_is_gone(fake_gpus: FakeGpus, gpus: GpuLook) -> None:
     fake_gpus.add(gpm=None)
     fake_gpus.add()
     fake_gpus.refuse("nvmlDeviceGetPowerUsage", 3, 0)
@@ -78,7 +80,7 @@ def test_what_nvml_does_not_tell_is_absent_and_a_lost_gpu_is_gone(fake_gpus: Fak
     assert gpus.look([]).cards == () and "nvmlDeviceGetCount" in gpus.look([]).note
 
 
-def test_without_nvml_one_sentence_says_why(store, gpus: Gpus, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_nvml_one_sentence_says_why(store, gpus: GpuLook, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pynvml", None)
     nvml.cache_clear()
     told = gpus.look([])
@@ -88,7 +90,7 @@ def test_without_nvml_one_sentence_says_why(store, gpus: Gpus, monkeypatch: pyte
     assert "not installed" not in gpus.look([]).note, "it may come while the page is open"
 
 
-def test_samples_are_freed_once_nobody_looks(fake_gpus: FakeGpus, gpus: Gpus) -> None:
+def test_samples_are_freed_once_nobody_looks(fake_gpus: FakeGpus, gpus: GpuLook) -> None:
     import pynvml
 
     fake_gpus.add(gpm=SM_ACTIVE)

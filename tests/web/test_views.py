@@ -34,9 +34,8 @@ def test_a_series_comes_reduced_and_a_counter_as_its_rate(page, store):
     assert found["ends"] == [pytest.approx(60)] and found["times"][0] == pytest.approx(0, abs=1)
     [(_, cores)] = page.json(f"{asked}&name=proc.cpu_s")["lines"]
     assert cores == pytest.approx([0.5] * len(cores), rel=1e-3)
-    part = page.json(
-        f"/api/chart?id={run.id}&name=loss&clock=1&begin={run.began + 30}&end={run.began + 31}&most=9999"
-    )
+    span = f"begin={run.began + 30}&end={run.began + 31}"
+    part = page.json(f"/api/chart?id={run.id}&name=loss&clock=1&{span}&most=9999")
     assert 80 < len(part["times"]) < 90 and part["times"][0] > run.began + 29
     assert page.json(f"{asked}&name=nothing")["lines"] == [[None, []]]
 
@@ -117,19 +116,14 @@ def test_what_changes_is_sent_while_it_happens(page, store):
     with page.changes() as changes:
         assert [row["group"] for row in next(changes)["all"]] == ["before"]
         [run] = group(store, "now", status=None)
-        change = next(changes)
-        while run.id not in change["glances"]:
-            change = next(changes)
-        assert change["glances"][run.id]["logged"]["loss"] == drawn()["loss"][-1]
+        seen = next(each["glances"][run.id] for each in changes if run.id in each["glances"])
+        assert seen["logged"]["loss"] == drawn()["loss"][-1]
         add_points(store, run.id, "loss", [7.0], run.began + 61, 0)
-        while change["glances"][run.id]["logged"]["loss"] != 7:
-            change = next(changes)
+        next(each for each in changes if each["glances"][run.id]["logged"]["loss"] == 7)
         store.ended(run.id, "finished", 0)
-        while not any(row["ended"] for row in change["rows"] if row["id"] == run.id):
-            change = next(changes)
+        next(row for each in changes for row in each["rows"] if row["id"] == run.id and row["ended"])
         store.remove([run.id])
-        while run.id not in change["removed"]:
-            change = next(changes)
+        next(each for each in changes if run.id in each["removed"])
 
 
 def test_counters_are_known_by_their_names():

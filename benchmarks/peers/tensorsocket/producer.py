@@ -15,7 +15,7 @@ from benchmarks.share.jpeg import make_loader
 from tensorsocket import TensorProducer
 from tensorsocket.producer import TensorPool
 
-from penstock.bench.measure.loop import heard_lines, say
+from penstock.bench.measure.loop import heard_lines, reply
 
 BLOCKS_PER_PASS = 1024
 
@@ -59,17 +59,19 @@ class CountingPool(TensorPool):
 def answer(heard: Iterator[bytes], pool: CountingPool) -> None:
     """Answer each request with the counts; end with the input."""
     for _ in heard:
-        say({"copied_bytes": pool.copied_bytes, "blocks": pool.blocks})
+        reply({"copied_bytes": pool.copied_bytes, "blocks": pool.blocks})
     os._exit(0)
 
 
 def main() -> None:
-    say({"pid": os.getpid()})
+    reply({"pid": os.getpid()})
     heard = heard_lines()
     order = json.loads(next(heard))
     port, ack_port, *heart_ports = order["ports"]
     if order.get("device", "cpu") != "cpu" and not torch.cuda.is_available():
-        say({"error": f"{order['device']}: torch {torch.__version__} of TensorSocket's environment finds no GPU"})
+        reply(
+            {"error": f"{order['device']}: torch {torch.__version__} of TensorSocket's environment finds no GPU"}
+        )
         return
     producer = TensorProducer(loader_of(order["workload"]), port, ack_port, tuple(heart_ports))
     producer.pool = pool = CountingPool(producer.pool.max_size)

@@ -61,7 +61,7 @@ def guard(loader: Any, make: Callable[[], Any]) -> Any:
 
 
 def _decided(loader: Any) -> ScriptFeed | None:
-    """Return the feed that a loader reads in the epoch that begins; None, where need be said why, for none."""
+    """Return the feed that a loader reads in the epoch that begins; None for none, with a message if needed."""
     try:
         return _feed_of(loader)
     except Declined as declined:
@@ -75,7 +75,7 @@ def _decided(loader: Any) -> ScriptFeed | None:
 
 
 def _later(loader: Any) -> ScriptFeed | None:
-    """Return the feed of a loader's next epochs, if it keeps its iterator, and only this one validates."""
+    """Return the feed of a loader's next epochs, if its iterator persists, and only this one validates."""
     if not loader.persistent_workers or (torch.is_grad_enabled() and not torch.is_inference_mode_enabled()):
         return None
     with suppress(Exception), torch.inference_mode(False), torch.enable_grad():
@@ -96,7 +96,7 @@ class _Known:
         self.joined: Counter[str] = Counter()
         self.meetings: dict[tuple[str, int, int], Meeting] = {}
         self.places: set[tuple[str, str]] = set()  # where data sets of which class have been read
-        self.latest: ScriptFeed | None = None  # kept for a loader that is made anew for each epoch
+        self.latest: ScriptFeed | None = None  # for a loader that is made anew for each epoch
 
 
 _known = _Known()

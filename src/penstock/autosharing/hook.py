@@ -21,7 +21,7 @@ class ShareOptions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
         workers: Worker processes of a feed's loader; as many as the script's loader has, if None.
         only: Pattern of the loaders that may be shared: of the data set's class, or of file and line.
         iterable: Whether loaders over an ``IterableDataset`` may be shared.
-        explain: Whether each verdict is told, with its reason.
+        explain: Whether each verdict is printed, with its reason.
         strict: Whether what hinders sharing ends the script.
     """
 

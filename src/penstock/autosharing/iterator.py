@@ -82,7 +82,7 @@ _asks = count(1)
 class SharedIterator:
     """Gives a loop its batches from a feed, as many as the script's own sampler has.
 
-    It joins the feed when its first batch is asked for. Whatever fails until then is told in one line, and the
+    It joins the feed when its first batch is asked for. Whatever fails until then is printed in one line, and the
     loop goes on with the loader's own iterator.
 
     Args:
@@ -90,7 +90,7 @@ class SharedIterator:
         decide: Decides, at each epoch, which feed is read; None for none.
         feed: The feed that it reads.
         make: Makes the loader's own iterator.
-        options: Whether failures are raised, and whether it is said what could not be compared.
+        options: Whether failures are raised, and whether what could not be compared is printed.
 
     Raises:
         Declined: the loader is to go on where its own iterator stood.
@@ -162,7 +162,7 @@ class SharedIterator:
         return batch
 
     def part(self) -> Loader:
-        """Give up the Loader to another iteration, and keep where this one stands."""
+        """Give up the Loader to another iteration, and save where this one stands."""
         assert self._loader is not None
         self._state = self._loader.state_dict()
         loader, self._loader, self._loop = self._loader, None, iter(())

@@ -1,4 +1,4 @@
-"""What is said of shared loaders, each on one line of stderr, with the place in the script."""
+"""Messages on shared loaders, each on one line of stderr, with the place in the script."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from penstock.autosharing.script_feed import ScriptFeed
 
 _LONGEST = 400
-_said: set[str] = set()
+_printed: set[str] = set()
 _read: set[str] = set()
 
 
@@ -40,15 +40,15 @@ def place() -> str:
 
 
 def say_once(sentence: str, what: str = "") -> None:
-    """Tell something once; ``what`` names it where its sentence varies. Addresses of objects do not count."""
+    """Print a sentence once; ``what`` names it where its words vary. Addresses of objects do not count."""
     key = re.sub(r"\b0x[0-9a-f]+", "0x", what or sentence)
-    if key not in _said:
-        _said.add(key)
+    if key not in _printed:
+        _printed.add(key)
         say(sentence)
 
 
 def decline(loader: Any, why: str | Exception) -> None:
-    """Tell why a loader is not shared, once for all loaders over data sets of its class."""
+    """Print why a loader is not shared, once for all loaders over data sets of its class."""
     if isinstance(why, Exception) and not isinstance(why, (Declined, PenstockError)):
         why = f"{type(why).__name__}: {why}"
     why = " ".join(str(why).partition("\nTraceback")[0].split())
@@ -57,10 +57,10 @@ def decline(loader: Any, why: str | Exception) -> None:
 
 
 def say_reads(feed: ScriptFeed, loader: Loader) -> None:
-    """Tell, once for each feed, that a loop reads it; and if nobody else does, what others are made of."""
-    if feed.told:
+    """Print, once for each feed, that a loop reads it; and if nobody else does, how others differ."""
+    if feed.is_announced:
         return
-    feed.told = True
+    feed.is_announced = True
     _read.add(loader.name)
     samples = "" if loader.samples is None else f", {loader.samples:,} samples"
     if loader.anywhere:
@@ -78,7 +78,7 @@ def say_reads(feed: ScriptFeed, loader: Loader) -> None:
 
 
 def difference(feeds: Fingerprint, yours: Fingerprint) -> str:
-    """Say what differs between what two feeds are made of, files that the data sets name included; or nothing."""
+    """Return what differs between two feeds' makings, files that the data sets name included; empty if nothing."""
     if not same_fingerprint(feeds, yours):
         return fingerprint_difference(feeds, yours)
     files = feeds.data.difference(yours.data)

@@ -25,7 +25,7 @@ _LOOK_S = 0.01
 
 
 class Meeting:
-    """Where ranks meet before they read a feed, each time in the store that ``torch.distributed`` keeps.
+    """Where ranks meet before they read a feed, each time in the store of ``torch.distributed``.
 
     A feed gives ranks nothing until all of them ask, while a DataLoader lets one of them read alone. So a rank
     that has waited in vain calls the meeting off, and whoever comes to it later goes to the next one.
@@ -48,7 +48,7 @@ class Meeting:
         """Wait for all ranks.
 
         Raises:
-            Declined: they did not come, or run on several machines, each of which would have a feed of its own.
+            Declined: they did not come, or run on several machines: each would have a feed of its own.
         """
         store: Any = default_store()
         if store is None:
@@ -89,9 +89,9 @@ class Meeting:
             else:
                 time.sleep(_LOOK_S)
         if outcome == "given up":
-            raise Declined(f"within {PATIENCE_S:g} s not every rank has said whether its samples are the feed's")
-        told = [store.get(each).decode() for each in others]
-        return refusal or next((f"rank {rank}: {each}" for rank, each in enumerate(told) if each), "")
+            raise Declined(f"within {PATIENCE_S:g} s not every rank has found whether its samples are the feed's")
+        refusals = [store.get(each).decode() for each in others]
+        return refusal or next((f"rank {rank}: {each}" for rank, each in enumerate(refusals) if each), "")
 
     def _outcome(self, store: Any, key: str, until_s: float) -> str:
         """Return "held", "called off" (before this rank came), or "given up" (by this rank)."""
@@ -111,15 +111,15 @@ class Meeting:
             time.sleep(_LOOK_S)
 
     def _missing(self, store: Any, came: str) -> str:
-        """Say which ranks have not come, and what they wait to read in another meeting."""
+        """Return which ranks have not come, and what they wait to read in another meeting."""
         missing = [rank for rank in range(self._world) if not store.check([f"{came}/{rank}"])]
-        told = f"rank{'s' if len(missing) > 1 else ''} {', '.join(map(str, missing))}"
+        names = f"rank{'s' if len(missing) > 1 else ''} {', '.join(map(str, missing))}"
         for rank in missing:
             if store.check([asks := f"penstock/asks/{rank}"]):
                 feed, fingerprint = msgspec.json.decode(store.get(asks), type=tuple[str, Fingerprint])
                 if differs := difference(fingerprint, self._fingerprint):
-                    return f"{told} (rank {rank} last asked for feed {feed}: {differs})"
-        return told
+                    return f"{names} (rank {rank} last asked for feed {feed}: {differs})"
+        return names
 
 
 def _machine() -> str:

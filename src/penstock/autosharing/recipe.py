@@ -102,7 +102,7 @@ class LoaderRecipe:
     """Makes, in a feeder, the loader of all data that a script's loader reads; ``share`` calls it there.
 
     ``drop_last`` is left to the trainers, but for whole batches of a stream. Where batches can be cut, whoever
-    starts the feed decides the rows of its blocks; a trainer that replaces its feeder keeps to those.
+    starts the feed decides the rows of its blocks; a trainer that replaces its feeder makes equal ones.
 
     Args:
         loader: The script's loader.
@@ -154,8 +154,8 @@ class LoaderRecipe:
         }[self._kind]
         return DataLoader(self._dataset, **order, **self._options)
 
-    def keep_to(self, rows: int | None) -> None:
-        """Make blocks of so many rows, if batches can be cut."""
+    def cut_to(self, rows: int | None) -> None:
+        """Make blocks of ``rows`` rows, if batches can be cut."""
         if not self._whole and self._rows is not None:
             self._rows = rows
 

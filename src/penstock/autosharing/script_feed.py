@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 _PAUSE = 1000
-"""Between comparisons lies so many times the CPU time of one: they take a thousandth of a core at most."""
+"""Comparisons lie this many times their CPU time apart: they take a thousandth of a core at most."""
 
 
 class OtherData(Declined):
@@ -38,7 +38,7 @@ class Proof:
     """Compares a few samples before the first batch of a feed, and others in the background of later epochs.
 
     Names and fingerprints of data cannot see all that decides a sample. Samples can be compared, where a forked
-    child of the script makes them; whatever else cannot be compared is shared, and ``unproved`` says why.
+    child of the script makes them; whatever else cannot be compared is shared, and ``unproved`` is the reason.
 
     Attributes:
         refusal: Why the feed is not to be read; empty if nothing speaks against it.
@@ -116,7 +116,7 @@ class ScriptFeed:
     A Loader reads one epoch at a time, and while it stands in the middle of one it holds room of the feed. Two
     that are asked by turns would wait for each other, and read one order. So an iteration that begins while
     another stands reads a feed beside this one. What stands while others are asked for many batches (a look at the
-    first batch, kept in a variable) leaves its feed, for which other runs may wait; if it is asked again, it goes
+    first batch, held in a variable) leaves its feed, for which other runs may wait; if it is asked again, it goes
     on where it stood, with another Loader. Ranks, which begin an epoch together, have no feeds beside theirs: who
     begins takes over the Loader of who stands.
 
@@ -138,7 +138,7 @@ class ScriptFeed:
         before: The feed beside which this one is.
 
     Attributes:
-        told: Whether the script's user has been told that this feed is read.
+        is_announced: Whether a message has said that this feed is read.
         is_new: Whether an iteration that ends now may have been a look.
         looked_at: The batch of a look, which the next iteration gives first; else none.
         failed: Why there is no such feed any more: its data set has raised, or cannot be made in a feeder.
@@ -156,7 +156,7 @@ class ScriptFeed:
     before: ScriptFeed | None = None
 
     def __post_init__(self) -> None:
-        self.told = False
+        self.is_announced = False
         self.is_new = self.plan.kind != "stream"
         self.looked_at: list[Any] = []
         self.failed = ""
@@ -186,7 +186,7 @@ class ScriptFeed:
         """
         if self.failed:
             raise Declined(self.failed)
-        if self.proof.refusal and not self.meeting:  # ranks tell each other where they meet
+        if self.proof.refusal and not self.meeting:  # ranks compare refusals where they meet
             raise Declined(self.proof.refusal)
         if self._idle:
             loader = self._idle.pop()
@@ -224,7 +224,7 @@ class ScriptFeed:
         """Join the feed, and start it if nobody has: with the blocks that a Loader's state counts on.
 
         Raises:
-            Declined: its epochs are not as long as the script's loader says.
+            Declined: its epochs are not as long as the script's loader.
         """
         plan = self.plan
         if state is None:
@@ -233,7 +233,7 @@ class ScriptFeed:
             self.joined[self.name] += 1
         else:
             seed = state["plan"]["seed"]
-            self.recipe.keep_to(state["plan"]["source_batch_size"])
+            self.recipe.cut_to(state["plan"]["source_batch_size"])
         loader = shared(
             self.recipe,
             self.name,
@@ -247,7 +247,7 @@ class ScriptFeed:
                 full=plan.full,
                 pin_memory=plan.pin_memory,
             ),
-            joined=self.recipe.keep_to,
+            joined=self.recipe.cut_to,
             seed=seed,
         )
         try:

@@ -55,7 +55,7 @@ def share(
     goes on with its next sample.
 
     ``PENSTOCK_FEED_WORKERS`` in the environment of the caller that starts the feeder is the number of workers of
-    its torch loader, whatever ``make_loader`` says.
+    its torch loader, whatever ``make_loader`` sets.
 
     A ``DataLoader`` may be given in place of ``make_loader``, and comes back as it is: its iterations read a
     feed from then on, as do those of a loader that a library makes anew of its data set. ``name`` is then the
@@ -147,7 +147,7 @@ def autoshare(
     """Have this script's training loaders read feeds from now on, as ``penstock run --share`` does.
 
     For scripts and notebooks that build no ``DataLoader`` of their own; those of libraries are found. A loader
-    that cannot be shared runs as it is, and stderr says why in one line.
+    that cannot be shared runs as it is, and one line on stderr says why.
 
     Args:
         name: First part of the feeds' names; the script's unless given.

@@ -39,10 +39,10 @@ _ROW_WISE = {
 
 
 class Declined(Exception):
-    """A loader is not shared; the message says why.
+    """A loader is not shared; the message is the reason.
 
     Attributes:
-        expected: Whether that goes without saying, as for validation.
+        expected: Whether that needs no message, as for validation.
     """
 
     def __init__(self, why: str, *, expected: bool = False) -> None:
@@ -80,7 +80,7 @@ class Plan(NamedTuple):
         shard: ``(rank, world)`` of a data-parallel run.
         pad: Whether rows are repeated so that ranks get equally many.
         full: Whether they then fill the last batch of each.
-        batches: Batches of an epoch; None if only a pass can tell.
+        batches: Batches of an epoch; None if only a pass shows it.
         loader_batch_size: Rows of a batch in the feeder; None where a batch sampler decides.
         pin_memory: Whether batches are put into pinned memory.
     """
@@ -151,7 +151,7 @@ def judge(loader: Any, ranks: Ranks, *, iterable: bool = False, asked: bool = Fa
 
 def _stream(loader: Any, allowed: bool) -> Plan:
     if not allowed:
-        raise Declined("nothing tells whether an IterableDataset is for training; --iterable shares it")
+        raise Declined("nothing shows whether an IterableDataset is for training; --iterable shares it")
     for name in ("num_replicas", "world_size", "num_processes"):
         if isinstance(parts := getattr(loader.dataset, name, None), int) and parts > 1:
             raise Declined(f"{type(loader.dataset).__name__} ({name}={parts}) gives one rank's part of a stream")
@@ -225,7 +225,7 @@ def _unwrapped(batch_sampler: Any) -> tuple[Any, tuple[int, int] | None, bool, b
 
 
 def _is(thing: Any, kind: type, *names: str) -> bool:
-    """Whether a sampler is of torch's own class, or of what Accelerate and torchdata put in the place of that."""
+    """Whether a sampler is of torch's own class, or of Accelerate's or torchdata's replacement."""
     own, module = type(thing), type(thing).__module__.partition(".")[0]
     return own is kind or (own.__name__ in {kind.__name__, *names} and module in {"accelerate", "torchdata"})
 
@@ -246,15 +246,15 @@ def _check_shuffled(sampler: Any, asked: bool) -> None:
         Declined: it reads in order, or nobody knows how it reads.
     """
     chain = chain_of(sampler)
-    told = [each.shuffle for each in chain if isinstance(getattr(each, "shuffle", None), bool)]
-    if asked or any(told) or any(isinstance(each, _SHUFFLED) or _is(each, RandomSampler) for each in chain):
+    shuffles = [each.shuffle for each in chain if isinstance(getattr(each, "shuffle", None), bool)]
+    if asked or any(shuffles) or any(isinstance(each, _SHUFFLED) or _is(each, RandomSampler) for each in chain):
         return
     if any(type(each).__name__ in _SHUFFLED_NAMES for each in chain):
         return
-    if told or any(isinstance(each, (SequentialSampler, list, tuple, range)) for each in chain):
+    if shuffles or any(isinstance(each, (SequentialSampler, list, tuple, range)) for each in chain):
         raise Declined("it reads in order: it validates", expected=True)
     raise Declined(
-        f"nothing tells whether its {type(sampler).__name__} shuffles; penstock.share(loader) in the script shares"
+        f"nothing shows whether its {type(sampler).__name__} shuffles; penstock.share(loader) in the script shares"
     )
 
 

@@ -1,1 +1,1 @@
-"""What all rooms stand on: sizes, packages, checksums, and what is said on a terminal."""
+"""What all rooms stand on: sizes, packages, checksums, and text on a terminal."""

@@ -26,7 +26,7 @@ def console(**options: Any) -> Console:
 
 
 def say(sentence: str) -> None:
-    """Tell the user something on standard error, at once."""
+    """Print a sentence for the user on standard error, at once."""
     print(f"penstock: {sentence}", file=sys.stderr, flush=True)
 
 

@@ -41,7 +41,7 @@ def users_traceback(error: BaseException) -> str:
 
 
 def raised(error: BaseException) -> str:
-    """Return what an exception says and, if Penstock called the code that raised it, what it called."""
+    """Return an exception's text and, if Penstock called the code that raised it, the name of that code."""
     codes = (frame.f_code for frame, _ in traceback.walk_tb(error.__traceback__))
     called = next((code for code in codes if not code.co_filename.startswith(_NOT_USERS)), None)
     return f"{called.co_qualname} raised {type(error).__name__}: {error}" if called else str(error)

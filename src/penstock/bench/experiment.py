@@ -69,7 +69,7 @@ class Report(msgspec.Struct, Generic[S, F], kw_only=True):
 
     Attributes:
         absent: Arms that could not run here, and why.
-        sentence: What the figures say.
+        sentence: What follows from the figures.
     """
 
     benchmark: str
@@ -87,10 +87,10 @@ class Report(msgspec.Struct, Generic[S, F], kw_only=True):
         tell: Tell,
         save: Callable[[], object] = lambda: None,
     ) -> None:
-        """Measure each arm once in each repeat, forth and back in turn; what has results is not measured again.
+        """Measure each arm once in each repeat, forth and back in turn; results that are there are not repeated.
 
         Args:
-            arms: By name, what runs an arm once in a repeat and returns its figures.
+            arms: By name, a function that runs an arm once in a repeat and returns its figures.
             save: Called after each result.
         """
         turns = [
@@ -136,7 +136,7 @@ class Report(msgspec.Struct, Generic[S, F], kw_only=True):
 
 @contextmanager
 def progress(console: Console) -> Generator[Tell]:
-    """Show a bar on a terminal, which is gone at the end."""
+    """Show a bar on a terminal; it is erased at the end."""
     columns = [TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn()]
     quiet = not console.is_terminal
     with Progress(*columns, TimeElapsedColumn(), console=console, transient=True, disable=quiet) as bar:

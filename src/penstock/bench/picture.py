@@ -1,4 +1,4 @@
-"""Pictures of what was measured, in one style: bars, and series of points whose labels never lie on each other."""
+"""Pictures of what was measured, in one style: bars, and series of points with labels that never overlap."""
 # matplotlib describes its types in part only.
 # pyright: reportUnknownMemberType=false
 
@@ -33,7 +33,7 @@ class Mark(NamedTuple):
 
 
 class Curve(NamedTuple):
-    """Points of one colour, joined by a line; a faint line joins a first point with what it would become."""
+    """Points of one colour, joined by a line; a faint line joins a first point with its projection."""
 
     name: str
     color: str
@@ -75,7 +75,7 @@ class Bars(NamedTuple):
 
 
 def series_picture(title: str, about: str, panels: Sequence[Panel], *, columns: int, note: str = "") -> Any:
-    """Draw panels side by side under one legend, which series whose points have their names do without.
+    """Draw panels side by side under one legend; series whose points are named are not in it.
 
     Args:
         note: What a hollow point is.
@@ -94,7 +94,7 @@ def series_picture(title: str, about: str, panels: Sequence[Panel], *, columns: 
     apart = [_draw(figure.add_subplot(grid[divmod(place, columns)]), panel) for place, panel in enumerate(panels)]
     figure.draw_without_rendering()
     for panel, (labels, points) in zip(panels, apart, strict=True):
-        _keep_apart(labels, points, rows=1 if panel.log else 10)
+        _spread_labels(labels, points, rows=1 if panel.log else 10)
     return figure
 
 
@@ -124,7 +124,7 @@ def bars_picture(title: str, about: str, arms: Sequence[str], first: Bars, other
 
 
 def _canvas(width: float, below: float, title: str, about: str, handles: Sequence[Any]) -> Any:
-    """Make a figure, and write above its panels, ``below`` inches high, what it shows."""
+    """Make a figure with panels, ``below`` inches high, under a title and what it shows."""
 
     def wrapped(text: str, size: int, letter: float) -> str:
         wide = int(72 * (width - 2 * _MARGIN) / (letter * size))
@@ -207,15 +207,15 @@ def _thousands(value: float, _: int) -> str:
 
 
 def _plain(axes: Any, title: str, line: str) -> None:
-    """Set the title, and keep only the line of the frame that bars stand on."""
+    """Set the title, and leave of the frame only the line that bars stand on."""
     axes.set_title(title, loc="left", fontsize=12, fontweight="bold", color=INK, pad=10)
     for side in axes.spines:
         axes.spines[side].set_visible(side == line)
     axes.tick_params(which="both", length=0, colors=FAINT)
 
 
-def _keep_apart(labels: Sequence[Any], points: Sequence[tuple[float, float]], rows: int) -> None:
-    """Move each label beside its point, at most so many rows up or down, until it covers nothing; else hide it."""
+def _spread_labels(labels: Sequence[Any], points: Sequence[tuple[float, float]], rows: int) -> None:
+    """Move each label beside its point, at most ``rows`` up or down, until it covers nothing; else hide it."""
     if not labels:
         return
     axes = labels[0].axes

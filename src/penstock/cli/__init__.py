@@ -12,8 +12,8 @@ INTERRUPTED = 130
 def main() -> None:
     """Run the command line; a user's mistake ends in one clear message and status 2.
 
-    What the user's function or source raises is shown with its own traceback. A function that raises ends in
-    status 1, and so does a package that is not installed.
+    If the user's function or source raises, its own traceback is shown. The status is 1 if the function raises or
+    a package is missing.
     """
     try:
         _run()
@@ -35,23 +35,23 @@ def _run() -> None:
     try:
         app(prog_name="penstock")
     except PackageMissing as error:
-        tell(error)
+        print_error(error)
         sys.exit(1)
     except PenstockError as error:
-        tell(error, error.traceback_text if isinstance(error, SourceError) else "")
+        print_error(error, error.traceback_text if isinstance(error, SourceError) else "")
         sys.exit(2)
     except UnicodeEncodeError as error:
         if error.reason != "surrogates not allowed":
             raise
-        tell(BadSetting(f"{error.object!a} is not UTF-8, as all must be that Penstock keeps of a run: rename it"))
+        print_error(BadSetting(f"{error.object!a} is not UTF-8, as all that Penstock stores must be: rename it"))
         sys.exit(2)
     except FunctionFailed as error:
-        tell(error, error.traceback_text)
+        print_error(error, error.traceback_text)
         sys.exit(1)
 
 
-def tell(error: Exception, traceback_text: str = "") -> None:
-    """Say on stderr what went wrong, below the traceback of the user's own code if there is one."""
+def print_error(error: Exception, traceback_text: str = "") -> None:
+    """Print an error on stderr, below the traceback of the user's own code if there is one."""
     from rich.text import Text
 
     from penstock.basics.terminal import console, printable_lines

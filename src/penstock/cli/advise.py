@@ -23,21 +23,21 @@ from penstock.io.advice.prediction import Reason, Requirement, Setting
 
 def advise(
     benchmark: Annotated[Path | None, argument("BENCH.json", "Result of penstock bench io --json.")] = None,
-    on: Annotated[Path | None, option("Directory for a quick benchmark instead, saved for reader='auto'.")] = None,
+    on: Annotated[Path | None, option("Directory to benchmark for 30 s instead, saved for reader='auto'.")] = None,
     rate: Annotated[
-        str | None, option("Bytes per second needed, such as 2GB/s; the most there is unless given.")
+        str | None, option("Bytes per second needed, such as 2GB/s; as fast as possible unless given.")
     ] = None,
-    sample: Annotated[str | None, option("Size of a stored sample, such as 110KB.")] = None,
-    access: Annotated[str, option("random or sequential.")] = "random",
-    cores: Annotated[float | None, option("CPU cores for reading.")] = None,
-    gpu_share: Annotated[str | None, option("Part of the GPU for reading, such as 2%.")] = None,
+    sample: Annotated[str | None, option("Size of a sample as it is stored, such as 110KB.")] = None,
+    access: Annotated[str, option("Order of the reads: random or sequential.")] = "random",
+    cores: Annotated[float | None, option("CPU cores that reading may use.")] = None,
+    gpu_share: Annotated[str | None, option("Part of the GPU that reading may use, such as 2%.")] = None,
     dest: Annotated[str, option("Destination of the bytes: host, or a GPU, such as cuda:0.")] = "host",
     dataset: Annotated[str | None, option("Size of the data set, such as 100GB.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Say which mechanism to read with, what it costs, and what to do if none suffices.
+    """Recommend a mechanism to read with: its speed, its cost, and what to do if none suffices.
 
-    What it says is tagged: *measured here*, or *published* and by whom.
+    Each figure is marked as *measured here*, or *published* and by whom.
     """
     if sample is None:
         raise BadSetting("the size of a sample is missing: give --sample, such as --sample 110KB")
@@ -83,15 +83,15 @@ def _share(text: str) -> float:
 
 
 def _quick(directory: Path) -> list[Measurement]:
-    """Run a short benchmark of a directory's file system, and keep it for ``reader="auto"``."""
+    """Run a short benchmark of a directory's file system, and save it for ``reader="auto"``."""
     if not directory.is_dir():
         raise BadSetting(f"--on {directory}: there is no such directory")
     rows = _measured_on(directory)
     try:
-        said = f"kept for reader='auto': {save(rows, directory)}"
+        saved = f"saved for reader='auto': {save(rows, directory)}"
     except OSError as error:
-        said = f"! not kept for reader='auto': {saved_at(directory)} cannot be written ({error.strerror})"
-    console(stderr=True).print(said, soft_wrap=True)
+        saved = f"! not saved for reader='auto': {saved_at(directory)} cannot be written ({error.strerror})"
+    console(stderr=True).print(saved, soft_wrap=True)
     return rows
 
 
@@ -147,7 +147,7 @@ def _verdict(advice: Advice) -> Text:
 
 
 def _compared(part: float) -> str:
-    """Say how what is reached compares with what is needed."""
+    """Return what is reached, compared with what is needed, in words."""
     if part >= 2:
         return f"{_times(part)} what is needed"
     if part >= 1:

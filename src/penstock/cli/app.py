@@ -17,11 +17,11 @@ _VERBS = {
 }
 """Verbs in the order of the help, and the module of each."""
 _OLD = {"top": "feeds"}
-"""Names that verbs once had; the help leaves them out."""
+"""Earlier names of verbs, which the help leaves out."""
 
 
 class _Verbs(Group):
-    """Imports a verb when it is asked for: a training run waits until ``penstock run`` has begun."""
+    """Imports a verb's module only when that verb is called: a training run waits for the imports."""
 
     def list_commands(self, ctx: Any) -> list[str]:
         return list(_VERBS)
@@ -34,8 +34,8 @@ class _Verbs(Group):
         if hasattr(module, "app"):
             alone.add_typer(module.app, name=cmd_name)
         else:
-            # The first word of a run that is no option ends ours.
-            # An option that a feed does not know is one of its source.
+            # In run, options after the first other word belong to the command that is run.
+            # In feed, options that it does not know belong to its source.
             settings = {"allow_interspersed_args": cmd_name != "run", "ignore_unknown_options": cmd_name == "feed"}
             alone.command(cmd_name, cls=Command, context_settings=settings)(getattr(module, cmd_name))
         return typer.main.get_group(alone).commands[cmd_name]

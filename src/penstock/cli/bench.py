@@ -1,4 +1,4 @@
-"""``penstock bench``: measure on this machine."""
+"""``penstock bench``: measures loaders and reads on this machine."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from penstock.basics.terminal import console
 from penstock.cli.command import Command, Group, argument, option
 from penstock.errors import BadSetting
 
-app = typer.Typer(cls=Group, help="Measure on this machine.", no_args_is_help=True)
+app = typer.Typer(cls=Group, help="Measure loaders and ways of reading.", no_args_is_help=True)
 
-_Json = Annotated[Path | None, option("File for the results.", metavar="FILE")]
+_Json = Annotated[Path | None, option("File for the results, as JSON.", metavar="FILE")]
 _Picture = Annotated[Path | None, option("File for a picture (PNG, SVG, PDF).", metavar="FILE")]
 
 
@@ -22,22 +22,22 @@ _Picture = Annotated[Path | None, option("File for a picture (PNG, SVG, PDF).", 
 def share(
     loader: Annotated[str, argument("FILE.py:FUNCTION", "Function that makes the loader, as for penstock feed.")],
     trainers: Annotated[
-        str, option("-k", "--trainers", "Numbers of trainers, one per case.", metavar="NUMBERS")
+        str, option("-k", "--trainers", "Numbers of trainers to measure.", metavar="NUMBERS")
     ] = "1,2,4,8",
-    seconds: Annotated[float, option("Time counted for each case.")] = 4.0,
-    repeats: Annotated[int, option("Measurements of each case, in turn.")] = 3,
-    step_ms: Annotated[float, option("Wait for each batch in place of a training step, in ms.")] = 0.0,
-    window: Annotated[str, option("Memory of the feed for blocks on their way.", metavar="SIZE")] = "512MiB",
+    seconds: Annotated[float, option("Measured seconds of each case.")] = 4.0,
+    repeats: Annotated[int, option("Measurements of each case.")] = 3,
+    step_ms: Annotated[float, option("Pause after each batch, in place of a training step, in ms.")] = 0.0,
+    window: Annotated[str, option("Memory of the feed for loaded batches.", metavar="SIZE")] = "512MiB",
     json: _Json = None,
     plot: _Picture = None,
 ) -> None:
-    """Measure a loader of yours: alone, one in each of several trainers, and behind one feed for all.
+    """Measure what sharing brings: your loader alone, one in each trainer, and one feed for all trainers.
 
-    The trainers are processes that take batches and train nothing. Separate loaders have as many workers in
-    all as yours has, and at least one each.
+    The trainers take batches and train nothing. Separate loaders divide the workers of yours among them, with at
+    least one each.
     """
     from penstock.bench.experiment import as_json, check_files, progress, save
-    from penstock.bench.share.report import ShareSettings, picture, shown
+    from penstock.bench.share.report import SharePlan, picture, shown
     from penstock.bench.share.run import run
 
     try:
@@ -46,7 +46,7 @@ def share(
         raise BadSetting(
             f"--trainers {trainers}: give numbers with commas between them, such as 1,2,4,8"
         ) from None
-    settings = ShareSettings(trainers=numbers, step_ms=step_ms, seconds=seconds, repeats=repeats, window=window)
+    settings = SharePlan(trainers=numbers, step_ms=step_ms, seconds=seconds, repeats=repeats, window=window)
     check_files(json, plot=plot)
     signal.signal(signal.SIGTERM, _end)
     terminal = console()
@@ -58,7 +58,7 @@ def share(
 
 
 def _end(number: int, _: object) -> None:
-    """End as after Ctrl-C, so that every process is ended."""
+    """Exit in the same way as after Ctrl-C, so that every process is ended."""
     raise SystemExit(128 + number)
 
 
@@ -68,15 +68,15 @@ def io(
         str,
         argument(
             "PATH",
-            "File or block device, only read; or directory, in which a temporary scratch file is made; "
-            "or object, s3://… or http(s)://…; or disk under BaM's kernel module, /dev/libnvm0.",
+            "What to read: a file or block device; a directory, in which a temporary file is made; an object, "
+            "s3://… or http(s)://…; or a disk under BaM's kernel module, /dev/libnvm0.",
         ),
     ],
     mech: Annotated[
         str, option("Ways of reading: posix, direct, uring, object, gds, gpu; or all.", metavar="NAMES")
     ] = "posix,direct,uring",
     bs: Annotated[str, option("Sizes of one read.", metavar="SIZES")] = "4KiB,64KiB,1MiB",
-    qd: Annotated[str, option("Reads under way.", metavar="NUMBERS")] = "32,128",
+    qd: Annotated[str, option("Reads under way at once.", metavar="NUMBERS")] = "32,128",
     threads: Annotated[
         str, option("Threads that wait for the kernel, or read on the GPU; uring needs one.", metavar="NUMBERS")
     ] = "8",
@@ -85,22 +85,20 @@ def io(
         str, option("Destination of the bytes: host, pinned, or a GPU, such as cuda:0.", metavar="NAMES")
     ] = "host",
     cold: Annotated[
-        bool, option("--cold", "Page cache emptied of the file before each case, which is checked.")
+        bool, option("--cold", "Drop the file from the page cache before each case, and check that.")
     ] = False,
-    runtime: Annotated[float, option("Time that each case is measured.", metavar="SECONDS")] = 2.0,
-    repeats: Annotated[int, option("Measurements of each case, in turn.")] = 1,
-    size: Annotated[str, option("Size of the scratch file, where PATH is a directory.", metavar="SIZE")] = "1GiB",
-    external: Annotated[
-        str, option("Other tools to run beside, where they are installed: fio.", metavar="NAMES")
-    ] = "",
+    runtime: Annotated[float, option("Measured time of each case.", metavar="SECONDS")] = 2.0,
+    repeats: Annotated[int, option("Measurements of each case.")] = 1,
+    size: Annotated[str, option("Size of the temporary file, if PATH is a directory.", metavar="SIZE")] = "1GiB",
+    external: Annotated[str, option("Also measure these tools, if installed: fio.", metavar="NAMES")] = "",
     json: _Json = None,
-    csv: Annotated[Path | None, option("File for the rows: one line each.", metavar="FILE")] = None,
+    csv: Annotated[Path | None, option("File for the results, as CSV.", metavar="FILE")] = None,
     plot: _Picture = None,
 ) -> None:
     """Measure how fast each mechanism reads here, and how much CPU time each GiB costs.
 
-    NUMBERS, NAMES and SIZES are lists with commas; every combination is measured, in a separate process.
-    Nothing is ever written to PATH, unless it is a directory.
+    NUMBERS, NAMES and SIZES are lists with commas; each combination is measured in a process of its own.
+    PATH is only read, unless it is a directory.
     """
     from penstock.bench.io import plan
     from penstock.bench.io.report import bench_io
@@ -127,25 +125,25 @@ def io(
 
 @app.command(cls=Command)
 def load(
-    folder: Annotated[str, argument("DIR", "Folder with JPEGs in it, or below.")],
+    folder: Annotated[str, argument("DIR", "Folder with JPEGs, in it or below.")],
     loaders: Annotated[
-        str | None, option("Loaders, with commas between; all unless given.", metavar="NAMES")
+        str | None, option("Loaders, separated by commas; all unless given.", metavar="NAMES")
     ] = None,
     size: Annotated[int, option("Side of the random crops, in pixels.")] = 224,
-    batch_size: Annotated[int, option("Images of a batch.")] = 128,
+    batch_size: Annotated[int, option("Images in a batch.")] = 128,
     workers: Annotated[
-        int | None, option("Workers or threads of each loader; one on each core unless given.")
+        int | None, option("Workers or threads of each loader; one for each core unless given.")
     ] = None,
-    seconds: Annotated[float, option("Time counted for each measurement.")] = 5.0,
-    repeats: Annotated[int, option("Measurements of each loader, in turns.")] = 3,
+    seconds: Annotated[float, option("Measured seconds of each measurement.")] = 5.0,
+    repeats: Annotated[int, option("Measurements of each loader.")] = 3,
     peer: Annotated[
         list[str] | None, option("Python of another environment that has a loader.", metavar="LOADER=PYTHON")
     ] = None,
     json: _Json = None,
 ) -> None:
-    """Measure loaders of images, on your own images, for one training that only takes batches.
+    """Compare the speed of image loaders, for one training, on your own images.
 
-    Penstock's ImageSource, torch's DataLoader with several decoders, tf.data, DALI and SPDL: what is installed.
+    Those of them that are installed: ImageSource, torch's DataLoader with several decoders, tf.data, DALI, SPDL.
     """
     from penstock.basics.sizes import whole_number
     from penstock.bench.experiment import as_json, check_files, progress, save

@@ -1,4 +1,4 @@
-"""``penstock cache``: what lies in a cache's folder, whether it is whole, and how to get rid of it."""
+"""``penstock cache``: shows, checks and deletes what lies in a cache's folder."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from penstock.io.cache.cache import Cache
     from penstock.io.cache.folder import CacheFolder, DataSet
 
-app = typer.Typer(cls=Group, help="Look after a cache's folder.", no_args_is_help=True)
+app = typer.Typer(cls=Group, help="Show, check or delete the data that a cache keeps.", no_args_is_help=True)
 
 _Folder = Annotated[Path, argument("FOLDER", "Folder of a cache.")]
 _NO_LIMIT = 2**63
@@ -28,7 +28,7 @@ _NO_LIMIT = 2**63
 
 @app.command(cls=Command)
 def status(folder: _Folder) -> None:
-    """Show the data sets that are kept in a folder."""
+    """List the data sets that a folder keeps, with their sizes."""
     found = _data_sets(folder)
     if not found:
         return
@@ -42,7 +42,7 @@ def status(folder: _Folder) -> None:
 
 @app.command(cls=Command)
 def check(folder: _Folder) -> None:
-    """Compare all that is kept with its checksums."""
+    """Check all kept data against their checksums."""
     from penstock.io.cache.folder import slab_to_read
 
     shown, damaged = console(), 0
@@ -55,11 +55,11 @@ def check(folder: _Folder) -> None:
             rows = range(len(slab.records))
             name = printable(each.about.root)
             bad = sum(slab.read(row) is None for row in progress.track(rows, description=escape(name)))
-            said = f"{bad:,} of {len(rows):,} records are damaged" if bad else "whole"
+            found = f"{bad:,} of {len(rows):,} records are damaged" if bad else "whole"
             if slab.is_damaged:
-                said = f"the index is damaged after {len(rows):,} records; {said}"
+                found = f"the index is damaged after {len(rows):,} records; {found}"
             damaged += slab.is_damaged or bad > 0
-            shown.print(f"{name}, {each.about.kind}: {said}", soft_wrap=True)
+            shown.print(f"{name}, {each.about.kind}: {found}", soft_wrap=True)
             slab.close()
     if damaged:
         shown.print(
@@ -73,9 +73,9 @@ def check(folder: _Folder) -> None:
 @app.command(cls=Command)
 def drop(
     folder: _Folder,
-    data_set: Annotated[str | None, argument("DATA_SET", "As status names it; all unless given.")] = None,
+    data_set: Annotated[str | None, argument("DATA_SET", "Name, as in status; all unless given.")] = None,
 ) -> None:
-    """Delete what is kept of a data set, or of all, unless a process uses it."""
+    """Delete kept data, of one data set or of all, unless a process uses them."""
     cached = _opened(folder)
     found = _data_sets(folder)
     chosen = [
@@ -103,7 +103,7 @@ def cache_of(text: str) -> Cache:
 
 
 def _data_sets(folder: Path) -> list[DataSet]:
-    """Return what lies in a folder; say so if that is nothing."""
+    """Return the data sets in a folder; print a sentence if there are none."""
     found = list(_opened(folder).data_sets())
     if not found:
         console().print(f"Nothing is kept in {printable(str(folder))}.", soft_wrap=True)

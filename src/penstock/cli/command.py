@@ -1,4 +1,4 @@
-"""What verbs have in common: help without types of flags, options, JSON or a page, and tables."""
+"""Shared by the verbs: help that omits the types of flags, common options, output as JSON or a page, tables."""
 
 from __future__ import annotations
 
@@ -40,29 +40,29 @@ def _without_types_of_flags(params: list[Any]) -> list[Any]:
 
 
 def option(*names_and_help: str, **more: Any) -> Any:
-    """Make an option: its names, if they are not that of its parameter, and last what the help says of it."""
-    *names, told = names_and_help
-    return typer.Option(*names, help=told, **more)
+    """Make an option from its help, after its names if they differ from the parameter's."""
+    *names, text = names_and_help
+    return typer.Option(*names, help=text, **more)
 
 
-def argument(metavar: str, told: str, **more: Any) -> Any:
-    """Make an argument, as the help names it, and what the help says of it."""
-    return typer.Argument(metavar=metavar, help=told, **more)
+def argument(metavar: str, text: str, **more: Any) -> Any:
+    """Make an argument from its name in the help and its help."""
+    return typer.Argument(metavar=metavar, help=text, **more)
 
 
 StoreFolder = Annotated[
-    Path | None, option("--store", "Folder of the store; $PENSTOCK_STORE unless given.", metavar="DIR")
+    Path | None, option("--store", "Folder where runs are stored; $PENSTOCK_STORE unless given.", metavar="DIR")
 ]
 Experiment = Annotated[
-    str, option("MLflow experiment; $MLFLOW_EXPERIMENT_NAME, or the group's name.", metavar="NAME")
+    str, option("MLflow experiment; $MLFLOW_EXPERIMENT_NAME, else the group's name.", metavar="NAME")
 ]
-AsJson = Annotated[bool, option("--json", "JSON instead.")]
-Watch = Annotated[bool, option("--watch", "Show it live, until Ctrl-C.")]
-Interval = Annotated[float, option("Time between two refreshes.", metavar="SECONDS")]
+AsJson = Annotated[bool, option("--json", "Print JSON.")]
+Watch = Annotated[bool, option("--watch", "Refresh until Ctrl-C.")]
+Interval = Annotated[float, option("Time between refreshes, with --watch.", metavar="SECONDS")]
 
 
 def show(as_json: bool, value: Any, page: Callable[[], RenderableType]) -> None:
-    """Print a value as JSON, in which NaN and infinities become null, or the page that tells of it."""
+    """Print a value as JSON, in which NaN and infinities become null, or else as a page."""
     import msgspec
 
     from penstock.basics.terminal import console
@@ -74,7 +74,7 @@ def show(as_json: bool, value: Any, page: Callable[[], RenderableType]) -> None:
 
 
 def plain_table(*headings: str, texts: int = 1) -> Table:
-    """Make a table without lines: so many columns of texts, which are folded, and then figures, which are not."""
+    """Make a table without lines: ``texts`` columns of text, which is folded, then figures, which are not."""
     from rich.table import Table
 
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
@@ -85,7 +85,7 @@ def plain_table(*headings: str, texts: int = 1) -> Table:
 
 
 def watch(table: Callable[[], RenderableType], interval_s: float, as_json: bool = False) -> NoReturn:
-    """Show a table again and again, until Ctrl-C.
+    """Show a table, refreshed until Ctrl-C.
 
     Raises:
         BadSetting: the interval is no time from 0.1 s to a day, or JSON is asked for.
@@ -96,7 +96,7 @@ def watch(table: Callable[[], RenderableType], interval_s: float, as_json: bool 
     from penstock.feed.settings import real_number
 
     if as_json:
-        raise BadSetting("--json: not with --watch; ask again and again for it")
+        raise BadSetting("--json: not with --watch; call it repeatedly instead")
     real_number("--interval", interval_s, 0.1, 86_400)
     shown = console()
     if not shown.is_terminal or shown.is_dumb_terminal:

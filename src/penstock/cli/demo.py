@@ -16,18 +16,18 @@ def demo(
     data: Annotated[
         Path | None,
         option(
-            "Folder of class folders with JPEGs in them, or of train/ with such folders, or of JPEGs; "
-            "the demo's own images, made once in your cache directory, unless given."
+            "Folder with JPEGs, in one folder for each class, in train/ with such folders, or directly; "
+            "unless given, the demo makes its own images, once, in your cache directory."
         ),
     ] = None,
-    trainers: Annotated[int, option("Models trained side by side.")] = 4,
+    trainers: Annotated[int, option("Number of models trained side by side.")] = 4,
     epochs: Annotated[int, option("Epochs of each model.")] = 8,
-    images: Annotated[int, option("Training images at most; 0 for all.")] = 2000,
+    images: Annotated[int, option("Most training images; 0 for all.")] = 2000,
     report: Annotated[Path, option("File for the results; a picture is saved beside it.", metavar="FILE")] = Path(
         "demo-report.json"
     ),
 ) -> None:
-    """Train small models side by side, each with its own DataLoader, then all from one feed, and compare."""
+    """Compare: small models trained side by side, first with a DataLoader each, then on one feed."""
     from penstock.basics.packages import require
 
     require("the demo", "demo", "torch", "simplejpeg", "cv2", "matplotlib")

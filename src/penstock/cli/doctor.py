@@ -17,7 +17,7 @@ _WHAT_WIDTH = 14
 
 
 def doctor(as_json: AsJson = False) -> None:
-    """Try what Penstock needs on this machine; status 1 if sharing cannot work."""
+    """Check what works on this machine, and how to fix the rest; exits with 1 if sharing cannot work."""
     findings = examine()
     show(as_json, findings, lambda: Group(*map(_shown, findings)))
     if any(finding.verdict == "fails" for finding in findings):
@@ -25,7 +25,7 @@ def doctor(as_json: AsJson = False) -> None:
 
 
 def _shown(finding: Finding) -> RenderableType:
-    """Show what was found, and below it what to do; commands, which errors may hold too, are never wrapped."""
+    """Show what was found, and what to do below it; errors and commands are never wrapped."""
     mark = Text.assemble(_MARKS[finding.verdict], f" {printable(finding.what):<{_WHAT_WIDTH}}")
     remedy = [Text(f"    {printable(finding.remedy)}", "bold")] if finding.remedy else []
     found = printable(finding.found)

@@ -29,7 +29,7 @@ _FLAGS = {
     "--verify": "verify=true",
     "--no-verify": "verify=false",
 }
-"""Options of a named data set that stand without a value."""
+"""Options of a named data set that take no value."""
 _NUMBERS = {int: "a whole number", float: "a number", bool: "true or false"}
 
 
@@ -38,24 +38,24 @@ def feed(
         list[str],
         argument(
             "SOURCE [KEY=VALUE]",
-            "FILE.py:FUNCTION, which makes the loader; or images:FOLDER, tokens:FILES, or packed:FOLDER "
-            "(made by penstock pack), with options of penstock.ImageSource, TokenSource or PackedSource.",
+            "FILE.py:FUNCTION, a function that makes the loader; or data: images:FOLDER, tokens:FILES, or "
+            "packed:FOLDER (made by penstock pack), with settings as KEY=VALUE.",
             show_default=False,
         ),
     ],
     name: Annotated[str, option("Name that trainers attach to.", metavar="NAME")],
     segments: Annotated[
-        int | None, option("Parts of a cycle that are shuffled each by itself; one unless given.")
+        int | None, option("Parts of the data, each shuffled by itself; one unless given.")
     ] = None,
-    seed: Annotated[int, option("Random seed of the order, and of the workers.")] = 0,
-    window: Annotated[str, option("Size of the ring, such as 2GiB.", metavar="SIZE")] = DEFAULT_WINDOW,
+    seed: Annotated[int, option("Random seed of the order and of the workers.")] = 0,
+    window: Annotated[str, option("Memory for loaded batches, such as 2GiB.", metavar="SIZE")] = DEFAULT_WINDOW,
     prefetch: Annotated[
-        int | None, option("Batches kept ready for the fastest trainer; by size unless given.")
+        int | None, option("Batches loaded ahead of the fastest trainer; by their size unless given.")
     ] = None,
-    epochs: Annotated[int | None, option("Epochs for each trainer; endless unless given.")] = None,
+    epochs: Annotated[int | None, option("Epochs that each trainer gets; endless unless given.")] = None,
     linger: Annotated[
         float | None,
-        option("Time from the last trainer's end to the feed's; endless unless given.", metavar="SECONDS"),
+        option("Time after the last trainer's end at which the feed ends; never unless given.", metavar="SECONDS"),
     ] = None,
     stall_timeout: Annotated[
         float | None,
@@ -65,15 +65,16 @@ def feed(
         ),
     ] = None,
     whole_batches: Annotated[
-        bool, option("--whole-batches", "Whole batches of the loader, whose shapes may vary.")
+        bool, option("--whole-batches", "Give each trainer the loader's batches as they are, even if shapes vary.")
     ] = False,
-    memory: Annotated[str, option("Place of the ring: host, or a GPU, such as cuda:0.")] = "host",
-    expect: Annotated[int, option("Trainers for which the first cycle waits, for at most 9 s.", metavar="K")] = 1,
+    memory: Annotated[str, option("Where the window lies: host, or a GPU, such as cuda:0.")] = "host",
+    expect: Annotated[int, option("Trainers that the first batch waits for, at most 9 s.", metavar="K")] = 1,
 ) -> None:
-    """Run a feeder here, until it is interrupted or stopped.
+    """Load data in this terminal for trainers that attach, until Ctrl-C or penstock stop.
 
-    FUNCTION takes no arguments and returns a DataLoader, arrays, or batches. A data set that is named takes the
-    arguments of its class, such as `penstock feed images:photos size=64 cache=/scratch/cache=200GB --name photos`.
+    FUNCTION takes no arguments and returns a DataLoader, arrays, or batches. Data take the arguments of
+    penstock.ImageSource, TokenSource or PackedSource as settings:
+    `penstock feed images:photos size=64 cache=/scratch/cache=200GB --name photos`.
     """
     from penstock.feed.feeder.feeder import Feeder
     from penstock.feed.launch.process import serve
@@ -115,7 +116,7 @@ def feed(
     try:
         serve(feeder)
     except KeyboardInterrupt:
-        shown.print("Interrupted; the trainers have been told.")
+        shown.print("Interrupted; the trainers have been notified.")
         raise
 
 
@@ -139,7 +140,7 @@ def _divided(words: list[str]) -> tuple[str, dict[str, str]]:
 
 
 def _check_options(where: str, options: dict[str, str], of_source: Mapping[str, Any]) -> None:
-    """Refuse what is the feed's own, or nearly: the source would speak of its own options only."""
+    """Refuse options of the feed, also misspelt: the source's error would list the source's options only."""
     own = [name for name in signature(feed).parameters if name != "words"]
     for key, value in options.items():
         if key in own:
@@ -158,7 +159,7 @@ def _opened(named: NamedSource, texts: dict[str, str], segments: int | None, see
 
 
 def _value(key: str, text: str, annotation: Any) -> Any:
-    """Return an option's value; a text where the source's own check says what it may be."""
+    """Return an option's value; text if only the source can check it."""
     kinds = get_args(annotation) if get_origin(annotation) in (Union, UnionType) else (annotation,)
     if Cache in kinds:
         return cache_of(text)
@@ -188,7 +189,7 @@ def _made(where: str, options: dict[str, str], seed: int) -> Any:
 
 
 def _notes(source: Any, segments: int | None, window_bytes: int) -> Iterator[str]:
-    """Say what of the settings such a data set cannot have."""
+    """Yield sentences on settings that this data set cannot fulfil."""
     from penstock.feed.feeder.slot_pool import RING_SHARE
 
     if segments is not None and source.batches < segments:

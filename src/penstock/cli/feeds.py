@@ -1,4 +1,4 @@
-"""``penstock status`` and ``penstock stop``: the feeds that run, in 80 columns, and the end of one."""
+"""``penstock status`` and ``penstock stop``: shows the running feeds in 80 columns, and ends one."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def top(interval: Interval = 1.0) -> None:
 
 
 def stop(name: Annotated[str, argument("NAME", "Name of the feed.")]) -> None:
-    """End a feed; its trainers get FeedStopped, with who ended it."""
+    """End a feed; its trainers get the error FeedStopped."""
     ended = launched.stop(name)
     how = f": it did not answer, and its process got {' and '.join(ended.signals)}" if ended.signals else ""
     typer.echo(f"Feed {name!r} (feeder {ended.pid}) has ended{how}.")
@@ -42,7 +42,7 @@ _HEADINGS = ("\ntrainer", "\nbatch", "\nepoch", "\ncursor", "lag,\nsamples", "he
 _JUDGED_SAMPLES = 1000
 _LEAST_WAIT_S = 1e-4
 _OWN_FEED_TIMES_SLOWER = 2
-"""A feed of its own has half of the processors: it is advised where a trainer would wait less even so."""
+"""With two feeds, each has half of the processors: another is advised only if its trainer still waits less."""
 
 
 def feeds_table(feeds: Sequence[FeederStatistics]) -> RenderableType:
@@ -78,7 +78,7 @@ def _head(feed: FeederStatistics) -> Text:
 
 
 def _window(feed: FeederStatistics) -> str:
-    """Say how full a window is, by the nearer limit: bytes or blocks."""
+    """Return how full a window is, by the nearer limit: bytes or blocks."""
     used, blocks = feed.used_bytes / feed.window_bytes, feed.blocks_held / feed.most_blocks
     if blocks > used:
         return f"window {blocks:.0%}: {feed.blocks_held:,} of {feed.most_blocks:,} blocks"
@@ -86,7 +86,7 @@ def _window(feed: FeederStatistics) -> str:
 
 
 def _newcomer(feed: FeederStatistics) -> str:
-    """Say what a run that came now would wait for."""
+    """Return when a run that comes now would begin."""
     if not feed.trainers or feed.newcomer_waits_samples is None:
         return ""
     when = f"in {feed.newcomer_waits_samples:,} samples" if feed.newcomer_waits_samples else "at once"
@@ -127,7 +127,7 @@ def _trainers(feed: FeederStatistics) -> RenderableType:
 
 
 def _advice(feed: FeederStatistics) -> Iterator[Text]:
-    """Say which trainers would wait less on feeds of their own, and what those would cost."""
+    """Yield which trainers would wait less on feeds of their own, and what those would cost."""
     if not feed.samples or len(feed.trainers) < 2:
         return
     loading_s = feed.source_s / feed.samples

@@ -21,7 +21,7 @@ from rich.progress import (
 
 from penstock.basics.sizes import size_text
 from penstock.basics.terminal import console, printable, say
-from penstock.cli import tell
+from penstock.cli import print_error
 from penstock.cli.command import argument, option
 from penstock.errors import BadSetting, PackDamaged
 
@@ -31,14 +31,14 @@ def pack(
     folder: Annotated[Path | None, argument("FOLDER", "New folder, or one whose packing was interrupted.")] = None,
     seed: Annotated[int, option("Random seed of the pass.")] = 0,
     check: Annotated[
-        Path | None, option("Packed data set to check instead: all checksums and headers.", metavar="FOLDER")
+        Path | None, option("Check this packed data set instead: all checksums and headers.", metavar="FOLDER")
     ] = None,
 ) -> None:
-    """Pack one pass of a loader into a folder, for `penstock feed packed:FOLDER`.
+    """Write a loader's samples into a folder that is read at disk speed: `penstock feed packed:FOLDER`.
 
     FUNCTION takes no arguments and returns a DataLoader, arrays, or batches.
 
-    After an interruption, repeat the command: it goes on where it stopped. Nothing is overwritten.
+    It takes one pass over the loader and overwrites nothing. After an interruption, repeat the command to go on.
     """
     if check is not None and source is None:
         _check(check)
@@ -76,7 +76,7 @@ def _pack(source: str, folder: Path, seed: int) -> None:
 
 
 def _begun(folder: Path) -> str:
-    """Say how far an interrupted packing has come."""
+    """Return a sentence on how far an interrupted packing has come."""
     from penstock.sources.packed.packing import rows_begun
 
     rows, samples = rows_begun(folder)
@@ -96,15 +96,15 @@ def _check(folder: Path) -> None:
         say("interrupted: the rest has not been checked")
         raise
     except PackDamaged as error:
-        tell(error)
+        print_error(error)
         raise typer.Exit(1) from None
-    told = f"All {right.rows:,} samples in {printable(str(folder))} ({size_text(right.nbytes)})"
-    console().print(f"{told} are as they were packed.", soft_wrap=True)
+    samples = f"All {right.rows:,} samples in {printable(str(folder))} ({size_text(right.nbytes)})"
+    console().print(f"{samples} are as they were packed.", soft_wrap=True)
 
 
 @contextmanager
 def _progress(what: str, count: ProgressColumn) -> Generator[Callable[[int, int | None], None]]:
-    """Show how far something has come, by what is called with that and with how much there is."""
+    """Show a bar; yield a function that takes what is done and how much there is."""
     shown = console()
     columns = TextColumn("{task.description}"), BarColumn(), count, TimeRemainingColumn()
     # On no terminal it would leave an empty line.

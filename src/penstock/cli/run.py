@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from penstock.runs.store import Store
 
 _BESIDE_SPEC = ("words", "carbon_intensity", "mlflow", "experiment", "no_gpu", "mig_changes", "store", "detached")
-"""What may be given beside a spec, which says all else itself."""
+"""Options that may be given beside a spec; the file has the others."""
 _OF_SHARING = ("workers", "only", "iterable", "explain", "strict")
 _sharing = partial(option, rich_help_panel="Sharing")
 
@@ -30,78 +30,76 @@ def run(
     context: typer.Context,
     words: Annotated[
         list[str],
-        argument("COMMAND", "A script (*.py), a command, or a spec (*.yaml, *.csv); what comes after is its own."),
+        argument("COMMAND", "A script (.py), a command, or a file of runs (.yaml, .csv); then its own arguments."),
     ],
-    repeat: Annotated[int, option("-n", "--repeat", "Number of runs, of each combination.", min=1)] = 1,
+    repeat: Annotated[
+        int, option("-n", "--repeat", "Number of runs; with --grid, of each combination.", min=1)
+    ] = 1,
     grid: Annotated[
         list[str] | None,
-        option("Values for {NAME} in the command: lr=0.1,0.03; more than once.", metavar="NAME=VALUES"),
+        option("Values for {NAME} in the command: lr=0.1,0.03; repeatable.", metavar="NAME=VALUES"),
     ] = None,
     random: Annotated[
-        int | None, option("Combinations drawn from the grid; all unless given.", metavar="N", min=1)
+        int | None, option("Number of combinations drawn from the grid; all unless given.", metavar="N", min=1)
     ] = None,
-    seed: Annotated[int, option("Random seed of the draws.")] = 0,
-    name: Annotated[str, option("Name of the run, instead of the script's.")] = "",
-    group: Annotated[str, option("Name of the group, instead of the run's.")] = "",
+    seed: Annotated[int, option("Random seed for --random.")] = 0,
+    name: Annotated[str, option("Name of the run; the script's unless given.")] = "",
+    group: Annotated[str, option("Name of the group of runs; the run's unless given.")] = "",
     mode: Annotated[
-        str, option("alone: one after the other; plain: all at once; mps; mig:PROFILE.", metavar="MODE")
+        str, option("How runs share GPUs: alone (in turn), plain (at once), mps, mig:PROFILE.", metavar="MODE")
     ] = "",
     devices: Annotated[str, option("GPUs that each run sees: 0,1; all unless given.", metavar="NUMBERS")] = "",
     mig_changes: Annotated[
-        bool, option("--allow-mig-changes", "Make MIG instances, as root, and take them back.")
+        bool, option("--allow-mig-changes", "With mig: as root, make instances and remove them afterwards.")
     ] = False,
-    no_gpu: Annotated[bool, option("--no-gpu", "Leave out what needs a GPU, and say what.")] = False,
+    no_gpu: Annotated[bool, option("--no-gpu", "Leave out what needs a GPU, and print what that is.")] = False,
     mps_threads: Annotated[
-        float | None, option("GPU threads that each run may use under MPS.", metavar="PERCENT", min=1, max=100)
+        float | None, option("With mps: GPU threads that each run may use.", metavar="PERCENT", min=1, max=100)
     ] = None,
-    mps_memory: Annotated[str, option("GPU memory that each run may use under MPS: 10GiB.", metavar="SIZE")] = "",
+    mps_memory: Annotated[str, option("With mps: GPU memory that each run may use: 10GiB.", metavar="SIZE")] = "",
     time_limit: Annotated[str, option("Time after which a run is ended: 90s, 10m, 1h30m.", metavar="TIME")] = "",
     listeners: Annotated[
-        str | None, option("What is sampled: proc,host; all unless given, or none.", metavar="NAMES")
+        str | None, option("What is measured: proc,host or none; all unless given.", metavar="NAMES")
     ] = None,
     carbon_intensity: Annotated[
         float | None,
         option(
-            "Grams of CO2 per kWh, for estimates; none unless given.",
+            "Grams of CO2 per kWh, for estimates.",
             metavar="GRAMS",
             envvar="PENSTOCK_CARBON_INTENSITY",
             min=0,
         ),
     ] = None,
-    mlflow: Annotated[
-        str, option("An MLflow server that the runs are pushed to: http://host:5000.", metavar="URI")
-    ] = "",
+    mlflow: Annotated[str, option("MLflow server to push the runs to: http://host:5000.", metavar="URI")] = "",
     experiment: Experiment = "",
     profile: Annotated[
-        list[str] | None, option("torch, nsys or ncu, and its options; more than once.", metavar="NAME")
+        list[str] | None, option("Profiler: torch, nsys or ncu, and its options; repeatable.", metavar="NAME")
     ] = None,
     watch_dataloader: Annotated[
-        bool, option("--watch-dataloader", "Keep the wait for plain DataLoaders, too.")
+        bool, option("--watch-dataloader", "Also record how long scripts wait for their DataLoaders.")
     ] = False,
     share: Annotated[
-        bool, _sharing("--share", "Have the training loaders of all runs read one feed; scripts need no change.")
+        bool, _sharing("--share", "Load the training data once for all runs; scripts need no change.")
     ] = False,
     workers: Annotated[
         int | None,
         _sharing(
-            "--workers", "Workers of a feed; as many as the script's loader has unless given.", metavar="N", min=0
+            "--workers", "Workers that load; as many as the script's loader has unless given.", metavar="N", min=0
         ),
     ] = None,
     only: Annotated[
         str,
         _sharing(
-            "--only", "Data sets' class, or places (train.py:12), to share; all unless given.", metavar="PATTERN"
+            "--only", "Share only these loaders: a data set's class, or a place (train.py:12).", metavar="PATTERN"
         ),
     ] = "",
-    iterable: Annotated[bool, _sharing("--iterable", "Share loaders over an IterableDataset, too.")] = False,
-    explain: Annotated[bool, _sharing("--explain", "Tell what each loader is taken for, and why.")] = False,
-    strict: Annotated[bool, _sharing("--strict", "End a run at what hinders sharing.")] = False,
+    iterable: Annotated[bool, _sharing("--iterable", "Also share loaders of an IterableDataset.")] = False,
+    explain: Annotated[bool, _sharing("--explain", "Print whether each loader is shared, and why.")] = False,
+    strict: Annotated[bool, _sharing("--strict", "End a run if something prevents sharing.")] = False,
     store: StoreFolder = None,
-    detached: Annotated[
-        bool, option("--detach", "Print the runs' ids and return; they go on by themselves.")
-    ] = False,
+    detached: Annotated[bool, option("--detach", "Print the runs' ids and return; the runs go on.")] = False,
 ) -> None:
-    """Run a script or a command, and keep what it was, what it printed and how it ended."""
+    """Run a script or command, once or several times, and store its output, measurements and result."""
     from penstock.autosharing.hook import ShareOptions
     from penstock.basics.sizes import size_from
     from penstock.errors import BadSetting
@@ -137,32 +135,32 @@ def run(
     if words[0].endswith(SPECS):
         others = {each.name for each in context.command.params} - {*_BESIDE_SPEC}
         if beside := [*_given(context, others), *words[1:]]:
-            raise BadSetting(f"{' '.join(beside)} beside {words[0]}: a spec says all of its runs; write it there")
+            raise BadSetting(f"{' '.join(beside)} beside {words[0]}: write it into that file")
         with Spec(Path(words[0]), gpus) as spec:
-            _say_each(spec.left_out)
-            _start(spec.groups, store, tell=spec.tell, detached=detached, pushed=pushed)
+            _print_each(spec.left_out)
+            _start(spec.groups, store, on_change=spec.write_status, detached=detached, pushed=pushed)
     else:
         from penstock.runs.spec.command import group_of
 
         planned = group_of(words, gpus, **options)
-        _say_each(gpus.left_out)
-        _start([planned], store, tell=None, detached=detached, pushed=pushed)
+        _print_each(gpus.left_out)
+        _start([planned], store, on_change=None, detached=detached, pushed=pushed)
 
 
 def _given(context: typer.Context, names: Collection[str | None]) -> list[str]:
-    """List those of some options that the command line has, as it spells them."""
+    """List which of these options the command line has, as it spells them."""
     options = [each for each in context.command.params if each.name and each.name in names]
     sources = [(option, context.get_parameter_source(str(option.name))) for option in options]
     return [option.opts[-1] for option, source in sources if source and source.name == "COMMANDLINE"]
 
 
-def _say_each(sentences: list[str]) -> None:
+def _print_each(sentences: list[str]) -> None:
     for sentence in sentences:
         say(sentence)
 
 
 def _pushed(uri: str, experiment: str) -> Callable[[Path, list[str]], AbstractContextManager[None]]:
-    """Return what pushes groups of a store while they run; nothing does without a server."""
+    """Return what pushes groups of a store while they run; without a server, what does nothing."""
     if not uri:
         return lambda folder, groups: nullcontext()
     from penstock.basics.packages import require
@@ -176,7 +174,7 @@ def _start(
     groups: list[GroupPlan],
     folder: Path | None,
     *,
-    tell: Callable[[int, RunRecord], None] | None,
+    on_change: Callable[[int, RunRecord], None] | None,
     detached: bool,
     pushed: Callable[[Path, list[str]], AbstractContextManager[None]],
 ) -> None:
@@ -195,8 +193,8 @@ def _start(
         if not detached:
             below = _lines_below(opened, [record.id for group in records for record in group])
             with pushed(opened.folder, ids):
-                ended = GroupsInTurn(opened, records, listeners=listeners, tell=tell, below=below).run()
-            _say_without_loaders(opened, ended)
+                ended = GroupsInTurn(opened, records, listeners=listeners, on_change=on_change, below=below).run()
+            _report_without_loaders(opened, ended)
             sys.exit(_exit_code(ended))
 
     def run() -> None:
@@ -204,7 +202,7 @@ def _start(
             for id in ids:
                 store.own(id)
             with pushed(store.folder, ids):
-                GroupsInTurn(store, records, listeners=listeners, tell=tell, orphans="keep").run()
+                GroupsInTurn(store, records, listeners=listeners, on_change=on_change, orphans="keep").run()
 
     detach(run)
     for group in records:
@@ -212,7 +210,7 @@ def _start(
             typer.echo(record.id)
 
 
-def _say_without_loaders(store: Store, ended: list[RunRecord]) -> None:
+def _report_without_loaders(store: Store, ended: list[RunRecord]) -> None:
     """Name the runs that were to share, and have read no loader."""
     for record in ended:
         if record.plan.share and record.status == "finished" and "feed.batches" not in store.names(record.id):
@@ -220,7 +218,7 @@ def _say_without_loaders(store: Store, ended: list[RunRecord]) -> None:
 
 
 def _lines_below(store: Store, ids: list[str]) -> Callable[[], list[str]] | None:
-    """Return what tells in a few lines of a terminal what several runs do; None without such a terminal."""
+    """Return what shows several runs in a few lines of a terminal; None without such a terminal."""
     if len(ids) == 1 or not sys.stdout.isatty() or os.environ.get("TERM", "dumb") in {"dumb", "unknown"}:
         return None
 

@@ -1,4 +1,4 @@
-"""``penstock runs``: what the store keeps of runs."""
+"""``penstock runs``: the runs that the store keeps."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from penstock.runs.record import ENDED, STATUSES, RunRecord
 from penstock.runs.store import Store
 from penstock.runs.store.store import Removed
 
-app = typer.Typer(cls=Group, help="What has become of runs.", no_args_is_help=True)
+app = typer.Typer(cls=Group, help="List, show, compare, stop and remove runs.", no_args_is_help=True)
 
 Id = Annotated[str, argument("ID", "Id of the run; its first letters are enough.")]
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
@@ -33,13 +33,13 @@ def ls(
     group: Annotated[str | None, option("Only groups of this name or id.", metavar="GROUP")] = None,
     status: Annotated[str | None, option(f"Only {', '.join(STATUSES)}.", metavar="STATUS")] = None,
     live: Annotated[
-        bool, option("--watch", "Show those that go on, live: CPU, memory, wait for data, what they log.")
+        bool, option("--watch", "Refresh until Ctrl-C: running ones, with CPU, memory, wait for data, log.")
     ] = False,
     interval: Interval = 1.0,
     as_json: AsJson = False,
     store: StoreFolder = None,
 ) -> None:
-    """List runs, the newest group last."""
+    """List runs, the newest last."""
     from penstock.cli.runs_table import runs_table
 
     if status is not None and status not in STATUSES:
@@ -62,7 +62,7 @@ def top(interval: Interval = 1.0, store: StoreFolder = None) -> None:
 
 @app.command(cls=Command)
 def show(id: Id, as_json: AsJson = False, store: StoreFolder = None) -> None:
-    """Show a run: command, parameters, environment, where its time goes, last value and mean of each series."""
+    """Show a run: command, parameters, environment, where its time goes, and the series that it recorded."""
     import numpy as np
 
     from penstock.cli.runs_table import run_page
@@ -100,9 +100,9 @@ def compare(
     as_json: AsJson = False,
     store: StoreFolder = None,
 ) -> None:
-    """Compare groups of runs: time, epochs, throughput, CPU, energy, wait for data, and what to change first.
+    """Compare groups of runs: time, throughput, CPU, energy, wait for data, and what to change first.
 
-    Of groups of one name, the newest of each mode is taken, and stderr names the others.
+    If several groups have one name, the newest of each mode is compared, and stderr lists the others.
     """
     from penstock.cli.runs_table import comparison_page
     from penstock.runs.compare import compare as compared
@@ -121,7 +121,7 @@ def logs(
     follow: Annotated[bool, option("-f", "--follow", "Go on until the run has ended.")] = False,
     store: StoreFolder = None,
 ) -> None:
-    """Print what a run has printed."""
+    """Print a run's output."""
     with Store.open(store) as opened:
         run = opened.run(id)
         path = opened.folder_of(run.id) / "output"
@@ -145,55 +145,53 @@ def logs(
 
 @app.command(cls=Command)
 def stop(
-    ids: Annotated[list[str], argument("ID...", "Runs, by the beginning of their ids.")], store: StoreFolder = None
+    ids: Annotated[list[str], argument("ID...", "Ids of runs, or their first letters.")], store: StoreFolder = None
 ) -> None:
     """End runs, wherever they were started: SIGTERM, and SIGKILL 5 s later."""
     from penstock.runs.stop import stop as end
 
     with Store.open(store) as opened:
         for before, now in end(opened, ids):
-            said = f"had ended already: {now.status}" if before.status in ENDED else now.status
-            typer.echo(f"Run {now.id} ({now.name}): {said}.")
+            status = f"had ended already: {now.status}" if before.status in ENDED else now.status
+            typer.echo(f"Run {now.id} ({now.name}): {status}.")
 
 
 @app.command(cls=Command)
 def rm(
-    ids: Annotated[list[str], argument("ID...", "Runs that have ended.")],
+    ids: Annotated[list[str], argument("ID...", "Ids of runs that have ended.")],
     force: Annotated[
         bool,
-        option(
-            "--force", "Remove runs of another machine or container, too; nobody can tell here whether they go on."
-        ),
+        option("--force", "Also remove runs of other machines or containers, though they may still go on."),
     ] = False,
     store: StoreFolder = None,
 ) -> None:
-    """Remove runs, with all that they wrote into their folders in the store."""
+    """Remove runs and their files from the store."""
     with Store.open(store) as opened:
-        _tell_removed(opened.remove(ids, force=force))
+        _print_removed(opened.remove(ids, force=force))
 
 
 @app.command(cls=Command)
 def prune(
-    keep: Annotated[str | None, option("Remove what ended earlier: 90d, 12h, 2w.", metavar="AGE")] = None,
-    most: Annotated[str | None, option("--max", "Remove the oldest beyond this: 20GB.", metavar="SIZE")] = None,
-    dry_run: Annotated[bool, option("--dry-run", "Remove nothing; say what would be.")] = False,
+    keep: Annotated[str | None, option("Remove runs that ended longer ago: 90d, 12h, 2w.", metavar="AGE")] = None,
+    most: Annotated[str | None, option("--max", "Disk space that runs may take: 20GB.", metavar="SIZE")] = None,
+    dry_run: Annotated[bool, option("--dry-run", "Remove nothing; list what would be removed.")] = False,
     store: StoreFolder = None,
 ) -> None:
-    """Remove the oldest runs that have ended."""
+    """Remove old runs that have ended."""
     if keep is None and most is None:
         raise BadSetting("give --keep, such as 90d, or --max, such as 20GB, or both")
     keep_s = None if keep is None else _seconds_from(keep)
     max_bytes = None if most is None else size_from("--max", most)
     with Store.open(store) as opened:
-        _tell_removed(opened.prune(keep_s=keep_s, max_bytes=max_bytes, dry_run=dry_run), dry_run)
+        _print_removed(opened.prune(keep_s=keep_s, max_bytes=max_bytes, dry_run=dry_run), dry_run)
 
 
 @app.command(cls=Command)
 def export(
-    words: Annotated[list[str], argument("ID... FILE", "Runs, and last a file that ends in .csv.")],
+    words: Annotated[list[str], argument("ID... FILE", "Ids of runs, then a file that ends in .csv.")],
     store: StoreFolder = None,
 ) -> None:
-    """Write all series of runs into one table: run, name, group, series, time_s, value."""
+    """Write all series of runs into a CSV file: run, name, group, series, time_s, value."""
     from penstock.runs.store.export import export as write
 
     *ids, file = words
@@ -207,7 +205,7 @@ def export(
 @app.command(cls=Command)
 def push(
     mlflow: Annotated[
-        str, option("The MLflow server: http://host:5000.", metavar="URI", envvar="MLFLOW_TRACKING_URI")
+        str, option("MLflow server: http://host:5000.", metavar="URI", envvar="MLFLOW_TRACKING_URI")
     ],
     words: Annotated[
         list[str] | None, argument("[RUN|GROUP...]", "Ids of runs, names or ids of groups; all unless given.")
@@ -215,7 +213,7 @@ def push(
     experiment: Experiment = "",
     store: StoreFolder = None,
 ) -> None:
-    """Push runs to an MLflow server: what it has is not pushed again."""
+    """Push runs to an MLflow server; what it already has is skipped."""
     from penstock.basics.packages import require
 
     require("--mlflow", "mlflow", "mlflow")
@@ -244,7 +242,7 @@ def _of_group(store: Store, group: str | None) -> list[RunRecord]:
 
 
 def _newest(store: Store, group: str) -> dict[str, list[RunRecord]]:
-    """Return the runs of a group, by its id; of several of one name, those of the newest of each mode."""
+    """Return a group's runs, by its id; if several groups have one name, the newest of each mode."""
     runs = _of_group(store, group)
     newest = {run.mode: run.group_id for run in runs}
     for mode, id in newest.items():
@@ -261,7 +259,7 @@ def _fields(run: RunRecord) -> dict[str, Any]:
     return {name: getattr(run, name) for name in names.split()}
 
 
-def _tell_removed(removed: list[Removed], dry_run: bool = False) -> None:
+def _print_removed(removed: list[Removed], dry_run: bool = False) -> None:
     from penstock.basics.terminal import printable
 
     for run, nbytes in removed:

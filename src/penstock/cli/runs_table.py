@@ -1,4 +1,4 @@
-"""Runs as tables for a terminal of 80 columns, and what they do now, looked at again and again."""
+"""Runs as tables for a terminal of 80 columns, and what they do at the moment."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from rich.text import Text
 
 from penstock.basics.terminal import console, printable
 from penstock.cli.command import plain_table
-from penstock.runs.advice import MUCH_WAITING, Advice
+from penstock.runs.advice import MUCH_WAITING, RunAdvice
 from penstock.runs.compare import Comparison, GroupFigures
 from penstock.runs.figures import RunFigures
 from penstock.runs.glance import RECENT_S, Glance, Recent, glance, is_glanced_at
@@ -46,7 +46,7 @@ def live_table(runs: Sequence[tuple[RunRecord, Glance]]) -> RenderableType:
 
 
 def brief_table(runs: Sequence[tuple[RunRecord, Glance]]) -> RenderableType:
-    """Show what runs do, each in a line of its own however narrow the terminal is."""
+    """Show what runs do, each in one line, however narrow the terminal is."""
     return _table(runs, "name status seconds waits cores memory logged", brief=True)
 
 
@@ -56,7 +56,7 @@ def run_page(
     series: Mapping[str, Mapping[str, float]],
     folder: Path,
     figures: RunFigures,
-    advice: Advice | None,
+    advice: RunAdvice | None,
 ) -> RenderableType:
     """Show all that is known of a run."""
     facts = Table(box=None, show_header=False, padding=(0, 1, 0, 0))
@@ -142,12 +142,12 @@ def _doing(run: RunRecord, now: Glance) -> dict[str, str | Text]:
 
 
 def _text(value: float, digits: int) -> str:
-    """Return a number with so many digits; a whole one with all that it has."""
+    """Return a number with this many digits; a whole number with all its digits."""
     return f"{value:,.0f}" if value.is_integer() and abs(value) < 2**53 else f"{value:,.{digits}g}"
 
 
 def comparison_page(comparison: Comparison) -> RenderableType:
-    """Show groups beside each other, where the time of each run goes, and what that says."""
+    """Show groups beside each other, where the time of each run goes, and the conclusions."""
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
     table.add_column()
     for group in comparison.groups:
@@ -178,7 +178,7 @@ def _number(value: float | None, form: str = ",.1f") -> str:
 
 
 def _energy(group: GroupFigures) -> str:
-    """Show what the devices measured; else the estimate, as one."""
+    """Show what the devices measured, else "about" and the estimate."""
     if group.energy_measured_j:
         return f"{sum(group.energy_measured_j.values()):,.0f}"
     return "" if group.energy_estimated_j is None else f"about {group.energy_estimated_j:,.0f}"
@@ -201,11 +201,11 @@ _FIGURES: dict[str, Callable[[GroupFigures], str]] = {
 }
 
 
-_LINES_BESIDE = 3  # of headings, and of how many runs are not shown
+_LINES_BESIDE = 3  # headings, and the number of hidden runs
 
 
 class Looks:
-    """Looks at runs, of whose series it reads only what has come since it looked before.
+    """Looks at runs; each time it reads only the new points of their series.
 
     Args:
         store: Where the runs are.
@@ -225,7 +225,7 @@ class Looks:
         return found
 
     def table(self, group: str | None = None, status: str | None = None) -> RenderableType:
-        """Show the runs that go on, or those of a status, of all groups or those of a name or id."""
+        """Show the runs that go on, or those of a status; of all groups, or of those of this name or id."""
         runs = self._store.runs(group)
         wanted = [run for run in runs if (run.status == status if status else run.status not in ENDED)]
         return live_table(self.at(wanted))
@@ -233,7 +233,7 @@ class Looks:
     def lines(self, ids: Sequence[str]) -> list[str]:
         """Show runs in at most half of the terminal's lines: first those that go on."""
         shown = console()
-        shown.size = ConsoleDimensions(*os.get_terminal_size(1))  # it may change, whatever $LINES and $COLUMNS say
+        shown.size = ConsoleDimensions(*os.get_terminal_size(1))  # it may change; $LINES and $COLUMNS do not
         wanted = set(ids)
         runs = [run for run in self._store.runs() if run.id in wanted]  # without those that were removed
         most = max(1, shown.height // 2 - _LINES_BESIDE)

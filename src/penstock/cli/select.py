@@ -1,4 +1,4 @@
-"""``penstock select``: score samples, look at scores, and learn whether selecting pays."""
+"""``penstock select``: scores samples, shows and compares scores, measures what selecting saves."""
 
 from __future__ import annotations
 
@@ -19,25 +19,25 @@ from penstock.select.meter import WATTS
 if TYPE_CHECKING:
     from penstock.select.task import Task
 
-app = typer.Typer(cls=Group, help="Score samples, and learn whether selecting pays.", no_args_is_help=True)
+app = typer.Typer(cls=Group, help="Find the samples that are worth training on.", no_args_is_help=True)
 
-_Scores = Annotated[str, argument("SCORES", "Name of scores, or a .parquet file.")]
-_Watts = Annotated[float, option("Power of a busy core, without energy counters.", metavar="W", min=0)]
+_Scores = Annotated[str, argument("SCORES", "Name of saved scores, or a .parquet file.")]
+_Watts = Annotated[float, option("Power of a busy core, if there are no energy counters.", metavar="W", min=0)]
 
 
 @app.command(cls=Command)
 def score(
     task: Annotated[str, argument("FILE.py:FUNCTION", "Function that makes the Task; it may take seed=.")],
-    method: Annotated[str, option("diverse, el2n, less, rds or sketch.", metavar="METHOD")],
-    out: Annotated[str, option("Name of the scores, or a .parquet file.", metavar="NAME")],
+    method: Annotated[str, option("Method: diverse, el2n, less, rds or sketch.", metavar="METHOD")],
+    out: Annotated[str, option("Name to save the scores under, or a .parquet file.", metavar="NAME")],
     seed: Annotated[int, option("Random seed.", min=0)] = 0,
     settings: Annotated[
         list[str] | None,
-        option("--set", "A setting of the method, such as epochs=2; repeatable.", metavar="NAME=VALUE"),
+        option("--set", "Setting of the method, such as epochs=2; repeatable.", metavar="NAME=VALUE"),
     ] = None,
-    replace: Annotated[bool, option("--replace", "Scores of this name are replaced.")] = False,
+    replace: Annotated[bool, option("--replace", "Replace scores of this name.")] = False,
 ) -> None:
-    """Score the samples of a task."""
+    """Score the samples of a task: how much each is worth training on."""
     from penstock.basics.packages import require
     from penstock.cli.select_table import scores_page
     from penstock.feed.launch.function import users_code
@@ -61,7 +61,7 @@ def score(
                 found = scored(made, scorer, seed, None, meter, steps, anew=replace)
         except KeyboardInterrupt:
             if steps.holds_steps:
-                say(f"what is done is kept in {partial}: the same command goes on from there")
+                say(f"finished steps are kept in {partial}: repeat the command to go on")
             raise
         found.save(out)
         steps.end(saved=True)
@@ -70,7 +70,7 @@ def score(
 
 @app.command(cls=Command)
 def show(scores: _Scores, as_json: AsJson = False) -> None:
-    """Show what scores were computed from, what they cost, and how they are spread."""
+    """Show scores: their origin, their cost, and a histogram."""
     from penstock.cli.select_table import scores_page
     from penstock.select.scores import Scores
 
@@ -80,7 +80,7 @@ def show(scores: _Scores, as_json: AsJson = False) -> None:
 
 @app.command(cls=Command)
 def compare(scores: Annotated[list[str], argument("SCORES...", "Names or .parquet files, two or more.")]) -> None:
-    """Compare scores of one data set: whether they rank alike, and how far their top tenths to halves overlap."""
+    """Compare scores of one data set: do they rank alike, and how many of their best samples do they share?"""
     from penstock.cli.select_table import comparison_table
     from penstock.select.scores import Scores
 
@@ -99,13 +99,13 @@ def compare(scores: Annotated[list[str], argument("SCORES...", "Names or .parque
 @app.command(cls=Command)
 def cost(
     scores: _Scores,
-    full: Annotated[str, option("Runs on all samples: name or id of their group.", metavar="GROUP")],
-    selected: Annotated[str, option("Runs on the selection.", metavar="GROUP")],
-    metric: Annotated[str, option("What the runs logged that is to be high.", metavar="NAME")] = "accuracy",
+    full: Annotated[str, option("Name or id of the group of runs on all samples.", metavar="GROUP")],
+    selected: Annotated[str, option("Name or id of the group of runs on the selection.", metavar="GROUP")],
+    metric: Annotated[str, option("Metric that the runs logged; higher is better.", metavar="NAME")] = "accuracy",
     watts: _Watts = WATTS,
     store: StoreFolder = None,
 ) -> None:
-    """Tell after how many runs a selection has paid, in minutes and in energy, at which accuracy."""
+    """Show after how many runs on a selection its scoring has paid, in time and energy, and the accuracy."""
     from penstock.cli.select_table import cost_page
     from penstock.runs.store import Store
     from penstock.select.savings import check_selected, cost_of, cost_of_full
@@ -120,12 +120,12 @@ def cost(
 
 @app.command(cls=Command)
 def bench(
-    spec: Annotated[Path, argument("SPEC", "A YAML file: what is compared.")],
-    out: Annotated[Path, option("Folder of scores, results, table and picture.", metavar="DIR")],
-    again: Annotated[bool, option("--again", "Results of scripts that have changed are replaced.")] = False,
+    spec: Annotated[Path, argument("SPEC", "YAML file with the methods to compare.")],
+    out: Annotated[Path, option("Folder for scores, results, table and picture.", metavar="DIR")],
+    again: Annotated[bool, option("--again", "Measure again if a script has changed.")] = False,
     store: StoreFolder = None,
 ) -> None:
-    """Compare methods: accuracy against cost, selection included. What has run already is not run again."""
+    """Compare methods by accuracy and cost, selection included; finished runs are not repeated."""
     from penstock.basics.packages import require
 
     require("penstock select bench", "torch,columns,runs,demo", "torch", "pyarrow", "yaml", "matplotlib")

@@ -44,7 +44,7 @@ def scores_page(scores: Scores) -> Group:
 
 
 def comparison_table(names: Sequence[str], scores: Sequence[Scores]) -> Table:
-    """Show the rank correlation and the overlaps of each pair; of several targets, of all in turn."""
+    """Show the rank correlation and the overlaps of each pair of scores, over all targets."""
     overlaps = (f"top {fraction:.0%} in both" for fraction in _FRACTIONS)
     table = plain_table("scores", "rank correlation", *overlaps)
     worths = [_ranks(each.worth.max(1)) for each in scores]
@@ -57,7 +57,7 @@ def comparison_table(names: Sequence[str], scores: Sequence[Scores]) -> Table:
 
 
 def cost_page(header: ScoresHeader, full: RunsCost, selected: RunsCost, metric: str, watts: float) -> Group:
-    """Show what scoring cost, what a run saves, when that has paid, and what it reached."""
+    """Show the cost of scoring and of runs, after how many runs it has paid, and the metric reached."""
     table = plain_table("", "scoring", "a run on all", "a run on the selection", "has paid after")
     measures = balances(header.cost, full, selected, watts)
     for unit, balance in measures.items():
@@ -94,6 +94,6 @@ def _histogram(name: str, values: np.ndarray) -> Table:
 
 
 def _ranks(values: np.ndarray) -> np.ndarray:
-    """Return the rank of each value, from 0; equal ones have the mean of theirs."""
+    """Return the rank of each value, from 0; equal values share their mean rank."""
     _, places, counts = np.unique(values, return_inverse=True, return_counts=True)
     return (np.cumsum(counts) - (counts + 1) / 2)[places]

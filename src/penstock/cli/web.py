@@ -15,7 +15,7 @@ def web(
         int | None, option("Port; the first free one from 7367 on, unless given.", min=0, max=65535)
     ] = None,
     allow_host: Annotated[
-        list[str] | None, option("Another name by which browsers reach this server.", metavar="NAME")
+        list[str] | None, option("Another name of this server, for browsers; repeatable.", metavar="NAME")
     ] = None,
     store: StoreFolder = None,
 ) -> None:
@@ -29,7 +29,7 @@ def web(
     from penstock.web.access import LOCAL
     from penstock.web.application import serve
 
-    def tell(token: str, at: int) -> None:
+    def print_address(token: str, at: int) -> None:
         if host in LOCAL:
             user = os.environ.get("USER")  # in a container, nobody may know it
             there = f"{user}@{socket.gethostname()}" if user else socket.gethostname()
@@ -43,4 +43,4 @@ def web(
         shown = socket.gethostname() if host in {"0.0.0.0", "::"} else f"[{host}]" if ":" in host else host
         typer.echo(f"http://{shown}:{at}/?token={token}")
 
-    serve(store, host=host, port=port, allowed=allow_host or (), tell=tell)
+    serve(store, host=host, port=port, allowed=allow_host or (), on_open=print_address)

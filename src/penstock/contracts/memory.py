@@ -50,7 +50,7 @@ class Gpu(Protocol):
         """Register host memory, so that copies from and to it are asynchronous.
 
         Its pages must be writable during the call (docs/decisions/0013-pinning.md), and must not be a private
-        mapping of a file, of which the device would read copies from then on.
+        mapping of a file: the device would read copies of it from then on.
 
         Raises:
             PinningRefused: the system does not allow it; the message says why.
@@ -94,7 +94,7 @@ class Gpu(Protocol):
         ...
 
     def lend(self, memory: DeviceBytes, offset: int, nbytes: int, ended: Callable[[], None]) -> DeviceBytes:
-        """Lend a range of mapped memory to a trainer that keeps it.
+        """Lend a range of mapped memory to a trainer that holds it.
 
         ``collect`` calls ``ended`` when nothing refers to the range any more and what was launched on it is
         done; it knows only of the stream that is current where the last reference dies. The mapping lives
@@ -149,11 +149,11 @@ class Ring(Protocol):
         ...
 
     def readable(self, offset: int, nbytes: int) -> Any:
-        """Return a range as an array of bytes. It keeps the mapping; the bytes may be reused once released."""
+        """Return a range as an array of bytes. It holds the mapping; the bytes may be reused once released."""
         ...
 
     def lend(self, offset: int, nbytes: int, ended: Callable[[], None]) -> Any:
-        """Return a range for keeping; ``ended`` is called when nothing uses it any more."""
+        """Return a range to hold; ``ended`` is called when nothing uses it any more."""
         ...
 
     def close(self) -> None:

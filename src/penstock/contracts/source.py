@@ -36,7 +36,7 @@ class Cursor(NamedTuple):
 
 
 class SourceBlock(NamedTuple):
-    """What a source yields: ``rows`` samples of one cycle, the first of which is number ``sample``.
+    """What a source yields: ``rows`` samples of one cycle, from number ``sample`` on.
 
     Attributes:
         ids: Which samples of the data set the tree holds; None if the source does not know.
@@ -81,14 +81,14 @@ class Source(Protocol):
       continue one another.
 
     A source with a third one, ``selects = True``, names its samples (``SourceBlock.ids``,
-    from 0 to ``samples`` - 1, each once a cycle), and its ``open(at, wanted)`` loads of
-    each block only what is wanted. It asks once a block, in order, when it plans to load it.
+    from 0 to ``samples`` - 1, each once a cycle), and its ``open(at, wanted)`` loads
+    only the wanted part of each block. It asks once a block, in order, when it plans to load it.
 
-    In a source with ``joins = True`` epochs may begin at any block: its ``open(at, wanted, joints)`` keeps
+    In a source with ``joins = True`` epochs may begin at any block: its ``open(at, wanted, joints)`` leaves
     together what lies between the joints in force (``Joints``). Blocks are full but for a cycle's last one.
     Where ``shuffled`` is False, each cycle has one order, which needs no joints.
 
-    A random draw depends on the cycle and on the place in it, and where some is left out also on what that is:
+    A random draw depends on the cycle and on the place in it, and, where samples are left out, on which:
     feeders open cycles anew, beside others, and no sample may get a draw that another has had.
     """
 
@@ -99,7 +99,7 @@ class Source(Protocol):
 
     @property
     def samples(self) -> int | None:
-        """Samples in a cycle; None if only a pass can tell."""
+        """Samples in a cycle; None if only a pass shows it."""
         ...
 
     @property
@@ -158,7 +158,7 @@ class Joints(NamedTuple):
     changes: tuple[tuple[int, Places], ...] = ()
 
     def of(self, cycle: int) -> Places:
-        """Return the places that cut the cycle before this one, whose parts this one keeps together."""
+        """Return the places that cut the cycle before this one into the parts that stay together in this one."""
         i = bisect_right(self.changes, cycle, key=lambda change: change[0])
         return self.changes[i - 1][1] if i else ()
 
@@ -170,15 +170,15 @@ class Joints(NamedTuple):
     def deciding(self, cycle: int) -> Joints:
         """Return those of the changes that decide a cycle's order."""
         i = bisect_right(self.changes, cycle, key=lambda change: change[0]) - 1
-        kept: list[tuple[int, Places]] = []
+        found: list[tuple[int, Places]] = []
         while i >= 0 and self.changes[i][1]:
-            kept.append(self.changes[i])
+            found.append(self.changes[i])
             places = set(self.changes[i][1])
             new = not i or not places <= set(self.changes[i - 1][1])
             i -= 1
             while not new and i and places <= set(self.changes[i - 1][1]):
                 i -= 1  # parts that have only been joined since need no order between
-        return _in_turn(reversed(kept))
+        return _in_turn(reversed(found))
 
     def since(self, cycle: int) -> Joints:
         """Return what decides the orders of a cycle and of all later ones."""
@@ -195,7 +195,7 @@ class Known(NamedTuple):
     Attributes:
         joints: Those in force, up to the last cycle that was opened.
         opened: That cycle.
-        alive: Where epochs of live trainers began, which the next cycle to be opened keeps.
+        alive: Where epochs of live trainers began: joints of the next cycle to be opened, too.
     """
 
     joints: Joints = NO_JOINTS
@@ -208,7 +208,7 @@ class Known(NamedTuple):
         return not sample or sample in always or after > self.opened or sample in self.joints.of(after)
 
     def fits(self, samples: int) -> bool:
-        """Whether a feed of so many samples can know this: cycles and places rise, and there are not too many."""
+        """Whether a feed of ``samples`` samples can know this: cycles and places rise, and are not too many."""
         cycles = [cycle for cycle, _ in self.joints.changes]
         all_places = [self.alive, *(places for _, places in self.joints.changes)]
         return (
@@ -221,7 +221,7 @@ class Known(NamedTuple):
 
 
 def last_read(at: Cursor, epoch_start: Cursor) -> int:
-    """Return the last cycle of which a trainer at this place has read: at a cycle's beginning, the one before."""
+    """Return the last cycle that a trainer at this place has read from: at a cycle's beginning, the one before."""
     return at.cycle - (at.cycle > epoch_start.cycle and not at.sample)
 
 

@@ -172,8 +172,8 @@ def _decoder() -> Finding:
     if not isinstance(found, WholeDecoder):
         return Finding("JPEG decoder", "works", found.name)
     remedy = 'pip install "penstock[nvimagecodec]", or conda install -c conda-forge libjpeg-turbo (3.0.2 or later)'
-    said = f"{found.name}; regions take a fifth to a third less CPU time"
-    return Finding("JPEG decoder", "limited", said, remedy)
+    limit = f"{found.name}; regions take a fifth to a third less CPU time"
+    return Finding("JPEG decoder", "limited", limit, remedy)
 
 
 def _gpu() -> Iterator[Finding]:
@@ -196,7 +196,7 @@ def _gpu() -> Iterator[Finding]:
 
 
 def pinned_ring(gpu: Gpu) -> Finding:
-    """Whether a trainer on this GPU can register a feed's ring with it."""
+    """Report whether a trainer on this GPU can register a feed's ring with it."""
     ring = WritableHostRing.create(1 << 20)
     fd = ring.open_for_readers()
     try:

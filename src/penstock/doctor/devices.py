@@ -17,7 +17,7 @@ import numpy as np
 from penstock.contracts import ByteArray, Extents
 from penstock.errors import GpuMissing, PenstockError, ReaderUnavailable
 from penstock.feed.statistics import FeederStatistics
-from penstock.gpus.nvml import NvmlGpu, gpus, nvml, told, visible_gpus
+from penstock.gpus.nvml import NvmlGpu, answer_of, gpus, nvml, visible_gpus
 from penstock.io import gds
 from penstock.io.files import devices, file_system
 from penstock.io.nvme import module
@@ -40,7 +40,7 @@ _DEFAULT_PIPES = "/tmp/nvidia-mps"
 
 
 def driver() -> Iterator[Finding]:
-    """Report what NVML says of each GPU, and whether this user may change MIG."""
+    """Report NVML's answers on each GPU, and whether this user may change MIG."""
     try:
         known = nvml()
         machine = gpus()
@@ -48,11 +48,11 @@ def driver() -> Iterator[Finding]:
         found = f"{missing.why}; nothing is known of the driver and of other processes' GPUs"
         yield Finding("NVML", "limited", found, missing.remedy)
         return
-    yield Finding("NVML", "works", f"driver {told(known.nvmlSystemGetDriverVersion)}")
+    yield Finding("NVML", "works", f"driver {answer_of(known.nvmlSystemGetDriverVersion)}")
     for gpu, migs in machine:
         yield _device(gpu, migs)
-    handles = [told(known.nvmlDeviceGetHandleByUUID, gpu.uuid) for gpu, _ in machine]
-    if any(handle and told(known.nvmlDeviceGetMigMode, handle) for handle in handles):
+    handles = [answer_of(known.nvmlDeviceGetHandleByUUID, gpu.uuid) for gpu, _ in machine]
+    if any(handle and answer_of(known.nvmlDeviceGetMigMode, handle) for handle in handles):
         if os.geteuid():
             found = "instances that exist can be used (--mode mig:PROFILE); only root may make and remove them"
             remedy = "ask root for instances, or run as root with --allow-mig-changes"
@@ -63,12 +63,12 @@ def driver() -> Iterator[Finding]:
 
 def _device(gpu: NvmlGpu, migs: list[NvmlGpu]) -> Finding:
     known = nvml()
-    what, device = f"GPU {gpu.index} of the machine", told(known.nvmlDeviceGetHandleByUUID, gpu.uuid)
+    what, device = f"GPU {gpu.index} of the machine", answer_of(known.nvmlDeviceGetHandleByUUID, gpu.uuid)
     if device is None:
-        return Finding(what, "fails", f"{gpu.uuid} is lost", "the kernel's log says why (dmesg, NVRM: Xid)")
-    mode, mig = told(known.nvmlDeviceGetComputeMode, device), told(known.nvmlDeviceGetMigMode, device)
+        return Finding(what, "fails", f"{gpu.uuid} is lost", "the kernel's log has the reason (dmesg, NVRM: Xid)")
+    mode, mig = answer_of(known.nvmlDeviceGetComputeMode, device), answer_of(known.nvmlDeviceGetMigMode, device)
     on = f"on ({', '.join(f'{each.profile} {each.uuid}' for each in migs) or 'no instances'})"
-    gpm = told(known.nvmlGpmQueryDeviceSupport, device)
+    gpm = answer_of(known.nvmlGpmQueryDeviceSupport, device)
     found = (
         f"{gpu.uuid}, MIG {'none' if mig is None else on if mig[0] else 'off'}, "
         f"GPM {'works' if gpm and gpm.isSupportedDevice else 'none (it begins with Hopper)'}, "
@@ -199,8 +199,8 @@ def probe(folder: str | Path = ".") -> list[Finding]:
             os.fsync(file.fileno())
             found = [_try(mech, file.name, content) for mech in MECHANISMS]
     except OSError as error:
-        said = f"no file can be written to {folder}: {error.strerror}"
-        found = [Finding("readers", "limited", said, "try elsewhere")]
+        failed = f"no file can be written to {folder}: {error.strerror}"
+        found = [Finding("readers", "limited", failed, "try elsewhere")]
     return [*found, *map(_look_at, devices())]
 
 
@@ -236,11 +236,11 @@ def _look_at(path: str) -> Finding:
     try:
         with closing(module.LibnvmModule(path)) as disk:
             registers = disk.registers(mmap.PAGESIZE)
-            told, status = capabilities(registers), int(registers[CSTS])
+            features, status = capabilities(registers), int(registers[CSTS])
     except ReaderUnavailable as error:
         return Finding(what, "limited", error.why, error.remedy)
     if status == OFF_THE_BUS:
         return Finding(what, "fails", "it does not answer on the bus", "see dmesg, or power it off and on")
     state = "it has failed, and would be reset" if status & FATAL else "no read was tried, which would reset it"
-    found = f"NVMe {told.version}, queues of up to {told.entries} entries; mech='gpu' reads it; {state}"
+    found = f"NVMe {features.version}, queues of up to {features.entries} entries; mech='gpu' reads it; {state}"
     return Finding(what, "works", found)

@@ -1,1 +1,1 @@
-"""One feed: the feeder that fills the ring, the loaders that read it, and what they say to each other."""
+"""One feed: the feeder that fills the ring, the loaders that read it, and their messages."""

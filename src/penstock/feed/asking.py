@@ -1,4 +1,4 @@
-"""What a feeder says to whoever asks: its statistics, above all."""
+"""A feeder's answers to whoever asks: its statistics, above all."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def statistics_of(endpoint: Endpoint, answer_s: float) -> FeederStatistics | Non
 
 
 def answer_to(endpoint: Endpoint, request: wire.FromTrainer, answer_s: float) -> wire.FromFeeder | None:
-    """Ask a feeder; return None if it ends, and says nothing."""
+    """Return a feeder's answer; None if it ends without one."""
     with endpoint.connect(answer_s) as peer:
         peer.settimeout(answer_s)
         peer.send(wire.encode(request))

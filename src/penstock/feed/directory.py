@@ -35,7 +35,7 @@ def directory() -> Path:
             _check_above(path.parent, os.fstat(above))
             with suppress(FileExistsError):
                 os.mkdir(path.name, 0o700, dir_fd=above)
-            # Checked before it is opened: open() would say ENOTDIR or EACCES, and not why.
+            # Checked before it is opened: open() would raise ENOTDIR or EACCES, and not why.
             _check(path, os.stat(path.name, dir_fd=above, follow_symlinks=False))
     with usable(path), entered(path):
         return path

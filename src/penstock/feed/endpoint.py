@@ -102,11 +102,11 @@ class Endpoint:
         Raises:
             DirectoryUnusable: the disk is full.
         """
-        said = msgspec.msgpack.encode(Owner(self.name, os.getpid()))
+        content = msgspec.msgpack.encode(Owner(self.name, os.getpid()))
         try:
             with usable(self._directory):
                 os.ftruncate(lock.fileno(), 0)
-                if os.pwrite(lock.fileno(), said, 0) < len(said):
+                if os.pwrite(lock.fileno(), content, 0) < len(content):
                     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         except DirectoryUnusable:
             self.remove(lock)

@@ -1,4 +1,4 @@
-"""Which samples a block's rows are, and which of its rows it has, as a message says it."""
+"""Which samples a block's rows are, and which of its rows it has, as a message has them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import numpy as np
 from penstock.contracts import Ids
 
 MOST_IDS_BYTES = 64 << 10
-"""The ids of a block of more rows do not go into its message, and nobody is told them."""
+"""The ids of a block of more rows do not go into its message, and nobody gets them."""
 MOST_NAMED_ROWS = MOST_IDS_BYTES // 8
 
 
@@ -19,7 +19,7 @@ def encode_ids(ids: Ids | None) -> bytes:
 
 
 def decode_ids(encoded: bytes, rows: int) -> Ids:
-    """Return the ids of so many rows."""
+    """Return the ids of ``rows`` rows."""
     return np.frombuffer(encoded, "<u4" if len(encoded) == 4 * rows else "<i8").astype(np.int64)
 
 

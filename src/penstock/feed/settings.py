@@ -18,7 +18,7 @@ from penstock.linux.cgroups import memory_limit_bytes
 DEFAULT_WINDOW = "512MiB"
 DEFAULT_LINGER_S = 30.0
 GATHER_S = 9.0
-"""A trainer waits at most so long for those that its feed expects: for less than 10 s, as they may wait for it."""
+"""A trainer waits at most this long for those that its feed expects: less than 10 s, as they may wait for it."""
 MOST_SEGMENTS = 4096
 MOST_BLOCKS = 1024
 """Most blocks on their way at once, however small: each also waits as a message."""
@@ -32,8 +32,8 @@ class FeedSettings(TypedDict, total=False):
             and unless set, all of it is, in the ``DataLoader``'s own order. Whoever joins late needs none.
         seed: Random seed of the order, and of the loader's workers; 0 unless set.
         window: Size of the ring: bytes, or text such as ``"2GiB"``; 512 MiB unless set. The fastest trainer can be
-            so far ahead of the slowest.
-        prefetch: Batches that are kept ready for the fastest trainer; unless set two, or 8 MiB of smaller ones, at
+            this far ahead of the slowest.
+        prefetch: Batches that are made ready for the fastest trainer; unless set two, or 8 MiB of smaller ones, at
             most a cycle.
         epochs: Epochs that each trainer gets; endless unless set.
         linger: Seconds from the last trainer's end to the feed's. Unless set, a feed that ``share`` starts ends
@@ -45,7 +45,7 @@ class FeedSettings(TypedDict, total=False):
         memory: Where the ring lies: ``"host"`` (unless set), or the GPU on which trainers train (``"cuda:0"``, or
             a UUID), to which each block is copied once. Trainers that cannot map that GPU, or want batches on the
             host, read a twin of the ring in pinned host memory of the window's size.
-        expect: Trainers for which the feed's first cycle waits, so that none of them joins it late: until so many
+        expect: Trainers for which the feed's first cycle waits, so that none of them joins it late: until they
             read, one of them has ended, or the first has waited for 9 s. The ranks of one run count as one. 1
             unless set; without effect on a feed that runs.
     """
@@ -83,7 +83,7 @@ class Settings(msgspec.Struct, frozen=True):
     expect: int = 1
 
     def difference(self, asked: dict[str, Any]) -> str:
-        """Say which of the asked values differ, and what to do; empty if none does.
+        """Return which of the asked values differ, and what to do; empty if none does.
 
         ``expect`` is left out: it is over once the feed has begun, and changes nothing that trainers get.
         """
@@ -93,8 +93,8 @@ class Settings(msgspec.Struct, frozen=True):
             for field, value in asked.items()
             if field != "expect" and getattr(self, field) != value
         }
-        told = ", ".join(f"{name}={values}" for name, values in differs.items())
-        return told and f"{told}. Leave {' and '.join(differs)} out, or share under another name"
+        text = ", ".join(f"{name}={values}" for name, values in differs.items())
+        return text and f"{text}. Leave {' and '.join(differs)} out, or share under another name"
 
 
 def check_keywords(function: str, given: Iterable[str], *kinds: type) -> None:

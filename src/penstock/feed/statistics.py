@@ -1,4 +1,4 @@
-"""What a feeder and a loader tell about themselves, as frozen values."""
+"""Statistics of a feeder, its trainers and a loader, as frozen values."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import msgspec
 
 
 class TrainerStatistics(msgspec.Struct, frozen=True):
-    """Tells of one trainer, as its feeder sees it.
+    """One trainer, as its feeder sees it.
 
     Attributes:
         pid: Process of the trainer.
@@ -29,8 +29,7 @@ class TrainerStatistics(msgspec.Struct, frozen=True):
             empty otherwise.
         selected: Samples that it takes of each cycle; None for all.
         taken: Samples that it has taken, of the blocks that it has released.
-        wait_s: Time for which it has waited for samples, as it last said, in seconds. It says so each second while
-            it waits.
+        wait_s: Seconds for which it has waited for samples, as last reported: while it waits, each second.
         group: Names the data-parallel run whose rank it is; empty for a run of one process.
         joined_sample: Where in a cycle its epoch began; 0 with it, and before it has begun.
     """
@@ -56,7 +55,7 @@ class TrainerStatistics(msgspec.Struct, frozen=True):
 
 
 class FeederStatistics(msgspec.Struct, frozen=True, tag="statistics"):
-    """Tells of a feed at one moment.
+    """A feed at one moment.
 
     Attributes:
         name: Name of the feed.
@@ -65,12 +64,12 @@ class FeederStatistics(msgspec.Struct, frozen=True, tag="statistics"):
         sharing: Path taken: "host memfd", or "ring on GPU-…" and how blocks come there.
         cycle: Cycle of the next sample to publish.
         sample: That sample's place in the cycle.
-        samples_per_cycle: Samples in a cycle; None if only a pass of the source can tell.
+        samples_per_cycle: Samples in a cycle; None if only a pass of the source shows it.
         segments: Parts of a cycle that are shuffled each by itself.
         seed: Random seed of the order.
         window_bytes: Size of the ring.
         used_bytes: Bytes of the ring that are taken.
-        resident_bytes: Host memory that the ring takes by now; it keeps a page that was written to until it ends.
+        resident_bytes: Host memory that the ring takes by now: a page once written to stays until it ends.
         blocks_held: Blocks on their way now: published, and not released by every trainer.
         most_blocks: Most blocks that may be on their way, however small; at that number the feed waits for room,
             as it does when ``used_bytes`` reaches ``window_bytes``.
@@ -79,7 +78,7 @@ class FeederStatistics(msgspec.Struct, frozen=True, tag="statistics"):
         samples: Samples loaded and published since the feed began.
         taken: Samples that its trainers have taken of those, counted for each of them.
         newcomer_waits_samples: Samples that will be published before a trainer that came now would begin; None
-            where only a pass of the source can tell.
+            where only a pass of the source shows it.
         bytes: Bytes published since the feed began.
         samples_per_s: Samples published per second, over the last seconds.
         copy_s: Time that the feeder spent copying blocks into the ring, in seconds.

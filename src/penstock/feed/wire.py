@@ -1,6 +1,6 @@
-"""What a trainer and a feeder say to each other: small typed messages, one per packet.
+"""Messages between a trainer and a feeder: small and typed, one per packet.
 
-The socket is a Unix one of type SEQPACKET: packets keep their bounds, and the
+The socket is a Unix one of type SEQPACKET: packets have bounds, and the
 kernel reports at once that the other side has died. The rings' descriptors
 travel with the Welcome. Nothing is unpickled.
 """
@@ -62,11 +62,11 @@ class Hello(msgspec.Struct, tag="hello"):
 
 
 class Start(msgspec.Struct, tag="start"):
-    """Send me blocks from this position; if it is None, from where you say, and not before ``epoch_*``.
+    """Send me blocks from this position; if it is None, from where you choose, and not before ``epoch_*``.
 
     ``serial`` identifies this start, which may be sent twice; ``epoch`` is the
     number of the trainer's epoch, and ``epoch_*`` where that began (or may begin).
-    ``known`` is what it knows of the joints there, and ``leaves`` says that it can read elsewhere, where it would
+    ``known`` is what it knows of the joints there, and ``leaves`` says that it can read elsewhere if it would
     wait for the feed for cycles.
     """
 
@@ -99,7 +99,7 @@ class Release(msgspec.Struct, tag="release"):
 
 
 class Read(msgspec.Struct, tag="read"):
-    """I wait for a block. I have read those before this ordinal, and keep some of them."""
+    """I wait for a block. I have read those before this ordinal, and may hold some of them."""
 
     before: Count
 
@@ -111,7 +111,7 @@ class Detach(msgspec.Struct, tag="rest"):
 
 
 class Starved(msgspec.Struct, tag="starved"):
-    """I wait for a block, and keep views of others."""
+    """I wait for a block, and hold views of others."""
 
     serial: Count
 
@@ -202,8 +202,8 @@ class BlockAnnounced(msgspec.Struct, tag="block"):
 
     ``leaf_offsets`` count from ``offset`` and are aligned; ``layout`` is sent only
     when it differs from the layout of the block before. ``ids`` are the samples'
-    numbers in the data set (``named_rows.encode_ids``); none if the source does not know. ``kept`` says which
-    of the rows the block has (``named_rows.encode_kept``); empty if it has all of them.
+    numbers in the data set (``named_rows.encode_ids``); none if the source does not know. ``kept`` are those
+    of its rows that the block has (``named_rows.encode_kept``); empty if it has all of them.
     """
 
     number: Count
@@ -247,7 +247,7 @@ class Evicted(msgspec.Struct, tag="evicted"):
 
 
 class Stuck(msgspec.Struct, tag="stuck"):
-    """You said that you were starved: your own views leave no room for the next block."""
+    """You were starved: your own views leave no room for the next block."""
 
     serial: Count
     message: str

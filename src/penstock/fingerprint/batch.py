@@ -64,7 +64,7 @@ class LeafDigest(msgspec.Struct, frozen=True, array_like=True):
 
 
 def leaves_of(batch: Any, samples: int) -> tuple[LeafDigest, ...]:
-    """Digest a batch of so many samples; its structure, with types and shapes, is one more leaf.
+    """Digest a batch of ``samples`` samples; its structure, with types and shapes, is one more leaf.
 
     Raises:
         UnsupportedLeaf: a leaf cannot travel.

@@ -163,15 +163,15 @@ def text_of(module: str) -> str:
 
 @lru_cache(maxsize=1024)
 def version_of(module: str) -> str:
-    """Return the version of the distribution that a module is of; empty if it tells none."""
+    """Return the version of a module's distribution; empty if it has none."""
     top = module.partition(".")[0]
-    told: Any = getattr(sys.modules.get(top), "__version__", None)
-    if told is None and top not in sys.stdlib_module_names:
+    found: Any = getattr(sys.modules.get(top), "__version__", None)
+    if found is None and top not in sys.stdlib_module_names:
         try:
-            told = version(top)
+            found = version(top)
         except PackageNotFoundError:
-            told = None
-    return str(told or "")
+            found = None
+    return str(found or "")
 
 
 def importable(thing: Any) -> bool:

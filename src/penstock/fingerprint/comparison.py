@@ -60,13 +60,13 @@ def same_fingerprint(one: Fingerprint, other: Fingerprint) -> bool:
 
 
 def fingerprint_difference(feeds: Fingerprint, yours: Fingerprint) -> str:
-    """Say what differs between two fingerprints, as far as their parts tell."""
+    """Return what differs between two fingerprints, as far as their parts show it."""
     differ: list[str] = []
     for name, one in feeds.parts.items():
         other = yours.parts.get(name)
         if other is not None and one.digest != other.digest:
-            told = one.shown and other.shown and one.shown != other.shown
-            differ.append(f"{name} is {one.shown} there and {other.shown} in yours" if told else f"{name} differs")
+            seen = one.shown and other.shown and one.shown != other.shown
+            differ.append(f"{name} is {one.shown} there and {other.shown} in yours" if seen else f"{name} differs")
     found = [listed(differ)] if differ else []
     theirs, mine = _only_in(feeds, yours), _only_in(yours, feeds)
     if theirs:

@@ -22,7 +22,7 @@ from isal import isal_zlib
 
 _SMALL_BYTES = 1 << 14
 _PIECE_ITEMS = 1 << 16
-_KEPT_BYTES = 64 << 20  # digests of tensors from here on are kept
+_REMEMBERED_BYTES = 64 << 20  # digests of tensors from here on are remembered
 _SAMPLED_BYTES = 1 << 12
 _UNORDERED = (set, frozenset, bytearray)  # the pickler asks for such a type when it meets an object of it
 
@@ -46,7 +46,7 @@ def digest_of_array(array: np.ndarray) -> bytes:
     """Digest type, shape and items of an array without objects, wherever they lie; of a mapped file its version.
 
     Writing to a map need not change that: of what may be written, 64 pieces of 4 KiB count, too.
-    Of a large one, each piece of 65,536 items is told by two checksums; those of another piece are equal by chance
+    Of a large one, each piece of 65,536 items counts by two checksums; those of another piece are equal by chance
     once in 2^64.
     """
     head = f"{array.dtype.descr if array.dtype.fields else array.dtype.str} {array.shape}"
@@ -129,16 +129,16 @@ def array_of(tensor: Any) -> np.ndarray:
 
 
 def digest_of_tensor(tensor: Any) -> bytes:
-    """Digest a tensor on the host; that of a large one is kept until a sample or torch tells a change."""
+    """Digest a tensor on the host; that of a large one is remembered until a sample, or torch, shows a change."""
     version = -1 if tensor.is_inference() else tensor._version
     head = f"{tensor.dtype} {tensor.requires_grad}"
     array = array_of(tensor)
-    if array.nbytes < _KEPT_BYTES or version < 0:
+    if array.nbytes < _REMEMBERED_BYTES or version < 0:
         return joined(head, digest_of_array(array))
     state = (head, version, tensor.stride(), sample_of(array))
-    kept = _tensors.get(id(tensor))
-    if kept and kept[0]() is tensor and kept[1] == state:
-        return kept[2]
+    known = _tensors.get(id(tensor))
+    if known and known[0]() is tensor and known[1] == state:
+        return known[2]
     digest = joined(head, digest_of_array(array))
     _tensors[id(tensor)] = (weakref.ref(tensor, partial(_forget, id(tensor))), state, digest)
     return digest

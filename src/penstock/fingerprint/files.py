@@ -45,7 +45,7 @@ class FileVersion(msgspec.Struct, frozen=True, array_like=True):
 
     @classmethod
     def of(cls, status: os.stat_result) -> FileVersion:
-        """Return the version of a file that ``os.stat`` tells of."""
+        """Return the version of a file by its ``os.stat``."""
         return cls(status.st_size, status.st_ino, status.st_mtime_ns, status.st_ctime_ns)
 
     def difference(self, now: FileVersion) -> str:
@@ -71,14 +71,14 @@ class DataFingerprint(msgspec.Struct, frozen=True):
     def difference(self, now: DataFingerprint) -> str:
         """Describe which files have changed; files that only one of the two has are ignored."""
         found = [
-            f"{path} ({told})"
+            f"{path} ({change})"
             for path, version in self.files.items()
-            if path in now.files and (told := version.difference(now.files[path]))
+            if path in now.files and (change := version.difference(now.files[path]))
         ]
         return listed(found)
 
     def common(self, other: DataFingerprint) -> DataFingerprint:
-        """The files of which both have the same version."""
+        """The files whose versions are the same in both."""
         return DataFingerprint({path: v for path, v in self.files.items() if other.files.get(path) == v})
 
 
@@ -90,8 +90,8 @@ def may_name_data(value: object) -> bool:
 def fingerprint_of_files(paths: Iterable[str]) -> DataFingerprint:
     """Compute the fingerprint of the first 16 of these paths that are files now.
 
-    A file of up to 1 MiB has its bytes as its version: one that each run writes anew, such as an index, stays what
-    it is. What may be amid that is waited for: a file that another process has open for writing, that changes
+    A file of up to 1 MiB has its bytes as its version: one that each run writes anew, such as an index, stays
+    the same. What may be amid that is waited for: a file that another process has open for writing, that changes
     while it is read, has changed within 20 ms, or is empty for less than 1 s; up to 2 s, once by each process.
     Empty files have no version, and none has a file that is open for writing then, as far as this process may see:
     locks, logs, and what is not ready.
@@ -131,8 +131,8 @@ def _being_written(paths: set[str]) -> Iterator[tuple[str, int]]:
             for fd in os.listdir(f"/proc/{pid}/fd"):
                 with suppress(OSError):
                     if (path := os.readlink(f"/proc/{pid}/fd/{fd}")) in paths:
-                        told = Path(f"/proc/{pid}/fdinfo/{fd}").read_text()
-                        flags = re.search(r"flags:\s*([0-7]+)", told)
+                        text = Path(f"/proc/{pid}/fdinfo/{fd}").read_text()
+                        flags = re.search(r"flags:\s*([0-7]+)", text)
                         if flags and int(flags[1], 8) & os.O_ACCMODE != os.O_RDONLY:
                             yield path, int(pid)
 

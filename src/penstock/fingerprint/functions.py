@@ -1,4 +1,4 @@
-"""A fingerprint of ``make_loader``, so that an edited one is told from that of the running feed."""
+"""A fingerprint of ``make_loader``, so that an edited one differs from that of the running feed."""
 
 # What is walked may be anything.
 # pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false, reportUnknownVariableType=false

@@ -278,8 +278,8 @@ class Objects(Walk):
                     done.add(name)
                     self.owner(name)
                     held = vars(module := self.reach.modules[name])
-                    told = [(f"{name}.{each}", held[each]) for each in self.reach.attributes(module)]
-                    yield joined(name, *(joined(path, self.digest(path, value)) for path, value in told))
+                    named = [(f"{name}.{each}", held[each]) for each in self.reach.attributes(module)]
+                    yield joined(name, *(joined(path, self.digest(path, value)) for path, value in named))
             for name in self.reach.variables():
                 yield self.digest(f"environ[{name!r}]", os.environ[name])
             for name, function in {} if self.quick else self.reach.replacements().items():
@@ -327,7 +327,7 @@ class Objects(Walk):
         return joined("function", self.owner(module), name, *digests)
 
     def _looked_up_when_run(self, function: FunctionType) -> Iterator[bytes]:
-        """Digest what code reads of the user's modules that it imports, and of globals that it names by text."""
+        """Digest what code reads of imported modules of the user, and of globals that it names by text."""
         globals_, code = function.__globals__, function.__code__
         package = globals_.get("__package__")
         for module, names in imported_by(code):

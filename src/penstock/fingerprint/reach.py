@@ -42,7 +42,7 @@ def looks_of(code: CodeType) -> CodeNames:
 
 
 class Reach:
-    """Collects what code names, and says what it may read by that.
+    """Collects what code names, and what it may read by that.
 
     Attributes:
         names: Names that it looks up.
@@ -73,7 +73,7 @@ class Reach:
                     self.modules[name] = found
 
     def variables(self) -> list[str]:
-        """List variables of the environment that the code may read, of those that are set."""
+        """List the set environment variables that the code may read."""
         found = [name for name in os.environ if name in self.words]
         if self.looks_at_variables and self._builds:
             parts = {part for word in self.words for part in word.upper().split("_")}
@@ -155,7 +155,7 @@ def _replaced() -> dict[str, FunctionType]:
 
 
 def _reached(now: list[Any]) -> set[int]:
-    """Return the ids of functions and classes that installed code names, and of what those name in turn."""
+    """Return the ids of functions and classes named by installed code, directly or by way of others."""
     seen: set[int] = set()
     for _ in range(_DEEPEST):
         then: list[Any] = []

@@ -32,7 +32,7 @@ _DEEPEST = 10_000
 class Walk:
     """Digests things in a fixed order, each once, and notes what it meets.
 
-    A thing that is met inside itself is told by its number in that order.
+    A thing that is met inside itself counts as its number in that order.
 
     Args:
         quick: Digest only what is quickly read.
@@ -80,7 +80,7 @@ class Walk:
         return digest
 
     def parts(self) -> dict[str, Part]:
-        """Return what was met by name; where that is much, deep names are put together."""
+        """Return what was met, by name; where there is much of it, deep names are put together."""
         owners = dict(sorted(self._owners.items())[:_MOST_OWNERS])
         most = MOST_PARTS - len(owners)
         groups: dict[str, dict[tuple[str, bytes, str], None]] = {}
@@ -103,7 +103,7 @@ class Walk:
             return known[0]
         if id(thing) in self._within:
             return joined("within", str(self._within[id(thing)]))
-        if kind is not tuple:  # of which equal ones may be one
+        if kind is not tuple:  # equal tuples may be one
             self._entered += 1
             self._within[id(thing)] = self._entered
         try:
@@ -114,8 +114,8 @@ class Walk:
             elif isinstance(error, Untravelled):
                 raise
             else:
-                told = f"{path[:200]} ({kind.__qualname__}) cannot go to another process: {raised(error)}"
-                raise Untravelled(told) from error
+                text = f"{path[:200]} ({kind.__qualname__}) cannot go to another process: {raised(error)}"
+                raise Untravelled(text) from error
         finally:
             self._within.pop(id(thing), None)
         self._done[id(thing)] = digest, thing
@@ -160,11 +160,11 @@ class Walk:
         if self.quick:
             return module
         text = text_of(module)
-        name, _, told = text.partition(" ")
-        if told:
+        name, _, version = text.partition(" ")
+        if version:
             users = is_users(module)
             name = f"{MODULE}{name}" if users else f"the version of {name.partition('.')[0]}"
-            self._owners[name] = Part(joined(told).hex()[:8], "" if users else told)
+            self._owners[name] = Part(joined(version).hex()[:8], "" if users else version)
         return text
 
     def _plain(self, path: str, thing: Any) -> bytes:
@@ -172,8 +172,8 @@ class Walk:
         if isinstance(thing, (bytes, np.generic)):
             content = digest_of_array(np.frombuffer(thing, np.uint8) if kind is bytes else np.asarray(thing))
         else:
-            said: Any = str if isinstance(thing, (str, PurePath)) else hex if kind is int else repr
-            content = said(thing)
+            to_text: Any = str if isinstance(thing, (str, PurePath)) else hex if kind is int else repr
+            content = to_text(thing)
         if isinstance(thing, str) and len(thing) < 100:
             self.reach.words.add(thing)
         if not (self.nameless or self.quick):
@@ -189,7 +189,7 @@ class Walk:
 
 
 def _cut(name: str, depth: int) -> str:
-    """Cut a part's name to so many steps: ``dataset.transforms[0].size`` to 2 is ``dataset.transforms``."""
+    """Cut a part's name to ``depth`` steps: ``dataset.transforms[0].size`` to 2 is ``dataset.transforms``."""
     ends = [found.start() for found in re.finditer(r"[.\[(]", name)]
     return name[: ends[depth - 1]] if len(ends) >= depth else name
 

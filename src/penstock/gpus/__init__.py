@@ -1,1 +1,1 @@
-"""What a GPU says of itself, by NVML and its performance monitoring."""
+"""What NVML, and its performance monitoring, reports of a GPU."""

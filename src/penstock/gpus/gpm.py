@@ -1,4 +1,4 @@
-"""What NVML's GPM says of a GPU over an interval of time: how busy it was, and what came over PCIe."""
+"""What a GPU did over an interval of time, by NVML's GPM: how busy it was, and what came over PCIe."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from collections.abc import Iterable
 import msgspec
 
 from penstock.errors import GpuMissing
-from penstock.gpus.nvml import nvml, told
+from penstock.gpus.nvml import answer_of, nvml
 
 MIB = 1 << 20
-"""GPM tells PCIe traffic in MiB per second."""
+"""GPM reports PCIe traffic in MiB per second."""
 
 
 class Activity(msgspec.Struct, frozen=True):
@@ -31,14 +31,14 @@ class Activity(msgspec.Struct, frozen=True):
 
 
 class Gpm:
-    """What a GPU, or an instance of one in MIG mode, did since it was last asked. Hopper and later tell it.
+    """What a GPU, or an instance of one in MIG mode, did since the last reading; from Hopper on.
 
     Args:
         uuid: UUID of the GPU or of the instance.
         metrics: NVML_GPM_METRIC_… that are asked for.
 
     Raises:
-        pynvml.NVMLError: NVML does not tell it of this GPU.
+        pynvml.NVMLError: NVML does not report it of this GPU.
     """
 
     def __init__(self, uuid: str, *metrics: int) -> None:
@@ -57,10 +57,10 @@ class Gpm:
         self._began = False
 
     def read(self) -> list[float | None] | None:
-        """Return each metric since the last reading, None for one that NVML does not tell; None the first time.
+        """Return each metric since the last reading, None for one that NVML does not report; None the first time.
 
         Raises:
-            pynvml.NVMLError: NVML does not tell any, or the GPU is lost. The next reading is a first one again.
+            pynvml.NVMLError: NVML reports none, or the GPU is lost. The next reading is a first one again.
         """
         known, began, self._began = self._nvml, self._began, False
         before, now = self._samples = self._samples[::-1]
@@ -94,13 +94,13 @@ class Gpms:
         self._open: dict[str, Gpm | None] = {}
 
     def read(self, uuids: Iterable[str]) -> dict[str, list[float | None]]:
-        """Return the metrics of units since they were last read, by UUID; of none that tells nothing yet."""
+        """Return the metrics of units since they were last read, by UUID; units without any are left out."""
         before, self._open = self._open, {}
         for uuid in uuids:
-            self._open[uuid] = before.pop(uuid) if uuid in before else told(Gpm, uuid, *self._numbers())
+            self._open[uuid] = before.pop(uuid) if uuid in before else answer_of(Gpm, uuid, *self._numbers())
         for gpm in filter(None, before.values()):
             gpm.close()
-        return {uuid: values for uuid, gpm in self._open.items() if gpm and (values := told(gpm.read))}
+        return {uuid: values for uuid, gpm in self._open.items() if gpm and (values := answer_of(gpm.read))}
 
     def close(self) -> None:
         """Free all samples; the next reading is a first one."""
@@ -134,10 +134,10 @@ class Meter:
         if self._gpm is None:
             self.activity = Activity(seconds, note=self._note)
             return
-        active, received = told(self._gpm.read) or (None, None)
+        active, received = answer_of(self._gpm.read) or (None, None)
         self._gpm.close()
         values = (("SM activity", active), ("PCIe", received))
-        note = "; ".join(f"{what}: NVML does not tell" for what, value in values if value is None)
+        note = "; ".join(f"{what}: NVML does not report it" for what, value in values if value is None)
         self.activity = Activity(
             seconds,
             None if active is None else active / 100,
@@ -162,7 +162,7 @@ class Meter:
 
 
 def meter_of(device: str) -> Meter:
-    """Make the meter of a GPU; its note says what is missing."""
+    """Make the meter of a GPU; its note names what is missing."""
     if device == "cpu":
         return Meter("")
     import torch

@@ -1,4 +1,4 @@
-"""The GPUs of this machine as NVML tells them, and those that a process sees."""
+"""The GPUs of this machine, by NVML, and those that a process sees."""
 
 # pynvml has no annotations, and may not be there.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
@@ -20,7 +20,7 @@ class NvmlGpu(msgspec.Struct, frozen=True):
     """A GPU, or one instance of a GPU in MIG mode.
 
     Attributes:
-        index: Its place, or that of the GPU it lies in, among the machine's GPUs in NVML's order.
+        index: Its place, or that of its GPU, among the machine's GPUs in NVML's order.
         uuid: "GPU-…", or "MIG-…" of an instance.
         name: Its model; behind it, of an instance, "MIG" and the profile.
         memory_bytes: Its memory.
@@ -52,7 +52,7 @@ def nvml() -> Any:
     """Return the module ``pynvml``, initialised.
 
     Raises:
-        GpuMissing: nvidia-ml-py is not installed, or NVML says why it cannot be used.
+        GpuMissing: nvidia-ml-py is not installed, or NVML reports why it cannot be used.
     """
     try:
         import pynvml
@@ -65,7 +65,7 @@ def nvml() -> Any:
     return pynvml
 
 
-def told(call: Callable[..., Any], *args: Any) -> Any:
+def answer_of(call: Callable[..., Any], *args: Any) -> Any:
     """Return NVML's answer to a call; None without one: not supported, not permitted, the GPU is lost."""
     try:
         return call(*args)
@@ -94,8 +94,9 @@ def gpus() -> list[tuple[NvmlGpu, list[NvmlGpu]]]:
     known = nvml()
     found: list[tuple[NvmlGpu, list[NvmlGpu]]] = []
     for index in range(answer(known.nvmlDeviceGetCount)):
-        if (handle := told(known.nvmlDeviceGetHandleByIndex, index)) and (gpu := told(_described, handle, index)):
-            migs = [told(_described, mig.handle, index, gpu.uuid) for mig in instances(handle)]
+        handle = answer_of(known.nvmlDeviceGetHandleByIndex, index)
+        if handle and (gpu := answer_of(_described, handle, index)):
+            migs = [answer_of(_described, mig.handle, index, gpu.uuid) for mig in instances(handle)]
             found.append((gpu, [mig for mig in migs if mig]))
     return found
 
@@ -141,7 +142,7 @@ def _shown(unit: NvmlGpu, migs: list[NvmlGpu]) -> list[NvmlGpu]:
 
 
 def devices(environment: Mapping[str, str]) -> list[tuple[str, Any]]:
-    """List UUID and NVML's handle of each GPU that CUDA shows a process, or of which it shows an instance.
+    """List UUID and NVML's handle of each GPU that CUDA shows a process, whole or an instance of it.
 
     Raises:
         GpuMissing: NVML cannot be used, or CUDA shows no GPU.
@@ -156,11 +157,10 @@ def devices(environment: Mapping[str, str]) -> list[tuple[str, Any]]:
 def instances(handle: Any) -> Iterator[Instance]:
     """Yield the MIG instances of a GPU."""
     known = nvml()
-    if (told(known.nvmlDeviceGetMigMode, handle) or [0])[0]:
-        for place in range(told(known.nvmlDeviceGetMaxMigDeviceCount, handle) or 0):
-            if (mig := told(known.nvmlDeviceGetMigDeviceHandleByIndex, handle, place)) and (
-                found := told(_instance, mig)
-            ):
+    if (answer_of(known.nvmlDeviceGetMigMode, handle) or [0])[0]:
+        for place in range(answer_of(known.nvmlDeviceGetMaxMigDeviceCount, handle) or 0):
+            mig = answer_of(known.nvmlDeviceGetMigDeviceHandleByIndex, handle, place)
+            if mig and (found := answer_of(_instance, mig)):
                 yield found
 
 
@@ -173,19 +173,19 @@ def gpu_processes(handle: Any) -> dict[int, int | None]:
     """Return the processes that compute on a GPU, MPS's clients and those on its instances too.
 
     Returns:
-        The bytes that each uses there, by its number; None where NVML does not tell.
+        The bytes that each uses there, by its number; None where NVML does not report it.
     """
     known = nvml()
     found: dict[int, int | None] = {}
     for unit in (handle, *(mig.handle for mig in instances(handle))):
         for call in (known.nvmlDeviceGetComputeRunningProcesses, known.nvmlDeviceGetMPSComputeRunningProcesses):
-            for process in told(call, unit) or ():
+            for process in answer_of(call, unit) or ():
                 found[process.pid] = process.usedGpuMemory or found.get(process.pid)
     return found
 
 
 def users_hidden() -> str:
-    """Say why the numbers of ``gpu_processes`` are not those of processes here; empty if they are."""
+    """Return why the numbers of ``gpu_processes`` are not those of processes here; empty if they are."""
     if numbers_are_the_machines():
         return ""
     return "this container numbers its processes itself, NVML as the host does; docker run --pid=host shows them"

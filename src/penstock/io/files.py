@@ -129,14 +129,14 @@ def _bypass_the_cache(fd: int, path: str) -> None:
 def direct_alignment(fd: int) -> int:
     """Return the alignment that O_DIRECT needs for offsets, sizes and addresses in this file, in bytes.
 
-    Linux 6.1 and newer tell it for most file systems (``statx(2)``, STATX_DIOALIGN);
+    Linux 6.1 and newer report it for most file systems (``statx(2)``, STATX_DIOALIGN);
     elsewhere it is ``DIRECT_ALIGNMENT``.
     """
-    told = ctypes.create_string_buffer(_STATX_BYTES)
-    if not hasattr(_libc, "statx") or _libc.statx(fd, b"", _AT_EMPTY_PATH, _STATX_DIOALIGN, told):
+    answer = ctypes.create_string_buffer(_STATX_BYTES)
+    if not hasattr(_libc, "statx") or _libc.statx(fd, b"", _AT_EMPTY_PATH, _STATX_DIOALIGN, answer):
         return DIRECT_ALIGNMENT
-    (mask,) = struct.unpack_from("=I", told, _STATX_MASK_AT)
-    of_memory, of_offset = struct.unpack_from("=II", told, _DIO_ALIGN_AT)
+    (mask,) = struct.unpack_from("=I", answer, _STATX_MASK_AT)
+    of_memory, of_offset = struct.unpack_from("=II", answer, _DIO_ALIGN_AT)
     if not mask & _STATX_DIOALIGN or not of_offset:
         return DIRECT_ALIGNMENT
     return max(of_memory, of_offset)

@@ -7,7 +7,7 @@ So a child process tries it first, ``python -m penstock.io.gds [FILE GPU]``, and
 It prints cuFile's version, or how it reads the file into the GPU's memory.
 """
 
-# cuda-bindings and torch say little of their types.
+# cuda-bindings and torch have few types.
 # pyright: reportMissingImports=false, reportMissingTypeStubs=false, reportAttributeAccessIssue=false
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 
@@ -53,7 +53,7 @@ def probe(command: Sequence[str] = _PROBE, limit_s: float = PROBE_S) -> str:
     """Run ``gds_probe`` and return what it prints; a child process, as cuFile was seen to hang and to crash.
 
     Args:
-        command: The child; it prints an answer, or says on its last line why there is none.
+        command: The child; it prints an answer, or on its last line why there is none.
         limit_s: Time after which it is killed.
 
     Raises:
@@ -68,8 +68,8 @@ def probe(command: Sequence[str] = _PROBE, limit_s: float = PROBE_S) -> str:
     except OSError as error:
         raise _unavailable(f"it cannot be tried: {error}") from None
     if done.returncode:
-        said = done.stderr.strip().splitlines() if done.returncode > 0 else []
-        raise _unavailable(said[-1] if said else f"cuFile {in_words(done.returncode)} where it was tried")
+        lines = done.stderr.strip().splitlines() if done.returncode > 0 else []
+        raise _unavailable(lines[-1] if lines else f"cuFile {in_words(done.returncode)} where it was tried")
     return done.stdout.strip()
 
 
@@ -238,11 +238,11 @@ def _gpu_memory(gpu: int) -> int:
 
 
 def _counted(cufile: Any) -> dict[str, int]:
-    told = cufile.StatsLevel3()
-    cufile.get_stats_l3(told.ptr)
-    stats = told.per_gpu_stats
+    level = cufile.StatsLevel3()
+    cufile.get_stats_l3(level.ptr)
+    stats = level.per_gpu_stats
     each = np.ravel(stats) if isinstance(stats, np.ndarray) else stats  # cuda-bindings 13.0 has a table of one row
-    used = [each[i] for i in range(int(told.num_gpus))]
+    used = [each[i] for i in range(int(level.num_gpus))]
     return {
         "peer to peer (P2PDMA)": sum(int(gpu.n_p2p_reads) for gpu in used),
         "peer to peer (nvidia-fs)": sum(int(gpu.n_nvfs_reads) for gpu in used),

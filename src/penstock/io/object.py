@@ -23,7 +23,7 @@ class ObjectQueue(BlockingQueue):
     """Reads by ``GET`` with a range through obstore, a thread for each request under way.
 
     If an object is replaced after it was opened, reading it is an error, as far
-    as the store tells by size, time and ETag. Endpoint and
+    as size, time and ETag show it. Endpoint and
     credentials come from the usual environment variables
     (``AWS_ENDPOINT_URL``, ``AWS_ACCESS_KEY_ID``, ``AWS_SKIP_SIGNATURE``, ...).
 
@@ -56,7 +56,7 @@ class ObjectQueue(BlockingQueue):
 
     def read(self, file: int, offset: int, nbytes: int, address: int) -> int:
         store, key, opened, etag = self._objects[file]
-        with self._stores.told():
+        with self._stores.in_its_words():
             try:
                 result = self._stores.get(store, key, offset, nbytes, etag)
                 body = np.frombuffer(result.bytes(), np.uint8)

@@ -81,7 +81,7 @@ class ObjectStores:
         """
         bucket, _, prefix = url.removeprefix("s3://").partition("/")
         store = self._store(f"s3://{bucket}", opens=True)
-        with self.told():
+        with self.in_its_words():
             for found in self.obstore.list(store, prefix=prefix or None, chunk_size=1000):
                 for meta in found:
                     yield Object(f"s3://{bucket}/{meta['path']}", meta["size"], etag_of(meta))
@@ -96,9 +96,9 @@ class ObjectStores:
         return Object(url, meta["size"], etag_of(meta))
 
     def meta(self, store: Any, key: str) -> Any:
-        """Return what a store tells of an object."""
-        with self.told():
-            # Not HEAD: a store says only in a body why it refuses.
+        """Return a store's description of an object."""
+        with self.in_its_words():
+            # Not HEAD: a store gives its reasons to refuse only in a body.
             try:
                 result = self.obstore.get(store, key, options={"range": (0, 1)})
                 result.bytes()
@@ -117,7 +117,7 @@ class ObjectStores:
         if not nbytes:
             return b""
         store, key = self.at(url)
-        with self.told():
+        with self.in_its_words():
             result = self.get(store, key, offset, nbytes, etag)
             body = bytes(result.bytes())
         if (now := etag_of(result.meta)) != etag:
@@ -153,7 +153,7 @@ class ObjectStores:
         return self._stores[root, opens]
 
     @contextmanager
-    def told(self) -> Generator[None]:
+    def in_its_words(self) -> Generator[None]:
         """Turn failures into errors in the store's own words."""
         try:
             yield
@@ -167,14 +167,14 @@ def etag_of(meta: Any) -> str:
 
 
 def version_text(meta: Any) -> str:
-    """Describe the version of an object, as far as the store tells."""
+    """Describe the version of an object, as far as the store has it."""
     tag = f", ETag {meta['e_tag']}" if meta["e_tag"] else ""
     return f"{meta['size']:,} bytes of {meta['last_modified']}{tag}"
 
 
 _ENDLESS = 10_000
 _OPEN_S = 10.0
-"""A wrong address is told after this, and a store that restarts is waited for."""
+"""A wrong address is reported after this, and a store that restarts is waited for."""
 _BACKOFF = {"init_backoff": timedelta(milliseconds=100), "max_backoff": timedelta(seconds=5), "base": 2}
 _ENDPOINTS = ("AWS_ENDPOINT", "AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3")
 PAST_THE_END = 416
@@ -203,7 +203,7 @@ def status_of(error: Exception) -> int:
 
 
 def _in_words(error: Exception, timeout_s: float) -> OSError:
-    """Extract what the store said from obstore's message."""
+    """Extract the store's own words from obstore's message."""
     text = str(error)
     headline, _, detail = text.partition("\n\nDebug source")
     status = status_of(error)

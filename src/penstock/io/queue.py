@@ -45,7 +45,7 @@ class Results(NamedTuple):
     Attributes:
         ids: Ids of the reads.
         nbytes: How many bytes came, or the negative error number.
-        reasons: By id, why a read failed, if the storage says more than a number.
+        reasons: By id, why a read failed, if the storage gives more than a number.
     """
 
     ids: Numbers

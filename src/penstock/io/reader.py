@@ -31,7 +31,7 @@ def host_memory(nbytes: int) -> ByteArray:
 
 
 def smaps_of(memory: ByteArray) -> Iterator[tuple[bool, str]]:
-    """Yield what the kernel says of the mappings that hold memory: whether they are shared, and each line."""
+    """Yield the kernel's lines on the mappings that hold memory, each with whether that one is shared."""
     start, stop = memory.ctypes.data, memory.ctypes.data + memory.nbytes
     inside = shared = False
     with open("/proc/self/smaps", encoding="ascii", errors="replace") as smaps:
@@ -69,7 +69,7 @@ class QueueReader:
     Args:
         queue: The mechanism; closed with the reader.
         memory: Where bytes go; on a device only if the queue's alignment is 1.
-        new_buffer: Makes a buffer of so many bytes that begins on a page.
+        new_buffer: Makes a buffer of a size in bytes that begins on a page.
     """
 
     def __init__(

@@ -86,20 +86,20 @@ class UringQueue:
         pieces = np.stack([self._start + starts, np.minimum(_BUFFER_BYTES, memory.nbytes - starts)], 1)
         self._memory_refusal = self._register(_REGISTER_BUFFERS, pieces.astype(np.uint64))
 
-    def _map(self, told: Any) -> None:
+    def _map(self, made: Any) -> None:
         """Map the queues that the kernel has made."""
         queue_bytes = max(
-            int(told["sq_array"]) + 4 * int(told["sq_entries"]),
-            int(told["cqes"]) + _CQE.itemsize * int(told["cq_entries"]),
+            int(made["sq_array"]) + 4 * int(made["sq_entries"]),
+            int(made["cqes"]) + _CQE.itemsize * int(made["cq_entries"]),
         )
         self._queues = mmap.mmap(self._fd, queue_bytes)
-        self._entries = mmap.mmap(self._fd, _SQE.itemsize * int(told["sq_entries"]), offset=_SQES_OFFSET)
+        self._entries = mmap.mmap(self._fd, _SQE.itemsize * int(made["sq_entries"]), offset=_SQES_OFFSET)
         self._sqes = np.frombuffer(self._entries, _SQE)
-        self._sq_tail = np.frombuffer(self._queues, np.uint32, 1, int(told["sq_tail"]))
-        self._cq_head = np.frombuffer(self._queues, np.uint32, 1, int(told["cq_head"]))
-        self._cq_tail = np.frombuffer(self._queues, np.uint32, 1, int(told["cq_tail"]))
-        self._cqes = np.frombuffer(self._queues, _CQE, int(told["cq_entries"]), int(told["cqes"]))
-        order = np.frombuffer(self._queues, np.uint32, int(told["sq_entries"]), int(told["sq_array"]))
+        self._sq_tail = np.frombuffer(self._queues, np.uint32, 1, int(made["sq_tail"]))
+        self._cq_head = np.frombuffer(self._queues, np.uint32, 1, int(made["cq_head"]))
+        self._cq_tail = np.frombuffer(self._queues, np.uint32, 1, int(made["cq_tail"]))
+        self._cqes = np.frombuffer(self._queues, _CQE, int(made["cq_entries"]), int(made["cqes"]))
+        order = np.frombuffer(self._queues, np.uint32, int(made["sq_entries"]), int(made["sq_array"]))
         order[:] = np.arange(len(order))
 
     @property
@@ -152,7 +152,7 @@ class UringQueue:
         return Results(entries["user_data"].astype(np.int64), entries["res"].astype(np.int64))
 
     def close(self) -> None:
-        # A map keeps its own descriptor, and a view keeps the map.
+        # A map has its own descriptor, and a view holds the map.
         del self._sqes, self._sq_tail, self._cq_head, self._cq_tail, self._cqes
         self._queues.close()
         self._entries.close()

@@ -31,7 +31,7 @@ def opened(mode: str, opens: Callable[..., int], *arguments: Any) -> FileIO:
 class Descriptors:
     """Descriptors that this process has opened; each is closed once, at the latest when nothing refers to this.
 
-    One call into C opens a descriptor and keeps it, another forgets it and closes it.
+    One call into C opens and notes a descriptor, another forgets and closes it.
     """
 
     def __init__(self) -> None:
@@ -40,7 +40,7 @@ class Descriptors:
 
     def open(self, opens: Callable[..., int], *arguments: Any) -> int:
         """Open a descriptor by a function of C's; ``int`` takes over one that is open."""
-        return self._keep(map(opens, *zip(arguments, strict=True)))[0]
+        return self._noted(map(opens, *zip(arguments, strict=True)))[0]
 
     def receive(self, connection: socket.socket, most_bytes: int, most: int) -> tuple[bytes, list[int]]:
         """Receive a packet and the descriptors that come with it, as ``socket.recv_fds`` does."""
@@ -48,17 +48,17 @@ class Descriptors:
         flags = socket.MSG_CMSG_CLOEXEC
         packets, again = tee(map(connection.recvmsg, (most_bytes,), (room,), (flags,)))
         data = map(itemgetter(2), chain.from_iterable(map(itemgetter(1), packets)))
-        fds = self._keep(map(itemgetter(0), chain.from_iterable(map(_DESCRIPTOR.iter_unpack, data))))
+        fds = self._noted(map(itemgetter(0), chain.from_iterable(map(_DESCRIPTOR.iter_unpack, data))))
         return next(again)[0], fds
 
     def close(self) -> None:
         while self._fds:
             next(map(os.close, map(self._fds.pop, (-1,))))
 
-    def _keep(self, opening: Iterable[int]) -> list[int]:
-        kept = len(self._fds)
+    def _noted(self, opening: Iterable[int]) -> list[int]:
+        before = len(self._fds)
         self._fds.extend(opening)
-        return self._fds[kept:]
+        return self._fds[before:]
 
 
 @contextmanager

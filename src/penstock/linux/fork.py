@@ -1,6 +1,6 @@
 """What a process must see to when it forks: its connections, its locks, its imports.
 
-A loader's worker, or any other child, must not keep a connection or a lock
+A loader's worker, or any other child, must not hold a connection or a lock
 after its parent has died: others would wait for a dead process.
 """
 
@@ -23,7 +23,7 @@ _MOST_S = 5.0
 importing = threading.RLock()
 """To be held while importing what forked children may want, too; forks wait for it.
 
-A child that is forked amid another thread's import would wait for that thread, which it does not have.
+A child forked amid another thread's import would wait for that thread, which it does not have.
 """
 _owned = Living[_Closable]()
 

@@ -128,7 +128,7 @@ def _run(function: Callable[[], bytes], limit_s: float, parent: int, answer: Con
         os._exit(0)
 
 
-def _detach_descriptors(keep: int) -> None:
+def _detach_descriptors(but: int) -> None:
     nothing = os.open(os.devnull, os.O_RDWR)
     for fd in map(int, os.listdir("/proc/self/fd")):
         with suppress(OSError):  # such as that of the list itself
@@ -136,7 +136,7 @@ def _detach_descriptors(keep: int) -> None:
             access = fcntl.fcntl(fd, fcntl.F_GETFL)
             if fd > 2 and (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
                 _reopen(fd, access, nothing)
-            elif fd <= 2 or (fd != keep and (not stat.S_ISCHR(mode) or os.isatty(fd))):
+            elif fd <= 2 or (fd != but and (not stat.S_ISCHR(mode) or os.isatty(fd))):
                 os.dup2(nothing, fd)
 
 

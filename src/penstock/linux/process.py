@@ -83,7 +83,7 @@ def stat_fields(stat: bytes) -> list[bytes]:
 
 
 def stat_of(pid: int) -> list[bytes] | None:
-    """Return the ``stat_fields`` of a process; None if there is none of this number, or it is not told."""
+    """Return the ``stat_fields`` of a process; None if there is none of this number, or it is hidden."""
     try:
         with open(f"/proc/{pid}/stat", "rb", 0) as file:
             return stat_fields(file.read())
@@ -111,7 +111,7 @@ def survives(pid: int, number: int) -> bool:
 
 
 def pss_bytes(pid: int) -> int:
-    """Return the memory of a process, where a page that n processes map counts 1/n; 0 if it is not told."""
+    """Return the memory of a process, where a page that n processes map counts 1/n; 0 if it is hidden."""
     with suppress(OSError), open(f"/proc/{pid}/smaps_rollup", "rb") as file:  # ended, or another user's
         for line in file:
             if line.startswith(b"Pss:"):

@@ -32,12 +32,12 @@ def when_gone(thing: object, *steps: Iterable[object], among: dict[int, weakref.
     Others come from ``in_python``.
 
     Args:
-        among: Where the weak reference is kept until then.
+        among: Where the weak reference stays until then.
     """
     number = next(_numbers)
     # With a default, next() is a callback: it calls pop(number, None), where None is what _exhaust returns.
-    told = map(among.pop, (number,), map(_exhaust, (chain(*steps),)))
-    among[number] = weakref.ref(thing, partial(next, told))
+    ending = map(among.pop, (number,), map(_exhaust, (chain(*steps),)))
+    among[number] = weakref.ref(thing, partial(next, ending))
 
 
 def in_python(call: Callable[[], object]) -> Iterator[object]:
@@ -53,7 +53,7 @@ def in_python(call: Callable[[], object]) -> Iterator[object]:
 class Living(Generic[T]):
     """The things added that something else still refers to.
 
-    As ``weakref.WeakSet``, whose callbacks are Python's and lose Ctrl-C. Things are told apart by identity.
+    As ``weakref.WeakSet``, whose callbacks are Python's and lose Ctrl-C. Things are compared by identity.
     """
 
     def __init__(self) -> None:
@@ -86,7 +86,7 @@ def _calling(call: Callable[[], object]) -> Generator[Any]:
 
 def _class_of_only(error: BaseException) -> Any:
     """Return a class whose only instance is this error: Python makes one of what it raises in a thread."""
-    only = [error]  # not to be kept by the class, which goes only when Python looks for cycles
+    only = [error]  # not to be held by the class, which goes only when Python looks for cycles
 
     def new(_: type, same: Any = None) -> BaseException:
         return only.pop() if only else same

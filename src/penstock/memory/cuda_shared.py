@@ -70,13 +70,13 @@ class SharedMemory:
             mapping.close()
             raise
         finally:
-            cuda.checked(driver.cuMemRelease(handle))  # the mapping keeps it
+            cuda.checked(driver.cuMemRelease(handle))  # the mapping holds it
         self.address = int(address)
         # At the interpreter's exit kernels may still read it, and the driver takes it back anyway.
         when_gone(self, in_python(partial(_died, torch, device, mapping, os.getpid())))
 
     def span(self, offset: int, nbytes: int) -> Span:
-        """Return a range that torch can make a tensor of; it keeps the mapping."""
+        """Return a range that torch can make a tensor of; it holds the mapping."""
         return Span(self, offset, nbytes)
 
 

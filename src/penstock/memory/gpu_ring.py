@@ -44,7 +44,7 @@ class DeviceRing:
         return self._gpu.lend(self._memory, offset, nbytes, ended)
 
     def close(self) -> None:
-        """Let the mapping go; views keep it until the last one dies."""
+        """Let the mapping go; views hold it until the last one dies."""
         self.__dict__.pop("_memory", None)
 
 

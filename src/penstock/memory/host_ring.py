@@ -40,13 +40,13 @@ class Recycler:
     which recycles them itself.
 
     Args:
-        keep: Most free buffers that wait for reuse.
+        most: Most free buffers that wait for reuse.
     """
 
     SMALL_BYTES = 64 << 10
 
-    def __init__(self, keep: int = 8) -> None:
-        self._free: deque[ByteArray] = deque(maxlen=keep)
+    def __init__(self, most: int = 8) -> None:
+        self._free: deque[ByteArray] = deque(maxlen=most)
 
     def take(self, nbytes: int) -> ByteArray:
         """Return a writable array of ``nbytes`` with arbitrary content; the caller owns it."""
@@ -54,7 +54,7 @@ class Recycler:
             return np.empty(nbytes, np.uint8)
         memory = self._fitting(nbytes)
         # A memoryview between the two stops NumPy from shortening the chain of
-        # bases: every view of `lent` keeps `lent` itself alive.
+        # bases: every view of `lent` holds `lent` itself alive.
         lent = np.frombuffer(memory.data, np.uint8, count=nbytes)
         when_gone(lent, map(self._free.append, (memory,)))
         return lent
@@ -73,9 +73,9 @@ class Recycler:
 
 
 class _Span:
-    """Names a range of mapped memory for NumPy, and keeps the mapping.
+    """Names a range of mapped memory for NumPy, and holds the mapping.
 
-    NumPy is told that the range is writable, so that torch does not warn; a
+    The range is declared writable, so that torch does not warn; a
     reader's pages are read-only, and a write to them faults.
     """
 
@@ -150,12 +150,12 @@ class HostRing:
     def lend(self, offset: int, nbytes: int, ended: Callable[[], None]) -> ByteArray:
         assert 0 <= offset and offset + nbytes <= self.capacity_bytes
         assert self._mapping is not None
-        memory = np.asarray(_Span(self._mapping, self._address + offset, nbytes))  # views of it keep it
+        memory = np.asarray(_Span(self._mapping, self._address + offset, nbytes))  # views of it hold it
         when_dead(memory, ended)
         return memory
 
     def close(self) -> None:
-        """Let the mapping go; views keep it until the last of them dies."""
+        """Let the mapping go; views hold it until the last of them dies."""
         if self._mapping is not None:
             self._mapping = None
             del self._bytes
@@ -258,7 +258,7 @@ class UnusedPages:
         self._peak = 0  # of the last interval
         self._next_look_s = 0.0
 
-    def keep(self) -> None:
+    def retain_all(self) -> None:
         """Give no page back from now on: somebody may register the ring."""
         self._ring.registered = True
 

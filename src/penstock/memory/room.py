@@ -16,8 +16,8 @@ def aligned(nbytes: int) -> int:
 class Room:
     """The free and reserved bytes of a ring.
 
-    The lowest gap that fits is taken, so a feed whose trainers keep up reuses
-    a few warm pages, and a block that a trainer keeps costs only its own bytes
+    The lowest gap that fits is taken, so a feed whose trainers are in step reuses
+    a few warm pages, and a block that a trainer holds costs only its own bytes
     (docs/decisions/0001-first-fit.md).
 
     Args:

@@ -1,1 +1,1 @@
-"""Training runs: started together, watched, kept in a store, compared."""
+"""Training runs: started together, watched, stored, compared."""

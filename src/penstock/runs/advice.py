@@ -8,12 +8,12 @@ from typing import NamedTuple
 from penstock.runs.figures import RunFigures
 
 MUCH_WAITING = 0.1
-"""The part of a run's time from which its waiting for data is worth a word."""
+"""RunAdvice is given to a run that waits for data for at least this part of its time."""
 _MUCH_COPYING = 0.2
 _MUCH_OTHER = 0.5
 _BUSY = 0.85
 _OWN = 0.5
-"""The part of what keeps CPUs or a disk busy from which it is taken for the runs' own doing."""
+"""Runs that cause at least this part of the load on CPUs or a disk are held responsible for it."""
 
 UNRECORDED = (
     "How long a run waits for data is recorded with `penstock.share`, and of other loaders with "
@@ -21,7 +21,7 @@ UNRECORDED = (
 )
 
 
-class Advice(NamedTuple):
+class RunAdvice(NamedTuple):
     """What holds a run back, and what to do about it.
 
     Attributes:
@@ -55,8 +55,8 @@ def cpus_of(together: Sequence[RunFigures], seconds: float) -> Cpus:
     return Cpus(max(busy, default=None), used)
 
 
-def advise(run: RunFigures, cpus: Cpus, together: Sequence[RunFigures]) -> Advice | None:
-    """Say what to change first; None if too little was recorded to say anything.
+def advise(run: RunFigures, cpus: Cpus, together: Sequence[RunFigures]) -> RunAdvice | None:
+    """Return what to change first; None if too little was recorded to judge.
 
     Args:
         run: The run.
@@ -69,25 +69,25 @@ def advise(run: RunFigures, cpus: Cpus, together: Sequence[RunFigures]) -> Advic
     if parts.waiting >= MUCH_WAITING:
         return _for_waiting(run, f"waits {parts.waiting:.0%} of its time for data", cpus, together)
     if parts.copying is not None and parts.copying >= _MUCH_COPYING:
-        return Advice(
+        return RunAdvice(
             "copy",
             f"spends {parts.copying:.0%} of its time copying to the GPU: load with pin_memory=True and copy with "
             'non_blocking=True, or let penstock.share(…, device="cuda") hand out batches that are there',
         )
     if parts.other is not None and parts.other >= _MUCH_OTHER:
-        return Advice(
+        return RunAdvice(
             "other",
             f"spends {parts.other:.0%} of its time outside its loops over data: start-up, evaluation or saving; "
             "look there first, data does not hold it back",
         )
     computes = "" if parts.computing is None else f"computes {parts.computing:.0%} of its time and "
-    return Advice("none", f"{computes}waits {parts.waiting:.0%} for data: data is not what holds it back")
+    return RunAdvice("none", f"{computes}waits {parts.waiting:.0%} for data: data is not what holds it back")
 
 
-def _for_waiting(run: RunFigures, waits: str, cpus: Cpus, together: Sequence[RunFigures]) -> Advice:
+def _for_waiting(run: RunFigures, waits: str, cpus: Cpus, together: Sequence[RunFigures]) -> RunAdvice:
     if run.held_up_by is not None:
         slow = next((other.name for other in together if other.index == run.held_up_by), f"#{run.held_up_by}")
-        return Advice(
+        return RunAdvice(
             "slowest",
             f"{waits}, because its feed waits for run {slow!r}: give that one a feed of its own, or all a larger "
             "window (penstock.share(…, window=…))",
@@ -97,34 +97,35 @@ def _for_waiting(run: RunFigures, waits: str, cpus: Cpus, together: Sequence[Run
         if run.disk_bytes and len(moved) == len(together) and sum(moved) < _OWN * run.disk_bytes:
             own = f"moved {sum(moved) / run.disk_bytes:.0%} of its bytes"
             return _others(waits, f"disk {run.disk}", run.disk_busy, own, "read from another disk")
-        return Advice(
+        return RunAdvice(
             "storage",
             f"{waits} while disk {run.disk} is busy {run.disk_busy:.0%}: penstock pack makes it read less, "
-            "penstock advise says how to read",
+            "penstock advise shows how to read",
         )
     if cpus.busy is None:
-        return Advice("unknown", f"{waits}: run it with --listeners proc,host,disk to know what that waits for")
+        return RunAdvice("unknown", f"{waits}: run it with --listeners proc,host,disk to know what that waits for")
     if cpus.busy < _BUSY:
         where = "the feed's loader" if run.on_feed else "its loader"
-        return Advice("workers", f"{waits} while the CPUs are busy {cpus.busy:.0%}: give {where} more num_workers")
+        busy = f"{waits} while the CPUs are busy {cpus.busy:.0%}"
+        return RunAdvice("workers", f"{busy}: give {where} more num_workers")
     if cpus.used is not None and cpus.used < _OWN * cpus.busy:
-        return _others(waits, "the CPUs", cpus.busy, f"use {cpus.used:.0%}", "keep cores for it")
+        return _others(waits, "the CPUs", cpus.busy, f"use {cpus.used:.0%}", "reserve cores for it")
     busy = f"{waits} while the CPUs are busy {cpus.busy:.0%}"
     others = len({other.id for other in together} - {run.id})
     if run.on_feed or not others:
-        return Advice("pack", f"{busy}: do the decoding once and for all with penstock pack")
+        return RunAdvice("pack", f"{busy}: do the decoding once and for all with penstock pack")
     if run.script and all(other.script == run.script for other in together):
-        return Advice(
+        return RunAdvice(
             "share",
             f"{busy}: all {others + 1} run {run.script}; if they read the same data, feed them from one loader "
             f"(penstock.share), which decodes it once instead of {others + 1} times",
         )
-    return Advice(
+    return RunAdvice(
         "share",
         f"{busy}: those of the {others + 1} that read the same data can read it from one loader (penstock.share)",
     )
 
 
-def _others(waits: str, what: str, busy: float, own: str, otherwise: str) -> Advice:
-    text = f"{waits} while other programs keep {what} busy ({busy:.0%}; it and the runs beside it {own})"
-    return Advice("others", f"{text}: end those first, or {otherwise}")
+def _others(waits: str, what: str, busy: float, own: str, otherwise: str) -> RunAdvice:
+    text = f"{waits} while other programs occupy {what} ({busy:.0%}; it and the runs beside it {own})"
+    return RunAdvice("others", f"{text}: end those first, or {otherwise}")

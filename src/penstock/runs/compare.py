@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 import msgspec
 
 from penstock.errors import BadSetting
-from penstock.runs.advice import UNRECORDED, Advice, advise, cpus_of
+from penstock.runs.advice import UNRECORDED, RunAdvice, advise, cpus_of
 from penstock.runs.figures import RunFigures, measured_energy_j, memory_bytes, run_figures
 from penstock.runs.record import ENDED, RunRecord
 from penstock.runs.store import Series
@@ -51,7 +51,7 @@ class GroupFigures(msgspec.Struct, frozen=True, kw_only=True):
     gco2_estimated: float | None
     cpus_busy: float | None
     memory_bytes: float | None
-    advice: dict[str, Advice]
+    advice: dict[str, RunAdvice]
 
     @property
     def finished(self) -> bool:
@@ -59,10 +59,10 @@ class GroupFigures(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Comparison(msgspec.Struct, frozen=True, kw_only=True):
-    """Groups, the first of which the others are compared with.
+    """Groups of runs; each is compared with the first.
 
     Attributes:
-        sentences: What the figures say, in plain words.
+        sentences: What follows from the figures, in plain words.
     """
 
     groups: tuple[GroupFigures, ...]
@@ -96,7 +96,7 @@ def compare(groups: Mapping[str, Sequence[RunRecord]], series: AllSeries) -> Com
 
 
 def group_figures(runs: Sequence[RunRecord], series: AllSeries) -> GroupFigures:
-    """Return what the runs of a group took, of which each has begun."""
+    """Return what the runs of a group took; all of them have begun."""
     found = [series(run) for run in runs]
     of_runs = tuple(run_figures(run, each) for run, each in zip(runs, found, strict=True))
     seconds = max((run.began or 0.0) + (run.seconds or 0.0) for run in runs) - min(
@@ -164,7 +164,7 @@ def _against(first: GroupFigures, other: GroupFigures) -> str:
 
 
 def _to_change(group: GroupFigures) -> list[str]:
-    """Say what to change first, once for all runs that the same rule is for: of the one that waits most."""
+    """Return what to change first: one sentence for each rule, about the run that waits most."""
     sentences: list[str] = []
     for kind in dict.fromkeys(advice.kind for advice in group.advice.values()):
         theirs = [run for run in group.runs if run.id in group.advice and group.advice[run.id].kind == kind]

@@ -16,7 +16,7 @@ _DISK = re.compile(r"disk\.(.+)\.busy_s")
 
 
 class Parts(msgspec.Struct, frozen=True, kw_only=True):
-    """The parts of a run's time, each from 0 to 1; None where nobody recorded what tells it.
+    """The parts of a run's time, each from 0 to 1; None where it was not recorded.
 
     Attributes:
         waiting: For data.
@@ -32,7 +32,7 @@ class Parts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RunFigures(msgspec.Struct, frozen=True, kw_only=True):
-    """What one run took; None where nobody recorded it.
+    """What one run took; None where it was not recorded.
 
     Attributes:
         script: The Python script that it runs; empty if it runs something else.
@@ -47,7 +47,7 @@ class RunFigures(msgspec.Struct, frozen=True, kw_only=True):
         on_feed: Whether it read a feed.
         held_up_by: Index in its group of the run that its feed waited for most of its time, if there was one.
         cores: Cores that it might use.
-        machine_busy: The part of all the machine's cores that was busy, whoever used them, from 0 to 1.
+        machine_busy: Busy part of all the machine's cores, whoever used them, from 0 to 1.
         disk: The disk that was busy for most of its time; empty if none was used.
         disk_busy: The part of its time for which that disk was busy, whoever used it, from 0 to 1.
         disk_bytes: Bytes that this disk moved in that time, whoever wanted them.
@@ -124,7 +124,7 @@ def run_figures(run: RunRecord, series: Mapping[str, Series]) -> RunFigures:
 
 
 def parts_of(seconds: float, waited_s: float | None, copied_s: float | None, loop_s: float | None) -> Parts:
-    """Divide a run's time; what clocks disagree about is nobody's.
+    """Divide a run's time into parts, each cut to 0 to 1 where clocks disagree.
 
     Args:
         seconds: The run's time.

@@ -19,17 +19,17 @@ class Recent:
 
     Args:
         run_folder: The run's folder in the store.
-        keep_s: Seconds before its newest point from which a series' points are kept, and one more point.
+        window_s: Seconds before its newest point for which a series' points stay in memory, and one more point.
     """
 
-    def __init__(self, run_folder: Path, keep_s: float) -> None:
+    def __init__(self, run_folder: Path, window_s: float) -> None:
         self._folder = run_folder / "series"
-        self._keep_us = round(keep_s * 1e6)
+        self._window_us = round(window_s * 1e6)
         self._ends: dict[str, int] = {}
         self._names: defaultdict[str, list[str]] = defaultdict(list)
         self._points: defaultdict[str, dict[str, Points]] = defaultdict(dict)
         self._cut_us: dict[str, int] = {}
-        """Of each series the moment from which on every file's points are kept: before it, a sum lacks some."""
+        """For each series, the moment after which no file's points were dropped: before it, a sum lacks some."""
 
     def look(self, wanted: Callable[[str], object]) -> dict[str, Series]:
         """Return the newest points of each series whose name is wanted."""
@@ -66,14 +66,14 @@ class Recent:
         known = self._points[path.name]
         for name, new in points_of(names, found, None).items():
             times_us, values = in_order([known[name], new] if name in known else [new])
-            first = max(0, int(np.searchsorted(times_us, int(times_us[-1]) - self._keep_us)) - 1)
+            first = max(0, int(np.searchsorted(times_us, int(times_us[-1]) - self._window_us)) - 1)
             known[name] = times_us[first:], values[first:]
             if first:
                 self._cut_us[name] = max(int(times_us[first]), self._cut_us.get(name, 0))
 
 
 RECENT_S = 10.0
-"""Rates are those of so many seconds."""
+"""Seconds over which rates are taken."""
 
 
 class Glance(msgspec.Struct, frozen=True, kw_only=True):

@@ -112,7 +112,7 @@ class _Window:
         self._profiler: Any = None
 
     def batch(self) -> None:
-        """Count a batch; whatever goes wrong is told once, and the script goes on."""
+        """Count a batch; whatever goes wrong is printed once, and the script goes on."""
         self._thread = self._thread or threading.get_ident()
         if threading.get_ident() != self._thread:
             return
@@ -150,11 +150,11 @@ class _Window:
             schedule=torch.schedule(
                 wait=0, warmup=self._first - self._batches, active=self._last - self._first, repeat=1
             ),
-            on_trace_ready=self._keep,
+            on_trace_ready=self._save,
         )
         self._profiler.start()
 
-    def _keep(self, profiler: Any) -> None:
+    def _save(self, profiler: Any) -> None:
         path = self._folder / f"torch-{os.getpid()}.json"
         with written_whole(path) as half:
             profiler.export_chrome_trace(str(half))

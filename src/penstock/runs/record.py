@@ -1,4 +1,4 @@
-"""What is to be run, and what has become of it: plain values, as the store keeps them."""
+"""Plans of runs and records of runs: plain values, as the store keeps them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class RunPlan(msgspec.Struct, frozen=True, kw_only=True):
         mps_threads: Percentage of a GPU's threads that it may use in mode mps; None for all.
         mps_memory_bytes: Memory of each GPU that it may use in mode mps; None for all.
         mig_changes: Whether mode mig may make instances for its group, as root, and take them back.
-        watch_dataloader: Whether the waits for its plain DataLoaders are kept.
+        watch_dataloader: Whether the waits for its plain DataLoaders are recorded.
         profile: Profilers that look at it, each with its options: "torch 10-20", "nsys --trace=cuda".
         share: How its loaders are shared with other runs; None if they are not.
     """
@@ -61,7 +61,7 @@ class GroupPlan(msgspec.Struct, frozen=True, kw_only=True):
 Status = Literal["waiting", "running", "finished", "failed", "out_of_memory", "timed_out", "killed", "lost"]
 STATUSES: tuple[Status, ...] = get_args(Status)
 ENDED = frozenset(STATUSES) - {"waiting", "running"}
-"""A run that has one of these has ended, and keeps it."""
+"""Statuses of runs that have ended; they never change."""
 
 
 class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
@@ -73,12 +73,12 @@ class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
         group_id: Key of its group: two groups may have one name.
         mode: Mode of its group.
         index: Its place in its group, from 0.
-        status: What has become of it; "lost" if its keeper died without a word.
+        status: "lost" if its keeper died without recording an end.
         exit_code: Its exit code, 128 + n for signal n; None until it has ended, or if nobody knows.
         reason: Why it was ended, or the last line that a crash printed; else empty.
         began: When it started, in seconds since 1970; None while it waits.
         seconds: How long it has run, or ran.
-        keeper: Process that keeps it, and when that started in clock ticks since boot; None while it waits.
+        keeper: Its keeper's process, and when that started in clock ticks since boot; None while it waits.
         pid: Process of its command; None while it waits.
     """
 

@@ -1,6 +1,6 @@
 """``python -m penstock.runs.sampler [STORE]``: samples listeners while runs go on, into the runs' series.
 
-It is told by lines of JSON on its standard input: ``{"type": "rate", "hz": 1.0}``, ``{"type": "begin", "id": ID}``
+It reads lines of JSON from its standard input: ``{"type": "rate", "hz": 1.0}``, ``{"type": "begin", "id": ID}``
 (with ``"listeners": [NAME, …]`` for some of them only) and ``{"type": "end", "id": ID}``. It ends when that input
 has ended and all runs have. SIGKILL costs the tick that is being written; another sampler goes on from there.
 """
@@ -78,7 +78,7 @@ class Schedule:
         return max(0.0, self._next_s - now_s)
 
     def is_due(self, now_s: float) -> bool:
-        """Return whether a tick is due; if so, it is taken for done."""
+        """Return whether a tick is due; if so, count it as done."""
         if now_s < self._next_s:
             return False
         late = int((now_s - self._next_s) / self._interval_s)
@@ -113,7 +113,7 @@ class _Run:
 
 
 class Sampler:
-    """Samples runs. What fails is said once on standard error, and the rest goes on."""
+    """Samples runs. What fails is reported once on standard error, and the rest goes on."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -122,7 +122,7 @@ class Sampler:
         self._waiting: dict[str, Begin] = {}
         self._runs: dict[str, _Run] = {}
         self._why: dict[str, str] = {}
-        self._said: set[str] = set()
+        self._reported: set[str] = set()
 
     @property
     def has_runs(self) -> bool:
@@ -140,10 +140,10 @@ class Sampler:
             try:
                 run.writer.close()
             except PenstockError as error:
-                self._say(str(error), "flush")
+                self._report(str(error), "flush")
 
     def tick(self, time_s: float, missed: int = 0) -> None:
-        """Ask the listeners and write what they say; a run whose keeper has ended is left.
+        """Ask the listeners and write their values; a run whose keeper has ended is dropped.
 
         Args:
             time_s: Seconds since 1970.
@@ -159,9 +159,9 @@ class Sampler:
             try:
                 samples[name] = listener.sample(tick)
                 for note in samples[name].notes:
-                    self._say(f"listener {name}: {note}", note)
+                    self._report(f"listener {name}: {note}", note)
             except Exception as error:  # a listener of others' may raise anything
-                self._say(f"listener {name} failed, and is asked again: {type(error).__name__}: {error}", name)
+                self._report(f"listener {name} failed, and is asked again: {type(error).__name__}: {error}", name)
         for run in self._runs.values():
             for name in ("sampler", *(each.name for each in run.listeners)):
                 if name in samples:
@@ -169,7 +169,7 @@ class Sampler:
             try:
                 run.writer.flush()
             except PenstockError as error:
-                self._say(str(error), "flush")
+                self._report(str(error), "flush")
 
     def close(self) -> None:
         """Close the runs' files and the listeners."""
@@ -188,20 +188,20 @@ class Sampler:
                     watched = WatchedRun(record.id, record.index, record.keeper, record.pid)
                     self._runs[id] = _Run(self._store, watched, self._wanted(message.listeners))
             except PenstockError as error:
-                self._say(f"run {id} is not sampled: {error}", id)
+                self._report(f"run {id} is not sampled: {error}", id)
                 del self._waiting[id]
                 continue
             if id in self._runs or record.status in ENDED:
                 del self._waiting[id]
 
     def _wanted(self, names: tuple[str, ...] | None) -> list[Listener]:
-        """Return the listeners of these names, or all that can run here; why a named one cannot is said."""
+        """Return the listeners of these names, or all that can run here; report why a named one cannot."""
         all_or_named = listener_names() if names is None else names
         found = [self._listener(name) for name in all_or_named]
         if names is not None:
             for why in dict.fromkeys(self._why[name] for name in names if name in self._why):
                 lacking = [name for name in names if self._why.get(name) == why]
-                self._say(f"listener {', '.join(lacking)} is left out: {why}", why)
+                self._report(f"listener {', '.join(lacking)} is left out: {why}", why)
         return [listener for listener in found if listener]
 
     def _listener(self, name: str) -> Listener | None:
@@ -215,18 +215,18 @@ class Sampler:
                 else:
                     self._listeners[name] = listener
             except Exception as error:
-                self._say(f"listener {name} is left out: {type(error).__name__}: {error}", name)
+                self._report(f"listener {name} is left out: {type(error).__name__}: {error}", name)
         return self._listeners[name]
 
     def _write(self, run: _Run, name: str, time_s: float, sample: Sample) -> None:
         try:
             run.add(time_s, sample.host, sample.runs.get(run.watched.id, Values()))
         except Exception as error:  # a full disk, or values of others' that are no numbers
-            self._say(f"values of listener {name} are not kept: {type(error).__name__}: {error}", f"{name} values")
+            self._report(f"values of listener {name} are lost: {type(error).__name__}: {error}", f"{name} values")
 
-    def _say(self, text: str, once: str) -> None:
-        if once not in self._said:
-            self._said.add(once)
+    def _report(self, text: str, once: str) -> None:
+        if once not in self._reported:
+            self._reported.add(once)
             say(text)
 
 
@@ -239,13 +239,13 @@ def main(folder: Path | None) -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # two files for each process of a run
     with Store.open(folder) as store:
         sampler = Sampler(store)
-        schedule, told, said = Schedule(), True, b""
-        while told or sampler.has_runs:
+        schedule, is_open, partial = Schedule(), True, b""
+        while is_open or sampler.has_runs:
             wait_s = schedule.wait_s(time.monotonic()) if sampler.has_runs else None
-            if select.select([0] if told else [], [], [], wait_s)[0]:
+            if select.select([0] if is_open else [], [], [], wait_s)[0]:
                 text = os.read(0, 1 << 16)
-                told = bool(text)
-                *lines, said = (said + text).split(b"\n")
+                is_open = bool(text)
+                *lines, partial = (partial + text).split(b"\n")
                 for line in lines:
                     message: Begin | End | Rate = _messages.decode(line)
                     match message:

@@ -17,21 +17,21 @@ _PATIENCE_S = 20.0
 def stop(store: Store, ids: Sequence[str]) -> list[tuple[RunRecord, RunRecord]]:
     """End runs, all at once; return each as it was, and as it is.
 
-    A run is told to end (SIGTERM), and killed 5 s later if it has not; one that waits will not begin.
+    A run gets SIGTERM, and is killed 5 s later if it has not ended; one that waits will not begin.
 
     Raises:
         NoSuchRun: there is no run of this id; then none is ended.
     """
     found = [store.run(id) for id in ids]
-    waited = [_told(store, run) for run in found]
+    waited = [_end(store, run) for run in found]
     for keeper in waited:
         if keeper is not None:
             _wait(keeper)
     return [(run, store.run(run.id)) for run in found]
 
 
-def _told(store: Store, run: RunRecord) -> int | None:
-    """Tell a run to end; return a descriptor of its keeper, if it has one."""
+def _end(store: Store, run: RunRecord) -> int | None:
+    """Ask a run to end; return a descriptor of its keeper, if it has one."""
     if run.status == "waiting":
         store.ended(run.id, "killed", None, f"never began: ended by {who(os.getpid())}")
         run = store.run(run.id)  # it may just have begun

@@ -29,7 +29,7 @@ def top(scores: Scores, fraction: float, *, target: str | None = None) -> Select
         target: The target whose scores count; if None and there are several, they take the best left in turn.
 
     Raises:
-        BadSetting: the fraction keeps nothing, or there is no such target.
+        BadSetting: the fraction selects nothing, or there is no such target.
 
     Examples:
         >>> reported = penstock.select.ReportedLosses(4)
@@ -47,15 +47,15 @@ def top(scores: Scores, fraction: float, *, target: str | None = None) -> Select
 
 
 def stratified(scores: Scores, fraction: float, groups: npt.ArrayLike) -> Selection:
-    """Choose the best samples of each class, so that classes keep their parts of the data.
+    """Choose the best samples of each class, so that each class has the same part of the choice as of the data.
 
     Args:
         scores: Scores.
-        fraction: Part of the scored samples, and nearly of each class, above 0, at most 1. Each class keeps one.
+        fraction: Part of the scored samples, and nearly of each class, above 0, at most 1; one of each at least.
         groups: The class of each scored sample, in order of the ids, shape ``(n,)``.
 
     Raises:
-        BadSetting: the fraction keeps less than one of each class, or there is not one class for each sample.
+        BadSetting: the fraction selects less than one of each class, or there is not one class for each sample.
 
     Examples:
         >>> reported = penstock.select.ReportedLosses(4)
@@ -74,7 +74,7 @@ def stratified(scores: Scores, fraction: float, groups: npt.ArrayLike) -> Select
         raise BadSetting(f"groups: shape {given.shape}, for {len(scores):,} scored samples: one class each")
     classes, sizes = np.unique(given, return_counts=True)
     if take < len(classes):
-        raise BadSetting(f"fraction={fraction} keeps {take:,} samples, and there are {len(classes):,} classes")
+        raise BadSetting(f"fraction={fraction} selects {take:,} samples, and there are {len(classes):,} classes")
     chosen = list[Rows]()
     for group, count in zip(classes, _parts(sizes, take), strict=True):
         rows = np.flatnonzero(given == group)
@@ -112,7 +112,7 @@ def diverse(embeddings: npt.ArrayLike, fraction: float, *, seed: int = 0) -> Sel
         seed: Random seed of the first sample.
 
     Raises:
-        BadSetting: these are no vectors, or the fraction keeps nothing.
+        BadSetting: these are no vectors, or the fraction selects nothing.
 
     Examples:
         >>> near_duplicates = np.array([[0.0, 0.0], [0.0, 0.1], [5.0, 5.0], [5.0, 5.1]])
@@ -146,7 +146,7 @@ def overlap(one: Selection, other: Selection) -> float:
 
 
 def _in_turn(worth: npt.NDArray[np.float32], take: int) -> Rows:
-    """Return the best rows; of several targets, each takes the best that is left in turn."""
+    """Return the best rows; several targets take turns, each with the best that is left."""
     orders = np.argsort(-worth, axis=0, kind="stable")
     if orders.shape[1] == 1:
         return orders[:take, 0]
@@ -166,7 +166,7 @@ def _selected(scores: Scores, rows: Rows) -> Selection:
         warnings.warn(
             f"these {len(rows):,} of {len(scores):,} samples by {scores.header.method} hold none of class "
             f"{lost[0]} ({np.count_nonzero(scores.classes == lost[0]):,} samples){more}: stratified(scores, "
-            "fraction, labels) keeps a part of each",
+            "fraction, labels) selects a part of each",
             stacklevel=users_stacklevel(),
         )
     return Selection(ids) if len(scores) < scores.header.data.samples else pool_of(len(scores)).part(ids)
@@ -177,9 +177,9 @@ def k_center(
 ) -> tuple[Rows, npt.NDArray[np.float32]]:
     """Return rows in the greedy order: each is the farthest from those before it, the first is drawn.
 
-    Beside them the square of each row's distance from the nearest of them; -inf for those. It is a part of the
-    longest vector's square, to 5 digits, since the last bits depend on the processor; equal ones fall to the lower
-    row.
+    Also return the square of each row's distance from the nearest of them; -inf for those. It is relative to the
+    longest vector's square and rounded to 5 digits, since the last bits depend on the processor; of equal ones,
+    the lower row comes first.
     """
     first = int(np.random.default_rng(seed).integers(len(vectors)))
     vectors = vectors / max(float(np.linalg.norm(vectors, axis=1).max()), 1e-12)

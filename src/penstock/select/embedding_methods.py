@@ -18,7 +18,7 @@ from penstock.errors import BadSetting
 from penstock.select.choices import k_center
 from penstock.select.identity import Direction
 from penstock.select.layers import last_linear
-from penstock.select.methods import Epochs, Progress, Scored, one_trained, told
+from penstock.select.methods import Epochs, Progress, Scored, one_trained, shown
 from penstock.select.steps import step
 from penstock.select.task import Batch, Task, check_finite
 from penstock.select.training import digest_of
@@ -31,7 +31,7 @@ _AHEAD = 2  # times a target sample's part: what is ordered at once, since other
 
 
 class Rds(msgspec.Struct, frozen=True):
-    """How early a sample is taken if each of a target's samples takes the nearest that is left, in turn.
+    """How early a sample is taken if the target's samples take the nearest one that is left, in turn.
 
     Near is by the cosine of embeddings, from one forward pass: what the last linear layer is given; of a text, the
     mean over its positions, with weights that rise with the position.
@@ -60,17 +60,17 @@ class Rds(msgspec.Struct, frozen=True):
 
 
 def of_all(task: Task, model: nn.Module, progress: Progress) -> Vectors:
-    """Return the embedding of each sample of the data, shape ``(n, d)``: a step that is kept."""
+    """Return the embedding of each sample of the data, shape ``(n, d)``; the step is kept."""
 
     def compute() -> Tensor:
-        batches = told(task.batches(), "embeddings", task.samples, progress)
+        batches = shown(task.batches(), "embeddings", task.samples, progress)
         return torch.from_numpy(embedded(task, model, batches))
 
     return step(f"embeddings {digest_of(model)}", compute).numpy()
 
 
 def embedded(task: Task, model: nn.Module, batches: Iterator[Batch]) -> Vectors:
-    """Return embeddings, shape ``(n, d)``, in the order of the ids, of which each comes once."""
+    """Return embeddings, shape ``(n, d)``, in the order of the ids; each comes once."""
     ids, found = list[npt.NDArray[np.int64]](), list[Vectors]()
     embed = task.embed
     with torch.no_grad(), nullcontext() if embed else last_linear(model) as given:
@@ -95,14 +95,14 @@ def pooled(hidden: Tensor, mask: Tensor | None) -> Tensor:
         mask: Which positions count, shape ``(n, length)``.
 
     Raises:
-        BadSetting: there are positions, and nobody says which of them count.
+        BadSetting: there are positions, and no mask for them.
     """
     if hidden.dim() == 2:
         return hidden
     if mask is None or mask.shape != hidden.shape[:2]:
-        said = "nobody says" if mask is None else f"a mask of shape {tuple(mask.shape)} says"
+        masks = "no mask" if mask is None else f"a mask of shape {tuple(mask.shape)}"
         raise BadSetting(
-            f"embeddings of shape {tuple(hidden.shape)}: {said} which positions are text, and which padding: "
+            f"embeddings of shape {tuple(hidden.shape)}, and {masks}: which positions are text, and not padding? "
             "Task(mask=function of a batch), ones if there is no padding, or embed="
         )
     weights = mask.to(hidden).cumsum(1) * mask.to(hidden)
@@ -110,11 +110,11 @@ def pooled(hidden: Tensor, mask: Tensor | None) -> Tensor:
 
 
 def nearest(embeddings: Vectors, wanted: Vectors, *, centred: bool = True) -> npt.NDArray[np.float32]:
-    """Return, for each sample, the round in which one of the target's samples takes it: from 0 on, downwards.
+    """Return, for each sample, minus the round in which one of the target's samples takes it.
 
-    In a round each target sample, in order, takes the nearest that none has taken; so no sample is taken twice. Of
-    those of one round, the nearer ones come first: less than 1 is added to a score by its cosine. Cosines are
-    compared to 5 digits, and of equal ones the lower id is taken: the last bits depend on the processor.
+    In a round each target sample, in order, takes the nearest sample that is left; so no sample is taken twice.
+    Within a round, nearer ones score higher, by less than 1. Cosines are compared to 5 digits, and of equal ones
+    the lower id is taken: the last bits depend on the processor.
 
     Args:
         embeddings: Of the samples, shape ``(n, d)``.
@@ -141,7 +141,7 @@ def nearest(embeddings: Vectors, wanted: Vectors, *, centred: bool = True) -> np
 def _nearest_left(
     samples: Vectors, target: npt.NDArray[np.float32], left: npt.NDArray[np.bool_], count: int
 ) -> list[tuple[int, float]]:
-    """Return so many of the rows that are left, the nearest first, with their cosines."""
+    """Return this number of the rows that are left, the nearest first, with their cosines."""
     rows = np.flatnonzero(left)
     cosines = (samples @ target)[rows].clip(-1, 1).round(_DIGITS)
     order = np.argsort(-cosines, kind="stable")[:count]

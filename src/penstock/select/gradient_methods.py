@@ -20,7 +20,7 @@ from penstock.errors import BadSetting
 from penstock.select.gradients import RowGradients, SampleGradients, projected
 from penstock.select.identity import Direction
 from penstock.select.layers import sketched_gradients
-from penstock.select.methods import Count, Epochs, Progress, Scored, checkpoints, made, one_trained, told, trained
+from penstock.select.methods import Count, Epochs, Progress, Scored, checkpoints, made, one_trained, shown, trained
 from penstock.select.steps import step
 from penstock.select.task import Batch, Task, logits_of
 from penstock.select.training import Checkpoint, adam_direction, digest_of
@@ -36,7 +36,7 @@ class El2n(msgspec.Struct, frozen=True):
     Attributes:
         models: Number of models.
         epochs: Epochs that each is trained for.
-        direction: "high" keeps the hard ones, as the paper does; "low" the easy ones.
+        direction: "high" prefers the hard ones, as the paper does; "low" the easy ones.
     """
 
     models: Count = 3
@@ -58,7 +58,7 @@ class El2n(msgspec.Struct, frozen=True):
 @torch.no_grad()
 def _lengths(task: Task, model: nn.Module, what: str, progress: Progress) -> Tensor:
     lengths = torch.zeros(task.samples)
-    for batch in told(task.batches(), what, task.samples, progress):
+    for batch in shown(task.batches(), what, task.samples, progress):
         logits, labels = logits_of(task.outputs(model, batch)), task.labels_of(batch)
         if logits.dim() != 2:
             raise BadSetting(f"el2n: outputs of shape {tuple(logits.shape)}: it needs logits, (n, classes)")
@@ -84,7 +84,7 @@ class Less(msgspec.Struct, frozen=True):
 
     Attributes:
         warm_up: Part of the data that the model is trained on first.
-        epochs: Epochs of that training, each of which gives a checkpoint.
+        epochs: Epochs of that training; each gives a checkpoint.
         dimensions: Length that gradients are projected to.
         adam: Whether the state of Adam counts, which checkpoints must then hold.
     """
@@ -137,11 +137,11 @@ class Less(msgspec.Struct, frozen=True):
 
 
 def _compared(task: Task, model: nn.Module) -> SampleGradients:
-    """Return what takes gradients of single samples; say how much of the model, and whether batches matter."""
+    """Return gradients of single samples; print how much of the model they cover, and whether batches matter."""
     target = next(iter(task.targets))
     batch = next(task.validation_batches(target))
     gradients = SampleGradients(model, lambda: task.losses(model, batch), len(batch.ids))
-    say(f"less {gradients.says()}")
+    say(f"less {gradients.summary()}")
     few = next(replace(task, batch_size=-(-len(batch.ids) // 2)).validation_batches(target))
     with torch.no_grad():
         together, apart = task.losses(model, batch)[: len(few.ids)], task.losses(model, few)
@@ -205,7 +205,7 @@ class Sketch(msgspec.Struct, frozen=True):
             ]
         )
         values = np.empty((task.samples, len(targets)), np.float32)
-        batches = told(task.batches(), "gradients of the proxy", task.samples, progress)
+        batches = shown(task.batches(), "gradients of the proxy", task.samples, progress)
         for ids, gradients in self._gradients(task, model, batches, seed):
             values[ids] = (gradients @ wanted.T).float().cpu().numpy()
         return Scored(values, tuple(filter(None, targets)), digest_of(model))

@@ -32,12 +32,11 @@ class RowGradients(NamedTuple):
 class SampleGradients:
     """Each sample's gradient of a model's trained parameters, a few rows of a parameter at a time.
 
-    The gradient of a parameter is computed from what it meets in each of its uses, and of the gradient at what
-    that gives: one backward pass gives the latter for all samples at once. Uses add up. Where the samples are, and
-    that none has a part in another's loss, a second backward pass shows, in which each sample has another weight;
-    what these gradients then must add up to is compared with torch's own. Parameters for which that fails are
-    left out: those that meet operations without a formula (LSTM, transposed convolutions), and those before an
-    operation that mixes samples.
+    The gradient of a parameter is the sum over its uses. Each is computed from the inputs that it meets and the
+    gradient at the output; one backward pass gives the latter for all samples at once. A second backward pass, in
+    which each sample has another weight, shows where the samples are and that none has a part in another's loss:
+    the weighted sum of these gradients must be torch's own. Parameters for which it is not are left out: those of
+    operations without a formula (LSTM, transposed convolutions), and those before one that mixes samples.
 
     They come in one small memory: gradients of many samples and large layers are never held, and
     pages that the kernel hands out anew would cost more than the products.
@@ -74,7 +73,7 @@ class SampleGradients:
             del self.parameters[name]
         if not self.parameters:
             raise BadSetting(
-                f"{type(model).__name__}: {self.says()}. A sample's loss depends on others of its batch, "
+                f"{type(model).__name__}: {self.summary()}. A sample's loss depends on others of its batch, "
                 "or none is used as those of linear layers, convolutions, embeddings, norms and attention are"
             )
 
@@ -83,7 +82,7 @@ class SampleGradients:
         """How many numbers are compared."""
         return sum(each.numel() for each in self.parameters.values())
 
-    def says(self) -> str:
+    def summary(self) -> str:
         """Return how much of the model is compared, and what is left out."""
         total = sum(each.numel() for each in self._trained.values())
         left_out = f"; left out: {listed(self.left_out, 5)}" if self.left_out else ""
@@ -103,7 +102,7 @@ class SampleGradients:
         batch, wrong = self._seen(losses, samples)
         if wrong:
             raise BadSetting(
-                f"gradients of single samples can be told of {wrong[0]} in some batches only: let the model do "
+                f"gradients of single samples are known for {wrong[0]} in some batches only: let the model do "
                 "the same with each, or freeze this parameter"
             )
         yield from self._rows(batch)
@@ -128,7 +127,7 @@ class SampleGradients:
                 yield RowGradients(name, here, gradients)
 
     def _seen(self, losses: Callable[[], Tensor], samples: int) -> tuple[_Batch, list[str]]:
-        """Return what a batch does, and which parameters' gradients cannot be told of that."""
+        """Return the uses of a batch, and the parameters whose gradients cannot be computed from them."""
         with Uses(self._trained.values(), samples) as seen:
             each = losses()
         uses = [use for use in seen.found if self._names.get(id(use.of)) not in self.left_out]
@@ -232,7 +231,7 @@ _SIGNS_OF_BYTES = 2.0 * (torch.arange(256).unsqueeze(1) >> torch.arange(8) & 1) 
 def projected(parts: Iterable[Tensor], length: int, dimensions: int, seed: int) -> Tensor:
     """Return the parts of vectors, joined and multiplied by a random matrix of +-1, by the root of ``dimensions``.
 
-    Products of pairs are kept up to a relative error of about ``sqrt(2 / dimensions)``. Vectors that are no longer
+    Products of pairs change by a relative error of about ``sqrt(2 / dimensions)``. Vectors that are no longer
     than ``dimensions`` are joined only.
 
     Source: Johnson-Lindenstrauss with signs (Achlioptas, 2003), as in LESS (2402.04333) and TRAK (2303.14186).

@@ -22,7 +22,7 @@ _MOST_S = 10.0
 
 
 class DataIdentity(msgspec.Struct, frozen=True):
-    """What tells a data set from another.
+    """What distinguishes a data set from others.
 
     Attributes:
         samples: Its size.
@@ -73,8 +73,7 @@ class DataIdentity(msgspec.Struct, frozen=True):
 def identity_of(data: Any) -> DataIdentity:
     """Read 64 samples of a map-style data set twice, with two states of the global random generators.
 
-    All are read where that takes seconds. What the data set's object holds proves nothing: its files may hold
-    something else now.
+    All are read where that takes seconds. The data set's object is not compared: its files may have changed.
 
     Args:
         data: ``data[id]`` is a sample, and ``len(data)`` their number.
@@ -110,7 +109,7 @@ def _digests(data: Any, ids: Iterable[int], seed: int, only: Container[str] | No
 
 
 def _parts(name: str, value: Any) -> Iterator[tuple[str, bytes]]:
-    """Yield the parts of a sample that are text or numbers; others tell nothing."""
+    """Yield the parts of a sample that are text or numbers; others are skipped."""
     if isinstance(value, Mapping):
         for key, item in cast("Mapping[Any, Any]", value).items():
             yield from _parts(f"{name}[{key!r}]", item)

@@ -1,4 +1,4 @@
-"""What a training script asks and tells: what it trains on, and the losses of its samples."""
+"""What a training script calls: it asks what to train on, and reports the losses of its samples."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from penstock.subsets.policy import Fixed, Policy, RandomSubsets, finite, ids_of
 
 _NOTE = "training-plan-asked"
 ASKED = "select."
-"""Begins the names of parameters by which ``penstock select bench`` tells its runs what to train on."""
+"""Prefix of the parameters in which ``penstock select bench`` gives its runs what to train on."""
 
 
 class TrainingPlan(NamedTuple):
     """What to train on.
 
     Attributes:
-        policy: Says which samples each epoch holds, for ``SelectionSampler`` or ``select=``.
+        policy: Selects the samples of each epoch, for ``SelectionSampler`` or ``select=``.
         epochs: Number of epochs, over which the learning rate should decay.
         seed: Random seed of the training.
         choosing: Whether method and fraction are chosen by what the run logs: let it evaluate other samples than
@@ -52,7 +52,7 @@ class TrainingPlan(NamedTuple):
 def plan_of_run(
     samples: int, epochs: int, *, labels: npt.ArrayLike | None = None, data: Any = None, seed: int = 0
 ) -> TrainingPlan:
-    """Return what the run trains on that this process belongs to; all samples if no ``select bench`` started it.
+    """Return what this process's run trains on; all samples if no ``select bench`` started it.
 
     Args:
         samples: Size of the data set.
@@ -169,12 +169,12 @@ class ReportedLosses:
     ) -> Scores:
         """Return the mean loss of each sample that was reported, on several ranks to any of them: all call this.
 
-        A warning says how many were not. Choices by these scores leave them out.
+        A warning counts those that were not. Choices by these scores leave them out.
 
         Args:
             data: The map-style data set; unless given, only its size will be compared.
-            direction: "low" keeps samples that are learnt, and leaves wrong labels out; "high" keeps the others.
-            checkpoint: What tells the model, if anybody wants to know.
+            direction: "low" prefers samples that are learnt, and avoids wrong labels; "high" prefers the others.
+            checkpoint: Identifies the model, for people.
             seed: Random seed of the run.
 
         Raises:

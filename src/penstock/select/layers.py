@@ -41,7 +41,7 @@ def sketched_gradients(model: nn.Module, losses: Callable[[], Tensor], side: int
         )
     if given._version != version:
         raise BadSetting(
-            "what the last linear layer was given is changed in place behind it, so its gradients cannot be told: "
+            "what the last linear layer was given is changed in place behind it, so its gradients are unknown: "
             "give that operation a copy"
         )
     (grad,) = torch.autograd.grad(each.sum(), [cast("GradientEdge", edge)])
@@ -75,7 +75,7 @@ class Call(NamedTuple):
 
 @contextmanager
 def last_linear(model: nn.Module) -> Generator[Callable[[], Call]]:
-    """Keep the last call of a linear layer; what is yielded returns it. Where gradients are, it has one.
+    """Record the last call of a linear layer, and yield what returns it; with a gradient where there is one.
 
     Raises:
         BadSetting: the model has no linear layer, or calls none.
@@ -85,7 +85,7 @@ def last_linear(model: nn.Module) -> Generator[Callable[[], Call]]:
         raise BadSetting(f"{type(model).__name__} has no linear layer, whose inputs this method compares")
     times, last = Counter[nn.Module](), list[Call]()
 
-    def keep(layer: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Tensor) -> None:
+    def record(layer: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Tensor) -> None:
         if output.requires_grad or not torch.is_grad_enabled():
             given: Tensor = args[0] if args else kwargs["input"]
             # The edge stays where it is when an activation changes the output in place.
@@ -98,7 +98,7 @@ def last_linear(model: nn.Module) -> Generator[Callable[[], Call]]:
             raise BadSetting(f"{type(model).__name__} calls none of its linear layers, whose inputs are compared")
         return last[0]
 
-    hooks = [each.register_forward_hook(keep, with_kwargs=True) for each in layers]
+    hooks = [each.register_forward_hook(record, with_kwargs=True) for each in layers]
     try:
         yield call
     finally:

@@ -21,7 +21,7 @@ from penstock.runs.listeners.energy import GpuCounter, rapl_missing, rapl_zones
 J_PER_WH = 3600.0
 _READ_EVERY_S = 10.0
 WATTS = 15.0
-"""Power of a busy core, where no counter can be read and nobody says another."""
+"""Power of a busy core, where no counter can be read and no other power is given."""
 
 
 class Cost(msgspec.Struct, frozen=True):
@@ -54,7 +54,7 @@ class Cost(msgspec.Struct, frozen=True):
 
 
 class CostMeter:
-    """Tells what the work inside ``metered()`` has cost.
+    """Measures what the work inside ``metered()`` has cost.
 
     Args:
         whole: Whether what this process did before counts, too.
@@ -120,7 +120,7 @@ def metered(*, whole: bool = False) -> Generator[CostMeter]:
     ended = threading.Event()
 
     def read_on() -> None:
-        """A processor's counter begins anew after some minutes: it is read often enough to see each time."""
+        """Read the counters again and again: a processor's begins anew after some minutes."""
         while not ended.wait(_READ_EVERY_S):
             meter.read()
 

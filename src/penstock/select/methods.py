@@ -21,7 +21,7 @@ from penstock.select.task import Batch, Task
 from penstock.select.training import Checkpoint, digest_of, read_checkpoint, train
 
 Progress = Callable[[str, int, int], None]
-"""Told what is done, how many steps of it, and of how many."""
+"""Called with what is being done, the number of steps done, and of all steps."""
 
 
 class Scored(NamedTuple):
@@ -102,7 +102,7 @@ def one_trained(
 def trained(
     task: Task, make: Callable[[], nn.Module], models: int, epochs: int, seed: int, progress: Progress
 ) -> Iterator[nn.Module]:
-    """Yield models at the end of their training, in evaluation mode: of each checkpoint, or of so many seeds."""
+    """Yield models at the end of their training, in evaluation mode: of checkpoints, or ``models`` new ones."""
     if task.checkpoints:
         for path in task.checkpoints:
             model = made(task, make, seed)
@@ -127,7 +127,7 @@ def checkpoints(
 def _epochs(
     task: Task, model: nn.Module, epochs: int, seed: int, ids: Ids | None, progress: Progress, what: str
 ) -> list[Checkpoint]:
-    """Return a checkpoint of each epoch of a training: a step that is kept, by the model's first parameters."""
+    """Return a checkpoint of each epoch of a training; the step is kept, named by the model's first parameters."""
     total, trained = epochs * (task.samples if ids is None else len(ids)), 0
 
     def report(batch: Batch, _: Tensor) -> None:
@@ -142,8 +142,8 @@ def _epochs(
     )
 
 
-def told(batches: Iterator[Batch], what: str, samples: int, progress: Progress) -> Iterator[Batch]:
-    """Yield batches, and tell how many samples have been used."""
+def shown(batches: Iterator[Batch], what: str, samples: int, progress: Progress) -> Iterator[Batch]:
+    """Yield batches, and report to ``progress`` how many samples have been used."""
     used = 0
     for batch in batches:
         yield batch

@@ -60,7 +60,7 @@ class Use(NamedTuple):
     Attributes:
         of: What is used.
         operation: Its name.
-        given: What it meets, at which version of that memory; None where that does not matter.
+        given: The other operand, and the version of its memory; None where that does not matter.
         edge: Where gradients come back to what the operation gives.
         shape: Of that.
         adds: Its formula.
@@ -79,7 +79,7 @@ class Use(NamedTuple):
         """Raise BadSetting if what the operation was given has another content now."""
         if self.given and self.given[0]._version != self.given[1]:
             raise BadSetting(
-                f"what {name} is applied to is changed in place behind it, so its gradients cannot be told: give "
+                f"what {name} is applied to is changed in place behind it, so its gradients are unknown: give "
                 "that operation a copy"
             )
 
@@ -99,7 +99,7 @@ class Uses(TorchFunctionMode):
     def __init__(self, parameters: Iterable[Tensor], samples: int) -> None:
         super().__init__()
         self.found = list[Use]()
-        self._own = {id(each): each for each in parameters}  # kept, so that no other tensor gets such an id
+        self._own = {id(each): each for each in parameters}  # held, so that no other tensor gets such an id
         self._samples = samples
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -116,7 +116,7 @@ class Uses(TorchFunctionMode):
             return func(*args, **kwargs)
         if all(own):
             result = func(*args, **kwargs)
-            self._keep(result)
+            self._hold(result)
             return result
         if isinstance(func, FunctionType) and func.__module__ == functional.__name__:
             with self:
@@ -142,7 +142,7 @@ class Uses(TorchFunctionMode):
             self._elementwise(output, mine, other if func in _SCALINGS else None, mine.shape)
         return output
 
-    def _keep(self, result: Any) -> None:
+    def _hold(self, result: Any) -> None:
         for each in tree_leaves(result):
             if isinstance(each, Tensor) and each.requires_grad:
                 self._own[id(each)] = each
@@ -196,7 +196,7 @@ class Uses(TorchFunctionMode):
 
     def _looked_up(self, output: Tensor, weight: Tensor, ids: Tensor, padding: int = -1) -> None:
         if self._samples > 1 and _is_shared(ids, self._samples):
-            self._keep(output)
+            self._hold(output)
             return
 
         def adds(into: Tensor, rows: slice, grad: Tensor, layout: SampleAxis) -> None:

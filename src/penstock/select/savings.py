@@ -19,7 +19,7 @@ from penstock.select.meter import J_PER_WH, Cost
 from penstock.select.scores import used_by
 
 ESTIMATED_WH = "Wh of CPU time"
-"""What energy is called that is CPU time times the power of a busy core."""
+"""Name of energy that is estimated as CPU time times the power of a busy core."""
 
 
 class RunsCost(msgspec.Struct, frozen=True):
@@ -29,7 +29,7 @@ class RunsCost(msgspec.Struct, frozen=True):
         runs: Number of runs that finished.
         seconds: Time on the clock.
         cpu_s: CPU time; None where nobody recorded it.
-        wh: Energy, as the counters say; None without.
+        wh: Energy, by the counters; None without.
         logged: What they logged last, rising, by name.
     """
 
@@ -84,7 +84,7 @@ def cost_of(store: Store, group: str) -> RunsCost:
     """Return what the runs of a group took.
 
     Args:
-        store: Where they are kept.
+        store: The store that keeps them.
         group: Name or id of the group.
 
     Raises:
@@ -120,7 +120,7 @@ def cost_of_full(store: Store, group: str) -> RunsCost:
     if selecting := [run.id for run in runs if _used(store, run)]:
         raise BadSetting(
             f"{len(selecting)} of the runs of group {group!r} have read scores, such as {selecting[0]}: give a "
-            "group of runs on all samples (penstock run --group NAME tells groups apart)"
+            "group of runs on all samples (penstock run --group NAME names a group)"
         )
     if less := [run for run in runs if _trains_on_less(run)]:
         asked = less[0].plan.parameters
@@ -134,11 +134,11 @@ def cost_of_full(store: Store, group: str) -> RunsCost:
 def savings(store: Store, groups: Iterable[str]) -> list[Saving]:
     """Return what selecting has brought each group whose runs have read scores.
 
-    They are compared with the group that ``penstock select bench`` ran on all samples, if it is among them, else
-    with the first whose runs have read no scores, and that it ran on no part of the samples or of the epochs.
+    They are compared with the group that ``penstock select bench`` ran on all samples, if it is among them; else
+    with the first group without scores that did not train on a part of the samples or epochs for ``select bench``.
 
     Args:
-        store: Where they are kept.
+        store: The store that keeps them.
         groups: Names of groups; all finished runs of a name count.
     """
     runs = {name: found for name in dict.fromkeys(groups) if (found := _finished(store, name))}

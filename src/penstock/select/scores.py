@@ -1,4 +1,4 @@
-"""Scores: a number for each sample, kept with what they were computed from and what that cost."""
+"""Scores: a number for each sample, with their origin and their cost."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ class Scores:
     def check(self, data: Any) -> Self:
         """Return these scores, if they are of a data set.
 
-        All samples are read and compared, where that takes seconds. A warning says what could not be compared:
+        All samples are read and compared, where that takes seconds. A warning names what could not be compared:
         images that are augmented, or all but 64 samples.
 
         Args:
@@ -151,11 +151,11 @@ class Scores:
 
     @classmethod
     def read(cls, where: str | os.PathLike[str], data: Any = None) -> Self:
-        """Read what ``save`` wrote. A run of ``penstock run`` notes it, so that the page shows what that brings.
+        """Read what ``save`` wrote. A run of ``penstock run`` notes that, and the page then shows what it brings.
 
         Args:
             where: Path or name.
-            data: The data set that they are used for; unless given, nobody looks whether it is theirs.
+            data: The data set that they are used for; unless given, that is not checked.
 
         Raises:
             BadSetting: there is no such file, it holds no scores, or they are of other data.
@@ -231,7 +231,7 @@ def folder() -> Path:
 
 
 def names() -> list[str]:
-    """Return the names of all scores that are kept by name."""
+    """Return the names of all scores that are known by name."""
     return sorted(path.relative_to(folder()).with_suffix("").as_posix() for path in folder().rglob("*.parquet"))
 
 
@@ -261,11 +261,11 @@ def _parquet() -> tuple[Any, Any]:
 
 
 def _missing(where: str | os.PathLike[str], path: Path) -> str:
-    kept = names()
+    known = names()
     if (text := os.fspath(where)).endswith(".parquet"):
         name = text.removesuffix(".parquet")
-        return f"there is no file {path}" + (f"; there are scores of name {name}" if name in kept else "")
-    has = f"there are {listed(kept, 5)}" if kept else "none are kept"
+        return f"there is no file {path}" + (f"; there are scores of name {name}" if name in known else "")
+    has = f"there are {listed(known, 5)}" if known else "none are kept"
     return f"there are no scores of name {text!r}: {has}"
 
 

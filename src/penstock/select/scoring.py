@@ -1,4 +1,4 @@
-"""Scores the samples of a task by a method, and keeps what that cost."""
+"""Scores the samples of a task by a method, and measures what that costs."""
 
 from __future__ import annotations
 
@@ -45,17 +45,17 @@ def score(
         task: Data and model.
         method: ``"diverse"``, ``"el2n"``, ``"less"``, ``"rds"``, ``"sketch"``, or a Scorer of your own.
         seed: Random seed of all that is random.
-        progress: Told what is done, how many steps of it, and of how many; unless given, a terminal shows a bar.
-        keep: Folder in which each step that is done is kept, such as a trained model, so that a scoring that was
-            interrupted goes on from there if it is begun again; delete it once the scores are saved.
+        progress: Called with what is done, the steps done and all steps; unless given, a terminal shows a bar.
+        keep: Folder that keeps each finished step, such as a trained model: a scoring that was interrupted goes on
+            from there when it is begun again. Delete it once the scores are saved.
         settings: Attributes of the method, by name; as text, too.
 
     Returns:
         The scores, with what they cost.
 
     Raises:
-        BadSetting: there is no such method or setting, the task lacks what the method needs, or another process
-            keeps its steps in the folder, or another scoring did.
+        BadSetting: there is no such method or setting, the task lacks what the method needs, or the folder is
+            another scoring's.
 
     Examples:
         >>> import torch
@@ -81,22 +81,22 @@ def scored(
     *,
     anew: bool = False,
 ) -> Scores:
-    """Score each sample, as ``score`` does; what it costs is what the meter has counted until then.
+    """Score each sample, as ``score`` does; the meter has its cost.
 
-    Steps of another scoring that were kept are refused, or, if ``anew``, deleted.
+    Kept steps of another scoring are refused, or, if ``anew``, deleted.
     """
     if isinstance(task.data, Loader):
         meter.count_feeder(task.data.statistics().feeder_pid)
     settings = {name: str(getattr(scorer, name)) for name in getattr(scorer, "__struct_fields__", ())}
-    told = _bar() if progress is None else nullcontext(progress)
-    with told as tell, own_random_numbers(seed), _selection_kept(task.data):
+    shown = _bar() if progress is None else nullcontext(progress)
+    with shown as tell, own_random_numbers(seed), _selection_restored(task.data):
         data = task.identity()
         if steps is not None:
             of = {"data": str(data), "method": f"{scorer.name} {scorer.version}", "settings": str(settings)}
             try:
                 steps.begin(of | {"seed": str(seed), "task": task.fingerprint()}, meter, anew=anew)
             except Untravelled as error:
-                say(f"no steps of this scoring are kept, since it cannot be told from others: {error}")
+                say(f"no steps of this scoring are kept, since it cannot be identified: {error}")
         found = scorer.score(task, seed, tell)
     if not isinstance(found, Scored):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise BadSetting(f"{scorer.name}: score() returned a {type(found).__name__}, and no select.Scored")
@@ -143,7 +143,7 @@ def method_of(method: str | Scorer, settings: dict[str, Any]) -> Scorer:
 
 
 @contextmanager
-def _selection_kept(data: Any) -> Generator[None]:
+def _selection_restored(data: Any) -> Generator[None]:
     """Let a feed's Loader select afterwards what it selected before."""
     before = data.selected if isinstance(data, Loader) else None
     try:

@@ -68,7 +68,7 @@ class Steps:
         return any(self.folder.glob("*.pt"))
 
     def note_cost(self) -> None:
-        """Note what all has cost so far."""
+        """Note what the scoring has cost so far."""
         if self.meter is not None:
             _write(self.folder / _COST, msgspec.json.encode(self.before + self.meter.cost))
 
@@ -84,7 +84,7 @@ class Steps:
 
 
 def step(name: str, compute: Callable[[], _Found]) -> _Found:
-    """Return what a step of the scoring that goes on now finds: computed, or as it was kept.
+    """Return the result of a step of the scoring that goes on: computed, or as it was kept.
 
     Args:
         name: Name of the step, without ``/``.
@@ -106,7 +106,7 @@ def step(name: str, compute: Callable[[], _Found]) -> _Found:
 
 @contextmanager
 def steps_in(folder: Path) -> Generator[Steps]:
-    """Keep the steps of the scoring inside in a folder, which is made if need be, and held for this process alone.
+    """Keep the steps of the scoring inside in a folder, made if need be, and locked for this process.
 
     Raises:
         BadSetting: it cannot be made, or another process scores there.

@@ -178,7 +178,7 @@ class Task:
     def samples(self) -> int:
         """Size of the data set."""
         if isinstance(self.data, Loader):
-            self.data.select(None)  # of a part, it would tell the size of that
+            self.data.select(None)  # else its length is that of the selection
         count = self.data.samples if isinstance(self.data, Loader) else len(self.data)
         if not count:
             raise BadSetting("data: a stream of unknown length, or nothing: scores need numbered samples")
@@ -210,11 +210,11 @@ class Task:
         return found
 
     def identity(self) -> DataIdentity:
-        """Return what tells the data from others; of a feed, its size."""
+        """Return what distinguishes the data from others; for a feed, its size."""
         return DataIdentity(self.samples) if isinstance(self.data, Loader) else identity_of(self.data)
 
     def fingerprint(self) -> str:
-        """Return what tells all but the data from that of another task.
+        """Return what distinguishes this task from others, apart from the data.
 
         Raises:
             Untravelled: something in it cannot go to another process.
@@ -224,7 +224,7 @@ class Task:
         return f"{found.digest} {found.data}"
 
     def classes(self) -> Ids | None:
-        """Return the class of each sample, if all have been read, and labels are classes: half as many at most."""
+        """Return the class of each sample; None unless all were read, with at most half as many classes."""
         known = (self._classes != _NO_CLASS).all()
         return self._classes if known and 2 * len(np.unique(self._classes)) <= self.samples else None
 
@@ -283,7 +283,7 @@ class Task:
         return self._here(numbers)
 
     def mask_of(self, batch: Batch) -> Tensor | None:
-        """Return which positions of a batch count, shape ``(n, length)``; None if nobody says so."""
+        """Return which positions of a batch count, shape ``(n, length)``; None without a mask."""
         content: Any = batch.content
         if self.mask is not None:
             return self._here(torch.as_tensor(self.mask(content)))
@@ -361,7 +361,7 @@ def check_finite(what: str, found: Tensor, batch: Batch) -> None:
 
 
 def _rows(values: Tensor) -> list[int]:
-    """Return the rows that hold a number that is none."""
+    """Return the rows that hold NaN or infinity."""
     return torch.nonzero(~torch.isfinite(values).reshape(len(values), -1).all(1))[:, 0].tolist()
 
 

@@ -1,4 +1,4 @@
-"""Trains a model for scoring, and keeps checkpoints of it with the state of its Adam optimiser."""
+"""Trains a model for scoring, and makes checkpoints of it with the state of its Adam optimiser."""
 
 # torch describes its types in part only.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
@@ -25,7 +25,7 @@ _WEIGHTS, _OPTIMIZER = ("adapter_model.safetensors", "model.safetensors"), "opti
 
 
 class Moments(NamedTuple):
-    """Adam's running means of a parameter's gradient and of its square, after so many steps, and how they run."""
+    """Adam's running means of a parameter's gradient and its square, the steps so far, and Adam's settings."""
 
     mean: Tensor
     square: Tensor
@@ -97,7 +97,7 @@ def train(
         epochs: Number of epochs.
         seed: Random seed of the order.
         ids: The samples to train on; all unless given.
-        report: Told each batch and its losses, shape ``(n,)``.
+        report: Called with each batch and its losses, shape ``(n,)``.
 
     Returns:
         A checkpoint for each epoch.
@@ -180,9 +180,9 @@ def _read(path: Path) -> Any:
     except OSError as error:
         raise BadSetting(f"checkpoints: {path} cannot be read: {error.strerror}") from None
     except Exception as error:
-        said = str(error).partition("\n")[0]
+        problem = str(error).partition("\n")[0]
         raise BadSetting(
-            f"checkpoints: {path} cannot be read as plain tensors ({type(error).__name__}: {said}). Save the "
+            f"checkpoints: {path} cannot be read as plain tensors ({type(error).__name__}: {problem}). Save the "
             "model's state_dict() by torch.save"
         ) from None
 
@@ -202,7 +202,7 @@ def _moments_of(
     """Return Adam's state by the names of parameters: torch numbers these group by group, in their order there.
 
     Raises:
-        BadSetting: which parameter is which cannot be told.
+        BadSetting: the parameters cannot be matched.
     """
     named, trained = dict(model.named_parameters()), _trained(model)
     groups = [group for group in groups if group["params"]]
@@ -216,8 +216,8 @@ def _moments_of(
         )
     if len(groups) > 1 and "param_names" not in groups[0]:
         raise BadSetting(
-            f"checkpoints: the optimizer in {path} has {len(groups)} groups of parameters, and does not say which "
-            "is which: make it of model.named_parameters(), so that it keeps their names, or take adam=False and "
+            f"checkpoints: the optimizer in {path} has {len(groups)} groups of parameters, and does not name "
+            "them: make it of model.named_parameters(), so that it has their names, or take adam=False and "
             "save the model alone"
         )
     found = dict[str, Moments]()

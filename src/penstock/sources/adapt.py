@@ -67,17 +67,17 @@ def adapt(thing: Any, *, segments: int | None, seed: int, in_order: bool = False
 
 
 def with_workers(thing: Any, workers: int | None) -> Any:
-    """Return what is to be fed, with so many workers if it is a torch ``DataLoader``; None for its own number.
+    """Return what is to be fed, with ``workers`` workers if it is a torch ``DataLoader``; None for its own number.
 
     Raises:
-        BadSetting: its data set may not divide itself among so many.
+        BadSetting: its data set may not divide itself among them.
     """
     torch = sys.modules.get("torch")
     if workers is None or torch is None or not isinstance(thing, torch.utils.data.DataLoader):
         return thing
     if isinstance(thing.dataset, torch.utils.data.IterableDataset) and thing.num_workers <= 1 < workers:
         raise BadSetting(
-            f"{workers} workers for a loader of {thing.num_workers}, over an IterableDataset: nothing tells "
+            f"{workers} workers for a loader of {thing.num_workers}, over an IterableDataset: nothing shows "
             "whether that is divided among workers, and each sample could come from each of them. Leave out "
             "PENSTOCK_FEED_WORKERS, or set num_workers in the DataLoader"
         )

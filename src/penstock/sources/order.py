@@ -58,7 +58,7 @@ def digest(*parts: Any) -> str:
 
 
 class Order:
-    """Cycles in random order, in which what lies between joints is kept together.
+    """Cycles in random order, in which what lies between joints stays together.
 
     Every cycle is shuffled as a whole and then grouped, in that order, by where its samples
     lay in the cycle before: between which joints. Segments are joints that are in force for ever; so each has the
@@ -69,7 +69,7 @@ class Order:
         batch_size: Rows of a block.
         segments: How many to make, at most one for each block; None for one.
         seed: Any integer.
-        shuffle: False keeps the data's own order.
+        shuffle: False for the data's own order.
 
     Attributes:
         samples: Samples in a cycle.
@@ -95,7 +95,7 @@ class Order:
         self._seed = seed % 2**64
         self.segment_starts = tuple(i * self.batches // segments * batch_size for i in range(segments))
         self._shuffle = shuffle
-        self._members: Ids | None = None
+        self._partition: Ids | None = None
         self._parts: dict[Joints, npt.NDArray[np.int16] | None] = {}
         drawn = self._seed if shuffle else None
         joined = ["joined"] if shuffle and segments > 1 else []  # segments were once shuffled each by itself
@@ -122,9 +122,9 @@ class Order:
             yield start, np.arange(start, stop) if ids is None else ids[start:stop]
 
     def _drawn(self, cycle: int) -> Ids:
-        if self._members is None:
-            self._members = permutation(self.samples, self._seed, _PARTITION)
-        return self._members[permutation(self.samples, self._seed, _CYCLE, cycle, 0)]
+        if self._partition is None:
+            self._partition = permutation(self.samples, self._seed, _PARTITION)
+        return self._partition[permutation(self.samples, self._seed, _CYCLE, cycle, 0)]
 
     def _part_of_each(self, cycle: int, joints: Joints, base: Base) -> npt.NDArray[np.int16] | None:
         """Return the part of each sample, by what decides it, which is drawn once."""

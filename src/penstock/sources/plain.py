@@ -24,13 +24,13 @@ def length(thing: Any) -> int | None:
 
 
 class ArraySource(Ordered):
-    """Feeds rows of arrays that lie in memory, shuffled unless told otherwise.
+    """Feeds rows of arrays that lie in memory, shuffled unless ``shuffle`` is False.
 
     Args:
         tree: Any nesting of tuple, list and dict with NumPy arrays and torch tensors at its leaves, each of shape
             ``(samples, ...)``, or lists of one number or text per sample.
         batch_size: Rows of a block.
-        shuffle: Draw a new random order in each cycle; False keeps the order of the rows.
+        shuffle: Draw a new random order in each cycle; False for the order of the rows.
         drop_last: Whether trainers leave out of each epoch the rows that fill none of their batches, unless they
             say otherwise.
         segments: Parts of a cycle that are shuffled each by itself; None for one.

@@ -25,7 +25,7 @@ def order_seed(seed: int, cycle: int) -> int:
 
 
 def data_seed(seed: int, at: Cursor) -> int:
-    """Return a seed for what a data set draws in a pass that is opened at ``at``, all of which is loaded."""
+    """Return a seed for what a data set draws in a pass opened at ``at`` that is loaded whole."""
     return _mixed(seed, _DATA, *at)
 
 

@@ -136,7 +136,7 @@ class Alone(Ordered, ABC):
             yield from self._part(epoch, *self.shard)
 
     def _part(self, epoch: int, rank: int, world: int) -> Iterator[Tree]:
-        """Yield a rank's batches, of which only the last ones may have rows of several blocks."""
+        """Yield a rank's batches; only the last ones may have rows of several blocks."""
         full = len(self) * self.batch_size * world
         left = full if self.drop_last else self.samples
         at, bounds, rows = 0, [0], list[int]()  # this rank's rows and those between them, in turns

@@ -23,8 +23,8 @@ Mine = TypeVar("Mine")
 class InfoBatch(Policy):
     """Leaves out a random part of the samples whose last loss is below the mean, afresh in each epoch.
 
-    Those of them that stay get a weight, ``(losses * loader.weights).mean()``, such that the sum of the weighted
-    gradients over an epoch is expected to be that of all samples. A sample whose loss nobody has reported yet is
+    The others below the mean get a weight, ``(losses * loader.weights).mean()``, such that the expected sum of the
+    weighted gradients over an epoch is that of all samples. A sample whose loss nobody has reported yet is
     in every epoch, so the first one holds all, and so do the last ones. Without reports nothing is left out.
 
     The ranks of ``torch.distributed`` exchange what they report at the beginning of each epoch; until then it is
@@ -93,7 +93,7 @@ class InfoBatch(Policy):
         if self._decided is not None:
             epoch, chosen = self._decided
             decided = epoch, chosen.ids.tobytes(), np.asarray(chosen.weights).tobytes()
-        return {  # bytes, not arrays: torch.load reads no arrays unless it is told to trust a file
+        return {  # bytes, not arrays: torch.load reads no arrays unless it is asked to trust a file
             "digest": self.digest,
             "losses": self._losses.tobytes(),
             "reported": [(ids.tobytes(), losses.tobytes()) for ids, losses in self._reported],
@@ -138,10 +138,10 @@ class InfoBatch(Policy):
             )
         if epoch < self._full_from and known.any():
             learnt = np.flatnonzero(known & (self._losses < self._losses[known].mean(dtype=np.float64)))
-            kept = len(learnt) - int(self._ratio * len(learnt))
+            stay = len(learnt) - int(self._ratio * len(learnt))
             order = learnt[permutation(len(learnt), self._seed, epoch)]
-            weights[order[kept:]] = 0
-            weights[order[:kept]] = len(learnt) / max(kept, 1)
+            weights[order[stay:]] = 0
+            weights[order[:stay]] = len(learnt) / max(stay, 1)
         ids = np.flatnonzero(weights)
         return Selection(ids, weights[ids])
 

@@ -36,7 +36,7 @@ class Policy:
     fixed: bool = False
 
     def selection(self, epoch: int) -> Selection:
-        """Return the samples of an epoch, counted from 0; asked again before another one, the same."""
+        """Return the samples of an epoch, counted from 0; until the next epoch, it returns the same."""
         raise NotImplementedError
 
     def report(self, ids: npt.ArrayLike, losses: npt.ArrayLike) -> None:
@@ -48,7 +48,7 @@ class Policy:
         """
 
     def check_ranks(self, ranks: int) -> None:
-        """Check, as an epoch begins, that so many ranks will all decide alike.
+        """Check, as an epoch begins, that this number of ranks will all decide alike.
 
         Raises:
             BadSetting: they will not.
@@ -105,7 +105,7 @@ class RandomSubsets(Policy):
         fresh: False draws once, for all epochs: plain random selection.
 
     Raises:
-        BadSetting: ``samples`` is no selection, or the fraction keeps none of them.
+        BadSetting: ``samples`` is no selection, or the fraction selects none of them.
 
     Examples:
         >>> policy = penstock.select.RandomSubsets(1000, 0.5)
@@ -226,7 +226,7 @@ class AnnealToFull(Policy):
 
 
 def selected_at(given: Any, epoch: int) -> tuple[Selection | None, Policy | None]:
-    """Return what ``select=`` selects in an epoch, and the policy that says so, if it is one.
+    """Return what ``select=`` selects in an epoch, and the policy that decides it, if it is one.
 
     Raises:
         BadSetting: it is none.
@@ -242,16 +242,16 @@ def pool_of(samples: Any) -> Selection:
 
 
 def count_of(fraction: float, samples: int) -> int:
-    """Return how many samples a fraction keeps.
+    """Return how many samples a fraction selects.
 
     Raises:
-        BadSetting: it is none, or keeps nothing.
+        BadSetting: it is none, or selects nothing.
     """
     if not isinstance(fraction, int | float | np.number) or not 0 < fraction <= 1:  # pyright: ignore[reportUnnecessaryIsInstance]
         raise BadSetting(f"fraction={fraction!r} must be a number above 0, and at most 1")
     count = round(fraction * samples)
     if not count:
-        raise BadSetting(f"fraction={fraction} keeps none of {samples:,} samples; {1 / samples:.2g} keeps one")
+        raise BadSetting(f"fraction={fraction} selects none of {samples:,} samples; {1 / samples:.2g} selects one")
     return count
 
 
@@ -285,7 +285,7 @@ def _worth_of(ids: Ids, scores: Any) -> npt.NDArray[np.float32]:
 
 
 def finite(what: str, given: Any, count: int, ids: Ids) -> npt.NDArray[np.float64]:
-    """Return a finite number for each of so many samples, which have these ids.
+    """Return a finite number for each of these samples.
 
     Raises:
         BadSetting: there are more, fewer, or some that are not finite.
@@ -303,7 +303,7 @@ def ids_of_report(ids: Any, samples: int) -> Ids:
     """Return the ids of a report.
 
     Raises:
-        BadSetting: they are no ids of a data set of so many samples.
+        BadSetting: they are no ids of this data set.
     """
     given = np.asarray(ids.cpu() if hasattr(ids, "cpu") else ids)
     if given.ndim != 1 or (given.size and given.dtype.kind not in "ui"):

@@ -104,13 +104,13 @@ class SelectionSampler:
     def set_epoch(self, epoch: int) -> None:
         """Let the next iteration be that of this epoch; the rest of it, if a state of this epoch was loaded.
 
-        A warning says that a loaded state is given up, unless its epoch was at its end and this is the next one.
+        It warns if a loaded state is given up, unless its epoch was at its end and this is the next one.
         """
         if epoch != self._epoch or not self._resumed:
             if self._resumed and (epoch, self._given) != (self._epoch + 1, len(self)):
                 warnings.warn(
                     f"set_epoch({epoch}) gives up the state that was loaded, {self._given:,} of {len(self):,} "
-                    f"samples into epoch {self._epoch}. Accelerate sets epochs, from 0 on: say "
+                    f"samples into epoch {self._epoch}. Accelerate sets epochs, from 0 on: call "
                     f"set_epoch({self._epoch}) of its loader before",
                     stacklevel=users_stacklevel(),
                 )

@@ -110,7 +110,7 @@ class Selection:
         return f"<penstock.Selection of {len(self):,} samples, {self.digest}>"
 
     def bitmap(self, samples: int | None = None) -> Bitmap:
-        """Return it as a set over a data set of so many samples; if None, of just enough for its ids.
+        """Return it as a set over a data set of this size; if None, just large enough for its ids.
 
         Raises:
             BadSetting: as ``check`` does.
@@ -121,7 +121,7 @@ class Selection:
         return Bitmap(packed, frozenset([self.digest]))
 
     def check(self, samples: int | None) -> None:
-        """Refuse ids that a data set of so many samples does not have; None is a size that nobody knows.
+        """Refuse ids that a data set of this size does not have; None is an unknown size.
 
         Raises:
             BadSetting: there are such ids, or the selection was made of a mask of another length.

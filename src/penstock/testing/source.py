@@ -1,4 +1,4 @@
-"""The contract of every source: number its samples, keep to its segments, and open anywhere.
+"""The contract of every source: number its samples, stay in its segments, and open anywhere.
 
 Long, as each promise to a feeder is one test of it.
 """
@@ -41,7 +41,7 @@ class SourceContract(ABC):
     """Tests of a source; a subclass named ``Test...`` runs them.
 
     Attributes:
-        keeps_workers: Whether it keeps its workers from pass to pass (``persistent_workers``).
+        keeps_workers: Whether its workers live from pass to pass (``persistent_workers``).
     """
 
     keeps_workers = False
@@ -199,10 +199,10 @@ class SourceContract(ABC):
             for block, complete in zip(blocks, full, strict=True):
                 assert block.ids is not None and complete.ids is not None
                 mask = wanted(complete.sample, complete.ids)
-                kept = np.arange(complete.rows) if mask is None else np.flatnonzero(mask)
-                assert block.ids.tolist() == complete.ids[kept].tolist()
-                assert (block.kept is None) == (len(kept) == complete.rows)
-                assert block.kept is None or block.kept.tolist() == kept.tolist()
+                selected = np.arange(complete.rows) if mask is None else np.flatnonzero(mask)
+                assert block.ids.tolist() == complete.ids[selected].tolist()
+                assert (block.kept is None) == (len(selected) == complete.rows)
+                assert block.kept is None or block.kept.tolist() == selected.tolist()
                 rows = [] if block.tree is None else self.rows_of(block.tree)
                 assert rows == [named[id] for id in block.ids.tolist()]
             assert blocks[0].tree is None

@@ -53,7 +53,7 @@ class WorkersContract(ABC):
 
     @abstractmethod
     def make(self, count: int) -> Workers[tuple[str, str], str]:
-        """Make so many workers that do tasks by ``penstock.testing.workers.worker``, not prepared yet."""
+        """Make ``count`` workers that do tasks by ``penstock.testing.workers.worker``, not prepared yet."""
 
     @pytest.fixture
     def log(self, tmp_path: Path) -> Path:

@@ -43,7 +43,7 @@ class Strings(msgspec.Struct, frozen=True, array_like=True, tag="rows"):
 class Constant(msgspec.Struct, frozen=True, array_like=True, tag="constant"):
     """A number, string or None that belongs to the block, not to a row."""
 
-    value: Any  # a Scalar, which msgspec cannot tell apart by type
+    value: Any  # a Scalar, whose types msgspec cannot distinguish
 
 
 class Branch(msgspec.Struct, frozen=True, array_like=True, tag="branch"):
@@ -194,7 +194,7 @@ def _array_size(node: Array) -> LeafSize | None:
 
 @lru_cache(maxsize=256)
 def _item_bytes(library: str, dtype: str) -> int | None:
-    """Return the size of an item; None for a torch type without torch, of which the first batch tells."""
+    """Return the size of an item; None for a torch type without torch: the first batch shows it."""
     if library == "torch":
         try:
             import torch

@@ -28,7 +28,7 @@ def build(layout: Node, leaves: Sequence[Any]) -> Tree:
 
 
 def leaf_from_bytes(node: Array, memory: ByteArray, rows: int | None, *, writable: bool = True) -> Any:
-    """Make an array or tensor over ``memory``, which it keeps alive; ``rows`` is its first axis unless None."""
+    """Make an array or tensor over ``memory``, which it holds alive; ``rows`` is its first axis unless None."""
     shape = node.shape if rows is None else (rows, *node.shape)
     if node.library == "torch":
         torch, dtype = _torch(node.dtype)
@@ -116,16 +116,16 @@ def _as_subclass(leaf: Any, name: str) -> Any:
     return leaf.as_subclass(_type_or(torch.Tensor, torch.Tensor, name))
 
 
-_told: set[str] = set()
+_warned_of: set[str] = set()
 
 
 def _type_or(plain: type[Any], base: type[Any], name: str) -> Any:
-    """Find the subclass of ``base`` that a feeder named; return ``plain``, and say so once, if it is not here."""
+    """Find the subclass of ``base`` that a feeder named; return ``plain``, with one warning, if it is not here."""
     kind = _imported(name)
     if kind is not None and issubclass(kind, base):
         return kind
-    if name not in _told:
-        _told.add(name)
+    if name not in _warned_of:
+        _warned_of.add(name)
         module = name.partition(":")[0]
         warnings.warn(
             f"the feed's batches hold a {name}, which this process has not imported: it gets a plain "

@@ -1,4 +1,4 @@
-"""Who may read the page, and connections that ask nothing."""
+"""Decides who may read the page, and closes connections that ask nothing."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _HEADERS = {
 
 
 class Access:
-    """Lets requests pass that may read the page, and marks every answer with what a browser may do with it.
+    """Admits requests that may read the page, and marks every answer with what a browser may do with it.
 
     Args:
         app: What they pass to.
@@ -96,7 +96,7 @@ class Access:
 
 
 def host_name(host: str) -> str:
-    """Return the name in a Host header, without the port: behind an SSH forward that is another one."""
+    """Return the name in a Host header; the port is ignored, for an SSH forward changes it."""
     try:
         return urlsplit(f"//{host}").hostname or ""
     except ValueError:
@@ -107,12 +107,12 @@ _MOST_WAITING = 64
 
 
 class Connection(H11Protocol):
-    """A connection that makes room for a newer one if more than 64 wait for a request, or for the rest of one."""
+    """A connection; of those that wait for a request or its rest, 64 may be open: then the oldest is closed."""
 
     made_s = 0.0
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Begin to wait; the one that was made first goes if they are too many."""
+        """Begin to wait; if too many wait, close the oldest."""
         super().connection_made(transport)
         self.made_s = monotonic()
         connections: set[Any] = self.connections

@@ -36,7 +36,7 @@ _ACCEPTED_AT_ONCE = 16  # so that those which wait for too long go before descri
 
 
 def serve(
-    store: Path | None, *, host: str, port: int | None, allowed: Sequence[str], tell: Callable[[str, int], None]
+    store: Path | None, *, host: str, port: int | None, allowed: Sequence[str], on_open: Callable[[str, int], None]
 ) -> None:
     """Serve the page until SIGINT or SIGTERM.
 
@@ -45,7 +45,7 @@ def serve(
         host: Address to listen at.
         port: Port to listen at; if None, the first that is free from 7367 on.
         allowed: More names under which browsers reach this server.
-        tell: Told the token and the port, once pages can be opened.
+        on_open: Called with the token and the port, once pages can be opened.
 
     Raises:
         BadSetting: nothing can listen there.
@@ -70,11 +70,11 @@ def serve(
         )
         startup = server.startup
 
-        async def told(sockets: list[socket.socket] | None = None) -> None:
+        async def start_up(sockets: list[socket.socket] | None = None) -> None:
             await startup(sockets)
-            tell(token, at)  # signals are handled from here on
+            on_open(token, at)  # signals are handled from here on
 
-        server.startup = told
+        server.startup = start_up
         server.run(sockets=[listening])
 
 
@@ -100,7 +100,7 @@ def application(store: Store, *, token: str, port: int, hosts: set[str], ending:
         token: Opens the page, in its URL.
         port: The server's port.
         hosts: Names and addresses under which the server is known.
-        ending: Tells whether the server ends.
+        ending: Returns whether the server ends.
     """
     views = Views(store)
     live = Live(store, views, ending)
@@ -148,11 +148,11 @@ def application(store: Store, *, token: str, port: int, hosts: set[str], ending:
             *page_routes(),
         ],
         middleware=[Middleware(Access, token=token, port=port, hosts=hosts)],
-        exception_handlers={PenstockError: _told},
+        exception_handlers={PenstockError: _error_answer},
     )
 
 
-def _told(_: Request, error: Exception) -> Response:
+def _error_answer(_: Request, error: Exception) -> Response:
     status = 404 if isinstance(error, NoSuchRun) else 400 if isinstance(error, BadSetting) else 503
     return Json({"error": str(error)}, status)
 
@@ -170,13 +170,13 @@ def selections(store: Store, groups: Iterable[str]) -> list[dict[str, Any]]:
 
     Args:
         store: The store.
-        groups: Ids of groups; all runs of groups that are called so count.
+        groups: Ids of groups; the runs of all groups with their names count.
     """
     names = (run.group for id in groups for run in store.runs(id)[:1])
-    return [_saving_told(saving) for saving in savings(store, names)]
+    return [_saving_fields(saving) for saving in savings(store, names)]
 
 
-def _saving_told(saving: Saving) -> dict[str, Any]:
+def _saving_fields(saving: Saving) -> dict[str, Any]:
     full, selected = saving.full, saving.selected
     measures = balances(saving.scoring, full, selected, WATTS) if full else {}
     return {

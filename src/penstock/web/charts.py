@@ -25,14 +25,14 @@ def is_counter(name: str) -> bool:
 
 
 def unit_of(name: str) -> str:
-    """Return the unit in which a series is drawn; empty if its name does not tell."""
+    """Return the unit in which a series is drawn; empty if its name has none."""
     if is_counter(name):
         return _COUNTERS.get(name.rpartition(".")[2], "W")
     return next((unit for end, unit in _GAUGES.items() if name.endswith(end)), "")
 
 
 def rates(times_s: Floats, counts: Floats) -> tuple[Floats, Floats]:
-    """Return by how much a counter grew in a second, up to each of its moments but the first."""
+    """Return a counter's growth per second, up to each of its moments but the first."""
     last = np.diff(times_s, append=np.inf) > 0  # of several points at one moment
     times_s, counts = times_s[last], counts[last]
     return times_s[1:], np.diff(counts) / np.diff(times_s)
@@ -45,13 +45,12 @@ Line = tuple[Floats, Floats]
 def on_common_moments(
     lines: Sequence[Line], begin_s: float, end_s: float, most: int
 ) -> tuple[Floats, list[tuple[Ints, Floats]]]:
-    """Return the moments of a chart, and of each line at which of them it has a value, and these values.
+    """Return the moments of a chart; for each line the indices of the moments that it has, and its values.
 
-    If there are at most ``most`` moments, they and the values are those of the points; with them come each line's
-    last point before and its first behind, so that lines go on to both edges. If there are more, the time is cut
-    into buckets. Of each bucket a line keeps its least and its greatest value, in the order in which they came, at
-    two moments within that bucket; or a NaN, if it has nothing else there. At both edges it has the value on its
-    way from one point to the next.
+    At most ``most`` moments are those of the points, with each line's last point before the chart and its first
+    behind, so that lines reach both edges. If there are more, the time is cut into buckets. In each, a line has
+    its least and its greatest value, in their order, at two moments; NaN, if it has nothing else. At both edges,
+    it has the value between its points.
 
     Args:
         lines: The lines.
@@ -80,10 +79,10 @@ def _cut(times_s: Floats, values: Floats, begin_s: float, end_s: float) -> Line:
 def _extremes(times_s: Floats, values: Floats, begin_s: float, end_s: float, buckets: int) -> tuple[Ints, Floats]:
     first = int(np.searchsorted(times_s, begin_s))
     last = int(np.searchsorted(times_s, end_s, side="right"))
-    at, kept = [np.empty(0, np.int64)], [np.empty(0)]
+    at, drawn = [np.empty(0, np.int64)], [np.empty(0)]
     if 0 < first < len(times_s):
         at.append(np.array([0]))
-        kept.append(np.interp([begin_s], times_s[first - 1 : first + 1], values[first - 1 : first + 1]))
+        drawn.append(np.interp([begin_s], times_s[first - 1 : first + 1], values[first - 1 : first + 1]))
     if first < last:
         inside = values[first:last]
         width_s = (end_s - begin_s) / buckets or 1.0
@@ -96,11 +95,11 @@ def _extremes(times_s: Floats, values: Floats, begin_s: float, end_s: float, buc
         halves = 1 + 2 * numbers[starts, None] + np.arange(2)
         wanted = np.stack([np.ones(len(starts), bool), least != greatest], axis=1)
         at.append(halves[wanted])
-        kept.append(inside[two[wanted]])
+        drawn.append(inside[two[wanted]])
     if 0 < last < len(times_s):
         at.append(np.array([2 * buckets + 1]))
-        kept.append(np.interp([end_s], times_s[last - 1 : last + 1], values[last - 1 : last + 1]))
-    return np.concatenate(at), np.concatenate(kept)
+        drawn.append(np.interp([end_s], times_s[last - 1 : last + 1], values[last - 1 : last + 1]))
+    return np.concatenate(at), np.concatenate(drawn)
 
 
 def _first_of(values: Floats, extreme: np.ufunc, starts: Ints, place: Ints) -> Ints:

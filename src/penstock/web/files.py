@@ -23,7 +23,7 @@ from penstock.runs.store import Store
 
 _PAGE = Path(__file__).with_name("page")
 _FIRST = ("main", "address", "data", "elements", "figures", "runs", "now")
-"""Modules that the browser is told to load at once; the others it finds."""
+"""Modules that the page lists for loading at once; the browser finds the others."""
 _FOR_EVER = {"Cache-Control": "private, max-age=31536000, immutable"}
 
 
@@ -50,7 +50,7 @@ def page_routes() -> list[Route]:
 
 _AT_ONCE_BYTES = 1 << 20
 NOT_ELSEWHERE = os.O_NOFOLLOW | os.O_NONBLOCK
-"""A run may put links and pipes where its files are expected."""
+"""Flags for opening files: a run may have put links and pipes in their place."""
 
 
 class Json(Response):
@@ -111,7 +111,7 @@ register_url_convertor("name", _Name())
 def _files(folder: Path) -> Iterator[tuple[str, os.stat_result, tuple[str, int]]]:
     """Yield the files below a folder: the name there, the status, and the name within an open folder.
 
-    What is linked to lies elsewhere, and is left out, be it the folder itself.
+    Links are not followed, not even if the folder itself is one.
     """
     with suppress(FileNotFoundError):  # no run has made it, or its run has just removed something
         for place, _, names, where in os.fwalk(folder):

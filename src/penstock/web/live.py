@@ -13,7 +13,7 @@ from starlette.concurrency import run_in_threadpool
 from penstock.errors import GpuMissing, NoSuchRun, PenstockError
 from penstock.feed.launch.feeds import feeds
 from penstock.gpus.gpm import Gpms
-from penstock.gpus.nvml import NvmlGpu, gpu_processes, gpus, nvml, told, users_hidden
+from penstock.gpus.nvml import NvmlGpu, answer_of, gpu_processes, gpus, nvml, users_hidden
 from penstock.linux.process import lineage, start_ticks
 from penstock.runs.listeners.gpu import readings
 from penstock.runs.store import Store
@@ -21,7 +21,7 @@ from penstock.web.views import Views
 
 
 class Unit(msgspec.Struct, frozen=True, kw_only=True):
-    """What runs compute on: a GPU, or an instance of one in MIG mode. None where NVML does not tell.
+    """What runs compute on: a GPU, or an instance of one in MIG mode. None where NVML does not report it.
 
     Attributes:
         profile: MIG profile of an instance, such as "1g.10gb"; empty of a GPU.
@@ -46,7 +46,7 @@ class Card(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         index: Its place in NVML's order.
         name: Its model.
-        readings: What NVML tells of it, by the names that listener ``gpu`` gives them.
+        readings: NVML's readings, by their names in listener ``gpu``.
         units: Its instances in MIG mode, else itself.
     """
 
@@ -63,7 +63,7 @@ class Cards(msgspec.Struct, frozen=True):
     note: str = ""
 
 
-class Gpus:
+class GpuLook:
     """Looks at all GPUs of the machine; asked by one thread at a time.
 
     Args:
@@ -88,7 +88,7 @@ class Gpus:
         return Cards(cards, f"Which run is on which GPU is not known: {hidden}." if hidden else "")
 
     def close(self) -> None:
-        """Free what NVML keeps for it; the next look begins anew."""
+        """Free what NVML holds for it; the next look begins anew."""
         self._gpms.close()
 
     def _keepers(self, running: Iterable[str]) -> dict[int, str]:
@@ -105,7 +105,7 @@ class Gpus:
 def _card(
     gpu: NvmlGpu, migs: list[NvmlGpu], keepers: Mapping[int, str], active: Mapping[str, list[float | None]]
 ) -> Card:
-    handle = told(nvml().nvmlDeviceGetHandleByUUID, gpu.uuid)
+    handle = answer_of(nvml().nvmlDeviceGetHandleByUUID, gpu.uuid)
     return Card(
         index=gpu.index,
         name=gpu.name,
@@ -116,8 +116,8 @@ def _card(
 
 def _unit(gpu: NvmlGpu, keepers: Mapping[int, str], sm_active_percent: float | None) -> Unit:
     known = nvml()
-    handle = told(known.nvmlDeviceGetHandleByUUID, gpu.uuid)
-    memory = handle and told(known.nvmlDeviceGetMemoryInfo, handle)
+    handle = answer_of(known.nvmlDeviceGetHandleByUUID, gpu.uuid)
+    memory = handle and answer_of(known.nvmlDeviceGetMemoryInfo, handle)
     runs: dict[str, int | None] = {}
     others = 0
     for pid, used in (gpu_processes(handle) if handle else {}).items():
@@ -148,20 +148,20 @@ class Live:
     Args:
         store: What is looked at.
         views: Reads it for the page.
-        ending: Tells whether the server ends, and with it every stream.
+        ending: Returns whether the server ends, and with it every stream.
     """
 
     def __init__(self, store: Store, views: Views, ending: Callable[[], bool]) -> None:
         self._store = store
         self._views = views
-        self._gpus = Gpus(store)
+        self._gpus = GpuLook(store)
         self._ending = ending
         self._pages: set[asyncio.Queue[str | None]] = set()
         self._one_looks = asyncio.Lock()
         self._looking: asyncio.Task[None] | None = None
         self._rows: dict[str, dict[str, Any]] = {}
         self._version = -1
-        """What the store's version was when the rows were read."""
+        """The store's version when the rows were read."""
 
     async def events(self) -> AsyncGenerator[str]:
         """Yield server-sent events for one page, until it goes: first all runs, then what changes."""
@@ -197,7 +197,7 @@ class Live:
 
     def _send(self, event: str | None) -> None:
         for page in self._pages:
-            if page.full():  # its browser is slow, or sleeps: what it missed cannot be left out, so it begins anew
+            if page.full():  # its browser is slow, or sleeps: as it missed changes, it begins anew
                 while not page.empty():
                     page.get_nowait()
                 page.put_nowait(None)

@@ -24,10 +24,10 @@ import_module("numpy.ma")  # np.unique imports it when first called, which fails
 
 _OUTPUT_BYTES = 64 << 10
 _LATE_S = 15.0
-"""Points may come so long after their time, as their writers write them in blocks."""
+"""Most seconds from a point's time until it can be read, as writers write in blocks."""
 _UNUSED_S = 60.0
 _FOR_EVER_S = 1e9
-_TOLD = ("id", "name", "group", "group_id", "mode", "index", "status", "exit_code", "reason", "began", "seconds")
+_FIELDS = ("id", "name", "group", "group_id", "mode", "index", "status", "exit_code", "reason", "began", "seconds")
 
 
 class Views:
@@ -47,7 +47,7 @@ class Views:
         """Return a row of each run, in the order in which they were added.
 
         Args:
-            known: Rows that were returned before, if nobody has written to the store since: only those of runs
+            known: Rows that were returned before, if the store has not been written to since: then only runs
                 that go on are read.
         """
         if known is not None:
@@ -55,18 +55,18 @@ class Views:
         return [_row(record) for record in self._store.runs()]
 
     def glances(self, ids: Iterable[str]) -> dict[str, Glance]:
-        """Return what runs that go on do now; readers that nobody has used in a while are let go."""
+        """Return what runs that go on do now; readers that have not been used for a while are dropped."""
         self.let_go(_UNUSED_S)
         return {id: glance(self._look(id, _LATE_S, is_glanced_at)) for id in ids}
 
     def let_go(self, unused_s: float = 0.0) -> None:
-        """Let go the readers of runs that nobody has used for so long, with the points that they keep."""
+        """Drop the readers of runs that have not been used for this time, with their points."""
         with self._lock:
             now_s = time.monotonic()
             self._followed = {key: each for key, each in self._followed.items() if now_s - each[1] <= unused_s}
 
     def summaries(self, ids: Collection[str]) -> dict[str, Any]:
-        """Return what runs that have ended did on the whole, as a glance at one that goes on would tell it."""
+        """Return figures of whole runs that have ended, under the names that a glance has."""
         for id in ids:
             if id not in self._ended and (run := self._store.run(id)).status in ENDED:
                 self._ended[id] = _summary(run.seconds or 0.0, self._store.series(run.id, is_glanced_at))
@@ -117,7 +117,7 @@ class Views:
             from_began: Count the seconds from each run's beginning, not from 1970.
 
         Returns:
-            ``times``, and ``lines``, one a run: at which of the times it has values, None for all, and these;
+            ``times``; ``lines``, for each run the indices of its times, None for all, and its values;
             ``ends``, the moments of their last points.
 
         Raises:
@@ -143,7 +143,7 @@ class Views:
         return found
 
     def groups(self, ids: Sequence[str]) -> Any:
-        """Return what groups took, by their ids, and what their figures say once all runs have ended."""
+        """Return what groups took, by their ids, and once all runs have ended the conclusions."""
         runs = {id: [run for run in self._store.runs(id) if run.began is not None] for id in ids}
         begun = {id: of_group for id, of_group in runs.items() if of_group}
         if all(run.status in ENDED for of_group in begun.values() for run in of_group):
@@ -160,20 +160,20 @@ class Views:
             return self._store.series(run.id, wanted)
         return self._look(run.id, _FOR_EVER_S, wanted)
 
-    def _look(self, id: str, keep_s: float, wanted: Callable[[str], object]) -> dict[str, Series]:
+    def _look(self, id: str, window_s: float, wanted: Callable[[str], object]) -> dict[str, Series]:
         with self._lock:
-            return self._recent(id, keep_s).look(wanted)
+            return self._recent(id, window_s).look(wanted)
 
-    def _recent(self, id: str, keep_s: float) -> Recent:
+    def _recent(self, id: str, window_s: float) -> Recent:
         """Return the reader of a run that goes on."""
-        recent, _ = self._followed.get((id, keep_s)) or (Recent(self._store.folder_of(id), keep_s), 0.0)
-        self._followed[id, keep_s] = recent, time.monotonic()
+        recent, _ = self._followed.get((id, window_s)) or (Recent(self._store.folder_of(id), window_s), 0.0)
+        self._followed[id, window_s] = recent, time.monotonic()
         return recent
 
 
 def _row(record: RunRecord) -> dict[str, Any]:
-    told = {name: getattr(record, name) for name in _TOLD}
-    return {**told, "ended": record.status in ENDED, "parameters": record.plan.parameters}
+    fields = {name: getattr(record, name) for name in _FIELDS}
+    return {**fields, "ended": record.status in ENDED, "parameters": record.plan.parameters}
 
 
 def _summary(seconds: float, series: Mapping[str, Series]) -> dict[str, Any]:
@@ -197,7 +197,7 @@ def _drawn(name: str, series: Series) -> tuple[Floats, Floats]:
 
 
 def _tail(path: Path) -> str:
-    """Return a file's end; nothing of what is none, or a link that a run has put in its place."""
+    """Return a file's end; nothing if there is no file, or a run has put a link in its place."""
     try:
         with open(path, "rb", opener=lambda path, flags: os.open(path, flags | NOT_ELSEWHERE)) as file:
             file.seek(max(0, os.fstat(file.fileno()).st_size - _OUTPUT_BYTES))
@@ -207,7 +207,7 @@ def _tail(path: Path) -> str:
 
 
 def _figures(name: str, series: Series) -> dict[str, float | None]:
-    """Return the last and the mean of what is drawn; the mean of a counter is how much it grew in a second."""
+    """Return the last and the mean of what is drawn; a counter's mean is its growth per second."""
     before_last = max(0, int(np.searchsorted(series.times_s, series.times_s[-1:]).sum()) - 1)
     _, last = _drawn(name, Series(series.times_s[before_last:], series.values[before_last:]))
     _, whole = (

@@ -29,9 +29,8 @@ def small_set(root: Path, seed: int = 0) -> Path:
 
 
 def test_the_same_seed_makes_the_same_images(tmp_path):
-    first, second, other = (
-        fingerprint(small_set(tmp_path / name, seed=seed)) for name, seed in (("a", 1), ("b", 1), ("c", 2))
-    )
+    seeds = {"a": 1, "b": 1, "c": 2}
+    first, second, other = (fingerprint(small_set(tmp_path / name, seed=seeds[name])) for name in seeds)
     assert first == second
     assert len(first) == 20
     assert first.keys() == other.keys()

@@ -326,9 +326,7 @@ class _Functions:
         found.gpu["instances"].remove(found.instance)
 
     def nvmlGpuInstanceGetComputeInstanceProfileInfoV(found, profile, engines, info):
-        (constant,) = (
-            key for key, each in fake_gpus.H100_PROFILES.items() if each[0] == found.instance["profile"]
-        )
+        (constant,) = (key for key, its in fake_gpus.H100_PROFILES.items() if its[0] == found.instance["profile"])
         if profile != constant or engines != NVML_COMPUTE_INSTANCE_ENGINE_PROFILE_SHARED:
             raise _Refused(NVML_ERROR_NOT_SUPPORTED)
         info._obj.id, info._obj.sliceCount, info._obj.instanceCount = profile, found.profile["slices"], 1

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Any
 
 import pytest
 from hypothesis import Phase, settings
@@ -67,16 +66,7 @@ class FeedStateMachine(RuleBasedStateMachine):
             }
         ),
     )
-    def make(
-        self,
-        cycle_length: int,
-        block_rows: int,
-        segments: int,
-        lines: int,
-        known: bool,
-        epochs: int | None,
-        options: dict[str, Any],
-    ) -> None:
+    def make(self, cycle_length, block_rows, segments, lines, known, epochs, options) -> None:
         self.length = cycle_length
         self.block_starts = list(range(0, cycle_length, block_rows))
         segments = min(segments, len(self.block_starts)) if known else 1

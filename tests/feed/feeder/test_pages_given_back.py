@@ -22,7 +22,7 @@ BLOCKS = 48
 
 @pytest.fixture(autouse=True)
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(unused_pages, "LOOK_S", 0.2)
+    monkeypatch.setattr(unused_pages, "LOOK_S", 0.05)
 
 
 def blocks() -> penstock.ArraySource:
@@ -83,7 +83,7 @@ def test_pages_that_a_gpu_has_registered_stay(serve: Any) -> None:
         hold_a_cycle(ahead, behind)
         before = feeder.statistics().resident_bytes
         behind.close()
-        time.sleep(1)
+        time.sleep(0.4)
         assert feeder.statistics().resident_bytes >= before >= 40 * MIB
 
 
@@ -94,5 +94,5 @@ def test_pages_into_which_disks_are_read_stay(serve: Any, tmp_path: Path) -> Non
         next(iter(behind))
         assert len(list(ahead)) == BLOCKS
     before = feeder.statistics().resident_bytes
-    time.sleep(1)
+    time.sleep(0.4)
     assert feeder.statistics().resident_bytes >= before >= 40 * MIB

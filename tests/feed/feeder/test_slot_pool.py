@@ -120,11 +120,7 @@ def test_a_window_of_few_blocks_never_blocks_itself(serve: Any, blocks: int) -> 
     """Every other batch is slow, so that the one after it finds its slot first."""
     slow = DataLoader(Rows(slow=True), batch_size=ROWS, num_workers=2, prefetch_factor=3)
     feeder = serve(slow, window=-(-BLOCK_BYTES * blocks // PAGE) * PAGE, epochs=1)
-    with (
-        ThreadPoolExecutor() as threads,
-        penstock.attach("feed") as late,
-        penstock.attach("feed") as prompt,
-    ):
+    with ThreadPoolExecutor() as threads, penstock.attach("feed") as late, penstock.attach("feed") as prompt:
         for seen in threads.map(epoch_of, (late, prompt), (0.002, 0.0)):
             assert sorted(seen) == list(range(SAMPLES))
     assert_holds_only_what_is_under_way(feeder, 3)
@@ -150,18 +146,12 @@ def test_a_source_that_is_opened_elsewhere_again_and_again_gives_all_its_slots_b
     assert_holds_only_what_is_under_way(feeder, workers)
 
 
-def test_blocks_with_strings_are_copied_by_the_feeder(serve: Any) -> None:
-    feeder = serve(loader(2, names=True))
+@pytest.mark.parametrize("whole", [False, True])
+def test_blocks_with_strings_and_batches_that_vary_are_copied_by_the_feeder(serve: Any, whole: bool) -> None:
+    feeder = serve(loader(2, names=not whole), whole_batches=whole)
     with penstock.attach("feed") as trainer:
-        names = [name for _, batch in trainer for name in batch]
-    assert sorted(names) == sorted(f"row {i}" for i in range(SAMPLES))
-    assert feeder.statistics().blocks_in_place == 0
-
-
-def test_batches_that_vary_are_copied_by_the_feeder(serve: Any) -> None:
-    feeder = serve(loader(2), whole_batches=True)
-    with penstock.attach("feed") as trainer:
-        assert sorted(epoch_of(trainer)) == list(range(SAMPLES))
+        named = [each for _, batch in trainer for each in (batch.tolist() if whole else batch)]
+    assert sorted(named) == sorted(i if whole else f"row {i}" for i in range(SAMPLES))
     assert feeder.statistics().blocks_in_place == 0
 
 

@@ -14,16 +14,8 @@ import pytest
 HANG_S = 90.0
 SCRIPT = Path(__file__).parent / "main_script.py"
 
-ORIGINS = [
-    "plain",
-    "process fork",
-    "process spawn",
-    "process forkserver",
-    "pool spawn",
-    "executor forkserver",
-    "torch",
-    "both spawn",
-]
+STARTED = ["plain", "process fork", "process spawn", "process forkserver"]
+ORIGINS = [*STARTED, "pool spawn", "executor forkserver", "torch", "both spawn"]
 KINDS = ["function", "lambda", "partial", "method", "object"]
 WORKERS = ["none", "fork", "spawn", "forkserver"]
 EVERY = list(itertools.product(ORIGINS, KINDS, WORKERS))
@@ -34,6 +26,21 @@ SOME = [  # every kind, every way to start workers, and with them the fewest imp
     ("torch", "partial", "fork"),
     ("both spawn", "function", "none"),
 ]
+
+
+def said_by(folder: Path, *command: str, typed: str | None = None) -> str:
+    """What Python prints, to its end, which is without an error."""
+    run = subprocess.run(
+        [sys.executable, *command],
+        cwd=folder,
+        input=typed,
+        capture_output=True,
+        text=True,
+        timeout=HANG_S,
+        check=False,
+    )
+    assert run.returncode == 0, run.stderr
+    return run.stdout
 
 
 @pytest.mark.parametrize(
@@ -48,10 +55,8 @@ def test_a_loader_of_the_main_script_is_shared_and_the_script_runs_in_no_other_p
     tmp_path, origin, kind, workers
 ):
     shutil.copy(SCRIPT, tmp_path / "script.py")
-    command = [sys.executable, "-W", "error", "script.py", origin, kind, workers]
-    run = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=HANG_S, check=False)
-    assert run.returncode == 0, run.stderr
-    trainers = [json.loads(line) for line in run.stdout.splitlines()]
+    said = said_by(tmp_path, "-W", "error", "script.py", origin, kind, workers)
+    trainers = [json.loads(line) for line in said.splitlines()]
     assert len(trainers) == (2 if origin in ("torch", "both spawn") else 1)
     (feeder,) = {trainer["feeder"] for trainer in trainers}
     executed = {int(pid) for pid in (tmp_path / "executed").read_text().split()}
@@ -118,16 +123,7 @@ def test_however_python_runs_the_script_its_loader_is_shared(tmp_path, how, work
         "interactive": ["-i", "-q"],
     }[how]
     typed = f"exec({module!r})\ntrain()\nprint('well')\n" if how == "interactive" else None
-    run = subprocess.run(
-        [sys.executable, *command],
-        cwd=tmp_path,
-        input=typed,
-        capture_output=True,
-        text=True,
-        timeout=HANG_S,
-        check=False,
-    )
-    assert run.returncode == 0 and run.stdout == "well\n", run.stderr
+    assert said_by(tmp_path, *command, typed=typed) == "well\n"
 
 
 USES = {
@@ -165,5 +161,4 @@ if __name__ == "__main__":
         train()
 """
     (tmp_path / "script.py").write_text(text)
-    run = subprocess.run([sys.executable, "script.py"], cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert run.returncode == 0, run.stderr
+    said_by(tmp_path, "script.py")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import io
 import json
 import os
 import random
@@ -21,6 +22,9 @@ from tests.forked import Forked, ForkServer
 
 import penstock
 from penstock.feed.launch import feeds, shared
+from penstock.feed.launch.spec import FeederSpec, pickle_spec, read_spec
+from penstock.feed.settings import Settings
+from penstock.fingerprint.functions import fingerprint_of
 
 HANG_S = 90.0
 
@@ -69,20 +73,12 @@ class Script:
 
 
 class ForkedScript(Forked):
-    """A script that is forked, and what it noted."""
+    """A script that is forked, as its feeder is, and what it noted."""
 
     def __init__(self, server: ForkServer, text: str, directory: Path, said: Path, *arguments: str) -> None:
-        path = written(text, directory)
-        self._errors = said / "errors"
-        super().__init__(
-            server,
-            str(path),
-            arguments,
-            said / "out",
-            errors=self._errors,
-            directory=directory,
-            forks_feeders=True,
-        )
+        path, self._errors = written(text, directory), said / "errors"
+        files: dict[str, Any] = {"errors": self._errors, "directory": directory}
+        super().__init__(server, str(path), arguments, said / "out", **files, forks_feeders=True)
 
     def says(self) -> list[dict[str, Any]]:
         """What it noted, once it has ended well."""
@@ -148,6 +144,32 @@ with penstock.share(beside.make, "numbers", 7, linger=0.0) as loader:
 """
     (event,) = fork(text).says()
     assert sorted(event["ids"]) == list(range(50))
+
+
+def test_a_module_that_shares_while_it_is_imported_is_refused_by_the_feeder_that_imports_it(fork, tmp_path):
+    """As a new user found: the feeder waited for itself."""
+    (tmp_path / "beside.py").write_text(
+        "import numpy as np, penstock\n"
+        "def make():\n    return {'id': np.arange(50)}\n"
+        "loader = penstock.share(make, 'numbers', 7, linger=0.0)\n"
+    )
+    text = """
+try:
+    import beside
+except penstock.BadSetting as error:
+    note(error=str(error))
+"""
+    (event,) = fork(text).says()
+    assert "share('numbers') runs again in the feeder's process" in event["error"]
+    assert 'below `if __name__ == "__main__":`' in event["error"]
+
+
+def test_a_feeders_traceback_names_the_users_file_whatever_pickles_the_function():
+    def make():
+        raise ValueError("no such data")
+
+    unpickled = read_spec(io.BytesIO(pickle_spec(FeederSpec(make, "x", Settings(), fingerprint_of(make), []))))
+    assert unpickled.make_loader.__code__.co_filename == __file__
 
 
 numbers = functools.partial(penstock.ArraySource, {"id": np.arange(500)}, batch_size=10, segments=5)
@@ -249,10 +271,12 @@ with penstock.share(make, "numbers", linger=float(sys.argv[1])) as loader:
     next(iter(loader))
     note(feeder=loader.statistics().feeder_pid)
 """
-    (first,) = fork(text, "6").says()
-    assert os.path.exists(f"/proc/{first['feeder']}")
-    (second,) = fork(text, "6").says()
+    (first,) = fork(text, "60").says()
+    (second,) = fork(text, "60").says()
     assert second == first
+    feeds.stop("numbers")
+    (third,) = fork(text, "0.2").says()
+    assert third != first
     # That it ends, and leaves nothing, is what every test is checked for at its end.
 
 
@@ -292,7 +316,7 @@ with penstock.share(make, "numbers", size, linger=float(sys.argv[5])) as loader:
 """
 
 
-@pytest.mark.parametrize("linger", ["0", "2"], ids=["a new feeder", "the same feeder"])
+@pytest.mark.parametrize("linger", ["0", "60"], ids=["a new feeder", "the same feeder"])
 @pytest.mark.parametrize(
     "stops", [[(5, 5, 5), (40, 40, 40)], [(3, 70, 150), (1, 1, 160), (17, 100, 2)]], ids=["together", "apart"]
 )
@@ -309,37 +333,30 @@ def test_trainers_that_restart_from_checkpoints_go_on_with_the_next_sample(fork,
         assert {epoch: len(ids) for epoch, ids in epochs.items()} == {0: 500, 1: 500, 2: 500}
         for ids in epochs.values():
             assert sorted(ids) == list(range(500))
+    if linger != "0":
+        feeds.stop("numbers")
 
 
-def test_a_script_whose_output_is_captured_does_not_hang_on_the_feeder(start):
-    """The feeder outlives the script, and must not keep its standard output or error open."""
+def test_the_feeder_is_in_a_session_of_its_own_and_keeps_none_of_the_scripts_descriptors(start, tmp_path):
+    """It outlives the script, whose captured output would not end while another process has it open."""
     text = """
+kept = open("kept", "w")
+os.set_inheritable(kept.fileno(), True)
+
 def noisy():
     print("a line of the loader", flush=True)
     print("another", file=sys.stderr, flush=True)
     return make()
+
 with penstock.share(noisy, "numbers", 33, linger=60.0) as loader:
     note(feeder=loader.statistics().feeder_pid)
 """
     (event,) = start(text).says()
-    feeder = Path(f"/proc/{event['feeder']}")
-    assert feeder.exists(), "the feeder ended with its script, so this shows nothing"
-    assert all("pipe:" not in os.readlink(feeder / "fd" / fd) for fd in ("1", "2"))
-    feeds.stop("numbers")
-
-
-def test_the_feeder_is_in_a_session_of_its_own_and_keeps_none_of_the_scripts_descriptors(start, tmp_path):
-    text = """
-kept = open("kept", "w")
-os.set_inheritable(kept.fileno(), True)
-with penstock.share(make, "numbers", 33, linger=60.0) as loader:
-    note(feeder=loader.statistics().feeder_pid)
-"""
-    (event,) = start(text).says()
     feeder = event["feeder"]
-    assert os.getsid(feeder) == feeder
-    opened = [os.readlink(f"/proc/{feeder}/fd/{fd}") for fd in os.listdir(f"/proc/{feeder}/fd")]
-    assert str(tmp_path / "kept") not in opened
+    assert os.getsid(feeder) == feeder, "the feeder ended with its script, or is of its session"
+    opened = {fd: os.readlink(f"/proc/{feeder}/fd/{fd}") for fd in os.listdir(f"/proc/{feeder}/fd")}
+    assert "pipe:" not in opened["1"] + opened["2"]
+    assert str(tmp_path / "kept") not in opened.values()
     feeds.stop("numbers")
 
 
@@ -428,23 +445,26 @@ os._exit(0)
     assert (tmp_path / "right").read_text() == "True"
 
 
-@pytest.mark.parametrize("flags", [["-O"], ["-I"], ["-P"]])
-def test_a_python_with_other_flags_shares(tmp_path, flags):
-    text = SCRIPT + 'note(ids=epoch(penstock.share(make, "numbers", 7, linger=0.2)))\n'
-    path = tmp_path / "script.py"
-    path.write_text(f"import sys\nsys.path = {sys.path!r}\n{text}")
-    out = subprocess.run([sys.executable, *flags, str(path)], cwd=tmp_path, capture_output=True, check=True).stdout
+SHARES = SCRIPT + 'note(ids=epoch(penstock.share(make, "numbers", 7, linger=0.2)))\n'
+
+
+def shares(folder: Path, *command: str) -> None:
+    run = [sys.executable, *command]
+    out = subprocess.run(run, cwd=folder, capture_output=True, check=True).stdout
     assert sorted(json.loads(out)["ids"]) == list(range(500))
+
+
+@pytest.mark.parametrize("flag", ["-O", "-I", "-P"])
+def test_a_python_with_other_flags_shares(tmp_path, flag):
+    (tmp_path / "script.py").write_text(f"import sys\nsys.path = {sys.path!r}\n{SHARES}")
+    shares(tmp_path, flag, "script.py")
 
 
 def test_a_script_in_a_directory_that_has_been_deleted_shares(tmp_path):
-    text = SCRIPT + 'note(ids=epoch(penstock.share(make, "numbers", 7, linger=0.2)))\n'
-    text = text.replace('    with open("started", "a") as file:\n        file.write(f"{os.getpid()}\\n")\n', "")
+    text = SHARES.replace('    with open("started", "a") as file:\n        file.write(f"{os.getpid()}\\n")\n', "")
     gone = tmp_path / "gone"
     gone.mkdir()
-    text = f"import os; os.rmdir({str(gone)!r})\n" + text
-    out = subprocess.run([sys.executable, "-c", text], cwd=gone, capture_output=True, check=True).stdout
-    assert sorted(json.loads(out)["ids"]) == list(range(500))
+    shares(gone, "-c", f"import os; os.rmdir({str(gone)!r})\n{text}")
 
 
 @pytest.mark.usefixtures("forks_feeders")

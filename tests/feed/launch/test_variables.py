@@ -1,13 +1,15 @@
-"""The environment puts a run on another feed of a name, and sets the workers of a loader that its feeder makes."""
+"""The environment puts a run on another feed of a name, and sets workers; `stop` ends a feed on purpose."""
 
 from __future__ import annotations
 
 import functools
 import os
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
+from tests.feed.reading import ids_of
 
 import penstock
 
@@ -17,21 +19,10 @@ def make(samples: int = 40) -> Any:
 
 
 def make_torch(iterable: bool, **options: Any) -> Any:
-    import torch
-    from torch.utils.data import DataLoader, IterableDataset, TensorDataset
+    from tests.sources.drawing import Drawing, DrawingStream
+    from torch.utils.data import DataLoader
 
-    class Stream(IterableDataset[Any]):
-        def __iter__(self) -> Any:
-            worker = torch.utils.data.get_worker_info()
-            first, step = (worker.id, worker.num_workers) if worker else (0, 1)
-            yield from ((torch.tensor(i),) for i in range(first, 40, step))
-
-    dataset: Any = Stream() if iterable else TensorDataset(torch.arange(40))
-    return DataLoader(dataset, batch_size=4, **options)
-
-
-def ids_of(loader: penstock.Loader) -> list[int]:
-    return sorted(int(i) for batch in loader for i in (batch["id"] if isinstance(batch, dict) else batch[0]))
+    return DataLoader(DrawingStream(40) if iterable else Drawing(40), batch_size=4, **options)
 
 
 @pytest.mark.usefixtures("forks_feeders")
@@ -93,7 +84,7 @@ def test_the_workers_of_a_feeder_are_those_of_the_environment_and_its_descriptio
     monkeypatch.setenv("PENSTOCK_FEED_WORKERS", given)
     with penstock.share(functools.partial(make_torch, iterable, **own), "torch", linger=0.5) as loader:
         for _ in range(2):
-            assert ids_of(loader) == list(range(40))
+            assert sorted(ids_of(loader)) == list(range(40))
         (feed,) = penstock.feeds()
         assert f", {given} workers)" in feed.source
 
@@ -129,3 +120,42 @@ def test_a_mapped_array_arrives_as_it_was_opened(tmp_path, mode, content):
     with penstock.share(fill, "numbers", linger=0.5) as loader:
         assert {x for batch in loader for x in batch["x"].tolist()} == {content}
     assert set(there.tolist()) == {content}
+
+
+def numbers() -> penstock.ArraySource:
+    return penstock.ArraySource({"id": np.arange(1000)}, batch_size=10)
+
+
+JOINS: dict[str, Callable[[], penstock.Loader]] = {
+    "attach": lambda: penstock.attach("feed", 10),
+    "share": lambda: penstock.share(numbers, "feed", 10),
+}
+
+
+@pytest.mark.parametrize("join", JOINS.values(), ids=list(JOINS))
+def test_a_trainer_of_a_feed_that_is_stopped_is_told_by_whom_and_goes_on_when_it_is_started_again(join):
+    with penstock.share(numbers, "feed", 10, linger=1.0) as starter, join() as loader:
+        batches = iter(loader)
+        before = [next(batches)["id"] for _ in range(3)]
+        state = loader.state_dict()
+        feeder = starter.statistics().feeder_pid
+        assert penstock.stop("feed") == (feeder, ())
+        with pytest.raises(penstock.FeedStopped) as told:
+            list(batches)
+        assert f"process {feeder}" in str(told.value)
+        assert f"was stopped by process {os.getpid()}" in str(told.value)
+        assert "start the feed again and load the last state_dict()" in str(told.value)
+        assert loader.statistics().failovers == 0
+        assert penstock.feeds() == []
+    with penstock.share(numbers, "feed", 10, linger=0.0) as again:
+        again.load_state_dict(state)
+        ids = np.concatenate(before + [batch["id"] for batch in again])
+    assert sorted(ids) == list(range(1000))
+
+
+def test_who_catches_a_lost_feeder_catches_a_stopped_feed_too(serve):
+    serve(numbers())
+    with penstock.attach("feed") as loader:
+        penstock.stop("feed")
+        with pytest.raises(penstock.FeederLost):
+            list(loader)

@@ -154,11 +154,7 @@ PROGRAM = st.lists(
 
 @given(
     st.lists(st.integers(1, 12), min_size=3, max_size=3),
-    st.lists(
-        st.tuples(st.lists(st.integers(0, 2), min_size=1, max_size=4), PROGRAM),
-        min_size=1,
-        max_size=4,
-    ),
+    st.lists(st.tuples(st.lists(st.integers(0, 2), min_size=1, max_size=4), PROGRAM), min_size=1, max_size=4),
 )
 def test_no_runs_wait_for_each_other_for_ten_seconds_and_nobody_who_need_not_leaves_a_feed(windows, runs):
     model = Model(windows, runs)

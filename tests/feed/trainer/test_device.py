@@ -2,12 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
-from collections import Counter
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -36,18 +30,6 @@ def test_an_epoch_is_every_sample_once_whatever_the_batch_size(serve: Any, batch
         assert gpu.copied_bytes == 3 * SAMPLES * (ROW_BYTES + 8), "each byte crosses once"
 
 
-def test_a_trainer_on_a_gpu_and_one_on_the_host_share_a_small_window(serve: Any) -> None:
-    serve(rows(), window="4KiB", epochs=1)
-    with (
-        ThreadPoolExecutor() as threads,
-        penstock.attach("feed", 16, device=FakeGpu(1)) as one,
-        penstock.attach("feed", 3) as other,
-    ):
-        on_gpu = threads.submit(ids_of, one)
-        on_host = threads.submit(ids_of_host, other)
-        assert sorted(on_gpu.result()) == sorted(on_host.result()) == list(range(SAMPLES))
-
-
 def test_no_more_than_one_batch_is_copied_ahead(serve: Any) -> None:
     serve(rows())
     gpu = FakeGpu()
@@ -74,21 +56,6 @@ def test_a_loop_that_is_broken_off_is_followed_by_a_whole_epoch(serve: Any) -> N
     with penstock.attach("feed", 10, device=FakeGpu()) as loader:
         ids_of(loader, most=3)
         assert sorted(ids_of(loader)) == list(range(SAMPLES))
-
-
-@pytest.mark.parametrize("world", [2, 3])
-def test_ranks_share_an_epoch_out(serve: Any, world: int) -> None:
-    serve(rows(), epochs=1)
-    with ThreadPoolExecutor() as threads, ExitStack() as stack:
-        ranks = [
-            stack.enter_context(
-                penstock.attach("feed", 8, shard=(rank, world), drop_last=True, device=FakeGpu(rank))
-            )
-            for rank in range(world)
-        ]
-        seen = list(threads.map(ids_of, ranks))
-    assert len({len(each) for each in seen}) == 1
-    assert max(Counter(i for each in seen for i in each).values()) == 1
 
 
 @pytest.mark.parametrize("pins", [True, False])
@@ -131,35 +98,6 @@ def test_what_no_tensor_can_hold_is_an_error(serve: Any) -> None:
     says = r"M8\[D\].*leave device .*out"
     with penstock.attach("feed", device=FakeGpu()) as loader, pytest.raises(penstock.UnsupportedLeaf, match=says):
         next(iter(loader))
-
-
-def test_the_ring_of_a_feeder_that_replaces_another_is_registered_too(
-    forks_feeders_with_torch: None,
-) -> None:
-    gpu = FakeGpu(3)
-    make = partial(rows, 1000)
-    with penstock.share(make, "failover", 10, device=gpu, linger=0.5, window="8KiB") as loader:
-        seen: list[int] = []
-        for i, batch in enumerate(loader):
-            seen += batch["id"].tolist()
-            assert (batch["bytes"] == (batch["id"] % 251).to(torch.uint8)[:, None]).all()
-            if i == 20:
-                os.kill(loader.statistics().feeder_pid, signal.SIGKILL)
-        assert sorted(seen) == list(range(1000))
-        assert loader.statistics().failovers == 1
-        assert len(gpu.pinned) == 1
-    assert not gpu.pinned
-
-
-def test_a_trainer_that_is_evicted_hands_out_nothing_that_was_overwritten(serve: Any) -> None:
-    serve(rows(1000), window="8KiB", stall_timeout=0.3)
-    with penstock.attach("feed", 10, device=FakeGpu(2)) as slow, penstock.attach("feed", 10) as fast:
-        batches = iter(slow)
-        next(batches)
-        assert len(ids_of_host(fast)) == 1000, "it waits for the slow one, then goes on without it"
-        with pytest.raises(penstock.TrainerEvicted):
-            for batch in batches:
-                assert (batch["bytes"] == (batch["id"] % 251).to(torch.uint8)[:, None]).all()
 
 
 def test_memory_that_a_gpu_has_not_is_its_own_error_and_the_others_go_on(serve: Any) -> None:

@@ -1,39 +1,20 @@
-"""Promises 1 to 3: every sample exactly once, at any batch size, from the next segment on."""
+"""Promises 1 to 4: each sample once, at any batch size, in the loader's own batches, whose ids a trainer knows."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from itertools import islice
 from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
-from tests.examples import examples
-from tests.feed.reading import ids_of
+import torch
+from tests.feed.reading import at_once
 from tests.forked import Forked
-from torch.utils.data import DataLoader
+from tests.sources.drawing import DrawingStream, assert_identical
+from torch.utils.data import DataLoader, Dataset, WeightedRandomSampler
 
 import penstock
-
-
-@settings(max_examples=examples(25), suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(
-    samples=st.integers(1, 300),
-    source=st.integers(1, 70),
-    size=st.integers(1, 130),
-    segments=st.integers(1, 20),
-    drop_last=st.booleans(),
-)
-def test_an_epoch_is_every_sample_once(serve, samples, source, size, segments, drop_last):
-    arrays = penstock.ArraySource({"id": np.arange(samples)}, batch_size=source, segments=segments)
-    with_name = f"{samples}-{source}-{size}-{segments}-{drop_last}"
-    feeder = serve(arrays, with_name)
-    with penstock.attach(with_name, size, drop_last=drop_last) as loader:
-        for _ in range(2):
-            ids = ids_of(loader)
-            assert len(set(ids)) == len(ids)
-            assert len(ids) == (samples // size * size if drop_last else samples)
-    feeder.close()
 
 
 @pytest.mark.parametrize("order", [{}, {"shuffle": True}, {"sampler": range(100)}], ids=str)
@@ -70,3 +51,137 @@ def test_sixty_four_trainers_finish_with_every_sample_once(serve, servers, tmp_p
     trainers = [Forked(servers["numpy"], str(script), [str(7 + i)], tmp_path / f"{i}") for i in range(64)]
     for trainer in trainers:
         assert trainer.wait() == 0, trainer.output
+
+
+N = 103
+SQUARES: Any = [{"square": i * i, "name": str(i)} for i in range(N)]
+
+
+def source(kind: str) -> Any:
+    match kind:
+        case "arrays":
+            return penstock.ArraySource({"square": np.arange(N) ** 2}, batch_size=10, segments=4)
+        case "shuffled":
+            return DataLoader(SQUARES, 10, shuffle=True)
+        case "in order":
+            return DataLoader(SQUARES, 10)
+        case _:
+            return DataLoader(SQUARES, 10, sampler=WeightedRandomSampler([1.0] * N, N))
+
+
+@pytest.mark.parametrize("borrow", [False, True])
+@pytest.mark.parametrize("size", [10, 7, 33])
+@pytest.mark.parametrize("kind", ["arrays", "shuffled", "in order", "sampler"])
+def test_ids_are_those_of_the_batch(serve: Any, kind: str, size: int, borrow: bool) -> None:
+    serve(source(kind), window="1MiB")
+    with penstock.attach("feed", size, borrow=borrow) as loader:
+        assert loader.ids is None
+        for _ in range(2):
+            seen = []
+            for batch in loader:
+                assert loader.ids is not None and loader.ids.dtype == np.int64
+                assert (loader.ids**2).tolist() == np.asarray(batch["square"]).tolist()
+                seen += loader.ids.tolist()
+            assert kind == "sampler" or sorted(seen) == list(range(N))
+
+
+def test_ids_of_ranks_are_their_own_also_after_a_resume(serve: Any) -> None:
+    serve(source("arrays"), window="1MiB")
+    states: list[Any] = []
+
+    def some_of(rank: int) -> list[int]:
+        seen = []
+        with penstock.attach("feed", 8, shard=(rank, 2)) as loader:
+            for batch in islice(loader, 3):
+                assert loader.ids is not None and (loader.ids**2).tolist() == batch["square"].tolist()
+                seen += loader.ids.tolist()
+            states.append(loader.state_dict())
+        return seen
+
+    seen = [id for part in at_once(some_of, 2) for id in part]
+    assert len(seen) == 48 and states[0] == states[1]
+    with penstock.attach("feed", 8) as alone:
+        alone.load_state_dict(states[0])
+        for batch in alone:
+            assert alone.ids is not None and (alone.ids**2).tolist() == batch["square"].tolist()
+            seen += alone.ids.tolist()
+    assert sorted(seen) == list(range(N))
+
+
+def test_whole_batches_have_the_ids_of_what_went_into_them(serve: Any) -> None:
+    def collate(samples: list[Any]) -> Any:
+        return torch.tensor([sample["square"] for sample in samples])
+
+    serve(DataLoader(SQUARES, 10, shuffle=True, collate_fn=collate), whole_batches=True)
+    with penstock.attach("feed") as loader:
+        for batch in loader:
+            assert loader.ids is not None and (loader.ids**2).tolist() == batch.tolist()
+
+
+def test_a_stream_s_samples_have_no_ids(serve: Any) -> None:
+    serve(DataLoader(DrawingStream(N), 10))
+    with penstock.attach("feed") as loader:
+        next(iter(loader))
+        assert loader.ids is None
+
+
+def test_ids_that_are_too_many_for_a_message_are_not_told(serve: Any) -> None:
+    serve(penstock.ArraySource({"x": np.arange(20_000)}, batch_size=10_000))
+    with penstock.attach("feed", 10) as loader:
+        next(iter(loader))
+        assert loader.ids is None
+
+
+SEED = 4321
+
+
+class Images(Dataset[Any]):
+    """Random crops, labels and names, as a trainer has them."""
+
+    def __len__(self) -> int:
+        return 45
+
+    def __getitem__(self, i: int) -> Any:
+        return {"image": torch.rand(3, 4, 4) + i, "label": i, "name": f"{i}.jpg", "pair": (float(i), i % 2 == 0)}
+
+
+MAKERS: dict[str, Callable[[], DataLoader[Any]]] = {
+    "in order": lambda: DataLoader(Images(), 8, num_workers=2),
+    "shuffled": lambda: DataLoader(Images(), 8, num_workers=2, shuffle=True),
+    "drop_last": lambda: DataLoader(Images(), 8, num_workers=2, shuffle=True, drop_last=True),
+}
+
+
+def alone(make: Callable[[], DataLoader[Any]], epochs: int) -> list[list[Any]]:
+    torch.manual_seed(SEED)
+    loader = make()
+    return [list(loader) for _ in range(epochs)]
+
+
+@pytest.mark.parametrize("borrow", [False, True])
+@pytest.mark.parametrize("case", MAKERS)
+def test_a_trainer_gets_the_batches_of_the_loader_alone(serve, case, borrow):
+    expected = alone(MAKERS[case], 3)
+    serve(MAKERS[case](), segments=1, seed=SEED)
+    with penstock.attach("feed", borrow=borrow) as loader:
+        assert len(loader) == len(expected[0])
+        for epoch in expected:
+            for batch, own in zip(loader, epoch, strict=True):
+                assert_identical(batch, own)
+                del batch
+
+
+def test_all_trainers_get_the_same_order_at_any_batch_size(serve):
+    expected = [batch for epoch in alone(MAKERS["shuffled"], 2) for batch in epoch]
+    labels = torch.cat([batch["label"] for batch in expected])
+    images = torch.cat([batch["image"] for batch in expected])
+    serve(MAKERS["shuffled"](), segments=1, seed=SEED)
+    loaders = [penstock.attach("feed", size) for size in (1, 7, 8, 45)]
+
+    def train(i: int) -> None:
+        with loaders[i] as loader:
+            batches = [batch for _ in range(2) for batch in loader]
+        assert torch.equal(torch.cat([batch["label"] for batch in batches]), labels)
+        assert torch.equal(torch.cat([batch["image"] for batch in batches]), images)
+
+    at_once(train, len(loaders))

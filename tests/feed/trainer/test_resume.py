@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -15,6 +14,7 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 from tests.examples import examples
 from tests.feed.reading import at_once, ids_of
+from tests.sources.drawing import DrawingStream
 from torch.utils.data import DataLoader, IterableDataset
 
 import penstock
@@ -72,14 +72,9 @@ def test_any_state_brings_back_the_very_next_sample(
     feeder.close()
 
 
-class Stream(IterableDataset[dict[str, int]]):
-    def __iter__(self) -> Iterator[dict[str, int]]:
-        return ({"id": i} for i in range(53))
-
-
 SOURCES = {
     "list of batches": lambda: [{"id": np.arange(i, i + 7)} for i in range(0, 49, 7)],
-    "stream": lambda: DataLoader(Stream(), batch_size=6),
+    "stream": lambda: DataLoader(DrawingStream(53), batch_size=6),
     "loader": lambda: DataLoader([{"id": i} for i in range(53)], batch_size=6, shuffle=True),
     "sampler": lambda: DataLoader([{"id": i} for i in range(53)], 6, sampler=list(range(52, -1, -1))),
 }
@@ -136,15 +131,6 @@ def test_a_state_saved_inside_the_loop_at_the_last_batch_is_the_start_of_the_nex
         assert ids_of(first) == epoch_after
 
 
-def test_a_state_of_before_the_first_batch_joins_as_a_new_trainer_does(serve):
-    serve(penstock.ArraySource({"id": np.arange(40)}, batch_size=8))
-    with penstock.attach("feed", 10) as loader:
-        state = later_by_json(loader)
-        assert state["start"] is None
-        loader.load_state_dict(state)
-        assert sorted(ids_of(loader)) == list(range(40))
-
-
 def test_trainers_resume_from_many_positions_at_once(serve):
     """The feeder goes back and forth, and each gets its own rest."""
 
@@ -185,32 +171,6 @@ def test_a_loader_goes_back_to_its_own_state_in_the_middle_of_a_loop(serve):
         again = ids_of(loader)
         assert again[: len(rest)] == rest
         assert len(again) == 60 - 14
-
-
-def test_ranks_resume_together(serve):
-    serve(penstock.ArraySource({"id": np.arange(100)}, batch_size=9, segments=4))
-    states: list[dict[str, Any]] = []
-    rests: list[list[int]] = []
-    with penstock.attach("feed", 7, shard=(0, 2)) as one, penstock.attach("feed", 7, shard=(1, 2)) as other:
-        # Ranks begin when all of them have asked, so one of them asks in a thread.
-        first: list[Any] = []
-        thread = threading.Thread(target=lambda: first.extend(itertools.islice(iter(other), 3)))
-        thread.start()
-        mine = iter(one)
-        for _ in range(3):
-            next(mine)
-        thread.join()
-        states = [later_by_json(one), later_by_json(other)]
-        rests.append(ids_of(mine))
-    for rank in (0, 1):
-        with penstock.attach("feed", 7, shard=(rank, 2)) as loader:
-            loader.load_state_dict(states[rank])
-            got = ids_of(loader)
-            if rank == 0:
-                assert got == rests[0]
-            rests.append(got)
-    assert states[0] == states[1]
-    assert len(set(rests[1]) | set(rests[2])) == len(rests[1]) + len(rests[2]) == 100 - 3 * 14
 
 
 def loader_of(samples: int, batch_size: int) -> Any:

@@ -1,15 +1,18 @@
-"""Trainers that are themselves data-parallel: equally many batches for each rank, every sample once together."""
+"""Trainers that are themselves data-parallel: equally many batches a rank, each sample once, one epoch for all."""
 
 from __future__ import annotations
 
 import itertools
 import threading
+import warnings
 from collections import Counter
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
+import torch.distributed
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 from tests.examples import examples
@@ -17,7 +20,13 @@ from tests.feed.reading import at_once, ids_of
 from torch.utils.data import DataLoader, DistributedSampler
 
 import penstock
+from penstock.contracts import Cursor
+from penstock.feed.feeder.blocks import FeedMember, PublishedBlock
+from penstock.feed.feeder.feed_state import FeedState
+from penstock.memory.room import Room
+from penstock.memory.slots import Placement
 from penstock.sources.sharding import batches
+from penstock.tree.layout import Constant
 
 numbers = itertools.count()
 
@@ -98,15 +107,6 @@ def test_padded_ranks_of_whole_batches_take_as_many_steps_as_torchs_sampler_coun
             assert set(times) == set(range(samples))
 
 
-def test_a_padded_rank_says_how_many_batches_it_gets(serve):
-    """15 rows, two ranks, batches of 4: torch's sampler gives each rank 8 rows."""
-    serve({"id": np.arange(15)})
-    with penstock.attach("feed", 4, shard=(0, 2), drop_last=True, pad=True) as loader:
-        assert len(loader) == 2
-    with penstock.attach("feed", 1, shard=(0, 2), pad=True) as loader:
-        assert len(loader) == 8
-
-
 def test_padding_is_refused_where_nobody_knows_the_length(serve):
     serve([{"id": np.arange(i, i + 7)} for i in range(0, 98, 7)])
     with pytest.raises(penstock.BadSetting, match=r"does not know its length.*leave pad out"):
@@ -115,7 +115,7 @@ def test_padding_is_refused_where_nobody_knows_the_length(serve):
         penstock.attach("feed", 5, shard=(0, 2), pad="yes")  # type: ignore[arg-type]
 
 
-@drawn(size=st.integers(1, 30), world=st.integers(2, 4), borrow=st.booleans())
+@drawn(size=st.integers(1, 130), world=st.integers(1, 4), borrow=st.booleans())
 def test_ranks_share_each_epoch_out(serve, samples, source, segments, size, world, drop_last, borrow):
     try:
         steps = batches(samples, size, world, drop_last=drop_last)
@@ -140,12 +140,19 @@ def test_ranks_together_take_the_rows_that_one_trainer_would(serve):
     assert together[:4] == whole[0][:4]
 
 
-def test_the_length_is_that_of_each_rank(serve):
-    serve({"id": np.arange(100)})
-    with penstock.attach("feed", 8, shard=(0, 3)) as loader:
-        assert len(loader) == 5
-    with penstock.attach("feed", 8, shard=(0, 3), drop_last=True) as loader:
-        assert len(loader) == 4
+@pytest.mark.parametrize(
+    ("rows", "size", "world", "options", "batches"),
+    [
+        (100, 8, 3, {}, 5),
+        (100, 8, 3, {"drop_last": True}, 4),
+        (15, 4, 2, {"drop_last": True, "pad": True}, 2),  # torch's sampler gives each rank 8 rows
+        (15, 1, 2, {"pad": True}, 8),
+    ],
+)
+def test_the_length_is_that_of_each_rank(serve, rows, size, world, options, batches):
+    serve({"id": np.arange(rows)})
+    with penstock.attach("feed", size, shard=(0, world), **options) as loader:
+        assert len(loader) == batches
 
 
 def test_a_rank_waits_for_the_others_and_the_feed_says_so(serve):
@@ -203,3 +210,86 @@ def test_what_cannot_be_dealt_evenly_is_refused_with_the_remedy(serve):
         penstock.attach("feed", 1, shard=(0, 2))
     with pytest.raises(penstock.BadSetting, match=r"drop_last=True"):
         penstock.attach("feed", 4, shard=(0, 9))
+
+
+def state_of_two(epochs: int | None = None) -> FeedState:
+    state = FeedState(Room(10_000), 100, (0, 50), epochs)
+    for rank in (0, 1):
+        state.join(FeedMember(rank, rank, 2, "a"))
+    return state
+
+
+def test_a_rank_that_was_told_by_a_feeder_that_died_takes_along_the_rank_that_was_not():
+    """It died between its two answers: rank 0 goes on from the epoch's start, rank 1 knows of none."""
+    for first in (0, 1):
+        state = state_of_two()
+        starts = {
+            0: lambda r=state: r.start(0, Cursor(3, 50), 0, Cursor(3, 50)),
+            1: lambda r=state: r.start(1, None, 0, Cursor(0, 0)),
+        }
+        begun = [member.id for id in (first, 1 - first) for member in starts[id]()]
+        assert sorted(begun) == [0, 1]
+        assert {member.next for member in state.members.values()} == {Cursor(3, 50)}
+
+
+@pytest.mark.parametrize("epoch", [0, 2])
+def test_a_rank_begins_where_the_others_epoch_began_unless_that_is_a_later_one(epoch):
+    state = state_of_two()
+    state.start(0, Cursor(3, 80), epoch, Cursor(3, 50))
+    begun = state.start(1, None, 0, Cursor(0, 0))
+    assert [member.next for member in begun] == ([] if epoch else [Cursor(3, 50)])
+    assert (state.members[1].state == "waiting") == bool(epoch)
+
+
+def test_a_rank_that_was_sent_all_its_epochs_still_says_where_they_began():
+    state = state_of_two(epochs=1)
+    state.start(0, Cursor(0, 0), 0, Cursor(0, 0))
+    offset = state.room.reserve(100)
+    assert offset is not None
+    state.publish(PublishedBlock(Cursor(0, 0), 100, offset, Placement(Constant(None), (), (), 100)))
+    assert state.members[0].finished
+    (member,) = state.start(1, None, 0, Cursor(0, 0))
+    assert member.next == Cursor(0, 0)
+
+
+def test_a_rank_that_is_there_twice_does_not_stand_for_another():
+    """It was restarted, and its first connection is not heard to have ended yet."""
+    state = state_of_two()
+    state.join(FeedMember(2, 0, 2, "a"))
+    assert state.start(0, None, 0, Cursor(0, 0)) == []
+    assert state.start(2, None, 0, Cursor(0, 0)) == []
+    assert [member.id for member in state.start(1, None, 0, Cursor(0, 0))] == [0, 1, 2]
+
+
+@pytest.fixture
+def two_ranks(monkeypatch):
+    monkeypatch.setattr(torch.distributed, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.distributed, "get_world_size", lambda: 2)
+    monkeypatch.setattr(torch.distributed, "get_rank", lambda: 1)
+
+
+def test_one_of_several_workers_that_names_no_shard_is_warned(serve, monkeypatch):
+    """Each worker of a DataLoader that attaches by itself gets every sample."""
+    serve(penstock.ArraySource(np.arange(100)))
+    for workers in (1, 2):
+        info = SimpleNamespace(id=1, num_workers=workers)
+        monkeypatch.setattr("torch.utils.data.get_worker_info", lambda info=info: info)
+        with penstock.attach("feed", 10) as loader, warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            iter(loader)
+        told = [str(each.message) for each in caught if "Pass shard=(1, 2)" in str(each.message)]
+        assert len(told) == workers - 1
+
+
+def test_one_of_several_ranks_that_names_no_shard_is_warned(serve, two_ranks):
+    serve(penstock.ArraySource(np.arange(100)))
+    with penstock.attach("feed", 10) as loader, pytest.warns(UserWarning, match=r"Pass shard=\(1, 2\)"):
+        iter(loader)
+
+
+@pytest.mark.parametrize("shard", [(0, 1), (1, 2)])
+def test_one_that_names_its_shard_is_not(serve, two_ranks, shard):
+    serve(penstock.ArraySource(np.arange(100)))
+    with penstock.attach("feed", 10, shard=shard) as loader, warnings.catch_warnings():
+        warnings.simplefilter("error")
+        iter(loader)

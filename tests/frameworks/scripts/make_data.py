@@ -59,9 +59,8 @@ for part, count in [("train", ROWS), ("validation", ROWS_VALIDATED)]:
 
 tokenizer = Tokenizer(models.WordLevel({word: i for i, word in enumerate(WORDS)}, unk_token="[UNK]"))
 tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
-tokenizer.post_processor = processors.TemplateProcessing(
-    single="[CLS] $A [SEP]", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
-)
+ends = [("[CLS]", 2), ("[SEP]", 3)]
+tokenizer.post_processor = processors.TemplateProcessing(single="[CLS] $A [SEP]", special_tokens=ends)
 PreTrainedTokenizerFast(
     tokenizer_object=tokenizer,
     unk_token="[UNK]",

@@ -106,38 +106,25 @@ def main() -> None:
                 steps.append((mean / (square.sqrt() + 1e-8)).flatten())
             expected[id] += RATE * float(nn.functional.cosine_similarity(torch.cat(steps), wanted, dim=0))
 
+    def task(**changes: Any) -> select.Task:
+        return select.Task(data=pool, validation=target, make_model=make_model, **changes)
+
     def off(**changes: Any) -> float:
-        task = select.Task(data=pool, validation=target, make_model=make_model, **changes)
-        return float(np.abs(select.score(task, "less").values[:, 0] - expected).max() / np.abs(expected).max())
+        scores = select.score(task(**changes), "less").values[:, 0]
+        return float(np.abs(scores - expected).max() / np.abs(expected).max())
 
     try:
         refused = str(off(checkpoints=files["fewer"]))
     except BadSetting as error:
         refused = str(error)
 
-    trained_here = select.score(
-        select.Task(data=pool, validation=target, make_model=make_model, batch_size=4), "less", warm_up=0.5
-    )
-    ranked = [
-        select.score(
-            select.Task(data=pool, validation=target, make_model=make_model, checkpoints=files["whole"][-1:]),
-            "rds",
-        )
-    ]
-    print(
-        json.dumps(
-            {
-                "off": [
-                    off(checkpoints=files["whole"]),
-                    off(checkpoints=files["adapters"]),
-                    off(checkpoints=files["adapters"], batch_size=3),
-                ],
-                "refused": refused,
-                "whole": off_of_whole(pool),
-                "differ": [len(np.unique(each.values)) for each in (trained_here, *ranked)],
-            }
-        )
-    )
+    trained_here = select.score(task(batch_size=4), "less", warm_up=0.5)
+    ranked = select.score(task(checkpoints=files["whole"][-1:]), "rds")
+    whole, adapters = files["whole"], files["adapters"]
+    found = {"off": [off(checkpoints=whole), off(checkpoints=adapters), off(checkpoints=adapters, batch_size=3)]}
+    found |= {"refused": refused, "whole": off_of_whole(pool)}
+    found |= {"differ": [len(np.unique(each.values)) for each in (trained_here, ranked)]}
+    print(json.dumps(found))
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import partial
 from statistics import median
 
 import msgspec
@@ -24,24 +25,12 @@ TAG = re.compile(r"measured here|published \(.+\)")
 
 def row(mech: str, bs: int, us: float, cpu_us: float, *, qd: int = 32, threads: int = 1, **more) -> Measurement:
     """Of reads that come every ``us`` and take ``cpu_us`` of CPU time each."""
-    told = {"pattern": "random", "cold": True, **more}
-    return Measurement(
-        mech=mech,
-        bs_bytes=bs,
-        qd=qd,
-        threads=threads,
-        iops=1e6 / us,
-        mb_s=bs / us,
-        cpu_us_per_op=cpu_us,
-        cpu_s_per_gib=cpu_us / bs * 2**30 / 1e6,
-        cores_busy=cpu_us / us,
-        **told,
-    )
+    told = {"pattern": "random", "cold": True, "iops": 1e6 / us, "mb_s": bs / us, **more}
+    cpu = {"cpu_us_per_op": cpu_us, "cpu_s_per_gib": cpu_us / bs * 2**30 / 1e6, "cores_busy": cpu_us / us}
+    return Measurement(mech=mech, bs_bytes=bs, qd=qd, threads=threads, **told, **cpu)
 
 
-def by_law(
-    mech: str, law: tuple[float, float, float, float], sizes, noise=lambda: 1.0, **more
-) -> list[Measurement]:
+def by_law(mech: str, law: tuple[float, ...], sizes, noise=lambda: 1.0, **more) -> list[Measurement]:
     """Rows of a setting whose reads take a + b * size, and c + d * size of CPU time."""
     a, b, c, d = law
     return [row(mech, s, (a + b * s) * noise(), (c + d * s) * noise(), **more) for s in sizes]
@@ -107,9 +96,8 @@ def test_at_a_measured_size_the_choice_is_the_fastest_row(rows, size):
     for r in rows:
         times.setdefault((r.mech, r.qd, r.threads), []).append(1e6 / r.iops)
     mb_s = {setting: size / median(us) for setting, us in times.items()}
-    choice = advise(
-        [msgspec.structs.replace(r, bs_bytes=size) for r in rows], Requirement(sample_bytes=size)
-    ).choice
+    resized = [msgspec.structs.replace(r, bs_bytes=size) for r in rows]
+    choice = advise(resized, Requirement(sample_bytes=size)).choice
     assert choice.basis == "measured"
     assert choice.mb_s == pytest.approx(mb_s[choice.mech, choice.qd, choice.threads])
     assert choice.mb_s * SAME >= max(mb_s.values()) * (1 - 1e-9)
@@ -143,6 +131,7 @@ def test_on_a_machine_whose_laws_are_known_the_choice_is_within_a_tenth_of_the_b
     rng = np.random.default_rng(7)
     settings = [("uring", 8, 1), ("uring", 128, 1), ("direct", 32, 8), ("direct", 128, 32), ("posix", 32, 8)]
     ranges = ((5, 80), (2e-4, 1e-3), (1, 30), (1e-5, 3e-4))
+    noise = partial(rng.normal, 1, 0.02)
     wrong = []
     for machine in range(40):
         laws = {setting: tuple(rng.uniform(*between) for between in ranges) for setting in settings}
@@ -150,9 +139,7 @@ def test_on_a_machine_whose_laws_are_known_the_choice_is_within_a_tenth_of_the_b
             measured
             for (mech, qd, threads), law in laws.items()
             for repeat in range(3)
-            for measured in by_law(
-                mech, law, SIZES, lambda: rng.normal(1, 0.02), qd=qd, threads=threads, repeat=repeat
-            )
+            for measured in by_law(mech, law, SIZES, noise, qd=qd, threads=threads, repeat=repeat)
         ]
         for sample in (8 * KIB, 16 * KIB, 64 * KIB, 112 * KIB, 400 * KIB):
             for cores, rate in ((None, None), (0.3, None), (1.0, 300e6), (0.2, 150e6)):
@@ -332,7 +319,7 @@ def test_packing_is_advised_at_sizes_that_were_measured():
 
 def test_data_that_fit_memory_are_to_be_cached():
     assert "cache the data: 5 GB fit into 10 GB" in remedies(rate_bytes_per_s=1e9, dataset_bytes=5 * 10**9)
-    assert "10 GB of memory keep 25% of the data" in remedies(rate_bytes_per_s=1e9, dataset_bytes=4 * 10**10)
+    assert "10 GB of memory hold 25% of the data" in remedies(rate_bytes_per_s=1e9, dataset_bytes=4 * 10**10)
 
 
 def test_more_cores_are_asked_for_only_where_they_help():
@@ -348,22 +335,16 @@ def test_the_gpu_may_ask_by_itself_where_that_is_known_to_work():
 
 
 @pytest.mark.parametrize(
-    "wrong",
+    ("setting", "wrong"),
     [
-        {"sample_bytes": 0},
-        {"sample_bytes": 4096, "rate_bytes_per_s": -1},
-        {"sample_bytes": 4096, "rate_bytes_per_s": float("nan")},
-        {"sample_bytes": 4096, "cores": 0},
-        {"sample_bytes": 4096, "gpu_share": 2},
-        {"sample_bytes": 4096, "access": "both"},
-        {"sample_bytes": 4096, "dest": "gpu"},
-        {"sample_bytes": 4096, "dataset_bytes": 0},
-        {"sample_bytes": 4096, "dataset_bytes": 4095},
+        *(("sample_bytes", 0), ("cores", 0), ("gpu_share", 2), ("access", "both"), ("dest", "gpu")),
+        *(("rate_bytes_per_s", each) for each in (-1, float("nan"))),
+        *(("dataset_bytes", each) for each in (0, 4095)),
     ],
 )
-def test_a_need_that_makes_no_sense_is_refused(wrong):
-    with pytest.raises(BadSetting, match=list(wrong)[-1]):
-        Requirement(**wrong)
+def test_a_need_that_makes_no_sense_is_refused(setting, wrong):
+    with pytest.raises(BadSetting, match=setting):
+        Requirement(**{"sample_bytes": 4096, setting: wrong})
 
 
 def test_sizes_are_told_in_the_unit_that_is_rounder():

@@ -15,13 +15,9 @@ from penstock.io.advice.measurements import Measurement, read_benchmark, save, s
 KIB = 1 << 10
 
 
-def row(
-    mech: str, bs: int, us: float, cpu_us: float, *, qd: int = 128, threads: int = 1, dest: str = "host"
-) -> Measurement:
-    figures = {"iops": 1e6 / us, "mb_s": bs / us, "cpu_us_per_op": cpu_us}
-    return Measurement(
-        mech=mech, bs_bytes=bs, qd=qd, threads=threads, dest=dest, pattern="random", cold=True, **figures
-    )
+def row(mech: str, bs: int, us: float, cpu_us: float, **more) -> Measurement:
+    case = {"mech": mech, "bs_bytes": bs, "qd": 128, "threads": 1, "pattern": "random", "cold": True, **more}
+    return Measurement(iops=1e6 / us, mb_s=bs / us, cpu_us_per_op=cpu_us, **case)
 
 
 DISK = [

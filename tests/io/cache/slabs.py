@@ -18,9 +18,8 @@ OPENED: list[Slab] = []
 
 def opened(folder: Path, limit: int = 1 << 30) -> Slab:
     """Open the slab of a folder."""
-    data, index, lock = (
-        os.open(folder / name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC) for name in ("data", "index", "lock")
-    )
+    flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
+    data, index, lock = (os.open(folder / name, flags) for name in ("data", "index", "lock"))
     return closed_later(Slab(data, index, lock, lambda _: Allowance(limit - os.fstat(data).st_size, "full")))
 
 

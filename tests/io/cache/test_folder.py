@@ -134,9 +134,7 @@ def test_a_folder_that_cannot_be_one_is_an_error(tmp_path: Path) -> None:
         Cache(tmp_path / "cache", "1GB", others={"b": tmp_path})
 
 
-def test_a_folder_that_is_removed_as_it_is_opened_keeps_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_folder_that_is_removed_as_it_is_opened_keeps_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     folder = CacheFolder(tmp_path / "cache", 1 << 20)
     make = folder._make
 
@@ -236,9 +234,8 @@ def test_two_nodes_never_keep_the_same(tmp_path: Path) -> None:
     kept: list[set[int]] = []
     for name in names:
         others = {other: str(tmp_path / other) for other in names if other != name}
-        tiers = Tiers(
-            CacheLayout("data", "bytes", str(tmp_path / name), 1 << 20, shared=False, node=name, others=others)
-        )
+        layout = CacheLayout("data", "bytes", str(tmp_path / name), 1 << 20, False, node=name, others=others)
+        tiers = Tiers(layout)
         kept.append({i for i, tier in enumerate(tiers.wanted(keys, Admitted(0.0, 1.0))) if tier is not None})
         tiers.close()
     assert set.union(*kept) == set(range(1000))

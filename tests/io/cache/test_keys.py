@@ -50,15 +50,7 @@ def is_read(some: ReadAhead, i: int) -> bool:
     return found is not None and np.array_equal(found, BYTES[i * SPAN : i * SPAN + SIZES[i]])
 
 
-@given(
-    st.lists(
-        st.one_of(
-            st.tuples(st.just("expect"), st.lists(NUMBERS)),
-            st.tuples(st.just("forget"), st.lists(NUMBERS)),
-            st.tuples(st.just("read"), st.lists(NUMBERS)),
-        )
-    )
-)
+@given(st.lists(st.tuples(st.sampled_from(["expect", "forget", "read"]), st.lists(NUMBERS))))
 def test_what_is_read_are_the_bytes_that_lie_there(fd: int, steps: list[tuple[str, list[int]]]) -> None:
     for direct in (True, False):
         some = ReadAhead(fd, direct=direct)
@@ -72,9 +64,7 @@ def test_what_is_read_are_the_bytes_that_lie_there(fd: int, steps: list[tuple[st
         some.forget({i * SPAN for i in range(COUNT)})
 
 
-def test_pieces_come_ahead_across_blocks_and_what_was_forgotten_keeps_none_back(
-    fd: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_pieces_come_ahead_across_blocks_and_what_was_forgotten_keeps_none_back(fd, monkeypatch):
     asked: list[int] = []
     pread = pieces._pread
     monkeypatch.setattr(
@@ -97,9 +87,7 @@ def test_a_piece_that_was_read_out_of_turn_is_not_read_again_and_takes_no_place(
 
 
 @pytest.mark.parametrize("stale", [False, True])
-def test_an_image_that_is_read_where_it_lies_leaves_nothing_expected(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stale: bool
-) -> None:
+def test_an_image_that_is_read_where_it_lies_leaves_nothing_expected(tmp_path, monkeypatch, stale):
     """Such as after chmod: its record is there, and not of this version."""
     monkeypatch.setattr("penstock.sources.images.cached._JUST_WRITTEN_NS", 0)
     monkeypatch.setattr("penstock.io.cache.folder.reads_direct", lambda limit: True)

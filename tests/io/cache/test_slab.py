@@ -63,9 +63,7 @@ def test_there_is_room_for_so_much(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("call", ["pwritev", "pwrite", "ftruncate", "refresh"])
 @pytest.mark.parametrize("when", ["before", "amid", "after"])
-def test_whoever_is_killed_at_any_point_leaves_what_was_kept_and_nothing_else(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str, when: str
-) -> None:
+def test_whoever_is_killed_at_any_point_leaves_what_was_kept_and_nothing_else(tmp_path, monkeypatch, call, when):
     opened(tmp_path).append(items(1, 2))
     if call == "ftruncate":  # which cuts what somebody else has left
         with (tmp_path / "index").open("ab") as index:
@@ -119,9 +117,8 @@ def test_flipped_bits_are_never_delivered(tmp_path_factory: pytest.TempPathFacto
         long_open.append(items(*range(first, first + 5), nbytes=700))
     known = [read(long_open, key) for key in KEYS]
     assert known == [content(key, 700) for key in KEYS]
-    flips = data.draw(
-        st.lists(st.tuples(st.sampled_from(["data", "index"]), st.floats(0, 1)), min_size=1, max_size=5)
-    )
+    place = st.tuples(st.sampled_from(["data", "index"]), st.floats(0, 1))
+    flips = data.draw(st.lists(place, min_size=1, max_size=5))
     for name, where in flips:
         damaged = bytearray((folder / name).read_bytes())
         damaged[int(where * (len(damaged) - 1))] ^= 1 << int(where * 8) % 8

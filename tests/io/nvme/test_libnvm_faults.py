@@ -84,9 +84,8 @@ def test_a_disk_that_is_given_wrong_addresses_fails_at_once(monkeypatch: pytest.
     """It has 50 s to become ready, and the command 60 s; nobody waits for those."""
     right = FakeModule.map_host
     for wrong, why in ((8, "does not become ready: it has failed"), (4096, "does not identify itself: the disk")):
-        monkeypatch.setattr(
-            FakeModule, "map_host", lambda self, memory, by=wrong: right(self, memory) + np.uint64(by)
-        )
+        off = np.uint64(wrong)
+        monkeypatch.setattr(FakeModule, "map_host", lambda self, memory, off=off: right(self, memory) + off)
         with FakeDisk({1: bytes(4096)}, Traits(ready_limit=100)) as disk:
             with pytest.raises(ReaderUnavailable, match=why):
                 reader_on(disk, new_memory())
@@ -96,20 +95,12 @@ def test_a_disk_that_is_given_wrong_addresses_fails_at_once(monkeypatch: pytest.
 
 @pytest.mark.parametrize(
     ("how", "why"),
-    [
-        ("fatal", "has failed"),
-        ("silent", "completed no read"),
-        ("off the bus", "on the bus"),
-        ("turned off", "else"),
-    ],
+    [("fatal", "has failed"), ("silent", "no read"), ("off the bus", "on the bus"), ("turned off", "else")],
 )
 def test_a_disk_that_fails_while_it_reads_is_told_to_whoever_waits(how: str, why: str) -> None:
     memory = new_memory()
     with FakeDisk({1: bytes(MEMORY_BYTES)}) as disk:
-        if how == "fatal":
-            disk.fatal_after = 5
-        else:
-            disk.silent_after = 5
+        setattr(disk, "fatal_after" if how == "fatal" else "silent_after", 5)
         reader = reader_on(disk, memory, patience_s=0.2 if how == "silent" else 30)
         file, _ = reader.open(DISK)
         at = [4096 * i for i in range(16)]

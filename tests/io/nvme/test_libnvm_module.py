@@ -11,7 +11,6 @@ import re
 import shutil
 import subprocess
 import threading
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -45,15 +44,8 @@ def test_requests_are_numbered_and_laid_out_as_a_c_compiler_does(tmp_path: Path)
     (tmp_path / "ioctl.c").write_text(PROGRAM)
     subprocess.run(["gcc", tmp_path / "ioctl.c", "-o", tmp_path / "ioctl"], check=True)
     told = subprocess.run([tmp_path / "ioctl"], check=True, capture_output=True, text=True).stdout
-    assert list(map(int, told.split())) == [
-        NVM_MAP_HOST_MEMORY,
-        NVM_UNMAP_MEMORY,
-        MAP_REQUEST.size,
-        0,
-        8,
-        16,
-        UNMAP_REQUEST.size,
-    ]
+    numbers, sizes = [NVM_MAP_HOST_MEMORY, NVM_UNMAP_MEMORY], [MAP_REQUEST.size, 0, 8, 16, UNMAP_REQUEST.size]
+    assert [*map(int, told.split())] == numbers + sizes
 
 
 class Kernel:
@@ -124,9 +116,7 @@ def test_memory_is_mapped_by_whole_pages_and_unmapped_whoever_closes(kernel: Ker
 
 
 @pytest.mark.parametrize(("skip", "lack"), [(8, 0), (0, 8), (512, 512)])
-def test_memory_that_shares_a_page_with_something_else_is_refused(
-    kernel: Kernel, path: str, skip: int, lack: int
-) -> None:
+def test_memory_that_shares_a_page_with_something_else_is_refused(kernel: Kernel, path: str, skip: int, lack: int):
     disk = LibnvmModule(path)
     memory = new_memory()
     with pytest.raises(ReaderUnavailable, match=r"whole pages.*host_memory"):
@@ -136,9 +126,7 @@ def test_memory_that_shares_a_page_with_something_else_is_refused(
 
 
 @pytest.mark.parametrize("make", [host_memory, lambda nbytes: np.frombuffer(mmap.mmap(-1, nbytes), np.uint8)])
-def test_no_child_gets_private_memory_that_a_disk_writes_to(
-    kernel: Kernel, path: str, make: Callable[[int], ByteArray]
-) -> None:
+def test_no_child_gets_private_memory_that_a_disk_writes_to(kernel, path, make):
     """After a fork one of us would write to a copy, and the disk to the other's; shared memory has one copy."""
     memory = make(1 << 16)
     memory[:] = 7
@@ -244,14 +232,9 @@ def test_a_lock_of_somebody_else_is_not_taken_for_another_error(path: str) -> No
 @pytest.mark.parametrize(
     ("path", "named"),
     [
-        ("/dev/libnvm0", DiskPath("/dev/libnvm0", 1)),
-        ("/dev/libnvm12n3", DiskPath("/dev/libnvm12", 3)),
-        ("/dev/libnvm", None),
-        ("/dev/libnvm0n", None),
-        ("/dev/libnvm0n0", None),
-        ("/dev/libnvm0p1", None),
-        ("/dev/nvme0n1", None),
-        ("/data/dev/libnvm0", None),
+        *(("/dev/libnvm0", DiskPath("/dev/libnvm0", 1)), ("/dev/libnvm12n3", DiskPath("/dev/libnvm12", 3))),
+        *((f"/dev/libnvm{behind}", None) for behind in ("", "0n", "0n0", "0p1")),
+        *(("/dev/nvme0n1", None), ("/data/dev/libnvm0", None)),
     ],
 )
 def test_names_of_disks(path: str, named: DiskPath | None) -> None:

@@ -61,9 +61,8 @@ def test_every_byte_of_many_random_reads_is_right_and_every_error_is_told(
     depth = 64
     backend = FaultyQueue(UringQueue(depth, memory), seed=threads, errors=0.01, shorts=0.1, repeats=0.05)
     reader = gpu_reader(backend, memory, queues=queues, entries=entries, threads=threads)
-    paths, contents = zip(
-        stored(tmp_path, 512 * 999 + 13, name="one"), stored(tmp_path, 512 * 2000, name="other"), strict=True
-    )
+    sizes = {"one": 512 * 999 + 13, "other": 512 * 2000}
+    paths, contents = zip(*(stored(tmp_path, nbytes, name=name) for name, nbytes in sizes.items()), strict=True)
     files = np.array([reader.open(path).file for path in paths])
     which = rng.integers(0, 2, count)
     nbytes = 512 * rng.integers(1, MEMORY_BYTES // depth // 512 + 1, count)
@@ -97,9 +96,7 @@ def test_every_byte_of_many_random_reads_is_right_and_every_error_is_told(
     depth=st.integers(1, 40),
     seed=st.integers(0, 999),
 )
-def test_any_shape_reads_what_is_there(
-    threads: int, queues: int, entries: int, depth: int, seed: int, tmp_path_factory: pytest.TempPathFactory
-) -> None:
+def test_any_shape_reads_what_is_there(threads, queues, entries, depth, seed, tmp_path_factory):
     path, content = stored(tmp_path_factory.mktemp("shape"), 512 * 256, seed)
     memory = new_memory()
     backend = FaultyQueue(ThreadQueue(depth, 2, direct=False), seed, shorts=0.3)
@@ -186,9 +183,7 @@ def test_the_header_is_compiled_once(monkeypatch: pytest.MonkeyPatch, tmp_path: 
     assert [path.name for path in first.parent.iterdir()] == [first.name]
 
 
-def test_a_folder_for_compiled_code_that_cannot_be_written_is_told(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_a_folder_for_compiled_code_that_cannot_be_written_is_told(monkeypatch, tmp_path):
     (tmp_path / "file").touch()
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
     with pytest.raises(ReaderUnavailable, match="XDG_CACHE_HOME"):

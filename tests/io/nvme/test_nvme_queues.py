@@ -90,9 +90,7 @@ BLOCKS = -(-FILE_BYTES // 512)
         ({"prp1": 4096}, layout.DATA_TRANSFER_ERROR),
     ],
 )
-def test_a_command_is_answered_with_the_status_that_it_deserves(
-    disk: Disk, wrong: dict[str, int], status: int
-) -> None:
+def test_a_command_is_answered_with_the_status_that_it_deserves(disk: Disk, wrong: dict[str, int], status: int):
     target = new_memory()
     right = {"opcode": layout.READ, "id": 77, "nsid": 1, "prp1": target.ctypes.data, "lba": 3}
     disk.command(1, **(right | wrong))
@@ -194,19 +192,17 @@ def test_a_full_queue_is_not_written_to_until_the_controller_tells_that_it_has_r
 def test_the_layouts_are_those_of_the_header() -> None:
     compiled = list((ctypes.c_uint32 * 28).in_dll(ctypes.CDLL(str(library())), "penstock_layout"))
 
-    def offsets(dtype: np.dtype[Any], *names: str) -> list[int]:
+    def offsets(dtype: np.dtype[Any], names: str = "") -> list[int]:
         assert dtype.fields is not None
-        return [dtype.itemsize, *(dtype.fields[name][1] for name in names)]
+        return [dtype.itemsize, *(dtype.fields[name][1] for name in names.split())]
 
     assert compiled == [
-        *offsets(COMMAND, "id", "nsid", "prp1", "prp2", "lba", "last_block"),
-        *offsets(COMPLETION, "sq_head", "sq_id", "id", "status"),
-        *offsets(REQUEST, "address", "pages", "nsid", "blocks"),
+        *offsets(COMMAND, "id nsid prp1 prp2 lba last_block"),
+        *offsets(COMPLETION, "sq_head sq_id id status"),
+        *offsets(REQUEST, "address pages nsid blocks"),
         *offsets(PAIR),
         *offsets(PROGRESS),
-        *offsets(
-            WORK, "sq", "list_pages", "gone", "requests", "queues", "block_shift", "cq_stride", "doorbell_stride"
-        ),
+        *offsets(WORK, "sq list_pages gone requests queues block_shift cq_stride doorbell_stride"),
     ]
 
 

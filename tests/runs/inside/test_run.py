@@ -11,6 +11,7 @@ import threading
 from pathlib import Path
 
 import pytest
+from tests.scripts import output_of, run_python
 
 from penstock.runs.record import GroupPlan, RunPlan, RunRecord
 from penstock.runs.store import Store
@@ -37,14 +38,10 @@ class Script:
 
     def run(self, text: str, **more: str) -> str:
         """Run a script to its end; return what it wrote to stderr."""
-        return subprocess.run(
-            [sys.executable, "-W", "error", "-c", f"import os, sys, penstock\n{text}"],
-            env={**self.environment, **more},
-            stderr=subprocess.PIPE,
-            text=True,
-            check=True,
-            timeout=60,
-        ).stderr
+        env = {**self.environment, **more}
+        ran = run_python("-W", "error", "-c", f"import os, sys, penstock\n{text}", env=env)
+        assert ran.returncode == 0, ran.stderr
+        return ran.stderr
 
     def series(self, name: str) -> list[float]:
         return list(self.store.series(self.id)[name].values)
@@ -89,12 +86,7 @@ def test_outside_a_run_nothing_happens(script: Script, missing: str):
 
 
 def test_importing_penstock_and_logging_outside_a_run_loads_neither_numpy_nor_the_store():
-    loaded = subprocess.run(
-        [sys.executable, "-c", "import penstock, sys; penstock.log(a=1); print(*sys.modules)"],
-        capture_output=True,
-        text=True,
-        check=True,
-    ).stdout.split()
+    loaded = output_of("import penstock, sys; penstock.log(a=1); print(*sys.modules)").split()
     assert not {"numpy", "sqlite3", "penstock.runs.store"} & set(loaded)
 
 
@@ -132,13 +124,8 @@ def test_numpy_scalars_and_arrays_of_one_element_are_numbers(script: Script):
         "import numpy as np\n"
         "penstock.log(a=np.float32(0.5), b=np.int64(3), c=np.array([[2.0]]), d=np.bool_(True), e=np.float64(4))"
     )
-    assert {name: list(series.values) for name, series in script.store.series(script.id).items()} == {
-        "a": [0.5],
-        "b": [3.0],
-        "c": [2.0],
-        "d": [1.0],
-        "e": [4.0],
-    }
+    found = {name: list(series.values) for name, series in script.store.series(script.id).items()}
+    assert found == {"a": [0.5], "b": [3.0], "c": [2.0], "d": [1.0], "e": [4.0]}
 
 
 @pytest.mark.whole

@@ -32,9 +32,8 @@ def store(tmp_path: Path) -> Iterator[Store]:
 
 
 def added(store: Store, *programs: str, mode: str = "plain") -> list[RunRecord]:
-    plans = (
-        RunPlan(command=("sh", "-c", text), name=f"run-{i}", directory="/") for i, text in enumerate(programs)
-    )
+    commands = (("sh", "-c", text) for text in programs)
+    plans = (RunPlan(command=each, name=f"run-{i}", directory="/") for i, each in enumerate(commands))
     return store.add(GroupPlan(name="group", mode=mode, runs=tuple(plans)))
 
 
@@ -114,9 +113,7 @@ def test_some_runs_of_a_group_have_their_own_mig_profiles(store: Store):
     assert mode_of(added(store, "true", "true", mode="mig:a")[1:]) == "mig:a"
 
 
-def test_runs_end_before_their_mode_closes_whatever_is_raised_beside_them(
-    store: Store, monkeypatch: pytest.MonkeyPatch
-):
+def test_runs_end_before_their_mode_closes_whatever_is_raised_beside_them(store, monkeypatch):
     (record,) = added(store, "sleep 1000")
     closed = list[str]()
 
@@ -133,7 +130,7 @@ def test_runs_end_before_their_mode_closes_whatever_is_raised_beside_them(
 
     monkeypatch.setattr(groups, "opened", mode)
     with pytest.raises(RuntimeError, match="run-0 began"):
-        groups.GroupsInTurn(store, [[record]], listeners=[()], tell=tell).run()
+        groups.GroupsInTurn(store, [[record]], listeners=[()], on_change=tell).run()
     assert closed == ["killed"]
 
 
@@ -158,9 +155,7 @@ def test_what_may_outlive_the_launcher_is_left_at_once_and_sampled_no_more(store
     eventually(lambda: store.run(record.id).status == "killed")
 
 
-def test_a_start_that_fails_ends_the_others_says_why_and_leaves_signals_as_they_were(
-    store: Store, monkeypatch: pytest.MonkeyPatch
-):
+def test_a_start_that_fails_ends_the_others_says_why_and_leaves_signals_as_they_were(store, monkeypatch):
     started = Launcher.start
 
     def start(self: Launcher, record: RunRecord, *arguments: Any, **settings: Any) -> Launched:

@@ -72,9 +72,7 @@ class TestDcgm(ListenerContract):
         return DcgmListener()
 
 
-def test_what_dcgm_prints_becomes_series_in_our_units(
-    installed: Installed, listener: DcgmListener, tmp_path: Path
-) -> None:
+def test_what_dcgm_prints_becomes_series_in_our_units(installed, listener, tmp_path):
     installed(printing(HEADING + FIRST + HEADING + LATER))
     gauges = until(listener, lambda sample: sample.host.gauges).host.gauges
     assert (tmp_path / "words").read_text() == "dmon -e 1001,1002,1003,1004,1005,1009,1010,1011,1012 -d 1000\n"

@@ -61,11 +61,8 @@ def test_packages_and_their_memory_are_told_as_measured(powercap: Path):
     listener.sample(tick(0.0))
     zone(powercap, "intel-rapl:0", "package-0", 30_000_000)
     zone(powercap, "intel-rapl:0:1", "dram", 2_500_000)
-    assert listener.sample(tick(1.0)).host.counters == {
-        "energy.package0_j": 30,
-        "energy.dram0_j": 2.5,
-        "energy.package1_j": 0,
-    }
+    measured = {"energy.package0_j": 30, "energy.dram0_j": 2.5, "energy.package1_j": 0}
+    assert listener.sample(tick(1.0)).host.counters == measured
 
 
 def test_a_counter_that_begins_anew_goes_on(powercap: Path):
@@ -82,10 +79,7 @@ def test_a_run_is_given_the_part_that_its_cpu_time_has_in_the_machines(powercap:
     zone(powercap, "intel-rapl:0", "package-0", 40_000_000)
     runs = listener.sample(tick(104.0, a=8.0, b=22.0, late=50.0)).runs
     assert estimates(runs) == {"a": pytest.approx(10), "b": pytest.approx(20), "late": 0}
-    assert runs["a"].counters == {
-        "energy.estimated_cpu_j": pytest.approx(10),
-        "energy.estimated_j": pytest.approx(10),
-    }
+    assert runs["a"].counters == pytest.approx({"energy.estimated_cpu_j": 10, "energy.estimated_j": 10})
     zone(powercap, "intel-rapl:0", "package-0", 80_000_000)
     runs = listener.sample(tick(104.0, a=8.0, b=22.0)).runs  # a machine that counts no CPU time
     assert estimates(runs)["a"] == pytest.approx(10)
@@ -124,9 +118,7 @@ class TestEnergyOfGpusAlone(ListenerContract):
 
 
 @by_number
-def test_a_gpus_energy_is_told_as_measured_and_divided_equally_among_the_runs_on_it(
-    fake_gpus: FakeGpus, tmp_path: Path
-):
+def test_a_gpus_energy_is_told_as_measured_and_divided_equally_among_the_runs_on_it(fake_gpus, tmp_path):
     mine, other = os.getpid(), os.getppid()
     fake_gpus.add(processes=[[mine, 1]], energy_mj=5_000_000)
     fake_gpus.add(mps_processes=[[other, None], [mine, 1]], energy_mj=70)
@@ -152,9 +144,7 @@ def test_a_gpus_energy_is_told_as_measured_and_divided_equally_among_the_runs_on
 
 
 @by_number
-def test_a_run_gets_its_parts_of_processors_and_gpus_together(
-    fake_gpus: FakeGpus, powercap: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_a_run_gets_its_parts_of_processors_and_gpus_together(fake_gpus, powercap, monkeypatch):
     fake_gpus.add(processes=[[os.getpid(), 1]])
     monkeypatch.setenv("PENSTOCK_CARBON_INTENSITY", "240")
     listener = EnergyListener(powercap)
@@ -164,12 +154,8 @@ def test_a_run_gets_its_parts_of_processors_and_gpus_together(
     zone(powercap, "intel-rapl:0", "package-0", 40_000_000)
     fake_gpus.set(0, energy_mj=1_360_000)
     found = listener.sample(Tick(1e9, runs, {"a": Tree((os.getpid(),), 2.0, 0, 0, 0, 0)}, 14.0)).runs["a"].counters
-    assert found == {
-        "energy.estimated_cpu_j": pytest.approx(10),
-        "energy.estimated_gpu_j": pytest.approx(360),
-        "energy.estimated_j": pytest.approx(370),
-        "energy.estimated_gco2": pytest.approx(370 / 3.6e6 * 240),
-    }
+    told = {"cpu_j": 10, "gpu_j": 360, "j": 370, "gco2": 370 / 3.6e6 * 240}
+    assert found == pytest.approx({f"energy.estimated_{name}": value for name, value in told.items()})
 
 
 @by_number

@@ -35,25 +35,10 @@ def test_the_host_tells_cpu_time_free_memory_and_cores(tmp_path: Path):
     assert host.gauges == {"host.available_bytes": 1 << 20, "host.cores": 0.5, "host.cpus": os.cpu_count()}
 
 
-DISK = "{major} 0 {name} {reads} 5 {read_sectors} {read_ms} {writes} 6 {write_sectors} {write_ms} 0 {busy_ms} 9"
-
-
-def line(name: str, reads=10, read_ms=40, writes=4, write_ms=8, *, major=259, rest=" 0 0 0 0 7 3") -> str:
-    return (
-        DISK.format(
-            major=major,
-            name=name,
-            reads=reads,
-            read_ms=read_ms,
-            writes=writes,
-            write_ms=write_ms,
-            read_sectors=8 * reads,
-            write_sectors=16 * writes,
-            busy_ms=250,
-        )
-        + rest
-        + "\n"
-    )
+def line(name: str, reads=10, read_ms=40, writes=4, write_ms=8, *, rest=" 0 0 0 0 7 3") -> str:
+    """A line of diskstats: reads of 8 sectors and writes of 16, and 250 ms in which the disk was busy."""
+    of_reads, of_writes = f"{reads} 5 {8 * reads} {read_ms}", f"{writes} 6 {16 * writes} {write_ms}"
+    return f"259 0 {name} {of_reads} {of_writes} 0 250 9{rest}\n"
 
 
 @pytest.fixture
@@ -71,14 +56,9 @@ def sampled(machine: Path, listener: DiskListener, *lines: str):
 def test_a_disk_tells_requests_bytes_and_the_time_that_it_was_busy(machine: Path):
     listener = DiskListener(machine / "diskstats", machine / "block")
     host = sampled(machine, listener, line("nvme0n1"))
-    assert host.counters == {
-        "disk.nvme0n1.reads": 10,
-        "disk.nvme0n1.read_bytes": 10 * 8 * 512,
-        "disk.nvme0n1.writes": 4,
-        "disk.nvme0n1.write_bytes": 4 * 16 * 512,
-        "disk.nvme0n1.busy_s": 0.25,
-        "disk.nvme0n1.flushes": 7,
-    }
+    told = {"reads": 10, "read_bytes": 10 * 8 * 512, "writes": 4, "write_bytes": 4 * 16 * 512}
+    told |= {"busy_s": 0.25, "flushes": 7}
+    assert host.counters == {f"disk.nvme0n1.{name}": value for name, value in told.items()}
     assert not host.gauges
 
 

@@ -30,8 +30,22 @@ def unwatched(start: Callable[..., Launch]) -> Callable[..., Launch]:
     return partial(start, *UNWATCHED)
 
 
+@pytest.fixture
+def waiting(unwatched: Callable[..., Launch], fake_gpus: FakeGpus) -> Launch:
+    """Two runs that have begun on instances that were made for them."""
+    fake_gpus.add()
+    run = unwatched("-n", "2", "--mode", "mig:1g.10gb", ALLOWED, *WAIT)
+    eventually(lambda: run.output.count("began") == 2 or run.ended)
+    return run
+
+
+def by_name(run: Launch) -> dict[str, str]:
+    """The instance that each run has said."""
+    return {line.split()[0]: line.split()[-1] for line in run.output.splitlines() if "MIG-" in line}
+
+
 def shown(run: Launch) -> list[str]:
-    return sorted(line.rpartition(" ")[2] for line in run.output.splitlines() if "MIG-" in line)
+    return sorted(by_name(run).values())
 
 
 def test_each_run_has_an_instance_of_the_profile_to_itself(start, fake_gpus: FakeGpus):
@@ -91,24 +105,18 @@ def test_instances_are_made_where_that_is_allowed_and_all_is_put_back(unwatched,
     assert (fake_gpus.migs(1), fake_gpus.mig_mode(1)) == ([], [0, 0])
 
 
-def test_all_is_put_back_when_runs_fail_or_are_interrupted(unwatched, fake_gpus: FakeGpus):
-    fake_gpus.add()
+def test_all_is_put_back_when_runs_are_interrupted_or_fail(waiting, unwatched, fake_gpus: FakeGpus):
+    assert len(fake_gpus.migs(0)) == 2
+    os.kill(waiting.pid, signal.SIGINT)
+    assert waiting.wait() == 130
+    assert (fake_gpus.migs(0), fake_gpus.mig_mode(0)) == ([], [0, 0])
     run = unwatched("-n", "2", "--mode", "mig:1g.10gb", ALLOWED, sys.executable, "-c", "raise SystemExit(3)")
     assert run.wait() == 3
     assert (fake_gpus.migs(0), fake_gpus.mig_mode(0)) == ([], [0, 0])
-    run = unwatched("-n", "2", "--mode", "mig:1g.10gb", ALLOWED, *WAIT)
-    eventually(lambda: run.output.count("began") == 2 or run.ended)
-    assert len(fake_gpus.migs(0)) == 2
-    os.kill(run.pid, signal.SIGINT)
-    assert run.wait() == 130
-    assert (fake_gpus.migs(0), fake_gpus.mig_mode(0)) == ([], [0, 0])
 
 
-def test_all_is_put_back_after_a_launcher_was_killed(unwatched, fake_gpus: FakeGpus):
-    fake_gpus.add()
-    run = unwatched("-n", "2", "--mode", "mig:1g.10gb", ALLOWED, *WAIT)
-    eventually(lambda: run.output.count("began") == 2 or run.ended)
-    os.kill(run.pid, signal.SIGKILL)
+def test_all_is_put_back_after_a_launcher_was_killed(waiting, fake_gpus: FakeGpus):
+    os.kill(waiting.pid, signal.SIGKILL)
     eventually(lambda: fake_gpus.mig_mode(0) == [0, 0], "MIG mode stays on")
     assert not fake_gpus.migs(0)
 
@@ -133,9 +141,7 @@ def test_what_does_not_fit_or_is_in_use_is_refused_before_anything_is_made(unwat
         ("nvmlDeviceGetGpuInstanceId", "NVML does not show the instance of 1g.10gb that it made on GPU 0"),
     ],
 )
-def test_what_nvml_refuses_begins_no_run_and_leaves_nothing(
-    unwatched, fake_gpus: FakeGpus, function: str, said: str
-):
+def test_what_nvml_refuses_begins_no_run_and_leaves_nothing(unwatched, fake_gpus, function, said):
     fake_gpus.add()
     fake_gpus.refuse(function, 23)
     run = unwatched("--mode", "mig:1g.10gb", ALLOWED, *SHOW)
@@ -146,17 +152,12 @@ def test_what_nvml_refuses_begins_no_run_and_leaves_nothing(
     assert (fake_gpus.migs(0), fake_gpus.mig_mode(0)) == ([], [0, 0])
 
 
-def test_what_cannot_be_put_back_is_said_with_the_command_that_would(
-    unwatched, fake_gpus: FakeGpus, tmp_path: Path
-):
-    fake_gpus.add()
-    run = unwatched("--mode", "mig:1g.10gb", ALLOWED, *WAIT)
-    eventually(lambda: "began" in run.output or run.ended)
+def test_what_cannot_be_put_back_is_said_with_the_command_that_would(waiting, fake_gpus, tmp_path):
     fake_gpus.set(0, processes=[[os.getpid(), 1, 1]])  # somebody else has come
     (tmp_path / "go").touch()
-    assert run.wait() == 0
-    assert "As root: nvidia-smi mig -i 0 -gi 1 -dci" in run.errors
-    assert "As root: nvidia-smi -i 0 -mig 0" in run.errors
+    assert waiting.wait() == 0
+    assert "As root: nvidia-smi mig -i 0 -gi 1 -dci" in waiting.errors
+    assert "As root: nvidia-smi -i 0 -mig 0" in waiting.errors
 
 
 def test_runs_that_name_devices_have_instances_of_these(start, fake_gpus: FakeGpus, tmp_path: Path):
@@ -166,29 +167,25 @@ def test_runs_that_name_devices_have_instances_of_these(start, fake_gpus: FakeGp
     second = fake_gpus.migs(1)[0]
     (tmp_path / "runs.yaml").write_text(
         "groups:\n- mode: mig:1g.10gb\n  runs:\n"
-        f"  - command: {SHOW[0]} show.py\n    name: any\n"
-        f"  - command: {SHOW[0]} show.py\n    name: second\n    devices: ['{second}']\n"
+        f"  - {{command: show.py, name: any}}\n  - {{command: show.py, name: second, devices: ['{second}']}}\n"
     )
-    (tmp_path / "show.py").write_text("import os; print(os.environ['CUDA_VISIBLE_DEVICES'])")
+    (tmp_path / "show.py").write_text(SHOW[-1])
     run = start("runs.yaml")
     assert run.wait() == 0, run.errors
-    assert {line.split()[0]: line.split()[-1] for line in run.output.splitlines() if "MIG-" in line} == {
-        "any": fake_gpus.migs(0)[0],
-        "second": second,
-    }
+    assert by_name(run) == {"any": fake_gpus.migs(0)[0], "second": second}
 
 
 def test_a_table_of_radts_gives_each_row_an_instance_of_its_profile(start, fake_gpus: FakeGpus, tmp_path: Path):
     fake_gpus.add(mig=[1, 1])
     small = fake_gpus.add_mig(0, "1g.10gb")
-    (tmp_path / "show.py").write_text("import os; print(os.environ['CUDA_VISIBLE_DEVICES'])")
+    (tmp_path / "show.py").write_text(SHOW[-1])
     (tmp_path / "runs.csv").write_text(
         "Experiment,Workload,Name,Status,Run,Devices,Collocation,File,Listeners,Params\n"
         "1,1,large,,,,3g.40gb,show.py,smi+dcgmi,-\n1,1,small,,,,1g.10gb,show.py,smi+dcgmi,-\n"
     )
     run = start(ALLOWED, "runs.csv")
     assert run.wait() == 0, run.errors
-    seen = {line.split()[0]: line.split()[-1] for line in run.output.splitlines() if "MIG-" in line}
+    seen = by_name(run)
     assert seen["small"] == small
     assert seen["large"] not in {small, ""}
     assert fake_gpus.migs(0) == [small]

@@ -72,15 +72,9 @@ def test_runs_are_clients_of_a_daemon_of_theirs_that_ends_with_them(start, mps: 
     assert set(daemon["modes"].values()) == {0o700} and daemon["pipes"].startswith(mps.runtime)
     tmp_path.joinpath("go").touch()
     assert two.wait() == 0, two.errors
-    assert shown(two.output) == 2 * [
-        {
-            "served": True,
-            "CUDA_VISIBLE_DEVICES": gpu,
-            "CUDA_MPS_PIPE_DIRECTORY": daemon["pipes"],
-            "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "50",
-            "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": "0=10240M",
-        }
-    ]
+    given = {"VISIBLE_DEVICES": gpu, "MPS_PIPE_DIRECTORY": daemon["pipes"]}
+    given |= {"MPS_ACTIVE_THREAD_PERCENTAGE": "50", "MPS_PINNED_DEVICE_MEM_LIMIT": "0=10240M"}
+    assert shown(two.output) == 2 * [{"served": True} | {f"CUDA_{name}": value for name, value in given.items()}]
     assert [record.mode for record in two.records()] == ["mps", "mps"]
     assert mps.commands(daemon["pipes"])[-1] == "quit -t 5"
     with Store.open(tmp_path / "store") as store:
@@ -89,15 +83,12 @@ def test_runs_are_clients_of_a_daemon_of_theirs_that_ends_with_them(start, mps: 
 
 
 def spec(tmp_path: Path, *groups: dict[str, Any]) -> str:
-    tmp_path.joinpath("spec.yaml").write_text(
-        json.dumps({"groups": [{"listeners": [], **each} for each in groups]})
-    )
+    text = json.dumps({"groups": [{"listeners": [], **each} for each in groups]})
+    (tmp_path / "spec.yaml").write_text(text)
     return "spec.yaml"
 
 
-def test_groups_under_mps_have_a_daemon_each_and_are_compared_with_the_others(
-    start, command, mps: FakeMps, gpu: str, tmp_path: Path
-):
+def test_groups_under_mps_have_a_daemon_each_and_are_compared_with_the_others(start, command, mps, gpu, tmp_path):
     tmp_path.joinpath("go").touch()
     nap = ["sh", "-c", f"{sys.executable} {CLIENT} go; sleep 0.3"]
     first = {"name": "a", "command": nap, "devices": [0], "repeats": 2, "mps_threads": 25}
@@ -109,9 +100,8 @@ def test_groups_under_mps_have_a_daemon_each_and_are_compared_with_the_others(
     for daemon in (one, other):
         assert [word for word in mps.commands(daemon["pipes"]) if "quit" in word] == ["quit -t 5"]
     ran = [(record.mode, *shown(both.kept(i))) for i, record in enumerate(both.records())]
-    assert [(mode, said["served"]) for mode, said in ran] == [
-        *(2 * [("alone", False)] + 2 * [("plain", False)] + 3 * [("mps", True)])
-    ]
+    served = 2 * [("alone", False)] + 2 * [("plain", False)] + 3 * [("mps", True)]
+    assert [(mode, said["served"]) for mode, said in ran] == served
     assert all(said["CUDA_VISIBLE_DEVICES"] == gpu for _, said in ran)
     limits = [said.get("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE") for _, said in ran]
     assert limits == 4 * [None] + 2 * ["25"] + [None]
@@ -119,9 +109,7 @@ def test_groups_under_mps_have_a_daemon_each_and_are_compared_with_the_others(
     assert [group["mode"] for group in found["groups"]] == ["alone", "plain", "mps"]
 
 
-def test_two_penstock_runs_on_one_gpu_have_a_daemon_each_and_a_strangers_is_left_alone(
-    start, mps: FakeMps, tmp_path: Path
-):
+def test_two_penstock_runs_on_one_gpu_have_a_daemon_each_and_a_strangers_is_left_alone(start, mps, tmp_path):
     mps.start()
     (foreign,) = eventually(mps.daemons)
     one = start("--mode", "mps", *client("go"))
@@ -272,9 +260,7 @@ def test_a_daemon_that_does_not_start_fails_its_group_and_the_next_group_runs(st
         ("gpus", "there is no GPU; with --no-gpu, what needs a GPU is left out"),
     ],
 )
-def test_what_keeps_mps_from_running_is_one_error_before_anything_starts(
-    launch, mps: FakeMps, fake_gpus: FakeGpus, broken: str, said: str
-):
+def test_what_keeps_mps_from_running_is_one_error_before_anything_starts(launch, mps, fake_gpus, broken, said):
     if broken != "gpus":
         fake_gpus.add(compute_mode=2 if broken == "prohibited" else 0, mig=[1, 1] if broken == "mig" else [0, 0])
     if broken == "lost":  # after it was listed
@@ -287,9 +273,7 @@ def test_what_keeps_mps_from_running_is_one_error_before_anything_starts(
     assert not one.records() and not mps.asked()
 
 
-def test_a_gpu_that_does_not_tell_its_compute_mode_can_be_shared(
-    start, mps: FakeMps, fake_gpus: FakeGpus, tmp_path: Path
-):
+def test_a_gpu_that_does_not_tell_its_compute_mode_can_be_shared(start, mps, fake_gpus, tmp_path):
     fake_gpus.refuse("nvmlDeviceGetComputeMode", 3)
     tmp_path.joinpath("go").touch()
     one = start("--mode", "mps", *client("go"))

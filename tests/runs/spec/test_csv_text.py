@@ -41,9 +41,7 @@ def test_any_text_that_the_csv_module_quotes_is_read_as_it_was(table: list[list[
 
 @settings(max_examples=100)
 @given(TABLES, ENDS, QUOTING, st.booleans(), st.data())
-def test_replacing_one_cell_changes_no_other_byte(
-    table: list[list[str]], end: str, quoting: int, has_end: bool, data: st.DataObject
-):
+def test_replacing_one_cell_changes_no_other_byte(table, end, quoting, has_end, data):
     text = written(table, end, quoting)
     if not has_end:
         text = text.removesuffix(end)

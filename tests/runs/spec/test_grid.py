@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from penstock.errors import BadSetting
 from penstock.runs.spec.command import named, runs_of
@@ -24,16 +25,9 @@ def drawn(take: int, *options: str, seed: int = 0) -> list[dict[str, str]]:
 
 def test_every_combination_comes_in_order():
     grid = grid_from(["lr=0.1,0.03", "width=8,16"])
-    filled = [
-        [fill(word, parameters) for word in ("--lr={lr}", "{width}x{lr}")]
-        for parameters in combinations("it", ["--lr={lr}", "{width}x{lr}"], grid, None, 0)
-    ]
-    assert filled == [
-        ["--lr=0.1", "8x0.1"],
-        ["--lr=0.1", "16x0.1"],
-        ["--lr=0.03", "8x0.03"],
-        ["--lr=0.03", "16x0.03"],
-    ]
+    words = ["--lr={lr}", "{width}x{lr}"]
+    filled = [[fill(word, each) for word in words] for each in combinations("it", words, grid, None, 0)]
+    assert filled == [[f"--lr={lr}", f"{width}x{lr}"] for lr in ("0.1", "0.03") for width in (8, 16)]
 
 
 def test_braces_of_a_command_without_a_grid_stay_as_they_are():
@@ -54,9 +48,8 @@ def test_a_grid_gives_each_combination_once_and_never_fills_its_own_values(lists
     grid: Grid = {name: tuple(values) for name, values in lists.items()}
     words = [f"{{{name}}}" for name in grid]
     parameters = combinations("it", words, grid, None, 0)
-    assert [tuple(fill(word, each) for word in words) for each in parameters] == list(
-        itertools.product(*lists.values())
-    )
+    filled = [tuple(fill(word, each) for word in words) for each in parameters]
+    assert filled == list(itertools.product(*lists.values()))
 
 
 @given(st.integers(1, 12), st.integers())
@@ -132,11 +125,7 @@ def test_runs_are_named_by_what_varies(tmp_path: Path):
 @given(st.lists(st.sampled_from(["a", "a#0", "a#1", "a\n", "x" * 60, "x" * 61]), min_size=1, max_size=12))
 def test_names_are_unique_short_and_printable(given_names: list[str]):
     runs = runs_of("it", ["true"], "/", repeats=len(given_names))
-    names = [
-        run.name
-        for run in named(
-            [type(r)(command=r.command, name=n, directory="/") for r, n in zip(runs, given_names, strict=True)]
-        )
-    ]
+    renamed = [replace(run, name=name) for run, name in zip(runs, given_names, strict=True)]
+    names = [run.name for run in named(renamed)]
     assert len(set(names)) == len(names)
     assert all(len(name) < 55 and name.isprintable() for name in names)

@@ -36,9 +36,7 @@ def Spec(path: Path, *, without: bool = False) -> OpenedSpec:  # noqa: N802
 
 
 @pytest.fixture
-def file(
-    tmp_path: Path, fake_gpus: FakeGpus, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
-) -> Path:
+def file(tmp_path: Path, fake_gpus: FakeGpus, tmp_path_factory: Any, monkeypatch: Any) -> Path:
     """A table on a machine of two GPUs and a profiler."""
     programs = tmp_path_factory.mktemp("bin")
     (programs / "nsys").touch(0o755)
@@ -89,17 +87,17 @@ def test_columns_come_in_any_order_and_a_script_runs_in_its_own_folder(file: Pat
 
 def test_an_interrupted_file_goes_on_where_it_stopped(file: Path):
     with Spec(file) as spec:
-        spec.tell(0, record(spec, 0, 0, "running"))
-        spec.tell(0, record(spec, 0, 0, "finished", 0))
-        spec.tell(1, record(spec, 1, 0, "failed", 3))
-        spec.tell(1, record(spec, 1, 1, "running"))
+        spec.write_status(0, record(spec, 0, 0, "running"))
+        spec.write_status(0, record(spec, 0, 0, "finished", 0))
+        spec.write_status(1, record(spec, 1, 0, "failed", 3))
+        spec.write_status(1, record(spec, 1, 1, "running"))
     assert file.read_text() == HEADER + PLAIN.replace("alone,,,", "alone,FINISHED,r00,").replace(
         ",a,,,", ",a,FAILED (exit code 3),r10,"
     ).replace(",b,,,", ",b,RUNNING,r11,")
     with Spec(file) as spec:
         (group,) = spec.groups
         assert [run.name for run in group.runs] == ["a", "b"]
-        spec.tell(0, record(spec, 0, 1, "out_of_memory", 137))
+        spec.write_status(0, record(spec, 0, 1, "out_of_memory", 137))
     with Spec(file) as spec:
         assert not spec.groups
     assert ",b,FAILED (out of memory),r01," in file.read_text()
@@ -108,7 +106,7 @@ def test_an_interrupted_file_goes_on_where_it_stopped(file: Path):
 @pytest.mark.parametrize("status", ["killed", "lost", "waiting", "running"])
 def test_a_run_that_was_broken_off_runs_again(file: Path, status: Status):
     with Spec(file) as spec:
-        spec.tell(0, record(spec, 0, 0, status))
+        spec.write_status(0, record(spec, 0, 0, status))
     with Spec(file) as spec:
         assert len(spec.groups) == 2
 
@@ -126,9 +124,7 @@ def test_groups_that_ended_are_looked_at_no_more(file: Path):
     st.booleans(),
     st.booleans(),
 )
-def test_whatever_stands_in_other_cells_stays_as_it_is(
-    file: Path, cells: list[str], end: str, is_last_ended: bool, has_mark: bool
-):
+def test_whatever_stands_in_other_cells_stays_as_it_is(file, cells, end, is_last_ended, has_mark):
     texts = ['"{}"'.format(cell.replace('"', '""')) for cell in cells]
     rows = [
         "File,Name,Params,Status,Run,Experiment,Workload,Devices,Collocation,Listeners",
@@ -139,8 +135,8 @@ def test_whatever_stands_in_other_cells_stays_as_it_is(
     text = ("\ufeff" if has_mark else "") + end.join(rows) + (end if is_last_ended else "")
     file.write_bytes(text.encode())
     with Spec(file) as spec:
-        spec.tell(1, record(spec, 1, 0, "finished"))
-        spec.tell(0, record(spec, 0, 0, "finished"))
+        spec.write_status(1, record(spec, 1, 0, "finished"))
+        spec.write_status(0, record(spec, 0, 0, "finished"))
     rows[1] = f"train.py,{texts[0]},,FINISHED,r00,{texts[1]},1,0,-,"
     rows[3] = f" train.py,{texts[2]},-,FINISHED,r10,{texts[3]},2,0,-,"
     after = ("\ufeff" if has_mark else "") + end.join(rows) + (end if is_last_ended else "")
@@ -152,8 +148,8 @@ def test_a_row_that_was_edited_meanwhile_is_left_alone_and_other_edits_are_kept(
         edited = file.read_text().replace("--lr 0.05\n0,2", "--lr 0.7\n0,2", 1) + "0,3,new,,,0,-,train.py,smi,\n"
         file.write_text(edited)
         with pytest.raises(PenstockError, match=r"runs.csv:2 was edited while r00 ran: its Status, FINISHED"):
-            spec.tell(0, record(spec, 0, 0, "finished"))
-        spec.tell(1, record(spec, 1, 0, "finished"))
+            spec.write_status(0, record(spec, 0, 0, "finished"))
+        spec.write_status(1, record(spec, 1, 0, "finished"))
     assert file.read_text() == edited.replace(",a,,,", ",a,FINISHED,r10,")
 
 
@@ -162,7 +158,7 @@ def test_the_file_s_mode_and_a_link_to_it_are_kept(file: Path):
     link = file.with_name("link.csv")
     link.symlink_to(file.name)
     with Spec(link) as spec:
-        spec.tell(0, record(spec, 0, 0, "finished"))
+        spec.write_status(0, record(spec, 0, 0, "finished"))
     assert link.is_symlink() and file.stat().st_mode & 0o777 == 0o640
     assert {*os.listdir(file.parent)} - {"gpus"} == {"link.csv", "runs.csv", "train.py"}, "nothing else is left"
     assert "FINISHED" in file.read_text()
@@ -172,7 +168,7 @@ def test_if_status_cannot_be_written_the_file_is_as_it_was(file: Path):
     (file.parent / ".runs.csv.new").mkdir()
     before = file.read_text()
     with Spec(file) as spec, pytest.raises(PenstockError, match="the file is as it was"):
-        spec.tell(0, record(spec, 0, 0, "finished"))
+        spec.write_status(0, record(spec, 0, 0, "finished"))
     assert file.read_text() == before
 
 
@@ -180,7 +176,7 @@ def test_if_status_cannot_be_written_the_file_is_as_it_was(file: Path):
 def test_a_second_penstock_run_on_one_spec_is_refused_until_the_first_has_ended(file: Path, is_written: bool):
     with Spec(file) as spec:
         if is_written:
-            spec.tell(0, record(spec, 0, 0, "finished"))
+            spec.write_status(0, record(spec, 0, 0, "finished"))
         with pytest.raises(BadSetting, match="another penstock run is at work on it"):
             Spec(file)
     Spec(file).close()
@@ -192,9 +188,8 @@ def test_a_killed_process_holds_no_spec(file: Path):
         "from penstock.runs.spec.checks import Gpus; "
         "spec = Spec(Path(sys.argv[1]), Gpus(without=True)); print(flush=True); sys.stdin.read()"
     )
-    with subprocess.Popen(
-        [sys.executable, "-c", hold, file], stdin=subprocess.PIPE, stdout=subprocess.PIPE
-    ) as holder:
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with subprocess.Popen([sys.executable, "-c", hold, file], **pipes) as holder:
         assert holder.stdout is not None
         holder.stdout.readline()
         with pytest.raises(BadSetting, match="another penstock run"):
@@ -278,12 +273,10 @@ def test_a_machine_without_a_gpu_is_one_error_that_names_what_helps(file: Path, 
 
 def test_numbers_of_gpus_count_inside_those_that_are_visible(file: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
-    file.write_text(HEADER + "0,1,x,,,0,-,train.py,top,\n")
-    with Spec(file) as spec:
-        assert spec.groups[0].runs[0].devices == UUIDS[1:]
-    file.write_text(HEADER + "0,1,x,,,GPU-00000001,-,train.py,top,\n")
-    with Spec(file) as spec:
-        assert spec.groups[0].runs[0].devices == UUIDS[1:]
+    for named in ("0", "GPU-00000001"):
+        file.write_text(f"{HEADER}0,1,x,,,{named},-,train.py,top,\n")
+        with Spec(file) as spec:
+            assert spec.groups[0].runs[0].devices == UUIDS[1:]
     file.write_text(HEADER + "0,1,x,,,1,-,train.py,top,\n")
     with pytest.raises(BadSetting, match=r"there is no GPU '1'; there are 0 \(GPU-00000001-"):
         Spec(file)
@@ -295,7 +288,7 @@ def test_a_yaml_file_is_held_too_and_has_no_status(file: Path):
     with Spec(spec_path) as spec:
         with pytest.raises(BadSetting, match="another penstock run"):
             Spec(spec_path)
-        spec.tell(0, record(spec, 0, 0, "finished"))
+        spec.write_status(0, record(spec, 0, 0, "finished"))
     assert spec_path.read_text() == text
     spec_path.write_text("groups:\n- command: train.py\n  mode: mp")
     with pytest.raises(BadSetting, match=r"spec.yaml:3: mode='mp': there are alone"):

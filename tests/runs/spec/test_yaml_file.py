@@ -81,9 +81,8 @@ def test_ranges_are_drawn_from(spec: Path):
 
 
 def test_mps_and_mig_are_planned(spec: Path):
-    (_, group), (where, _) = plan_yaml(
-        spec, "groups:\n- command: train.py\n  modes: [mps, 'mig:3g.20gb']", Gpus(without=True)
-    )
+    text = "groups:\n- command: train.py\n  modes: [mps, 'mig:3g.20gb']"
+    (_, group), (where, _) = plan_yaml(spec, text, Gpus(without=True))
     assert group.mode == "mps"
     assert where == f"{spec}:3: modes"
 

@@ -20,9 +20,10 @@ SECONDS = 36_000
 TENTHS = st.integers(-(10**6), 10**6).map(lambda number: number / 10)
 
 
-@given(
-    arrays(np.float64, st.integers(0, 30), elements=st.floats() | TENTHS) | arrays(np.float64, 20, elements=TENTHS)
-)
+FLOATS = arrays(np.float64, st.integers(0, 30), elements=st.floats() | TENTHS)
+
+
+@given(FLOATS | arrays(np.float64, 20, elements=TENTHS))
 def test_any_values_come_back_to_the_bit(values):
     assert decoded_floats(coded_floats(values)).tobytes() == values.tobytes()
 
@@ -33,8 +34,7 @@ def test_any_times_come_back(times_us):
 
 
 @pytest.mark.parametrize(
-    "values",
-    [[-0.0, 0.0, 1.0], [0.1 + 0.2, 0.3, 0.7 - 0.1], [np.nan, 1.0], [np.inf, -np.inf, 2.0**53, 5e-324]],
+    "values", [[-0.0, 0.0, 1.0], [0.1 + 0.2, 0.3, 0.7 - 0.1], [np.nan, 1.0], [np.inf, -np.inf, 2.0**53, 5e-324]]
 )
 def test_values_that_are_nearly_decimal_come_back_to_the_bit(values):
     found = decoded_floats(coded_floats(np.array(values)))
@@ -60,9 +60,7 @@ def realistic() -> dict[str, np.ndarray]:
             f"proc.threads.{i}": random.integers(30, 34, SECONDS).astype(float),
             f"gpu.power_w.{i}": random.normal(250_000, 9_000, SECONDS).round() / 1000,
             f"feed.wait_s.{i}": np.cumsum(random.gamma(2, 2e7, SECONDS).astype(np.int64)) / 1e9,
-            f"loss.{i}": (2 * np.exp(-np.arange(SECONDS) / 9000) + random.normal(0, 0.05, SECONDS)).astype(
-                np.float32
-            ),
+            f"loss.{i}": np.float32(2 * np.exp(-np.arange(SECONDS) / 9000) + random.normal(0, 0.05, SECONDS)),
             f"gauge.{i}": random.normal(50, 10, SECONDS),
         }
     return {name: values.astype(np.float64) for name, values in series.items()}

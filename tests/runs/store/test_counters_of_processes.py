@@ -45,9 +45,9 @@ def test_processes_one_after_the_other_add_up_also_when_compacted_in_between(tmp
     compact(tmp_path / "series")
     write(tmp_path, "script-3", "feed.wait_s", (30, 1), (40, 5))
     write(tmp_path, "script-4", "feed.wait_s", (31, 2), (41, 7))
-    assert list(read_series(tmp_path / "series")["feed.wait_s"].values) == [1, 3, 3, 4, 5, 6, 9, 11]
-    compact(tmp_path / "series")
-    assert list(read_series(tmp_path / "series")["feed.wait_s"].values) == [1, 3, 3, 4, 5, 6, 9, 11]
+    for _ in range(2):
+        assert list(read_series(tmp_path / "series")["feed.wait_s"].values) == [1, 3, 3, 4, 5, 6, 9, 11]
+        compact(tmp_path / "series")
 
 
 def test_other_series_keep_all_their_points(tmp_path: Path):

@@ -26,17 +26,13 @@ def test_a_store_is_where_the_environment_says_and_private(tmp_path, monkeypatch
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     monkeypatch.delenv("XDG_DATA_HOME", raising=False)
     monkeypatch.delenv("PENSTOCK_STORE", raising=False)
-    expected = [tmp_path / "home" / ".local" / "share" / "penstock" / "runs"]
-    folders = [Store.open()]
+    stores = {"home/.local/share/penstock/runs": Store.open()}
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
-    expected.append(tmp_path / "data" / "penstock" / "runs")
-    folders.append(Store.open())
+    stores["data/penstock/runs"] = Store.open()
     monkeypatch.setenv("PENSTOCK_STORE", str(tmp_path / "chosen"))
-    expected.append(tmp_path / "chosen")
-    folders.append(Store.open())
-    expected.append(tmp_path / "given")
-    folders.append(Store.open(tmp_path / "given"))
-    for store, folder in zip(folders, expected, strict=True):
+    stores |= {"chosen": Store.open(), "given": Store.open(tmp_path / "given")}
+    for where, store in stores.items():
+        folder = tmp_path / where
         store.close()
         assert store.folder == folder
         assert folder.stat().st_mode & 0o777 == 0o700

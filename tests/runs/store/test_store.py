@@ -75,9 +75,8 @@ class Stores(RuleBasedStateMachine):
     @invariant()
     def all_stores_tell_what_the_model_holds(self):
         for store in self.stores:
-            assert {r.id: [r.status, r.exit_code] for r in store.runs()} == {
-                k: v[:2] for k, v in self.model.items()
-            }
+            found = {run.id: [run.status, run.exit_code] for run in store.runs()}
+            assert found == {id: told[:2] for id, told in self.model.items()}
             assert {p.name for p in store.folder.iterdir() if p.is_dir()} == set(self.model)
 
 
@@ -114,11 +113,15 @@ def test_an_end_that_is_told_late_is_believed_but_a_second_one_is_not(store):
     assert (ended.status, ended.exit_code, ended.reason) == ("finished", 0, "")
 
 
+def update(store: Store, what: str, *values: str) -> None:
+    with closing(sqlite3.connect(store.folder / "runs.sqlite")) as database, database:
+        database.execute(f"UPDATE {what}", values)
+
+
 def moved(store: Store, id: str, machine: str) -> None:
     """Note that a run's keeper is of another boot, and of this machine or another."""
-    with closing(sqlite3.connect(store.folder / "runs.sqlite")) as database, database:
-        place = "json_set(keeper, '$.place[1]', 'another', '$.place[0]', ?)"
-        database.execute(f"UPDATE runs SET keeper = {place} WHERE id = ?", (machine, id))
+    place = "json_set(keeper, '$.place[1]', 'another', '$.place[0]', ?)"
+    update(store, f"runs SET keeper = {place} WHERE id = ?", machine, id)
 
 
 def test_a_run_of_an_earlier_boot_is_lost_and_one_of_another_machine_is_not(store):
@@ -131,8 +134,7 @@ def test_a_run_of_an_earlier_boot_is_lost_and_one_of_another_machine_is_not(stor
 
 def test_a_group_waits_for_the_process_that_took_it_over(store):
     (run,) = store.add(group(1))
-    with closing(sqlite3.connect(store.folder / "runs.sqlite")) as database, database:
-        database.execute("UPDATE groups SET owner = json_set(owner, '$.started_ticks', 1)")
+    update(store, "groups SET owner = json_set(owner, '$.started_ticks', 1)")
     assert store.run(run.id).status == "lost"
     store.own(run.group_id)
     assert store.run(run.id).status == "waiting"

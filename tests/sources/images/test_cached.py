@@ -7,8 +7,8 @@ import random
 import shutil
 import signal
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, closing
+from collections.abc import Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -45,13 +45,6 @@ def made(folder: Path, cache: Cache | None, **options: Any) -> ImageSource:
     return ImageSource(
         folder, cache=cache, **{"size": SIZE, "batch_size": 8, "workers": 2, "segments": 2, **options}
     )
-
-
-@pytest.fixture
-def make() -> Iterator[Callable[..., ImageSource]]:
-    """Make sources that are closed when the test ends."""
-    with ExitStack() as stack:
-        yield lambda *arguments, **options: stack.enter_context(closing(made(*arguments, **options)))
 
 
 def cycles(source: ImageSource, numbers: Sequence[int]) -> list[np.ndarray]:
@@ -102,7 +95,7 @@ def test_another_source_finds_what_was_kept(folder, tmp_path, plain, kind, make)
 
 
 @pytest.mark.parametrize("part", [0.5, 0.8, 0.95])
-def test_every_cycle_finds_the_part_for_which_there_is_room(tmp_path, part):
+def test_every_cycle_finds_the_part_for_which_there_is_room(tmp_path, part, make):
     image = jpeg(noise(40, 40))
     count = 1000
     (tmp_path / "images").mkdir()
@@ -110,20 +103,14 @@ def test_every_cycle_finds_the_part_for_which_there_is_room(tmp_path, part):
         (tmp_path / "images" / f"{i}.jpg").write_bytes(image)
     time.sleep(0.15)
     record = 4096 * -(-len(image) // 4096) + 36
-    source = ImageSource(
-        tmp_path / "images",
-        size=8,
-        batch_size=50,
-        workers=2,
-        cache=Cache(tmp_path / "cache", round(part * count * record) + 20_000, keep="bytes"),
-    )
+    cache = Cache(tmp_path / "cache", round(part * count * record) + 20_000, keep="bytes")
+    source = make(tmp_path / "images", cache, size=8, batch_size=50)
     before = 0
     for cycle in range(4):
         cycles(source, [cycle])
         if cycle:
             assert abs((source.cached.hits - before) / count - part) <= 0.01
         before = source.cached.hits
-    source.close()
 
 
 def test_images_that_are_replaced_while_a_source_lives_come_new(folder, tmp_path, make):
@@ -213,15 +200,14 @@ def test_workers_killed_while_they_fill_it_change_no_pixel(folder, tmp_path, pla
         turn += 1
 
 
-def test_a_cache_whose_folder_is_gone_changes_nothing(folder, tmp_path, plain):
-    source = made(folder, Cache(tmp_path / "cache", "50MB", keep="bytes"))
+def test_a_cache_whose_folder_is_gone_changes_nothing(folder, tmp_path, plain, make):
+    source = make(folder, Cache(tmp_path / "cache", "50MB", keep="bytes"))
     blocks = source.open(Cursor(0, 0))
     next(blocks)
     shutil.rmtree(tmp_path / "cache")
     for _ in blocks:
         pass
     assert equal(cycles(source, [1]), plain[1])
-    source.close()
     with pytest.raises(BadSetting, match=r"give penstock.Cache\(folder, size\)"):
         made(folder, "/scratch")  # pyright: ignore[reportArgumentType]
 
@@ -378,11 +364,3 @@ def test_a_node_whose_folder_fails_costs_reads_alone(folder, tmp_path, make):
     assert equal(cycles(a, [2]), wanted)
     a.close()
     assert equal(cycles(a, [2]), wanted)  # and of a folder that is not there
-
-
-def test_the_disk_goes_on_where_memory_is_full(folder, tmp_path, make):
-    source = make(folder, Cache(tmp_path / "c", "50MB", memory="30KB", keep="bytes"))
-    for cycle in range(3):
-        cycles(source, [cycle])
-    assert source.cached.kept == source.samples
-    assert "nothing more is kept" not in source.description

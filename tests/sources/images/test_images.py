@@ -10,8 +10,6 @@ import shutil
 import signal
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -58,13 +56,6 @@ def folder(tmp_path: Path) -> Path:
 
 def made(folder: Path, **options: Any) -> ImageSource:
     return ImageSource(folder, **{"size": SIZE, "batch_size": 8, "workers": 2, **options})
-
-
-@pytest.fixture
-def make() -> Iterator[Callable[..., ImageSource]]:
-    """Make sources that are closed when the test ends."""
-    with ExitStack() as stack:
-        yield lambda *arguments, **options: stack.enter_context(closing(made(*arguments, **options)))
 
 
 def pixels_of(source: ImageSource, cycle: int = 0, sample: int = 0) -> dict[int, np.ndarray]:
@@ -279,13 +270,11 @@ def test_a_folder_without_images_is_refused(tmp_path):
 
 
 @pytest.mark.parametrize(("augment", "mirrored"), [("whole", 0), ("padded", 20)])
-def test_images_come_whole_or_shifted_as_cifars_do(tmp_path, augment, mirrored):
+def test_images_come_whole_or_shifted_as_cifars_do(tmp_path, augment, mirrored, make):
     pixels = noise(32, 32)
     for i in range(40):
         (tmp_path / f"{i}.png").write_bytes(encoded(pixels, ".png"))
-    source = made(tmp_path, augment=augment, size=32)
-    images = np.concatenate([*source])
-    source.close()
+    images = np.concatenate([*make(tmp_path, augment=augment, size=32)])
     padded = np.pad(pixels, ((4, 4), (4, 4), (0, 0))) if augment == "padded" else pixels
     windows = np.lib.stride_tricks.sliding_window_view(padded, (32, 32, 3)).reshape(-1, 32, 32, 3)
     as_it_was = [(image == windows).all((1, 2, 3)).any() for image in images]
@@ -403,18 +392,15 @@ class CannotTravel:
         return {"some": 1}
 
 
-def test_a_users_decoder_may_fail_for_an_image_or_for_all(folder):
-    source = made(folder, decode=fails, on_bad="skip")
-    images, labels = next(iter(source))
-    source.close()
+def test_a_users_decoder_may_fail_for_an_image_or_for_all(folder, make):
+    images, labels = next(iter(make(folder, decode=fails, on_bad="skip")))
     assert not images.any()
     assert (labels == -100).all()
-    source = made(folder, decode=CannotTravel())
+    source = make(folder, decode=CannotTravel())
     with pytest.raises(
         penstock.SourceError, match="a worker process cannot start: RuntimeError: no such thing here"
     ):
         list(source)
-    source.close()
     with pytest.raises(penstock.BadSetting, match="decode= cannot be sent"):
         list(made(folder, decode=partial(fails, threading.Lock())))
 

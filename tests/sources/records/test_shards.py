@@ -136,13 +136,19 @@ def shard(path: Path, first: int, count: int = 10, *, labels: bool = True) -> Pa
     return packed(path, files)
 
 
+def all_of(source: penstock.ImageSource) -> tuple[np.ndarray, np.ndarray]:
+    """The images and labels of an epoch, of a source that is closed then."""
+    images, labels = (np.concatenate(leaves) for leaves in zip(*source, strict=True))
+    source.close()
+    return images, labels
+
+
 def test_shards_are_images_with_the_labels_beside_them(tmp_path):
     for number in range(3):
         shard(tmp_path / f"train-{number:04}.tar", 10 * number)
     for name in ("train-{0000..0002}.tar", "train-*.tar"):
         source = penstock.ImageSource(tmp_path / name, size=8, batch_size=7, workers=1)
-        images, labels = (np.concatenate(leaves) for leaves in zip(*source, strict=True))
-        source.close()
+        images, labels = all_of(source)
         levels = np.round(images[:, 0, 0, 0] / 5).astype(int)
         assert sorted(levels.tolist()) == list(range(30))
         assert (labels == levels % 3).all()
@@ -244,8 +250,7 @@ def coloured(first: int, count: int = 4) -> dict[str, bytes]:
 def test_keys_that_come_again_in_tars_that_were_joined_keep_their_own_labels(tmp_path, count):
     path = joined(tmp_path / "x.tar", coloured(0, count), coloured(count, count))
     source = penstock.ImageSource(path, size=8, workers=1)
-    images, labels = (np.concatenate(leaves) for leaves in zip(*source, strict=True))
-    source.close()
+    images, labels = all_of(source)
     assert sorted(labels.tolist()) == list(range(2 * count))
     assert np.round(images[:, 0, 0, 0] / 20).astype(int).tolist() == labels.tolist()
     assert list(source.paths) == [f"{path}/{i}.jpg" for i in [*range(count)] * 2]
@@ -262,8 +267,7 @@ def test_labels_that_lie_apart_count_where_their_key_comes_once(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "second",
-    [{"0.png": b"", "0.cls": b"2"}, {"0.cls": b"2", "0.jpg": b""}, {"0.cls": b"2"}, {"0.jpg": b""}],
+    "second", [{"0.png": b"", "0.cls": b"2"}, {"0.cls": b"2", "0.jpg": b""}, {"0.cls": b"2"}, {"0.jpg": b""}]
 )
 def test_a_key_that_comes_again_with_other_members_is_refused(tmp_path, second):
     """As it was found: the second of two tars had another ending, and its image the first one's label."""
@@ -348,8 +352,7 @@ def test_a_class_folder_in_a_tar_keeps_its_number_without_an_image(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "records",
-    [b"no header at all", b"12", b"99 path=a\n", b"0 path=a\n", b"13 size=-512\n", b"-1 a=b\n"],
+    "records", [b"no header at all", b"12", b"99 path=a\n", b"0 path=a\n", b"13 size=-512\n", b"-1 a=b\n"]
 )
 def test_extended_headers_that_make_no_sense_are_refused_in_words(tmp_path, records):
     header = tarfile.TarInfo("x")

@@ -1,16 +1,19 @@
-"""Torch loaders keep the contract of sources, in every kind that there is."""
+"""Torch loaders of every kind keep the contract of sources, by a torch that has what it does not promise."""
 
 from __future__ import annotations
 
 import os
+import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
 from itertools import count, islice
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from tests.forked import Forked
 from tests.sources.drawing import DrawingStream
 from torch.utils.data import (
     BatchSampler,
@@ -28,6 +31,7 @@ from torch.utils.data import (
 import penstock
 from penstock.contracts import Cursor
 from penstock.sources.adapt import adapt
+from penstock.sources.torch import compat
 from penstock.sources.torch.iterable import IterableDatasetSource, WholeBatchLoader
 from penstock.sources.torch.loader import MapStyleSource, SamplerSource
 from penstock.testing.source import SourceContract
@@ -71,21 +75,12 @@ class UnevenBatches(Sampler[list[int]]):
             start += rows
 
 
-class WholeBatches(Dataset[Any]):
-    """A dataset that gives whole batches, for ``batch_size=None``."""
-
-    def __len__(self) -> int:
-        return 6
-
-    def __getitem__(self, i: int) -> dict[str, torch.Tensor]:
-        return {"id": torch.arange(i * 5, i * 5 + 5)}
-
-
 def shuffled(size: int, **options: Any) -> DataLoader[Any]:
     return DataLoader(Ids(size), batch_size=10, shuffle=True, **options)
 
 
 SUBSET = range(5, 55)
+WHOLE: Any = [{"id": torch.arange(i, i + 5)} for i in range(0, 30, 5)]
 KINDS: dict[str, tuple[Callable[[], DataLoader[Any]], int, Iterable[int]]] = {
     "seekable": (lambda: shuffled(103), 4, range(103)),
     "seekable, with workers": (lambda: shuffled(53, num_workers=2), 3, range(53)),
@@ -100,7 +95,7 @@ KINDS: dict[str, tuple[Callable[[], DataLoader[Any]], int, Iterable[int]]] = {
     ),
     "stream": (lambda: DataLoader(DrawingStream(47), batch_size=6), 4, range(47)),
     "stream, with workers": (lambda: DataLoader(DrawingStream(47), batch_size=6, num_workers=2), 4, range(47)),
-    "whole batches": (lambda: DataLoader(WholeBatches(), batch_size=None), 4, range(30)),
+    "whole batches": (lambda: DataLoader(WHOLE, batch_size=None), 4, range(30)),
 }
 """Loaders; the segments asked for; their samples."""
 
@@ -121,26 +116,24 @@ class TestLoaders(SourceContract):
 DATA = TensorDataset(torch.arange(40))
 
 
+def by(sampler: Any) -> DataLoader[Any]:
+    return DataLoader(DATA, batch_size=4, sampler=sampler)
+
+
 @pytest.mark.parametrize(
     ("make", "kind"),
     [
         (lambda: DataLoader(DATA, batch_size=4), MapStyleSource),
         (lambda: DataLoader(DATA, batch_size=4, shuffle=True), MapStyleSource),
         (lambda: DataLoader(DATA, batch_size=4, shuffle=True, generator=torch.Generator()), MapStyleSource),
-        (lambda: DataLoader(DATA, batch_size=4, sampler=SequentialSampler(DATA)), MapStyleSource),
-        (lambda: DataLoader(DATA, batch_size=4, sampler=SubsetRandomSampler(range(9))), SamplerSource),
-        (lambda: DataLoader(DATA, batch_size=4, sampler=RandomSampler(DATA, replacement=True)), SamplerSource),
-        (lambda: DataLoader(DATA, batch_size=4, sampler=RandomSampler(DATA, num_samples=9)), SamplerSource),
-        (
-            lambda: DataLoader(DATA, batch_size=4, sampler=RandomSampler(DATA, generator=torch.Generator())),
-            SamplerSource,
-        ),
-        (lambda: DataLoader(DATA, batch_size=4, sampler=WeightedRandomSampler([1.0] * 40, 40)), SamplerSource),
+        (lambda: by(SequentialSampler(DATA)), MapStyleSource),
+        (lambda: by(SubsetRandomSampler(range(9))), SamplerSource),
+        (lambda: by(RandomSampler(DATA, replacement=True)), SamplerSource),
+        (lambda: by(RandomSampler(DATA, num_samples=9)), SamplerSource),
+        (lambda: by(RandomSampler(DATA, generator=torch.Generator())), SamplerSource),
+        (lambda: by(WeightedRandomSampler([1.0] * 40, 40)), SamplerSource),
         (lambda: DataLoader(DATA, batch_sampler=UnevenBatches()), SamplerSource),
-        (
-            lambda: DataLoader(DATA, batch_sampler=BatchSampler(SequentialSampler(DATA), 4, False)),
-            SamplerSource,
-        ),
+        (lambda: DataLoader(DATA, batch_sampler=BatchSampler(SequentialSampler(DATA), 4, False)), SamplerSource),
         (lambda: DataLoader(DATA, batch_size=None), WholeBatchLoader),
         (lambda: DataLoader(DrawingStream(9), batch_size=4), IterableDatasetSource),
     ],
@@ -306,3 +299,46 @@ def test_a_stream_without_end_opens_at_a_position_of_its_first_cycle(workers, pe
     assert taken(Cursor(0, 17), 3) == first[3:]
     copies = max(1, workers)
     assert [ids[0] for _, ids in first] == [5 * (i // copies) for i in range(6)]
+
+
+ROOM = Path(compat.__file__).parent
+SOURCE = Path(compat.__file__).parents[2]
+
+
+@pytest.mark.parametrize(
+    ("module", "name"),
+    [
+        ("torch.utils.data.dataloader", "_MultiProcessingDataLoaderIter._shutdown_workers"),
+        ("torch.utils.data._utils.collate", "default_collate_fn_map"),
+        ("torch.utils.data._utils.collate", "collate_tensor_fn"),
+    ],
+)
+def test_a_torch_without_a_name_that_is_needed_is_refused_when_a_loader_is_adapted(
+    servers, tmp_path, module, name
+):
+    owner, _, last = name.rpartition(".")
+    (tmp_path / "script.py").write_text(
+        f"import {module} as module\n"
+        f"delattr(module{'.' + owner if owner else ''}, {last!r})\n"
+        "from torch.utils.data import DataLoader\nimport penstock\n"
+        "penstock.Feeder(DataLoader([1, 2]), 'feed')\n"
+    )
+    done = Forked(servers["torch"], str(tmp_path / "script.py"), [], tmp_path / "said")
+    assert done.wait() == 1
+    said = (
+        f"ImportError: torch {torch.__version__} has no {module}.{name}, which Penstock needs; it was tested with"
+    )
+    assert said in done.output
+
+
+def test_no_other_file_uses_what_torch_does_not_promise():
+    uses = re.compile(r"torch[\w.]*\._\w|import _[A-Za-z]|\b(loader|iterator)\._[a-z]|vars\(|reportPrivateUsage")
+    for path in SOURCE.rglob("*.py"):
+        text = path.read_text()
+        if "torch" in text and path.name != "compat.py" and path.is_relative_to(ROOM.parent):
+            assert not uses.search(text), path
+
+
+def test_the_release_that_these_tests_run_with_is_among_those_that_are_claimed():
+    release = ".".join(torch.__version__.split(".")[:2])
+    assert release in compat.TESTED

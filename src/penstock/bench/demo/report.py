@@ -1,4 +1,4 @@
-"""What the demo found, as it is saved in ``demo-report.json``; as tables for the terminal, and as a picture."""
+"""The demo's results: ``demo-report.json``, tables for the terminal, and a picture."""
 
 from __future__ import annotations
 

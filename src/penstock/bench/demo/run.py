@@ -79,10 +79,10 @@ def _figures(jobs: Sequence[TrainerJob]) -> ArmFigures:
         trainers = pool.start([sys.executable, "-m", "penstock.bench.demo.trainer"], len(jobs), ONE_THREAD)
         try:
             for trainer, job in zip(trainers, jobs, strict=True):
-                trainer.tell(msgspec.to_builtins(job))
+                trainer.send(msgspec.to_builtins(job))
             ready_s = _of_each(trainers, "ready_s")
             for trainer in trainers:
-                trainer.tell("start")
+                trainer.send("start")
             start_s = max(_of_each(trainers, "first_s"))
             cpu_at_start_s = members.cpu_s()
             ends = _ends(trainers, members)

@@ -23,13 +23,13 @@ from torch.utils.data import DataLoader
 from penstock.autosharing.share import share
 from penstock.bench.demo.images import BadImage, Crops, Labelled, prepare_worker
 from penstock.bench.demo.job import TrainerJob
-from penstock.bench.measure.loop import failure, heard_lines, keep_output_for_answers, say
+from penstock.bench.measure.loop import failure, heard_lines, reply, reserve_output
 from penstock.errors import BadSetting
 
 _NOTE_EVERY_S = 0.25
 _LINGER_S = 1.0
 _WINDOW = "16MiB"
-_FEED_BATCH_PIXELS = 1 << 17  # pixels of a batch of the feed's loader, of which each trainer cuts its batches
+_FEED_BATCH_PIXELS = 1 << 17  # pixels of a batch of the feed's loader; each trainer cuts its own from it
 _BAD_IMAGE = re.compile(rf"{BadImage.__name__}: (.+)")
 
 
@@ -73,7 +73,7 @@ def open_loader(job: TrainerJob) -> Any:
 
 
 def train(job: TrainerJob, device: str) -> None:
-    """Train the job's model for its epochs; report the first batch, and at the end how many images came when."""
+    """Train the job's model for its epochs; report the first batch, and at the end the images by time."""
     torch.manual_seed(0)
     model = small_network(job.run.width, job.classes, job.crop_px).to(device)
     loader = open_loader(job)
@@ -84,7 +84,7 @@ def train(job: TrainerJob, device: str) -> None:
             now_s = time.monotonic()
             seen += len(labels)
             if not times_s:
-                say({"first_s": now_s})
+                reply({"first_s": now_s})
             if not times_s or now_s - times_s[-1] >= _NOTE_EVERY_S:
                 times_s.append(now_s)
                 images_then.append(seen)
@@ -94,7 +94,7 @@ def train(job: TrainerJob, device: str) -> None:
             optimizer.step()
     name = torch.cuda.get_device_name() if device == "cuda" else device
     times, then = [*times_s, time.monotonic()], [*images_then, seen]
-    say({"times_s": times, "images_then": then, "device": name})
+    reply({"times_s": times, "images_then": then, "device": name})
     if job.feed is not None:
         loader.close()
 
@@ -106,12 +106,12 @@ def as_input(images: torch.Tensor, device: str) -> torch.Tensor:
 
 def main() -> None:
     """Do the job that standard input describes."""
-    keep_output_for_answers()
+    reserve_output()
     torch.set_num_threads(1)
     heard = heard_lines()
     job = msgspec.json.decode(next(heard), type=TrainerJob)
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    say({"ready_s": time.monotonic()})
+    reply({"ready_s": time.monotonic()})
     if next(heard, None) is None:  # the demo is gone
         return
     try:
@@ -121,7 +121,7 @@ def main() -> None:
     except Exception as error:
         # An error of a loader's worker comes as text, with the worker's traceback.
         found = _BAD_IMAGE.findall(f"{type(error).__name__}: {error}\n{getattr(error, 'traceback_text', '')}")
-        say(failure(BadSetting(found[-1]) if found else error))
+        reply(failure(BadSetting(found[-1]) if found else error))
         sys.exit(1)
 
 

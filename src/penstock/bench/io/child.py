@@ -1,4 +1,4 @@
-"""The child process of one case: ``python -m penstock.bench.io.child`` reads an order, and prints a row."""
+"""The child process of one case: ``python -m penstock.bench.io.child`` reads a job, and prints a row."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from penstock.io.reader import host_memory
 from penstock.linux.process import die_with_parent
 
 
-class Order(msgspec.Struct, frozen=True):
+class CaseJob(msgspec.Struct, frozen=True):
     """A case, and what else its process needs to know.
 
     Attributes:
@@ -35,20 +35,20 @@ class Order(msgspec.Struct, frozen=True):
     seed: int
 
 
-def run(order: Order) -> Measurement:
+def run(job: CaseJob) -> Measurement:
     """Measure one case.
 
     Raises:
         PenstockError: the mechanism, the file or the GPU is not available, or a read failed.
     """
-    case, settings = order.case, order.settings
+    case, settings = job.case, job.settings
     gpu = _gpu(case)
-    with closing(_reader(order, gpu)) as reader:
-        opened = reader.open(order.path)
-        nbytes = opened.nbytes if order.nbytes is None else order.nbytes
-        offsets = places(nbytes, case.bs_bytes, case.pattern, order.seed)
+    with closing(_reader(job, gpu)) as reader:
+        opened = reader.open(job.path)
+        nbytes = opened.nbytes if job.nbytes is None else job.nbytes
+        offsets = places(nbytes, case.bs_bytes, case.pattern, job.seed)
         # Blocks read through the page cache are warm the second time.
-        once = order.cold and case.mech == "posix"
+        once = job.cold and case.mech == "posix"
         threads = 0 if case.mech in ONE_THREAD else case.threads
         loop = ReadLoop(reader, opened.file, offsets, case.bs_bytes, threads=threads, once=once)
         meters = [meter_of(gpu.name)] if gpu and case.mech == "gpu" else []
@@ -58,7 +58,7 @@ def run(order: Order) -> Measurement:
             raise ReadFailed(
                 f"all {len(offsets):,} blocks were read before anything was counted; a larger file, "
                 "or smaller blocks, would do",
-                order.path,
+                job.path,
             )
         notes = [f"ended after {figures.elapsed_s:.2f} s: every block was read once"] * figures.exhausted
         sm_share = None
@@ -70,7 +70,7 @@ def run(order: Order) -> Measurement:
             figures.ops,
             figures.elapsed_s,
             figures.cpu_s,
-            cold=order.cold,
+            cold=job.cold,
             p50_us=p50_us,
             p99_us=p99_us,
             p999_us=p999_us,
@@ -83,14 +83,14 @@ def run(order: Order) -> Measurement:
 
 
 def _busy_share(seen: Activity, device: str, threads: int) -> tuple[float, str]:
-    """Return the part of a GPU's multiprocessors that its reading threads used, 0 to 1, and whence that is known.
+    """Return the part of a GPU's multiprocessors that its reading threads used, 0 to 1, and the source of that.
 
     NVML API Reference Guide, "GPM Functions": NVML_GPM_METRIC_SM_UTIL, from Hopper on; else an upper bound.
     """
     if seen.sm_active is not None:
-        return seen.sm_active, "SMs: told by NVML, of all that ran on the GPU"
+        return seen.sm_active, "SMs: measured by NVML, of all that ran on the GPU"
     most = most_busy_share(threads, int(device.partition(":")[2]))
-    return most, f"SMs: at most so many hold a reading thread; NVML does not tell ({seen.note})"
+    return most, f"SMs: estimated, at most this part holds reading threads; NVML has no figure ({seen.note})"
 
 
 def _gpu(case: Case) -> Gpu | None:
@@ -101,10 +101,10 @@ def _gpu(case: Case) -> Gpu | None:
     return CudaGpu("cuda" if case.dest == "pinned" else case.dest)
 
 
-def _reader(order: Order, gpu: Gpu | None) -> Reader:
-    module, _, name = order.settings.readers.partition(":")
+def _reader(job: CaseJob, gpu: Gpu | None) -> Reader:
+    module, _, name = job.settings.readers.partition(":")
     open_reader: Callable[..., Reader] = getattr(importlib.import_module(module), name)
-    case = order.case
+    case = job.case
     nbytes = case.qd * stride(case.bs_bytes)
     memory = host_memory(nbytes)
     memory[:] = 0  # so that no page is allocated while it is timed
@@ -115,11 +115,11 @@ def _reader(order: Order, gpu: Gpu | None) -> Reader:
 def main() -> None:
     """Run the child process."""
     die_with_parent(None)
-    order = msgspec.json.decode(sys.stdin.buffer.read(), type=Order)
+    job = msgspec.json.decode(sys.stdin.buffer.read(), type=CaseJob)
     try:
-        row = run(order)
+        row = run(job)
     except PenstockError as error:
-        row = order.case.row(cold=order.cold, note=str(error))
+        row = job.case.row(cold=job.cold, note=str(error))
     sys.stdout.buffer.write(msgspec.json.encode(row))
 
 

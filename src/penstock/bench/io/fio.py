@@ -17,7 +17,7 @@ _LEAST_CPU_S = 0.02
 _TOO_LITTLE = "fio counts CPU time in whole milliseconds, and this took too few of them"
 _JOBS = ("psync", "psync-buffered")
 ENGINES = ("io_uring", "io_uring-batched", "libaio", *_JOBS)
-"""fio's engines, some with a suffix that says how they are used.
+"""fio's engines, some with a suffix for how they are used.
 
 ``io_uring`` submits and completes by fio's defaults; ``io_uring-batched`` a
 quarter of the depth at a time, as Penstock's loop does.

@@ -1,4 +1,4 @@
-"""The measured loop, which keeps a number of reads under way, and the percentiles of their times."""
+"""The measured loop, which has a number of reads under way at all times, and the percentiles of their times."""
 
 from __future__ import annotations
 
@@ -21,23 +21,23 @@ if TYPE_CHECKING:
 _STEP = 0.01  # a bucket is 1% wider than the one before
 _LEAST_S = 1e-7
 _BUCKETS = int(math.log(1e10) / math.log1p(_STEP))  # up to 1,000 s
-_KEPT = 1 << 16
+_MOST_UNSORTED = 1 << 16
 
 
 class Latencies:
     """A histogram of times in buckets 1% apart; times are sorted in many at once."""
 
     def __init__(self) -> None:
-        self._kept = np.empty(_KEPT)
+        self._unsorted = np.empty(_MOST_UNSORTED)
         self._count = 0
         self._buckets = np.zeros(_BUCKETS, np.int64)
 
     def add(self, times_s: npt.NDArray[np.float64]) -> None:
         """Add some times."""
-        assert len(times_s) <= _KEPT
-        if self._count + len(times_s) > _KEPT:
+        assert len(times_s) <= _MOST_UNSORTED
+        if self._count + len(times_s) > _MOST_UNSORTED:
             self._sort()
-        self._kept[self._count : self._count + len(times_s)] = times_s
+        self._unsorted[self._count : self._count + len(times_s)] = times_s
         self._count += len(times_s)
 
     def percentiles_us(self, *ranks: float) -> tuple[float | None, ...]:
@@ -50,14 +50,14 @@ class Latencies:
         return tuple(round(1e6 * _LEAST_S * (1 + _STEP) ** (float(i) + 0.5), 2) for i in found)
 
     def _sort(self) -> None:
-        ratios = np.maximum(self._kept[: self._count] / _LEAST_S, 1.0)
+        ratios = np.maximum(self._unsorted[: self._count] / _LEAST_S, 1.0)
         buckets = (np.log(ratios) / math.log1p(_STEP)).astype(np.int64)
         self._buckets += np.bincount(np.minimum(buckets, _BUCKETS - 1), minlength=_BUCKETS)
         self._count = 0
 
 
 _PART = 4
-"""The loop waits for one part in so many of the reads that no thread has in hand, then begins as many anew."""
+"""The loop waits for a quarter of the reads that no thread works on, then begins as many anew."""
 
 _MOST_BLOCKS = 1 << 22
 
@@ -80,7 +80,7 @@ class Figures(NamedTuple):
 def places(nbytes: int, bs_bytes: int, pattern: str, seed: int) -> Numbers:
     """Return offsets of blocks in reading order, none twice.
 
-    At most 4 million: a block is read again only after so many others.
+    At most 4 million: a block is read again only after all others.
 
     Raises:
         BadSetting: not one block fits into the file.
@@ -99,7 +99,7 @@ def stride(bs_bytes: int) -> int:
 
 
 class ReadLoop:
-    """Keeps ``reader.depth`` reads of one file under way.
+    """Has ``reader.depth`` reads of one file under way at all times.
 
     Args:
         offsets: Offsets of the blocks, in reading order.

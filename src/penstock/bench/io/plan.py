@@ -17,7 +17,7 @@ from penstock.io.open import MAX_DEPTH, MAX_THREADS, MECHANISMS
 PATTERNS = ("random", "sequential")
 EXTERNAL = ("fio",)
 ONE_THREAD = frozenset({"uring"})
-"""Mechanisms that one thread drives, whatever ``--threads`` says."""
+"""Mechanisms that one thread drives, whatever ``--threads`` is."""
 
 _MEMORY_BYTES = 8 << 30
 

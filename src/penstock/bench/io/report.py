@@ -1,4 +1,4 @@
-"""Rows as a table for a terminal, as a picture and as files: ``penstock bench io`` behind its options."""
+"""Shows rows of ``penstock bench io`` as a table and a picture, and saves them in files."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ import psutil
 from penstock.basics.sizes import size_text
 from penstock.bench.experiment import Report, Tell
 from penstock.bench.io import fio
-from penstock.bench.io.child import Order
+from penstock.bench.io.child import CaseJob
 from penstock.bench.io.plan import Case, IoSettings
 from penstock.bench.io.target import BUFFERED, Target, cached_share, dropped, is_url, opened_target
 from penstock.bench.measure.pool import MeasurementFailed, answer
@@ -25,7 +25,7 @@ _STILL_COLD = 0.01
 
 
 class IoReport(Report[IoSettings, Measurement]):
-    """What was measured, and what to know of it.
+    """What was measured, with remarks.
 
     Attributes:
         remarks: What holds for all rows: why fio was not run, caches that were not empty.
@@ -78,7 +78,7 @@ class _Bench:
         self._settings = settings
         self._machine = machine
         self._target = read
-        self._kept = 0.0  # the largest part that --cold left in the page cache
+        self._cached = 0.0  # the largest part that --cold left in the page cache
 
     def measure(self, case: Case, repeat: int) -> Measurement:
         cold, note = self._cache(case)
@@ -94,11 +94,11 @@ class _Bench:
         return msgspec.structs.replace(row, repeat=repeat, machine=_words(self._machine), date=self._machine.date)
 
     def warnings(self, *, reads_cache: bool) -> Iterator[str]:
-        """Say what odd sizes and the page cache did to the figures."""
+        """Yield sentences on what odd sizes and the page cache did to the figures."""
         read, settings = self._target, self._settings
         if read.nbytes is None:
             if settings.cold:
-                yield f"--cold says nothing about {read.name}: it is not in the page cache"
+                yield f"--cold has no effect on {read.name}: it is not in the page cache"
             return
         odd = [str(nbytes) for nbytes in settings.bs_bytes if nbytes % DIRECT_ALIGNMENT]
         direct = [mech for mech in settings.mech if mech not in {*BUFFERED, "object"}]
@@ -113,15 +113,15 @@ class _Bench:
         fits = f"{read.name} ({size_text(read.nbytes)}) fits into the page cache ({size_text(memory)} of memory)"
         if not settings.cold:
             yield f"{fits}: buffered reads need not come from storage; --cold empties it before each case"
-        elif self._kept > _STILL_COLD:
-            yield f"{fits}, and --cold could not drop {self._kept:.0%} of it: buffered reads are too fast"
+        elif self._cached > _STILL_COLD:
+            yield f"{fits}, and --cold could not drop {self._cached:.0%} of it: buffered reads are too fast"
 
     def _own(self, case: Case, repeat: int, *, cold: bool) -> Measurement:
         settings = self._settings
-        order = Order(case, settings, self._target.path, self._target.nbytes, cold, repeat)
+        job = CaseJob(case, settings, self._target.path, self._target.nbytes, cold, repeat)
         limit_s = settings.warm_up_s + settings.runtime_s + settings.limit_s
         command = [sys.executable, "-m", "penstock.bench.io.child"]
-        text = answer(command, limit_s=limit_s, told=msgspec.json.encode(order))
+        text = answer(command, limit_s=limit_s, sent=msgspec.json.encode(job))
         try:
             return msgspec.json.decode(text.splitlines()[-1], type=Measurement)
         except (msgspec.DecodeError, IndexError):
@@ -138,8 +138,8 @@ class _Bench:
             return False, "" if share is None else f"{share:.0%} of the file was in the page cache"
         share = dropped(path, nbytes)
         if share is None:
-            return True, "whether the file has left the page cache is told only to its owner" if buffered else ""
-        self._kept = max(self._kept, share)
+            return True, "only its owner can check whether the file has left the page cache" if buffered else ""
+        self._cached = max(self._cached, share)
         if share > _STILL_COLD:
             return False, f"{share:.0%} of the file stayed in the page cache" if buffered else ""
         return True, ""

@@ -119,9 +119,9 @@ _libc.mincore.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p)
 
 
 def cached_share(path: str, nbytes: int) -> float | None:
-    """Return the part of a file in the page cache, 0 to 1; None if the kernel does not tell.
+    """Return the part of a file in the page cache, 0 to 1; None if the kernel does not report it.
 
-    It tells only a process that owns the file or may write it (mincore(2)).
+    It does so only to a process that owns the file or may write it (mincore(2)).
     """
     if os.stat(path).st_uid != os.geteuid() and not os.access(path, os.W_OK):
         return None
@@ -139,7 +139,7 @@ def cached_share(path: str, nbytes: int) -> float | None:
 
 
 def dropped(path: str, nbytes: int) -> float | None:
-    """Drop a file from the page cache; return what ``cached_share`` says then.
+    """Drop a file from the page cache; return ``cached_share`` afterwards.
 
     Raises:
         OSError: the file cannot be opened.

@@ -1,4 +1,4 @@
-"""One loader of images, run as a process of its own; what it prints is one line of JSON.
+"""One loader of images, run as a process of its own; it prints one line of JSON.
 
 python arms.py ARM FOLDER SIZE BATCH_SIZE WORKERS SECONDS
 
@@ -222,7 +222,7 @@ def spdl(job: LoadJob) -> Iterator[int]:
 
 
 class Loads(NamedTuple):
-    """A loader: its name for people, the modules that it needs, the last of which decodes, and what runs it."""
+    """A loader: its name for people, the modules that it needs, with the decoder last, and what runs it."""
 
     name: str
     modules: tuple[str, ...]

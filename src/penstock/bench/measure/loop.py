@@ -1,7 +1,7 @@
 """The loop of every measured process: takes batches, and counts those of one interval of time.
 
 A process reads one order per line on its standard input and answers with one
-line of JSON. It warms up, says ``ready``, goes on taking batches, and is told
+line of JSON. It warms up, answers ``ready``, goes on taking batches, and gets
 the interval in the machine's monotonic clock, so all processes count in one
 interval. Then it goes on until ``stop``, so that none measures while others
 already end. Only the standard library: peers run this in other environments.
@@ -55,7 +55,7 @@ class CommandReader:
         threading.Thread(target=self._hear, daemon=True).start()
 
     def order(self) -> dict[str, Any] | None:
-        """Wait for the next order; None when there will be none."""
+        """Wait for the next order; None when standard input has ended."""
         order = self._orders.get()
         self.interval = math.inf, math.inf
         self.stopped = self.reported = False
@@ -67,7 +67,7 @@ class CommandReader:
         with self._reporting:
             if not self.reported:
                 self.reported = True
-                say(answer)
+                reply(answer)
 
     def _hear(self) -> None:
         for line in heard_lines():
@@ -93,7 +93,7 @@ class CommandReader:
         self.report(_counted(batches, samples, stop - start, time.process_time() - cpu, []))
 
     def _overdue(self, _: float, stop: float) -> None:
-        """Report what the trainer has had if it still waits for a batch long after the interval."""
+        """Report how many batches came if the trainer still waits for one long after the interval."""
         time.sleep(max(0.0, stop - time.monotonic()) + _GRACE_S)
         if self.interval[1] == stop:
             self.report({"finished": False, "taken": self.tally[0], "pid": os.getpid()})
@@ -111,15 +111,15 @@ def heard_lines() -> Iterator[bytes]:
         yield from lines
 
 
-def say(answer: dict[str, Any]) -> None:
+def reply(answer: dict[str, Any]) -> None:
     print(json.dumps(answer), file=_answers, flush=True)
 
 
 _answers: IO[str] = sys.stdout
 
 
-def keep_output_for_answers() -> None:
-    """Send everything else that this process prints to standard error: a loader may print, even parts of lines."""
+def reserve_output() -> None:
+    """Reserve standard output for answers; other prints go to standard error, for a loader may print anything."""
     global _answers  # noqa: PLW0603
     _answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
@@ -159,7 +159,7 @@ def take(source: Batches, commands: CommandReader, *, warm_up: int, step_s: floa
     for batch in source.batches:
         commands.tally[0] += 1
         if commands.tally[0] == warm_up:
-            say({"ready": True, "pid": os.getpid()})
+            reply({"ready": True, "pid": os.getpid()})
         now = time.monotonic()
         start, stop = commands.interval
         rows = source.rows(batch)
@@ -184,7 +184,7 @@ def take(source: Batches, commands: CommandReader, *, warm_up: int, step_s: floa
         if step_s:
             time.sleep(step_s)
     source.close()
-    say({"closed": True})
+    reply({"closed": True})
 
 
 def serve(open_source: Callable[[dict[str, Any]], Batches], others: dict[str, Callable[..., Any]]) -> None:
@@ -194,14 +194,14 @@ def serve(open_source: Callable[[dict[str, Any]], Batches], others: dict[str, Ca
         open_source: Opens the source of a ``take`` order.
         others: Handlers of other orders, by name: called with the order, each returns the answer.
     """
-    keep_output_for_answers()
+    reserve_output()
     commands = CommandReader()
-    say({"pid": os.getpid()})
+    reply({"pid": os.getpid()})
     while (order := commands.order()) is not None:
         try:
             if order["do"] == "take":
                 take(open_source(order), commands, warm_up=order["warm_up"], step_s=order["step_s"])
             else:
-                say(others[order["do"]](order))
+                reply(others[order["do"]](order))
         except Exception as error:
-            say(failure(error))
+            reply(failure(error))

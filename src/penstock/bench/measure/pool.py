@@ -63,13 +63,13 @@ class MeasuredProcess:
         self._unread = b""
         self.pid = self._process.pid
 
-    def tell(self, message: Any) -> None:
+    def send(self, message: Any) -> None:
         assert self._process.stdin is not None
         try:
             self._process.stdin.write(json.dumps(message).encode() + b"\n")
             self._process.stdin.flush()
         except BrokenPipeError:
-            pass  # it died, as the next hear() will say
+            pass  # it died, as the next hear() reports
 
     def fileno(self) -> int:
         """Return the descriptor of its answers, to wait for several processes at once."""
@@ -168,7 +168,7 @@ class ProcessPool:
 
 
 def users_error(error: MemberFailed, what: str, pool: ProcessPool) -> Exception:
-    """Turn a measured process's error into one to raise here; or one that it died, with its last words."""
+    """Turn a measured process's error, or its death and what it printed last, into an error to raise here."""
     if error.kind == FunctionFailed.__name__:
         return FunctionFailed(error.message, error.traceback_text)
     kind = getattr(errors, error.kind, None) if error.kind else None
@@ -176,8 +176,8 @@ def users_error(error: MemberFailed, what: str, pool: ProcessPool) -> Exception:
         return kind(error.message, error.traceback_text)
     if kind is not None:
         return kind(error.message)
-    said = pool.errors().strip()
-    return PenstockError(f"{what}: {error}" + (f". Its last words:\n{said}" if said else ""))
+    printed = pool.errors().strip()
+    return PenstockError(f"{what}: {error}" + (f". Its last words:\n{printed}" if printed else ""))
 
 
 def _kill(process: subprocess.Popen[bytes]) -> None:
@@ -198,15 +198,15 @@ class MeasurementFailed(PenstockError):
     """Raised when a measured process crashed, hung, or reported an error; the message says which."""
 
 
-def answer(command: Sequence[str], *, limit_s: float, told: bytes = b"") -> str:
+def answer(command: Sequence[str], *, limit_s: float, sent: bytes = b"") -> str:
     """Run a command to its end; return what it printed.
 
     Args:
         limit_s: Time after which it is killed.
-        told: Its standard input.
+        sent: Its standard input.
 
     Raises:
-        MeasurementFailed: it was killed, or its status is not 0; its last words are in the message.
+        MeasurementFailed: it was killed, or its status is not 0; the message has its last line.
     """
     # A new process group: another tool's child processes must not outlive this call.
     process = subprocess.Popen(
@@ -218,7 +218,7 @@ def answer(command: Sequence[str], *, limit_s: float, told: bytes = b"") -> str:
         env={**os.environ, "OMP_NUM_THREADS": "1"},
     )
     try:
-        text, errors = process.communicate(told, timeout=limit_s)
+        text, errors = process.communicate(sent, timeout=limit_s)
     except subprocess.TimeoutExpired:
         raise MeasurementFailed(f"gave no result within {limit_s:.0f} s, and was killed") from None
     finally:

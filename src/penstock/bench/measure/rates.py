@@ -80,7 +80,7 @@ def measured(
     feeders: Sequence[int] = (),
     watches: Sequence[IntervalWatch] = (),
 ) -> Rates:
-    """Let each member take batches as its order says, and measure them.
+    """Let each member take batches by its order, and measure them.
 
     Args:
         feeders: Pids of processes that load for the members.
@@ -91,7 +91,7 @@ def measured(
     """
     deadline = time.monotonic() + interval.limit_s
     for member, order in zip(members, orders, strict=True):
-        member.tell({"do": "take", "warm_up": interval.warm_up, "step_s": interval.step_s, **order})
+        member.send({"do": "take", "warm_up": interval.warm_up, "step_s": interval.step_s, **order})
     try:
         for member in members:
             member.hear_of("ready", deadline)
@@ -102,7 +102,7 @@ def measured(
     start = time.monotonic() + _SETTLE_S
     stop = start + interval.seconds
     for member in members:
-        member.tell({"do": "measure", "start": start, "stop": stop, "fixed": interval.fixed})
+        member.send({"do": "measure", "start": start, "stop": stop, "fixed": interval.fixed})
     trainers = [member.pid for member in members]
     time.sleep(max(0.0, start - time.monotonic()))
     for watch in watches:
@@ -116,7 +116,7 @@ def measured(
     answers = [member.hear_of("finished", stop + _ANSWER_S) for member in members]
     memory = sum(pss_bytes(each.pid) for each in with_descendants([*feeders, *trainers]))
     for member in members:
-        member.tell({"do": "stop"})
+        member.send({"do": "stop"})
     if not all(answer["finished"] for answer in answers):
         raise _unfinished([answer["taken"] for answer in answers], interval.seconds)
     if not interval.fixed:
@@ -149,7 +149,7 @@ def _latency(answers: list[dict[str, Any]]) -> tuple[float, float] | None:
 
 def _progress(member: MeasuredProcess) -> int:
     """Ask a member that was not warm in time how many batches it has had."""
-    member.tell({"do": "measure", "start": math.inf, "stop": time.monotonic()})
+    member.send({"do": "measure", "start": math.inf, "stop": time.monotonic()})
     try:
         return int(member.hear_of("taken", time.monotonic() + _ANSWER_S)["taken"])
     except MemberFailed:

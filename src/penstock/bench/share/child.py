@@ -1,6 +1,6 @@
 """The measured processes: a trainer (``python -m penstock.bench.share.child``), or the feeder (``… feeder``).
 
-A feeder gets its orders in one line of JSON, and ends with its input; a trainer follows ``measure.loop``.
+A feeder reads one line of JSON, and ends with its input; a trainer follows ``measure.loop``.
 """
 
 # torch's own annotations leave a loader's settings unknown.
@@ -18,7 +18,7 @@ from typing import Any
 import msgspec
 
 from penstock.basics.tracebacks import users_traceback
-from penstock.bench.measure.loop import Batches, failure, heard_lines, keep_output_for_answers, say, serve
+from penstock.bench.measure.loop import Batches, failure, heard_lines, reply, reserve_output, serve
 from penstock.contracts import Cursor, SourceBlock
 from penstock.errors import PenstockError, SourceError
 from penstock.feed.feeder.feeder import Feeder
@@ -132,13 +132,13 @@ def _describe(order: dict[str, Any]) -> dict[str, Any]:
 
 
 def _feed() -> None:
-    keep_output_for_answers()
+    reserve_output()
     heard = heard_lines()
     order = msgspec.json.decode(next(heard))
     try:
         feeder = Feeder(_made(order["where"]), order["feed"], window=order["window"])
     except Exception as error:
-        say(failure(error))
+        reply(failure(error))
         sys.exit(1)
     threading.Thread(target=_end, args=(feeder, heard), daemon=True).start()
     threading.Thread(target=_gather, args=(feeder, order["feed"], order["trainers"]), daemon=True).start()
@@ -159,11 +159,11 @@ def _gather(feeder: Feeder, feed: str, trainers: int) -> None:
     try:
         with attach(feed, 1, wait_s=60) as holder:
             next(iter(holder))
-            say({"ready": True})
+            reply({"ready": True})
             while sum(trainer.state == "reading" for trainer in feeder.statistics().trainers) <= trainers:
                 time.sleep(0.01)
     except PenstockError as error:
-        say(failure(error))
+        reply(failure(error))
 
 
 if __name__ == "__main__":

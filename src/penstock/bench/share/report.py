@@ -25,7 +25,7 @@ Kind = Literal["alone", "separate", "shared"]
 _KINDS: dict[Kind, str] = {"alone": "the loader alone", "separate": "a loader each", "shared": "one feed"}
 
 
-class ShareSettings(msgspec.Struct, frozen=True, kw_only=True):
+class SharePlan(msgspec.Struct, frozen=True, kw_only=True):
     """How the benchmark runs.
 
     Attributes:
@@ -109,7 +109,7 @@ class Gain(msgspec.Struct, frozen=True):
     steps_kept: float | None
 
 
-class ShareReport(Report[ShareSettings, ShareFigures]):
+class ShareReport(Report[SharePlan, ShareFigures]):
     """Everything that one run measured.
 
     Attributes:

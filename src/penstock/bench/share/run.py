@@ -19,7 +19,7 @@ from penstock.bench.measure.family import family
 from penstock.bench.measure.pool import START_S, MeasuredProcess, MemberFailed, ProcessPool, users_error
 from penstock.bench.measure.rates import Interval, Unfinished, measured
 from penstock.bench.share.child import UsersLoader
-from penstock.bench.share.report import Kind, ShareFigures, ShareReport, ShareSettings, compared, named, sentence
+from penstock.bench.share.report import Kind, ShareFigures, SharePlan, ShareReport, compared, named, sentence
 from penstock.errors import PenstockError
 from penstock.feed.endpoint import Endpoint
 from penstock.runs.machine import describe
@@ -58,7 +58,7 @@ def cases(trainers: tuple[int, ...], workers: int | None) -> Iterator[ShareCase]
 def split(workers: int, trainers: int) -> tuple[int, ...]:
     """Split a loader's workers among the loaders of several trainers: as many in all, at least one each.
 
-    A loader without workers stays without in each trainer.
+    If a loader has no workers, neither have those of the trainers.
 
     >>> split(8, 3), split(2, 3)
     ((2, 3, 3), (1, 1, 1))
@@ -68,7 +68,7 @@ def split(workers: int, trainers: int) -> tuple[int, ...]:
     return tuple(max(1, workers * (i + 1) // trainers - workers * i // trainers) for i in range(trainers))
 
 
-def run(settings: ShareSettings, where: str, tell: Tell) -> ShareReport:
+def run(settings: SharePlan, where: str, tell: Tell) -> ShareReport:
     """Measure every case ``settings.repeats`` times.
 
     Args:
@@ -110,13 +110,13 @@ def _looked_at(scratch: Path, where: str) -> UsersLoader:
     with ProcessPool(scratch) as pool:
         try:
             (member,) = _trainers(pool, 1)
-            member.tell({"do": "describe", "where": where})
+            member.send({"do": "describe", "where": where})
             return msgspec.convert(member.hear_of("loader", time.monotonic() + _PATIENCE_S)["loader"], UsersLoader)
         except MemberFailed as error:
             raise users_error(error, f"{where} could not be looked at", pool) from None
 
 
-def _figures(scratch: Path, case: ShareCase, settings: ShareSettings, where: str, _: int) -> ShareFigures:
+def _figures(scratch: Path, case: ShareCase, settings: SharePlan, where: str, _: int) -> ShareFigures:
     """Measure one case, in new processes."""
     interval = Interval(settings.seconds, settings.warm_up_batches, settings.step_ms / 1e3, limit_s=_PATIENCE_S)
     words = named(case.kind, case.trainers)
@@ -130,7 +130,7 @@ def _figures(scratch: Path, case: ShareCase, settings: ShareSettings, where: str
             if case.kind == "shared":
                 feeders = pool.start(_command("feeder"))
                 order = {"where": where, "feed": _feed(), "window": settings.window, "trainers": case.trainers}
-                feeders[0].tell(order)
+                feeders[0].send(order)
                 feeders[0].hear_of("ready", time.monotonic() + _PATIENCE_S)
                 orders = [{"feed": _feed()}] * case.trainers
             rates = measured(trainers, orders, interval, [feeder.pid for feeder in feeders])
@@ -166,5 +166,5 @@ def _trainers(pool: ProcessPool, count: int) -> list[MeasuredProcess]:
 
 
 def _command(*words: Literal["feeder"]) -> list[str]:
-    """Return the command of a measured process; -P keeps the working directory off its import path."""
+    """Return the command of a measured process; -P leaves the working directory out of its import path."""
     return [sys.executable, "-P", "-m", "penstock.bench.share.child", *words]

@@ -22,7 +22,7 @@ class PublishedBlock:
         at: Its first sample.
         offset: Where it lies in the ring.
         ids: Numbers of its samples in the data set, as a message has them.
-        kept: Which of its rows it has, as a message says it.
+        kept: Which of its rows it has, as a message has it.
         number: Its number in the order of publishing, from then on.
         published_ns: When that was, by the monotonic clock.
         union: What was loaded of it; None for all.
@@ -43,7 +43,7 @@ class PublishedBlock:
     holders: dict[int, int] = field(default_factory=dict[int, int])
 
     def rows_for(self, selected: Bitmap | None) -> int:
-        """Count its rows that a trainer of these samples takes."""
+        """Return how many of its rows a trainer of these samples takes."""
         if selected is None:
             return self.rows
         rows = len(decode_kept(self.kept)) if self.kept else self.rows
@@ -68,11 +68,11 @@ class FeedMember:
         pending: Whether it has asked to start, and waits for the other ranks of its group.
         selected: The samples that it takes; None for all.
         part: What part of all samples these are.
-        taken: Of the rows that it has released, those that it takes.
-        wait_s: Time for which it has waited for blocks, as it says.
+        taken: Rows taken, of those that it has released.
+        wait_s: Time for which it has waited for blocks, as it reports.
         not_before: Where its epoch begins at the earliest, while it waits.
         known: What it brought of the joints of an epoch that began under another feeder.
-        resting: Whether it reads no more, and only holds blocks of which views live.
+        resting: Whether it reads no more, and only holds blocks whose views live.
     """
 
     id: int
@@ -160,7 +160,7 @@ class HeldBlocks:
         return chain[::-1]
 
     def give(self, member: FeedMember, block: PublishedBlock) -> None:
-        """Let a member hold a block that is sent to it; once more, if it holds it already."""
+        """Let a member hold a block that is sent to it, once more if it holds it already."""
         if member.id not in block.holders:
             member.held_bytes += block.placement.nbytes
             member.held_rows += block.rows
@@ -190,11 +190,11 @@ class HeldBlocks:
 
 _STAYS_NS = 20 * 10**9
 _WINDOW_SHARE = 4
-"""They take at most one part in so many of the window, and of the blocks that may be on their way."""
+"""They take at most this part (1/4) of the window, and of the blocks that may be on their way."""
 
 
 class Beginning:
-    """Keeps blocks in the ring as a trainer would: all from the oldest beginning on that is young, and fits.
+    """Holds blocks in the ring as a trainer would: all from the oldest beginning on that is young, and fits.
 
     Args:
         held: The blocks in the ring.
@@ -206,29 +206,29 @@ class Beginning:
         self._held = held
         self._most_bytes = window_bytes // _WINDOW_SHARE
         self._most_blocks = most_blocks // _WINDOW_SHARE
-        self._kept: list[PublishedBlock] = []  # without a gap, up to the newest block
+        self._staying: list[PublishedBlock] = []  # without a gap, up to the newest block
         self._bytes = 0
         self._begins: list[tuple[int, int]] = []  # blocks with which parts begin, by number, and until when
 
     def begin(self, blocks: list[PublishedBlock]) -> None:
-        """Keep these, the newest of the ring: a part begins with the first of them."""
+        """Let these stay, the newest of the ring: a part begins with the first of them."""
         first = blocks[0]
-        if self._kept and first.number < self._kept[0].number:
-            self._kept, self._bytes = [], 0  # all of them are among these
-        elif self._kept and not self._follows(first):
+        if self._staying and first.number < self._staying[0].number:
+            self._staying, self._bytes = [], 0  # all of them are among these
+        elif self._staying and not self._follows(first):
             self.let_go()
-        known = self._kept[-1].number if self._kept else -1
+        known = self._staying[-1].number if self._staying else -1
         for block in blocks:
             if block.number > known:
-                self._keep(block)
+                self._add(block)
         if (beginning := (first.number, first.published_ns + _STAYS_NS)) not in self._begins:
             insort(self._begins, beginning)
         self.expire(first.published_ns)
 
     def add(self, block: PublishedBlock) -> None:
-        """Keep a block that was just published, if all from a beginning on are kept."""
-        if self._kept and self._follows(block):
-            self._keep(block)
+        """Let a block that was just published stay, if all from a beginning on do."""
+        if self._staying and self._follows(block):
+            self._add(block)
         else:
             self.let_go()
         self.expire(block.published_ns)
@@ -236,7 +236,7 @@ class Beginning:
     def expire(self, now_ns: int) -> None:
         """Let go what has stayed for long enough, or is too much."""
         while self._begins and (
-            now_ns > self._begins[0][1] or self._bytes > self._most_bytes or len(self._kept) > self._most_blocks
+            now_ns > self._begins[0][1] or self._bytes > self._most_bytes or len(self._staying) > self._most_blocks
         ):
             del self._begins[0]
             self._let_go_before(self._begins[0][0] if self._begins else None)
@@ -248,23 +248,23 @@ class Beginning:
 
     def let_go(self) -> bool:
         """Let them go; return whether there were any."""
-        any_kept = bool(self._kept)
+        any_stayed = bool(self._staying)
         self._begins.clear()
         self._let_go_before(None)
-        return any_kept
+        return any_stayed
 
     def _follows(self, block: PublishedBlock) -> bool:
-        """Whether a block is kept, or comes next."""
-        return block.stays or self._held.end(self._kept[-1]) == block.at
+        """Whether a block stays already, or comes next."""
+        return block.stays or self._held.end(self._staying[-1]) == block.at
 
-    def _keep(self, block: PublishedBlock) -> None:
+    def _add(self, block: PublishedBlock) -> None:
         block.stays = True  # first: if Ctrl-C comes here, it is not freed twice
-        self._kept.append(block)
+        self._staying.append(block)
         self._bytes += block.placement.nbytes
 
     def _let_go_before(self, number: int | None) -> None:
-        while self._kept and (number is None or self._kept[0].number < number):
-            block = self._kept.pop(0)
+        while self._staying and (number is None or self._staying[0].number < number):
+            block = self._staying.pop(0)
             self._bytes -= block.placement.nbytes
             block.stays = False
             self._held.free_if_unused(block)

@@ -25,10 +25,10 @@ class Peer:
     Args:
         connection: Its socket.
         id: Its number.
-        hello_until_s: When it must have said who it is, in seconds of the monotonic clock.
+        hello_until_s: When it must have introduced itself, in seconds of the monotonic clock.
 
     Attributes:
-        introduced: Whether it has said who it is.
+        introduced: Whether it has introduced itself.
         brought: The descriptor that came with its newest packet, until it is introduced.
     """
 
@@ -82,7 +82,7 @@ class Peer:
         return packet
 
     def introduce(self) -> None:
-        """Note that it has said who it is."""
+        """Note that it has introduced itself."""
         self.introduced = True
         self._drop_brought()
 
@@ -130,7 +130,7 @@ _READ = select.EPOLLIN | select.EPOLLHUP | select.EPOLLRDHUP
 _PACKETS_A_TURN = 64
 """Packets received from one peer before the next peer's turn."""
 HELLO_S = 5.0
-"""A peer that has not said who it is within this time is dropped."""
+"""A peer that has not introduced itself within this time is dropped."""
 
 
 class Connections:
@@ -160,7 +160,7 @@ class Connections:
         self._lock = lock
         self._admit, self._hear, self._gone = admit, hear, gone
         self._by_fd: dict[int, Peer] = {}
-        self._strangers: deque[Peer] = deque()  # yet to say who they are, oldest first; some may have by now
+        self._strangers: deque[Peer] = deque()  # yet to introduce themselves, oldest first; some may have by now
         self._next_id = 0
         self._full = False
         self._listener = listener

@@ -29,14 +29,14 @@ class FeedState:
         segment_starts: Where segments begin.
         epochs: Epochs that each member gets; None for no end.
         batches: Blocks in a cycle; None when unknown, until the first has ended.
-        prefetch: Batches to keep ready for the fastest member; see ``Settings``.
+        prefetch: Batches to have ready for the fastest member; see ``Settings``.
         anywhere: Whether an epoch may begin at any block; of a source of unknown length, until a cycle has ended.
         expect: Members, the ranks of a run counted once, that must have begun to read before anything is needed.
         joints: Which places are joints; None where there can be none.
-        block_rows: Rows of a full block, if the source says.
+        block_rows: Rows of a full block.
         position: Where the next block begins, unless somebody needs another.
         furthest: The end of the furthest block that was ever published.
-        beginning: The blocks that stay for those who come within seconds.
+        beginning: The blocks that stay for newcomers, for some seconds.
         taken: Samples that members took of the blocks that they have released, counted for each of them.
         gathers: Whether it waits for those expected. It no longer does once one has left, or one was there before:
             it has begun elsewhere in the feed.
@@ -103,12 +103,12 @@ class FeedState:
         member.unread = sum(ordinal >= member.read for ordinal in member.held)
         return True
 
-    def rest(self, id: int, keep: list[int]) -> None:
-        """Let a member read no more, and release all its blocks but those to ``keep``."""
+    def rest(self, id: int, viewed: list[int]) -> None:
+        """Let a member read no more, and release all its blocks but ``viewed``."""
         member = self.members[id]
         self.gathers = self.gathers and member.next is None and not member.pending
         member.next, member.pending, member.resting = None, False, True
-        for ordinal in member.held.keys() - set(keep):
+        for ordinal in member.held.keys() - set(viewed):
             self.held.release(member, ordinal)
         if not self.attended:
             self.beginning.let_go()
@@ -126,14 +126,14 @@ class FeedState:
     ) -> list[FeedMember] | None:
         """Begin to read for a member; return the members that start now, with ``next`` set.
 
-        None if it must read the rest of its epoch elsewhere: the joints of that are others than those of
-        this feed, or it ``leaves`` a feed where it would wait for others to read cycles.
+        None if it must read the rest of its epoch elsewhere: that epoch's joints are not those of this
+        feed, or it ``leaves`` a feed where it would wait for others to read cycles.
 
         Without a position it begins near at hand, and not before ``epoch_start``:
         where others have begun, if that is still in the ring; else at the newest
         block, or the oldest that was loaded for it, which becomes a joint; in a feed
-        without joints, at the next segment; and, of blocks of which not all is
-        loaded, the first whose rows it will find.
+        without joints, at the next segment; and, of blocks loaded in part, the
+        first whose rows it will find.
         Ranks of one group begin an epoch together, or where others of them
         have begun it, under a feeder that died or before this rank was
         interrupted.
@@ -255,7 +255,7 @@ class FeedState:
         return self.joints is not None and self.joints.open(cycle, self.began(set()))
 
     def known_since(self, member: FeedMember) -> Known | None:
-        """Return what a member must know of joints, that reads; None where there can be none."""
+        """Return what a member that reads must know of joints; None where there can be none."""
         if self.joints is None or member.epoch_start is None:
             return None
         return self.joints.since(member.epoch_start.cycle, self.began(set()))
@@ -273,9 +273,9 @@ class FeedState:
         return self.planned.plan(at, end, ids, readers)
 
     def has_enough(self, rows: int, nbytes: int) -> bool:
-        """Whether each member that reads has as many such blocks to read as are kept ready for it.
+        """Whether each member that reads has as many such blocks to read as ``blocks_ready`` asks for.
 
-        What a member has read and keeps does not count, or it would wait for a block that never comes. One that
+        What a member has read and holds does not count, or it would wait for a block that never comes. One that
         waits for the feed to come to its place has nothing to read.
         """
         return all(
@@ -368,7 +368,7 @@ class FeedState:
 
     @property
     def idle(self) -> str:
-        """Why nothing is needed, as ``FeederStatistics.waits_for`` says it; empty if something is."""
+        """Why nothing is needed, in the words of ``FeederStatistics.waits_for``; empty if something is."""
         if self.needed() is not None:
             return ""
         return "expected trainers" if self.gathers and self.gathered else "nobody reads"

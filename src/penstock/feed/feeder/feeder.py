@@ -217,7 +217,7 @@ class Feeder:
         """Feed until every trainer has had its epochs, the feed is stopped, or the source fails.
 
         Raises:
-            SourceError: the source failed; the trainers have been told.
+            SourceError: the source failed; the trainers have got the error.
         """
         reason = "was interrupted"
         try:
@@ -359,17 +359,17 @@ class Feeder:
         return True
 
     def _failure(self, error: Exception) -> SourceError:
-        """Tell the trainers of an error, and return it as ``run`` raises it."""
+        """Send the trainers an error, and return it as ``run`` raises it."""
         text = users_traceback(error)
         if isinstance(error, SourceError):
-            told = error
+            sent = error
         elif isinstance(error, PenstockError):
-            told = SourceError(str(error), text)
+            sent = SourceError(str(error), text)
         else:
-            told = SourceError(f"the source of feed {self.name!r} raised {_cause(error)}", text)
+            sent = SourceError(f"the source of feed {self.name!r} raised {_cause(error)}", text)
         raised = type(error).__name__ if type(error).__module__ == "builtins" else ""
-        self._server.fail(type(told).__name__, str(told), text, raised)
-        return told
+        self._server.fail(type(sent).__name__, str(sent), text, raised)
+        return sent
 
 
 def _cause(error: Exception) -> str:

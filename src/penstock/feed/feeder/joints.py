@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 _MOST_NEW = 15
 """Newcomers make no more joints than these: more of them cost accuracy, as fewer rows are shuffled together."""
 _MOST_CHANGES_NEW = MOST_CHANGES // 2
-"""And none where so many changes must be known: joints that go are changes too."""
+"""And none where this many changes must be known: joints that go are changes too."""
 APART_BATCHES = 20
 """Batches of the largest trainer between two joints: 20 cost no accuracy, 5 cost half a point (decision 14)."""
 
@@ -71,7 +71,7 @@ class FeedJoints:
         return Known(self.joints, self.opened).may_begin(at, self._always)
 
     def since(self, cycle: int, began: Collection[int]) -> Known:
-        """Return what trainers must know whose epochs began in this cycle, or later."""
+        """Return what trainers whose epochs began in this cycle, or later, must know."""
         alive = self._alive(began) if self._shuffled else ()
         return Known(self.joints.since(min(cycle, self.opened)), self.opened, tuple(sorted(alive)))
 
@@ -138,11 +138,11 @@ class FeedJoints:
         return True
 
     def gives(self, start: Cursor, known: Known) -> bool:
-        """Whether the cycle where an epoch began has the order here that somebody knows who is amid it."""
+        """Whether the cycle where an epoch began has the same order here as for a trainer that is amid it."""
         return not self._shuffled or self.joints.deciding(start.cycle) == known.joints.deciding(start.cycle)
 
     def _extended(self, known: Known, alive: Collection[int]) -> tuple[Joints, int]:
-        """Return what is in force if what a trainer knows follows on this, and up to which cycle."""
+        """Return what is in force if a trainer's knowledge continues ours, and up to which cycle."""
         joints, until = self.joints, self.opened
         while until < known.opened and (places := set(known.joints.of(until + 1))).issuperset(alive):
             joints = joints.then(until + 1, places)
@@ -159,7 +159,7 @@ class FeedJoints:
 
 
 def place_for(state: FeedState, group: list[FeedMember], not_before: Cursor) -> Cursor:
-    """Return where an epoch begins that the members of a group begin now, or would."""
+    """Return where an epoch of a group's members would begin now."""
     selected, ids = group[0].selected, {m.id for m in group}
     others = [m for m in state.members.values() if m.reads and m.id not in ids]
     position = head(state)
@@ -187,24 +187,24 @@ def place_for(state: FeedState, group: list[FeedMember], not_before: Cursor) -> 
 
 
 def is_far_behind(state: FeedState, at: Cursor) -> bool:
-    """Whether others read who are behind a place by more than a cycle, and than the window holds."""
+    """Whether others read who are behind a place by more than a cycle, and by more than fits the ring."""
     cycles = at.cycle - head(state).cycle - 1
     if state.joints is None or state.samples is None or state.needed() is None or cycles < 1:
         return False
-    window = MOST_BLOCKS
+    in_ring = MOST_BLOCKS
     for block in islice(state.blocks.values(), 1):
-        window = min(window, state.room.capacity_bytes // max(1, aligned(block.placement.nbytes)))
-    return cycles * state.samples > window * state.block_rows
+        in_ring = min(in_ring, state.room.capacity_bytes // max(1, aligned(block.placement.nbytes)))
+    return cycles * state.samples > in_ring * state.block_rows
 
 
 def head(state: FeedState) -> Cursor:
-    """Where the feed is read next: before anything was published, where those stand who have come back."""
+    """Where the feed is read next: before anything was published, where trainers that have come back stand."""
     readers = (m.next for m in state.members.values() if m.reads and m.next is not None)
     return state.position if state.furthest > Cursor(0, 0) else min(readers, default=state.position)
 
 
 def newcomer_waits_samples(state: FeedState) -> int | None:
-    """Return how many samples will be published before one that came now would begin; None if unknown."""
+    """Return how many samples will be published before a trainer that came now would begin; None if unknown."""
     if state.samples is None:
         return None
     if state.needed() is None:

@@ -58,7 +58,7 @@ _LATE_S = 0.01
 
 
 class Patience:
-    """Says when a feed has waited for trainers long enough.
+    """Decides when a feed has waited for trainers long enough.
 
     Times are given in seconds of one monotonic clock.
 
@@ -106,13 +106,13 @@ class Patience:
 
 
 _READY_BYTES = 8 << 20
-"""Where batches are smaller than half of this, more than two are kept ready: handing each over takes its time."""
+"""Where batches are smaller than half of this, more than two are made ready: handing each over takes its time."""
 
 
 def blocks_ready(
     member: FeedMember, rows: int, nbytes: int, window_bytes: int, batches: int | None, prefetch: int | None
 ) -> int:
-    """Return how many blocks of this size are kept ready for a trainer.
+    """Return how many blocks of this size are made ready for a trainer.
 
     Args:
         member: The trainer.
@@ -120,7 +120,7 @@ def blocks_ready(
         nbytes: Bytes of a block.
         window_bytes: Size of the ring.
         batches: Blocks in a cycle; None while unknown.
-        prefetch: Batches to keep ready, if the feed's settings say.
+        prefetch: Batches to have ready, if the feed's settings set it.
     """
     blocks_per_batch = ceil((member.batch_rows or rows) * member.world / (rows * member.part))
     if batches is not None:

@@ -1,4 +1,4 @@
-"""What of each block is wanted: the samples of all trainers that will read it, fixed when it is planned."""
+"""What is wanted of each block: the samples of all trainers that will read it, fixed when it is planned."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class _Planned(NamedTuple):
 
 
 def covers(wanted: Bitmap | None, selected: Bitmap | None) -> bool:
-    """Whether what was wanted of a block is enough for a trainer that takes these samples; None is all."""
+    """Whether the samples wanted of a block include all that a trainer takes; None is all."""
     return wanted is None or (selected is not None and wanted.covers(selected))
 
 
@@ -65,9 +65,9 @@ class PlannedBlocks:
         return None
 
     def covered_from(self, selected: Bitmap | None) -> Cursor | None:
-        """Return where the last planned block ends that may lack samples of a trainer's; None if none does.
+        """Return where the last planned block that may lack a trainer's samples ends; None if none does.
 
-        Blocks at the end of which nothing is loaded cost nothing to plan again, and do not count.
+        Blocks at the end that load nothing cost nothing to plan again, and do not count.
         """
         last = next((i for i, each in enumerate(reversed(self._planned)) if each.loads), 0)
         loading = islice(reversed(self._planned), last, None)

@@ -92,7 +92,7 @@ class Publisher:
             self._server.announce(block, self._state.publish(block))
 
     def open(self, cycle: int) -> Joints:
-        """Note that the source is opened; return the joints in force, which those who read are told first."""
+        """Note that the source is opened; return the joints in force, which are sent first to those who read."""
         with self._lock:
             if self._state.open(cycle):
                 self._server.send_joints()
@@ -104,7 +104,7 @@ class Publisher:
             return self._state.plan(Cursor(cycle, sample), ids)
 
     def end_cycle(self, cycle: int, samples: int) -> None:
-        """End a cycle of unknown length: tell the trainers that wait for more of it."""
+        """End a cycle of unknown length, and announce that to the trainers that wait for more of it."""
         with self._lock:
             self._server.send(self._state.end_cycle(cycle, samples), wire.CycleEnd(cycle, samples))
 
@@ -113,7 +113,7 @@ class Publisher:
         largest_holder = self._state.largest_holder()
         assert largest_holder is not None, "a window that nobody holds has room"
         self._pace.blocked(largest_holder.id, now)
-        self._tell_if_stuck(largest_holder)
+        self._report_if_stuck(largest_holder)
         limit = self._stall_timeout
         held_back_s = self._pace.current_s(now)
         alone = not any(m.reads and m is not largest_holder for m in self._state.members.values())
@@ -124,8 +124,8 @@ class Publisher:
         else:
             self._changed.wait(limit - held_back_s + 0.001)
 
-    def _tell_if_stuck(self, member: FeedMember) -> None:
-        """Tell a waiting trainer if only its own views leave no room for its block."""
+    def _report_if_stuck(self, member: FeedMember) -> None:
+        """Send ``Stuck`` to a waiting trainer if only its own views leave no room for its block."""
         pid = self._server.sessions[member.id].peer.pid
         its = [each for each in self._server.sessions.values() if each.peer.pid == pid]
         left = [each.member for each in its if each.member.resting]  # with another selection
@@ -137,10 +137,10 @@ class Publisher:
             return
         held_bytes = sum(each.held_bytes for each in holders.values())
         message = (
-            f"this trainer (pid {pid}) waits for a batch, and the views that it keeps (borrow=True) hold "
+            f"this trainer (pid {pid}) waits for a batch, and its own views (borrow=True) hold "
             f"{held_bytes:,} of the {self._state.room.capacity_bytes:,} bytes of the window of feed "
             f"{self._feed!r}, so that there is no room for it. Let views go before you go on "
-            "(list(loader) keeps all), copy what you keep, leave borrow out, or give the feed a larger window"
+            "(list(loader) holds all), copy what you need, leave borrow out, or give the feed a larger window"
         )
         self._server.send([starved.member], wire.Stuck(starved.starved, message))
         starved.starved = None

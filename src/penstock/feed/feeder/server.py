@@ -1,4 +1,4 @@
-"""The side of a feeder that trainers talk to: admits them, hears them, and tells them of blocks.
+"""The side of a feeder that trainers talk to: admits them, hears them, and announces blocks to them.
 
 One thread serves the sockets; the thread that runs the source works through ``Publisher``. One lock guards
 everything, and nothing that is done under it waits for a peer.
@@ -41,7 +41,7 @@ class Server:
     Args:
         endpoint: The feed's files; the caller holds its lock.
         state: Who reads what; guarded by ``lock`` from now on.
-        welcome: What each trainer is told.
+        welcome: The welcome that each trainer gets.
         rings: The rings that the welcome names; a trainer gets their descriptors.
         unused_pages: Gives back the pages of the last of them.
         statistics: Returns the feed's statistics.
@@ -98,15 +98,15 @@ class Server:
     # For the thread that runs the source.
 
     def see(self, ids: Ids | None) -> None:
-        """Have the samples of a published block witness, if a trainer wants that."""
-        self._witnesses.see(ids, self._tell_witness)
+        """Make a witness of a published block's samples, if a trainer wants one."""
+        self._witnesses.see(ids, self._send_witness)
 
-    def _tell_witness(self, witness: wire.Witness) -> None:
+    def _send_witness(self, witness: wire.Witness) -> None:
         with self.lock:
             self.send([each.member for each in self.sessions.values() if each.compares], witness)
 
     def fail(self, kind: str, message: str, traceback_text: str, raised: str) -> None:
-        """Tell every trainer, now and later, that the source failed."""
+        """Send every trainer, now and later, that the source failed."""
         with self.lock:
             texts = message[:8_000], traceback_text[-32_000:]  # at most 4 bytes a character
             self._failed = wire.Failed(kind, *texts, raised)
@@ -161,7 +161,7 @@ class Server:
                 self._goodbye("had no trainer left")
             if self.closing is None:
                 return False
-            # Trainers that have yet to be told of their blocks are waited for.
+            # Wait for trainers whose blocks have yet to be announced.
             return self.closing != "" or self.connections.all_sent
 
     def _timeout_s(self) -> float | None:
@@ -223,11 +223,11 @@ class Server:
                     self._reject(peer, "it has read a block that it was never sent")
             case wire.Starved(serial=serial):
                 session.starved = serial
-            case wire.Detach(keep=keep):
-                if not self._state.was_sent(id, keep):
-                    self._reject(peer, "it keeps a block that it was never sent")
+            case wire.Detach(keep=viewed):
+                if not self._state.was_sent(id, viewed):
+                    self._reject(peer, "it holds a block that it was never sent")
                     return
-                self._state.rest(id, keep)
+                self._state.rest(id, viewed)
                 self._patience.left(now)
                 if self.pace.culprit == id:
                     self.pace.moving(now)
@@ -238,11 +238,11 @@ class Server:
                     self._state.begin_epoch(id, message.epoch, Cursor(message.cycle, message.sample))
                 else:
                     self._start(session, message)
-            case _:  # what any peer may say
+            case _:  # what any peer may send
                 pass
 
     def _pass_on(self, peer: Peer, message: wire.MoveTrainer) -> None:
-        """Tell a process's trainers to move, and the peer that they were told."""
+        """Send a process's trainers to another feed, and answer the peer that asked."""
         trainers = [each for each in self.sessions.values() if each.peer.pid == message.pid]
         if objection := objection_to_moving(message, [each.hello for each in trainers]):
             self._reject(peer, objection)
@@ -264,7 +264,7 @@ class Server:
             return
         peer.introduce()
         if hello.registers:
-            self._unused_pages.keep()
+            self._unused_pages.retain_all()
         self.sessions[peer.id] = Session(peer, hello, member)
         self._state.join(member)
         fds: list[int] = []
@@ -301,7 +301,7 @@ class Server:
     # Both threads, under the lock.
 
     def announce(self, block: PublishedBlock, readers: list[FeedMember]) -> None:
-        """Tell these members of a block."""
+        """Announce a block to these members."""
         layout, leaf_offsets, leaf_bytes, _ = block.placement
         where = block.offset, leaf_offsets, leaf_bytes, block.published_ns
         packets: dict[bool, bytes] = {}
@@ -321,7 +321,7 @@ class Server:
         self.connections.send([self.sessions[member.id].peer for member in members], wire.encode(message))
 
     def send_joints(self) -> None:
-        """Tell all who read of the joints."""
+        """Send the joints to all who read."""
         for member in self._state.members.values():
             if member.next is not None and (known := self._state.known_since(member)) is not None:
                 self.send([member], wire.InForce(known))
@@ -336,7 +336,7 @@ class Server:
                 self.connections.dismiss(each.peer, wire.encode(bye))
         else:
             self.send(self._state.members.values(), bye)
-        self.closing = reason  # now: who is interrupted before says goodbye again
+        self.closing = reason  # now: who is interrupted before sends goodbye again
         self.changed.notify_all()
 
     def _reject(self, peer: Peer, reason: str) -> None:

@@ -27,9 +27,9 @@ class Session:
 
     Attributes:
         peer: Its connection.
-        hello: What it has said of itself.
+        hello: Its hello.
         member: What it reads, and holds.
-        starved: Serial of its last word that it waits while it keeps views; None once that was answered.
+        starved: Serial of its newest ``Starved``; None once that was answered.
         compares: Whether it has asked for a witness.
         layout: Layout of the block that was last announced to it.
     """
@@ -98,9 +98,9 @@ def objection_to(hello: wire.Hello, welcome: wire.Welcome, *, known: bool, selec
     """Return why a trainer is not admitted, in words for it; None if it is admitted.
 
     Args:
-        hello: What the trainer says of itself.
-        welcome: What it would be told.
-        known: Whether it has said hello before.
+        hello: The trainer's hello.
+        welcome: The welcome that it would get.
+        known: Whether it has sent a hello before.
         selects: Whether the source can load some samples only.
     """
     if hello.protocol != wire.PROTOCOL:
@@ -127,7 +127,7 @@ def objection_to_reading(
 
     Args:
         message: What the trainer asks.
-        welcome: What it was told.
+        welcome: The welcome that it got.
         state: The feed's trainers.
         id: Which of them it is.
     """
@@ -150,11 +150,11 @@ def objection_to_reading(
 
 
 def objection_to_moving(message: wire.MoveTrainer, hellos: Sequence[wire.Hello]) -> str | None:
-    """Return why a process's trainers cannot move to another feed, in words for who asks; None if they can.
+    """Return why a process's trainers cannot move to another feed, in words for the asker; None if they can.
 
     Args:
         message: What is asked.
-        hellos: What that process's trainers have said of themselves.
+        hellos: The hellos of that process's trainers.
     """
     if not hellos:
         return f"process {message.pid} does not train from it"
@@ -164,7 +164,7 @@ def objection_to_moving(message: wire.MoveTrainer, hellos: Sequence[wire.Hello])
 
 
 def _cannot_select(welcome: wire.Welcome, *, selects: bool) -> str:
-    """Say why a trainer cannot have some samples of a feed only; empty if it can."""
+    """Return why a trainer cannot select samples of a feed; empty if it can."""
     if welcome.settings.whole_batches:
         return "gives whole batches: leave out whole_batches=True, or select in the loader (SelectionSampler)"
     if not selects or welcome.samples is None or welcome.block_rows is None:
@@ -181,7 +181,7 @@ def _cannot_select(welcome: wire.Welcome, *, selects: bool) -> str:
 
 
 def member_of(peer: Peer, hello: wire.Hello, samples: int | None) -> FeedMember:
-    """Return a trainer as the feed keeps it.
+    """Return the feed's member for a trainer.
 
     Raises:
         ProtocolError: the bits of its selection did not come with its hello.
@@ -189,8 +189,8 @@ def member_of(peer: Peer, hello: wire.Hello, samples: int | None) -> FeedMember:
     member = FeedMember(peer.id, hello.rank, hello.world, hello.group, hello.batch_size)
     if hello.selected is not None and samples is not None:
         packed = np.zeros(-(-samples // 8), np.uint8)
-        told = _bits_of(peer, samples)
-        packed[: len(told)] = told
+        bits = _bits_of(peer, samples)
+        packed[: len(bits)] = bits
         member.selected = Bitmap(packed, frozenset([hello.selected.digest]))
         member.part = max(1, len(member.selected)) / samples
     return member
@@ -199,5 +199,5 @@ def member_of(peer: Peer, hello: wire.Hello, samples: int | None) -> FeedMember:
 def _bits_of(peer: Peer, samples: int) -> ByteArray:
     if peer.brought is None:
         raise ProtocolError("its selection did not come with its hello")
-    fcntl.fcntl(peer.brought, fcntl.F_GET_SEALS)  # an OSError for all but memory, which never keeps us waiting
+    fcntl.fcntl(peer.brought, fcntl.F_GET_SEALS)  # an OSError for all but memory, whose reads never wait
     return np.frombuffer(os.pread(peer.brought, -(-samples // 8), 0), np.uint8)

@@ -12,7 +12,7 @@ from penstock.memory.slots import Filled, Placement, Slot, Slots, place
 from penstock.tree import Strings, array_nodes
 
 RING_SHARE = 4
-"""Slots take at most one part in so many of the window."""
+"""Slots take at most this part (1/4) of the window."""
 
 
 class Reservation(NamedTuple):

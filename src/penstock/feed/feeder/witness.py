@@ -1,4 +1,4 @@
-"""What the feeder's loader makes of a few samples, kept for the trainers that compare their own with it."""
+"""What the feeder's loader makes of a few samples: trainers compare their own with it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from penstock.fingerprint.batch import LIMIT_S, LeavesOf, Making
 
 _SAMPLES = 4
 
-Tell = Callable[[wire.Witness], None]
+Send = Callable[[wire.Witness], None]
 
 
 class Witnesses:
@@ -45,8 +45,8 @@ class Witnesses:
                 self._wanted.add(number)
             return self._known.get(number)
 
-    def see(self, ids: Ids | None, tell: Tell) -> None:
-        """Begin a witness that is wanted with the first ids of a block; ``tell`` hears of it twice."""
+    def see(self, ids: Ids | None, send: Send) -> None:
+        """Begin a witness that is wanted with the first ids of a block; ``send`` gets it begun, and made."""
         if not self._wanted:
             return
         known = ids is not None and len(ids) > 0 and ids.min() >= 0
@@ -55,18 +55,18 @@ class Witnesses:
         with self._changing:  # from here on nobody wants it made again, of other samples
             number = self._wanted.pop()
             begun = self._known[number] = wire.Witness(number, chosen, why=why, made_s=self._made_s)
-        tell(begun)
+        send(begun)
         if why:
             return
         assert self._leaves_of is not None
         making = Making(self._leaves_of, begun.ids)
-        threading.Thread(target=self._finish, args=(begun, making, tell), daemon=True).start()
+        threading.Thread(target=self._finish, args=(begun, making, send), daemon=True).start()
 
-    def _finish(self, begun: wire.Witness, making: Making, tell: Tell) -> None:
+    def _finish(self, begun: wire.Witness, making: Making, send: Send) -> None:
         while (result := making.result(LIMIT_S)) is None:
             pass
         made = {"why": result} if isinstance(result, str) else {"leaves": result}
         witness = msgspec.structs.replace(begun, **made)
         with self._changing:
             self._known[witness.number] = witness
-        tell(witness)
+        send(witness)

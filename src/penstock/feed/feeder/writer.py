@@ -149,7 +149,7 @@ class BlockWriter:
         return bytes_of(node, leaf)
 
     def _checked(self, layout: Node, rows: int, block: SourceBlock) -> Node:
-        """Check a block's layout, and return it as the trainers were told it."""
+        """Check a block's layout, and return it as the trainers got it."""
         if not self._whole and rows != block.stored:
             raise SourceError(
                 f"the loader's collate_fn, or the feed's transform, made {rows} rows of {block.stored} samples: "

@@ -1,4 +1,4 @@
-"""``attach``: a Loader on a feed that somebody else runs; and what the environment says of a run's feeds."""
+"""``attach``: a Loader on a feed that somebody else runs; and a run's settings of feeds in the environment."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def attach(
         BadSetting: an argument makes no sense, or the feed cannot be split as asked.
         DeviceUnavailable: this machine has no such GPU, or it cannot map the ring that ``borrow`` asks for.
         FeederSilent: the feeder is stopped, or too busy to answer.
-        ProtocolError: what the feeder says makes no sense.
+        ProtocolError: the feeder's messages make no sense.
         Refused: the feeder does not admit this trainer; ``VersionMismatch`` if it runs another protocol.
 
     Examples:

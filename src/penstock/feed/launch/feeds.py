@@ -27,10 +27,10 @@ _LOOK_S = 0.02
 
 
 class Ended(NamedTuple):
-    """Tells which feeder ``stop`` ended.
+    """The feeder that ``stop`` ended.
 
     Attributes:
-        pid: Process of the feeder; 0 if its lock did not say.
+        pid: Process of the feeder; 0 if its lock did not name it.
         signals: Signals that the process had to be sent, because it did not answer; empty if it did.
     """
 
@@ -42,7 +42,7 @@ def stop(name: str) -> Ended:
     """End a feed, and return once its feeder is gone. Trainers that still read it get ``FeedStopped``.
 
     A feeder that does not answer within 5 s is ended by signals to the process
-    that holds the feed's lock: SIGTERM, and after another 5 s SIGKILL. A feeder that SIGKILL ends tells nobody:
+    that holds the feed's lock: SIGTERM, and after another 5 s SIGKILL. A feeder that SIGKILL ends sends nothing:
     trainers under ``attach`` then get ``FeederLost``, and one under ``share`` starts another feeder.
 
     Args:
@@ -65,10 +65,10 @@ def stop(name: str) -> Ended:
     endpoint = Endpoint(name)
     owner = endpoint.owner()
     pid = owner.pid if owner else 0
-    if _is_told(endpoint):
+    if _obeys(endpoint):
         if (lock := _gone(endpoint, _END_S)) is None:
             raise FeederSilent(
-                f"the feeder (process {pid}) of feed {name!r} was told to end, and has not within "
+                f"the feeder (process {pid}) of feed {name!r} was asked to end, and has not within "
                 f"{_END_S:.0f} s: its source does not return. Look at its processes, or kill them"
             )
         endpoint.remove(lock)
@@ -80,15 +80,15 @@ def stop(name: str) -> Ended:
 
 
 def move(name: str, pid: int, to: str) -> None:
-    """Have a trainer begin its next epoch on another feed; return once its feeder has told it.
+    """Have a trainer begin its next epoch on another feed; return once its feeder has sent it there.
 
     It joins that feed as a late one, and its epochs stay whole. If by then no
-    feed ``to`` runs, or that has other samples or another order, the trainer stays where it is, and says why
+    feed ``to`` runs, or that has other samples or another order, the trainer stays where it is, and prints why
     on its standard error. A later call replaces an earlier one; with ``to`` the present feed, it stays.
 
     Args:
         name: Feed that the trainer reads.
-        pid: Process of the trainer, as ``feeds()`` tells it.
+        pid: Process of the trainer, as in ``feeds()``.
         to: Feed to move to: of the same ``make_loader`` and settings, started by ``share``.
 
     Raises:
@@ -112,7 +112,7 @@ def move(name: str, pid: int, to: str) -> None:
 
 
 def made_of(name: str) -> Fingerprint | None:
-    """Return the fingerprint of what a feed's loader was made of; None if its feeder does not tell."""
+    """Return the fingerprint of what a feed's loader was made of; None if its feeder does not answer."""
     try:
         answer = answer_to(Endpoint(name), wire.FingerprintRequest(), _ANSWER_S)
     except (OSError, ProtocolError):
@@ -120,8 +120,8 @@ def made_of(name: str) -> Fingerprint | None:
     return answer.fingerprint if isinstance(answer, wire.MadeOf) else None
 
 
-def _is_told(endpoint: Endpoint) -> bool:
-    """Tell a feeder to end; False if it does not answer.
+def _obeys(endpoint: Endpoint) -> bool:
+    """Ask a feeder to end; False if it does not answer.
 
     Raises:
         FeedNotFound: no feeder holds the lock.

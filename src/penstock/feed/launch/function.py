@@ -33,7 +33,7 @@ def function_at(where: str) -> Callable[[], Any]:
     """Run ``FILE.py`` and return its function.
 
     Raises:
-        BadSetting: there is no such file or function, and the message says what there is; or it needs arguments.
+        BadSetting: there is no such file or function, and the message names what there is; or it needs arguments.
         FunctionFailed: the file raised.
         PackageMissing: the file needs torch, which is not installed.
     """

@@ -19,7 +19,7 @@ from penstock.feed.endpoint import Endpoint
 from penstock.feed.feeder.feeder import Feeder
 from penstock.feed.feeder.witness import Witnesses
 from penstock.feed.launch.detached import write_all
-from penstock.feed.launch.spec import Ready, read_spec
+from penstock.feed.launch.spec import Ready, making, read_spec
 from penstock.fingerprint.files import fingerprint_of_files
 from penstock.inject import FEEDER
 from penstock.linux.fork import close_in_children
@@ -43,8 +43,10 @@ def main(lock_fd: int, report_fd: int) -> None:
     report = open(report_fd, "wb", 0)  # noqa: SIM115
     close_in_children(lock)
     close_in_children(report)
+    making.set("")
     try:
         spec = read_spec(sys.stdin.buffer)
+        making.set(spec.name)
         with open(os.devnull) as nothing:  # frees the memory that the spec came in
             os.dup2(nothing.fileno(), 0)
         Endpoint(spec.name).write_owner(lock)  # ``stop`` must not signal the trainer that started it
@@ -59,15 +61,16 @@ def main(lock_fd: int, report_fd: int) -> None:
         read = found.common(fingerprint_of_files(files))  # without what make_loader writes
         fingerprint = msgspec.structs.replace(spec.fingerprint, data=read)
         feeder = Feeder(loader, spec.name, lock=lock, fingerprint=fingerprint, witnesses=witnesses, **settings)
+        making.set(None)
     except BaseException as error:
-        _tell(report, _report(error))
+        _write(report, _report(error))
         sys.exit(1)
     with suppress(BrokenPipeError):  # what waited for it has been killed; trainers may be here already
-        _tell(report, Ready())
+        _write(report, Ready())
     try:
         serve(feeder)
     except PenstockError:
-        sys.exit(1)  # every trainer has been told
+        sys.exit(1)  # every trainer has got the error
 
 
 def serve(feeder: Feeder) -> None:
@@ -93,7 +96,7 @@ def _terminate(_signal: int, _frame: FrameType | None) -> None:
     raise SystemExit(0)
 
 
-def _tell(report: FileIO, ready: Ready) -> None:
+def _write(report: FileIO, ready: Ready) -> None:
     with report:
         write_all(report.fileno(), msgspec.json.encode(ready) + b"\n")
 

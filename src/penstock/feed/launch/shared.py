@@ -27,7 +27,7 @@ from penstock.feed import wire
 from penstock.feed.endpoint import ANSWER_S, Endpoint
 from penstock.feed.launch.attach import with_suffix, workers
 from penstock.feed.launch.detached import write_all
-from penstock.feed.launch.spec import FeederSpec, Ready, pickle_spec
+from penstock.feed.launch.spec import FeederSpec, Ready, making, pickle_spec
 from penstock.feed.settings import DEFAULT_LINGER_S, Settings
 from penstock.feed.trainer.comparison import SampleComparison
 from penstock.feed.trainer.connection import FeedConnection, OpenRing
@@ -94,7 +94,7 @@ class _Start:
         self._say_after_s = _SAY_AFTER_S
 
     def look(self) -> None:
-        """Say for what is waited, after 3 s and after 30; raise FeederSilent if that is stopped, and stays so."""
+        """Print what is waited for, after 3 s and after 30; raise FeederSilent if its process stays stopped."""
         waited_s = time.monotonic() - self._began_s
         if waited_s > ANSWER_S and self._endpoint.owner_is_stopped():
             raise silent(self._endpoint, ANSWER_S)
@@ -114,7 +114,7 @@ def _start_feeder(spec: FeederSpec, endpoint: Endpoint, lock: FileIO) -> str:
         SourceError: it could not make its loader.
     """
     try:
-        with lock:  # the feeder has it too, and keeps it
+        with lock:  # the feeder inherits it, and holds it
             ready = _answer(pickle_spec(spec), endpoint, lock)
             log = endpoint.log_end(2000).strip() if ready.died else ""
             if ready.error:
@@ -139,16 +139,16 @@ def _answer(pickled: bytes, endpoint: Endpoint, lock: FileIO) -> Ready:
     """Start the new process and return its report. When this is interrupted, the process is killed."""
     with ExitStack() as stack:
 
-        def kept(file: FileIO) -> FileIO:
+        def passed_on(file: FileIO) -> FileIO:
             # Unbuffered: in a child that another thread forks meanwhile, a buffer's lock could stay taken.
             close_in_children(file)
             return stack.enter_context(file)
 
         pipe = list(map(FileIO, chain.from_iterable(starmap(os.pipe, [()])), "rw"))
-        answer, written = map(kept, pipe)
+        answer, written = map(passed_on, pipe)
         writing = written.fileno()
-        log = kept(endpoint.open_log())
-        spec = kept(opened("r+", os.memfd_create, "penstock-spec"))
+        log = passed_on(endpoint.open_log())
+        spec = passed_on(opened("r+", os.memfd_create, "penstock-spec"))
         write_all(spec.fileno(), memoryview(pickled))
         spec.seek(0)
         passed = {0: spec, 1: log, 2: log, lock.fileno(): lock, writing: written}
@@ -192,12 +192,17 @@ def shared(
         fingerprint: What the feed must have been made of.
         asked: Settings that it must have, as ``checked`` returns them.
         given: What this trainer asks.
-        joined: Told the rows of a block, each time that a feeder has admitted this trainer.
+        joined: Gets the rows of a block, each time that a feeder has admitted this trainer.
         seed: Seed of a feed that is started here, where none is asked; one that runs may have another.
-        compares: Whether what ``make_loader`` makes here is compared with what a feeder makes that another process
-            has started, before the first batch.
+        compares: Whether this process's own samples are compared, before the first batch, with those of a feeder
+            that another process has started.
     """
     feed_name, feeder_workers = with_suffix(name), workers()
+    if making.get() in ("", feed_name):  # it would wait for itself
+        raise BadSetting(
+            f"share({name!r}) runs again in the feeder's process, which imports the module of make_loader, and "
+            'would wait for itself: call share() in a function, or below `if __name__ == "__main__":`'
+        )
     began_by_us: set[int] = set()  # feeders
     new: dict[str, Any] = {"linger": DEFAULT_LINGER_S, "seed": seed, **asked}
 

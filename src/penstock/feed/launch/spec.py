@@ -21,6 +21,7 @@ import sys
 import threading
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from multiprocessing import spawn
 from types import FunctionType
 from typing import IO, Any, NamedTuple, cast
@@ -29,6 +30,7 @@ import cloudpickle
 import msgspec
 import numpy as np
 
+from penstock.basics.pickling import FilePickler
 from penstock.errors import BadSetting
 from penstock.feed.settings import Settings
 from penstock.fingerprint.comparison import Fingerprint
@@ -38,8 +40,12 @@ _SPAWNED_MAIN = "__mp_main__"
 """The script's module, in a process that ``multiprocessing`` spawned."""
 
 
+making: ContextVar[str | None] = ContextVar("making", default=None)
+"""In a feeder's process: the feed whose loader it is about to make, empty until it knows; None in all others."""
+
+
 class FeederSpec(NamedTuple):
-    """What a new feeder process is told."""
+    """What a new feeder process gets."""
 
     make_loader: Callable[[], Any]
     name: str
@@ -58,7 +64,7 @@ class Ready(msgspec.Struct):
     died: str = ""
 
 
-class _Pickler(cloudpickle.Pickler):
+class _Pickler(FilePickler):
     """Pickles, and collects the classes and functions of the main script that it meets."""
 
     def __init__(self, file: IO[bytes]) -> None:
@@ -156,7 +162,7 @@ def _install(of_main: dict[str, Any]) -> None:
     prepared = spawn.get_preparation_data
 
     def with_main(name: str) -> dict[str, Any]:
-        """Return what a starting process is told, with our definitions first to be unpickled."""
+        """Return what a starting process gets, with our definitions first to be unpickled."""
         return {"penstock": _OfMain(of_main), **prepared(name)}
 
     spawn.get_preparation_data = with_main

@@ -141,7 +141,7 @@ class BatchBuilder:
 
 
 def filled(tree: Tree, rows: int) -> Tree:
-    """Return a batch of so many rows: of a shorter one the first ones again, until it has them."""
+    """Return a batch of ``rows`` rows: a shorter one is filled with its first rows again."""
     parts = describe(tree, anywhere=True)
     if parts.rows >= rows:
         return tree
@@ -155,7 +155,7 @@ def filled(tree: Tree, rows: int) -> Tree:
 
 
 def whole_copy(block: ReceivedBlock, destination: Destination, rows: int | None) -> tuple[Tree, int]:
-    """Copy all of a block, of so many rows, or of a whole batch (None); return the copy and its size in bytes."""
+    """Copy all of a block, of ``rows`` rows, or of a whole batch (None); return the copy and its size in bytes."""
     leaves: list[Any] = []
     copied = 0
     for node, leaf in zip(block.nodes, block.leaves, strict=True):

@@ -214,7 +214,7 @@ class Batcher:
         return batches(left, full, self._options.world, drop_last=True, pad=True) == 0
 
     def _is_last(self, passed: int) -> bool:
-        """Whether so many rows of an epoch of whole batches hold all of its batches."""
+        """Whether an epoch of whole batches is over after its first ``passed`` rows."""
         assert self._rules.samples is not None
         left, full = self._rules.samples - passed, self._rows.connection.welcome.block_rows
         return left == 0 or (self._drop_last and full is not None and left < full)
@@ -303,7 +303,7 @@ class _Growing:
             rows_after = batch.rows + part
             batch.rows = rows_after
             stream.place = after
-            del block  # not to be kept beyond its release
+            del block  # not to be referred to beyond its release
 
     def finish(self) -> tuple[Tree, Counts]:
         """Return the batch and its counts."""

@@ -18,7 +18,7 @@ STATE_VERSION = 2
 
 
 def plan_of(welcome: wire.Welcome) -> dict[str, Any]:
-    """Return what a state keeps; ``order`` is a digest of what decides the order in the source."""
+    """Return what a state records; ``order`` is a digest of what decides the order in the source."""
     return {
         "samples": welcome.samples,
         "source_batch_size": welcome.block_rows,
@@ -66,8 +66,8 @@ def difference_of_feeds(here: wire.Welcome, there: wire.Welcome, *, views: bool)
     """Say why a trainer of one feed cannot begin its next epoch on another; empty if it can.
 
     Args:
-        here: What its feeder said of itself.
-        there: What the other feeder says.
+        here: Its feeder's welcome.
+        there: The other feeder's welcome.
         views: Whether the trainer reads views, for which a smaller window may be too small.
     """
     mine, other = here.fingerprint, there.fingerprint
@@ -128,7 +128,7 @@ class Finding(NamedTuple):
 
     Attributes:
         differs: Which sample differs, and in which leaf.
-        unproved: Why there is no telling.
+        unproved: Why it is not known.
         random: Leaves that come out another each time, and so are not compared.
         cpu_s: CPU time of this process's child.
     """

@@ -25,7 +25,7 @@ from penstock.feed import wire
 from penstock.feed.endpoint import Endpoint, credentials
 from penstock.feed.statistics import FeederStatistics
 from penstock.feed.trainer.error_texts import Reasons, again, ended, failure, not_found, refusal, silent
-from penstock.feed.trainer.holdings import CycleEnded, Holdings, ReceivedBlock, most_untold
+from penstock.feed.trainer.holdings import CycleEnded, Holdings, ReceivedBlock, most_unsent
 from penstock.feed.trainer.line import Line, despite_reset, of_the_system
 from penstock.feed.trainer.validation import MOST_RINGS, MessageValidator
 from penstock.linux.files import Descriptors
@@ -54,19 +54,19 @@ class FeedConnection:
 
     Args:
         endpoint: The feed.
-        hello: What this trainer says of itself.
+        hello: This trainer's hello.
         open_ring: Maps a ring of the feed's.
         answer_s: How long to wait for the feeder's answer, in seconds; once admitted, a trainer waits for ever.
 
     Attributes:
-        welcome: What the feeder said of itself.
+        welcome: The feeder's welcome.
         ring: The mapped ring.
         sharing: Name of the ring.
         held: Blocks that have come.
         latency_s: Time from publishing to receiving the newest block that was waited for.
         moves_to: The feed that the feeder asks this trainer to move to, as far as it has been heard.
         known: What is known of joints at the place that is read.
-        held_up: Called now and then while another trainer keeps this one waiting for a block.
+        held_up: Called now and then while this trainer waits for a block because of another.
 
     Raises:
         FeedNotFound: nobody serves the name.
@@ -113,9 +113,9 @@ class FeedConnection:
             self.held = Holdings(
                 self.ring,
                 self.welcome.settings.window_bytes,
-                most_untold=most_untold(self.welcome.settings.prefetch, self.welcome.batches),
+                most_unsent=most_unsent(self.welcome.settings.prefetch, self.welcome.batches),
                 borrow=hello.borrow,
-                tell=self._line.tell_released,
+                send=self._line.send_releases,
                 idle=self._line.loans_ended,
             )
         except BaseException:
@@ -127,7 +127,7 @@ class FeedConnection:
     ) -> Cursor:
         """Begin to read at a position, or where the feeder says; return where.
 
-        Blocks announced before are released, those announced after are kept in
+        Blocks announced before are released, those announced after are stored in
         order. May wait for the other ranks of a group.
 
         Args:
@@ -162,7 +162,7 @@ class FeedConnection:
         return self._started_at
 
     def epoch(self, epoch: int, start: Cursor) -> None:
-        """Tell the feeder which epoch this trainer is in, and where that began."""
+        """Announce to the feeder which epoch this trainer is in, and where that began."""
         self._send(wire.EpochBegun(epoch, *start))
 
     def item(self, index: int) -> ReceivedBlock | CycleEnded:
@@ -170,7 +170,7 @@ class FeedConnection:
 
         Raises:
             SourceError: the source failed at this point.
-            WindowHeld: the views that this trainer keeps leave no room for it.
+            WindowHeld: the views that this trainer holds leave no room for it.
             FeederLost, FeedStopped, TrainerEvicted, FeedEnded: there will be no more.
         """
         if index >= self.held.end:
@@ -290,7 +290,7 @@ class FeedConnection:
             self.latency_s = (time.monotonic_ns() - newest.published_ns) / 1e9
 
     def _wait_once(self, began: float) -> None:
-        """Wait for a packet, for at most a second; if none comes, tell the feeder, ask it why, and say so."""
+        """Wait for a packet, for at most a second; if none comes, ask the feeder why, and print its answer."""
         if self._ended is not None:
             raise again(self._ended)
         if self._receive(wait=True):
@@ -368,7 +368,7 @@ class FeedConnection:
                 held.items[index] = block
                 held.end = index + 1
             else:  # announced before the feeder heard of the new start
-                held.untold[block.ordinal] = block.nbytes
+                held.unsent[block.ordinal] = block.nbytes
             self._ordinal = block.ordinal + 1
         elif isinstance(message, wire.CycleEnd):
             held, ended = self.held, CycleEnded(message.cycle)

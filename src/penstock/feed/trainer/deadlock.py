@@ -41,7 +41,7 @@ class Wait(NamedTuple):
         pid: Its process that does.
         feed: The feed that it waits on, which waits for room.
         holder: The run that holds most of that feed's window; of two that hold as much, there are two waits.
-        holder_pid: The process of that run which does.
+        holder_pid: That run's process that holds it.
         wait_s: Time for which the process has waited on this feed in all.
     """
 
@@ -65,7 +65,7 @@ def waits(before: Sequence[FeederStatistics], now: Sequence[FeederStatistics]) -
 
 
 def cycle(waits: Sequence[Wait], pid: int, feed: str) -> list[Wait]:
-    """Return the waits that keep a process standing on a feed, if it waits for itself: its own among them.
+    """Return the waits by which a process waits for itself on a feed, its own among them; empty if it does not.
 
     They are sorted, for all who see them alike: who has waited longest, and so has the most to gain, comes first.
     """
@@ -111,7 +111,7 @@ def _run(trainer: TrainerStatistics) -> str:
 
 @dataclass
 class DeadlockWatch:
-    """Looks at all feeds while a trainer is kept waiting on one.
+    """Looks at all feeds while a trainer waits on one.
 
     Attributes:
         feeds: Returns the statistics of all feeds.

@@ -79,14 +79,14 @@ class OnHost:
         """Wait until all copies have arrived."""
 
     def leave(self) -> None:
-        """Let go of the present ring, of which no block is used any more."""
+        """Let go of the present ring, whose blocks are all unused."""
 
 
 class OnPinnedHost(OnHost):
     """Private copies in pinned memory, from which a GPU copies while the program goes on.
 
     Args:
-        allocate: Makes a tensor of so many bytes. Torch's own allocator reuses its memory only when the copies
+        allocate: Makes a tensor of a number of bytes. Torch's own allocator reuses its memory only when the copies
             from it have ended, which ``Recycler`` could not know.
     """
 

@@ -21,12 +21,12 @@ class Epoch(NamedTuple):
 
     Attributes:
         number: Number of the epoch, from 0.
-        start: Its first sample; None until the feeder has said where a new trainer joins.
+        start: Its first sample; None until the feeder has chosen where a new trainer joins.
         passed: Rows that are past: handed out to some rank, or left out.
         left_out: Rows, sorted and counted from its start, that no rank gets (``drop_last``).
         at: Where its next row is looked for, of a trainer that takes some samples only; None if that follows
             from ``passed``.
-        known: What a loaded state knows of joints; None for what the feed says.
+        known: What a loaded state knows of joints; None for what the feed has sent.
     """
 
     number: int = 0
@@ -50,7 +50,7 @@ class EpochRules:
     """How one trainer's epochs are cut into batches.
 
     Attributes:
-        cycle: Samples of a cycle; None if only a pass of the source can tell.
+        cycle: Samples of a cycle; None if only a pass of the source shows it.
         batch_size: Rows of a batch of one rank; None where batches come as the source makes them.
         rank: Rank of this trainer.
         world: Number of ranks.
@@ -63,7 +63,7 @@ class EpochRules:
         full: Whether padded batches are full ones.
         selected: How many samples this trainer takes of each cycle; None for all.
         anywhere: Whether an epoch may begin at any block.
-        joins: Whether it may by making a joint there.
+        joins: Whether it may do so by a joint made there.
     """
 
     cycle: int | None
@@ -81,7 +81,7 @@ class EpochRules:
 
     @property
     def samples(self) -> int | None:
-        """Samples of an epoch; None if only a pass of the source can tell."""
+        """Samples of an epoch; None if only a pass of the source shows it."""
         return self.cycle if self.selected is None else self.selected
 
     def begin(self, number: int, start: Cursor | None) -> Epoch:
@@ -98,7 +98,7 @@ class EpochRules:
     def after_giving_up(self, epoch: Epoch) -> Epoch:
         """Return the beginning of the next epoch after one broken off.
 
-        The feeder says where, but of a source whose epochs begin with segments: at the next one.
+        The feeder chooses where, unless epochs of the source begin with segments: then at the next one.
         """
         if self.samples is None or self.anywhere or self.joins:
             return self.begin(epoch.number + 1, None)
@@ -123,13 +123,13 @@ class EpochRules:
             stop = min(passed + self.batch_size, self.samples)
             return Dealt([(passed, stop)], stop - passed, Epoch(number, start, stop)) if stop > passed else None
         still_out = left_out[bisect_left(left_out, passed) :]
-        kept = self.samples - passed - len(still_out)
-        share = next_slice(kept, self.batch_size, self.rank, self.world, pad=self.pad, full=self.full)
+        remain = self.samples - passed - len(still_out)
+        share = next_slice(remain, self.batch_size, self.rank, self.world, pad=self.pad, full=self.full)
         if share is None:
             return None
         mine = self._runs(passed, still_out, share.start, share.stop)
         after = self.samples
-        if share.taken < kept:
+        if share.taken < remain:
             _, after = self._runs(passed, still_out, share.taken - 1, share.taken)[0]
         return Dealt(mine, share.stop - share.start, Epoch(number, start, after, left_out))
 
@@ -170,8 +170,8 @@ class EpochRules:
             return epoch
         if epoch.passed < self.samples and self.batch_size is not None:  # the rest may not be dealt evenly
             self._batches(self.samples - epoch.passed)
-        kept = self.samples - epoch.passed - len(epoch.left_out)
-        if self._surplus(kept) or (epoch.left_out and not self.drop_last):
+        remain = self.samples - epoch.passed - len(epoch.left_out)
+        if self._surplus(remain) or (epoch.left_out and not self.drop_last):
             epoch = self._leaving_out(epoch)
         over = epoch.passed > 0 and epoch.passed + len(epoch.left_out) == self.samples
         return self.following(epoch) if over else epoch
@@ -203,7 +203,7 @@ class EpochRules:
         return batches(rows, self.batch_size, self.world, drop_last=self.drop_last, pad=self.pad)
 
     def _surplus(self, rows: int) -> int:
-        """Count the rows, of so many that remain, that ``drop_last`` leaves out."""
+        """Return how many of these remaining rows ``drop_last`` leaves out."""
         if not self.drop_last or self.batch_size is None:
             return 0
         return max(0, rows - self._batches(rows) * self.batch_size * self.world)  # padded, the rows may be fewer
@@ -220,17 +220,17 @@ class EpochRules:
         return epoch._replace(left_out=drawn(count, epoch.passed, self.samples, *words))
 
     def _runs(self, passed: int, left_out: Sequence[int], start: int, stop: int) -> list[tuple[int, int]]:
-        """Return where the kept rows [start, stop), counted from row ``passed``, lie in the epoch."""
+        """Return where the dealt rows [start, stop), counted from row ``passed``, lie in the epoch."""
         assert self.samples is not None
         found: list[tuple[int, int]] = []
-        kept = 0
+        dealt = 0
         for end in (*left_out, self.samples):
-            low, high = max(start, kept), min(stop, kept + end - passed)
+            low, high = max(start, dealt), min(stop, dealt + end - passed)
             if low < high:
-                found.append((passed + low - kept, passed + high - kept))
-            kept += end - passed
+                found.append((passed + low - dealt, passed + high - dealt))
+            dealt += end - passed
             passed = end + 1
-            if kept >= stop:
+            if dealt >= stop:
                 break
         return found
 

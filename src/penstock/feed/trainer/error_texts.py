@@ -1,4 +1,4 @@
-"""What a training script is told: why it waits, and the errors when its feeder reports one, or is silent."""
+"""What a training script prints and raises: why it waits, and errors of a feeder that reports one or is silent."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from penstock.feed.statistics import FeederStatistics, TrainerStatistics
 
 
 def again(error: PenstockError) -> PenstockError:
-    """Copy an error: raising a kept one would keep the frames it passed through, and their views."""
+    """Copy an error: raising a stored one again would hold the frames it passed through, and their views."""
     return type(error)(str(error))
 
 
@@ -95,58 +95,58 @@ _MORE = ("more trainer", "more trainers")
 
 
 class Reasons:
-    """Says why a trainer waits: each reason once, and after 10 s of one wait again.
+    """Prints why a trainer waits: each reason once, and after 10 s of one wait again.
 
     Args:
         pid: Process of the trainer.
 
     Attributes:
-        told: What its feeder has said of the feed during this wait.
+        answer: Its feeder's newest answer during this wait.
     """
 
     def __init__(self, pid: int) -> None:
-        self.told: FeederStatistics | None = None
+        self.answer: FeederStatistics | None = None
         self._pid = pid
         self._asked = 0  # since the feeder has answered
-        self._said: set[str] = set()
+        self._printed: set[str] = set()
         self._repeated_in = 0.0
 
     def say(self, began_s: float, waited_s: float) -> None:
-        """Say why the trainer waits, if its feeder has answered and that was not said.
+        """Print why the trainer waits, if its feeder has answered and that was not printed.
 
         Args:
-            began_s: When the wait began, which tells it from others.
+            began_s: When the wait began, which identifies it.
             waited_s: Time that it has lasted.
         """
-        if (feed := self.told) is None:
+        if (feed := self.answer) is None:
             return
         why = slowness(feed, self._pid)
         kind = re.sub(r"(?<!process )\b[\d,]+", "", why.partition(": about")[0])
         repeats = waited_s > _REPEATED_AFTER_S and self._repeated_in != began_s
-        if kind in self._said and not repeats:
+        if kind in self._printed and not repeats:
             return
-        self._said.add(kind)
+        self._printed.add(kind)
         self._repeated_in = began_s if repeats else self._repeated_in
         say(f"feed {feed.name!r} has sent this trainer (pid {self._pid}) nothing for {waited_s:.0f} s: {why}")
 
     def begin(self) -> None:
         """Note that a wait has begun."""
-        self.told, self._asked = None, 0
+        self.answer, self._asked = None, 0
 
     def ask(self, feed: str, feeder_pid: int) -> None:
         """Note that the feeder is asked once more; until it answers both, it is taken for silent."""
         if self._asked:
-            self.told = FeederStatistics(feed, feeder_pid, answers=False)
+            self.answer = FeederStatistics(feed, feeder_pid, answers=False)
         self._asked += 1
 
-    def hear(self, told: FeederStatistics) -> None:
+    def hear(self, answer: FeederStatistics) -> None:
         """Note what the feeder has answered."""
-        self.told, self._asked = told, 0
+        self.answer, self._asked = answer, 0
 
     @property
     def held_back(self) -> bool:
         """Whether the feed waits for another trainer."""
-        return self.told is not None and self.told.held_back_by is not None
+        return self.answer is not None and self.answer.held_back_by is not None
 
 
 def slowness(feed: FeederStatistics, pid: int) -> str:

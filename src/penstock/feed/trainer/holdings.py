@@ -1,4 +1,4 @@
-"""What a trainer receives and holds on one connection: blocks, from announcement until their release is told."""
+"""What a trainer receives and holds on one connection: blocks, from announcement until their release is sent."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class ReceivedBlock:
         offset: Where it lies in the ring.
         leaves: The bytes of each of ``nodes``, once ``Holdings.open`` has filled them in.
         loans: Loans of it that have not ended.
-        released: Whether the stream of rows is past it, and only loans keep it.
+        released: Whether the stream of rows is past it, and only loans hold it.
     """
 
     def __init__(self, message: wire.BlockAnnounced, ordinal: int, validator: MessageValidator) -> None:
@@ -82,48 +82,48 @@ class CycleEnded(msgspec.Struct, frozen=True):
 
 
 _BLOCKS_FOR_VIEWS = 3
-_MOST_UNTOLD = 16
-_MOST_UNTOLD_BYTES = 2 << 20
-_UNTOLD_SHARE = 32
-"""Releases are told when they are so many (or fewer), so many bytes, or one part in so many of the window."""
+_MOST_UNSENT = 16
+_MOST_UNSENT_BYTES = 2 << 20
+_UNSENT_SHARE = 32
+"""Releases are sent once they are this many (or fewer), these bytes, or this part (1/32) of the window."""
 
 
-def most_untold(prefetch: int | None, batches: int | None) -> int:
-    """Return how many releases may wait: few of those that the feeder keeps ready, or blocks come in bursts.
+def most_unsent(prefetch: int | None, batches: int | None) -> int:
+    """Return how many releases may wait: few of those that the feeder has ready, or blocks come in bursts.
 
     Args:
-        prefetch: Batches that it keeps ready, if that was set.
+        prefetch: Batches that it has ready, if that was set.
         batches: Blocks in a cycle; None when unknown.
     """
-    ready = min(prefetch or 4 * _MOST_UNTOLD, batches or 4 * _MOST_UNTOLD)
-    return min(_MOST_UNTOLD, max(1, ready // 4))
+    ready = min(prefetch or 4 * _MOST_UNSENT, batches or 4 * _MOST_UNSENT)
+    return min(_MOST_UNSENT, max(1, ready // 4))
 
 
 class Holdings:
-    """Announced blocks in order, the loans of them, and the releases that the feeder has yet to hear.
+    """Announced blocks in order, the loans of them, and the releases that are yet to be sent.
 
     Whatever statement an asynchronous exception breaks off (Ctrl-C, a signal
     handler), every step can be repeated from where it stood. CPython raises
     such an exception after a call, at the beginning of a function and where a
     loop goes back, but not between plain assignments: changes that belong
     together are assignments in a row. A release is forgotten after it has been
-    told; one that is told twice is ignored by the feeder.
+    sent; the feeder ignores one that is sent twice.
 
     Views may die in any thread, in the middle of any statement.
 
     Args:
         ring: Where the blocks lie.
         window_bytes: Size of the ring.
-        most_untold: Releases that wait until they are told.
-        borrow: Whether leaves are views that the trainer may keep.
-        tell: Sends the ordinals of released blocks to the feeder.
+        most_unsent: Releases that may wait to be sent.
+        borrow: Whether leaves are views that the trainer may hold.
+        send: Sends the ordinals of released blocks to the feeder.
         idle: Called when the last of the loans has ended.
 
     Attributes:
         items: Blocks and ends of cycles, by a running index.
         first: First index in ``items``.
         end: Index after the last.
-        untold: Bytes of released blocks of which the feeder has not been told, by ordinal.
+        unsent: Bytes of released blocks whose release has not been sent, by ordinal.
         largest_bytes: Size of the largest block so far.
     """
 
@@ -132,21 +132,21 @@ class Holdings:
         ring: Ring,
         window_bytes: int,
         *,
-        most_untold: int,
+        most_unsent: int,
         borrow: bool,
-        tell: Callable[[list[int]], None],
+        send: Callable[[list[int]], None],
         idle: Callable[[], None],
     ) -> None:
         self.items: dict[int, ReceivedBlock | CycleEnded] = {}
         self.first = self.end = 0
-        self.untold: dict[int, int] = {}
+        self.unsent: dict[int, int] = {}
         self.largest_bytes = 0
         self._ring = ring
         self._window_bytes = window_bytes
-        self._most_untold = most_untold
-        self._most_untold_bytes = min(_MOST_UNTOLD_BYTES, window_bytes // _UNTOLD_SHARE)
+        self._most_unsent = most_unsent
+        self._most_unsent_bytes = min(_MOST_UNSENT_BYTES, window_bytes // _UNSENT_SHARE)
         self._borrow = borrow
-        self._tell = tell
+        self._send = send
         self._idle = idle
         self._lent: dict[int, ReceivedBlock] = {}  # by ordinal
 
@@ -171,11 +171,11 @@ class Holdings:
                 item.leaves = []
                 item.released = True
                 if item.ordinal not in self._lent:
-                    self.untold[item.ordinal] = item.nbytes
+                    self.unsent[item.ordinal] = item.nbytes
             del self.items[self.first]
             self.first += 1
         self._end_loans()
-        if len(self.untold) >= self._most_untold or sum(self.untold.values()) >= self._most_untold_bytes:
+        if len(self.unsent) >= self._most_unsent or sum(self.unsent.values()) >= self._most_unsent_bytes:
             self.flush()
 
     def bytes_before(self, index: int) -> int:
@@ -189,18 +189,18 @@ class Holdings:
         return list(self._lent)
 
     @property
-    def kept_bytes(self) -> int:
-        """Size of the blocks that only loans keep."""
+    def viewed_bytes(self) -> int:
+        """Size of the blocks that only loans hold."""
         return sum(aligned(block.nbytes) for block in list(self._lent.values()) if block.released and block.loans)
 
     def flush(self) -> None:
-        """Tell the feeder of all releases."""
+        """Send the feeder all releases."""
         self._end_loans()
-        ordinals = list(self.untold)
+        ordinals = list(self.unsent)
         if ordinals:
-            self._tell(ordinals)
+            self._send(ordinals)
             for ordinal in ordinals:
-                self.untold.pop(ordinal, None)
+                self.unsent.pop(ordinal, None)
 
     def _check_room_for_views(self, block: ReceivedBlock) -> None:
         """Check that the next block fits before or behind a viewed one, wherever that lies."""
@@ -221,5 +221,5 @@ class Holdings:
         """Release the blocks whose loans have all ended."""
         for ordinal, block in list(self._lent.items()):
             if block.released and not block.loans:
-                self.untold[ordinal] = block.nbytes
+                self.unsent[ordinal] = block.nbytes
                 self._lent.pop(ordinal, None)

@@ -47,11 +47,11 @@ class Line:
     def send(self, message: wire.FromTrainer) -> None:
         try:
             self._socket.send(wire.encode(message))
-        except OSError as error:  # the feeder is gone, which the next receive tells with its reason
+        except OSError as error:  # the feeder is gone: the next receive raises that, with its reason
             if not of_the_system(error):
                 raise
 
-    def tell_released(self, ordinals: list[int]) -> None:
+    def send_releases(self, ordinals: list[int]) -> None:
         if self.is_ours:
             self.send(wire.Release(ordinals, int(self.wait_s * 1e3)))
 

@@ -98,7 +98,7 @@ class Loader:
             options.world,
             group_of_ranks() if options.world > 1 else "",
             destination.registers,
-            None if selected is None else selected.told,
+            None if selected is None else selected.message,
         )
         try:
             rows = RowStream(
@@ -146,7 +146,7 @@ class Loader:
 
     @property
     def samples(self) -> int | None:
-        """Samples in an epoch; None if only a pass of the source can tell."""
+        """Samples in an epoch; None if only a pass of the source shows it."""
         return self._reading.rules.samples
 
     @property
@@ -210,7 +210,7 @@ class Loader:
         Raises:
             BadSetting: it makes no sense, or the feed does not have these samples.
             Refused: the feed cannot leave samples out.
-            WindowHeld: views that this trainer keeps take more than half of the window.
+            WindowHeld: views that this trainer holds take more than half of the window.
             FeedNotFound: nobody serves the feed any more; and what else ``attach`` and ``share`` raise.
         """
         self._check_usable()

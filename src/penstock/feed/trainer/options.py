@@ -33,7 +33,7 @@ class TrainerOptions(TypedDict, total=False):
 
     Attributes:
         drop_last: Leave out of each epoch the samples that fill no batch: the last ones of an epoch that
-            begins with a pass of the feed, else some drawn afresh from all of it. None for what the source says.
+            begins with a pass of the feed, else some drawn afresh from all of it. None to do as the source.
         shard: ``(rank, world)`` of a data-parallel run. All ranks attach; each gets the same number of batches of
             one epoch.
         pad: Give each rank of ``shard`` as many rows as torch's ``DistributedSampler`` does, the number of samples
@@ -41,8 +41,8 @@ class TrainerOptions(TypedDict, total=False):
             step are equally long. Of whole batches, the last one goes to every rank that would have none.
         transform: Function that takes and returns a batch; called in this process, on each batch.
         borrow: Hand out read-only views into the ring instead of private copies. NumPy refuses to write to one;
-            writing to a torch view kills the process. A view that is kept holds its block's room.
-            On a GPU, keep a view until what reads it has run: when its last reference dies, only the
+            writing to a torch view kills the process. A live view holds its block's room.
+            On a GPU, hold a view until what reads it has run: when its last reference dies, only the
             work of the current stream is waited for. ``record_stream`` has no effect on a view; have the
             current stream wait for a side stream that read it, then let the view go. Writing to a view on a
             GPU is a fault of the device; under MPS it may end the other processes on that GPU too. Take no
@@ -174,13 +174,13 @@ def warn_of_ranks(feed: str) -> None:
 
 
 class SelectedSamples:
-    """A trainer's selection, as feeders are told of it and as blocks are read.
+    """A trainer's selection: as a feeder receives it, and as blocks are read by it.
 
     Args:
         selection: The samples.
 
     Attributes:
-        told: What a feeder is told, beside which the bits' descriptor travels.
+        message: What a feeder receives; the bits' descriptor travels beside it.
     """
 
     def __init__(self, selection: Selection) -> None:
@@ -189,7 +189,7 @@ class SelectedSamples:
         close_in_children(self._file)
         self._bitmap = selection.bitmap()
         self._file.write(self._bitmap.packed.data)
-        self.told = wire.Selected(selection.digest, self._file.fileno())
+        self.message = wire.Selected(selection.digest, self._file.fileno())
 
     def check(self, welcome: wire.Welcome) -> None:
         """Check that the samples are in a feed.

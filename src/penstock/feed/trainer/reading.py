@@ -20,7 +20,7 @@ class EpochReader:
 
     ``epoch`` passes a batch when that is handed out, and no earlier. If a batch
     was not handed out, its rows are read again: from the blocks that are still
-    kept, else from the feeder.
+    held, else from the feeder.
 
     Args:
         rows: The stream.
@@ -59,14 +59,14 @@ class EpochReader:
         self._ahead: PendingBatch | None = None
 
     def load(self, state: dict[str, Any]) -> None:
-        """Go where a state says, if that is elsewhere; a loop that has begun becomes void."""
+        """Go to a state's place, if that is elsewhere; a loop that has begun becomes void."""
         epoch = self.rules.loaded(state)
         not_before = self.rules.cursor(state, "not_before") or self.not_before
         welcome = self._rows.connection.welcome
         if "joints" in state and not welcome.joins:
             raise BadSetting(
                 "this state was saved in an epoch that began in mid-cycle, or beside such, and feed "
-                f"{welcome.name!r} keeps no cycle in that order. Begin its epoch anew"
+                f"{welcome.name!r} has no cycle in that order. Begin its epoch anew"
             )
         if welcome.joins and epoch.start is not None:
             if epoch.passed:
@@ -77,7 +77,7 @@ class EpochReader:
             elif epoch.start.sample not in welcome.segment_starts:  # between two epochs, it joins as a newcomer
                 not_before, epoch = epoch.start, self.rules.begin(epoch.number, None)
         if epoch != self.epoch:
-            self._rows.kept_from = None
+            self._rows.held_from = None
             self.in_place = False
         self.finished = None
         self.newest = None
@@ -113,7 +113,7 @@ class EpochReader:
         return next(map(self.rules.at, begun), self.not_before)
 
     def following(self) -> Epoch:
-        """Return the next epoch's beginning: a cycle on, or where the feeder says if its joint is not kept."""
+        """Return the next epoch's beginning: a cycle on, or where the feeder chooses, if no joint is there."""
         epoch = self.rules.following(self.epoch)
         if epoch.start is None or self.rules.may_begin(epoch.start, self._rows.connection.known):
             return epoch

@@ -27,12 +27,12 @@ from penstock.linux.when_gone import Living
 from penstock.sources.order import digest
 
 Connect = Callable[[wire.Hello, OpenRing, wire.Welcome | None], FeedConnection]
-"""Finds a feeder, or under ``share`` starts one (in the place of the one that said this welcome, if any)."""
+"""Finds a feeder, or under ``share`` starts one (in the place of the one that sent this welcome, if any)."""
 
 _POLLED_EVERY = 16
 """Blocks after which a trainer that has enough of them looks whether the feed has ended."""
-_KEPT_SHARE = 8
-"""Blocks of an unfinished batch are kept while they, and the largest block, take less than one part in so many of
+_HELD_SHARE = 8
+"""Blocks of an unfinished batch are held while they, and the largest block, take less than this part (1/8) of
 the window, and of the blocks that may be on their way: the next block then has room, however they lie."""
 _streams = Living["RowStream"]()
 
@@ -56,12 +56,12 @@ class Standing(NamedTuple):
 class RowStream:
     """Where a trainer stands in a feed, and the block that it reads.
 
-    Rows that have been read can be read again while they are kept: until
-    ``let_go`` says that they were handed out, or room must be made before waiting.
+    Rows that have been read can be read again while they are held: until
+    ``let_go`` after they were handed out, or until room must be made before waiting.
 
     Args:
         connect: Finds, or starts, the feeder.
-        hello: What the trainer says of itself.
+        hello: The trainer's hello.
         destination: Where rows are copied to; it lets blocks go.
         failover: Whether ``connect`` may be called again when the feeder dies.
         selected: The samples that it takes; None for all.
@@ -69,7 +69,7 @@ class RowStream:
 
     Attributes:
         place: Where it stands; plain assignment moves it.
-        kept_from: The place from which everything is kept or still to come, if there is one.
+        held_from: The place from which everything is held or still to come, if there is one.
         moved: Whether it has come to another feed, and has yet to start there.
         home: The feed whose epoch it reads to its end on another, and to which it then comes back.
         destination: Where rows are copied to.
@@ -97,7 +97,7 @@ class RowStream:
         self.place = Standing(Cursor(0, 0), 0, self._connected(after and after.connection.welcome), 0)
         if after:
             self.connection.moves_to = after.connection.asked_to_move()
-        self.kept_from: Standing | None = None
+        self.held_from: Standing | None = None
         self._started_on: Standing | None = None  # where the feeder was asked for rows, and on which connection
         self.moved = False
         self.home = after.home if after else ""
@@ -129,20 +129,20 @@ class RowStream:
     def start(
         self, at: Cursor | None, epoch: int, epoch_start: Cursor, row: int = 0, known: Known | None = None
     ) -> None:
-        """Ask for rows from a position, or from one near at hand; ``at`` tells where that is.
+        """Ask for rows from a position, or from one near at hand; ``at`` is then that one.
 
         Args:
             at: The position; None for one that the feeder chooses.
             epoch: Number of the trainer's epoch.
             epoch_start: Where that began.
             row: Rows of it that are past.
-            known: What is known of joints there; None for what this feed has said.
+            known: What is known of joints there; None for what this feed has sent.
         """
         if known is None:
             known = self.connection.known
         if at is not None and at != epoch_start:  # it was open, and has the joints that are known
             known = known._replace(opened=max(known.opened, last_read(at, epoch_start)))
-        self.kept_from = None
+        self.held_from = None
         self.destination.settle(wait=True)
         self._start = at, epoch, epoch_start
         is_apart, leaves = False, self._failover and self._hello.world == 1
@@ -152,7 +152,7 @@ class RowStream:
                 if at is None:  # a new feeder must begin at this place too
                     self._start = begun, epoch, begun
                 self.place = Standing(begun, row, self.connection, self.connection.held.first)
-                self._started_on = self.kept_from = self.place
+                self._started_on = self.held_from = self.place
                 self.moved = False
                 return
             except FeederLost as lost:
@@ -162,33 +162,33 @@ class RowStream:
                 is_apart = True
 
     def stand_at(self, at: Cursor, epoch: int, epoch_start: Cursor, row: int, known: Known | None) -> None:
-        """Go to a row: directly if it is kept or still to come, else ask the feeder for it; see ``start``."""
-        kept = self.kept_from
-        if kept is None or kept.connection is not self.connection or kept.at > at or known is not None:
+        """Go to a row: directly if it is held or still to come, else ask the feeder for it; see ``start``."""
+        oldest = self.held_from
+        if oldest is None or oldest.connection is not self.connection or oldest.at > at or known is not None:
             self.start(at, epoch, epoch_start, row, known)
             return
         self._start = at, epoch, epoch_start
-        self.place = kept._replace(at=at, row=row)
+        self.place = oldest._replace(at=at, row=row)
         self.connection.epoch(epoch, epoch_start)
 
     def check_views(self) -> None:
-        """Check that another stream of this trainer has room beside the views that it keeps.
+        """Check that another stream of this trainer has room beside the views that it holds.
 
         Raises:
             WindowHeld: they take more than half of the window.
         """
         window, held = self.connection.welcome.settings.window_bytes, self.connection.held
-        if held.kept_bytes * 2 > window:
+        if held.viewed_bytes * 2 > window:
             raise WindowHeld(
-                f"the views that this trainer (pid {os.getpid()}) keeps (borrow=True) take {held.kept_bytes:,} of "
-                f"the {window:,} bytes of the window of feed {self.connection.welcome.name!r}: let views go "
-                "before it selects other samples, copy what you keep, or give the feed a larger window"
+                f"the views that this trainer (pid {os.getpid()}) holds (borrow=True) take {held.viewed_bytes:,} "
+                f"of the {window:,} bytes of the window of feed {self.connection.welcome.name!r}: let views go "
+                "before it selects other samples, copy what you need, or give the feed a larger window"
             )
 
     def move(self) -> None:
         """Go to the feed that the feeder has asked for, where this trainer is then to start, as a late one.
 
-        Where that feed does not run, or differs, the trainer stays and says why.
+        Where that feed does not run, or differs, the trainer stays and prints why.
         """
         old = self.connection
         to = old.asked_to_move()
@@ -200,7 +200,7 @@ class RowStream:
         def open_ring(welcome: wire.Welcome, fds: Sequence[int]) -> Ring:
             if differs := difference_of_feeds(old.welcome, welcome, views=self._hello.borrow):
                 raise SettingsDiffer(differs)
-            self.kept_from = None
+            self.held_from = None
             self.destination.leave()
             return self.destination.open_ring(welcome, fds)
 
@@ -242,7 +242,7 @@ class RowStream:
                 self.place = Standing(at, row, connection, index + 1)
 
     def taking(self, block: ReceivedBlock, most: int) -> tuple[slice | Ids, int, Standing]:
-        """Look for the next rows of a block that this trainer takes, at most so many.
+        """Look for the next rows of a block that this trainer takes, at most ``most``.
 
         Returns:
             Where they lie in the block, how many they are, and where the stream stands after them.
@@ -279,7 +279,7 @@ class RowStream:
     def verify(self) -> None:
         """Check that what was just copied was valid: an eviction is announced before bytes are overwritten.
 
-        Where the feed evicts nobody, this only tells of its end, now and then.
+        Where the feed evicts nobody, this only looks for its end, now and then.
 
         If the feed evicts trainers, asynchronous copies are waited for.
 
@@ -295,7 +295,7 @@ class RowStream:
         try:
             self.connection.poll()
         except FeederLost as lost:
-            # A dead feeder writes no more, but one that evicts may have died before it said so.
+            # A dead feeder writes no more, but one that evicts may have died before it announced that.
             if evicts or not self._failover or isinstance(lost, FeedStopped):
                 raise
 
@@ -307,9 +307,9 @@ class RowStream:
 
     def let_go(self, place: Standing) -> None:
         """Release the rows before this place, which are read no more."""
-        self.kept_from = None
+        self.held_from = None
         self.destination.let_go(place.connection.held, place.next_item)
-        self.kept_from = place
+        self.held_from = place
 
     def close(self) -> None:
         self.destination.leave()
@@ -360,7 +360,7 @@ class RowStream:
         """Let blocks go before waiting: the feeder may be waiting for their room."""
         held = connection.held
         nbytes, blocks = max(held.bytes_before(index), held.largest_bytes), index - held.first
-        if nbytes * _KEPT_SHARE > connection.welcome.settings.window_bytes or blocks * _KEPT_SHARE > MOST_BLOCKS:
+        if nbytes * _HELD_SHARE > connection.welcome.settings.window_bytes or blocks * _HELD_SHARE > MOST_BLOCKS:
             self.let_go(self.place)
         self.destination.settle(wait=True)
 
@@ -389,7 +389,7 @@ class RowStream:
         what = f"an epoch that began at sample {epoch_start.sample:,} of cycle {epoch_start.cycle}"
         if is_apart or not self._failover:
             raise SettingsDiffer(
-                f"feed {welcome.name!r} has gone on without what keeps {what} whole: its samples come in another "
+                f"feed {welcome.name!r} has gone on without what makes {what} whole: its samples come in another "
                 "order by now. Begin that epoch anew, or read with share(), which gives its rest apart"
             )
         ranks, cycle = self._hello.world > 1, last_read(at, epoch_start)
@@ -405,7 +405,7 @@ class RowStream:
     def _go_on(self, welcome: wire.Welcome) -> None:
         """Connect to the feeder in the place of this one, which is then asked for the first row not taken."""
         old = self.connection
-        self.kept_from = None
+        self.held_from = None
         self.destination.leave()
         old.close()  # before the other takes its place: if this is broken off, the failover begins again
         connection = self._connected(welcome)

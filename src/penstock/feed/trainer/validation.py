@@ -1,4 +1,4 @@
-"""Whether what a feeder says makes sense: a trainer checks each message once, where it arrives."""
+"""A trainer's checks of its feeder's messages: each is checked once, where it arrives."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _AT_ANY_TIME = (
 
 
 class MessageValidator:
-    """Checks each message of a feeder against what it has said so far.
+    """Checks each message of a feeder against those before.
 
     Checking one message twice is harmless; the caller sets ``next`` when it takes
     the message.
@@ -125,10 +125,10 @@ class MessageValidator:
             raise self.nonsense(f"a list of {len(values)} lies where one for {rows} rows should")
         return values
 
-    def nonsense(self, said: str) -> ProtocolError:
+    def nonsense(self, what: str) -> ProtocolError:
         """Make the error for a feeder that breaks the protocol."""
         return ProtocolError(
-            f"the feeder (process {self._pid}) of feed {self._name!r} makes no sense: {said}. End it with: "
+            f"the feeder (process {self._pid}) of feed {self._name!r} makes no sense: {what}. End it with: "
             f"penstock stop {shlex.quote(self._name)}, and start the feed again with the Penstock of this process"
         )
 
@@ -192,7 +192,7 @@ class MessageValidator:
     def _check_names(self, block: wire.BlockAnnounced) -> int:
         """Check which of its rows a block has, and their ids; return how many it has."""
         if block.kept and (not self._selects or len(block.kept) != -(-block.rows // 8)):
-            raise self.nonsense(f"a block of {block.rows} rows came with {len(block.kept)} bytes that tell which")
+            raise self.nonsense(f"a block of {block.rows} rows came with {len(block.kept)} bytes to name them")
         self.kept = decode_kept(block.kept) if block.kept else None
         stored = block.rows if self.kept is None else len(self.kept)
         if self.kept is not None and stored and self.kept[-1] >= block.rows:

@@ -49,7 +49,7 @@ def advise(rows: Iterable[Measurement], need: Requirement) -> Advice:
     under way.
 
     Raises:
-        BadSetting: no row tells anything about this need.
+        BadSetting: no row is about this need.
     """
     rows = list(rows)
     choices, reasons = predict(rows, need)
@@ -181,7 +181,7 @@ def _cache(rows: Sequence[Measurement], best: Setting, need: Requirement) -> Ite
     else:
         part = need.memory_bytes / need.dataset_bytes
         yield Reason(
-            f"cache what fits: {memory} of memory keep {part:.0%} of the data ({data}), so that storage has to "
+            f"cache what fits: {memory} of memory hold {part:.0%} of the data ({data}), so that storage has to "
             f"bring {1 - part:.0%} of the rate"
         )
 
@@ -267,7 +267,7 @@ def choose_reader(
         works: Mechanisms that work for this data.
     """
     if rows:
-        # Rows that measured something else leave it to the rule, whose tag says that it was used.
+        # Rows that measured something else leave it to the rule, whose tag shows that it was used.
         with suppress(BadSetting):
             usable = [row for row in rows if row.mech in works]
             advice = advise(usable, Requirement(sample_bytes=sample_bytes))

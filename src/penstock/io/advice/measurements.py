@@ -29,7 +29,7 @@ class Measurement(msgspec.Struct, frozen=True, kw_only=True):
         runtime_s: How long it was measured.
         iops: Reads per second.
         mb_s: Throughput in 10^6 bytes per second.
-        p50_us: Median time from submission to completion; None where the tool does not say.
+        p50_us: Median time from submission to completion; None where the tool does not report it.
         p99_us: 99th percentile.
         p999_us: 99.9th percentile.
         cpu_us_per_op: CPU time of the process, user and kernel, for each read.
@@ -37,7 +37,7 @@ class Measurement(msgspec.Struct, frozen=True, kw_only=True):
         cores_busy: CPU time over elapsed time.
         gpu_threads: Threads of the GPU that began reads; None if it began none.
         sm_share: Part of the GPU's multiprocessors that were busy, 0 to 1, or the most that can have been; the
-            note says which. None if not known.
+            note names it. None if not known.
         copy_included: Whether these numbers include a copy to the GPU.
         path_taken: What carried the bytes.
         repeat: Number of the repetition, from 0.

@@ -50,7 +50,7 @@ class Requirement(msgspec.Struct, frozen=True, kw_only=True):
         gpu_share: Part of the GPU's multiprocessors that reading may take, 0 to 1; None for any.
         dest: ``"host"``, or a GPU such as ``"cuda:0"``.
         dataset_bytes: Size of all samples; None if not known.
-        memory_bytes: Memory that could keep them; 0 if not known.
+        memory_bytes: Memory that could hold them; 0 if not known.
 
     Raises:
         BadSetting: a value is out of range, or all data are less than a sample.
@@ -167,7 +167,7 @@ class _Read(NamedTuple):
 
 
 def predict(rows: Iterable[Measurement], need: Requirement) -> tuple[list[Setting], list[Reason]]:
-    """Return what every setting that may serve this need would do, and remarks on rows that were left out.
+    """Return a prediction for each setting that may serve this need, and remarks on rows left out.
 
     Raises:
         BadSetting: no row is about this need.
@@ -245,8 +245,8 @@ def _usable(rows: list[Measurement], need: Requirement) -> tuple[list[Measuremen
     if not found and need.dest != "host":
         found = [row for row in works if row.dest in _same_place("host")]
         if found:
-            said = f"no row reads into {need.dest}: these read into host memory, without the copy"
-            reasons.append(Reason(said))
+            text = f"no row reads into {need.dest}: these read into host memory, without the copy"
+            reasons.append(Reason(text))
     there = found
     found = [row for row in there if row.pattern == need.access]
     if not found and need.access == "sequential":
@@ -262,8 +262,8 @@ def _usable(rows: list[Measurement], need: Requirement) -> tuple[list[Measuremen
     if len(found) < len(there):
         least = min(_share(row) for row in there if _share(row) > (need.gpu_share or 0))
         share = "an unknown part" if least == float("inf") else f"at least {least:.0%}"
-        said = f"settings that take {share} of the GPU, more than {need.gpu_share:.0%}, are left out"
-        reasons.append(Reason(said))
+        text = f"settings that take {share} of the GPU, more than {need.gpu_share:.0%}, are left out"
+        reasons.append(Reason(text))
     if not found:
         raise BadSetting(_nothing(rows, works, need, reasons))
     return found, reasons
@@ -276,7 +276,7 @@ def _share(row: Measurement) -> float:
 
 
 def _failures(ours: list[Measurement], works: Sequence[Measurement], need: Requirement) -> list[Reason]:
-    """Say which mechanisms do not work here, and which were not measured to the need's destination."""
+    """Return which mechanisms do not work here, and which were not measured to the need's destination."""
     working = {row.mech for row in works}
     tried: dict[str, list[Measurement]] = defaultdict(list)
     for row in ours:
@@ -297,5 +297,5 @@ def _failures(ours: list[Measurement], works: Sequence[Measurement], need: Requi
 def _nothing(rows: list[Measurement], works: list[Measurement], need: Requirement, reasons: list[Reason]) -> str:
     has = sorted({f"{row.mech} {row.pattern} to {row.dest}" for row in works})
     what = f"no row of the benchmark is about {need.access} reads to {need.dest} with what may be spent"
-    said = "".join(f"; {reason.text}" for reason in reasons)
-    return f"{what}; of {len(rows)} rows those that worked are: {', '.join(has) or 'none'}{said}"
+    why = "".join(f"; {reason.text}" for reason in reasons)
+    return f"{what}; of {len(rows)} rows those that worked are: {', '.join(has) or 'none'}{why}"

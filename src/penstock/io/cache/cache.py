@@ -1,4 +1,4 @@
-"""What a user says of a cache."""
+"""A cache, as a user gives it."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ _PROBE_BYTES = 8 << 20
 
 
 class About(msgspec.Struct, frozen=True):
-    """What the slab of a data set says of itself.
+    """The description in the slab of a data set.
 
     Attributes:
         root: What the samples are read from.
@@ -55,7 +55,7 @@ class DataSet(NamedTuple):
 
     Attributes:
         path: Folder of its slab.
-        about: What it says of itself.
+        about: Its description.
         nbytes: Size of its files.
         opened_s: When it was opened last, as ``time.time()``.
     """
@@ -93,10 +93,10 @@ class CacheFolder:
                 self.path.chmod(0o2770 if shared else 0o700)
             os.listdir(self.path)
         except OSError as error:
-            told = f"{self.path} cannot be used as a cache: {error.strerror}"
+            why = f"{self.path} cannot be used as a cache: {error.strerror}"
             if isinstance(error, PermissionError):
-                told += ". Its owner may share it (Cache(..., shared=True)), or name a folder of yours"
-            raise BadSetting(told) from None
+                why += ". Its owner may share it (Cache(..., shared=True)), or name a folder of yours"
+            raise BadSetting(why) from None
 
     def open(self, root: str, kind: str) -> Slab | None:
         """Open the slab of a data set, which is made if there is none; None if that cannot be.
@@ -212,7 +212,7 @@ class CacheFolder:
 def reads_direct(limit: int) -> bool:
     """Whether a cache of this size is read past the kernel's page cache.
 
-    That keeps what was read last, of which a cycle finds nothing if not all of it fits.
+    The page cache holds what was read last: a cycle finds nothing of that if not all of it fits.
     """
     return limit > psutil.virtual_memory().available // 2
 

@@ -1,4 +1,4 @@
-"""Keys of samples (hashes, which also say who keeps one, and where), and pieces of a file that are read ahead."""
+"""Keys of samples (hashes, which also decide who keeps them, and where), and pieces of a file to read ahead."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """A slab: a file of records that only grows, and an index whose frames commit them.
 
-A frame is written after the bytes that it tells of, and has a CRC of its own: what a crash leaves is no frame.
+A frame is written after the bytes that it describes, and has a CRC of its own: what a crash leaves is no frame.
 Bytes that were committed are never written to again, so who reads needs no lock.
 """
 
@@ -84,14 +84,14 @@ class Slab:
         index: Descriptor of its index.
         lock: Descriptor of the file that is locked by who adds; opened by this process itself. None if nothing can
             be added.
-        room: Says, while the lock is held, how many bytes may be added where so many are asked for.
+        room: Returns, under the lock, how many of the bytes asked for may be added.
         direct: Descriptor of the file of records under O_DIRECT; None to read through ``data``.
         path: Path of the file of records; None if it has none.
-        held: Descriptor whose lock says that this slab is in use. All are closed with the slab.
+        held: Descriptor whose lock marks this slab as in use. All are closed with the slab.
 
     Attributes:
         data_fd: Descriptor of the file of records.
-        records: All records, of which later ones replace earlier ones with the same key.
+        records: All records; later ones replace earlier ones with the same key.
         full: Why nothing is added any more; empty as long as there is room.
     """
 
@@ -202,7 +202,7 @@ class Slab:
         self._pieces.expect(map(self.place, rows))
 
     def forget(self, rows: Iterable[int]) -> None:
-        """Expect records no more that were not read."""
+        """Forget expected records that were not read."""
         self._pieces.forget({self.place(row)[0] for row in rows})
 
     def read(self, row: int) -> ByteArray | None:
@@ -213,7 +213,7 @@ class Slab:
         return content if content is not None and self.is_whole(row, content) else None
 
     def is_whole(self, row: int, content: ByteArray) -> bool:
-        """Whether bytes are those that were kept; a record of which they are not is found no more."""
+        """Whether a record's bytes are those that were kept; if not, it is found no more."""
         if crc32(content) == int(self.records["crc"][row]):
             return True
         self._usable[row] = False
@@ -263,7 +263,7 @@ class Slab:
             return len(chosen)
 
     def filled_alone(self) -> AbstractContextManager[None]:
-        """Wait until no other process fills this slab, and keep others waiting."""
+        """Wait until no other process fills this slab, and let others wait."""
         return self._locked(self._index)
 
     def close(self) -> None:
@@ -306,7 +306,7 @@ class Slab:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     def _cut(self) -> None:
-        """Learn of what was added, and cut off what a process that died left half-written."""
+        """Load what was added, and cut off what a dead process left half-written."""
         self.refresh()
         if self.full:
             return

@@ -21,7 +21,7 @@ from penstock.linux.fork import close_in_children
 _BATCH_BYTES = 4 << 20
 _MOST_BYTES = 1 << 30
 LEAST_RECORDS = 8
-"""A sample that takes more than this part of the room is not kept, so that it keeps no others out."""
+"""A sample that takes more than this part of the room is not kept, so that there is room for others."""
 _MORE, _SPREADS = 1.05, 4
 
 MEMORY, DISK = 0, 1
@@ -154,7 +154,7 @@ class Tiers:
 
     @property
     def data_path(self) -> str | None:
-        """The file in the folder that ``place`` tells of; None if there is none, and none can be made."""
+        """The file in the folder, for ``place``; None if there is none, and none can be made."""
         slab = self._slabs[DISK]
         return None if slab is None else slab.path
 
@@ -218,7 +218,7 @@ class Tiers:
         return self._slab(found).place(found.row)
 
     def took(self, found: Found, content: ByteArray) -> bool:
-        """Say what was read at its ``place``; return whether it is what was kept."""
+        """Return whether bytes read at ``place`` match the stored checksum; counts them."""
         whole = self._slab(found).is_whole(found.row, content)
         self._count(found, whole=whole)
         return whole

@@ -88,16 +88,16 @@ class Admin:
     def __init__(self, module: LibnvmModule, limit_s: float = _LIMIT_S) -> None:
         self._path, self._limit_s = module.path, limit_s
         self._registers = module.registers(mmap.PAGESIZE)
-        self.capabilities = told = capabilities(self._registers)
+        self.capabilities = able = capabilities(self._registers)
         if self.status == OFF_THE_BUS:
             raise ReaderUnavailable(f"{self._path} does not answer on the bus", f"see dmesg, or {_POWER}")
-        if not told.reads_blocks or told.least_page_bytes > PAGE_BYTES:
+        if not able.reads_blocks or able.least_page_bytes > PAGE_BYTES:
             raise ReaderUnavailable(
                 f"{self._path}: the NVM command set with pages of {PAGE_BYTES} bytes is needed, and this disk has "
-                f"{'it' if told.reads_blocks else 'none'} with pages of {told.least_page_bytes} bytes or more",
+                f"{'it' if able.reads_blocks else 'none'} with pages of {able.least_page_bytes} bytes or more",
                 "read it by another way",
             )
-        self._registers = module.registers((DOORBELLS + 2 * told.doorbell_stride) * 4)
+        self._registers = module.registers((DOORBELLS + 2 * able.doorbell_stride) * 4)
         memory: ByteArray = np.frombuffer(mmap.mmap(-1, 3 * PAGE_BYTES), np.uint8)
         self._buses = [int(bus) for bus in module.map_host(memory)]
         sq, cq, self._data = memory.reshape(3, PAGE_BYTES)

@@ -22,7 +22,7 @@ _NLBAF, _FLBAS, _LBA_FORMATS = 25, 26, 128
 
 
 class Disk(NamedTuple):
-    """What a controller says of itself.
+    """The capabilities that a controller reports.
 
     Attributes:
         max_read_bytes: Most bytes that one command reads, as far as Penstock uses it.

@@ -40,7 +40,7 @@ class HostThreads:
         self._serve.restype = None
         private = np.zeros(memory.private_bytes + 64, np.uint8)
         self._work = memory.work(-(-private.ctypes.data // 64) * 64)
-        self._kept: list[Any] = [memory, private]  # the work holds their addresses
+        self._in_use: list[Any] = [memory, private]  # the work holds their addresses
         self._limit = 0
         self._closed = False
         self._changed = threading.Condition()
@@ -51,9 +51,9 @@ class HostThreads:
         for thread in self._threads:
             thread.start()
 
-    def keep(self, table: Array) -> int:
+    def expose(self, table: Array) -> int:
         """Make an array that will not change visible to the threads; return its address there."""
-        self._kept.append(table)
+        self._in_use.append(table)
         return table.ctypes.data
 
     def launch(self, limit: int) -> None:

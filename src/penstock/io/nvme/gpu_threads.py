@@ -94,7 +94,7 @@ class DeviceThreads:
         self._undo.callback(self._do, "cuMemHostUnregister", at)
         return int(self._do("cuMemHostGetDevicePointer", at, 0))
 
-    def keep(self, table: Array) -> int:
+    def expose(self, table: Array) -> int:
         """Copy a table into the GPU's memory: over the bus each access would take a microsecond."""
         copy = self._do("cuMemAlloc", table.nbytes)
         self._tables.callback(self._do, "cuMemFree", copy)
@@ -133,7 +133,7 @@ class DeviceThreads:
 
 
 def most_busy_share(threads: int, device: int) -> float:
-    """Return the largest part of a GPU's multiprocessors that ``threads`` can keep busy, 0 to 1.
+    """Return the largest part of a GPU's multiprocessors that ``threads`` can occupy, 0 to 1.
 
     Each warp is a separate block on one multiprocessor; as many launches as
     there are streams may run at once.

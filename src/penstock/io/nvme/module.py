@@ -1,7 +1,7 @@
 """The kernel module's file of a disk: its registers, and memory that the disk may write to.
 
 Requests and their layout: github.com/enfiskutensykkel/ssd-gpu-dma, src/linux/ioctl.h,
-which github.com/ZaidQureshi/bam has kept. The module maps whole pages of memory,
+which github.com/ZaidQureshi/bam still has. The module maps whole pages of memory,
 and gives the bus address of each.
 
 It takes them with get_user_pages, which the kernel does not count as pinned for I/O. After a
@@ -46,7 +46,7 @@ NVM_MAP_HOST_MEMORY = _request(1, MAP_REQUEST)
 NVM_UNMAP_MEMORY = _request(3, UNMAP_REQUEST)
 
 _NOT_MAPPED = 2**64 - 1
-_SEE_LOG = "the kernel's log may tell more: dmesg"
+_SEE_LOG = "the kernel's log may have more: dmesg"
 
 
 class LibnvmModule:
@@ -72,13 +72,13 @@ class LibnvmModule:
                 fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError as error:
                 raise _refusal(path, error) from None
-            # Unlock: a view of the registers keeps the file open.
+            # Unlock: a view of the registers holds the file open.
             undo.callback(fcntl.flock, self._fd, fcntl.LOCK_UN)
             self._thread = ThreadPoolExecutor(1, "penstock-libnvm")
             undo.callback(self._thread.shutdown)
             self._undo = undo.pop_all()
-        self._kept_from_children: list[ByteArray] = []
-        self._mapped: dict[int, ByteArray] = {}  # by address, kept until the disk cannot write there
+        self._hidden_from_children: list[ByteArray] = []
+        self._mapped: dict[int, ByteArray] = {}  # by address, until the disk cannot write there
 
     def registers(self, nbytes: int) -> Array:
         """Map the disk's first registers (BAR 0), in whole pages, as words of 32 bits.
@@ -116,7 +116,7 @@ class LibnvmModule:
         try:
             if _children_would_get(memory):
                 _advise(memory, mmap.MADV_DONTFORK)
-                self._kept_from_children.append(memory)
+                self._hidden_from_children.append(memory)
             self._ask(NVM_MAP_HOST_MEMORY, MAP_REQUEST.pack(start, pages, table.ctypes.data))
         except OSError as error:
             raise ReaderUnavailable(
@@ -142,7 +142,7 @@ class LibnvmModule:
             if unmap:
                 # Upwards: to the module an address also names a mapping that begins up to 64 KiB before it.
                 refused = [why for start in sorted(self._mapped) if (why := self._unmap(start))]
-                for memory in self._kept_from_children:
+                for memory in self._hidden_from_children:
                     _advise(memory, mmap.MADV_DOFORK)
                 if refused:
                     raise ReaderUnavailable(

@@ -79,7 +79,7 @@ class GpuQueue:
         start = memory.ctypes.data
         at = int(np.searchsorted(self._starts, start))
         self._starts = np.insert(self._starts, at, start)
-        self._tables = np.insert(self._tables, at, self._submitter.keep(table))
+        self._tables = np.insert(self._tables, at, self._submitter.expose(table))
 
     def new_buffer(self, nbytes: int) -> ByteArray:
         """Allocate memory that reads can go into; it begins on a page.

@@ -1,4 +1,4 @@
-"""What a training script can ask and tell: its run, and its metrics. Outside a run, nothing happens."""
+"""What a training script calls: it asks for its run, and logs metrics. Outside a run, nothing happens."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING or (os.environ.get("PENSTOCK_RUN_ID") and os.environ.get("PENST
 
 _EVERY_S = 0.5
 _MOST_WAITING = 100_000
-_MOST_SAID = 20
+_MOST_WARNINGS = 20
 _PATIENCE_S = 5.0
 
 
@@ -67,11 +67,11 @@ def current_run() -> Run | None:
 
 
 def log(**values: object) -> None:
-    """Keep numbers of this moment in the series of the run: ``penstock.log(step=100, loss=loss)``.
+    """Record numbers of this moment in the run's series: ``penstock.log(step=100, loss=loss)``.
 
-    A value is a number, or an array or tensor of one; NaN is kept. Whatever
-    is no number, or has a name like a path, is left out, and stderr says so
-    once. Points reach the store within a second. A call never fails and never
+    A value is a number, or an array or tensor of one; NaN counts. Whatever
+    is no number, or has a name like a path, is left out, with one warning on
+    stderr. Points reach the store within a second. A call never fails and never
     waits for the disk; the value of a GPU's tensor is waited for, as by
     ``item()``. Threads and forked children may call it. Outside a run,
     nothing happens.
@@ -90,7 +90,7 @@ def log(**values: object) -> None:
 
 
 def watch_waits() -> None:
-    """Keep where the time of this process's loops goes, and its forked children's, in series of their run."""
+    """Record where the loops of this process and its forked children spend time, in their run's series."""
     waits.report(_here.begin)
     if "PENSTOCK_PROFILE_STEPS" in os.environ and _store():
         from penstock.runs.profilers import begin
@@ -117,13 +117,13 @@ class _Recorder:
         self._waiting: deque[tuple[float, dict[str, float]]] = deque()  # appends need no lock, in signals neither
         self._writer: SeriesWriter | None = None
         self.writing = threading.Lock()
-        self._said: set[str] = set()
+        self._warned: set[str] = set()
         self._is_over = not threading.main_thread().is_alive()  # in an exit handler, where threads are too late
         if not self._is_over:
             try:
-                threading.Thread(target=self._keep_writing, name="penstock-log", daemon=True).start()
+                threading.Thread(target=self._write_often, name="penstock-log", daemon=True).start()
             except RuntimeError as error:
-                self._say("thread", f"{error}: what is logged is written only when the process ends")
+                self._warn("thread", f"{error}: what is logged is written only when the process ends")
             atexit.register(self._end)
             if multiprocessing := sys.modules.get("multiprocessing.util"):  # whose children skip atexit
                 multiprocessing.Finalize(None, self._end, exitpriority=0)
@@ -132,21 +132,21 @@ class _Recorder:
         for name, value in list(values.items()):
             if is_measured(name):
                 del values[name]
-                self._say(name, f"{name!r} is left out: Penstock measures {name.partition('.')[0]}.… itself")
+                self._warn(name, f"{name!r} is left out: Penstock measures {name.partition('.')[0]}.… itself")
             elif type(value) is not float:
                 number = values[name] = _number(value)
                 if number is None:
                     del values[name]
-                    self._say(name, f"{name!r} is no number but {type(value).__name__}, and is left out")
+                    self._warn(name, f"{name!r} is no number but {type(value).__name__}, and is left out")
         if len(self._waiting) < _MOST_WAITING:
             self._waiting.append((time.time(), values))
         else:
-            self._say("", f"more than {_MOST_WAITING:,} calls wait for the disk; some are left out")
+            self._warn("", f"more than {_MOST_WAITING:,} calls wait for the disk; some are left out")
         if self._is_over:
             self.write()
 
     def write(self) -> None:
-        """Write what waits; what the disk does not take is lost, and said."""
+        """Write what waits; what the disk does not take is lost, with a warning."""
         if not self.writing.acquire(timeout=_PATIENCE_S):
             return
         try:
@@ -154,12 +154,12 @@ class _Recorder:
             try:
                 self._waiting.extend(waits.points())
             except Exception as error:
-                self._say("waits", f"what loops wait for cannot be told: {type(error).__name__}: {error}")
+                self._warn("waits", f"what loops wait for cannot be recorded: {type(error).__name__}: {error}")
             self._append()
             if self._writer:
                 self._writer.flush()
         except PenstockError as error:
-            self._say("", f"{error}")
+            self._warn("", f"{error}")
         finally:
             self.writing.release()
 
@@ -181,9 +181,9 @@ class _Recorder:
                 try:
                     self._writer.add(name, value, time_s)
                 except BadSetting as error:
-                    self._say(name, f"{error}; it is left out")
+                    self._warn(name, f"{error}; it is left out")
 
-    def _keep_writing(self) -> None:
+    def _write_often(self) -> None:
         while not self._is_over:
             time.sleep(_EVERY_S)
             self.write()
@@ -192,13 +192,13 @@ class _Recorder:
         self._is_over = True
         self.write()
         if self._writer and self._writer.dropped:
-            self._say("dropped", f"the disk did not take {self._writer.dropped:,} points; they are lost")
+            self._warn("dropped", f"the disk did not take {self._writer.dropped:,} points; they are lost")
 
-    def _say(self, what: str, sentence: str) -> None:
-        if what not in self._said and len(self._said) <= _MOST_SAID:
-            self._said.add(what)
-            if len(self._said) > _MOST_SAID:
-                sentence = "what else is left out is not told"
+    def _warn(self, what: str, sentence: str) -> None:
+        if what not in self._warned and len(self._warned) <= _MOST_WARNINGS:
+            self._warned.add(what)
+            if len(self._warned) > _MOST_WARNINGS:
+                sentence = "further warnings are not printed"
             with suppress(Exception):
                 print(f"penstock.log: {sentence}", file=sys.stderr, flush=True)
 

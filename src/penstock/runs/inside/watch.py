@@ -1,4 +1,4 @@
-"""Hooks a program's DataLoaders: keeps how long it waits for them, without changing what they give."""
+"""Hooks a program's DataLoaders: records how long it waits for them, without changing what they give."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def first_axis(batch: Any) -> float:
 
 
 def watch_loaders() -> None:
-    """Keep the waits of this process's loops: for Penstock's loaders, and for whatever loaders are hooked."""
+    """Record the waits of this process's loops: for Penstock's loaders, and for whatever loaders are hooked."""
     from penstock.runs.inside.run import watch_waits
 
     watch_waits()

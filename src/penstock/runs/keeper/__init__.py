@@ -1,1 +1,1 @@
-"""The process that keeps one run: starts its command, reaps all below it, and records how it ended."""
+"""The process that looks after one run: starts its command, reaps all below it, and records how it ended."""

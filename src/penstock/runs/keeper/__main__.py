@@ -1,9 +1,8 @@
-"""``python -m penstock.runs.keeper ORDER_FD LINK_FD [LEASE_FD]``: keep a run.
+"""``python -m penstock.runs.keeper ORDER_FD LINK_FD [LEASE_FD]``: look after a run.
 
-The process that starts here guards another, which keeps the run. If that one
-is killed, the kernel kills the command, and the guard ends what else is left.
-Both hold the lease: who waits for its end knows then that nothing is left of
-the run.
+The process that starts here guards another, the keeper. If the keeper is
+killed, the kernel kills the command, and the guard ends what else is left.
+Both hold the lease, so its end means that nothing is left of the run.
 """
 
 from __future__ import annotations
@@ -20,11 +19,11 @@ import signal
 
 from penstock.linux.process import adopt_orphans, kill_descendants
 from penstock.runs.keeper.keeper import FEEDER, Keeper
-from penstock.runs.keeper.link import Order
+from penstock.runs.keeper.link import Assignment
 
 
 def main(order_fd: int, link: int, *lease: int) -> None:
-    """Keep the run of the order in a file, linked to what started it."""
+    """Look after the run that a file assigns, linked to what started it."""
     adopt_orphans()
     os.chdir("/")
     for fd in lease:
@@ -33,14 +32,14 @@ def main(order_fd: int, link: int, *lease: int) -> None:
         _guard(keeper, lease)
     else:
         adopt_orphans()
-        Keeper(Order.from_file(order_fd), link).keep()
+        Keeper(Assignment.from_file(order_fd), link).run()
 
 
-def _guard(keeper: int, kept: Collection[int]) -> None:
+def _guard(keeper: int, lease: Collection[int]) -> None:
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
         signal.signal(number, signal.SIG_IGN)
     for fd in map(int, os.listdir("/proc/self/fd")):
-        if fd > 2 and fd not in kept:
+        if fd > 2 and fd not in lease:
             with suppress(OSError):  # that of the list itself
                 os.close(fd)
     with open(os.devnull, "r+b", 0) as nothing:

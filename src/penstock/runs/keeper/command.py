@@ -11,10 +11,10 @@ from collections.abc import Sequence
 from typing import NamedTuple, NoReturn
 
 from penstock.linux.process import die_with_parent
-from penstock.runs.keeper.link import Order
+from penstock.runs.keeper.link import Assignment
 
 
-class Started(NamedTuple):
+class RunningCommand(NamedTuple):
     """A command that runs.
 
     Attributes:
@@ -28,50 +28,50 @@ class Started(NamedTuple):
     terminal: int | None
 
 
-def start(order: Order) -> Started:
+def start(assignment: Assignment) -> RunningCommand:
     """Start a run's command.
 
     Raises:
         OSError: the command cannot be executed, or not in its directory.
     """
     given, outputs = [0, 1, 2], dict[int, int]()
-    terminal, theirs = os.openpty() if any(order.terminal) else (None, None)
+    terminal, theirs = os.openpty() if any(assignment.terminal) else (None, None)
     if terminal is not None:
         outputs[terminal] = 1
-        resize(terminal, order.size)
-    for number, wanted in enumerate(order.terminal):
+        resize(terminal, assignment.size)
+    for number, wanted in enumerate(assignment.terminal):
         if wanted and theirs is not None:
             given[number] = theirs
-        elif number == 2 and order.merged:
+        elif number == 2 and assignment.merged:
             given[2] = given[1]
         elif number > 0:
             reading, given[number] = os.pipe()
             outputs[reading] = number
-    telling, told = os.pipe()
+    failing, failed = os.pipe()
     keeper = os.getpid()
     if (pid := os.fork()) == 0:
-        _become(order, given, theirs, told, keeper)
-    for fd in {*given, told} - {0, 1, 2}:
+        _become(assignment, given, theirs, failed, keeper)
+    for fd in {*given, failed} - {0, 1, 2}:
         os.close(fd)
     for fd in outputs:
         os.set_blocking(fd, False)
-    with open(telling) as report:
+    with open(failing) as report:
         error = report.read()
     if error:
         os.waitpid(pid, 0)
         for fd in outputs:
             os.close(fd)
         raise OSError(int(error), os.strerror(int(error)))
-    return Started(pid, outputs, terminal)
+    return RunningCommand(pid, outputs, terminal)
 
 
 def resize(terminal: int, size: Sequence[int]) -> None:
-    """Give a terminal so many columns and lines; what runs there is told."""
+    """Set a terminal's columns and lines; the kernel signals what runs there."""
     columns, lines = size
     fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("4H", lines, columns, 0, 0))
 
 
-def _become(order: Order, given: list[int], terminal: int | None, told: int, keeper: int) -> NoReturn:
+def _become(assignment: Assignment, given: list[int], terminal: int | None, failed: int, keeper: int) -> NoReturn:
     try:
         if terminal is None:
             os.setpgid(0, 0)
@@ -84,10 +84,10 @@ def _become(order: Order, given: list[int], terminal: int | None, told: int, kee
         for ignored_by_python in (signal.SIGPIPE, signal.SIGXFSZ):
             signal.signal(ignored_by_python, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_SETMASK, ())
-        os.chdir(order.directory)
-        os.execvpe(order.command[0], order.command, order.environment)
+        os.chdir(assignment.directory)
+        os.execvpe(assignment.command[0], assignment.command, assignment.environment)
     except OSError as error:
-        os.write(told, str(error.errno).encode())
+        os.write(failed, str(error.errno).encode())
     finally:
         os._exit(127)
 

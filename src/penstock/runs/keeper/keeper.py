@@ -1,4 +1,4 @@
-"""Keeps one run, from the start of its command until nothing of it is left."""
+"""Looks after one run, from the start of its command until nothing of it is left."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from typing import TYPE_CHECKING, Any, Literal
 from penstock.linux.cgroups import oom_kills
 from penstock.linux.process import descendants, read_signals, reap, signals_as_file, survives, who
 from penstock.runs.keeper.command import Verdict, resize, start, verdict
-from penstock.runs.keeper.link import CHUNK_BYTES, MOST_WAITING, Link, Order
+from penstock.runs.keeper.link import CHUNK_BYTES, MOST_WAITING, Assignment, Link
 from penstock.runs.keeper.output import Output
 
 if TYPE_CHECKING:
     from penstock.runs.record import Status
 
 GRACE_S = 5.0
-"""How long a command may take to end once it has been told to."""
+"""Seconds that a command may take to end once it has been asked to."""
 
 _LEFTOVERS_GRACE_S = 2.0
 
@@ -37,12 +37,12 @@ class Keeper:
     """The keeper of one run.
 
     Args:
-        order: The run.
+        assignment: The run.
         link: A sequenced socket to what started the run.
     """
 
-    def __init__(self, order: Order, link: int) -> None:
-        self._order = order
+    def __init__(self, assignment: Assignment, link: int) -> None:
+        self._assignment = assignment
         self._link = Link(link)
         self._signals = signals_as_file(
             (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
@@ -51,27 +51,27 @@ class Keeper:
         self._returned: int | None = None
         self._ended_as = self._why = self._remark = ""
         self._kill_at: float | None = None
-        self._cooked = termios.tcgetattr(0) if order.terminal[0] else None
-        self._output = Output(f"{order.folder}/output")
+        self._cooked = termios.tcgetattr(0) if assignment.terminal[0] else None
+        self._output = Output(f"{assignment.folder}/output")
 
-    def keep(self) -> None:
+    def run(self) -> None:
         """Run the command to its end, and record that."""
         self._link.report(keeper=os.getpid())
         oom_before = oom_kills()
         began_s = time.monotonic()
         try:
-            self._command = start(self._order)
+            self._command = start(self._assignment)
         except OSError as error:
             code = 127 if isinstance(error, (FileNotFoundError, NotADirectoryError)) else 126
             self._returned = code
             self._record_ended(Verdict("failed", code, f"could not be started: {error}"))
             self._link.report(ended=True)
             return
-        if not self._order.terminal[0]:
+        if not self._assignment.terminal[0]:
             with open(os.devnull, "r+b", 0) as nothing:
                 os.dup2(nothing.fileno(), 0)
         self._record_began(time.time())
-        limit_s = self._order.time_limit_s
+        limit_s = self._assignment.time_limit_s
         limit_at = began_s + limit_s if limit_s is not None else None
         while self._returned is None:
             self._step(min((at for at in (limit_at, self._kill_at) if at is not None), default=None))
@@ -96,13 +96,13 @@ class Keeper:
         self._record_cpu()
         self._output.close()
         if self._output.failed:
-            self._link.report(said=f"not all of its output is kept: {self._output.failed}")
+            self._link.report(said=f"not all of its output is stored: {self._output.failed}")
         self._link.report(ended=True)
         while not self._link.idle:
             self._step(None)
 
     def _step(self, until: float | None) -> None:
-        """Do what there is to do; wait for it, until a moment of the monotonic clock."""
+        """Wait for something to do, at most until a moment of the monotonic clock, and do it."""
         poll, outputs, terminal = select.poll(), self._command.outputs, self._command.terminal
         poll.register(self._signals, select.POLLIN)
         self._link.register(poll)
@@ -124,7 +124,7 @@ class Keeper:
                     self._read(fd)
 
     def _read(self, fd: int) -> bool:
-        """Take what was printed to one descriptor; return whether there may be more now."""
+        """Take what was printed to one descriptor; return whether there may be more."""
         try:
             data = os.read(fd, CHUNK_BYTES)
         except BlockingIOError:
@@ -159,20 +159,20 @@ class Keeper:
         elif packet:
             self._obey(json.loads(packet))
 
-    def _obey(self, said: dict[str, Any]) -> None:
+    def _obey(self, message: dict[str, Any]) -> None:
         terminal = self._command.terminal
-        if "kill" in said:
-            self._ended_as, self._why = "killed", said["kill"]
+        if "kill" in message:
+            self._ended_as, self._why = "killed", message["kill"]
             self._kill_at = time.monotonic()
-        elif "end" in said:
-            self._end("killed", said["end"])
-        elif "signal" in said:
-            self._ended_as, self._why = self._ended_as or "signalled", self._why or said["why"]
-            self._signal_group(said["signal"])
-        elif "note" in said:
-            self._remark = said["note"]
-        elif "size" in said and terminal in self._command.outputs:
-            resize(terminal, said["size"])
+        elif "end" in message:
+            self._end("killed", message["end"])
+        elif "signal" in message:
+            self._ended_as, self._why = self._ended_as or "signalled", self._why or message["why"]
+            self._signal_group(message["signal"])
+        elif "note" in message:
+            self._remark = message["note"]
+        elif "size" in message and terminal in self._command.outputs:
+            resize(terminal, message["size"])
 
     def _type(self, data: bytes) -> None:
         self._typed += data
@@ -192,7 +192,7 @@ class Keeper:
             if self._cooked and not termios.tcgetattr(0)[1] & termios.OPOST:
                 termios.tcsetattr(0, termios.TCSANOW, self._cooked)
         gone = "penstock run, which had started it, has disappeared"
-        if self._order.orphans == "end":
+        if self._assignment.orphans == "end":
             self._end("killed", gone)
 
     def _end(self, ended_as: str, why: str) -> None:
@@ -225,10 +225,10 @@ class Keeper:
 
     def _spare_other_clients(self, number: int, pids: list[int]) -> None:
         """Have the MPS daemon end what processes do on GPUs if they are to die of a signal at once."""
-        if self._order.mps and (dying := [pid for pid in pids if number and not survives(pid, number)]):
+        if self._assignment.mps and (dying := [pid for pid in pids if number and not survives(pid, number)]):
             from penstock.runs.modes.daemon import end_clients
 
-            end_clients(self._order.mps, dying)
+            end_clients(self._assignment.mps, dying)
 
     def _end_leftovers(self) -> None:
         self._kill_at = None
@@ -241,10 +241,10 @@ class Keeper:
             left = self._signal_all(number if number == signal.SIGKILL else 0)
 
     def _store(self) -> Any:
-        sys.path[:] = self._order.path
+        sys.path[:] = self._assignment.path
         from penstock.runs.store import Store
 
-        return Store.open(Path(self._order.store))
+        return Store.open(Path(self._assignment.store))
 
     @contextmanager
     def _recording(self, what: str) -> Generator[None]:
@@ -261,24 +261,24 @@ class Keeper:
 
             keeper = this_process()
             known_by = (keeper.pid, keeper.started_ticks)
-            store.began(self._order.id, keeper=known_by, pid=self._command.pid, time_s=time_s)
-            status = store.run(self._order.id).status
+            store.began(self._assignment.id, keeper=known_by, pid=self._command.pid, time_s=time_s)
+            status = store.run(self._assignment.id).status
         if status:
             self._link.report(began=self._command.pid)
         if status not in ("", "running"):
             self._end("killed", "was ended before it began")
 
     def _record_cpu(self) -> None:
-        """Record the CPU time of all that was reaped: of a run's last second the sampler knows nothing."""
+        """Record the CPU time of all reaped processes: the sampler misses a run's last second."""
         used = resource.getrusage(resource.RUSAGE_CHILDREN)
         with self._recording("its CPU time"):
             from penstock.runs.store import SeriesWriter, points_file
 
-            writer = SeriesWriter(points_file(Path(self._order.folder), "keeper"))
+            writer = SeriesWriter(points_file(Path(self._assignment.folder), "keeper"))
             writer.add("run.cpu_s", used.ru_utime + used.ru_stime)
             writer.close()
 
     def _record_ended(self, ended: Verdict) -> None:
         reason = "; ".join(filter(None, (ended.reason, self._remark)))
         with self._recording(f"its end ({ended.status}, {ended.reason})"), self._store() as store:
-            store.ended(self._order.id, ended.status, ended.exit_code, reason)
+            store.ended(self._assignment.id, ended.status, ended.exit_code, reason)

@@ -1,4 +1,4 @@
-"""What a keeper and the process that started it exchange: an order, then packets."""
+"""What a keeper and the process that started it exchange: an assignment, then packets."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from contextlib import suppress
 from typing import Any, NamedTuple
 
 
-class Order(NamedTuple):
-    """A run to be kept, as its keeper reads it.
+class Assignment(NamedTuple):
+    """A run, as its keeper is to start it.
 
     Attributes:
         id: Its key in the store.
@@ -24,7 +24,7 @@ class Order(NamedTuple):
         time_limit_s: Seconds after which it is ended.
         orphans: What becomes of the run if what started it disappears: "end" or "keep".
         mps: Pipe directory of the MPS daemon that it is a client of; empty for none.
-        merged: Whether standard output and error are one pipe, which keeps the order of what is printed to both.
+        merged: Whether standard output and error are one pipe, so that the order of what is printed to both stays.
         terminal: Which of descriptors 0 to 2 are to be a terminal of its own.
         size: Columns and lines of that terminal.
     """
@@ -44,7 +44,7 @@ class Order(NamedTuple):
     size: tuple[int, int] = (0, 0)
 
     def to_file(self) -> int:
-        """Write the order into memory; return its descriptor."""
+        """Write the assignment into memory; return its descriptor."""
         fd = os.memfd_create("penstock-order")
         with open(fd, "w", closefd=False) as file:
             json.dump(self._asdict(), file)
@@ -52,8 +52,8 @@ class Order(NamedTuple):
         return fd
 
     @classmethod
-    def from_file(cls, fd: int) -> Order:
-        """Read an order, and close its descriptor."""
+    def from_file(cls, fd: int) -> Assignment:
+        """Read an assignment, and close its descriptor."""
         with open(fd) as file:
             return cls(**json.load(file))
 
@@ -65,7 +65,7 @@ MOST_WAITING = 16
 class Link:
     """A keeper's end of a sequenced socket.
 
-    In come what is typed (``i`` and the bytes), signals and sizes of the terminal (JSON); out go the output
+    It receives what is typed (``i`` and the bytes), signals and sizes of the terminal (JSON). It sends the output
     (``1`` or ``2`` and the bytes) and reports (JSON). What the other side does not take yet waits here.
 
     Args:
@@ -115,7 +115,7 @@ class Link:
                 self._waiting.popleft()
         except BlockingIOError:
             return
-        except OSError:  # nobody is there; ``receive`` tells
+        except OSError:  # nobody is there; ``receive`` notices
             self._waiting.clear()
 
     def receive(self) -> bytes | None:

@@ -1,4 +1,4 @@
-"""What a run prints, as far as it is kept: its head, its tail, and progress bars in their last state."""
+"""The stored output of a run: its head, its tail, and progress bars in their last state."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _NOTE = re.compile(rb"\n\[penstock left out ([\d,]+) bytes here\]\n")
 def collapse(data: bytes) -> tuple[bytes, bytes]:
     """Split what a program printed into whole lines and the line that has no end yet.
 
-    Of text that a carriage return takes back, as progress bars print it, the last state is left.
+    A line that is rewritten by carriage returns, such as a progress bar, is reduced to its last state.
     """
     data = data.replace(b"\r\n", b"\n")
     whole, end, rest = data.rpartition(b"\n")
@@ -28,12 +28,12 @@ def collapse(data: bytes) -> tuple[bytes, bytes]:
 
 
 def last_state(line: bytes) -> bytes:
-    """Return what a line shows in the end: what stands after its last carriage return."""
+    """Return what a line shows in the end: the text after its last carriage return."""
     return line.rstrip(b"\r").rpartition(b"\r")[2]
 
 
 def read_output(file: BinaryIO, at: int) -> tuple[bytes, int]:
-    """Read on what a run has printed; of what was left out of the file meanwhile, the line that says so.
+    """Read on what a run has printed; where the file left some out meanwhile, the line that marks it.
 
     Args:
         file: The file that an ``Output`` writes.
@@ -60,12 +60,12 @@ def read_output(file: BinaryIO, at: int) -> tuple[bytes, int]:
 class Output:
     """A file with a run's output, which is whole text at any moment.
 
-    It grows to ``head`` and ``tail`` bytes; then half of the tail is left out, and one line says so.
+    It grows to ``head`` and ``tail`` bytes; then half of the tail is left out, and one line marks the place.
 
     Args:
         path: The file; made, or emptied.
-        head: Most bytes that are kept from the beginning.
-        tail: Most bytes that are kept from the end, half as many at least.
+        head: Most bytes that are stored of the beginning.
+        tail: Most bytes that are stored of the end; at least half of them are.
 
     Attributes:
         failed: Why it could not be written; empty as long as it could.
@@ -91,7 +91,7 @@ class Output:
         return (self._recent + last_state(self._line))[-_RECENT_BYTES:]
 
     def add(self, data: bytes) -> None:
-        """Keep this too."""
+        """Add what was printed next."""
         whole, self._line = collapse(self._line + data)
         if len(self._line) > _LONGEST_LINE:
             whole, self._line = whole + self._line, b""
@@ -103,7 +103,7 @@ class Output:
                 self.failed = str(error)
 
     def close(self) -> None:
-        """End the file; what stands in it stays."""
+        """End the file, with the line that has no end yet."""
         if self._fd >= 0:
             os.close(self._fd)
 

@@ -35,7 +35,7 @@ _SHOWN = re.compile(
     r"(CUDA|OMP|MKL|OPENBLAS|NCCL|GLOO|UCX|TORCH|PYTORCH|NVIDIA|PYTHON|PENSTOCK|SLURM|CONDA|JAX|XLA|TF|HF)_?\w*"
     r"|PATH|LD_LIBRARY_PATH|VIRTUAL_ENV|HOSTNAME|LANG|TZ|RANK|WORLD_SIZE|LOCAL_RANK|MASTER_(ADDR|PORT)"
 )
-"""The only variables that are kept."""
+"""The only variables that are stored."""
 
 
 def describe_all(store: Store, runs: Sequence[Launched]) -> None:
@@ -43,8 +43,8 @@ def describe_all(store: Store, runs: Sequence[Launched]) -> None:
     shared = _machine()
     for run in runs:
         with suppress(OSError):  # a full disk, or the run was removed: no reason to stop any
-            kept = store.folder_of(run.record.id) / "environment.json"
-            with written_whole(kept) as half:
+            path = store.folder_of(run.record.id) / "environment.json"
+            with written_whole(path) as half:
                 half.write_text(json.dumps(_described(run) | shared, indent=1))
 
 
@@ -62,7 +62,7 @@ def _described(run: Launched) -> dict[str, Any]:
     """Describe what one run runs in, without the machine."""
     plan = run.record.plan
     shown = {name: value for name, value in run.environment.items() if _SHOWN.fullmatch(name)}
-    shown.pop("PENSTOCK_RUN_PARAMETERS", None)  # the run's parameters are kept, masked by their names
+    shown.pop("PENSTOCK_RUN_PARAMETERS", None)  # the run's parameters are stored, masked by their names
     return {
         "command": masked_words(plan.command),
         "directory": plan.directory,
@@ -99,7 +99,7 @@ def git(directory: str) -> dict[str, Any] | None:
 
 
 def _git(directory: str, *words: str) -> bytes:
-    """Return the first bytes of what git says, in the time that it is given; nothing if it fails."""
+    """Return the first bytes that git prints; nothing if it fails, or takes too long."""
     try:
         process = subprocess.Popen(
             ["git", "-C", directory, *words],
@@ -115,13 +115,13 @@ def _git(directory: str, *words: str) -> bytes:
         assert process.stdout
         limit = threading.Timer(_GIT_S, process.kill)
         limit.start()
-        said = process.stdout.read(MOST_DIFF_BYTES + 1)
-        whole = len(said) <= MOST_DIFF_BYTES
+        output = process.stdout.read(MOST_DIFF_BYTES + 1)
+        whole = len(output) <= MOST_DIFF_BYTES
         if not whole:
             process.kill()
         failed = process.wait() != 0
         limit.cancel()
-    return b"" if whole and failed else said
+    return b"" if whole and failed else output
 
 
 MASK = "***"

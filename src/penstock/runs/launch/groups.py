@@ -20,7 +20,7 @@ from penstock.runs.store import Store
 
 _FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _ONE_SIGNAL_S = 1.0
-"""Signals within so long are one: ``timeout`` sends its own to the process, and again to its group."""
+"""Signals within this time count as one: ``timeout`` signals the process, and again its group."""
 
 
 class GroupsInTurn:
@@ -30,7 +30,7 @@ class GroupsInTurn:
         store: Where the runs wait.
         groups: Runs of each group, in order.
         listeners: What is sampled of each group's runs, as ``GroupPlan`` has it.
-        tell: Called with a run's group, by its place in ``groups``, and the run, when it has begun and has ended.
+        on_change: Called when a run has begun and when it has ended, with the place of its group and the run.
         orphans: What becomes of a run if this process disappears: "end" or "keep".
         below: Returns the lines to be shown below what several runs print; only for a terminal.
     """
@@ -41,14 +41,14 @@ class GroupsInTurn:
         groups: Sequence[Sequence[RunRecord]],
         *,
         listeners: Sequence[tuple[str, ...] | None],
-        tell: Callable[[int, RunRecord], None] | None = None,
+        on_change: Callable[[int, RunRecord], None] | None = None,
         orphans: str = "end",
         below: Callable[[], list[str]] | None = None,
     ) -> None:
         self._store = store
         self._groups = groups
         self._listeners = listeners
-        self._tell = tell
+        self._on_change = on_change
         self._launcher = Launcher(store, orphans=orphans)
         self._group_of = {record.id: place for place, group in enumerate(groups) for record in group}
         self._records = [record for group in groups for record in group]
@@ -60,7 +60,7 @@ class GroupsInTurn:
         self._shows = True
 
     def run(self) -> list[RunRecord]:
-        """Run all to their end; return what has become of them."""
+        """Run all to their end; return their records."""
         with self._forwarding():
             try:
                 with self._launcher:
@@ -102,7 +102,9 @@ class GroupsInTurn:
         sharing = {TOGETHER: str(sum(record.plan.share is not None for record in records))}
         for record in records:
             if self._waits(record):
-                blocked = signal.pthread_sigmask(signal.SIG_BLOCK, _FORWARDED)  # no run is forgotten by a signal
+                blocked = signal.pthread_sigmask(
+                    signal.SIG_BLOCK, _FORWARDED
+                )  # so that a signal reaches this run, too
                 try:
                     self._launcher.start(
                         record,
@@ -122,7 +124,7 @@ class GroupsInTurn:
                 self._attend(self._shown.refresh())
             return
         while running[0].keeper is None and self._launcher.running:
-            self._attend()  # it knows then what the terminal is to be like again
+            self._attend()  # it knows then how to restore the terminal
         with Terminal(running[0], terminal) as passed:
             while self._launcher.running:
                 if passed.wait(self._launcher):
@@ -140,10 +142,10 @@ class GroupsInTurn:
                     pass
 
     def _note(self, id: str) -> None:
-        """Tell who wants to know what has become of a run."""
-        if self._tell:
+        """Report a run that has begun or ended to ``on_change``."""
+        if self._on_change:
             try:
-                self._tell(self._group_of[id], self._store.run(id))
+                self._on_change(self._group_of[id], self._store.run(id))
             except PenstockError as error:
                 say(str(error))
 
@@ -154,7 +156,7 @@ class GroupsInTurn:
                     write(descriptor, data)
                 else:
                     self._shown.add(self._places[id], descriptor, data)
-            except BrokenPipeError:  # as for a program in a pipeline: it is told when it next prints
+            except BrokenPipeError:  # as for a program in a pipeline: it learns that when it next prints
                 self._shows = False
                 self._forward(signal.SIGTERM, "nobody reads the output of penstock run any more")
 

@@ -18,7 +18,7 @@ import penstock.runs.keeper
 from penstock.autosharing.hook import to_environment
 from penstock.inject import injected, without_injection
 from penstock.runs.inside import SITE
-from penstock.runs.keeper.link import Order
+from penstock.runs.keeper.link import Assignment
 from penstock.runs.modes.mode import Mode
 from penstock.runs.profilers import STEPS, command_of, steps_of
 from penstock.runs.record import RunRecord
@@ -64,7 +64,7 @@ class Launched:
         folder = store.folder_of(record.id)
         (folder / "files").mkdir(exist_ok=True)
         self.environment = _environment_of(record, store, variables)
-        order = Order(
+        order = Assignment(
             id=record.id,
             store=str(store.folder),
             folder=str(folder),
@@ -85,7 +85,7 @@ class Launched:
         given = (order, theirs.fileno(), *(() if mode.lease is None else (mode.lease,)))
         with theirs, open(order, closefd=True):
             self._guard = subprocess.Popen(
-                # Nothing that the run's environment says of Python is meant for its keeper.
+                # Python variables of the run's environment are not meant for its keeper.
                 [sys.executable, "-I", "-S", str(_KEEPER), *map(str, given)],
                 stdin=None if stdin else subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
@@ -95,9 +95,9 @@ class Launched:
             )
 
     def receive(self) -> tuple[int, bytes] | dict[str, Any] | None:
-        """Return what the keeper says next: output, with the number of its descriptor; or a report.
+        """Return what the keeper sends next: output, with the number of its descriptor; or a report.
 
-        None: it says no more, for it has ended.
+        None: it has ended, and sends no more.
         """
         try:
             packet = self.link.recv(_MOST_BYTES)
@@ -108,7 +108,7 @@ class Launched:
         return json.loads(packet) if packet.startswith(b"{") else (int(packet[:1]), packet[1:])
 
     def send(self, **words: Any) -> bool:
-        """Tell the keeper something; return whether it can hear it."""
+        """Send the keeper a message; return whether it can receive it."""
         try:
             self.link.send(json.dumps(words).encode(), socket.MSG_DONTWAIT)
         except OSError:
@@ -126,7 +126,7 @@ class Launched:
             self.link.send(b"i" + data)
 
     def kill(self, why: str) -> None:
-        """Kill the run; when asked again, the keeper, which does not listen."""
+        """Kill the run; at the second call the keeper, which did not react."""
         if not self._killed:
             self._killed = True
             self.send(kill=why)
@@ -159,7 +159,7 @@ def _environment_of(record: RunRecord, store: Store, variables: Mapping[str, str
     steps = steps_of(plan)
     is_injected = plan.watch_dataloader or steps or plan.share
     return {
-        "PYTHONUNBUFFERED": "1",  # what it prints is seen, and kept, when it is printed
+        "PYTHONUNBUFFERED": "1",  # what it prints is shown and stored at once
         **(injected(os.environ, SITE) if is_injected else without_injection(os.environ)),
         **(to_environment(plan.share) if plan.share else {}),
         **({STEPS: steps} if steps else {}),

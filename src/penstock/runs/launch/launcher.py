@@ -127,7 +127,7 @@ class Launcher:
         return run
 
     def stop(self, id: str, why: str) -> None:
-        """Tell a run to end (SIGTERM), and have it killed 5 s later if it has not; nothing if it does not run."""
+        """Ask a run to end (SIGTERM), and have it killed 5 s later if it has not; nothing if it does not run."""
         if run := self._running.get(id):
             run.send(end=why)
 
@@ -158,7 +158,7 @@ class Launcher:
     def close(self) -> None:
         """End what runs, and wait until nothing is left of it.
 
-        What may outlive this process is left as it is, and sampled no more.
+        What may outlive this process goes on, but is sampled no more.
         """
         self.end_running()
         for id, run in self._running.items():
@@ -241,16 +241,16 @@ class _Sampling:
         if self._process is None:
             self._start()
         else:
-            self._tell(type="begin", id=id, listeners=listeners)
+            self._send(type="begin", id=id, listeners=listeners)
 
     def end(self, id: str) -> None:
         """Sample a run no more."""
         if id in self._runs:
             del self._runs[id]
-            self._tell(type="end", id=id)
+            self._send(type="end", id=id)
 
     def restart(self) -> None:
-        """Start another process in place of one that died; not without end, if each dies."""
+        """Start another process in place of one that died, a limited number of times."""
         self._reap()
         if self._runs and self._starts < _MOST_SAMPLERS:
             self._start()
@@ -279,12 +279,12 @@ class _Sampling:
         )
         self.ended = os.pidfd_open(self._process.pid)
         for id, listeners in self._runs.items():
-            self._tell(type="begin", id=id, listeners=listeners)
+            self._send(type="begin", id=id, listeners=listeners)
 
-    def _tell(self, **message: Any) -> None:
+    def _send(self, **message: Any) -> None:
         if self._process is not None:
             assert self._process.stdin is not None
-            with suppress(OSError):  # it has died, and its successor is told
+            with suppress(OSError):  # it has died, and its successor gets all runs
                 self._process.stdin.write(json.dumps(message).encode() + b"\n")
                 self._process.stdin.flush()
 

@@ -20,14 +20,14 @@ from penstock.runs.launch.launcher import Launcher
 _REFRESH_S = 1.0
 _CALM_S = 0.02
 _ERASED = b"\r\x1b[J"
-_CUT_OFF, _WRAPPED = "\x1b[?7l", "\x1b[?7h"  # what lines do that are longer than a terminal that was made smaller
+_CUT_OFF, _WRAPPED = "\x1b[?7l", "\x1b[?7h"  # of lines that are longer than a terminal is wide
 
 
 class Below:
-    """Keeps lines below what is printed.
+    """Shows lines below what is printed.
 
-    The cursor stands before the first of them. So whatever others print meanwhile, and whatever a window of
-    another size does to the lines, they are erased from there on, and nothing else is.
+    The cursor stands before the first of them, and they are erased from there on: that stays right when others
+    print meanwhile, or the window changes its size.
 
     Args:
         lines: Returns them, as they are now, escape sequences and all; fewer than the terminal has.
@@ -48,7 +48,7 @@ class Below:
             write(descriptor, data)
             return
         erased = _ERASED if self._is_shown else b""
-        # In a flood of lines it would be drawn more often than it can be read.
+        # In a flood of lines they would be drawn more often than anybody can read.
         self._is_shown = bool(self._drawn) and time.monotonic() - self._shown_s >= _CALM_S
         if self._is_shown:
             data += self._drawn
@@ -64,7 +64,7 @@ class Below:
                     lines = self._lines()
                     up = f"\x1b[{len(lines) - 1}A" if len(lines) > 1 else ""
                     self._drawn = (_CUT_OFF + "\n".join(lines) + _WRAPPED + "\r" + up).encode(errors="replace")
-            with suppress(OSError):  # the terminal is gone: a signal says so
+            with suppress(OSError):  # the terminal is gone: a signal follows
                 write(self._terminal, _ERASED + self._drawn)
             self._is_shown, self._shown_s = True, time.monotonic()
         return max(0.0, min(self._due_s, self._draws_again_s()) - time.monotonic())
@@ -98,7 +98,7 @@ class Prefixed:
 
     Args:
         names: Names of the runs.
-        below: Returns the lines to be kept below them, if any.
+        below: Returns the lines to be shown below them, if any.
     """
 
     def __init__(self, names: list[str], below: Callable[[], list[str]] | None = None) -> None:

@@ -18,7 +18,7 @@ class WatchedRun(msgspec.Struct, frozen=True):
     Attributes:
         id: Its key in the store.
         index: Its place in its group, from 0.
-        keeper: Process that keeps it, the root of its tree, and when that started in clock ticks since boot.
+        keeper: Its keeper's process, the root of its tree, and when that started in clock ticks since boot.
         pid: Process of its command, a child of the keeper.
     """
 
@@ -93,7 +93,7 @@ class Sample(NamedTuple):
 class Listener(Protocol):
     """Samples one kind of values. Made and used by one thread of the sampling process.
 
-    A class that inherits it can run anywhere and holds nothing, unless it says otherwise.
+    By default, a class that inherits it can run anywhere and holds nothing.
 
     Attributes:
         name: What people call it, and how the names of its series begin, with a dot behind it.
@@ -102,7 +102,7 @@ class Listener(Protocol):
     name: str
 
     def unavailable(self) -> str | None:
-        """Say why it cannot run here, and what would help; None if it can. Asked once, before the first tick."""
+        """Return why it cannot run here, and what helps; None if it can. Asked once, before the first tick."""
         return None
 
     def sample(self, tick: Tick) -> Sample:

@@ -1,4 +1,4 @@
-"""Listens to GPUs by NVIDIA's DCGM, where it runs: before Hopper, nothing else tells what multiprocessors do."""
+"""Listens to GPUs by NVIDIA's DCGM, where it runs: before Hopper, nothing else measures the multiprocessors."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class DcgmListener(Listener):
     def __init__(self) -> None:
         self._process: subprocess.Popen[bytes] | None = None
         self._unread = b""
-        self._said = ""
+        self._last_words = ""
 
     def unavailable(self) -> str | None:
         if shutil.which(_COMMAND[0]) is None:
@@ -51,8 +51,8 @@ class DcgmListener(Listener):
         if ended is None:
             return Sample(Values(gauges=gauges))
         how = f"by {signal.Signals(-ended).name}" if ended < 0 else f"with exit code {ended}"
-        said = f": {self._said}" if self._said else ""
-        return Sample(notes=(f"dcgmi dmon has ended {how}, and is not started again{said}",))
+        why = f": {self._last_words}" if self._last_words else ""
+        return Sample(notes=(f"dcgmi dmon has ended {how}, and is not started again{why}",))
 
     def close(self) -> None:
         if self._process and self._process.stdout:
@@ -72,7 +72,7 @@ class DcgmListener(Listener):
             if words[:1] == ["GPU"] and len(words) == 2 + len(_FIELDS):
                 found |= _values(words[1], words[2:])
             elif words and words[0] not in {"#Entity", "ID"}:
-                self._said = " ".join(words)
+                self._last_words = " ".join(words)
         return found
 
 
@@ -94,6 +94,6 @@ def _started() -> subprocess.Popen[bytes]:
 def _values(gpu: str, words: list[str]) -> dict[str, float]:
     found: dict[str, float] = {}
     for (name, unit), word in zip(_FIELDS.values(), words, strict=True):
-        with suppress(ValueError):  # N/A: this GPU does not tell it, or not yet
+        with suppress(ValueError):  # N/A: this GPU does not report it, or not yet
             found[f"dcgm.{gpu}.{name}"] = float(word) * unit
     return found

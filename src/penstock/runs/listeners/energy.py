@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from penstock.errors import GpuMissing
-from penstock.gpus.nvml import devices, gpu_processes, nvml, told, users_hidden
+from penstock.gpus.nvml import answer_of, devices, gpu_processes, nvml, users_hidden
 from penstock.runs.listeners.contract import Sample, Tick, Values
 
 POWERCAP = Path("/sys/class/powercap")
@@ -20,13 +20,13 @@ _J_PER_KWH = 3.6e6
 class EnergyListener:
     """Energy of processors, their memory and GPUs as measured, and of each run as an estimate.
 
-    In each second a run gets the part of the processors' energy that its CPU time has in the machine's CPU time,
-    and of each GPU where NVML lists processes of runs, as much as each other run there. So idle power is shared
-    out too, and no instruction or kernel counts as dearer than another.
+    In each second, a run gets its part of the machine's CPU time as its part of the processors' energy. A GPU's
+    energy is divided evenly among the runs that NVML lists there. So idle power is shared out too, and no
+    instruction or kernel counts as dearer than another.
 
     Args:
         powercap: Folder with the kernel's power zones.
-        environment: Variables that say which GPUs are in sight, and the carbon intensity.
+        environment: Variables that name the GPUs in sight and the carbon intensity.
     """
 
     name = "energy"
@@ -80,7 +80,7 @@ class EnergyListener:
         self._cpu_s = {id: tree.cpu_s for id, tree in tick.trees.items()}
 
     def _share_out_gpus(self, tick: Tick) -> str:
-        """Say why it is not known who uses them; empty if it is."""
+        """Share out the GPUs' energy; return why it is not known who uses them, empty if it is."""
         used_j = [gpu.read_j() or 0.0 for gpu in self._gpus]
         pids = [gpu_processes(gpu.device).keys() for gpu in self._gpus]
         if any(pids) and (why := users_hidden()):
@@ -105,7 +105,7 @@ class EnergyListener:
 
 
 def rapl_missing(powercap: Path = POWERCAP) -> tuple[str, str] | None:
-    """Say why the processor's energy cannot be read here, and what helps, if anything; None if it can."""
+    """Return why the processor's energy cannot be read here, and what helps, if anything; None if it can."""
     zones = rapl_zones(powercap)
     if not zones:
         return f"{powercap} shows no energy counters (RAPL): a virtual machine, or a processor without", ""
@@ -133,7 +133,7 @@ class GpuCounter:
 
     def read_j(self) -> float | None:
         """Read it; return the joules since the last reading, None if it cannot be read."""
-        now_mj = told(nvml().nvmlDeviceGetTotalEnergyConsumption, self.device)
+        now_mj = answer_of(nvml().nvmlDeviceGetTotalEnergyConsumption, self.device)
         if now_mj is None:
             return None
         grown_j = max(0, now_mj - (now_mj if self._before_mj is None else self._before_mj)) / 1000

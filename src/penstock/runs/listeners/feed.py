@@ -14,7 +14,7 @@ _REST = 10.0
 
 
 class FeedListener(Listener):
-    """What the feeders of this user tell of the trainers among a run's processes.
+    """What this user's feeders report of the trainers among a run's processes.
 
     A feeder that is stopped costs the time that it does not answer; all are then left alone for ten times as long.
     """

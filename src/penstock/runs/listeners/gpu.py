@@ -8,7 +8,7 @@ from typing import Any
 
 from penstock.errors import GpuMissing
 from penstock.gpus.gpm import MIB, Gpms
-from penstock.gpus.nvml import devices, gpu_processes, instances, nvml, told, users_hidden
+from penstock.gpus.nvml import answer_of, devices, gpu_processes, instances, nvml, users_hidden
 from penstock.runs.listeners.contract import Listener, Sample, Tick, Values
 
 _THROTTLED = {
@@ -23,7 +23,7 @@ class _OfGpus(Listener):
     """Looks at the GPUs in sight.
 
     Args:
-        environment: Variables that say which these are.
+        environment: Variables that name them.
     """
 
     def __init__(self, environment: Mapping[str, str] = os.environ) -> None:
@@ -39,10 +39,10 @@ class _OfGpus(Listener):
 
 
 class GpuListener(_OfGpus):
-    """What NVML tells of each GPU in sight, and of the processes of each run on them.
+    """What NVML reports of each GPU in sight, and of the processes of each run on them.
 
     ``gpu.N`` is the N-th GPU that ``CUDA_VISIBLE_DEVICES`` shows; its instances in MIG mode are ``gpu.N.migG``, by
-    the number of their GPU instance. What a GPU does not tell, or one that is lost, is left out.
+    the number of their GPU instance. What a GPU does not report is left out, and so is a lost GPU.
     """
 
     name = "gpu"
@@ -53,7 +53,7 @@ class GpuListener(_OfGpus):
         for place, (_, device) in enumerate(self._devices):
             gauges.update({f"gpu.{place}.{name}": value for name, value in readings(device).items()})
             for mig in instances(device):
-                if memory := told(nvml().nvmlDeviceGetMemoryInfo, mig.handle):
+                if memory := answer_of(nvml().nvmlDeviceGetMemoryInfo, mig.handle):
                     gauges[f"gpu.{place}.mig{mig.number}.memory_bytes"] = memory.used
             for pid, used in gpu_processes(device).items():
                 used_bytes.setdefault(pid, []).append(used)
@@ -68,19 +68,20 @@ class GpuListener(_OfGpus):
 
 
 def readings(device: Any) -> dict[str, float]:
-    """Return what NVML tells of a GPU now."""
+    """Return NVML's readings of a GPU now."""
     known = nvml()
-    busy, memory = told(known.nvmlDeviceGetUtilizationRates, device), told(known.nvmlDeviceGetMemoryInfo, device)
-    power_mw = told(known.nvmlDeviceGetPowerUsage, device)
+    busy = answer_of(known.nvmlDeviceGetUtilizationRates, device)
+    memory = answer_of(known.nvmlDeviceGetMemoryInfo, device)
+    power_mw = answer_of(known.nvmlDeviceGetPowerUsage, device)
     found = {
         "utilisation_percent": busy and busy.gpu,
         "memory_bytes": memory and memory.used,
         "power_w": power_mw and power_mw / 1000,
-        "sm_mhz": told(known.nvmlDeviceGetClockInfo, device, known.NVML_CLOCK_SM),
-        "memory_mhz": told(known.nvmlDeviceGetClockInfo, device, known.NVML_CLOCK_MEM),
-        "temperature_c": told(known.nvmlDeviceGetTemperature, device, known.NVML_TEMPERATURE_GPU),
+        "sm_mhz": answer_of(known.nvmlDeviceGetClockInfo, device, known.NVML_CLOCK_SM),
+        "memory_mhz": answer_of(known.nvmlDeviceGetClockInfo, device, known.NVML_CLOCK_MEM),
+        "temperature_c": answer_of(known.nvmlDeviceGetTemperature, device, known.NVML_TEMPERATURE_GPU),
     }
-    if (reasons := told(known.nvmlDeviceGetCurrentClocksEventReasons, device)) is not None:
+    if (reasons := answer_of(known.nvmlDeviceGetCurrentClocksEventReasons, device)) is not None:
         for name, bits in _THROTTLED.items():
             found[f"throttled_{name}"] = any(
                 reasons & getattr(known, f"nvmlClocksEventReason{bit}") for bit in bits
@@ -133,5 +134,5 @@ class GpmListener(_OfGpus):
 
 
 def _supports(device: Any) -> bool:
-    found = told(nvml().nvmlGpmQueryDeviceSupport, device)
+    found = answer_of(nvml().nvmlGpmQueryDeviceSupport, device)
     return bool(found and found.isSupportedDevice)

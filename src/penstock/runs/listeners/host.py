@@ -67,7 +67,7 @@ class DiskListener(Listener):
         try:
             self._diskstats.read_bytes()
         except OSError as error:
-            return f"{self._diskstats} cannot be read ({error.strerror}): this system tells nothing of its disks"
+            return f"{self._diskstats} cannot be read ({error.strerror}): this system reports nothing of its disks"
         return None
 
     def sample(self, tick: Tick) -> Sample:
@@ -98,8 +98,8 @@ _PSS_TICK_S = 0.05
 class ProcListener(Listener):
     """What the process tree of each run uses.
 
-    PSS, where a page that n processes map counts 1/n, is dear: the kernel walks through all pages of a process.
-    It is read for one run after another, as often as a part of a core allows.
+    PSS counts a page that n processes map as 1/n. It is dear: the kernel walks through all pages of a process.
+    So it is read for one run after another, with at most ``pss_share`` of a core.
 
     Args:
         pss_share: That part of a core.
@@ -113,7 +113,7 @@ class ProcListener(Listener):
         self._cpu_clock = cpu_clock
         self._next_pss_s = 0.0
         self._pss_read_s: dict[str, float] = {}
-        self._reading = _Reading("", [])
+        self._scan = _PssScan("", [])
 
     def sample(self, tick: Tick) -> Sample:
         runs: dict[str, Values] = {}
@@ -138,10 +138,10 @@ class ProcListener(Listener):
         self._pss_read_s = {run.id: self._pss_read_s.get(run.id, 0.0) for run in tick.runs}
         if not tick.runs or tick.time_s < self._next_pss_s:
             return {}
-        reading = self._reading
+        reading = self._scan
         if reading.id not in tick.trees or not reading.left:
             id = min(self._pss_read_s, key=self._pss_read_s.__getitem__)
-            reading = self._reading = _Reading(id, list(tick.trees[id].pids))
+            reading = self._scan = _PssScan(id, list(tick.trees[id].pids))
         began_s = self._cpu_clock()
         while reading.left and self._cpu_clock() - began_s < _PSS_TICK_S:
             reading.pss_bytes += pss_bytes(reading.left.pop())
@@ -158,8 +158,8 @@ class ProcListener(Listener):
         return {reading.id: gauges}
 
 
-class _Reading(msgspec.Struct):
-    """A run whose PSS is being read, and its processes that are left; so much memory can take several ticks."""
+class _PssScan(msgspec.Struct):
+    """A run whose PSS is being read, and its processes that are left; much memory takes several ticks."""
 
     id: str
     left: list[int]

@@ -25,8 +25,8 @@ _GONE = (FileNotFoundError, ProcessLookupError)
 class Processes:
     """The process trees of runs.
 
-    Each look lists the machine's processes, and reads only those that are new or in a tree: of a thousand
-    neighbours no more than their numbers are read.
+    Each look lists the machine's processes by number, and reads only those that are new or in a tree. A thousand
+    neighbours cost little.
     """
 
     def __init__(self) -> None:
@@ -130,7 +130,7 @@ class _Tree:
         keeper = self.keeper.stat()
         if self._has_ended:
             raise ProcessLookupError
-        self._has_ended = has_ended(keeper)  # and tells its last figures now
+        self._has_ended = has_ended(keeper)  # and gives its last figures now
         # The keeper's own time is not the run's, nor is what it wrote itself: the run's output.
         cpu_ticks = int(keeper[13]) + int(keeper[14])
         own = _io_bytes(self._thread_io)
@@ -171,7 +171,7 @@ class NeverFalling:
     """A sum that goes on from where it was when parts of it are lost.
 
     What a process used is missing once if it ends between its parent's reading and its own. It is missing for
-    good if its parent ignores SIGCHLD: so what is missing twice is taken for lost, and kept.
+    good if its parent ignores SIGCHLD. So what is missing twice is taken for lost, and stays in the sum.
     """
 
     def __init__(self) -> None:
@@ -179,7 +179,7 @@ class NeverFalling:
         self._was_short = False
 
     def of(self, counted: int) -> int:
-        """Return the sum that goes on, of what is counted now."""
+        """Return the sum, from what is counted now and what was lost."""
         short = self._shown - self._lost - counted
         if short > 0 and self._was_short:
             self._lost += short
@@ -195,7 +195,7 @@ def _parent(pid: int) -> int | None:
 
 
 def _opened(io: str) -> int | None:
-    """Open a process's figures of I/O, which may not be told: of a program that is setuid."""
+    """Open a process's figures of I/O, which the kernel may refuse: for a program that is setuid."""
     with suppress(OSError):
         return os.open(io, os.O_RDONLY | os.O_CLOEXEC)
     return None
@@ -206,6 +206,6 @@ def _io_bytes(fd: int | None) -> tuple[int, int]:
         return 0, 0
     try:
         lines = os.pread(fd, 512, 0).split()
-    except OSError:  # not told any more, or ended
+    except OSError:  # not allowed any more, or ended
         return 0, 0
     return int(lines[9]), int(lines[11])

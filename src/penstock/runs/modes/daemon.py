@@ -1,4 +1,4 @@
-"""An MPS control daemon: what it is asked, and ``python daemon.py LEASE_FD FOLDER UUID...``, which guards one.
+"""An MPS control daemon: commands to it, and ``python daemon.py LEASE_FD FOLDER UUID...``, which guards one.
 
 The guard has the daemon as its child for as long as anybody holds the lease: it reports "ready" or what
 went wrong, waits for the end of the pipe LEASE_FD, and leaves nothing behind,
@@ -54,13 +54,13 @@ def _start(pipes: str, uuids: str) -> str:
     logs.mkdir(mode=0o700)
     given = {"CUDA_VISIBLE_DEVICES": uuids, "CUDA_MPS_PIPE_DIRECTORY": pipes, "CUDA_MPS_LOG_DIRECTORY": str(logs)}
     guard = os.getpid()
-    with open(logs / "start", "w+b") as said:  # a file, for the daemon keeps its descriptors open
+    with open(logs / "start", "w+b") as output:  # a file, for the daemon does not close its descriptors
         daemon = subprocess.Popen(
             [PROGRAM, "-f"],  # in the foreground: it stays a child
             env={**os.environ, **given},
             stdin=subprocess.DEVNULL,
-            stdout=said,
-            stderr=said,
+            stdout=output,
+            stderr=output,
             preexec_fn=lambda: die_with_parent(guard),  # noqa: PLW1509  # there are no threads here
         )
     deadline = time.monotonic() + _START_S

@@ -1,7 +1,7 @@
 """Mode mig:PROFILE: each run of a set has an instance of a GPU in MIG mode to itself.
 
 ``python -m penstock.runs.modes.mig LEASE_FD GPU_UUID=PROFILE…`` makes such instances, prints their UUIDs, and
-takes all back once the lease has ended: when ``penstock run`` and all keepers have, however they ended.
+takes all back at the lease's end: when ``penstock run`` and all keepers have ended, however that happened.
 """
 
 # pynvml has no annotations.
@@ -22,7 +22,7 @@ from typing import Any
 
 from penstock.basics.terminal import say
 from penstock.errors import BadSetting, DeviceUnavailable, PenstockError
-from penstock.gpus.nvml import NvmlGpu, answer, gpu_processes, instances, nvml, told, visible_gpus
+from penstock.gpus.nvml import NvmlGpu, answer, answer_of, gpu_processes, instances, nvml, visible_gpus
 from penstock.runs.modes.mode import Mode, start_guard
 from penstock.runs.record import RunPlan, RunRecord
 
@@ -54,7 +54,7 @@ class Mig(Mode):
     """Runs with an instance each: one that exists, or one that is made for as long as they run.
 
     Attributes:
-        lease: What the process that made instances waits for the end of; None if none were made.
+        lease: At its end, the process that made instances takes them back; None if none were made.
 
     Raises:
         BadSetting: there are fewer instances than runs, and no more may be made.
@@ -89,11 +89,11 @@ class Mig(Mode):
         self._maker = start_guard(ended, "-m", __name__, str(ended), *wanted)
         os.close(ended)
         assert self._maker.stdout
-        said = json.loads(self._maker.stdout.readline() or '"the process that makes them was killed"')
-        if isinstance(said, str):
+        answer = json.loads(self._maker.stdout.readline() or '"the process that makes them was killed"')
+        if isinstance(answer, str):
             self.close()
-            raise DeviceUnavailable(f"MIG instances cannot be made: {said}")
-        return said
+            raise DeviceUnavailable(f"MIG instances cannot be made: {answer}")
+        return answer
 
 
 def _with_profiles(mode: str, runs: Sequence[RunPlan]) -> list[tuple[RunPlan, str]]:
@@ -156,7 +156,7 @@ def _profiles(uuid: str) -> dict[str, Any]:
     known = nvml()
     handle = answer(known.nvmlDeviceGetHandleByUUID, uuid)
     all_numbers = range(known.NVML_GPU_INSTANCE_PROFILE_COUNT)
-    found = [told(known.nvmlDeviceGetGpuInstanceProfileInfo, handle, number) for number in all_numbers]
+    found = [answer_of(known.nvmlDeviceGetGpuInstanceProfileInfo, handle, number) for number in all_numbers]
     return {info.name.removeprefix("MIG ").strip(): info for info in found if info}
 
 
@@ -196,7 +196,7 @@ class _Maker:
         if info is None:
             raise DeviceUnavailable(f"GPU {index} has no profile {profile} any more")
         instance = known.nvmlDeviceCreateGpuInstance(handle, info.id)
-        made = told(known.nvmlGpuInstanceGetInfo, instance)
+        made = answer_of(known.nvmlGpuInstanceGetInfo, instance)
         command = f"nvidia-smi mig -i {index} -gi {made.id if made else 'N'}"
         self._undo.append((known.nvmlGpuInstanceDestroy, (instance,), f"{command} -dgi"))
         if made is None:
@@ -204,7 +204,7 @@ class _Maker:
         shared = known.NVML_COMPUTE_INSTANCE_ENGINE_PROFILE_SHARED
         describe = known.nvmlGpuInstanceGetComputeInstanceProfileInfo
         all_numbers = range(known.NVML_COMPUTE_INSTANCE_PROFILE_COUNT)
-        sizes = (told(describe, instance, number, shared) for number in all_numbers)
+        sizes = (answer_of(describe, instance, number, shared) for number in all_numbers)
         whole = next((size for size in sizes if size and size.sliceCount == info.sliceCount), None)
         if whole is None:
             raise DeviceUnavailable(f"NVML has no compute instance as large as {profile} on GPU {index}")
@@ -232,18 +232,18 @@ class _Maker:
 
 
 def main(lease: int, wanted: Sequence[str]) -> None:
-    """Make instances, print their UUIDs, or why not, and take them back when the lease has ended."""
+    """Make instances, print their UUIDs or the error, and take them back when the lease has ended."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     known, maker = nvml(), _Maker()
     try:
         try:
-            said: Any = [maker.instance(*each.split("=")) for each in wanted]
+            answer: Any = [maker.instance(*each.split("=")) for each in wanted]
         except (PenstockError, known.NVMLError) as error:
-            said = str(error)
+            answer = str(error)
         with suppress(BrokenPipeError):
-            print(json.dumps(said), flush=True)
-        if not isinstance(said, str):
+            print(json.dumps(answer), flush=True)
+        if not isinstance(answer, str):
             os.read(lease, 1)
     finally:
         for sentence in maker.take_back():

@@ -12,14 +12,14 @@ from penstock.runs.record import RunPlan, RunRecord
 
 
 class Mode:
-    """What a set of runs share GPUs by. It exists from before the first of them starts until all have ended.
+    """How a set of runs shares GPUs. It is open from before the first of them starts until all have ended.
 
-    In modes alone and plain, which need no more than this, the GPU itself divides its time between processes.
+    Modes alone and plain need no more than this: the GPU itself divides its time between processes.
 
     Attributes:
-        lease: Descriptor that each keeper holds open for as long as its run lives; None if nobody needs it. At the
-            other end of that pipe, a process of the mode's sees the last of them go even if ``penstock run`` was
-            killed, and puts back what was changed.
+        lease: Descriptor of a pipe that each keeper holds open for as long as its run lives; None if not needed. A
+            process of the mode's waits at the other end and puts back what was changed once the last keeper has
+            ended, even if ``penstock run`` was killed.
     """
 
     lease: int | None = None
@@ -34,7 +34,7 @@ class Mode:
         Args:
             record: The run.
             pid: Process of its command.
-            note: Tells people what is wrong with the run, and keeps it in its reason; any thread may call it.
+            note: Prints what is wrong with the run, and records it in its reason; any thread may call it.
         """
 
     def close(self) -> None:
@@ -42,7 +42,7 @@ class Mode:
 
 
 def start_guard(ended: int, *words: str) -> subprocess.Popen[str]:
-    """Start a Python process at the other end of a lease: it prints what it did, and puts that back in the end."""
+    """Start a Python process at the other end of a lease: it prints what it did, and undoes that in the end."""
     return subprocess.Popen(
         [sys.executable, *words],
         stdin=subprocess.DEVNULL,
@@ -82,7 +82,7 @@ def opened(mode: str, records: Sequence[RunRecord]) -> Generator[Mode]:
 
 
 def mode_of(records: Sequence[RunRecord]) -> str:
-    """Return the mode for some runs of one group: of MIG profiles that name one for each run, those of these."""
+    """Return the mode for some runs of one group: if each run has a MIG profile, with the profiles of these."""
     kind, _, profiles = records[0].mode.partition(":")
     each = profiles.split(",")
     return f"{kind}:{','.join(each[record.index] for record in records)}" if len(each) > 1 else records[0].mode

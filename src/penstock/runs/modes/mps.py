@@ -15,7 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from penstock.errors import BadSetting, DeviceUnavailable
-from penstock.gpus.nvml import NvmlGpu, gpu_processes, nvml, told, users_hidden, visible_gpus
+from penstock.gpus.nvml import NvmlGpu, answer_of, gpu_processes, nvml, users_hidden, visible_gpus
 from penstock.linux.process import lineage, start_ticks
 from penstock.runs.modes.daemon import PROGRAM, clients
 from penstock.runs.modes.mode import Mode, start_guard
@@ -23,7 +23,7 @@ from penstock.runs.record import RunPlan, RunRecord
 
 _DAEMON = Path(__file__).with_name("daemon.py")
 _LONGEST = 60
-"""Characters of a folder below which the daemon's sockets, whose paths have 107 at most, find their place."""
+"""Longest folder in characters: paths of the daemon's sockets below it have 107 at most."""
 _LOOK_S = 1.0
 
 
@@ -57,18 +57,18 @@ def check(what: str, mode: str, runs: Sequence[RunPlan], gpus: Sequence[NvmlGpu]
 
 
 def unusable(gpus: Sequence[NvmlGpu]) -> str:
-    """Say why no MPS daemon can serve these GPUs; empty if one can."""
+    """Return why no MPS daemon can serve these GPUs; empty if one can."""
     if not shutil.which(PROGRAM):
         return f"no {PROGRAM} on the PATH; it comes with NVIDIA's driver"
     known = nvml()
     for gpu in gpus:
         called = f"GPU {gpu.index} ({gpu.uuid})"
-        handle = told(known.nvmlDeviceGetHandleByUUID, gpu.parent or gpu.uuid)
+        handle = answer_of(known.nvmlDeviceGetHandleByUUID, gpu.parent or gpu.uuid)
         if handle is None:
             return f"{called} is lost"
-        if told(known.nvmlDeviceGetComputeMode, handle) == known.NVML_COMPUTEMODE_PROHIBITED:
+        if answer_of(known.nvmlDeviceGetComputeMode, handle) == known.NVML_COMPUTEMODE_PROHIBITED:
             return f"{called} lets nobody compute: nvidia-smi -i {gpu.index} -c DEFAULT, as root"
-        if not gpu.parent and (told(known.nvmlDeviceGetMigMode, handle) or [0])[0]:
+        if not gpu.parent and (answer_of(known.nvmlDeviceGetMigMode, handle) or [0])[0]:
             return f"{called} is in MIG mode and has no instance: make one, or turn MIG off"
     return ""
 
@@ -76,14 +76,14 @@ def unusable(gpus: Sequence[NvmlGpu]) -> str:
 class Mps(Mode):
     """Runs that are clients of MPS daemons: one for each set of GPUs that they name.
 
-    A daemon has folders that nobody else can enter, and ends when the last keeper has. Whether the runs that use
-    a GPU are clients is looked at once a second, for one that cannot connect runs without MPS and does not say so.
+    A daemon has folders that nobody else can enter, and ends when the last keeper has. A run that cannot connect
+    runs without MPS, in silence: so once a second, the runs that use a GPU are compared with the clients.
 
     Attributes:
-        lease: What the daemons wait for the end of.
+        lease: Its end ends the daemons.
 
     Raises:
-        DeviceUnavailable: a daemon does not start; the message has its words.
+        DeviceUnavailable: a daemon does not start; the message has its output.
     """
 
     def __init__(self, mode: str, records: Sequence[RunRecord]) -> None:
@@ -142,9 +142,10 @@ class Mps(Mode):
         guard = start_guard(self._ended, *words)
         self._guards.append(guard)
         assert guard.stdout is not None
-        said = guard.stdout.readline().strip()
-        if said != "ready":
-            raise DeviceUnavailable(f"no MPS daemon could be started on {', '.join(devices)}: {said or 'it died'}")
+        answer = guard.stdout.readline().strip()
+        if answer != "ready":
+            why, on = answer or "it died", ", ".join(devices)
+            raise DeviceUnavailable(f"no MPS daemon could be started on {on}: {why}")
 
     def _watch(self) -> None:
         suspected = set[int]()
@@ -152,11 +153,11 @@ class Mps(Mode):
             suspected = self._look(suspected)
 
     def _look(self, suspected: set[int]) -> set[int]:
-        """Note the runs of which a process uses a GPU outside, and did so before; return those processes.
+        """Note runs with a process that uses a GPU outside MPS, now and at the last look; return such processes.
 
         Args:
-            suspected: Processes that did so at the last look; a client connects before it uses a GPU, but the two
-                lists are read one after the other.
+            suspected: Processes that did so at the last look. One look can err: processes and clients
+                are read one after the other.
         """
         outside = set[int]()
         watched = dict(self._watched)
@@ -192,6 +193,6 @@ def _computing(devices: Sequence[str]) -> set[int]:
     known = nvml()
     found = set[int]()
     for uuid in devices:
-        with suppress(known.NVMLError):  # it is lost; its runs will tell
+        with suppress(known.NVMLError):  # it is lost; its runs will fail
             found |= gpu_processes(known.nvmlDeviceGetHandleByUUID(uuid)).keys()
     return found

@@ -29,7 +29,7 @@ _PAUSES_S = 0.5, 2.0
 
 @contextmanager
 def pushing(folder: Path, groups: Sequence[str], uri: str, experiment: str) -> Generator[None]:
-    """Push groups to a server, while their runs go on and once at the end; nothing is waited for but that end."""
+    """Push groups to a server while their runs go on, and once at the end; only that last push is waited for."""
     named = {"MLFLOW_EXPERIMENT_NAME": experiment} if experiment else {}
     process = subprocess.Popen(
         # Of the working directory nothing is imported: a script of the user's may be called mlflow.py.
@@ -57,7 +57,7 @@ def pushing(folder: Path, groups: Sequence[str], uri: str, experiment: str) -> G
 
 
 def later(groups: Sequence[str]) -> str:
-    """Say how runs of these groups are pushed later."""
+    """Return a sentence on how to push these groups later."""
     return f"the store has it all: penstock runs push --mlflow URI {' '.join(groups)}"
 
 

@@ -43,10 +43,10 @@ def metrics_of(
 ) -> dict[str, Metric]:
     """Return a run's metrics by their names in MLflow.
 
-    What the script logged keeps its name and all its points; their step is
+    What the script logged has its own name and all its points; their step is
     the ``step`` of the same call, else the seconds since the run began. What
-    was sampled is below ``system/``, under MLflow's name if it has one, and
-    of each 10 s the last point is left.
+    was sampled is below ``system/``, under MLflow's name if there is one,
+    with the last point of each 10 s.
 
     Args:
         series: All series of the run.
@@ -140,13 +140,13 @@ class Pushed(msgspec.Struct):
     whole: bool = False
 
     def rest(self, name: str, metric: Metric) -> int:
-        """Return from which point on a metric is to be pushed: from the first, if earlier ones have come since."""
+        """Return the index of the first point to be pushed: 0 if points earlier than those there have come."""
         count, last_ms = self.metrics.get(name, (0, 0))
         return count if np.searchsorted(metric.times_ms, last_ms, side="right") == count else 0
 
 
 class Notes:
-    """The file that remembers it, written as a whole.
+    """The file that remembers what was pushed, written as a whole.
 
     Args:
         folder: The run's folder in the store.

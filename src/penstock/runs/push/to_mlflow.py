@@ -1,4 +1,4 @@
-"""Pushes groups of runs to an MLflow server, each point, parameter and file once, however often it is asked to."""
+"""Pushes groups of runs to an MLflow server: each point, parameter and file once, even when asked again."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _MOST_METRICS, _MOST_PARAMETERS, _MOST_REQUEST_BYTES = 1000, 100, 900_000
 _MOST_PARAMETER, _MOST_TAG = 6000, 5000
 _STATUS: dict[Status, str] = {"finished": "FINISHED", "killed": "KILLED", "timed_out": "KILLED"}
 _SETTINGS = {
-    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0",  # it would make a run twice whose making was not answered
+    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0",  # a retry whose first try was not answered would make a run twice
     "MLFLOW_HTTP_REQUEST_TIMEOUT": "30",
     "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
     "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",
@@ -78,7 +78,7 @@ class Push:
         if not begun:
             return
         every = self._store.runs(begun[0].group_id)
-        with locked(self._store.folder_of(every[0].id), os.O_RDONLY), self._told():  # one process at a time
+        with locked(self._store.folder_of(every[0].id), os.O_RDONLY), self._failing():  # one process at a time
             name = self._experiment or every[0].group
             experiment = self._experiment_id(name)
             parent = self._parent(experiment, every) if len(every) > 1 else ""
@@ -92,7 +92,7 @@ class Push:
                 self._client.set_terminated(parent, status, _ms(max(map(_end, every))))
 
     @contextmanager
-    def _told(self) -> Generator[None]:
+    def _failing(self) -> Generator[None]:
         try:
             yield
         except self._failures as error:
@@ -113,7 +113,7 @@ class Push:
     def _found_or_made(
         self, experiment: str, name: str, began: float, known: dict[str, str], others: dict[str, str]
     ) -> str:
-        """Return the run with the known tags: whoever made it may have been killed before that was noted.
+        """Return the run with the known tags: a push that was killed may have made it without noting that.
 
         If there is none, it is made, with other tags, too.
         """
@@ -170,7 +170,7 @@ class Push:
         return True
 
     def _metrics(self, pushed: Pushed, metrics: dict[str, Metric], note: Callable[[], None]) -> None:
-        """Push the points that are not there, a batch at a time, and note each that the server has taken."""
+        """Push the points that are not there, in batches, and note each batch that the server has taken."""
         entity, points = self._mlflow.entities.Metric, list[Any]()
         taken: dict[str, tuple[int, int]] = {}
         longest = max((len(json.dumps(name)) for name in metrics), default=0)
@@ -232,8 +232,8 @@ class Push:
                 f"they are not pushed, and stay in {folder / 'files'}"
             )
             own = []
-        kept = [path for path in (folder / "output", folder / "environment.json") if path.exists()]
-        for path in [*kept, *own]:
+        standard = [path for path in (folder / "output", folder / "environment.json") if path.exists()]
+        for path in [*standard, *own]:
             inside = path.parent.relative_to(folder)
             self._client.log_artifact(run_id, str(path), None if inside == Path() else inside.as_posix())
             self.files += 1

@@ -89,11 +89,11 @@ def seconds_from(setting: str, text: str) -> float:
 
 
 _LISTENERS = ("gpu", "gpm", "dcgm")
-"""Listeners that only a GPU has anything to say to."""
+"""Listeners that sample nothing without a GPU."""
 
 
 class Gpus:
-    """The GPUs of ``penstock run``: those that it sees, or none where it is told to do without.
+    """The GPUs of ``penstock run``: those that it sees, or none with ``--no-gpu``.
 
     Args:
         without: Whether all that needs a GPU is left out (``--no-gpu``).
@@ -139,7 +139,7 @@ class Gpus:
         return tuple(found)
 
     def profilers(self, what: str, texts: Sequence[str]) -> tuple[str, ...]:
-        """Check that profilers are there; those that only look at GPUs are left out where these are.
+        """Check that profilers are there; those that only look at GPUs are left out if GPUs are.
 
         Raises:
             BadSetting: there is no such profiler; the message begins with ``what``.
@@ -171,11 +171,11 @@ class Gpus:
                 check(what, group.mode, group.runs, self._seen(what))
             return group
         dropped = [name for name in group.listeners or () if name in _LISTENERS]
-        kept = group.listeners and tuple(name for name in group.listeners if name not in dropped)
+        remaining = group.listeners and tuple(name for name in group.listeners if name not in dropped)
         self._asked |= dict.fromkeys(f"listener {name}" for name in dropped)
         if needs_gpu:
             self._asked[f"mode {group.mode} (plain instead)"] = None
-        return msgspec.structs.replace(group, mode="plain" if needs_gpu else group.mode, listeners=kept)
+        return msgspec.structs.replace(group, mode="plain" if needs_gpu else group.mode, listeners=remaining)
 
     def _seen(self, what: str) -> list[NvmlGpu]:
         try:

@@ -48,8 +48,8 @@ def runs_of(
 ) -> list[RunPlan]:
     """Plan the runs of one command: each combination of its grid, each ``repeats`` times.
 
-    Their names need not be unique: ``named`` makes them so over a whole group. What else a ``RunPlan`` has, they
-    have in ``common``.
+    Their names need not be unique: ``named`` makes them so over a whole group. ``common`` has the other attributes
+    of their ``RunPlan``.
 
     Raises:
         BadSetting: the command, its grid or a number of it cannot be; the message begins with ``what``.

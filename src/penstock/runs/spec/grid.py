@@ -35,8 +35,8 @@ class Range(msgspec.Struct, frozen=True):
         low, high = (self.low - 0.5, self.high + 0.5) if self.is_integer else (self.low, self.high)
         drawn = math.exp(draws.uniform(math.log(low), math.log(high))) if self.is_log else draws.uniform(low, high)
         rounded = round(drawn) if self.is_integer else float(f"{drawn:.4g}")
-        kept = min(max(rounded, self.low), self.high)
-        return str(int(kept)) if self.is_integer else repr(kept)
+        clipped = min(max(rounded, self.low), self.high)
+        return str(int(clipped)) if self.is_integer else repr(clipped)
 
 
 Values = tuple[str, ...] | Range
@@ -121,7 +121,7 @@ def combinations(
     if take is None:
         if ranges := [name for name, values in grid.items() if isinstance(values, Range)]:
             raise BadSetting(
-                f"{what}: {ranges[0]} is a range: say how many to draw with random, or list its values"
+                f"{what}: {ranges[0]} is a range: give random the number of draws, or list its values"
             )
         check_count(what, there)
         lists = [values for values in grid.values() if not isinstance(values, Range)]

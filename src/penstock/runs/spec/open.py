@@ -1,4 +1,4 @@
-"""Spec files: read, locked against a second user, and told what has become of their runs."""
+"""Spec files: read, locked against a second user, and updated with the status of their runs."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Spec:
         gpus: GPUs that it can ask for.
 
     Attributes:
-        groups: What is to be run, one group after the other. A CSV file's groups of which all runs have ended are
+        groups: What is to be run, one group after the other. Groups of a CSV file whose runs have all ended are
             left out; if one run of a group has not, the whole group runs again, for its runs belong together.
         left_out: Sentences on what the file asks for and will not be done.
 
@@ -72,17 +72,15 @@ class Spec:
             if any("ncuattach" in map(str.lower, row.words("Listeners")) for group in self._rows for row in group):
                 self.left_out.append(f"{self.path.name}: ncuattach is not started; ncu is")
             if not os.access(self.path.resolve().parent, os.W_OK):
-                raise BadSetting(
-                    f"{self.path}: its folder cannot be written to, so Status could not be kept in it"
-                )
+                raise BadSetting(f"{self.path}: its folder cannot be written to, so Status could not be updated")
         for where, group in planned:
             admitted = gpus.admit(where, group)
             if admitted.mode == group.mode or admitted not in self.groups:  # what became plain may be there
                 self.groups.append(admitted)
         self.left_out += gpus.left_out
 
-    def tell(self, group: int, record: RunRecord) -> None:
-        """Write what has become of a run into its row's Status and Run, wholly or not at all; YAML has no place.
+    def write_status(self, group: int, record: RunRecord) -> None:
+        """Write a run's status and id into its row's Status and Run, wholly or not at all. YAML is left alone.
 
         Args:
             group: Place of its group in ``groups``.
@@ -140,7 +138,7 @@ def _read(path: Path) -> str:
 
 
 def _locked(path: Path) -> int:
-    """Lock the file that ``path`` names; who replaces it has locked the new one."""
+    """Lock the file that ``path`` names, also if another process replaces it meanwhile."""
     try:
         return taken(path, os.O_RDONLY)
     except BlockingIOError:

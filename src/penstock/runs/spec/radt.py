@@ -94,7 +94,7 @@ class Row(msgspec.Struct, frozen=True):
     """One line: its cells by column.
 
     Attributes:
-        where: File and line, as errors say them.
+        where: File and line, as errors begin.
         number: Its place among the file's records.
         cells: What stands in it, by column.
     """
@@ -116,11 +116,11 @@ class Row(msgspec.Struct, frozen=True):
 
     @property
     def has_ended(self) -> bool:
-        """Whether its Status, as radT or ``status_of`` writes it, says that it need not run again."""
+        """Whether it need not run again, by its Status as radT or ``status_of`` writes it."""
         return "FINISHED" in self.text("Status") or "FAILED" in self.text("Status")
 
     def untouched(self) -> dict[str, str]:
-        """Return the text in the columns that nobody but people writes."""
+        """Return the text in the columns that only people write."""
         return {column: cell.text for column, cell in self.cells.items() if column not in {"Status", "Run"}}
 
 
@@ -150,7 +150,7 @@ def rows_of(path: Path, text: str) -> list[Row]:
 
 
 def groups_of(rows: Sequence[Row]) -> list[list[Row]]:
-    """Return the rows that start together, in the file's order, without groups of which all have ended."""
+    """Return the rows that start together, in the file's order, without groups whose runs have all ended."""
     groups: dict[tuple[str, str], list[Row]] = {}
     for row in rows:
         groups.setdefault((row.text("Experiment"), row.text("Workload")), []).append(row)

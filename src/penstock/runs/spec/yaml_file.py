@@ -127,17 +127,17 @@ class _Group(_Runs, forbid_unknown_fields=True):
     listeners: list[str] | None = None
 
 
-class _Spec(msgspec.Struct, forbid_unknown_fields=True):
+class _File(msgspec.Struct, forbid_unknown_fields=True):
     """A whole file."""
 
     groups: list[_Group]
 
 
-_KEYS = [field for kind in (_Spec, _Group, ShareOptions) for field in kind.__struct_fields__]
+_KEYS = [field for kind in (_File, _Group, ShareOptions) for field in kind.__struct_fields__]
 
 
 def plan_yaml(path: Path, text: str, gpus: Gpus) -> list[tuple[str, GroupPlan]]:
-    """Plan the groups of a YAML spec, each with the words that say where it stands; paths count from its folder.
+    """Plan the groups of a YAML spec, each with the place where it stands; paths count from its folder.
 
     Raises:
         BadSetting: a key, a type, a script or a value is wrong; the message has file, line and key.
@@ -145,7 +145,7 @@ def plan_yaml(path: Path, text: str, gpus: Gpus) -> list[tuple[str, GroupPlan]]:
     """
     read = read_yaml(path, text)
     try:
-        spec = msgspec.convert(read.tree, _Spec, strict=False)
+        spec = msgspec.convert(read.tree, _File, strict=False)
     except msgspec.ValidationError as error:
         raise BadSetting(_explained(read, str(error))) from None
     if not spec.groups:
@@ -220,12 +220,12 @@ def _runs(read: YamlText, at: str, runs: _Runs, name: str, gpus: Gpus) -> list[R
 
 def _explained(read: YamlText, message: str) -> str:
     """Turn msgspec's words into file, line, key and what could stand there."""
-    said, _, at = message.partition(" - at `")
+    problem, _, at = message.partition(" - at `")
     at = at.rstrip("`") or "$"
-    if unknown := re.fullmatch(r"Object contains unknown field `(.*)`", said, re.DOTALL):
+    if unknown := re.fullmatch(r"Object contains unknown field `(.*)`", problem, re.DOTALL):
         close = difflib.get_close_matches(unknown[1], _KEYS, 1)
         meant = f"; did you mean {close[0]}?" if close else ""
         return f"{read.where(f'{at}.{unknown[1]}')}: there is no key {unknown[1]}{meant}"
     at = at.partition("[...]")[0]  # which stands for any key of a grid
     key = at.removeprefix("$").rpartition(".")[2]
-    return f"{read.where(at)}: {key + ': ' if key else ''}{said[:1].lower()}{said[1:]}"
+    return f"{read.where(at)}: {key + ': ' if key else ''}{problem[:1].lower()}{problem[1:]}"

@@ -1,4 +1,4 @@
-"""The store: what runs there were, what has become of them, and what was measured of each."""
+"""The store: all runs, how they ended, and what was measured of each."""
 
 from penstock.runs.store.points import Series, SeriesWriter, points_file
 from penstock.runs.store.store import Store

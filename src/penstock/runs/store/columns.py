@@ -11,7 +11,7 @@ Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
 _SCALES = (1, 10, 100, 1_000, 10_000, 1_000_000, 1_000_000_000)
-"""What may turn values into whole numbers: clock ticks, percent, units of SI."""
+"""Factors that may turn values into whole numbers: clock ticks, percent, units of SI."""
 _EXACT = 2.0**53
 
 
@@ -25,7 +25,7 @@ class Column(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         order: How often differences were taken.
         factor: What each whole number is multiplied by.
         scale: What it is divided by then, if it stands for a float.
-        corrected: A byte follows for each: how many steps from there to the next floats the value lies.
+        corrected: Whether a byte follows for each number: by how many neighbouring floats its value is off.
         content: The bytes.
     """
 
@@ -77,9 +77,9 @@ def coded_floats(values: Floats) -> Column:
                 return coded_ints(integers, scale, steps if steps.any() else None)
         short = values.astype("<f4")
     exact = np.array_equal(short.astype(np.float64).view(np.int64), values.view(np.int64))
-    kept = short if exact else values.astype("<f8")
-    content = _compressed(_planes(kept, kept.itemsize))
-    return Column(count=len(kept), whole=False, width=kept.itemsize, content=content)
+    stored = short if exact else values.astype("<f8")
+    content = _compressed(_planes(stored, stored.itemsize))
+    return Column(count=len(stored), whole=False, width=stored.itemsize, content=content)
 
 
 def decoded_ints(column: Column) -> Ints:

@@ -21,9 +21,9 @@ from penstock.runs.store.folder import network_file_system, usable
 
 
 class Noted(msgspec.Struct, frozen=True):
-    """A process as it is noted down: its number, when it started in clock ticks since boot, and where that counts.
+    """A process: its number, when it started in clock ticks since boot, and the place where that number holds.
 
-    A machine, one boot of it, and a namespace of processes make that place.
+    The place is a machine, one boot of it, and a namespace of processes.
     """
 
     pid: int
@@ -31,7 +31,7 @@ class Noted(msgspec.Struct, frozen=True):
     place: tuple[str, str, str]
 
     def lives(self) -> bool:
-        """Return whether it lives, as far as can be told from here."""
+        """Return whether it lives, as far as this process can know."""
         (machine, boot, namespace), here = self.place, this_place()
         if boot != here[1]:
             return machine != here[0]  # another machine's: who knows
@@ -81,7 +81,7 @@ STEPS = [
     )
     """,
 ]
-"""What leads from each version of the schema to the next; user_version tells how many a database has taken."""
+"""Statements from each version of the schema to the next; user_version counts those a database has taken."""
 
 
 def connect(path: Path) -> sqlite3.Connection:
@@ -143,7 +143,7 @@ def _mode(connection: sqlite3.Connection) -> str:
 
 
 def _migrate(connection: sqlite3.Connection, path: Path, version: int) -> None:
-    """Bring the database to the last version; a copy of what it was is kept beside it."""
+    """Bring the database to the last version, and leave a copy of the old one beside it."""
     if 0 < version < len(STEPS):
         copy = path.with_name(f"{path.name}.version-{version}")
         with written_whole(copy) as half, closing(sqlite3.connect(half)) as target:

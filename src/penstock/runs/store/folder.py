@@ -1,4 +1,4 @@
-"""The folder of the store: finds it, checks that it is this user's alone, tells what file system it lies on."""
+"""The folder of the store: finds it, checks that it is this user's alone, returns its file system."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""The series of a run, whoever wrote them: whole blocks of the writers' files, and one file of what is compacted.
+"""The series of a run, whoever wrote them: whole blocks of the writers' files, and one compacted file.
 
-The compacted file is a line that names the format, the CRC-32 of the rest, and a MessagePack, which says what
-files of points it has taken, by their random bytes, and up to where: one that is still there, because whoever
-compacted it was killed, counts from there on.
+The compacted file is a line that names the format, the CRC-32 of the rest, and a MessagePack. That lists the
+files of points that it has taken, by their random bytes, and up to where: if a killed process left one of
+them, only its later points count.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ Wanted = Callable[[str], object]
 
 
 class _Compacted(msgspec.Struct):
-    """What the file holds; of a series its column of times, the first of them that is its, and its values.
+    """What the file holds: for each series its column of times, the first time that is its, and its values.
 
-    Columns are decoded where they are wanted.
+    A column is decoded when it is wanted.
     """
 
     taken: dict[str, int]
@@ -116,7 +116,7 @@ def _content(path: Path) -> bytes:
 
 
 def _named(compacted: Path) -> Iterable[str]:
-    """Return the names in the compacted file, of which only the pages with names are read."""
+    """Return the names in the compacted file; only the pages with names are read."""
     try:
         with compacted.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
             return msgspec.msgpack.decode(memoryview(content)[len(_MAGIC) + 4 :], type=_Compacted).series
@@ -159,7 +159,7 @@ def _joined(name: str, parts: list[Points]) -> Points:
 
 
 def _sum(parts: list[Points]) -> Points:
-    """Merge a counter that each process of a run keeps of itself: the run has done what all have done."""
+    """Merge a counter that each process of a run has of itself: the run has done what all have done."""
     times_us, grown = in_order([(times_us, np.diff(values, prepend=0.0)) for times_us, values in parts])
     return times_us, np.cumsum(grown)
 
@@ -167,8 +167,8 @@ def _sum(parts: list[Points]) -> Points:
 def _slowest(parts: list[Points]) -> Points:
     """Merge a time that each process of a run counts of itself.
 
-    Of processes that run together, such as the ranks of one training run, the one that has counted most is what
-    the others wait for. Processes that run one after the other add up.
+    Among processes that run together, such as ranks, the others wait for the one that has counted most: it counts.
+    Processes that run one after the other add up.
     """
     before, end_us, shifted = 0.0, 0, list[Points]()
     for times_us, values in sorted(parts, key=lambda part: int(part[0][0])):

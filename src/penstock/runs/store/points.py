@@ -110,7 +110,7 @@ class SeriesWriter:
         Args:
             name: Name of the series.
             value: Any number that becomes a 64-bit float.
-            time_s: Seconds since 1970, kept to the microsecond; now, if None.
+            time_s: Seconds since 1970, rounded to the microsecond; now, if None.
 
         Raises:
             BadSetting: the name cannot be one, or the value is no number.

@@ -33,10 +33,10 @@ class Removed(NamedTuple):
 
 
 class Store:
-    """What runs there were and are, whoever started them; any number of processes use one at the same time.
+    """All runs, past and present, whoever started them; any number of processes may use one store at a time.
 
-    A run is "lost" if it is said to run and its keeper does not live, or to
-    wait and the process that would start it does not.
+    A run is "lost" if it was running and its keeper is dead, or if it was
+    waiting and the process that would start it is dead.
 
     Attributes:
         folder: Where it lies.
@@ -75,7 +75,7 @@ class Store:
         self._connection.close()
 
     def add(self, group: GroupPlan) -> list[RunRecord]:
-        """Add a group, all of whose runs wait for this process, or one that it tells, to start them."""
+        """Add a group; its runs wait for this process, or one that calls ``own``, to start them."""
         listeners = msgspec.json.encode(group.listeners).decode()
         with self._lock, usable(self._database), writing(self._connection):
             taken = {id for (id,) in self._connection.execute("SELECT id FROM groups UNION SELECT id FROM runs")}
@@ -102,7 +102,7 @@ class Store:
 
         Args:
             id: The run.
-            keeper: Process that keeps it, in this namespace, and when that started in clock ticks since boot.
+            keeper: Its keeper's process, in this namespace, and when that started in clock ticks since boot.
             pid: Process of its command.
             time_s: When it began, in seconds since 1970; now, if None.
         """
@@ -114,7 +114,7 @@ class Store:
         )
 
     def ended(self, id: str, status: Status, exit_code: int | None, reason: str = "") -> None:
-        """Note how a run has ended; of several words the first counts."""
+        """Note how a run has ended; later calls change nothing."""
         assert status in ENDED
         self._write(
             "UPDATE runs SET status = ?, exit_code = ?, reason = ?, ended = ? "
@@ -147,7 +147,7 @@ class Store:
         return [record_of(row, self.folder_of(row["id"])) for row in rows]
 
     def version(self) -> int:
-        """Return a number that is another one once another process has written what becomes of runs."""
+        """Return a number that changes when another process has changed the records of runs."""
         with self._lock, usable(self._database), closing(self._connection.cursor()) as cursor:
             return cursor.execute("PRAGMA data_version").fetchone()[0]
 
@@ -160,7 +160,7 @@ class Store:
 
         Args:
             ids: The runs.
-            force: Remove those of which nothing can be known from here, too: of another machine or container.
+            force: Also remove runs of another machine or container, though they may still go on.
 
         Raises:
             BadSetting: one waits or runs; nothing is removed.
@@ -185,7 +185,7 @@ class Store:
         """Remove the oldest runs that have ended, until those left are young and small enough.
 
         Args:
-            keep_s: Seconds since its end for which a run is kept, if the bytes allow.
+            keep_s: Seconds after its end for which the store keeps a run, if the bytes allow.
             max_bytes: Bytes that the folders of all runs may take.
             dry_run: Remove nothing.
         """

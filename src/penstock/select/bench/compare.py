@@ -1,4 +1,4 @@
-"""``penstock select bench``: runs a comparison, and shows and saves what came of it."""
+"""``penstock select bench``: runs a comparison, shows its results, and saves them."""
 
 from __future__ import annotations
 
@@ -71,10 +71,10 @@ def shown(report: SelectReport) -> Iterator[Table | str]:
         )
         yield _table(report.on_fresh_seeds, report.metric, f"{report.chosen}{within}, on fresh seeds")
         for name, above in report.against.items():
-            told = "" if above.least > 0 or above.most < 0 else ": these seeds do not tell them apart"
+            caveat = "" if above.least > 0 or above.most < 0 else ": these seeds do not separate them"
             yield (
                 f"{report.chosen} against {name}, seed by seed, median (least to most): {above.median:+.2f} "
-                f"({above.least:+.2f} to {above.most:+.2f}){told}"
+                f"({above.least:+.2f} to {above.most:+.2f}){caveat}"
             )
 
 
@@ -99,7 +99,7 @@ def _table(rows: list[ArmRow], metric: str, title: str) -> Table:
 def picture(report: SelectReport, results: BenchResults) -> Any:
     """Draw all arms, and below them the choice on fresh seeds; faint marks are costs that more runs share.
 
-    Against minutes and measured energy; without counters, against CPU time, of which energy is a multiple.
+    The axes are minutes and measured energy; without counters CPU time, since estimated energy is a multiple.
     """
     from penstock.bench.picture import AFTER, BEFORE, Curve, Mark, Panel, series_picture
 

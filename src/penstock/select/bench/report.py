@@ -1,4 +1,4 @@
-"""What a comparison says: accuracy against cost, selection included, and when a selection has paid."""
+"""Evaluates a comparison: accuracy against cost, selection included, and when a selection has paid."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ class ArmRow(msgspec.Struct, frozen=True, kw_only=True):
         training_cpu_s: CPU time of a training.
         scoring_s, training_s: Time on the clock.
         scoring_wh, training_wh: Energy: measured, or CPU time times the stated power.
-        cost: CPU time of selection and training relative to full's, seed by seed, if so many runs share the
-            selection: the median.
+        cost: By the number of runs that share the selection, the median over seeds of the CPU time of selection
+            and training, relative to full's.
         pays_after: Runs after which the selection has paid in CPU time; None if never, 0 if there is none.
     """
 
@@ -57,8 +57,8 @@ class SelectReport(msgspec.Struct):
     Attributes:
         name, metric: Of the spec.
         machine: What it ran on.
-        budget: Part of full's CPU time that the choice may cost. If nothing with scores is within, the choice is
-            the cheapest.
+        budget: Part of full's CPU time that the choice may cost. If no arm with scores is within it, the
+            cheapest is chosen.
         chosen: Name of the arm that was chosen; empty without fresh seeds.
         on_seeds: All arms, on the seeds that the choice was made on.
         on_fresh_seeds: The choice and its baselines, on others.

@@ -1,4 +1,4 @@
-"""Runs a comparison: scores and trainings as runs of the store; what has run already is not run again."""
+"""Runs a comparison: scores and trainings as runs of the store; finished runs are not repeated."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from penstock.select.meter import J_PER_WH
 
 
 class Outcome(msgspec.Struct, frozen=True):
-    """What a run took and brought.
+    """What a run cost and reached.
 
     Attributes:
         run: Its id in the store.
@@ -44,7 +44,7 @@ class Outcome(msgspec.Struct, frozen=True):
 
 
 class BenchResults(Report[BenchSpec, Outcome]):
-    """All that a comparison has found so far: trainings and scorings by seed; the file that it goes on from.
+    """All results of a comparison so far: trainings and scorings by seed; the file from which it goes on.
 
     Attributes:
         code: Digests of the scripts, by name.
@@ -54,18 +54,18 @@ class BenchResults(Report[BenchSpec, Outcome]):
 
 
 def scoring(spec: BenchSpec, arm: int) -> str:
-    """Return what the scores of an arm are called in the results; arms may have them in common."""
+    """Return the name of an arm's scores in the results; several arms may share it."""
     return f"scores of {spec.arms[arm].scores}"
 
 
 def training(spec: BenchSpec, arm: int, fraction: float) -> str:
-    """Return what an arm with a fraction is called in the results, whatever arms are added to the spec later."""
+    """Return the name of an arm with a fraction in the results, which arms that are added later do not change."""
     its = spec.arms[arm]
     return f"{its.method} {fraction:g} ({its.differs})"
 
 
 class Bench:
-    """Runs what is missing of a comparison.
+    """Runs the missing runs of a comparison.
 
     Args:
         folder: Where scores and results lie.
@@ -97,7 +97,7 @@ class Bench:
             half.write_bytes(as_json(self.results))
 
     def _train(self, arm: int, fraction: float, seeds: Sequence[int], seed: int) -> Outcome:
-        """Train with a seed, and at the same time with those that run together with it."""
+        """Train with a seed, and with the seeds that run together with it."""
         spec = self.results.settings
         first = seeds.index(seed) // spec.together * spec.together
         together = seeds[first : first + spec.together]
@@ -107,7 +107,7 @@ class Bench:
         return self.results.of(training(spec, arm, fraction))[seed]
 
     def _run_together(self, name: str, arm: int, fraction: float, seeds: Sequence[int]) -> None:
-        """Run the trainings, or for fraction 0 the scorings, that are missing of these seeds."""
+        """Run the missing trainings of these seeds, or for fraction 0 their scorings."""
         spec = self.results.settings
         seeds = [seed for seed in seeds if seed not in self.results.of(name)]
         if not seeds:
@@ -174,7 +174,7 @@ def arms_of(spec: BenchSpec) -> list[tuple[int, float]]:
 
 
 def label(spec: BenchSpec, arm: int, fraction: float) -> str:
-    """Return what an arm with a fraction, 0 for its scores, is called, and how it differs from its like."""
+    """Return a label of an arm with a fraction, 0 for its scores, that no other arm of the spec has."""
     its = spec.arms[arm]
     if not fraction:
         return f"scores of {its.method}"
@@ -184,10 +184,10 @@ def label(spec: BenchSpec, arm: int, fraction: float) -> str:
 
 
 def _read(path: Path, comparison: MethodComparison, *, again: bool) -> BenchResults:
-    """Return what a comparison has found before, as far as it was run by the same code.
+    """Return the earlier results of a comparison that were run by the same code.
 
     Raises:
-        BadSetting: some was run by other code, and is not to run again.
+        BadSetting: some were run by other code, and are not to be repeated.
     """
     spec, code = comparison.spec, comparison.code()
     results = BenchResults(benchmark="select bench", machine=describe(), settings=spec, code=code)

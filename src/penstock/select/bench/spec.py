@@ -1,4 +1,4 @@
-"""What ``penstock select bench`` compares, as a YAML file says it."""
+"""The YAML file of what ``penstock select bench`` compares."""
 
 from __future__ import annotations
 
@@ -44,12 +44,12 @@ class Arm(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def scores(self) -> str:
-        """What tells its scores from those of other arms; usable in the name of a file."""
+        """A name of its scores, by which they differ from those of other arms; usable in the name of a file."""
         return "-".join([self.method, *(f"{name}={value}" for name, value in sorted(self.settings.items()))])
 
     @property
     def differs(self) -> str:
-        """What tells it from other arms with its method; empty if that is nothing."""
+        """How it differs from other arms with its method; empty if it does not."""
         pool = f"pool {100 * self.pool:g}%" if self.pool is not None else ""
         settings = [f"{name}={value}" for name, value in self.settings.items()]
         return ", ".join(filter(None, [pool, "by class" if self.by == "class" else "", *settings]))
@@ -61,7 +61,7 @@ class BenchSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     Attributes:
         task: Function that makes the Task of a seed, as ``FILE.py:FUNCTION``.
         train: Command of a training run, which asks ``penstock.select.plan_of_run``.
-        metric: What the runs log that is to be high.
+        metric: Name of what the runs log; higher is better.
         arms: What is compared; ``full`` with fraction 1 must be there. RS2 and InfoBatch are, named or not.
         seeds: Seeds on which method and fraction are chosen.
         fresh_seeds: Seeds on which the choice is run again, beside the baselines at its cost.

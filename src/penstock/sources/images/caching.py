@@ -38,7 +38,7 @@ class ImageCaching:
     """What is kept of the images of one source.
 
     Args:
-        cache: What the user says; None for nothing.
+        cache: The user's cache; None for none.
         records: The images.
         workers: Processes that prepare them.
         decodes: Whether a user's function decodes, of whose pixels nothing is known from one run to the next.
@@ -114,25 +114,25 @@ class ImageCaching:
         if not self._kind:
             return "measuring what to keep"
         seen = self.counts.hits + self.counts.missed
-        told = (
+        text = (
             f"{self.counts.hits / seen:.0%} of {seen:,} images came from {self._kind} in the cache" if seen else ""
         )
         if self._choice is not None:
             came = self._later.images / max(self._later.busy_s, 1e-9)
-            told += f" (of {self._choice.part:.0%} it keeps {self._kind}: "
-            told += f"{self._choice.images_per_s:,.0f} images/s expected"
-            told += f", {came * self._workers:,.0f} come)" if self._later.images else ")"
+            text += f" (of {self._choice.part:.0%} it keeps {self._kind}: "
+            text += f"{self._choice.images_per_s:,.0f} images/s expected"
+            text += f", {came * self._workers:,.0f} come)" if self._later.images else ")"
         if self.counts.damaged:
-            told += f"; {self.counts.damaged:,} were damaged and read again"
+            text += f"; {self.counts.damaged:,} were damaged and read again"
         if self.counts.stale:
-            told += f"; {self.counts.stale:,} were of files that have changed since"
+            text += f"; {self.counts.stale:,} were of files that have changed since"
             if self.counts.full:
-                told += " (penstock cache drop makes room)"
-        return told + (f"; nothing more is kept: {self.counts.full}" if self.counts.full else "")
+                text += " (penstock cache drop makes room)"
+        return text + (f"; nothing more is kept: {self.counts.full}" if self.counts.full else "")
 
     @property
     def costs(self) -> ImageCosts:
-        """What images took that were read where they lie."""
+        """The costs of images that were read where they lie."""
         seen, count = self._measured, max(1, self._measured.decoded)
         return ImageCosts(
             seen.read_bytes / count,
@@ -175,8 +175,8 @@ def _mean(places: list[Place], of: Callable[[Place], int], most: int) -> float:
     for place in places:
         with suppress(OSError, ValueError, PenstockError):  # a bad image, which its worker names
             sizes.append(of(place))
-    kept = [size for size in sizes if size <= most]
-    return sum(kept) / len(kept) if kept else 1.0
+    fitting = [size for size in sizes if size <= most]
+    return sum(fitting) / len(fitting) if fitting else 1.0
 
 
 def _stored_bytes(place: Place) -> int:

@@ -68,7 +68,7 @@ def whole_jpeg(encoded: bytes) -> ByteArray:
             raise
         damage = error
     try:
-        # What tells of no error leaves the memory as it was where it has decoded nothing.
+        # Without an error, memory where nothing was decoded stays as it was.
         height, width = WholeDecoder().size(encoded)
         dark, light = (
             simplejpeg.decode_jpeg(
@@ -116,7 +116,7 @@ class NvImageCodecDecoder(WholeDecoder):
         self.name = f"nvImageCodec {version}, regions"
 
     def decode(self, encoded: bytes, region: Region) -> ByteArray:
-        if not encoded.endswith(JPEG_END):  # it does not tell what was cut short
+        if not encoded.endswith(JPEG_END):  # it does not report what was cut short
             return super().decode(encoded, region)
         codec, decoder, how = self._codec
         stream = codec.CodeStream(encoded)
@@ -163,13 +163,13 @@ def nvimagecodec_version() -> str:
 @contextmanager
 def _quietly() -> Generator[None]:
     """Write nothing to stderr, not from C either."""
-    kept, nothing = os.dup(2), os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
+    stderr, nothing = os.dup(2), os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
     try:
         os.dup2(nothing, 2)
         yield
     finally:
-        os.dup2(kept, 2)
-        os.close(kept)
+        os.dup2(stderr, 2)
+        os.close(stderr)
         os.close(nothing)
 
 

@@ -78,16 +78,16 @@ def labels_of(
             raise BadSetting(f"labels= has {len(every):,} labels for {len(names):,} images")
         return _numbered([_several(label) for label in every], lambda i: f"labels=, row {i} ({names[i]})")
     lines: dict[str, int] = {}
-    told = _read(Path(given), names, lines) if isinstance(given, (str, Path)) else given
-    if missing := [name for name in names if name not in told]:
+    found = _read(Path(given), names, lines) if isinstance(given, (str, Path)) else given
+    if missing := [name for name in names if name not in found]:
         raise BadSetting(
             f"labels= has none for {len(missing):,} of {len(names):,} images, such as "
             f"{', '.join(missing[:_SHOWN])}: paths are those within the folder"
         )
     if len(set(names)) < len(names):
-        raise BadSetting("labels=: some images have equal paths, so paths do not tell them apart; give a list")
+        raise BadSetting("labels=: some images have equal paths, so paths do not distinguish them; give a list")
     at = {name: f"labels={given}, line {line}" for name, line in lines.items()}
-    return _numbered([_several(told[name]) for name in names], lambda i: at.get(names[i], f"labels=, {names[i]}"))
+    return _numbered([_several(found[name]) for name in names], lambda i: at.get(names[i], f"labels=, {names[i]}"))
 
 
 def _by_folder(records: LabelledRecords) -> Labels | None:
@@ -103,7 +103,7 @@ def _by_folder(records: LabelledRecords) -> Labels | None:
     if empty := {*records.classes}.difference(folders):
         say(
             f"{printable(records.root)}: {len(empty):,} class folders have no image that can be read, such as "
-            f"{printable(min(empty))}: they keep their numbers (ImageFolder's allow_empty=True)"
+            f"{printable(min(empty))}: they still have numbers (ImageFolder's allow_empty=True)"
         )
     return _by_name([[folder] for folder in folders], records.classes)
 
@@ -118,7 +118,7 @@ def _several(label: Any) -> list[Any]:
 
 
 def _numbered(labels: list[list[Any]], where: Callable[[int], str]) -> Labels:
-    """Keep whole numbers as they are; number names in their order. ``where`` says where an image's labels stand.
+    """Take whole numbers as they are; number names in their order. ``where`` gives the place of an image's labels.
 
     Raises:
         BadSetting: one is neither, or they are some of both kinds; or some images have one, and some have none.
@@ -201,9 +201,9 @@ def _read(path: Path, names: Sequence[str], line_of: dict[str, int]) -> dict[str
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise BadSetting(f"labels={path}: it cannot be read: {error}") from None
     rows = max(read, key=lambda rows: sum(row[0] in known for _, row in rows))
-    told: dict[str, list[str]] = {}
+    labels: dict[str, list[str]] = {}
     for line, row in rows:
-        if row[0] in told and row[0] in known:
+        if row[0] in labels and row[0] in known:
             raise BadSetting(f"labels={path}: {row[0]} stands in two lines; put all of its labels into one")
-        told[row[0]], line_of[row[0]] = [*filter(None, row[1:])], line
-    return told
+        labels[row[0]], line_of[row[0]] = [*filter(None, row[1:])], line
+    return labels

@@ -57,12 +57,12 @@ class ImageSource(Alone):
         decode: Function from a file's bytes to pixels, uint8 of shape ``(height, width, 3)``; None for what OpenCV
             knows.
         suffixes: Endings of the names of images.
-        cache: Where images are kept that are far away, or dear to decode; None for nowhere.
+        cache: Where images that are far away, or dear to decode, are kept; None for nowhere.
         on_bad: ``"fail"`` if an image that cannot be decoded ends the feed; ``"skip"`` for a black image with the
             label -100, which torch's ``cross_entropy`` leaves out (of several labels, none).
         workers: Processes that decode; None for one on each core, or two for an object store.
         batch_size: Rows of a block.
-        shuffle: Draw a new random order in each cycle; False keeps the order of ``paths``.
+        shuffle: Draw a new random order in each cycle; False for the order of ``paths``.
         drop_last: Whether trainers leave out of each epoch the rows that fill none of their batches, unless they
             say otherwise.
         segments: Parts of a cycle that are shuffled each by itself; None for one.
@@ -78,7 +78,7 @@ class ImageSource(Alone):
 
     Raises:
         BadSetting: there is no such folder, or an argument is out of range.
-        PackageMissing: simplejpeg or OpenCV is not installed; the message says how.
+        PackageMissing: simplejpeg or OpenCV is not installed; the message has the command.
 
     Examples:
         >>> source = penstock.ImageSource("photos", size=32, batch_size=2, workers=1)
@@ -149,8 +149,8 @@ class ImageSource(Alone):
         # While one waits for a store, another decodes.
         usual = max(1, int(cores())) * (2 if is_remote(self._records.root) else 1)
         workers = usual if workers is None else whole_number("workers", workers, 1, 1024)
-        told = labels_of(self._records, labels)
-        self.classes: Sequence[str] = () if told is None else told.classes
+        labelled = labels_of(self._records, labels)
+        self.classes: Sequence[str] = () if labelled is None else labelled.classes
         augmentation = Augmentation(
             size, augment, scale, ratio, flip, (brightness, contrast, saturation, hue), shrink, padding
         )
@@ -159,7 +159,7 @@ class ImageSource(Alone):
         self.shard = rank_of(shard)
         shape = (size, size, 3) if crops == 1 else (crops, size, size, 3)
         pixels = np.empty((1, *shape), np.uint8)
-        values = None if told is None else told.values
+        values = None if labelled is None else labelled.values
         example = pixels if values is None else (pixels, values[:1])
         recipe = ImageRecipe(augmentation, crops, seed, decode, on_bad == "skip")
         rows = min(self.batch_size, self.samples)
@@ -172,10 +172,10 @@ class ImageSource(Alone):
 
     @property
     def description(self) -> str:
-        said = f"{self._records.description}, decoded by {self.decoder} in {self.workers} workers"
+        images = f"{self._records.description}, decoded by {self.decoder} in {self.workers} workers"
         skipped = self._blocks.skipped
         black = f"{skipped:,} bad ones came as black images" if skipped else ""
-        return "; ".join(filter(None, (said, black, self._caching.description)))
+        return "; ".join(filter(None, (images, black, self._caching.description)))
 
     @property
     def paths(self) -> Sequence[str]:

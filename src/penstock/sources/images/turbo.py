@@ -93,7 +93,7 @@ class TurboDecoder:
 
 
 def with_margin(region: Region, width: int, unit: int) -> Region:
-    """Return what must be decoded of an image, so that the colours at a region's edges are those of the whole.
+    """Return the region to decode for the colours at a region's edges to be those of the whole image.
 
     They are interpolated from pixels beside it: of one unit to the left, and two to the right.
 

@@ -164,12 +164,12 @@ _EXTENT_BYTES = 1 << 20
 class PackedFiles:
     """The files of a packed data set.
 
-    Leaves of small rows (labels, thumbnails) are kept in memory, as reading such
+    Leaves of small rows (labels, thumbnails) are held in memory, as reading such
     rows one by one is slow; others are read when they are needed.
 
     Args:
         folder: Where they lie.
-        keep_bytes: Bytes that may be kept in memory.
+        keep_bytes: Bytes that may be held in memory.
         verify: Compare each row's checksum the first time it is read.
         runs: Read rows that lie side by side at once.
     """
@@ -183,21 +183,21 @@ class PackedFiles:
         self._paths = [folder / leaf.file for leaf in manifest.leaves]
         self._identities = [_status(path) for path in self._paths]
         self._sums: list[Checksums] = []
-        self._kept: dict[int, ByteArray] = {}
-        kept: list[int] = []
+        self._contents: dict[int, ByteArray] = {}
+        in_memory: list[int] = []
         for i in sorted(range(len(self.row_bytes)), key=self.row_bytes.__getitem__):
             keep_bytes -= self.row_bytes[i] * manifest.rows
             if self.row_bytes[i] < _SMALL_ROW_BYTES and keep_bytes >= 0:
-                kept.append(i)
-        self.kept = sorted(kept)
-        self.read = [i for i in range(len(self.row_bytes)) if i not in kept]
+                in_memory.append(i)
+        self.in_memory = sorted(in_memory)
+        self.read = [i for i in range(len(self.row_bytes)) if i not in in_memory]
 
     @property
     def paths_read(self) -> list[str]:
         return [str(self._paths[i]) for i in self.read]
 
     def load(self) -> None:
-        """Read the leaves that are kept in memory, once.
+        """Read the leaves that are held in memory, once.
 
         Raises:
             PackDamaged: it is not what was packed.
@@ -206,16 +206,16 @@ class PackedFiles:
         rows = self.manifest.rows
         if self._verify and not self._sums:
             self._sums = [Checksums(self._folder, leaf, rows) for leaf in self.manifest.leaves]
-        for i in self.kept:
-            if i not in self._kept:
+        for i in self.in_memory:
+            if i not in self._contents:
                 content = read_rows(self._paths[i], self.row_bytes[i], 0, rows)
                 self.check(i, range(rows), content.reshape(-1))
-                self._kept[i] = content
+                self._contents[i] = content
 
     def gather(self, leaf: int, indices: Ids, to: ByteArray) -> None:
-        """Copy rows of a leaf that is kept in memory."""
+        """Copy rows of a leaf that is held in memory."""
         if to.nbytes:
-            np.take(self._kept[leaf], indices, 0, to.reshape(len(indices), -1), "clip")
+            np.take(self._contents[leaf], indices, 0, to.reshape(len(indices), -1), "clip")
 
     def check(self, leaf: int, rows: Sequence[int], content: ByteArray) -> None:
         """Compare rows of a leaf that were read with their checksums, if they are new and ``verify`` is set."""
@@ -269,7 +269,7 @@ def _status(path: Path) -> os.stat_result:
 
 
 def _change(before: os.stat_result, now: os.stat_result) -> str:
-    """Say what has happened to a file, and what to do; empty if nothing has."""
+    """Return what has happened to a file, and what to do; empty if nothing has."""
     if (before.st_dev, before.st_ino) != (now.st_dev, now.st_ino):
         what = "was replaced"
     elif before.st_size != now.st_size:
@@ -280,7 +280,7 @@ def _change(before: os.stat_result, now: os.stat_result) -> str:
     elif before.st_ctime_ns != now.st_ctime_ns:
         # A writer can set the modification time back, but not the change time.
         return (
-            f"was changed while it was being read: {_told(before, now)}. If nobody has written to it, start the "
+            f"was changed while it was being read: {_more(before, now)}. If nobody has written to it, start the "
             "feed again; its rows are compared with their checksums then"
         )
     else:
@@ -291,8 +291,8 @@ def _change(before: os.stat_result, now: os.stat_result) -> str:
     )
 
 
-def _told(before: os.stat_result, now: os.stat_result) -> str:
-    """Say what changed where the modification time did not."""
+def _more(before: os.stat_result, now: os.stat_result) -> str:
+    """Return what changed where the modification time did not."""
     parts = {
         "its permissions": (stat.filemode(before.st_mode), stat.filemode(now.st_mode)),
         "its owner": (f"{before.st_uid}:{before.st_gid}", f"{now.st_uid}:{now.st_gid}"),

@@ -86,8 +86,8 @@ def read_page(path: Path, kind: type[Page], remedy: str) -> Page:
                 "folder, or read it with the Penstock that packed it"
             )
         if head.crc32 != found:
-            told = "it does not say its own CRC-32" if head.crc32 is None else f"{head.crc32:08x} was packed"
-            raise PackDamaged(f"{path} is damaged: its CRC-32 is {found:08x}, and {told}. {remedy}")
+            packed = "it does not say its own CRC-32" if head.crc32 is None else f"{head.crc32:08x} was packed"
+            raise PackDamaged(f"{path} is damaged: its CRC-32 is {found:08x}, and {packed}. {remedy}")
         return msgspec.json.decode(text, type=kind)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise PackDamaged(f"{path} is damaged: {error}. {remedy}") from None
@@ -176,7 +176,7 @@ def remedy(folder: Path) -> str:
 
 
 def check_file(path: Path, dtype: str, shape: tuple[int, ...]) -> None:
-    """Compare a file's size and header with what the manifest says of it.
+    """Compare a file's size and header with those in the manifest.
 
     Raises:
         PackDamaged: they differ, or it is missing.

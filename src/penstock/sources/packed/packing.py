@@ -52,7 +52,7 @@ def pack(
         folder: Folder to write: a new one (only its last part is made), an empty one, or one whose packing was
             interrupted.
         seed: Random seed of the pass.
-        fingerprint: Text that tells this loader from others; packing goes on only under an equal one. If it is a
+        fingerprint: Text that identifies this loader; packing goes on only under an equal one. If it is a
             mapping of texts by name, a refusal names those that differ.
         commit_bytes: Bytes after which what is written is made safe on the disk; after 5 s at the latest.
         progress: Function called with the number of rows written, and of all rows or None if that is not known.
@@ -160,7 +160,7 @@ def _read_journal(folder: Path) -> Journal:
 
 def _difference(begun: Journal, now: Journal) -> str:
     """Describe how a packing differs from the one that was begun."""
-    before, after = _told(begun.origin), _told(now.origin)
+    before, after = _described(begun.origin), _described(now.origin)
     found = [
         f"{name} was {before.get(name, 'not there')} and is {after.get(name, 'not there')}"
         for name in {**before, **after}
@@ -169,7 +169,7 @@ def _difference(begun: Journal, now: Journal) -> str:
     return "; ".join(found[:5]) + (f"; and {len(found) - 5} more" if len(found) > 5 else "")
 
 
-def _told(origin: Origin) -> dict[str, str]:
+def _described(origin: Origin) -> dict[str, str]:
     return {
         "the source": origin.source,
         "its length": "unknown" if origin.samples is None else f"{origin.samples:,} samples",

@@ -152,7 +152,7 @@ class Reading:
             rows = len(planned.ids)
             block = _Block(planned, shelf, slot, self._files.places(slot.offset, rows))
             self._under_way[self._count] = block
-            for leaf in self._files.kept:
+            for leaf in self._files.in_memory:
                 self._files.gather(leaf, planned.ids, self._memory(block, leaf, 0, rows))
             if self._files.read and rows:
                 self._ask(block)

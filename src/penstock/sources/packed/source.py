@@ -43,15 +43,15 @@ class PackedSource(Ordered):
             makes a ``Reader`` into a given memory; or ``"auto"``: what ``penstock advise`` would take of uring,
             direct and posix (docs/how-to/read-mechanism.md). ``description`` names the one taken, and why.
         batch_size: Rows of a block.
-        shuffle: Draw a new random order in each cycle; False keeps the order of the rows.
+        shuffle: Draw a new random order in each cycle; False for the order of the rows.
         drop_last: Whether trainers leave out of each epoch the rows that fill none of their batches, unless they
             say otherwise.
         segments: Parts of a cycle that are shuffled each by itself; None for one.
         seed: Random seed of the order.
         depth: Reads under way at once; None for the advised number, or 128.
         verify: Compare each row with its checksum when it is first read.
-        cache: Where rows are kept that are far away; None for nowhere.
-        keep_bytes: Memory for leaves whose rows are smaller than 4 KiB, which are read once and kept while they
+        cache: Where rows that are far away are kept; None for nowhere.
+        keep_bytes: Memory for leaves whose rows are smaller than 4 KiB, which are read once and stay while they
             fit.
 
     Attributes:
@@ -121,7 +121,7 @@ class PackedSource(Ordered):
         extents = sum(len(self._files.runs(i, np.arange(rows))[0]) for i in self._files.read)
         if shuffle:
             extents = len(self._files.read) * batch_size
-        # One block is being given, one is being finished, and others keep the reader busy.
+        # One block is being given, one is being finished, and others are being read.
         self._ahead = 2 + (-(-self._depth // extents) if extents else 0)
 
     def __getstate__(self) -> object:
@@ -134,7 +134,7 @@ class PackedSource(Ordered):
         manifest = self._files.manifest
         size = f"packed {self._folder.name}: {manifest.rows:,} samples, {size_text(manifest.nbytes)}"
         if not self._files.read:
-            return f"{size}, kept in memory"
+            return f"{size}, in memory"
         shelf = self._ring or self._scratch
         path_taken = f": {shelf.reader.path_taken}" if shelf is not None and shelf.reader is not None else ""
         seen = self.cached.hits + self.cached.missed

@@ -57,7 +57,7 @@ class Journal(msgspec.Struct, frozen=True):
 
 @contextmanager
 def stopping(path: Path, safe_rows: int) -> Generator[None]:
-    """Turn a disk error into PackStopped, which says how many rows are safe."""
+    """Turn a disk error into PackStopped, which names the number of safe rows."""
     try:
         yield
     except OSError as error:

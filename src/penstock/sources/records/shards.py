@@ -51,7 +51,7 @@ class _Group(NamedTuple):
 class ShardRecords:
     """The members of tar files that end as asked, shard after shard in the order of their names.
 
-    A shard is walked through once, and its index kept in the user's cache. Attributes are those of ``Records``.
+    A shard is walked through once, and its index is kept in the user's cache. Attributes are those of ``Records``.
 
     Args:
         shards: A tar, a pattern (``*``, ``{0000..0127}``), or several.
@@ -72,12 +72,12 @@ class ShardRecords:
         names = [sample.name for sample in self._samples]
         self.names, self.classes = _within(names, {folder for index in indexes for folder in index.folders})
         self._labels = [label for index in indexes for label in index.labels]
-        told = (
+        reasons = (
             index.unlabelled or f"{path} has no {_LABEL} beside its images, and other shards have"
             for path, index in zip(self._paths, indexes, strict=True)
             if index.unlabelled or (self._labels and not index.labels)
         )
-        self._unlabelled = next(told, "")
+        self._unlabelled = next(reasons, "")
         self._tokens = [version.etag or repr(version) for version in self._versions]
         self.root = _root(self._paths)
         counts = [len(index.samples) for index in indexes]
@@ -86,7 +86,7 @@ class ShardRecords:
 
     @property
     def labels(self) -> Sequence[str]:
-        """What the ``.cls`` beside each sample says; ``BadSetting`` if some have one, and others have none."""
+        """Content of the ``.cls`` beside each sample; ``BadSetting`` if some have one, and others have none."""
         if self._unlabelled:
             raise BadSetting(f"{self._unlabelled}: pass labels=")
         return self._labels
@@ -180,7 +180,7 @@ def _labels(path: str, groups: Sequence[_Group], doubtful: Container[str]) -> tu
 
     As in WebDataset, a sample is what follows one another with one key: the path up to the first dot of its last
     part. A key may come again, as in tars that were joined, each time with a label; right after itself only where
-    a tar ends between the two, else nobody knows which members are whose. A label that lies elsewhere counts where
+    a tar ends between the two, else nobody knows which belong together. A label that lies elsewhere counts where
     its key comes once.
     """
     images = Counter(group.key for group in groups if group.images)
@@ -190,10 +190,10 @@ def _labels(path: str, groups: Sequence[_Group], doubtful: Container[str]) -> tu
     missing: list[str] = []
     for key, _, samples, own in groups if times else ():
         beside = own or apart.get(key, {})
-        told = images[key] == times[key] and key not in doubtful
+        certain = images[key] == times[key] and key not in doubtful
         for name, *_ in samples:
             fitting = (os.path.splitext(name)[0], key, *(beside if len(beside) == len(samples) == 1 else ()))
-            of = [beside[each] for each in fitting if told and each in beside]
+            of = [beside[each] for each in fitting if certain and each in beside]
             (found if of else missing).append(of[0] if of else name)
     if not missing:
         return found, ""

@@ -132,7 +132,7 @@ def _pax(path: str, records: bytes, at: int) -> dict[str, str]:
     """Read extended headers: ``length key=value`` and a line feed, again and again.
 
     Raises:
-        BadSetting: they are none, or tell of a size below 0.
+        BadSetting: they are none, or give a size below 0.
     """
     found: dict[str, str] = {}
     try:

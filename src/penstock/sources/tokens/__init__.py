@@ -1,1 +1,1 @@
-"""Files of tokens, read in windows of one length."""
+"""Files of tokens, read in rows of one length."""

@@ -52,14 +52,14 @@ class TokenFile:
     Args:
         path: A ``.bin`` without a header or with llm.c's, an ``.npy``, or Megatron's ``.bin`` beside its ``.idx``.
         dtype: Type of tokens without a header; None for uint16, as nanoGPT writes them.
-        keep: Brings a file into a cache; None to map it where it lies.
+        keep: Keeps a file in a cache; None to map it where it lies.
 
     Attributes:
         tokens: All tokens, one axis.
         documents: The first token of each document, and the number of tokens; None if the file has no index.
 
     Raises:
-        BadSetting: it is no file of tokens; the message says what it is.
+        BadSetting: it is no file of tokens; the message names what it is.
     """
 
     def __init__(self, path: str, dtype: str | None, keep: Keep | None = None) -> None:
@@ -181,7 +181,7 @@ class TokenFile:
         wanted = 4 * _HEADER_INTS + count * np.dtype(kind).itemsize
         if wanted != self._version.nbytes:
             raise BadSetting(
-                f"{self.path} has {self._version.nbytes:,} bytes, but its header tells of {count:,} tokens "
+                f"{self.path} has {self._version.nbytes:,} bytes, but its header is of {count:,} tokens "
                 f"({kind}), which makes {wanted:,}: it was cut short, or is still being written"
             )
 

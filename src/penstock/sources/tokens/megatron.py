@@ -16,7 +16,7 @@ _TYPES = {1: "uint8", 2: "int8", 3: "int16", 4: "int32", 5: "int64", 8: "uint16"
 
 
 class Index(NamedTuple):
-    """What an ``.idx`` says of its ``.bin``.
+    """The content of an ``.idx``, about its ``.bin``.
 
     Attributes:
         dtype: Type of the tokens.
@@ -28,7 +28,7 @@ class Index(NamedTuple):
 
 
 def read_index(path: str, raw: bytes, nbytes: int) -> Index:
-    """Return what an index says of a ``.bin`` of so many bytes.
+    """Return the content of an index of a ``.bin``.
 
     Args:
         path: The index's path.
@@ -44,7 +44,7 @@ def read_index(path: str, raw: bytes, nbytes: int) -> Index:
     if version != 1 or code not in _TYPES:
         raise BadSetting(f"{path} has version {version} and type {code}; version 1 of whole numbers can be read")
     if len(raw) < _HEADER.size + 12 * sequences + 8 * bounds:
-        raise BadSetting(f"{path} was cut short: it tells of {sequences:,} sequences, and has {len(raw):,} bytes")
+        raise BadSetting(f"{path} was cut short: it lists {sequences:,} sequences, and has {len(raw):,} bytes")
     sizes = np.frombuffer(raw, "<i4", sequences, _HEADER.size)
     pointers = np.frombuffer(raw, "<i8", sequences, _HEADER.size + 4 * sequences)
     firsts = np.frombuffer(raw, "<i8", bounds, _HEADER.size + 12 * sequences)
@@ -52,7 +52,7 @@ def read_index(path: str, raw: bytes, nbytes: int) -> Index:
     itemsize = np.dtype(_TYPES[code]).itemsize
     if not np.array_equal(pointers, ends[:-1] * itemsize) or ends[-1] * itemsize != nbytes:
         raise BadSetting(
-            f"{path} tells of {ends[-1]:,} tokens ({_TYPES[code]}), and the .bin beside it has {nbytes:,} bytes: "
+            f"{path} lists {ends[-1]:,} tokens ({_TYPES[code]}), and the .bin beside it has {nbytes:,} bytes: "
             f"it is the index of another file, or one of the two was cut short"
         )
     if not bounds or firsts[0] != 0 or firsts[-1] != sequences or (np.diff(firsts) < 0).any():

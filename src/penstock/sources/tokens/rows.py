@@ -1,4 +1,4 @@
-"""How the tokens of some files make rows of one length: windows of a stream, or pieces of documents."""
+"""How the tokens of some files make rows of one length: spans of a stream, or pieces of documents."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def packed(sizes: Numbers, capacity: int) -> tuple[Ids, Ids]:
 
 
 _GATHERED_BYTES = 256 << 10
-"""Windows are gathered in the cache of a core, so many bytes at once, and written to their places together."""
+"""Spans are gathered in the cache of a core, this many bytes at once, and written to their places together."""
 
 
 def list_of(numbers: Numbers) -> list[int]:
@@ -69,17 +69,17 @@ def distinct(numbers: Numbers) -> list[int]:
     return sorted(set(list_of(numbers)))
 
 
-class Windows:
-    """Rows that are windows of a stream of tokens, each of which begins with the last token of the one before.
+class Spans:
+    """Rows that are spans of a stream of tokens; each begins with the last token of the one before.
 
-    So every token but a file's first is predicted once. What fills no window at the end of a file is left out.
+    So every token but a file's first is predicted once. What fills no span at the end of a file is left out.
 
     Args:
         files: Files, each a stream.
-        length: Tokens that a window predicts.
+        length: Tokens that a span predicts.
 
     Raises:
-        BadSetting: no file has the tokens of a window.
+        BadSetting: no file has the tokens of a span.
     """
 
     def __init__(self, files: Sequence[TokenFile], length: int) -> None:
@@ -90,11 +90,11 @@ class Windows:
             raise BadSetting(
                 f"length={length}: {most.path} has {len(most.tokens):,} tokens, and a row needs {length + 1:,}"
             )
-        self._windows = [_windows(file.tokens, length) for file in files]
-        self._ends = np.cumsum([len(windows) for windows in self._windows], dtype=np.int64)
+        self._spans = [_spans(file.tokens, length) for file in files]
+        self._ends = np.cumsum([len(spans) for spans in self._spans], dtype=np.int64)
         self.count = int(self._ends[-1])
         self.counts = [self.count]
-        self.description = f"{self.count:,} windows of {length:,}"
+        self.description = f"{self.count:,} rows of {length:,}"
 
     def files_of(self, rows: Ids) -> Sequence[TokenFile]:
         """Return the files that these rows come from."""
@@ -104,24 +104,24 @@ class Windows:
 
     def will_need(self, rows: Ids) -> None:
         """Have the kernel read ahead what these rows need."""
-        files, windows = self._places(rows)
-        for i, window in zip(list_of(files), list_of(windows), strict=True):
-            self._files[i].will_need(window * self._length, self._length + 1)
+        files, spans = self._places(rows)
+        for i, span in zip(list_of(files), list_of(spans), strict=True):
+            self._files[i].will_need(span * self._length, self._length + 1)
 
     def fill(self, rows: Ids, to: Ids, leaves: Sequence[Tokens]) -> None:
         """Write rows to these places of a block's leaves."""
         (tokens,) = leaves
-        files, windows = self._places(rows)
+        files, spans = self._places(rows)
         together = max(1, _GATHERED_BYTES // tokens[0].nbytes)
         for i in distinct(files):
             of_file = np.flatnonzero(files == i)
             for start in range(0, len(of_file), together):
                 some = of_file[start : start + together]
-                self._files[i].check_whole(windows[some] * self._length, self._length + 1)
-                tokens[_run(to[some])] = self._windows[i][windows[some]]
+                self._files[i].check_whole(spans[some] * self._length, self._length + 1)
+                tokens[_run(to[some])] = self._spans[i][spans[some]]
 
     def _places(self, rows: Ids) -> tuple[Numbers, Numbers]:
-        """Return the file of each window, and its number there."""
+        """Return the file of each span, and its number there."""
         files = np.searchsorted(self._ends, rows, side="right")
         before = np.concatenate(([0], self._ends[:-1]))
         return files, rows - before[files]
@@ -171,7 +171,7 @@ class Documents:
         return [self._files[i] for i in distinct(self._pieces.files[self._of(rows)])]
 
     def will_need(self, rows: Ids) -> None:
-        for i, start, size in self._told(self._of(rows)):
+        for i, start, size in self._placed(self._of(rows)):
             self._files[i].will_need(start, size)
 
     def fill(self, rows: Ids, to: Ids, leaves: Sequence[Tokens]) -> None:
@@ -184,14 +184,14 @@ class Documents:
         streams = [file.tokens for file in self._files]
         for place, first, end in zip(list_of(to), firsts, ends, strict=True):
             at = 0
-            for number, (i, start, size) in enumerate(self._told(self._order[first:end]), 1):
+            for number, (i, start, size) in enumerate(self._placed(self._order[first:end]), 1):
                 tokens[place, at : at + size] = streams[i][start : start + size]
                 documents[place, at : at + size] = number
                 at += size
             tokens[place, at:] = 0
             documents[place, at:] = 0
 
-    def _told(self, pieces: Ids) -> Iterator[tuple[int, int, int]]:
+    def _placed(self, pieces: Ids) -> Iterator[tuple[int, int, int]]:
         """Return file, first token and size of some pieces."""
         files, starts, sizes = (field[pieces].tolist() for field in self._pieces)
         return zip(files, starts, sizes, strict=True)
@@ -201,7 +201,7 @@ class Documents:
         return np.concatenate([self._order[self._firsts[row] : self._firsts[row + 1]] for row in rows.tolist()])
 
 
-def _windows(tokens: Tokens, length: int) -> Tokens:
+def _spans(tokens: Tokens, length: int) -> Tokens:
     """View tokens as rows of ``length`` + 1, each ``length`` on."""
     count = max(0, len(tokens) - 1) // length
     size = tokens.itemsize
@@ -220,8 +220,8 @@ def _pieces(files: Sequence[TokenFile], length: int) -> Pieces:
     for i, file in enumerate(files):
         if file.documents is None:
             raise BadSetting(
-                f"documents=: nothing tells where documents begin in {file.path}. Megatron's index does "
-                "(tools/preprocess_data.py writes it); or leave documents out, for windows of the whole stream"
+                f"documents=: nothing shows where documents begin in {file.path}. Megatron's index does "
+                "(tools/preprocess_data.py writes it); or leave documents out, for rows of the whole stream"
             )
         firsts, sizes = file.documents[:-1], np.diff(file.documents)
         counts = np.maximum(0, -(-(sizes - 1) // length))

@@ -22,13 +22,13 @@ from penstock.memory.slots import Filled, Slots, place
 from penstock.sources.order import Planned, digest, permutation, planned
 from penstock.sources.sharding import Alone, rank_of
 from penstock.sources.tokens.files import TokenFile, Tokens, opened
-from penstock.sources.tokens.rows import Documents, Windows, distinct
+from penstock.sources.tokens.rows import Documents, Spans, distinct
 from penstock.tree import build, describe
 
 _SLOTS = 2
 """A block is written while the one before is announced."""
 _READ_AHEAD_BLOCKS = 64
-"""Once a block was not in the page cache, so many are read ahead."""
+"""Once a block was not in the page cache, this many are read ahead."""
 _MOST_REPEATS = 100
 _EXTRA = 2
 
@@ -51,12 +51,12 @@ class TokenSource(Alone):
         length: Tokens that a row predicts.
         batch_size: Rows of a block.
         dtype: Type of tokens without a header: ``"uint16"`` unless given, or ``"uint32"``.
-        documents: None for windows of the whole stream, whatever documents they cross; ``"split"`` for one
+        documents: None for rows of the whole stream, whatever documents they cross; ``"split"`` for one
             document or a piece of one in each row; ``"packed"`` for as many as fit. Needs Megatron's index.
         cache: Where the files are fetched to, whole and once, before the first batch, and mapped; objects of a
             store (``"s3://bucket/train.bin"``) need one. Its ``memory`` is not used: the page cache holds what is
             mapped.
-        shuffle: Draw a new random order in each cycle; False keeps the order of the files.
+        shuffle: Draw a new random order in each cycle; False for the order of the files.
         drop_last: Whether trainers leave out of each epoch the rows that fill none of their batches, unless they
             say otherwise.
         segments: Parts of a cycle that are shuffled each by itself; None for one.
@@ -102,7 +102,7 @@ class TokenSource(Alone):
         found = opened(named, dtype, cache)
         self._files = [file for own in found.values() for file in own]
         if not isinstance(files, Mapping):
-            self._rows: Windows | Documents | Mixture = _rows_of(self._files, length, documents)
+            self._rows: Spans | Documents | Mixture = _rows_of(self._files, length, documents)
         elif shuffle:
             parts = {name: _rows_of(own, length, documents) for name, own in found.items()}
             self._rows = Mixture(parts, {str(name): weight for name, weight in files.items()}, seed)
@@ -171,9 +171,9 @@ class TokenSource(Alone):
         return plan.block(tree)
 
 
-def _rows_of(files: Sequence[TokenFile], length: int, documents: Documenting | None) -> Windows | Documents:
+def _rows_of(files: Sequence[TokenFile], length: int, documents: Documenting | None) -> Spans | Documents:
     if documents is None:
-        return Windows(files, length)
+        return Spans(files, length)
     return Documents(files, length, together=documents == "packed")
 
 
@@ -183,7 +183,7 @@ def _major_faults() -> int:
 
 
 class Mixture:
-    """Rows of several data sets, each with its share of a cycle; methods are those of ``Windows``.
+    """Rows of several data sets, each with its share of a cycle; methods are those of ``Spans``.
 
     A cycle is as short as can be while every row comes at least once: the data set that is largest for its share
     comes once, and the others again and again. Those rows of a data set that come once more than its others are
@@ -198,7 +198,7 @@ class Mixture:
         BadSetting: a weight is not above 0, or one data set would come very often.
     """
 
-    def __init__(self, parts: Mapping[str, Windows | Documents], weights: Mapping[str, float], seed: int) -> None:
+    def __init__(self, parts: Mapping[str, Spans | Documents], weights: Mapping[str, float], seed: int) -> None:
         self._parts = list(parts.values())
         shares = _shares(weights)
         cycle = max(part.count / share for part, share in zip(self._parts, shares, strict=True))
@@ -220,11 +220,11 @@ class Mixture:
         ]
         self.count = int(self._ends[-1])
         self.counts = counts
-        told = (
+        shown = (
             f"{share:.1%} {name} ({count / part.count:.2f} times {part.description})"
             for share, count, (name, part) in zip(shares, counts, parts.items(), strict=True)
         )
-        self.description = f"{self.count:,} rows: {', '.join(told)}"
+        self.description = f"{self.count:,} rows: {', '.join(shown)}"
 
     def files_of(self, rows: Ids) -> Sequence[TokenFile]:
         return [file for part, own, _ in self._divided(rows) for file in part.files_of(own)]
@@ -237,7 +237,7 @@ class Mixture:
         for part, own, which in self._divided(rows):
             part.fill(own, to[which], leaves)
 
-    def _divided(self, rows: Ids) -> Iterator[tuple[Windows | Documents, Ids, Ids]]:
+    def _divided(self, rows: Ids) -> Iterator[tuple[Spans | Documents, Ids, Ids]]:
         """Yield each data set that has some of the rows, their numbers in it, and which of the rows they are."""
         of = np.searchsorted(self._ends, rows, side="right")
         for i in distinct(of):

@@ -116,7 +116,7 @@ def default_store() -> Any:
 
 
 def loader_with_workers(loader: DataLoader[Any], workers: int) -> DataLoader[Any]:
-    """Copy a loader that has made no worker yet, and give it so many; with none goes what only workers have."""
+    """Copy a loader that has made no worker yet, with ``workers``; without any goes what only workers have."""
     copied = copy(loader)
     copied.num_workers = workers
     if workers == 0:

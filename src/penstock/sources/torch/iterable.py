@@ -78,7 +78,7 @@ class WholeBatchLoader(InOnePass):
     """Feeds a ``DataLoader`` whose map-style dataset gives whole batches (``batch_size=None``), in sampler order.
 
     It has one segment; a position is reached by loading what lies before it, as
-    only a batch tells how many rows it has.
+    only a batch shows how many rows it has.
     """
 
     def __init__(self, loader: DataLoader[Any], *, seed: int) -> None:

@@ -46,10 +46,10 @@ class MapStyleSource(LoadsIntoSlots, Ordered):
     cannot follow. From where some is left out of a pass, draws are seeded by block.
 
     Args:
-        loader: The loader, whose worker settings, ``collate_fn`` and ``worker_init_fn`` are kept.
+        loader: The loader, whose worker settings, ``collate_fn`` and ``worker_init_fn`` stay.
         segments: Parts of a cycle that are shuffled each by itself; None for one.
         seed: Random seed of the order and of the workers.
-        in_order: Do not shuffle, whatever the loader says.
+        in_order: Do not shuffle, even if the loader does.
     """
 
     def __init__(
@@ -74,7 +74,7 @@ class MapStyleSource(LoadsIntoSlots, Ordered):
             self.order = digest("as torch", self._order.digest, canonical(loader.generator), self._persistent)
 
     def open(self, at: Cursor, wanted: Wanted | None = None, joints: Joints = NO_JOINTS) -> Iterator[SourceBlock]:
-        # Not kept by the order, which this keeps: workers that persist would live on in the cycle of references.
+        # The order must not refer to this, which refers to it: workers that persist would live on in the cycle.
         blocks = self._order.blocks(at, joints, self._order_as_torch)
         generator = self._generator(at.cycle)
         workers = _clone(generator)
@@ -124,7 +124,7 @@ class MapStyleSource(LoadsIntoSlots, Ordered):
 
 
 class SamplerSource(LoadsIntoSlots, InOnePass):
-    """Feeds a ``DataLoader`` with its own sampler or batch sampler, in the order of that.
+    """Feeds a ``DataLoader`` with its own sampler or batch sampler, in its order.
 
     It has one segment; a position is reached by skipping indices, not by loading.
     ``SamplerPasses`` gives the order of a cycle, wherever that is opened. What the
@@ -172,7 +172,7 @@ class SamplerSource(LoadsIntoSlots, InOnePass):
     def _refuse_length(self, cycle: int, given: int) -> NoReturn:
         raise SourceError(
             f"the sampler has a length that makes {self.samples:,} samples a cycle, and gave {given:,} in cycle "
-            f"{cycle}: let its __len__ say how many indices its __iter__ gives in every pass"
+            f"{cycle}: let its __len__ return how many indices its __iter__ gives in every pass"
         )
 
 

@@ -35,7 +35,7 @@ class PlannedLoader:
     """A loader's dataset, workers and collation, run over index batches that Penstock plans.
 
     What is drawn for a batch never comes again for other samples, in no feeder. Where all of a pass is loaded, a
-    draw's place in the pass says for which sample it is. From the first batch on of which some is left out, each
+    draw's place in the pass decides its sample. From the first batch that is not loaded whole on, each
     batch has a seed of its own. Generators that a dataset makes in its workers (from ``torch.initial_seed()``)
     cannot be seeded anew: there the workers are new ones, whose seed comes from the system. Workers persist only
     into passes that go on as theirs began.
@@ -166,7 +166,7 @@ def _seeded(indices: Any, seed: int) -> Any:
 
 
 def _until(ends: Callable[[Planned], bool], plan: Iterator[Planned], rest: list[Planned]) -> Iterator[Planned]:
-    """Yield what comes before the first that ``ends``, which goes into ``rest``."""
+    """Yield the steps before the first for which ``ends`` is true; that one goes into ``rest``."""
     for each in plan:
         if ends(each):
             rest.append(each)
@@ -195,7 +195,7 @@ class _Plan:
                 yield indices if self._seed is None else self._give(indices, self._seed(beside))
 
     def loaded(self) -> Any:
-        """Return what goes with the batch that the loader, which keeps their order, has just given."""
+        """Return what goes with the batch that the loader has just given: it gives them in order."""
         return self._asked.popleft()[1]
 
     def passed(self) -> Iterator[tuple[Any, None]]:

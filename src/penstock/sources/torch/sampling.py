@@ -37,14 +37,14 @@ _PLAIN = (bool, int, float, complex, str, bytes, type(None))
 _CONTAINERS = (list, tuple, set, frozenset, dict, range)
 _DATA_NAMES = ("data_source", "dataset")
 _PROBED = 8
-"""Batches that are compared to tell whether two processes draw alike."""
+"""Batches that are compared to learn whether two processes draw alike."""
 
 
 class SamplerPasses:
     """Passes over a loader's sampler or batch sampler, in any sequence of cycles.
 
     A copy of the sampler runs under separate global generators, seeded for each
-    cycle, and is told the cycle by ``set_epoch``. What it remembers from pass to
+    cycle, and gets the cycle by ``set_epoch``. What it remembers from pass to
     pass (a generator that it holds, a list that it shuffles in place, a count of
     its passes) is restored by drawing the earlier passes again, without loading.
 
@@ -62,17 +62,17 @@ class SamplerPasses:
         self._shared = {id(thing): thing for thing in [loader.dataset, *_not_state(sampler)]}
         samplers = chain_of(sampler)
         self._of_torch = all(type(each) in (*_TORCHS, *_CONTAINERS) for each in samplers)
-        told = all(type(each) in (*_TORCHS, *_CONTAINERS) or hasattr(each, "set_epoch") for each in samplers)
+        by_cycle = all(type(each) in (*_TORCHS, *_CONTAINERS) or hasattr(each, "set_epoch") for each in samplers)
         holds = loader.generator is not None or any(
             isinstance(value, _GENERATORS) for each in samplers for value in attributes(each).values()
         )
-        self._remembers = holds or not told
+        self._remembers = holds or not by_cycle
         self._running: tuple[Any, torch.Generator | None] = self._given
         self._next: int | None = 0  # the cycle that the running copy gives next; None within a pass
         self._copied = True
         self._begun = False
         self._restart()
-        self._tell_cycle(0)
+        self._set_cycle(0)
         self.order = digest(
             seed,
             *map(_canonical_sampler, chain_of(self._running[0])),
@@ -153,7 +153,7 @@ class SamplerPasses:
             self._copied = False
         self._next = 0
 
-    def _tell_cycle(self, cycle: int) -> None:
+    def _set_cycle(self, cycle: int) -> None:
         for each in chain_of(self._running[0]):
             if hasattr(each, "set_epoch"):
                 each.set_epoch(cycle)
@@ -163,7 +163,7 @@ class SamplerPasses:
         sampler, generator = self._running
         own = SamplersOwn(order_seed(self._seed, cycle))
         with own:
-            self._tell_cycle(cycle)
+            self._set_cycle(cycle)
             batches = iter(sampler)
             drawn_from = torch.default_generator if generator is None else generator
             workers = torch.Generator()

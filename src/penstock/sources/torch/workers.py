@@ -54,7 +54,7 @@ def init_fn_of(loader: DataLoader[Any]) -> EndsWithItsParent:
 
 @contextmanager
 def naming_who_died(iterator: Any) -> Generator[None]:
-    """Say which worker was killed, where torch only finds that its connection broke.
+    """Name the killed worker, where torch only finds that a connection broke.
 
     Torch names one that dies while a batch is waited for, but not one that dies while it sends a batch.
 

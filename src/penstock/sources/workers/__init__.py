@@ -11,7 +11,7 @@ from typing import Any, Protocol, TypeVar
 Task_contra = TypeVar("Task_contra", contravariant=True)
 Result_co = TypeVar("Result_co", covariant=True)
 Steps = Generator[None, None, Result_co]
-"""A task under way, of which each ``next`` does a step, and the last one returns its result."""
+"""A task under way: each ``next`` does a step, and the last one returns its result."""
 
 
 class Workers(Protocol[Task_contra, Result_co]):

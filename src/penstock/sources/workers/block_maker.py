@@ -84,7 +84,7 @@ class BlockMaker(ABC, Generic[Task, Result]):
 
     @abstractmethod
     def finish(self, plan: Planned, result: Result, leaves: Sequence[ByteArray]) -> None:
-        """Take in what became of a block, and write those of its leaves that workers do not write."""
+        """Take in the answer to a block, and write the leaves that workers do not write."""
 
     @abstractmethod
     def check(self, ids: Ids) -> None:

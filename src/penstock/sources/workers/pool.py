@@ -17,9 +17,8 @@ from contextlib import suppress
 from multiprocessing.connection import Connection, wait
 from typing import Any, Generic, TypeVar
 
-import cloudpickle  # pyright: ignore[reportMissingTypeStubs]
-
 from penstock.basics.packages import import_path
+from penstock.basics.pickling import dumps
 from penstock.errors import BadSetting, ReadFailed, SourceError
 from penstock.linux.fork import close_in_children
 from penstock.linux.process import in_words
@@ -91,7 +90,7 @@ class WorkerPool(Generic[Task, Result]):
     def prepare(self, setup: tuple[Any, ...], files: Sequence[int]) -> None:
         """Tell what processes that start from now on are given: arguments for ``serve``, and open files."""
         try:
-            self._setup = cloudpickle.dumps(setup)  # pyright: ignore[reportUnknownMemberType]
+            self._setup = dumps(setup)
         except Exception as error:  # whatever a user's object raises
             raise BadSetting(
                 f"decode= cannot be sent to the worker processes: {error}. Make it a function that holds no "
@@ -201,8 +200,8 @@ class WorkerPool(Generic[Task, Result]):
             self._deaths[first] = self._deaths.get(first, 0) + 1
             if self._deaths[first] >= _MOST_DEATHS:
                 worker.has.popleft()
-                said = f"{_MOST_DEATHS} worker processes died at one block, {self._tasks.pop(first)}"
-                self._results[first] = False, SourceError(f"{said}: the last (process {worker.pid}) {how}")
+                what = f"{_MOST_DEATHS} worker processes died at one block, {self._tasks.pop(first)}"
+                self._results[first] = False, SourceError(f"{what}: the last (process {worker.pid}) {how}")
             self._waiting.extendleft(reversed(worker.has))
             return
         self._vain += 1
@@ -235,16 +234,16 @@ def serve(fd: int, make: Callable[..., Callable[[Any], Steps[Any]]]) -> None:
 
     Args:
         fd: Socket to that process.
-        make: Makes, from what ``prepare`` was told, the function that does a task in steps.
+        make: Makes, from the arguments of ``prepare``, the function that does a task in steps.
     """
     connection: Connection[Any, Any] = Connection(fd)
     with suppress(EOFError, BrokenPipeError, ConnectionResetError):
         setup = connection.recv_bytes()
         try:
-            work = make(*cloudpickle.loads(setup))
+            work = make(*pickle.loads(setup))
         except Exception as error:  # such as a user's function that cannot be found here
-            said = f"a worker process cannot start: {type(error).__name__}: {error}"
-            connection.send((_CANNOT_START, False, SourceError(said, traceback.format_exc())))
+            what = f"a worker process cannot start: {type(error).__name__}: {error}"
+            connection.send((_CANNOT_START, False, SourceError(what, traceback.format_exc())))
             os._exit(0)
         begun: deque[tuple[int, Steps[Any]]] = deque()
         while True:
@@ -261,7 +260,7 @@ def serve(fd: int, make: Callable[..., Callable[[Any], Steps[Any]]]) -> None:
 
 
 def _answer(number: int, steps: Steps[Any]) -> tuple[int, bool, Any] | None:
-    """Do a task's next step; return what is to be said of the task if that was its last."""
+    """Do a task's next step; return the task's answer if that was its last."""
     try:
         next(steps)
     except StopIteration as done:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 _CLASSES = {
     "torch.utils.data.dataloader": "DataLoader",
     "torchdata.stateful_dataloader.stateful_dataloader": "StatefulDataLoader",
-    "fastai.data.load": "DataLoader",  # none of torch's: it cannot be hooked, and its user is told
+    "fastai.data.load": "DataLoader",  # none of torch's: it cannot be hooked, and its user is warned
 }
 
 
@@ -48,7 +48,7 @@ class _Finder:
                     from penstock.basics.tracebacks import leave_out_of_interrupts
 
                     leave_out_of_interrupts()
-                except Exception:  # it is told below
+                except Exception:  # it is reported below
                     pass
                 execute(module)
                 _hook(module, _CLASSES[name])
@@ -63,10 +63,10 @@ def _hook(module: "ModuleType", name: str) -> None:
 
         hooked(getattr(module, name))
     except Exception as error:
-        _tell(error, f" of {module.__name__}")
+        _warn(error, f" of {module.__name__}")
 
 
-def _tell(error: Exception, whose: str = "") -> None:
+def _warn(error: Exception, whose: str = "") -> None:
     what = f"penstock: loaders{whose} are neither watched nor shared"
     print(f"{what}: {type(error).__name__}: {error}", file=sys.stderr, flush=True)
 
@@ -84,7 +84,7 @@ def _begin() -> None:
 try:
     _begin()
 except Exception as error:
-    _tell(error)
+    _warn(error)
 
 # The program's own, in place of this. If there is none, or it fails, Python does what it does without this one.
 del sys.modules["sitecustomize"]
