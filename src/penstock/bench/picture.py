@@ -296,7 +296,7 @@ def gantt_picture(
         axes.set_ylim(0, 1.1)
         axes.axhline(1, color=FAINT, lw=0.8, ls="--")
         figure.draw_without_rendering()
-        _keep_apart(labels, points, rows=10)
+        _spread_labels(labels, points, rows=10)
     return figure
 
 

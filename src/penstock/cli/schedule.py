@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from penstock.basics.terminal import console
-from penstock.cli.command import AsJson, Command, Group, print_json
+from penstock.cli.command import AsJson, Command, Group, option, show
 from penstock.errors import BadSetting
 
 app = typer.Typer(cls=Group, help="Plan which runs run when, where and on which feed.", no_args_is_help=True)
@@ -23,28 +23,26 @@ def schedule() -> None:
 def simulate(
     trace: Annotated[
         str,
-        typer.Option(
+        option(
+            "gavel:FILE, muri:FILE or tiresias:FILE; synergy:24 for 24 drawn jobs; or a JSON list of jobs.",
             metavar="TRACE",
-            help="gavel:FILE, muri:FILE or tiresias:FILE; synergy:24 for 24 drawn jobs; or a JSON list of jobs.",
         ),
     ] = "synergy:24",
     policy: Annotated[
-        str, typer.Option(metavar="NAMES", help="fifo, spt, lpt, carma-magm, carma-lug, muri, plan; with commas.")
+        str, option("fifo, spt, lpt, carma-magm, carma-lug, muri, plan; with commas.", metavar="NAMES")
     ] = "fifo,spt,carma-magm,carma-lug,muri,plan",
     share: Annotated[
-        str, typer.Option(metavar="WAYS", help="none, all or split: how jobs on the same data share feeds.")
+        str, option("How jobs on the same data share feeds: none, all, split, finish.", metavar="WAYS")
     ] = "none,all,split",
-    gpus: Annotated[int, typer.Option(min=1, max=64, help="GPUs.")] = 4,
-    cores: Annotated[float, typer.Option(min=1, help="CPU cores.")] = 12,
-    memory: Annotated[str, typer.Option(metavar="SIZE", help="Memory of each GPU.")] = "16GiB",
-    mode: Annotated[str, typer.Option(metavar="MODE", help="plain or mps: how jobs share a GPU.")] = "plain",
-    objective: Annotated[str, typer.Option(metavar="WHAT", help="makespan or jct.")] = "makespan",
-    same_data: Annotated[
-        float, typer.Option(min=0, max=1, help="Of drawn jobs, the part that trains on one data set.")
-    ] = 1.0,
-    seed: Annotated[int, typer.Option(min=0, help="Of what is drawn, and of the planner's exchanges.")] = 0,
+    gpus: Annotated[int, option("GPUs.", min=1, max=64)] = 4,
+    cores: Annotated[float, option("CPU cores.", min=1)] = 12,
+    memory: Annotated[str, option("Memory of each GPU.", metavar="SIZE")] = "16GiB",
+    mode: Annotated[str, option("How jobs share a GPU: plain or mps.", metavar="MODE")] = "plain",
+    objective: Annotated[str, option("What is to be small: makespan or jct.", metavar="WHAT")] = "makespan",
+    same_data: Annotated[float, option("Part of the drawn jobs on one data set.", min=0, max=1)] = 1.0,
+    seed: Annotated[int, option("Seed of the drawn jobs, and of the planner's exchanges.", min=0)] = 0,
     json: AsJson = False,
-    plot: Annotated[Path | None, typer.Option(metavar="FILE", help="File for a picture (PNG, SVG, PDF).")] = None,
+    plot: Annotated[Path | None, option("File for a picture (PNG, SVG, PDF).", metavar="FILE")] = None,
 ) -> None:
     """Compare policies, with and without shared feeds, in a model of this machine or another.
 
@@ -56,7 +54,7 @@ def simulate(
     from penstock.schedule.jobs import Machine, contention, least_makespan_s
     from penstock.schedule.partition import SHARINGS
     from penstock.schedule.planner import PUBLISHED
-    from penstock.schedule.study import PLANNED, Study, compared, gains, picture, table
+    from penstock.schedule.study import PLANNED, Study, compared, gains, picture, study_page
     from penstock.schedule.traces import read_trace
 
     names = _names("--policy", policy, (*PUBLISHED, PLANNED))
@@ -94,22 +92,8 @@ def simulate(
     )
     if plot:
         picture(study, about).savefig(plot)
-    if json:
-        print_json({**study.as_json(), "left_out": dict(found.left_out), "assumed": found.assumed})
-        return
-    out = console()
-    out.print(about, soft_wrap=True)
-    out.print(table(study))
-    for line in (
-        *(f"Left out: {number} jobs that {why}." for why, number in found.left_out.items()),
-        *found.assumed,
-    ):
-        out.print(line, style="dim", soft_wrap=True)
-    if gained:
-        pairs = ", ".join(f"{gain:.2f} at ρ {rho:.1f}" for rho, gain in gained)
-        out.print(
-            f"Best plan with shared feeds ÷ best without, with other numbers of cores: {pairs}", soft_wrap=True
-        )
+    found_json = {**study.as_json(), "left_out": dict(found.left_out), "assumed": found.assumed}
+    show(json, found_json, lambda: study_page(study, about, found))
 
 
 def _names(option: str, text: str, known: tuple[str, ...], most: int = 100) -> tuple[str, ...]:

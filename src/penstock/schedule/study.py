@@ -6,12 +6,15 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
+from rich.console import Group, RenderableType
 from rich.table import Table
+from rich.text import Text
 
 from penstock.bench.experiment import results_table
 from penstock.schedule.jobs import Job, Machine, contention, least_makespan_s
 from penstock.schedule.partition import SHARINGS, Sharing
 from penstock.schedule.planner import Objective, Plan, Planner
+from penstock.schedule.traces import Trace
 
 PLANNED = "plan"
 """The planner itself: the best policy and what exchanges make of it."""
@@ -118,8 +121,22 @@ def gains(jobs: Sequence[Job], machine: Machine, objective: Objective, seed: int
         yield contention(jobs, other), shared / apart
 
 
-def table(study: Study) -> Table:
-    """Show a study's rows, best objective in bold."""
+def study_page(study: Study, about: str, trace: Trace) -> Group:
+    """Show a study: its policies, the gain of sharing, and what its trace does not say."""
+    notes = [f"Left out: {number} jobs that {why}." for why, number in trace.left_out.items()]
+    parts: list[RenderableType] = [
+        Text(about),
+        _table(study),
+        *(Text(line, style="dim") for line in (*notes, *trace.assumed)),
+    ]
+    if study.gains:
+        pairs = ", ".join(f"{gain:.2f} at ρ {rho:.1f}" for rho, gain in study.gains)
+        parts.append(Text(f"Best plan with shared feeds ÷ best without, with other numbers of cores: {pairs}"))
+    return Group(*parts)
+
+
+def _table(study: Study) -> Table:
+    """Show the rows, that with the best objective in bold."""
     shown = results_table("policy, share", "makespan, h", "of FIFO's", "mean JCT, h")
     first = next((row for row in study.rows if (row.policy, row.sharing) == ("fifo", "none")), None)
     for row in study.rows:
