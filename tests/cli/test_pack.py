@@ -115,7 +115,7 @@ def test_a_loader_is_packed_checked_and_fed(command, loader_file: Path, tmp_path
     with penstock.attach("one", 200, wait_s=30) as loader:
         assert len(next(iter(loader))["id"]) == 200
     told = " ".join(feeding.communicate(timeout=20)[0].split())
-    assert "samples, 1.6 KB, kept in memory, window 4 KiB. Ctrl-C ends it." in told
+    assert "samples, 1.6 KB, in memory, window 4 KiB. Ctrl-C ends it." in told
     assert "1 segment, not 16: 200 samples make 1 block of up to 9,999. With a smaller batch_size" in told
     assert "The window is too small to read ahead" in told
     with open(folder / "0-id.npy", "r+b") as file:

@@ -40,12 +40,12 @@ class Commissioned:
 
 def make(_):
     from penstock.feed.launch import process
-    tell = process._tell
+    tell = process._write
     def telling(report, ready):
         die("bound")
         tell(report, ready)
         die("told")
-    process._tell = telling
+    process._write = telling
     die("making")
     die("parent", os.getppid())
     if place == "exit":

@@ -192,13 +192,11 @@ def export(
     store: StoreFolder = None,
 ) -> None:
     """Write all series of runs into a CSV file: run, name, group, series, time_s, value."""
-    from penstock.runs.store.export import export as write
-
     *ids, file = words
     if not ids:
         raise BadSetting(f"give the ids of runs before {file!r}; `penstock runs ls` shows them")
     with Store.open(store) as opened:
-        points = write(opened, [opened.run(id) for id in ids], Path(file))
+        points = opened.export([opened.run(id) for id in ids], Path(file))
     typer.echo(f"Wrote {points:,} points into {file}.")
 
 

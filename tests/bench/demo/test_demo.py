@@ -14,8 +14,7 @@ import pytest
 import torch
 
 from penstock.basics.terminal import console
-from penstock.bench.demo.images import Crops, find_images
-from penstock.bench.demo.job import runs
+from penstock.bench.demo.images import Crops, find_images, runs
 from penstock.bench.demo.report import EACH, FEED, DemoReport
 from penstock.bench.demo.synthetic import CLASSES, make_images
 from penstock.bench.demo.trainer import as_input, small_network

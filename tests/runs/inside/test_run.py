@@ -92,7 +92,7 @@ def test_importing_penstock_and_logging_outside_a_run_loads_neither_numpy_nor_th
 
 def test_who_has_been_told_of_twenty_names_is_told_that_others_are_left_out(script: Script):
     lines = script.run("for i in range(40): penstock.log(**{f'n{i}': 'text'})").splitlines()
-    assert len(lines) == 21 and lines[-1] == "penstock.log: what else is left out is not told"
+    assert len(lines) == 21 and lines[-1] == "penstock.log: further warnings are not printed"
 
 
 def test_nan_is_kept_and_what_is_no_number_is_left_out_and_said_once(script: Script):
@@ -327,7 +327,7 @@ for i in range(200): penstock.log(loss=i)
 """
     )
     assert script.series("loss") == list(range(200))
-    assert said.count("penstock.log:") == 1 and "what loops wait for cannot be told" in said
+    assert said.count("penstock.log:") == 1 and "what loops wait for cannot be recorded" in said
 
 
 def test_a_script_that_can_start_no_thread_is_heard_when_it_ends(script: Script) -> None:

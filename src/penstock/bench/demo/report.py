@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.table import Table
 
 from penstock.basics.terminal import printable
-from penstock.bench.demo.job import DemoRun
+from penstock.bench.demo.images import DemoRun
 from penstock.bench.experiment import Report, results_table
 
 EACH, FEED = "each its loader", "one feed"

@@ -14,8 +14,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from penstock.bench.demo.images import ImageFolder
-from penstock.bench.demo.job import TrainerJob, runs
+from penstock.bench.demo.images import ImageFolder, TrainerJob, runs
 from penstock.bench.demo.report import EACH, FEED, ArmFigures, DemoReport, DemoSettings, ModelFigures
 from penstock.bench.experiment import Tell
 from penstock.bench.measure.family import Family, family

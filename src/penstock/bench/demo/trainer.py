@@ -21,8 +21,7 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 from penstock.autosharing.share import share
-from penstock.bench.demo.images import BadImage, Crops, Labelled, prepare_worker
-from penstock.bench.demo.job import TrainerJob
+from penstock.bench.demo.images import BadImage, Crops, Labelled, TrainerJob, prepare_worker
 from penstock.bench.measure.loop import failure, heard_lines, reply, reserve_output
 from penstock.errors import BadSetting
 

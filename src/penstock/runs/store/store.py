@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import secrets
 import shutil
 import sqlite3
@@ -15,6 +16,7 @@ from typing import Any, NamedTuple, Self
 import msgspec
 
 from penstock.errors import BadSetting, NoSuchRun
+from penstock.linux.files import written_whole
 from penstock.runs.record import ENDED, GroupPlan, RunRecord, Status
 from penstock.runs.store.database import SELECT, Noted, connect, record_of, this_place, this_process, writing
 from penstock.runs.store.folder import chosen_folder, private_folder, usable
@@ -69,6 +71,29 @@ class Store:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    def export(self, runs: Iterable[RunRecord], path: Path) -> int:
+        """Write all points of runs into a CSV file, which is there once it is whole; return how many.
+
+        Raises:
+            BadSetting: the file has another ending, or cannot be written.
+        """
+        if path.suffix != ".csv":
+            raise BadSetting(f"{path}: an export ends in .csv")
+        points = 0
+        try:
+            with written_whole(path) as half, half.open("w", newline="") as file:
+                writer = csv.writer(file)
+                writer.writerow(("run", "name", "group", "series", "time_s", "value"))
+                for run in runs:
+                    for name, (times_s, values) in sorted(self.series(run.id).items()):
+                        rows = zip(times_s.tolist(), values.tolist(), strict=True)
+                        named = run.id, run.name, run.group, name
+                        writer.writerows((*named, f"{at:.6f}", value) for at, value in rows)
+                        points += len(values)
+        except OSError as error:
+            raise BadSetting(f"{path} cannot be written: {error.strerror or error}") from error
+        return points
 
     def close(self) -> None:
         """Close the database."""
