@@ -11,7 +11,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import penstock
 from penstock.autosharing import guard
-from penstock.autosharing.hook import ShareOptions
+from penstock.autosharing.options import ShareOptions
 
 X = torch.arange(24.0).reshape(12, 2)
 

@@ -124,6 +124,7 @@ def test_runs_are_alone_or_together(launch, tmp_path: Path, mode: str, most: int
     ("words", "said"),
     [
         (["missing.py"], "no script 'missing.py' in "),
+        (["trian.py"], "; did you mean 'train.py'?"),
         (["missing-command"], "no command 'missing-command' on the PATH"),
         (["plain.sh"], "for the file in "),
         (["./plain.sh"], "is not executable"),
@@ -139,7 +140,8 @@ def test_runs_are_alone_or_together(launch, tmp_path: Path, mode: str, most: int
     ],
 )
 def test_a_mistake_is_one_error_before_anything_starts(launch, tmp_path: Path, words: list[str], said: str):
-    tmp_path.joinpath("plain.sh").touch()
+    for name in ("plain.sh", "train.py"):
+        tmp_path.joinpath(name).touch()
     tmp_path.joinpath("spec.yaml").write_text("groups:\n- command: sh\n")
     one = ended(launch, *words)
     assert one.wait() == 2

@@ -16,9 +16,9 @@ from typing import Any, NamedTuple
 
 import torch
 
-from penstock.autosharing.hook import ShareOptions, from_environment, runs_together
 from penstock.autosharing.iterator import SharedIterator, StatefulIterator
 from penstock.autosharing.messages import decline, place, say_once
+from penstock.autosharing.options import ShareOptions, from_environment, runs_together
 from penstock.autosharing.ranks import Meeting
 from penstock.autosharing.recipe import LoaderRecipe, things_of
 from penstock.autosharing.script_feed import ScriptFeed

@@ -12,8 +12,8 @@ from typing import Any, Self
 
 import torch
 
-from penstock.autosharing.hook import ShareOptions
 from penstock.autosharing.messages import decline, place, say_once, say_reads
+from penstock.autosharing.options import ShareOptions
 from penstock.autosharing.script_feed import OtherData, ScriptFeed
 from penstock.autosharing.verdict import Declined
 from penstock.errors import BadSetting, SettingsDiffer, SourceError

@@ -74,7 +74,10 @@ def say_reads(feed: ScriptFeed, loader: Loader) -> None:
         if others:
             name, differs = others[0]
             many = f"; it is one of {len(others)} that differ" if len(others) > 1 else ""
-            say_once(f"feed {name} is another one: {differs}{many}")
+            say_once(
+                f"feed {name} is another one: {differs}{many}. Runs read one feed if all of this is equal: seed "
+                "what a script draws at random"
+            )
 
 
 def difference(feeds: Fingerprint, yours: Fingerprint) -> str:

@@ -8,7 +8,7 @@ from contextlib import suppress
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, TypeVar, Unpack, cast, overload
 
-from penstock.autosharing.hook import ShareOptions, share_all
+from penstock.autosharing.options import ShareOptions, share_all
 from penstock.basics.sizes import whole_number
 from penstock.errors import BadSetting
 from penstock.feed.endpoint import checked_name

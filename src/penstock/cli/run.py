@@ -100,7 +100,7 @@ def run(
     detached: Annotated[bool, option("--detach", "Print the runs' ids and return; the runs go on.")] = False,
 ) -> None:
     """Run a script or command, once or several times, and store its output, measurements and result."""
-    from penstock.autosharing.hook import ShareOptions
+    from penstock.autosharing.options import ShareOptions
     from penstock.basics.sizes import size_from
     from penstock.errors import BadSetting
     from penstock.runs.spec.checks import SPECS, Gpus, listeners_from, seconds_from

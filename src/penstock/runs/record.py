@@ -6,7 +6,7 @@ from typing import Literal, get_args
 
 import msgspec
 
-from penstock.autosharing.hook import ShareOptions
+from penstock.autosharing.options import ShareOptions
 
 
 class RunPlan(msgspec.Struct, frozen=True, kw_only=True):

@@ -8,7 +8,7 @@ from textwrap import dedent
 
 import pytest
 
-from penstock.autosharing.hook import ShareOptions
+from penstock.autosharing.options import ShareOptions
 from penstock.errors import BadSetting, PackageMissing
 from penstock.runs.record import GroupPlan
 from penstock.runs.spec.checks import Gpus

@@ -10,7 +10,7 @@ from functools import cache
 from time import monotonic
 from typing import Any, cast
 
-from penstock.autosharing.hook import share_all
+from penstock.autosharing.options import share_all
 from penstock.inject import SHARE, hook
 from penstock.linux.fork import importing
 from penstock.waits import Iteration

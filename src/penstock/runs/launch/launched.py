@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import penstock.runs.keeper
-from penstock.autosharing.hook import to_environment
+from penstock.autosharing.options import to_environment
 from penstock.inject import injected, without_injection
 from penstock.runs.inside import SITE
 from penstock.runs.keeper.link import Assignment

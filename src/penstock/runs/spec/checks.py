@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import os
 import re
 import shutil
@@ -34,7 +35,10 @@ def command(words: Sequence[str], directory: str) -> tuple[str, ...]:
     path = Path(directory, first)
     if first.endswith(".py"):
         if not path.is_file():
-            raise BadSetting(f"no script {first!r} in {directory}")
+            beside = [each.name for each in path.parent.glob("*.py")] if path.parent.is_dir() else []
+            near = difflib.get_close_matches(path.name, beside, 1)
+            meant = f"; did you mean {str(Path(first).with_name(near[0]))!r}?" if near else ""
+            raise BadSetting(f"no script {first!r} in {directory}{meant}")
         return (sys.executable, *words)
     if "/" in first:
         if not path.is_file():

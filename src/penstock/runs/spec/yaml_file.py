@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 import msgspec
 
-from penstock.autosharing.hook import ShareOptions
+from penstock.autosharing.options import ShareOptions
 from penstock.basics.packages import require
 from penstock.basics.sizes import size_from
 from penstock.errors import BadSetting
