@@ -19,7 +19,7 @@ from rich.progress import track
 
 from penstock.schedule.jobs import Job, Machine, contention, least_makespan_s
 from penstock.schedule.partition import Sharing
-from penstock.schedule.planner import PUBLISHED, Objective, Planner
+from penstock.schedule.planner import Objective, Planner, Portfolio
 from penstock.schedule.replan import Replanner
 from penstock.schedule.simulate import simulate
 from penstock.schedule.traces import drawn, read_trace
@@ -37,6 +37,7 @@ MURI_MS = {
     "gpt2": (0.6, 410),
 }
 """Muri's kinds: milliseconds an iteration of preparation, in four processes, and of GPU."""
+COMPARED = ("fifo", "spt", "carma-magm", "carma-lug", "muri")
 VISION = ("resnet18", "shufflenet", "vgg16", "vgg19")
 
 
@@ -105,18 +106,22 @@ def against_published(seeds: int) -> list[dict[str, Any]]:
         jobs = drawn(16, chance.choice([0.0, 0.5, 1.0]), seed).jobs
         machine = four(12)
         machine = replace(machine, cores=12 * contention(jobs, machine) / chance.uniform(0.3, 0.8))
-        best = min(Planner(machine, names=(name,), sharings=APART).plan(jobs).cost for name in PUBLISHED)
-        told.append(Planner(machine, swaps_s=0.1).plan(jobs).cost / best)
-        truth = {job.name: job for job in jobs}
+        truth, wrong = {job.name: job for job in jobs}, untrue(jobs, seed)
+        true, off = Portfolio(jobs, machine), Portfolio(wrong, machine)
+        best, best_off = (
+            min(simulate(jobs, machine, each.policy(name, "none"), "none").makespan_s for name in COMPARED)
+            for each in (true, off)
+        )
+        told.append(Planner(machine, swaps_s=0.1).plan(jobs).outcome.makespan_s / best)
         again = Planner(machine, most_s=0.3, swaps_s=0.1)
-        policy = Replanner(untrue(jobs, seed), again, lambda job, t=truth: t[job.name])
-        believed.append(simulate(jobs, machine, policy, "split").makespan_s / best)
+        policy = Replanner(wrong, again, lambda job, t=truth: t[job.name])
+        believed.append(simulate(jobs, machine, policy, "split").makespan_s / best_off)
     high = sorted(believed)[int(0.95 * (seeds - 1))]
     return [
         claim(
             f"ρ ≤ 0.8, {seeds} seeds: makespan ÷ the best published policy's, worst", "", [max(told)], most=1.0001
         ),
-        claim("the same, told rates up to 30% off, mean", "", [statistics.mean(believed)], most=1.0),
+        claim("the same, all told rates up to 30% off, mean", "", [statistics.mean(believed)], most=1.0),
         claim("the same, 95th percentile", "", [high], most=1.05),
     ]
 

@@ -75,11 +75,12 @@ class Portfolio:
             "lpt": lambda _: listed(orders["lpt"], 1),
             "fifo": lambda _: listed(orders["fifo"], 1, backfill=False),
             "carma-magm": lambda _: carma_magm,
+            "muri": lambda _: muri(),
         }
         for most in (2, 4):
             for name, order in orders.items():
                 self._makers[f"{name} by {most}"] = lambda _, o=order, m=most: listed(o, m)
-        self._makers |= {"muri": lambda _: muri(), "carma-lug": lambda _: carma_lug, "greedy": greedy}
+        self._makers |= {"carma-lug": lambda _: carma_lug, "greedy": greedy}
         for name, order in orders.items():
             self._makers[f"{name} as memory allows"] = lambda _, o=order: listed(o, len(jobs))
 
@@ -129,12 +130,12 @@ class Planner:
             jobs: What is left of each.
             running: Those that run already, and go on.
         """
-        began = time.thread_time()
+        spent = _Spent(self._most_s - self._swaps_s)
         portfolio, best = Portfolio(jobs, self._machine), list[Plan]()
         for sharing in self._sharings if _can_share(jobs) else _APART:
             of_this = list[Plan]()
             for name in self._names or portfolio:
-                if not best + of_this or time.thread_time() - began < self._most_s - self._swaps_s:
+                if not best + of_this or spent.has_time():
                     until_s = of_this[-1].cost if of_this and self._objective == "makespan" else math.inf
                     trial = self._tried(name, portfolio.policy(name, sharing), sharing, jobs, running, until_s)
                     if not of_this or trial.cost < of_this[-1].cost:
@@ -159,15 +160,15 @@ class Planner:
 
     def _exchanged(self, plans: Sequence[Plan], jobs: Sequence[Job], running: Sequence[Running]) -> Plan:
         """Change the lists of plans at random, in turn, and keep what is hardly worse: less and less of that."""
-        began, best = time.thread_time(), plans[0]
+        spent, best = _Spent(self._swaps_s), plans[0]
         lists = deque(
             _Searched(each.sharing, _List.of(each.outcome, len(jobs))) for each in plans if each.outcome.runs
         )
-        while lists and (past := (time.thread_time() - began) / self._swaps_s) < 1:
+        while lists and spent.has_time():
             sharing, current, cost = lists.popleft()
             changed = current.changed(self._chance) if cost < math.inf else current
             trial = self._tried("exchanges", changed.policy(), sharing, jobs, running)
-            better = trial.cost <= cost * (1 + _WORSE * (1 - past))
+            better = trial.cost <= cost * (1 + _WORSE * (1 - spent.part))
             lists.append(_Searched(sharing, changed, trial.cost) if better else _Searched(sharing, current, cost))
             if trial.cost < best.cost:
                 best = trial
@@ -234,6 +235,27 @@ class _List(NamedTuple):
             case _:
                 return self._replace(backfill=not self.backfill)
         return self._replace(order=tuple(order), most=tuple(most))
+
+
+class _Spent:
+    """The CPU time of this thread from now on, of a limit in seconds.
+
+    Attributes:
+        part: The part of it that is spent.
+    """
+
+    def __init__(self, limit_s: float) -> None:
+        self._limit_s = limit_s
+        self._began = self._last = time.thread_time()
+        self._longest_s = 0.0
+        self.part = 0.0
+
+    def has_time(self) -> bool:
+        """Whether there is time for one more step, as long as the longest between two calls."""
+        now = time.thread_time()
+        self._longest_s, self._last = max(self._longest_s, now - self._last), now
+        self.part = (now - self._began) / self._limit_s
+        return now - self._began + self._longest_s < self._limit_s
 
 
 class _Searched(NamedTuple):
