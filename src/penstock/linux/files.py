@@ -107,11 +107,15 @@ def held(folder: Path, of: str, doing: str) -> Generator[None]:
     Raises:
         BadSetting: it cannot be made; or another process holds it, which is "comparing in" it, or the like.
     """
+    busy = BadSetting(f"another process is {doing} {folder}: wait for it, or give another name")
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        fd = taken(folder, os.O_RDONLY | os.O_DIRECTORY)
-    except (BlockingIOError, FileNotFoundError):  # it is being held, or was until now
-        raise BadSetting(f"another process is {doing} {folder}: wait for it, or give another name") from None
+        try:
+            fd = taken(folder, os.O_RDONLY | os.O_DIRECTORY)
+        except FileNotFoundError:  # it was held until now
+            raise busy from None
+    except BlockingIOError:
+        raise busy from None
     except OSError as error:
         raise BadSetting(f"{folder} cannot be a folder of {of}: {error.strerror}") from None
     try:

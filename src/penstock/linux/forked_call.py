@@ -107,7 +107,8 @@ def _interrupts_held() -> Generator[None]:
     try:
         yield
     finally:
-        sys.unraisablehook = shown
+        if sys.unraisablehook is hold:
+            sys.unraisablehook = shown
         if interrupts:
             signal.raise_signal(signal.SIGINT)  # once this thread no longer blocks it
 

@@ -91,7 +91,8 @@ def last_linear(model: nn.Module) -> Generator[Callable[[], Call]]:
             # The edge stays where it is when an activation changes the output in place.
             edge = get_gradient_edge(output) if output.requires_grad else None
             times[layer] += 1
-            last[:] = [Call(given, given._version, edge, times[layer])]
+            version = given._version if edge else 0  # a tensor of inference mode has none
+            last[:] = [Call(given, version, edge, times[layer])]
 
     def call() -> Call:
         if not last:

@@ -182,6 +182,8 @@ class Scores:
             )
         if header.format not in (1, FORMAT):
             raise BadSetting(f"{path} has format {header.format}, and penstock {__version__} reads {FORMAT}")
+        if "weight" in table.column_names and (table["weight"].to_numpy() != 1).any():
+            raise BadSetting(f"{path} has weights, which scores no longer have: repeat its samples instead")
         ids = columns.pop("id")
         if _digest(ids) != header.ids_digest:
             raise BadSetting(

@@ -139,7 +139,7 @@ def test_a_run_that_has_ended_is_not_started_again(store: Store):
     with Launcher(store) as launcher:
         launcher.start(record, listeners=())
         until(launcher, RunEnded(record.id))
-        with pytest.raises(BadSetting, match=f"run {record.id} cannot start: it is finished"):
+        with pytest.raises(BadSetting, match=f"run {record.id} cannot start: it has begun already"):
             launcher.start(record, listeners=())
 
 

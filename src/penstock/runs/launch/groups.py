@@ -102,9 +102,8 @@ class GroupsInTurn:
         sharing = {TOGETHER: str(sum(record.plan.share is not None for record in records))}
         for record in records:
             if self._waits(record):
-                blocked = signal.pthread_sigmask(
-                    signal.SIG_BLOCK, _FORWARDED
-                )  # so that a signal reaches this run, too
+                # A signal must reach this run, too.
+                blocked = signal.pthread_sigmask(signal.SIG_BLOCK, _FORWARDED)
                 try:
                     self._launcher.start(
                         record,

@@ -109,8 +109,8 @@ class Launcher:
         Raises:
             BadSetting: it has begun, or ended, already.
         """
-        if (status := self._store.run(record.id).status) != "waiting":
-            raise BadSetting(f"run {record.id} cannot start: it is {status}")
+        if self._store.run(record.id).began is not None:
+            raise BadSetting(f"run {record.id} cannot start: it has begun already")
         mode = mode or Mode()
         run = Launched(
             self._store,

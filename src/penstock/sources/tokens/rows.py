@@ -138,7 +138,7 @@ class Pieces(NamedTuple):
 class Documents:
     """Rows of documents: cut where they are longer than a row, and never beside another one's end unmarked.
 
-    Its methods are those of ``Windows``.
+    Its methods are those of ``Spans``.
 
     The second leaf numbers the documents of a row from 1 on, with 0 where nothing is.
 
