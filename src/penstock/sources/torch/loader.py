@@ -105,21 +105,23 @@ class MapStyleSource(LoadsIntoSlots, Ordered):
         self._drawn = max(self._drawn, (cycle, generator.get_state()), key=lambda drawn: drawn[0])
         return generator
 
-    def _draw_cycle(self, generator: torch.Generator, cycle: int) -> torch.Generator:
-        """Draw what a loader draws from its generator in a cycle; return the generator of its order."""
+    def _draw_to_order(self, generator: torch.Generator, cycle: int) -> torch.Generator:
+        """Draw what a loader draws from its generator before a cycle's order; return the generator of that."""
         if cycle == 0 or not self._persistent:  # else its workers live on, and need no seed
             draw(generator)
-        if not self._shuffle:
+        if self._owned or not self._shuffle:
             return generator
-        if not self._owned:
-            return torch.Generator().manual_seed(draw(generator))
-        before = _clone(generator)
-        for _ in range(2):  # RandomSampler draws one more whole order at its end, and does not use it
-            torch.randperm(self._dataset_size, generator=generator)
-        return before
+        return torch.Generator().manual_seed(draw(generator))
+
+    def _draw_cycle(self, generator: torch.Generator, cycle: int) -> None:
+        """Draw what a loader draws from its generator in a cycle."""
+        order = self._draw_to_order(generator, cycle)
+        if self._shuffle and order is generator:
+            for _ in range(2):  # RandomSampler draws one more whole order at its end, and does not use it
+                torch.randperm(self._dataset_size, generator=generator)
 
     def _order_as_torch(self, cycle: int) -> Ids:
-        order = self._draw_cycle(self._generator(cycle), cycle)
+        order = self._draw_to_order(self._generator(cycle), cycle)
         return torch.randperm(self._dataset_size, generator=order).numpy()
 
 
