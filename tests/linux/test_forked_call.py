@@ -12,10 +12,11 @@ import sys
 import time
 from contextlib import suppress
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
-from penstock.linux.forked_call import ForkedCall
+from penstock.linux.forked_call import ForkedCall, _interrupts_held
 
 
 def descriptors() -> int:
@@ -194,3 +195,16 @@ def test_an_interrupt_that_another_thread_gets_in_a_hook_of_the_fork_is_not_lost
     )
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert (ran.stdout, ran.stderr) == ("came\n", "")
+
+
+def test_hooks_of_two_threads_that_fork_at_once_swallow_nothing_later(monkeypatch):
+    shown: list[object] = []
+    monkeypatch.setattr(sys, "unraisablehook", shown.append)
+    first, second = _interrupts_held(), _interrupts_held()
+    first.__enter__()
+    second.__enter__()
+    first.__exit__(None, None, None)
+    second.__exit__(None, None, None)
+    later = SimpleNamespace(exc_value=KeyboardInterrupt())
+    sys.unraisablehook(later)  # type: ignore[arg-type]
+    assert shown == [later]

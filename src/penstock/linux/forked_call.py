@@ -95,10 +95,11 @@ def _interrupts_held() -> Generator[None]:
 
     Another thread may get the signal that this one blocks; its handler runs here, in the next line of Python.
     """
-    interrupts, shown = list[BaseException](), sys.unraisablehook
+    interrupts, shown, forking = list[BaseException](), sys.unraisablehook, True
 
     def hold(unraisable: sys.UnraisableHookArgs) -> None:
-        if isinstance(unraisable.exc_value, KeyboardInterrupt):
+        # Of two threads that fork at once, one leaves the other's hook behind.
+        if forking and isinstance(unraisable.exc_value, KeyboardInterrupt):
             interrupts.append(unraisable.exc_value)
         else:
             shown(unraisable)
@@ -107,6 +108,7 @@ def _interrupts_held() -> Generator[None]:
     try:
         yield
     finally:
+        forking = False
         if sys.unraisablehook is hold:
             sys.unraisablehook = shown
         if interrupts:
