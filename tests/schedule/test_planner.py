@@ -172,7 +172,7 @@ def test_a_matching_is_the_best_of_all_for_six_nodes_and_near_it_for_ten() -> No
             assert sum(gain[a, b] for a, b in found.items() if a < b) >= part * best([*range(number)], gain) - 1e-9
 
 
-def test_a_plan_of_500_jobs_takes_two_seconds_of_cpu_time_at_most() -> None:
+def test_a_plan_of_500_jobs_has_them_all_and_keeps_its_limit_of_cpu_time_by_far() -> None:
     some = drawn(500, 0.7, 1).jobs
     machine = Machine(cores=24, memories=(16.0 * GIB,) * 8)
     began = time.thread_time()

@@ -255,7 +255,7 @@ class Bar(NamedTuple):
     group: int
 
 
-_GROUPS = ("#0b7a75", "#c46a2b", "#5b6abf", "#8a6d3b", "#a8447d", "#4f8a3c", "#3f7fa6", "#9aa5b1")
+_GROUPS = (AFTER, "#c46a2b", "#5b6abf", "#8a6d3b", "#a8447d", "#4f8a3c", "#3f7fa6", BEFORE)
 
 
 def gantt_picture(

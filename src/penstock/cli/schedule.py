@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, get_args
 
 import typer
 
@@ -51,16 +51,15 @@ def simulate(
     """
     from penstock.basics.sizes import size_from
     from penstock.bench.experiment import check_files, progress
-    from penstock.schedule.jobs import Machine, contention, least_makespan_s
+    from penstock.schedule.jobs import GpuMode, Machine, contention, least_makespan_s
     from penstock.schedule.partition import SHARINGS
-    from penstock.schedule.planner import PUBLISHED
+    from penstock.schedule.planner import PUBLISHED, Objective
     from penstock.schedule.study import PLANNED, Study, compared, gains, picture, study_page
     from penstock.schedule.traces import read_trace
 
     names = _names("--policy", policy, (*PUBLISHED, PLANNED))
     sharings: Any = _names("--share", share, SHARINGS)
-    (one_mode,) = _names("--mode", mode, ("plain", "mps"), most=1)
-    (wanted,) = _names("--objective", objective, ("makespan", "jct"), most=1)
+    wanted = _one("--objective", objective, get_args(Objective))
     check_files(plot=plot)
     found = read_trace(trace, gpus=gpus, same_data=same_data, seed=seed)
     usable = 0.95 * size_from("--memory", memory)
@@ -70,22 +69,21 @@ def simulate(
     machine = Machine(
         cores=cores,
         memories=(usable,) * gpus,
-        mode=one_mode,  # pyright: ignore[reportArgumentType]
+        mode=_one("--mode", mode, get_args(GpuMode)),
         pairs=found.pairs,
         most_on_gpu=2 if found.pairs else len(found.jobs),
     )
-    kind: Any = wanted
     both = {*sharings} > {"none"}
     rows, gained = list[Any](), list[tuple[float, float]]()
     steps = len(names) * len(sharings) + 5 * both
     with progress(console(stderr=True)) as tell:
-        for row in compared(found.jobs, machine, kind, names, sharings, seed):
+        for row in compared(found.jobs, machine, wanted, names, sharings, seed):
             rows.append(row)
             tell(len(rows), steps, f"{row.policy}, {row.sharing}")
-        for each in gains(found.jobs, machine, kind, seed) if both else ():
+        for each in gains(found.jobs, machine, wanted, seed) if both else ():
             gained.append(each)
             tell(len(rows) + len(gained), steps, f"ρ = {each[0]:.1f}")
-    study = Study(found.jobs, machine, kind, tuple(rows), tuple(gained))
+    study = Study(found.jobs, machine, wanted, tuple(rows), tuple(gained))
     about = (
         f"{len(found.jobs)} jobs, {gpus} GPUs, {cores:g} cores, ρ = {contention(found.jobs, machine):.2f}; "
         f"no plan is shorter than {least_makespan_s(found.jobs, machine) / 3600:.2f} h"
@@ -96,8 +94,14 @@ def simulate(
     show(json, found_json, lambda: study_page(study, about, found))
 
 
-def _names(option: str, text: str, known: tuple[str, ...], most: int = 100) -> tuple[str, ...]:
+def _names(flag: str, text: str, known: tuple[str, ...]) -> tuple[str, ...]:
     names = tuple(part.strip() for part in text.split(","))
-    if wrong := [name for name in names if name not in known] or names[most:]:
-        raise BadSetting(f"{option} {text}: {wrong[0]!r} is not one of {', '.join(known)}")
+    if wrong := [name for name in names if name not in known]:
+        raise BadSetting(f"{flag} {text}: {wrong[0]!r} is not one of {', '.join(known)}")
     return names
+
+
+def _one(flag: str, text: str, known: tuple[str, ...]) -> Any:
+    if text not in known:
+        raise BadSetting(f"{flag} {text}: {text!r} is not one of {', '.join(known)}")
+    return text

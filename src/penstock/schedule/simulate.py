@@ -42,14 +42,12 @@ class ScheduledRun(NamedTuple):
         gpus: The GPUs that it computes on.
         start_s: When it starts.
         end_s: When it ends.
-        feed: Number of the feed that it reads first; jobs with the same number share one.
     """
 
     job: int
     gpus: tuple[int, ...]
     start_s: float
     end_s: float
-    feed: int
 
 
 class State:
@@ -154,8 +152,6 @@ def simulate(
     names = {job.name: i for i, job in enumerate(jobs)}
     needs = {i: {names[name] for name in jobs[i].after if name in names} for i in coming}
     ended: dict[int, ScheduledRun] = {}
-    feed_of: dict[int, int] = {}
-    feeds_made = 0
     while True:
         arrived = [i for i in coming if jobs[i].arrives_s <= state.now_s + _SAME_TIME_S and not needs[i]]
         if arrived:
@@ -167,14 +163,9 @@ def simulate(
             if jobs[start.job].start_s > 0:
                 starting[start.job] = jobs[start.job].start_s
         reading = [i for i in state.placed if i not in starting]
-        rates, core, feeds = rates_together(
+        rates, core, _ = rates_together(
             [state.placed[i] for i in reading], [left[i] for i in reading], len(starting), machine, sharing
         )
-        for members in feeds:
-            number = min((feed_of[reading[i]] for i in members if reading[i] in feed_of), default=feeds_made)
-            feeds_made = max(feeds_made, number + 1)
-            for i in members:
-                feed_of.setdefault(reading[i], number)
         steps = [left[i] / rate for i, rate in zip(reading, rates, strict=True) if rate > 0]
         steps += [seconds / core for seconds in starting.values()]
         steps += [jobs[i].arrives_s - state.now_s for i in coming if jobs[i].arrives_s > state.now_s][:1]
@@ -186,7 +177,7 @@ def simulate(
         for i, rate in zip(reading, rates, strict=True):
             left[i] -= rate * step
             if left[i] <= rate * _SAME_TIME_S + 1e-9 * jobs[i].samples:
-                ended[i] = ScheduledRun(i, state.placed[i].gpus, began[i], state.now_s, feed_of[i])
+                ended[i] = ScheduledRun(i, state.placed[i].gpus, began[i], state.now_s)
                 state.remove(i)
                 for each in needs.values():
                     each.discard(i)
