@@ -17,7 +17,7 @@ from benchmarks.claim import claim, report
 from msgspec.structs import replace
 from rich.progress import track
 
-from penstock.schedule.jobs import Job, Machine, contention, least_makespan_s
+from penstock.schedule.jobs import GpuMachine, Job, contention, least_makespan_s
 from penstock.schedule.partition import Sharing
 from penstock.schedule.planner import Objective, Planner, Portfolio
 from penstock.schedule.replan import Replanner
@@ -41,8 +41,8 @@ COMPARED = ("fifo", "spt", "carma-magm", "carma-lug", "muri")
 VISION = ("resnet18", "shufflenet", "vgg16", "vgg19")
 
 
-def four(cores: float) -> Machine:
-    return Machine(cores=cores, memories=(16.0 * GIB,) * 4)
+def four(cores: float) -> GpuMachine:
+    return GpuMachine(cores=cores, memories=(16.0 * GIB,) * 4)
 
 
 def muri_jobs(kinds: Sequence[str], seed: int) -> list[Job]:
@@ -65,7 +65,7 @@ def muri_jobs(kinds: Sequence[str], seed: int) -> list[Job]:
     return jobs
 
 
-def gain(jobs: Sequence[Job], machine: Machine, objective: Objective) -> float:
+def gain(jobs: Sequence[Job], machine: GpuMachine, objective: Objective) -> float:
     """The best plan that shares over the best that does not."""
     shared = Planner(machine, objective).plan(jobs).cost
     return shared / Planner(machine, objective, sharings=APART).plan(jobs).cost
@@ -142,7 +142,7 @@ def gavel(folder: Path) -> list[dict[str, Any]]:
     claims = list[dict[str, Any]]()
     for file in ("gavel-minimize_makespan-100jobs.trace", "gavel-philly-vc-2869ce-533jobs.trace"):
         trace = read_trace(f"gavel:{folder / file}", gpus=8)
-        machine = Machine(cores=24, memories=(16.0 * GIB,) * 8, pairs=trace.pairs, most_on_gpu=2)
+        machine = GpuMachine(cores=24, memories=(16.0 * GIB,) * 8, pairs=trace.pairs, most_on_gpu=2)
         free = [replace(job, preparation_s=0.0) for job in trace.jobs]
         matched = Planner(machine, sharings=APART, names=("muri",)).plan(free).cost
         planned = Planner(machine, sharings=APART).plan(free).cost
@@ -156,7 +156,7 @@ def gavel(folder: Path) -> list[dict[str, Any]]:
 
 
 def times(repeats: int) -> list[dict[str, Any]]:
-    jobs, machine = drawn(500, 0.7, 1).jobs, Machine(cores=24, memories=(16.0 * GIB,) * 8)
+    jobs, machine = drawn(500, 0.7, 1).jobs, GpuMachine(cores=24, memories=(16.0 * GIB,) * 8)
     plans, replans = list[float](), list[float]()
     for seed in range(repeats):
         began = time.perf_counter()

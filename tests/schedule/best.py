@@ -7,20 +7,20 @@ from collections.abc import Iterator, Sequence
 
 from msgspec.structs import replace
 
-from penstock.schedule.jobs import Job, Machine, least_makespan_s
+from penstock.schedule.jobs import GpuMachine, Job, least_makespan_s
 from penstock.schedule.rates import Neighbourhood, Placed, fair_rates
 
 _Left = tuple[tuple[int, float], ...]
 
 
-def shorter_than(limit_s: float, jobs: Sequence[Job], machine: Machine) -> float | None:
+def shorter_than(limit_s: float, jobs: Sequence[Job], machine: GpuMachine) -> float | None:
     """Return the shortest makespan of jobs that all are there at once, each on one GPU, if it is below a limit."""
     best = _Search(jobs, machine, limit_s).best
     return best if best < limit_s else None
 
 
 class _Search:
-    def __init__(self, jobs: Sequence[Job], machine: Machine, limit_s: float) -> None:
+    def __init__(self, jobs: Sequence[Job], machine: GpuMachine, limit_s: float) -> None:
         self._jobs, self._machine = jobs, machine
         self._reached: dict[object, float] = {}
         self.best = limit_s

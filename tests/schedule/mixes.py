@@ -6,7 +6,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from penstock.schedule.jobs import Job, Machine
+from penstock.schedule.jobs import GpuMachine, Job
 
 GIB = 2**30
 
@@ -39,8 +39,8 @@ def jobs(draw: Any, most: int = 6) -> list[Job]:
 
 
 @st.composite
-def machines(draw: Any) -> Machine:
+def machines(draw: Any) -> GpuMachine:
     gpus = draw(st.integers(1, 3))
-    return Machine(
+    return GpuMachine(
         cores=draw(st.floats(1, 16)), memories=(16.0 * GIB,) * gpus, mode=draw(st.sampled_from(["plain", "mps"]))
     )

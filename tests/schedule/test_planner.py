@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from tests.schedule.best import shorter_than
 from tests.schedule.mixes import GIB, job, jobs, machines
 
-from penstock.schedule.jobs import Job, Machine, contention, least_makespan_s
+from penstock.schedule.jobs import GpuMachine, Job, contention, least_makespan_s
 from penstock.schedule.partition import SHARINGS
 from penstock.schedule.planner import PUBLISHED, Planner, Portfolio
 from penstock.schedule.policies import by_arrival, listed, matching
@@ -21,17 +21,17 @@ from penstock.schedule.replan import Replanner
 from penstock.schedule.simulate import Running, simulate
 from penstock.schedule.traces import drawn
 
-FOUR = Machine(cores=12, memories=(16.0 * GIB,) * 4)
+FOUR = GpuMachine(cores=12, memories=(16.0 * GIB,) * 4)
 
 
-def quick(machine: Machine, **more: Any) -> Planner:
+def quick(machine: GpuMachine, **more: Any) -> Planner:
     return Planner(machine, **{"most_s": 1.0, "swaps_s": 0.02, **more})
 
 
 @settings(max_examples=30)
 @given(jobs(), machines())
 def test_each_job_runs_once_from_its_arrival_and_no_memory_is_overbooked(
-    some: list[Job], machine: Machine
+    some: list[Job], machine: GpuMachine
 ) -> None:
     portfolio = Portfolio(some, machine)
     for name in portfolio:
@@ -52,7 +52,7 @@ def test_each_job_runs_once_from_its_arrival_and_no_memory_is_overbooked(
 @settings(max_examples=20)
 @given(jobs(), machines())
 def test_no_plan_is_shorter_than_the_bound_or_longer_than_a_published_policy(
-    some: list[Job], machine: Machine
+    some: list[Job], machine: GpuMachine
 ) -> None:
     for objective in ("makespan", "jct"):
         planned = quick(machine, objective=objective).plan(some)
@@ -72,7 +72,7 @@ def test_where_data_are_shared_and_cores_are_few_the_plan_takes_little_more_than
             assert shared.cost <= part * apart.cost
 
 
-def few(seed: int, number: int) -> tuple[list[Job], Machine]:
+def few(seed: int, number: int) -> tuple[list[Job], GpuMachine]:
     chance = random.Random(seed)
     some = [
         job(
@@ -85,7 +85,7 @@ def few(seed: int, number: int) -> tuple[list[Job], Machine]:
         )
         for i in range(number)
     ]
-    return some, Machine(cores=chance.choice([1, 2, 4]), memories=(16.0 * GIB,) * chance.choice([1, 2]))
+    return some, GpuMachine(cores=chance.choice([1, 2, 4]), memories=(16.0 * GIB,) * chance.choice([1, 2]))
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -110,7 +110,7 @@ def test_jobs_wait_for_those_that_they_come_after_and_for_their_arrival() -> Non
 
 
 def test_a_deadline_goes_before_the_order_that_would_be_shorter() -> None:
-    machine = Machine(cores=1, memories=(1.0,))
+    machine = GpuMachine(cores=1, memories=(1.0,))
     some = [job(f"job{i}", memory_bytes=1, data="", samples=1000.0 * (i + 1)) for i in range(4)]
     some[3] = replace(some[3], deadline_s=45.0)
     runs = quick(machine, objective="jct").plan(some).outcome.runs
@@ -125,7 +125,7 @@ def test_gangs_get_their_gpus_at_once_and_only_those_that_they_may_use() -> None
 
 def test_a_plan_goes_on_from_what_runs() -> None:
     some = [job("runs", samples=10.0, memory_bytes=12 * GIB), job("waits", memory_bytes=12 * GIB)]
-    machine = Machine(cores=2, memories=(16.0 * GIB,))
+    machine = GpuMachine(cores=2, memories=(16.0 * GIB,))
     runs = quick(machine).plan(some, [Running(0, (0,), -7.0)]).outcome.runs
     assert runs[0].start_s == -7.0 and runs[1].start_s == runs[0].end_s == pytest.approx(10 * 0.005)
 
@@ -133,7 +133,7 @@ def test_a_plan_goes_on_from_what_runs() -> None:
 @settings(max_examples=10)
 @given(jobs(), machines(), st.randoms(use_true_random=False))
 def test_who_plans_again_with_wrong_rates_runs_each_job_once_and_overbooks_no_memory(
-    some: list[Job], machine: Machine, chance: random.Random
+    some: list[Job], machine: GpuMachine, chance: random.Random
 ) -> None:
     believed = [replace(each, gpu_s=each.gpu_s * chance.choice([0.1, 1.0, 10.0])) for each in some]
     learnt = {each.name: each for each in some}
@@ -174,7 +174,7 @@ def test_a_matching_is_the_best_of_all_for_six_nodes_and_near_it_for_ten() -> No
 
 def test_a_plan_of_500_jobs_has_them_all_and_keeps_its_limit_of_cpu_time_by_far() -> None:
     some = drawn(500, 0.7, 1).jobs
-    machine = Machine(cores=24, memories=(16.0 * GIB,) * 8)
+    machine = GpuMachine(cores=24, memories=(16.0 * GIB,) * 8)
     began = time.thread_time()
     planned = Planner(machine).plan(some)
     assert len(planned.outcome.runs) == 500

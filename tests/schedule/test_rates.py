@@ -9,18 +9,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.schedule.mixes import job, jobs, machines
 
-from penstock.schedule.jobs import Machine, alone_sample_s
+from penstock.schedule.jobs import GpuMachine, alone_sample_s
 from penstock.schedule.partition import SHARINGS, Sharing, rates_together
 from penstock.schedule.rates import Neighbourhood, Placed
 
-ONE_GPU = Machine(cores=2, memories=(1e12,))
+ONE_GPU = GpuMachine(cores=2, memories=(1e12,))
 
 
-def rates(placed: list[Placed], machine: Machine, sharing: Sharing, starting: int = 0) -> Any:
+def rates(placed: list[Placed], machine: GpuMachine, sharing: Sharing, starting: int = 0) -> Any:
     return rates_together(placed, [1000.0] * len(placed), starting, machine, sharing)
 
 
-def on(machine: Machine, *these: tuple[Any, int]) -> list[Placed]:
+def on(machine: GpuMachine, *these: tuple[Any, int]) -> list[Placed]:
     return [Placed.on(each, (gpu,), machine) for each, gpu in these]
 
 
@@ -34,14 +34,14 @@ def test_a_job_alone_goes_at_the_rate_of_what_is_slowest() -> None:
 
 
 def test_four_that_share_prepare_once_and_four_that_do_not_four_times() -> None:
-    machine = Machine(cores=2, memories=(1e12,) * 4)
+    machine = GpuMachine(cores=2, memories=(1e12,) * 4)
     four = on(machine, *((job(f"job{i}"), i) for i in range(4)))
     assert rates(four, machine, "none")[0] == pytest.approx([50.0] * 4)
     assert rates(four, machine, "all")[0] == pytest.approx([200.0] * 4)
 
 
 def test_a_slow_member_is_cut_off_where_all_get_on_faster_without_it() -> None:
-    machine = Machine(cores=8, memories=(1e12,) * 3)
+    machine = GpuMachine(cores=8, memories=(1e12,) * 3)
     mixed = on(machine, (job("a"), 0), (job("b"), 1), (job("slow", gpu_s=0.1), 2))
     assert rates(mixed, machine, "all")[0] == pytest.approx([10.0] * 3)
     together, _, feeds = rates(mixed, machine, "split")
@@ -51,10 +51,10 @@ def test_a_slow_member_is_cut_off_where_all_get_on_faster_without_it() -> None:
 
 def test_what_was_measured_of_a_pair_takes_the_place_of_what_is_assumed() -> None:
     pairs = {("x", "y"): 0.9, ("y", "x"): 0.4}
-    machine = Machine(cores=100, memories=(1e12,), pairs=pairs)
+    machine = GpuMachine(cores=100, memories=(1e12,), pairs=pairs)
     both = on(machine, (job("a", kind="x", data=""), 0), (job("b", kind="y", data=""), 0))
     assert rates(both, machine, "none")[0] == pytest.approx([900.0, 400.0])
-    assert not Machine(cores=1, memories=(1,), pairs={("x", "y"): 0.0}).goes_beside(both[0].job, [both[1].job])
+    assert not GpuMachine(cores=1, memories=(1,), pairs={("x", "y"): 0.0}).goes_beside(both[0].job, [both[1].job])
 
 
 def test_jobs_that_start_take_a_core_each() -> None:
@@ -65,7 +65,7 @@ def test_jobs_that_start_take_a_core_each() -> None:
 
 
 @given(jobs(), machines(), st.data())
-def test_no_core_and_no_gpu_is_overbooked_and_all_get_on(some: Any, machine: Machine, data: Any) -> None:
+def test_no_core_and_no_gpu_is_overbooked_and_all_get_on(some: Any, machine: GpuMachine, data: Any) -> None:
     placed = [Placed.on(each, (data.draw(st.integers(0, machine.gpus - 1)),), machine) for each in some]
     near = Neighbourhood(placed, machine)
     for sharing in SHARINGS:
@@ -84,7 +84,7 @@ def test_no_core_and_no_gpu_is_overbooked_and_all_get_on(some: Any, machine: Mac
 
 
 @given(jobs(), machines(), st.data())
-def test_who_could_go_faster_takes_it_from_nobody_faster(some: Any, machine: Machine, data: Any) -> None:
+def test_who_could_go_faster_takes_it_from_nobody_faster(some: Any, machine: GpuMachine, data: Any) -> None:
     """Max-min fairness: what holds a feed up is full, and no other that uses it gets on further."""
     placed = [Placed.on(each, (data.draw(st.integers(0, machine.gpus - 1)),), machine) for each in some]
     near = Neighbourhood(placed, machine)

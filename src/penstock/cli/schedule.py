@@ -51,7 +51,7 @@ def simulate(
     """
     from penstock.basics.sizes import size_from
     from penstock.bench.experiment import check_files, progress
-    from penstock.schedule.jobs import GpuMode, Machine, contention, least_makespan_s
+    from penstock.schedule.jobs import GpuMachine, GpuMode, contention, least_makespan_s
     from penstock.schedule.partition import SHARINGS
     from penstock.schedule.planner import PUBLISHED, Objective
     from penstock.schedule.study import PLANNED, Study, compared, gains, picture, study_page
@@ -66,7 +66,7 @@ def simulate(
     if too_large := [job.name for job in found.jobs if job.memory_bytes > usable]:
         more = f" ({len(too_large)} jobs do)" if too_large[1:] else ""
         raise BadSetting(f"{too_large[0]} needs more memory than a GPU of {memory} has, less 5%{more}")
-    machine = Machine(
+    machine = GpuMachine(
         cores=cores,
         memories=(usable,) * gpus,
         mode=_one("--mode", mode, get_args(GpuMode)),

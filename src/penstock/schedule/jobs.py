@@ -51,7 +51,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     devices: tuple[int, ...] = ()
 
 
-class Machine(msgspec.Struct, frozen=True, kw_only=True):
+class GpuMachine(msgspec.Struct, frozen=True, kw_only=True):
     """What jobs run on.
 
     Attributes:
@@ -97,18 +97,18 @@ class Machine(msgspec.Struct, frozen=True, kw_only=True):
         return 1 + (0.03 if self.mode == "mps" else 0.05) * len(neighbours), False
 
 
-def alone_sample_s(job: Job, machine: Machine) -> float:
+def alone_sample_s(job: Job, machine: GpuMachine) -> float:
     """Seconds in which a job trains on a sample with the machine for itself."""
     speed = max(map(machine.speed, job.devices or range(machine.gpus)))
     return max(job.gpu_s / speed, job.own_s, (job.preparation_s + job.own_s) / machine.cores)
 
 
-def alone_s(job: Job, machine: Machine) -> float:
+def alone_s(job: Job, machine: GpuMachine) -> float:
     """Seconds that a job takes with the machine for itself."""
     return job.start_s + job.samples * alone_sample_s(job, machine)
 
 
-def contention(jobs: Sequence[Job], machine: Machine) -> float:
+def contention(jobs: Sequence[Job], machine: GpuMachine) -> float:
     """Return ρ: the cores that preparation would keep busy if one job ran on each GPU, per core that is there.
 
     Up to 1, sharing data saves CPU time and no other time.
@@ -117,7 +117,7 @@ def contention(jobs: Sequence[Job], machine: Machine) -> float:
     return machine.gpus * sum(wanted) / max(1, len(wanted)) / machine.cores
 
 
-def least_makespan_s(jobs: Sequence[Job], machine: Machine) -> float:
+def least_makespan_s(jobs: Sequence[Job], machine: GpuMachine) -> float:
     """A time that no plan is shorter than: each data set is prepared once, each sample computed, each job ends."""
     own, prepared, computed, longest = 0.0, dict[str, float](), 0.0, 0.0
     for job in jobs:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Literal, NamedTuple
 
-from penstock.schedule.jobs import Machine
+from penstock.schedule.jobs import GpuMachine
 from penstock.schedule.rates import STARTING, Demand, Neighbourhood, Placed, fair_rates
 
 Sharing = Literal["none", "all", "split", "finish"]
@@ -16,7 +16,7 @@ _LEAST_GAIN = 1.01
 
 
 def rates_together(
-    placed: Sequence[Placed], left: Sequence[float], starting: int, machine: Machine, sharing: Sharing
+    placed: Sequence[Placed], left: Sequence[float], starting: int, machine: GpuMachine, sharing: Sharing
 ) -> tuple[list[float], float, Feeds]:
     """Divide running jobs into feeds, and return the rates at which all run.
 

@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from typing import Literal, NamedTuple, Self
 
-from penstock.schedule.jobs import Job, Machine
+from penstock.schedule.jobs import GpuMachine, Job
 from penstock.schedule.partition import SHARINGS, Sharing
 from penstock.schedule.policies import (
     Order,
@@ -24,7 +24,7 @@ from penstock.schedule.policies import (
     muri,
     shortest_first,
 )
-from penstock.schedule.simulate import Outcome, Policy, Running, simulate
+from penstock.schedule.simulate import Forecast, Policy, Running, simulate
 
 Objective = Literal["makespan", "jct"]
 PUBLISHED = ("fifo", "spt", "lpt", "carma-magm", "carma-lug", "muri")
@@ -45,7 +45,7 @@ _ORDERS: dict[str, Order] = {
 }
 
 
-class Plan(NamedTuple):
+class PolicyPlan(NamedTuple):
     """A policy, a way of sharing, and how they go.
 
     Attributes:
@@ -59,14 +59,14 @@ class Plan(NamedTuple):
     name: str
     policy: Policy
     sharing: Sharing
-    outcome: Outcome
+    outcome: Forecast
     cost: float
 
 
 class Portfolio:
     """The policies for a set of jobs, by name."""
 
-    def __init__(self, jobs: Sequence[Job], machine: Machine) -> None:
+    def __init__(self, jobs: Sequence[Job], machine: GpuMachine) -> None:
         orders = {name: order(jobs, machine) for name, order in _ORDERS.items()}
         if not any(job.deadline_s is not None for job in jobs):
             del orders["edf"]
@@ -106,7 +106,7 @@ class Planner:
 
     def __init__(
         self,
-        machine: Machine,
+        machine: GpuMachine,
         objective: Objective = "makespan",
         *,
         sharings: Sequence[Sharing] = SHARINGS,
@@ -123,7 +123,7 @@ class Planner:
         self._swaps_s = swaps_s
         self._chance = random.Random(seed)
 
-    def plan(self, jobs: Sequence[Job], running: Sequence[Running] = ()) -> Plan:
+    def plan(self, jobs: Sequence[Job], running: Sequence[Running] = ()) -> PolicyPlan:
         """Return the best plan that is found.
 
         Args:
@@ -131,9 +131,9 @@ class Planner:
             running: Those that run already, and go on.
         """
         spent = _Spent(self._most_s - self._swaps_s)
-        portfolio, best = Portfolio(jobs, self._machine), list[Plan]()
+        portfolio, best = Portfolio(jobs, self._machine), list[PolicyPlan]()
         for sharing in self._sharings if _can_share(jobs) else _APART:
-            of_this = list[Plan]()
+            of_this = list[PolicyPlan]()
             for name in self._names or portfolio:
                 if not best + of_this or spent.has_time():
                     until_s = of_this[-1].cost if of_this and self._objective == "makespan" else math.inf
@@ -154,11 +154,13 @@ class Planner:
         jobs: Sequence[Job],
         running: Sequence[Running],
         until_s: float = math.inf,
-    ) -> Plan:
+    ) -> PolicyPlan:
         outcome = simulate(jobs, self._machine, policy, sharing, running, until_s)
-        return Plan(name, policy, sharing, outcome, cost_of(outcome, jobs, self._objective))
+        return PolicyPlan(name, policy, sharing, outcome, cost_of(outcome, jobs, self._objective))
 
-    def _exchanged(self, plans: Sequence[Plan], jobs: Sequence[Job], running: Sequence[Running]) -> Plan:
+    def _exchanged(
+        self, plans: Sequence[PolicyPlan], jobs: Sequence[Job], running: Sequence[Running]
+    ) -> PolicyPlan:
         """Change the lists of plans at random, in turn, and keep what is hardly worse: less and less of that."""
         spent, best = _Spent(self._swaps_s), plans[0]
         lists = deque(
@@ -175,7 +177,7 @@ class Planner:
         return best
 
 
-def cost_of(outcome: Outcome, jobs: Sequence[Job], objective: Objective) -> float:
+def cost_of(outcome: Forecast, jobs: Sequence[Job], objective: Objective) -> float:
     """Return the objective's seconds; infinite if a job is never run."""
     if outcome.stuck:
         return math.inf
@@ -207,7 +209,7 @@ class _List(NamedTuple):
     backfill: bool
 
     @classmethod
-    def of(cls, outcome: Outcome, jobs: int) -> Self:
+    def of(cls, outcome: Forecast, jobs: int) -> Self:
         """Return the list of a plan's starts."""
         runs = outcome.runs
         most = [1] * jobs

@@ -5,12 +5,12 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterator, Sequence
 
-from penstock.schedule.jobs import Job, Machine, alone_s
+from penstock.schedule.jobs import GpuMachine, Job, alone_s
 from penstock.schedule.partition import Sharing, rates_together
 from penstock.schedule.rates import Placed
-from penstock.schedule.simulate import Policy, Start, State
+from penstock.schedule.simulate import JobStart, Policy, State
 
-Order = Callable[[Sequence[Job], Machine], list[int]]
+Order = Callable[[Sequence[Job], GpuMachine], list[int]]
 _SM_CAP = 0.8
 """CARMA adds no job to a GPU whose multiprocessors are busier than this."""
 _LOOKED_AT = 8
@@ -18,28 +18,28 @@ _LOOKED_AT = 8
 _LEAST_GAIN = 1e-9
 
 
-def by_arrival(jobs: Sequence[Job], machine: Machine) -> list[int]:
+def by_arrival(jobs: Sequence[Job], machine: GpuMachine) -> list[int]:
     """First in, first out."""
     return sorted(range(len(jobs)), key=lambda i: (jobs[i].arrives_s, -jobs[i].priority, i))
 
 
-def shortest_first(jobs: Sequence[Job], machine: Machine) -> list[int]:
+def shortest_first(jobs: Sequence[Job], machine: GpuMachine) -> list[int]:
     """SPT, and Smith's rule where jobs have weights."""
     return sorted(range(len(jobs)), key=lambda i: (alone_s(jobs[i], machine) / jobs[i].priority, i))
 
 
-def longest_first(jobs: Sequence[Job], machine: Machine) -> list[int]:
+def longest_first(jobs: Sequence[Job], machine: GpuMachine) -> list[int]:
     """LPT."""
     return sorted(range(len(jobs)), key=lambda i: (-alone_s(jobs[i], machine) * jobs[i].priority, i))
 
 
-def by_deadline(jobs: Sequence[Job], machine: Machine) -> list[int]:
+def by_deadline(jobs: Sequence[Job], machine: GpuMachine) -> list[int]:
     """Earliest deadline first; those without one after all others."""
     far = max((job.deadline_s or 0.0 for job in jobs), default=0.0) + 1
     return sorted(range(len(jobs)), key=lambda i: (jobs[i].deadline_s or far, i))
 
 
-def by_data(jobs: Sequence[Job], machine: Machine) -> list[int]:
+def by_data(jobs: Sequence[Job], machine: GpuMachine) -> list[int]:
     """The data set with most preparation first, its longest jobs first: those that can share run together."""
     work = dict[str, float]()
     for job in jobs:
@@ -60,14 +60,14 @@ def listed(order: Sequence[int], most: int | Sequence[int], *, backfill: bool = 
     place = {job: number for number, job in enumerate(order)}
     most_of_all = most if isinstance(most, int) else max(most)
 
-    def start(state: State) -> Start | None:
+    def start(state: State) -> JobStart | None:
         if all(len(jobs) >= most_of_all for jobs in state.on):
             return None
         for job in sorted(state.waiting, key=place.__getitem__):
             room = state.room_for(job, most if isinstance(most, int) else most[job])
             if len(room) >= state.jobs[job].gpus:
                 room.sort(key=lambda gpu: (_busy(state, gpu), gpu))
-                return Start(job, tuple(sorted(room[: state.jobs[job].gpus])))
+                return JobStart(job, tuple(sorted(room[: state.jobs[job].gpus])))
             if not backfill:
                 return None
         return None
@@ -75,22 +75,22 @@ def listed(order: Sequence[int], most: int | Sequence[int], *, backfill: bool = 
     return start
 
 
-def carma_magm(state: State) -> Start | None:
+def carma_magm(state: State) -> JobStart | None:
     """CARMA (2508.19073): the first that waits starts on the GPU with most free memory, if its use is low."""
     return _carma(state, lambda gpu: (-state.free_bytes[gpu], len(state.on[gpu]), gpu))
 
 
-def carma_lug(state: State) -> Start | None:
+def carma_lug(state: State) -> JobStart | None:
     """CARMA's other rule: on the GPU that is used least."""
     return _carma(state, lambda gpu: (_busy(state, gpu), len(state.on[gpu]), gpu))
 
 
-def _carma(state: State, key: Callable[[int], tuple[float, ...]]) -> Start | None:
+def _carma(state: State, key: Callable[[int], tuple[float, ...]]) -> JobStart | None:
     job = state.waiting[0]
     room = [gpu for gpu in state.room_for(job, len(state.jobs)) if _busy(state, gpu) <= _SM_CAP]
     if len(room) < state.jobs[job].gpus:
         return None
-    return Start(job, tuple(sorted(sorted(room, key=key)[: state.jobs[job].gpus])))
+    return JobStart(job, tuple(sorted(sorted(room, key=key)[: state.jobs[job].gpus])))
 
 
 def muri() -> Policy:
@@ -106,7 +106,7 @@ def muri() -> Policy:
             known[a, b] = pair_gain(a, b, state)
         return known[a, b]
 
-    def start(state: State) -> Start | None:
+    def start(state: State) -> JobStart | None:
         alone = [jobs[0] for jobs in state.on if len(jobs) == 1 and state.jobs[jobs[0]].gpus == 1]
         if not alone and all(state.on):
             return None
@@ -115,11 +115,11 @@ def muri() -> Policy:
         for job in alone:
             other = partner.get(job)
             if other is not None and state.placed[job].gpus[0] in state.room_for(other, 2):
-                return Start(other, state.placed[job].gpus)
+                return JobStart(other, state.placed[job].gpus)
         for job in waiting:
             room = state.room_for(job, 1)
             if len(room) >= state.jobs[job].gpus:
-                return Start(job, tuple(room[: state.jobs[job].gpus]))
+                return JobStart(job, tuple(room[: state.jobs[job].gpus]))
         return None
 
     return start
@@ -178,7 +178,7 @@ def _pairings(nodes: list[int]) -> Iterator[list[tuple[int, int]]]:
 def greedy(sharing: Sharing) -> Policy:
     """Start what adds most to the progress of all, as long as anything does."""
 
-    def start(state: State) -> Start | None:
+    def start(state: State) -> JobStart | None:
         now = _progress(state, sharing, None)
         best, most = None, now * (1 + _LEAST_GAIN)
         kinds = dict[tuple[object, ...], int]()
@@ -192,7 +192,7 @@ def greedy(sharing: Sharing) -> Policy:
             room.sort(key=lambda gpu: (_busy(state, gpu), gpu))
             gpus = state.jobs[job].gpus
             for first in range(0, min(len(room) - gpus + 1, 2 * gpus), gpus):
-                trial = Start(job, tuple(sorted(room[first : first + gpus])))
+                trial = JobStart(job, tuple(sorted(room[first : first + gpus])))
                 if (progress := _progress(state, sharing, trial)) > most:
                     best, most = trial, progress
         return best
@@ -200,7 +200,7 @@ def greedy(sharing: Sharing) -> Policy:
     return start
 
 
-def _progress(state: State, sharing: Sharing, more: Start | None) -> float:
+def _progress(state: State, sharing: Sharing, more: JobStart | None) -> float:
     placed = [*state.placed.values()]
     if more:
         placed.append(Placed.on(state.jobs[more.job], more.gpus, state.machine))

@@ -7,7 +7,7 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from penstock.schedule.jobs import Job, Machine, alone_sample_s
+from penstock.schedule.jobs import GpuMachine, Job, alone_sample_s
 
 
 class Placed(NamedTuple):
@@ -25,7 +25,7 @@ class Placed(NamedTuple):
     weight: float
 
     @classmethod
-    def on(cls, job: Job, gpus: tuple[int, ...], machine: Machine) -> Placed:
+    def on(cls, job: Job, gpus: tuple[int, ...], machine: GpuMachine) -> Placed:
         return cls(job, gpus, job.priority * alone_sample_s(job, machine))
 
 
@@ -51,7 +51,7 @@ STARTING = Demand(1.0, 1.0, ())
 class Neighbourhood:
     """Which jobs compute on which GPU, and how much that slows each."""
 
-    def __init__(self, placed: Sequence[Placed], machine: Machine) -> None:
+    def __init__(self, placed: Sequence[Placed], machine: GpuMachine) -> None:
         self._machine = machine
         on: dict[int, list[Job]] = {}
         for job, gpus, _ in placed:
@@ -95,7 +95,7 @@ class Neighbourhood:
         return found
 
 
-def fair_rates(demands: Sequence[Demand], machine: Machine) -> list[float]:
+def fair_rates(demands: Sequence[Demand], machine: GpuMachine) -> list[float]:
     """Return the rate of each, in units a second.
 
     All rise together, each as a part of what it reaches alone, until the CPU

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from penstock.schedule.jobs import Job
 from penstock.schedule.planner import Planner
-from penstock.schedule.simulate import Running, Start, State
+from penstock.schedule.simulate import JobStart, Running, State
 
 Learn = Callable[[Job], Job]
 """What was measured of a job, in place of what was believed; the job itself, if nothing was."""
@@ -28,15 +28,15 @@ class Replanner:
         self._planner = planner
         self._learn = learn
         self._at_s = -1.0
-        self._planned: list[Start] = []
+        self._planned: list[JobStart] = []
 
-    def __call__(self, state: State) -> Start | None:
+    def __call__(self, state: State) -> JobStart | None:
         if state.now_s > self._at_s:
             self._at_s = state.now_s
             self._planned = self._starts_now(state)
         return self._planned.pop(0) if self._planned else None
 
-    def _starts_now(self, state: State) -> list[Start]:
+    def _starts_now(self, state: State) -> list[JobStart]:
         for i in state.placed:
             self._believed[i] = self._learn(self._believed[i])
         known = [*state.placed, *state.waiting]
@@ -46,4 +46,4 @@ class Replanner:
             jobs[k] = replace(jobs[k], samples=max(state.left[i], 1e-9), start_s=0.0)
             running.append(Running(k, state.placed[i].gpus, state.started_s[i] - state.now_s))
         runs = self._planner.plan(jobs, running).outcome.runs
-        return [Start(known[k], runs[k].gpus) for k in range(len(running), len(known)) if runs[k].start_s <= 0]
+        return [JobStart(known[k], runs[k].gpus) for k in range(len(running), len(known)) if runs[k].start_s <= 0]

@@ -6,14 +6,14 @@ import math
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from penstock.schedule.jobs import Job, Machine
+from penstock.schedule.jobs import GpuMachine, Job
 from penstock.schedule.partition import Sharing, rates_together
 from penstock.schedule.rates import Placed
 
 _SAME_TIME_S = 1e-9
 
 
-class Start(NamedTuple):
+class JobStart(NamedTuple):
     """A job that starts now, by its index, and the GPUs that it gets."""
 
     job: int
@@ -65,7 +65,7 @@ class State:
         started_s: By index, when each running job started.
     """
 
-    def __init__(self, jobs: Sequence[Job], machine: Machine, running: Sequence[Running]) -> None:
+    def __init__(self, jobs: Sequence[Job], machine: GpuMachine, running: Sequence[Running]) -> None:
         self.jobs = jobs
         self.machine = machine
         self.now_s = 0.0
@@ -104,11 +104,11 @@ class State:
         ]
 
 
-Policy = Callable[[State], Start | None]
+Policy = Callable[[State], JobStart | None]
 """Names a job that starts now, or None; asked again at once after each start, and at each event."""
 
 
-class Outcome(NamedTuple):
+class Forecast(NamedTuple):
     """How a plan goes.
 
     Attributes:
@@ -129,12 +129,12 @@ class Outcome(NamedTuple):
 
 def simulate(
     jobs: Sequence[Job],
-    machine: Machine,
+    machine: GpuMachine,
     policy: Policy,
     sharing: Sharing,
     running: Sequence[Running] = (),
     until_s: float = math.inf,
-) -> Outcome:
+) -> Forecast:
     """Run a policy in the model.
 
     Args:
@@ -171,7 +171,7 @@ def simulate(
         steps += [jobs[i].arrives_s - state.now_s for i in coming if jobs[i].arrives_s > state.now_s][:1]
         if not steps or state.now_s >= until_s:
             stuck = [*state.placed, *state.waiting, *coming]
-            return Outcome(ended, math.inf if stuck else state.now_s, stuck)
+            return Forecast(ended, math.inf if stuck else state.now_s, stuck)
         step = max(0.0, min(steps))
         state.now_s += step
         for i, rate in zip(reading, rates, strict=True):

@@ -11,9 +11,9 @@ from rich.table import Table
 from rich.text import Text
 
 from penstock.bench.experiment import results_table
-from penstock.schedule.jobs import Job, Machine, contention, least_makespan_s
+from penstock.schedule.jobs import GpuMachine, Job, contention, least_makespan_s
 from penstock.schedule.partition import SHARINGS, Sharing
-from penstock.schedule.planner import Objective, Plan, Planner
+from penstock.schedule.planner import Objective, Planner, PolicyPlan
 from penstock.schedule.traces import Trace
 
 PLANNED = "plan"
@@ -22,7 +22,7 @@ _CORES = (0.25, 0.5, 1.0, 2.0, 4.0)
 """Parts of the machine's cores for which the gain is shown."""
 
 
-class Row(NamedTuple):
+class PolicyRow(NamedTuple):
     """How a policy goes with a way of sharing.
 
     Attributes:
@@ -37,7 +37,7 @@ class Row(NamedTuple):
     sharing: Sharing
     makespan_s: float
     jct_s: float
-    plan: Plan
+    plan: PolicyPlan
 
 
 class Study(NamedTuple):
@@ -52,13 +52,13 @@ class Study(NamedTuple):
     """
 
     jobs: Sequence[Job]
-    machine: Machine
+    machine: GpuMachine
     objective: Objective
-    rows: tuple[Row, ...]
+    rows: tuple[PolicyRow, ...]
     gains: tuple[tuple[float, float], ...]
 
     @property
-    def best(self) -> Row:
+    def best(self) -> PolicyRow:
         return min(self.rows, key=lambda row: row.plan.cost)
 
     def as_json(self) -> dict[str, Any]:
@@ -86,12 +86,12 @@ class Study(NamedTuple):
 
 def compared(
     jobs: Sequence[Job],
-    machine: Machine,
+    machine: GpuMachine,
     objective: Objective,
     names: Sequence[str],
     sharings: Sequence[Sharing],
     seed: int,
-) -> Iterator[Row]:
+) -> Iterator[PolicyRow]:
     """Simulate each policy with each way of sharing."""
     for name in names:
         for sharing in sharings:
@@ -100,7 +100,7 @@ def compared(
             )
             plan = planner.plan(jobs)
             stuck = bool(plan.outcome.stuck)
-            yield Row(
+            yield PolicyRow(
                 name,
                 sharing,
                 plan.outcome.makespan_s,
@@ -109,7 +109,9 @@ def compared(
             )
 
 
-def gains(jobs: Sequence[Job], machine: Machine, objective: Objective, seed: int) -> Iterator[tuple[float, float]]:
+def gains(
+    jobs: Sequence[Job], machine: GpuMachine, objective: Objective, seed: int
+) -> Iterator[tuple[float, float]]:
     """Compare the best plan with sharing and the best without, on machines with fewer and more cores."""
     sharings: tuple[tuple[Sharing, ...], ...] = (SHARINGS, ("none",))
     for part in reversed(_CORES):

@@ -31,7 +31,7 @@ class Trace(NamedTuple):
 
     Attributes:
         jobs: The jobs that can be scheduled.
-        pairs: What was measured of two kinds on one GPU; see ``Machine``.
+        pairs: What was measured of two kinds on one GPU; see ``GpuMachine``.
         left_out: Why jobs are missing, and how many: "need more than 8 GPUs".
         assumed: What the trace does not say, a sentence each.
     """
