@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import atexit
 import json
 import os
+import sys
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -103,6 +105,18 @@ class Report:
 
     def _write(self, what: str, value: Any) -> None:
         self._file.write(json.dumps([what, value]) + "\n")
+
+
+def end_of_ranks() -> None:
+    """End a rank's process after its exit handlers, and before Python ends.
+
+    A thread of gloo's that still waits for the interpreter then aborts the process (PyTorch issue 190489); those of
+    a DistributedDataParallel live on when their process group is destroyed.
+    """
+    if "LOCAL_RANK" in os.environ:
+        atexit._run_exitfuncs()
+        sys.stdout.flush()
+        os._exit(0)
 
 
 def listed(rows: Any) -> list[Any]:

@@ -2,7 +2,7 @@
 
 import torch
 from accelerate import Accelerator
-from report import Model, Report, arguments, numbers, validate
+from report import Model, Report, arguments, end_of_ranks, numbers, validate
 from torch.utils.data import DataLoader
 
 parser = arguments()
@@ -32,3 +32,4 @@ for epoch in range(args.epochs):
     validate(model, validation_loader, report)
 report.end()
 accelerator.end_training()
+end_of_ranks()

@@ -6,7 +6,7 @@ from typing import Any
 import lightning
 import torch
 from lightning.pytorch.callbacks import ModelCheckpoint
-from report import Model, Report, arguments, numbers
+from report import Model, Report, arguments, end_of_ranks, numbers
 from torch.utils.data import DataLoader
 from torchdata.stateful_dataloader import StatefulDataLoader
 
@@ -77,3 +77,4 @@ trainer.fit(
     ckpt_path=args.checkpoint if args.checkpoint and not stopping else None,
 )
 line.report.end()
+end_of_ranks()
