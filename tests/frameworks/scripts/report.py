@@ -110,8 +110,8 @@ class Report:
 def end_of_ranks() -> None:
     """End a rank's process after its exit handlers, and before Python ends.
 
-    A thread of gloo's that still waits for the interpreter then aborts the process (PyTorch issue 190489); those of
-    a DistributedDataParallel live on when their process group is destroyed.
+    A thread of gloo's that still waits for the interpreter then aborts the process (PyTorch issue 190489), and a
+    DistributedDataParallel keeps such threads alive when its process group is destroyed.
     """
     if "LOCAL_RANK" in os.environ:
         atexit._run_exitfuncs()
