@@ -25,6 +25,16 @@ class RunPlan(msgspec.Struct, frozen=True, kw_only=True):
         watch_dataloader: Whether the waits for its plain DataLoaders are recorded.
         profile: Profilers that look at it, each with its options: "torch 10-20", "nsys --trace=cuda".
         share: How its loaders are shared with other runs; None if they are not.
+        after: Names of the runs and groups of its file that must have ended before it starts.
+        gpus: How many GPUs it computes on; None where its file does not say.
+        memory_bytes: Memory that it needs on each of its GPUs, or of the host where there is none; None where its
+            file does not say.
+        priority: Its weight in a schedule's objective.
+        deadline_s: Seconds from a schedule's start by which it must have ended.
+        preempt: Whether a scheduler may end it and start it again: it saves checkpoints and resumes.
+        feed: What it reads: "auto" for what it turns out to; "none" for data that it shares with nobody; or
+            FILE.py:FUNCTION, the function that makes its loader.
+        epochs: How often it reads its data; None where its file does not say.
     """
 
     command: tuple[str, ...]
@@ -39,6 +49,34 @@ class RunPlan(msgspec.Struct, frozen=True, kw_only=True):
     watch_dataloader: bool = False
     profile: tuple[str, ...] = ()
     share: ShareOptions | None = None
+    after: tuple[str, ...] = ()
+    gpus: int | None = None
+    memory_bytes: int | None = None
+    priority: float = 1.0
+    deadline_s: float | None = None
+    preempt: bool = False
+    feed: str = "auto"
+    epochs: int | None = None
+
+
+class MachinePlan(msgspec.Struct, frozen=True, kw_only=True):
+    """What a file says of the machine that its runs share.
+
+    Attributes:
+        gpus: GPUs by UUID, or how many; None for those that are there.
+        cores: CPU cores that its runs may keep busy; None for those that this process may use.
+        memory_bytes: Memory of each GPU, or of the host where there is none; None for what is there.
+        objective: What a schedule makes small: "makespan" or "jct".
+        simulated: Whether its GPUs are numbers only, whose locks the runs take themselves.
+        in_turn: Whether its groups run one after the other.
+    """
+
+    gpus: tuple[str, ...] | int | None = None
+    cores: float | None = None
+    memory_bytes: int | None = None
+    objective: str = "makespan"
+    simulated: bool = False
+    in_turn: bool = False
 
 
 class GroupPlan(msgspec.Struct, frozen=True, kw_only=True):

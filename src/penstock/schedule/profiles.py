@@ -1,0 +1,73 @@
+"""What was measured of runs, kept by their command, their code and the GPU."""
+
+from __future__ import annotations
+
+import hashlib
+from contextlib import suppress
+from pathlib import Path
+
+import msgspec
+
+from penstock.linux.files import written_whole
+from penstock.runs.record import RunPlan
+
+
+class Profile(msgspec.Struct, frozen=True, kw_only=True):
+    """What a run takes, as it was measured.
+
+    Attributes:
+        preparation_s: CPU-seconds in which its loader prepares a sample.
+        own_s: CPU-seconds a sample in its own processes.
+        gpu_s: Seconds a sample, with the data at hand and the GPU for itself.
+        start_s: CPU-seconds until its first batch.
+        sm_share: Part of a GPU's multiprocessors that it keeps busy while it computes alone.
+        memory_bytes: Most memory that it took, on one GPU, or of the host where it used none.
+        data: Names what it reads: runs with equal text can be fed by one feed. Empty: by none.
+        samples_per_epoch: Samples of an epoch; None where nobody knows.
+        samples: Samples that a whole run trained on; None before one has ended.
+    """
+
+    preparation_s: float
+    own_s: float
+    gpu_s: float
+    start_s: float
+    sm_share: float = 1.0
+    memory_bytes: int = 0
+    data: str = ""
+    samples_per_epoch: int | None = None
+    samples: float | None = None
+
+
+class Profiles:
+    """The profiles of a store of runs, a file each.
+
+    Args:
+        store: Folder of the store.
+        gpu: Name of the GPUs on which they are measured; empty without.
+    """
+
+    def __init__(self, store: Path, gpu: str) -> None:
+        self._folder = store / "profiles"
+        self._gpu = gpu
+
+    def get(self, plan: RunPlan) -> Profile | None:
+        """Return what was measured of a run; None if nothing was, or its script has changed since."""
+        with suppress(FileNotFoundError, msgspec.DecodeError):
+            return msgspec.json.decode(self._path(plan).read_bytes(), type=Profile)
+        return None
+
+    def put(self, plan: RunPlan, profile: Profile) -> None:
+        """Keep what was measured of a run, in place of what was known."""
+        self._folder.mkdir(mode=0o700, exist_ok=True)
+        with written_whole(self._path(plan)) as half:
+            half.write_bytes(msgspec.json.encode(profile))
+
+    def _path(self, plan: RunPlan) -> Path:
+        digest = hashlib.sha256(msgspec.json.encode((plan.command, plan.share, self._gpu)))
+        for word in plan.command:
+            if word.endswith(".py"):
+                with suppress(OSError):
+                    for path in sorted(Path(plan.directory, word).parent.glob("*.py")):
+                        digest.update(path.read_bytes())
+                break
+        return self._folder / f"{digest.hexdigest()[:24]}.json"
