@@ -14,6 +14,8 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 from matplotlib.transforms import Bbox
 
+from penstock.bench.lanes import Bar, rows_of
+
 INK, FAINT, GRID = "#1f2933", "#616e7c", "#e4e7eb"
 BEFORE, AFTER = "#9aa5b1", "#0b7a75"
 _DPI = 120
@@ -237,40 +239,29 @@ def _spread_labels(labels: Sequence[Any], points: Sequence[tuple[float, float]],
             label.set_visible(False)
 
 
-class Bar(NamedTuple):
-    """Something that lasts.
-
-    Attributes:
-        lane: Number of the lane that it lies in, from 0; those that overlap in one lie below each other.
-        start: Where it begins on the axis of time.
-        end: Where it ends.
-        label: Written into it, if it is long enough.
-        group: Number of its colour.
-    """
-
-    lane: int
-    start: float
-    end: float
-    label: str
-    group: int
-
-
 _GROUPS = (AFTER, "#c46a2b", "#5b6abf", "#8a6d3b", "#a8447d", "#4f8a3c", "#3f7fa6", BEFORE)
 
 
 def gantt_picture(
-    title: str, about: str, bars: Sequence[Bar], groups: Sequence[str], unit: str, beside: Panel | None = None
+    title: str,
+    about: str,
+    bars: Sequence[Bar],
+    groups: Sequence[str],
+    unit: str,
+    beside: Panel | None = None,
+    lanes: Sequence[str] = (),
 ) -> Any:
     """Draw what lasts in lanes, by group, and a panel beside it.
 
     Args:
         groups: Names of the groups; those after the seventh share a colour.
         unit: Of the axis of time.
+        lanes: Their names; numbers of GPUs unless given.
     """
     last = len(_GROUPS) - 1
     named = [*groups[:last], "others"] if len(groups) > last else groups
     handles = [Line2D([], [], lw=8, color=color, label=name) for name, color in zip(named, _GROUPS, strict=False)]
-    rows, heights = _rows(bars)
+    rows, heights = rows_of(bars)
     figure = _canvas(13, min(9.0, max(4.0, 0.24 * sum(heights) + 1.2)), title, about, handles)
     grid = figure.add_gridspec(1, 2, width_ratios=(2.4, 1)) if beside else figure.add_gridspec(1, 1)
     axes = figure.add_subplot(grid[0, 0])
@@ -283,7 +274,7 @@ def gantt_picture(
             axes.text(*place, bar.label, ha="center", va="center", fontsize=7.5, color="white", clip_on=True)
     tops = [sum(heights[:lane]) for lane in range(len(heights))]
     axes.set_yticks([top + (high - 1) / 2 for top, high in zip(tops, heights, strict=True)])
-    axes.set_yticklabels([f"GPU {lane}" for lane in range(len(heights))])
+    axes.set_yticklabels([lanes[lane] if lanes else f"GPU {lane}" for lane in range(len(heights))])
     for top in tops[1:]:
         axes.axhline(top - 0.5, color=GRID, lw=1)
     axes.invert_yaxis()
@@ -298,17 +289,3 @@ def gantt_picture(
         figure.draw_without_rendering()
         _spread_labels(labels, points, rows=10)
     return figure
-
-
-def _rows(bars: Sequence[Bar]) -> tuple[list[int], list[int]]:
-    """Return the row of each bar, so that none in a lane overlap, and how many rows each lane has."""
-    lanes = 1 + max(bar.lane for bar in bars)
-    ends: list[list[float]] = [[] for _ in range(lanes)]
-    row_of = dict[int, int]()
-    for i in sorted(range(len(bars)), key=lambda i: bars[i].start):
-        lane = ends[bars[i].lane]
-        row = next((row for row, end in enumerate(lane) if end <= bars[i].start + 1e-9), len(lane))
-        lane[row : row + 1] = [bars[i].end]
-        row_of[i] = row
-    heights = [max(1, len(lane)) for lane in ends]
-    return [sum(heights[: bar.lane]) + row_of[i] for i, bar in enumerate(bars)], heights

@@ -9,6 +9,7 @@ import typer
 
 from penstock.basics.terminal import console
 from penstock.cli.command import AsJson, Command, Group, option, show
+from penstock.cli.schedule_run import run
 from penstock.errors import BadSetting
 
 app = typer.Typer(cls=Group, help="Plan which runs run when, where and on which feed.", no_args_is_help=True)
@@ -17,6 +18,9 @@ app = typer.Typer(cls=Group, help="Plan which runs run when, where and on which 
 @app.callback()
 def schedule() -> None:
     """Plan which runs run when, where and on which feed."""
+
+
+app.command(cls=Command)(run)
 
 
 @app.command(cls=Command)
@@ -57,9 +61,9 @@ def simulate(
     from penstock.schedule.study import PLANNED, Study, compared, gains, picture, study_page
     from penstock.schedule.traces import read_trace
 
-    names = _names("--policy", policy, (*PUBLISHED, PLANNED))
-    sharings: Any = _names("--share", share, SHARINGS)
-    wanted = _one("--objective", objective, get_args(Objective))
+    names = names_in("--policy", policy, (*PUBLISHED, PLANNED))
+    sharings: Any = names_in("--share", share, SHARINGS)
+    wanted = one_of("--objective", objective, get_args(Objective))
     check_files(plot=plot)
     found = read_trace(trace, gpus=gpus, same_data=same_data, seed=seed)
     usable = 0.95 * size_from("--memory", memory)
@@ -69,7 +73,7 @@ def simulate(
     machine = GpuMachine(
         cores=cores,
         memories=(usable,) * gpus,
-        mode=_one("--mode", mode, get_args(GpuMode)),
+        mode=one_of("--mode", mode, get_args(GpuMode)),
         pairs=found.pairs,
         most_on_gpu=2 if found.pairs else len(found.jobs),
     )
@@ -94,14 +98,14 @@ def simulate(
     show(json, found_json, lambda: study_page(study, about, found))
 
 
-def _names(flag: str, text: str, known: tuple[str, ...]) -> tuple[str, ...]:
+def names_in(flag: str, text: str, known: tuple[str, ...]) -> tuple[str, ...]:
     names = tuple(part.strip() for part in text.split(","))
     if wrong := [name for name in names if name not in known]:
         raise BadSetting(f"{flag} {text}: {wrong[0]!r} is not one of {', '.join(known)}")
     return names
 
 
-def _one(flag: str, text: str, known: tuple[str, ...]) -> Any:
+def one_of(flag: str, text: str, known: tuple[str, ...]) -> Any:
     if text not in known:
         raise BadSetting(f"{flag} {text}: {text!r} is not one of {', '.join(known)}")
     return text

@@ -23,15 +23,15 @@ def stop(store: Store, ids: Sequence[str]) -> list[tuple[RunRecord, RunRecord]]:
         NoSuchRun: there is no run of this id; then none is ended.
     """
     found = [store.run(id) for id in ids]
-    waited = [_end(store, run) for run in found]
+    waited = [ask_to_end(store, run) for run in found]
     for keeper in waited:
         if keeper is not None:
             _wait(keeper)
     return [(run, store.run(run.id)) for run in found]
 
 
-def _end(store: Store, run: RunRecord) -> int | None:
-    """Ask a run to end; return a descriptor of its keeper, if it has one."""
+def ask_to_end(store: Store, run: RunRecord) -> int | None:
+    """Ask a run to end; return a descriptor of its keeper, if it has one, to wait for."""
     if run.status == "waiting":
         store.ended(run.id, "killed", None, f"never began: ended by {who(os.getpid())}")
         run = store.run(run.id)  # it may just have begun

@@ -8,8 +8,25 @@ from pathlib import Path
 
 import msgspec
 
+from penstock.feed.launch.feeds import made_of
 from penstock.linux.files import written_whole
+from penstock.runs.launch.environment import masked_words
 from penstock.runs.record import RunPlan
+
+_APART = "apart.json"
+
+
+def data_of(feed: str, suffix: str) -> str:
+    """Name what a feed gives, the same for runs that can share it; empty if its feeder does not answer.
+
+    Args:
+        feed: Name of a feed that runs.
+        suffix: The part of it that says which feed of that name it is.
+    """
+    made = made_of(feed)
+    if made is None:
+        return ""
+    return f"{feed.removesuffix(f'-{suffix}')}:{hashlib.sha256(made.digest.encode()).hexdigest()[:16]}"
 
 
 class Profile(msgspec.Struct, frozen=True, kw_only=True):
@@ -62,12 +79,34 @@ class Profiles:
         with written_whole(self._path(plan)) as half:
             half.write_bytes(msgspec.json.encode(profile))
 
-    def _path(self, plan: RunPlan) -> Path:
-        digest = hashlib.sha256(msgspec.json.encode((plan.command, plan.share, self._gpu)))
+    def apart(self) -> list[tuple[str, str]]:
+        """Return pairs of keys whose runs are never to share a GPU again."""
+        with suppress(FileNotFoundError, msgspec.DecodeError):
+            return msgspec.json.decode((self._folder / _APART).read_bytes(), type=list[tuple[str, str]])
+        return []
+
+    def put_apart(self, one: RunPlan, other: RunPlan) -> bool:
+        """Remember that two runs are never to share a GPU again; return whether that is new."""
+        before = self.apart()
+        pair = min(self.key(one), self.key(other)), max(self.key(one), self.key(other))
+        if pair in before:
+            return False
+        self._folder.mkdir(mode=0o700, exist_ok=True)
+        with written_whole(self._folder / _APART) as half:
+            half.write_bytes(msgspec.json.encode([*before, pair]))
+        return True
+
+    def key(self, plan: RunPlan) -> str:
+        """Return what profiles are kept by: a digest of a run's command, its code and the GPU."""
+        command = masked_words(plan.command)  # as the store has it
+        digest = hashlib.sha256(msgspec.json.encode((command, plan.directory, plan.share, self._gpu)))
         for word in plan.command:
             if word.endswith(".py"):
                 with suppress(OSError):
                     for path in sorted(Path(plan.directory, word).parent.glob("*.py")):
                         digest.update(path.read_bytes())
                 break
-        return self._folder / f"{digest.hexdigest()[:24]}.json"
+        return digest.hexdigest()[:24]
+
+    def _path(self, plan: RunPlan) -> Path:
+        return self._folder / f"{self.key(plan)}.json"

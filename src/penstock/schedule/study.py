@@ -11,6 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from penstock.bench.experiment import results_table
+from penstock.bench.lanes import Bar
 from penstock.schedule.jobs import GpuMachine, Job, contention, least_makespan_s
 from penstock.schedule.partition import SHARINGS, Sharing
 from penstock.schedule.planner import Objective, Planner, PolicyPlan
@@ -154,7 +155,7 @@ def _table(study: Study) -> Table:
 
 def picture(study: Study, about: str) -> Any:
     """Draw the best plan by GPU, and the gain of sharing against ρ."""
-    from penstock.bench.picture import AFTER, Bar, Curve, Mark, Panel, gantt_picture
+    from penstock.bench.picture import AFTER, Curve, Mark, Panel, gantt_picture
 
     best, hour = study.best, 3600.0
     data = list(dict.fromkeys(job.data for job in study.jobs))

@@ -24,7 +24,7 @@ from penstock.gpus.nvml import devices
 from penstock.linux.files import written_whole
 from penstock.runs.launch.launched import Launched
 from penstock.runs.machine import describe
-from penstock.runs.record import GroupPlan, RunRecord
+from penstock.runs.record import GroupPlan, RunPlan, RunRecord
 from penstock.runs.store import Store
 
 MOST_DIFF_BYTES = 1_000_000
@@ -165,12 +165,14 @@ def masked_variables(variables: Mapping[str, str]) -> dict[str, str]:
     return {name: MASK if is_secret(name) else masked(value) for name, value in variables.items()}
 
 
+def masked_plan(run: RunPlan) -> RunPlan:
+    """Return a run without secrets in its command and parameters."""
+    return msgspec.structs.replace(
+        run, command=masked_words(run.command), parameters=masked_variables(run.parameters)
+    )
+
+
 def add_masked(store: Store, group: GroupPlan) -> list[RunRecord]:
     """Add a group to the store, where secrets in commands and parameters are masked; return its runs unmasked."""
-    replace = msgspec.structs.replace
-    masked_runs = [
-        replace(run, command=masked_words(run.command), parameters=masked_variables(run.parameters))
-        for run in group.runs
-    ]
-    records = store.add(replace(group, runs=tuple(masked_runs)))
-    return [replace(record, plan=run) for record, run in zip(records, group.runs, strict=True)]
+    records = store.add(msgspec.structs.replace(group, runs=tuple(map(masked_plan, group.runs))))
+    return [msgspec.structs.replace(record, plan=run) for record, run in zip(records, group.runs, strict=True)]

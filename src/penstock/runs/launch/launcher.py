@@ -131,6 +131,15 @@ class Launcher:
         if run := self._running.get(id):
             run.send(end=why)
 
+    def watch(self, id: str, listeners: tuple[str, ...] | None) -> None:
+        """Sample a run that another process has started, until ``unwatch``."""
+        self._sampling.begin(id, listeners)
+        self._watch_sampling()
+
+    def unwatch(self, id: str) -> None:
+        """Sample a run no more that another process has started."""
+        self._sampling.end(id)
+
     def events(self, timeout_s: float | None = None) -> Iterator[RunEvent]:
         """Wait until runs do something, and yield what they have done; nothing if none runs.
 

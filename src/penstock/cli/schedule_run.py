@@ -1,0 +1,198 @@
+"""``penstock schedule run``: runs a file's runs when, where and on which feeds the plan has them."""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, get_args
+
+import typer
+
+from penstock.basics.terminal import console, say
+from penstock.cli.command import AsJson, StoreFolder, argument, option, show
+from penstock.errors import BadSetting
+
+if TYPE_CHECKING:
+    from penstock.runs.launch.launcher import RunEvent
+    from penstock.runs.record import GroupPlan, RunRecord
+    from penstock.schedule.jobs import GpuMachine, GpuMode
+    from penstock.schedule.ledger import LedgerFile
+    from penstock.schedule.present import Plan, Schedule
+
+
+def run(
+    spec: Annotated[Path, argument("SPEC", "A file of runs (.yaml, .csv), as `penstock run` takes it.")],
+    dry_run: Annotated[bool, option("--dry-run", "Print the plan; start nothing.")] = False,
+    explain: Annotated[
+        str, option("Print why this run waits, and whom it would slow; start nothing.", metavar="NAME")
+    ] = "",
+    objective: Annotated[
+        str, option("What is to be small: makespan or jct; the file's unless given.", metavar="WHAT")
+    ] = "",
+    policy: Annotated[str, option("fifo, spt, lpt, carma-magm, carma-lug, muri, plan.", metavar="NAME")] = "plan",
+    share: Annotated[
+        str, option("How runs on the same data may share feeds: none, all, split, finish.", metavar="WAYS")
+    ] = "none,all,split,finish",
+    store: StoreFolder = None,
+    json: AsJson = False,
+    plot: Annotated[Path | None, option("File for a picture of plan and course (PNG, SVG, PDF).")] = None,
+) -> None:
+    """Run a file's runs as planned; started again, it goes on where it was.
+
+    Runs go on if this process ends. Those on the same data read one feed where that pays. Scripts need
+    no change: they share by `penstock.share`, or by `share: true` in the file.
+    """
+    from penstock.bench.experiment import check_files
+    from penstock.schedule.explain import explain as explained
+
+    check_files(plot=plot)
+    is_dry = dry_run or bool(explain)
+    with ExitStack() as stack:
+        schedule, records, known = _opened(stack, spec, store, is_dry, objective, policy, share)
+        if explain:
+            schedule.look()
+            typer.echo("\n".join(explained(schedule, schedule.plan(2.0), explain)))
+        elif dry_run:
+            schedule.look()
+            _show(json, schedule, schedule.plan(2.0))
+        else:
+            known.write(schedule.ledger)
+            _run(schedule, records, known)
+            if plot:
+                from penstock.schedule.board import picture
+
+                picture(schedule).savefig(plot)
+            _show(json, schedule, None)
+            ended = [schedule.store.run(entry.id) for entry in schedule.ledger.entries]
+            sys.exit(next((record.exit_code or 1 for record in ended if record.status != "finished"), 0))
+
+
+def _opened(
+    stack: ExitStack, spec: Path, store: Path | None, is_dry: bool, objective: str, policy: str, share: str
+) -> tuple[Schedule, dict[str, RunRecord], LedgerFile]:
+    """Open a file's schedule, begun before or now; a dry one leaves the store as it is."""
+    from penstock.cli.schedule import names_in, one_of
+    from penstock.runs.spec.checks import Gpus
+    from penstock.runs.spec.open import Spec
+    from penstock.runs.store import Store
+    from penstock.schedule.beliefs import Beliefs, check_fits, dependencies
+    from penstock.schedule.claims import claimed
+    from penstock.schedule.ledger import LedgerFile, begun, entries_of
+    from penstock.schedule.machine import host_machine
+    from penstock.schedule.partition import SHARINGS
+    from penstock.schedule.planner import PUBLISHED, Objective, Planner
+    from penstock.schedule.present import Schedule
+    from penstock.schedule.profiles import Profiles
+    from penstock.schedule.study import PLANNED
+
+    names = None if one_of("--policy", policy, (*PUBLISHED, PLANNED)) == PLANNED else (policy,)
+    sharings: Any = names_in("--share", share, SHARINGS)
+    file = stack.enter_context(Spec(spec, Gpus(), held=not is_dry))
+    opened = stack.enter_context(Store.open(store))
+    machine = host_machine(file.machine, mode_of_all(file.groups))
+    wanted = one_of("--objective", objective or file.machine.objective, get_args(Objective))
+    profiles = Profiles(opened.folder, machine.gpu)
+    planned = entries_of(file.groups)
+    if why := check_fits(planned, Beliefs(planned, profiles, machine), machine):
+        raise BadSetting(why)
+    known = LedgerFile(opened, file.path)
+    before = known.read()
+    if not is_dry:
+        stack.enter_context(claimed(machine.claims))
+    if is_dry and before:
+        ledger, records = before, dict[str, Any]()
+    else:
+        if is_dry:
+            opened = stack.enter_context(Store.open(Path(stack.enter_context(tempfile.TemporaryDirectory()))))
+        ledger, records = begun(opened, file.groups, before)
+
+    def planner(model: GpuMachine, most_s: float) -> Planner:
+        return Planner(model, wanted, sharings=sharings, names=names, most_s=most_s, swaps_s=most_s / 4)
+
+    needs = dependencies(ledger.entries, groups_in_turn=file.machine.in_turn)
+    schedule = Schedule(opened, ledger, machine, profiles, needs, planner)
+    if before:
+        say(f"this schedule was begun {schedule.elapsed_s:,.0f} s ago, and goes on")
+    elif len(file.groups) > 1 and not any(needs.values()):
+        say("groups order nothing here: `after` does, or machine: {groups: in turn}")
+    return schedule, records, known
+
+
+def mode_of_all(groups: list[GroupPlan]) -> GpuMode:
+    """Return the one mode of a file's groups.
+
+    Raises:
+        BadSetting: they have several, or one that is not scheduled.
+    """
+    modes = dict[str, str]()
+    for group in groups:
+        if (before := modes.setdefault(group.name, group.mode)) != group.mode:
+            raise BadSetting(
+                f"{group.name}: modes {before} and {group.mode}: a schedule runs each run once; name one mode"
+            )
+        if group.mode.startswith("mig"):
+            raise BadSetting(
+                f"{group.name}: mode {group.mode}: a schedule places runs on whole GPUs; penstock run starts it"
+            )
+    kinds = {*modes.values()} - {"alone"}
+    if len(kinds) > 1:
+        raise BadSetting("some groups are in mode plain, and some in mode mps: GPUs of one schedule have one mode")
+    return "mps" if "mps" in kinds else "plain"
+
+
+def _run(schedule: Schedule, records: dict[str, RunRecord], known: LedgerFile) -> None:
+    from penstock.runs.launch.launcher import RunEnded, RunPrinted
+    from penstock.runs.launch.terminal import Prefixed
+    from penstock.schedule.execution import Execution
+
+    newest: list[Plan] = []
+    is_terminal = sys.stdout.isatty() and os.environ.get("TERM", "dumb") not in {"dumb", "unknown"}
+    shown = Prefixed([*schedule.entries], (lambda: _lines(schedule, newest[-1])) if is_terminal else None)
+    places = {name: place for place, name in enumerate(schedule.entries)}
+
+    def on_event(name: str, event: RunEvent) -> None:
+        match event:
+            case RunPrinted(_, descriptor, data):
+                shown.add(places[name], descriptor, data)
+            case RunEnded(id):
+                shown.close(places[name])
+                if not is_terminal:
+                    say(f"{name} has ended: {schedule.store.run(id).status}")
+            case _:
+                if not is_terminal:
+                    say(f"{name} has begun")
+
+    def tick(plan: Plan) -> float | None:
+        newest[:] = [plan]
+        return shown.refresh()
+
+    try:
+        Execution(schedule, records, known, show=on_event, tick=tick).run()
+    except KeyboardInterrupt:
+        shown.end()
+        counts = f"{len(schedule.running)} runs go on, {len(schedule.waiting)} wait"
+        say(f"{counts}: the same command goes on with them; penstock runs stop ends a run")
+        sys.exit(130)
+    shown.end()
+
+
+def _lines(schedule: Schedule, plan: Plan) -> list[str]:
+    from penstock.schedule.board import page
+
+    shown = console()
+    width, height = os.get_terminal_size(1)
+    shown.size = (width, height)  # type: ignore[assignment]
+    with shown.capture() as captured:
+        shown.print(page(schedule, plan, width))
+    return captured.get().splitlines()[: max(3, height - 3)]
+
+
+def _show(as_json: bool, schedule: Schedule, plan: Plan | None) -> None:
+    """Show a plan; or, without one, how it went."""
+    from penstock.schedule.board import page, summary
+
+    width = console().width
+    show(as_json, summary(schedule, plan), lambda: page(schedule, plan, width))

@@ -1,0 +1,207 @@
+"""What is known of a schedule's runs: declared in the file, measured before or now, or taken from a sibling."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Literal, NamedTuple
+
+from msgspec.structs import replace
+
+from penstock.schedule.jobs import Job
+from penstock.schedule.ledger import Entry
+from penstock.schedule.looks import Costs, Look
+from penstock.schedule.machine import SPARE, HostMachine
+from penstock.schedule.profiles import Profile, Profiles
+
+Source = Literal["measured", "like a sibling", "unknown"]
+_ASSUMED_EPOCHS = 10
+_ASSUMED_S = 600.0
+_LEAST_LEFT = 0.02
+"""Part of all samples that a run has left at least: it goes on, whatever was believed of its length."""
+
+
+class Seen(NamedTuple):
+    """What was seen of a run that goes on.
+
+    Attributes:
+        first: The first look that saw samples.
+        now: The newest look.
+        costs: What a sample took in the last seconds.
+    """
+
+    first: Look
+    now: Look
+    costs: Costs
+
+
+class Beliefs:
+    """What plans believe of each run.
+
+    A run of which nothing is known takes a whole GPU, and so runs alone there until it has been measured. What was
+    measured of one run is believed of those that differ from it in parameters only, until they are measured.
+
+    Args:
+        entries: The runs.
+        profiles: What was measured before.
+        machine: What they run on.
+    """
+
+    def __init__(self, entries: Iterable[Entry], profiles: Profiles, machine: HostMachine) -> None:
+        self._profiles = profiles
+        self._machine = machine
+        self._entries = [*entries]
+        self._known = {entry.name: profiles.get(entry.plan) for entry in self._entries}
+        self._kinds = {entry.name: profiles.key(entry.plan) for entry in self._entries}
+        self._like = {entry.name: _without_parameters(entry) for entry in self._entries}
+
+    def source(self, entry: Entry) -> Source:
+        """Return where a run's figures come from."""
+        if self._known[entry.name]:
+            return "measured"
+        return "like a sibling" if self._profile(entry) else "unknown"
+
+    def samples(self, entry: Entry) -> tuple[float, bool]:
+        """Return how many samples a run trains on in all, and whether that is assumed."""
+        known = self._profile(entry)
+        per_epoch = known.samples_per_epoch if known else None
+        if entry.plan.epochs and per_epoch:
+            return float(entry.plan.epochs * per_epoch), False
+        if known and known.samples and not entry.plan.epochs:
+            return known.samples, False
+        if per_epoch:
+            return float(_ASSUMED_EPOCHS * per_epoch), True
+        return _ASSUMED_S / _sample_s(known, self._machine), True
+
+    def job(self, entry: Entry, *, after: Iterable[str] = (), elapsed_s: float = 0.0) -> Job:
+        """Return a run as plans see it, from its beginning.
+
+        Args:
+            after: Names of the runs that must end before it starts, and have not.
+            elapsed_s: Seconds since the schedule was first started.
+        """
+        plan, known, model = entry.plan, self._profile(entry), self._machine.model
+        whole = max(model.memories)
+        is_alone = known is None or entry.needs_gpu_alone or entry.mode == "alone"
+        declared = plan.memory_bytes
+        memory = declared if declared is not None else known.memory_bytes if known else whole
+        costs = known or Profile(preparation_s=1e-3, own_s=1e-3, gpu_s=1e-3, start_s=5.0)
+        data = plan.feed if plan.feed not in ("auto", "none") else costs.data
+        on_gpu = self._machine.has_gpus
+        return Job(
+            name=entry.name,
+            samples=max(self.samples(entry)[0] - entry.trained, 1.0),
+            preparation_s=costs.preparation_s,
+            own_s=costs.own_s,
+            gpu_s=costs.gpu_s if on_gpu else 0.0,
+            start_s=costs.start_s,
+            sm_share=costs.sm_share,
+            memory_bytes=int(whole if is_alone else memory),
+            gpus=(1 if plan.gpus is None else plan.gpus) if on_gpu else 1,
+            data="" if plan.feed == "none" else data,
+            kind=self._kinds[entry.name],
+            priority=plan.priority,
+            deadline_s=None if plan.deadline_s is None else plan.deadline_s - elapsed_s,
+            after=tuple(after),
+            devices=tuple(i for i, uuid in enumerate(self._machine.devices) if uuid in plan.devices),
+        )
+
+    def going_on(self, job: Job, look: Look | None) -> Job:
+        """Return what is left of a run that has begun."""
+        if look is None or not look.samples:
+            spent_s = look.own_cpu_s if look else 0.0
+            return replace(job, start_s=max(0.0, job.start_s - spent_s))
+        left = max(job.samples - look.samples, _LEAST_LEFT * job.samples)
+        return replace(job, samples=left, start_s=0.0, memory_bytes=max(job.memory_bytes, look.memory_bytes))
+
+    def learn(self, entry: Entry, seen: Seen, data: str, *, has_gpu: bool) -> None:
+        """Believe what was measured of a run meanwhile.
+
+        Args:
+            seen: What was seen of it.
+            data: Names what it reads, as profiles do.
+            has_gpu: Whether it had its GPUs for itself.
+        """
+        known, found, now = self._known[entry.name], seen.costs, seen.now
+        old = known or self._profile(entry)
+        gpu_s = found.gpu_s if has_gpu or old is None else old.gpu_s
+        feed = now.feed
+        self._known[entry.name] = Profile(
+            preparation_s=found.preparation_s,
+            own_s=found.own_s,
+            gpu_s=gpu_s,
+            start_s=known.start_s if known else seen.first.own_cpu_s,
+            sm_share=old.sm_share if old else 1.0,
+            memory_bytes=max(int(now.memory_bytes / SPARE), known.memory_bytes if known else 0),
+            data=data,
+            samples_per_epoch=(feed and feed.samples_per_epoch) or (old and old.samples_per_epoch) or None,
+            samples=known.samples if known else None,
+        )
+        return True
+
+    def ended(self, entry: Entry, look: Look | None, *, finished: bool) -> None:
+        """Keep what was measured of a run that has ended, for the next schedule."""
+        known = self._known[entry.name]
+        if known and look and look.samples:
+            if finished:
+                known = self._known[entry.name] = replace(known, samples=entry.trained + look.samples)
+            self._profiles.put(entry.plan, known)
+
+    def _profile(self, entry: Entry) -> Profile | None:
+        if known := self._known[entry.name]:
+            return known
+        like = self._like[entry.name]
+        siblings = (self._known[other.name] for other in self._entries if self._like[other.name] == like)
+        return next((each for each in siblings if each), None)
+
+
+def check_fits(entries: Iterable[Entry], beliefs: Beliefs, machine: HostMachine) -> str:
+    """Return which run can never start here, and why; empty if all can."""
+    for entry in entries:
+        job = beliefs.job(entry)
+        most = max(machine.model.memories)
+        if job.memory_bytes > most:
+            source = "declared" if entry.plan.memory_bytes is not None else "measured"
+            what = "no GPU here has" if machine.has_gpus else "this machine has not"
+            return (
+                f"{entry.name} needs {job.memory_bytes / 2**30:.1f} GiB ({source}), which {what}: "
+                f"{most / 2**30:.1f} GiB may be filled, 5% stay free"
+            )
+        there = len(job.devices) or machine.model.gpus
+        if job.gpus > there:
+            return f"{entry.name} needs {job.gpus} GPUs at once, and there are {there} that it may use"
+    return ""
+
+
+def _sample_s(known: Profile | None, machine: HostMachine) -> float:
+    """Return the seconds in which a run alone trains on a sample; a millisecond if nobody knows."""
+    if known is None:
+        return 1e-3
+    cpu_s = (known.preparation_s + known.own_s) / machine.model.cores
+    return max(known.gpu_s, known.own_s, cpu_s, 1e-9)
+
+
+def _without_parameters(entry: Entry) -> tuple[object, ...]:
+    """Return what siblings have in common: their group, and their command but for the values of parameters."""
+    values = sorted((value for value in entry.plan.parameters.values() if value), key=len, reverse=True)
+
+    def blank(word: str) -> str:
+        return next((word.removesuffix(value) for value in values if word.endswith(value)), word)
+
+    return entry.group, entry.plan.directory, tuple(map(blank, entry.plan.command))
+
+
+def dependencies(entries: Iterable[Entry], *, groups_in_turn: bool) -> Mapping[str, frozenset[str]]:
+    """Return, by name of a run, the names of those that must end before it starts."""
+    all_entries = [*entries]
+    groups = list(dict.fromkeys(entry.group for entry in all_entries))
+    needs = dict[str, frozenset[str]]()
+    for entry in all_entries:
+        named = {
+            other.name
+            for other in all_entries
+            if other is not entry and not {other.group, other.plan.name}.isdisjoint(entry.plan.after)
+        }
+        if groups_in_turn:
+            named |= {o.name for o in all_entries if groups.index(o.group) < groups.index(entry.group)}
+        needs[entry.name] = frozenset(named)
+    return needs

@@ -1,0 +1,159 @@
+"""A schedule as people see it: a table of its runs, a Gantt chart of text, and a picture of plan and course."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from penstock.basics.terminal import printable
+from penstock.bench.experiment import results_table
+from penstock.bench.lanes import Bar, rows_of
+from penstock.schedule.jobs import contention
+from penstock.schedule.present import Plan, Schedule
+
+_COLOURS = ("cyan", "yellow", "magenta", "green", "blue", "red", "bright_cyan", "bright_yellow")
+
+
+def bars(schedule: Schedule, plan: Plan | None) -> list[Bar]:
+    """Return what has run, runs and is to run, by GPU, in seconds from the schedule's start."""
+    now_s, since = schedule.elapsed_s, schedule.ledger.began_s
+    times = dict[str, tuple[tuple[int, ...], float, float]]()
+    for each in plan.expected(now_s) if plan else ():
+        times[each.name] = each.gpus, each.start_s, each.end_s
+    for entry in schedule.ledger.entries:
+        record = schedule.store.run(entry.id)
+        if record.began is not None:
+            start_s = record.began - since
+            end_s = start_s + (record.seconds or 0.0)
+            times[entry.name] = entry.gpus, start_s, max(end_s, times.get(entry.name, ((), 0.0, end_s))[2])
+    return [
+        Bar(gpu, start_s, end_s, entry.name, number)
+        for number, entry in enumerate(schedule.ledger.entries)
+        if entry.name in times
+        for gpus, start_s, end_s in [times[entry.name]]
+        for gpu in gpus
+    ]
+
+
+def table(schedule: Schedule, plan: Plan | None) -> Table:
+    """Show each run: where it runs, on which feed, how far it is, and when it is to end."""
+    shown = results_table(
+        "", "run", "GPU", "feed", "status", "done", "samples/s", "starts, s", "ends, s", "figures"
+    )
+    coming = {each.name: each for each in plan.expected(schedule.elapsed_s)} if plan else {}
+    for number, entry in enumerate(schedule.ledger.entries):
+        record = schedule.store.run(entry.id)
+        expected, watched = coming.get(entry.name), schedule.watched.get(entry.name)
+        newest, seen = (watched.newest, watched.seen(3.0)) if watched else (None, None)
+        in_all, is_assumed = schedule.beliefs.samples(entry)
+        done = (entry.trained + newest.samples) / in_all if newest else float(record.status == "finished")
+        gpus = entry.gpus if entry.name not in schedule.waiting else expected.gpus if expected else ()
+        waits = entry.name in schedule.waiting
+        shown.add_row(
+            f"{number + 1}",
+            printable(entry.name),
+            "+".join(map(str, gpus)) if schedule.machine.has_gpus else "",
+            "" if waits else entry.feed,
+            "waiting" if waits else record.status,
+            f"{min(done, 1.0):.0%}{' ?' if is_assumed else ''}",
+            f"{seen.costs.samples_per_s:,.0f}" if seen else "",
+            f"{expected.start_s:,.0f}" if expected and waits else "",
+            f"{expected.end_s:,.0f}" if expected else "",
+            schedule.beliefs.source(entry),
+        )
+    return shown
+
+
+def chart(all_bars: Sequence[Bar], width: int, now_s: float = 0.0) -> Text:
+    """Draw bars by GPU in lines of text, with their groups' numbers from 1; those that are over are weaker.
+
+    Args:
+        width: Columns that there are.
+        now_s: Where a line marks the present.
+    """
+    text, end_s = Text(no_wrap=True), max((bar.end for bar in all_bars), default=1.0)
+    room = max(20, width - 8)
+    rows, heights = rows_of(all_bars)
+    now = int(now_s / end_s * (room - 1))
+    free = [("│" if now_s > 0 and place == now else " ", "") for place in range(room)]
+    cells = [[*free] for _ in range(sum(heights))]
+    for bar, row in zip(all_bars, rows, strict=True):
+        first = int(bar.start / end_s * (room - 1))
+        last = max(first + 1, int(bar.end / end_s * room))
+        is_over = bar.end <= now_s
+        label = f"{bar.group + 1}".center(last - first, "·" if is_over else "█")[: last - first]
+        style = f"{'dim ' if is_over else ''}{_COLOURS[bar.group % len(_COLOURS)]}"
+        cells[row][first:last] = [(letter, style) for letter in label]
+    firsts = {sum(heights[:gpu]): f"GPU {gpu}" for gpu in range(len(heights))}
+    for number, line in enumerate(cells):
+        text.append(f"{firsts.get(number, ''):<7}", "dim")
+        for letter, style in line[:room]:
+            text.append(letter, style)
+        text.append("\n")
+    return text.append(f"{'':<7}0{f'{end_s:,.0f} s':>{room - 1}}", "dim")
+
+
+def page(schedule: Schedule, plan: Plan | None, width: int) -> RenderableType:
+    """Show a schedule as it stands."""
+    parts: list[RenderableType] = [table(schedule, plan)]
+    if all_bars := bars(schedule, plan):
+        parts.append(chart(all_bars, width, schedule.elapsed_s if schedule.running else 0.0))
+    if plan:
+        chosen, rho = plan.chosen, contention(plan.jobs, plan.model)
+        ends_s = schedule.elapsed_s + chosen.outcome.makespan_s
+        about = f"plan: {chosen.name}, feeds: {chosen.sharing}, all ended at {ends_s:,.0f} s; ρ = {rho:.2f}"
+        parts.append(Text(about + (": sharing data saves CPU time only" if rho <= 1 else "")))
+    return Group(*parts)
+
+
+def picture(schedule: Schedule) -> Any:
+    """Draw the first plan, and below it how it went."""
+    from penstock.bench.picture import gantt_picture
+
+    gpus, number = schedule.machine.model.gpus, {name: i for i, name in enumerate(schedule.entries)}
+    data = list(dict.fromkeys(schedule.beliefs.job(entry).data for entry in schedule.ledger.entries))
+    group = {entry.name: data.index(schedule.beliefs.job(entry).data) for entry in schedule.ledger.entries}
+    went = bars(schedule, None)
+    planned = [
+        Bar(gpu, each.start_s, each.end_s, each.name, group.get(each.name, 0))
+        for each in schedule.ledger.expected
+        for gpu in each.gpus
+        if each.name in number
+    ]
+    drawn = [*planned, *(bar._replace(lane=gpus + bar.lane, group=group[bar.label]) for bar in went)]
+    ends = [max((bar.end for bar in some), default=0.0) for some in (planned, went)]
+    title = f"{len(went)} runs: {ends[0]:,.0f} s planned, {ends[1]:,.0f} s measured"
+    names = [f"{when}, GPU {gpu}" for when in ("planned", "run") for gpu in range(gpus)]
+    return gantt_picture(
+        title, "", drawn, [name.partition(":")[0] or "own data" for name in data], "s", lanes=names
+    )
+
+
+def summary(schedule: Schedule, plan: Plan | None) -> dict[str, Any]:
+    """Return a plan, or how it went, as plain values; times in seconds from the schedule's start."""
+    went = {bar.label: bar for bar in bars(schedule, plan)}
+    first = {each.name: each for each in schedule.ledger.expected}
+    runs = [
+        {
+            "name": entry.name,
+            "id": entry.id,
+            "status": schedule.store.run(entry.id).status,
+            "gpus": list(entry.gpus),
+            "feed": entry.feed,
+            "start_s": went[entry.name].start if entry.name in went else None,
+            "end_s": went[entry.name].end if entry.name in went else None,
+            "planned_start_s": first[entry.name].start_s if entry.name in first else None,
+            "planned_end_s": first[entry.name].end_s if entry.name in first else None,
+            "figures": schedule.beliefs.source(entry),
+        }
+        for entry in schedule.ledger.entries
+    ]
+    return {
+        "runs": runs,
+        "makespan_s": max((bar.end for bar in went.values()), default=0.0),
+        "planned_makespan_s": max((each.end_s for each in first.values()), default=None),
+    }

@@ -1,0 +1,114 @@
+"""Why a run waits, and whom it would slow, in numbers of the plan's model."""
+
+from __future__ import annotations
+
+from penstock.errors import BadSetting
+from penstock.schedule.jobs import alone_sample_s
+from penstock.schedule.partition import rates_together
+from penstock.schedule.present import Plan, Schedule
+from penstock.schedule.rates import Placed
+from penstock.schedule.simulate import JobStart, Policy, State, simulate
+
+_GIB = 2**30
+
+
+def explain(schedule: Schedule, plan: Plan, name: str) -> list[str]:
+    """Say in sentences how a run stands, and what would be if it started now.
+
+    Raises:
+        BadSetting: the schedule has no such run.
+    """
+    if name not in schedule.entries:
+        raise BadSetting(
+            f"--explain {name}: no run of the file has this name; there are {', '.join(schedule.entries)}"
+        )
+    if name not in plan.names:
+        record = schedule.store.run(schedule.entries[name].id)
+        return [f"{name} has ended: {record.status} {record.reason}".rstrip()]
+    number = plan.names.index(name)
+    expected = plan.chosen.outcome.runs.get(number)
+    if name in schedule.running:
+        beside = schedule.neighbours(name)
+        return [
+            f"{name} runs{_where(schedule, schedule.entries[name].gpus)}, {f'beside {_and(beside)}' if beside else 'alone'}"
+            + (f", until {schedule.elapsed_s + expected.end_s:,.0f} s." if expected else ".")
+        ]
+    lines = [_when(schedule, plan, name)]
+    if schedule.beliefs.source(schedule.entries[name]) == "unknown":
+        lines.append("Nothing is known of it: until it has been measured it takes a whole GPU.")
+    if after := plan.jobs[number].after:
+        lines.append(f"It comes after {_and(sorted(after))}.")
+        return lines
+    return lines + [_on(schedule, plan, number, gpu) for gpu in range(plan.model.gpus)]
+
+
+def _when(schedule: Schedule, plan: Plan, name: str) -> str:
+    expected = plan.chosen.outcome.runs.get(plan.names.index(name))
+    if expected is None:
+        return f"{name} waits, and the plan has no room for it."
+    if expected.start_s <= 0:
+        return f"{name} starts now{_where(schedule, expected.gpus)}."
+    at = schedule.elapsed_s + expected.start_s
+    return f"{name} waits: the plan starts it at {at:,.0f} s{_where(schedule, expected.gpus)}."
+
+
+def _on(schedule: Schedule, plan: Plan, number: int, gpu: int) -> str:
+    """Say what would be if a run started on a GPU now."""
+    model, job = plan.model, plan.jobs[number]
+    state = State(plan.jobs, model, plan.running)
+    where = f"On GPU {gpu}" if schedule.machine.has_gpus else "Here"
+    if job.devices and gpu not in job.devices:
+        return f"{where}: its file names other GPUs."
+    if job.memory_bytes > state.free_bytes[gpu]:
+        free = max(0.0, state.free_bytes[gpu]) / _GIB
+        whole = job.memory_bytes >= max(schedule.machine.model.memories)
+        needs = "it needs all memory" if whole else f"it needs {job.memory_bytes / _GIB:.1f} GiB"
+        taken = "some is taken" if whole else f"{free:.1f} GiB are free"
+        return f"{where}: {needs}, and {taken}."
+    there = [plan.jobs[i] for i in state.on[gpu]]
+    if not model.goes_beside(job, there):
+        apart = [other.name for other in there if model.pairs.get((job.kind, other.kind)) == 0]
+        return f"{where}: never again beside {_and(apart)}, which was slower together, or ran out of memory."
+    return f"{where} now, {_rates(plan, number, gpu)}{_cost(plan, number, gpu)}"
+
+
+def _rates(plan: Plan, number: int, gpu: int) -> str:
+    """Say how fast a run would be, and whom it would slow."""
+    model, job = plan.model, plan.jobs[number]
+    before = [Placed.on(plan.jobs[each.job], each.gpus, model) for each in plan.running]
+    gpus = tuple((gpu + k) % model.gpus for k in range(job.gpus))
+    both = [[*before, Placed.on(job, gpus, model)], before]
+    with_it, without = (
+        rates_together(placed, [each.job.samples for each in placed], 0, model, plan.chosen.sharing)[0]
+        for placed in both
+    )
+    alone = with_it[-1] * alone_sample_s(job, model)
+    slowed = [
+        f"{each.job.name} from {old:,.0f} to {new:,.0f}"
+        for each, old, new in zip(before, without, with_it, strict=False)
+        if new < 0.99 * old
+    ]
+    whom = f"; it would slow {_and(slowed)} samples/s" if slowed else "; it would slow nobody"
+    return f"it would train {with_it[-1]:,.0f} samples/s, {alone:.0%} of its rate alone{whom if before else ''}"
+
+
+def _cost(plan: Plan, number: int, gpu: int) -> str:
+    """Say what starting a run now would change for all."""
+    gpus = tuple((gpu + k) % plan.model.gpus for k in range(plan.jobs[number].gpus))
+    first = [JobStart(number, gpus)]
+    chosen: Policy = plan.chosen.policy
+
+    def policy(state: State) -> JobStart | None:
+        return first.pop() if first else chosen(state)
+
+    other = simulate(plan.jobs, plan.model, policy, plan.chosen.sharing, plan.running)
+    change_s = other.makespan_s - plan.chosen.outcome.makespan_s
+    return f"; all would have ended {abs(change_s):,.0f} s {'later' if change_s > 0 else 'earlier'}."
+
+
+def _where(schedule: Schedule, gpus: tuple[int, ...]) -> str:
+    return f" on GPU {'+'.join(map(str, gpus))}" if schedule.machine.has_gpus else ""
+
+
+def _and(names: list[str]) -> str:
+    return " and ".join(filter(None, (", ".join(names[:-1]), names[-1])))

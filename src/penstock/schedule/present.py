@@ -1,0 +1,186 @@
+"""A schedule as it stands: who waits, who runs, what is believed, and the plan for what is to come."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+from msgspec.structs import replace
+
+from penstock.feed.launch.feeds import feeds
+from penstock.linux.files import taken
+from penstock.linux.process import with_descendants
+from penstock.runs.record import ENDED, RunRecord
+from penstock.runs.store import Store
+from penstock.schedule.beliefs import Beliefs
+from penstock.schedule.jobs import GpuMachine, Job
+from penstock.schedule.ledger import Entry, Expected, Ledger
+from penstock.schedule.looks import look
+from penstock.schedule.machine import SPARE, HostMachine, strangers_bytes
+from penstock.schedule.planner import Planner, PolicyPlan
+from penstock.schedule.profiles import Profiles
+from penstock.schedule.simulate import Running
+from penstock.schedule.watching import Watched
+
+_ANSWER_S = 0.5
+_HELD = "keeper.lock"
+
+
+class Plan(NamedTuple):
+    """What is to come, as the newest plan has it.
+
+    Attributes:
+        chosen: The plan; its jobs are ``names``, in their order.
+        names: Those of the runs that had not ended.
+        jobs: What was believed of each.
+        running: Those that ran.
+        model: The machine, as it was.
+        at_s: When it was made, in seconds of the monotonic clock.
+    """
+
+    chosen: PolicyPlan
+    names: list[str]
+    jobs: list[Job]
+    running: list[Running]
+    model: GpuMachine
+    at_s: float
+
+    def expected(self, since_s: float = 0.0) -> list[Expected]:
+        """Return when and where each run is to run, in seconds from ``since_s`` seconds before the plan on."""
+        runs = self.chosen.outcome.runs
+        return [
+            Expected(self.names[i], run.gpus, since_s + run.start_s, since_s + run.end_s)
+            for i, run in sorted(runs.items())
+        ]
+
+
+class Schedule:
+    """A schedule's runs, which of them run, and what is believed of them.
+
+    Args:
+        store: Where the runs are.
+        ledger: The schedule.
+        machine: What they run on.
+        profiles: What was measured of runs before.
+        needs: By name, the runs that must end before one starts.
+        planner: Makes a planner for the machine as it is; the number is the CPU-seconds that it may take.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        ledger: Ledger,
+        machine: HostMachine,
+        profiles: Profiles,
+        needs: Mapping[str, frozenset[str]],
+        planner: Callable[[GpuMachine, float], Planner],
+    ) -> None:
+        self.store = store
+        self.ledger = ledger
+        self.machine = machine
+        self.entries = {entry.name: entry for entry in ledger.entries}
+        self.profiles = profiles
+        self.beliefs = Beliefs(ledger.entries, profiles, machine)
+        self.watched: dict[str, Watched] = {}
+        self.running: dict[str, RunRecord] = {}
+        self.waiting: list[str] = []
+        self.needs = needs
+        self._planner = planner
+        self._began_s = time.monotonic() - max(0.0, time.time() - ledger.began_s)
+        for entry in ledger.entries:
+            record = store.run(entry.id)
+            if record.status == "running" or (record.status not in ENDED and is_held(store, entry.id)):
+                self.begin(entry, record)
+            elif record.status not in ENDED:
+                self.waiting.append(entry.name)
+
+    @property
+    def elapsed_s(self) -> float:
+        """Seconds since it was first started."""
+        return time.monotonic() - self._began_s
+
+    def begin(self, entry: Entry, record: RunRecord) -> None:
+        """Count a run among those that run."""
+        self.running[entry.name] = record
+        self.watched[entry.name] = Watched()
+
+    def look(self) -> None:
+        """Look at the runs that go on."""
+        known = feeds(_ANSWER_S)
+        for name in self.running:
+            record = self.running[name] = self.store.run(self.entries[name].id)
+            if record.status == "running":
+                self.watched[name].add(look(self.store, record, known))
+
+    def unended(self) -> list[str]:
+        return [*self.running, *self.waiting]
+
+    def plan(self, most_s: float) -> Plan:
+        """Plan what is to come.
+
+        Args:
+            most_s: CPU-seconds that it may take.
+        """
+        names, there = self.unended(), {*self.unended()}
+        elapsed_s = self.elapsed_s
+        jobs = [
+            self.beliefs.job(self.entries[name], after=self.needs[name] & there, elapsed_s=elapsed_s)
+            for name in names
+        ]
+        running = list[Running]()
+        for i, name in enumerate(self.running):
+            jobs[i] = replace(self.beliefs.going_on(jobs[i], self.watched[name].newest), after=())
+            running.append(Running(i, self.entries[name].gpus))
+        model = self._model(jobs)
+        chosen = self._planner(model, most_s).plan(jobs, running)
+        return Plan(chosen, names, jobs, running, model, time.monotonic())
+
+    def on_gpu(self, gpu: int, without: str = "") -> list[str]:
+        """Name the runs that run on a GPU."""
+        return [name for name in self.running if gpu in self.entries[name].gpus and name != without]
+
+    def neighbours(self, name: str) -> list[str]:
+        """Name the runs that share a GPU with one."""
+        return sorted({other for gpu in self.entries[name].gpus for other in self.on_gpu(gpu, without=name)})
+
+    def _model(self, jobs: Sequence[Job]) -> GpuMachine:
+        """Return the machine without what others use, and without pairs that are never made again."""
+        model = self.machine.model
+        together = {
+            frozenset((jobs[i].kind, jobs[k].kind))
+            for i, name in enumerate(self.running)
+            for k, other in enumerate(self.running)
+            if i < k and other in self.neighbours(name)
+        }
+        apart = [pair for pair in self.profiles.apart() if frozenset(pair) not in together]
+        pairs = {pair: 0.0 for one, other in apart for pair in ((one, other), (other, one))}
+        if not self.machine.devices:
+            return replace(model, pairs=pairs)
+        ours = {gpu: self._processes(self.on_gpu(gpu)) for gpu in range(model.gpus)}
+        others = strangers_bytes(self.machine.devices, ours)
+        memories = tuple(m - SPARE * used for m, used in zip(model.memories, others, strict=True))
+        return replace(model, pairs=pairs, memories=memories)
+
+    def _processes(self, names: Iterable[str]) -> set[int]:
+        pids = [self.running[name].pid for name in names]
+        return {process.pid for process in with_descendants(pid for pid in pids if pid)}
+
+
+def keeper_lock(store: Store, id: str) -> int:
+    """Take the lock that a run's keeper holds for as long as anything of the run lives; return its descriptor.
+
+    Raises:
+        BlockingIOError: a keeper of the run lives, whatever the store says.
+    """
+    return taken(store.folder_of(id) / _HELD, os.O_RDWR | os.O_CREAT)
+
+
+def is_held(store: Store, id: str) -> bool:
+    """Whether a keeper of a run lives, whatever the store says."""
+    try:
+        os.close(keeper_lock(store, id))
+    except BlockingIOError:
+        return True
+    return False

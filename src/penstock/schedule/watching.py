@@ -1,0 +1,109 @@
+"""How fast runs go, and whether that is what the plan's model expects."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping, Sequence
+
+from penstock.schedule.beliefs import Seen
+from penstock.schedule.jobs import GpuMachine
+from penstock.schedule.looks import Look, costs
+from penstock.schedule.partition import Sharing, rates_together
+from penstock.schedule.rates import Placed
+
+SETTLED_S = 10.0
+"""Seconds of training beside the same others, after which figures of a run are believed."""
+WINDOW_S = 58.0
+"""Seconds for which two must have been slower together."""
+_KEPT_S = 60.0
+_OFF = 0.15
+"""A rate that differs by more than this part from the model's changes the plan."""
+_SLOWER = 0.95
+"""Two jobs whose progress together is less than this part of one after the other are slower together."""
+
+
+class Watched:
+    """The looks at one run that goes on.
+
+    Attributes:
+        first: The first look that saw samples.
+        expected: Samples a second that the model expects; None before it trains.
+    """
+
+    def __init__(self) -> None:
+        self.first: Look | None = None
+        self.expected: float | None = None
+        self._looks: deque[Look] = deque()
+        self._newest: Look | None = None
+
+    @property
+    def newest(self) -> Look | None:
+        return self._newest
+
+    def add(self, look: Look) -> None:
+        """Take a look."""
+        self._newest = look
+        if not look.samples:
+            return
+        if self.first is None:
+            self.first = look
+        self._looks.append(look)
+        while look.time_s - self._looks[0].time_s > _KEPT_S:
+            self._looks.popleft()
+
+    def begin_anew(self) -> None:
+        """Forget the looks: others have come or gone."""
+        while len(self._looks) > 1:
+            self._looks.popleft()
+
+    def seen(self, least_s: float = SETTLED_S) -> Seen | None:
+        """Return what was seen of it beside the same others; None if that is too little."""
+        if len(self._looks) < 2 or self.first is None:
+            return None
+        before, now = self._looks[0], self._looks[-1]
+        if now.time_s - before.time_s < least_s or now.samples <= before.samples:
+            return None
+        return Seen(self.first, now, costs(before, now))
+
+    def is_off(self) -> bool:
+        """Whether its rate is not the model's."""
+        seen = self.seen()
+        return bool(seen and self.expected and abs(seen.costs.samples_per_s / self.expected - 1) > _OFF)
+
+
+def expect(watched: Mapping[str, Watched], placed: Sequence[Placed], rates: Sequence[float]) -> None:
+    """Note what the model expects of the runs that train."""
+    for each, rate in zip(placed, rates, strict=True):
+        watched[each.job.name].expected = rate
+
+
+def slower_together(
+    watched: Mapping[str, Watched],
+    placed: Sequence[Placed],
+    left: Mapping[str, float],
+    machine: GpuMachine,
+    sharing: Sharing,
+) -> list[tuple[str, str]]:
+    """Name pairs on one GPU that would be faster one after the other, everything else being as it is.
+
+    Args:
+        watched: The looks at runs, by name.
+        placed: The runs that train.
+        left: Samples that each has yet to train on.
+        sharing: How feeds are shared.
+    """
+    found = list[tuple[str, str]]()
+    for number, one in enumerate(placed):
+        for other in placed[number + 1 :]:
+            if {*one.gpus}.isdisjoint(other.gpus):
+                continue
+            progress = 0.0
+            for run, partner in ((one, other), (other, one)):
+                seen = watched[run.job.name].seen(WINDOW_S)
+                rest = [each for each in placed if each is not partner]
+                rates, _, _ = rates_together(rest, [left[each.job.name] for each in rest], 0, machine, sharing)
+                alone = rates[rest.index(run)]
+                progress += seen.costs.samples_per_s / alone if seen and alone > 0 else 1.0
+            if progress < _SLOWER:
+                found.append((one.job.name, other.job.name))
+    return found
