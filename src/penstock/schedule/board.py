@@ -128,9 +128,8 @@ def picture(schedule: Schedule) -> Any:
     ends = [max((bar.end for bar in some), default=0.0) for some in (planned, went)]
     title = f"{len(went)} runs: {ends[0]:,.0f} s planned, {ends[1]:,.0f} s measured"
     names = [f"{when}, GPU {gpu}" for when in ("planned", "run") for gpu in range(gpus)]
-    return gantt_picture(
-        title, "", drawn, [name.partition(":")[0] or "own data" for name in data], "s", lanes=names
-    )
+    groups = [name.partition(":")[0] or "own data" for name in data]
+    return gantt_picture(title, "", drawn, groups, "seconds", lanes=names)
 
 
 def summary(schedule: Schedule, plan: Plan | None) -> dict[str, Any]:

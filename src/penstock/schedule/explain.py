@@ -19,9 +19,8 @@ def explain(schedule: Schedule, plan: Plan, name: str) -> list[str]:
         BadSetting: the schedule has no such run.
     """
     if name not in schedule.entries:
-        raise BadSetting(
-            f"--explain {name}: no run of the file has this name; there are {', '.join(schedule.entries)}"
-        )
+        there = ", ".join(schedule.entries)
+        raise BadSetting(f"--explain {name}: no run of the file has this name; there are {there}")
     if name not in plan.names:
         record = schedule.store.run(schedule.entries[name].id)
         return [f"{name} has ended: {record.status} {record.reason}".rstrip()]
@@ -29,10 +28,9 @@ def explain(schedule: Schedule, plan: Plan, name: str) -> list[str]:
     expected = plan.chosen.outcome.runs.get(number)
     if name in schedule.running:
         beside = schedule.neighbours(name)
-        return [
-            f"{name} runs{_where(schedule, schedule.entries[name].gpus)}, {f'beside {_and(beside)}' if beside else 'alone'}"
-            + (f", until {schedule.elapsed_s + expected.end_s:,.0f} s." if expected else ".")
-        ]
+        company = f"beside {_and(beside)}" if beside else "alone"
+        until = f", until {schedule.elapsed_s + expected.end_s:,.0f} s" if expected else ""
+        return [f"{name} runs{_where(schedule, schedule.entries[name].gpus)}, {company}{until}."]
     lines = [_when(schedule, plan, name)]
     if schedule.beliefs.source(schedule.entries[name]) == "unknown":
         lines.append("Nothing is known of it: until it has been measured it takes a whole GPU.")
