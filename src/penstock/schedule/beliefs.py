@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from typing import Literal, NamedTuple
 
 from msgspec.structs import replace
 
-from penstock.schedule.jobs import Job
+from penstock.schedule.jobs import GpuMachine, Job
 from penstock.schedule.ledger import Entry
 from penstock.schedule.looks import Costs, Look
 from penstock.schedule.machine import SPARE, HostMachine
@@ -16,6 +17,7 @@ from penstock.schedule.profiles import Profile, Profiles
 Source = Literal["measured", "like a sibling", "unknown"]
 _ASSUMED_EPOCHS = 10
 _ASSUMED_S = 600.0
+_GUESS = Profile(preparation_s=1e-3, own_s=1e-3, gpu_s=1e-3, start_s=5.0)
 _LEAST_LEFT = 0.02
 """Part of all samples that a run has left at least: it goes on, whatever was believed of its length."""
 
@@ -72,19 +74,26 @@ class Beliefs:
             return float(_ASSUMED_EPOCHS * per_epoch), True
         return _ASSUMED_S / _sample_s(known, self._machine), True
 
-    def job(self, entry: Entry, *, after: Iterable[str] = (), elapsed_s: float = 0.0) -> Job:
+    def kind(self, entry: Entry) -> str:
+        """Return what a run's interference with others is kept by."""
+        return self._kinds[entry.name]
+
+    def job(
+        self, entry: Entry, *, after: Iterable[str] = (), elapsed_s: float = 0.0, model: GpuMachine | None = None
+    ) -> Job:
         """Return a run as plans see it, from its beginning.
 
         Args:
             after: Names of the runs that must end before it starts, and have not.
             elapsed_s: Seconds since the schedule was first started.
+            model: The machine as it is now, if others use a part of it.
         """
-        plan, known, model = entry.plan, self._profile(entry), self._machine.model
-        whole = max(model.memories)
+        plan, known = entry.plan, self._profile(entry)
+        whole = max((model or self._machine.model).memories)
         is_alone = known is None or entry.needs_gpu_alone or entry.mode == "alone"
         declared = plan.memory_bytes
         memory = declared if declared is not None else known.memory_bytes if known else whole
-        costs = known or Profile(preparation_s=1e-3, own_s=1e-3, gpu_s=1e-3, start_s=5.0)
+        costs = known or _GUESS
         data = plan.feed if plan.feed not in ("auto", "none") else costs.data
         on_gpu = self._machine.has_gpus
         return Job(
@@ -95,10 +104,10 @@ class Beliefs:
             gpu_s=costs.gpu_s if on_gpu else 0.0,
             start_s=costs.start_s,
             sm_share=costs.sm_share,
-            memory_bytes=int(whole if is_alone else memory),
+            memory_bytes=int(max(whole, declared or 0) if is_alone else memory),
             gpus=(1 if plan.gpus is None else plan.gpus) if on_gpu else 1,
             data="" if plan.feed == "none" else data,
-            kind=self._kinds[entry.name],
+            kind=self.kind(entry),
             priority=plan.priority,
             deadline_s=None if plan.deadline_s is None else plan.deadline_s - elapsed_s,
             after=tuple(after),
@@ -122,18 +131,18 @@ class Beliefs:
             has_gpu: Whether it had its GPUs for itself.
         """
         known, found, now = self._known[entry.name], seen.costs, seen.now
-        old = known or self._profile(entry)
-        gpu_s = found.gpu_s if has_gpu or old is None else old.gpu_s
+        old = known or self._profile(entry) or _GUESS
+        gpu_s = _or(found.gpu_s, old.gpu_s) if has_gpu or old is _GUESS else old.gpu_s
         feed = now.feed
         self._known[entry.name] = Profile(
-            preparation_s=found.preparation_s,
-            own_s=found.own_s,
+            preparation_s=_or(found.preparation_s, old.preparation_s),
+            own_s=_or(found.own_s, old.own_s),
             gpu_s=gpu_s,
             start_s=known.start_s if known else seen.first.own_cpu_s,
-            sm_share=old.sm_share if old else 1.0,
+            sm_share=old.sm_share,
             memory_bytes=max(int(now.memory_bytes / SPARE), known.memory_bytes if known else 0),
             data=data,
-            samples_per_epoch=(feed and feed.samples_per_epoch) or (old and old.samples_per_epoch) or None,
+            samples_per_epoch=(feed and feed.samples_per_epoch) or old.samples_per_epoch,
             samples=known.samples if known else None,
         )
         return True
@@ -172,10 +181,14 @@ def check_fits(entries: Iterable[Entry], beliefs: Beliefs, machine: HostMachine)
     return ""
 
 
+def _or(measured: float, before: float) -> float:
+    """Return what was measured, or what was believed before if it was not."""
+    return before if math.isnan(measured) else measured
+
+
 def _sample_s(known: Profile | None, machine: HostMachine) -> float:
-    """Return the seconds in which a run alone trains on a sample; a millisecond if nobody knows."""
-    if known is None:
-        return 1e-3
+    """Return the seconds in which a run alone trains on a sample."""
+    known = known or _GUESS
     cpu_s = (known.preparation_s + known.own_s) / machine.model.cores
     return max(known.gpu_s, known.own_s, cpu_s, 1e-9)
 

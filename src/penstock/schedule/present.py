@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
 from msgspec.structs import replace
@@ -124,16 +124,15 @@ class Schedule:
             most_s: CPU-seconds that it may take.
         """
         names, there = self.unended(), {*self.unended()}
-        elapsed_s = self.elapsed_s
+        elapsed_s, model = self.elapsed_s, self._model()
         jobs = [
-            self.beliefs.job(self.entries[name], after=self.needs[name] & there, elapsed_s=elapsed_s)
+            self.beliefs.job(self.entries[name], after=self.needs[name] & there, elapsed_s=elapsed_s, model=model)
             for name in names
         ]
         running = list[Running]()
         for i, name in enumerate(self.running):
             jobs[i] = replace(self.beliefs.going_on(jobs[i], self.watched[name].newest), after=())
             running.append(Running(i, self.entries[name].gpus))
-        model = self._model(jobs)
         chosen = self._planner(model, most_s).plan(jobs, running)
         return Plan(chosen, names, jobs, running, model, time.monotonic())
 
@@ -145,14 +144,13 @@ class Schedule:
         """Name the runs that share a GPU with one."""
         return sorted({other for gpu in self.entries[name].gpus for other in self.on_gpu(gpu, without=name)})
 
-    def _model(self, jobs: Sequence[Job]) -> GpuMachine:
+    def _model(self) -> GpuMachine:
         """Return the machine without what others use, and without pairs that are never made again."""
         model = self.machine.model
         together = {
-            frozenset((jobs[i].kind, jobs[k].kind))
-            for i, name in enumerate(self.running)
-            for k, other in enumerate(self.running)
-            if i < k and other in self.neighbours(name)
+            frozenset((self.beliefs.kind(self.entries[name]), self.beliefs.kind(self.entries[other])))
+            for name in self.running
+            for other in self.neighbours(name)
         }
         apart = [pair for pair in self.profiles.apart() if frozenset(pair) not in together]
         pairs = {pair: 0.0 for one, other in apart for pair in ((one, other), (other, one))}

@@ -1,0 +1,158 @@
+"""What a schedule believes, remembers and names; no process runs."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from penstock.bench.lanes import Bar, rows_of
+from penstock.runs.record import GroupPlan, RunPlan
+from penstock.runs.store import Store
+from penstock.schedule.beliefs import Beliefs, check_fits, dependencies
+from penstock.schedule.jobs import GpuMachine, Job
+from penstock.schedule.ledger import LedgerFile, begun, entries_of, once_more
+from penstock.schedule.machine import HostMachine
+from penstock.schedule.profiles import Profile, Profiles
+from penstock.schedule.suffixes import feed_workers, suffixes
+
+GIB = 2**30
+TWO_GPUS = HostMachine(GpuMachine(cores=4, memories=(8.0 * GIB, 16.0 * GIB)), (), "simulated", True)
+MEASURED = Profile(
+    preparation_s=4e-3, own_s=1e-4, gpu_s=1e-3, start_s=3.0, memory_bytes=GIB, data="x:1", samples_per_epoch=500
+)
+
+
+def plan(name: str, **more: object) -> RunPlan:
+    values = {"command": ("train.py", "--lr", name), "parameters": {"lr": name}, "directory": "/", **more}
+    return RunPlan(name=name, **values)  # type: ignore[arg-type]
+
+
+def group(name: str, *runs: RunPlan) -> GroupPlan:
+    return GroupPlan(name=name, runs=runs)
+
+
+@st.composite
+def histories(draw: st.DrawFn) -> list[list[list[str]]]:
+    """Divisions of runs into feeds, one after the other."""
+    names = [f"run{i}" for i in range(draw(st.integers(1, 6)))]
+    found = list[list[list[str]]]()
+    for _ in range(draw(st.integers(1, 5))):
+        there = [name for name in names if draw(st.booleans())]
+        parts = dict[int, list[str]]()
+        for name in there:
+            parts.setdefault(draw(st.integers(0, 2)), []).append(name)
+        found.append([*parts.values()])
+    return found
+
+
+@given(histories())
+def test_a_feed_keeps_its_name_and_no_two_have_one(history: list[list[list[str]]]) -> None:
+    now: dict[str, str] = {f"run{i}": "" for i in range(6)}
+    counter = itertools.count()
+    for parts in history:
+        before = dict(now)
+        new = suffixes(parts, now, lambda: f"f{next(counter)}")
+        assert [len({new[name] for name in part}) for part in parts] == [1] * len(parts)
+        assert len({new[part[0]] for part in parts}) == len(parts)
+        now |= new
+        if parts and len(parts) == 1 and len({before[name] for name in parts[0]} - {""}) == 1:
+            assert new[parts[0][0]] in {before[name] for name in parts[0]}  # nobody moves in vain
+
+
+def test_workers_keep_up_with_the_fastest_that_the_members_can_go() -> None:
+    job = Job(name="a", samples=1, preparation_s=4e-3, gpu_s=1e-3)
+    assert feed_workers([job], GpuMachine(cores=16, memories=(1.0,))) == 4
+    assert feed_workers([job], GpuMachine(cores=2, memories=(1.0,))) == 2
+    assert feed_workers([replace(job, gpu_s=1.0)], GpuMachine(cores=16, memories=(1.0,))) == 1
+
+
+def beliefs_of(entries: list, tmp_path: Path, *known: tuple[RunPlan, Profile]) -> Beliefs:
+    profiles = Profiles(tmp_path, "simulated")
+    for each, profile in known:
+        profiles.put(each, profile)
+    return Beliefs(entries, profiles, TWO_GPUS)
+
+
+def test_what_is_unknown_takes_a_whole_gpu_and_siblings_are_believed_alike(tmp_path: Path) -> None:
+    entries = entries_of([group("g", plan("0.1"), plan("0.2")), group("h", plan("0.3"))])
+    beliefs = beliefs_of(entries, tmp_path, (plan("0.1"), MEASURED))
+    assert [beliefs.source(entry) for entry in entries] == ["measured", "like a sibling", "unknown"]
+    jobs = [beliefs.job(entry) for entry in entries]
+    assert [job.memory_bytes for job in jobs] == [GIB, GIB, 16 * GIB]
+    assert [job.data for job in jobs] == ["x:1", "x:1", ""]
+    assert beliefs.samples(entries[1]) == (5000.0, True)  # ten epochs are assumed
+
+
+def test_what_a_file_declares_counts_before_what_was_measured(tmp_path: Path) -> None:
+    declared = plan("0.1", epochs=3, memory_bytes=3 * GIB, gpus=2, feed="none", deadline_s=100.0)
+    (entry,) = entries_of([group("g", declared)])
+    job = beliefs_of([entry], tmp_path, (declared, MEASURED)).job(entry, elapsed_s=30.0)
+    assert (job.samples, job.memory_bytes, job.gpus, job.data, job.deadline_s) == (1500.0, 3 * GIB, 2, "", 70.0)
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        ({"memory_bytes": 20 * GIB}, "needs 20.0 GiB (declared), which no GPU here has: 16.0 GiB may be filled"),
+        ({"gpus": 3}, "needs 3 GPUs at once, and there are 2"),
+    ],
+)
+def test_a_run_that_never_fits_is_named_at_once(tmp_path: Path, more: dict[str, object], said: str) -> None:
+    entries = entries_of([group("g", plan("0.1", **more))])
+    assert said in check_fits(entries, beliefs_of(entries, tmp_path), TWO_GPUS)
+
+
+def test_after_names_runs_and_groups(tmp_path: Path) -> None:
+    groups = [group("g", plan("a"), plan("b", after=("a",))), group("h", plan("a", after=("g",)), plan("c"))]
+    entries = entries_of(groups)
+    assert [entry.name for entry in entries] == ["g/a", "b", "h/a", "c"]
+    needs = dependencies(entries, groups_in_turn=False)
+    assert needs == {"g/a": set(), "b": {"g/a", "h/a"}, "h/a": {"g/a", "b"}, "c": set()} or needs["c"] == set()
+    in_turn = dependencies(entries, groups_in_turn=True)
+    assert in_turn["c"] == {"g/a", "b"}
+
+
+def test_a_changed_file_keeps_the_runs_that_it_still_has(tmp_path: Path) -> None:
+    spec = tmp_path / "sweep.yaml"
+    with Store.open(tmp_path / "store") as store:
+        file = LedgerFile(store, spec)
+        assert file.read() is None
+        first, records = begun(store, [group("g", plan("a"), plan("b"), plan("gone"))], None)
+        file.write(first)
+        by_name = {entry.name: entry.id for entry in first.entries}
+        store.began(by_name["a"], keeper=(1, 1), pid=1)
+        store.ended(by_name["a"], "finished", 0)
+        again, records = begun(store, [group("g", plan("a"), plan("b"), plan("new"))], file.read())
+        assert [entry.name for entry in again.entries] == ["a", "b", "new"]
+        assert [entry.id for entry in again.entries][:2] == [by_name["a"], by_name["b"]]
+        assert store.run(by_name["gone"]).reason == "never began: its file has it no more"
+        assert again.began_s == first.began_s and again.id == first.id
+        for entry in again.entries:
+            store.ended(entry.id, "killed", None)
+        file.write(again)
+        assert file.read() is None  # a new one begins
+
+
+def test_secrets_are_masked_in_the_store_and_given_to_the_run(tmp_path: Path) -> None:
+    secret = plan("a", command=("train.py", "--token", "hf_0123456789abcdefgh"))
+    with Store.open(tmp_path / "store") as store:
+        ledger, records = begun(store, [group("g", secret)], None)
+        (entry,) = ledger.entries
+        assert "hf_0123456789abcdefgh" not in store.run(entry.id).plan.command
+        assert records[entry.id].plan.command[-1] == "hf_0123456789abcdefgh"
+        store.ended(entry.id, "out_of_memory", 1)
+        new = once_more(store, entry, records[entry.id])
+        assert (entry.id, entry.earlier) == (new.id, [records[new.id].id] if new.id in records else entry.earlier)
+        assert "hf_0123456789abcdefgh" not in store.run(new.id).plan.command
+
+
+def test_bars_of_one_lane_never_lie_on_each_other() -> None:
+    rows, heights = rows_of(
+        [Bar(0, 0, 2, "a", 0), Bar(0, 1, 3, "b", 0), Bar(0, 2, 3, "c", 0), Bar(1, 0, 1, "d", 0)]
+    )
+    assert (rows, heights) == ([0, 1, 0, 2], [2, 1])
