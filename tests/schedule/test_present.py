@@ -84,7 +84,7 @@ def test_what_is_unknown_takes_a_whole_gpu_and_siblings_are_believed_alike(tmp_p
     assert [beliefs.source(entry) for entry in entries] == ["measured", "like a sibling", "unknown"]
     jobs = [beliefs.job(entry) for entry in entries]
     assert [job.memory_bytes for job in jobs] == [GIB, GIB, 16 * GIB]
-    assert [job.data for job in jobs] == ["x:1", "x:1", ""]
+    assert [job.data for job in jobs] == ["x:1", "x:1", "?"]
     assert beliefs.samples(entries[1]) == (5000.0, True)  # ten epochs are assumed
 
 
@@ -122,19 +122,17 @@ def test_a_changed_file_keeps_the_runs_that_it_still_has(tmp_path: Path) -> None
     with Store.open(tmp_path / "store") as store:
         file = LedgerFile(store, spec)
         assert file.read() is None
-        first, records = begun(store, [group("g", plan("a"), plan("b"), plan("gone"))], None)
+        first, _ = begun(store, [group("g", plan("a"), plan("b"), plan("gone"))], None)
         file.write(first)
         by_name = {entry.name: entry.id for entry in first.entries}
         store.began(by_name["a"], keeper=(1, 1), pid=1)
         store.ended(by_name["a"], "finished", 0)
-        again, records = begun(store, [group("g", plan("a"), plan("b"), plan("new"))], file.read())
+        again, _ = begun(store, [group("g", plan("a"), plan("b"), plan("new"))], file.read())
         assert [entry.name for entry in again.entries] == ["a", "b", "new"]
         assert [entry.id for entry in again.entries][:2] == [by_name["a"], by_name["b"]]
         assert store.run(by_name["gone"]).reason == "never began: its file has it no more"
         assert again.began_s == first.began_s and again.id == first.id
-        for entry in again.entries:
-            store.ended(entry.id, "killed", None)
-        file.write(again)
+        file.write(replace(again, is_over=True))
         assert file.read() is None  # a new one begins
 
 

@@ -18,6 +18,8 @@ Source = Literal["measured", "like a sibling", "unknown"]
 _ASSUMED_EPOCHS = 10
 _ASSUMED_S = 600.0
 _GUESS = Profile(preparation_s=1e-3, own_s=1e-3, gpu_s=1e-3, start_s=5.0)
+_ANY = "?"
+"""What a run reads of which nothing is known: with others of that kind one feed, if names and data are equal."""
 _LEAST_LEFT = 0.02
 """Part of all samples that a run has left at least: it goes on, whatever was believed of its length."""
 
@@ -94,7 +96,9 @@ class Beliefs:
         declared = plan.memory_bytes
         memory = declared if declared is not None else known.memory_bytes if known else whole
         costs = known or _GUESS
-        data = plan.feed if plan.feed not in ("auto", "none") else costs.data
+        data = _ANY if known is None else costs.data
+        if plan.feed != "auto":
+            data = "" if plan.feed == "none" else plan.feed
         on_gpu = self._machine.has_gpus
         return Job(
             name=entry.name,
@@ -106,7 +110,7 @@ class Beliefs:
             sm_share=costs.sm_share,
             memory_bytes=int(max(whole, declared or 0) if is_alone else memory),
             gpus=(1 if plan.gpus is None else plan.gpus) if on_gpu else 1,
-            data="" if plan.feed == "none" else data,
+            data=data,
             kind=self.kind(entry),
             priority=plan.priority,
             deadline_s=None if plan.deadline_s is None else plan.deadline_s - elapsed_s,
@@ -141,11 +145,10 @@ class Beliefs:
             start_s=known.start_s if known else seen.first.own_cpu_s,
             sm_share=old.sm_share,
             memory_bytes=max(int(now.memory_bytes / SPARE), known.memory_bytes if known else 0),
-            data=data,
+            data=data or (known.data if known else ""),
             samples_per_epoch=(feed and feed.samples_per_epoch) or old.samples_per_epoch,
             samples=known.samples if known else None,
         )
-        return True
 
     def ended(self, entry: Entry, look: Look | None, *, finished: bool) -> None:
         """Keep what was measured of a run that has ended, for the next schedule."""
@@ -159,8 +162,10 @@ class Beliefs:
         if known := self._known[entry.name]:
             return known
         like = self._like[entry.name]
-        siblings = (self._known[other.name] for other in self._entries if self._like[other.name] == like)
-        return next((each for each in siblings if each), None)
+        siblings = [other for other in self._entries if self._like[other.name] == like and self._known[other.name]]
+        mine = entry.plan.parameters.items()
+        nearest = max(siblings, key=lambda other: len(mine & other.plan.parameters.items()), default=None)
+        return self._known[nearest.name] if nearest else None
 
 
 def check_fits(entries: Iterable[Entry], beliefs: Beliefs, machine: HostMachine) -> str:

@@ -44,25 +44,25 @@ def table(schedule: Schedule, plan: Plan | None) -> Table:
     shown = results_table(
         "", "run", "GPU", "feed", "status", "done", "samples/s", "starts, s", "ends, s", "figures"
     )
-    coming = {each.name: each for each in plan.expected(schedule.elapsed_s)} if plan else {}
+    all_bars = bars(schedule, plan)
+    times = {bar.label: bar for bar in all_bars}
     for number, entry in enumerate(schedule.ledger.entries):
-        record = schedule.store.run(entry.id)
-        expected, watched = coming.get(entry.name), schedule.watched.get(entry.name)
+        record, bar = schedule.store.run(entry.id), times.get(entry.name)
+        watched, waits = schedule.watched.get(entry.name), entry.name in schedule.waiting
         newest, seen = (watched.newest, watched.seen(3.0)) if watched else (None, None)
         in_all, is_assumed = schedule.beliefs.samples(entry)
         done = (entry.trained + newest.samples) / in_all if newest else float(record.status == "finished")
-        gpus = entry.gpus if entry.name not in schedule.waiting else expected.gpus if expected else ()
-        waits = entry.name in schedule.waiting
+        on = {bar.lane for bar in all_bars if bar.label == entry.name}
         shown.add_row(
             f"{number + 1}",
             printable(entry.name),
-            "+".join(map(str, gpus)) if schedule.machine.has_gpus else "",
+            "+".join(map(str, sorted(on))) if schedule.machine.has_gpus else "",
             "" if waits else entry.feed,
             "waiting" if waits else record.status,
             f"{min(done, 1.0):.0%}{' ?' if is_assumed else ''}",
             f"{seen.costs.samples_per_s:,.0f}" if seen else "",
-            f"{expected.start_s:,.0f}" if expected and waits else "",
-            f"{expected.end_s:,.0f}" if expected else "",
+            f"{bar.start:,.0f}" if bar else "",
+            f"{bar.end:,.0f}" if bar else "",
             schedule.beliefs.source(entry),
         )
     return shown

@@ -20,14 +20,11 @@ from penstock.runs.stop import ask_to_end
 from penstock.schedule.ledger import Entry, LedgerFile, once_more
 from penstock.schedule.partition import rates_together
 from penstock.schedule.present import Plan, Schedule, is_held, keeper_lock
-from penstock.schedule.profiles import data_of
 from penstock.schedule.rates import Placed
 from penstock.schedule.suffixes import feed_workers, suffixes
 from penstock.schedule.watching import WINDOW_S, expect, slower_together
 
 _TICK_S = 1.0
-_SOON_S = 0.5
-"""What the plan starts within this time starts now."""
 _RESTED_S = 10.0
 """Seconds between two plans where no run has come or gone."""
 
@@ -65,6 +62,7 @@ class Execution:
         self._to_resume: set[str] = set()
         self._beside: dict[str, set[str]] = {}
         self._said: set[str] = set()
+        self._could_not_start = False
         self._plan: Plan | None = None
         self._planned_s = -_RESTED_S
 
@@ -85,6 +83,8 @@ class Execution:
                 schedule.look()
                 self._find_ended(launcher)
                 self._learn()
+            schedule.ledger.is_over = True
+            self._keep()
 
     def _mode(self, stack: ExitStack) -> Mode:
         """Open the mode of all runs: under MPS, a daemon for each GPU."""
@@ -98,12 +98,15 @@ class Execution:
     def _is_due(self) -> bool:
         if self._plan is None or self._planned_s < 0:
             return True
-        waits = self._schedule.waiting and time.monotonic() - self._planned_s > _RESTED_S
-        return bool(waits and any(self._schedule.watched[name].is_off() for name in self._schedule.running))
+        schedule = self._schedule
+        if not schedule.waiting or time.monotonic() - self._planned_s < _RESTED_S:
+            return False
+        is_off = any(schedule.watched[name].is_off() for name in schedule.running)
+        return is_off or self._could_not_start or not schedule.running or bool(schedule.machine.devices)
 
     def _plan_and_start(self, launcher: Launcher, mode: Mode) -> None:
         schedule, ledger = self._schedule, self._schedule.ledger
-        is_first = self._plan is None
+        is_first, self._could_not_start = self._plan is None, False
         self._plan = plan = schedule.plan(2.0 if is_first else 0.5)
         self._planned_s = time.monotonic()
         if is_first and not ledger.expected:
@@ -111,7 +114,7 @@ class Execution:
         starts = [
             (plan.names[i], run.gpus)
             for i, run in plan.chosen.outcome.runs.items()
-            if plan.names[i] in schedule.waiting and run.start_s <= _SOON_S
+            if plan.names[i] in schedule.waiting and run.start_s <= 0
         ]
         for name, gpus in starts:
             schedule.entries[name].gpus = gpus
@@ -176,7 +179,8 @@ class Execution:
             finally:
                 os.close(lock)
         except (OSError, PenstockError) as error:  # a full disk: it waits on
-            self._say_once(f"{name} could not be started: {error}")
+            self._say_once(f"{name} could not be started, and waits: {error}")
+            self._could_not_start = True
             return
         schedule.waiting.remove(name)
         schedule.begin(entry, record)
@@ -219,6 +223,8 @@ class Execution:
         del schedule.running[name]
         record = schedule.store.run(entry.id)
         schedule.store.compact(record.id)
+        if schedule.beliefs.source(entry) != "measured" and (seen := watched.seen(1.0)):
+            schedule.beliefs.learn(entry, seen, schedule.data.get(name, ""), has_gpu=False)
         schedule.beliefs.ended(entry, watched.newest, finished=record.status == "finished")
         others = self._beside.pop(name, set())
         if record.status == "out_of_memory" and others and not entry.needs_gpu_alone:
@@ -266,7 +272,8 @@ class Execution:
             entry, seen = schedule.entries[name], schedule.watched[name].seen()
             if seen and (schedule.beliefs.source(entry) != "measured" or schedule.watched[name].is_off()):
                 is_new = schedule.beliefs.source(entry) != "measured"
-                schedule.beliefs.learn(entry, seen, self._data(name), has_gpu=not schedule.neighbours(name))
+                is_alone = not schedule.neighbours(name)
+                schedule.beliefs.learn(entry, seen, schedule.data.get(name, ""), has_gpu=is_alone)
                 if is_new:
                     self._planned_s = -1.0
         self._part_the_slow()
@@ -295,10 +302,6 @@ class Execution:
                 keeper = ask_to_end(schedule.store, schedule.running[resumable[0].name])
                 if keeper is not None:
                     os.close(keeper)
-
-    def _data(self, name: str) -> str:
-        newest, entry = self._schedule.watched[name].newest, self._schedule.entries[name]
-        return data_of(newest.feed.name, entry.feed) if newest and newest.feed else ""
 
     def _keep(self) -> None:
         try:

@@ -12,7 +12,7 @@ import msgspec
 
 from penstock.linux.files import written_whole
 from penstock.runs.launch.environment import add_masked, masked_plan
-from penstock.runs.record import ENDED, GroupPlan, RunPlan, RunRecord
+from penstock.runs.record import GroupPlan, RunPlan, RunRecord
 from penstock.runs.store import Store
 
 
@@ -63,7 +63,8 @@ class Ledger(msgspec.Struct, kw_only=True):
         began_s: When it was first started, in seconds since 1970.
         entries: Its runs, in the file's order.
         expected: Its first plan.
-        feeds: Suffixes that have been used.
+        feeds: Number of the suffixes that have been used.
+        is_over: Whether all has ended, and been told.
     """
 
     id: str
@@ -71,6 +72,7 @@ class Ledger(msgspec.Struct, kw_only=True):
     entries: list[Entry]
     expected: list[Expected] = []
     feeds: int = 0
+    is_over: bool = False
 
     def new_feed(self) -> str:
         """Return a suffix that no feed of this schedule has had."""
@@ -92,11 +94,11 @@ class LedgerFile:
         self._path = store.folder / "schedules" / f"{digest[:16]}.json"
 
     def read(self) -> Ledger | None:
-        """Return the schedule that was begun and has not ended; None if there is none."""
+        """Return the schedule that was begun and is not over; None if there is none, or runs of it were removed."""
         with suppress(FileNotFoundError, msgspec.DecodeError):
             ledger = msgspec.json.decode(self._path.read_bytes(), type=Ledger)
-            known = {record.id: record for record in self._store.runs()}
-            if any(self._goes_on(known.get(entry.id)) for entry in ledger.entries):
+            there = {record.id for record in self._store.runs()}
+            if not ledger.is_over and all(entry.id in there for entry in ledger.entries):
                 return ledger
         return None
 
@@ -105,12 +107,6 @@ class LedgerFile:
         self._path.parent.mkdir(mode=0o700, exist_ok=True)
         with written_whole(self._path) as half:
             half.write_bytes(msgspec.json.encode(ledger))
-
-    def _goes_on(self, record: RunRecord | None) -> bool:
-        # One that waited is "lost" once the process that would start it has died.
-        return record is not None and (
-            record.status not in ENDED or (record.status == "lost" and not record.began)
-        )
 
 
 def entries_of(groups: Sequence[GroupPlan]) -> list[Entry]:

@@ -20,7 +20,7 @@ from penstock.schedule.ledger import Entry, Expected, Ledger
 from penstock.schedule.looks import look
 from penstock.schedule.machine import SPARE, HostMachine, strangers_bytes
 from penstock.schedule.planner import Planner, PolicyPlan
-from penstock.schedule.profiles import Profiles
+from penstock.schedule.profiles import Profiles, data_of
 from penstock.schedule.simulate import Running
 from penstock.schedule.watching import Watched
 
@@ -66,6 +66,14 @@ class Schedule:
         profiles: What was measured of runs before.
         needs: By name, the runs that must end before one starts.
         planner: Makes a planner for the machine as it is; the number is the CPU-seconds that it may take.
+
+    Attributes:
+        entries: Its runs, by name.
+        beliefs: What is believed of them.
+        running: The records of those that run.
+        watched: The looks at those.
+        data: What they were seen to read, as profiles name it.
+        waiting: Names of those that have yet to start.
     """
 
     def __init__(
@@ -86,6 +94,7 @@ class Schedule:
         self.watched: dict[str, Watched] = {}
         self.running: dict[str, RunRecord] = {}
         self.waiting: list[str] = []
+        self.data: dict[str, str] = {}
         self.needs = needs
         self._planner = planner
         self._began_s = time.monotonic() - max(0.0, time.time() - ledger.began_s)
@@ -112,7 +121,10 @@ class Schedule:
         for name in self.running:
             record = self.running[name] = self.store.run(self.entries[name].id)
             if record.status == "running":
-                self.watched[name].add(look(self.store, record, known))
+                newest = look(self.store, record, known)
+                self.watched[name].add(newest)
+                if newest.feed and not self.data.get(name):
+                    self.data[name] = data_of(newest.feed.name, self.entries[name].feed)
 
     def unended(self) -> list[str]:
         return [*self.running, *self.waiting]

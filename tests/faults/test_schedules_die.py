@@ -1,0 +1,193 @@
+"""Schedulers are killed, runs and feeders too, profiles lie: no run is lost, none starts twice."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from tests.forked import ForkServer, eventually
+from tests.runs.running import launches, records
+from tests.schedule.scheduled import Scheduled, counted, events, spec
+
+import penstock
+from penstock.runs.store import Store
+from penstock.runs.store.store import RunRecord
+from penstock.schedule.profiles import Profile, Profiles
+
+GIB = 2**30
+
+
+pytestmark = pytest.mark.timeout(240)  # each starts many Pythons, one after the other
+
+
+@pytest.fixture
+def schedule(servers: dict[str, ForkServer], tmp_path: Path) -> Iterator[Callable[..., Scheduled]]:
+    with launches(Scheduled, servers, tmp_path) as start:
+        yield start
+
+
+def known(folder: Path, plan: str, **more: object) -> None:
+    """Believe figures of a run of the file before it is scheduled."""
+    values = {"preparation_s": 1e-5, "own_s": 1e-5, "gpu_s": 1e-4, "start_s": 0.3, "memory_bytes": GIB, **more}
+    run = next(run for run in planned(folder) if run.name == plan)
+    (folder / "store").mkdir(mode=0o700, exist_ok=True)
+    Profiles(folder / "store", "simulated").put(run.plan, Profile(**values))  # type: ignore[arg-type]
+
+
+def planned(folder: Path) -> list[RunRecord]:
+    """The runs of the file, as a store would have them."""
+    from penstock.runs.spec.checks import Gpus
+    from penstock.runs.spec.open import Spec
+
+    with Spec(folder / "spec.yaml", Gpus()) as file, Store.open(folder / "elsewhere") as store:
+        return [record for group in file.groups for record in store.add(group)]
+
+
+def test_a_scheduler_that_is_killed_at_every_event_starts_no_run_twice_and_loses_none(
+    schedule: Callable[..., Scheduled], tmp_path: Path
+) -> None:
+    file = spec(tmp_path, "a 1 0.02", "b 1 0.02", "c 1 0.01", "d 1 0.01", "e 1 0.01")
+    killed, chance = 0, random.Random(0)
+    while True:
+        one, seen = schedule(file, "--policy", "fifo"), len(events(tmp_path))
+        if killed % 3 == 2:  # also between a start and what the store knows of it
+            time.sleep(chance.uniform(0.2, 0.8))
+        else:
+            eventually(lambda one=one, seen=seen: len(events(tmp_path)) > seen or one.ended)
+        if one.ended:
+            break
+        one.signal("SIGKILL")
+        one.wait()
+        killed += 1
+    assert one.wait() == 0, one.errors
+    assert killed >= 3
+    once = dict.fromkeys("abcde", 1)
+    assert counted(tmp_path, "began") == once
+    assert counted(tmp_path, "ended") == once
+    assert [record.status for record in records(tmp_path)] == ["finished"] * 5
+
+
+def test_runs_live_on_when_their_scheduler_is_killed_and_the_next_one_waits_for_them(
+    schedule: Callable[..., Scheduled], tmp_path: Path
+) -> None:
+    file = spec(tmp_path, "a 1 0 holds", "b 1 0")
+    first = schedule(file, "--policy", "fifo")
+    eventually(lambda: counted(tmp_path, "ended")["b"])
+    first.signal("SIGKILL")
+    first.wait()
+    second = schedule(file)
+    eventually(lambda: "was begun" in second.errors)
+    (tmp_path / "go").touch()
+    assert second.wait() == 0, second.errors
+    assert counted(tmp_path, "began") == {"a": 1, "b": 1}
+
+
+def test_two_schedulers_do_not_use_one_gpu(schedule: Callable[..., Scheduled], tmp_path: Path) -> None:
+    one = schedule(spec(tmp_path, "a 1 0 holds"))
+    eventually(lambda: counted(tmp_path, "began")["a"])
+    other = tmp_path / "other"
+    other.mkdir()
+    second = schedule(spec(other, "b 1 0"))
+    assert second.wait() == 2
+    assert f"process {one.pid}" in second.errors
+    (tmp_path / "go").touch()
+    assert one.wait() == 0
+
+
+def test_a_run_that_fails_ends_those_that_come_after_it_and_no_other(
+    schedule: Callable[..., Scheduled], tmp_path: Path
+) -> None:
+    file = spec(
+        tmp_path,
+        "a 1 0 fails",
+        {"command": "train.py b 1 0", "name": "b", "after": ["a"]},
+        {"command": "train.py c 1 0", "name": "c", "after": ["b"]},
+        "d 1 0",
+    )
+    assert schedule(file).wait() == 1
+    ends = {record.name: (record.status, record.reason) for record in records(tmp_path)}
+    assert ends["a"] == ("failed", "it cannot be")
+    assert ends["b"] == ("failed", "never began: it comes after a, which failed")
+    assert ends["c"] == ("failed", "never began: it comes after b, which failed")
+    assert ends["d"][0] == "finished"
+
+
+def test_a_run_that_runs_out_of_memory_beside_another_runs_once_more_alone(
+    schedule: Callable[..., Scheduled], tmp_path: Path
+) -> None:
+    file = spec(tmp_path, "a 3 0.02 full", "b 3 0.02", gpus=1)
+    for name in "ab":
+        known(tmp_path, name, preparation_s=1e-3, gpu_s=1e-6)
+    one = schedule(file, "--policy", "carma-magm")
+    assert one.wait() == 0, one.errors
+    assert "a ran out of memory beside b: it runs once more, alone" in one.errors
+    assert counted(tmp_path, "began") == {"a": 2, "b": 1}
+    order = [" ".join(words[:2]) for words in events(tmp_path) if words[1] in ("began", "ended")]
+    assert order.index("b ended") < len(order) - 1 - order[::-1].index("a began")  # alone
+    assert len(Profiles(tmp_path / "store", "simulated").apart()) == 1  # and never beside it again
+
+
+def test_when_a_feeder_is_killed_all_runs_go_on(schedule: Callable[..., Scheduled], tmp_path: Path) -> None:
+    one = schedule(spec(tmp_path, "a 3 0.02", "b 3 0.02"))
+    eventually(lambda: counted(tmp_path, "epoch")["a"] and counted(tmp_path, "epoch")["b"])
+    for feed in penstock.feeds():
+        os.kill(feed.pid, signal.SIGKILL)
+    assert one.wait() == 0, one.errors
+    assert counted(tmp_path, "ended") == {"a": 1, "b": 1}
+
+
+def test_memory_is_never_over_booked_whatever_profiles_say(
+    schedule: Callable[..., Scheduled], tmp_path: Path
+) -> None:
+    runs = [
+        {"command": f"train.py {name} 2 0.01", "name": name, "memory": "10GiB", "epochs": 2} for name in "abcd"
+    ]
+    file = spec(tmp_path, *runs)
+    for name, wrong in zip("abcd", (0.1, 10.0, 0.1, 10.0), strict=True):
+        known(tmp_path, name, gpu_s=1e-3 * wrong, samples_per_epoch=400)
+    assert schedule(file).wait() == 0
+    on: dict[str, str] = {}
+    for name, what, *rest in events(tmp_path):
+        if what == "began":
+            assert rest[0] not in on.values(), f"{name} beside another on GPU {rest[0]}"
+            on[name] = rest[0]
+        elif what == "ended":
+            del on[name]
+    assert counted(tmp_path, "ended") == dict.fromkeys("abcd", 1)
+
+
+def test_runs_whose_data_differ_under_one_name_read_feeds_of_their_own(
+    schedule: Callable[..., Scheduled], tmp_path: Path
+) -> None:
+    file = spec(tmp_path, "a 2 0.01", "b 2 0.01")
+    train = tmp_path / "train.py"
+    train.write_text(train.read_text().replace('int(os.environ.get("SHIFT", 0))', '(name == "b") * 1000'))
+    one = schedule(file)
+    assert one.wait() == 0, one.errors
+    feeds = {words[0]: words[3] for words in events(tmp_path) if words[1] == "epoch"}
+    assert feeds["a"] != feeds["b"]
+
+
+def test_where_the_store_takes_nothing_all_goes_on_and_what_waits_starts_later(
+    schedule: Callable[..., Scheduled], tmp_path: Path
+) -> None:
+    one = schedule(spec(tmp_path, "a 1 0 holds", "b 1 0", gpus=1))
+    eventually(lambda: counted(tmp_path, "began")["a"])
+    b = next(record.id for record in records(tmp_path) if record.name == "b")
+    in_the_way = tmp_path / "store" / "schedules", tmp_path / "store" / b / "files"
+    in_the_way[0].rename(tmp_path / "away")
+    for path in in_the_way:
+        path.touch()
+    (tmp_path / "go").touch()
+    one.wait_until_failed("b could not be started, and waits")
+    one.wait_until_failed("the schedule cannot be written down")
+    for path in in_the_way:
+        path.unlink()
+    (tmp_path / "away").rename(in_the_way[0])
+    assert one.wait() == 0, one.errors
+    assert counted(tmp_path, "ended") == {"a": 1, "b": 1}
