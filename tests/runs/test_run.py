@@ -19,6 +19,7 @@ from tests.runs.store.groups import group
 
 from penstock.runs.launch import groups
 from penstock.runs.launch.launcher import Launcher
+from penstock.runs.record import ENDED
 from penstock.runs.store import Store
 
 
@@ -222,6 +223,54 @@ def test_a_script_that_obeys_a_ctrl_c_was_killed_and_those_after_it_never_begin(
     first, second = two.records()
     assert (first.status, first.exit_code, first.reason) == ("killed", 130, "Ctrl-C")
     assert (second.status, second.exit_code, second.reason) == ("killed", None, "never began: Ctrl-C")
+
+
+CHAIN = """machine: {gpus: 1, simulated: true, objective: jct}
+groups:
+- listeners: []
+  runs:
+    - {name: c, command: [sh, -c, "cat log"], after: b, priority: 2}
+    - {name: b, command: [sh, -c, "echo b >> log"], gpus: 1, after: a}
+    - {name: a, command: [sh, -c, "echo ready; until [ -e go ]; do sleep 0.1; done; echo a >> log"], gpus: 1}
+    - {name: d, command: [sh, -c, "echo d >> log"], gpus: 1, after: [a, b]}
+"""
+
+
+def test_runs_of_a_file_wait_for_those_before_them_and_what_is_ignored_is_said(launch, tmp_path: Path):
+    (tmp_path / "spec.yaml").write_text(CHAIN)
+    four = launch("spec.yaml")
+    four.wait_until_said("a | ready")
+    assert [record.status for record in four.records()] == ["waiting", "waiting", "running", "waiting"]
+    (tmp_path / "go").touch()
+    assert four.wait() == 0
+    (said,) = four.errors.splitlines()
+    assert said == "penstock: penstock run ignores priority, machine.objective: penstock schedule run obeys them"
+    assert (tmp_path / "log").read_text().split()[:2] == ["a", "b"]
+    assert four.kept(0).split()[:2] == ["a", "b"]
+
+
+def test_a_ctrl_c_ends_what_runs_and_those_after_it_never_begin(launch, tmp_path: Path):
+    (tmp_path / "spec.yaml").write_text(CHAIN)
+    four = launch("spec.yaml")
+    four.wait_until_said("a | ready")
+    four.signal("SIGINT")
+    assert four.wait() == 130
+    of = {record.name: (record.status, record.reason) for record in four.records()}
+    assert of == {"a": ("killed", "Ctrl-C"), **dict.fromkeys("bcd", ("killed", "never began: Ctrl-C"))}
+
+
+def test_a_run_that_waits_for_another_can_be_stopped_and_detached_runs_go_on(launch, command, tmp_path: Path):
+    (tmp_path / "spec.yaml").write_text(CHAIN)
+    detached = launch("--detach", "spec.yaml")
+    assert detached.wait() == 0
+    b = detached.records()[1]
+    eventually(lambda: detached.records()[2].status == "running")
+    assert command("runs", "stop", b.id, "--store", str(tmp_path / "store")).returncode == 0
+    (tmp_path / "go").touch()
+    eventually(lambda: all(record.status in ENDED for record in detached.records()))
+    assert [record.status for record in detached.records()] == ["failed", "killed", "finished", "failed"]
+    assert detached.records()[3].reason == "never began: it comes after b, which was killed"
+    nothing_is_left(tmp_path)
 
 
 def test_detached_runs_go_on_by_themselves_and_are_stopped_by_id(launch, command, tmp_path: Path, monkeypatch):

@@ -136,15 +136,16 @@ def run(
         others = {each.name for each in context.command.params} - {*_BESIDE_SPEC}
         if beside := [*_given(context, others), *words[1:]]:
             raise BadSetting(f"{' '.join(beside)} beside {words[0]}: write it into that file")
-        with Spec(Path(words[0]), gpus) as spec:
+        with Spec(Path(words[0]), gpus, in_turn=True) as spec:
             _print_each(spec.left_out)
-            _start(spec.groups, store, on_change=spec.write_status, detached=detached, pushed=pushed)
+            settings = {"on_change": spec.write_status, "room": spec.room}
+            _start(spec.groups, store, settings, detached=detached, pushed=pushed)
     else:
         from penstock.runs.spec.command import group_of
 
         planned = group_of(words, gpus, **options)
         _print_each(gpus.left_out)
-        _start([planned], store, on_change=None, detached=detached, pushed=pushed)
+        _start([planned], store, {}, detached=detached, pushed=pushed)
 
 
 def _given(context: typer.Context, names: Collection[str | None]) -> list[str]:
@@ -173,12 +174,12 @@ def _pushed(uri: str, experiment: str) -> Callable[[Path, list[str]], AbstractCo
 def _start(
     groups: list[GroupPlan],
     folder: Path | None,
+    settings: dict[str, Any],
     *,
-    on_change: Callable[[int, RunRecord], None] | None,
     detached: bool,
     pushed: Callable[[Path, list[str]], AbstractContextManager[None]],
 ) -> None:
-    """Run groups, and exit as they did; or leave them to a process of their own."""
+    """Run groups with settings of ``GroupsInTurn``, and exit as they did; or leave them to another process."""
     from penstock.runs.launch.environment import add_masked
     from penstock.runs.launch.groups import GroupsInTurn, detach
     from penstock.runs.store import Store
@@ -186,14 +187,14 @@ def _start(
     if not groups:
         typer.echo("Nothing is left to run: all runs of this file have ended.")
         return
-    listeners = [group.listeners for group in groups]
+    settings["listeners"] = [group.listeners for group in groups]
     with Store.open(folder) as opened:
         records = [add_masked(opened, group) for group in groups]
         ids = [group[0].group_id for group in records]
         if not detached:
             below = _lines_below(opened, [record.id for group in records for record in group])
             with pushed(opened.folder, ids):
-                ended = GroupsInTurn(opened, records, listeners=listeners, on_change=on_change, below=below).run()
+                ended = GroupsInTurn(opened, records, below=below, **settings).run()
             _report_without_loaders(opened, ended)
             sys.exit(_exit_code(ended))
 
@@ -202,7 +203,7 @@ def _start(
             for id in ids:
                 store.own(id)
             with pushed(store.folder, ids):
-                GroupsInTurn(store, records, listeners=listeners, on_change=on_change, orphans="keep").run()
+                GroupsInTurn(store, records, orphans="keep", **settings).run()
 
     detach(run)
     for group in records:
@@ -240,4 +241,5 @@ def _exit_code(ended: list[RunRecord]) -> int:
         console().print(ended_table(ended), soft_wrap=True)
     elif ended[0].status not in ("finished", "failed") or ended[0].reason.startswith("died of "):
         say(f"run {ended[0].id}: {ended[0].status}: {ended[0].reason}")
-    return next((record.exit_code or 1 for record in ended if record.status != "finished"), 0)
+    codes = [record.exit_code for record in ended if record.status != "finished"]
+    return next(filter(None, codes), 1 if codes else 0)  # a run that never began has none

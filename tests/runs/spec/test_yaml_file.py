@@ -11,6 +11,7 @@ import pytest
 from penstock.autosharing.options import ShareOptions
 from penstock.errors import BadSetting, PackageMissing
 from penstock.runs.record import GroupPlan
+from penstock.runs.spec.after import Names
 from penstock.runs.spec.checks import Gpus
 from penstock.runs.spec.yaml_file import plan_yaml
 
@@ -24,7 +25,7 @@ def spec(tmp_path: Path) -> Path:
 
 
 def groups(spec: Path, text: str) -> list[GroupPlan]:
-    return [group for _, group in plan_yaml(spec, dedent(text), Gpus(without=True))]
+    return [group for _, group in plan_yaml(spec, dedent(text), Gpus(without=True))[0]]
 
 
 def test_a_group_is_repeated_in_each_of_its_modes(spec: Path):
@@ -82,7 +83,7 @@ def test_ranges_are_drawn_from(spec: Path):
 
 def test_mps_and_mig_are_planned(spec: Path):
     text = "groups:\n- command: train.py\n  modes: [mps, 'mig:3g.20gb']"
-    (_, group), (where, _) = plan_yaml(spec, text, Gpus(without=True))
+    ((_, group), (where, _)), _ = plan_yaml(spec, text, Gpus(without=True))
     assert group.mode == "mps"
     assert where == f"{spec}:3: modes"
 
@@ -110,6 +111,21 @@ def test_mps_and_mig_are_planned(spec: Path):
         ("directory: nowhere", "5: directory: there is no folder"),
         ("random: 3", "4: command: random draws from a grid"),
         ("runs: [{command: train.py}]", "4: command: this group has runs"),
+        ("after: b", "5: after: there is no run or group 'b'"),
+        ("after: [trian]", "5: after: there is no run or group 'trian'; did you mean 'train'?"),
+        ("after: a", "5: after: these wait for each other: train -> train"),
+        ("after: {a: b}", "5: after: expected `str | array`"),
+        ("gpus: -1", "5: gpus: expected `int` >= 0"),
+        ("gpus: some", "5: gpus: expected `int | null`"),
+        ("memory: much", "5: memory='much': give bytes"),
+        ("priority: 0", "5: priority: expected `float` > 0"),
+        ("priority: inf", "5: priority: expected `float` <= 1000000"),
+        ("deadline: soon", "5: deadline='soon': give a time above 0"),
+        ("preempt: perhaps", "5: preempt: expected `bool`"),
+        ("feed: train.py", "5: feed='train.py': auto, none, or FILE.py:FUNCTION"),
+        ("feed: missing.py:make", "5: feed='missing.py:make': there is no file"),
+        ("epochs: 0", "5: epochs: expected `int` >= 1"),
+        ("memory: 1000TiB", "5: memory=1,000 TiB: the machine has "),
         ("name: *x", "5: *x: write out what it stands for"),
         ("? [a]\n    : b", "5: a key must be a word"),
         ("name: [", "6: no YAML:"),
@@ -163,3 +179,101 @@ def test_runs_share_their_loaders_where_the_file_says_so(spec: Path):
         """,
     )
     assert [run.share for run in group.runs] == [ShareOptions(), ShareOptions(workers=3, only="Rows"), None]
+
+
+def test_keys_of_a_schedule_are_planned(spec: Path):
+    first, second = groups(
+        spec,
+        """
+        groups:
+          - {name: first, command: train.py, memory: auto}
+          - command: "train.py {lr}"
+            grid: {lr: [1, 2]}
+            after: first
+            memory: 1MiB
+            priority: 2.5
+            deadline: 1h30m
+            preempt: true
+            feed: deep/other.py:make
+            epochs: 3
+        """,
+    )
+    (plain,) = first.runs
+    assert (plain.after, plain.gpus, plain.memory_bytes, plain.priority) == ((), 0, None, 1.0)
+    for run in second.runs:
+        assert (run.after, run.memory_bytes, run.priority) == (("first",), 1 << 20, 2.5)
+        assert (run.deadline_s, run.preempt, run.epochs) == (5400, True, 3)
+        assert run.feed == f"{spec.parent}/deep/other.py:make"
+
+
+def test_a_group_and_its_runs_can_both_come_after_others(spec: Path):
+    *_, group = groups(
+        spec,
+        """
+        groups:
+          - {name: before, command: train.py}
+          - after: [before]
+            runs:
+              - {name: a, command: train.py}
+              - {name: b, command: train.py, after: a}
+        """,
+    )
+    assert [run.after for run in group.runs] == [("before",), ("before", "a")]
+
+
+OF_GROUPS = """groups:
+- name: x
+  {of_x}
+  runs:
+    - {{name: a, command: train.py, {of_a}}}
+    - {{name: b, command: train.py, {of_b}}}
+- name: y
+  modes: [alone, plain]
+  runs:
+    - {{name: c, command: train.py, {of_c}}}
+    - {{name: d, command: train.py}}
+"""
+
+
+@pytest.mark.parametrize(
+    ("after", "said"),
+    [
+        ({"of_a": "after: b", "of_b": "after: a"}, "5: after: these wait for each other: a -> b -> a"),
+        (
+            {"of_a": "after: y", "of_c": "after: b", "of_b": "after: a"},
+            "5: after: these wait for each other: a -> ",
+        ),
+        ({"of_x": "after: y", "of_c": "after: x"}, "3: after: these wait for each other: "),
+        ({"of_x": "after: [d, e]"}, "3: after: there is no run or group 'e'"),
+    ],
+)
+def test_what_could_never_begin_is_one_error(spec: Path, after: dict[str, str], said: str):
+    text = OF_GROUPS.format(**{key: after.get(key, "") for key in ("of_x", "of_a", "of_b", "of_c")})
+    with pytest.raises(BadSetting) as error:
+        plan_yaml(spec, text.replace(", }", "}"), Gpus(without=True))
+    assert str(error.value).startswith(f"{spec}:{said}")
+
+
+def test_a_group_in_several_modes_comes_after_itself_in_none(spec: Path):
+    text = OF_GROUPS.format(of_x="", of_a="", of_b="", of_c="after: [d, x]").replace(", }", "}")
+    planned, _ = plan_yaml(spec, text, Gpus(without=True), in_turn=True)
+    names = Names([group for _, group in planned])
+    assert [[names.runs[place][1].name for place in places] for places in names.before()] == [
+        *([], []),
+        *(["a", "b", "d"], []),
+        *(["a", "b", "d"], []),
+    ]
+    assert [places[-1] for places in names.before() if places] == [3, 5]
+
+
+def test_a_run_after_a_later_group_is_refused_where_groups_run_in_turn(spec: Path):
+    text = OF_GROUPS.format(of_x="", of_a="after: d", of_b="", of_c="").replace(", }", "}")
+    plan_yaml(spec, text, Gpus(without=True))
+    with pytest.raises(BadSetting) as error:
+        plan_yaml(spec, text, Gpus(without=True), in_turn=True)
+    assert str(error.value) == (
+        f"{spec}:5: after: 'd' is in group 'y', which penstock run starts later: put that group first, or use "
+        "penstock schedule run"
+    )
+    with pytest.raises(BadSetting, match=r"which machine.groups starts later: put that group first$"):
+        plan_yaml(spec, text + "machine: {groups: in turn}", Gpus(without=True))

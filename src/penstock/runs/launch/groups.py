@@ -12,15 +12,20 @@ from types import FrameType
 from penstock.basics.terminal import say
 from penstock.errors import PenstockError
 from penstock.inject import TOGETHER
+from penstock.runs.launch.admission import Admission
 from penstock.runs.launch.launcher import NO_TERMINAL, Launcher, RunEnded, RunPrinted
 from penstock.runs.launch.terminal import Prefixed, Terminal, stdin_is_ours, terminals, write
 from penstock.runs.modes.mode import Mode, mode_of, opened
-from penstock.runs.record import RunRecord
+from penstock.runs.record import ENDED, GroupPlan, RunRecord
+from penstock.runs.spec.after import Names
+from penstock.runs.spec.machine import Room, needs
 from penstock.runs.store import Store
 
 _FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _ONE_SIGNAL_S = 1.0
 """Signals within this time count as one: ``timeout`` signals the process, and again its group."""
+_HOW = {"out_of_memory": "ran out of memory", "timed_out": "timed out", "killed": "was killed", "lost": "was lost"}
+"""How a run ended that did not finish, where the status does not say it in a sentence."""
 
 
 class GroupsInTurn:
@@ -31,6 +36,7 @@ class GroupsInTurn:
         groups: Runs of each group, in order.
         listeners: What is sampled of each group's runs, as ``GroupPlan`` has it.
         on_change: Called when a run has begun and when it has ended, with the place of its group and the run.
+        room: What runs that say what they need may take together.
         orphans: What becomes of a run if this process disappears: "end" or "keep".
         below: Returns the lines to be shown below what several runs print; only for a terminal.
     """
@@ -42,6 +48,7 @@ class GroupsInTurn:
         *,
         listeners: Sequence[tuple[str, ...] | None],
         on_change: Callable[[int, RunRecord], None] | None = None,
+        room: Room | None = None,
         orphans: str = "end",
         below: Callable[[], list[str]] | None = None,
     ) -> None:
@@ -53,6 +60,13 @@ class GroupsInTurn:
         self._group_of = {record.id: place for place, group in enumerate(groups) for record in group}
         self._records = [record for group in groups for record in group]
         self._places = {record.id: place for place, record in enumerate(self._records)}
+        plans = [GroupPlan(name=group[0].group, runs=tuple(each.plan for each in group)) for group in groups]
+        self._before = {
+            record.id: [self._records[place].id for place in places]
+            for record, places in zip(self._records, Names(plans).before(), strict=True)
+        }
+        self._finished = set[str]()
+        self._room = room or {}
         self._one = len(self._records) == 1 and orphans == "end"
         self._ended_by = ""
         self._ended_at_s = 0.0
@@ -88,19 +102,50 @@ class GroupsInTurn:
                     self._note(record.id)
                 return
             until_all_ended.callback(self._launcher.end_running)  # a mode waits for its runs when it closes
-            for together in [[record] for record in records] if records[0].mode == "alone" else [records]:
-                self._run_together(together, mode)
+            self._run_admitted(records, mode)
 
     def _waits(self, record: RunRecord) -> bool:
         """Return whether a run is still to be started."""
         if self._ended_by:
             self._store.ended(record.id, "killed", None, f"never began: {self._ended_by}")
+        elif missing := self._missing(record):
+            how = _HOW.get(missing.status, missing.status)
+            why = f"never began: it comes after {missing.name}, which {how}"
+            self._store.ended(record.id, "failed", None, why)
         return self._store.run(record.id).status == "waiting"
 
-    def _run_together(self, records: Sequence[RunRecord], mode: Mode) -> None:
+    def _missing(self, record: RunRecord) -> RunRecord | None:
+        """Return a run that this one comes after and that has ended without having finished, if there is one."""
+        for id in self._before[record.id]:
+            if id not in self._finished:
+                run = self._store.run(id)
+                if run.status == "finished":
+                    self._finished.add(id)
+                elif run.status in ENDED:
+                    return run
+        return None
+
+    def _run_admitted(self, records: Sequence[RunRecord], mode: Mode) -> None:
+        """Start runs of a group as they are admitted, until all have ended."""
         terminal = terminals() if self._one else NO_TERMINAL
-        sharing = {TOGETHER: str(sum(record.plan.share is not None for record in records))}
-        for record in records:
+        at_once = 1 if records[0].mode == "alone" else len(records)
+        self._admission = Admission(
+            {record.id: self._before[record.id] for record in records},
+            {record.id: {"runs": 1, **needs(record.plan, self._room)} for record in records},
+            {"runs": at_once, **self._room},
+        )
+        while self._start_admitted(mode, terminal) or self._launcher.running:
+            if any(terminal) and self._launcher.running:
+                self._pass_terminal(terminal)
+            else:
+                self._attend(self._shown.refresh())
+
+    def _start_admitted(self, mode: Mode, terminal: tuple[bool, bool, bool]) -> bool:
+        """Start what is admitted now; return whether anything was."""
+        admitted = [self._records[self._places[id]] for id in self._admission.take()]
+        together = [record for record in admitted if self._waits(record)]
+        sharing = {TOGETHER: str(sum(record.plan.share is not None for record in together))}
+        for record in together:
             if self._waits(record):
                 # A signal must reach this run, too.
                 blocked = signal.pthread_sigmask(signal.SIG_BLOCK, _FORWARDED)
@@ -115,16 +160,20 @@ class GroupsInTurn:
                     )
                 finally:
                     signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
-        running = self._launcher.running
-        for run in running:
-            self._note(run.record.id)
-        if not any(terminal) or not running:
-            while self._launcher.running:
-                self._attend(self._shown.refresh())
-            return
-        while running[0].keeper is None and self._launcher.running:
+        started = {run.record.id for run in self._launcher.running}
+        for record in admitted:
+            if record.id in started:
+                self._note(record.id)
+            else:
+                self._admission.end(record.id)
+        return bool(admitted)
+
+    def _pass_terminal(self, terminal: tuple[bool, bool, bool]) -> None:
+        """Give the only run the terminal, until it has ended."""
+        (run,) = self._launcher.running
+        while run.keeper is None and self._launcher.running:
             self._attend()  # it knows then how to restore the terminal
-        with Terminal(running[0], terminal) as passed:
+        with Terminal(run, terminal) as passed:
             while self._launcher.running:
                 if passed.wait(self._launcher):
                     self._attend()
@@ -136,6 +185,7 @@ class GroupsInTurn:
                     self._show(id, descriptor, data)
                 case RunEnded(id):
                     self._shown.close(self._places[id])
+                    self._admission.end(id)
                     self._note(id)
                 case _:
                     pass

@@ -129,7 +129,7 @@ class Gpus:
             return ()
         found: list[str] = []
         for name in names:
-            there = self._seen(what)
+            there = self.seen(what)
             fitting = [gpu.uuid for gpu in there if gpu.uuid.lower().startswith(name.lower())]
             if name.isdecimal():
                 fitting = [gpu.uuid for gpu in there[int(name) : int(name) + 1]]
@@ -172,7 +172,7 @@ class Gpus:
                 runs = tuple(msgspec.structs.replace(run, mig_changes=True) for run in group.runs)
                 group = msgspec.structs.replace(group, runs=runs)
             if needs_gpu:
-                check(what, group.mode, group.runs, self._seen(what))
+                check(what, group.mode, group.runs, self.seen(what))
             return group
         dropped = [name for name in group.listeners or () if name in _LISTENERS]
         remaining = group.listeners and tuple(name for name in group.listeners if name not in dropped)
@@ -181,7 +181,18 @@ class Gpus:
             self._asked[f"mode {group.mode} (plain instead)"] = None
         return msgspec.structs.replace(group, mode="plain" if needs_gpu else group.mode, listeners=remaining)
 
-    def _seen(self, what: str) -> list[NvmlGpu]:
+    def count(self, number: int | None) -> int | None:
+        """Return how many GPUs are asked for: 0 if GPUs are left out."""
+        if number and self._without:
+            self._asked["gpus"] = None
+        return 0 if self._without else number
+
+    def seen(self, what: str) -> list[NvmlGpu]:
+        """Return the GPUs that ``penstock run`` sees.
+
+        Raises:
+            BadSetting: there is none; the message begins with ``what``.
+        """
         try:
             if self._visible:
                 return self._visible

@@ -10,11 +10,13 @@ from typing import Self
 
 from penstock.errors import BadSetting, PenstockError
 from penstock.linux.files import taken
-from penstock.runs.record import GroupPlan, RunRecord
+from penstock.runs.record import GroupPlan, MachinePlan, RunPlan, RunRecord
 from penstock.runs.spec import radt
 from penstock.runs.spec.checks import Gpus
 from penstock.runs.spec.radt import replaced
 from penstock.runs.spec.yaml_file import plan_yaml
+
+_SCHEDULED = ("priority", "deadline_s", "preempt", "feed", "epochs")
 
 
 class Spec:
@@ -25,24 +27,28 @@ class Spec:
     Args:
         path: The file; its suffix is one of ``command_line.SPECS``.
         gpus: GPUs that it can ask for.
+        in_turn: Whether its groups run one after the other whatever it says, as ``penstock run`` does it.
 
     Attributes:
         groups: What is to be run, one group after the other. Groups of a CSV file whose runs have all ended are
             left out; if one run of a group has not, the whole group runs again, for its runs belong together.
+        machine: What it says of the machine.
+        room: What runs that say what they need may take together.
         left_out: Sentences on what the file asks for and will not be done.
 
     Raises:
         BadSetting: it cannot be read, something in it is wrong, or another process runs it.
     """
 
-    def __init__(self, path: Path, gpus: Gpus) -> None:
+    def __init__(self, path: Path, gpus: Gpus, *, in_turn: bool = False) -> None:
         self.path = path.absolute()
+        self.machine, self.room = MachinePlan(), dict[str, int]()
         self.groups: list[GroupPlan] = []
         self.left_out: list[str] = []
         self._rows: list[list[radt.Row]] = []
         self._lock = _locked(self.path)
         try:
-            self._plan(_read(self.path), gpus)
+            self._plan(_read(self.path), gpus, in_turn)
         except BaseException:
             self.close()
             raise
@@ -59,9 +65,10 @@ class Spec:
             os.close(self._lock)
             self._lock = None
 
-    def _plan(self, text: str, gpus: Gpus) -> None:
+    def _plan(self, text: str, gpus: Gpus, in_turn: bool) -> None:
         if self.path.suffix != ".csv":
-            planned = plan_yaml(self.path, text, gpus)
+            planned, machine = plan_yaml(self.path, text, gpus, in_turn=in_turn)
+            self.machine, self.room = machine.plan, machine.room
         else:
             rows = radt.rows_of(self.path, text)
             self._rows = radt.groups_of(rows)
@@ -78,6 +85,18 @@ class Spec:
             if admitted.mode == group.mode or admitted not in self.groups:  # what became plain may be there
                 self.groups.append(admitted)
         self.left_out += gpus.left_out
+        if in_turn and (ignored := self._ignored()):
+            them = "them" if len(ignored) > 1 else "it"
+            said = f"penstock run ignores {', '.join(ignored)}: penstock schedule run obeys {them}"
+            self.left_out.append(said)
+
+    def _ignored(self) -> list[str]:
+        """List the keys that only a schedule obeys."""
+        plain, machine = RunPlan(command=(), name="", directory=""), MachinePlan()
+        runs = [run for group in self.groups for run in group.runs]
+        of_runs = [key for key in _SCHEDULED if any(getattr(run, key) != getattr(plain, key) for run in runs)]
+        of_machine = [key for key in ("cores", "objective") if getattr(self.machine, key) != getattr(machine, key)]
+        return [key.removesuffix("_s") for key in of_runs] + [f"machine.{key}" for key in of_machine]
 
     def write_status(self, group: int, record: RunRecord) -> None:
         """Write a run's status and id into its row's Status and Run, wholly or not at all. YAML is left alone.

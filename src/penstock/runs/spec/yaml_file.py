@@ -1,4 +1,4 @@
-"""YAML files of runs: read as text with the line of each part, and planned."""
+"""YAML files of runs: their keys, and what they plan."""
 
 from __future__ import annotations
 
@@ -7,94 +7,20 @@ import re
 import shlex
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import msgspec
 
 from penstock.autosharing.options import ShareOptions
-from penstock.basics.packages import require
 from penstock.basics.sizes import size_from
 from penstock.errors import BadSetting
 from penstock.runs.record import GroupPlan, RunPlan
+from penstock.runs.spec.after import check_after
 from penstock.runs.spec.checks import Gpus, check_listeners, seconds_from
 from penstock.runs.spec.command import named, runs_of
 from penstock.runs.spec.grid import values_from
-
-_DEEPEST = 20
-
-
-class YamlText(msgspec.Struct, frozen=True):
-    """One file.
-
-    Attributes:
-        path: Where it lies.
-        tree: Dicts, lists, text and None.
-        lines: Line, from 1, of each part, by its path as msgspec writes it: ``$.groups[0].grid``.
-    """
-
-    path: Path
-    tree: Any
-    lines: dict[str, int]
-
-    def where(self, at: str) -> str:
-        """Return file and line of a part, or of the nearest part around it that has one, as errors begin."""
-        while at not in self.lines:
-            at = at[: max(at.rfind("."), at.rfind("["))]
-        return f"{self.path}:{self.lines[at]}"
-
-    def where_key(self, at: str, key: str) -> str:
-        """Return file, line and name of a key of a part, as errors begin."""
-        return f"{self.where(f'{at}.{key}')}: {key}"
-
-
-def read_yaml(path: Path, text: str) -> YamlText:
-    """Read one document.
-
-    Raises:
-        BadSetting: it is no YAML, has a key twice, or uses what a spec has no need of; the message has the line.
-        PackageMissing: PyYAML is not installed.
-    """
-    require(f"{path.name}: YAML", "runs", "yaml")
-    import yaml as untyped
-
-    yaml: Any = untyped
-    depth = 0
-    try:
-        for event in yaml.parse(text, yaml.SafeLoader):
-            where = f"{path}:{event.start_mark.line + 1}"
-            if isinstance(event, yaml.AliasEvent):
-                raise BadSetting(f"{where}: *{event.anchor}: write out what it stands for")
-            depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
-            if depth > _DEEPEST:
-                raise BadSetting(f"{where}: more than {_DEEPEST} levels deep")
-        node = yaml.compose(text, yaml.SafeLoader)
-    except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        problem = getattr(error, "problem", None) or str(error).partition("\n")[0]
-        raise BadSetting(f"{path}:{mark.line + 1 if mark else 1}: no YAML: {problem}") from None
-    lines = {"$": 1}
-    return YamlText(path, _plain(path, node, "$", lines), lines)
-
-
-def _plain(path: Path, node: Any, at: str, lines: dict[str, int]) -> Any:
-    import yaml
-
-    line = lines[at] = node.start_mark.line + 1 if node else 1
-    if node is None or isinstance(node, yaml.ScalarNode):
-        return None if node is None or node.tag == "tag:yaml.org,2002:null" else str(node.value)
-    if isinstance(node, yaml.SequenceNode):
-        return [_plain(path, part, f"{at}[{i}]", lines) for i, part in enumerate(node.value)]
-    tree: dict[str, Any] = {}
-    for key, value in node.value:
-        line = key.start_mark.line + 1
-        if not isinstance(key, yaml.ScalarNode):
-            raise BadSetting(f"{path}:{line}: a key must be a word")
-        if key.value in tree:
-            raise BadSetting(f"{path}:{line}: {key.value} stands here a second time")
-        tree[key.value] = _plain(path, value, f"{at}.{key.value}", lines)
-        lines[f"{at}.{key.value}"] = line
-    return tree
-
+from penstock.runs.spec.machine import Machine, MachineTable
+from penstock.runs.spec.yaml_text import YamlText, read_yaml
 
 Text = str | list[str]
 
@@ -116,6 +42,14 @@ class _Runs(msgspec.Struct, forbid_unknown_fields=True):
     watch_dataloader: bool = False
     profile: list[str] = []
     share: bool | ShareOptions = False
+    after: Text = []
+    gpus: Annotated[int, msgspec.Meta(ge=0)] | None = None
+    memory: str = "auto"
+    priority: Annotated[float, msgspec.Meta(gt=0, le=1e6)] = 1.0
+    deadline: str | None = None
+    preempt: bool = False
+    feed: str = "auto"
+    epochs: Annotated[int, msgspec.Meta(ge=1)] | None = None
 
 
 class _Group(_Runs, forbid_unknown_fields=True):
@@ -131,13 +65,22 @@ class _File(msgspec.Struct, forbid_unknown_fields=True):
     """A whole file."""
 
     groups: list[_Group]
+    machine: MachineTable = MachineTable()
 
 
-_KEYS = [field for kind in (_File, _Group, ShareOptions) for field in kind.__struct_fields__]
+_KEYS = [field for kind in (_File, _Group, ShareOptions, MachineTable) for field in kind.__struct_fields__]
 
 
-def plan_yaml(path: Path, text: str, gpus: Gpus) -> list[tuple[str, GroupPlan]]:
+def plan_yaml(
+    path: Path, text: str, gpus: Gpus, *, in_turn: bool = False
+) -> tuple[list[tuple[str, GroupPlan]], Machine]:
     """Plan the groups of a YAML spec, each with the place where it stands; paths count from its folder.
+
+    Args:
+        path: The file.
+        text: What stands in it.
+        gpus: GPUs that it can ask for.
+        in_turn: Whether its groups run one after the other whatever it says: no run may come after a later group.
 
     Raises:
         BadSetting: a key, a type, a script or a value is wrong; the message has file, line and key.
@@ -150,42 +93,60 @@ def plan_yaml(path: Path, text: str, gpus: Gpus) -> list[tuple[str, GroupPlan]]:
         raise BadSetting(_explained(read, str(error))) from None
     if not spec.groups:
         raise BadSetting(f"{read.where('$.groups')}: groups is empty")
-    planned: list[tuple[str, GroupPlan]] = []
+    machine = Machine(read, spec.machine, gpus)
+    planned: list[tuple[str, GroupPlan, list[dict[str, str]]]] = []
     for i, group in enumerate(spec.groups):
         name = group.name or (path.stem if len(spec.groups) == 1 else f"{path.stem}-{i}")
-        planned += _groups(read, f"$.groups[{i}]", group, name, gpus)
-    return planned
+        planned += _groups(read, f"$.groups[{i}]", group, name, machine)
+    by = "penstock run" if in_turn else "machine.groups" if machine.plan.in_turn else ""
+    check_after([group for _, group, _ in planned], [names for *_, after in planned for names in after], by)
+    return [(where, group) for where, group, _ in planned], machine
 
 
-def _groups(read: YamlText, at: str, group: _Group, name: str, gpus: Gpus) -> list[tuple[str, GroupPlan]]:
-    """Plan a group once in each of its modes."""
+def _groups(
+    read: YamlText, at: str, group: _Group, name: str, machine: Machine
+) -> list[tuple[str, GroupPlan, list[dict[str, str]]]]:
+    """Plan a group once in each of its modes; with it, where the names stand that each of its runs comes after."""
     if group.mode and group.modes:
         raise BadSetting(f"{read.where_key(at, 'modes')}: leave out mode, or add it to modes")
     where = read.where_key(at, "modes" if group.modes else "mode")
     modes = group.modes or [group.mode or "plain"]
     if len(set(modes)) < len(modes):
         raise BadSetting(f"{where}: one of them stands there twice")
+    entries: list[tuple[str, _Runs, str]] = [(at, group, "")]
+    common = _after(read, at, group)
     if group.runs:
-        if beside := [key for key in _Runs.__struct_fields__ if key != "name" and f"{at}.{key}" in read.lines]:
+        beside = [key for key in _Runs.__struct_fields__ if f"{at}.{key}" in read.lines]
+        if beside := [key for key in beside if key not in ("name", "after")]:
             raise BadSetting(
                 f"{read.where_key(at, beside[0])}: this group has runs; put {beside[0]} into each of them"
             )
-        runs = [
-            run
-            for i, each in enumerate(group.runs)
-            for run in _runs(read, f"{at}.runs[{i}]", each, each.name, gpus)
-        ]
-    else:
-        runs = _runs(read, at, group, "", gpus)
+        entries = [(f"{at}.runs[{i}]", each, each.name) for i, each in enumerate(group.runs)]
+    runs: list[RunPlan] = []
+    after: list[dict[str, str]] = []
+    for place, each, run_name in entries:
+        names = common | _after(read, place, each)
+        planned = _runs(read, place, each, run_name, machine, tuple(names))
+        runs += planned
+        after += [names] * len(planned)
     if "mps" not in modes and any(run.mps_threads or run.mps_memory_bytes for run in runs):
         raise BadSetting(f"{where}: mps_threads and mps_memory are for mode mps, which is not there")
     listeners = None
     if group.listeners is not None:
         listeners = check_listeners(read.where_key(at, "listeners"), group.listeners)
-    return [(where, GroupPlan(name=name, mode=mode, runs=named(runs), listeners=listeners)) for mode in modes]
+    plan = GroupPlan(name=name, runs=named(runs), listeners=listeners)
+    return [(where, msgspec.structs.replace(plan, mode=mode), after) for mode in modes]
 
 
-def _runs(read: YamlText, at: str, runs: _Runs, name: str, gpus: Gpus) -> list[RunPlan]:
+def _after(read: YamlText, at: str, runs: _Runs) -> dict[str, str]:
+    """Return the names in ``after``, and where each stands."""
+    names = [runs.after] if isinstance(runs.after, str) else runs.after
+    return {name: f"{read.where(f'{at}.after[{i}]')}: after" for i, name in enumerate(names)}
+
+
+def _runs(
+    read: YamlText, at: str, runs: _Runs, name: str, machine: Machine, after: tuple[str, ...]
+) -> list[RunPlan]:
     where = partial(read.where_key, at)
     directory = (read.path.parent / runs.directory).absolute()
     if not directory.is_dir():
@@ -198,8 +159,7 @@ def _runs(read: YamlText, at: str, runs: _Runs, name: str, gpus: Gpus) -> list[R
         key: values_from(where(f"grid.{key}"), key, [texts] if isinstance(texts, str) else texts)
         for key, texts in runs.grid.items()
     }
-    limit_s = None if runs.time_limit is None else seconds_from(where("time_limit"), runs.time_limit)
-    return runs_of(
+    planned = runs_of(
         where("command"),
         words,
         str(directory),
@@ -208,14 +168,35 @@ def _runs(read: YamlText, at: str, runs: _Runs, name: str, gpus: Gpus) -> list[R
         take=runs.random,
         seed=runs.seed,
         repeats=runs.repeats,
-        devices=gpus.devices(where("devices"), runs.devices),
-        time_limit_s=limit_s,
+        devices=machine.gpus.devices(where("devices"), runs.devices),
+        time_limit_s=None if runs.time_limit is None else seconds_from(where("time_limit"), runs.time_limit),
         mps_threads=runs.mps_threads,
         mps_memory_bytes=size_from(where("mps_memory"), runs.mps_memory) if runs.mps_memory else None,
         watch_dataloader=runs.watch_dataloader,
-        profile=gpus.profilers(where("profile"), runs.profile),
+        profile=machine.gpus.profilers(where("profile"), runs.profile),
         share=ShareOptions() if runs.share is True else runs.share or None,
+        after=after,
+        gpus=runs.gpus if machine.plan.simulated else machine.gpus.count(runs.gpus),
+        memory_bytes=size_from(where("memory"), runs.memory) if runs.memory != "auto" else None,
+        priority=runs.priority,
+        deadline_s=None if runs.deadline is None else seconds_from(where("deadline"), runs.deadline),
+        preempt=runs.preempt,
+        feed=_feed(where("feed"), read.path.parent, runs.feed),
+        epochs=runs.epochs,
     )
+    machine.check(where, planned[0])
+    return planned
+
+
+def _feed(where: str, folder: Path, text: str) -> str:
+    if text in ("auto", "none"):
+        return text
+    file, _, function = text.rpartition(":")
+    if not file or not function.isidentifier():
+        raise BadSetting(f"{where}={text!r}: auto, none, or FILE.py:FUNCTION, such as train.py:make_loader")
+    if not (path := (folder / file).absolute()).is_file():
+        raise BadSetting(f"{where}={text!r}: there is no file {path}")
+    return f"{path}:{function}"
 
 
 def _explained(read: YamlText, message: str) -> str:

@@ -1,0 +1,72 @@
+"""Which runs a run comes after: what the names in ``after`` mean."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping, Sequence
+from graphlib import CycleError, TopologicalSorter
+
+from penstock.errors import BadSetting
+from penstock.runs.record import GroupPlan
+
+
+class Names:
+    """What names mean: all runs of that name, and those of all groups of that name.
+
+    To a run of a group that is there in several modes, that group is there in the run's own mode only.
+    """
+
+    def __init__(self, groups: Sequence[GroupPlan]) -> None:
+        self.groups = groups
+        self.runs = [(place, run) for place, group in enumerate(groups) for run in group.runs]
+        """All runs, each with the place of its group."""
+
+    def meant(self, name: str, by: int) -> list[int]:
+        """Return the places, in ``runs``, of those that a name means to the group at a place."""
+        names = [group.name for group in self.groups]
+        return [
+            place
+            for place, (group, run) in enumerate(self.runs)
+            if name in (run.name, names[group]) and (group == by or names[group] != names[by])
+        ]
+
+    def before(self) -> list[list[int]]:
+        """Return, for each run, the places of those that it comes after."""
+        keys = [(group, run.after) for group, run in self.runs]
+        known = {
+            (group, after): sorted({place for name in after for place in self.meant(name, group)})
+            for group, after in dict.fromkeys(keys)
+        }
+        return [known[key] for key in keys]
+
+
+def check_after(groups: Sequence[GroupPlan], where: Sequence[Mapping[str, str]], in_turn: str) -> None:
+    """Check that each run can begin once those that it comes after have ended.
+
+    Args:
+        groups: All groups of a file.
+        where: Of each run, where each name of its ``after`` stands, as errors begin.
+        in_turn: What has the groups run one after the other: "penstock run", or a key; empty if nothing has.
+
+    Raises:
+        BadSetting: a name means nothing, runs wait for each other, or for a group that comes later.
+    """
+    names = Names(groups)
+    for (group, _), places in zip(names.runs, where, strict=True):
+        for name, place in places.items():
+            if not (meant := names.meant(name, group)):
+                there = {word for at, run in names.runs for word in (run.name, groups[at].name)}
+                near = "".join(f"; did you mean {each!r}?" for each in difflib.get_close_matches(name, there, 1))
+                raise BadSetting(f"{place}: there is no run or group {name!r}{near}")
+            if in_turn and (later := names.runs[meant[-1]][0]) > group:
+                instead = ", or use penstock schedule run" if in_turn == "penstock run" else ""
+                raise BadSetting(
+                    f"{place}: {name!r} is in group {groups[later].name!r}, which {in_turn} starts later: "
+                    f"put that group first{instead}"
+                )
+    try:
+        TopologicalSorter(dict(enumerate(names.before()))).prepare()
+    except CycleError as error:
+        circle: list[int] = error.args[1]
+        said = " -> ".join(names.runs[place][1].name for place in circle)
+        raise BadSetting(f"{next(iter(where[circle[0]].values()))}: these wait for each other: {said}") from None

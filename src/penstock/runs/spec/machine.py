@@ -1,0 +1,124 @@
+"""The table ``machine`` of a spec, and what runs may take of the machine together."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from typing import Annotated
+
+import msgspec
+import psutil
+
+from penstock.basics.sizes import size_from, size_text
+from penstock.errors import BadSetting
+from penstock.gpus.nvml import NvmlGpu
+from penstock.linux.cgroups import memory_limit_bytes
+from penstock.runs.record import MachinePlan, RunPlan
+from penstock.runs.spec.checks import Gpus
+from penstock.runs.spec.yaml_text import YamlText
+
+Room = dict[str, int]
+"""What there is to be taken: number of "gpus", memory in bytes of each GPU by UUID, and of the "host"."""
+
+
+class MachineTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What stands below ``machine``."""
+
+    gpus: Annotated[int, msgspec.Meta(ge=0)] | list[str] | None = None
+    cores: Annotated[float, msgspec.Meta(gt=0, le=1e6)] | None = None
+    memory: str = ""
+    objective: str = "makespan"
+    simulated: bool = False
+    groups: str = ""
+
+
+def needs(run: RunPlan, room: Room) -> Room:
+    """Return what a run takes; of all GPUs that it may use, where it is not known which it uses."""
+    named = run.devices or (() if run.gpus == 0 else room)
+    memories = [name for name in named if name in room and name not in ("gpus", "host")] or ["host"]
+    memory_bytes = run.memory_bytes
+    of_memory = {name: min(memory_bytes, room[name]) for name in memories} if memory_bytes else {}
+    return ({"gpus": run.gpus} if run.gpus else {}) | of_memory
+
+
+class Machine:
+    """What a file says of the machine, and what its runs may ask of it.
+
+    Attributes:
+        plan: The table ``machine``.
+        gpus: GPUs that ``penstock run`` sees.
+        room: What runs may take together; empty as long as none was checked that says what it needs.
+
+    Raises:
+        BadSetting: a value is wrong, or a GPU is not there; the message has file, line and key.
+    """
+
+    def __init__(self, read: YamlText, table: MachineTable, gpus: Gpus) -> None:
+        where = partial(read.where_key, "$.machine")
+        if table.objective not in ("makespan", "jct"):
+            raise BadSetting(f"{where('objective')}={table.objective!r}: there are makespan and jct")
+        if table.groups not in ("", "in turn"):
+            raise BadSetting(f"{where('groups')}={table.groups!r}: leave it out, or write: in turn")
+        if table.simulated and (not isinstance(table.gpus, int) or table.gpus < 1):
+            raise BadSetting(f"{where('simulated')}: gpus must say how many GPUs these are")
+        self.gpus = gpus
+        self.room: Room = {}
+        self.plan = MachinePlan(
+            gpus=self._gpus(where("gpus"), table),
+            cores=table.cores,
+            memory_bytes=size_from(where("memory"), table.memory) if table.memory else None,
+            objective=table.objective,
+            simulated=table.simulated,
+            in_turn=bool(table.groups),
+        )
+
+    def _gpus(self, where: str, table: MachineTable) -> tuple[str, ...] | int | None:
+        if isinstance(table.gpus, list):
+            return self.gpus.devices(where, table.gpus) or 0
+        number = table.gpus if table.simulated else self.gpus.count(table.gpus)
+        if number and not table.simulated and number > (there := len(self.gpus.seen(where))):
+            raise BadSetting(f"{where}={number}: this machine has {there}; simulated: true adds no real ones")
+        return number
+
+    def check(self, where: Callable[[str], str], run: RunPlan) -> None:
+        """Check that a run has a place on the machine, if it says what it needs.
+
+        Args:
+            where: Returns where a key of the run stands, as errors begin.
+            run: The run.
+
+        Raises:
+            BadSetting: it could never start.
+        """
+        named = self.plan.gpus
+        if isinstance(named, tuple) and (others := {*run.devices} - {*named}):
+            raise BadSetting(f"{where('devices')}: {min(others)} is not among machine.gpus")
+        if run.gpus is not None and run.devices and run.gpus != len(run.devices):
+            raise BadSetting(f"{where('gpus')}={run.gpus} beside devices, which are {len(run.devices)}")
+        if not run.gpus and not run.memory_bytes:
+            return
+        if named is None and run.gpus:
+            self.gpus.seen(where("gpus"))
+        self.room = room = self.room or self._room()
+        if (run.gpus or 0) > room["gpus"]:
+            raise BadSetting(f"{where('gpus')}={run.gpus}: the machine has {room['gpus']}")
+        most = max(room[name] for name in needs(run, room) if name != "gpus") if run.memory_bytes else 0
+        if (run.memory_bytes or 0) > most:
+            limit = "machine.memory is" if self.plan.memory_bytes else "the machine has"
+            raise BadSetting(f"{where('memory')}={size_text(run.memory_bytes or 0)}: {limit} {size_text(most)}")
+
+    def _room(self) -> Room:
+        named, memory_bytes = self.plan.gpus, self.plan.memory_bytes
+        shown: list[NvmlGpu] = []
+        if named != 0 and not self.plan.simulated:
+            with suppress(BadSetting):  # there is none: memory is the host's
+                shown = self.gpus.seen("")
+        if isinstance(named, tuple):
+            shown = [gpu for gpu in shown if gpu.uuid in named]
+        host = min(psutil.virtual_memory().available, memory_limit_bytes())
+        return {
+            "gpus": named if isinstance(named, int) else len(shown),
+            "host": memory_bytes if memory_bytes and not shown else host,
+            **{gpu.uuid: memory_bytes or gpu.memory_bytes for gpu in shown},
+        }
