@@ -1,8 +1,8 @@
-"""``python -m penstock.runs.keeper ORDER_FD LINK_FD [LEASE_FD]``: look after a run.
+"""``python -m penstock.runs.keeper ORDER_FD LINK_FD [HELD_FD ...]``: look after a run.
 
 The process that starts here guards another, the keeper. If the keeper is
 killed, the kernel kills the command, and the guard ends what else is left.
-Both hold the lease, so its end means that nothing is left of the run.
+Both hold the other descriptors open; once these are closed, nothing is left of the run.
 """
 
 from __future__ import annotations
@@ -22,24 +22,24 @@ from penstock.runs.keeper.keeper import FEEDER, Keeper
 from penstock.runs.keeper.link import Assignment
 
 
-def main(order_fd: int, link: int, *lease: int) -> None:
+def main(order_fd: int, link: int, *held: int) -> None:
     """Look after the run that a file assigns, linked to what started it."""
     adopt_orphans()
     os.chdir("/")
-    for fd in lease:
+    for fd in held:
         os.set_inheritable(fd, False)
     if keeper := os.fork():
-        _guard(keeper, lease)
+        _guard(keeper, held)
     else:
         adopt_orphans()
         Keeper(Assignment.from_file(order_fd), link).run()
 
 
-def _guard(keeper: int, lease: Collection[int]) -> None:
+def _guard(keeper: int, held: Collection[int]) -> None:
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
         signal.signal(number, signal.SIG_IGN)
     for fd in map(int, os.listdir("/proc/self/fd")):
-        if fd > 2 and fd not in lease:
+        if fd > 2 and fd not in held:
             with suppress(OSError):  # that of the list itself
                 os.close(fd)
     with open(os.devnull, "r+b", 0) as nothing:

@@ -52,7 +52,6 @@ class Keeper:
         self._ended_as = self._why = self._remark = ""
         self._kill_at: float | None = None
         self._cooked = termios.tcgetattr(0) if assignment.terminal[0] else None
-        self._output = Output(f"{assignment.folder}/output")
 
     def run(self) -> None:
         """Run the command to its end, and record that."""
@@ -70,7 +69,11 @@ class Keeper:
         if not self._assignment.terminal[0]:
             with open(os.devnull, "r+b", 0) as nothing:
                 os.dup2(nothing.fileno(), 0)
-        self._record_began(time.time())
+        if not self._record_began(time.time()):
+            self._signal_all(signal.SIGKILL)
+            self._link.report(said="another keeper has begun it: this start of it was ended")
+            return
+        self._output = Output(f"{self._assignment.folder}/output")
         limit_s = self._assignment.time_limit_s
         limit_at = began_s + limit_s if limit_s is not None else None
         while self._returned is None:
@@ -254,19 +257,25 @@ class Keeper:
         except Exception as error:
             self._link.report(said=f"{what} could not be recorded: {error}")
 
-    def _record_began(self, time_s: float) -> None:
+    def _record_began(self, time_s: float) -> bool:
+        """Record that the run has begun; return False if another keeper had begun it before."""
         status: Status | Literal[""] = ""
+        is_ours = True
         with self._recording("its beginning"), self._store() as store:
             from penstock.runs.store.database import this_process
 
             keeper = this_process()
             known_by = (keeper.pid, keeper.started_ticks)
-            store.began(self._assignment.id, keeper=known_by, pid=self._command.pid, time_s=time_s)
-            status = store.run(self._assignment.id).status
+            is_first = store.began(self._assignment.id, keeper=known_by, pid=self._command.pid, time_s=time_s)
+            record = store.run(self._assignment.id)
+            status, is_ours = record.status, is_first or record.began is None
+        if not is_ours:
+            return False
         if status:
             self._link.report(began=self._command.pid)
         if status not in ("", "running"):
             self._end("killed", "was ended before it began")
+        return True
 
     def _record_cpu(self) -> None:
         """Record the CPU time of all reaped processes: the sampler misses a run's last second."""

@@ -9,7 +9,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -39,6 +39,7 @@ class Launched:
         terminal: Which of descriptors 0 to 2 are a terminal, in whose place the run gets one of its own.
         stdin: Whether it gets this process's standard input; else it finds that empty.
         variables: Environment variables that it gets besides this process's.
+        held: Descriptors that its keeper holds open as long as anything of it lives, besides its mode's lease.
 
     Attributes:
         record: The run, as it was before it began.
@@ -58,6 +59,7 @@ class Launched:
         terminal: tuple[bool, bool, bool],
         stdin: bool,
         variables: Mapping[str, str],
+        held: Sequence[int] = (),
     ) -> None:
         self.record = record
         self.mode = mode
@@ -82,7 +84,8 @@ class Launched:
         self.keeper: int | None = None
         self._killed = False
         self.link, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        given = (order, theirs.fileno(), *(() if mode.lease is None else (mode.lease,)))
+        lease = () if mode.lease is None else (mode.lease,)
+        given = (order, theirs.fileno(), *lease, *held)
         with theirs, open(order, closefd=True):
             self._guard = subprocess.Popen(
                 # Python variables of the run's environment are not meant for its keeper.

@@ -8,7 +8,7 @@ import selectors
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any, NamedTuple, Self
@@ -95,6 +95,7 @@ class Launcher:
         variables: Mapping[str, str] = {},
         terminal: tuple[bool, bool, bool] = NO_TERMINAL,
         stdin: bool = False,
+        held: Sequence[int] = (),
     ) -> Launched:
         """Start a run now; ``events`` reports its start, or its end if it cannot be executed.
 
@@ -105,6 +106,8 @@ class Launcher:
             variables: Environment variables that it gets besides its mode's.
             terminal: Which of descriptors 0 to 2 are a terminal, in whose place it gets one of its own.
             stdin: Whether it gets this process's standard input; else it finds that empty.
+            held: Descriptors that its keeper holds open as long as anything of it lives, and that its command does
+                not get. A lock on such a file is free once nothing is left of the run.
 
         Raises:
             BadSetting: it has begun, or ended, already.
@@ -120,6 +123,7 @@ class Launcher:
             terminal=terminal,
             stdin=stdin,
             variables={**mode.variables(record), **variables},
+            held=held,
         )
         self._running[record.id] = run
         self._selector.register(run.link, selectors.EVENT_READ, run)

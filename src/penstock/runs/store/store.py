@@ -122,8 +122,8 @@ class Store:
         """Take over from the process that added a group: its waiting runs are lost if this process dies."""
         self._write("UPDATE groups SET owner = ? WHERE id = ?", _json(this_process()), group_id)
 
-    def began(self, id: str, *, keeper: tuple[int, int], pid: int, time_s: float | None = None) -> None:
-        """Note that a waiting run has begun.
+    def began(self, id: str, *, keeper: tuple[int, int], pid: int, time_s: float | None = None) -> bool:
+        """Note that a waiting run has begun; return whether it waited until now.
 
         Args:
             id: The run.
@@ -132,7 +132,7 @@ class Store:
             time_s: When it began, in seconds since 1970; now, if None.
         """
         noted = _json(Noted(*keeper, this_place()))
-        self._write(
+        return self._write(
             "UPDATE runs SET status = 'running', began = ?, keeper = ?, pid = ? "
             "WHERE id = ? AND status = 'waiting'",
             *(time.time() if time_s is None else time_s, noted, pid, id),
@@ -287,9 +287,10 @@ class Store:
             with usable(path), suppress(FileNotFoundError):  # another process removes it, too
                 shutil.rmtree(path)
 
-    def _write(self, statement: str, *values: object) -> None:
+    def _write(self, statement: str, *values: object) -> bool:
+        """Execute a statement; return whether it has changed anything."""
         with self._lock, usable(self._database), writing(self._connection):
-            self._connection.execute(statement, values)
+            return self._connection.execute(statement, values).rowcount > 0
 
     def _read(self, condition: str, *values: object) -> list[sqlite3.Row]:
         with self._lock, usable(self._database), closing(self._connection.cursor()) as cursor:
