@@ -111,9 +111,9 @@ def test_after_names_runs_and_groups(tmp_path: Path) -> None:
     groups = [group("g", plan("a"), plan("b", after=("a",))), group("h", plan("a", after=("g",)), plan("c"))]
     entries = entries_of(groups)
     assert [entry.name for entry in entries] == ["g/a", "b", "h/a", "c"]
-    needs = dependencies(entries, groups_in_turn=False)
-    assert needs == {"g/a": set(), "b": {"g/a", "h/a"}, "h/a": {"g/a", "b"}, "c": set()} or needs["c"] == set()
-    in_turn = dependencies(entries, groups_in_turn=True)
+    needs = dependencies(entries, groups, in_turn=False)
+    assert needs == {"g/a": set(), "b": {"g/a"}, "h/a": {"g/a", "b"}, "c": set()}
+    in_turn = dependencies(entries, groups, in_turn=True)
     assert in_turn["c"] == {"g/a", "b"}
 
 

@@ -112,7 +112,7 @@ def _opened(
     def planner(model: GpuMachine, most_s: float) -> Planner:
         return Planner(model, wanted, sharings=sharings, names=names, most_s=most_s, swaps_s=most_s / 4)
 
-    needs = dependencies(ledger.entries, groups_in_turn=file.machine.in_turn)
+    needs = dependencies(ledger.entries, file.groups, in_turn=file.machine.in_turn)
     schedule = Schedule(opened, ledger, machine, profiles, needs, planner)
     if before:
         say(f"this schedule was begun {schedule.elapsed_s:,.0f} s ago, and goes on")

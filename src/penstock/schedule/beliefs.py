@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Sequence
 from typing import Literal, NamedTuple
 
 from msgspec.structs import replace
 
+from penstock.runs.record import GroupPlan
+from penstock.runs.spec.after import Names
 from penstock.schedule.jobs import GpuMachine, Job
 from penstock.schedule.ledger import Entry
 from penstock.schedule.looks import Costs, Look
@@ -208,18 +210,19 @@ def _without_parameters(entry: Entry) -> tuple[object, ...]:
     return entry.group, entry.plan.directory, tuple(map(blank, entry.plan.command))
 
 
-def dependencies(entries: Iterable[Entry], *, groups_in_turn: bool) -> Mapping[str, frozenset[str]]:
-    """Return, by name of a run, the names of those that must end before it starts."""
-    all_entries = [*entries]
-    groups = list(dict.fromkeys(entry.group for entry in all_entries))
-    needs = dict[str, frozenset[str]]()
-    for entry in all_entries:
-        named = {
-            other.name
-            for other in all_entries
-            if other is not entry and not {other.group, other.plan.name}.isdisjoint(entry.plan.after)
-        }
-        if groups_in_turn:
-            named |= {o.name for o in all_entries if groups.index(o.group) < groups.index(entry.group)}
-        needs[entry.name] = frozenset(named)
+def dependencies(
+    entries: Sequence[Entry], groups: Sequence[GroupPlan], *, in_turn: bool
+) -> dict[str, frozenset[str]]:
+    """Return, by name of a run, the names of those that must end before it starts.
+
+    Args:
+        entries: The runs: first those of the groups, in order.
+        groups: The file's.
+        in_turn: Whether each group starts after the one before.
+    """
+    names = Names(groups)
+    needs = {entry.name: frozenset[str]() for entry in entries}
+    for place, ((group, _), before) in enumerate(zip(names.runs, names.before(), strict=True)):
+        earlier = [other for other, (at, _) in enumerate(names.runs) if in_turn and at < group]
+        needs[entries[place].name] = frozenset(entries[other].name for other in (*before, *earlier))
     return needs

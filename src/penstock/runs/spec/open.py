@@ -28,6 +28,7 @@ class Spec:
         path: The file; its suffix is one of ``command_line.SPECS``.
         gpus: GPUs that it can ask for.
         in_turn: Whether its groups run one after the other whatever it says, as ``penstock run`` does it.
+        held: Whether nobody else can start its runs; False for a look at it.
 
     Attributes:
         groups: What is to be run, one group after the other. Groups of a CSV file whose runs have all ended are
@@ -40,13 +41,13 @@ class Spec:
         BadSetting: it cannot be read, something in it is wrong, or another process runs it.
     """
 
-    def __init__(self, path: Path, gpus: Gpus, *, in_turn: bool = False) -> None:
+    def __init__(self, path: Path, gpus: Gpus, *, in_turn: bool = False, held: bool = True) -> None:
         self.path = path.absolute()
         self.machine, self.room = MachinePlan(), dict[str, int]()
         self.groups: list[GroupPlan] = []
         self.left_out: list[str] = []
         self._rows: list[list[radt.Row]] = []
-        self._lock = _locked(self.path)
+        self._lock = _locked(self.path) if held else None
         try:
             self._plan(_read(self.path), gpus, in_turn)
         except BaseException:
