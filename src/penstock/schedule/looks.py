@@ -1,0 +1,186 @@
+"""What a run has used up to a moment, and what a sample costs it between two of them."""
+
+from __future__ import annotations
+
+import math
+import os
+import time
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from functools import lru_cache
+from pathlib import Path
+from typing import NamedTuple
+
+from penstock.feed.statistics import FeederStatistics
+from penstock.linux.process import cpu_s, descendants, stat_of, with_descendants
+from penstock.runs.glance import Recent
+from penstock.runs.keeper.keeper import FEEDER
+from penstock.runs.record import RunRecord
+from penstock.runs.store import Series, Store
+from penstock.runs.store.merged import read_series
+
+_LOOP = ("feed.samples", "feed.loop_s", "feed.wait_s")
+_MEMORY = ("gpu.memory_bytes", "proc.pss_bytes")
+_RECENT_S = 2.0
+_MOST_AHEAD_S = 1.0
+_CLOCK_TICK_S = 1 / os.sysconf("SC_CLK_TCK")
+_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+_WORKER = b"pt_data_worker\n"
+"""What torch calls the workers of a DataLoader, from 2.6 on."""
+
+
+class FeedLook(NamedTuple):
+    """A feed that a run reads.
+
+    Attributes:
+        cpu_s: CPU time of its feeder and that one's workers.
+        samples: Samples that it has published.
+        trainers: Trainers that read it.
+        samples_per_epoch: Samples of a cycle; None where only a pass of the source shows it.
+    """
+
+    name: str
+    pid: int
+    cpu_s: float
+    samples: float
+    trainers: int
+    samples_per_epoch: int | None
+
+
+class Look(NamedTuple):
+    """What a run has used up to a moment.
+
+    Attributes:
+        time_s: The moment, of the monotonic clock.
+        samples: Samples that its loops were given.
+        loop_s: Time of those loops.
+        wait_s: Time for which they waited for data.
+        own_cpu_s: CPU time of its processes, feeders left out.
+        memory_bytes: The most that it has taken up to now on one GPU; of the host where it uses none.
+        feed: The feed that it reads, of several the busiest; None for none.
+        workers_cpu_s: The part of ``own_cpu_s`` of DataLoader workers, and of children that have ended.
+    """
+
+    time_s: float
+    samples: float
+    loop_s: float
+    wait_s: float
+    own_cpu_s: float
+    memory_bytes: int
+    feed: FeedLook | None
+    workers_cpu_s: float = 0.0
+
+
+class Costs(NamedTuple):
+    """What a sample took over an interval, in seconds as in ``Profile``; NaN where no sample tells."""
+
+    samples_per_s: float
+    preparation_s: float
+    own_s: float
+    gpu_s: float
+
+
+def look(store: Store, record: RunRecord, feeds: Sequence[FeederStatistics]) -> Look:
+    """Look at a run that goes on.
+
+    What its script counted half a second ago is carried on to this moment, at the rate of that time.
+
+    Args:
+        store: The run's.
+        record: The run; it has begun.
+        feeds: All feeds, as ``feeds()`` lists them.
+    """
+    pids = descendants(record.keeper[0], without=FEEDER) if record.keeper else []
+    main_s, workers_s, rss_bytes = _used(pids)
+    time_s, now_s = time.monotonic(), time.time()
+    samples, loop_s, wait_s, most = _seen(store.folder_of(record.id)).read(now_s)
+    taken = most["gpu.memory_bytes"] / (record.plan.gpus or 1) or most["proc.pss_bytes"] or rss_bytes
+    feed = _feed(pids, feeds)
+    return Look(time_s, samples, loop_s, wait_s, main_s + workers_s, int(taken), feed, workers_s)
+
+
+def costs(before: Look, after: Look) -> Costs:
+    """Return what a sample cost between two looks at a run.
+
+    Without a feed and without workers, the time that the run waited is taken for that of preparation.
+    """
+    samples = after.samples - before.samples
+    own_s = after.own_cpu_s - before.own_cpu_s
+    wait_s = after.wait_s - before.wait_s
+    if after.feed:
+        same = before.feed if before.feed and before.feed.pid == after.feed.pid else None
+        prepared_s = _per(after.feed.cpu_s - same.cpu_s, after.feed.samples - same.samples) if same else math.nan
+    else:
+        workers_s = after.workers_cpu_s - before.workers_cpu_s or min(wait_s, own_s)
+        own_s -= workers_s
+        prepared_s = _per(workers_s, samples)
+    return Costs(
+        samples_per_s=samples / (after.time_s - before.time_s),
+        preparation_s=prepared_s,
+        own_s=_per(own_s, samples),
+        gpu_s=_per(after.loop_s - before.loop_s - wait_s, samples),
+    )
+
+
+def _used(pids: Iterable[int]) -> tuple[float, float, int]:
+    """Return CPU time of processes; that of DataLoader workers and of children that have ended; RSS in bytes."""
+    main_ticks = workers_ticks = rss_pages = 0
+    for pid in pids:
+        if fields := stat_of(pid):
+            user, system, *ended = map(int, fields[11:15])
+            is_worker = _is_worker(pid)
+            main_ticks += (user + system) * (not is_worker)
+            workers_ticks += (user + system) * is_worker + sum(ended)
+            rss_pages += int(fields[21])
+    return main_ticks * _CLOCK_TICK_S, workers_ticks * _CLOCK_TICK_S, rss_pages * _PAGE_BYTES
+
+
+def _is_worker(pid: int) -> bool:
+    with suppress(OSError), open(f"/proc/{pid}/comm", "rb") as file:
+        return file.read() == _WORKER
+    return False
+
+
+def _feed(pids: Sequence[int], feeds: Sequence[FeederStatistics]) -> FeedLook | None:
+    read = [feed for feed in feeds if any(trainer.pid in pids for trainer in feed.trainers)]
+    if not read:
+        return None
+    feed = max(read, key=lambda each: each.samples)
+    feeder_s = cpu_s(with_descendants([feed.pid]))
+    return FeedLook(feed.name, feed.pid, feeder_s, feed.samples, len(feed.trainers), feed.samples_per_cycle)
+
+
+def _per(used_s: float, samples: float) -> float:
+    return max(0.0, used_s / samples) if samples > 0 else math.nan
+
+
+class _Seen:
+    """What earlier looks at a run have read of its series: each look reads only what has been added.
+
+    Args:
+        run_folder: The run's folder in the store.
+    """
+
+    def __init__(self, run_folder: Path) -> None:
+        before = read_series(run_folder / "series", _MEMORY.__contains__)
+        self._most = {name: float(before[name].values.max()) if name in before else 0.0 for name in _MEMORY}
+        self._recent = Recent(run_folder, _RECENT_S)
+
+    def read(self, now_s: float) -> tuple[float, float, float, dict[str, float]]:
+        """Return samples, loop time and wait at a time in seconds since 1970, and the most memory so far."""
+        found = self._recent.look(lambda name: name in (*_LOOP, *_MEMORY))
+        for name in found.keys() & self._most.keys():
+            self._most[name] = max(self._most[name], float(found[name].values.max()))
+        samples, loop_s, wait_s = (_at(found.get(name), now_s) for name in _LOOP)
+        return samples, loop_s, wait_s, self._most
+
+
+_seen = lru_cache(maxsize=1024)(_Seen)
+
+
+def _at(series: Series | None, now_s: float) -> float:
+    """Return a counter at this moment, a little behind its newest point."""
+    if series is None or series.last is None:
+        return 0.0
+    ahead_s = min(max(0.0, now_s - float(series.times_s[-1])), _MOST_AHEAD_S)
+    return series.last + ahead_s * (series.rise_per_s(0.0) or 0.0)
