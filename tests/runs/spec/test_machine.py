@@ -46,7 +46,7 @@ def test_a_machine_is_planned(spec: Path):
         ("{gpus: -1}", "", "1: gpus: expected `int` >= 0"),
         ("{gpus: all}", "", "1: gpus: expected `int | array | null`"),
         ("{gpus: [2]}", "", "1: gpus: there is no GPU '2'; there are 0 (GPU-00000000"),
-        ("{gpus: 3}", "", "1: gpus=3: this machine has 2; simulated: true adds no real ones"),
+        ("{gpus: 3}", "", "1: gpus=3: 2 can be used; simulated: true is for GPUs that are not there"),
         ("{cores: 0}", "", "1: cores: expected `float` > 0"),
         ("{memory: 0}", "", "1: memory='0': give bytes"),
         ("{objective: energy}", "", "1: objective='energy': there are makespan and jct"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from pathlib import Path
 from textwrap import dedent
@@ -277,3 +278,19 @@ def test_a_run_after_a_later_group_is_refused_where_groups_run_in_turn(spec: Pat
     )
     with pytest.raises(BadSetting, match=r"which machine.groups starts later: put that group first$"):
         plan_yaml(spec, text + "machine: {groups: in turn}", Gpus(without=True))
+
+
+def test_the_page_s_runs_that_come_after_others_are_planned(spec: Path):
+    page = Path(__file__).parents[3] / "docs" / "contracts" / "spec.md"
+    (text,) = [
+        each for each in re.findall(r"^```yaml\n(.*?)^```", page.read_text(), re.S | re.M) if "machine:" in each
+    ]
+    for name in ("prepare.py", "report.py"):
+        (spec.parent / name).touch()
+    planned, _ = plan_yaml(spec, text.replace("machine: {", "machine: {simulated: true, "), Gpus(), in_turn=True)
+    (prepare, sweep) = (group for _, group in planned)
+    assert [run.after for run in (*prepare.runs, *sweep.runs)] == [
+        (),
+        *2 * [("prepare",)],
+        ("prepare", "small", "large"),
+    ]

@@ -16,8 +16,8 @@ from penstock.runs.launch.admission import Admission
 from penstock.runs.launch.launcher import NO_TERMINAL, Launcher, RunEnded, RunPrinted
 from penstock.runs.launch.terminal import Prefixed, Terminal, stdin_is_ours, terminals, write
 from penstock.runs.modes.mode import Mode, mode_of, opened
-from penstock.runs.record import ENDED, GroupPlan, RunRecord
-from penstock.runs.spec.after import Names
+from penstock.runs.record import ENDED, RunRecord
+from penstock.runs.spec.after import runs_before
 from penstock.runs.spec.machine import Room, needs
 from penstock.runs.store import Store
 
@@ -60,11 +60,7 @@ class GroupsInTurn:
         self._group_of = {record.id: place for place, group in enumerate(groups) for record in group}
         self._records = [record for group in groups for record in group]
         self._places = {record.id: place for place, record in enumerate(self._records)}
-        plans = [GroupPlan(name=group[0].group, runs=tuple(each.plan for each in group)) for group in groups]
-        self._before = {
-            record.id: [self._records[place].id for place in places]
-            for record, places in zip(self._records, Names(plans).before(), strict=True)
-        }
+        self._before = runs_before(groups)
         self._finished = set[str]()
         self._room = room or {}
         self._one = len(self._records) == 1 and orphans == "end"

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from graphlib import CycleError, TopologicalSorter
 
 from penstock.errors import BadSetting
-from penstock.runs.record import GroupPlan
+from penstock.runs.record import GroupPlan, RunRecord
 
 
 class Names:
@@ -40,6 +40,13 @@ class Names:
         return [known[key] for key in keys]
 
 
+def runs_before(groups: Sequence[Sequence[RunRecord]]) -> dict[str, list[str]]:
+    """Return, for each run of some groups, the runs that it comes after, by ids."""
+    ids = [record.id for group in groups for record in group]
+    plans = [GroupPlan(name=group[0].group, runs=tuple(record.plan for record in group)) for group in groups]
+    return {id: [ids[place] for place in places] for id, places in zip(ids, Names(plans).before(), strict=True)}
+
+
 def check_after(groups: Sequence[GroupPlan], where: Sequence[Mapping[str, str]], in_turn: str) -> None:
     """Check that each run can begin once those that it comes after have ended.
 
@@ -52,18 +59,19 @@ def check_after(groups: Sequence[GroupPlan], where: Sequence[Mapping[str, str]],
         BadSetting: a name means nothing, runs wait for each other, or for a group that comes later.
     """
     names = Names(groups)
-    for (group, _), places in zip(names.runs, where, strict=True):
-        for name, place in places.items():
-            if not (meant := names.meant(name, group)):
-                there = {word for at, run in names.runs for word in (run.name, groups[at].name)}
-                near = "".join(f"; did you mean {each!r}?" for each in difflib.get_close_matches(name, there, 1))
-                raise BadSetting(f"{place}: there is no run or group {name!r}{near}")
-            if in_turn and (later := names.runs[meant[-1]][0]) > group:
-                instead = ", or use penstock schedule run" if in_turn == "penstock run" else ""
-                raise BadSetting(
-                    f"{place}: {name!r} is in group {groups[later].name!r}, which {in_turn} starts later: "
-                    f"put that group first{instead}"
-                )
+    by_group = zip(names.runs, where, strict=True)
+    written = {(name, group): at for (group, _), places in by_group for name, at in places.items()}
+    for (name, group), at in written.items():
+        if not (meant := names.meant(name, group)):
+            there = {word for place, run in names.runs for word in (run.name, groups[place].name)}
+            near = "".join(f"; did you mean {each!r}?" for each in difflib.get_close_matches(name, there, 1))
+            raise BadSetting(f"{at}: there is no run or group {name!r}{near}")
+        if in_turn and (later := names.runs[meant[-1]][0]) > group:
+            instead = ", or use penstock schedule run" if in_turn == "penstock run" else ""
+            raise BadSetting(
+                f"{at}: {name!r} is in group {groups[later].name!r}, which {in_turn} starts later: put that group "
+                f"first{instead}"
+            )
     try:
         TopologicalSorter(dict(enumerate(names.before()))).prepare()
     except CycleError as error:

@@ -78,15 +78,13 @@ class Machine:
             return self.gpus.devices(where, table.gpus) or 0
         number = table.gpus if table.simulated else self.gpus.count(table.gpus)
         if number and not table.simulated and number > (there := len(self.gpus.seen(where))):
-            raise BadSetting(f"{where}={number}: this machine has {there}; simulated: true adds no real ones")
+            raise BadSetting(
+                f"{where}={number}: {there} can be used; simulated: true is for GPUs that are not there"
+            )
         return number
 
     def check(self, where: Callable[[str], str], run: RunPlan) -> None:
-        """Check that a run has a place on the machine, if it says what it needs.
-
-        Args:
-            where: Returns where a key of the run stands, as errors begin.
-            run: The run.
+        """Check that a run has a place on the machine; ``where`` returns where its key stands, as errors begin.
 
         Raises:
             BadSetting: it could never start.

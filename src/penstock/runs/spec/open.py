@@ -87,9 +87,8 @@ class Spec:
                 self.groups.append(admitted)
         self.left_out += gpus.left_out
         if in_turn and (ignored := self._ignored()):
-            them = "them" if len(ignored) > 1 else "it"
-            said = f"penstock run ignores {', '.join(ignored)}: penstock schedule run obeys {them}"
-            self.left_out.append(said)
+            said = f"penstock run ignores {', '.join(ignored)}: penstock schedule run obeys"
+            self.left_out.append(f"{said} {'them' if len(ignored) > 1 else 'it'}")
 
     def _ignored(self) -> list[str]:
         """List the keys that only a schedule obeys."""

@@ -76,11 +76,7 @@ def plan_yaml(
 ) -> tuple[list[tuple[str, GroupPlan]], Machine]:
     """Plan the groups of a YAML spec, each with the place where it stands; paths count from its folder.
 
-    Args:
-        path: The file.
-        text: What stands in it.
-        gpus: GPUs that it can ask for.
-        in_turn: Whether its groups run one after the other whatever it says: no run may come after a later group.
+    With ``in_turn``, groups run one after the other whatever it says, and no run may come after a later group.
 
     Raises:
         BadSetting: a key, a type, a script or a value is wrong; the message has file, line and key.
