@@ -41,9 +41,7 @@ def bars(schedule: Schedule, plan: Plan | None) -> list[Bar]:
 
 def table(schedule: Schedule, plan: Plan | None) -> Table:
     """Show each run: where it runs, on which feed, how far it is, and when it is to end."""
-    shown = results_table(
-        "", "run", "GPU", "feed", "status", "done", "samples/s", "starts, s", "ends, s", "figures"
-    )
+    shown = results_table("run", "GPU", "feed", "status", "done", "samples/s", "starts, s", "ends, s", "figures")
     all_bars = bars(schedule, plan)
     times = {bar.label: bar for bar in all_bars}
     for number, entry in enumerate(schedule.ledger.entries):
@@ -54,8 +52,7 @@ def table(schedule: Schedule, plan: Plan | None) -> Table:
         done = (entry.trained + newest.samples) / in_all if newest else float(record.status == "finished")
         on = {bar.lane for bar in all_bars if bar.label == entry.name}
         shown.add_row(
-            f"{number + 1}",
-            printable(entry.name),
+            f"{number + 1:>2} {printable(entry.name)}",
             "+".join(map(str, sorted(on))) if schedule.machine.has_gpus else "",
             "" if waits else entry.feed,
             "waiting" if waits else record.status,
@@ -102,7 +99,11 @@ def page(schedule: Schedule, plan: Plan | None, width: int) -> RenderableType:
     parts: list[RenderableType] = [table(schedule, plan)]
     if all_bars := bars(schedule, plan):
         parts.append(chart(all_bars, width, schedule.elapsed_s if schedule.running else 0.0))
-    if plan:
+    unknown = [entry for entry in schedule.ledger.entries if schedule.beliefs.source(entry) == "unknown"]
+    if plan and unknown:
+        more = f"{len(unknown)} runs are unknown, and their times guesses: penstock schedule profile measures them"
+        parts.append(Text(more, "yellow"))
+    elif plan:
         chosen, rho = plan.chosen, contention(plan.jobs, plan.model)
         ends_s = schedule.elapsed_s + chosen.outcome.makespan_s
         about = f"plan: {chosen.name}, feeds: {chosen.sharing}, all ended at {ends_s:,.0f} s; ρ = {rho:.2f}"
