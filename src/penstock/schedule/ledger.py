@@ -94,7 +94,7 @@ class LedgerFile:
         self._path = store.folder / "schedules" / f"{digest[:16]}.json"
 
     def read(self) -> Ledger | None:
-        """Return the schedule that was begun and is not over; None if there is none, or runs of it were removed."""
+        """Return the schedule that was begun and is not over; None for none, and if runs of it were removed."""
         with suppress(FileNotFoundError, msgspec.DecodeError):
             ledger = msgspec.json.decode(self._path.read_bytes(), type=Ledger)
             there = {record.id for record in self._store.runs()}
