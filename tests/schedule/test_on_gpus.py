@@ -1,0 +1,98 @@
+"""Schedules on (fake) GPUs: where runs go, what others use, and the daemons of MPS."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from tests.fakes.mps.fake_mps import CLIENT, FakeMps
+from tests.fakes.nvml.fake_gpus import FakeGpus
+from tests.forked import ForkServer, eventually
+from tests.runs.running import launches, records
+from tests.schedule.scheduled import Scheduled, counted, events, spec
+
+GIB = 2**30
+
+
+@pytest.fixture
+def schedule(
+    servers: dict[str, ForkServer], tmp_path: Path, fake_gpus: FakeGpus
+) -> Iterator[Callable[..., Scheduled]]:
+    with launches(Scheduled, servers, tmp_path) as start:
+        yield lambda *words, **more: start(*words, **{**fake_gpus.environment, **more})
+
+
+def on_real_gpus(path: str, **machine: object) -> str:
+    """Have a file's runs use the GPUs that there are."""
+    text = json.loads(Path(path).read_text())
+    Path(path).write_text(json.dumps({**text, "machine": machine}))
+    return path
+
+
+def test_runs_are_given_gpus_by_uuid_and_none_where_a_stranger_leaves_no_room(
+    schedule: Callable[..., Scheduled], fake_gpus: FakeGpus, tmp_path: Path
+) -> None:
+    busy, free = fake_gpus.add(), fake_gpus.add()
+    fake_gpus.set(0, processes=[[os.getpid(), 70 * GIB, None]])
+    runs = [{"command": f"train.py {name} 1 0.01", "name": name, "memory": "30GiB"} for name in "abc"]
+    one = schedule(on_real_gpus(spec(tmp_path, *runs)))
+    assert one.wait() == 0, one.errors
+    assert {words[2] for words in events(tmp_path) if words[1] == "began"} == {free}, busy
+    assert counted(tmp_path, "ended") == dict.fromkeys("abc", 1)
+
+
+def test_a_run_starts_once_a_stranger_is_gone(
+    schedule: Callable[..., Scheduled], fake_gpus: FakeGpus, tmp_path: Path
+) -> None:
+    fake_gpus.add(processes=[[os.getpid(), 70 * GIB, None]])
+    run = {"command": "train.py a 1 0", "name": "a", "memory": "30GiB"}
+    one = schedule(on_real_gpus(spec(tmp_path, run)))
+    one.wait_until_failed("nothing can start: a")
+    fake_gpus.set(0, processes=[])
+    assert one.wait() == 0, one.errors
+
+
+def test_what_no_gpu_has_room_for_is_one_error(
+    schedule: Callable[..., Scheduled], fake_gpus: FakeGpus, tmp_path: Path
+) -> None:
+    fake_gpus.add()
+    one = schedule(on_real_gpus(spec(tmp_path, {"command": "train.py a 1 0", "name": "a", "memory": "90GiB"})))
+    assert one.wait() == 2
+    assert "90" in one.errors and "memory" in one.errors and not records(tmp_path)
+
+
+@pytest.fixture
+def mps(tmp_path: Path, fake_gpus: FakeGpus) -> Iterator[FakeMps]:
+    with tempfile.TemporaryDirectory(prefix="penstock-", dir="/tmp") as runtime:  # a short path, for sockets
+        fake = FakeMps(tmp_path / "mps", runtime, fake_gpus)
+        yield fake
+        eventually(lambda: not os.listdir(runtime), "the folders of daemons are never removed")
+
+
+def test_when_a_scheduler_is_killed_its_mps_daemons_end_with_the_last_run(
+    schedule: Callable[..., Scheduled],
+    fake_gpus: FakeGpus,
+    mps: FakeMps,
+    tmp_path: Path,
+    feeds_directory: Path,
+) -> None:
+    gpu = fake_gpus.add()
+    client = f"{sys.executable} {CLIENT} {tmp_path}/go"
+    path = on_real_gpus(spec(tmp_path, {"command": client, "name": "a"}, mode="mps"))
+    one = schedule(path, **mps.environment)
+    eventually(lambda: '"served": true' in one.output or one.ended)
+    (daemon,) = mps.daemons()
+    assert daemon["devices"] == gpu
+    one.signal("SIGKILL")
+    one.wait()
+    assert Path(f"/proc/{daemon['started']}").exists()  # its run goes on
+    (tmp_path / "go").touch()
+    eventually(lambda: not Path(f"/proc/{daemon['started']}").exists(), "the daemon never ended")
+    eventually(lambda: records(tmp_path)[0].status == "finished")
+    (claim,) = feeds_directory.glob("*.claim")
+    claim.unlink()  # which the next scheduler would have taken
