@@ -9,6 +9,7 @@ import typer
 
 from penstock.basics.terminal import console
 from penstock.cli.command import AsJson, Command, Group, option, show
+from penstock.cli.schedule_profile import profile
 from penstock.errors import BadSetting
 
 app = typer.Typer(cls=Group, help="Plan which runs run when, where and on which feed.", no_args_is_help=True)
@@ -17,6 +18,9 @@ app = typer.Typer(cls=Group, help="Plan which runs run when, where and on which 
 @app.callback()
 def schedule() -> None:
     """Plan which runs run when, where and on which feed."""
+
+
+app.command(cls=Command)(profile)
 
 
 @app.command(cls=Command)

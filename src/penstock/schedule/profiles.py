@@ -8,8 +8,23 @@ from pathlib import Path
 
 import msgspec
 
+from penstock.feed.launch.feeds import made_of
 from penstock.linux.files import written_whole
+from penstock.runs.launch.environment import masked_words
 from penstock.runs.record import RunPlan
+
+
+def data_of(feed: str, suffix: str) -> str:
+    """Name what a feed gives, the same for runs that can share it; empty if its feeder does not answer.
+
+    Args:
+        feed: Name of a feed that runs.
+        suffix: The part of it that says which feed of that name it is.
+    """
+    made = made_of(feed)
+    if made is None:
+        return ""
+    return f"{feed.removesuffix(f'-{suffix}')}:{hashlib.sha256(made.digest.encode()).hexdigest()[:16]}"
 
 
 class Profile(msgspec.Struct, frozen=True, kw_only=True):
@@ -62,12 +77,17 @@ class Profiles:
         with written_whole(self._path(plan)) as half:
             half.write_bytes(msgspec.json.encode(profile))
 
-    def _path(self, plan: RunPlan) -> Path:
-        digest = hashlib.sha256(msgspec.json.encode((plan.command, plan.share, self._gpu)))
+    def key(self, plan: RunPlan) -> str:
+        """Return what profiles are kept by: a digest of a run's command, its code and the GPU."""
+        command = masked_words(plan.command)  # as the store has it
+        digest = hashlib.sha256(msgspec.json.encode((command, plan.directory, plan.share, self._gpu)))
         for word in plan.command:
             if word.endswith(".py"):
                 with suppress(OSError):
                     for path in sorted(Path(plan.directory, word).parent.glob("*.py")):
                         digest.update(path.read_bytes())
                 break
-        return self._folder / f"{digest.hexdigest()[:24]}.json"
+        return digest.hexdigest()[:24]
+
+    def _path(self, plan: RunPlan) -> Path:
+        return self._folder / f"{self.key(plan)}.json"
