@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from time import monotonic
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar, cast
 
 from penstock.linux.when_gone import when_gone
 
@@ -130,8 +130,25 @@ class _Asking(threading.local):
 _asking = _Asking()
 _totals = _Totals()
 _begins: Callable[[], object] | None = None
-on_batch: Callable[[], object] | None = None
-"""Called for each batch that a thread was given."""
+on_batch: Callable[[float], object] | None = None
+"""Called for each batch that a thread was given, with its samples; NaN if nobody knows how many."""
+
+PHASES = "PENSTOCK_PHASES"
+"""Set in a run that is started only to be measured, in phases (``penstock schedule profile``)."""
+instead: Callable[[Callable[[Any], Any], Any], Any] | None = None
+"""Called in place of a loop's ``__next__`` in such a run, with that and the loop."""
+_Step = TypeVar("_Step", bound=Callable[[Any], Any])
+
+
+def in_phases(step: _Step) -> _Step:
+    """Have a loop's ``__next__`` ask ``instead``; in a run that is not measured in phases, it stays as it is."""
+    if PHASES not in os.environ:
+        return step
+
+    def __next__(loop: Any) -> Any:  # noqa: N807
+        return step(loop) if instead is None else instead(step, loop)
+
+    return cast("_Step", __next__)
 
 
 class Iteration:
@@ -182,7 +199,7 @@ class Iteration:
             if loader.batches > self._totals.most:  # noqa: PLR1730 - max() takes longer
                 self._totals.most = loader.batches
             if on_batch is not None:
-                on_batch()
+                on_batch(samples)
 
     def end(self) -> None:
         """End the wait and the loop: the iterator is exhausted."""

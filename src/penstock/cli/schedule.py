@@ -9,6 +9,7 @@ import typer
 
 from penstock.basics.terminal import console
 from penstock.cli.command import AsJson, Command, Group, option, show
+from penstock.cli.schedule_profile import profile
 from penstock.cli.schedule_run import run
 from penstock.errors import BadSetting
 
@@ -20,6 +21,7 @@ def schedule() -> None:
     """Plan which runs run when, where and on which feed."""
 
 
+app.command(cls=Command)(profile)
 app.command(cls=Command)(run)
 
 

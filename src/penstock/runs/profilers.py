@@ -111,7 +111,7 @@ class _Window:
         self._thread = 0  # the one whose batches count
         self._profiler: Any = None
 
-    def batch(self) -> None:
+    def batch(self, _samples: float) -> None:
         """Count a batch; whatever goes wrong is printed once, and the script goes on."""
         self._thread = self._thread or threading.get_ident()
         if threading.get_ident() != self._thread:

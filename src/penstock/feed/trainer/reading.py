@@ -12,7 +12,7 @@ from penstock.feed.trainer.batcher import Batcher, Counts, Named, PendingBatch
 from penstock.feed.trainer.connection import FeedConnection
 from penstock.feed.trainer.epoch import Epoch, EpochRules
 from penstock.feed.trainer.rows import RowStream
-from penstock.waits import Iteration
+from penstock.waits import Iteration, in_phases
 
 
 class EpochReader:
@@ -208,6 +208,7 @@ class LoaderLoop:
     def __iter__(self) -> Self:
         return self
 
+    @in_phases
     def __next__(self) -> Tree:
         reading = self._reading
         self._check_usable()

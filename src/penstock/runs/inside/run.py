@@ -96,6 +96,10 @@ def watch_waits() -> None:
         from penstock.runs.profilers import begin
 
         begin()
+    if waits.PHASES in os.environ and _store():
+        from penstock.runs.inside.phases import begin
+
+        begin()
 
 
 def _store() -> Path | None:

@@ -13,7 +13,7 @@ from typing import Any, cast
 from penstock.autosharing.options import share_all
 from penstock.inject import SHARE, hook
 from penstock.linux.fork import importing
-from penstock.waits import Iteration
+from penstock.waits import Iteration, in_phases
 
 
 def watch(loader: Any, make: Callable[[], Any]) -> Any:
@@ -68,7 +68,12 @@ def _watched(kind: Any) -> Any:
         finally:
             iteration.pause()
 
-    methods = {"__next__": __next__, "_reset": _reset, "__module__": kind.__module__, "__doc__": kind.__doc__}
+    methods = {
+        "__next__": in_phases(__next__),
+        "_reset": _reset,
+        "__module__": kind.__module__,
+        "__doc__": kind.__doc__,
+    }
     return type(kind.__name__, (kind,), methods)
 
 

@@ -1,0 +1,87 @@
+"""``penstock schedule profile``: measures what a file's runs take, before they are scheduled."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+from penstock.basics.terminal import console, say
+from penstock.cli.command import AsJson, StoreFolder, argument, option, plain_table, show
+
+if TYPE_CHECKING:
+    from rich.console import Group
+
+    from penstock.schedule.profiles import Profile
+
+
+def profile(
+    spec: Annotated[Path, argument("SPEC", "A file of runs (.yaml, .csv), as `penstock run` takes it.")],
+    again: Annotated[bool, option("--again", "Also measure runs that have been measured.")] = False,
+    store: StoreFolder = None,
+    json: AsJson = False,
+) -> None:
+    """Measure what a sample of each run costs, one run after the other, each within 60 s.
+
+    Each is started as it is. Then its loader alone is asked, then one batch is trained on again and again, and the
+    run is ended: it is none of the store's. What was measured is kept until its script changes.
+    """
+    from penstock.bench.experiment import progress
+    from penstock.runs.spec.checks import Gpus
+    from penstock.runs.spec.open import Spec
+    from penstock.runs.store import Store
+    from penstock.schedule.jobs import Job, contention
+    from penstock.schedule.machine import host_machine
+    from penstock.schedule.profile import NotProfiled, profiled
+    from penstock.schedule.profiles import Profiles
+
+    with Spec(spec, Gpus()) as file, Store.open(store) as opened, progress(console(stderr=True)) as tell:
+        machine = host_machine(file.machine, "plain")
+        profiles = Profiles(opened.folder, machine.gpu)
+        plans = [plan for group in file.groups for plan in group.runs]
+        tried, failed = set[str](), 0
+        for done, plan in enumerate(plans):
+            if (again or profiles.get(plan) is None) and profiles.key(plan) not in tried:
+                tried.add(profiles.key(plan))
+                try:
+                    measured = profiled(
+                        opened,
+                        plan,
+                        has_gpus=bool(machine.devices),
+                        variables={"CUDA_VISIBLE_DEVICES": "0"} if machine.simulated else {},
+                        on_phase=lambda phase, at=done, name=plan.name: tell(at, len(plans), f"{name}: {phase}"),
+                    )
+                    profiles.put(plan, measured)
+                except NotProfiled as error:
+                    say(str(error))
+                    failed += 1
+        found = {plan.name: known for plan in plans if (known := profiles.get(plan))}
+    jobs = [
+        Job(name=name, samples=1.0, preparation_s=each.preparation_s, gpu_s=each.gpu_s)
+        for name, each in found.items()
+    ]
+    rho = contention(jobs, machine.model)
+    show(json, {"profiles": found, "contention": rho}, lambda: _page(found, rho))
+    sys.exit(1 if failed else 0)
+
+
+def _page(found: Mapping[str, Profile], rho: float) -> Group:
+    from rich.console import Group
+
+    from penstock.basics.sizes import size_text
+    from penstock.bench.experiment import short
+
+    headings = ("samples/epoch", "prepare ms", "own ms", "GPU ms", "start s", "memory", "data")
+    table = plain_table("run", *headings)
+    for name, each in found.items():
+        epoch = "" if each.samples_per_epoch is None else f"{each.samples_per_epoch:,}"
+        costs_ms = (short(1000 * cost_s) for cost_s in (each.preparation_s, each.own_s, each.gpu_s))
+        memory = size_text(each.memory_bytes)
+        table.add_row(name, epoch, *costs_ms, short(each.start_s), memory, each.data.partition(":")[0])
+    says = f"ρ = {rho:.2f}: " + (
+        "the cores keep up; sharing data saves CPU time, and no other time"
+        if rho <= 1
+        else "runs wait for data; those on the same data gain by one feed"
+    )
+    return Group(table, "", says)

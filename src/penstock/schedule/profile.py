@@ -1,0 +1,211 @@
+"""Measures what runs take: each is started once, and ended when that is known (``runs/inside/phases.py``)."""
+
+from __future__ import annotations
+
+import hashlib
+import statistics
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+import msgspec
+from msgspec.structs import replace
+
+from penstock.errors import FeedNotFound, PenstockError
+from penstock.feed.launch.feeds import feeds, stop
+from penstock.linux.process import descendants, pss_bytes
+from penstock.runs.inside.phases import Phase, Stretch
+from penstock.runs.keeper.keeper import FEEDER
+from penstock.runs.launch.environment import add_masked
+from penstock.runs.launch.launcher import Launcher
+from penstock.runs.record import GroupPlan, RunPlan, RunRecord
+from penstock.runs.store import Store
+from penstock.schedule.profiles import Profile, data_of
+from penstock.waits import PHASES
+
+_ENDS_S = 2.0
+_LOOK_S = 0.5
+_SPARE = 1.05
+_SM_ACTIVE = ".sm_active_percent"
+
+
+class NotProfiled(PenstockError):
+    """A run could not be measured."""
+
+
+def profiled(
+    store: Store,
+    plan: RunPlan,
+    *,
+    has_gpus: bool = False,
+    variables: Mapping[str, str] = {},
+    limit_s: float = 60.0,
+    on_phase: Callable[[str], object] = lambda phase: None,
+) -> Profile:
+    """Start a run, and return what it takes; it is ended then, and nothing of it stays in the store.
+
+    Its script runs as it is. Where it reads a feed, that is one of its own, which is ended, too.
+
+    Args:
+        store: Where it is a run for as long as it is measured.
+        plan: The run.
+        has_gpus: Whether there are GPUs to listen to.
+        variables: Environment variables that it gets besides.
+        limit_s: Seconds after which it is ended in any case.
+        on_phase: Called with the name of the phase, twice a second.
+
+    Raises:
+        NotProfiled: it gave no batches, or died; the message says how.
+    """
+    if (plan.gpus or 1) > 1:
+        raise NotProfiled(f"{plan.name}: only runs on one GPU are profiled, and it asks for {plan.gpus}")
+    alone = replace(plan, watch_dataloader=True, profile=(), after=(), time_limit_s=None)
+    (record,) = add_masked(store, GroupPlan(name="profile", runs=(alone,)))
+    measured = _Measured(store, record)
+    try:
+        measured.run(variables, None if has_gpus else (), limit_s, on_phase)
+        return measured.profile(limit_s)
+    finally:
+        for feed in feeds():
+            if feed.name.endswith(f"-{measured.suffix}"):
+                with suppress(FeedNotFound):
+                    stop(feed.name)
+        store.remove([record.id])
+
+
+class _Measured:
+    """A run that is started to be measured.
+
+    Attributes:
+        suffix: How the names of its feeds end.
+    """
+
+    def __init__(self, store: Store, record: RunRecord) -> None:
+        self._store = store
+        self._record = record
+        self._path = store.folder_of(record.id) / "phases"
+        self.suffix = f"profile-{record.id}"
+        self._stretches: list[Stretch] = []
+        self._memory_bytes = 0.0
+        self._data = ""
+        self._samples_per_epoch: int | None = None
+
+    def run(
+        self,
+        variables: Mapping[str, str],
+        listeners: tuple[str, ...] | None,
+        limit_s: float,
+        on_phase: Callable[[str], object],
+    ) -> None:
+        """Run it until all phases are over, it has ended, or its time is up."""
+        deadline_s, look_s = time.monotonic() + limit_s, 0.0
+        given = {"PENSTOCK_FEED_SUFFIX": self.suffix, PHASES: f"{deadline_s - _ENDS_S}:{self._path}"}
+        with Launcher(self._store) as launcher:
+            launcher.start(self._record, listeners=listeners, variables={**variables, **given})
+            while launcher.running and self._phase != "over" and (now_s := time.monotonic()) < deadline_s:
+                for _ in launcher.events(_LOOK_S):
+                    pass
+                if now_s >= look_s:
+                    look_s = now_s + _LOOK_S
+                    self._look()
+                    on_phase(self._phase)
+            launcher.stop(self._record.id, "it was measured, or its time was up")
+        self._look()
+
+    def profile(self, limit_s: float) -> Profile:
+        """Return what was measured."""
+        ended, name = self._store.run(self._record.id), self._record.name
+        if ended.status not in ("finished", "killed"):
+            when = "while it was measured" if self._stretches else "before its first batch"
+            raise NotProfiled(f"{name}: {ended.status} {when}: {ended.reason}")
+        if not self._stretches:
+            within = f" within {limit_s:g} s" if ended.status == "killed" else ""
+            raise NotProfiled(f"{name}: no loop that trains got a batch of a DataLoader or a feed{within}")
+        costs = costs_of(self._stretches)
+        if costs is None:
+            raise NotProfiled(f"{name}: it got too few batches to be measured")
+        memory_bytes, sm_share = self._of_gpu()
+        return replace(
+            costs,
+            sm_share=sm_share,
+            memory_bytes=int(_SPARE * (memory_bytes or self._memory_bytes)),
+            data=self._named_data(),
+            samples_per_epoch=self._samples_per_epoch or round(self._stretches[0].samples) or None,
+        )
+
+    @property
+    def _phase(self) -> Phase:
+        return self._stretches[-1].phase if self._stretches else "start"
+
+    def _look(self) -> None:
+        with suppress(FileNotFoundError):
+            lines = self._path.read_bytes().split(b"\n")[:-1]
+            self._stretches = [msgspec.json.decode(line, type=Stretch) for line in lines]
+        if keeper := self._store.run(self._record.id).keeper:
+            taken = sum(map(pss_bytes, descendants(keeper[0], without=FEEDER)))
+            self._memory_bytes = max(self._memory_bytes, taken)
+        if not self._data and (name := next((each.feed for each in self._stretches if each.feed), "")):
+            self._data = data_of(name, self.suffix)
+            self._samples_per_epoch = next((each.samples_per_cycle for each in feeds() if each.name == name), None)
+
+    def _of_gpu(self) -> tuple[float, float]:
+        """Return the GPU memory that it took, and the part of the multiprocessors that its replay kept busy."""
+        series = self._store.series(self._record.id)
+        memory = series.get("gpu.memory_bytes")
+        until_s = [time.time() - time.monotonic() + each.until_s for each in _of(self._stretches, "replay")]
+        shares = [
+            float(found.mean()) / 100
+            for name, each in series.items()
+            if name.endswith(_SM_ACTIVE)
+            and (found := each.values[(each.times_s > until_s[0]) & (each.times_s <= until_s[-1])]).size
+        ]
+        return float(memory.values.max()) if memory else 0.0, max(shares, default=0.0) or 1.0
+
+    def _named_data(self) -> str:
+        feed = self._record.plan.feed
+        if feed in ("auto", "none"):
+            return self._data if feed == "auto" else ""
+        code = Path(self._record.plan.directory, feed.rpartition(":")[0]).read_bytes()
+        return f"{feed}:{hashlib.sha256(code).hexdigest()[:16]}"
+
+
+def costs_of(stretches: Sequence[Stretch]) -> Profile | None:
+    """Return what a sample takes, from the stretches of a run; None if they are too few.
+
+    Preparation is the CPU time of a feeder and its workers for a sample that it published, or that of a
+    DataLoader's workers for one that came. Where the loader works in the script's own process, it is what that
+    takes while the loader alone is asked. What a script does with a batch, its replay shows.
+    """
+    loader, as_it_is, replay = (_of(stretches, phase) for phase in ("loader", "as it is", "replay"))
+    loads = next((each for each in (loader, as_it_is) if _tells(each)), None)
+    if not replay or not loads:
+        return None
+    step_s = _a_sample(replay, "own_s")
+    in_script_s = max(0.0, _a_sample(loads, "own_s") - (step_s if loads is as_it_is else 0.0))
+    prepared_s = _a_sample(loads, "children_s")
+    if published := sum(each.published for each in loads):
+        prepared_s = sum(each.feeder_s for each in loads) / published
+    elif prepared_s < in_script_s:
+        prepared_s, in_script_s = prepared_s + in_script_s, 0.0
+    return Profile(
+        preparation_s=prepared_s,
+        own_s=step_s + in_script_s,
+        gpu_s=statistics.median(each.seconds / each.samples for each in replay),
+        start_s=stretches[0].own_s,
+    )
+
+
+def _of(stretches: Sequence[Stretch], phase: Phase) -> list[Stretch]:
+    """Return the stretches of a phase: those in which it had settled, if there are any."""
+    found = [each for each in stretches if each.phase == phase]
+    return [each for each in found if not each.settles] or found
+
+
+def _tells(stretches: Sequence[Stretch]) -> bool:
+    """Return whether something was loaded, and not only taken out of a feed's window."""
+    return any(each.published or not each.feed for each in stretches)
+
+
+def _a_sample(stretches: Sequence[Stretch], figure: str) -> float:
+    return sum(getattr(each, figure) for each in stretches) / sum(each.samples for each in stretches)
