@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from penstock.basics.terminal import console, say
-from penstock.cli.command import AsJson, StoreFolder, argument, option, plain_table, show
+from penstock.cli.command import AsJson, StoreFolder, argument, option, show
 
 if TYPE_CHECKING:
     from rich.console import Group
@@ -70,10 +70,10 @@ def _page(found: Mapping[str, Profile], rho: float) -> Group:
     from rich.console import Group
 
     from penstock.basics.sizes import size_text
-    from penstock.bench.experiment import short
+    from penstock.bench.experiment import results_table, short
 
     headings = ("samples/epoch", "prepare ms", "own ms", "GPU ms", "start s", "memory", "data")
-    table = plain_table("run", *headings)
+    table = results_table("run", *headings)
     for name, each in found.items():
         epoch = "" if each.samples_per_epoch is None else f"{each.samples_per_epoch:,}"
         costs_ms = (short(1000 * cost_s) for cost_s in (each.preparation_s, each.own_s, each.gpu_s))

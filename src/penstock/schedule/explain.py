@@ -7,7 +7,7 @@ from penstock.schedule.jobs import alone_sample_s
 from penstock.schedule.partition import rates_together
 from penstock.schedule.present import Plan, Schedule
 from penstock.schedule.rates import Placed
-from penstock.schedule.simulate import JobStart, Policy, State, simulate
+from penstock.schedule.simulate import JobStart, Policy, Running, State, simulate
 
 _GIB = 2**30
 
@@ -53,7 +53,7 @@ def _when(schedule: Schedule, plan: Plan, name: str) -> str:
 def _on(schedule: Schedule, plan: Plan, number: int, gpu: int) -> str:
     """Say what would be if a run started on a GPU now."""
     model, job = plan.model, plan.jobs[number]
-    state = State(plan.jobs, model, plan.running)
+    state = State(plan.jobs, model, _now(plan, number))
     where = f"On GPU {gpu}" if schedule.machine.has_gpus else "Here"
     if job.devices and gpu not in job.devices:
         return f"{where}: its file names other GPUs."
@@ -73,7 +73,7 @@ def _on(schedule: Schedule, plan: Plan, number: int, gpu: int) -> str:
 def _rates(plan: Plan, number: int, gpu: int) -> str:
     """Say how fast a run would be, and whom it would slow."""
     model, job = plan.model, plan.jobs[number]
-    before = [Placed.on(plan.jobs[each.job], each.gpus, model) for each in plan.running]
+    before = [Placed.on(plan.jobs[each.job], each.gpus, model) for each in _now(plan, number)]
     gpus = tuple((gpu + k) % model.gpus for k in range(job.gpus))
     both = [[*before, Placed.on(job, gpus, model)], before]
     with_it, without = (
@@ -90,6 +90,17 @@ def _rates(plan: Plan, number: int, gpu: int) -> str:
     return f"it would train {with_it[-1]:,.0f} samples/s, {alone:.0%} of its rate alone{whom if before else ''}"
 
 
+def _now(plan: Plan, number: int) -> list[Running]:
+    """Return the runs that run, and the others that the plan starts now."""
+    runs = plan.chosen.outcome.runs.values()
+    there = {each.job for each in plan.running}
+    return plan.running + [
+        Running(run.job, run.gpus)
+        for run in runs
+        if run.start_s <= 0 and run.job != number and run.job not in there
+    ]
+
+
 def _cost(plan: Plan, number: int, gpu: int) -> str:
     """Say what starting a run now would change for all."""
     gpus = tuple((gpu + k) % plan.model.gpus for k in range(plan.jobs[number].gpus))
@@ -99,7 +110,7 @@ def _cost(plan: Plan, number: int, gpu: int) -> str:
     def policy(state: State) -> JobStart | None:
         return first.pop() if first else chosen(state)
 
-    other = simulate(plan.jobs, plan.model, policy, plan.chosen.sharing, plan.running)
+    other = simulate(plan.jobs, plan.model, policy, plan.chosen.sharing, _now(plan, number))
     change_s = other.makespan_s - plan.chosen.outcome.makespan_s
     return f"; all would have ended {abs(change_s):,.0f} s {'later' if change_s > 0 else 'earlier'}."
 

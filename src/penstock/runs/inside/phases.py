@@ -103,7 +103,7 @@ class _Phases:
         self._path = path
         self._deadline_s = self._until_s = deadline_s
         self._thread = 0
-        self._is_inside = self._is_replayed = self._epoch_ends = self._settles = False
+        self._is_inside = self._is_replayed = self._epoch_ends = self._settles = self._has_given = False
         self._phase: Phase = "start"
         self._batch: Any = None
         self._most = self._newest = self._samples = 0.0
@@ -124,13 +124,18 @@ class _Phases:
             return step(loop)
         self._is_inside = True
         try:
-            return self._first(step, loop) if self._phase == "start" else self._next(partial(step, loop))
+            batch = self._first(step, loop) if self._phase == "start" else self._next(partial(step, loop))
+            self._has_given = True
+            return batch
         except StopIteration:
             self._pause()
-            if self._is_replayed or not self._most:
+            if self._most and not self._is_replayed:
+                self._epoch_ends = True
+                self._enter("replay")
+            elif not self._most or self._has_given:
+                self._has_given = False
                 raise
-            self._epoch_ends = True
-            self._enter("replay")
+            self._has_given = True  # a script may divide by an epoch's batches
             return self._given()
         finally:
             self._is_inside = False
