@@ -11,7 +11,7 @@ from pathlib import Path
 FORM = sys.argv[1]
 PREPARE_S, OWN_S, STEP_S = map(float, sys.argv[2:5])
 SAMPLES, EPOCHS = map(int, sys.argv[5:7])
-BATCH = 8
+BATCH = 16
 
 
 def burn(seconds):

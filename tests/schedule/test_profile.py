@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 from msgspec.structs import replace
+from tests.fakes.nvml.by_number import by_number
+from tests.fakes.nvml.fake_gpus import FakeGpus
 from tests.runs.running import nothing_is_left
 
 import penstock
@@ -169,6 +171,22 @@ def test_a_run_on_two_gpus_is_not_started(store: Store, tmp_path: Path):
     with pytest.raises(NotProfiled, match=r"^run: only runs on one GPU are profiled, and it asks for 2$"):
         profiled(store, two)
     assert not (tmp_path / "started").exists()
+
+
+@by_number
+def test_of_a_gpu_its_memory_and_its_busy_part_are_taken(
+    store: Store, tmp_path: Path, fake_gpus: FakeGpus, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("PYTHONPATH", fake_gpus.environment["PYTHONPATH"])
+    fake_gpus.add(gpm={"2": 40.0})  # NVML_GPM_METRIC_SM_UTIL
+
+    def on_phase(phase: str) -> None:
+        pid = store.runs()[0].pid
+        fake_gpus.set(0, processes=[[pid, 3 << 30, None]] if pid else [])
+
+    found = profiled(store, synthetic(tmp_path, "numpy"), has_gpus=True, limit_s=14, on_phase=on_phase)
+    assert found.sm_share == pytest.approx(0.4)
+    assert found.memory_bytes == pytest.approx(1.05 * (3 << 30))
 
 
 @pytest.mark.whole

@@ -27,7 +27,7 @@ from penstock.linux.process import cpu_s, descendants, with_descendants
 from penstock.runs.keeper.keeper import FEEDER as FEEDERS
 
 Phase = Literal["start", "as it is", "loader", "replay", "over"]
-_STRETCH_S = 0.5
+_STRETCH_S = _ANSWER_S = 0.5
 _SETTLES_S: dict[Phase, float] = {"loader": 2.0, "replay": 1.0}
 _PARTS: dict[Phase, float] = {"as it is": 1 / 8, "loader": 1 / 2, "replay": 1 / 2}
 """The parts of the time that is left which phases take at most."""
@@ -283,7 +283,7 @@ def _used() -> _Used:
             children.append(psutil.Process(pid))
     ended = resource.getrusage(resource.RUSAGE_CHILDREN)
     children_s = cpu_s(children) + ended.ru_utime + ended.ru_stime
-    read = [feed for feed in feeds() if any(trainer.pid == here for trainer in feed.trainers)]
+    read = [feed for feed in feeds(_ANSWER_S) if any(trainer.pid == here for trainer in feed.trainers)]
     feed = max(read, key=lambda each: each.samples, default=None)
     fed = (feed.name, feed.pid, cpu_s(with_descendants([feed.pid])), feed.samples) if feed else ("", 0, 0.0, 0)
     return _Used(until_s, own_until_s, children_s, *fed, monotonic(), process_time())
