@@ -15,6 +15,7 @@ from penstock.bench.lanes import Bar, rows_of
 from penstock.schedule.jobs import contention
 from penstock.schedule.present import Plan, Schedule
 
+_KNOWN = {"measured": "yes", "like a sibling": "alike", "unknown": "no"}
 _COLOURS = ("cyan", "yellow", "magenta", "green", "blue", "red", "bright_cyan", "bright_yellow")
 
 
@@ -41,7 +42,7 @@ def bars(schedule: Schedule, plan: Plan | None) -> list[Bar]:
 
 def table(schedule: Schedule, plan: Plan | None) -> Table:
     """Show each run: where it runs, on which feed, how far it is, and when it is to end."""
-    shown = results_table("run", "GPU", "feed", "status", "done", "samples/s", "starts, s", "ends, s", "figures")
+    shown = results_table("run", "GPU", "feed", "status", "done", "samples/s", "starts, s", "ends, s", "known")
     all_bars = bars(schedule, plan)
     times = {bar.label: bar for bar in all_bars}
     for number, entry in enumerate(schedule.ledger.entries):
@@ -60,7 +61,7 @@ def table(schedule: Schedule, plan: Plan | None) -> Table:
             f"{seen.costs.samples_per_s:,.0f}" if seen else "",
             f"{bar.start:,.0f}" if bar else "",
             f"{bar.end:,.0f}" if bar else "",
-            schedule.beliefs.source(entry),
+            _KNOWN[schedule.beliefs.source(entry)],
         )
     return shown
 
