@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from typing import Literal, NamedTuple
 
 from msgspec.structs import replace
@@ -140,7 +141,7 @@ class Beliefs:
         old = known or self._profile(entry) or _GUESS
         gpu_s = _or(found.gpu_s, old.gpu_s) if has_gpu or old is _GUESS else old.gpu_s
         feed = now.feed
-        self._known[entry.name] = Profile(
+        believed = self._known[entry.name] = Profile(
             preparation_s=_or(found.preparation_s, old.preparation_s),
             own_s=_or(found.own_s, old.own_s),
             gpu_s=gpu_s,
@@ -151,14 +152,15 @@ class Beliefs:
             samples_per_epoch=(feed and feed.samples_per_epoch) or old.samples_per_epoch,
             samples=known.samples if known else None,
         )
+        with suppress(OSError):  # a full disk: it is known here
+            self._profiles.put(entry.plan, believed)
 
     def ended(self, entry: Entry, look: Look | None, *, finished: bool) -> None:
         """Keep what was measured of a run that has ended, for the next schedule."""
-        known = self._known[entry.name]
-        if known and look and look.samples:
-            if finished:
-                known = self._known[entry.name] = replace(known, samples=entry.trained + look.samples)
-            self._profiles.put(entry.plan, known)
+        if finished and (known := self._known[entry.name]) and look and look.samples:
+            self._known[entry.name] = replace(known, samples=entry.trained + look.samples)
+            with suppress(OSError):
+                self._profiles.put(entry.plan, self._known[entry.name])
 
     def _profile(self, entry: Entry) -> Profile | None:
         if known := self._known[entry.name]:
