@@ -27,6 +27,8 @@ def profile(
     Each is started as it is. Then its loader alone is asked, then one batch is trained on again and again, and the
     run is ended: it is none of the store's. What was measured is kept until its script changes.
     """
+    from msgspec.structs import replace
+
     from penstock.bench.experiment import progress
     from penstock.runs.spec.checks import Gpus
     from penstock.runs.spec.open import Spec
@@ -52,7 +54,8 @@ def profile(
                         variables={"CUDA_VISIBLE_DEVICES": "0"} if machine.simulated else {},
                         on_phase=lambda phase, at=done, name=plan.name: tell(at, len(plans), f"{name}: {phase}"),
                     )
-                    profiles.put(plan, measured)
+                    before = profiles.get(plan)
+                    profiles.put(plan, replace(measured, samples=before.samples if before else None))
                 except NotProfiled as error:
                     say(str(error))
                     failed += 1

@@ -67,14 +67,19 @@ class Beliefs:
             return "measured"
         return "like a sibling" if self._profile(entry) else "unknown"
 
+    def reads_feed(self, entry: Entry) -> bool:
+        """Return whether a run is known to read a feed."""
+        known = self._profile(entry)
+        return bool(known and known.data)
+
     def samples(self, entry: Entry) -> tuple[float, bool]:
         """Return how many samples a run trains on in all, and whether that is assumed."""
         known = self._profile(entry)
         per_epoch = known.samples_per_epoch if known else None
+        if known and known.samples:
+            return known.samples, False
         if entry.plan.epochs and per_epoch:
             return float(entry.plan.epochs * per_epoch), False
-        if known and known.samples and not entry.plan.epochs:
-            return known.samples, False
         if per_epoch:
             return float(_ASSUMED_EPOCHS * per_epoch), True
         return _ASSUMED_S / _sample_s(known, self._machine), True

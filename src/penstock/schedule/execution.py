@@ -5,31 +5,26 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 
 from msgspec.structs import replace
 
 from penstock.basics.terminal import say
 from penstock.errors import PenstockError
-from penstock.inject import TOGETHER
-from penstock.linux.files import written_whole
 from penstock.runs.launch.launcher import Launcher, RunEnded, RunEvent
 from penstock.runs.modes.mode import Mode, opened
 from penstock.runs.record import ENDED, RunRecord
 from penstock.runs.stop import ask_to_end
 from penstock.schedule.ledger import Entry, LedgerFile, once_more
-from penstock.schedule.partition import rates_together
-from penstock.schedule.present import Plan, Schedule, is_held, keeper_lock
-from penstock.schedule.rates import Placed
-from penstock.schedule.suffixes import feed_workers, suffixes
-from penstock.schedule.watching import WINDOW_S, expect, slower_together
+from penstock.schedule.present import Plan, Schedule, is_held
+from penstock.schedule.starting import Starter
+from penstock.schedule.watching import WINDOW_S, slower_together
 
 _TICK_S = 1.0
-_RESTED_S = 10.0
-"""Seconds between two plans where no run has come or gone."""
-
-
-_FEED = "feed"
+_RESTED_S, _MOST_RESTED_S = 10.0, 160.0
+"""Seconds between two plans where no run has come or gone; they double each time."""
+_FIRST_CPU_S, _AGAIN_CPU_S = 2.0, 0.5
+"""What a plan may take."""
 
 
 class Execution:
@@ -40,7 +35,7 @@ class Execution:
         records: Their records by id, as they are to be started, secrets included.
         file: Where the schedule is remembered.
         show: Called with what runs print, and when they end.
-        tick: Called after each look; returns nothing.
+        tick: Draws what is due, and returns the seconds until something will be; None for never.
     """
 
     def __init__(
@@ -64,7 +59,8 @@ class Execution:
         self._said: set[str] = set()
         self._could_not_start = False
         self._plan: Plan | None = None
-        self._planned_s = -_RESTED_S
+        self._planned_s = 0.0
+        self._rest_s = 0.0  # a plan is due at once
 
     def run(self) -> None:
         """Run all to their end. Those that run go on if this process ends."""
@@ -75,14 +71,15 @@ class Execution:
             for name in schedule.running:
                 launcher.watch(schedule.entries[name].id, schedule.entries[name].listeners)
             self._end_dependents()
+            starter = Starter(schedule, launcher, mode)
             while schedule.unended():
                 if self._is_due():
-                    self._plan_and_start(launcher, mode)
+                    self._plan_and_start(starter)
                 assert self._plan
-                self._hear(launcher, self._tick(self._plan))
+                self._hear(launcher, self._plan)
                 schedule.look()
                 self._find_ended(launcher)
-                self._learn()
+                self._learn(self._plan)
             schedule.ledger.is_over = True
             self._keep()
 
@@ -96,106 +93,60 @@ class Execution:
         return stack.enter_context(opened("mps", each))
 
     def _is_due(self) -> bool:
-        if self._plan is None or self._planned_s < 0:
-            return True
-        schedule = self._schedule
-        if not schedule.waiting or time.monotonic() - self._planned_s < _RESTED_S:
+        if time.monotonic() - self._planned_s < self._rest_s:
             return False
+        schedule = self._schedule
         is_off = any(schedule.watched[name].is_off() for name in schedule.running)
-        return is_off or self._could_not_start or not schedule.running or bool(schedule.machine.devices)
+        may_start = self._could_not_start or not schedule.running or bool(schedule.machine.devices)
+        return self._rest_s == 0 or is_off or (may_start and bool(schedule.waiting))
 
-    def _plan_and_start(self, launcher: Launcher, mode: Mode) -> None:
+    def _plan_and_start(self, starter: Starter) -> None:
         schedule, ledger = self._schedule, self._schedule.ledger
-        is_first, self._could_not_start = self._plan is None, False
-        self._plan = plan = schedule.plan(2.0 if is_first else 0.5)
+        is_first, is_event, self._could_not_start = self._plan is None, self._rest_s == 0, False
+        self._plan = plan = schedule.plan(_FIRST_CPU_S if is_first else _AGAIN_CPU_S)
         self._planned_s = time.monotonic()
+        self._rest_s = _RESTED_S if is_event else min(2 * self._rest_s, _MOST_RESTED_S)
         if is_first and not ledger.expected:
-            ledger.expected = plan.expected()
-        starts = [
-            (plan.names[i], run.gpus)
+            ledger.expected = plan.expected(schedule.elapsed_s)
+        starts = {
+            plan.names[i]: run.gpus
             for i, run in plan.chosen.outcome.runs.items()
             if plan.names[i] in schedule.waiting and run.start_s <= 0
-        ]
-        for name, gpus in starts:
-            schedule.entries[name].gpus = gpus
-        self._divide(plan, [name for name, _ in starts])
-        self._keep()
-        for name, _ in starts:
-            self._start(launcher, mode, name, plan, [other for other, _ in starts])
-        if not schedule.running and schedule.waiting:
-            self._say_once(
-                f"nothing can start: {schedule.waiting[0]} and what waits with it find no room; others "
-                "use the GPUs, or the memory"
-            )
-
-    def _divide(self, plan: Plan, starting: Sequence[str]) -> None:
-        """Divide the runs that run from now on into feeds."""
-        schedule = self._schedule
-        number = {name: i for i, name in enumerate(plan.names)}
-        names = [*schedule.running, *starting]
-        placed = [Placed.on(plan.jobs[number[n]], schedule.entries[n].gpus, plan.model) for n in names]
-        left = [plan.jobs[number[n]].samples for n in names]
-        rates, _, parts = rates_together(placed, left, 0, plan.model, plan.chosen.sharing)
-        now = {name: schedule.entries[name].feed for name in names}
-        new = suffixes([[names[i] for i in part] for part in parts], now, schedule.ledger.new_feed)
-        for name, suffix in new.items():
-            if suffix != schedule.entries[name].feed or name in starting:
-                schedule.entries[name].feed = suffix
-                self._write_feed(name)
-        for name in schedule.running:
-            schedule.watched[name].begin_anew()
-        going_on = len(schedule.running)
-        expect(schedule.watched, placed[:going_on], rates[:going_on])
-
-    def _write_feed(self, name: str) -> None:
-        entry = self._schedule.entries[name]
-        with suppress(OSError), written_whole(self._schedule.store.folder_of(entry.id) / _FEED) as half:
-            half.write_text(entry.feed)
-
-    def _start(self, launcher: Launcher, mode: Mode, name: str, plan: Plan, together: Sequence[str]) -> None:
-        schedule, entry = self._schedule, self._schedule.entries[name]
-        folder, record = schedule.store.folder_of(entry.id), self._records[entry.id]
-        devices = tuple(schedule.machine.devices[gpu] for gpu in entry.gpus if schedule.machine.devices)
-        run = replace(record.plan, devices=devices, watch_dataloader=record.plan.share is None)
-        members = [job for job in plan.jobs if schedule.entries[job.name].feed == entry.feed]
-        alike = [o for o in together if schedule.entries[o].feed == entry.feed and schedule.entries[o].plan.share]
-        known = schedule.beliefs.source(entry) != "unknown"
-        variables = {
-            **schedule.machine.variables(entry.gpus),
-            "PENSTOCK_FEED_FILE": str(folder / _FEED),
-            **({"PENSTOCK_FEED_WORKERS": str(feed_workers(members, plan.model))} if known else {}),
-            **({TOGETHER: str(len(alike))} if run.share else {}),
         }
+        for name, gpus in starts.items():
+            schedule.entries[name].gpus = gpus
+        if starter.divide(plan, [*starts]) or starts or is_event:
+            for watched in schedule.watched.values():
+                watched.begin_anew()
+        self._keep()
+        for name in starts:
+            self._start(starter, name, plan, [*starts])
+        if not starts and not schedule.running:
+            waiting = schedule.waiting[0]
+            self._say_once(f"nothing can start: {waiting} finds no room; others use the GPUs, or the memory")
+
+    def _start(self, starter: Starter, name: str, plan: Plan, together: Sequence[str]) -> None:
+        schedule, entry = self._schedule, self._schedule.entries[name]
         try:
-            lock = keeper_lock(schedule.store, entry.id)
-            try:
-                launcher.start(
-                    replace(record, plan=run),
-                    mode,
-                    listeners=entry.listeners,
-                    variables=variables,
-                    held=(lock,),
-                )
-            finally:
-                os.close(lock)
+            starter.start(name, self._records[entry.id], plan, together)
         except (OSError, PenstockError) as error:  # a full disk: it waits on
             self._say_once(f"{name} could not be started, and waits: {error}")
             self._could_not_start = True
             return
         schedule.waiting.remove(name)
-        schedule.begin(entry, record)
+        schedule.begin(entry, self._records[entry.id])
         self._started.add(entry.id)
         for other in schedule.neighbours(name):
             self._beside.setdefault(name, set()).add(other)
             self._beside.setdefault(other, set()).add(name)
 
-    def _hear(self, launcher: Launcher, timeout_s: float | None) -> None:
+    def _hear(self, launcher: Launcher, plan: Plan) -> None:
         until_s = time.monotonic() + _TICK_S
         while (left_s := until_s - time.monotonic()) > 0:
+            drawn_s = self._tick(plan)
             if not launcher.running:
                 time.sleep(left_s)
-                return
-            for event in launcher.events(min(left_s, timeout_s or _TICK_S)):
+            for event in launcher.events(left_s if drawn_s is None else min(left_s, drawn_s)):
                 name = self._names[event.id]
                 self._show(name, event)
                 if isinstance(event, RunEnded):
@@ -203,7 +154,7 @@ class Execution:
                     return
 
     def _find_ended(self, launcher: Launcher) -> None:
-        """Take the ends of runs that an earlier process has started."""
+        """Take the ends of runs that an earlier process has started, and of those that somebody has stopped."""
         schedule = self._schedule
         for name, record in list(schedule.running.items()):
             if record.id in self._started:
@@ -215,7 +166,11 @@ class Execution:
             elif record.status == "waiting" and not is_held(schedule.store, record.id):
                 del schedule.running[name], schedule.watched[name]
                 schedule.waiting.append(name)
-                self._planned_s = -1.0
+                self._rest_s = 0.0
+        for name in list(schedule.waiting):
+            if schedule.store.run(schedule.entries[name].id).status in ENDED:
+                schedule.waiting.remove(name)
+                self._end_dependents()
 
     def _take_end(self, name: str) -> None:
         schedule, entry = self._schedule, self._schedule.entries[name]
@@ -240,7 +195,7 @@ class Execution:
             self._once_more(entry, f"{name} was ended, and goes on later")
         else:
             self._end_dependents()
-        self._planned_s = -1.0
+        self._rest_s = 0.0
 
     def _once_more(self, entry: Entry, why: str) -> None:
         say(why)
@@ -265,41 +220,33 @@ class Execution:
                 self._end_dependents()
                 return
 
-    def _learn(self) -> None:
-        """Believe what was measured of runs that are not as believed, and end pairs that are slower together."""
-        schedule = self._schedule
+    def _learn(self, plan: Plan) -> None:
+        """Believe what was measured of runs that are not as believed."""
+        schedule, beliefs = self._schedule, self._schedule.beliefs
+        is_rested = time.monotonic() - self._planned_s >= self._rest_s
         for name in schedule.running:
             entry, seen = schedule.entries[name], schedule.watched[name].seen()
-            if seen and (schedule.beliefs.source(entry) != "measured" or schedule.watched[name].is_off()):
-                is_new = schedule.beliefs.source(entry) != "measured"
+            is_new = beliefs.source(entry) != "measured"
+            if seen and (is_new or (is_rested and schedule.watched[name].is_off())):
                 is_alone = not schedule.neighbours(name)
-                schedule.beliefs.learn(entry, seen, schedule.data.get(name, ""), has_gpu=is_alone)
-                if is_new:
-                    self._planned_s = -1.0
-        self._part_the_slow()
+                beliefs.learn(entry, seen, schedule.data.get(name, ""), has_gpu=is_alone)
+                self._rest_s = 0.0 if is_new else self._rest_s
+        self._part_the_slow(plan)
 
-    def _part_the_slow(self) -> None:
+    def _part_the_slow(self, plan: Plan) -> None:
         """Never make a pair again that is slower together; end one of it that can go on later."""
-        schedule, plan = self._schedule, self._plan
-        assert plan
+        schedule, entries = self._schedule, self._schedule.entries
         training = [name for name in schedule.running if schedule.watched[name].seen(WINDOW_S)]
-        jobs = dict(zip(plan.names, plan.jobs, strict=True))
-        placed = [
-            Placed.on(jobs[name], schedule.entries[name].gpus, plan.model) for name in training if name in jobs
-        ]
-        left = {name: job.samples for name, job in jobs.items()}
-        for pair in slower_together(schedule.watched, placed, left, plan.model, plan.chosen.sharing):
-            one, other = (schedule.entries[name] for name in pair)
+        placed = plan.placed([name for name in training if name in plan.names], entries)
+        for pair in slower_together(schedule.watched, placed, plan.left(), plan.model, plan.chosen.sharing):
+            one, other = (entries[name] for name in pair)
             if not schedule.profiles.put_apart(one.plan, other.plan):
                 continue
             say(f"{one.name} and {other.name} are slower together than one after the other: never again")
-            self._planned_s = -1.0
-            resumable = [
-                entry for entry in (other, one) if entry.plan.preempt and entry.name not in self._to_resume
-            ]
-            if resumable:
-                self._to_resume.add(resumable[0].name)
-                keeper = ask_to_end(schedule.store, schedule.running[resumable[0].name])
+            resumable = next((each for each in (other, one) if each.plan.preempt), None)
+            if resumable and self._to_resume.isdisjoint(pair):
+                self._to_resume.add(resumable.name)
+                keeper = ask_to_end(schedule.store, schedule.running[resumable.name])
                 if keeper is not None:
                     os.close(keeper)
 

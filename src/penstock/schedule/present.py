@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from msgspec.structs import replace
@@ -21,6 +21,7 @@ from penstock.schedule.looks import look
 from penstock.schedule.machine import SPARE, HostMachine, strangers_bytes
 from penstock.schedule.planner import Planner, PolicyPlan
 from penstock.schedule.profiles import Profiles, data_of
+from penstock.schedule.rates import Placed
 from penstock.schedule.simulate import Running
 from penstock.schedule.watching import Watched
 
@@ -46,6 +47,15 @@ class Plan(NamedTuple):
     running: list[Running]
     model: GpuMachine
     at_s: float
+
+    def placed(self, names: Sequence[str], entries: Mapping[str, Entry]) -> list[Placed]:
+        """Return some of the runs where they run."""
+        jobs = dict(zip(self.names, self.jobs, strict=True))
+        return [Placed.on(jobs[name], entries[name].gpus, self.model) for name in names]
+
+    def left(self) -> dict[str, float]:
+        """Return the samples that each run has yet to train on."""
+        return {name: job.samples for name, job in zip(self.names, self.jobs, strict=True)}
 
     def expected(self, since_s: float = 0.0) -> list[Expected]:
         """Return when and where each run is to run, in seconds from ``since_s`` seconds before the plan on."""

@@ -71,12 +71,6 @@ class Watched:
         return bool(seen and self.expected and abs(seen.costs.samples_per_s / self.expected - 1) > _OFF)
 
 
-def expect(watched: Mapping[str, Watched], placed: Sequence[Placed], rates: Sequence[float]) -> None:
-    """Note what the model expects of the runs that train."""
-    for each, rate in zip(placed, rates, strict=True):
-        watched[each.job.name].expected = rate
-
-
 def slower_together(
     watched: Mapping[str, Watched],
     placed: Sequence[Placed],

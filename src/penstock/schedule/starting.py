@@ -1,0 +1,100 @@
+"""Starts a schedule's runs, and tells each which feed to read: by its environment, and a file that it names."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from msgspec.structs import replace
+
+from penstock.inject import TOGETHER
+from penstock.linux.files import written_whole
+from penstock.runs.launch.launcher import Launcher
+from penstock.runs.modes.mode import Mode
+from penstock.runs.record import RunRecord
+from penstock.schedule.partition import rates_together
+from penstock.schedule.present import Plan, Schedule, keeper_lock
+from penstock.schedule.suffixes import feed_workers, suffixes
+
+_FEED = "feed"
+
+
+class Starter:
+    """Starts runs where a plan has them.
+
+    Args:
+        schedule: The runs.
+        launcher: Starts them.
+        mode: The open mode of all.
+    """
+
+    def __init__(self, schedule: Schedule, launcher: Launcher, mode: Mode) -> None:
+        self._schedule = schedule
+        self._launcher = launcher
+        self._mode = mode
+
+    def divide(self, plan: Plan, starting: Sequence[str]) -> bool:
+        """Divide the runs that run from now on into feeds; return whether one that runs is to change its feed."""
+        schedule, entries = self._schedule, self._schedule.entries
+        names = [*schedule.running, *starting]
+        placed, left = plan.placed(names, entries), plan.left()
+        rates, _, parts = rates_together(
+            placed, [left[name] for name in names], 0, plan.model, plan.chosen.sharing
+        )
+        now = {name: entries[name].feed for name in names}
+        new = suffixes([[names[i] for i in part] for part in parts], now, schedule.ledger.new_feed)
+        for name, suffix in new.items():
+            if suffix != entries[name].feed or name in starting:
+                entries[name].feed = suffix
+                with suppress(OSError), written_whole(self._file(name)) as half:
+                    half.write_text(suffix)
+        for name, rate in zip(schedule.running, rates, strict=False):
+            schedule.watched[name].expected = rate
+        return any(new[name] != now[name] for name in schedule.running)
+
+    def start(self, name: str, record: RunRecord, plan: Plan, together: Sequence[str]) -> None:
+        """Start a run.
+
+        Args:
+            name: Its name.
+            record: Its record, with its secrets.
+            plan: The plan.
+            together: Names of all that start now.
+
+        Raises:
+            OSError: the disk is full, or a keeper of it lives already.
+            PenstockError: the store cannot be used.
+        """
+        schedule, entries = self._schedule, self._schedule.entries
+        entry, machine = entries[name], schedule.machine
+        devices = tuple(machine.devices[gpu] for gpu in entry.gpus if machine.devices)
+        unwatched = entry.plan.share is not None or schedule.beliefs.reads_feed(entry)
+        run = replace(record.plan, devices=devices, watch_dataloader=record.plan.watch_dataloader or not unwatched)
+        lock = keeper_lock(schedule.store, entry.id)
+        try:
+            self._launcher.start(
+                replace(record, plan=run),
+                self._mode,
+                listeners=entry.listeners,
+                variables={**machine.variables(entry.gpus), **self._variables(name, plan, together)},
+                held=(lock,),
+            )
+        finally:
+            os.close(lock)
+
+    def _variables(self, name: str, plan: Plan, together: Sequence[str]) -> Mapping[str, str]:
+        """Return the environment variables that tell a run its feed."""
+        schedule, entries = self._schedule, self._schedule.entries
+        alike = {other for other, entry in entries.items() if entry.feed == entries[name].feed}
+        found = {"PENSTOCK_FEED_FILE": str(self._file(name))}
+        if schedule.beliefs.source(entries[name]) != "unknown":
+            members = [job for job in plan.jobs if job.name in alike]
+            found["PENSTOCK_FEED_WORKERS"] = str(feed_workers(members, plan.model))
+        if entries[name].plan.share:
+            found[TOGETHER] = str(sum(other in alike and bool(entries[other].plan.share) for other in together))
+        return found
+
+    def _file(self, name: str) -> Path:
+        return self._schedule.store.folder_of(self._schedule.entries[name].id) / _FEED
