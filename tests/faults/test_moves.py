@@ -7,7 +7,7 @@ import os
 import random
 import signal
 import time
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from typing import Any
 
 import pytest
@@ -132,11 +132,29 @@ def test_moves_back_and_forth_leave_no_descriptor_or_ring_behind(forks_feeders_w
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.filterwarnings("ignore::ResourceWarning")  # what an alarm cut off is left to the collector
 @pytest.mark.timeout(method="thread")  # the alarm is the test's own
-def test_interrupts_in_the_middle_of_a_move_lose_and_repeat_nothing(forks_feeders_with_torch):
-    with penstock.share(arrays, "a", linger=30) as loader, penstock.share(arrays, "b") as there, alarms(8) as arm:
+@pytest.mark.parametrize("asks", ["the feeder", "a file"])
+def test_interrupts_in_the_middle_of_a_move_lose_and_repeat_nothing(
+    asks, forks_feeders_with_torch, tmp_path, monkeypatch
+):
+    file = tmp_path / "suffix"
+
+    def ask(here: str, to: str) -> None:
+        if asks == "the feeder":
+            move(here, os.getpid(), to)
+        else:
+            file.write_text(to.removeprefix("a").removeprefix("-"))
+
+    if asks == "a file":
+        monkeypatch.setenv("PENSTOCK_FEED_FILE", str(file))
+    b = "b" if asks == "the feeder" else "a-b"
+    with (
+        penstock.share(arrays, "a", linger=30) as loader,
+        penstock.share(arrays, "b") if asks == "the feeder" else nullcontext() as there,
+        alarms(8) as arm,
+    ):
         hit, names = 0, set()
         for epoch in range(8):
-            move(loader.name, os.getpid(), "b" if loader.name == "a" else "a")
+            ask(loader.name, b if loader.name == "a" else "a")
             attempts = iter(range(4))
             hits, ids = read_on(loader, lambda left=attempts: arm() if next(left, None) is not None else None)
             assert sorted(ids) == list(range(ROWS))
@@ -144,8 +162,8 @@ def test_interrupts_in_the_middle_of_a_move_lose_and_repeat_nothing(forks_feeder
             hit += hits
             names.add(loader.name)
         assert hit
-        assert names == {"a", "b"}
-        assert there.name == "b"
+        assert names == {"a", b}
+        assert there is None or there.name == b
     gc.collect()
-    for name in ("a", "b"):
-        penstock.stop(name)
+    for feed in penstock.feeds():
+        penstock.stop(feed.name)

@@ -19,6 +19,7 @@ from penstock.errors import FeedNotFound
 from penstock.feed import wire
 from penstock.feed.endpoint import Endpoint
 from penstock.feed.feeder.joints import APART_BATCHES
+from penstock.feed.suffix import FeedOfRun
 from penstock.feed.trainer.connection import FeedConnection, OpenRing
 from penstock.feed.trainer.loader import Loader
 from penstock.feed.trainer.options import loader_options
@@ -59,7 +60,8 @@ class Feeders:
         return FeedConnection(Endpoint(name), hello, open_ring, 10)
 
     def loader(self, batch_size: int, shard: tuple[int, int] | None = None, group: str = "") -> Loader:
-        return Loader(partial(self._connect, group), loader_options(batch_size, shard=shard), failover=True)
+        options = loader_options(batch_size, shard=shard)
+        return Loader(partial(self._connect, group), options, FeedOfRun("feed"), failover=True)
 
     def trainer(self, batch_size: int, batches: int = 0) -> Trainer:
         """Attach one that takes all samples, and has read so many batches."""

@@ -69,7 +69,8 @@ def share(
             It may be a lambda, a partial, a method, or live in the main script, which is not run again: what the
             function uses of the script travels.
         name: Name of the feed. Whoever uses this name shares the loader. ``PENSTOCK_FEED_SUFFIX=x`` in the
-            environment puts a run on the feed ``name-x`` instead.
+            environment puts a run on the feed ``name-x`` instead, as a file with ``x`` does that
+            ``PENSTOCK_FEED_FILE`` names; it may be replaced before any epoch.
         batch_size: Samples of a batch, whatever the source's; per rank under ``shard``. None for the source's.
         settings: What this trainer asks (``TrainerOptions``: ``shard``, ``device``, ``select``, …), and settings
             of the feed (``FeedSettings``: ``window``, ``epochs``, ``memory``, …).

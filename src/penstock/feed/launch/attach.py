@@ -8,15 +8,15 @@ import time
 from typing import Unpack
 
 from penstock.basics.sizes import whole_number
-from penstock.errors import BadSetting, FeedNotFound
+from penstock.errors import FeedNotFound
 from penstock.feed import wire
-from penstock.feed.endpoint import ANSWER_S, Endpoint, checked_name
+from penstock.feed.endpoint import ANSWER_S, Endpoint
 from penstock.feed.settings import check_keywords, real_number
+from penstock.feed.suffix import FeedOfRun
 from penstock.feed.trainer.connection import FeedConnection, OpenRing
 from penstock.feed.trainer.loader import Loader
 from penstock.feed.trainer.options import TrainerOptions, loader_options
 
-_SUFFIX = "PENSTOCK_FEED_SUFFIX"
 _WORKERS = "PENSTOCK_FEED_WORKERS"
 _RETRY_S = 0.05
 _MOST_WAIT_S = 1e6  # longest timeout that the system takes
@@ -33,7 +33,7 @@ def attach(
 
     Args:
         name: Name of the feed, as its feeder was given it. ``PENSTOCK_FEED_SUFFIX=x`` in the environment puts a
-            run on the feed ``name-x`` instead.
+            run on the feed ``name-x`` instead, as a file with ``x`` does that ``PENSTOCK_FEED_FILE`` names.
         batch_size: Samples of a batch, whatever the source's; per rank under ``shard``. None for the source's.
         wait_s: Seconds to wait for a feed that does not run yet. A feeder that runs has at least 10 s to answer.
         options: What else this trainer asks: ``shard``, ``device``, ``select`` and the others of
@@ -64,7 +64,8 @@ def attach(
     """
     check_keywords("attach", options, TrainerOptions)
     real_number("wait_s", wait_s, 0, math.inf)
-    feed_name = with_suffix(name)
+    of_run = FeedOfRun(name)
+    feed_name = of_run.asked
 
     def connect(hello: wire.Hello, open_ring: OpenRing, left: wire.Welcome | None) -> FeedConnection:
         deadline = time.monotonic() + wait_s
@@ -79,22 +80,7 @@ def attach(
                     raise
             time.sleep(_RETRY_S)
 
-    return Loader(connect, loader_options(batch_size, **options))
-
-
-def with_suffix(name: str) -> str:
-    """Return the name of the feed that this run joins under ``name``, which the environment may append to.
-
-    Raises:
-        BadSetting: it is no name, or would be none with the suffix.
-    """
-    checked_name(name)
-    if not (suffix := os.environ.get(_SUFFIX)):
-        return name
-    try:
-        return checked_name(f"{name}-{suffix}")
-    except BadSetting as error:
-        raise BadSetting(f"{_SUFFIX}={suffix!r} is appended to {name!r}: {error}") from None
+    return Loader(connect, loader_options(batch_size, **options), of_run)
 
 
 def workers() -> int | None:

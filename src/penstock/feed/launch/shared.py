@@ -25,10 +25,11 @@ from penstock.basics.tracebacks import users_stacklevel
 from penstock.errors import BadSetting, FeedNotFound, SettingsDiffer, SourceError
 from penstock.feed import wire
 from penstock.feed.endpoint import ANSWER_S, Endpoint
-from penstock.feed.launch.attach import with_suffix, workers
+from penstock.feed.launch.attach import workers
 from penstock.feed.launch.detached import write_all
 from penstock.feed.launch.spec import FeederSpec, Ready, making, pickle_spec
 from penstock.feed.settings import DEFAULT_LINGER_S, Settings
+from penstock.feed.suffix import FeedOfRun
 from penstock.feed.trainer.comparison import SampleComparison
 from penstock.feed.trainer.connection import FeedConnection, OpenRing
 from penstock.feed.trainer.error_texts import silent
@@ -197,7 +198,8 @@ def shared(
         compares: Whether this process's own samples are compared, before the first batch, with those of a feeder
             that another process has started.
     """
-    feed_name, feeder_workers = with_suffix(name), workers()
+    of_run, feeder_workers = FeedOfRun(name), workers()
+    feed_name = of_run.asked
     if making.get() in ("", feed_name):  # it would wait for itself
         raise BadSetting(
             f"share({name!r}) runs again in the feeder's process, which imports the module of make_loader, and "
@@ -236,7 +238,7 @@ def shared(
                 f"(penstock stop {shlex.quote(welcome.name)}), or share under another name"
             )
 
-    return Loader(connect, given, failover=True, check=check)
+    return Loader(connect, given, of_run, failover=True, check=check)
 
 
 def _made_anew(make_loader: Callable[[], Any], seed: int, workers: int | None, ids: Sequence[int]) -> Any:

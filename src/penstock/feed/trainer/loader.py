@@ -17,6 +17,7 @@ from penstock.errors import BadSetting, ForkedLoader, LoaderClosed
 from penstock.feed import wire
 from penstock.feed.named_rows import decode_ids
 from penstock.feed.statistics import LoaderStatistics
+from penstock.feed.suffix import FeedOfRun
 from penstock.feed.trainer.batcher import Batcher
 from penstock.feed.trainer.comparison import STATE_VERSION, SampleComparison, check_state, plan_of
 from penstock.feed.trainer.connection import FeedConnection
@@ -65,12 +66,14 @@ class Loader:
         self,
         connect: Connect,
         options: LoaderOptions,
+        of_run: FeedOfRun,
         *,
         failover: bool = False,
         check: Callable[[FeedConnection], None] | None = None,
     ) -> None:
         self._connect = connect
         self._options = options
+        self._of_run = of_run
         self._failover = failover
         self._is_closed = False
         self._pid = os.getpid()
@@ -102,7 +105,13 @@ class Loader:
         )
         try:
             rows = RowStream(
-                self._connect, hello, destination, failover=self._failover, selected=selected, after=after
+                self._connect,
+                hello,
+                destination,
+                self._of_run,
+                failover=self._failover,
+                selected=selected,
+                after=after,
             )
             self._streams.add(rows)
             return rows

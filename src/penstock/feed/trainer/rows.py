@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import msgspec
@@ -15,19 +15,18 @@ from penstock.contracts import Cursor, Ids, Known, Ring, last_read
 from penstock.errors import DeviceUnavailable, FeederLost, FeedStopped, PenstockError, SettingsDiffer, WindowHeld
 from penstock.feed import wire
 from penstock.feed.asking import feeds
-from penstock.feed.endpoint import ANSWER_S, MAX_NAME_CHARACTERS, Endpoint
+from penstock.feed.endpoint import MAX_NAME_CHARACTERS
 from penstock.feed.settings import MOST_BLOCKS
+from penstock.feed.suffix import FeedOfRun
 from penstock.feed.trainer.comparison import check_goes_on, difference_of_feeds, warn_of_other_data
-from penstock.feed.trainer.connection import EpochApart, FeedConnection, OpenRing
+from penstock.feed.trainer.connection import EpochApart, FeedConnection
 from penstock.feed.trainer.deadlock import Deadlock, DeadlockWatch
 from penstock.feed.trainer.destination import Destination
 from penstock.feed.trainer.holdings import CycleEnded, ReceivedBlock
+from penstock.feed.trainer.moving import Connect, Moving
 from penstock.feed.trainer.options import SelectedSamples
 from penstock.linux.when_gone import Living
 from penstock.sources.order import digest
-
-Connect = Callable[[wire.Hello, OpenRing, wire.Welcome | None], FeedConnection]
-"""Finds a feeder, or under ``share`` starts one (in the place of the one that sent this welcome, if any)."""
 
 _POLLED_EVERY = 16
 """Blocks after which a trainer that has enough of them looks whether the feed has ended."""
@@ -63,6 +62,7 @@ class RowStream:
         connect: Finds, or starts, the feeder.
         hello: The trainer's hello.
         destination: Where rows are copied to; it lets blocks go.
+        of_run: The feed that the environment asks for.
         failover: Whether ``connect`` may be called again when the feeder dies.
         selected: The samples that it takes; None for all.
         after: The stream that this one follows, in the same feed.
@@ -71,7 +71,8 @@ class RowStream:
         place: Where it stands; plain assignment moves it.
         held_from: The place from which everything is held or still to come, if there is one.
         moved: Whether it has come to another feed, and has yet to start there.
-        home: The feed whose epoch it reads to its end on another, and to which it then comes back.
+        home: The feed whose epoch it reads to its end on another, and to which it then comes back; or that began
+            as it moved there.
         destination: Where rows are copied to.
         selected: The samples that it takes; None for all.
     """
@@ -81,6 +82,7 @@ class RowStream:
         connect: Connect,
         hello: wire.Hello,
         destination: Destination,
+        of_run: FeedOfRun,
         *,
         failover: bool,
         selected: SelectedSamples | None = None,
@@ -93,6 +95,7 @@ class RowStream:
         self.selected = selected
         self.destination = destination
         self._failover = failover
+        self._moving = Moving(connect, hello, of_run, failover)
         self._start: tuple[Cursor | None, int, Cursor] | None = None
         self.place = Standing(Cursor(0, 0), 0, self._connected(after and after.connection.welcome), 0)
         if after:
@@ -186,12 +189,12 @@ class RowStream:
             )
 
     def move(self) -> None:
-        """Go to the feed that the feeder has asked for, where this trainer is then to start, as a late one.
+        """Go to the feed that was asked for, where this trainer is then to start, as a late one.
 
-        Where that feed does not run, or differs, the trainer stays and prints why.
+        Where that feed does not run and is not started, or differs, the trainer stays and prints why.
         """
         old = self.connection
-        to = old.asked_to_move()
+        to = self._moving.asked(old)
         if to is None or to == old.welcome.name:
             old.moves_to = None
             return
@@ -205,14 +208,16 @@ class RowStream:
             return self.destination.open_ring(welcome, fds)
 
         try:
-            connection = FeedConnection(Endpoint(to), self._hello, open_ring, ANSWER_S)
+            connection, is_new = self._moving.connected(to, old.welcome, open_ring)
         except DeviceUnavailable:  # the old ring has been left by then
             raise
         except PenstockError as error:
             old.moves_to = None
             say(f"{me} stays on feed {old.welcome.name!r}, and does not move to {to!r}: {error}")
             return
+        self._watch(connection)
         place, waited_s = Standing(self.at, 0, connection, 0), self.wait_s
+        self.home = to if is_new else self.home
         old.close()  # first: if this is broken off, the move begins again, and no feeder waits for who has left
         self.moved = True
         self._past_wait_s = waited_s
@@ -353,8 +358,11 @@ class RowStream:
             self.destination.leave()
             connection.close()
             raise
-        connection.held_up = DeadlockWatch(feeds, connection.welcome.name, self._hello.pid).look
+        self._watch(connection)
         return connection
+
+    def _watch(self, connection: FeedConnection) -> None:
+        connection.held_up = DeadlockWatch(feeds, connection.welcome.name, self._hello.pid).look
 
     def _make_room(self, connection: FeedConnection, index: int) -> None:
         """Let blocks go before waiting: the feeder may be waiting for their room."""

@@ -1,0 +1,69 @@
+"""Which feed of a name a run reads: the environment, or a file that it names, appends a suffix."""
+
+from __future__ import annotations
+
+import os
+
+from penstock.errors import BadSetting
+from penstock.feed.endpoint import checked_name
+
+_SUFFIX = "PENSTOCK_FEED_SUFFIX"
+_FILE = "PENSTOCK_FEED_FILE"
+
+
+class FeedOfRun:
+    """The feed that this run reads under a name.
+
+    ``PENSTOCK_FEED_SUFFIX=b`` puts a run on the feed ``NAME-b``. The file of ``PENSTOCK_FEED_FILE``, if that is
+    set, holds the suffix instead, and may be replaced while the run goes on: ``RowStream`` looks at it before each
+    epoch.
+
+    Args:
+        name: The name in the script.
+
+    Attributes:
+        asked: The feed that was named last.
+        version: Version of the file that named it; None without a file.
+
+    Raises:
+        BadSetting: it is no name, or would be none with the suffix; or the file cannot be read.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._name = checked_name(name)
+        self._file = os.environ.get(_FILE, "")
+        self.version = self.newest()
+        self.asked = self.named()
+
+    def newest(self) -> tuple[int, ...] | None:
+        """Return what tells the file from those that replace it; None without a file. It costs one stat."""
+        try:
+            seen = os.stat(self._file) if self._file else None
+        except OSError:
+            return None
+        return seen and (seen.st_ino, seen.st_mtime_ns, seen.st_size)
+
+    def named(self) -> str:
+        """Return the feed that is named now.
+
+        Raises:
+            BadSetting: there is no such name, or the file cannot be read.
+        """
+        suffix, where = os.environ.get(_SUFFIX, ""), f"{_SUFFIX}="
+        if self._file:
+            suffix, where = self._read(), f"{_FILE}={self._file} with "
+        if not suffix:
+            return self._name
+        try:
+            return checked_name(f"{self._name}-{suffix}")
+        except BadSetting as error:
+            raise BadSetting(f"{where}{suffix!r} is appended to {self._name!r}: {error}") from None
+
+    def _read(self) -> str:
+        try:
+            with open(self._file, errors="surrogateescape") as file:
+                return file.read().strip()
+        except FileNotFoundError:
+            return ""
+        except OSError as error:
+            raise BadSetting(f"{_FILE}={self._file} cannot be read: {error.strerror}") from None
