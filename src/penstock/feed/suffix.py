@@ -16,10 +16,12 @@ class FeedOfRun:
 
     ``PENSTOCK_FEED_SUFFIX=b`` puts a run on the feed ``NAME-b``. The file of ``PENSTOCK_FEED_FILE``, if that is
     set, holds the suffix instead, and may be replaced while the run goes on: ``RowStream`` looks at it before each
-    epoch.
+    epoch. Whoever writes it may not know a run's data: ``b-{data}`` stands for a suffix that is another for other
+    data.
 
     Args:
         name: The name in the script.
+        data: Digest of what the feed is made of; empty if nobody knows.
 
     Attributes:
         asked: The feed that was named last.
@@ -29,8 +31,9 @@ class FeedOfRun:
         BadSetting: it is no name, or would be none with the suffix; or the file cannot be read.
     """
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, data: str = "") -> None:
         self._name = checked_name(name)
+        self._data = f"-{data[:6]}" if data else ""
         self._file = os.environ.get(_FILE, "")
         self.version = self.newest()
         self.asked = self.named()
@@ -52,6 +55,7 @@ class FeedOfRun:
         suffix, where = os.environ.get(_SUFFIX, ""), f"{_SUFFIX}="
         if self._file:
             suffix, where = self._read(), f"{_FILE}={self._file} with "
+            suffix = suffix.replace("-{data}", self._data)
         if not suffix:
             return self._name
         try:

@@ -163,9 +163,9 @@ class Beliefs:
     def ended(self, entry: Entry, look: Look | None, *, finished: bool) -> None:
         """Keep what was measured of a run that has ended, for the next schedule."""
         if finished and (known := self._known[entry.name]) and look and look.samples:
-            self._known[entry.name] = replace(known, samples=entry.trained + look.samples)
+            self._known[entry.name] = known = replace(known, samples=entry.trained + look.samples)
             with suppress(OSError):
-                self._profiles.put(entry.plan, self._known[entry.name])
+                self._profiles.put(entry.plan, known)
 
     def _profile(self, entry: Entry) -> Profile | None:
         if known := self._known[entry.name]:

@@ -26,7 +26,7 @@ def data_of(feed: str, suffix: str) -> str:
     made = made_of(feed)
     if made is None:
         return ""
-    return f"{feed.removesuffix(f'-{suffix}')}:{hashlib.sha256(made.digest.encode()).hexdigest()[:16]}"
+    return f"{feed.partition(f'-{suffix}')[0]}:{hashlib.sha256(made.digest.encode()).hexdigest()[:16]}"
 
 
 class Profile(msgspec.Struct, frozen=True, kw_only=True):

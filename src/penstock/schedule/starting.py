@@ -49,7 +49,7 @@ class Starter:
             if suffix != entries[name].feed or name in starting:
                 entries[name].feed = suffix
                 with suppress(OSError), written_whole(self._file(name)) as half:
-                    half.write_text(suffix)
+                    half.write_text(f"{suffix}-{{data}}")
         for name, rate in zip(schedule.running, rates, strict=False):
             schedule.watched[name].expected = rate
         return any(new[name] != now[name] for name in schedule.running)

@@ -198,7 +198,7 @@ def shared(
         compares: Whether this process's own samples are compared, before the first batch, with those of a feeder
             that another process has started.
     """
-    of_run, feeder_workers = FeedOfRun(name), workers()
+    of_run, feeder_workers = FeedOfRun(name, fingerprint.digest.split()[-1]), workers()
     feed_name = of_run.asked
     if making.get() in ("", feed_name):  # it would wait for itself
         raise BadSetting(
