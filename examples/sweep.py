@@ -74,9 +74,7 @@ def main() -> None:
         began, seen, total = time.perf_counter(), 0, 0.0
         for images, labels in loader:
             with gpu(hold_s * len(labels)):
-                loss = nn.functional.cross_entropy(
-                    model(images.to(device).float() / 127.5 - 1), labels.to(device)
-                )
+                loss = nn.functional.cross_entropy(model(images.to(device).float() / 127.5 - 1), labels.to(device))
                 optimizer.zero_grad()
                 loss.backward()
                 optimizer.step()

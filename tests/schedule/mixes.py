@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from typing import Any
 
 from hypothesis import strategies as st
@@ -15,6 +16,23 @@ def job(name: str, **more: Any) -> Job:
     return Job(
         **{"name": name, "samples": 1000.0, "preparation_s": 0.01, "gpu_s": 0.001, "data": "images", **more}
     )
+
+
+def few(seed: int, number: int) -> tuple[list[Job], GpuMachine]:
+    """Jobs of which a GPU holds four at most, and a machine with one or two."""
+    chance = random.Random(seed)
+    some = [
+        job(
+            f"job{i}",
+            samples=chance.uniform(100, 2000),
+            preparation_s=10 ** chance.uniform(-3, -1.3),
+            gpu_s=10 ** chance.uniform(-3, -1.5),
+            memory_bytes=chance.choice([4, 6, 10]) * GIB,
+            data=chance.choice(["a", "a", "b", ""]),
+        )
+        for i in range(number)
+    ]
+    return some, GpuMachine(cores=chance.choice([1, 2, 4]), memories=(16.0 * GIB,) * chance.choice([1, 2]))
 
 
 @st.composite

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 from tests.schedule.best import shorter_than
-from tests.schedule.mixes import GIB, job, jobs, machines
+from tests.schedule.mixes import GIB, few, job, jobs, machines
 
 from penstock.schedule.jobs import GpuMachine, Job, contention, least_makespan_s
 from penstock.schedule.partition import SHARINGS
@@ -70,22 +70,6 @@ def test_where_data_are_shared_and_cores_are_few_the_plan_takes_little_more_than
             shared = quick(FOUR, objective=objective).plan(some)
             apart = quick(FOUR, objective=objective, sharings=("none",)).plan(some)
             assert shared.cost <= part * apart.cost
-
-
-def few(seed: int, number: int) -> tuple[list[Job], GpuMachine]:
-    chance = random.Random(seed)
-    some = [
-        job(
-            f"job{i}",
-            samples=chance.uniform(100, 2000),
-            preparation_s=10 ** chance.uniform(-3, -1.3),
-            gpu_s=10 ** chance.uniform(-3, -1.5),
-            memory_bytes=chance.choice([4, 6, 10]) * GIB,
-            data=chance.choice(["a", "a", "b", ""]),
-        )
-        for i in range(number)
-    ]
-    return some, GpuMachine(cores=chance.choice([1, 2, 4]), memories=(16.0 * GIB,) * chance.choice([1, 2]))
 
 
 @pytest.mark.parametrize("seed", range(6))
