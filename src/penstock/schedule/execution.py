@@ -111,6 +111,7 @@ class Execution:
         self._planned_s = time.monotonic()
         if is_first and not ledger.expected:
             ledger.expected = plan.expected()
+        ledger.coming = plan.expected(schedule.elapsed_s)
         starts = [
             (plan.names[i], run.gpus)
             for i, run in plan.chosen.outcome.runs.items()
