@@ -16,6 +16,7 @@ import pytest
 from tests.fakes.nvml.by_number import by_number
 from tests.fakes.nvml.fake_gpus import FakeGpus
 from tests.forked import eventually
+from tests.web.scheduled import going_on
 from tests.web.seeded import add_points, drawn, group
 from tests.web.test_selections import reached, read_scores
 
@@ -737,9 +738,11 @@ def test_nothing_serious_keeps_anybody_out(tab, store, scheme, width):
     plain = group(store, "small", runs=["a", "b"], seconds=60)
     group(store, "broken", status="failed", reason="ValueError: boom")
     group(store, "goes", runs=["lr=0.1", "lr=0.3"], status=None)
+    going_on(store)
     one = tab(color_scheme=scheme, viewport={"width": width, "height": 900}, bypass_csp=True)
     chosen = "&".join(f"run={run.id}" for run in alone)
     views = {"now": "now", "runs": "runs?group=1", "compare": f"compare?{chosen}", "run": f"run/{alone[0].id}"}
+    views["schedules"] = "schedules"
     views["time"] = f"time?group={plain[0].group_id}&group={alone[0].group_id}"
     for name, address in views.items():
         page = one.view(address)

@@ -8,6 +8,7 @@ import pytest
 from tests.fakes.nvml.by_number import by_number
 from tests.fakes.nvml.fake_gpus import FakeGpus
 from tests.page.collocation import KINDS, add, going_on
+from tests.web.scheduled import sweep, write
 
 pytestmark = [pytest.mark.page, by_number]
 
@@ -49,3 +50,7 @@ def test_the_pictures_of_the_docs_show_the_page_as_it_is(tab, store, open_page, 
                 assert small.page.evaluate("document.documentElement.scrollWidth <= innerWidth"), view
                 if "PENSTOCK_EVERY_PICTURE" in os.environ:
                     small.picture(f"{view.partition('?')[0].partition('/')[0]}-{scheme}-{width}")
+        write(store, *sweep(1.08))
+        last = tab(server, color_scheme="light", viewport={"width": 1280, "height": 560})
+        last.view("schedules").locator(".gantt a").nth(11).wait_for()
+        last.picture("page-schedules")

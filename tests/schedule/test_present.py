@@ -144,8 +144,9 @@ def test_secrets_are_masked_in_the_store_and_given_to_the_run(tmp_path: Path) ->
         assert "hf_0123456789abcdefgh" not in store.run(entry.id).plan.command
         assert records[entry.id].plan.command[-1] == "hf_0123456789abcdefgh"
         store.ended(entry.id, "out_of_memory", 1)
+        before, entry.gpus = entry.id, (1,)
         new = once_more(store, entry, records[entry.id])
-        assert (entry.id, entry.earlier) == (new.id, [records[new.id].id] if new.id in records else entry.earlier)
+        assert (entry.id, entry.earlier) == (new.id, [(before, (1,))])
         assert "hf_0123456789abcdefgh" not in store.run(new.id).plan.command
 
 

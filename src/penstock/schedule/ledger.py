@@ -26,7 +26,7 @@ class Entry(msgspec.Struct, kw_only=True):
         listeners: What is sampled of it, as ``GroupPlan`` has it.
         plan: The run, as the file has it; secrets in it are masked.
         id: Its record in the store; the newest, if it was started several times.
-        earlier: Its records before that.
+        earlier: Its records before that, each with its GPUs.
         gpus: Numbers of the GPUs that it was started on.
         feed: Suffix of the feed that it is to read.
         trained: Samples that it had trained on when it was ended to be started again.
@@ -39,7 +39,7 @@ class Entry(msgspec.Struct, kw_only=True):
     listeners: tuple[str, ...] | None = None
     plan: RunPlan
     id: str
-    earlier: list[str] = []
+    earlier: list[tuple[str, tuple[int, ...]]] = []
     gpus: tuple[int, ...] = ()
     feed: str = ""
     trained: float = 0.0
@@ -47,7 +47,7 @@ class Entry(msgspec.Struct, kw_only=True):
 
 
 class Expected(msgspec.Struct, frozen=True):
-    """When and where the first plan had a run, in seconds from the schedule's start."""
+    """When and where a plan has a run, in seconds from the schedule's start."""
 
     name: str
     gpus: tuple[int, ...]
@@ -62,7 +62,9 @@ class Ledger(msgspec.Struct, kw_only=True):
         id: Begins the suffixes of its feeds.
         began_s: When it was first started, in seconds since 1970.
         entries: Its runs, in the file's order.
+        gpus: How many GPUs its runs share; 0 where there are none.
         expected: Its first plan.
+        coming: Its newest plan, of the runs that had not ended then.
         feeds: Number of the suffixes that have been used.
         is_over: Whether all has ended, and been told.
     """
@@ -70,7 +72,9 @@ class Ledger(msgspec.Struct, kw_only=True):
     id: str
     began_s: float
     entries: list[Entry]
+    gpus: int = 0
     expected: list[Expected] = []
+    coming: list[Expected] = []
     feeds: int = 0
     is_over: bool = False
 
@@ -107,6 +111,16 @@ class LedgerFile:
         self._path.parent.mkdir(mode=0o700, exist_ok=True)
         with written_whole(self._path) as half:
             half.write_bytes(msgspec.json.encode(ledger))
+
+
+def newest_ledgers(store: Store, most: int) -> dict[str, Ledger]:
+    """Return the schedules that were written last, each file's newest, by keys that they keep."""
+    paths = (store.folder / "schedules").glob("*.json")
+    found = dict[str, Ledger]()
+    for path in sorted(paths, key=lambda path: path.stat().st_mtime_ns, reverse=True)[:most]:
+        with suppress(msgspec.DecodeError):  # another version of Penstock has written it
+            found[path.stem] = msgspec.json.decode(path.read_bytes(), type=Ledger)
+    return found
 
 
 def entries_of(groups: Sequence[GroupPlan]) -> list[Entry]:
@@ -167,7 +181,7 @@ def once_more(store: Store, entry: Entry, record: RunRecord) -> RunRecord:
     """Add a run that has ended to the store again; return its new record."""
     group = GroupPlan(name=entry.group, mode=entry.mode, runs=(record.plan,), listeners=entry.listeners)
     (new,) = add_masked(store, group)
-    entry.earlier.append(entry.id)
+    entry.earlier.append((entry.id, entry.gpus))
     entry.id = new.id
     return new
 

@@ -97,6 +97,7 @@ class Schedule:
     ) -> None:
         self.store = store
         self.ledger = ledger
+        ledger.gpus = machine.model.gpus if machine.has_gpus else 0
         self.machine = machine
         self.entries = {entry.name: entry for entry in ledger.entries}
         self.profiles = profiles

@@ -143,6 +143,7 @@ def application(store: Store, *, token: str, port: int, hosts: set[str], ending:
             Route("/api/newest", newest),
             Route("/api/groups", of_runs(views.groups)),
             Route("/api/selections", of_runs(partial(selections, store))),
+            Route("/api/schedules", of_runs(lambda _: views.schedules())),
             Route("/api/live", events),
             *artifact_routes(store),
             *page_routes(),

@@ -17,6 +17,7 @@ from penstock.runs.glance import Glance, Recent, glance, is_glanced_at
 from penstock.runs.record import ENDED, RunRecord
 from penstock.runs.store import Series, Store
 from penstock.runs.store.columns import Floats
+from penstock.schedule.ledger import newest_ledgers
 from penstock.web.charts import Line, is_counter, on_common_moments, rates, unit_of
 from penstock.web.files import NOT_ELSEWHERE
 
@@ -149,6 +150,21 @@ class Views:
         if all(run.status in ENDED for of_group in begun.values() for run in of_group):
             return compare(begun, self._series)
         return {"groups": [group_figures(each, self._series) for each in begun.values()], "sentences": []}
+
+    def schedules(self) -> list[dict[str, Any]]:
+        """Return the newest schedules, newest first: each run's records with their GPUs, and the plans."""
+        newest = newest_ledgers(self._store, most=12)
+        return [
+            {
+                "id": id,
+                "began": ledger.began_s,
+                "gpus": ledger.gpus,
+                "runs": [(each.name, [*each.earlier, (each.id, each.gpus)]) for each in ledger.entries],
+                "planned": ledger.expected,
+                "coming": ledger.coming,
+            }
+            for id, ledger in sorted(newest.items(), key=lambda each: -each[1].began_s)
+        ]
 
     def _line(self, name: str, run: RunRecord, from_began: bool) -> Line:
         series = self._series(run, name.__eq__)

@@ -10,7 +10,7 @@ export function element(name, attributes = {}, ...children) {
     if (key.startsWith("on")) made.addEventListener(key.slice(2), value);
     else if (key === "class") made.className = value;
     else if (key === "colour") made.style.background = value;
-    else if (key === "width") made.style.width = value;
+    else if (key === "width" || key === "left") made.style[key] = value;
     else made.setAttribute(key, value === true ? "" : value);
   }
   made.append(...children.flat().filter((child) => child !== null && child !== undefined && child !== false));

@@ -9,10 +9,11 @@ const VIEWS = {
   runs: () => import("./runs.js"),
   compare: () => import("./compare.js"),
   time: () => import("./time.js"),
+  schedules: () => import("./schedules.js"),
   run: () => import("./run.js"),
 };
 const OF_CHOSEN = ["runs", "compare"];
-const KEYS = { 1: "now", 2: "runs", 3: "compare", 4: "time" };
+const KEYS = { 1: "now", 2: "runs", 3: "compare", 4: "time", 5: "schedules" };
 const place = document.getElementById("view");
 const link = document.getElementById("link");
 const trouble = document.getElementById("trouble");
