@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -21,9 +22,9 @@ _COLOURS = ("cyan", "yellow", "magenta", "green", "blue", "red", "bright_cyan", 
 
 def bars(schedule: Schedule, plan: Plan | None) -> list[Bar]:
     """Return what has run, runs and is to run, by GPU, in seconds from the schedule's start."""
-    now_s, since = schedule.elapsed_s, schedule.ledger.began_s
+    since = schedule.ledger.began_s
     times = dict[str, tuple[tuple[int, ...], float, float]]()
-    for each in plan.expected(now_s) if plan else ():
+    for each in plan.expected(schedule.elapsed_s - (time.monotonic() - plan.at_s)) if plan else ():
         times[each.name] = each.gpus, each.start_s, each.end_s
     for entry in schedule.ledger.entries:
         record = schedule.store.run(entry.id)
@@ -106,7 +107,7 @@ def page(schedule: Schedule, plan: Plan | None, width: int) -> RenderableType:
         parts.append(Text(more, "yellow"))
     elif plan:
         chosen, rho = plan.chosen, contention(plan.jobs, plan.model)
-        ends_s = schedule.elapsed_s + chosen.outcome.makespan_s
+        ends_s = schedule.elapsed_s - (time.monotonic() - plan.at_s) + chosen.outcome.makespan_s
         about = f"plan: {chosen.name}, feeds: {chosen.sharing}, all ended at {ends_s:,.0f} s; ρ = {rho:.2f}"
         parts.append(Text(about + (": sharing data saves CPU time only" if rho <= 1 else "")))
     return Group(*parts)

@@ -107,16 +107,10 @@ class Execution:
         self._planned_s = time.monotonic()
         self._rest_s = _RESTED_S if is_event else min(2 * self._rest_s, _MOST_RESTED_S)
         if is_first and not ledger.expected:
-<<<<<<< HEAD
             ledger.expected = plan.expected(schedule.elapsed_s)
+        ledger.coming = plan.expected(schedule.elapsed_s)
         starts = {
             plan.names[i]: run.gpus
-=======
-            ledger.expected = plan.expected()
-        ledger.coming = plan.expected(schedule.elapsed_s)
-        starts = [
-            (plan.names[i], run.gpus)
->>>>>>> h-page
             for i, run in plan.chosen.outcome.runs.items()
             if plan.names[i] in schedule.waiting and run.start_s <= 0
         }
