@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -24,7 +23,7 @@ def bars(schedule: Schedule, plan: Plan | None) -> list[Bar]:
     """Return what has run, runs and is to run, by GPU, in seconds from the schedule's start."""
     since = schedule.ledger.began_s
     times = dict[str, tuple[tuple[int, ...], float, float]]()
-    for each in plan.expected(schedule.elapsed_s - (time.monotonic() - plan.at_s)) if plan else ():
+    for each in plan.expected() if plan else ():
         times[each.name] = each.gpus, each.start_s, each.end_s
     for entry in schedule.ledger.entries:
         record = schedule.store.run(entry.id)
@@ -107,7 +106,7 @@ def page(schedule: Schedule, plan: Plan | None, width: int) -> RenderableType:
         parts.append(Text(more, "yellow"))
     elif plan:
         chosen, rho = plan.chosen, contention(plan.jobs, plan.model)
-        ends_s = schedule.elapsed_s - (time.monotonic() - plan.at_s) + chosen.outcome.makespan_s
+        ends_s = plan.at_s + chosen.outcome.makespan_s
         about = f"plan: {chosen.name}, feeds: {chosen.sharing}, all ended at {ends_s:,.0f} s; ρ = {rho:.2f}"
         parts.append(Text(about + (": sharing data saves CPU time only" if rho <= 1 else "")))
     return Group(*parts)

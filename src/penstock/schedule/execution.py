@@ -106,9 +106,8 @@ class Execution:
         self._plan = plan = schedule.plan(_FIRST_CPU_S if is_first else _AGAIN_CPU_S)
         self._planned_s = time.monotonic()
         self._rest_s = _RESTED_S if is_event else min(2 * self._rest_s, _MOST_RESTED_S)
-        if is_first and not ledger.expected:
-            ledger.expected = plan.expected(schedule.elapsed_s)
-        ledger.coming = plan.expected(schedule.elapsed_s)
+        ledger.coming = plan.expected()
+        ledger.expected = ledger.expected or ledger.coming
         starts = {
             plan.names[i]: run.gpus
             for i, run in plan.chosen.outcome.runs.items()

@@ -29,7 +29,7 @@ def explain(schedule: Schedule, plan: Plan, name: str) -> list[str]:
     if name in schedule.running:
         beside = schedule.neighbours(name)
         company = f"beside {_and(beside)}" if beside else "alone"
-        until = f", until {schedule.elapsed_s + expected.end_s:,.0f} s" if expected else ""
+        until = f", until {plan.at_s + expected.end_s:,.0f} s" if expected else ""
         return [f"{name} runs{_where(schedule, schedule.entries[name].gpus)}, {company}{until}."]
     lines = [_when(schedule, plan, name)]
     if schedule.beliefs.source(schedule.entries[name]) == "unknown":
@@ -46,7 +46,7 @@ def _when(schedule: Schedule, plan: Plan, name: str) -> str:
         return f"{name} waits, and the plan has no room for it."
     if expected.start_s <= 0:
         return f"{name} starts now{_where(schedule, expected.gpus)}."
-    at = schedule.elapsed_s + expected.start_s
+    at = plan.at_s + expected.start_s
     return f"{name} waits: the plan starts it at {at:,.0f} s{_where(schedule, expected.gpus)}."
 
 

@@ -38,7 +38,7 @@ class Plan(NamedTuple):
         jobs: What was believed of each.
         running: Those that ran.
         model: The machine, as it was.
-        at_s: When it was made, in seconds of the monotonic clock.
+        at_s: When it was made, in seconds from the schedule's start.
     """
 
     chosen: PolicyPlan
@@ -57,12 +57,11 @@ class Plan(NamedTuple):
         """Return the samples that each run has yet to train on."""
         return {name: job.samples for name, job in zip(self.names, self.jobs, strict=True)}
 
-    def expected(self, since_s: float = 0.0) -> list[Expected]:
-        """Return when and where each run is to run, in seconds from ``since_s`` seconds before the plan on."""
-        runs = self.chosen.outcome.runs
+    def expected(self) -> list[Expected]:
+        """Return when and where each run is to run, in seconds from the schedule's start."""
         return [
-            Expected(self.names[i], run.gpus, since_s + run.start_s, since_s + run.end_s)
-            for i, run in sorted(runs.items())
+            Expected(self.names[i], run.gpus, self.at_s + run.start_s, self.at_s + run.end_s)
+            for i, run in sorted(self.chosen.outcome.runs.items())
         ]
 
 
@@ -157,7 +156,7 @@ class Schedule:
             jobs[i] = replace(self.beliefs.going_on(jobs[i], self.watched[name].newest), after=())
             running.append(Running(i, self.entries[name].gpus))
         chosen = self._planner(model, most_s).plan(jobs, running)
-        return Plan(chosen, names, jobs, running, model, time.monotonic())
+        return Plan(chosen, names, jobs, running, model, elapsed_s)
 
     def on_gpu(self, gpu: int, without: str = "") -> list[str]:
         """Name the runs that run on a GPU."""
