@@ -12,10 +12,11 @@ from pathlib import Path
 
 import pytest
 from tests.forked import ForkServer, eventually
-from tests.runs.running import launches, records
+from tests.runs.running import launches, left, records
 from tests.schedule.scheduled import Scheduled, counted, events, spec
 
 import penstock
+from penstock.runs.stop import stop
 from penstock.runs.store import Store
 from penstock.runs.store.store import RunRecord
 from penstock.schedule.profiles import Profile, Profiles
@@ -137,6 +138,99 @@ def test_a_run_that_runs_out_of_memory_beside_another_runs_once_more_alone(
     order = [" ".join(words[:2]) for words in events(tmp_path) if words[1] in ("began", "ended")]
     assert order.index("b ended") < len(order) - 1 - order[::-1].index("a began")  # alone
     assert len(Profiles(tmp_path / "store", "simulated").apart()) == 1  # and never beside it again
+
+
+def test_runs_that_are_killed_hang_or_leave_children_hold_nothing_up(
+    schedule: Callable[..., Scheduled], tmp_path: Path
+) -> None:
+    file = spec(
+        tmp_path,
+        "a 1 0 holds",
+        {"command": "train.py b 1 0 holds", "name": "b", "time_limit": "2s"},
+        {"command": ["sh", "-c", "setsid sleep 60 & echo left"], "name": "c"},
+        "d 1 0",
+    )
+    one = schedule(file)
+    eventually(lambda: counted(tmp_path, "began")["a"])
+    os.kill(next(record.pid for record in records(tmp_path) if record.name == "a"), signal.SIGKILL)
+    assert one.wait() == 1
+    ends = {record.name: record.status for record in records(tmp_path)}
+    assert ends == {"a": "killed", "b": "timed_out", "c": "finished", "d": "finished"}
+    assert not left(tmp_path)
+
+
+def test_a_run_that_somebody_stops_before_it_begins_is_waited_for_no_more(
+    schedule: Callable[..., Scheduled], tmp_path: Path
+) -> None:
+    one = schedule(spec(tmp_path, "a 1 0 holds", "b 1 0", gpus=1))
+    eventually(lambda: counted(tmp_path, "began")["a"])
+    with Store.open(tmp_path / "store") as store:
+        (b,) = (record for record in store.runs() if record.name == "b")
+        stop(store, [b.id])
+    (tmp_path / "go").touch()
+    assert one.wait() == 1
+    assert counted(tmp_path, "began") == {"a": 1}
+
+
+def test_a_clock_that_is_set_back_changes_nothing(schedule: Callable[..., Scheduled], tmp_path: Path) -> None:
+    file = spec(tmp_path, "a 1 0 holds", {"command": "train.py b 1 0", "name": "b", "deadline": "1h"}, gpus=1)
+    first = schedule(file)
+    eventually(lambda: counted(tmp_path, "began")["a"])
+    first.signal("SIGKILL")
+    first.wait()
+    (path,) = (tmp_path / "store/schedules").glob("*.json")
+    ledger = json.loads(path.read_text())
+    path.write_text(json.dumps({**ledger, "began_s": ledger["began_s"] + 1e6}))  # the future
+    (tmp_path / "go").touch()
+    second = schedule(file)
+    assert second.wait() == 0, second.errors
+    assert counted(tmp_path, "ended") == {"a": 1, "b": 1}
+
+
+@pytest.mark.whole
+def test_a_run_of_which_nothing_is_known_is_measured_and_then_others_join_it(
+    schedule: Callable[..., Scheduled], tmp_path: Path
+) -> None:
+    one = schedule(spec(tmp_path, "a 60 0.03", {"command": "train.py a 5 0.03 again", "name": "b"}, gpus=1))
+    assert one.wait() == 0, one.errors
+    order = [words[:2] for words in events(tmp_path) if words[1] in ("began", "ended")]
+    assert order == [["a", "began"], ["a", "began"], ["a", "ended"], ["a", "ended"]]  # both are called a
+    a = next(run for run in planned(tmp_path) if run.name == "a")
+    measured = Profiles(tmp_path / "store", "simulated").get(a.plan)
+    assert measured and measured.samples == pytest.approx(60 * 400, rel=0.02)
+    assert measured.gpu_s == pytest.approx(0.03 / 40, rel=0.5)
+
+
+@pytest.mark.whole
+def test_a_member_far_slower_than_profiled_goes_to_a_feed_of_its_own(
+    schedule: Callable[..., Scheduled], tmp_path: Path
+) -> None:
+    data = "numbers:one"
+    file = spec(tmp_path, "a 40 0.02", "b 6 0.2")
+    for name in "ab":
+        known(tmp_path, name, gpu_s=5e-4, data=data, samples_per_epoch=400, samples=16_000.0)
+    one = schedule(file)
+    assert one.wait() == 0, one.errors
+    feeds = {name: [words[3] for words in events(tmp_path) if words[:2] == [name, "epoch"]] for name in "ab"}
+    assert feeds["a"][0] == feeds["b"][0]
+    assert feeds["a"][-1] != feeds["b"][-1]  # every epoch of both was whole, or they would have failed
+
+
+@pytest.mark.soak
+def test_a_pair_that_is_slower_together_is_parted_and_not_made_again(
+    schedule: Callable[..., Scheduled], tmp_path: Path
+) -> None:
+    runs = [
+        {"command": f"train.py {name} 60 0.05 fights", "name": name, "preempt": True, "feed": "none"}
+        for name in "ab"
+    ]
+    file = spec(tmp_path, *runs, gpus=1)
+    for name in "ab":  # alone, a step takes 50 ms; beside another it takes three times as long
+        known(tmp_path, name, preparation_s=1e-3, gpu_s=0.05 / 40, samples_per_epoch=400, samples=24_000.0)
+    one = schedule(file, "--policy", "carma-magm")
+    assert one.wait() == 0, one.errors
+    assert "are slower together than one after the other: never again" in one.errors
+    assert len(Profiles(tmp_path / "store", "simulated").apart()) == 1
 
 
 def test_when_a_feeder_is_killed_all_runs_go_on(schedule: Callable[..., Scheduled], tmp_path: Path) -> None:

@@ -1,0 +1,105 @@
+"""What `--explain` and the board say of a schedule that stands still."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from penstock.errors import BadSetting
+from penstock.runs.record import GroupPlan, RunPlan
+from penstock.runs.store import Store
+from penstock.schedule.board import page, summary
+from penstock.schedule.explain import explain
+from penstock.schedule.jobs import GpuMachine
+from penstock.schedule.ledger import begun
+from penstock.schedule.machine import HostMachine
+from penstock.schedule.planner import Planner
+from penstock.schedule.present import Schedule
+from penstock.schedule.profiles import Profile, Profiles
+
+GIB = 2**30
+MACHINE = HostMachine(GpuMachine(cores=2, memories=(16.0 * GIB,) * 2), (), "simulated", True)
+Make = Callable[..., Schedule]
+
+
+@pytest.fixture
+def scheduled(tmp_path: Path) -> Iterator[Make]:
+    with Store.open(tmp_path / "store") as store:
+
+        def make(*runs: RunPlan, policy: str = "fifo", needs: dict[str, frozenset[str]] | None = None) -> Schedule:
+            ledger, _ = begun(store, [GroupPlan(name="g", runs=runs)], None)
+            nobody = {run.name: frozenset[str]() for run in runs}
+
+            def planner(model: GpuMachine, most_s: float) -> Planner:
+                return Planner(model, names=(policy,), sharings=("all",), most_s=most_s)
+
+            profiles = Profiles(store.folder, "simulated")
+            return Schedule(store, ledger, MACHINE, profiles, nobody | (needs or {}), planner)
+
+        yield make
+
+
+def run(name: str, tmp_path: Path, **known: object) -> RunPlan:
+    """A run of which something is known, or nothing."""
+    plan = RunPlan(name=name, command=("train.py", name), directory="/")
+    if known:
+        (tmp_path / "store").mkdir(mode=0o700, exist_ok=True)
+        values = {"preparation_s": 4e-3, "own_s": 1e-4, "gpu_s": 1e-3, "start_s": 1.0, "samples": 1e5, **known}
+        Profiles(tmp_path / "store", "simulated").put(plan, Profile(**values))  # type: ignore[arg-type]
+    return plan
+
+
+def said(schedule: Schedule, name: str) -> str:
+    return "\n".join(explain(schedule, schedule.plan(1.0), name))
+
+
+def test_a_run_that_waits_is_told_when_it_starts_and_whom_it_would_slow(scheduled: Make, tmp_path: Path) -> None:
+    runs = [run(name, tmp_path, memory_bytes=GIB, data=f"{name}:1") for name in "abc"]
+    text = said(scheduled(*runs), "c")
+    assert text.startswith("c waits: the plan starts it at ")
+    assert "On GPU 0 now, it would train" in text and "it would slow" in text
+    assert "a from " in text and "b from " in text
+
+
+def test_a_run_without_room_is_told_how_much_is_missing(scheduled: Make, tmp_path: Path) -> None:
+    runs = [run(name, tmp_path, memory_bytes=10 * GIB) for name in "abc"]
+    assert "On GPU 0: it needs 10.0 GiB, and 6.0 GiB are free." in said(scheduled(*runs), "c")
+
+
+def test_what_nothing_is_known_of_and_what_comes_after(scheduled: Make, tmp_path: Path) -> None:
+    runs = run("a", tmp_path), run("b", tmp_path), run("c", tmp_path)
+    schedule = scheduled(*runs, needs={"c": frozenset({"a", "b"})})
+    assert "It comes after a and b." in said(schedule, "c")
+    assert "a starts now on GPU 0." in said(schedule, "a")
+    assert "until it has been measured it takes a whole GPU" in said(schedule, "a")
+
+
+def test_pairs_that_are_never_made_again_are_named(scheduled: Make, tmp_path: Path) -> None:
+    runs = [run(name, tmp_path, memory_bytes=GIB, data=f"{name}:1") for name in "abc"]
+    schedule = scheduled(*runs)
+    for other in runs[:2]:
+        assert schedule.profiles.put_apart(other, runs[2])
+        assert not schedule.profiles.put_apart(runs[2], other)
+    assert "never again beside" in said(schedule, "c")
+
+
+def test_a_name_that_is_not_there_is_one_error(scheduled: Make, tmp_path: Path) -> None:
+    schedule = scheduled(run("a", tmp_path))
+    with pytest.raises(BadSetting, match=r"--explain b: no run of the file has this name; there are a"):
+        said(schedule, "b")
+
+
+def test_the_board_shows_every_run_and_where_it_is_to_run(scheduled: Make, tmp_path: Path) -> None:
+    runs = [run(name, tmp_path, memory_bytes=GIB, data="x:1") for name in "abc"]
+    schedule = scheduled(*runs)
+    plan = schedule.plan(1.0)
+    console = Console(width=90, record=True, file=io.StringIO())
+    console.print(page(schedule, plan, 90))
+    text = console.export_text()
+    assert [f" {i} {name}" in text for i, name in enumerate("abc", 1)] == [True] * 3
+    assert "GPU 1" in text and "plan: fifo, feeds: all" in text
+    assert [each["status"] for each in summary(schedule, plan)["runs"]] == ["waiting"] * 3
