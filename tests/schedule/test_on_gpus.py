@@ -96,3 +96,18 @@ def test_when_a_scheduler_is_killed_its_mps_daemons_end_with_the_last_run(
     eventually(lambda: records(tmp_path)[0].status == "finished")
     (claim,) = feeds_directory.glob("*.claim")
     claim.unlink()  # which the next scheduler would have taken
+
+
+def test_a_table_of_runs_is_told_how_each_ended(schedule: Callable[..., Scheduled], tmp_path: Path) -> None:
+    spec(tmp_path)
+    (tmp_path / "runs.csv").write_text(
+        "Experiment,Workload,Name,Status,Run,Devices,Collocation,File,Listeners,Params\n"
+        "1,1,a,,,,-,train.py,proc,a 1 0\n"
+        "1,1,b,,,,-,train.py,proc,b 1 0 fails\n"
+        "2,1,c,FINISHED,,,-,train.py,proc,c 1 0\n"
+    )
+    one = schedule("runs.csv")
+    assert one.wait() == 1, one.errors
+    rows = [line.split(",") for line in (tmp_path / "runs.csv").read_text().splitlines()]
+    assert [row[3] for row in rows] == ["Status", "FINISHED", "FAILED (exit code 1)", "FINISHED"]
+    assert counted(tmp_path, "began") == {"a": 1, "b": 1}

@@ -107,6 +107,17 @@ def test_gangs_get_their_gpus_at_once_and_only_those_that_they_may_use() -> None
     assert len({*runs[0].gpus}) == 3 and runs[1].gpus == (2,)
 
 
+def test_jobs_without_a_gpu_run_beside_all_others_under_every_policy() -> None:
+    machine = GpuMachine(cores=4, memories=(16.0 * GIB,))
+    jobs = [
+        Job(name=f"{i}", samples=1e4, preparation_s=1e-3, own_s=1e-3, gpu_s=1e-3, memory_bytes=9 * GIB, gpus=i % 2)
+        for i in range(4)
+    ]
+    for name in (*PUBLISHED, "greedy", "lpt by 2"):
+        runs = Planner(machine, names=(name,), sharings=("none",)).plan(jobs).outcome.runs
+        assert [runs[i].gpus for i in range(4)] == [(), (0,), (), (0,)], name
+
+
 def test_a_plan_goes_on_from_what_runs() -> None:
     some = [job("runs", samples=10.0, memory_bytes=12 * GIB), job("waits", memory_bytes=12 * GIB)]
     machine = GpuMachine(cores=2, memories=(16.0 * GIB,))

@@ -13,11 +13,12 @@ import typer
 
 from penstock.basics.terminal import console, say
 from penstock.cli.command import AsJson, StoreFolder, argument, option, show
-from penstock.errors import BadSetting
+from penstock.errors import BadSetting, PenstockError
 
 if TYPE_CHECKING:
     from penstock.runs.launch.launcher import RunEvent
     from penstock.runs.record import GroupPlan, RunRecord
+    from penstock.runs.spec.open import Spec
     from penstock.schedule.jobs import GpuMachine, GpuMode
     from penstock.schedule.ledger import LedgerFile
     from penstock.schedule.present import Plan, Schedule
@@ -51,7 +52,7 @@ def run(
     check_files(plot=plot)
     is_dry = dry_run or bool(explain)
     with ExitStack() as stack:
-        schedule, records, known = _opened(stack, spec, store, is_dry, objective, policy, share)
+        file, schedule, records, known = _opened(stack, spec, store, is_dry, objective, policy, share)
         if explain:
             schedule.look()
             typer.echo("\n".join(explained(schedule, schedule.plan(2.0), explain)))
@@ -60,7 +61,7 @@ def run(
             _show(json, schedule, schedule.plan(2.0))
         else:
             known.write(schedule.ledger)
-            _run(schedule, records, known)
+            _run(file, schedule, records, known)
             if plot:
                 from penstock.schedule.board import picture
 
@@ -72,7 +73,7 @@ def run(
 
 def _opened(
     stack: ExitStack, spec: Path, store: Path | None, is_dry: bool, objective: str, policy: str, share: str
-) -> tuple[Schedule, dict[str, RunRecord], LedgerFile]:
+) -> tuple[Spec, Schedule, dict[str, RunRecord], LedgerFile]:
     """Open a file's schedule, begun before or now; a dry one leaves the store as it is."""
     from penstock.cli.schedule import names_in, one_of
     from penstock.runs.spec.checks import Gpus
@@ -118,7 +119,7 @@ def _opened(
         say(f"this schedule was begun {schedule.elapsed_s:,.0f} s ago, and goes on")
     elif len(file.groups) > 1 and not any(needs.values()):
         say("groups order nothing here: `after` does, or machine: {groups: in turn}")
-    return schedule, records, known
+    return file, schedule, records, known
 
 
 def mode_of_all(groups: list[GroupPlan]) -> GpuMode:
@@ -143,7 +144,9 @@ def mode_of_all(groups: list[GroupPlan]) -> GpuMode:
     return "mps" if "mps" in kinds else "plain"
 
 
-def _run(schedule: Schedule, records: dict[str, RunRecord], known: LedgerFile) -> None:
+def _run(file: Spec, schedule: Schedule, records: dict[str, RunRecord], known: LedgerFile) -> None:
+    from msgspec.structs import replace
+
     from penstock.runs.launch.launcher import RunEnded, RunPrinted
     from penstock.runs.launch.terminal import Prefixed
     from penstock.schedule.execution import Execution
@@ -152,8 +155,19 @@ def _run(schedule: Schedule, records: dict[str, RunRecord], known: LedgerFile) -
     is_terminal = sys.stdout.isatty() and os.environ.get("TERM", "dumb") not in {"dumb", "unknown"}
     shown = Prefixed([*schedule.entries], (lambda: _lines(schedule, newest[-1])) if is_terminal else None)
     places = {name: place for place, name in enumerate(schedule.entries)}
+    rows = [(group, index) for group, each in enumerate(file.groups) for index in range(len(each.runs))]
+
+    def write_status(name: str, id: str) -> None:
+        if places[name] < len(rows):  # else the file has it no more
+            group, index = rows[places[name]]
+            try:
+                file.write_status(group, replace(schedule.store.run(id), index=index))
+            except PenstockError as error:
+                say(str(error))
 
     def on_event(name: str, event: RunEvent) -> None:
+        if not isinstance(event, RunPrinted):
+            write_status(name, event.id)
         match event:
             case RunPrinted(_, descriptor, data):
                 shown.add(places[name], descriptor, data)

@@ -128,7 +128,8 @@ def muri() -> Policy:
 def pair_gain(a: int, b: int, state: State) -> float:
     """What two jobs gain on one GPU: the sum of their rates, each as a part of its rate alone, less one."""
     first, second = state.jobs[a], state.jobs[b]
-    if first.gpus > 1 or second.gpus > 1 or first.memory_bytes + second.memory_bytes > max(state.machine.memories):
+    memory_bytes = first.memory_bytes + second.memory_bytes
+    if first.gpus != 1 or second.gpus != 1 or memory_bytes > max(state.machine.memories):
         return 0.0
     (of_first, measured), (of_second, _) = (
         state.machine.slowdown(first, [second]),
@@ -191,7 +192,7 @@ def greedy(sharing: Sharing) -> Policy:
             room = state.room_for(job, len(state.jobs))
             room.sort(key=lambda gpu: (_busy(state, gpu), gpu))
             gpus = state.jobs[job].gpus
-            for first in range(0, min(len(room) - gpus + 1, 2 * gpus), gpus):
+            for first in range(0, min(len(room) - gpus + 1, 2 * gpus), gpus) if gpus else (0,):
                 trial = JobStart(job, tuple(sorted(room[first : first + gpus])))
                 if (progress := _progress(state, sharing, trial)) > most:
                     best, most = trial, progress
