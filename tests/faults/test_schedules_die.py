@@ -38,7 +38,8 @@ def known(folder: Path, plan: str, **more: object) -> None:
     values = {"preparation_s": 1e-5, "own_s": 1e-5, "gpu_s": 1e-4, "start_s": 0.3, "memory_bytes": GIB, **more}
     run = next(run for run in planned(folder) if run.name == plan)
     (folder / "store").mkdir(mode=0o700, exist_ok=True)
-    Profiles(folder / "store", "simulated").put(run.plan, Profile(**values))  # type: ignore[arg-type]
+    profiles = Profiles(folder / "store", "simulated")
+    profiles.put(profiles.key(run.plan), Profile(**values))  # type: ignore[arg-type]
 
 
 def is_over(folder: Path) -> bool:
@@ -196,7 +197,8 @@ def test_a_run_of_which_nothing_is_known_is_measured_and_then_others_join_it(
     order = [words[:2] for words in events(tmp_path) if words[1] in ("began", "ended")]
     assert order == [["a", "began"], ["a", "began"], ["a", "ended"], ["a", "ended"]]  # both are called a
     a = next(run for run in planned(tmp_path) if run.name == "a")
-    measured = Profiles(tmp_path / "store", "simulated").get(a.plan)
+    profiles = Profiles(tmp_path / "store", "simulated")
+    measured = profiles.get(profiles.key(a.plan))
     assert measured and measured.samples == pytest.approx(60 * 400, rel=0.02)
     assert measured.gpu_s == pytest.approx(0.03 / 40, rel=0.5)
 

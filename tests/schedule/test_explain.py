@@ -15,7 +15,7 @@ from penstock.runs.store import Store
 from penstock.schedule.board import page, summary
 from penstock.schedule.explain import explain
 from penstock.schedule.jobs import GpuMachine
-from penstock.schedule.ledger import begun
+from penstock.schedule.ledger import begin, ledger_of
 from penstock.schedule.machine import HostMachine
 from penstock.schedule.planner import Planner
 from penstock.schedule.present import Schedule
@@ -31,7 +31,9 @@ def scheduled(tmp_path: Path) -> Iterator[Make]:
     with Store.open(tmp_path / "store") as store:
 
         def make(*runs: RunPlan, policy: str = "fifo", needs: dict[str, frozenset[str]] | None = None) -> Schedule:
-            ledger, _ = begun(store, [GroupPlan(name="g", runs=runs)], None)
+            groups = [GroupPlan(name="g", runs=runs)]
+            ledger = ledger_of(groups, None)
+            begin(store, groups, ledger)
             nobody = {run.name: frozenset[str]() for run in runs}
 
             def planner(model: GpuMachine, most_s: float) -> Planner:
@@ -49,7 +51,8 @@ def run(name: str, tmp_path: Path, **known: object) -> RunPlan:
     if known:
         (tmp_path / "store").mkdir(mode=0o700, exist_ok=True)
         values = {"preparation_s": 4e-3, "own_s": 1e-4, "gpu_s": 1e-3, "start_s": 1.0, "samples": 1e5, **known}
-        Profiles(tmp_path / "store", "simulated").put(plan, Profile(**values))  # type: ignore[arg-type]
+        profiles = Profiles(tmp_path / "store", "simulated")
+        profiles.put(profiles.key(plan), Profile(**values))  # type: ignore[arg-type]
     return plan
 
 
@@ -76,14 +79,16 @@ def test_what_nothing_is_known_of_and_what_comes_after(scheduled: Make, tmp_path
     assert "It comes after a and b." in said(schedule, "c")
     assert "a starts now on GPU 0." in said(schedule, "a")
     assert "until it has been measured it takes a whole GPU" in said(schedule, "a")
+    assert "On GPU 1: b runs there, and one of the two needs the GPU for itself." in said(schedule, "a")
 
 
 def test_pairs_that_are_never_made_again_are_named(scheduled: Make, tmp_path: Path) -> None:
     runs = [run(name, tmp_path, memory_bytes=GIB, data=f"{name}:1") for name in "abc"]
     schedule = scheduled(*runs)
+    key = schedule.profiles.key
     for other in runs[:2]:
-        assert schedule.profiles.put_apart(other, runs[2])
-        assert not schedule.profiles.put_apart(runs[2], other)
+        assert schedule.profiles.put_apart(key(other), key(runs[2]))
+        assert not schedule.profiles.put_apart(key(runs[2]), key(other))
     assert "never again beside" in said(schedule, "c")
 
 

@@ -15,7 +15,7 @@ from penstock.runs.record import GroupPlan, RunPlan
 from penstock.runs.store import Store
 from penstock.schedule.beliefs import Beliefs, check_fits, dependencies
 from penstock.schedule.jobs import GpuMachine, Job
-from penstock.schedule.ledger import LedgerFile, begun, entries_of, once_more
+from penstock.schedule.ledger import Entry, LedgerFile, begin, ledger_of, once_more
 from penstock.schedule.machine import HostMachine
 from penstock.schedule.profiles import Profile, Profiles
 from penstock.schedule.suffixes import feed_workers, suffixes
@@ -30,6 +30,10 @@ MEASURED = Profile(
 def plan(name: str, **more: object) -> RunPlan:
     values = {"command": ("train.py", "--lr", name), "parameters": {"lr": name}, "directory": "/", **more}
     return RunPlan(name=name, **values)  # type: ignore[arg-type]
+
+
+def entries_in(groups: list[GroupPlan]) -> list[Entry]:
+    return ledger_of(groups, None).entries
 
 
 def group(name: str, *runs: RunPlan) -> GroupPlan:
@@ -74,23 +78,23 @@ def test_workers_keep_up_with_the_fastest_that_the_members_can_go() -> None:
 def beliefs_of(entries: list, tmp_path: Path, *known: tuple[RunPlan, Profile]) -> Beliefs:
     profiles = Profiles(tmp_path, "simulated")
     for each, profile in known:
-        profiles.put(each, profile)
+        profiles.put(profiles.key(each), profile)
     return Beliefs(entries, profiles, TWO_GPUS)
 
 
 def test_what_is_unknown_takes_a_whole_gpu_and_siblings_are_believed_alike(tmp_path: Path) -> None:
-    entries = entries_of([group("g", plan("0.1"), plan("0.2")), group("h", plan("0.3"))])
+    entries = entries_in([group("g", plan("0.1"), plan("0.2")), group("h", plan("0.3"))])
     beliefs = beliefs_of(entries, tmp_path, (plan("0.1"), MEASURED))
     assert [beliefs.source(entry) for entry in entries] == ["measured", "like a sibling", "unknown"]
     jobs = [beliefs.job(entry) for entry in entries]
-    assert [job.memory_bytes for job in jobs] == [GIB, GIB, 16 * GIB]
+    assert [(job.memory_bytes, job.alone) for job in jobs] == [(GIB, False), (GIB, False), (0, True)]
     assert [job.data for job in jobs] == ["x:1", "x:1", "?"]
     assert beliefs.samples(entries[1]) == (5000.0, True)  # ten epochs are assumed
 
 
 def test_what_a_file_declares_counts_before_what_was_measured(tmp_path: Path) -> None:
     declared = plan("0.1", epochs=3, memory_bytes=3 * GIB, gpus=2, feed="none", deadline_s=100.0)
-    (entry,) = entries_of([group("g", declared)])
+    (entry,) = entries_in([group("g", declared)])
     job = beliefs_of([entry], tmp_path, (declared, MEASURED)).job(entry, elapsed_s=30.0)
     assert (job.samples, job.memory_bytes, job.gpus, job.data, job.deadline_s) == (1500.0, 3 * GIB, 2, "", 70.0)
 
@@ -103,13 +107,13 @@ def test_what_a_file_declares_counts_before_what_was_measured(tmp_path: Path) ->
     ],
 )
 def test_a_run_that_never_fits_is_named_at_once(tmp_path: Path, more: dict[str, object], said: str) -> None:
-    entries = entries_of([group("g", plan("0.1", **more))])
+    entries = entries_in([group("g", plan("0.1", **more))])
     assert said in check_fits(entries, beliefs_of(entries, tmp_path), TWO_GPUS)
 
 
 def test_after_names_runs_and_groups(tmp_path: Path) -> None:
     groups = [group("g", plan("a"), plan("b")), group("h", plan("a", after=("g", "c")), plan("c", after=("b",)))]
-    entries = entries_of(groups)
+    entries = entries_in(groups)
     assert [entry.name for entry in entries] == ["g/a", "b", "h/a", "c"]
     needs = dependencies(entries, groups, in_turn=False)
     assert needs == {"g/a": set(), "b": set(), "h/a": {"g/a", "b", "c"}, "c": {"b"}}
@@ -122,32 +126,48 @@ def test_a_changed_file_keeps_the_runs_that_it_still_has(tmp_path: Path) -> None
     with Store.open(tmp_path / "store") as store:
         file = LedgerFile(store, spec)
         assert file.read() is None
-        first, _ = begun(store, [group("g", plan("a"), plan("b"), plan("gone"))], None)
+        groups = [group("g", plan("a"), plan("b"), plan("gone"))]
+        first = ledger_of(groups, None)
+        begin(store, groups, first)
         file.write(first)
         by_name = {entry.name: entry.id for entry in first.entries}
         store.began(by_name["a"], keeper=(1, 1), pid=1)
         store.ended(by_name["a"], "finished", 0)
-        again, _ = begun(store, [group("g", plan("a"), plan("b"), plan("new"))], file.read())
-        assert [entry.name for entry in again.entries] == ["a", "b", "new"]
-        assert [entry.id for entry in again.entries][:2] == [by_name["a"], by_name["b"]]
+        groups = [group("g", plan("new"), plan("b", priority=3.0), plan("a"))]
+        again = ledger_of(groups, file.read())
+        records = begin(store, groups, again)
+        assert [entry.name for entry in again.entries] == ["new", "b", "a", "gone"]
+        assert [again.entries[1].id, again.entries[2].id] == [by_name["b"], by_name["a"]]
+        assert again.entries[1].plan.priority == records[by_name["b"]].plan.priority == 3.0
         assert store.run(by_name["gone"]).reason == "never began: its file has it no more"
         assert again.began_s == first.began_s and again.id == first.id
         file.write(replace(again, is_over=True))
         assert file.read() is None  # a new one begins
 
 
-def test_secrets_are_masked_in_the_store_and_given_to_the_run(tmp_path: Path) -> None:
-    secret = plan("a", command=("train.py", "--token", "hf_0123456789abcdefgh"))
+def test_equal_runs_of_two_groups_of_one_name_are_two(tmp_path: Path) -> None:
+    groups = [group("g", plan("a")), group("g", plan("a"))]
     with Store.open(tmp_path / "store") as store:
-        ledger, records = begun(store, [group("g", secret)], None)
-        (entry,) = ledger.entries
-        assert "hf_0123456789abcdefgh" not in store.run(entry.id).plan.command
-        assert records[entry.id].plan.command[-1] == "hf_0123456789abcdefgh"
+        first = ledger_of(groups, None)
+        begin(store, groups, first)
+        again = ledger_of(groups, first)
+        assert [entry.id for entry in again.entries] == [entry.id for entry in first.entries]
+        assert len({entry.name for entry in again.entries}) == 2
+
+
+def test_secrets_are_masked_in_the_store_and_given_to_the_run(tmp_path: Path) -> None:
+    token = "hf_0123456789abcdefgh"
+    groups = [group("g", plan("a", command=("train.py", "--token", token)))]
+    with Store.open(tmp_path / "store") as store:
+        ledger = ledger_of(groups, None)
+        records = begin(store, groups, ledger)
+        (entry,), (record,) = ledger.entries, records.values()
+        assert token not in store.run(entry.id).plan.command and token not in entry.plan.command
+        assert record.plan.command[-1] == token
         store.ended(entry.id, "out_of_memory", 1)
-        before, entry.gpus = entry.id, (1,)
-        new = once_more(store, entry, records[entry.id])
-        assert (entry.id, entry.earlier) == (new.id, [(before, (1,))])
-        assert "hf_0123456789abcdefgh" not in store.run(new.id).plan.command
+        first, new = entry.id, once_more(store, entry, record.plan)
+        assert (entry.id, entry.earlier) == (new.id, [(first, ())])
+        assert token not in store.run(new.id).plan.command
 
 
 def test_bars_of_one_lane_never_lie_on_each_other() -> None:

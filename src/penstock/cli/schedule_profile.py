@@ -44,8 +44,9 @@ def profile(
         plans = [plan for group in file.groups for plan in group.runs]
         tried, failed = set[str](), 0
         for done, plan in enumerate(plans):
-            if (again or profiles.get(plan) is None) and profiles.key(plan) not in tried:
-                tried.add(profiles.key(plan))
+            key = profiles.key(plan)
+            if (again or profiles.get(key) is None) and key not in tried:
+                tried.add(key)
                 try:
                     measured = profiled(
                         opened,
@@ -54,12 +55,12 @@ def profile(
                         variables={"CUDA_VISIBLE_DEVICES": "0"} if machine.simulated else {},
                         on_phase=lambda phase, at=done, name=plan.name: tell(at, len(plans), f"{name}: {phase}"),
                     )
-                    before = profiles.get(plan)
-                    profiles.put(plan, replace(measured, samples=before.samples if before else None))
+                    before = profiles.get(key)
+                    profiles.put(key, replace(measured, samples=before.samples if before else None))
                 except NotProfiled as error:
                     say(str(error))
                     failed += 1
-        found = {plan.name: known for plan in plans if (known := profiles.get(plan))}
+        found = {plan.name: known for plan in plans if (known := profiles.get(profiles.key(plan)))}
     jobs = [
         Job(name=name, samples=1.0, preparation_s=each.preparation_s, gpu_s=each.gpu_s)
         for name, each in found.items()

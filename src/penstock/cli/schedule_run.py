@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-import tempfile
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, get_args
@@ -53,12 +52,17 @@ def run(
     is_dry = dry_run or bool(explain)
     with ExitStack() as stack:
         file, schedule, records, known = _opened(stack, spec, store, is_dry, objective, policy, share)
-        if explain:
+        for sentence in file.left_out:
+            say(sentence)
+        if not schedule.entries:
+            typer.echo("Nothing is left to run: all runs of this file have ended.")
+        elif is_dry:
             schedule.look()
-            typer.echo("\n".join(explained(schedule, schedule.plan(2.0), explain)))
-        elif dry_run:
-            schedule.look()
-            _show(json, schedule, schedule.plan(2.0))
+            plan = schedule.plan(2.0) if schedule.unended() else None
+            if explain:
+                typer.echo("\n".join(explained(schedule, plan, explain)))
+            else:
+                _show(json, schedule, plan)
         else:
             known.write(schedule.ledger)
             _run(file, schedule, records, known)
@@ -67,7 +71,7 @@ def run(
 
                 picture(schedule).savefig(plot)
             _show(json, schedule, None)
-            ended = [schedule.store.run(entry.id) for entry in schedule.ledger.entries]
+            ended = [schedule.record(entry) for entry in schedule.ledger.entries]
             sys.exit(next((record.exit_code or 1 for record in ended if record.status != "finished"), 0))
 
 
@@ -76,12 +80,13 @@ def _opened(
 ) -> tuple[Spec, Schedule, dict[str, RunRecord], LedgerFile]:
     """Open a file's schedule, begun before or now; a dry one leaves the store as it is."""
     from penstock.cli.schedule import names_in, one_of
+    from penstock.runs.record import RunRecord
     from penstock.runs.spec.checks import Gpus
     from penstock.runs.spec.open import Spec
     from penstock.runs.store import Store
     from penstock.schedule.beliefs import Beliefs, check_fits, dependencies
     from penstock.schedule.claims import claimed
-    from penstock.schedule.ledger import LedgerFile, begun, entries_of
+    from penstock.schedule.ledger import LedgerFile, begin, ledger_of
     from penstock.schedule.machine import host_machine
     from penstock.schedule.partition import SHARINGS
     from penstock.schedule.planner import PUBLISHED, Objective, Planner
@@ -96,19 +101,14 @@ def _opened(
     machine = host_machine(file.machine, mode_of_all(file.groups))
     wanted = one_of("--objective", objective or file.machine.objective, get_args(Objective))
     profiles = Profiles(opened.folder, machine.gpu)
-    planned = entries_of(file.groups)
-    if why := check_fits(planned, Beliefs(planned, profiles, machine), machine):
-        raise BadSetting(why)
     known = LedgerFile(opened, file.path)
     before = known.read()
-    if not is_dry:
+    ledger, records = ledger_of(file.groups, before), dict[str, RunRecord]()
+    if why := check_fits(ledger.entries, Beliefs(ledger.entries, profiles, machine), machine):
+        raise BadSetting(why)
+    if not is_dry and file.groups:
         stack.enter_context(claimed(machine.claims))
-    if is_dry and before:
-        ledger, records = before, dict[str, Any]()
-    else:
-        if is_dry:
-            opened = stack.enter_context(Store.open(Path(stack.enter_context(tempfile.TemporaryDirectory()))))
-        ledger, records = begun(opened, file.groups, before)
+        records = begin(opened, file.groups, ledger)
 
     def planner(model: GpuMachine, most_s: float) -> Planner:
         return Planner(model, wanted, sharings=sharings, names=names, most_s=most_s, swaps_s=most_s / 4)

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from penstock.runs.record import GroupPlan
 from penstock.runs.spec.after import Names
-from penstock.schedule.jobs import GpuMachine, Job
+from penstock.schedule.jobs import Job
 from penstock.schedule.ledger import Entry
 from penstock.schedule.looks import Costs, Look
 from penstock.schedule.machine import SPARE, HostMachine
@@ -57,8 +57,8 @@ class Beliefs:
         self._profiles = profiles
         self._machine = machine
         self._entries = [*entries]
-        self._known = {entry.name: profiles.get(entry.plan) for entry in self._entries}
         self._kinds = {entry.name: profiles.key(entry.plan) for entry in self._entries}
+        self._known = {name: profiles.get(kind) for name, kind in self._kinds.items()}
         self._like = {entry.name: _without_parameters(entry) for entry in self._entries}
 
     def source(self, entry: Entry) -> Source:
@@ -88,21 +88,17 @@ class Beliefs:
         """Return what a run's interference with others is kept by."""
         return self._kinds[entry.name]
 
-    def job(
-        self, entry: Entry, *, after: Iterable[str] = (), elapsed_s: float = 0.0, model: GpuMachine | None = None
-    ) -> Job:
+    def job(self, entry: Entry, *, after: Iterable[str] = (), elapsed_s: float = 0.0) -> Job:
         """Return a run as plans see it, from its beginning.
 
         Args:
             after: Names of the runs that must end before it starts, and have not.
             elapsed_s: Seconds since the schedule was first started.
-            model: The machine as it is now, if others use a part of it.
         """
         plan, known = entry.plan, self._profile(entry)
-        whole = max((model or self._machine.model).memories)
         is_alone = known is None or entry.needs_gpu_alone or entry.mode == "alone"
         declared = plan.memory_bytes
-        memory = declared if declared is not None else known.memory_bytes if known else whole
+        memory = max(declared or 0, known.memory_bytes if known else 0)
         costs = known or _GUESS
         data = _ANY if known is None else costs.data
         if plan.feed != "auto":
@@ -116,7 +112,8 @@ class Beliefs:
             gpu_s=costs.gpu_s if on_gpu else 0.0,
             start_s=costs.start_s,
             sm_share=costs.sm_share,
-            memory_bytes=int(max(whole, declared or 0) if is_alone else memory),
+            memory_bytes=int(memory),
+            alone=is_alone,
             gpus=(1 if plan.gpus is None else plan.gpus) if on_gpu else 1,
             data=data,
             kind=self.kind(entry),
@@ -144,13 +141,14 @@ class Beliefs:
         """
         known, found, now = self._known[entry.name], seen.costs, seen.now
         old = known or self._profile(entry) or _GUESS
+        own_s = _or(found.own_s, old.own_s)
         gpu_s = _or(found.gpu_s, old.gpu_s) if has_gpu or old is _GUESS else old.gpu_s
         feed = now.feed
         believed = self._known[entry.name] = Profile(
             preparation_s=_or(found.preparation_s, old.preparation_s),
-            own_s=_or(found.own_s, old.own_s),
+            own_s=own_s,
             gpu_s=gpu_s,
-            start_s=known.start_s if known else seen.first.own_cpu_s,
+            start_s=known.start_s if known else max(0.0, seen.first.own_cpu_s - seen.first.samples * own_s),
             sm_share=old.sm_share,
             memory_bytes=max(int(now.memory_bytes / SPARE), known.memory_bytes if known else 0),
             data=data or (known.data if known else ""),
@@ -158,14 +156,17 @@ class Beliefs:
             samples=known.samples if known else None,
         )
         with suppress(OSError):  # a full disk: it is known here
-            self._profiles.put(entry.plan, believed)
+            self._profiles.put(self.kind(entry), believed)
 
     def ended(self, entry: Entry, look: Look | None, *, finished: bool) -> None:
         """Keep what was measured of a run that has ended, for the next schedule."""
         if finished and (known := self._known[entry.name]) and look and look.samples:
-            self._known[entry.name] = known = replace(known, samples=entry.trained + look.samples)
+            most = max(known.memory_bytes, int(look.memory_bytes / SPARE))
+            self._known[entry.name] = known = replace(
+                known, samples=entry.trained + look.samples, memory_bytes=most
+            )
             with suppress(OSError):
-                self._profiles.put(entry.plan, known)
+                self._profiles.put(self.kind(entry), known)
 
     def _profile(self, entry: Entry) -> Profile | None:
         if known := self._known[entry.name]:
@@ -182,7 +183,7 @@ def check_fits(entries: Iterable[Entry], beliefs: Beliefs, machine: HostMachine)
     for entry in entries:
         job = beliefs.job(entry)
         most = max(machine.model.memories)
-        if job.memory_bytes > most:
+        if job.memory_bytes > most and job.gpus:
             source = "declared" if entry.plan.memory_bytes is not None else "measured"
             what = "no GPU here has" if machine.has_gpus else "this machine has not"
             return (

@@ -13,54 +13,57 @@ from penstock.basics.terminal import printable
 from penstock.bench.experiment import results_table
 from penstock.bench.lanes import Bar, rows_of
 from penstock.schedule.jobs import contention
+from penstock.schedule.ledger import Expected
 from penstock.schedule.present import Plan, Schedule
 
 _KNOWN = {"measured": "yes", "like a sibling": "alike", "unknown": "no"}
 _COLOURS = ("cyan", "yellow", "magenta", "green", "blue", "red", "bright_cyan", "bright_yellow")
 
 
-def bars(schedule: Schedule, plan: Plan | None) -> list[Bar]:
-    """Return what has run, runs and is to run, by GPU, in seconds from the schedule's start."""
-    since = schedule.ledger.began_s
-    times = dict[str, tuple[tuple[int, ...], float, float]]()
-    for each in plan.expected() if plan else ():
-        times[each.name] = each.gpus, each.start_s, each.end_s
+def times(schedule: Schedule, plan: Plan | None) -> dict[str, Expected]:
+    """Return when and where each run ran, runs or is to run."""
+    found = {each.name: each for each in plan.expected()} if plan else {}
     for entry in schedule.ledger.entries:
-        record = schedule.store.run(entry.id)
+        record = schedule.record(entry)
         if record.began is not None:
-            start_s = record.began - since
+            start_s = record.began - schedule.ledger.began_s
             end_s = start_s + (record.seconds or 0.0)
-            times[entry.name] = entry.gpus, start_s, max(end_s, times.get(entry.name, ((), 0.0, end_s))[2])
+            if entry.name in found:
+                end_s = max(end_s, found[entry.name].end_s)
+            found[entry.name] = Expected(entry.name, entry.gpus, start_s, end_s)
+    return found
+
+
+def bars(schedule: Schedule, plan: Plan | None) -> list[Bar]:
+    """Return the same by GPU, with the number of each run."""
+    found = times(schedule, plan)
     return [
-        Bar(gpu, start_s, end_s, entry.name, number)
-        for number, entry in enumerate(schedule.ledger.entries)
-        if entry.name in times
-        for gpus, start_s, end_s in [times[entry.name]]
-        for gpu in gpus
+        Bar(gpu, found[name].start_s, found[name].end_s, name, number)
+        for number, name in enumerate(schedule.entries)
+        if name in found
+        for gpu in found[name].gpus
     ]
 
 
 def table(schedule: Schedule, plan: Plan | None) -> Table:
     """Show each run: where it runs, on which feed, how far it is, and when it is to end."""
     shown = results_table("run", "GPU", "feed", "status", "done", "samples/s", "starts, s", "ends, s", "known")
-    all_bars = bars(schedule, plan)
-    times = {bar.label: bar for bar in all_bars}
+    found = times(schedule, plan)
     for number, entry in enumerate(schedule.ledger.entries):
-        record, bar = schedule.store.run(entry.id), times.get(entry.name)
+        record, its = schedule.record(entry), found.get(entry.name)
         watched, waits = schedule.watched.get(entry.name), entry.name in schedule.waiting
         newest, seen = (watched.newest, watched.seen(3.0)) if watched else (None, None)
         in_all, is_assumed = schedule.beliefs.samples(entry)
         done = (entry.trained + newest.samples) / in_all if newest else float(record.status == "finished")
-        on = {bar.lane for bar in all_bars if bar.label == entry.name}
         shown.add_row(
             f"{number + 1:>2} {printable(entry.name)}",
-            "+".join(map(str, sorted(on))) if schedule.machine.has_gpus else "",
+            "+".join(map(str, its.gpus)) if its and schedule.machine.has_gpus else "",
             "" if waits else entry.feed,
             "waiting" if waits else record.status,
             f"{min(done, 1.0):.0%}{' ?' if is_assumed else ''}",
             f"{seen.costs.samples_per_s:,.0f}" if seen else "",
-            f"{bar.start:,.0f}" if bar else "",
-            f"{bar.end:,.0f}" if bar else "",
+            f"{its.start_s:,.0f}" if its else "",
+            f"{its.end_s:,.0f}" if its else "",
             _KNOWN[schedule.beliefs.source(entry)],
         )
     return shown
@@ -136,25 +139,24 @@ def picture(schedule: Schedule) -> Any:
 
 def summary(schedule: Schedule, plan: Plan | None) -> dict[str, Any]:
     """Return a plan, or how it went, as plain values; times in seconds from the schedule's start."""
-    went = {bar.label: bar for bar in bars(schedule, plan)}
-    first = {each.name: each for each in schedule.ledger.expected}
+    went, first = times(schedule, plan), {each.name: each for each in schedule.ledger.expected}
     runs = [
         {
             "name": entry.name,
             "id": entry.id,
-            "status": schedule.store.run(entry.id).status,
-            "gpus": list(entry.gpus),
+            "status": schedule.record(entry).status,
+            "gpus": entry.gpus,
             "feed": entry.feed,
-            "start_s": went[entry.name].start if entry.name in went else None,
-            "end_s": went[entry.name].end if entry.name in went else None,
-            "planned_start_s": first[entry.name].start_s if entry.name in first else None,
-            "planned_end_s": first[entry.name].end_s if entry.name in first else None,
-            "figures": schedule.beliefs.source(entry),
+            "start_s": its.start_s if (its := went.get(entry.name)) else None,
+            "end_s": its.end_s if its else None,
+            "planned_start_s": planned.start_s if (planned := first.get(entry.name)) else None,
+            "planned_end_s": planned.end_s if planned else None,
+            "known": schedule.beliefs.source(entry),
         }
         for entry in schedule.ledger.entries
     ]
     return {
         "runs": runs,
-        "makespan_s": max((bar.end for bar in went.values()), default=0.0),
+        "makespan_s": max((each.end_s for each in went.values()), default=0.0),
         "planned_makespan_s": max((each.end_s for each in first.values()), default=None),
     }

@@ -54,8 +54,7 @@ class Execution:
         self._tick = tick
         self._names = {entry.id: entry.name for entry in schedule.ledger.entries}
         self._started: set[str] = set()  # by this process
-        self._to_resume: set[str] = set()
-        self._beside: dict[str, set[str]] = {}
+        self._to_settle: list[str] = []
         self._said: set[str] = set()
         self._could_not_start = False
         self._plan: Plan | None = None
@@ -70,16 +69,18 @@ class Execution:
             mode = self._mode(stack)
             for name in schedule.running:
                 launcher.watch(schedule.entries[name].id, schedule.entries[name].listeners)
-            self._end_dependents()
+            self._to_settle = [*schedule.entries]  # what ended while no scheduler lived
+            self._settle()
             starter = Starter(schedule, launcher, mode)
-            while schedule.unended():
+            while schedule.unended() or self._to_settle:
                 if self._is_due():
                     self._plan_and_start(starter)
-                assert self._plan
-                self._hear(launcher, self._plan)
+                self._hear(launcher)
                 schedule.look()
                 self._find_ended(launcher)
-                self._learn(self._plan)
+                self._settle()
+                if self._plan:
+                    self._learn(self._plan)
             schedule.ledger.is_over = True
             self._keep()
 
@@ -93,6 +94,8 @@ class Execution:
         return stack.enter_context(opened("mps", each))
 
     def _is_due(self) -> bool:
+        if not self._schedule.unended():
+            return False
         if time.monotonic() - self._planned_s < self._rest_s:
             return False
         schedule = self._schedule
@@ -136,14 +139,11 @@ class Execution:
         schedule.waiting.remove(name)
         schedule.begin(entry, self._records[entry.id])
         self._started.add(entry.id)
-        for other in schedule.neighbours(name):
-            self._beside.setdefault(name, set()).add(other)
-            self._beside.setdefault(other, set()).add(name)
 
-    def _hear(self, launcher: Launcher, plan: Plan) -> None:
+    def _hear(self, launcher: Launcher) -> None:
         until_s = time.monotonic() + _TICK_S
         while (left_s := until_s - time.monotonic()) > 0:
-            drawn_s = self._tick(plan)
+            drawn_s = self._tick(self._plan) if self._plan else None
             if not launcher.running:
                 time.sleep(left_s)
             for event in launcher.events(left_s if drawn_s is None else min(left_s, drawn_s)):
@@ -167,56 +167,74 @@ class Execution:
                 del schedule.running[name], schedule.watched[name]
                 schedule.waiting.append(name)
                 self._rest_s = 0.0
-        for name in list(schedule.waiting):
-            if schedule.store.run(schedule.entries[name].id).status in ENDED:
-                schedule.waiting.remove(name)
-                self._end_dependents()
+        stopped = [name for name in schedule.waiting if schedule.record(schedule.entries[name]).status in ENDED]
+        schedule.waiting = [name for name in schedule.waiting if name not in stopped]
+        self._to_settle += stopped
 
     def _take_end(self, name: str) -> None:
+        """Count a run no more among those that run."""
         schedule, entry = self._schedule, self._schedule.entries[name]
         watched = schedule.watched.pop(name)
         del schedule.running[name]
-        record = schedule.store.run(entry.id)
-        schedule.store.compact(record.id)
         if schedule.beliefs.source(entry) != "measured" and (seen := watched.seen(1.0)):
             schedule.beliefs.learn(entry, seen, schedule.data.get(name, ""), has_gpu=False)
-        schedule.beliefs.ended(entry, watched.newest, finished=record.status == "finished")
-        others = self._beside.pop(name, set())
-        if record.status == "out_of_memory" and others and not entry.needs_gpu_alone:
-            for other in others:
-                schedule.profiles.put_apart(entry.plan, schedule.entries[other].plan)
-            entry.needs_gpu_alone = True
-            self._once_more(
-                entry, f"{name} ran out of memory beside {', '.join(sorted(others))}: it runs once more, alone"
-            )
-        elif name in self._to_resume:
-            self._to_resume.discard(name)
-            entry.trained += watched.newest.samples if watched.newest else 0.0
-            self._once_more(entry, f"{name} was ended, and goes on later")
-        else:
-            self._end_dependents()
+        if watched.newest:
+            is_finished = schedule.record(entry).status == "finished"
+            schedule.beliefs.ended(entry, watched.newest, finished=is_finished)
+            entry.trained += watched.newest.samples if entry.resumes and not is_finished else 0.0
+        self._to_settle.append(name)
         self._rest_s = 0.0
 
+    def _settle(self) -> None:
+        """Do what follows from ends: some runs are to run again, and some that came after others never begin."""
+        settling, self._to_settle = self._to_settle, []
+        for name in settling:
+            entry = self._schedule.entries[name]
+            try:
+                if (record := self._schedule.record(entry)).status in ENDED and not entry.status:
+                    self._schedule.store.compact(record.id)
+                    self._end(entry, record)
+            except (OSError, PenstockError) as error:  # a full disk: at the next look again
+                self._say_once(f"what {name} has come to could not be recorded: {error}")
+                self._to_settle.append(name)
+        if settling:
+            self._end_dependents()
+            self._keep()
+
+    def _end(self, entry: Entry, record: RunRecord) -> None:
+        schedule = self._schedule
+        others = schedule.beside_at_end(entry, record) if record.status == "out_of_memory" else []
+        if others and not entry.needs_gpu_alone:
+            for other in others:
+                schedule.profiles.put_apart(schedule.beliefs.kind(entry), schedule.beliefs.kind(other))
+            names = ", ".join(sorted(other.name for other in others))
+            self._once_more(entry, f"{entry.name} ran out of memory beside {names}: it runs once more, alone")
+            entry.needs_gpu_alone = True
+        elif entry.resumes and record.status != "finished":
+            self._once_more(entry, f"{entry.name} was ended, and goes on later")
+            entry.resumes = False
+        else:
+            entry.status = record.status
+
     def _once_more(self, entry: Entry, why: str) -> None:
+        plan = self._records[entry.id].plan if entry.id in self._records else entry.plan
+        new = once_more(self._schedule.store, entry, plan)
         say(why)
-        secret = self._records[entry.id]
-        new = once_more(self._schedule.store, entry, secret)
-        self._records[new.id] = replace(new, plan=secret.plan)
+        self._records[new.id] = replace(new, plan=plan)
         self._names[new.id] = entry.name
         self._schedule.waiting.append(entry.name)
 
     def _end_dependents(self) -> None:
         """End the runs that wait for one that has not finished."""
-        schedule, failed = self._schedule, dict[str, str]()
-        for entry in schedule.ledger.entries:
-            if (record := schedule.store.run(entry.id)).status in ENDED and record.status != "finished":
-                failed[entry.name] = record.status
-        for name in list(schedule.waiting):
+        schedule = self._schedule
+        entries = schedule.ledger.entries
+        failed = {each.name: each.status for each in entries if each.status not in ("", "finished")}
+        for name in schedule.waiting:
             if broken := sorted(need for need in schedule.needs[name] if need in failed):
                 why = f"never began: it comes after {broken[0]}, which {failed[broken[0]]}"
                 schedule.store.ended(schedule.entries[name].id, "failed", None, why)
+                schedule.entries[name].status = failed[name] = "failed"
                 schedule.waiting.remove(name)
-                failed[name] = "failed"
                 self._end_dependents()
                 return
 
@@ -240,12 +258,13 @@ class Execution:
         placed = plan.placed([name for name in training if name in plan.names], entries)
         for pair in slower_together(schedule.watched, placed, plan.left(), plan.model, plan.chosen.sharing):
             one, other = (entries[name] for name in pair)
-            if not schedule.profiles.put_apart(one.plan, other.plan):
+            if not schedule.profiles.put_apart(schedule.beliefs.kind(one), schedule.beliefs.kind(other)):
                 continue
             say(f"{one.name} and {other.name} are slower together than one after the other: never again")
             resumable = next((each for each in (other, one) if each.plan.preempt), None)
-            if resumable and self._to_resume.isdisjoint(pair):
-                self._to_resume.add(resumable.name)
+            if resumable and not (one.resumes or other.resumes):
+                resumable.resumes = True
+                self._keep()
                 keeper = ask_to_end(schedule.store, schedule.running[resumable.name])
                 if keeper is not None:
                     os.close(keeper)

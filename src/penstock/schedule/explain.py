@@ -7,12 +7,12 @@ from penstock.schedule.jobs import alone_sample_s
 from penstock.schedule.partition import rates_together
 from penstock.schedule.present import Plan, Schedule
 from penstock.schedule.rates import Placed
-from penstock.schedule.simulate import JobStart, Policy, Running, State, simulate
+from penstock.schedule.simulate import Running, State
 
 _GIB = 2**30
 
 
-def explain(schedule: Schedule, plan: Plan, name: str) -> list[str]:
+def explain(schedule: Schedule, plan: Plan | None, name: str) -> list[str]:
     """Say in sentences how a run stands, and what would be if it started now.
 
     Raises:
@@ -21,8 +21,8 @@ def explain(schedule: Schedule, plan: Plan, name: str) -> list[str]:
     if name not in schedule.entries:
         there = ", ".join(schedule.entries)
         raise BadSetting(f"--explain {name}: no run of the file has this name; there are {there}")
-    if name not in plan.names:
-        record = schedule.store.run(schedule.entries[name].id)
+    if plan is None or name not in plan.names:
+        record = schedule.record(schedule.entries[name])
         return [f"{name} has ended: {record.status} {record.reason}".rstrip()]
     number = plan.names.index(name)
     expected = plan.chosen.outcome.runs.get(number)
@@ -57,17 +57,16 @@ def _on(schedule: Schedule, plan: Plan, number: int, gpu: int) -> str:
     where = f"On GPU {gpu}" if schedule.machine.has_gpus else "Here"
     if job.devices and gpu not in job.devices:
         return f"{where}: its file names other GPUs."
+    there = [plan.jobs[i] for i in state.on[gpu]]
+    if alone := [each.name for each in there if each.alone or job.alone]:
+        return f"{where}: {_and(alone)} runs there, and one of the two needs the GPU for itself."
     if job.memory_bytes > state.free_bytes[gpu]:
         free = max(0.0, state.free_bytes[gpu]) / _GIB
-        whole = job.memory_bytes >= max(schedule.machine.model.memories)
-        needs = "it needs all memory" if whole else f"it needs {job.memory_bytes / _GIB:.1f} GiB"
-        taken = "some is taken" if whole else f"{free:.1f} GiB are free"
-        return f"{where}: {needs}, and {taken}."
-    there = [plan.jobs[i] for i in state.on[gpu]]
+        return f"{where}: it needs {job.memory_bytes / _GIB:.1f} GiB, and {free:.1f} GiB are free."
     if not model.goes_beside(job, there):
         apart = [other.name for other in there if model.pairs.get((job.kind, other.kind)) == 0]
         return f"{where}: never again beside {_and(apart)}, which was slower together, or ran out of memory."
-    return f"{where} now, {_rates(plan, number, gpu)}{_cost(plan, number, gpu)}"
+    return f"{where} now, {_rates(plan, number, gpu)}."
 
 
 def _rates(plan: Plan, number: int, gpu: int) -> str:
@@ -99,20 +98,6 @@ def _now(plan: Plan, number: int) -> list[Running]:
         for run in runs
         if run.start_s <= 0 and run.job != number and run.job not in there
     ]
-
-
-def _cost(plan: Plan, number: int, gpu: int) -> str:
-    """Say what starting a run now would change for all."""
-    gpus = tuple((gpu + k) % plan.model.gpus for k in range(plan.jobs[number].gpus))
-    first = [JobStart(number, gpus)]
-    chosen: Policy = plan.chosen.policy
-
-    def policy(state: State) -> JobStart | None:
-        return first.pop() if first else chosen(state)
-
-    other = simulate(plan.jobs, plan.model, policy, plan.chosen.sharing, _now(plan, number))
-    change_s = other.makespan_s - plan.chosen.outcome.makespan_s
-    return f"; all would have ended {abs(change_s):,.0f} s {'later' if change_s > 0 else 'earlier'}."
 
 
 def _where(schedule: Schedule, gpus: tuple[int, ...]) -> str:

@@ -31,6 +31,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
         after: Names of the jobs that must end before it starts.
         arrives_s: When it can start at the earliest, in seconds from the plan's beginning.
         devices: Numbers of the GPUs that it may use; empty for all.
+        alone: Whether nobody may share its GPUs.
     """
 
     name: str
@@ -49,6 +50,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     after: tuple[str, ...] = ()
     arrives_s: float = 0.0
     devices: tuple[int, ...] = ()
+    alone: bool = False
 
 
 class GpuMachine(msgspec.Struct, frozen=True, kw_only=True):
@@ -81,7 +83,9 @@ class GpuMachine(msgspec.Struct, frozen=True, kw_only=True):
 
     def goes_beside(self, job: Job, neighbours: Sequence[Job]) -> bool:
         """Whether a GPU with these jobs may get one more."""
-        apart = any(self.pairs.get((job.kind, other.kind)) == 0 for other in neighbours)
+        apart = any(
+            job.alone or other.alone or self.pairs.get((job.kind, other.kind)) == 0 for other in neighbours
+        )
         return len(neighbours) < self.most_on_gpu and not apart
 
     def slowdown(self, job: Job, neighbours: Sequence[Job]) -> tuple[float, bool]:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import msgspec
 
+from penstock.errors import NoSuchRun, StoreUnusable
 from penstock.linux.files import written_whole
 from penstock.runs.launch.environment import add_masked, masked_plan
 from penstock.runs.record import GroupPlan, RunPlan, RunRecord
@@ -31,6 +32,10 @@ class Entry(msgspec.Struct, kw_only=True):
         feed: Suffix of the feed that it is to read.
         trained: Samples that it had trained on when it was ended to be started again.
         needs_gpu_alone: Whether it ran out of memory beside others.
+        resumes: Whether it is being ended, to be started again later.
+        index: Its place in its group.
+        status: How it ended, once it has.
+        is_left_out: Whether the file has it no more.
     """
 
     name: str
@@ -44,6 +49,10 @@ class Entry(msgspec.Struct, kw_only=True):
     feed: str = ""
     trained: float = 0.0
     needs_gpu_alone: bool = False
+    resumes: bool = False
+    index: int = 0
+    status: str = ""
+    is_left_out: bool = False
 
 
 class Expected(msgspec.Struct, frozen=True):
@@ -94,17 +103,24 @@ class LedgerFile:
 
     def __init__(self, store: Store, spec: Path) -> None:
         digest = hashlib.sha256(str(spec.resolve()).encode()).hexdigest()
-        self._store = store
         self._path = store.folder / "schedules" / f"{digest[:16]}.json"
 
     def read(self) -> Ledger | None:
-        """Return the schedule that was begun and is not over; None for none, and if runs of it were removed."""
-        with suppress(FileNotFoundError, msgspec.DecodeError):
+        """Return the schedule that was begun and is not over; None if there is none.
+
+        Raises:
+            StoreUnusable: it cannot be read.
+        """
+        try:
             ledger = msgspec.json.decode(self._path.read_bytes(), type=Ledger)
-            there = {record.id for record in self._store.runs()}
-            if not ledger.is_over and all(entry.id in there for entry in ledger.entries):
-                return ledger
-        return None
+        except FileNotFoundError:
+            return None
+        except msgspec.DecodeError as error:
+            raise StoreUnusable(
+                f"{self._path}: another version of Penstock has begun a schedule of this file ({error}): end its "
+                "runs (penstock runs ls, penstock runs stop), then remove the file"
+            ) from None
+        return None if ledger.is_over else ledger
 
     def write(self, ledger: Ledger) -> None:
         """Keep a schedule as it is now, whole or not at all."""
@@ -123,71 +139,69 @@ def newest_ledgers(store: Store, most: int) -> dict[str, Ledger]:
     return found
 
 
-def entries_of(groups: Sequence[GroupPlan]) -> list[Entry]:
-    """Return the runs of a file; none of them has a record yet."""
-    entries = [
-        Entry(
-            name=run.name,
-            group=group.name,
-            mode=group.mode,
-            listeners=group.listeners,
-            plan=masked_plan(run),
-            id="",
-        )
-        for group in groups
-        for run in group.runs
-    ]
-    _name_apart(entries)
-    return entries
+def ledger_of(groups: Sequence[GroupPlan], before: Ledger | None) -> Ledger:
+    """Return a file's schedule: the one that was begun, as the file is now, or a new one.
 
-
-def begun(store: Store, groups: Sequence[GroupPlan], before: Ledger | None) -> tuple[Ledger, dict[str, RunRecord]]:
-    """Add the runs of a file to the store, but those that a schedule of it had begun already.
-
-    Args:
-        before: That schedule, if it has not ended. Runs of its own that the file has no more, and that wait, end.
-
-    Returns:
-        The schedule, and the records to be started, secrets included, by id.
+    A run that was begun is known by its group, name, command and how it shares; what else the file says of it may
+    have changed. Those of a new run have no record yet; those that the file has no more come last.
     """
-    left = {_key(entry): entry for entry in before.entries} if before else {}
-    entries, records, now = list[Entry](), dict[str, RunRecord](), iter(entries_of(groups))
+    left = dict[bytes, list[Entry]]()
+    for entry in before.entries if before else ():
+        left.setdefault(_key(entry), []).append(entry)
+    entries = list[Entry]()
     for group in groups:
-        pairs = [(run, next(now)) for run in group.runs]
-        new = [run for run, entry in pairs if _key(entry) not in left]
-        added = iter(add_masked(store, msgspec.structs.replace(group, runs=tuple(new))) if new else ())
-        for run, entry in pairs:
-            if earlier := left.pop(_key(entry), None):
-                record = msgspec.structs.replace(store.run(earlier.id), plan=run)
-                store.own(record.group_id)
-            else:
-                record = next(added)
-                entry.id = record.id
-            entries.append(earlier or entry)
-            records[record.id] = record
-    for entry in left.values():
-        if (record := store.run(entry.id)).began is None:
-            store.ended(entry.id, "killed", None, "never began: its file has it no more")
-        else:
+        for index, run in enumerate(group.runs):
+            plan = masked_plan(run)
+            new = Entry(name=run.name, group=group.name, mode=group.mode, plan=plan, id="", index=index)
+            entry = known.pop(0) if (known := left.get(_key(new))) else new
+            entry.plan, entry.mode, entry.listeners, entry.index = plan, group.mode, group.listeners, index
+            entry.is_left_out = False
             entries.append(entry)
-            records[entry.id] = record
+    for entry in (each for some in left.values() for each in some):
+        entry.is_left_out = True
+        entries.append(entry)
     _name_apart(entries)
     if before:
-        return msgspec.structs.replace(before, entries=entries), records
-    return Ledger(id=entries[0].id[:3], began_s=time.time(), entries=entries), records
+        return msgspec.structs.replace(before, entries=entries)
+    return Ledger(id="", began_s=time.time(), entries=entries)
 
 
-def once_more(store: Store, entry: Entry, record: RunRecord) -> RunRecord:
-    """Add a run that has ended to the store again; return its new record."""
-    group = GroupPlan(name=entry.group, mode=entry.mode, runs=(record.plan,), listeners=entry.listeners)
+def begin(store: Store, groups: Sequence[GroupPlan], ledger: Ledger) -> dict[str, RunRecord]:
+    """Give each run of a schedule a record in the store, this process's to start; return them by id, unmasked.
+
+    Runs that the file has no more, and that wait, end.
+    """
+    entries, records = iter(ledger.entries), dict[str, RunRecord]()
+    for group in groups:
+        its = [next(entries) for _ in group.runs]
+        new = [run for run, entry in zip(group.runs, its, strict=True) if not entry.id]
+        added = iter(add_masked(store, msgspec.structs.replace(group, runs=tuple(new))) if new else ())
+        for run, entry in zip(group.runs, its, strict=True):
+            with suppress(NoSuchRun):  # somebody has removed it
+                record = store.run(entry.id) if entry.id else next(added)
+                store.own(record.group_id)
+                entry.id = record.id
+                records[record.id] = msgspec.structs.replace(record, plan=run)
+    for entry in entries:
+        with suppress(NoSuchRun):
+            if store.run(entry.id).began is None:
+                store.ended(entry.id, "killed", None, "never began: its file has it no more")
+    ledger.id = ledger.id or ledger.entries[0].id[:3]
+    return records
+
+
+def once_more(store: Store, entry: Entry, plan: RunPlan) -> RunRecord:
+    """Add a run that has ended to the store again, as it was; return its new record."""
+    group = GroupPlan(name=entry.group, mode=entry.mode, runs=(plan,), listeners=entry.listeners)
     (new,) = add_masked(store, group)
     entry.earlier.append((entry.id, entry.gpus))
-    entry.id = new.id
+    entry.id, entry.status = new.id, ""
     return new
 
 
-def _key(entry: Entry) -> tuple[str, bytes]:
-    return entry.group, msgspec.json.encode(entry.plan)
+def _key(entry: Entry) -> bytes:
+    plan = entry.plan
+    return msgspec.json.encode((entry.group, plan.name, plan.command, plan.directory, plan.share))
 
 
 def _name_apart(entries: Sequence[Entry]) -> None:

@@ -5,14 +5,16 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import NamedTuple
+from contextlib import suppress
+from typing import NamedTuple, cast
 
 from msgspec.structs import replace
 
+from penstock.errors import NoSuchRun
 from penstock.feed.launch.feeds import feeds
 from penstock.linux.files import taken
 from penstock.linux.process import with_descendants
-from penstock.runs.record import ENDED, RunRecord
+from penstock.runs.record import ENDED, RunRecord, Status
 from penstock.runs.store import Store
 from penstock.schedule.beliefs import Beliefs
 from penstock.schedule.jobs import GpuMachine, Job
@@ -27,6 +29,7 @@ from penstock.schedule.watching import Watched
 
 _ANSWER_S = 0.5
 _HELD = "keeper.lock"
+_NEARLY_S = 1.0
 
 
 class Plan(NamedTuple):
@@ -109,11 +112,33 @@ class Schedule:
         self._planner = planner
         self._began_s = time.monotonic() - max(0.0, time.time() - ledger.began_s)
         for entry in ledger.entries:
-            record = store.run(entry.id)
-            if record.status == "running" or (record.status not in ENDED and is_held(store, entry.id)):
+            record = self.record(entry)
+            waits = record.status not in ENDED and record.status != "running"
+            if record.status == "running" or (waits and entry.gpus and is_held(store, entry.id)):
                 self.begin(entry, record)
-            elif record.status not in ENDED:
+            elif waits and not entry.is_left_out:
                 self.waiting.append(entry.name)
+
+    def record(self, entry: Entry) -> RunRecord:
+        """Return the newest record of a run; one of our own, if it has none yet or somebody has removed it.
+
+        One that waits for a scheduler that has died is not lost.
+        """
+        status = entry.status or ("lost" if entry.id else "waiting")
+        with suppress(NoSuchRun):
+            record = self.store.run(entry.id)
+            is_waiting = record.status == "lost" and record.began is None
+            return replace(record, status="waiting") if is_waiting else record
+        return RunRecord(
+            id=entry.id,
+            name=entry.name,
+            group=entry.group,
+            group_id="",
+            mode=entry.mode,
+            index=entry.index,
+            status=cast("Status", status),
+            plan=entry.plan,
+        )
 
     @property
     def elapsed_s(self) -> float:
@@ -129,7 +154,7 @@ class Schedule:
         """Look at the runs that go on."""
         known = feeds(_ANSWER_S)
         for name in self.running:
-            record = self.running[name] = self.store.run(self.entries[name].id)
+            record = self.running[name] = self.record(self.entries[name])
             if record.status == "running":
                 newest = look(self.store, record, known)
                 self.watched[name].add(newest)
@@ -148,7 +173,7 @@ class Schedule:
         names, there = self.unended(), {*self.unended()}
         elapsed_s, model = self.elapsed_s, self._model()
         jobs = [
-            self.beliefs.job(self.entries[name], after=self.needs[name] & there, elapsed_s=elapsed_s, model=model)
+            self.beliefs.job(self.entries[name], after=self.needs[name] & there, elapsed_s=elapsed_s)
             for name in names
         ]
         running = list[Running]()
@@ -161,6 +186,17 @@ class Schedule:
     def on_gpu(self, gpu: int, without: str = "") -> list[str]:
         """Name the runs that run on a GPU."""
         return [name for name in self.running if gpu in self.entries[name].gpus and name != without]
+
+    def beside_at_end(self, entry: Entry, record: RunRecord) -> list[Entry]:
+        """Return the runs that shared a GPU with one until it ended, or nearly."""
+        ended_s = (record.began or 0.0) + (record.seconds or 0.0) - _NEARLY_S
+        records = [(other, self.record(other)) for other in self.ledger.entries if other is not entry]
+        return [
+            other
+            for other, its in records
+            if its.began is not None and not {*other.gpus}.isdisjoint(entry.gpus)
+            if its.began <= ended_s <= its.began + (its.seconds or 0.0)
+        ]
 
     def neighbours(self, name: str) -> list[str]:
         """Name the runs that share a GPU with one."""

@@ -67,17 +67,15 @@ class Profiles:
         self._folder = store / "profiles"
         self._gpu = gpu
 
-    def get(self, plan: RunPlan) -> Profile | None:
-        """Return what was measured of a run; None if nothing was, or its script has changed since."""
+    def get(self, key: str) -> Profile | None:
+        """Return what was measured of runs of a key; None if nothing was."""
         with suppress(FileNotFoundError, msgspec.DecodeError):
-            return msgspec.json.decode(self._path(plan).read_bytes(), type=Profile)
+            return msgspec.json.decode(self._path(key).read_bytes(), type=Profile)
         return None
 
-    def put(self, plan: RunPlan, profile: Profile) -> None:
-        """Keep what was measured of a run, in place of what was known."""
-        self._folder.mkdir(mode=0o700, exist_ok=True)
-        with written_whole(self._path(plan)) as half:
-            half.write_bytes(msgspec.json.encode(profile))
+    def put(self, key: str, profile: Profile) -> None:
+        """Keep what was measured, in place of what was known."""
+        self._write(self._path(key), profile)
 
     def apart(self) -> list[tuple[str, str]]:
         """Return pairs of keys whose runs are never to share a GPU again."""
@@ -85,16 +83,12 @@ class Profiles:
             return msgspec.json.decode((self._folder / _APART).read_bytes(), type=list[tuple[str, str]])
         return []
 
-    def put_apart(self, one: RunPlan, other: RunPlan) -> bool:
-        """Remember that two runs are never to share a GPU again; return whether that is new."""
-        before = self.apart()
-        pair = min(self.key(one), self.key(other)), max(self.key(one), self.key(other))
-        if pair in before:
-            return False
-        self._folder.mkdir(mode=0o700, exist_ok=True)
-        with written_whole(self._folder / _APART) as half:
-            half.write_bytes(msgspec.json.encode([*before, pair]))
-        return True
+    def put_apart(self, one: str, other: str) -> bool:
+        """Remember that runs of two keys are never to share a GPU again; return whether that is new."""
+        before, pair = self.apart(), (min(one, other), max(one, other))
+        if pair not in before:
+            self._write(self._folder / _APART, [*before, pair])
+        return pair not in before
 
     def key(self, plan: RunPlan) -> str:
         """Return what profiles are kept by: a digest of a run's command, its code and the GPU."""
@@ -108,5 +102,10 @@ class Profiles:
                 break
         return digest.hexdigest()[:24]
 
-    def _path(self, plan: RunPlan) -> Path:
-        return self._folder / f"{self.key(plan)}.json"
+    def _path(self, key: str) -> Path:
+        return self._folder / f"{key}.json"
+
+    def _write(self, path: Path, value: object) -> None:
+        self._folder.mkdir(mode=0o700, exist_ok=True)
+        with written_whole(path) as half:
+            half.write_bytes(msgspec.json.encode(value))

@@ -75,7 +75,7 @@ class Starter:
         lock = keeper_lock(schedule.store, entry.id)
         try:
             self._launcher.start(
-                replace(record, plan=run),
+                replace(record, plan=run, index=entry.index),
                 self._mode,
                 listeners=entry.listeners,
                 variables={**machine.variables(entry.gpus), **self._variables(name, plan, together)},
