@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.claim import claim, report
+from benchmarks.replanner import Replanner
 from msgspec.structs import replace
 from rich.progress import track
 from tests.schedule.configurations import no_plan_below_s
@@ -23,7 +24,6 @@ from tests.schedule.mixes import few
 from penstock.schedule.jobs import GpuMachine, Job, contention, least_makespan_s
 from penstock.schedule.partition import Sharing
 from penstock.schedule.planner import Objective, Planner, Portfolio
-from penstock.schedule.replan import Replanner
 from penstock.schedule.simulate import simulate
 from penstock.schedule.traces import drawn, read_trace
 

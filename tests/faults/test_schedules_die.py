@@ -163,14 +163,17 @@ def test_runs_that_are_killed_hang_or_leave_children_hold_nothing_up(
 def test_a_run_that_somebody_stops_before_it_begins_is_waited_for_no_more(
     schedule: Callable[..., Scheduled], tmp_path: Path
 ) -> None:
-    one = schedule(spec(tmp_path, "a 1 0 holds", "b 1 0", gpus=1))
+    after = {"command": "train.py c 1 0", "name": "c", "after": "b"}
+    one = schedule(spec(tmp_path, "a 1 0 holds", "b 1 0", after, gpus=1))
     eventually(lambda: counted(tmp_path, "began")["a"])
     with Store.open(tmp_path / "store") as store:
         (b,) = (record for record in store.runs() if record.name == "b")
         stop(store, [b.id])
+    eventually(lambda: "failed" in [record.status for record in records(tmp_path)])
     (tmp_path / "go").touch()
-    assert one.wait() == 1
+    assert one.wait() == 1, one.errors
     assert counted(tmp_path, "began") == {"a": 1}
+    assert records(tmp_path)[2].reason == "never began: it comes after b, which killed"
 
 
 def test_a_clock_that_is_set_back_changes_nothing(schedule: Callable[..., Scheduled], tmp_path: Path) -> None:
@@ -233,6 +236,60 @@ def test_a_pair_that_is_slower_together_is_parted_and_not_made_again(
     assert one.wait() == 0, one.errors
     assert "are slower together than one after the other: never again" in one.errors
     assert len(Profiles(tmp_path / "store", "simulated").apart()) == 1
+
+
+def test_memory_that_runs_out_while_no_scheduler_lives_is_seen_by_the_next(
+    schedule: Callable[..., Scheduled], tmp_path: Path
+) -> None:
+    file = spec(tmp_path, "a 3 0.02 full later", "b 3 0.02 holds", gpus=1)
+    for name in "ab":
+        known(tmp_path, name, preparation_s=1e-3, gpu_s=1e-6)
+    first = schedule(file, "--policy", "carma-magm")
+    eventually(lambda: len(counted(tmp_path, "began")) == 2)
+    first.signal("SIGKILL")
+    first.wait()
+    (tmp_path / "burst").touch()
+    eventually(lambda: "out_of_memory" in [record.status for record in records(tmp_path)])
+    second = schedule(file, "--policy", "carma-magm")
+    second.wait_until_failed("a ran out of memory beside b: it runs once more, alone")
+    (tmp_path / "go").touch()
+    assert second.wait() == 0, second.errors
+    assert counted(tmp_path, "ended") == {"a": 1, "b": 1}
+
+
+def test_a_file_that_was_edited_starts_no_run_again(schedule: Callable[..., Scheduled], tmp_path: Path) -> None:
+    runs = [{"command": f"train.py {name} 1 0 {more}", "name": name} for name, more in (("a", "holds"), ("b", ""))]
+    first = schedule(spec(tmp_path, *runs))
+    eventually(lambda: counted(tmp_path, "ended")["b"])
+    first.signal("SIGKILL")
+    first.wait()
+    edited = [{**run, "priority": 2, "memory": "1GiB", "epochs": 4} for run in reversed(runs)]
+    file = spec(tmp_path, *edited, {"command": "train.py c 1 0", "name": "c", "after": "a"})
+    shown = schedule(file, "--dry-run")
+    assert shown.wait() == 0, shown.errors
+    assert "running" in shown.output and "finished" in shown.output and "waiting" in shown.output
+    second = schedule(file)
+    eventually(lambda: "was begun" in second.errors)
+    (tmp_path / "go").touch()
+    assert second.wait() == 0, second.errors
+    assert counted(tmp_path, "began") == {"a": 1, "b": 1, "c": 1}
+
+
+def test_a_record_that_somebody_removes_ends_nothing(schedule: Callable[..., Scheduled], tmp_path: Path) -> None:
+    file = spec(tmp_path, "a 1 0", "b 1 0 holds", {"command": "train.py c 1 0", "name": "c", "after": ["a", "b"]})
+    first = schedule(file)
+    eventually(lambda: "a has ended: finished" in first.errors)
+    with Store.open(tmp_path / "store") as store:
+        (a,) = (record for record in store.runs() if record.name == "a")
+        eventually(lambda: store.run(a.id).status == "finished")
+        store.remove([a.id])
+    first.signal("SIGKILL")
+    first.wait()
+    second = schedule(file)
+    eventually(lambda: "was begun" in second.errors)
+    (tmp_path / "go").touch()
+    assert second.wait() == 0, second.errors
+    assert counted(tmp_path, "began") == {"a": 1, "b": 1, "c": 1}
 
 
 def test_when_a_feeder_is_killed_all_runs_go_on(schedule: Callable[..., Scheduled], tmp_path: Path) -> None:

@@ -38,6 +38,8 @@ if __name__ == "__main__":
     if "full" in more and not (folder / f"{name}.was-full").exists():
         while "began" not in (folder / "events").read_text().replace(f"{name} began", ""):
             time.sleep(0.02)
+        while "later" in more and not (folder / "burst").exists():
+            time.sleep(0.02)
         (folder / f"{name}.was-full").touch()
         sys.exit("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB")
     loader = penstock.share(make, "numbers", linger=0.5)

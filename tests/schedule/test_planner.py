@@ -7,6 +7,7 @@ import time
 from typing import Any
 
 import pytest
+from benchmarks.replanner import Replanner
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
@@ -17,7 +18,6 @@ from penstock.schedule.jobs import GpuMachine, Job, contention, least_makespan_s
 from penstock.schedule.partition import SHARINGS
 from penstock.schedule.planner import PUBLISHED, Planner, Portfolio
 from penstock.schedule.policies import by_arrival, listed, matching
-from penstock.schedule.replan import Replanner
 from penstock.schedule.simulate import Running, simulate
 from penstock.schedule.traces import drawn
 

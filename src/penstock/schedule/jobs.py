@@ -59,8 +59,6 @@ class GpuMachine(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         cores: CPU cores.
         memories: Memory of each GPU in bytes, less what must stay free; of the host, where there is no GPU.
-        speeds: Of each GPU, relative to the one on which ``gpu_s`` was measured: less than 1 for a MIG instance.
-            Empty if all are 1.
         mode: How jobs share a GPU: by turns ("plain"), or each with the multiprocessors that it uses ("mps").
         pairs: What was measured of two kinds on one GPU: the rate of the first, as a part of its rate alone; 0 if
             they do not fit together.
@@ -69,7 +67,6 @@ class GpuMachine(msgspec.Struct, frozen=True, kw_only=True):
 
     cores: float
     memories: tuple[float, ...]
-    speeds: tuple[float, ...] = ()
     mode: GpuMode = "plain"
     pairs: Mapping[tuple[str, str], float] = {}
     most_on_gpu: int = 1_000_000
@@ -77,9 +74,6 @@ class GpuMachine(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def gpus(self) -> int:
         return len(self.memories)
-
-    def speed(self, gpu: int) -> float:
-        return self.speeds[gpu] if self.speeds else 1.0
 
     def goes_beside(self, job: Job, neighbours: Sequence[Job]) -> bool:
         """Whether a GPU with these jobs may get one more."""
@@ -103,8 +97,7 @@ class GpuMachine(msgspec.Struct, frozen=True, kw_only=True):
 
 def alone_sample_s(job: Job, machine: GpuMachine) -> float:
     """Seconds in which a job trains on a sample with the machine for itself."""
-    speed = max(map(machine.speed, job.devices or range(machine.gpus)))
-    return max(job.gpu_s / speed, job.own_s, (job.preparation_s + job.own_s) / machine.cores)
+    return max(job.gpu_s, job.own_s, (job.preparation_s + job.own_s) / machine.cores)
 
 
 def alone_s(job: Job, machine: GpuMachine) -> float:
@@ -132,5 +125,4 @@ def least_makespan_s(jobs: Sequence[Job], machine: GpuMachine) -> float:
         if not machine.pairs:  # what was measured of two may sum up to more than one
             computed += job.samples * job.gpu_s * job.gpus * (job.sm_share if machine.mode == "mps" else 1.0)
         longest = max(longest, job.arrives_s + alone_s(job, machine))
-    speed = sum(map(machine.speed, range(machine.gpus)))
-    return max((own + sum(prepared.values())) / machine.cores, computed / speed, longest)
+    return max((own + sum(prepared.values())) / machine.cores, computed / machine.gpus, longest)

@@ -71,7 +71,7 @@ class Neighbourhood:
         for gpu in gpus:
             others = [each for each in self._on[gpu] if each is not job]
             slowdown, measured = self._machine.slowdown(job, others)
-            sample_s = job.gpu_s * slowdown / self._machine.speed(gpu)
+            sample_s = job.gpu_s * slowdown
             slowest = max(slowest, sample_s)
             if not measured:
                 takes.append((gpu, sample_s * (job.sm_share if mps else 1.0)))

@@ -27,22 +27,19 @@ class Watched:
 
     Attributes:
         first: The first look that saw samples.
+        newest: The newest look.
         expected: Samples a second that the model expects; None before it trains.
     """
 
     def __init__(self) -> None:
         self.first: Look | None = None
+        self.newest: Look | None = None
         self.expected: float | None = None
         self._looks: deque[Look] = deque()
-        self._newest: Look | None = None
-
-    @property
-    def newest(self) -> Look | None:
-        return self._newest
 
     def add(self, look: Look) -> None:
         """Take a look."""
-        self._newest = look
+        self.newest = look
         if not look.samples:
             return
         if self.first is None:
