@@ -158,15 +158,26 @@ class Beliefs:
         with suppress(OSError):  # a full disk: it is known here
             self._profiles.put(self.kind(entry), believed)
 
-    def ended(self, entry: Entry, look: Look | None, *, finished: bool) -> None:
-        """Keep what was measured of a run that has ended, for the next schedule."""
-        if finished and (known := self._known[entry.name]) and look and look.samples:
-            most = max(known.memory_bytes, int(look.memory_bytes / SPARE))
-            self._known[entry.name] = known = replace(
-                known, samples=entry.trained + look.samples, memory_bytes=most
-            )
-            with suppress(OSError):
-                self._profiles.put(self.kind(entry), known)
+    def finished(self, entry: Entry, look: Look, cpu_s: float | None) -> None:
+        """Keep what was seen of a run that has finished, for the next schedule.
+
+        Args:
+            look: The last look at it.
+            cpu_s: CPU time of all its processes, feeders left out; None where nobody recorded it.
+        """
+        known = self._known[entry.name]
+        if known is None or not look.samples:
+            return
+        a_sample_s = known.own_s + (0.0 if known.data else known.preparation_s)
+        beside_s = 0.0 if cpu_s is None else cpu_s - a_sample_s * look.samples
+        known = self._known[entry.name] = replace(
+            known,
+            samples=entry.trained + look.samples,
+            start_s=max(known.start_s, beside_s),  # with its end, which no look sees
+            memory_bytes=max(known.memory_bytes, int(look.memory_bytes / SPARE)),
+        )
+        with suppress(OSError):
+            self._profiles.put(self.kind(entry), known)
 
     def _profile(self, entry: Entry) -> Profile | None:
         if known := self._known[entry.name]:

@@ -178,10 +178,11 @@ class Execution:
         del schedule.running[name]
         if schedule.beliefs.source(entry) != "measured" and (seen := watched.seen(1.0)):
             schedule.beliefs.learn(entry, seen, schedule.data.get(name, ""), has_gpu=False)
-        if watched.newest:
-            is_finished = schedule.record(entry).status == "finished"
-            schedule.beliefs.ended(entry, watched.newest, finished=is_finished)
-            entry.trained += watched.newest.samples if entry.resumes and not is_finished else 0.0
+        if watched.newest and schedule.record(entry).status == "finished":
+            used = schedule.store.series(entry.id, "run.cpu_s".__eq__).get("run.cpu_s")
+            schedule.beliefs.finished(entry, watched.newest, float(used.values[-1]) if used else None)
+        elif watched.newest and entry.resumes:
+            entry.trained += watched.newest.samples
         self._to_settle.append(name)
         self._rest_s = 0.0
 
