@@ -280,7 +280,7 @@ def gantt_picture(
     axes.invert_yaxis()
     axes.set_xlim(0, 1.01 * end)
     axes.set_xlabel(unit, color=FAINT)
-    _plain(axes, "Plan", "bottom")
+    _plain(axes, "Plan, and what came of it" if lanes else "Plan", "bottom")
     if beside:
         axes = figure.add_subplot(grid[0, 1])
         labels, points = _draw(axes, beside)
