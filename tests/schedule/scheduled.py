@@ -24,7 +24,9 @@ def note(*what):
         file.write(" ".join(map(str, (name, *what))) + "\\n")
 
 def make():
-    return penstock.ArraySource(np.arange(400) + int(os.environ.get("SHIFT", 0)), batch_size=40)
+    width = 1024 if "wide" in more else 1  # of 400 rows the window has less than one cycle
+    rows = np.arange(400 * width).reshape(400, width) // width + int(os.environ.get("SHIFT", 0))
+    return penstock.ArraySource(rows, batch_size=40)
 
 def others():
     words = [line.split() for line in (folder / "events").read_text().splitlines()]
@@ -42,12 +44,12 @@ if __name__ == "__main__":
             time.sleep(0.02)
         (folder / f"{name}.was-full").touch()
         sys.exit("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB")
-    loader = penstock.share(make, "numbers", linger=0.5)
+    loader = penstock.share(make, "numbers", linger=0.5, **({"window": "2MiB"} if "wide" in more else {}))
     for epoch in range(epochs):
         seen = []
         for batch in loader:
-            seen += batch.tolist()
-            time.sleep(step_s * (3 if "fights" in more and others() else 1))
+            seen += batch[:, 0].tolist()
+            time.sleep(step_s * (5 if "fights" in more and others() else 1))
             while "holds" in more and not (folder / "go").exists():
                 time.sleep(0.02)
         assert len(seen) == 400 and len(set(seen)) == 400, len(seen)

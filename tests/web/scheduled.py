@@ -11,7 +11,7 @@ from typing import NamedTuple
 from penstock.runs.record import GroupPlan, RunPlan, Status
 from penstock.runs.store import Store
 from penstock.runs.store.database import this_process
-from penstock.schedule.ledger import Expected, Ledger, LedgerFile, entries_of
+from penstock.schedule.ledger import Expected, Ledger, LedgerFile, ledger_of
 
 BEGAN = 1_790_000_000.0
 Times = tuple[float, float]
@@ -36,7 +36,7 @@ def write(
     """Write a schedule; runs without a status go on below this process, or wait."""
     plans = tuple(RunPlan(command=("train.py",), name=run.name, directory="/") for run in runs)
     plan = GroupPlan(name=name, runs=plans)
-    entries, me = entries_of([plan]), this_process()
+    entries, me = ledger_of([plan], None).entries, this_process()
     for run, entry, record in zip(runs, entries, store.add(plan), strict=True):
         entry.id, entry.gpus = record.id, (run.on or run.gpus) if run.ran else ()
         if run.ran:

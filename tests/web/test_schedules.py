@@ -32,7 +32,7 @@ def test_a_run_that_was_started_again_has_the_gpus_of_each_start(page: Page, sto
     ledger = write(store, full)
     [entry] = ledger.entries
     first = store.run(entry.id)
-    second = once_more(store, entry, first)
+    second = once_more(store, entry, first.plan)
     entry.gpus = (1,)
     LedgerFile(store, Path("/sweep.yaml")).write(ledger)
     [found] = page.json("/api/schedules")

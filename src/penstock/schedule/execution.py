@@ -124,6 +124,8 @@ class Execution:
         self._keep()
         for name in starts:
             self._start(starter, name, plan, [*starts])
+        for name, watched in schedule.watched.items():
+            watched.expected = starter.rates.get(name)
         if not starts and not schedule.running:
             waiting = schedule.waiting[0]
             self._say_once(f"nothing can start: {waiting} finds no room; others use the GPUs, or the memory")

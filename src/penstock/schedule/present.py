@@ -189,13 +189,13 @@ class Schedule:
 
     def beside_at_end(self, entry: Entry, record: RunRecord) -> list[Entry]:
         """Return the runs that shared a GPU with one until it ended, or nearly."""
-        ended_s = (record.began or 0.0) + (record.seconds or 0.0) - _NEARLY_S
+        ended_s = (record.began or 0.0) + (record.seconds or 0.0)
         records = [(other, self.record(other)) for other in self.ledger.entries if other is not entry]
         return [
             other
             for other, its in records
             if its.began is not None and not {*other.gpus}.isdisjoint(entry.gpus)
-            if its.began <= ended_s <= its.began + (its.seconds or 0.0)
+            if its.began <= ended_s <= its.began + (its.seconds or 0.0) + _NEARLY_S
         ]
 
     def neighbours(self, name: str) -> list[str]:

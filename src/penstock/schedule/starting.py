@@ -28,12 +28,16 @@ class Starter:
         schedule: The runs.
         launcher: Starts them.
         mode: The open mode of all.
+
+    Attributes:
+        rates: Samples a second that the model expects of each run that runs from now on.
     """
 
     def __init__(self, schedule: Schedule, launcher: Launcher, mode: Mode) -> None:
         self._schedule = schedule
         self._launcher = launcher
         self._mode = mode
+        self.rates: dict[str, float] = {}
 
     def divide(self, plan: Plan, starting: Sequence[str]) -> bool:
         """Divide the runs that run from now on into feeds; return whether one that runs is to change its feed."""
@@ -50,8 +54,7 @@ class Starter:
                 entries[name].feed = suffix
                 with suppress(OSError), written_whole(self._file(name)) as half:
                     half.write_text(f"{suffix}-{{data}}")
-        for name, rate in zip(schedule.running, rates, strict=False):
-            schedule.watched[name].expected = rate
+        self.rates = dict(zip(names, rates, strict=True))
         return any(new[name] != now[name] for name in schedule.running)
 
     def start(self, name: str, record: RunRecord, plan: Plan, together: Sequence[str]) -> None:
