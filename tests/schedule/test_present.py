@@ -13,9 +13,10 @@ from msgspec.structs import replace
 from penstock.bench.lanes import Bar, rows_of
 from penstock.runs.record import GroupPlan, RunPlan
 from penstock.runs.store import Store
-from penstock.schedule.beliefs import Beliefs, check_fits, dependencies
+from penstock.schedule.beliefs import Beliefs, Seen, check_fits, dependencies
 from penstock.schedule.jobs import GpuMachine, Job
 from penstock.schedule.ledger import LedgerFile, begun, entries_of, once_more
+from penstock.schedule.looks import Costs, Look
 from penstock.schedule.machine import HostMachine
 from penstock.schedule.profiles import Profile, Profiles
 from penstock.schedule.suffixes import feed_workers, suffixes
@@ -86,6 +87,19 @@ def test_what_is_unknown_takes_a_whole_gpu_and_siblings_are_believed_alike(tmp_p
     assert [job.memory_bytes for job in jobs] == [GIB, GIB, 16 * GIB]
     assert [job.data for job in jobs] == ["x:1", "x:1", "?"]
     assert beliefs.samples(entries[1]) == (5000.0, True)  # ten epochs are assumed
+
+
+def test_memory_that_nobody_knows_is_a_whole_gpu_until_it_is_seen(tmp_path: Path) -> None:
+    (entry,) = entries_of([group("g", plan("0.1"))])
+    beliefs = beliefs_of([entry], tmp_path, (plan("0.1"), replace(MEASURED, memory_bytes=None, feed_start_s=2.0)))
+    job, look = beliefs.job(entry), Look(20.0, 200.0, 18.0, 6.0, 12.0, None, None)
+    assert job.memory_bytes == beliefs.going_on(job, look).memory_bytes == 16 * GIB
+    for taken, believed in ((None, 16 * GIB), (19 * GIB // 20, GIB), (None, GIB)):
+        beliefs.learn(
+            entry, Seen(look, look._replace(memory_bytes=taken), Costs(1.0, 1.0, 1.0, 1.0)), "", has_gpu=True
+        )
+        assert beliefs.job(entry).memory_bytes == pytest.approx(believed, abs=1)
+    assert beliefs.job(entry).feed_start_s == 2.0
 
 
 def test_what_a_file_declares_counts_before_what_was_measured(tmp_path: Path) -> None:

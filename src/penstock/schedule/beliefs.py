@@ -102,7 +102,7 @@ class Beliefs:
         whole = max((model or self._machine.model).memories)
         is_alone = known is None or entry.needs_gpu_alone or entry.mode == "alone"
         declared = plan.memory_bytes
-        memory = declared if declared is not None else known.memory_bytes if known else whole
+        memory = next(each for each in (declared, known and known.memory_bytes, whole) if each is not None)
         costs = known or _GUESS
         data = _ANY if known is None else costs.data
         if plan.feed != "auto":
@@ -115,6 +115,7 @@ class Beliefs:
             own_s=costs.own_s,
             gpu_s=costs.gpu_s if on_gpu else 0.0,
             start_s=costs.start_s,
+            feed_start_s=costs.feed_start_s,
             sm_share=costs.sm_share,
             memory_bytes=int(max(whole, declared or 0) if is_alone else memory),
             gpus=(1 if plan.gpus is None else plan.gpus) if on_gpu else 1,
@@ -132,7 +133,7 @@ class Beliefs:
             spent_s = look.own_cpu_s if look else 0.0
             return replace(job, start_s=max(0.0, job.start_s - spent_s))
         left = max(job.samples - look.samples, _LEAST_LEFT * job.samples)
-        return replace(job, samples=left, start_s=0.0, memory_bytes=max(job.memory_bytes, look.memory_bytes))
+        return replace(job, samples=left, start_s=0.0, memory_bytes=max(job.memory_bytes, look.memory_bytes or 0))
 
     def learn(self, entry: Entry, seen: Seen, data: str, *, has_gpu: bool) -> None:
         """Believe what was measured of a run meanwhile.
@@ -151,8 +152,9 @@ class Beliefs:
             own_s=_or(found.own_s, old.own_s),
             gpu_s=gpu_s,
             start_s=known.start_s if known else seen.first.own_cpu_s,
+            feed_start_s=old.feed_start_s,
             sm_share=old.sm_share,
-            memory_bytes=max(int(now.memory_bytes / SPARE), known.memory_bytes if known else 0),
+            memory_bytes=max(int((now.memory_bytes or 0) / SPARE), (known and known.memory_bytes) or 0) or None,
             data=data or (known.data if known else ""),
             samples_per_epoch=(feed and feed.samples_per_epoch) or old.samples_per_epoch,
             samples=known.samples if known else None,
