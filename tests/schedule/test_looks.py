@@ -13,13 +13,14 @@ from tests.forked import eventually
 from tests.runs.running import nothing_is_left
 
 import penstock
+from penstock.feed.asking import FeedLook
 from penstock.runs.launch.launcher import Launcher
 from penstock.runs.record import GroupPlan, RunPlan
 from penstock.runs.store import SeriesWriter, Store, points_file
-from penstock.schedule.looks import FeedLook, Look, costs, look
+from penstock.schedule.looks import Look, costs, look
 
 BEFORE = Look(10.0, 100.0, 8.0, 2.0, 5.0, 0, None, 1.0)
-FEED = FeedLook("numbers", 7, 3.0, 400.0, 2, 1000)
+FEED = FeedLook("numbers", 7, 3.0, 400.0, 1000)
 
 
 def test_costs_are_those_of_the_samples_in_between():
@@ -31,6 +32,12 @@ def test_a_feed_prepares_what_it_publishes_however_many_read_it():
     before = BEFORE._replace(feed=FEED)
     after = Look(20.0, 200.0, 18.0, 6.0, 12.0, 0, FEED._replace(cpu_s=9.0, samples=600.0), 1.0)
     assert costs(before, after) == pytest.approx((10.0, 0.03, 0.07, 0.06))
+
+
+@pytest.mark.parametrize(("old", "new"), [(FEED, None), (None, FEED), (FEED, FEED._replace(pid=8))])
+def test_a_feeder_that_is_new_or_does_not_answer_tells_no_preparation(old: FeedLook | None, new: FeedLook | None):
+    after = Look(20.0, 200.0, 18.0, 6.0, 12.0, 0, new, 1.0)
+    assert costs(BEFORE._replace(feed=old), after) == pytest.approx((10.0, math.nan, 0.07, 0.06), nan_ok=True)
 
 
 def test_without_workers_the_wait_is_that_for_preparation():
@@ -62,7 +69,7 @@ def running(folder: Path, script: str) -> Iterator[Callable[[], Look]]:
         with Launcher(store) as launcher:
             launcher.start(run, listeners=())
             eventually(lambda: store.run(run.id).keeper)
-            yield lambda: look(store, store.run(run.id), penstock.feeds())
+            yield lambda: look(store, store.run(run.id), penstock.feeds(), on_gpus=False)
     penstock.stop("numbers")
     nothing_is_left(folder)
 
@@ -72,11 +79,11 @@ def test_a_look_tells_what_a_run_and_its_feed_have_used(tmp_path: Path):
         before = eventually(lambda: (now := look_at()).samples and now.feed and now)
         after = eventually(lambda: (now := look_at()).samples > 2 * before.samples and now)
         assert before.feed and after.feed
-        assert (after.feed.name, after.feed.trainers, after.feed.samples_per_epoch) == ("numbers", 1, 10_000)
+        assert (after.feed.name, after.feed.samples_per_epoch) == ("numbers", 10_000)
         assert after.feed.cpu_s >= before.feed.cpu_s > 0 and after.feed.samples > before.feed.samples
         assert after.own_cpu_s >= before.own_cpu_s > 0
         assert after.loop_s > before.loop_s and after.wait_s <= after.loop_s
-        assert after.memory_bytes > 10 << 20
+        assert after.memory_bytes and after.memory_bytes > 10 << 20
 
 
 def test_the_most_memory_and_the_newest_counters_are_those_of_the_whole_series(tmp_path: Path):
@@ -89,9 +96,19 @@ def test_the_most_memory_and_the_newest_counters_are_those_of_the_whole_series(t
             writer.add("gpu.memory_bytes", used, 1000.0 + 60 * second)
             writer.add("feed.samples", 100.0 * second, 1000.0 + 60 * second)
         writer.flush()
-        found = look(store, run, [])
+        found = look(store, run, [], on_gpus=True)
         assert (found.memory_bytes, found.feed) == (4_000_000_000, None)  # of each of its two GPUs
         assert found.samples == pytest.approx(200 + 100 / 60)  # carried on for a second at most
         writer.add("gpu.memory_bytes", 1e10, 1200.0)
         writer.close()
-        assert look(store, run, []).memory_bytes == 5_000_000_000
+        assert look(store, run, [], on_gpus=True).memory_bytes == 5_000_000_000
+
+
+def test_host_memory_is_never_taken_for_that_of_a_gpu(tmp_path: Path):
+    with Store.open(tmp_path / "store") as store:
+        (run,) = store.add(GroupPlan(name="g", runs=(RunPlan(command=("true",), name="r", directory="/"),)))
+        writer = SeriesWriter(points_file(store.folder_of(run.id), "sampler"))
+        writer.add("proc.pss_bytes", 3e9, 1000.0)
+        writer.close()
+        assert look(store, run, [], on_gpus=True).memory_bytes is None
+        assert look(store, run, [], on_gpus=False).memory_bytes == 3_000_000_000

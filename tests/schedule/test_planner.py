@@ -15,7 +15,7 @@ from tests.schedule.best import shorter_than
 from tests.schedule.mixes import GIB, few, job, jobs, machines
 
 from penstock.schedule.jobs import GpuMachine, Job, contention, least_makespan_s
-from penstock.schedule.partition import SHARINGS
+from penstock.schedule.partition import SHARINGS, Sharing
 from penstock.schedule.planner import PUBLISHED, Planner, Portfolio
 from penstock.schedule.policies import by_arrival, listed, matching
 from penstock.schedule.simulate import Running, simulate
@@ -149,6 +149,24 @@ def test_a_job_that_never_fits_is_said_to_be_stuck() -> None:
     some = [job("large", memory_bytes=20 * GIB), job("small")]
     outcome = simulate(some, FOUR, listed(by_arrival(some, FOUR), 1), "all")
     assert outcome.stuck == [0] and sorted(outcome.runs) == [1]
+
+
+@pytest.mark.parametrize(
+    ("sharing", "data", "ends_s"),
+    [
+        ("all", "images", [4.0, 2.0, 5.5, 13.0]),
+        ("none", "images", [4.0, 4.0, 7.5, 13.0]),
+        ("all", "", [4.0, 4.0, 7.5, 13.0]),
+    ],
+)
+def test_who_starts_a_feed_starts_later_than_who_joins_it(
+    sharing: Sharing, data: str, ends_s: list[float]
+) -> None:
+    costs = {"preparation_s": 0.0, "start_s": 1.0, "feed_start_s": 2.0, "data": data}
+    some = [job(f"job{i}", arrives_s=at_s, **costs) for i, at_s in enumerate((0.0, 0.0, 3.5, 9.0))]
+    runs = simulate(some, FOUR, listed(by_arrival(some, FOUR), 1), sharing).runs
+    assert [runs[i].end_s for i in range(4)] == pytest.approx(ends_s)
+    assert least_makespan_s(some, FOUR) <= 13.0
 
 
 def test_a_matching_is_the_best_of_all_for_six_nodes_and_near_it_for_ten() -> None:

@@ -13,9 +13,10 @@ from msgspec.structs import replace
 from penstock.bench.lanes import Bar, rows_of
 from penstock.runs.record import GroupPlan, RunPlan
 from penstock.runs.store import Store
-from penstock.schedule.beliefs import Beliefs, check_fits, dependencies
+from penstock.schedule.beliefs import Beliefs, Seen, check_fits, dependencies
 from penstock.schedule.jobs import GpuMachine, Job
 from penstock.schedule.ledger import Entry, LedgerFile, begin, ledger_of, once_more
+from penstock.schedule.looks import Costs, Look
 from penstock.schedule.machine import HostMachine
 from penstock.schedule.profiles import Profile, Profiles
 from penstock.schedule.suffixes import feed_workers, suffixes
@@ -90,6 +91,19 @@ def test_what_is_unknown_takes_a_whole_gpu_and_siblings_are_believed_alike(tmp_p
     assert [(job.memory_bytes, job.alone) for job in jobs] == [(GIB, False), (GIB, False), (0, True)]
     assert [job.data for job in jobs] == ["x:1", "x:1", "?"]
     assert beliefs.samples(entries[1]) == (5000.0, True)  # ten epochs are assumed
+
+
+def test_who_takes_memory_that_nobody_knows_is_alone_until_it_is_seen(tmp_path: Path) -> None:
+    (entry,) = entries_in([group("g", plan("0.1"))])
+    beliefs = beliefs_of([entry], tmp_path, (plan("0.1"), replace(MEASURED, memory_bytes=None, feed_start_s=2.0)))
+    look = Look(20.0, 200.0, 18.0, 6.0, 12.0, None, None)
+    assert beliefs.job(entry).alone
+    for taken, alone, believed in ((None, True, 0), (19 * GIB // 20, False, GIB), (None, False, GIB)):
+        seen = Seen(look, look._replace(memory_bytes=taken), Costs(1.0, 1.0, 1.0, 1.0))
+        beliefs.learn(entry, seen, "", has_gpu=True)
+        job = beliefs.job(entry)
+        assert (job.alone, job.memory_bytes) == (alone, pytest.approx(believed, abs=1))
+    assert beliefs.job(entry).feed_start_s == 2.0
 
 
 def test_what_a_file_declares_counts_before_what_was_measured(tmp_path: Path) -> None:

@@ -81,7 +81,7 @@ def _page(found: Mapping[str, Profile], rho: float) -> Group:
     for name, each in found.items():
         epoch = "" if each.samples_per_epoch is None else f"{each.samples_per_epoch:,}"
         costs_ms = (short(1000 * cost_s) for cost_s in (each.preparation_s, each.own_s, each.gpu_s))
-        memory = size_text(each.memory_bytes)
+        memory = "" if each.memory_bytes is None else size_text(each.memory_bytes)
         table.add_row(name, epoch, *costs_ms, short(each.start_s), memory, each.data.partition(":")[0])
     says = f"ρ = {rho:.2f}: " + (
         "the cores keep up; sharing data saves CPU time, and no other time"

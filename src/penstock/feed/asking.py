@@ -2,12 +2,32 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterable
+from typing import NamedTuple
+
 from penstock.errors import ProtocolError
 from penstock.feed import wire
 from penstock.feed.endpoint import Endpoint, endpoints
 from penstock.feed.statistics import FeederStatistics
+from penstock.linux.process import cpu_s, with_descendants
 
 ANSWER_S = 2.0
+
+
+class FeedLook(NamedTuple):
+    """A feed that processes read.
+
+    Attributes:
+        cpu_s: CPU time of its feeder and that one's workers.
+        samples: Samples that it has published.
+        samples_per_epoch: Samples of a cycle; None where only a pass of the source shows it.
+    """
+
+    name: str
+    pid: int
+    cpu_s: float
+    samples: int
+    samples_per_epoch: int | None
 
 
 def feeds(answer_s: float = ANSWER_S) -> list[FeederStatistics]:
@@ -53,6 +73,16 @@ def statistics_of(endpoint: Endpoint, answer_s: float) -> FeederStatistics | Non
         return None
     owner = endpoint.owner()
     return FeederStatistics(endpoint.name, owner.pid if owner else 0, answers=False)
+
+
+def read_by(pids: Collection[int], known: Iterable[FeederStatistics]) -> FeedLook | None:
+    """Return the feed that processes read, of several the busiest; None if they read none that answers."""
+    read = [feed for feed in known if any(trainer.pid in pids for trainer in feed.trainers)]
+    if not read:
+        return None
+    feed = max(read, key=lambda each: each.samples)
+    feeder_s = cpu_s(with_descendants([feed.pid]))
+    return FeedLook(feed.name, feed.pid, feeder_s, feed.samples, feed.samples_per_cycle)
 
 
 def answer_to(endpoint: Endpoint, request: wire.FromTrainer, answer_s: float) -> wire.FromFeeder | None:

@@ -17,7 +17,7 @@ class FeedOfRun:
     ``PENSTOCK_FEED_SUFFIX=b`` puts a run on the feed ``NAME-b``. The file of ``PENSTOCK_FEED_FILE``, if that is
     set, holds the suffix instead, and may be replaced while the run goes on: ``RowStream`` looks at it before each
     epoch. Whoever writes it may not know a run's data: ``b-{data}`` stands for a suffix that is another for other
-    data.
+    data, and for none where nobody knows it, as in ``attach``.
 
     Args:
         name: The name in the script.
@@ -55,7 +55,7 @@ class FeedOfRun:
         suffix, where = os.environ.get(_SUFFIX, ""), f"{_SUFFIX}="
         if self._file:
             suffix, where = self._read(), f"{_FILE}={self._file} with "
-            suffix = suffix.replace("-{data}", self._data)
+            suffix = suffix.replace("-{data}", self._data) if self._data or "{data}" not in suffix else ""
         if not suffix:
             return self._name
         try:

@@ -96,9 +96,10 @@ class Beliefs:
             elapsed_s: Seconds since the schedule was first started.
         """
         plan, known = entry.plan, self._profile(entry)
-        is_alone = known is None or entry.needs_gpu_alone or entry.mode == "alone"
         declared = plan.memory_bytes
-        memory = max(declared or 0, known.memory_bytes if known else 0)
+        is_unknown = known is None or (known.memory_bytes is None and declared is None)
+        is_alone = is_unknown or entry.needs_gpu_alone or entry.mode == "alone"
+        memory = max(declared or 0, (known and known.memory_bytes) or 0)
         costs = known or _GUESS
         data = _ANY if known is None else costs.data
         if plan.feed != "auto":
@@ -111,6 +112,7 @@ class Beliefs:
             own_s=costs.own_s,
             gpu_s=costs.gpu_s if on_gpu else 0.0,
             start_s=costs.start_s,
+            feed_start_s=costs.feed_start_s,
             sm_share=costs.sm_share,
             memory_bytes=int(memory),
             alone=is_alone,
@@ -129,7 +131,7 @@ class Beliefs:
             spent_s = look.own_cpu_s if look else 0.0
             return replace(job, start_s=max(0.0, job.start_s - spent_s))
         left = max(job.samples - look.samples, _LEAST_LEFT * job.samples)
-        return replace(job, samples=left, start_s=0.0, memory_bytes=max(job.memory_bytes, look.memory_bytes))
+        return replace(job, samples=left, start_s=0.0, memory_bytes=max(job.memory_bytes, look.memory_bytes or 0))
 
     def learn(self, entry: Entry, seen: Seen, data: str, *, has_gpu: bool) -> None:
         """Believe what was measured of a run meanwhile.
@@ -149,8 +151,9 @@ class Beliefs:
             own_s=own_s,
             gpu_s=gpu_s,
             start_s=known.start_s if known else max(0.0, seen.first.own_cpu_s - seen.first.samples * own_s),
+            feed_start_s=old.feed_start_s,
             sm_share=old.sm_share,
-            memory_bytes=max(int(now.memory_bytes / SPARE), known.memory_bytes if known else 0),
+            memory_bytes=max(int((now.memory_bytes or 0) / SPARE), (known and known.memory_bytes) or 0) or None,
             data=data or (known.data if known else ""),
             samples_per_epoch=(feed and feed.samples_per_epoch) or old.samples_per_epoch,
             samples=known.samples if known else None,
@@ -174,7 +177,7 @@ class Beliefs:
             known,
             samples=entry.trained + look.samples,
             start_s=max(known.start_s, beside_s),  # with its end, which no look sees
-            memory_bytes=max(known.memory_bytes, int(look.memory_bytes / SPARE)),
+            memory_bytes=max(known.memory_bytes or 0, int((look.memory_bytes or 0) / SPARE)) or None,
         )
         with suppress(OSError):
             self._profiles.put(self.kind(entry), known)

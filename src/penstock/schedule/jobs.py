@@ -21,6 +21,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
         own_s: CPU-seconds a sample in its own process.
         gpu_s: Seconds a sample on a GPU that it has for itself.
         start_s: CPU-seconds until its first batch, and after its last: imports, mostly.
+        feed_start_s: CPU-seconds that it takes besides to start its feed, if none with its data runs.
         sm_share: Part of a GPU's multiprocessors that it keeps busy while it computes alone.
         memory_bytes: GPU memory that it needs, on each of its GPUs; host memory on a machine without GPUs.
         gpus: How many GPUs it computes on at once.
@@ -40,6 +41,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     own_s: float = 0.0
     gpu_s: float
     start_s: float = 0.0
+    feed_start_s: float = 0.0
     sm_share: float = 1.0
     memory_bytes: int = 0
     gpus: int = 1

@@ -11,8 +11,9 @@ from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
+from penstock.feed.asking import FeedLook, read_by
 from penstock.feed.statistics import FeederStatistics
-from penstock.linux.process import cpu_s, descendants, stat_of, with_descendants
+from penstock.linux.process import descendants, stat_of
 from penstock.runs.glance import Recent
 from penstock.runs.keeper.keeper import FEEDER
 from penstock.runs.record import RunRecord
@@ -29,24 +30,6 @@ _WORKER = b"pt_data_worker\n"
 """What torch calls the workers of a DataLoader, from 2.6 on."""
 
 
-class FeedLook(NamedTuple):
-    """A feed that a run reads.
-
-    Attributes:
-        cpu_s: CPU time of its feeder and that one's workers.
-        samples: Samples that it has published.
-        trainers: Trainers that read it.
-        samples_per_epoch: Samples of a cycle; None where only a pass of the source shows it.
-    """
-
-    name: str
-    pid: int
-    cpu_s: float
-    samples: float
-    trainers: int
-    samples_per_epoch: int | None
-
-
 class Look(NamedTuple):
     """What a run has used up to a moment.
 
@@ -56,7 +39,7 @@ class Look(NamedTuple):
         loop_s: Time of those loops.
         wait_s: Time for which they waited for data.
         own_cpu_s: CPU time of its processes, feeders left out.
-        memory_bytes: The most that it has taken up to now on one GPU; of the host where it uses none.
+        memory_bytes: The most that it has taken up to now, on one GPU or of the host; None where nobody knows.
         feed: The feed that it reads, of several the busiest; None for none.
         workers_cpu_s: The part of ``own_cpu_s`` of DataLoader workers, and of children that have ended.
     """
@@ -66,7 +49,7 @@ class Look(NamedTuple):
     loop_s: float
     wait_s: float
     own_cpu_s: float
-    memory_bytes: int
+    memory_bytes: int | None
     feed: FeedLook | None
     workers_cpu_s: float = 0.0
 
@@ -80,7 +63,7 @@ class Costs(NamedTuple):
     gpu_s: float
 
 
-def look(store: Store, record: RunRecord, feeds: Sequence[FeederStatistics]) -> Look:
+def look(store: Store, record: RunRecord, feeds: Sequence[FeederStatistics], *, on_gpus: bool) -> Look:
     """Look at a run that goes on.
 
     What its script counted half a second ago is carried on to this moment, at the rate of that time.
@@ -89,28 +72,31 @@ def look(store: Store, record: RunRecord, feeds: Sequence[FeederStatistics]) -> 
         store: The run's.
         record: The run; it has begun.
         feeds: All feeds, as ``feeds()`` lists them.
+        on_gpus: Whether the memory that counts is that of GPUs.
     """
     pids = descendants(record.keeper[0], without=FEEDER) if record.keeper else []
     main_s, workers_s, rss_bytes = _used(pids)
     time_s, now_s = time.monotonic(), time.time()
     samples, loop_s, wait_s, most = _seen(store.folder_of(record.id)).read(now_s)
-    taken = most["gpu.memory_bytes"] / (record.plan.gpus or 1) or most["proc.pss_bytes"] or rss_bytes
-    feed = _feed(pids, feeds)
-    return Look(time_s, samples, loop_s, wait_s, main_s + workers_s, int(taken), feed, workers_s)
+    gpu_bytes = most["gpu.memory_bytes"] / (record.plan.gpus or 1)
+    taken = int(gpu_bytes if on_gpus else most["proc.pss_bytes"] or rss_bytes) or None
+    feed = read_by(pids, feeds)
+    return Look(time_s, samples, loop_s, wait_s, main_s + workers_s, taken, feed, workers_s)
 
 
 def costs(before: Look, after: Look) -> Costs:
     """Return what a sample cost between two looks at a run.
 
-    Without a feed and without workers, the time that the run waited is taken for that of preparation.
+    Without a feed and without workers, the time that the run waited is taken for that of preparation. If one look
+    saw no feed, or another feeder, preparation is not known.
     """
     samples = after.samples - before.samples
     own_s = after.own_cpu_s - before.own_cpu_s
     wait_s = after.wait_s - before.wait_s
-    if after.feed:
-        same = before.feed if before.feed and before.feed.pid == after.feed.pid else None
-        prepared_s = _per(after.feed.cpu_s - same.cpu_s, after.feed.samples - same.samples) if same else math.nan
-    else:
+    prepared_s, old, new = math.nan, before.feed, after.feed
+    if old and new and old.pid == new.pid:
+        prepared_s = _per(new.cpu_s - old.cpu_s, new.samples - old.samples)
+    elif not old and not new:
         workers_s = after.workers_cpu_s - before.workers_cpu_s or min(wait_s, own_s)
         own_s -= workers_s
         prepared_s = _per(workers_s, samples)
@@ -139,15 +125,6 @@ def _is_worker(pid: int) -> bool:
     with suppress(OSError), open(f"/proc/{pid}/comm", "rb") as file:
         return file.read() == _WORKER
     return False
-
-
-def _feed(pids: Sequence[int], feeds: Sequence[FeederStatistics]) -> FeedLook | None:
-    read = [feed for feed in feeds if any(trainer.pid in pids for trainer in feed.trainers)]
-    if not read:
-        return None
-    feed = max(read, key=lambda each: each.samples)
-    feeder_s = cpu_s(with_descendants([feed.pid]))
-    return FeedLook(feed.name, feed.pid, feeder_s, feed.samples, len(feed.trainers), feed.samples_per_cycle)
 
 
 def _per(used_s: float, samples: float) -> float:

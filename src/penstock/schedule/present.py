@@ -156,10 +156,10 @@ class Schedule:
         for name in self.running:
             record = self.running[name] = self.record(self.entries[name])
             if record.status == "running":
-                newest = look(self.store, record, known)
+                newest = look(self.store, record, known, on_gpus=bool(self.machine.devices))
                 self.watched[name].add(newest)
                 if newest.feed and not self.data.get(name):
-                    self.data[name] = data_of(newest.feed.name, self.entries[name].feed)
+                    self.data[name] = data_of(newest.feed.name, rf"{self.ledger.id}\d+")
 
     def unended(self) -> list[str]:
         return [*self.running, *self.waiting]

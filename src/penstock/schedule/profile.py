@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import hashlib
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from pathlib import Path
 
 import msgspec
 from msgspec.structs import replace
@@ -21,12 +19,12 @@ from penstock.runs.launch.environment import add_masked
 from penstock.runs.launch.launcher import Launcher
 from penstock.runs.record import GroupPlan, RunPlan, RunRecord
 from penstock.runs.store import Store
+from penstock.schedule.machine import SPARE
 from penstock.schedule.profiles import Profile, data_of
 from penstock.waits import PHASES
 
 _ENDS_S = 2.0
 _LOOK_S = 0.5
-_SPARE = 1.05
 _SM_ACTIVE = ".sm_active_percent"
 
 
@@ -65,12 +63,13 @@ def profiled(
     measured = _Measured(store, record)
     try:
         measured.run(variables, None if has_gpus else (), limit_s, on_phase)
-        return measured.profile(limit_s)
+        return measured.profile(limit_s, has_gpus=has_gpus)
     finally:
         for feed in feeds():
             if feed.name.endswith(f"-{measured.suffix}"):
                 with suppress(FeedNotFound):
                     stop(feed.name)
+        store.ended(record.id, "failed", None, "never began")
         store.remove([record.id])
 
 
@@ -113,7 +112,7 @@ class _Measured:
             launcher.stop(self._record.id, "it was measured, or its time was up")
         self._look()
 
-    def profile(self, limit_s: float) -> Profile:
+    def profile(self, limit_s: float, *, has_gpus: bool) -> Profile:
         """Return what was measured."""
         ended, name = self._store.run(self._record.id), self._record.name
         if ended.status not in ("finished", "killed"):
@@ -125,12 +124,12 @@ class _Measured:
         costs = costs_of(self._stretches)
         if costs is None:
             raise NotProfiled(f"{name}: it got too few batches to be measured")
-        memory_bytes, sm_share = self._of_gpu()
+        gpu_bytes, sm_share = self._of_gpu()
         return replace(
             costs,
             sm_share=sm_share,
-            memory_bytes=int(_SPARE * (memory_bytes or self._memory_bytes)),
-            data=self._named_data(),
+            memory_bytes=int((gpu_bytes if has_gpus else self._memory_bytes) / SPARE) or None,
+            data=self._data,
             samples_per_epoch=self._samples_per_epoch or round(self._stretches[0].samples) or None,
         )
 
@@ -141,7 +140,13 @@ class _Measured:
     def _look(self) -> None:
         with suppress(FileNotFoundError):
             lines = self._path.read_bytes().split(b"\n")[:-1]
-            self._stretches = [msgspec.json.decode(line, type=Stretch) for line in lines]
+            try:
+                self._stretches = [msgspec.json.decode(line, type=Stretch) for line in lines]
+            except msgspec.ValidationError:  # a NaN
+                why = (
+                    "nobody can count its batches' samples: give its loader a batch_size, or schedule it as it is"
+                )
+                raise NotProfiled(f"{self._record.name}: {why}") from None
         if keeper := self._store.run(self._record.id).keeper:
             taken = sum(map(pss_bytes, descendants(keeper[0], without=FEEDER)))
             self._memory_bytes = max(self._memory_bytes, taken)
@@ -162,13 +167,6 @@ class _Measured:
         ]
         return float(memory.values.max()) if memory else 0.0, max(shares, default=0.0) or 1.0
 
-    def _named_data(self) -> str:
-        feed = self._record.plan.feed
-        if feed in ("auto", "none"):
-            return self._data if feed == "auto" else ""
-        code = Path(self._record.plan.directory, feed.rpartition(":")[0]).read_bytes()
-        return f"{feed}:{hashlib.sha256(code).hexdigest()[:16]}"
-
 
 def costs_of(stretches: Sequence[Stretch]) -> Profile | None:
     """Return what a sample takes, from the stretches of a run; None if they are too few.
@@ -181,18 +179,21 @@ def costs_of(stretches: Sequence[Stretch]) -> Profile | None:
     loads = next((each for each in (loader, as_it_is) if _tells(each)), None)
     if not replay or not loads:
         return None
-    step_s = _a_sample(replay, "own_s")
+    start, step_s = stretches[0], _a_sample(replay, "own_s")
     in_script_s = max(0.0, _a_sample(loads, "own_s") - (step_s if loads is as_it_is else 0.0))
     prepared_s = _a_sample(loads, "children_s")
     if published := sum(each.published for each in loads):
         prepared_s = sum(each.feeder_s for each in loads) / published
+        # Cores that all compute give less in a second of CPU time than one that does so alone, as in a replay.
+        in_script_s = max(in_script_s, _a_sample(as_it_is, "own_s") - step_s)
     elif prepared_s < in_script_s:
         prepared_s, in_script_s = prepared_s + in_script_s, 0.0
     return Profile(
         preparation_s=prepared_s,
         own_s=step_s + in_script_s,
         gpu_s=statistics.median(each.seconds / each.samples for each in replay),
-        start_s=stretches[0].own_s,
+        start_s=start.own_s,
+        feed_start_s=max(0.0, start.feeder_s - start.published * prepared_s),
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from contextlib import suppress
 from pathlib import Path
 
@@ -21,12 +22,13 @@ def data_of(feed: str, suffix: str) -> str:
 
     Args:
         feed: Name of a feed that runs.
-        suffix: The part of it that says which feed of that name it is.
+        suffix: Pattern of the part of it that says which feed of that name it is.
     """
     made = made_of(feed)
     if made is None:
         return ""
-    return f"{feed.partition(f'-{suffix}')[0]}:{hashlib.sha256(made.digest.encode()).hexdigest()[:16]}"
+    name = re.sub(rf"-{suffix}(-\w+)?$", "", feed)
+    return f"{name}:{hashlib.sha256(made.digest.encode()).hexdigest()[:16]}"
 
 
 class Profile(msgspec.Struct, frozen=True, kw_only=True):
@@ -37,8 +39,9 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True):
         own_s: CPU-seconds a sample in its own processes.
         gpu_s: Seconds a sample, with the data at hand and the GPU for itself.
         start_s: CPU-seconds until its first batch, and after its last where a whole run has shown them.
+        feed_start_s: CPU-seconds that a feed of its own, with its workers, takes besides until then.
         sm_share: Part of a GPU's multiprocessors that it keeps busy while it computes alone.
-        memory_bytes: Most memory that it took, on one GPU, or of the host where it used none.
+        memory_bytes: Most memory that it took, on one GPU or of the host; None where nobody knows.
         data: Names what it reads: runs with equal text can be fed by one feed. Empty: by none.
         samples_per_epoch: Samples of an epoch; None where nobody knows.
         samples: Samples that a whole run trained on; None before one has ended.
@@ -48,8 +51,9 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True):
     own_s: float
     gpu_s: float
     start_s: float
+    feed_start_s: float = 0.0
     sm_share: float = 1.0
-    memory_bytes: int = 0
+    memory_bytes: int | None = None
     data: str = ""
     samples_per_epoch: int | None = None
     samples: float | None = None

@@ -159,9 +159,9 @@ def simulate(
             coming = [i for i in coming if i not in arrived]
         while state.waiting and (start := policy(state)) is not None:
             state.waiting.remove(start.job)
+            if (start_s := _start_s(state, jobs[start.job], sharing)) > 0:
+                starting[start.job] = start_s
             state.place(*start)
-            if jobs[start.job].start_s > 0:
-                starting[start.job] = jobs[start.job].start_s
         reading = [i for i in state.placed if i not in starting]
         rates, core, _ = rates_together(
             [state.placed[i] for i in reading], [left[i] for i in reading], len(starting), machine, sharing
@@ -185,3 +185,9 @@ def simulate(
             starting[i] -= core * step
             if starting[i] <= _SAME_TIME_S:
                 del starting[i]
+
+
+def _start_s(state: State, job: Job, sharing: Sharing) -> float:
+    """Return the CPU-seconds until a job's first batch, and its feed's if it has to start one."""
+    feed_runs = sharing != "none" and job.data and any(state.jobs[i].data == job.data for i in state.placed)
+    return job.start_s + (0.0 if feed_runs else job.feed_start_s)

@@ -145,7 +145,7 @@ def _jobs(path: Path) -> Trace:
     if len({job.name for job in jobs}) < len(jobs):
         raise ValueError("two jobs have one name")
     for job in jobs:
-        costs = job.preparation_s, job.own_s, job.gpu_s, job.start_s, job.memory_bytes
+        costs = job.preparation_s, job.own_s, job.gpu_s, job.start_s, job.feed_start_s, job.memory_bytes
         if min(costs) < 0 or sum(costs[:3]) <= 0 or job.samples <= 0 or job.gpus < 1 or job.priority <= 0:
             raise ValueError(f"job {job.name!r} has no samples, costs nothing, or less than nothing")
         if lost := {*job.after} - {other.name for other in jobs}:

@@ -221,6 +221,12 @@ class TestJoins:
             with share(make, "a", linger=0) as loader, penstock.attach("a") as other:
                 assert loader.name == other.name == feed
 
+    def test_who_attaches_knows_no_data_and_keeps_the_plain_name(self, name):
+        with share(make, "a"):
+            name("x-{data}")
+            with penstock.attach("a", wait_s=0) as other, share(make, "a", linger=0) as loader:
+                assert other.name == "a" and re.fullmatch("a-x-[0-9a-f]{6}", loader.name)
+
     def test_without_a_file_no_suffix(self, name):
         with share(make, "a") as loader:
             assert loader.name == "a"

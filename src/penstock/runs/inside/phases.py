@@ -20,10 +20,11 @@ from time import monotonic, process_time
 from typing import Any, Literal, NamedTuple
 
 import msgspec
+from msgspec.structs import replace
 
 from penstock import waits
 from penstock.inject import FEEDER
-from penstock.linux.process import cpu_s, descendants, with_descendants
+from penstock.linux.process import cpu_s, descendants
 from penstock.runs.keeper.keeper import FEEDER as FEEDERS
 
 Phase = Literal["start", "as it is", "loader", "replay", "over"]
@@ -154,7 +155,9 @@ class _Phases:
         samples = 0.0
         with suppress(TypeError):
             samples = len(loop) * self._newest
-        self._write(Stretch(phase="start", until_s=monotonic(), own_s=own_s, samples=samples))
+        used = _used()
+        start = Stretch(phase="start", until_s=used.until_s, own_s=own_s, samples=samples)
+        self._write(replace(start, feed=used.feed, feeder_s=used.feeder_s, published=used.published))
         self._enter("as it is")
         return batch
 
@@ -274,7 +277,7 @@ def _trains() -> bool:
 def _used() -> _Used:
     import psutil
 
-    from penstock.feed.asking import feeds
+    from penstock.feed.asking import feeds, read_by
 
     until_s, own_until_s, here = monotonic(), process_time(), os.getpid()
     children = list[psutil.Process]()
@@ -283,10 +286,8 @@ def _used() -> _Used:
             children.append(psutil.Process(pid))
     ended = resource.getrusage(resource.RUSAGE_CHILDREN)
     children_s = cpu_s(children) + ended.ru_utime + ended.ru_stime
-    read = [feed for feed in feeds(_ANSWER_S) if any(trainer.pid == here for trainer in feed.trainers)]
-    feed = max(read, key=lambda each: each.samples, default=None)
-    fed = (feed.name, feed.pid, cpu_s(with_descendants([feed.pid])), feed.samples) if feed else ("", 0, 0.0, 0)
-    return _Used(until_s, own_until_s, children_s, *fed, monotonic(), process_time())
+    feed, pid, feeder_s, published, _ = read_by([here], feeds(_ANSWER_S)) or ("", 0, 0.0, 0, None)
+    return _Used(until_s, own_until_s, children_s, feed, pid, feeder_s, published, monotonic(), process_time())
 
 
 def _make_way() -> None:
