@@ -185,7 +185,8 @@ def costs_of(stretches: Sequence[Stretch]) -> Profile | None:
     if published := sum(each.published for each in loads):
         prepared_s = sum(each.feeder_s for each in loads) / published
         # Cores that all compute give less in a second of CPU time than one that does so alone, as in a replay.
-        in_script_s = max(in_script_s, _a_sample(as_it_is, "own_s") - step_s)
+        if as_it_is:
+            in_script_s = max(in_script_s, _a_sample(as_it_is, "own_s") - step_s)
     elif prepared_s < in_script_s:
         prepared_s, in_script_s = prepared_s + in_script_s, 0.0
     return Profile(
