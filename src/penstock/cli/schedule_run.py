@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any, get_args
 
 import typer
 
-from penstock.basics.terminal import console, say
-from penstock.cli.command import AsJson, StoreFolder, argument, option, show
+from penstock.basics.terminal import console, redraws, say
+from penstock.cli.command import AsJson, StoreFolder, argument, exit_code, option, show
 from penstock.errors import BadSetting, PenstockError
 
 if TYPE_CHECKING:
@@ -67,14 +67,13 @@ def run(
 
                 picture(schedule).savefig(plot)
             _show(json, schedule, None)
-            ended = [schedule.store.run(entry.id) for entry in schedule.ledger.entries]
-            sys.exit(next((record.exit_code or 1 for record in ended if record.status != "finished"), 0))
+            sys.exit(exit_code(schedule.store.run(entry.id) for entry in schedule.ledger.entries))
 
 
 def _opened(
     stack: ExitStack, spec: Path, store: Path | None, is_dry: bool, objective: str, policy: str, share: str
 ) -> tuple[Spec, Schedule, dict[str, RunRecord], LedgerFile]:
-    """Open a file's schedule, begun before or now; a dry one leaves the store as it is."""
+    """Open a file's schedule, begun before or now; with ``is_dry`` nothing of it is kept in the store."""
     from penstock.cli.schedule import names_in, one_of
     from penstock.runs.spec.checks import Gpus
     from penstock.runs.spec.open import Spec
@@ -152,7 +151,7 @@ def _run(file: Spec, schedule: Schedule, records: dict[str, RunRecord], known: L
     from penstock.schedule.execution import Execution
 
     newest: list[Plan] = []
-    is_terminal = sys.stdout.isatty() and os.environ.get("TERM", "dumb") not in {"dumb", "unknown"}
+    is_terminal = redraws()
     shown = Prefixed([*schedule.entries], (lambda: _lines(schedule, newest[-1])) if is_terminal else None)
     places = {name: place for place, name in enumerate(schedule.entries)}
     rows = [(group, index) for group, each in enumerate(file.groups) for index in range(len(each.runs))]

@@ -14,6 +14,7 @@ from penstock.errors import PenstockError
 from penstock.runs.launch.launcher import Launcher, RunEnded, RunEvent
 from penstock.runs.modes.mode import Mode, opened
 from penstock.runs.record import ENDED, RunRecord
+from penstock.runs.spec.after import after_unfinished
 from penstock.runs.stop import ask_to_end
 from penstock.schedule.ledger import Entry, LedgerFile, once_more
 from penstock.schedule.present import Plan, Schedule, is_held
@@ -213,7 +214,7 @@ class Execution:
                 failed[entry.name] = record.status
         for name in list(schedule.waiting):
             if broken := sorted(need for need in schedule.needs[name] if need in failed):
-                why = f"never began: it comes after {broken[0]}, which {failed[broken[0]]}"
+                why = after_unfinished(broken[0], failed[broken[0]])
                 schedule.store.ended(schedule.entries[name].id, "failed", None, why)
                 schedule.waiting.remove(name)
                 failed[name] = "failed"
