@@ -75,6 +75,7 @@ def _opened(
 ) -> tuple[Spec, Schedule, dict[str, RunRecord], LedgerFile]:
     """Open a file's schedule, begun before or now; with ``is_dry`` nothing of it is kept in the store."""
     from penstock.cli.schedule import names_in, one_of
+    from penstock.gpus.nvml import users_hidden
     from penstock.runs.spec.checks import Gpus
     from penstock.runs.spec.open import Spec
     from penstock.runs.store import Store
@@ -118,6 +119,8 @@ def _opened(
         say(f"this schedule was begun {schedule.elapsed_s:,.0f} s ago, and goes on")
     elif len(file.groups) > 1 and not any(needs.values()):
         say("groups order nothing here: `after` does, or machine: {groups: in turn}")
+    if machine.devices and (why := users_hidden()):
+        say(f"memory that others use on the GPUs counts as free: {why}")
     return file, schedule, records, known
 
 
@@ -125,7 +128,7 @@ def mode_of_all(groups: list[GroupPlan]) -> GpuMode:
     """Return the one mode of a file's groups.
 
     Raises:
-        BadSetting: they have several, or one that is not scheduled.
+        BadSetting: they have several, or one that is not scheduled, or not for all of their runs.
     """
     modes = dict[str, str]()
     for group in groups:
@@ -140,6 +143,11 @@ def mode_of_all(groups: list[GroupPlan]) -> GpuMode:
     kinds = {*modes.values()} - {"alone"}
     if len(kinds) > 1:
         raise BadSetting("some groups are in mode plain, and some in mode mps: GPUs of one schedule have one mode")
+    gang = next((run for group in groups for run in group.runs if (run.gpus or 1) > 1), None)
+    if gang and "mps" in kinds:
+        raise BadSetting(
+            f"{gang.name}: gpus: {gang.gpus}: a schedule has no runs on several GPUs under MPS; penstock run has"
+        )
     return "mps" if "mps" in kinds else "plain"
 
 

@@ -91,7 +91,7 @@ class Execution:
             return Mode()
         any_run = next(iter(self._records.values()))
         each = [replace(any_run, plan=replace(any_run.plan, devices=(uuid,))) for uuid in schedule.machine.devices]
-        return stack.enter_context(opened("mps", each))
+        return stack.enter_context(opened("mps", each, outlived=True))
 
     def _is_due(self) -> bool:
         if time.monotonic() - self._planned_s < self._rest_s:
