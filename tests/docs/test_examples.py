@@ -67,6 +67,27 @@ def test_language_models_share_a_feed(data: list[str]) -> None:
 
 
 @pytest.mark.timeout(300)
+def test_a_sweep_is_scheduled(tmp_path: Path) -> None:
+    make_images(tmp_path / "images", images=128, side_px=(70, 90))
+    (tmp_path / "sweep.py").write_text((EXAMPLES / "sweep.py").read_text())
+    text = (EXAMPLES / "sweep.yaml").read_text()
+    text = text.replace(", 0.01, 0.003, 0.001, 0.0003", "").replace("epochs: 15", "epochs: 2")
+    (tmp_path / "sweep.yaml").write_text(text.replace("--epochs 15", f"--epochs 2 --images {tmp_path}/images"))
+    done = subprocess.run(
+        [sys.executable, "-m", "penstock", "schedule", "run", str(tmp_path / "sweep.yaml"), "--json"],
+        env={**os.environ, "PENSTOCK_STORE": str(tmp_path / "store")},
+        capture_output=True,
+        text=True,
+        timeout=250,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("epoch 1: 64 images") == 4, done.stdout
+    runs = json.loads(done.stdout[done.stdout.index("\n{\n") :])["runs"]
+    assert [(run["status"], len(run["gpus"])) for run in runs] == [("finished", 1)] * 4
+
+
+@pytest.mark.timeout(300)
 def test_a_spec_compares_runs_alone_together_and_on_one_feed(tmp_path: Path) -> None:
     make_images(tmp_path / "images", images=64, side_px=(70, 90))
     (tmp_path / "photos.py").write_text((EXAMPLES / "photos.py").read_text())

@@ -131,6 +131,21 @@ def test_a_run_that_fails_ends_those_that_come_after_it_and_no_other(
     assert ends["d"][0] == "finished"
 
 
+def test_a_schedule_ends_with_the_first_exit_code_and_says_how_those_before_a_run_ended(
+    schedule: Callable[..., Scheduled], tmp_path: Path
+) -> None:
+    file = spec(
+        tmp_path,
+        {"command": "train.py b 1 0", "name": "b", "after": ["a"]},
+        {"command": ["sh", "-c", "exit 3"], "name": "a"},
+        {"command": "sleep 60", "name": "c", "time_limit": "0.1s"},
+        {"command": "train.py d 1 0", "name": "d", "after": ["c"]},
+    )
+    assert schedule(file).wait() == 3
+    reasons = {record.name: record.reason for record in records(tmp_path)}
+    assert reasons["d"] == "never began: it comes after c, which timed out"
+
+
 def test_a_run_that_runs_out_of_memory_beside_another_runs_once_more_alone(
     schedule: Callable[..., Scheduled], tmp_path: Path
 ) -> None:

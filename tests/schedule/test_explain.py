@@ -98,13 +98,30 @@ def test_a_name_that_is_not_there_is_one_error(scheduled: Make, tmp_path: Path) 
         said(schedule, "b")
 
 
+def shown(schedule: Schedule) -> str:
+    console = Console(width=90, record=True, file=io.StringIO())
+    console.print(page(schedule, schedule.plan(1.0), 90))
+    return console.export_text()
+
+
 def test_the_board_shows_every_run_and_where_it_is_to_run(scheduled: Make, tmp_path: Path) -> None:
     runs = [run(name, tmp_path, memory_bytes=GIB, data="x:1") for name in "abc"]
     schedule = scheduled(*runs)
-    plan = schedule.plan(1.0)
-    console = Console(width=90, record=True, file=io.StringIO())
-    console.print(page(schedule, plan, 90))
-    text = console.export_text()
+    plan, text = schedule.plan(1.0), shown(schedule)
     assert [f" {i} {name}" in text for i, name in enumerate("abc", 1)] == [True] * 3
     assert "GPU 1" in text and "plan: fifo, feeds: all" in text
     assert [each["status"] for each in summary(schedule, plan)["runs"]] == ["waiting"] * 3
+
+
+def test_the_board_counts_the_unknown_runs_that_are_to_come_and_says_rho_without_any(
+    scheduled: Make, tmp_path: Path
+) -> None:
+    known = run("a", tmp_path, data="x:1")
+    unknown = [RunPlan(name=name, command=(f"{name}.py",), directory="/") for name in "bcd"]
+    schedule = scheduled(known, *unknown)
+    schedule.waiting.remove("b")
+    text = shown(schedule)
+    assert "2 runs are unknown" in text and "plan: fifo, feeds: all" in text and "ρ" not in text
+    schedule.waiting[:] = ["a"]
+    text = shown(schedule)
+    assert "unknown" not in text and "; ρ = 4.00" in text

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import codecs
 import io
+import os
 import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, cast
@@ -38,6 +39,11 @@ def listed(names: Sequence[str], most: int = 3) -> str:
     """
     more = f" and {len(names) - most:,} more" if len(names) > most else ""
     return ", ".join(names[:most]) + more
+
+
+def redraws() -> bool:
+    """Return whether standard output is a terminal that can draw lines anew."""
+    return sys.stdout.isatty() and os.environ.get("TERM", "dumb") not in {"dumb", "unknown"}
 
 
 def printable(text: str) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
@@ -16,6 +16,8 @@ from penstock.errors import BadSetting
 if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.table import Table
+
+    from penstock.runs.record import RunRecord
 
 
 class Command(TyperCommand):
@@ -71,6 +73,12 @@ def show(as_json: bool, value: Any, page: Callable[[], RenderableType]) -> None:
         typer.echo(json.dumps(msgspec.json.decode(msgspec.json.encode(value)), indent=2))
     else:
         console().print(page(), soft_wrap=True)
+
+
+def exit_code(ended: Iterable[RunRecord]) -> int:
+    """Return the exit code of the first of some runs that did not finish, else 0."""
+    codes = [record.exit_code for record in ended if record.status != "finished"]
+    return next(filter(None, codes), 1 if codes else 0)  # a run that never began has none
 
 
 def plain_table(*headings: str, texts: int = 1) -> Table:

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from penstock.basics.terminal import say
-from penstock.cli.command import Experiment, StoreFolder, argument, option
+from penstock.basics.terminal import redraws, say
+from penstock.cli.command import Experiment, StoreFolder, argument, exit_code, option
 
 if TYPE_CHECKING:
     from penstock.cli.runs_table import Looks
@@ -196,7 +196,8 @@ def _start(
             with pushed(opened.folder, ids):
                 ended = GroupsInTurn(opened, records, below=below, **settings).run()
             _report_without_loaders(opened, ended)
-            sys.exit(_exit_code(ended))
+            _show_ends(ended)
+            sys.exit(exit_code(ended))
 
     def run() -> None:
         with Store.open(opened.folder) as store:
@@ -220,7 +221,7 @@ def _report_without_loaders(store: Store, ended: list[RunRecord]) -> None:
 
 def _lines_below(store: Store, ids: list[str]) -> Callable[[], list[str]] | None:
     """Return what shows several runs in a few lines of a terminal; None without such a terminal."""
-    if len(ids) == 1 or not sys.stdout.isatty() or os.environ.get("TERM", "dumb") in {"dumb", "unknown"}:
+    if len(ids) == 1 or not redraws():
         return None
 
     @cache
@@ -232,8 +233,7 @@ def _lines_below(store: Store, ids: list[str]) -> Callable[[], list[str]] | None
     return lambda: looks().lines(ids)
 
 
-def _exit_code(ended: list[RunRecord]) -> int:
-    """Show how runs ended; return the exit code of the first that did not finish, else 0."""
+def _show_ends(ended: list[RunRecord]) -> None:
     if len(ended) > 1:
         from penstock.basics.terminal import console
         from penstock.cli.runs_table import ended_table
@@ -241,5 +241,3 @@ def _exit_code(ended: list[RunRecord]) -> int:
         console().print(ended_table(ended), soft_wrap=True)
     elif ended[0].status not in ("finished", "failed") or ended[0].reason.startswith("died of "):
         say(f"run {ended[0].id}: {ended[0].status}: {ended[0].reason}")
-    codes = [record.exit_code for record in ended if record.status != "finished"]
-    return next(filter(None, codes), 1 if codes else 0)  # a run that never began has none

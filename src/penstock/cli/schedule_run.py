@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any, get_args
 
 import typer
 
-from penstock.basics.terminal import console, say
-from penstock.cli.command import AsJson, StoreFolder, argument, option, show
+from penstock.basics.terminal import console, redraws, say
+from penstock.cli.command import AsJson, StoreFolder, argument, exit_code, option, show
 from penstock.errors import BadSetting, PenstockError
 
 if TYPE_CHECKING:
@@ -71,15 +71,15 @@ def run(
 
                 picture(schedule).savefig(plot)
             _show(json, schedule, None)
-            ended = [schedule.record(entry) for entry in schedule.ledger.entries]
-            sys.exit(next((record.exit_code or 1 for record in ended if record.status != "finished"), 0))
+            sys.exit(exit_code(schedule.record(entry) for entry in schedule.ledger.entries))
 
 
 def _opened(
     stack: ExitStack, spec: Path, store: Path | None, is_dry: bool, objective: str, policy: str, share: str
 ) -> tuple[Spec, Schedule, dict[str, RunRecord], LedgerFile]:
-    """Open a file's schedule, begun before or now; a dry one leaves the store as it is."""
+    """Open a file's schedule, begun before or now; with ``is_dry`` nothing of it is kept in the store."""
     from penstock.cli.schedule import names_in, one_of
+    from penstock.gpus.nvml import users_hidden
     from penstock.runs.record import RunRecord
     from penstock.runs.spec.checks import Gpus
     from penstock.runs.spec.open import Spec
@@ -119,6 +119,8 @@ def _opened(
         say(f"this schedule was begun {schedule.elapsed_s:,.0f} s ago, and goes on")
     elif len(file.groups) > 1 and not any(needs.values()):
         say("groups order nothing here: `after` does, or machine: {groups: in turn}")
+    if machine.devices and (why := users_hidden()):
+        say(f"memory that others use on the GPUs counts as free: {why}")
     return file, schedule, records, known
 
 
@@ -126,7 +128,7 @@ def mode_of_all(groups: list[GroupPlan]) -> GpuMode:
     """Return the one mode of a file's groups.
 
     Raises:
-        BadSetting: they have several, or one that is not scheduled.
+        BadSetting: they have several, or one that is not scheduled, or not for all of their runs.
     """
     modes = dict[str, str]()
     for group in groups:
@@ -141,6 +143,11 @@ def mode_of_all(groups: list[GroupPlan]) -> GpuMode:
     kinds = {*modes.values()} - {"alone"}
     if len(kinds) > 1:
         raise BadSetting("some groups are in mode plain, and some in mode mps: GPUs of one schedule have one mode")
+    gang = next((run for group in groups for run in group.runs if (run.gpus or 1) > 1), None)
+    if gang and "mps" in kinds:
+        raise BadSetting(
+            f"{gang.name}: gpus: {gang.gpus}: a schedule has no runs on several GPUs under MPS; penstock run has"
+        )
     return "mps" if "mps" in kinds else "plain"
 
 
@@ -152,7 +159,7 @@ def _run(file: Spec, schedule: Schedule, records: dict[str, RunRecord], known: L
     from penstock.schedule.execution import Execution
 
     newest: list[Plan] = []
-    is_terminal = sys.stdout.isatty() and os.environ.get("TERM", "dumb") not in {"dumb", "unknown"}
+    is_terminal = redraws()
     shown = Prefixed([*schedule.entries], (lambda: _lines(schedule, newest[-1])) if is_terminal else None)
     places = {name: place for place, name in enumerate(schedule.entries)}
     rows = [(group, index) for group, each in enumerate(file.groups) for index in range(len(each.runs))]

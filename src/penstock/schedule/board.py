@@ -103,16 +103,21 @@ def page(schedule: Schedule, plan: Plan | None, width: int) -> RenderableType:
     parts: list[RenderableType] = [table(schedule, plan)]
     if all_bars := bars(schedule, plan):
         parts.append(chart(all_bars, width, schedule.elapsed_s if schedule.running else 0.0))
-    unknown = [entry for entry in schedule.ledger.entries if schedule.beliefs.source(entry) == "unknown"]
-    if plan and unknown:
-        more = f"{len(unknown)} runs are unknown, and their times guesses: penstock schedule profile measures them"
-        parts.append(Text(more, "yellow"))
-    elif plan:
-        chosen, rho = plan.chosen, contention(plan.jobs, plan.model)
-        ends_s = plan.at_s + chosen.outcome.makespan_s
-        about = f"plan: {chosen.name}, feeds: {chosen.sharing}, all ended at {ends_s:,.0f} s; ρ = {rho:.2f}"
-        parts.append(Text(about + (": sharing data saves CPU time only" if rho <= 1 else "")))
+    if plan:
+        parts += _about(schedule, plan)
     return Group(*parts)
+
+
+def _about(schedule: Schedule, plan: Plan) -> list[Text]:
+    """Say what the plan is, and what it rests on."""
+    sources = [schedule.beliefs.source(schedule.entries[name]) for name in schedule.unended()]
+    ends_s = plan.at_s + plan.chosen.outcome.makespan_s
+    about = f"plan: {plan.chosen.name}, feeds: {plan.chosen.sharing}, all ended at {ends_s:,.0f} s"
+    if unknown := sources.count("unknown"):
+        more = f"{unknown} runs are unknown, and their times guesses: penstock schedule profile measures them"
+        return [Text(more, "yellow"), Text(about)]
+    rho = contention(plan.jobs, plan.model)
+    return [Text(f"{about}; ρ = {rho:.2f}" + (": sharing data saves CPU time only" if rho <= 1 else ""))]
 
 
 def picture(schedule: Schedule) -> Any:

@@ -18,7 +18,7 @@ def claimed(names: Sequence[str]) -> Generator[None]:
     """Claim parts of this machine for this process, until the block or the process ends.
 
     Args:
-        names: What is claimed, each once: a GPU's UUID, "gpu 0 (simulated)", "cpu".
+        names: What is claimed, each once: "GPU " and a UUID, "GPU 0 (simulated)", "the CPUs".
 
     Raises:
         BadSetting: another process of this user has claimed one of them.

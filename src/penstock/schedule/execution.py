@@ -14,6 +14,7 @@ from penstock.errors import PenstockError
 from penstock.runs.launch.launcher import Launcher, RunEnded, RunEvent
 from penstock.runs.modes.mode import Mode, opened
 from penstock.runs.record import ENDED, RunRecord
+from penstock.runs.spec.after import after_unfinished
 from penstock.runs.stop import ask_to_end
 from penstock.schedule.ledger import Entry, LedgerFile, once_more
 from penstock.schedule.present import Plan, Schedule, is_held
@@ -91,7 +92,7 @@ class Execution:
             return Mode()
         any_run = next(iter(self._records.values()))
         each = [replace(any_run, plan=replace(any_run.plan, devices=(uuid,))) for uuid in schedule.machine.devices]
-        return stack.enter_context(opened("mps", each))
+        return stack.enter_context(opened("mps", each, outlived=True))
 
     def _is_due(self) -> bool:
         if not self._schedule.unended():
@@ -234,7 +235,7 @@ class Execution:
         failed = {each.name: each.status for each in entries if each.status not in ("", "finished")}
         for name in schedule.waiting:
             if broken := sorted(need for need in schedule.needs[name] if need in failed):
-                why = f"never began: it comes after {broken[0]}, which {failed[broken[0]]}"
+                why = after_unfinished(broken[0], failed[broken[0]])
                 schedule.store.ended(schedule.entries[name].id, "failed", None, why)
                 schedule.entries[name].status = failed[name] = "failed"
                 schedule.waiting.remove(name)

@@ -75,7 +75,7 @@ class Ledger(msgspec.Struct, kw_only=True):
         expected: Its first plan.
         coming: Its newest plan, of the runs that had not ended then.
         feeds: Number of the suffixes that have been used.
-        is_over: Whether all has ended, and been told.
+        is_over: Whether it has ended; the next one of its file begins anew.
     """
 
     id: str

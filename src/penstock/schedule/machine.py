@@ -22,7 +22,7 @@ class HostMachine(NamedTuple):
     """What runs share here.
 
     Attributes:
-        model: The machine, as plans see it; of a machine without GPUs, its one GPU stands for the host's memory.
+        model: The machine, as plans see it; without GPUs it has one that stands for the host and its memory.
         devices: UUIDs of its GPUs; empty where there are none, or simulated ones.
         gpu: Name of its GPUs, by which profiles are kept.
         simulated: Whether its GPUs are numbers only.

@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 from penstock.errors import NoSuchRun
 from penstock.feed.launch.feeds import feeds
+from penstock.gpus.nvml import users_hidden
 from penstock.linux.files import taken
 from penstock.linux.process import with_descendants
 from penstock.runs.record import ENDED, RunRecord, Status
@@ -212,7 +213,7 @@ class Schedule:
         }
         apart = [pair for pair in self.profiles.apart() if frozenset(pair) not in together]
         pairs = {pair: 0.0 for one, other in apart for pair in ((one, other), (other, one))}
-        if not self.machine.devices:
+        if not self.machine.devices or users_hidden():
             return replace(model, pairs=pairs)
         ours = {gpu: self._processes(self.on_gpu(gpu)) for gpu in range(model.gpus)}
         others = strangers_bytes(self.machine.devices, ours)

@@ -79,7 +79,7 @@ class Starter:
         try:
             self._launcher.start(
                 replace(record, plan=run, index=entry.index),
-                self._mode,
+                self._mode if devices else Mode(),
                 listeners=entry.listeners,
                 variables={**machine.variables(entry.gpus), **self._variables(name, plan, together)},
                 held=(lock,),

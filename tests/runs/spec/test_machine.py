@@ -37,6 +37,8 @@ def test_a_machine_is_planned(spec: Path):
     )
     assert opened(spec, "{gpus: 9, simulated: true}").machine == MachinePlan(gpus=9, simulated=True)
     assert opened(spec, "{}").machine == MachinePlan()
+    assert opened(spec, "{gpus: 1}", "devices: [0]").groups[0].runs[0].devices == UUIDS[:1]
+    assert opened(spec, "{gpus: 1, simulated: true}", "devices: [1]").groups[0].runs[0].devices == UUIDS[1:]
 
 
 @pytest.mark.parametrize(
@@ -63,7 +65,9 @@ def test_a_machine_is_planned(spec: Path):
         ("{gpus: [1]}", "memory: 25GiB", "4: memory=25 GiB: the machine has 24 GiB"),
         ("{}", "devices: [1]\n  memory: 25GiB", "5: memory=25 GiB: the machine has 24 GiB"),
         ("{}", "devices: [1]\n  gpus: 2", "5: gpus=2 beside devices, which are 1"),
-        ("{gpus: [1]}", "devices: [0]", f"4: devices: {UUIDS[0]} is not among machine.gpus"),
+        ("{gpus: [1]}", "devices: [0]", f"4: devices: {UUIDS[0]} is not among machine.gpus ({UUIDS[1]})"),
+        ("{gpus: 1}", "devices: [1]", f"4: devices: {UUIDS[1]} is not among machine.gpus ({UUIDS[0]})"),
+        ("{gpus: 0}", "devices: [1]", f"4: devices: {UUIDS[1]} is not among machine.gpus (none)"),
     ],
 )
 def test_what_cannot_be_is_one_error_with_file_line_and_key(spec: Path, machine: str, run: str, said: str):

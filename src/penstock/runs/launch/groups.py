@@ -17,15 +17,13 @@ from penstock.runs.launch.launcher import NO_TERMINAL, Launcher, RunEnded, RunPr
 from penstock.runs.launch.terminal import Prefixed, Terminal, stdin_is_ours, terminals, write
 from penstock.runs.modes.mode import Mode, mode_of, opened
 from penstock.runs.record import ENDED, RunRecord
-from penstock.runs.spec.after import runs_before
+from penstock.runs.spec.after import after_unfinished, runs_before
 from penstock.runs.spec.machine import Room, needs
 from penstock.runs.store import Store
 
 _FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _ONE_SIGNAL_S = 1.0
 """Signals within this time count as one: ``timeout`` signals the process, and again its group."""
-_HOW = {"out_of_memory": "ran out of memory", "timed_out": "timed out", "killed": "was killed", "lost": "was lost"}
-"""How a run ended that did not finish, where the status does not say it in a sentence."""
 
 
 class GroupsInTurn:
@@ -105,9 +103,7 @@ class GroupsInTurn:
         if self._ended_by:
             self._store.ended(record.id, "killed", None, f"never began: {self._ended_by}")
         elif missing := self._missing(record):
-            how = _HOW.get(missing.status, missing.status)
-            why = f"never began: it comes after {missing.name}, which {how}"
-            self._store.ended(record.id, "failed", None, why)
+            self._store.ended(record.id, "failed", None, after_unfinished(missing.name, missing.status))
         return self._store.run(record.id).status == "waiting"
 
     def _missing(self, record: RunRecord) -> RunRecord | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 
 from penstock.gpus.nvml import NvmlGpu
 from penstock.runs.record import RunPlan, RunRecord
@@ -40,6 +40,9 @@ class Mode:
     def close(self) -> None:
         """Put back what was changed; all runs have ended."""
 
+    def leave(self) -> None:
+        """Wait for nothing: what was changed is put back once this process and the runs have ended."""
+
 
 def start_guard(ended: int, *words: str) -> subprocess.Popen[str]:
     """Start a Python process at the other end of a lease: it prints what it did, and undoes that in the end."""
@@ -69,16 +72,24 @@ def check(what: str, mode: str, runs: Sequence[RunPlan], gpus: Sequence[NvmlGpu]
 
 
 @contextmanager
-def opened(mode: str, records: Sequence[RunRecord]) -> Generator[Mode]:
+def opened(mode: str, records: Sequence[RunRecord], *, outlived: bool = False) -> Generator[Mode]:
     """Open a mode for a set of runs, whatever their groups, for a ``with`` block.
 
     They may start and end at any time in it. Under MPS, so may another run whose devices are those of one of them.
 
+    Args:
+        outlived: Whether runs go on where an exception, such as a Ctrl-C, ends the block.
+
     Raises:
         PenstockError: it does not come up, though ``check`` saw nothing wrong; nothing of it is left.
     """
-    with closing(_kind(mode)[1](mode, records)) as opened_mode:
+    opened_mode = _kind(mode)[1](mode, records)
+    try:
         yield opened_mode
+    except BaseException:
+        (opened_mode.leave if outlived else opened_mode.close)()
+        raise
+    opened_mode.close()
 
 
 def mode_of(records: Sequence[RunRecord]) -> str:

@@ -125,16 +125,27 @@ class Mps(Mode):
 
     def close(self) -> None:
         """End the daemons, and wait until nothing of them is left."""
+        self._let_go()
+        for guard in self._guards:
+            guard.communicate()
+        for folder in self._folders.values():  # of a guard that was killed
+            shutil.rmtree(folder, ignore_errors=True)
+
+    def leave(self) -> None:
+        """Leave the daemons to the runs that go on."""
+        self._let_go()
+        for guard in self._guards:
+            assert guard.stdout is not None
+            guard.stdout.close()
+            guard.returncode = 0  # subprocess would warn that it goes on
+
+    def _let_go(self) -> None:
         self._ending.set()
         if self._watching:
             self._watching.join()
         assert self.lease is not None
         os.close(self.lease)
         os.close(self._ended)
-        for guard in self._guards:
-            guard.communicate()
-        for folder in self._folders.values():  # of a guard that was killed
-            shutil.rmtree(folder, ignore_errors=True)
 
     def _start(self, devices: tuple[str, ...]) -> None:
         folder = self._folders[devices] = tempfile.mkdtemp(prefix="penstock-mps-", dir=_base())

@@ -9,6 +9,9 @@ from graphlib import CycleError, TopologicalSorter
 from penstock.errors import BadSetting
 from penstock.runs.record import GroupPlan, RunRecord
 
+_HOW = {"out_of_memory": "ran out of memory", "timed_out": "timed out", "killed": "was killed", "lost": "was lost"}
+"""How a run ended that did not finish, where the status does not say it in a sentence."""
+
 
 class Names:
     """What names mean: all runs of that name, and those of all groups of that name.
@@ -45,6 +48,11 @@ def runs_before(groups: Sequence[Sequence[RunRecord]]) -> dict[str, list[str]]:
     ids = [record.id for group in groups for record in group]
     plans = [GroupPlan(name=group[0].group, runs=tuple(record.plan for record in group)) for group in groups]
     return {id: [ids[place] for place in places] for id, places in zip(ids, Names(plans).before(), strict=True)}
+
+
+def after_unfinished(name: str, status: str) -> str:
+    """Return why a run never began that comes after one of this name, which ended with this status."""
+    return f"never began: it comes after {name}, which {_HOW.get(status, status)}"
 
 
 def check_after(groups: Sequence[GroupPlan], where: Sequence[Mapping[str, str]], in_turn: str) -> None:

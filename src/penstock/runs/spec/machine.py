@@ -90,8 +90,11 @@ class Machine:
             BadSetting: it could never start.
         """
         named = self.plan.gpus
+        if isinstance(named, int) and run.devices and not self.plan.simulated:
+            named = tuple(gpu.uuid for gpu in self.gpus.seen(where("devices"))[:named])
         if isinstance(named, tuple) and (others := {*run.devices} - {*named}):
-            raise BadSetting(f"{where('devices')}: {min(others)} is not among machine.gpus")
+            there = ", ".join(named) or "none"
+            raise BadSetting(f"{where('devices')}: {min(others)} is not among machine.gpus ({there})")
         if run.gpus is not None and run.devices and run.gpus != len(run.devices):
             raise BadSetting(f"{where('gpus')}={run.gpus} beside devices, which are {len(run.devices)}")
         if not run.gpus and not run.memory_bytes:
