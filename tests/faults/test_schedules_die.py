@@ -172,8 +172,8 @@ def test_runs_that_are_killed_hang_or_leave_children_hold_nothing_up(
         "d 1 0",
     )
     one = schedule(file)
-    eventually(lambda: counted(tmp_path, "began")["a"])
-    os.kill(next(record.pid for record in records(tmp_path) if record.name == "a"), signal.SIGKILL)
+    a = eventually(lambda: [record.pid for record in records(tmp_path) if record.name == "a" and record.pid])
+    os.kill(a[0], signal.SIGKILL)
     assert one.wait() == 137  # as penstock run: the exit code of the first that has not finished
     ends = {record.name: record.status for record in records(tmp_path)}
     assert ends == {"a": "killed", "b": "timed_out", "c": "finished", "d": "finished"}
