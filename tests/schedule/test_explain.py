@@ -18,19 +18,21 @@ from penstock.schedule.jobs import GpuMachine
 from penstock.schedule.ledger import begin, ledger_of
 from penstock.schedule.machine import HostMachine
 from penstock.schedule.planner import Planner
-from penstock.schedule.present import Schedule
+from penstock.schedule.present import LiveSchedule
 from penstock.schedule.profiles import Profile, Profiles
 
 GIB = 2**30
 MACHINE = HostMachine(GpuMachine(cores=2, memories=(16.0 * GIB,) * 2), (), "simulated", True)
-Make = Callable[..., Schedule]
+Make = Callable[..., LiveSchedule]
 
 
 @pytest.fixture
 def scheduled(tmp_path: Path) -> Iterator[Make]:
     with Store.open(tmp_path / "store") as store:
 
-        def make(*runs: RunPlan, policy: str = "fifo", needs: dict[str, frozenset[str]] | None = None) -> Schedule:
+        def make(
+            *runs: RunPlan, policy: str = "fifo", needs: dict[str, frozenset[str]] | None = None
+        ) -> LiveSchedule:
             groups = [GroupPlan(name="g", runs=runs)]
             ledger = ledger_of(groups, None)
             begin(store, groups, ledger)
@@ -40,7 +42,7 @@ def scheduled(tmp_path: Path) -> Iterator[Make]:
                 return Planner(model, names=(policy,), sharings=("all",), most_s=most_s)
 
             profiles = Profiles(store.folder, "simulated")
-            return Schedule(store, ledger, MACHINE, profiles, nobody | (needs or {}), planner)
+            return LiveSchedule(store, ledger, MACHINE, profiles, nobody | (needs or {}), planner)
 
         yield make
 
@@ -56,7 +58,7 @@ def run(name: str, tmp_path: Path, **known: object) -> RunPlan:
     return plan
 
 
-def said(schedule: Schedule, name: str) -> str:
+def said(schedule: LiveSchedule, name: str) -> str:
     return "\n".join(explain(schedule, schedule.plan(1.0), name))
 
 
@@ -98,7 +100,7 @@ def test_a_name_that_is_not_there_is_one_error(scheduled: Make, tmp_path: Path) 
         said(schedule, "b")
 
 
-def shown(schedule: Schedule) -> str:
+def shown(schedule: LiveSchedule) -> str:
     console = Console(width=90, record=True, file=io.StringIO())
     console.print(page(schedule, schedule.plan(1.0), 90))
     return console.export_text()

@@ -16,7 +16,7 @@ from penstock.runs.store import Store
 from penstock.schedule.beliefs import Beliefs, Seen, check_fits, dependencies
 from penstock.schedule.jobs import GpuMachine, Job
 from penstock.schedule.ledger import Entry, LedgerFile, begin, ledger_of, once_more
-from penstock.schedule.looks import Costs, Look
+from penstock.schedule.looks import Look, SampleCosts
 from penstock.schedule.machine import HostMachine
 from penstock.schedule.profiles import Profile, Profiles
 from penstock.schedule.suffixes import feed_workers, suffixes
@@ -99,7 +99,7 @@ def test_who_takes_memory_that_nobody_knows_is_alone_until_it_is_seen(tmp_path: 
     look = Look(20.0, 200.0, 18.0, 6.0, 12.0, None, None)
     assert beliefs.job(entry).alone
     for taken, alone, believed in ((None, True, 0), (19 * GIB // 20, False, GIB), (None, False, GIB)):
-        seen = Seen(look, look._replace(memory_bytes=taken), Costs(1.0, 1.0, 1.0, 1.0))
+        seen = Seen(look, look._replace(memory_bytes=taken), SampleCosts(1.0, 1.0, 1.0, 1.0))
         beliefs.learn(entry, seen, "", has_gpu=True)
         job = beliefs.job(entry)
         assert (job.alone, job.memory_bytes) == (alone, pytest.approx(believed, abs=1))

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from penstock.runs.spec.open import Spec
     from penstock.schedule.jobs import GpuMachine, GpuMode
     from penstock.schedule.ledger import LedgerFile
-    from penstock.schedule.present import Plan, Schedule
+    from penstock.schedule.present import LiveSchedule, PresentPlan
 
 
 def run(
@@ -76,7 +76,7 @@ def run(
 
 def _opened(
     stack: ExitStack, spec: Path, store: Path | None, is_dry: bool, objective: str, policy: str, share: str
-) -> tuple[Spec, Schedule, dict[str, RunRecord], LedgerFile]:
+) -> tuple[Spec, LiveSchedule, dict[str, RunRecord], LedgerFile]:
     """Open a file's schedule, begun before or now; with ``is_dry`` nothing of it is kept in the store."""
     from penstock.cli.schedule import names_in, one_of
     from penstock.gpus.nvml import users_hidden
@@ -90,7 +90,7 @@ def _opened(
     from penstock.schedule.machine import host_machine
     from penstock.schedule.partition import SHARINGS
     from penstock.schedule.planner import PUBLISHED, Objective, Planner
-    from penstock.schedule.present import Schedule
+    from penstock.schedule.present import LiveSchedule
     from penstock.schedule.profiles import Profiles
     from penstock.schedule.study import PLANNED
 
@@ -114,7 +114,7 @@ def _opened(
         return Planner(model, wanted, sharings=sharings, names=names, most_s=most_s, swaps_s=most_s / 4)
 
     needs = dependencies(ledger.entries, file.groups, in_turn=file.machine.in_turn)
-    schedule = Schedule(opened, ledger, machine, profiles, needs, planner)
+    schedule = LiveSchedule(opened, ledger, machine, profiles, needs, planner)
     if before:
         say(f"this schedule was begun {schedule.elapsed_s:,.0f} s ago, and goes on")
     elif len(file.groups) > 1 and not any(needs.values()):
@@ -151,14 +151,14 @@ def mode_of_all(groups: list[GroupPlan]) -> GpuMode:
     return "mps" if "mps" in kinds else "plain"
 
 
-def _run(file: Spec, schedule: Schedule, records: dict[str, RunRecord], known: LedgerFile) -> None:
+def _run(file: Spec, schedule: LiveSchedule, records: dict[str, RunRecord], known: LedgerFile) -> None:
     from msgspec.structs import replace
 
     from penstock.runs.launch.launcher import RunEnded, RunPrinted
     from penstock.runs.launch.terminal import Prefixed
     from penstock.schedule.execution import Execution
 
-    newest: list[Plan] = []
+    newest: list[PresentPlan] = []
     is_terminal = redraws()
     shown = Prefixed([*schedule.entries], (lambda: _lines(schedule, newest[-1])) if is_terminal else None)
     places = {name: place for place, name in enumerate(schedule.entries)}
@@ -186,7 +186,7 @@ def _run(file: Spec, schedule: Schedule, records: dict[str, RunRecord], known: L
                 if not is_terminal:
                     say(f"{name} has begun")
 
-    def tick(plan: Plan) -> float | None:
+    def tick(plan: PresentPlan) -> float | None:
         newest[:] = [plan]
         return shown.refresh()
 
@@ -200,7 +200,7 @@ def _run(file: Spec, schedule: Schedule, records: dict[str, RunRecord], known: L
     shown.end()
 
 
-def _lines(schedule: Schedule, plan: Plan) -> list[str]:
+def _lines(schedule: LiveSchedule, plan: PresentPlan) -> list[str]:
     from penstock.schedule.board import page
 
     shown = console()
@@ -211,7 +211,7 @@ def _lines(schedule: Schedule, plan: Plan) -> list[str]:
     return captured.get().splitlines()[: max(3, height - 3)]
 
 
-def _show(as_json: bool, schedule: Schedule, plan: Plan | None) -> None:
+def _show(as_json: bool, schedule: LiveSchedule, plan: PresentPlan | None) -> None:
     """Show a plan; or, without one, how it went."""
     from penstock.schedule.board import page, summary
 

@@ -13,7 +13,7 @@ from penstock.runs.record import GroupPlan
 from penstock.runs.spec.after import Names
 from penstock.schedule.jobs import Job
 from penstock.schedule.ledger import Entry
-from penstock.schedule.looks import Costs, Look
+from penstock.schedule.looks import Look, SampleCosts
 from penstock.schedule.machine import SPARE, HostMachine
 from penstock.schedule.profiles import Profile, Profiles
 
@@ -38,7 +38,7 @@ class Seen(NamedTuple):
 
     first: Look
     now: Look
-    costs: Costs
+    costs: SampleCosts
 
 
 class Beliefs:

@@ -14,13 +14,13 @@ from penstock.bench.experiment import results_table
 from penstock.bench.lanes import Bar, rows_of
 from penstock.schedule.jobs import contention
 from penstock.schedule.ledger import Expected
-from penstock.schedule.present import Plan, Schedule
+from penstock.schedule.present import LiveSchedule, PresentPlan
 
 _KNOWN = {"measured": "yes", "like a sibling": "alike", "unknown": "no"}
 _COLOURS = ("cyan", "yellow", "magenta", "green", "blue", "red", "bright_cyan", "bright_yellow")
 
 
-def times(schedule: Schedule, plan: Plan | None) -> dict[str, Expected]:
+def times(schedule: LiveSchedule, plan: PresentPlan | None) -> dict[str, Expected]:
     """Return when and where each run ran, runs or is to run."""
     found = {each.name: each for each in plan.expected()} if plan else {}
     for entry in schedule.ledger.entries:
@@ -34,7 +34,7 @@ def times(schedule: Schedule, plan: Plan | None) -> dict[str, Expected]:
     return found
 
 
-def bars(schedule: Schedule, plan: Plan | None) -> list[Bar]:
+def bars(schedule: LiveSchedule, plan: PresentPlan | None) -> list[Bar]:
     """Return the same by GPU, with the number of each run."""
     found = times(schedule, plan)
     return [
@@ -45,7 +45,7 @@ def bars(schedule: Schedule, plan: Plan | None) -> list[Bar]:
     ]
 
 
-def table(schedule: Schedule, plan: Plan | None) -> Table:
+def table(schedule: LiveSchedule, plan: PresentPlan | None) -> Table:
     """Show each run: where it runs, on which feed, how far it is, and when it is to end."""
     shown = results_table("run", "GPU", "feed", "status", "done", "samples/s", "starts, s", "ends, s", "known")
     found = times(schedule, plan)
@@ -98,7 +98,7 @@ def chart(all_bars: Sequence[Bar], width: int, now_s: float = 0.0) -> Text:
     return text.append(f"{'':<7}0{f'{end_s:,.0f} s':>{room - 1}}", "dim")
 
 
-def page(schedule: Schedule, plan: Plan | None, width: int) -> RenderableType:
+def page(schedule: LiveSchedule, plan: PresentPlan | None, width: int) -> RenderableType:
     """Show a schedule as it stands."""
     parts: list[RenderableType] = [table(schedule, plan)]
     if all_bars := bars(schedule, plan):
@@ -108,7 +108,7 @@ def page(schedule: Schedule, plan: Plan | None, width: int) -> RenderableType:
     return Group(*parts)
 
 
-def _about(schedule: Schedule, plan: Plan) -> list[Text]:
+def _about(schedule: LiveSchedule, plan: PresentPlan) -> list[Text]:
     """Say what the plan is, and what it rests on."""
     sources = [schedule.beliefs.source(schedule.entries[name]) for name in schedule.unended()]
     ends_s = plan.at_s + plan.chosen.outcome.makespan_s
@@ -120,7 +120,7 @@ def _about(schedule: Schedule, plan: Plan) -> list[Text]:
     return [Text(f"{about}; ρ = {rho:.2f}" + (": sharing data saves CPU time only" if rho <= 1 else ""))]
 
 
-def picture(schedule: Schedule) -> Any:
+def picture(schedule: LiveSchedule) -> Any:
     """Draw the first plan, and below it how it went."""
     from penstock.bench.picture import gantt_picture
 
@@ -142,7 +142,7 @@ def picture(schedule: Schedule) -> Any:
     return gantt_picture(title, "", drawn, groups, "seconds", lanes=names)
 
 
-def summary(schedule: Schedule, plan: Plan | None) -> dict[str, Any]:
+def summary(schedule: LiveSchedule, plan: PresentPlan | None) -> dict[str, Any]:
     """Return a plan, or how it went, as plain values; times in seconds from the schedule's start."""
     went, first = times(schedule, plan), {each.name: each for each in schedule.ledger.expected}
     runs = [

@@ -17,7 +17,7 @@ from penstock.runs.record import ENDED, RunRecord
 from penstock.runs.spec.after import after_unfinished
 from penstock.runs.stop import ask_to_end
 from penstock.schedule.ledger import Entry, LedgerFile, once_more
-from penstock.schedule.present import Plan, Schedule, is_held
+from penstock.schedule.present import LiveSchedule, PresentPlan, is_held
 from penstock.schedule.starting import Starter
 from penstock.schedule.watching import WINDOW_S, slower_together
 
@@ -41,12 +41,12 @@ class Execution:
 
     def __init__(
         self,
-        schedule: Schedule,
+        schedule: LiveSchedule,
         records: Mapping[str, RunRecord],
         file: LedgerFile,
         *,
         show: Callable[[str, RunEvent], None],
-        tick: Callable[[Plan], float | None],
+        tick: Callable[[PresentPlan], float | None],
     ) -> None:
         self._schedule = schedule
         self._records = dict(records)
@@ -58,7 +58,7 @@ class Execution:
         self._to_settle: list[str] = []
         self._said: set[str] = set()
         self._could_not_start = False
-        self._plan: Plan | None = None
+        self._plan: PresentPlan | None = None
         self._planned_s = 0.0
         self._rest_s = 0.0  # a plan is due at once
 
@@ -131,7 +131,7 @@ class Execution:
             waiting = schedule.waiting[0]
             self._say_once(f"nothing can start: {waiting} finds no room; others use the GPUs, or the memory")
 
-    def _start(self, starter: Starter, name: str, plan: Plan, together: Sequence[str]) -> None:
+    def _start(self, starter: Starter, name: str, plan: PresentPlan, together: Sequence[str]) -> None:
         schedule, entry = self._schedule, self._schedule.entries[name]
         try:
             starter.start(name, self._records[entry.id], plan, together)
@@ -242,7 +242,7 @@ class Execution:
                 self._end_dependents()
                 return
 
-    def _learn(self, plan: Plan) -> None:
+    def _learn(self, plan: PresentPlan) -> None:
         """Believe what was measured of runs that are not as believed."""
         schedule, beliefs = self._schedule, self._schedule.beliefs
         is_rested = time.monotonic() - self._planned_s >= self._rest_s
@@ -255,7 +255,7 @@ class Execution:
                 self._rest_s = 0.0 if is_new else self._rest_s
         self._part_the_slow(plan)
 
-    def _part_the_slow(self, plan: Plan) -> None:
+    def _part_the_slow(self, plan: PresentPlan) -> None:
         """Never make a pair again that is slower together; end one of it that can go on later."""
         schedule, entries = self._schedule, self._schedule.entries
         training = [name for name in schedule.running if schedule.watched[name].seen(WINDOW_S)]

@@ -5,14 +5,14 @@ from __future__ import annotations
 from penstock.errors import BadSetting
 from penstock.schedule.jobs import alone_sample_s
 from penstock.schedule.partition import rates_together
-from penstock.schedule.present import Plan, Schedule
+from penstock.schedule.present import LiveSchedule, PresentPlan
 from penstock.schedule.rates import Placed
 from penstock.schedule.simulate import Running, State
 
 _GIB = 2**30
 
 
-def explain(schedule: Schedule, plan: Plan | None, name: str) -> list[str]:
+def explain(schedule: LiveSchedule, plan: PresentPlan | None, name: str) -> list[str]:
     """Say in sentences how a run stands, and what would be if it started now.
 
     Raises:
@@ -40,7 +40,7 @@ def explain(schedule: Schedule, plan: Plan | None, name: str) -> list[str]:
     return lines + [_on(schedule, plan, number, gpu) for gpu in range(plan.model.gpus)]
 
 
-def _when(schedule: Schedule, plan: Plan, name: str) -> str:
+def _when(schedule: LiveSchedule, plan: PresentPlan, name: str) -> str:
     expected = plan.chosen.outcome.runs.get(plan.names.index(name))
     if expected is None:
         return f"{name} waits, and the plan has no room for it."
@@ -50,7 +50,7 @@ def _when(schedule: Schedule, plan: Plan, name: str) -> str:
     return f"{name} waits: the plan starts it at {at:,.0f} s{_where(schedule, expected.gpus)}."
 
 
-def _on(schedule: Schedule, plan: Plan, number: int, gpu: int) -> str:
+def _on(schedule: LiveSchedule, plan: PresentPlan, number: int, gpu: int) -> str:
     """Say what would be if a run started on a GPU now."""
     model, job = plan.model, plan.jobs[number]
     state = State(plan.jobs, model, _now(plan, number))
@@ -69,7 +69,7 @@ def _on(schedule: Schedule, plan: Plan, number: int, gpu: int) -> str:
     return f"{where} now, {_rates(plan, number, gpu)}."
 
 
-def _rates(plan: Plan, number: int, gpu: int) -> str:
+def _rates(plan: PresentPlan, number: int, gpu: int) -> str:
     """Say how fast a run would be, and whom it would slow."""
     model, job = plan.model, plan.jobs[number]
     before = [Placed.on(plan.jobs[each.job], each.gpus, model) for each in _now(plan, number)]
@@ -89,7 +89,7 @@ def _rates(plan: Plan, number: int, gpu: int) -> str:
     return f"it would train {with_it[-1]:,.0f} samples/s, {alone:.0%} of its rate alone{whom if before else ''}"
 
 
-def _now(plan: Plan, number: int) -> list[Running]:
+def _now(plan: PresentPlan, number: int) -> list[Running]:
     """Return the runs that run, and the others that the plan starts now."""
     runs = plan.chosen.outcome.runs.values()
     there = {each.job for each in plan.running}
@@ -100,7 +100,7 @@ def _now(plan: Plan, number: int) -> list[Running]:
     ]
 
 
-def _where(schedule: Schedule, gpus: tuple[int, ...]) -> str:
+def _where(schedule: LiveSchedule, gpus: tuple[int, ...]) -> str:
     return f" on GPU {'+'.join(map(str, gpus))}" if schedule.machine.has_gpus else ""
 
 

@@ -54,7 +54,7 @@ class Look(NamedTuple):
     workers_cpu_s: float = 0.0
 
 
-class Costs(NamedTuple):
+class SampleCosts(NamedTuple):
     """What a sample took over an interval, in seconds as in ``Profile``; NaN where no sample tells."""
 
     samples_per_s: float
@@ -84,7 +84,7 @@ def look(store: Store, record: RunRecord, feeds: Sequence[FeederStatistics], *, 
     return Look(time_s, samples, loop_s, wait_s, main_s + workers_s, taken, feed, workers_s)
 
 
-def costs(before: Look, after: Look) -> Costs:
+def costs(before: Look, after: Look) -> SampleCosts:
     """Return what a sample cost between two looks at a run.
 
     Without a feed and without workers, the time that the run waited is taken for that of preparation. If one look
@@ -100,7 +100,7 @@ def costs(before: Look, after: Look) -> Costs:
         workers_s = after.workers_cpu_s - before.workers_cpu_s or min(wait_s, own_s)
         own_s -= workers_s
         prepared_s = _per(workers_s, samples)
-    return Costs(
+    return SampleCosts(
         samples_per_s=samples / (after.time_s - before.time_s),
         preparation_s=prepared_s,
         own_s=_per(own_s, samples),

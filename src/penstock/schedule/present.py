@@ -33,7 +33,7 @@ _HELD = "keeper.lock"
 _NEARLY_S = 1.0
 
 
-class Plan(NamedTuple):
+class PresentPlan(NamedTuple):
     """What is to come, as the newest plan has it.
 
     Attributes:
@@ -69,7 +69,7 @@ class Plan(NamedTuple):
         ]
 
 
-class Schedule:
+class LiveSchedule:
     """A schedule's runs, which of them run, and what is believed of them.
 
     Args:
@@ -165,7 +165,7 @@ class Schedule:
     def unended(self) -> list[str]:
         return [*self.running, *self.waiting]
 
-    def plan(self, most_s: float) -> Plan:
+    def plan(self, most_s: float) -> PresentPlan:
         """Plan what is to come.
 
         Args:
@@ -182,7 +182,7 @@ class Schedule:
             jobs[i] = replace(self.beliefs.going_on(jobs[i], self.watched[name].newest), after=())
             running.append(Running(i, self.entries[name].gpus))
         chosen = self._planner(model, most_s).plan(jobs, running)
-        return Plan(chosen, names, jobs, running, model, elapsed_s)
+        return PresentPlan(chosen, names, jobs, running, model, elapsed_s)
 
     def on_gpu(self, gpu: int, without: str = "") -> list[str]:
         """Name the runs that run on a GPU."""

@@ -15,7 +15,7 @@ from penstock.runs.launch.launcher import Launcher
 from penstock.runs.modes.mode import Mode
 from penstock.runs.record import RunRecord
 from penstock.schedule.partition import rates_together
-from penstock.schedule.present import Plan, Schedule, keeper_lock
+from penstock.schedule.present import LiveSchedule, PresentPlan, keeper_lock
 from penstock.schedule.suffixes import feed_workers, suffixes
 
 _FEED = "feed"
@@ -33,13 +33,13 @@ class Starter:
         rates: Samples a second that the model expects of each run that runs from now on.
     """
 
-    def __init__(self, schedule: Schedule, launcher: Launcher, mode: Mode) -> None:
+    def __init__(self, schedule: LiveSchedule, launcher: Launcher, mode: Mode) -> None:
         self._schedule = schedule
         self._launcher = launcher
         self._mode = mode
         self.rates: dict[str, float] = {}
 
-    def divide(self, plan: Plan, starting: Sequence[str]) -> bool:
+    def divide(self, plan: PresentPlan, starting: Sequence[str]) -> bool:
         """Divide the runs that run from now on into feeds; return whether one that runs is to change its feed."""
         schedule, entries = self._schedule, self._schedule.entries
         names = [*schedule.running, *starting]
@@ -57,7 +57,7 @@ class Starter:
         self.rates = dict(zip(names, rates, strict=True))
         return any(new[name] != now[name] for name in schedule.running)
 
-    def start(self, name: str, record: RunRecord, plan: Plan, together: Sequence[str]) -> None:
+    def start(self, name: str, record: RunRecord, plan: PresentPlan, together: Sequence[str]) -> None:
         """Start a run.
 
         Args:
@@ -87,7 +87,7 @@ class Starter:
         finally:
             os.close(lock)
 
-    def _variables(self, name: str, plan: Plan, together: Sequence[str]) -> Mapping[str, str]:
+    def _variables(self, name: str, plan: PresentPlan, together: Sequence[str]) -> Mapping[str, str]:
         """Return the environment variables that tell a run its feed."""
         schedule, entries = self._schedule, self._schedule.entries
         alike = {other for other, entry in entries.items() if entry.feed == entries[name].feed}

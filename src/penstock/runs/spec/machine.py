@@ -42,7 +42,7 @@ def needs(run: RunPlan, room: Room) -> Room:
     return ({"gpus": run.gpus} if run.gpus else {}) | of_memory
 
 
-class Machine:
+class SpecMachine:
     """What a file says of the machine, and what its runs may ask of it.
 
     Attributes:

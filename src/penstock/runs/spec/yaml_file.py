@@ -19,7 +19,7 @@ from penstock.runs.spec.after import check_after
 from penstock.runs.spec.checks import Gpus, check_listeners, seconds_from
 from penstock.runs.spec.command import named, runs_of
 from penstock.runs.spec.grid import values_from
-from penstock.runs.spec.machine import Machine, MachineTable
+from penstock.runs.spec.machine import MachineTable, SpecMachine
 from penstock.runs.spec.yaml_text import YamlText, read_yaml
 
 Text = str | list[str]
@@ -73,7 +73,7 @@ _KEYS = [field for kind in (_File, _Group, ShareOptions, MachineTable) for field
 
 def plan_yaml(
     path: Path, text: str, gpus: Gpus, *, in_turn: bool = False
-) -> tuple[list[tuple[str, GroupPlan]], Machine]:
+) -> tuple[list[tuple[str, GroupPlan]], SpecMachine]:
     """Plan the groups of a YAML spec, each with the place where it stands; paths count from its folder.
 
     With ``in_turn``, groups run one after the other whatever it says, and no run may come after a later group.
@@ -89,7 +89,7 @@ def plan_yaml(
         raise BadSetting(_explained(read, str(error))) from None
     if not spec.groups:
         raise BadSetting(f"{read.where('$.groups')}: groups is empty")
-    machine = Machine(read, spec.machine, gpus)
+    machine = SpecMachine(read, spec.machine, gpus)
     planned: list[tuple[str, GroupPlan, list[dict[str, str]]]] = []
     for i, group in enumerate(spec.groups):
         name = group.name or (path.stem if len(spec.groups) == 1 else f"{path.stem}-{i}")
@@ -100,7 +100,7 @@ def plan_yaml(
 
 
 def _groups(
-    read: YamlText, at: str, group: _Group, name: str, machine: Machine
+    read: YamlText, at: str, group: _Group, name: str, machine: SpecMachine
 ) -> list[tuple[str, GroupPlan, list[dict[str, str]]]]:
     """Plan a group once in each of its modes; with it, where the names stand that each of its runs comes after."""
     if group.mode and group.modes:
@@ -141,7 +141,7 @@ def _after(read: YamlText, at: str, runs: _Runs) -> dict[str, str]:
 
 
 def _runs(
-    read: YamlText, at: str, runs: _Runs, name: str, machine: Machine, after: tuple[str, ...]
+    read: YamlText, at: str, runs: _Runs, name: str, machine: SpecMachine, after: tuple[str, ...]
 ) -> list[RunPlan]:
     where = partial(read.where_key, at)
     directory = (read.path.parent / runs.directory).absolute()
