@@ -182,8 +182,10 @@ class Execution:
         if schedule.beliefs.source(entry) != "measured" and (seen := watched.seen(1.0)):
             schedule.beliefs.learn(entry, seen, schedule.data.get(name, ""), has_gpu=False)
         if watched.newest and schedule.record(entry).status == "finished":
-            used = schedule.store.series(entry.id, "run.cpu_s".__eq__).get("run.cpu_s")
-            schedule.beliefs.finished(entry, watched.newest, float(used.values[-1]) if used else None)
+            known = schedule.store.series(entry.id, {"run.cpu_s", "feed.samples"}.__contains__)
+            last = {name: float(values[-1]) for name, (_, values) in known.items()}
+            samples = last.get("feed.samples", watched.newest.samples)
+            schedule.beliefs.finished(entry, watched.newest._replace(samples=samples), last.get("run.cpu_s"))
         elif watched.newest and entry.resumes:
             entry.trained += watched.newest.samples
         self._to_settle.append(name)
