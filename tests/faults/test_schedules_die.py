@@ -192,7 +192,7 @@ def test_a_run_that_somebody_stops_before_it_begins_is_waited_for_no_more(
     (tmp_path / "go").touch()
     assert one.wait() == 1, one.errors
     assert counted(tmp_path, "began") == {"a": 1}
-    assert records(tmp_path)[2].reason == "never began: it comes after b, which killed"
+    assert records(tmp_path)[2].reason == "never began: it comes after b, which was killed"
 
 
 def test_a_clock_that_is_set_back_changes_nothing(schedule: Callable[..., Scheduled], tmp_path: Path) -> None:

@@ -42,7 +42,7 @@ def test_runs_lie_on_their_gpus_where_they_were_planned_and_where_they_ran(tab, 
 def test_a_run_that_was_started_again_lies_where_each_start_was(tab, store):
     ledger = write(store, Scheduled("full", (0, 1), (0, 50), (0, 40), (60, 90), status="out_of_memory"))
     [entry] = ledger.entries
-    once_more(store, entry, store.run(entry.id))
+    once_more(store, entry, store.run(entry.id).plan)
     LedgerFile(store, Path("/sweep.yaml")).write(ledger)
     page = tab().view("schedules")
     page.get_by_text("1 out of memory, 1 waiting").wait_for()

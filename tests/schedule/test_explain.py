@@ -68,6 +68,8 @@ def test_a_run_that_waits_is_told_when_it_starts_and_whom_it_would_slow(schedule
     assert text.startswith("c waits: the plan starts it at ")
     assert "On GPU 0 now, it would train" in text and "it would slow" in text
     assert "a from " in text and "b from " in text
+    runs = [run(name, tmp_path, memory_bytes=GIB, data="x:1") for name in "abc"]
+    assert "It reads what a and b read." in said(scheduled(*runs), "c")
 
 
 def test_a_run_without_room_is_told_how_much_is_missing(scheduled: Make, tmp_path: Path) -> None:
@@ -81,7 +83,8 @@ def test_what_nothing_is_known_of_and_what_comes_after(scheduled: Make, tmp_path
     assert "It comes after a and b." in said(schedule, "c")
     assert "a starts now on GPU 0." in said(schedule, "a")
     assert "until it has been measured it takes a whole GPU" in said(schedule, "a")
-    assert "On GPU 1: b runs there, and one of the two needs the GPU for itself." in said(schedule, "a")
+    schedule = scheduled(*runs)
+    assert "On GPU 1: b runs there, and one of the two needs the GPU for itself." in said(schedule, "c")
 
 
 def test_pairs_that_are_never_made_again_are_named(scheduled: Make, tmp_path: Path) -> None:

@@ -152,7 +152,8 @@ def results_table(*headings: str, title: str | None = None) -> Table:
     """Make a table without lines: names to the left, and figures, which are never cut, to the right."""
     table = Table(box=None, padding=(0, 1, 0, 0), header_style="dim", title=title, title_justify="left")
     for place, heading in enumerate(headings):
-        table.add_column(heading, justify="right" if place else "left", no_wrap=bool(place))
+        justify = "right" if place else "left"
+        table.add_column(heading, justify=justify, no_wrap=bool(place), overflow="fold")
     return table
 
 

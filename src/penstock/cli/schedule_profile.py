@@ -45,7 +45,11 @@ def profile(
         tried, failed = set[str](), 0
         for done, plan in enumerate(plans):
             key = profiles.key(plan)
-            if (again or profiles.get(key) is None) and key not in tried:
+            before = profiles.get(key)
+            is_known = before is not None and before.samples_per_epoch is not None and not again
+            if plan.after and not is_known:  # it may need what those leave
+                say(f"{plan.name} comes after others, and is measured when it runs")
+            elif not is_known and key not in tried:
                 tried.add(key)
                 try:
                     measured = profiled(
@@ -55,7 +59,6 @@ def profile(
                         variables={"CUDA_VISIBLE_DEVICES": "0"} if machine.simulated else {},
                         on_phase=lambda phase, at=done, name=plan.name: tell(at, len(plans), f"{name}: {phase}"),
                     )
-                    before = profiles.get(key)
                     profiles.put(key, replace(measured, samples=before.samples if before else None))
                 except NotProfiled as error:
                     say(str(error))
@@ -66,7 +69,8 @@ def profile(
         for name, each in found.items()
     ]
     rho = contention(jobs, machine.model)
-    show(json, {"profiles": found, "contention": rho}, lambda: _page(found, rho))
+    if found or json:
+        show(json, {"profiles": found, "contention": rho}, lambda: _page(found, rho))
     sys.exit(1 if failed else 0)
 
 

@@ -195,7 +195,10 @@ def _run(file: Spec, schedule: LiveSchedule, records: dict[str, RunRecord], know
     except KeyboardInterrupt:
         shown.end()
         counts = f"{len(schedule.running)} runs go on, {len(schedule.waiting)} wait"
-        say(f"{counts}: the same command goes on with them; penstock runs stop ends a run")
+        say(
+            f"{counts}: the same command goes on with them; penstock runs stop ends a run. "
+            "Until then penstock runs ls calls those that wait lost"
+        )
         sys.exit(130)
     shown.end()
 

@@ -143,6 +143,8 @@ class Beliefs:
         """
         known, found, now = self._known[entry.name], seen.costs, seen.now
         old = known or self._profile(entry) or _GUESS
+        if old is _GUESS and any(map(math.isnan, (found.preparation_s, found.own_s, found.gpu_s))):
+            return  # a guess is not kept as measured
         own_s = _or(found.own_s, old.own_s)
         gpu_s = _or(found.gpu_s, old.gpu_s) if has_gpu or old is _GUESS else old.gpu_s
         feed = now.feed

@@ -239,6 +239,7 @@ class Execution:
             if broken := sorted(need for need in schedule.needs[name] if need in failed):
                 why = after_unfinished(broken[0], failed[broken[0]])
                 schedule.store.ended(schedule.entries[name].id, "failed", None, why)
+                say(f"{name} {why}")
                 schedule.entries[name].status = failed[name] = "failed"
                 schedule.waiting.remove(name)
                 self._end_dependents()

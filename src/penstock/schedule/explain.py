@@ -31,11 +31,18 @@ def explain(schedule: LiveSchedule, plan: PresentPlan | None, name: str) -> list
         company = f"beside {_and(beside)}" if beside else "alone"
         until = f", until {plan.at_s + expected.end_s:,.0f} s" if expected else ""
         return [f"{name} runs{_where(schedule, schedule.entries[name].gpus)}, {company}{until}."]
+    job = plan.jobs[number]
     lines = [_when(schedule, plan, name)]
-    if schedule.beliefs.source(schedule.entries[name]) == "unknown":
-        lines.append("Nothing is known of it: until it has been measured it takes a whole GPU.")
-    if after := plan.jobs[number].after:
-        lines.append(f"It comes after {_and(sorted(after))}.")
+    is_known = schedule.beliefs.source(schedule.entries[name]) != "unknown"
+    alike = [each.name for each in plan.jobs if each.data and each.data == job.data and each is not job]
+    if alike and is_known:
+        lines.append(f"It reads what {_and(alike)} read{'s' if len(alike) == 1 else ''}.")
+    if not is_known:
+        takes = "it takes a whole GPU" if job.gpus else "its length is a guess"
+        lines.append(f"Nothing is known of it: until it has been measured {takes}.")
+    if job.after:
+        return [*lines, f"It comes after {_and(sorted(job.after))}."]
+    if not job.gpus or (expected and expected.start_s <= 0):
         return lines
     return lines + [_on(schedule, plan, number, gpu) for gpu in range(plan.model.gpus)]
 
@@ -101,7 +108,7 @@ def _now(plan: PresentPlan, number: int) -> list[Running]:
 
 
 def _where(schedule: LiveSchedule, gpus: tuple[int, ...]) -> str:
-    return f" on GPU {'+'.join(map(str, gpus))}" if schedule.machine.has_gpus else ""
+    return f" on GPU {'+'.join(map(str, gpus))}" if gpus and schedule.machine.has_gpus else ""
 
 
 def _and(names: list[str]) -> str:

@@ -182,8 +182,9 @@ def costs_of(stretches: Sequence[Stretch]) -> Profile | None:
     start, step_s = stretches[0], _a_sample(replay, "own_s")
     in_script_s = max(0.0, _a_sample(loads, "own_s") - (step_s if loads is as_it_is else 0.0))
     prepared_s = _a_sample(loads, "children_s")
-    if published := sum(each.published for each in loads):
-        prepared_s = sum(each.feeder_s for each in loads) / published
+    fed = [each for each in stretches if each.phase != "start" and each.feed]
+    if published := sum(each.published for each in fed):  # also what was loaded ahead in a replay
+        prepared_s = sum(each.feeder_s for each in fed) / published
         # Cores that all compute give less in a second of CPU time than one that does so alone, as in a replay.
         if as_it_is:
             in_script_s = max(in_script_s, _a_sample(as_it_is, "own_s") - step_s)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import hashlib
 import re
 from contextlib import suppress
@@ -98,12 +99,9 @@ class Profiles:
         """Return what profiles are kept by: a digest of a run's command, its code and the GPU."""
         command = masked_words(plan.command)  # as the store has it
         digest = hashlib.sha256(msgspec.json.encode((command, plan.directory, plan.share, self._gpu)))
-        for word in plan.command:
-            if word.endswith(".py"):
-                with suppress(OSError):
-                    for path in sorted(Path(plan.directory, word).parent.glob("*.py")):
-                        digest.update(path.read_bytes())
-                break
+        script = next((word for word in plan.command if word.endswith(".py")), None)
+        for path in sorted(_code(Path(plan.directory, script))) if script else ():
+            digest.update(path.read_bytes())
         return digest.hexdigest()[:24]
 
     def _path(self, key: str) -> Path:
@@ -113,3 +111,19 @@ class Profiles:
         self._folder.mkdir(mode=0o700, exist_ok=True)
         with written_whole(path) as half:
             half.write_bytes(msgspec.json.encode(value))
+
+
+def _code(script: Path) -> set[Path]:
+    """Return a script and the modules beside it that it imports, directly or not."""
+    found, new = set[Path](), [script]
+    while new:
+        path = new.pop()
+        if path in found or not path.is_file():
+            continue
+        found.add(path)
+        with suppress(SyntaxError, ValueError):
+            for node in ast.walk(ast.parse(path.read_bytes())):
+                names = [each.name for each in node.names] if isinstance(node, ast.Import) else []
+                names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+                new += [script.parent / f"{name.partition('.')[0]}.py" for name in names if name]
+    return found

@@ -96,8 +96,15 @@ class Starter:
             members = [job for job in plan.jobs if job.name in alike]
             found["PENSTOCK_FEED_WORKERS"] = str(feed_workers(members, plan.model))
         if entries[name].plan.share:
-            found[TOGETHER] = str(sum(other in alike and bool(entries[other].plan.share) for other in together))
+            found[TOGETHER] = str(sum(other in alike and self._shares(other, name) for other in together))
         return found
+
+    def _shares(self, other: str, name: str) -> bool:
+        """Whether two runs are known to read one feed; runs that only may would wait for each other in vain."""
+        beliefs, entries = self._schedule.beliefs, self._schedule.entries
+        both = entries[other], entries[name]
+        is_known = all(each.plan.share and beliefs.source(each) == "measured" for each in both)
+        return other == name or (is_known and len({beliefs.job(each).data for each in both}) == 1)
 
     def _file(self, name: str) -> Path:
         return self._schedule.store.folder_of(self._schedule.entries[name].id) / _FEED

@@ -77,7 +77,13 @@ class SpecMachine:
         if isinstance(table.gpus, list):
             return self.gpus.devices(where, table.gpus) or 0
         number = table.gpus if table.simulated else self.gpus.count(table.gpus)
-        if number and not table.simulated and number > (there := len(self.gpus.seen(where))):
+        if not number or table.simulated:
+            return number
+        try:
+            there = len(self.gpus.seen(where))
+        except BadSetting as error:
+            raise BadSetting(f"{error}; simulated: true is for GPUs that are not there") from None
+        if number > there:
             raise BadSetting(
                 f"{where}={number}: {there} can be used; simulated: true is for GPUs that are not there"
             )
