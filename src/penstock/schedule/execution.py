@@ -238,10 +238,13 @@ class Execution:
         for name in schedule.waiting:
             if broken := sorted(need for need in schedule.needs[name] if need in failed):
                 why = after_unfinished(broken[0], failed[broken[0]])
-                schedule.store.ended(schedule.entries[name].id, "failed", None, why)
-                say(f"{name} {why}")
                 schedule.entries[name].status = failed[name] = "failed"
                 schedule.waiting.remove(name)
+                say(f"{name} {why}")
+                try:
+                    schedule.store.ended(schedule.entries[name].id, "failed", None, why)
+                except PenstockError as error:  # a full disk: it is lost there
+                    self._say_once(f"what {name} has come to could not be recorded: {error}")
                 self._end_dependents()
                 return
 
