@@ -163,22 +163,19 @@ class Beliefs:
         with suppress(OSError):  # a full disk: it is known here
             self._profiles.put(self.kind(entry), believed)
 
-    def finished(self, entry: Entry, look: Look, cpu_s: float | None) -> None:
+    def finished(self, entry: Entry, look: Look, samples: float) -> None:
         """Keep what was seen of a run that has finished, for the next schedule.
 
         Args:
             look: The last look at it.
-            cpu_s: CPU time of all its processes, feeders left out; None where nobody recorded it.
+            samples: What it has trained on since it was started.
         """
         known = self._known[entry.name]
         if known is None or not look.samples:
             return
-        a_sample_s = known.own_s + (0.0 if known.data else known.preparation_s)
-        beside_s = 0.0 if cpu_s is None else cpu_s - a_sample_s * look.samples
         known = self._known[entry.name] = replace(
             known,
-            samples=entry.trained + look.samples,
-            start_s=max(known.start_s, beside_s),  # with its end, which no look sees
+            samples=entry.trained + samples,
             memory_bytes=max(known.memory_bytes or 0, int((look.memory_bytes or 0) / SPARE)) or None,
         )
         with suppress(OSError):

@@ -182,10 +182,9 @@ class Execution:
         if schedule.beliefs.source(entry) != "measured" and (seen := watched.seen(1.0)):
             schedule.beliefs.learn(entry, seen, schedule.data.get(name, ""), has_gpu=False)
         if watched.newest and schedule.record(entry).status == "finished":
-            known = schedule.store.series(entry.id, {"run.cpu_s", "feed.samples"}.__contains__)
-            last = {name: float(values[-1]) for name, (_, values) in known.items()}
-            samples = last.get("feed.samples", watched.newest.samples)
-            schedule.beliefs.finished(entry, watched.newest._replace(samples=samples), last.get("run.cpu_s"))
+            counted = schedule.store.series(entry.id, "feed.samples".__eq__).get("feed.samples")
+            samples = float(counted.values[-1]) if counted else watched.newest.samples
+            schedule.beliefs.finished(entry, watched.newest, samples)
         elif watched.newest and entry.resumes:
             entry.trained += watched.newest.samples
         self._to_settle.append(name)

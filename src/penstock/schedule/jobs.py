@@ -20,7 +20,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
         preparation_s: CPU-seconds in which its loader prepares a sample. A feed spends them once for its members.
         own_s: CPU-seconds a sample in its own process.
         gpu_s: Seconds a sample on a GPU that it has for itself.
-        start_s: CPU-seconds until its first batch, and after its last: imports, mostly.
+        start_s: CPU-seconds until its first batch: imports, mostly.
         feed_start_s: CPU-seconds that it takes besides to start its feed, if none with its data runs.
         sm_share: Part of a GPU's multiprocessors that it keeps busy while it computes alone.
         memory_bytes: GPU memory that it needs, on each of its GPUs; host memory on a machine without GPUs.

@@ -39,7 +39,7 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True):
         preparation_s: CPU-seconds in which its loader prepares a sample.
         own_s: CPU-seconds a sample in its own processes.
         gpu_s: Seconds a sample, with the data at hand and the GPU for itself.
-        start_s: CPU-seconds until its first batch, and after its last where a whole run has shown them.
+        start_s: CPU-seconds until its first batch.
         feed_start_s: CPU-seconds that a feed of its own, with its workers, takes besides until then.
         sm_share: Part of a GPU's multiprocessors that it keeps busy while it computes alone.
         memory_bytes: Most memory that it took, on one GPU or of the host; None where nobody knows.
