@@ -7,6 +7,7 @@ import os
 import random
 import signal
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -42,6 +43,15 @@ def known(folder: Path, plan: str, **more: object) -> None:
     profiles.put(profiles.key(run.plan), Profile(**values))  # type: ignore[arg-type]
 
 
+def went_on(schedule: Callable[..., Scheduled], file: str, folder: Path) -> Counter[str]:
+    """How often each training has begun once another scheduler has brought all to their end."""
+    second = schedule(file)
+    eventually(lambda: "was begun" in second.errors)
+    (folder / "go").touch()
+    assert second.wait() == 0, second.errors
+    return counted(folder, "began")
+
+
 def ledger(folder: Path) -> str:
     (path,) = (folder / "store/schedules").glob("*.json")
     return path.read_text()
@@ -74,8 +84,7 @@ def test_a_scheduler_that_is_killed_at_every_event_starts_no_run_twice_and_loses
             eventually(lambda one=one, seen=seen: len(events(tmp_path)) > seen or one.ended)
         if one.ended:
             break
-        one.signal("SIGKILL")
-        one.wait()
+        one.kill()
         killed += 1
         if is_over(tmp_path):  # it was killed amid its last words
             break
@@ -94,13 +103,8 @@ def test_runs_live_on_when_their_scheduler_is_killed_and_the_next_one_waits_for_
     file = spec(tmp_path, "a 1 0 holds", "b 1 0")
     first = schedule(file, "--policy", "fifo")
     eventually(lambda: counted(tmp_path, "ended")["b"])
-    first.signal("SIGKILL")
-    first.wait()
-    second = schedule(file)
-    eventually(lambda: "was begun" in second.errors)
-    (tmp_path / "go").touch()
-    assert second.wait() == 0, second.errors
-    assert counted(tmp_path, "began") == {"a": 1, "b": 1}
+    first.kill()
+    assert went_on(schedule, file, tmp_path) == {"a": 1, "b": 1}
 
 
 def test_two_schedulers_do_not_use_one_gpu(schedule: Callable[..., Scheduled], tmp_path: Path) -> None:
@@ -201,8 +205,7 @@ def test_a_clock_that_is_set_back_changes_nothing(schedule: Callable[..., Schedu
     file = spec(tmp_path, "a 1 0 holds", {"command": "train.py b 1 0", "name": "b", "deadline": "1h"}, gpus=1)
     first = schedule(file)
     eventually(lambda: counted(tmp_path, "began")["a"])
-    first.signal("SIGKILL")
-    first.wait()
+    first.kill()
     (path,) = (tmp_path / "store/schedules").glob("*.json")
     ledger = json.loads(path.read_text())
     path.write_text(json.dumps({**ledger, "began_s": ledger["began_s"] + 1e6}))  # the future
@@ -269,8 +272,7 @@ def test_memory_that_runs_out_while_no_scheduler_lives_is_seen_by_the_next(
         known(tmp_path, name, preparation_s=1e-3, gpu_s=1e-6)
     first = schedule(file, "--policy", "carma-magm")
     eventually(lambda: len(counted(tmp_path, "began")) == 2)
-    first.signal("SIGKILL")
-    first.wait()
+    first.kill()
     (tmp_path / "burst").touch()
     eventually(lambda: "out_of_memory" in [record.status for record in records(tmp_path)])
     second = schedule(file, "--policy", "carma-magm")
@@ -284,18 +286,13 @@ def test_a_file_that_was_edited_starts_no_run_again(schedule: Callable[..., Sche
     runs = [{"command": f"train.py {name} 1 0 {more}", "name": name} for name, more in (("a", "holds"), ("b", ""))]
     first = schedule(spec(tmp_path, *runs))
     eventually(lambda: counted(tmp_path, "ended")["b"])
-    first.signal("SIGKILL")
-    first.wait()
+    first.kill()
     edited = [{**run, "priority": 2, "memory": "1GiB", "epochs": 4} for run in reversed(runs)]
     file = spec(tmp_path, *edited, {"command": "train.py c 1 0", "name": "c", "after": "a"})
     shown = schedule(file, "--dry-run")
     assert shown.wait() == 0, shown.errors
     assert "running" in shown.output and "finished" in shown.output and "waiting" in shown.output
-    second = schedule(file)
-    eventually(lambda: "was begun" in second.errors)
-    (tmp_path / "go").touch()
-    assert second.wait() == 0, second.errors
-    assert counted(tmp_path, "began") == {"a": 1, "b": 1, "c": 1}
+    assert went_on(schedule, file, tmp_path) == {"a": 1, "b": 1, "c": 1}
 
 
 def test_a_record_that_somebody_removes_ends_nothing(schedule: Callable[..., Scheduled], tmp_path: Path) -> None:
@@ -306,13 +303,8 @@ def test_a_record_that_somebody_removes_ends_nothing(schedule: Callable[..., Sch
         (a,) = (record for record in store.runs() if record.name == "a")
         eventually(lambda: '"status":"finished"' in ledger(tmp_path))
         store.remove([a.id])
-    first.signal("SIGKILL")
-    first.wait()
-    second = schedule(file)
-    eventually(lambda: "was begun" in second.errors)
-    (tmp_path / "go").touch()
-    assert second.wait() == 0, second.errors
-    assert counted(tmp_path, "began") == {"a": 1, "b": 1, "c": 1}
+    first.kill()
+    assert went_on(schedule, file, tmp_path) == {"a": 1, "b": 1, "c": 1}
 
 
 def test_when_a_feeder_is_killed_all_runs_go_on(schedule: Callable[..., Scheduled], tmp_path: Path) -> None:

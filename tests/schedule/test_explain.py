@@ -12,6 +12,7 @@ from rich.console import Console
 from penstock.errors import BadSetting
 from penstock.runs.record import GroupPlan, RunPlan
 from penstock.runs.store import Store
+from penstock.schedule.beliefs import Beliefs
 from penstock.schedule.board import page, summary
 from penstock.schedule.explain import explain
 from penstock.schedule.jobs import GpuMachine
@@ -41,8 +42,8 @@ def scheduled(tmp_path: Path) -> Iterator[Make]:
             def planner(model: GpuMachine, most_s: float) -> Planner:
                 return Planner(model, names=(policy,), sharings=("all",), most_s=most_s)
 
-            profiles = Profiles(store.folder, "simulated")
-            return LiveSchedule(store, ledger, MACHINE, profiles, nobody | (needs or {}), planner)
+            beliefs = Beliefs(ledger.entries, Profiles(store.folder, "simulated"), MACHINE)
+            return LiveSchedule(store, ledger, MACHINE, beliefs, nobody | (needs or {}), planner)
 
         yield make
 

@@ -41,6 +41,15 @@ def listed(names: Sequence[str], most: int = 3) -> str:
     return ", ".join(names[:most]) + more
 
 
+def sized_console() -> Console:
+    """Make a console of the size that standard output's terminal has now; $LINES and $COLUMNS do not change."""
+    from rich.console import ConsoleDimensions
+
+    shown = console()
+    shown.size = ConsoleDimensions(*os.get_terminal_size(1))
+    return shown
+
+
 def redraws() -> bool:
     """Return whether standard output is a terminal that can draw lines anew."""
     return sys.stdout.isatty() and os.environ.get("TERM", "dumb") not in {"dumb", "unknown"}

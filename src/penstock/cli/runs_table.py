@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import json
-import os
 import shlex
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from rich.console import ConsoleDimensions, Group, RenderableType
+from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from penstock.basics.terminal import console, printable
+from penstock.basics.terminal import printable, sized_console
 from penstock.cli.command import plain_table
 from penstock.runs.advice import MUCH_WAITING, RunAdvice
 from penstock.runs.compare import Comparison, GroupFigures
@@ -232,8 +231,7 @@ class Looks:
 
     def lines(self, ids: Sequence[str]) -> list[str]:
         """Show runs in at most half of the terminal's lines: first those that go on."""
-        shown = console()
-        shown.size = ConsoleDimensions(*os.get_terminal_size(1))  # it may change; $LINES and $COLUMNS do not
+        shown = sized_console()
         wanted = set(ids)
         runs = [run for run in self._store.runs() if run.id in wanted]  # without those that were removed
         most = max(1, shown.height // 2 - _LINES_BESIDE)

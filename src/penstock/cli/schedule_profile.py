@@ -42,9 +42,9 @@ def profile(
         machine = host_machine(file.machine, "plain")
         profiles = Profiles(opened.folder, machine.gpu)
         plans = [plan for group in file.groups for plan in group.runs]
+        keys = [*map(profiles.key, plans)]
         tried, failed = set[str](), 0
-        for done, plan in enumerate(plans):
-            key = profiles.key(plan)
+        for done, (plan, key) in enumerate(zip(plans, keys, strict=True)):
             before = profiles.get(key)
             is_known = before is not None and before.samples_per_epoch is not None and not again
             if plan.after and not is_known:  # it may need what those leave
@@ -63,7 +63,7 @@ def profile(
                 except NotProfiled as error:
                     say(str(error))
                     failed += 1
-        found = {plan.name: known for plan in plans if (known := profiles.get(profiles.key(plan)))}
+        found = {plan.name: known for plan, key in zip(plans, keys, strict=True) if (known := profiles.get(key))}
     jobs = [
         Job(name=name, samples=1.0, preparation_s=each.preparation_s, gpu_s=each.gpu_s)
         for name, each in found.items()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from contextlib import ExitStack
 from pathlib import Path
@@ -10,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, get_args
 
 import typer
 
-from penstock.basics.terminal import console, redraws, say
+from penstock.basics.terminal import console, redraws, say, sized_console
 from penstock.cli.command import AsJson, StoreFolder, argument, exit_code, option, show
 from penstock.errors import BadSetting, PenstockError
 
@@ -100,11 +99,11 @@ def _opened(
     opened = stack.enter_context(Store.open(store))
     machine = host_machine(file.machine, mode_of_all(file.groups))
     wanted = one_of("--objective", objective or file.machine.objective, get_args(Objective))
-    profiles = Profiles(opened.folder, machine.gpu)
     known = LedgerFile(opened, file.path)
     before = known.read()
     ledger, records = ledger_of(file.groups, before), dict[str, RunRecord]()
-    if why := check_fits(ledger.entries, Beliefs(ledger.entries, profiles, machine), machine):
+    beliefs = Beliefs(ledger.entries, Profiles(opened.folder, machine.gpu), machine)
+    if why := check_fits(ledger.entries, beliefs, machine):
         raise BadSetting(why)
     if not is_dry and file.groups:
         stack.enter_context(claimed(machine.claims))
@@ -114,7 +113,7 @@ def _opened(
         return Planner(model, wanted, sharings=sharings, names=names, most_s=most_s, swaps_s=most_s / 4)
 
     needs = dependencies(ledger.entries, file.groups, in_turn=file.machine.in_turn)
-    schedule = LiveSchedule(opened, ledger, machine, profiles, needs, planner)
+    schedule = LiveSchedule(opened, ledger, machine, beliefs, needs, planner)
     if before:
         say(f"this schedule was begun {schedule.elapsed_s:,.0f} s ago, and goes on")
     elif len(file.groups) > 1 and not any(needs.values()):
@@ -206,12 +205,10 @@ def _run(file: Spec, schedule: LiveSchedule, records: dict[str, RunRecord], know
 def _lines(schedule: LiveSchedule, plan: PresentPlan) -> list[str]:
     from penstock.schedule.board import page
 
-    shown = console()
-    width, height = os.get_terminal_size(1)
-    shown.size = (width, height)  # type: ignore[assignment]
+    shown = sized_console()
     with shown.capture() as captured:
-        shown.print(page(schedule, plan, width))
-    return captured.get().splitlines()[: max(3, height - 3)]
+        shown.print(page(schedule, plan, shown.width))
+    return captured.get().splitlines()[: max(3, shown.height - 3)]
 
 
 def _show(as_json: bool, schedule: LiveSchedule, plan: PresentPlan | None) -> None:

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from penstock.runs.record import GroupPlan
 from penstock.runs.spec.after import Names
-from penstock.schedule.jobs import Job
+from penstock.schedule.jobs import Job, alone_sample_s
 from penstock.schedule.ledger import Entry
 from penstock.schedule.looks import Look, SampleCosts
 from penstock.schedule.machine import SPARE, HostMachine
@@ -49,17 +49,19 @@ class Beliefs:
 
     Args:
         entries: The runs.
-        profiles: What was measured before.
+        profiles: What was measured before, and is kept of what is measured now.
         machine: What they run on.
     """
 
-    def __init__(self, entries: Iterable[Entry], profiles: Profiles, machine: HostMachine) -> None:
-        self._profiles = profiles
+    def __init__(self, entries: Sequence[Entry], profiles: Profiles, machine: HostMachine) -> None:
+        self.profiles = profiles
         self._machine = machine
-        self._entries = [*entries]
-        self._kinds = {entry.name: profiles.key(entry.plan) for entry in self._entries}
+        self._kinds = {entry.name: profiles.key(entry.plan) for entry in entries}
         self._known = {name: profiles.get(kind) for name, kind in self._kinds.items()}
-        self._like = {entry.name: _without_parameters(entry) for entry in self._entries}
+        alike = dict[tuple[object, ...], list[Entry]]()
+        self._siblings = {each.name: alike.setdefault(_without_parameters(each), []) for each in entries}
+        for entry in entries:
+            self._siblings[entry.name].append(entry)
 
     def source(self, entry: Entry) -> Source:
         """Return where a run's figures come from."""
@@ -82,11 +84,20 @@ class Beliefs:
             return float(entry.plan.epochs * per_epoch), False
         if per_epoch:
             return float(_ASSUMED_EPOCHS * per_epoch), True
-        return _ASSUMED_S / _sample_s(known, self._machine), True
+        costs = known or _GUESS
+        one = Job(name="", samples=1.0, preparation_s=costs.preparation_s, own_s=costs.own_s, gpu_s=costs.gpu_s)
+        return _ASSUMED_S / max(alone_sample_s(one, self._machine.model), 1e-9), True
 
     def kind(self, entry: Entry) -> str:
         """Return what a run's interference with others is kept by."""
         return self._kinds[entry.name]
+
+    def data(self, entry: Entry) -> str:
+        """Return what a run reads: runs with equal text can be fed by one feed. Empty: none is."""
+        if entry.plan.feed != "auto":
+            return "" if entry.plan.feed == "none" else entry.plan.feed
+        known = self._profile(entry)
+        return known.data if known else _ANY
 
     def job(self, entry: Entry, *, after: Iterable[str] = (), elapsed_s: float = 0.0) -> Job:
         """Return a run as plans see it, from its beginning.
@@ -101,9 +112,6 @@ class Beliefs:
         is_alone = is_unknown or entry.needs_gpu_alone or entry.mode == "alone"
         memory = max(declared or 0, (known and known.memory_bytes) or 0)
         costs = known or _GUESS
-        data = _ANY if known is None else costs.data
-        if plan.feed != "auto":
-            data = "" if plan.feed == "none" else plan.feed
         on_gpu = self._machine.has_gpus
         return Job(
             name=entry.name,
@@ -117,7 +125,7 @@ class Beliefs:
             memory_bytes=int(memory),
             alone=is_alone,
             gpus=(1 if plan.gpus is None else plan.gpus) if on_gpu else 1,
-            data=data,
+            data=self.data(entry),
             kind=self.kind(entry),
             priority=plan.priority,
             deadline_s=None if plan.deadline_s is None else plan.deadline_s - elapsed_s,
@@ -161,7 +169,7 @@ class Beliefs:
             samples=known.samples if known else None,
         )
         with suppress(OSError):  # a full disk: it is known here
-            self._profiles.put(self.kind(entry), believed)
+            self.profiles.put(self.kind(entry), believed)
 
     def finished(self, entry: Entry, look: Look, samples: float) -> None:
         """Keep what was seen of a run that has finished, for the next schedule.
@@ -179,13 +187,12 @@ class Beliefs:
             memory_bytes=max(known.memory_bytes or 0, int((look.memory_bytes or 0) / SPARE)) or None,
         )
         with suppress(OSError):
-            self._profiles.put(self.kind(entry), known)
+            self.profiles.put(self.kind(entry), known)
 
     def _profile(self, entry: Entry) -> Profile | None:
         if known := self._known[entry.name]:
             return known
-        like = self._like[entry.name]
-        siblings = [other for other in self._entries if self._like[other.name] == like and self._known[other.name]]
+        siblings = [other for other in self._siblings[entry.name] if self._known[other.name]]
         mine = entry.plan.parameters.items()
         nearest = max(siblings, key=lambda other: len(mine & other.plan.parameters.items()), default=None)
         return self._known[nearest.name] if nearest else None
@@ -212,13 +219,6 @@ def check_fits(entries: Iterable[Entry], beliefs: Beliefs, machine: HostMachine)
 def _or(measured: float, before: float) -> float:
     """Return what was measured, or what was believed before if it was not."""
     return before if math.isnan(measured) else measured
-
-
-def _sample_s(known: Profile | None, machine: HostMachine) -> float:
-    """Return the seconds in which a run alone trains on a sample."""
-    known = known or _GUESS
-    cpu_s = (known.preparation_s + known.own_s) / machine.model.cores
-    return max(known.gpu_s, known.own_s, cpu_s, 1e-9)
 
 
 def _without_parameters(entry: Entry) -> tuple[object, ...]:

@@ -124,15 +124,16 @@ def picture(schedule: LiveSchedule) -> Any:
     """Draw the first plan, and below it how it went."""
     from penstock.bench.picture import gantt_picture
 
-    gpus, number = schedule.machine.model.gpus, {name: i for i, name in enumerate(schedule.entries)}
-    data = list(dict.fromkeys(schedule.beliefs.job(entry).data for entry in schedule.ledger.entries))
-    group = {entry.name: data.index(schedule.beliefs.job(entry).data) for entry in schedule.ledger.entries}
+    gpus = schedule.machine.model.gpus
+    read = {name: schedule.beliefs.data(entry) for name, entry in schedule.entries.items()}
+    data = list(dict.fromkeys(read.values()))
+    group = {name: data.index(each) for name, each in read.items()}
     went = bars(schedule, None)
     planned = [
-        Bar(gpu, each.start_s, each.end_s, each.name, group.get(each.name, 0))
+        Bar(gpu, each.start_s, each.end_s, each.name, group[each.name])
         for each in schedule.ledger.expected
         for gpu in each.gpus
-        if each.name in number
+        if each.name in group
     ]
     drawn = [*planned, *(bar._replace(lane=gpus + bar.lane, group=group[bar.label]) for bar in went)]
     ends = [max((bar.end for bar in some), default=0.0) for some in (planned, went)]

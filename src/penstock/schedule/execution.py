@@ -95,11 +95,9 @@ class Execution:
         return stack.enter_context(opened("mps", each, outlived=True))
 
     def _is_due(self) -> bool:
-        if not self._schedule.unended():
-            return False
-        if time.monotonic() - self._planned_s < self._rest_s:
-            return False
         schedule = self._schedule
+        if not schedule.unended() or time.monotonic() - self._planned_s < self._rest_s:
+            return False
         is_off = any(schedule.watched[name].is_off() for name in schedule.running)
         may_start = self._could_not_start or not schedule.running or bool(schedule.machine.devices)
         return self._rest_s == 0 or is_off or (may_start and bool(schedule.waiting))

@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple
 
-from penstock.errors import BadSetting, GpuMissing
+from penstock.errors import GpuMissing
 from penstock.gpus.nvml import answer_of, gpu_processes, nvml, visible_gpus
 from penstock.linux.cgroups import cores, memory_limit_bytes
 from penstock.runs.record import MachinePlan
@@ -54,11 +54,7 @@ class HostMachine(NamedTuple):
 
 
 def host_machine(plan: MachinePlan, mode: GpuMode) -> HostMachine:
-    """Describe the machine that a file's runs share.
-
-    Raises:
-        BadSetting: its file asks for more GPUs than there are.
-    """
+    """Describe the machine that a file's runs share; the file has been checked."""
     its_cores = plan.cores or cores()
     if plan.simulated:
         assert isinstance(plan.gpus, int)
@@ -68,11 +64,6 @@ def host_machine(plan: MachinePlan, mode: GpuMode) -> HostMachine:
     if isinstance(plan.gpus, tuple):
         gpus = [gpu for gpu in gpus if gpu.uuid in plan.gpus]
     elif plan.gpus is not None:
-        if plan.gpus > len(gpus):
-            raise BadSetting(
-                f"machine: gpus: {plan.gpus} are asked for, and this process sees {len(gpus)}; with `simulated: "
-                "true` they stand for locks that the runs take themselves"
-            )
         gpus = gpus[: plan.gpus]
     if not gpus:
         memory = SPARE * (plan.memory_bytes or memory_limit_bytes())

@@ -23,7 +23,7 @@ from penstock.schedule.ledger import Entry, Expected, Ledger
 from penstock.schedule.looks import look
 from penstock.schedule.machine import SPARE, HostMachine, strangers_bytes
 from penstock.schedule.planner import Planner, PolicyPlan
-from penstock.schedule.profiles import Profiles, data_of
+from penstock.schedule.profiles import data_of
 from penstock.schedule.rates import Placed
 from penstock.schedule.simulate import Running
 from penstock.schedule.watching import Watched
@@ -76,13 +76,13 @@ class LiveSchedule:
         store: Where the runs are.
         ledger: The schedule.
         machine: What they run on.
-        profiles: What was measured of runs before.
+        beliefs: What is believed of its runs.
         needs: By name, the runs that must end before one starts.
         planner: Makes a planner for the machine as it is; the number is the CPU-seconds that it may take.
 
     Attributes:
         entries: Its runs, by name.
-        beliefs: What is believed of them.
+        profiles: What was measured of runs, now and before.
         running: The records of those that run.
         watched: The looks at those.
         data: What they were seen to read, as profiles name it.
@@ -94,7 +94,7 @@ class LiveSchedule:
         store: Store,
         ledger: Ledger,
         machine: HostMachine,
-        profiles: Profiles,
+        beliefs: Beliefs,
         needs: Mapping[str, frozenset[str]],
         planner: Callable[[GpuMachine, float], Planner],
     ) -> None:
@@ -103,12 +103,13 @@ class LiveSchedule:
         ledger.gpus = machine.model.gpus if machine.has_gpus else 0
         self.machine = machine
         self.entries = {entry.name: entry for entry in ledger.entries}
-        self.profiles = profiles
-        self.beliefs = Beliefs(ledger.entries, profiles, machine)
+        self.beliefs = beliefs
+        self.profiles = beliefs.profiles
         self.watched: dict[str, Watched] = {}
         self.running: dict[str, RunRecord] = {}
         self.waiting: list[str] = []
         self.data: dict[str, str] = {}
+        self._ended: dict[str, RunRecord] = {}
         self.needs = needs
         self._planner = planner
         self._began_s = time.monotonic() - max(0.0, time.time() - ledger.began_s)
@@ -125,11 +126,16 @@ class LiveSchedule:
 
         One that waits for a scheduler that has died is not lost.
         """
+        if known := self._ended.get(entry.id):
+            return known
         status = entry.status or ("lost" if entry.id else "waiting")
         with suppress(NoSuchRun):
             record = self.store.run(entry.id)
-            is_waiting = record.status == "lost" and record.began is None
-            return replace(record, status="waiting") if is_waiting else record
+            if record.status == "lost" and record.began is None:
+                return replace(record, status="waiting")
+            if record.status in ENDED:  # which never changes
+                self._ended[record.id] = record
+            return record
         return RunRecord(
             id=entry.id,
             name=entry.name,

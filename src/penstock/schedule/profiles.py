@@ -6,6 +6,7 @@ import ast
 import hashlib
 import re
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
 
 import msgspec
@@ -71,6 +72,7 @@ class Profiles:
     def __init__(self, store: Path, gpu: str) -> None:
         self._folder = store / "profiles"
         self._gpu = gpu
+        self._code_of = cache(_code)
 
     def get(self, key: str) -> Profile | None:
         """Return what was measured of runs of a key; None if nothing was."""
@@ -99,9 +101,8 @@ class Profiles:
         """Return what profiles are kept by: a digest of a run's command, its code and the GPU."""
         command = masked_words(plan.command)  # as the store has it
         digest = hashlib.sha256(msgspec.json.encode((command, plan.directory, plan.share, self._gpu)))
-        script = next((word for word in plan.command if word.endswith(".py")), None)
-        for path in sorted(_code(Path(plan.directory, script))) if script else ():
-            digest.update(path.read_bytes())
+        if script := next((word for word in plan.command if word.endswith(".py")), None):
+            digest.update(self._code_of(Path(plan.directory, script)))
         return digest.hexdigest()[:24]
 
     def _path(self, key: str) -> Path:
@@ -113,8 +114,8 @@ class Profiles:
             half.write_bytes(msgspec.json.encode(value))
 
 
-def _code(script: Path) -> set[Path]:
-    """Return a script and the modules beside it that it imports, directly or not."""
+def _code(script: Path) -> bytes:
+    """Return a script and the modules beside it that it imports, directly or not, one after the other."""
     found, new = set[Path](), [script]
     while new:
         path = new.pop()
@@ -126,4 +127,4 @@ def _code(script: Path) -> set[Path]:
                 names = [each.name for each in node.names] if isinstance(node, ast.Import) else []
                 names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
                 new += [script.parent / f"{name.partition('.')[0]}.py" for name in names if name]
-    return found
+    return b"".join(path.read_bytes() for path in sorted(found))

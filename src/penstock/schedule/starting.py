@@ -104,7 +104,7 @@ class Starter:
         beliefs, entries = self._schedule.beliefs, self._schedule.entries
         both = entries[other], entries[name]
         is_known = all(each.plan.share and beliefs.source(each) == "measured" for each in both)
-        return other == name or (is_known and len({beliefs.job(each).data for each in both}) == 1)
+        return other == name or (is_known and len({beliefs.data(each) for each in both}) == 1)
 
     def _file(self, name: str) -> Path:
         return self._schedule.store.folder_of(self._schedule.entries[name].id) / _FEED

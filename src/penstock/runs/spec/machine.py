@@ -8,7 +8,6 @@ from functools import partial
 from typing import Annotated
 
 import msgspec
-import psutil
 
 from penstock.basics.sizes import size_from, size_text
 from penstock.errors import BadSetting
@@ -116,6 +115,8 @@ class SpecMachine:
             raise BadSetting(f"{where('memory')}={size_text(run.memory_bytes or 0)}: {limit} {size_text(most)}")
 
     def _room(self) -> Room:
+        import psutil  # 5 ms, for files that say what runs need
+
         named, memory_bytes = self.plan.gpus, self.plan.memory_bytes
         shown: list[NvmlGpu] = []
         if named != 0 and not self.plan.simulated:
