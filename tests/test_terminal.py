@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.basics.terminal import console, prepare_output, printable, printable_lines
+from penstock.basics.terminal import console, prepare_output, printable, printable_lines, say
 
 
 @given(st.text())
@@ -56,3 +56,12 @@ def test_unbuffered_output_is_written_whole_and_at_once(monkeypatch: pytest.Monk
     prepare_output()
     print("all of it ×", end="")
     assert raw.taken == b"all of it x"
+
+
+def test_a_sentence_and_its_line_break_are_one_write(monkeypatch: pytest.MonkeyPatch):
+    written: list[str] = []
+    stream = io.StringIO()
+    monkeypatch.setattr(stream, "write", written.append)
+    monkeypatch.setattr(sys, "stderr", stream)
+    say("one of two threads")
+    assert [text for text in written if text] == ["penstock: one of two threads\n"]

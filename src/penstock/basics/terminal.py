@@ -27,8 +27,8 @@ def console(**options: Any) -> Console:
 
 
 def say(sentence: str) -> None:
-    """Print a sentence for the user on standard error, at once."""
-    print(f"penstock: {sentence}", file=sys.stderr, flush=True)
+    """Print a sentence for the user on standard error, at once, and in one piece where threads speak together."""
+    print(f"penstock: {sentence}\n", end="", file=sys.stderr, flush=True)
 
 
 def listed(names: Sequence[str], most: int = 3) -> str:
