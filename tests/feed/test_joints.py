@@ -12,6 +12,7 @@ import pytest
 from penstock.contracts import NO_JOINTS, Cursor, Ids, Joints, Known, last_read
 from penstock.feed.feeder.joints import FeedJoints
 from penstock.sources.order import Order
+from penstock.sources.tables.handfuls import Handfuls
 
 SAMPLES, BLOCK = 24, 2
 SEGMENTS = {False: (), True: (12,)}
@@ -22,6 +23,8 @@ def base(cycle: int) -> Ids:
     return np.random.default_rng([7, cycle]).permutation(SAMPLES)
 
 
+GROUPS = np.array([3, 1, 4, 1, 5, 2, 6, 2])
+HANDFULS = Handfuls(GROUPS, GROUPS * 10, 70, BLOCK, 7, shuffle=True)
 ORDERS = {always: Order(SAMPLES, BLOCK, len(always) + 1, 7, shuffle=True) for always in SEGMENTS.values()}
 
 
@@ -38,11 +41,12 @@ def order(joints: Joints, cycle: int, always: tuple[int, ...]) -> Ids:
 
 
 class Feed:
-    """A feeder's joints, and whose epochs began where."""
+    """A feeder's joints, and whose epochs began where; of one sample after another, or of handfuls of groups."""
 
-    def __init__(self, always: tuple[int, ...]) -> None:
+    def __init__(self, always: tuple[int, ...], *, handfuls: bool = False) -> None:
         self.always = always
-        self.joints = FeedJoints(SAMPLES, always, BLOCK)
+        self.handfuls = handfuls
+        self.joints = FeedJoints(SAMPLES, always, BLOCK, starts=HANDFULS.starts if handfuls else None)
         self.readers: dict[int, Trainer] = {}
         self.order = ORDERS[always]
 
@@ -58,6 +62,10 @@ class Feed:
     def ids(self, at: Cursor) -> list[int]:
         if self.joints.open(at.cycle, self.began):
             self.tell()
+        if self.handfuls:
+            _, sample, block = next(HANDFULS.blocks(at, self.joints.joints))
+            assert sample == at.sample
+            return block.tolist()
         ids = self.order.ids(at.cycle, self.joints.joints, base)
         assert ids.tolist() == order(self.joints.joints, at.cycle, self.always).tolist()
         return ids[at.sample : at.sample + BLOCK].tolist()
@@ -79,13 +87,16 @@ class Trainer:
 
     def read(self) -> None:
         """Read a block; at the end of its epoch begin the next one, a cycle on."""
-        self.seen += self.feed.ids(self.at)
-        self.at = self.at.after(BLOCK, SAMPLES)
+        ids = self.feed.ids(self.at)
+        self.seen += ids
+        self.at = self.at.after(len(ids), SAMPLES)
         if len(self.seen) == SAMPLES:
             assert sorted(self.seen) == list(range(SAMPLES)), self
             following = Cursor(self.start.cycle + 1, self.start.sample)
             self.start, self.at, self.seen = following, following, []
-            if not self.known.may_begin(following, self.feed.always):  # of one that was brought back
+            if not self.known.may_begin(
+                following, self.feed.always, at_joints=self.feed.handfuls
+            ):  # of one that was brought back
                 self.begin(Cursor(following.cycle + 1, 0))
 
     def begin(self, at: Cursor) -> None:
@@ -101,7 +112,7 @@ class Trainer:
         where = self.at, self.start, known
         self.is_apart = not feed.joints.admit(*where, feed.began)
         if self.is_apart:
-            feed = Feed(feed.always)
+            feed = Feed(feed.always, handfuls=feed.handfuls)
             assert feed.joints.admit(*where, [])
         self.feed = feed
         feed.readers[self.number] = self
@@ -112,10 +123,10 @@ class Trainer:
 class History:
     """Trainers and feeders of one name, as chance has them."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, *, handfuls: bool) -> None:
         self.choose = random.Random(seed)
         self.apart = self.choose.choice([BLOCK, 3 * BLOCK])
-        self.feed = Feed(SEGMENTS[self.choose.random() < 0.3])
+        self.feed = Feed(SEGMENTS[not handfuls and self.choose.random() < 0.3], handfuls=handfuls)
         self.trainers: list[Trainer] = []
         self.lost: list[Trainer] = []  # who has yet to come to a new feeder
         self.saved: list[Trainer] = []
@@ -155,7 +166,7 @@ class History:
         del trainer.feed.readers[trainer.number]
 
     def feeder_dies(self) -> None:
-        self.feed = Feed(self.feed.always)
+        self.feed = Feed(self.feed.always, handfuls=self.feed.handfuls)
         self.lost += [trainer for trainer in self.trainers if not trainer.is_apart]
         self.trainers = [trainer for trainer in self.trainers if trainer.is_apart]
 
@@ -192,10 +203,11 @@ class History:
     "seeds",
     [*(range(i, i + 20) for i in range(0, 200, 20)), pytest.param(range(1_000, 6_000), marks=pytest.mark.soak)],
 )
-def test_each_epoch_holds_every_sample_once(seeds: range) -> None:
+@pytest.mark.parametrize("handfuls", [False, True])
+def test_each_epoch_holds_every_sample_once(seeds: range, handfuls: bool) -> None:
     epochs = 0
     for seed in seeds:
-        history = History(seed)
+        history = History(seed, handfuls=handfuls)
         for _ in range(120):
             history.step()
         epochs += history.epochs

@@ -86,7 +86,9 @@ class Source(Protocol):
 
     In a source with ``joins = True`` epochs may begin at any block: its ``open(at, wanted, joints)`` leaves
     together what lies between the joints in force (``Joints``). Blocks are full but for a cycle's last one.
-    Where ``shuffled`` is False, each cycle has one order, which needs no joints.
+    Where ``shuffled`` is False, each cycle has one order, which needs no joints. A source with a function
+    ``starts(cycle, joints)`` has epochs begin only at those places of a cycle, rising from 0 on, and its blocks
+    are full but for the last one before each.
 
     A random draw depends on the cycle and on the place in it, and, where samples are left out, on which:
     feeders open cycles anew, beside others, and no sample may get a draw that another has had.
@@ -202,10 +204,20 @@ class Known(NamedTuple):
     opened: int = 0
     alive: Places = ()
 
-    def may_begin(self, start: Cursor, always: Collection[int]) -> bool:
-        """Whether an epoch from a place on holds every sample once; ``always`` are joints of each cycle."""
+    def may_begin(self, start: Cursor, always: Collection[int], *, at_joints: bool = False) -> bool:
+        """Whether an epoch from a place on holds every sample once.
+
+        Args:
+            start: The place.
+            always: Joints of each cycle.
+            at_joints: Whether epochs begin at some places of a cycle only; its joints are known to be such.
+        """
         sample, after = start.sample, start.cycle + 1
-        return not sample or sample in always or after > self.opened or sample in self.joints.of(after)
+        if not sample or sample in always:
+            return True
+        if at_joints and sample not in self.joints.of(start.cycle):
+            return False
+        return after > self.opened or sample in self.joints.of(after)
 
     def fits(self, samples: int) -> bool:
         """Whether a feed of ``samples`` samples can know this: cycles and places rise, and are not too many."""

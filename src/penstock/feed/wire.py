@@ -150,7 +150,8 @@ class Welcome(msgspec.Struct, tag="welcome"):
     each holds every block, at equal offsets, and the last is on the host. ``block_rows``
     is the number of rows of a full block; ``batch_size`` and ``drop_last`` are the defaults
     of trainers; ``order`` is a digest of what decides the order of samples; ``anywhere`` says that an epoch may
-    begin at any block, not only where a segment does, and ``joins`` that it makes a joint there.
+    begin at any block, not only where a segment does, and ``joins`` that it makes a joint there; with
+    ``at_joints`` only some blocks are fit for one.
     """
 
     name: str
@@ -166,6 +167,7 @@ class Welcome(msgspec.Struct, tag="welcome"):
     order: str = ""
     anywhere: bool = False
     joins: bool = False
+    at_joints: bool = False
     fingerprint: Fingerprint | None = None
 
 

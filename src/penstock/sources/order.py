@@ -70,6 +70,7 @@ class Order:
         segments: How many to make, at most one for each block; None for one.
         seed: Any integer.
         shuffle: False for the data's own order.
+        sizes: Rows of each sample, if samples are groups of rows: joints lie at rows. None for one of each.
 
     Attributes:
         samples: Samples in a cycle.
@@ -85,6 +86,7 @@ class Order:
         seed: int,
         *,
         shuffle: bool,
+        sizes: Ids | None = None,
     ) -> None:
         if samples < 1:
             raise BadSetting(f"the source has {samples} samples, which make no batch of {batch_size}")
@@ -95,6 +97,7 @@ class Order:
         self._seed = seed % 2**64
         self.segment_starts = tuple(i * self.batches // segments * batch_size for i in range(segments))
         self._shuffle = shuffle
+        self._sizes = sizes
         self._partition: Ids | None = None
         self._parts: dict[Joints, npt.NDArray[np.int16] | None] = {}
         drawn = self._seed if shuffle else None
@@ -132,14 +135,14 @@ class Order:
         if not cycle or not (joints.changes or always):
             return None
         if joints not in self._parts:
-            part = _cut(joints, always, base)
+            part = _cut(joints, always, base, self._sizes)
             if len(self._parts) > 1:
                 self._parts.pop(next(iter(self._parts)))
             self._parts[joints] = part
         return self._parts[joints]
 
 
-def _cut(joints: Joints, always: tuple[int, ...], base: Base) -> npt.NDArray[np.int16] | None:
+def _cut(joints: Joints, always: tuple[int, ...], base: Base, sizes: Ids | None) -> npt.NDArray[np.int16] | None:
     before: set[int] = set()
     part: npt.NDArray[np.int16] | None = None
     for since, places in [(1, ()), *joints.changes] if always else joints.changes:
@@ -149,8 +152,9 @@ def _cut(joints: Joints, always: tuple[int, ...], base: Base) -> npt.NDArray[np.
             part = None if part is None else np.searchsorted(now, starts, "right").astype(np.int16)[part]
         else:
             last = _grouped(base(since - 1), part)
+            rows = np.arange(len(last)) if sizes is None else np.cumsum(sizes[last]) - sizes[last]
             part = np.empty(len(last), np.int16)
-            part[last] = np.searchsorted(now, np.arange(len(last)), "right")
+            part[last] = np.searchsorted(now, rows, "right")
         before = set(now)
     return part
 

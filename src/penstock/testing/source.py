@@ -212,6 +212,9 @@ class SourceContract(ABC):
         if not getattr(source, "joins", False) or not getattr(source, "shuffled", True):
             pytest.skip("epochs of this source cannot begin at any block, or without a joint")
         order = [block.sample for block in _blocks(source, Cursor(0, 0))]
+        if hasattr(source, "starts"):
+            assert {*order}.issuperset(source.starts(0, NO_JOINTS))
+            order = source.starts(0, NO_JOINTS)
         place = next(sample for sample in order[1:] if sample not in source.segment_starts)
         joints = Joints(((1, (place,)), (3, ())))
         cycles = [self._ids(source, cycle, joints) for cycle in range(4)]

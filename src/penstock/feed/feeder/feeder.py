@@ -151,8 +151,9 @@ class Feeder:
         samples, rows = self._source.samples, self._source.batch_size
         self._joints: FeedJoints | None = None
         if getattr(self._source, "joins", False) and samples and rows:
-            shuffled = getattr(self._source, "shuffled", True)
-            self._joints = FeedJoints(samples, self._source.segment_starts[1:], rows, shuffled=shuffled)
+            shuffled, starts = getattr(self._source, "shuffled", True), getattr(self._source, "starts", None)
+            always = self._source.segment_starts[1:]
+            self._joints = FeedJoints(samples, always, rows, shuffled=shuffled, starts=starts)
         self._state = FeedState(
             Room(self.settings.window_bytes),
             samples,
@@ -187,6 +188,7 @@ class Feeder:
             order=getattr(self._source, "order", ""),
             anywhere=anywhere,
             joins=self._joints is not None,
+            at_joints=hasattr(self._source, "starts"),
             fingerprint=fingerprint,
         )
         unused_pages = UnusedPages(self._state.room, self._ring.twin)

@@ -5,7 +5,8 @@ Pure: a model of feeders and trainers in random histories drives it (``tests/fee
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from bisect import bisect_left
+from collections.abc import Callable, Collection, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING
 
@@ -34,6 +35,7 @@ class FeedJoints:
         always: Joints in force in every cycle: where its segments begin.
         block_rows: Rows of a block, at whose beginnings epochs begin.
         shuffled: False of data in one order, whose epochs may begin at any block without a joint.
+        starts: Returns the places of a cycle where epochs may begin; None for the beginnings of its blocks.
 
     Attributes:
         joints: What is in force, up to ``opened``.
@@ -41,7 +43,13 @@ class FeedJoints:
     """
 
     def __init__(
-        self, samples: int, always: Collection[int], block_rows: int = 1, *, shuffled: bool = True
+        self,
+        samples: int,
+        always: Collection[int],
+        block_rows: int = 1,
+        *,
+        shuffled: bool = True,
+        starts: Callable[[int, Joints], Sequence[int]] | None = None,
     ) -> None:
         self.joints = NO_JOINTS
         self.opened = 0
@@ -49,6 +57,7 @@ class FeedJoints:
         self._always = frozenset(always)
         self._block_rows = block_rows
         self._shuffled = shuffled
+        self._starts = starts
         self._begun = False  # nothing was opened and nobody admitted: what comes first is taken over
         self._inherited: frozenset[int] = frozenset()  # of trainers who read from another feeder, and may yet come
 
@@ -62,13 +71,16 @@ class FeedJoints:
         self._begun = True
         if cycle <= self.opened or not self._shuffled:
             return False
-        before, self.joints = self.joints, self.joints.then(self.opened + 1, self._alive(began))
+        alive = self._alive(began)
+        if self._starts is not None:  # nothing else can be kept together
+            alive &= {*self._starts(self.opened, self.joints)}
+        before, self.joints = self.joints, self.joints.then(self.opened + 1, alive)
         self.opened = cycle
         return self.joints is not before
 
     def may_begin(self, at: Cursor) -> bool:
         """Whether the epoch of somebody who was there before may begin at a place."""
-        return Known(self.joints, self.opened).may_begin(at, self._always)
+        return self._may_begin(at, self.joints, self.opened)
 
     def since(self, cycle: int, began: Collection[int]) -> Known:
         """Return what trainers whose epochs began in this cycle, or later, must know."""
@@ -90,7 +102,8 @@ class FeedJoints:
             apart: Rows that lie at least between two joints, and between one and a cycle's ends.
             oldest: The first cycle in which an epoch of a live trainer began.
         """
-        sample = self._block_from(at.sample)
+        start_from = self._start_from(at.cycle)
+        sample = start_from(at.sample)
         if not sample or (not self._shuffled and sample < self._samples):
             return Cursor(at.cycle, sample)
         alive = self._alive(began)
@@ -100,7 +113,7 @@ class FeedJoints:
         if few and at.cycle >= self.opened:
             for edge in (0, *joints, self._samples):
                 if abs(sample - edge) < apart:
-                    sample = self._block_from(edge + apart)
+                    sample = start_from(edge + apart)
             places.append(sample)
         first = min(places, default=self._samples)
         return Cursor(at.cycle, first) if first < self._samples else Cursor(at.cycle + 1, 0)
@@ -120,6 +133,8 @@ class FeedJoints:
             return True
         if len(self._alive([*began, start.sample])) > MOST_JOINTS:
             return False
+        if self._starts is not None and start.sample:  # nobody begins there before that cycle has been opened
+            known = known._replace(opened=max(known.opened, start.cycle))
         cycle = last_read(at, start)
         joints, until = self._extended(known, self._alive(began))
         agree = cycle <= until and joints.deciding(cycle) == known.joints.deciding(cycle)
@@ -127,7 +142,7 @@ class FeedJoints:
             return False
         if not agree and self._begun:
             joints, until = self.joints, self.opened
-        if not Known(joints, until).may_begin(start, self._always):
+        if not self._may_begin(start, joints, until):
             return False
         takes_over = until > self.opened or not self._begun
         inherited = self._inherited.union(joints.of(until), known.alive) if takes_over else self._inherited
@@ -145,6 +160,8 @@ class FeedJoints:
         """Return what is in force if a trainer's knowledge continues ours, and up to which cycle."""
         joints, until = self.joints, self.opened
         while until < known.opened and (places := set(known.joints.of(until + 1))).issuperset(alive):
+            if self._starts is not None and not places.issubset(self._starts(until, joints)):
+                break
             joints = joints.then(until + 1, places)
             later = (since for since, _ in known.joints.changes if since > until + 1)
             until = min(known.opened, next(later, known.opened + 1) - 1)
@@ -153,9 +170,18 @@ class FeedJoints:
     def _alive(self, began: Collection[int]) -> frozenset[int]:
         return self._inherited.union(began) - self._always - {0}
 
-    def _block_from(self, sample: int) -> int:
-        """Return the beginning of the first block at or after a sample."""
-        return -(-sample // self._block_rows) * self._block_rows
+    def _may_begin(self, at: Cursor, joints: Joints, until: int) -> bool:
+        there = not at.sample or self._starts is None
+        if not there and self._starts is not None and at.cycle <= until:
+            there = at.sample in self._starts(at.cycle, joints)
+        return there and Known(joints, until).may_begin(at, self._always)
+
+    def _start_from(self, cycle: int) -> Callable[[int], int]:
+        """Return a function from a sample to the first place at or after it where an epoch may begin."""
+        if self._starts is None:
+            return lambda sample: -(-sample // self._block_rows) * self._block_rows
+        places = [*(self._starts(cycle, self.joints) if cycle <= self.opened else [0]), self._samples]
+        return lambda sample: places[min(bisect_left(places, sample), len(places) - 1)]
 
 
 def place_for(state: FeedState, group: list[FeedMember], not_before: Cursor) -> Cursor:

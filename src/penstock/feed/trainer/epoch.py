@@ -64,6 +64,7 @@ class EpochRules:
         selected: How many samples this trainer takes of each cycle; None for all.
         anywhere: Whether an epoch may begin at any block.
         joins: Whether it may do so by a joint made there.
+        at_joints: Whether it may do so at some blocks only.
     """
 
     cycle: int | None
@@ -78,6 +79,7 @@ class EpochRules:
     selected: int | None = None
     anywhere: bool = False
     joins: bool = False
+    at_joints: bool = False
 
     @property
     def samples(self) -> int | None:
@@ -178,7 +180,7 @@ class EpochRules:
 
     def may_begin(self, start: Cursor, known: Known) -> bool:
         """Whether an epoch that begins at a place of this feed's holds every sample once."""
-        return not self.joins or known.may_begin(start, self.segment_starts)
+        return not self.joins or known.may_begin(start, self.segment_starts, at_joints=self.at_joints)
 
     def known(self, state: dict[str, Any], epoch: Epoch) -> Known:
         """Return what a state knows of joints at its place.

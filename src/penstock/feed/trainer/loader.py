@@ -356,6 +356,7 @@ def _reading_of(rows: RowStream, options: LoaderOptions) -> EpochReader:
         selected=None if options.select is None else len(options.select),
         anywhere=welcome.anywhere,
         joins=welcome.joins,
+        at_joints=welcome.at_joints,
     )
     batcher = Batcher(rows, rules, options, drop_last=drop_last)
     return EpochReader(rows, rules, batcher, options.finished)

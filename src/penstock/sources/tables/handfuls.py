@@ -1,0 +1,113 @@
+"""Cycles over row groups: a few groups at a time, drawn afresh in each cycle, whose rows are shuffled together."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import accumulate
+from typing import NamedTuple
+
+import numpy as np
+
+from penstock.contracts import NO_JOINTS, Cursor, Ids, Joints
+from penstock.sources.order import Order, digest, permutation
+
+_ROWS = 3
+
+
+class Handful(NamedTuple):
+    """Row groups whose rows are shuffled together.
+
+    Attributes:
+        sample: Its first sample's place in the cycle.
+        rows: How many rows its groups have.
+        groups: Their numbers.
+    """
+
+    sample: int
+    rows: int
+    groups: tuple[int, ...]
+
+
+class Handfuls:
+    """The order of a cycle's rows. Blocks end where handfuls end, and an epoch begins at one only.
+
+    A row's id is its place in the data: group after group.
+
+    Args:
+        rows: Rows of each group.
+        nbytes: Bytes of each group in memory.
+        most_bytes: Most bytes of a handful; a group that is larger is one by itself.
+        batch_size: Rows of a block.
+        seed: Any integer.
+        shuffle: False for the data's own order.
+
+    Attributes:
+        samples: Rows of a cycle.
+        batches: Blocks of the first cycle.
+        digest: Digest of all that decides the order.
+    """
+
+    segment_starts = (0,)
+
+    def __init__(
+        self, rows: Ids, nbytes: Ids, most_bytes: int, batch_size: int, seed: int, *, shuffle: bool
+    ) -> None:
+        self._rows = rows
+        self._nbytes = nbytes
+        self._most_bytes = most_bytes
+        self._batch_size = batch_size
+        self._seed = seed % 2**64
+        self._shuffle = shuffle
+        self._first = np.cumsum(rows) - rows
+        self._groups = Order(len(rows), 1, None, seed, shuffle=shuffle, sizes=rows)
+        self.samples = int(rows.sum())
+        self.batches = sum(-(-each.rows // batch_size) for each in self.of(0))
+        sizes = digest(rows.tolist(), nbytes.tolist())
+        self.digest = digest("handfuls", sizes, most_bytes, batch_size, self._seed if shuffle else None)
+
+    def of(self, cycle: int, joints: Joints = NO_JOINTS) -> list[Handful]:
+        """Return the handfuls of a cycle, in their order."""
+        drawn = self._groups.ids(cycle, joints) if self._shuffle else np.arange(len(self._rows))
+        groups: list[int] = drawn.tolist()
+        rows: list[int] = self._rows[drawn].tolist()
+        nbytes: list[int] = self._nbytes[drawn].tolist()
+        edges = {*joints.of(cycle)}
+        found, own, own_rows, own_bytes = list[Handful](), list[int](), 0, 0
+        for group, its_rows, its_bytes, at in zip(groups, rows, nbytes, accumulate(rows, initial=0), strict=False):
+            if own and (own_bytes + its_bytes > self._most_bytes or at in edges):
+                found.append(Handful(at - own_rows, own_rows, tuple(own)))
+                own, own_rows, own_bytes = [], 0, 0
+            own.append(group)
+            own_rows += its_rows
+            own_bytes += its_bytes
+        return [*found, Handful(self.samples - own_rows, own_rows, tuple(own))]
+
+    def starts(self, cycle: int, joints: Joints = NO_JOINTS) -> list[int]:
+        """Return where the handfuls of a cycle begin."""
+        return [each.sample for each in self.of(cycle, joints)]
+
+    def blocks(self, at: Cursor, joints: Joints = NO_JOINTS) -> Iterator[tuple[Handful, int, Ids]]:
+        """Yield the handful, the first sample and the ids of each block from the one that holds a place on."""
+        for handful in self.of(at.cycle, joints):
+            if handful.sample + handful.rows <= at.sample:
+                continue
+            ids = np.concatenate([np.arange(self._rows[group]) + self._first[group] for group in handful.groups])
+            if self._shuffle:
+                ids = ids[permutation(handful.rows, self._seed, _ROWS, at.cycle, handful.sample)]
+            passed = max(0, at.sample - handful.sample) // self._batch_size * self._batch_size
+            for start in range(passed, handful.rows, self._batch_size):
+                yield handful, handful.sample + start, ids[start : start + self._batch_size]
+
+    def groups_seen(self) -> float:
+        """Return the share of a cycle's row groups of which a full block of the first cycle has rows, on average.
+
+        A group with n of a handful's N rows misses a block of b rows with a probability of about (1 - n / N)^b.
+        """
+        seen = weight = 0.0
+        for handful in self.of(0):
+            b = min(self._batch_size, handful.rows)
+            n = self._rows[list(handful.groups)]
+            groups = np.sum(1 - (1 - n / handful.rows) ** b) if self._shuffle else b * len(n) / handful.rows
+            seen += handful.rows * max(1.0, float(groups))
+            weight += handful.rows
+        return seen / weight / len(self._rows)
