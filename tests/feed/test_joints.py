@@ -94,9 +94,8 @@ class Trainer:
             assert sorted(self.seen) == list(range(SAMPLES)), self
             following = Cursor(self.start.cycle + 1, self.start.sample)
             self.start, self.at, self.seen = following, following, []
-            if not self.known.may_begin(
-                following, self.feed.always, at_joints=self.feed.handfuls
-            ):  # of one that was brought back
+            feed = self.feed
+            if not self.known.may_begin(following, feed.always, at_joints=feed.handfuls):  # it was brought back
                 self.begin(Cursor(following.cycle + 1, 0))
 
     def begin(self, at: Cursor) -> None:

@@ -91,7 +91,9 @@ class Handfuls:
         for handful in self.of(at.cycle, joints):
             if handful.sample + handful.rows <= at.sample:
                 continue
-            ids = np.concatenate([np.arange(self._rows[group]) + self._first[group] for group in handful.groups])
+            own = np.array(handful.groups)
+            rows = self._rows[own]
+            ids = np.arange(handful.rows) + np.repeat(self._first[own] - (np.cumsum(rows) - rows), rows)
             if self._shuffle:
                 ids = ids[permutation(handful.rows, self._seed, _ROWS, at.cycle, handful.sample)]
             passed = max(0, at.sample - handful.sample) // self._batch_size * self._batch_size
