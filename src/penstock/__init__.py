@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from penstock.sources.tokens.source import TokenSource as TokenSource
     from penstock.subsets.sampler import SelectionSampler as SelectionSampler
     from penstock.subsets.selection import Selection as Selection
+    from penstock.tree.ragged import RaggedRows as RaggedRows
 
 
 _HOMES = {
@@ -52,6 +53,7 @@ _HOMES = {
     "attach": "penstock.feed.launch.attach",
     "autoshare": "penstock.autosharing.share",
     "PackedSource": "penstock.sources.packed.source",
+    "RaggedRows": "penstock.tree.ragged",
     "Selection": "penstock.subsets.selection",
     "SelectionSampler": "penstock.subsets.sampler",
     "TokenSource": "penstock.sources.tokens.source",

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock.linux.forked_call import ForkedCall
-from penstock.tree import Strings, array_nodes, bytes_of, describe, leaf_names
+from penstock.tree import Array, Ragged, RaggedRows, array_nodes, bytes_of, describe, leaf_names
 
 _TOLERANCE = 1e-6
 _PIECES, _SUMS = 16, 2
@@ -72,12 +72,14 @@ def leaves_of(batch: Any, samples: int) -> tuple[LeafDigest, ...]:
     layout, _, leaves = describe(batch, whole=True)
     found = [LeafDigest(STRUCTURE, (RowDigest(_digest(msgspec.msgpack.encode(layout))),))]
     for node, name, leaf in zip(array_nodes(layout), leaf_names(layout), leaves, strict=True):
-        has_rows = len(leaf) == samples if isinstance(node, Strings) else tuple(leaf.shape[:1]) == (samples,)
+        has_rows = tuple(leaf.shape[:1]) == (samples,) if isinstance(node, Array) else len(leaf) == samples
         parts = leaf if has_rows else [leaf]
-        if isinstance(node, Strings):
-            rows = tuple(RowDigest(_digest(msgspec.msgpack.encode(part))) for part in parts)
-        else:
+        if isinstance(node, Array):
             rows = tuple(_row(node, part) for part in parts)
+        elif isinstance(node, Ragged):
+            rows = tuple(_ragged(node, leaf[i : i + 1] if has_rows else leaf) for i in range(len(parts)))
+        else:
+            rows = tuple(RowDigest(_digest(msgspec.msgpack.encode(part))) for part in parts)
         found.append(LeafDigest(name[:200], rows))
     return tuple(found)
 
@@ -110,6 +112,11 @@ def _row(node: Any, part: Any) -> RowDigest:
     values = np.where(finite, floats, 0.0)
     special = np.where(finite, 0.0, floats).tobytes() if not finite.all() else b""
     return RowDigest(_digest(special), tuple(float(each) for each in _sums(values)))
+
+
+def _ragged(node: Ragged, part: RaggedRows) -> RowDigest:
+    values, lengths = _row(node.items, part.values), repr(part.lengths.tolist()).encode()
+    return RowDigest(_digest(values.digest + lengths), values.sums)
 
 
 def _as_floats(part: Any) -> npt.NDArray[np.float64] | None:

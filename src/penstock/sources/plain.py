@@ -12,7 +12,7 @@ from penstock.contracts import NO_JOINTS, Cursor, Ids, Joints, SourceBlock, Tree
 from penstock.errors import BadSetting, SourceError
 from penstock.sources.order import Ordered, digest, planned
 from penstock.sources.seeds import order_seed, seed_process
-from penstock.tree import Strings, array_nodes, build, describe
+from penstock.tree import Ragged, Strings, array_nodes, build, describe
 
 
 def length(thing: Any) -> int | None:
@@ -28,7 +28,7 @@ class ArraySource(Ordered):
 
     Args:
         tree: Any nesting of tuple, list and dict with NumPy arrays and torch tensors at its leaves, each of shape
-            ``(samples, ...)``, or lists of one number or text per sample.
+            ``(samples, ...)``, lists of one number or text per sample, or ``RaggedRows``.
         batch_size: Rows of a block.
         shuffle: Draw a new random order in each cycle; False for the order of the rows.
         drop_last: Whether trainers leave out of each epoch the rows that fill none of their batches, unless they
@@ -76,6 +76,8 @@ class ArraySource(Ordered):
         if isinstance(node, Strings):
             picked = [leaf[i] for i in ids]
             return tuple(picked) if node.kind == "tuple" else picked
+        if isinstance(node, Ragged):
+            return leaf[ids]
         if node.library == "torch":
             return leaf.index_select(0, sys.modules["torch"].from_numpy(ids))
         return np.take(leaf, ids, axis=0)

@@ -14,7 +14,7 @@ from penstock.basics.sizes import whole_number
 from penstock.contracts import Cursor, Ids, SourceBlock, Tree, Wanted
 from penstock.errors import BadSetting
 from penstock.sources.order import Ordered
-from penstock.tree import build, describe
+from penstock.tree import Ragged, array_nodes, build, describe, joined
 
 UNTRAVELLED = (
     "the source of {} cannot be pickled: it has files or processes open. Make it where it is used, such as in the "
@@ -131,7 +131,7 @@ class Alone(Ordered, ABC):
         if self.shard is None or self.shard[1] == 1:
             for block in self.open(Cursor(epoch, 0)):
                 if block.rows == self.batch_size or not self.drop_last:
-                    yield block.tree
+                    yield _given(block.tree)
         else:
             yield from self._part(epoch, *self.shard)
 
@@ -156,9 +156,19 @@ class Alone(Ordered, ABC):
             layout, _, leaves = describe(block.tree)
             held.append(leaves)
             while rows and sum(len(leaves[0]) for leaves in held) >= rows[0]:
-                first, whole = rows.pop(0), [np.concatenate(each) for each in zip(*held, strict=True)]
-                yield build(layout, [leaf[:first] for leaf in whole])
+                first, nodes = rows.pop(0), array_nodes(layout)
+                whole = [joined(node, each) for node, *each in zip(nodes, *held, strict=True)]
+                yield _given(build(layout, [leaf[:first] for leaf in whole]))
                 held = [[leaf[first:] for leaf in whole]]
+
+
+def _given(tree: Tree) -> Tree:
+    """Pad the ragged rows of a block that are given padded, as a feed's trainers get them."""
+    layout, _, leaves = describe(tree, whole=True)
+    padded = [isinstance(node, Ragged) and node.give == "padded" for node in array_nodes(layout)]
+    if not any(padded):
+        return tree
+    return build(layout, [leaf.padded() if pads else leaf for leaf, pads in zip(leaves, padded, strict=True)])
 
 
 def _check_alone(name: str, shard: tuple[int, int] | None) -> None:

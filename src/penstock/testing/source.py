@@ -21,7 +21,16 @@ import pytest
 from penstock.contracts import NO_JOINTS, Cursor, Ids, Joints, Source, SourceBlock, Tree, Wanted
 from penstock.memory.host_ring import WritableHostRing
 from penstock.memory.slots import Filled, Slot, Slots, SlotSource
-from penstock.tree import Strings, array_nodes, build, describe, leaf_from_bytes, strings_from_bytes
+from penstock.tree import (
+    Ragged,
+    Strings,
+    array_nodes,
+    build,
+    describe,
+    leaf_from_bytes,
+    ragged_from_bytes,
+    strings_from_bytes,
+)
 
 
 def read_back(filled: Filled, slots: Slots) -> Tree:
@@ -32,6 +41,8 @@ def read_back(filled: Filled, slots: Slots) -> Tree:
     for node, part in zip(array_nodes(layout), filled.placement.leaves_in(memory), strict=True):
         if isinstance(node, Strings):
             leaves.append(strings_from_bytes(node, msgspec.msgpack.decode(part.tobytes())))
+        elif isinstance(node, Ragged):
+            leaves.append(ragged_from_bytes(node, part))
         else:
             leaves.append(leaf_from_bytes(node, part, filled.rows))
     return build(layout, leaves)

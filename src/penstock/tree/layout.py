@@ -11,6 +11,8 @@ from typing import Annotated, Any, Literal, NamedTuple
 import msgspec
 import numpy as np
 
+from penstock.tree.ragged import Give
+
 Scalar = None | bool | int | float | str | bytes
 SCALARS = (type(None), bool, int, float, str, bytes)
 MOST_DEPTH = 100
@@ -40,6 +42,17 @@ class Strings(msgspec.Struct, frozen=True, array_like=True, tag="rows"):
     kind: Literal["list", "tuple"]
 
 
+class Ragged(msgspec.Struct, frozen=True, array_like=True, tag="ragged"):
+    """Rows of different length: ``RaggedRows``.
+
+    ``items`` are its values, whose shape is that of an item. The leaf's bytes are int64 words, the number of its
+    rows and where each of them ends, and then the values.
+    """
+
+    items: Array
+    give: Give
+
+
 class Constant(msgspec.Struct, frozen=True, array_like=True, tag="constant"):
     """A number, string or None that belongs to the block, not to a row."""
 
@@ -58,7 +71,8 @@ class Branch(msgspec.Struct, frozen=True, array_like=True, tag="branch"):
     children: tuple[Node, ...]
 
 
-Node = Array | Strings | Constant | Branch
+Leaf = Array | Strings | Ragged
+Node = Leaf | Constant | Branch
 
 
 def field_names(kind: Any) -> tuple[str, ...]:
@@ -68,7 +82,7 @@ def field_names(kind: Any) -> tuple[str, ...]:
     return tuple(field.name for field in dataclasses.fields(kind))
 
 
-def array_nodes(layout: Node) -> Iterator[Array | Strings]:
+def array_nodes(layout: Node) -> Iterator[Leaf]:
     """Yield the nodes that have a leaf, in order."""
     if isinstance(layout, Branch):
         for child in layout.children:
@@ -111,6 +125,8 @@ def same_but_for_shapes(before: Node, after: Node) -> bool:
             len(after.shape),
             after.kind,
         )
+    if isinstance(before, Ragged) and isinstance(after, Ragged):
+        return before.give == after.give and same_but_for_shapes(before.items, after.items)
     return type(before) is type(after)
 
 
@@ -131,6 +147,8 @@ def _words(node: Node) -> str:
         return f"{type(node.value).__name__} {node.value!r}"
     if isinstance(node, Strings):
         return f"a {node.kind} of one scalar a row"
+    if isinstance(node, Ragged):
+        return f"ragged rows, given {node.give}, of {_words(node.items)}"
     return f"{node.kind} of {len(node.children)}" + (f" with keys {list(node.keys)}" if node.keys else "")
 
 
@@ -146,7 +164,7 @@ class LeafSize(NamedTuple):
 
 
 def leaf_sizes(layout: Node) -> list[LeafSize | None]:
-    """Return the size of each leaf, in order; None for a list of scalars, which can have any.
+    """Return the size of each leaf, in order; None for scalars and ragged rows, which can have any.
 
     Raises:
         ValueError: no tree of arrays has this layout; the message says why.
@@ -167,6 +185,8 @@ def _walk(node: Node, sizes: list[LeafSize | None], depth: int) -> None:
         if type(node.value) not in SCALARS:
             raise ValueError(f"a constant of type {type(node.value).__name__}")
     else:
+        if isinstance(node, Ragged) and ((size := _array_size(node.items)) is not None and not size.nbytes):
+            raise ValueError("ragged rows of items without bytes")
         sizes.append(_array_size(node) if isinstance(node, Array) else None)
 
 

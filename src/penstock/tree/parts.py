@@ -20,16 +20,19 @@ from penstock.tree.layout import (
     Array,
     Branch,
     Constant,
+    Leaf,
     Node,
+    Ragged,
     Scalar,
     Strings,
     field_names,
     step,
 )
+from penstock.tree.ragged import RaggedRows
 
 
 class Described(NamedTuple):
-    """A tree taken apart: its description, its rows, and one leaf for each Array and Strings node."""
+    """A tree taken apart: its description, its rows, and one leaf for each node that has one."""
 
     layout: Node
     rows: int
@@ -42,7 +45,7 @@ def describe(tree: Tree, *, whole: bool = False, anywhere: bool = False) -> Desc
     Args:
         tree: Any nesting of tuple, list, dict, namedtuple, dataclass and
             mappings that are made of a dict, with arrays, torch tensors,
-            numbers, str, bytes and None at its leaves.
+            ``RaggedRows``, numbers, str, bytes and None at its leaves.
         whole: Whether the block is handed on as it is (a feed of whole batches),
             so that its arrays need not have a row for each sample.
         anywhere: Whether leaves may lie on a GPU.
@@ -59,10 +62,17 @@ def describe(tree: Tree, *, whole: bool = False, anywhere: bool = False) -> Desc
     return Described(layout, rows, walk.leaves)
 
 
-def bytes_of(node: Array | Strings, leaf: Any) -> ByteArray:
-    """Return a leaf's bytes: an array's own, in C order, or a list's encoding."""
+def bytes_of(node: Leaf, leaf: Any) -> ByteArray:
+    """Return a leaf's bytes: an array's own, in C order, a list's encoding, or what ``Ragged`` says."""
     if isinstance(node, Strings):
         return np.frombuffer(msgspec.msgpack.encode(leaf), np.uint8)
+    if isinstance(node, Ragged):
+        values, offsets = leaf.values, leaf.offsets
+        if node.items.library == "torch":
+            values, offsets = values.cpu(), offsets.cpu().numpy()
+        words = offsets.copy()
+        words[0] = len(leaf)
+        return np.concatenate([words.view(np.uint8), bytes_of(node.items, values)])
     if node.library == "torch":
         if leaf.numel() == 0:
             return np.empty(0, np.uint8)
@@ -109,6 +119,8 @@ class _Walk(NamedTuple):
         if type(tree) in SCALARS:
             _check_scalar(tree, path)
             return Constant(tree)
+        if isinstance(tree, RaggedRows):
+            return self._ragged(tree, path)
         return self._array(tree, path)
 
     def _branch(
@@ -143,14 +155,24 @@ class _Walk(NamedTuple):
         self.leaves.append(leaf)
         if self.rows is None:
             return Array(library, dtype, shape, kind)
-        if shape[:1] != (self.rows,):
-            seen = f"shape {shape}" if shape else "no row axis"
+        self._check_rows(shape[:1], f"shape {shape}" if shape else "no row axis", path)
+        return Array(library, dtype, shape[1:], kind)
+
+    def _ragged(self, leaf: RaggedRows, path: str) -> Ragged:
+        self.leaves.append(leaf)
+        self._check_rows((len(leaf),), f"{len(leaf)} ragged rows", path)
+        items = _Walk(None, self.anywhere, [])._array(leaf.values, step(path, ":", "values"))
+        if items.kind or 0 in items.shape[1:]:
+            raise _unsupported(path, leaf, "let its values be a plain array or tensor, of items that have bytes")
+        return Ragged(Array(items.library, items.dtype, items.shape[1:]), leaf.give)
+
+    def _check_rows(self, rows: tuple[int, ...], seen: str, path: str) -> None:
+        if self.rows is not None and rows != (self.rows,):
             raise UnsupportedLeaf(
                 f"leaf {path or 'batch'} has {seen}, where other leaves of the block have {self.rows} rows. Every "
                 "array needs a row for each sample, or batches cannot be cut to another size; if they are meant "
                 "to be taken whole (dynamic padding, detection), pass whole_batches=True to the feeder or share()"
             )
-        return Array(library, dtype, shape[1:], kind)
 
 
 def _check_scalar(value: Scalar, path: str) -> None:
@@ -178,6 +200,8 @@ def first_rows(tree: Tree) -> int:
                 lists.append(len(node))
                 return None
             return next((rows for item in node if (rows := visit(item)) is not None), None)
+        if isinstance(node, RaggedRows):
+            return len(node)
         shape: Any = getattr(node, "shape", None)
         return int(shape[0]) if shape else None
 

@@ -15,7 +15,20 @@ import numpy as np
 from penstock.basics.tracebacks import users_stacklevel
 from penstock.contracts import ByteArray, DeviceBytes, Tree
 from penstock.errors import UnsupportedLeaf
-from penstock.tree.layout import MAPPING, Array, Branch, Constant, Node, Scalar, Strings, field_names
+from penstock.tree.layout import (
+    MAPPING,
+    Array,
+    Branch,
+    Constant,
+    Leaf,
+    Node,
+    Ragged,
+    Scalar,
+    Strings,
+    field_names,
+    leaf_sizes,
+)
+from penstock.tree.ragged import RaggedRows
 
 
 def build(layout: Node, leaves: Sequence[Any]) -> Tree:
@@ -79,6 +92,37 @@ def device_leaf(node: Array, memory: DeviceBytes, rows: int | None) -> Any:
 
 def strings_from_bytes(node: Strings, values: list[Scalar]) -> Any:
     return tuple(values) if node.kind == "tuple" else values
+
+
+def item_bytes(node: Ragged) -> int:
+    """Return the size of an item of ragged rows.
+
+    Raises:
+        UnsupportedLeaf: they are torch's, which is not installed in this process.
+    """
+    (size,) = leaf_sizes(node.items)
+    if size is None:
+        _torch(node.items.dtype)
+    assert size is not None
+    return size.nbytes
+
+
+def ragged_from_bytes(node: Ragged, memory: ByteArray) -> RaggedRows:
+    """Make ragged rows over memory whose content is trusted."""
+    rows = int(memory[:8].view(np.int64)[0])
+    offsets = memory[: 8 * (rows + 1)].view(np.int64).copy()
+    offsets[0] = 0
+    values = leaf_from_bytes(node.items, memory[8 * (rows + 1) :], int(offsets[-1]))
+    return RaggedRows(values, offsets, node.give)
+
+
+def joined(node: Leaf, leaves: Sequence[Any]) -> Any:
+    """Join the rows of one leaf of several blocks, on the host."""
+    if isinstance(node, Ragged):
+        return RaggedRows.concatenated(leaves)
+    if isinstance(node, Strings):
+        return strings_from_bytes(node, [value for leaf in leaves for value in leaf])
+    return np.concatenate(leaves)
 
 
 def _build(node: Node, leaves: Iterator[Any]) -> Tree:

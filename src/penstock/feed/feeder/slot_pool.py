@@ -9,7 +9,7 @@ from penstock.feed.feeder.blocks import PublishedBlock
 from penstock.feed.feeder.publisher import NotNeeded, Publisher
 from penstock.feed.named_rows import encode_ids, encode_kept
 from penstock.memory.slots import Filled, Placement, Slot, Slots, place
-from penstock.tree import Strings, array_nodes
+from penstock.tree import Array, array_nodes
 
 RING_SHARE = 4
 """Slots take at most this part (1/4) of the window."""
@@ -35,7 +35,7 @@ class SlotPool:
     """Reserves room for a feed's blocks: for the one at hand, and as slots offered to the source while it runs.
 
     Slots are of one size, that of a full block, so there are none where blocks
-    have strings, whose bytes vary. They may take a quarter of the window
+    have strings or ragged rows, whose bytes vary. They may take a quarter of the window
     (``RING_SHARE``): S of them in at least (2S + 1) times their size
     leave a gap that fits a block, however they lie, so the feed never waits
     for room that only later blocks hold.
@@ -121,7 +121,7 @@ class SlotPool:
     def _measure(self, rows: int, placement: Placement) -> int:
         """Return how many slots there can be, going by a block of ``rows`` rows."""
         layout, _, leaf_bytes, _ = placement
-        if not leaf_bytes or any(isinstance(node, Strings) for node in array_nodes(layout)):
+        if not leaf_bytes or not all(isinstance(node, Array) for node in array_nodes(layout)):
             return 0
         return self._affordable(place(layout, [n // rows * self._batch_size for n in leaf_bytes]).nbytes)
 

@@ -14,8 +14,8 @@ from penstock.feed.wire import MAX_PACKET_BYTES
 from penstock.memory.slots import EMPTY, Filled, Placement, place
 from penstock.tree import (
     Array,
+    Leaf,
     Node,
-    Strings,
     array_nodes,
     build,
     bytes_of,
@@ -35,7 +35,8 @@ class DeviceTransform:
 
     Args:
         gpu: The GPU.
-        call: Takes the block's tree, with its arrays as tensors on the GPU; strings stay as they are.
+        call: Takes the block's tree, with its arrays as tensors on the GPU; strings and ragged rows
+            stay as they are.
         whole: Whether the feed gives whole batches.
     """
 
@@ -54,7 +55,7 @@ class DeviceTransform:
         leaves: list[Any] = []
         taken: list[DeviceBytes] = []
         for node, leaf in zip(array_nodes(parts.layout), parts.leaves, strict=True):
-            if isinstance(node, Strings):
+            if not isinstance(node, Array):
                 leaves.append(leaf)
                 continue
             origin = bytes_of(node, leaf)
@@ -102,7 +103,7 @@ class BlockWriter:
         self._whole = whole_batches
         self._gpu = gpu
         self._layout: Node | None = None
-        self._nodes: list[Array | Strings] = []
+        self._nodes: list[Leaf] = []
 
     def place(self, block: SourceBlock) -> tuple[Placement, Leaves]:
         """Take a block apart; return where its leaves lie in the ring, and the bytes to copy there.
@@ -136,7 +137,7 @@ class BlockWriter:
         self._ring.flush()
         self.copy_s += time.monotonic() - began
 
-    def _bytes_of(self, node: Array | Strings, leaf: Any) -> ByteArray | DeviceBytes:
+    def _bytes_of(self, node: Leaf, leaf: Any) -> ByteArray | DeviceBytes:
         """Return a leaf's bytes, on the device where it lies."""
         if self._gpu is not None and isinstance(node, Array) and node.library == "torch":
             if self._gpu.holds(leaf):

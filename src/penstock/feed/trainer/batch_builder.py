@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -11,7 +13,20 @@ from penstock.contracts import Ids, Tree
 from penstock.errors import BadSetting, UnsupportedLeaf
 from penstock.feed.trainer.destination import Destination
 from penstock.feed.trainer.holdings import ReceivedBlock
-from penstock.tree import Array, Node, Strings, array_nodes, build, describe, strings_from_bytes
+from penstock.feed.trainer.ragged_copy import RaggedCopy
+from penstock.tree import (
+    Array,
+    Leaf,
+    Node,
+    Ragged,
+    RaggedRows,
+    Strings,
+    array_nodes,
+    build,
+    describe,
+    strings_from_bytes,
+)
+from penstock.tree.ragged import is_tensor
 
 Framework = Literal["torch", "numpy", "jax", "cupy"]
 _FROM_DLPACK = {
@@ -52,16 +67,22 @@ def converted(tree: Tree, framework: Framework) -> Tree:
     from_dlpack = getattr(importlib.import_module(module), function)
     parts = describe(tree, whole=True, anywhere=True)
     leaves: list[Any] = []
-    for node, leaf in zip(array_nodes(parts.layout), parts.leaves, strict=True):
-        if isinstance(node, Strings) or node.library in ("numpy scalar", framework):
-            leaves.append(leaf)
-            continue
+
+    def turned(node: Array, leaf: Any) -> Any:
+        if node.library in ("numpy scalar", framework):
+            return leaf
         try:
-            leaves.append(from_dlpack(_exported(leaf) if framework == "jax" else leaf))
+            return from_dlpack(_exported(leaf) if framework == "jax" else leaf)
         except (TypeError, ValueError, RuntimeError, BufferError, AttributeError) as error:
             raise UnsupportedLeaf(
                 f"a leaf of {node.library} {node.dtype}, shape {node.shape}, cannot become {framework}'s: {error}"
             ) from None
+
+    for node, leaf in zip(array_nodes(parts.layout), parts.leaves, strict=True):
+        if isinstance(node, Ragged):
+            leaves.append(RaggedRows(turned(node.items, leaf.values), turned(node.items, leaf.offsets)))
+        else:
+            leaves.append(turned(node, leaf) if isinstance(node, Array) else leaf)
     return build(parts.layout, leaves)
 
 
@@ -75,6 +96,10 @@ def _exported(leaf: Any) -> Any:
     writable: Any = leaf[...]
     writable.flags.writeable = True
     return writable
+
+
+Make = Callable[[], Tree]
+"""Makes a batch of its leaves, once these have arrived."""
 
 
 class BatchBuilder:
@@ -93,7 +118,7 @@ class BatchBuilder:
         self._most = most
         self._destination = destination
         self._layout: Node | None = None
-        self._nodes: list[Array | Strings] = []
+        self._nodes: list[Leaf] = []
         self._row_bytes: list[int] = []
         self._parts: list[Any] = []
 
@@ -106,6 +131,10 @@ class BatchBuilder:
                 values = block.scalars(self._destination.bytes(leaf))
                 self._parts[i][to:] = values[picked] if isinstance(picked, slice) else [values[k] for k in picked]
                 continue
+            if isinstance(self._nodes[i], Ragged):
+                offsets = block.offsets(i, self._destination.bytes)
+                self._parts[i].copy(leaf, offsets, picked, to)
+                continue
             row_bytes = self._row_bytes[i]
             part = self._parts[i][to * row_bytes : (to + rows) * row_bytes]
             if isinstance(picked, slice):
@@ -115,29 +144,40 @@ class BatchBuilder:
 
     @property
     def copied_bytes(self) -> int:
-        return sum(self._row_bytes) * self.rows
+        ragged = sum(part.nbytes for part in self._parts if isinstance(part, RaggedCopy))
+        return sum(self._row_bytes) * self.rows + ragged
 
-    def finish(self) -> Tree:
-        """Return the batch, with the types of the source's batches."""
+    def finish(self) -> Make:
+        """Return what makes the batch, with the types of the source's batches."""
         assert self._layout is not None
         leaves = [self._leaf(node, part) for node, part in zip(self._nodes, self._parts, strict=True)]
-        return build(self._layout, leaves)
+        return partial(_made, self._layout, leaves)
 
     def _begin(self, block: ReceivedBlock) -> None:
         self._parts, self._row_bytes = [], []
         self._nodes = block.nodes
         for node, leaf in zip(block.nodes, block.leaves, strict=True):
-            row_bytes = 0 if isinstance(node, Strings) else leaf.nbytes // block.stored
+            row_bytes = leaf.nbytes // block.stored if isinstance(node, Array) else 0
             self._row_bytes.append(row_bytes)
-            self._parts.append([] if isinstance(node, Strings) else self._destination.take(row_bytes * self._most))
+            if isinstance(node, Array):
+                self._parts.append(self._destination.take(row_bytes * self._most))
+            else:
+                self._parts.append([] if isinstance(node, Strings) else RaggedCopy(node, self._destination))
         self._layout = block.placement.layout
 
-    def _leaf(self, node: Array | Strings, part: Any) -> Any:
+    def _leaf(self, node: Leaf, part: Any) -> Any:
+        if isinstance(node, Ragged):
+            part.finish()
+            return part
         if isinstance(node, Strings):
             return strings_from_bytes(node, part)
         if self.rows < self._most:
             part = part[: part.nbytes // self._most * self.rows]
         return self._destination.leaf(node, part, self.rows)
+
+
+def _made(layout: Node, leaves: Sequence[Any]) -> Tree:
+    return build(layout, [leaf.joined() if isinstance(leaf, RaggedCopy) else leaf for leaf in leaves])
 
 
 def filled(tree: Tree, rows: int) -> Tree:
@@ -149,37 +189,63 @@ def filled(tree: Tree, rows: int) -> Tree:
     leaves: list[Any] = []
     for node, leaf in zip(array_nodes(parts.layout), parts.leaves, strict=True):
         more: Any = [leaf[i] for i in picked] if isinstance(node, Strings) else leaf[picked]
-        pinned = isinstance(node, Array) and node.library == "torch" and leaf.is_pinned()
-        leaves.append(more.pin_memory() if pinned else more)
+        if isinstance(node, Ragged):
+            more = RaggedRows(_pinned_as(leaf.values, more.values), _pinned_as(leaf.offsets, more.offsets))
+        leaves.append(_pinned_as(leaf, more))
     return build(parts.layout, leaves)
 
 
-def whole_copy(block: ReceivedBlock, destination: Destination, rows: int | None) -> tuple[Tree, int]:
+def _pinned_as(leaf: Any, more: Any) -> Any:
+    return more.pin_memory() if is_tensor(leaf) and leaf.is_pinned() else more
+
+
+def whole_copy(block: ReceivedBlock, destination: Destination, rows: int | None) -> tuple[Make, int]:
     """Copy all of a block, of ``rows`` rows, or of a whole batch (None); return the copy and its size in bytes."""
     leaves: list[Any] = []
     copied = 0
-    for node, leaf in zip(block.nodes, block.leaves, strict=True):
+    for i, (node, leaf) in enumerate(zip(block.nodes, block.leaves, strict=True)):
         if isinstance(node, Strings):
             leaves.append(strings_from_bytes(node, block.scalars(destination.bytes(leaf))))
+            continue
+        if isinstance(node, Ragged):
+            leaves.append(_ragged(block, i, None, destination))
+            copied += leaves[-1].nbytes
             continue
         memory = destination.take(leaf.nbytes)
         destination.copy(memory, leaf)
         copied += leaf.nbytes
         leaves.append(destination.leaf(node, memory, rows))
-    return build(block.placement.layout, leaves), copied
+    return partial(_made, block.placement.layout, leaves), copied
 
 
-def view(block: ReceivedBlock, picked: slice, destination: Destination, *, whole: bool) -> tuple[Tree, int]:
-    """Return views into the ring of some rows of a block, or of a whole batch; and their bytes."""
+def view(block: ReceivedBlock, picked: slice, destination: Destination, *, whole: bool) -> tuple[Make, int, int]:
+    """Return views into the ring of some rows of a block, or of a whole batch; bytes copied; and bytes viewed.
+
+    Ragged rows are copies.
+    """
     leaves: list[Any] = []
-    viewed = 0
-    for node, leaf in zip(block.nodes, block.leaves, strict=True):
+    copied = viewed = 0
+    for i, (node, leaf) in enumerate(zip(block.nodes, block.leaves, strict=True)):
         if isinstance(node, Strings):
             values = block.scalars(destination.bytes(leaf))
             leaves.append(strings_from_bytes(node, values if whole else values[picked]))
+            continue
+        if isinstance(node, Ragged):
+            leaves.append(_ragged(block, i, None if whole else picked, destination))
+            copied += leaves[-1].nbytes
             continue
         row_bytes = leaf.nbytes // block.stored
         seen = leaf if whole else leaf[picked.start * row_bytes : picked.stop * row_bytes]
         viewed += seen.nbytes
         leaves.append(destination.leaf(node, seen, None if whole else picked.stop - picked.start, writable=False))
-    return build(block.placement.layout, leaves), viewed
+    return partial(_made, block.placement.layout, leaves), copied, viewed
+
+
+def _ragged(block: ReceivedBlock, leaf: int, picked: slice | None, destination: Destination) -> RaggedCopy:
+    """Copy some rows of a ragged leaf, or all of them."""
+    node, offsets = block.nodes[leaf], block.offsets(leaf, destination.bytes)
+    assert isinstance(node, Ragged)
+    copy = RaggedCopy(node, destination)
+    copy.copy(block.leaves[leaf], offsets, picked or slice(0, len(offsets) - 1), 0)
+    copy.finish()
+    return copy

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from penstock.contracts import Cursor, Ids, Tree
 from penstock.errors import BadSetting, PenstockError, ProtocolError
-from penstock.feed.trainer.batch_builder import BatchBuilder, view, whole_copy
+from penstock.feed.trainer.batch_builder import BatchBuilder, Make, view, whole_copy
 from penstock.feed.trainer.destination import Ready
 from penstock.feed.trainer.epoch import Epoch, EpochRules
 from penstock.feed.trainer.holdings import ReceivedBlock
@@ -35,18 +35,19 @@ Named = dict[int, tuple[bytes, int, slice | Ids]]
 class PendingBatch(NamedTuple):
     """A batch, and where its trainer stands once it has been handed out.
 
-    It may still be on its way: call ``ready()`` before use.
+    It may still be on its way: ``tree`` is what ``make()`` returns after ``ready()``.
 
     Attributes:
         named: Where its samples' ids stand.
     """
 
-    tree: Tree
+    make: Make
     ready: Ready
     counts: Counts
     after: Epoch
     place: Standing
     named: Named
+    tree: Tree = None
 
 
 class Batcher:
@@ -162,8 +163,8 @@ class Batcher:
     def _given(self, batch: _Growing, after: Epoch) -> PendingBatch:
         """Give out a finished batch, which ends at ``after`` in the epoch, and where the stream stands."""
         self._growing = None  # whoever gets it may write to it
-        tree, counts = batch.finish()
-        return PendingBatch(tree, self._destination.seal(), counts, after, self._rows.place, batch.named)
+        make, counts = batch.finish()
+        return PendingBatch(make, self._destination.seal(), counts, after, self._rows.place, batch.named)
 
     def _next_as_it_is(self, epoch: Epoch) -> PendingBatch | None:
         """Return the source's next batch: this rank's of the next ``world``, if there is one for every rank.
@@ -173,7 +174,7 @@ class Batcher:
         assert epoch.start is not None
         if self._pad and self._has_no_step(epoch):
             return None
-        mine: tuple[Tree, Counts] | None = None
+        mine: tuple[Make, Counts] | None = None
         named: Named = {}
         passed, last = epoch.passed, False
         for rank in range(self._options.world):
@@ -192,9 +193,9 @@ class Batcher:
                 if self._leaves_out(block):
                     block = None
         assert mine is not None
-        tree, counts = mine
+        make, counts = mine
         return PendingBatch(
-            tree, self._destination.seal(), counts, epoch._replace(passed=passed), self._rows.place, named
+            make, self._destination.seal(), counts, epoch._replace(passed=passed), self._rows.place, named
         )
 
     def _leaves_out(self, block: ReceivedBlock) -> bool:
@@ -219,12 +220,12 @@ class Batcher:
         left, full = self._rules.samples - passed, self._rows.connection.welcome.block_rows
         return left == 0 or (self._drop_last and full is not None and left < full)
 
-    def _handed(self, block: ReceivedBlock) -> tuple[Tree, Counts]:
+    def _handed(self, block: ReceivedBlock) -> tuple[Make, Counts]:
         if self._options.borrow:
-            tree, nbytes = view(block, slice(0, block.rows), self._destination, whole=self._whole)
-            return tree, Counts(1, block.rows, 0, nbytes)
-        tree, nbytes = whole_copy(block, self._destination, None if self._whole else block.rows)
-        return tree, Counts(1, block.rows, nbytes, 0)
+            make, copied, viewed = view(block, slice(0, block.rows), self._destination, whole=self._whole)
+            return make, Counts(1, block.rows, copied, viewed)
+        make, nbytes = whole_copy(block, self._destination, None if self._whole else block.rows)
+        return make, Counts(1, block.rows, nbytes, 0)
 
     def _skip(self, rows: int, cycle: int) -> int:
         """Skip up to ``rows`` rows of a cycle; return how many there were."""
@@ -280,7 +281,7 @@ class _Growing:
         self._stream = rows
         self._most = most
         self._borrow = borrow
-        self._viewed: tuple[Tree, int] | None = None
+        self._viewed: tuple[Make, int, int] | None = None
         self.named: Named = {}
         self._batch = BatchBuilder(most, rows.destination)
 
@@ -305,9 +306,9 @@ class _Growing:
             stream.place = after
             del block  # not to be referred to beyond its release
 
-    def finish(self) -> tuple[Tree, Counts]:
-        """Return the batch and its counts."""
+    def finish(self) -> tuple[Make, Counts]:
+        """Return what makes the batch, and its counts."""
         if self._viewed is not None:
-            tree, nbytes = self._viewed
-            return tree, Counts(1, self._most, 0, nbytes)
+            make, copied, viewed = self._viewed
+            return make, Counts(1, self._most, copied, viewed)
         return self._batch.finish(), Counts(1, self.rows, self._batch.copied_bytes, 0)

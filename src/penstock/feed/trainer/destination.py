@@ -56,6 +56,16 @@ class OnHost:
         # mode="clip": otherwise NumPy gathers into a buffer first.
         np.take(origin.reshape(-1, row_bytes), rows, 0, to.reshape(-1, row_bytes), mode="clip")
 
+    def bring(self, origin: ByteArray) -> Any:
+        """Copy bytes of this process into such memory, now or later, and return it."""
+        memory = self.take(origin.nbytes)
+        self.copy(memory, origin)
+        return memory
+
+    def room(self, nbytes: int, like: Any) -> Any:
+        """Return such memory, beside ``like``, for what is computed of a batch that has arrived."""
+        return self.take(nbytes)
+
     def bytes(self, origin: ByteArray) -> memoryview:
         """Return bytes of a block in host memory, now."""
         return origin.data
@@ -205,6 +215,14 @@ class OnGpu:
             start, nbytes = int(run[0]) * row_bytes, len(run) * row_bytes
             self.copy(to[began : began + nbytes], origin[start : start + nbytes])
             began += nbytes
+
+    def bring(self, origin: ByteArray) -> DeviceBytes:
+        memory = self.take(origin.nbytes)
+        self._gpu.copy(memory, origin, pinned=False)
+        return memory
+
+    def room(self, nbytes: int, like: DeviceBytes) -> DeviceBytes:
+        return like.new_empty(nbytes)  # not take(): this thread's own stream writes there at once
 
     def bytes(self, origin: Any) -> memoryview:
         if not self._on_device:

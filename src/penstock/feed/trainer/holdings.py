@@ -13,7 +13,7 @@ from penstock.errors import BadSetting
 from penstock.feed import wire
 from penstock.feed.trainer.validation import MessageValidator
 from penstock.memory.room import aligned
-from penstock.tree import Scalar
+from penstock.tree import Ragged, Scalar
 
 
 class Mine(NamedTuple):
@@ -35,7 +35,7 @@ class ReceivedBlock:
         at: Its first sample.
         rows: How many samples it has.
         placement: Its tree, and where each leaf lies.
-        nodes: The tree's arrays and lists, in order.
+        nodes: The tree's leaves, in order.
         published_ns: When, by the monotonic clock.
         ids: Numbers of its samples in the data set, as a message has them; empty if nobody knows them.
         kept: Which of its rows it has; None for all.
@@ -62,6 +62,7 @@ class ReceivedBlock:
         self.offset = message.offset
         self.placement = validator.placement
         self.leaves: list[Any] = []
+        self._offsets: dict[int, Ids] = {}
         self.loans: set[object] = set()
         self.released = False
 
@@ -73,6 +74,14 @@ class ReceivedBlock:
     def scalars(self, encoded: memoryview) -> list[Scalar]:
         """Decode one of its leaves, a list of scalars."""
         return self._validator.scalars(encoded, self.stored)
+
+    def offsets(self, leaf: int, read: Callable[[Any], memoryview]) -> Ids:
+        """Return where the rows of a ragged leaf begin and end; ``read`` brings bytes of it to the host."""
+        if leaf not in self._offsets:
+            node = self.nodes[leaf]
+            assert isinstance(node, Ragged)
+            self._offsets[leaf] = self._validator.offsets(node, self.leaves[leaf], read, self.stored)
+        return self._offsets[leaf]
 
 
 class CycleEnded(msgspec.Struct, frozen=True):

@@ -147,7 +147,7 @@ class EpochReader:
         self._ahead = None
         self._ahead = self._batcher.ahead(given.after)
         given.ready()
-        return given
+        return given._replace(tree=given.make())
 
     def rest(self) -> None:
         """Release all blocks: a long validation may follow an epoch."""

@@ -5,11 +5,12 @@ from __future__ import annotations
 import fcntl
 import os
 import shlex
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import Any
 
 import msgspec
+import numpy as np
 
 from penstock.contracts import Cursor, Ids
 from penstock.errors import ProtocolError
@@ -18,7 +19,7 @@ from penstock.feed.named_rows import decode_ids, decode_kept
 from penstock.feed.statistics import FeederStatistics
 from penstock.memory.room import ALIGNMENT
 from penstock.memory.slots import EMPTY, Placement
-from penstock.tree import Array, Node, Scalar, Strings, array_nodes, leaf_sizes
+from penstock.tree import Leaf, Node, Ragged, Scalar, array_nodes, item_bytes, leaf_sizes
 
 MOST_RINGS = 2
 _AT_ANY_TIME = (
@@ -48,7 +49,7 @@ class MessageValidator:
         next: The first sample that is yet to come; None before the first ``Started``.
         asked: Whether the feeder was asked for its statistics.
         layout: The tree of the newest block.
-        nodes: That tree's arrays and lists, in order.
+        nodes: That tree's leaves, in order.
         placement: How the newest block lies in memory.
         kept: Which rows the newest block has; None for all.
     """
@@ -57,7 +58,7 @@ class MessageValidator:
         self.next: Cursor | None = None
         self.asked = False
         self.layout: Node | None = None
-        self.nodes: list[Array | Strings] = []
+        self.nodes: list[Leaf] = []
         self.placement: Placement | None = None
         self.kept: Ids | None = None
         self._name = name
@@ -124,6 +125,30 @@ class MessageValidator:
         if len(values) != rows and not self._whole:
             raise self.nonsense(f"a list of {len(values)} lies where one for {rows} rows should")
         return values
+
+    def offsets(self, node: Ragged, leaf: Any, read: Callable[[Any], memoryview], rows: int) -> Ids:
+        """Return where the rows of a ragged leaf begin and end; in whole batches there may be any number of them.
+
+        Args:
+            node: The leaf.
+            leaf: Its bytes.
+            read: Brings some of them to the host.
+            rows: Rows that the block has.
+
+        Raises:
+            ProtocolError: no such rows lie there.
+        """
+        count = int(np.frombuffer(read(leaf[:8]), np.int64)[0]) if leaf.nbytes >= 8 else -1
+        if not 0 <= count < leaf.nbytes // 8 or (count != rows and not self._whole):
+            raise self.nonsense(f"a leaf of {count} ragged rows lies where one for {rows} rows should")
+        # A copy is checked, and used: the bytes may be overwritten meanwhile.
+        offsets = np.frombuffer(read(leaf[: 8 * (count + 1)]), np.int64).copy()
+        offsets[0] = 0
+        if (offsets[1:] < offsets[:-1]).any():
+            raise self.nonsense("ragged rows end before they begin")
+        if (nbytes := offsets.nbytes + int(offsets[-1]) * item_bytes(node)) != leaf.nbytes:
+            raise self.nonsense(f"a leaf of {leaf.nbytes:,} bytes lies where ragged rows make {nbytes:,}")
+        return offsets
 
     def nonsense(self, what: str) -> ProtocolError:
         """Make the error for a feeder that breaks the protocol."""

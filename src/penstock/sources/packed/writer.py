@@ -30,7 +30,7 @@ from penstock.sources.packed.format import (
     read_bytes,
     sealed,
 )
-from penstock.tree import Array, Described, Node, Strings, array_nodes, bytes_of, describe, difference, leaf_names
+from penstock.tree import Array, Described, Node, Ragged, array_nodes, bytes_of, describe, difference, leaf_names
 
 _NEW = f"{JOURNAL}.new"
 
@@ -231,11 +231,12 @@ class Writer:
                 os.close(fd)
 
 
-def _leaf(i: int, name: str, node: Array | Strings, values: Any) -> Leaf:
-    if isinstance(node, Strings):
+def _leaf(i: int, name: str, node: Node, values: Any) -> Leaf:
+    if not isinstance(node, Array):
+        what = "ragged rows" if isinstance(node, Ragged) else "strings or numbers in a list"
         raise UnsupportedLeaf(
-            f"leaf {name} is a {node.kind} of strings or numbers, and packed rows are of one size: send numbers "
-            "as an array, and names as an array of fixed length (np.array(names, 'S64')), or leave it out"
+            f"leaf {name} is of {what}, and packed rows are of one size: send numbers as an array (ragged ones as "
+            "rows.padded(length=...)), names as an array of fixed length (np.array(names, 'S64')), or leave it out"
         )
     dtype = node.dtype if node.library != "torch" else _as_numpy(values.dtype, values.element_size())
     stem = "-".join([str(i), *re.findall(r"\w+", name.removeprefix("batch"), re.ASCII)])[:100]
