@@ -55,6 +55,17 @@ def members_of(path: str, version: FileVersion) -> Iterator[Member]:
     return members(path)
 
 
+def members_in(part: bytes) -> Iterator[Member]:
+    """Yield the files of some blocks of a tar, beginning with headers, as ``members`` does."""
+    whole = part + _END
+    yield from walk("the sample", len(whole), lambda nbytes, at: whole[at : at + nbytes])
+
+
+def end_of(member: Member) -> int:
+    """Return where the blocks of a file end, and the next one's headers begin."""
+    return member.offset + -(-member.nbytes // _BLOCK) * _BLOCK
+
+
 def walk(path: str, size: int, pread: Callable[[int, int], bytes]) -> Iterator[Member]:
     """Yield the files of a tar that lies anywhere, as ``members`` does.
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import io
 import json
 import math
+import re
 import struct
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
@@ -16,8 +16,13 @@ import numpy.typing as npt
 JPEG, PNG, IMAGE, BYTES, TEXT, JSON = "jpeg", "png", "image", "bytes", "str", "json"
 """Types of fields, for people: images as they are encoded, other bytes, text, and what JSON holds."""
 
-_DAMAGE = (struct.error, ArithmeticError, LookupError, RecursionError, MemoryError, TypeError)
+Reader = Callable[[bytes], Any]
+"""From the bytes of a value to the value; ``ValueError`` for others."""
+DAMAGE = (struct.error, ArithmeticError, LookupError, RecursionError, TypeError)
 """What is raised for damaged bytes, beside ValueError."""
+_NPY = re.compile(
+    rb"\{'descr': '([<>|=]?[a-zA-Z]\d*(?:\[\w+\])?)', 'fortran_order': (True|False), 'shape': \(([\d, ]*)\), \}\s*"
+)
 _CHANNELS = {"L": 1, "LA": 2, "RGB": 3, "YCbCr": 3, "HSV": 3, "LAB": 3, "RGBA": 4, "CMYK": 4}
 
 
@@ -27,13 +32,13 @@ class Column(NamedTuple):
     Attributes:
         name: Its name.
         type: Its type, in a word.
-        read: From the bytes of a value to the value; ``ValueError`` for others.
+        read: What reads a value.
         nbytes: Size of each value; None if samples say it.
     """
 
     name: str
     type: str
-    read: Callable[[bytes], Any]
+    read: Reader
     nbytes: int | None = None
 
 
@@ -64,7 +69,7 @@ class ColumnParser(msgspec.Struct, frozen=True):
                 raise ValueError(f"the column {name} ends at byte {end:,} of a sample of {len(sample):,}")
             try:
                 values[name] = read(sample[at:end])
-            except (ValueError, *_DAMAGE) as error:
+            except (ValueError, *DAMAGE) as error:
                 raise ValueError(f"the column {name} cannot be read: {error}") from None
             at = end
         if at != len(sample):
@@ -76,7 +81,7 @@ def without_surprise(parse: Callable[[bytes], dict[str, Any]], sample: bytes) ->
     """Parse a sample; whatever damaged bytes raise becomes a ``ValueError``."""
     try:
         return parse(sample)
-    except _DAMAGE as error:
+    except DAMAGE as error:
         raise ValueError(f"it is damaged: {error}") from None
 
 
@@ -140,7 +145,7 @@ def plain(data: bytes) -> Any:
 
 
 def pixels(data: bytes) -> npt.NDArray[Any]:
-    """Return an image of Pillow's that was stored raw, of 8 bits a channel: width, height, mode, and its pixels."""
+    """Return an image of Pillow's, of 8 bits a channel, that was stored raw: width, height, mode and pixels."""
     width, height, nbytes = struct.unpack_from("<3I", data)
     mode = data[12 : 12 + nbytes].decode()
     if mode not in _CHANNELS:
@@ -149,19 +154,16 @@ def pixels(data: bytes) -> npt.NDArray[Any]:
 
 
 def npy(data: bytes) -> npt.NDArray[Any]:
-    """Return the array of a ``.npy``; pickled ones are refused."""
-    file = io.BytesIO(data)
-    version = np.lib.format.read_magic(file)
-    readers = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
-    if version not in readers:
-        raise ValueError(f"it has version {version} of NumPy's format")
-    try:
-        shape, by_columns, dtype = cast("tuple[tuple[int, ...], bool, Any]", readers[version](file))
-    except SyntaxError as error:  # of the header, which is Python
-        raise ValueError(str(error)) from None
-    body = data[file.tell() :]
-    if dtype.hasobject:
-        raise ValueError("it is pickled, and nothing is unpickled")
-    if min(shape, default=0) < 0 or len(body) != math.prod(shape) * dtype.itemsize:
-        raise ValueError(f"{len(body):,} bytes are no array of {dtype} of shape {shape}")
-    return np.ndarray(shape, dtype, body, order="F" if by_columns else "C")
+    """Return the array of a ``.npy``: of numbers, dates or text, which are not pickled."""
+    long = data[6:7] != b"\1"  # from version 2 on
+    start = 12 if long else 10
+    end = start + struct.unpack_from("<I" if long else "<H", data, 8)[0]
+    header = _NPY.fullmatch(data[start:end])
+    if header is None or not data.startswith(b"\x93NUMPY"):
+        raise ValueError("it is no array in NumPy's format, or one of records")
+    kind, by_columns = np.dtype(header[1].decode()), header[2] == b"True"
+    if kind.hasobject:
+        raise ValueError("it is an array of objects, which are pickled; nothing is unpickled")
+    shape = tuple(int(each) for each in header[3].split(b",") if each.strip())
+    values = shaped(data[end:], kind.str, shape[::-1] if by_columns else shape)
+    return values.T if by_columns else values
