@@ -13,6 +13,7 @@ from penstock.contracts.reader import Numbers as Numbers
 from penstock.contracts.reader import Opened as Opened
 from penstock.contracts.reader import Reader as Reader
 from penstock.contracts.records import Decoder as Decoder
+from penstock.contracts.records import FieldRecords as FieldRecords
 from penstock.contracts.records import Place as Place
 from penstock.contracts.records import Records as Records
 from penstock.contracts.records import Region as Region

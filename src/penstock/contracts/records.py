@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import NamedTuple, Protocol
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple, Protocol
 
 from penstock.contracts.memory import ByteArray, Ids
 
@@ -56,6 +56,24 @@ class Records(Protocol):
 
         Raises:
             ReadFailed: what holds them was written to or replaced.
+        """
+        ...
+
+
+class FieldRecords(Records, Protocol):
+    """Records whose samples have named fields: one row of a table each."""
+
+    @property
+    def fields(self) -> Mapping[str, str]:
+        """The type of each field, in a word for people; each sample has them all."""
+        ...
+
+    @property
+    def parse(self) -> Callable[[bytes], dict[str, Any]]:
+        """From a sample's bytes to its fields, in any process.
+
+        Values are NumPy's, text, bytes, or what JSON holds; arrays may not be written to. It raises ``ValueError``
+        for damaged bytes, and nothing else.
         """
         ...
 

@@ -13,6 +13,7 @@ from inspect import Parameter, signature
 from pathlib import Path
 from typing import Any, NamedTuple, cast, get_type_hints
 
+from penstock.contracts import FieldRecords
 from penstock.errors import BadSetting
 
 SOURCES = {
@@ -29,6 +30,13 @@ _RECORDS_BY_MARK = {
     "": "penstock.sources.records.files:FolderRecords",
 }
 """By what stands in its path: what takes one folder of records, and the endings of samples."""
+_FIELD_RECORDS_BY_PREFIX = {
+    "mds:": "penstock.sources.records.mds:MdsRecords",
+    "litdata:": "penstock.sources.records.litdata:LitDataRecords",
+}
+"""What takes one folder of samples with fields."""
+_FIELD_RECORDS_BY_SUFFIX = {".tar": "penstock.sources.records.tar_samples:TarSamples"}
+"""What takes several files of samples with fields."""
 _OF_THE_FEED = {"segments", "seed", "shard"}
 
 
@@ -101,14 +109,42 @@ def records_of(named: Any, suffixes: Sequence[str]) -> Any:
     Raises:
         BadSetting: they are no records of a known format.
     """
-    several = cast("list[Any]", [*named] if isinstance(named, (list, tuple)) else [named])
-    for suffix, opener in _RECORDS_BY_SUFFIX.items():
-        if several and all(str(each).endswith(suffix) for each in several):
-            return _opener(opener)(several, suffixes)
+    several = _several(named)
+    if opener := _by_suffix(several, _RECORDS_BY_SUFFIX):
+        return _opener(opener)(several, suffixes)
     if not isinstance(named, (str, Path)) or not str(named):
         raise BadSetting(f"images={named!r}: give one folder, or tar files")
     mark = next(mark for mark in _RECORDS_BY_MARK if mark in str(named))
     return _opener(_RECORDS_BY_MARK[mark])(named, suffixes)
+
+
+def has_prefix(named: Any) -> bool:
+    """Whether a text names a format whose samples always have fields."""
+    return isinstance(named, str) and named.startswith((*_FIELD_RECORDS_BY_PREFIX,))
+
+
+def field_records_of(named: Any) -> FieldRecords | None:
+    """Return the ``FieldRecords`` of a folder that a prefix names the format of, or of files; None of others.
+
+    Raises:
+        BadSetting: they are damaged, or hold what is not read.
+    """
+    for prefix, opener in _FIELD_RECORDS_BY_PREFIX.items():
+        if isinstance(named, str) and named.startswith(prefix):
+            return _opener(opener)(named.removeprefix(prefix))
+    several = _several(named)
+    opener = _by_suffix(several, _FIELD_RECORDS_BY_SUFFIX)
+    return _opener(opener)(several) if opener else None
+
+
+def _several(named: Any) -> list[Any]:
+    return cast("list[Any]", [*named] if isinstance(named, (list, tuple)) else [named])
+
+
+def _by_suffix(several: list[Any], openers: dict[str, str]) -> str:
+    """Return what opens files that all end in one way; empty if they do not."""
+    fitting = (to for suffix, to in openers.items() if all(str(each).endswith(suffix) for each in several))
+    return next(fitting, "") if several else ""
 
 
 def _opener(place: str) -> Callable[..., Any]:

@@ -167,7 +167,7 @@ def test_a_shard_is_walked_through_once_and_again_when_it_was_written_to(tmp_pat
     path = shard(tmp_path / "x.tar", 0)
     walked: list[Path] = []
     monkeypatch.setattr(
-        "penstock.sources.records.shards.members", lambda path: (walked.append(Path(path)), members(path))[1]
+        "penstock.sources.records.tar.members", lambda path: (walked.append(Path(path)), members(path))[1]
     )
     first = ShardRecords(path, (".jpg",))
     again = ShardRecords(path, (".jpg",))

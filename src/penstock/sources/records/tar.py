@@ -11,7 +11,10 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
+from penstock.contracts import Place
 from penstock.errors import BadSetting
+from penstock.fingerprint.files import FileVersion
+from penstock.sources.records.files import is_remote, read_ahead
 
 _BLOCK = 512
 _END = bytes(_BLOCK)
@@ -43,6 +46,24 @@ def members(path: str | Path) -> Iterator[Member]:
         raise BadSetting(f"{path} cannot be read: {error.strerror}") from None
     with file:
         yield from walk(str(path), os.fstat(file.fileno()).st_size, partial(os.pread, file.fileno()))
+
+
+def members_of(path: str, version: FileVersion) -> Iterator[Member]:
+    """Yield the files of a tar that lies on a disk or in a store, as ``members`` does."""
+    if is_remote(path):
+        return walk(path, version.nbytes, read_ahead(Place(path, 0, version.nbytes, version.etag)))
+    return members(path)
+
+
+def members_in(part: bytes) -> Iterator[Member]:
+    """Yield the files of some blocks of a tar, beginning with headers, as ``members`` does."""
+    whole = part + _END
+    yield from walk("the sample", len(whole), lambda nbytes, at: whole[at : at + nbytes])
+
+
+def end_of(member: Member) -> int:
+    """Return where the blocks of a file end, and the next one's headers begin."""
+    return member.offset + -(-member.nbytes // _BLOCK) * _BLOCK
 
 
 def walk(path: str, size: int, pread: Callable[[int, int], bytes]) -> Iterator[Member]:

@@ -1,0 +1,179 @@
+"""Shards that begin with a table of offsets, as MosaicML's and LitData's do: where samples lie."""
+
+from __future__ import annotations
+
+import os
+import struct
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import NamedTuple, TypeVar
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from penstock.contracts import Ids, Place
+from penstock.errors import BadSetting, ReadFailed
+from penstock.fingerprint.files import FileVersion
+from penstock.sources.records.files import is_remote, read, version_of
+from penstock.sources.records.shard_files import ShardFiles, known
+from penstock.sources.records.unpacked import CODECS, Packed, unpack
+from penstock.sources.records.values import ColumnParser
+
+T = TypeVar("T")
+INDEX = "index.json"
+_FORMAT = "offsets 1"
+_HEAD_BYTES = 8
+"""How many samples there are, and the end of the table, beside an offset for each."""
+
+
+class Shard(NamedTuple):
+    """A shard, as an index describes it.
+
+    Attributes:
+        name: Its path within the folder.
+        samples: How many it holds.
+        nbytes: Its size, or sizes that versions of its format would write, once it is unpacked.
+        compression: How it is compressed, such as ``"zstd:3"``; empty if it is not.
+        packed_bytes: Its size as it lies there, if the index says it.
+    """
+
+    name: str
+    samples: int
+    nbytes: tuple[int, ...]
+    compression: str = ""
+    packed_bytes: int | None = None
+
+
+class OffsetRecords:
+    """The samples of shards that begin with the offsets of their samples. Attributes are those of ``Records``.
+
+    Args:
+        root: The folder, or its URL.
+        kind: What they are, for a person.
+        shards: Those of the index, in its order.
+        parse: What parses a sample.
+
+    Attributes:
+        fields: The type of each column.
+        parse: What parses a sample.
+
+    Raises:
+        BadSetting: a shard is missing, has another size than the index says, offsets that make no sense, or an
+            unknown compression; or there is no sample.
+        ReadFailed: one cannot be read.
+    """
+
+    labels: Sequence[str] = ()
+    classes: Sequence[str] = ()
+
+    def __init__(self, root: str, kind: str, shards: Sequence[Shard], parse: ColumnParser) -> None:
+        self.root, self.parse = root, parse
+        self.fields: Mapping[str, str] = parse.fields
+        shards = [shard for shard in shards if shard.samples]
+        if not shards:
+            raise BadSetting(f"{root}: its {INDEX} names no sample")
+        if not self.fields:
+            raise BadSetting(f"{root}: its {INDEX} names no column")
+        for shard in shards:
+            if os.path.isabs(shard.name) or ".." in shard.name.split("/"):
+                raise BadSetting(f"{root}: its {INDEX} names {shard.name}, which lies in another folder")
+        try:
+            self._files = ShardFiles([f"{root}/{shard.name}" for shard in shards])
+        except ReadFailed as error:
+            raise BadSetting(f"{error}; {root}/{INDEX} names it: fetch it, or write the data again") from None
+        whole = self._files.each(_whole, shards)
+        unpack([packed for packed in whole if isinstance(packed, Packed)])
+        tables = self._files.each(_offsets, shards, whole)
+        self._paths = [str(each.unpacked) if isinstance(each, Packed) else each for each in whole]
+        counts = [shard.samples for shard in shards]
+        self.names: Sequence[str] = [f"{name}/{i}" for name, count, *_ in shards for i in range(count)]
+        self.parts: Sequence[tuple[str, int]] = [(shard.name, shard.samples) for shard in shards]
+        self._starts = np.concatenate([table[:-1] for table in tables])
+        self._nbytes = np.concatenate([np.diff(table) for table in tables])
+        self._shards = np.repeat(np.arange(len(shards), dtype=np.int32), counts)
+        self.description = f"{len(self.names):,} samples in {len(shards):,} of {kind} of {root}"
+
+    def places(self, records: Ids) -> list[Place]:
+        shards: list[int] = self._shards[records].tolist()
+        starts: list[int] = self._starts[records].tolist()
+        nbytes: list[int] = self._nbytes[records].tolist()
+        return [
+            Place(self._paths[shard], start, size, self._files.tokens[shard])
+            for shard, start, size in zip(shards, starts, nbytes, strict=True)
+        ]
+
+    def check_unchanged(self, records: Ids) -> None:
+        touched: set[int] = set(self._shards[records].tolist())
+        self._files.check_unchanged(touched)
+
+
+def opened(folder: str | os.PathLike[str], kind: str) -> tuple[str, bytes]:
+    """Return where shards lie, and their index.
+
+    Raises:
+        BadSetting: there is none.
+    """
+    root = str(folder).rstrip("/")
+    if not is_remote(root):
+        root = os.path.realpath(os.path.expanduser(root))
+    path = f"{root}/{INDEX}"
+    try:
+        version = version_of(path)
+        return root, read(Place(path, 0, version.nbytes, version.etag))
+    except ReadFailed as error:
+        raise BadSetting(f"{folder} is no folder of {kind}: {error}") from None
+
+
+def decoded(root: str, index: bytes, kind: type[T]) -> T:
+    """Return what an index says.
+
+    Raises:
+        BadSetting: it does not say it, or not in this way.
+    """
+    try:
+        return msgspec.json.decode(index, type=kind)
+    except msgspec.DecodeError as error:
+        raise BadSetting(f"{root}/{INDEX} is damaged, or of another version: {error}") from None
+
+
+def _whole(path: str, version: FileVersion, shard: Shard) -> str | Packed:
+    """Return where a shard can be read, or that it has to be unpacked."""
+    sizes = shard.nbytes if not shard.compression else () if shard.packed_bytes is None else (shard.packed_bytes,)
+    if sizes and version.nbytes not in sizes:
+        raise BadSetting(
+            f"{path} has {version.nbytes:,} bytes, and its {INDEX} says {sizes[0]:,}: it was cut short, or "
+            "belongs to another index"
+        )
+    if not shard.compression:
+        return path
+    codec = shard.compression.partition(":")[0]
+    if codec not in CODECS:
+        raise BadSetting(f"{path} is compressed by {codec!r}: known are {', '.join(CODECS)}")
+    return Packed(path, version, codec, max(shard.nbytes))
+
+
+def _offsets(path: str, version: FileVersion, shard: Shard, whole: str | Packed) -> npt.NDArray[np.int64]:
+    """Return where a shard's samples begin, and where the last one ends.
+
+    Raises:
+        BadSetting: its table says what cannot be.
+    """
+    is_packed = isinstance(whole, Packed)
+    nbytes = whole.unpacked.stat().st_size if is_packed else version.nbytes
+    table_bytes = 4 * shard.samples + _HEAD_BYTES
+    if nbytes in shard.nbytes and table_bytes < nbytes:
+        place = (
+            Place(str(whole.unpacked), 0, table_bytes) if is_packed else Place(path, 0, table_bytes, version.etag)
+        )
+        table = known(bytes, partial(read, place), version, _FORMAT, path, table_bytes)
+        offsets = np.frombuffer(table, "<u4").astype(np.int64)[1:]
+        said = struct.unpack_from("<I", table)[0]
+        if said != shard.samples:
+            raise BadSetting(f"{path} has {said:,} samples, and its {INDEX} says {shard.samples:,}")
+        if offsets[0] >= table_bytes and offsets[-1] == nbytes and (np.diff(offsets) > 0).all():
+            return offsets
+    raise BadSetting(
+        f"{path} is damaged, or is no such shard: {shard.samples:,} samples do not lie one after another in its "
+        f"{nbytes:,} bytes"
+    )

@@ -1,0 +1,172 @@
+"""Tar files of samples, as WebDataset writes them: the members that follow one another with one key."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import msgspec
+import numpy as np
+
+from penstock.contracts import Ids, Place
+from penstock.errors import BadSetting
+from penstock.fingerprint.files import FileVersion
+from penstock.sources.records import values
+from penstock.sources.records.shard_files import ShardFiles, found, known
+from penstock.sources.records.shards import key_of
+from penstock.sources.records.tar import end_of, members_in, members_of
+from penstock.sources.records.values import Reader
+
+_FORMAT = "tar samples 1"
+_KEY = "__key__"
+_READERS: Mapping[str, tuple[str, Reader]] = {
+    "cls": ("int64", lambda data: np.int64(int(data))),
+    "json": (values.JSON, values.plain),
+    "txt": (values.TEXT, values.text),
+    "npy": ("array", values.npy),
+    **dict.fromkeys(("jpg", "jpeg"), (values.JPEG, values.same)),
+    "png": (values.PNG, values.same),
+    **dict.fromkeys(("webp", "bmp", "ppm", "pgm", "tif", "tiff"), (values.IMAGE, values.same)),
+}
+_OTHER: tuple[str, Reader] = (values.BYTES, values.same)
+
+
+class _Sample(NamedTuple):
+    """A sample of one tar: its key, and the bytes from the headers of its first member to the end of its last."""
+
+    key: str
+    start: int
+    end: int
+
+
+class _Index(NamedTuple):
+    """The samples of one shard, and the endings that all of them have."""
+
+    samples: list[_Sample]
+    endings: list[str]
+
+
+class TarSamples:
+    """The samples of tar files, in the order of the files' names. Attributes are those of ``FieldRecords``.
+
+    A field is the part of its members' names behind the first dot, in small letters: ``"jpg"``, ``"seg.png"``; those
+    that some samples do not have are left out. The key is another.
+
+    Args:
+        shards: A tar, a pattern (``*``, ``{0000..0127}``), or several.
+
+    Raises:
+        BadSetting: there are no such files, one is no tar, or has no sample; or members of a sample lie apart, or
+            are links.
+    """
+
+    labels: Sequence[str] = ()
+    classes: Sequence[str] = ()
+
+    def __init__(self, shards: str | Path | Sequence[str | Path]) -> None:
+        patterns = [shards] if isinstance(shards, (str, Path)) else list(shards)
+        self._files = ShardFiles([path for pattern in patterns for path in found(str(pattern))])
+        paths, indexes = self._files.paths, self._files.each(_indexed)
+        self._samples = [sample for index in indexes for sample in index.samples]
+        self.names: Sequence[str] = [sample.key for sample in self._samples]
+        self.root = self._files.root
+        counts = [len(index.samples) for index in indexes]
+        self.parts: Sequence[tuple[str, int]] = [*zip(map(os.path.basename, paths), counts, strict=True)]
+        self._shards = np.repeat(np.arange(len(indexes)), counts)
+        endings = {*indexes[0].endings}.intersection(*(index.endings for index in indexes))
+        self.parse = TarParser(tuple(sorted(endings)))
+        self.fields: Mapping[str, str] = self.parse.fields
+        shown = f"{len(paths):,} tar files" if len(paths) > 1 else paths[0]
+        self.description = f"{len(self.names):,} samples of {shown}"
+
+    def places(self, records: Ids) -> list[Place]:
+        shards: list[int] = self._shards[records].tolist()
+        chosen = [self._samples[i] for i in records.tolist()]
+        return [
+            Place(self._files.paths[shard], start, end - start, self._files.tokens[shard])
+            for (_, start, end), shard in zip(chosen, shards, strict=True)
+        ]
+
+    def check_unchanged(self, records: Ids) -> None:
+        touched: set[int] = set(self._shards[records].tolist())
+        self._files.check_unchanged(touched)
+
+
+class TarParser(msgspec.Struct, frozen=True):
+    """Parses samples that are a part of a tar.
+
+    Attributes:
+        endings: The fields that each of them has.
+    """
+
+    endings: tuple[str, ...]
+
+    @property
+    def fields(self) -> Mapping[str, str]:
+        """The type of each field."""
+        return {_KEY: values.TEXT, **{ending: _READERS.get(ending, _OTHER)[0] for ending in self.endings}}
+
+    def __call__(self, sample: bytes) -> dict[str, Any]:
+        return values.without_surprise(self._parsed, sample)
+
+    def _parsed(self, sample: bytes) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        for name, offset, nbytes, _ in members_in(sample):
+            ending = _ending(name)
+            if ending and found.setdefault(_KEY, key_of(name)) != key_of(name):
+                raise ValueError(f"{name} is no part of {found[_KEY]}")
+            if ending in self.endings:
+                try:
+                    found[ending] = _READERS.get(ending, _OTHER)[1](sample[offset : offset + nbytes])
+                except (ValueError, *values.DAMAGE) as error:
+                    raise ValueError(f"{name} cannot be read: {error}") from None
+        return {field: found[field] for field in self.fields}
+
+
+def _ending(name: str) -> str:
+    """Return the field that a member is; empty if it is part of no sample."""
+    stem, _, ending = name.rpartition("/")[2].partition(".")
+    return ending.lower() if stem else ""
+
+
+def _indexed(path: str, version: FileVersion) -> _Index:
+    """Return a shard's index, from the cache if it was walked through before."""
+    return known(_Index, partial(_walked, path, version), version, _FORMAT, path)
+
+
+def _walked(path: str, version: FileVersion) -> _Index:
+    """Walk through a shard."""
+    samples: list[_Sample] = []
+    endings: list[set[str]] = []
+    seen: set[tuple[int, str]] = set()
+    last, end = (0, ""), 0
+    for member in members_of(path, version):
+        name, offset, _, tar = member
+        ending = _ending(name)
+        if offset < end and (ending or offset >= 0):
+            raise BadSetting(
+                f"{path}: {name} is a link, so its sample does not lie in one piece; pack the files again with "
+                "--dereference --hard-dereference"
+            )
+        if ending:
+            if (tar, key_of(name)) != last:
+                last = tar, key_of(name)
+                samples.append(_Sample(last[1], end, end))
+                endings.append(set())
+                if last in seen:
+                    raise BadSetting(
+                        f"{path}: members of the sample {last[1]} lie apart, the last is {name}: pack them one after "
+                        "another (tar --sort=name)"
+                    )
+                seen.add(last)
+            if ending in endings[-1]:
+                raise BadSetting(f"{path}: the sample {last[1]} has two members that end in .{ending}")
+            endings[-1].add(ending)
+            samples[-1] = samples[-1]._replace(end=end_of(member))
+        end = max(end, end_of(member))
+    if not samples:
+        raise BadSetting(f"{path}: no member has a name such as key.jpg, so it holds no sample")
+    return _Index(samples, sorted(set.intersection(*endings)))

@@ -1,0 +1,90 @@
+"""Compressed shards, unpacked whole in the user's cache, where their samples are read."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from penstock.basics.packages import require
+from penstock.basics.sizes import size_text
+from penstock.basics.terminal import printable, say
+from penstock.contracts import Place
+from penstock.errors import BadSetting, ReadFailed
+from penstock.fingerprint.files import FileVersion
+from penstock.linux.files import cache_folder, locked, written_whole
+from penstock.sources.order import digest
+from penstock.sources.records.files import is_remote, read
+
+CODECS = {"zstd": "zstd", "gz": "gzip", "bz2": "bz2", "br": "brotli"}
+"""Names of compressions that are known, in indexes and in pyarrow."""
+_AT_ONCE = 4
+_PIECE_BYTES = 4 << 20
+
+
+class Packed(msgspec.Struct, frozen=True):
+    """A compressed shard: where it lies, how it was compressed, and most bytes that it becomes."""
+
+    path: str
+    version: FileVersion
+    codec: str
+    most_bytes: int
+
+    @property
+    def unpacked(self) -> Path:
+        """The file that it is unpacked to."""
+        name = digest("unpacked", self.path, self.codec, msgspec.to_builtins(self.version))
+        return cache_folder() / "shards" / f"{name}.shard"
+
+
+def unpack(shards: Sequence[Packed]) -> None:
+    """Unpack those that were not before, each whole.
+
+    Raises:
+        BadSetting: the cache has no room.
+        PackageMissing: pyarrow is not installed.
+        ReadFailed: one cannot be read, or is damaged.
+    """
+    if all(shard.unpacked.exists() for shard in shards):
+        return
+    require(f"a shard that is compressed ({shards[0].codec})", "columns", "pyarrow")
+    folder = cache_folder() / "shards"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with locked(folder, os.O_RDONLY | os.O_DIRECTORY), ThreadPoolExecutor(_AT_ONCE) as pool:
+            missing = [shard for shard in shards if not shard.unpacked.exists()]
+            total = size_text(sum(shard.most_bytes for shard in missing))
+            say(f"{len(missing):,} compressed shards ({total}) are unpacked in {printable(str(folder))}")
+            list(pool.map(_unpack, missing))
+    except OSError as error:
+        raise BadSetting(
+            f"{shards[0].path} and the shards beside it are compressed, and cannot be unpacked in {folder}: "
+            f"{error.strerror}. Point XDG_CACHE_HOME to a disk with more room"
+        ) from None
+
+
+def _unpack(shard: Packed) -> None:
+    arrow: Any = import_module("pyarrow")
+    path, nbytes = shard.path, shard.version.nbytes
+    with written_whole(shard.unpacked) as half, half.open("wb") as to:
+        if is_remote(path):
+            packed = arrow.BufferReader(read(Place(path, 0, nbytes, shard.version.etag)))
+        else:
+            packed = arrow.OSFile(path)
+        with packed, arrow.CompressedInputStream(packed, CODECS[shard.codec]) as stream:
+            while piece := _read(stream, path):
+                if to.tell() + len(piece) > shard.most_bytes:
+                    raise ReadFailed(f"{path} becomes more than the {shard.most_bytes:,} bytes of its index", path)
+                to.write(piece)
+
+
+def _read(stream: Any, path: str) -> bytes:
+    try:
+        return stream.read(_PIECE_BYTES)
+    except OSError as error:  # pyarrow's words for damage
+        raise ReadFailed(f"{path} cannot be decompressed: {error}", path) from None
