@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from penstock.contracts.memory import ByteArray, Ids
@@ -74,6 +74,70 @@ class FieldRecords(Records, Protocol):
 
         Values are NumPy's, text, bytes, or what JSON holds; arrays may not be written to. It raises ``ValueError``
         for damaged bytes, and nothing else.
+        """
+        ...
+
+
+class Tables(Protocol):
+    """Files whose rows lie in groups, each of which is read whole; any thread may read.
+
+    A column is named as in the schema, a field of a struct as ``struct.field``.
+    """
+
+    @property
+    def root(self) -> str:
+        """The folder that the files lie in: the name of the data set."""
+        ...
+
+    @property
+    def parts(self) -> Sequence[tuple[str, int]]:
+        """Each file: its name, and how many rows it has."""
+        ...
+
+    @property
+    def description(self) -> str:
+        """The tables in a few words, for a person."""
+        ...
+
+    @property
+    def schema(self) -> Any:
+        """The ``pyarrow.Schema`` of all files."""
+        ...
+
+    @property
+    def group_rows(self) -> Ids:
+        """Rows of each group; none is empty."""
+        ...
+
+    def group_bytes(self, column: str) -> Ids:
+        """Return the bytes of a column in each group, as far as the files say."""
+        ...
+
+    def ranges(self, column: str) -> list[tuple[Any, Any]] | None:
+        """Return the least and the greatest value of each group; None if the files do not say."""
+        ...
+
+    def may_hold(self, expression: Any) -> list[bool]:
+        """Return whether each group may hold rows of which a ``pyarrow.compute.Expression`` is true."""
+        ...
+
+    def read(self, group: int, columns: Sequence[str]) -> Any:
+        """Return a ``pyarrow.Table`` of columns of a group.
+
+        Raises:
+            ReadFailed: it cannot be read, or a file was replaced or written to since it was opened.
+        """
+        ...
+
+    def where(self, group: int) -> str:
+        """Return where a group lies, for errors."""
+        ...
+
+    def check_unchanged(self, groups: Iterable[int]) -> None:
+        """Check that files are those that were opened.
+
+        Raises:
+            ReadFailed: one was written to or replaced.
         """
         ...
 

@@ -1,0 +1,226 @@
+"""Arrow IPC files and streams as tables, and folders of them that Hugging Face's ``save_to_disk`` wrote.
+
+Format: Arrow's "Serialization and Interprocess Communication" and ``Message.fbs``; FlatBuffers' "Internals".
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import struct
+from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from penstock.contracts import Ids, Place
+from penstock.errors import BadSetting, ReadFailed
+from penstock.fingerprint.files import FileVersion
+from penstock.sources.records.files import is_remote, read, read_ahead
+from penstock.sources.records.shard_files import ShardFiles, known
+from penstock.sources.tables.files import failed, pa, same_schema
+
+_MAGIC = b"ARROW1\0\0"
+_CONTINUES = 0xFFFFFFFF
+_SCHEMA, _DICTIONARY, _BATCH = 1, 2, 3
+_HEADER_TYPE, _HEADER, _BODY_BYTES = 1, 2, 3
+"""Fields of a ``Message``, by number."""
+_FORMAT = 1
+
+
+class _Batch(NamedTuple):
+    """A record batch: where its message begins, its size with the body, and its rows."""
+
+    offset: int
+    nbytes: int
+    rows: int
+
+
+class _Index(NamedTuple):
+    """What a file holds: its schema, as it is serialized, and its batches."""
+
+    schema: bytes
+    batches: list[_Batch]
+
+
+class ArrowTables:
+    """The record batches of Arrow files that have rows, file after file. Attributes are those of ``Tables``.
+
+    Args:
+        paths: The files or streams, or objects of a store.
+
+    Raises:
+        BadSetting: one is no Arrow file, was cut short, or has other columns than the first; or none has a row.
+    """
+
+    def __init__(self, paths: Sequence[str]) -> None:
+        self._files = ShardFiles(paths)
+        indexes = self._files.each(_indexed)
+        self.root = self._files.root
+        self.schema = same_schema(paths, (pa.ipc.read_schema(pa.py_buffer(each.schema)) for each in indexes))
+        self._groups = [(i, batch) for i, each in enumerate(indexes) for batch in each.batches if batch.rows]
+        if not self._groups:
+            raise BadSetting(f"{paths[0]}{' and others' * (len(paths) > 1)}: no row lies there")
+        self.group_rows: Ids = np.array([batch.rows for _, batch in self._groups], np.int64)
+        rows = [sum(batch.rows for batch in each.batches) for each in indexes]
+        self.parts = [(os.path.basename(path), its) for path, its in zip(paths, rows, strict=True)]
+        many = f"{len(paths):,} Arrow files" if len(paths) > 1 else paths[0]
+        self.description = f"{len(self._groups):,} record batches of {many}"
+
+    def group_bytes(self, column: str) -> Ids:
+        """All columns have equal parts, as nothing but the batch's size is known."""
+        return np.array([batch.nbytes for _, batch in self._groups], np.int64) // len(self.schema)
+
+    def ranges(self, column: str) -> None:
+        """Arrow files have no statistics."""
+
+    def may_hold(self, expression: Any) -> list[bool]:
+        return [True] * len(self._groups)
+
+    def read(self, group: int, columns: Sequence[str]) -> Any:
+        file, batch = self._groups[group]
+        path = self._files.paths[file]
+        try:
+            data = read(Place(path, batch.offset, batch.nbytes, self._files.versions[file].etag))
+            self._files.check_unchanged([file])
+            found = pa.ipc.read_record_batch(pa.ipc.read_message(pa.py_buffer(data)), self.schema)
+        except (pa.ArrowException, OSError) as error:
+            raise failed(self.where(group), path, error) from None
+        except ReadFailed:
+            self._files.check_unchanged([file])  # which explains it
+            raise
+        tops = dict.fromkeys(name if name in self.schema.names else name.split(".", 1)[0] for name in columns)
+        return pa.Table.from_batches([found.select(list(tops))])
+
+    def where(self, group: int) -> str:
+        file, batch = self._groups[group]
+        return f"{self._files.paths[file]}, record batch at byte {batch.offset:,}"
+
+    def check_unchanged(self, groups: Iterable[int]) -> None:
+        self._files.check_unchanged({self._groups[group][0] for group in groups})
+
+
+def saved_files(folder: str) -> list[str]:
+    """Return the Arrow files of a folder that ``datasets.Dataset.save_to_disk`` wrote, in their order.
+
+    Raises:
+        BadSetting: it is none, or has several data sets of which one must be named.
+    """
+    path = os.path.abspath(os.path.expanduser(folder))
+    if os.path.isfile(several := os.path.join(path, "dataset_dict.json")):
+        splits = ", ".join(f"hf:{folder}/{name}" for name in _json(several).get("splits", ()))
+        raise BadSetting(f"hf:{folder} holds several data sets: name one of {splits}")
+    state = _json(os.path.join(path, "state.json"))
+    if state.get("_indices_data_files") or state.get("_indices_files"):
+        raise BadSetting(
+            f"hf:{folder} has rows picked by indices: write it again by flatten_indices().save_to_disk()"
+        )
+    return [os.path.join(path, each["filename"]) for each in state["_data_files"]]
+
+
+def _json(path: str) -> Any:
+    try:
+        with open(path, "rb") as file:
+            return json.load(file)
+    except OSError as error:
+        raise BadSetting(
+            f"hf:{os.path.dirname(path)}: {os.path.basename(path)}: {error.strerror}; give the folder that "
+            "save_to_disk() wrote, or the .arrow files themselves"
+        ) from None
+    except ValueError as error:
+        raise BadSetting(f"{path} is damaged: {error}") from None
+
+
+def _indexed(path: str, version: FileVersion) -> _Index:
+    return known(_Index, partial(_walked, path, version), version, "arrow", _FORMAT, path)
+
+
+def _walked(path: str, version: FileVersion) -> _Index:
+    """Walk through the messages of a file, of which only the headers are read."""
+    schema, batches = b"", list[_Batch]()
+    for kind, offset, nbytes, body, header in _messages(path, version):
+        if kind == _SCHEMA:
+            schema = read(Place(path, offset, nbytes, version.etag))
+        elif kind == _DICTIONARY:
+            raise BadSetting(f"{path} has dictionaries, which lie apart from the rows: write it as Parquet")
+        elif kind == _BATCH:
+            batches.append(_Batch(offset, nbytes + body, _number(header, _table(header), 0, "<q")))
+    if not schema:
+        raise BadSetting(f"{path} is no Arrow file: no schema stands at its beginning")
+    return _Index(schema, batches)
+
+
+def _messages(path: str, version: FileVersion) -> Iterator[tuple[int, int, int, int, bytes]]:
+    """Yield kind, offset, bytes without and of the body, and the header of each message.
+
+    Raises:
+        BadSetting: something else lies there, or the file was cut short.
+    """
+    end = version.nbytes
+    if is_remote(path):
+        pread = read_ahead(Place(path, 0, end, version.etag))
+    else:
+        file = open(path, "rb", buffering=0)  # noqa: SIM115 - closed below
+
+        def pread(nbytes: int, at: int) -> bytes:
+            return os.pread(file.fileno(), nbytes, at)
+
+    try:
+        at = len(_MAGIC) if pread(min(end, len(_MAGIC)), 0) == _MAGIC else 0
+        while at + 8 <= end:
+            marker, nbytes = struct.unpack("<II", pread(8, at))
+            if marker != _CONTINUES:
+                raise BadSetting(f"{path} is no Arrow file, or is damaged: no message begins at byte {at:,}")
+            if not nbytes:
+                return
+            if at + 8 + nbytes > end:
+                break
+            message = pread(nbytes, at + 8)
+            try:
+                kind, body, header = _read(message)
+            except (struct.error, IndexError):
+                raise BadSetting(f"{path} is damaged: the message at byte {at:,} makes no sense") from None
+            if body < 0 or at + 8 + nbytes + body > end:
+                break
+            yield kind, at, 8 + nbytes, body, header
+            at += 8 + nbytes + body
+        if at < end:
+            raise BadSetting(f"{path} was cut short: the message at byte {at:,} goes on behind its end at {end:,}")
+    finally:
+        if not is_remote(path):
+            file.close()  # pyright: ignore[reportPossiblyUnbound]
+
+
+def _read(message: bytes) -> tuple[int, int, bytes]:
+    """Return a message's kind, the size of its body, and what begins with its header's table."""
+    root = _table(message)
+    kind = _number(message, root, _HEADER_TYPE, "<B")
+    at = _field(message, root, _HEADER)
+    header = b"" if not at else struct.pack("<I", 4 + at + _unpack(message, at, "<I")) + message
+    return kind, _number(message, root, _BODY_BYTES, "<q"), header
+
+
+def _table(data: bytes) -> int:
+    """Return where the root table of a FlatBuffer lies."""
+    return _unpack(data, 0, "<I")
+
+
+def _field(data: bytes, table: int, number: int) -> int:
+    """Return where a field of a table lies; 0 if it is not there."""
+    fields = table - _unpack(data, table, "<i")
+    if 4 + 2 * number >= _unpack(data, fields, "<H"):
+        return 0
+    offset = _unpack(data, fields + 4 + 2 * number, "<H")
+    return table + offset if offset else 0
+
+
+def _number(data: bytes, table: int, number: int, kind: str) -> int:
+    at = _field(data, table, number)
+    return _unpack(data, at, kind) if at else 0
+
+
+def _unpack(data: bytes, at: int, kind: str) -> int:
+    if at < 0:
+        raise IndexError
+    return struct.unpack_from(kind, data, at)[0]

@@ -1,0 +1,138 @@
+"""Parquet files as tables of row groups."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterable, Sequence
+from importlib import import_module
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from penstock.contracts import Ids
+from penstock.errors import BadSetting, ReadFailed
+from penstock.fingerprint.files import FileVersion
+from penstock.sources.records.shard_files import ShardFiles
+from penstock.sources.tables.files import failed, opened, opened_for_datasets, pa, same_schema
+
+parquet: Any = import_module("pyarrow.parquet")
+
+
+class _Group(NamedTuple):
+    file: int
+    number: int
+    rows: int
+
+
+class ParquetTables:
+    """The row groups of Parquet files that have rows, file after file. Attributes are those of ``Tables``.
+
+    Args:
+        paths: The files, or objects of a store.
+
+    Raises:
+        BadSetting: one is no Parquet file, or has other columns than the first; or none has a row.
+    """
+
+    def __init__(self, paths: Sequence[str]) -> None:
+        self._files = ShardFiles(paths)
+        self._metadata = self._files.each(_metadata)
+        self.root = self._files.root
+        self.schema = same_schema(paths, (each.schema.to_arrow_schema() for each in self._metadata))
+        self._groups = [
+            _Group(i, number, each.row_group(number).num_rows)
+            for i, each in enumerate(self._metadata)
+            for number in range(each.num_row_groups)
+            if each.row_group(number).num_rows
+        ]
+        if not self._groups:
+            raise BadSetting(f"{paths[0]}{' and others' * (len(paths) > 1)}: no row lies there")
+        self.group_rows: Ids = np.array([group.rows for group in self._groups], np.int64)
+        self.parts = [
+            (os.path.basename(path), each.num_rows) for path, each in zip(paths, self._metadata, strict=True)
+        ]
+        self.description = f"{len(self._groups):,} row groups of {_many(paths)}"
+        self._open = threading.local()
+
+    def group_bytes(self, column: str) -> Ids:
+        found: list[int] = []
+        for group in self._groups:
+            chunks = self._metadata[group.file].row_group(group.number)
+            every = (chunks.column(i) for i in range(chunks.num_columns))
+            found.append(sum(each.total_uncompressed_size for each in every if _of(each.path_in_schema, column)))
+        return np.array(found, np.int64)
+
+    def ranges(self, column: str) -> list[tuple[Any, Any]] | None:
+        """Return the least and the greatest value of each group; None if the files do not say."""
+        found: list[tuple[Any, Any]] = []
+        for group in self._groups:
+            chunks = self._metadata[group.file].row_group(group.number)
+            every = (chunks.column(i) for i in range(chunks.num_columns))
+            its = next((each.statistics for each in every if each.path_in_schema == column), None)
+            if its is None or not its.has_min_max:
+                return None
+            found.append((its.min, its.max))
+        return found
+
+    def may_hold(self, expression: Any) -> list[bool]:
+        dataset: Any = import_module("pyarrow.dataset")
+        hit: set[tuple[int, int]] = set()
+        for i, (path, version) in enumerate(zip(self._files.paths, self._files.versions, strict=True)):
+            fragment = dataset.ParquetFileFormat().make_fragment(*opened_for_datasets(path, version))
+            hit |= {
+                (i, each.row_groups[0].id) for each in fragment.split_by_row_group(expression, schema=self.schema)
+            }
+        return [(group.file, group.number) in hit for group in self._groups]
+
+    def read(self, group: int, columns: Sequence[str]) -> Any:
+        file, number, rows = self._groups[group]
+        path = self._files.paths[file]
+        try:
+            table = self._reader(file).read_row_group(number, columns=list(columns), use_threads=False)
+        except (pa.ArrowException, OSError) as error:
+            self._files.check_unchanged([file])  # which explains it
+            raise error if isinstance(error, ReadFailed) else failed(self.where(group), path, error) from None
+        self._files.check_unchanged([file])
+        if table.num_rows != rows:
+            raise ReadFailed(
+                f"{self.where(group)} has {table.num_rows:,} rows, and its footer says {rows:,}", path
+            )
+        return table
+
+    def where(self, group: int) -> str:
+        file, number, _ = self._groups[group]
+        return f"{self._files.paths[file]}, row group {number:,}"
+
+    def check_unchanged(self, groups: Iterable[int]) -> None:
+        self._files.check_unchanged({self._groups[group].file for group in groups})
+
+    def _reader(self, file: int) -> Any:
+        """Return a reader of a file, one for each thread."""
+        readers: dict[int, Any] = self._open.__dict__.setdefault("readers", {})
+        if file not in readers:
+            if len(readers) >= _MOST_OPEN:
+                readers.pop(next(iter(readers))).close(force=True)
+            where = opened(self._files.paths[file], self._files.versions[file])
+            readers[file] = parquet.ParquetFile(where, metadata=self._metadata[file], pre_buffer=True)
+        return readers[file]
+
+
+_MOST_OPEN = 16
+
+
+def _metadata(path: str, version: FileVersion) -> Any:
+    try:
+        return parquet.ParquetFile(opened(path, version)).metadata
+    except (pa.ArrowException, OSError) as error:
+        if isinstance(error, ReadFailed):
+            raise
+        raise BadSetting(f"{path} is no Parquet file, or is damaged: {error}") from None
+
+
+def _of(path: str, column: str) -> bool:
+    return path == column or path.startswith(f"{column}.")
+
+
+def _many(paths: Sequence[str]) -> str:
+    return f"{len(paths):,} Parquet files" if len(paths) > 1 else paths[0]
