@@ -25,7 +25,7 @@ from penstock.feed.settings import Settings
 from penstock.feed.statistics import FeederStatistics
 from penstock.fingerprint.comparison import Fingerprint
 from penstock.memory.host_ring import WritableHostRing
-from penstock.tree import Array, Branch, Constant, Node, Strings
+from penstock.tree import Array, Branch, Constant, Node, Ragged, Strings
 
 WINDOW = 1 << 20
 LAYOUT = Branch("dict", ("id", "names"), (Array("numpy", "<i8", ()), Strings("list")))
@@ -184,6 +184,10 @@ STORIES = {
     "a huge axis": layouts(Array("numpy", "<i8", (0, 2**48, 2**48))),
     "many axes": layouts(Array("numpy", "<i8", (1,) * 100)),
     "a constant that is none": layouts(Branch("tuple", (), (Array("numpy", "<i8", ()), Constant([1])))),
+    "ragged rows of no dtype": layouts(Ragged(Array("numpy", "nonsense", ()), "ragged")),
+    "ragged rows of nothing": layouts(Ragged(Array("numpy", "<i8", (0,)), "ragged")),
+    "ragged rows of huge items": layouts(Ragged(Array("numpy", "<i8", (2**48, 2**48)), "ragged")),
+    "ragged rows given as nobody knows": layouts(Ragged(Array("numpy", "<i8", ()), "nested")),  # type: ignore[arg-type]
     "keys of a list": layouts(Branch("list", ("a",), (Array("numpy", "<i8", ()),))),
     "keys missing": layouts(Branch("dict", (), (Array("numpy", "<i8", ()),))),
     "keys that cannot be": layouts(Branch("dict", ([],), (Array("numpy", "<i8", ()),))),
@@ -253,6 +257,71 @@ def test_whole_batches_have_the_bytes_that_their_shapes_make(clean, borrow):
     for leaf_bytes in (0, 72, 800):
         with Liar(welcome, [STARTED, but(true, leaf_bytes=(leaf_bytes,))]), pytest.raises(penstock.ProtocolError):
             trained(borrow=borrow)
+
+
+WORDS = [10, *range(1, 11)]
+"""Of ten ragged rows with one item each: how many they are, and where each ends."""
+HUGE = 2**63 - 1
+RAGGED: dict[str, tuple[list[int], int]] = {
+    "no word": ([], 0),
+    "half a word": ([10], 4),
+    "one word": ([10], 8),
+    "no values": (WORDS, 88),
+    "too few values": (WORDS, 124),
+    "too many values": (WORDS, 132),
+    "fewer rows": ([9, *range(1, 10)], 116),
+    "more rows": ([11, *range(1, 12)], 140),
+    "rows without end": ([HUGE, *range(1, 11)], 128),
+    "negative rows": ([-1, *range(1, 11)], 128),
+    "an end that falls": ([10, 1, 2, 3, 5, 4, 6, 7, 8, 9, 10], 128),
+    "a negative end": ([10, -1, *range(2, 11)], 128),
+    "an end far beyond": ([10, *range(1, 10), HUGE], 128),
+    "an end far beyond, and back": ([10, 1, HUGE, -HUGE, 4, 5, 6, 7, 8, 9, 10], 128),
+    "an end that overflows to the true one": ([10, *range(1, 10), 2**62 + 10], 128),
+    "only the last far before": ([10, *range(1, 10), -HUGE], 128),
+}
+
+
+@pytest.mark.parametrize("options", [{}, {"borrow": True}, {"batch_size": 4}, {"select": [1, 5, 8]}], ids=str)
+@pytest.mark.parametrize("give", ["ragged", "padded"])
+@pytest.mark.parametrize("tale", RAGGED)
+def test_ragged_rows_that_make_no_sense_are_one_error(clean, tale, give, options):
+    words, nbytes = RAGGED[tale]
+    layout = Branch("dict", ("id", "x"), (Array("numpy", "<i8", ()), Ragged(Array("numpy", "<i4", ()), give)))
+    block = but(BLOCK, layout=layout, leaf_bytes=(80, nbytes), ids=np.arange(10, dtype="<i4").tobytes())
+    true = but(block, leaf_bytes=(80, 128))
+    with Liar(said=[STARTED, true, but(true, number=1, sample=10)]) as liar:
+        memory = liar.ring.writable(0, 4096)
+        memory[128:256] = np.array([*np.array(WORDS).view("<i4"), *range(10)], "<i4").view(np.uint8)
+        with penstock.attach("feed", **options) as loader:
+            for batch in loader:
+                rows = batch["x"].tolist() if give == "padded" else [row.tolist() for row in batch["x"]]
+                assert rows == [[i] for i in batch["id"].tolist()]
+    with Liar(said=[STARTED, block]) as liar:
+        memory = liar.ring.writable(0, 4096)
+        memory[128 : 128 + 8 * len(words)] = np.array(words, np.int64).view(np.uint8)
+        with pytest.raises(penstock.ProtocolError, match=r"makes no sense: .*ragged rows"):
+            trained(**options)
+
+
+def test_whole_batches_may_have_any_number_of_ragged_rows_but_no_other_bytes(clean):
+    welcome = but(WELCOME, settings=Settings(segments=2, window_bytes=WINDOW, whole_batches=True), batch_size=None)
+    block = but(BLOCK, layout=Ragged(Array("numpy", "<i4", ()), "ragged"), leaf_offsets=(128,))
+    for words, nbytes, true in (
+        ([3, 1, 1, 2], 40, True),
+        ([0], 8, True),
+        ([HUGE, 1], 16, False),
+        ([-1], 8, False),
+    ):
+        with Liar(welcome, [STARTED, but(block, leaf_bytes=(nbytes,))]) as liar:
+            memory = liar.ring.writable(0, 4096)
+            memory[128 : 128 + 8 * len(words)] = np.array(words, np.int64).view(np.uint8)
+            with penstock.attach("feed") as loader:
+                if true:
+                    assert len(next(iter(loader))) == words[0]
+                    continue
+                with pytest.raises(penstock.ProtocolError, match="ragged rows"):
+                    next(iter(loader))
 
 
 @pytest.mark.parametrize("kind", ["regular file", "unsealed", "pipe"])

@@ -31,6 +31,18 @@ def types() -> None:
     assert batch["k"] == 5
 
 
+def ragged() -> None:
+    with penstock.attach("feed", framework="jax") as loader:
+        batch = next(iter(loader))
+    rows = batch["ragged"]
+    assert isinstance(rows.values, jax.Array)
+    assert isinstance(rows.offsets, jax.Array)
+    assert [row.tolist() for row in rows] == [[0, 1], [], [0, 1, 2]]
+    assert [row.tolist() for row in rows[np.array([2, 0])]] == [[0, 1, 2], [0, 1]]
+    assert isinstance(batch["padded"], jax.Array)
+    assert batch["padded"].tolist() == [[0, 1, 0], [0, 0, 0], [0, 1, 2]]
+
+
 def wide_types() -> None:
     with penstock.attach("feed", framework="jax") as loader:
         batch = next(iter(loader))
@@ -104,6 +116,6 @@ def recycled() -> None:
 
 
 if __name__ == "__main__":
-    {check.__name__: check for check in (types, wide_types, private_copies, views, donated, recycled)}[
+    {check.__name__: check for check in (types, ragged, wide_types, private_copies, views, donated, recycled)}[
         sys.argv[1]
     ]()

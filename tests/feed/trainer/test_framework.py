@@ -72,6 +72,15 @@ def test_jax_gets_64_bits_where_it_was_told_to_have_them_and_32_otherwise(serve:
 
 @pytest.mark.whole
 @needs_jax
+def test_jax_gets_ragged_rows_as_its_own_arrays(serve: Any) -> None:
+    rows = [np.arange(n, dtype=np.float32) for n in (2, 0, 3)]
+    both: Any = {give: penstock.RaggedRows.of(rows, give) for give in ("ragged", "padded")}
+    serve([both])
+    trained_with_jax("ragged")
+
+
+@pytest.mark.whole
+@needs_jax
 @pytest.mark.parametrize("check", ["private_copies", "views", "donated"])
 def test_what_jax_keeps_stays_right_while_the_feed_goes_on(serve: Any, check: str) -> None:
     ids = np.arange(3000, dtype=np.int32)
