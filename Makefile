@@ -8,11 +8,12 @@ READY := $(VENV)/.ready
 # torch's threads would spin for each other, and take the others' turns away: one each.
 # What is compiled is kept, whatever the environment says: each target would compile all tests anew, in each process.
 PYTEST := OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest --dist worksteal -n $(shell expr $$(nproc) + 2)
-QUICK := not soak and not whole and not page and not mlflow and not frameworks
+QUICK := not soak and not whole and not page and not mlflow and not frameworks and not formats
 DOCS := $(VENV)/.docs
 PAGE := $(VENV)/.page
 MLFLOW := $(VENV)/.mlflow
 FRAMEWORKS := $(VENV)/.frameworks
+FORMATS := $(VENV)/.formats
 MORE := $(VENV)/more
 TORCHVISION := tests/frameworks/sitecustomize.py
 
@@ -21,7 +22,7 @@ PART ?= all
 OUT ?= build/gpu
 ON_PATH := PYTHONPATH=$(CURDIR)/src:$(CURDIR)$(if $(PYTHONPATH),:$(PYTHONPATH))
 
-.PHONY: demo test test-processors test-busy test-whole test-page test-mlflow test-frameworks test-frameworks-more lint docs test-docs bench soak gpu gpu-report clean
+.PHONY: demo test test-processors test-busy test-whole test-page test-mlflow test-frameworks test-frameworks-more test-formats lint docs test-docs bench soak gpu gpu-report clean
 
 demo: $(READY)
 	$(BIN)/penstock demo
@@ -42,6 +43,10 @@ test-mlflow: $(MLFLOW)
 # Two at once: each of these tests starts several Pythons that compute.
 test-frameworks: $(FRAMEWORKS)
 	$(BIN)/python -m pytest -n 2 --dist worksteal tests/frameworks
+
+# One after another: each of these tests starts a Python or several that import torch.
+test-formats: $(FORMATS)
+	$(BIN)/python -m pytest tests/formats
 
 # Frameworks that need an environment each; what works is kept.
 test-frameworks-more: $(READY) $(patsubst %,$(MORE)/%/.ready,ultralytics fastai mmengine)
@@ -101,6 +106,17 @@ $(FRAMEWORKS): $(READY) tests/frameworks/constraints.txt $(TORCHVISION)
 		".[runs]" accelerate datasets lightning peft timm torch torchdata torchvision transformers webdataset
 	cp $(TORCHVISION) $(VENV)/frameworks/lib/python3*/site-packages
 	touch $(FRAMEWORKS)
+
+# What writes the fixtures of formats: each needs other versions, of NumPy for one.
+$(FORMATS): $(READY) tests/formats/constraints-mds.txt tests/formats/constraints-litdata.txt $(TORCHVISION)
+	$(PYTHON) -m venv $(VENV)/formats-mds
+	$(VENV)/formats-mds/bin/python -m pip install --quiet --constraint tests/formats/constraints-mds.txt \
+		mosaicml-streaming pillow torch
+	$(PYTHON) -m venv $(VENV)/formats-litdata
+	$(VENV)/formats-litdata/bin/python -m pip install --quiet --constraint tests/formats/constraints-litdata.txt \
+		litdata pillow pyarrow torch torchvision zstd
+	for each in mds litdata; do cp $(TORCHVISION) $(VENV)/formats-$$each/lib/python3*/site-packages; done
+	touch $(FORMATS)
 
 $(MORE)/%/.ready: benchmarks/frameworks_more/%.txt $(TORCHVISION)
 	$(PYTHON) -m venv $(MORE)/$*

@@ -29,7 +29,7 @@ class ImageBlocks(BlockMaker[ImageTask, Prepared]):
 
     Args:
         records: Where the images lie.
-        labels: A row for each image; None if they have none.
+        labels: A row for each image; None if they have none, or it lies beside each.
         recipe: What workers do.
         example: A block of one row.
         rows: Rows of a full block.
@@ -66,8 +66,8 @@ class ImageBlocks(BlockMaker[ImageTask, Prepared]):
 
     def finish(self, plan: Planned, result: Prepared, leaves: Sequence[ByteArray]) -> None:
         self._caching.learn(result)
-        if self._labels is not None:
-            labels = self._labels[plan.ids]
+        labels = result.labels if self._labels is None else self._labels[plan.ids]
+        if labels is not None:
             labels[[row for row, _, _ in result.bad]] = NO_LABEL if labels.ndim == 1 else 0
             leaves[1][:] = labels.reshape(-1).view(np.uint8)
         for image in result.bad[: max(0, _NAMED - self.skipped)]:

@@ -42,19 +42,27 @@ class ImageCaching:
         records: The images.
         workers: Processes that prepare them.
         decodes: Whether a user's function decodes, of whose pixels nothing is known from one run to the next.
+        beside: Whether labels lie beside images, in the same bytes.
 
     Attributes:
         counts: What became of images, so far.
 
     Raises:
-        BadSetting: pixels of a user's function are to be kept.
+        BadSetting: pixels of a user's function are to be kept, or without the labels beside them.
     """
 
-    def __init__(self, cache: Cache | None, records: Records, workers: int, *, decodes: bool) -> None:
+    def __init__(
+        self, cache: Cache | None, records: Records, workers: int, *, decodes: bool, beside: bool
+    ) -> None:
         if cache is not None and cache.keep == PIXELS and decodes:
             raise BadSetting(
                 'keep="pixels" cannot be used with decode=: another function would be given the pixels of this '
                 'one. Pass keep="bytes"'
+            )
+        if cache is not None and cache.keep == PIXELS and beside:
+            raise BadSetting(
+                'keep="pixels" cannot be used where images are fields of samples, whose other fields would be '
+                'lost. Pass keep="bytes"'
             )
         self._cache, self._records, self._workers = cache, records, workers
         self._samples = len(records.names)
@@ -65,8 +73,8 @@ class ImageCaching:
         self._choice: CacheChoice | None = None
         self.counts = Counts()
         self.layouts: dict[str, CacheLayout] = {}
-        if cache is not None and (cache.keep != "auto" or decodes):
-            self._kind = BYTES if decodes else cache.keep
+        if cache is not None and (cache.keep != "auto" or decodes or beside):
+            self._kind = BYTES if decodes or beside else cache.keep
 
     def open(self) -> list[FileIO]:
         """Learn what was kept before; return files of the memory, which last while somebody has them open."""

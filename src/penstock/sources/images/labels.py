@@ -8,23 +8,29 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from decimal import Decimal
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple, Protocol, cast
 
 import numpy as np
 import numpy.typing as npt
 
 from penstock.basics.terminal import printable, say
+from penstock.contracts import Records
 from penstock.errors import BadSetting
-from penstock.sources.records.files import BucketRecords, FolderRecords
-from penstock.sources.records.shards import ShardRecords
 
 _SHOWN = 3
 _MOST_CLASSES = 10_000_000
 _MOST = 2**63 - 1
 _NUMBER = re.compile(r"([+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d{1,3})?)(\s*#.*)?")
 
-LabelledRecords = FolderRecords | BucketRecords | ShardRecords
-"""Records that have ``classes``: the uppermost folders; and ``labels`` that lie beside the samples, or none."""
+
+class LabelledRecords(Records, Protocol):
+    """Records that have ``classes``: the uppermost folders; and ``labels`` beside the samples, or none."""
+
+    @property
+    def classes(self) -> Sequence[str]: ...
+
+    @property
+    def labels(self) -> Sequence[str]: ...
 
 
 class Labels(NamedTuple):

@@ -17,10 +17,12 @@ from penstock.io.advice.caching import CacheChoice, ImageCosts
 from penstock.io.cache.cache import Cache
 from penstock.linux.cgroups import cores
 from penstock.memory.slots import Slots
-from penstock.sources.formats import records_of
-from penstock.sources.images.labels import LabelledRecords, labels_of
+from penstock.sources.formats import has_prefix, records_of
+from penstock.sources.images.fields import ImageFields, image_fields
+from penstock.sources.images.labels import LabelledRecords, Labels, labels_of
 from penstock.sources.order import digest, planned
 from penstock.sources.records.files import is_remote
+from penstock.sources.records.offsets import OffsetRecords
 from penstock.sources.sharding import Alone, rank_of
 
 SUFFIXES = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
@@ -38,7 +40,8 @@ class ImageSource(Alone):
         images: Folder of images, in class folders or not; or tar files of them, such as
             WebDataset's shards, with a label in a ``.cls`` beside each or not: one, a pattern
             (``"train-{0000..0127}.tar"``, ``"*.tar"``), or several. Both may lie in an object store
-            (``"s3://bucket/prefix"``, ``"s3://bucket/*.tar"``).
+            (``"s3://bucket/prefix"``, ``"s3://bucket/*.tar"``). Or shards: ``"mds:FOLDER"`` of MosaicML's,
+            ``"litdata:FOLDER"`` of LitData's chunks.
         size: Side of the square that comes out, in pixels.
         augment: ``"rrc"`` for random crops (RandomResizedCrop), half of them mirrored; ``"center"`` for the
             middle, as in validation, resized alike; ``"whole"`` for all of the image, resized to the square;
@@ -57,6 +60,10 @@ class ImageSource(Alone):
         decode: Function from a file's bytes to pixels, uint8 of shape ``(height, width, 3)``; None for what OpenCV
             knows.
         suffixes: Endings of the names of images.
+        image: Field of the samples of shards that holds the image, encoded: a column, or in a tar the ending of
+            members (``"jpg"``); None for the only one that holds images. A tar's members are images by
+            themselves, unless this or ``label`` is given.
+        label: Field that holds the label, a whole number; None for no labels, or those of ``labels``.
         cache: Where images that are far away, or dear to decode, are kept; None for nowhere.
         on_bad: ``"fail"`` if an image that cannot be decoded ends the feed; ``"skip"`` for a black image with the
             label -100, which torch's ``cross_entropy`` leaves out (of several labels, none).
@@ -105,6 +112,8 @@ class ImageSource(Alone):
         labels: str | Path | Mapping[str, Any] | Sequence[Any] | None = None,
         decode: Callable[[bytes], Any] | None = None,
         suffixes: Sequence[str] = SUFFIXES,
+        image: str | None = None,
+        label: str | None = None,
         cache: Cache | None = None,
         on_bad: Literal["fail", "skip"] = "fail",
         workers: int | None = None,
@@ -145,11 +154,10 @@ class ImageSource(Alone):
         endings = _endings(suffixes)
         if any(is_remote(str(each)) for each in (images if isinstance(images, (list, tuple)) else [images])):
             require("ImageSource of a URL", "s3", "obstore")
-        self._records: LabelledRecords = records_of(images, endings)
+        self._records, labelled, fields = _opened(images, endings, image, label, labels)
         # While one waits for a store, another decodes.
         usual = max(1, int(cores())) * (2 if is_remote(self._records.root) else 1)
         workers = usual if workers is None else whole_number("workers", workers, 1, 1024)
-        labelled = labels_of(self._records, labels)
         self.classes: Sequence[str] = () if labelled is None else labelled.classes
         augmentation = Augmentation(
             size, augment, scale, ratio, flip, (brightness, contrast, saturation, hue), shrink, padding
@@ -161,9 +169,13 @@ class ImageSource(Alone):
         pixels = np.empty((1, *shape), np.uint8)
         values = None if labelled is None else labelled.values
         example = pixels if values is None else (pixels, values[:1])
-        recipe = ImageRecipe(augmentation, crops, seed, decode, on_bad == "skip")
+        if label is not None:
+            example = pixels, np.zeros(1, np.int64)
+        recipe = ImageRecipe(augmentation, crops, seed, decode, on_bad == "skip", fields)
         rows = min(self.batch_size, self.samples)
-        self._caching = ImageCaching(cache, self._records, workers, decodes=decode is not None)
+        self._caching = ImageCaching(
+            cache, self._records, workers, decodes=decode is not None, beside=fields is not None
+        )
         self.cached = self._caching.counts
         self._blocks = ImageBlocks(self._records, values, recipe, example, rows, workers, self._caching)
         self.slot_bytes = self.block_bytes = self._blocks.block_bytes
@@ -179,7 +191,9 @@ class ImageSource(Alone):
 
     @property
     def paths(self) -> Sequence[str]:
-        """The file, or URL, of each image by its id; of a tar's member, its name behind the tar's path."""
+        """The file, or URL, of each image by its id; in a shard, its name or number behind the shard's path."""
+        if isinstance(self._records, OffsetRecords):
+            return [f"{self._records.root}/{name}" for name in self._records.names]
         places = zip(self._records.places(np.arange(self.samples)), self._records.names, strict=True)
         return [at.path if at.path.endswith(f"/{name}") else f"{at.path}/{name}" for at, name in places]
 
@@ -200,6 +214,19 @@ class ImageSource(Alone):
 
     def close(self) -> None:
         self._blocks.close()
+
+
+def _opened(
+    images: Any, endings: Sequence[str], image: str | None, label: str | None, labels: Any
+) -> tuple[LabelledRecords, Labels | None, ImageFields | None]:
+    """Return the records, the labels that do not lie in fields, and what finds those that do."""
+    if image is None and label is None and not has_prefix(images):
+        records = records_of(images, endings)
+        return records, labels_of(records, labels), None
+    if label is not None and labels is not None:
+        raise BadSetting(f"label={label!r} and labels= are both given: pass one of them")
+    records, fields = image_fields(images, image, label)
+    return records, None if labels is None else labels_of(records, labels), fields
 
 
 def _endings(suffixes: Sequence[str]) -> tuple[str, ...]:

@@ -19,6 +19,7 @@ from penstock.io.cache.tiers import Admitted, CacheLayout, Counts, Tiers
 from penstock.sources.images.cached import CachedBlock
 from penstock.sources.images.crops import Augmentation, Draws, draws_of, union
 from penstock.sources.images.decoders import JPEG_END, decoder, whole_image, whole_jpeg
+from penstock.sources.images.fields import ImageFields
 from penstock.sources.records.files import is_remote
 from penstock.sources.workers import Steps
 from penstock.sources.workers.block_maker import MemoryFile
@@ -96,11 +97,12 @@ class Costs(msgspec.Struct):
 
 
 class Prepared(NamedTuple):
-    """What became of a block."""
+    """What became of a block; ``labels`` are those that lie beside its images, if they are wanted."""
 
     bad: list[Bad]
     cached: Counts
     costs: Costs
+    labels: Ids | None = None
 
 
 class ImageRecipe(msgspec.Struct, frozen=True):
@@ -112,6 +114,7 @@ class ImageRecipe(msgspec.Struct, frozen=True):
         seed: Seed of the crops.
         decode: A user's function from bytes to pixels; None for the formats that are known.
         skips: Whether bad images are skipped.
+        fields: What finds the image in a sample; None where it is all of it.
     """
 
     augmentation: Augmentation
@@ -119,6 +122,7 @@ class ImageRecipe(msgspec.Struct, frozen=True):
     seed: int
     decode: Callable[[bytes], Any] | None
     skips: bool
+    fields: ImageFields | None = None
 
 
 class Preparer:
@@ -155,10 +159,14 @@ class Preparer:
         busy_s = perf_counter() - began
         yield
         began, self._costs = perf_counter(), Costs()
+        labelled = recipe.fields is not None and recipe.fields.label is not None
+        labels = np.zeros(count, np.int64) if labelled else None
         try:
             for row, place in enumerate(task.places):
                 try:
-                    self._write(images, row, draws[row], pixels[row])
+                    label = self._write(images, row, draws[row], pixels[row])
+                    if labels is not None:
+                        labels[row] = label
                 except (ValueError, ReadFailed) as error:
                     where = place.path if place.nbytes is None else f"{place.path}, at byte {place.offset:,}"
                     why = str(error) if isinstance(error, ReadFailed) else f"{where} cannot be decoded: {error}"
@@ -174,11 +182,11 @@ class Preparer:
         finally:
             counts = images.finish()
         self._costs.busy_s = busy_s + perf_counter() - began
-        return Prepared(bad, counts, self._costs)
+        return Prepared(bad, counts, self._costs, labels)
 
-    def _write(self, images: CachedBlock, row: int, draws: Draws, to: ByteArray) -> None:
-        """Write the crops of one image."""
-        augmentation, costs = self._recipe.augmentation, self._costs
+    def _write(self, images: CachedBlock, row: int, draws: Draws, to: ByteArray) -> int:
+        """Write the crops of one image; return the label that lies beside it, or 0."""
+        augmentation, costs, label = self._recipe.augmentation, self._costs, 0
         began = thread_time()
         pixels = images.pixels(row)
         if pixels is None:
@@ -187,12 +195,14 @@ class Preparer:
             costs.read_s += perf_counter() - asked
             read = thread_time()
             try:
-                pixels, regions, box = self._decoded(encoded, draws, whole=images.keeps_pixels(row))
+                image, label = self._found(encoded)
+                pixels, regions, box = self._decoded(image, draws, whole=images.keeps_pixels(row))
             except ValueError:
                 if not images.forget(row):
                     raise
                 encoded = images.encoded(row)
-                pixels, regions, box = self._decoded(encoded, draws, whole=False)
+                image, label = self._found(encoded)
+                pixels, regions, box = self._decoded(image, draws, whole=False)
             images.keep(row, encoded, pixels)
             decoded = thread_time()
             costs.decoded += 1
@@ -207,6 +217,11 @@ class Preparer:
             augmentation.finish(_part(pixels, within), each, crop)
         costs.images += 1
         costs.finish_s += thread_time() - began
+        return label
+
+    def _found(self, sample: bytes) -> tuple[bytes, int]:
+        """Return the image that a sample holds, and the label beside it, or 0."""
+        return (sample, 0) if self._recipe.fields is None else self._recipe.fields(sample)
 
     def _decoded(self, encoded: bytes, draws: Draws, *, whole: bool) -> tuple[ByteArray, list[Region], Region]:
         """Return pixels, the regions of the image that its crops take, and the region that the pixels are."""

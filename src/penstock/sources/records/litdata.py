@@ -156,9 +156,24 @@ _INTEGERS = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "ui
 _FLOATS = ("float16", "float32", "float64", "complex64", "complex128", "bool")
 _NUMPY = dict(enumerate(_INTEGERS + _FLOATS))
 """Types of NumPy's by number; those behind them hold objects, or text of any length."""
-_TORCH = {0: "float32", 2: "float64", 4: "complex64", 6: "complex128", 8: "float16", 11: "uint8", 12: "int8"}
-_TORCH |= {number + 1: dtype for number, dtype in _TORCH.items() if number < 10}  # torch.float is torch.float32
-_TORCH |= {13: "int16", 14: "int16", 15: "int32", 16: "int32", 17: "int64", 18: "int64", 19: "bool", 20: "uint16"}
+_TORCH = {
+    **dict.fromkeys((0, 1), "float32"),
+    **dict.fromkeys((2, 3), "float64"),
+    **dict.fromkeys((4, 5), "complex64"),
+    **dict.fromkeys((6, 7), "complex128"),
+    **dict.fromkeys((8, 9), "float16"),
+    11: "uint8",
+    12: "int8",
+    13: "int16",
+    14: "int16",
+    15: "int32",
+    16: "int32",
+    17: "int64",
+    18: "int64",
+    19: "bool",
+    20: "uint16",
+}
+"""Types of torch's by number, most of which have two names."""
 _HEADLESS = {"no_header_numpy": _NUMPY, "no_header_tensor": _TORCH}
 _FILES = ("file", "video", "audio", "nifti", "mesh", "pdf", "tiff", "tifffile")
 """What is stored as its file was."""

@@ -171,6 +171,11 @@ def _offsets(path: str, version: FileVersion, shard: Shard, whole: str | Packed)
         said = struct.unpack_from("<I", table)[0]
         if said != shard.samples:
             raise BadSetting(f"{path} has {said:,} samples, and its {INDEX} says {shard.samples:,}")
+        if (offsets == table_bytes).all():
+            raise BadSetting(
+                f"{path} holds rows in Arrow's format, which are not read: LitData writes rows of plain values so "
+                "where pyarrow is installed. Write images with litdata's Jpeg, or the rows as Parquet"
+            )
         if offsets[0] >= table_bytes and offsets[-1] == nbytes and (np.diff(offsets) > 0).all():
             return offsets
     raise BadSetting(

@@ -52,8 +52,8 @@ class _Index(NamedTuple):
 class TarSamples:
     """The samples of tar files, in the order of the files' names. Attributes are those of ``FieldRecords``.
 
-    A field is the part of its members' names behind the first dot, in small letters: ``"jpg"``, ``"seg.png"``; those
-    that some samples do not have are left out. The key is another.
+    A field is the part of its members' names behind the first dot, in small letters: ``"jpg"``, ``"seg.png"``;
+    those that some samples do not have are left out. The key is another.
 
     Args:
         shards: A tar, a pattern (``*``, ``{0000..0127}``), or several.
@@ -84,7 +84,7 @@ class TarSamples:
 
     def places(self, records: Ids) -> list[Place]:
         shards: list[int] = self._shards[records].tolist()
-        chosen = [self._samples[i] for i in records.tolist()]
+        chosen: list[_Sample] = [self._samples[i] for i in records.tolist()]
         return [
             Place(self._files.paths[shard], start, end - start, self._files.tokens[shard])
             for (_, start, end), shard in zip(chosen, shards, strict=True)
@@ -158,8 +158,8 @@ def _walked(path: str, version: FileVersion) -> _Index:
                 endings.append(set())
                 if last in seen:
                     raise BadSetting(
-                        f"{path}: members of the sample {last[1]} lie apart, the last is {name}: pack them one after "
-                        "another (tar --sort=name)"
+                        f"{path}: members of the sample {last[1]} lie apart, the last is {name}: pack them "
+                        "one after another (tar --sort=name)"
                     )
                 seen.add(last)
             if ending in endings[-1]:
@@ -169,4 +169,4 @@ def _walked(path: str, version: FileVersion) -> _Index:
         end = max(end, end_of(member))
     if not samples:
         raise BadSetting(f"{path}: no member has a name such as key.jpg, so it holds no sample")
-    return _Index(samples, sorted(set.intersection(*endings)))
+    return _Index(samples, sorted(endings[0].intersection(*endings)))

@@ -1,0 +1,171 @@
+"""What the originals write is read equal, value by value; and they read what the tests' own writers write."""
+
+from __future__ import annotations
+
+import io
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+from tests.formats.conftest import Original
+from tests.sources.images.pictures import jpeg, noise
+from tests.sources.records.writers import write_litdata, write_mds
+
+import penstock
+from penstock.contracts import FieldRecords
+from penstock.sources.records.files import read
+from penstock.sources.records.litdata import LitDataRecords
+from penstock.sources.records.mds import MdsRecords
+
+NUMBERS = ["uint8", "uint16", "uint32", "uint64", "int8", "int16", "int32", "int64", "float16", "float32", "float64"]
+MDS = {
+    **{dtype: dtype for dtype in NUMBERS},
+    "number": "int",
+    "text": "str",
+    "raw": "bytes",
+    "tree": "json",
+    "photo": "jpeg",
+    "any": "ndarray",
+    "row": "ndarray:float32",
+    "table": "ndarray:int16:2,3",
+    "pixels": "pil",
+    "long": "str_int",
+    "half": "str_float",
+    "exact": "str_decimal",
+}
+LITDATA = {
+    "number": "int",
+    "real": "float",
+    "flag": "bool",
+    "text": "str",
+    "raw": "bytes",
+    "photo": "jpeg",
+    "row": "no_header_numpy:9",
+    "table": "numpy",
+    "steps": "no_header_tensor:18",
+    "grid": "tensor",
+}
+
+
+def mds_sample(i: int) -> dict[str, Any]:
+    rng = np.random.default_rng(i)
+    return {
+        **{dtype: np.dtype(dtype).type(i) for dtype in NUMBERS},
+        "number": -i,
+        "text": "wörter " * i,
+        "raw": rng.bytes(i),
+        "tree": {"a": [i, None, 0.5], "b": "ü"},
+        "photo": jpeg(noise(16, 9, i)),
+        "any": rng.integers(0, 9, (1 + i % 3, 300), np.uint32),
+        "row": rng.random((2, 1 + i), np.float32),
+        "table": np.full((2, 3), i, np.int16),
+        "pixels": noise(3, 4, i),
+        "long": 10**i,
+        "half": i / 3,
+        "exact": f"{i}.50",
+    }
+
+
+def litdata_item(i: int) -> dict[str, Any]:
+    rng = np.random.default_rng(i)
+    return {
+        "number": -i,
+        "real": i / 3,
+        "flag": i % 2 == 0,
+        "text": "wörter " * i,
+        "raw": rng.bytes(i),
+        "photo": jpeg(noise(16, 9, i)),
+        "row": rng.random(i, np.float32),
+        "table": rng.integers(0, 9, (1 + i % 3, i), np.int16),
+        "steps": np.arange(i),
+        "grid": rng.random((2, i), np.float32),
+    }
+
+
+def all_of(records: FieldRecords) -> list[dict[str, Any]]:
+    return [records.parse(read(place)) for place in records.places(np.arange(len(records.names)))]
+
+
+def assert_same(ours: list[dict[str, Any]], theirs: list[dict[str, Any]]) -> None:
+    assert len(ours) == len(theirs)
+    for mine, other in zip(ours, theirs, strict=True):
+        assert {*mine} == {*other}
+        for name, value in mine.items():
+            if name == "photo" and not isinstance(other[name], bytes):  # decoded
+                np.testing.assert_array_equal(np.asarray(Image.open(io.BytesIO(value))), other[name])
+            elif isinstance(value, np.ndarray):
+                assert value.dtype == other[name].dtype and value.shape == other[name].shape
+                np.testing.assert_array_equal(value, other[name])
+            else:
+                assert value == other[name] and isinstance(value, str) == isinstance(other[name], str)
+
+
+@pytest.mark.parametrize("options", [[], ["compression=zstd:3"], ["compression=gz"], ["compression=br:2"]])
+def test_what_mosaicml_streaming_writes_is_read_equal(mds: Original, options: list[str]) -> None:
+    folder = mds.write(MDS, [mds_sample(i) for i in range(20)], *options)
+    records = MdsRecords(folder)
+    assert len(records.parts) > 3
+    ours = all_of(records)
+    assert_same(ours, mds.read(folder))
+
+
+@pytest.mark.parametrize("options", [[], ["compression=zstd", "compression_level=chunk"]])
+def test_what_litdata_writes_is_read_equal(litdata: Original, options: list[str]) -> None:
+    folder = litdata.write(LITDATA, [litdata_item(i) for i in range(20)], *options)
+    records = LitDataRecords(folder)
+    assert len(records.parts) == 5
+    ours = all_of(records)
+    assert_same(ours, litdata.read(folder))
+
+
+def test_mosaicml_streaming_reads_what_our_writer_writes_which_are_the_same_bytes(mds: Original) -> None:
+    kinds = {name: kind for name, kind in MDS.items() if kind != "pil"}
+    samples = [{name: mds_sample(i)[name] for name in kinds} for i in range(6)]
+    ours = write_mds(mds.folder / "ours", kinds, samples, each=6)
+    assert_same(all_of(MdsRecords(ours)), mds.read(ours))
+    theirs = mds.write(kinds, samples, f"size_limit={1 << 26}")
+    assert (theirs / "shard.00000.mds").read_bytes() == (ours / "shard.00000.mds").read_bytes()
+    assert json.loads((theirs / "index.json").read_text()) == json.loads((ours / "index.json").read_text())
+
+
+def test_litdata_reads_what_our_writer_writes_which_are_the_same_bytes(litdata: Original) -> None:
+    items = [litdata_item(i) for i in range(6)]
+    ours = write_litdata(litdata.folder / "ours", LITDATA, items)
+    assert_same(all_of(LitDataRecords(ours)), litdata.read(ours))
+    theirs = litdata.write(LITDATA, items)
+    for name in ("chunk-0-0.bin", "chunk-0-1.bin"):
+        assert (theirs / name).read_bytes() == (ours / name).read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("options", "match"),
+    [
+        (["compression=zstd"], "compressed by batch"),
+        (["compression=zstd", "compression_level=sample"], "by sample"),
+    ],
+)
+def test_what_litdata_compresses_in_parts_is_refused_by_name(
+    litdata: Original, options: list[str], match: str
+) -> None:
+    folder = litdata.write(LITDATA, [litdata_item(i) for i in range(5)], *options)
+    with pytest.raises(penstock.BadSetting, match=match):
+        LitDataRecords(folder)
+
+
+def test_rows_that_litdata_keeps_in_arrows_format_are_refused_by_name(litdata: Original) -> None:
+    folder = litdata.write({"text": "str", "number": "int"}, [{"text": "x", "number": i} for i in range(5)])
+    with pytest.raises(penstock.BadSetting, match="Arrow"):
+        LitDataRecords(folder)
+
+
+def test_images_of_both_are_fed(mds: Original, litdata: Original) -> None:
+    for prefix, original, sample in (("mds", mds, mds_sample), ("litdata", litdata, litdata_item)):
+        kinds = {"photo": "jpeg", "number": "int"}
+        samples = [{name: sample(i)[name] for name in kinds} for i in range(10)]
+        folder = original.write(kinds, samples)
+        source = penstock.ImageSource(f"{prefix}:{folder}", label="number", size=8, batch_size=4, workers=1)
+        assert sorted(label for _, labels in source for label in labels.tolist()) == list(range(-9, 1))
+        source.close()
+        folder.rename(folder.with_name(prefix))
