@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from penstock.sources.packed.packing import pack as pack
     from penstock.sources.packed.source import PackedSource as PackedSource
     from penstock.sources.plain import ArraySource as ArraySource
+    from penstock.sources.rows.source import RecordSource as RecordSource
     from penstock.sources.tokens.source import TokenSource as TokenSource
     from penstock.subsets.sampler import SelectionSampler as SelectionSampler
     from penstock.subsets.selection import Selection as Selection
@@ -54,6 +55,7 @@ _HOMES = {
     "autoshare": "penstock.autosharing.share",
     "PackedSource": "penstock.sources.packed.source",
     "RaggedRows": "penstock.tree.ragged",
+    "RecordSource": "penstock.sources.rows.source",
     "Selection": "penstock.subsets.selection",
     "SelectionSampler": "penstock.subsets.sampler",
     "TokenSource": "penstock.sources.tokens.source",

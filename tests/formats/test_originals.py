@@ -19,7 +19,19 @@ from penstock.sources.records.files import read
 from penstock.sources.records.litdata import LitDataRecords
 from penstock.sources.records.mds import MdsRecords
 
-NUMBERS = ["uint8", "uint16", "uint32", "uint64", "int8", "int16", "int32", "int64", "float16", "float32", "float64"]
+NUMBERS = [
+    "uint8",
+    "uint16",
+    "uint32",
+    "uint64",
+    "int8",
+    "int16",
+    "int32",
+    "int64",
+    "float16",
+    "float32",
+    "float64",
+]
 MDS = {
     **{dtype: dtype for dtype in NUMBERS},
     "number": "int",

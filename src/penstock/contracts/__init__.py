@@ -17,6 +17,7 @@ from penstock.contracts.records import FieldRecords as FieldRecords
 from penstock.contracts.records import Place as Place
 from penstock.contracts.records import Records as Records
 from penstock.contracts.records import Region as Region
+from penstock.contracts.records import Tables as Tables
 from penstock.contracts.source import MOST_CHANGES as MOST_CHANGES
 from penstock.contracts.source import MOST_JOINTS as MOST_JOINTS
 from penstock.contracts.source import NO_JOINTS as NO_JOINTS

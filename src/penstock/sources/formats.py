@@ -13,13 +13,15 @@ from inspect import Parameter, signature
 from pathlib import Path
 from typing import Any, NamedTuple, cast, get_type_hints
 
-from penstock.contracts import FieldRecords
+from penstock.basics.packages import require
+from penstock.contracts import FieldRecords, Tables
 from penstock.errors import BadSetting
 
 SOURCES = {
     "images:": "penstock.sources.images.source:ImageSource",
     "tokens:": "penstock.sources.tokens.source:TokenSource",
     "packed:": "penstock.sources.packed.source:PackedSource",
+    "records:": "penstock.sources.rows.source:RecordSource",
 }
 """By prefix: a source that takes a path or a pattern, and keywords."""
 
@@ -37,6 +39,13 @@ _FIELD_RECORDS_BY_PREFIX = {
 """What takes one folder of samples with fields."""
 _FIELD_RECORDS_BY_SUFFIX = {".tar": "penstock.sources.records.tar_samples:TarSamples"}
 """What takes several files of samples with fields."""
+_TABLES_BY_PREFIX = {"hf:": "penstock.sources.tables.arrow:saved_tables"}
+"""What takes one folder of tables."""
+_TABLES_BY_SUFFIX = {
+    ".parquet": "penstock.sources.tables.parquet:ParquetTables",
+    ".arrow": "penstock.sources.tables.arrow:ArrowTables",
+}
+"""What takes several files of tables."""
 _OF_THE_FEED = {"segments", "seed", "shard"}
 
 
@@ -135,6 +144,28 @@ def field_records_of(named: Any) -> FieldRecords | None:
     several = _several(named)
     opener = _by_suffix(several, _FIELD_RECORDS_BY_SUFFIX)
     return _opener(opener)(several) if opener else None
+
+
+def tables_of(named: Any) -> Tables | None:
+    """Return the ``Tables`` of a folder that a prefix names the format of, or of files; None of others.
+
+    Raises:
+        BadSetting: they are damaged, of several formats, or hold what is not read.
+        PackageMissing: pyarrow is not installed.
+    """
+    several = _several(named)
+    prefix = next(
+        (prefix for prefix in _TABLES_BY_PREFIX if isinstance(named, str) and named.startswith(prefix)), ""
+    )
+    suffix = _by_suffix(several, _TABLES_BY_SUFFIX)
+    if not prefix and not suffix:
+        return None
+    require("RecordSource of tables", "columns", "pyarrow")
+    if prefix:
+        return _opener(_TABLES_BY_PREFIX[prefix])(str(named).removeprefix(prefix))
+    from penstock.sources.records.shard_files import found
+
+    return _opener(suffix)([path for each in several for path in found(str(each))])
 
 
 def _several(named: Any) -> list[Any]:

@@ -111,8 +111,9 @@ def drawn(count: int, start: int, stop: int, *words: int) -> tuple[int, ...]:
 class Alone(Ordered, ABC):
     """Makes a source a loader: each loop over it is the next epoch, in this process.
 
-    Batches are the source's blocks, with ``drop_last`` without a last one that is not full. With
-    ``shard=(rank, world)`` they are this rank's part of each epoch, equally many for each rank.
+    Batches are the source's blocks, or as long as these are where some are short amid a cycle; with ``drop_last``
+    without a last one that is not full. With ``shard=(rank, world)`` they are this rank's part of each epoch,
+    equally many for each rank.
     """
 
     shard: tuple[int, int] | None = None
@@ -128,12 +129,13 @@ class Alone(Ordered, ABC):
     def __iter__(self) -> Iterator[Tree]:
         _check_alone(type(self).__name__, self.shard)
         epoch, self._epoch = self._epoch, self._epoch + 1
-        if self.shard is None or self.shard[1] == 1:
+        rank, world = self.shard or (0, 1)
+        if world == 1 and not hasattr(self, "starts"):
             for block in self.open(Cursor(epoch, 0)):
                 if block.rows == self.batch_size or not self.drop_last:
                     yield _given(block.tree)
         else:
-            yield from self._part(epoch, *self.shard)
+            yield from self._part(epoch, rank, world)
 
     def _part(self, epoch: int, rank: int, world: int) -> Iterator[Tree]:
         """Yield a rank's batches; only the last ones may have rows of several blocks."""

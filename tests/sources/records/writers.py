@@ -24,9 +24,22 @@ DTYPES = {
     "int64": 65,
     "float64": 66,
 }
-NUMPY = (
-    ["int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float16", "float32", "float64", "complex64", "complex128", "bool"]
-)
+NUMPY = [
+    "int8",
+    "int16",
+    "int32",
+    "int64",
+    "uint8",
+    "uint16",
+    "uint32",
+    "uint64",
+    "float16",
+    "float32",
+    "float64",
+    "complex64",
+    "complex128",
+    "bool",
+]
 TORCH = {"float32": 1, "float64": 3, "float16": 9, "uint8": 11, "int64": 18, "bool": 19}
 
 

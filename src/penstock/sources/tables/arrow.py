@@ -17,7 +17,7 @@ import numpy as np
 from penstock.contracts import Ids, Place
 from penstock.errors import BadSetting, ReadFailed
 from penstock.fingerprint.files import FileVersion
-from penstock.sources.records.files import is_remote, read, read_ahead
+from penstock.sources.records.files import read, read_ahead
 from penstock.sources.records.shard_files import ShardFiles, known
 from penstock.sources.tables.files import failed, pa, same_schema
 
@@ -101,6 +101,11 @@ class ArrowTables:
         self._files.check_unchanged({self._groups[group][0] for group in groups})
 
 
+def saved_tables(folder: str) -> ArrowTables:
+    """Return the tables of a folder that ``save_to_disk`` wrote; errors are those of ``saved_files``."""
+    return ArrowTables(saved_files(folder))
+
+
 def saved_files(folder: str) -> list[str]:
     """Return the Arrow files of a folder that ``datasets.Dataset.save_to_disk`` wrote, in their order.
 
@@ -158,38 +163,26 @@ def _messages(path: str, version: FileVersion) -> Iterator[tuple[int, int, int, 
         BadSetting: something else lies there, or the file was cut short.
     """
     end = version.nbytes
-    if is_remote(path):
-        pread = read_ahead(Place(path, 0, end, version.etag))
-    else:
-        file = open(path, "rb", buffering=0)  # noqa: SIM115 - closed below
-
-        def pread(nbytes: int, at: int) -> bytes:
-            return os.pread(file.fileno(), nbytes, at)
-
-    try:
-        at = len(_MAGIC) if pread(min(end, len(_MAGIC)), 0) == _MAGIC else 0
-        while at + 8 <= end:
-            marker, nbytes = struct.unpack("<II", pread(8, at))
-            if marker != _CONTINUES:
-                raise BadSetting(f"{path} is no Arrow file, or is damaged: no message begins at byte {at:,}")
-            if not nbytes:
-                return
-            if at + 8 + nbytes > end:
-                break
-            message = pread(nbytes, at + 8)
-            try:
-                kind, body, header = _read(message)
-            except (struct.error, IndexError):
-                raise BadSetting(f"{path} is damaged: the message at byte {at:,} makes no sense") from None
-            if body < 0 or at + 8 + nbytes + body > end:
-                break
-            yield kind, at, 8 + nbytes, body, header
-            at += 8 + nbytes + body
-        if at < end:
-            raise BadSetting(f"{path} was cut short: the message at byte {at:,} goes on behind its end at {end:,}")
-    finally:
-        if not is_remote(path):
-            file.close()  # pyright: ignore[reportPossiblyUnbound]
+    pread = read_ahead(Place(path, 0, end, version.etag))
+    at = len(_MAGIC) if pread(min(end, len(_MAGIC)), 0) == _MAGIC else 0
+    while at + 8 <= end:
+        marker, nbytes = struct.unpack("<II", pread(8, at))
+        if marker != _CONTINUES:
+            raise BadSetting(f"{path} is no Arrow file, or is damaged: no message begins at byte {at:,}")
+        if not nbytes:
+            return
+        if at + 8 + nbytes > end:
+            break
+        try:
+            kind, body, header = _read(pread(nbytes, at + 8))
+        except (struct.error, IndexError):
+            raise BadSetting(f"{path} is damaged: the message at byte {at:,} makes no sense") from None
+        if body < 0 or at + 8 + nbytes + body > end:
+            break
+        yield kind, at, 8 + nbytes, body, header
+        at += 8 + nbytes + body
+    if at < end:
+        raise BadSetting(f"{path} was cut short: the message at byte {at:,} goes on behind its end at {end:,}")
 
 
 def _read(message: bytes) -> tuple[int, int, bytes]:

@@ -13,7 +13,7 @@ from penstock.errors import BadSetting, SourceError
 
 pa: Any = import_module("pyarrow")
 Values = npt.NDArray[Any]
-Kind = Literal["fixed", "list", "text", "bytes"]
+Kind = Literal["fixed", "even", "list", "text", "bytes"]
 
 
 class Column(NamedTuple):
@@ -21,9 +21,10 @@ class Column(NamedTuple):
 
     Attributes:
         name: Its name; of a struct's field, ``struct.field``.
-        kind: Whether all rows are equally large, or lists of numbers, texts or bytes.
+        kind: Whether all rows are equally large, lists of numbers that must be equally long, lists that need not,
+            texts, or bytes.
         dtype: Type of the numbers; of texts and bytes, uint8.
-        shape: Shape of a row; of a list, that of an item.
+        shape: Shape of a row; of one that varies, that of an item.
     """
 
     name: str
@@ -32,9 +33,14 @@ class Column(NamedTuple):
     shape: tuple[int, ...] = ()
 
     @property
+    def varies(self) -> bool:
+        """Whether rows are of different size."""
+        return self.kind in ("list", "text", "bytes")
+
+    @property
     def row_bytes(self) -> int:
         """Bytes of a row in memory; of one that varies, those of its offset."""
-        return int(np.prod(self.shape, dtype=np.int64)) * self.dtype.itemsize if self.kind == "fixed" else 8
+        return 8 if self.varies else int(np.prod(self.shape, dtype=np.int64)) * self.dtype.itemsize
 
 
 class Varying(NamedTuple):
@@ -139,12 +145,20 @@ def values_of(array: Any, column: Column, fill: Any, where: str) -> Values | Var
     if column.kind in ("text", "bytes"):
         array = _filled(array, column, fill, where)
         return Varying(*_bytes_of(array))
+    if column.kind not in ("list", "even"):
+        return _numbers(array, column, fill, where)
+    if array.null_count:
+        raise _null(array, column, where, "lists cannot be filled: ")
+    lengths = np.diff(np.asarray(array.offsets.to_numpy(zero_copy_only=False), np.int64))
     if column.kind == "list":
-        if array.null_count:
-            raise _null(array, column, where, "lists cannot be filled: ")
-        offsets = np.asarray(array.offsets.to_numpy(zero_copy_only=False), np.int64)
-        return Varying(_numbers(array.flatten(), column, fill, where), np.diff(offsets))
-    return _numbers(array, column, fill, where)
+        return Varying(_numbers(array.flatten(), column, fill, where), lengths)
+    if (odd := np.flatnonzero(lengths != column.shape[0])).size:
+        raise SourceError(
+            f"{where}: column {column.name!r} has {lengths[odd[0]]:,} numbers in row {odd[0]:,}, and "
+            f"{column.shape[0]:,} in the first row of all: for lists of different length pass ragged='pad' or "
+            "'pack'"
+        )
+    return _numbers(array.flatten(), column, fill, where)
 
 
 def _numbers(array: Any, column: Column, fill: Any, where: str) -> Values:

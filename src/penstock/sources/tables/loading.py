@@ -19,22 +19,53 @@ Rows = Values | RaggedRows
 """The rows of a column: an array, or one of rows of different length (texts as their bytes)."""
 
 
+class Output(NamedTuple):
+    """A leaf of the batches.
+
+    Attributes:
+        name: Its name.
+        columns: The column that it is, or several numbers that become one row each.
+        stacked: Whether they do.
+    """
+
+    name: str
+    columns: Sequence[Column]
+    stacked: bool = False
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        return np.result_type(*(column.dtype for column in self.columns))
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape of a row; of one that varies, that of an item."""
+        return (len(self.columns),) if self.stacked else self.columns[0].shape
+
+    @property
+    def varies(self) -> bool:
+        return self.columns[0].varies
+
+
 class Reading(NamedTuple):
     """What is read of tables.
 
     Attributes:
         tables: The tables.
-        columns: Which columns.
+        outputs: What becomes of their columns.
         fill: By column, what stands in place of nulls.
         condition: Which rows, as a ``pyarrow.compute.Expression``; None for all.
         needed: Columns of the schema that the condition needs.
     """
 
     tables: Tables
-    columns: Sequence[Column]
+    outputs: Sequence[Output]
     fill: Mapping[str, Any]
     condition: Any = None
     needed: Sequence[str] = ()
+
+    @property
+    def columns(self) -> list[Column]:
+        return [column for output in self.outputs for column in output.columns]
 
     def count(self, group: int) -> int:
         """Return how many rows of a group are wanted."""
@@ -65,34 +96,41 @@ class Loaded:
         groups: Its groups, rising.
         rows: Rows of each of them.
         firsts: The id of the first row of each.
-        columns: The columns.
+        outputs: What becomes of the columns.
+
+    Attributes:
+        rows: The rows of each output, once all groups are there.
     """
 
-    def __init__(self, groups: Sequence[int], rows: Ids, firsts: Ids, columns: Sequence[Column]) -> None:
+    def __init__(self, groups: Sequence[int], rows: Ids, firsts: Ids, outputs: Sequence[Output]) -> None:
         self._firsts = firsts
         self._at = np.cumsum(rows) - rows
-        self._place = {group: slice(at, at + n) for group, at, n in zip(groups, self._at, rows, strict=True)}
-        self._order = {group: i for i, group in enumerate(groups)}
+        places = zip(groups, self._at.tolist(), rows.tolist(), strict=True)
+        self._place = {group: (i, slice(at, at + n)) for i, (group, at, n) in enumerate(places)}
+        self._outputs = outputs
         total = int(rows.sum())
-        self._fixed = [
-            np.empty((total, *column.shape), column.dtype) if column.kind in ("fixed", "even") else None
-            for column in columns
-        ]
-        self._varying: list[list[Varying | None]] = [[None] * len(groups) for _ in columns]
-        self.columns: list[Rows] = []
+        self._fixed = [None if each.varies else np.empty((total, *each.shape), each.dtype) for each in outputs]
+        self._varying: list[list[Varying | None]] = [[None] * len(groups) for _ in outputs]
+        self.rows: list[Rows] = []
 
     def put(self, group: int, columns: Sequence[Values | Varying]) -> None:
         """Take in the columns of a group."""
-        for fixed, varying, values in zip(self._fixed, self._varying, columns, strict=True):
-            if isinstance(values, Varying):
-                varying[self._order[group]] = values
-            elif fixed is not None:
-                fixed[self._place[group]] = values
+        number, place = self._place[group]
+        every = iter(columns)
+        for output, fixed, varying in zip(self._outputs, self._fixed, self._varying, strict=True):
+            for i, _ in enumerate(output.columns):
+                values = next(every)
+                if isinstance(values, Varying):
+                    varying[number] = values
+                elif fixed is not None and output.stacked:
+                    fixed[place, i] = values
+                elif fixed is not None:
+                    fixed[place] = values
 
     def finish(self) -> None:
-        """Put what varies together, once all groups are there."""
+        """Put together what varies, once all groups are there."""
         for fixed, varying in zip(self._fixed, self._varying, strict=True):
-            self.columns.append(fixed if fixed is not None else _together(varying))
+            self.rows.append(fixed if fixed is not None else _together(varying))
 
     def positions(self, ids: Ids) -> Ids:
         """Return where rows of these ids lie."""
@@ -115,7 +153,7 @@ def _together(parts: list[Varying | None]) -> RaggedRows:
     return RaggedRows(values, np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)]))
 
 
-class Loader:
+class GroupLoader:
     """Reads handfuls in threads.
 
     Args:
@@ -137,7 +175,7 @@ class Loader:
             return
         self._pool = self._pool or ThreadPoolExecutor(self._threads, "penstock-tables")
         groups = sorted(handful.groups)
-        loaded = Loaded(groups, self._rows[groups], self._firsts[groups], self._reading.columns)
+        loaded = Loaded(groups, self._rows[groups], self._firsts[groups], self._reading.outputs)
         futures = [self._pool.submit(self._load, loaded, group) for group in groups]
         self._begun[handful.groups] = loaded, futures
 

@@ -64,14 +64,17 @@ class BlockMaker(ABC, Generic[Task, Result]):
 
     Attributes:
         block_bytes: Size of a full block.
+        in_ring: Whether blocks are made in the ring where there is room.
     """
+
+    in_ring = True
 
     def __init__(self, name: str, example: Tree, rows: int, workers: Callable[[], Workers[Task, Result]]) -> None:
         self._name = name
         self._workers = workers
         self._layout, _, leaves = describe(example)
         self._row_bytes = [leaf.nbytes for leaf in leaves]
-        self.block_bytes = sum(aligned(nbytes * rows) for nbytes in self._row_bytes)
+        self.block_bytes = sum(aligned(nbytes * rows) for nbytes in self._row_bytes) or 1
         self._forget()
 
     @abstractmethod
@@ -89,6 +92,10 @@ class BlockMaker(ABC, Generic[Task, Result]):
     @abstractmethod
     def check(self, ids: Ids) -> None:
         """Raise what explains that a block failed, or forbids to give it."""
+
+    def whole(self, result: Result, tree: Tree) -> Tree:
+        """Return a block with what workers do not write to memory, if it was not made in the ring."""
+        return tree
 
     def __getstate__(self) -> object:
         if self._files:
@@ -156,7 +163,7 @@ class BlockMaker(ABC, Generic[Task, Result]):
     def _prepared(self) -> OwnSlots:
         """Return slots in memory of this process's own; workers learn of all memory before they start."""
         most = max(2, _MOST_OWN_BYTES // self.block_bytes)
-        spare = 1 if self._slots is not None else min(self._pool.capacity + 1, most)
+        spare = 1 if self._slots is not None and self.in_ring else min(self._pool.capacity + 1, most)
         if not self._memories:
             file = opened("r+", os.memfd_create, "penstock-blocks", os.MFD_CLOEXEC)
             self._files.append(file)
@@ -179,9 +186,9 @@ class BlockMaker(ABC, Generic[Task, Result]):
         placement = place(self._layout, [nbytes * len(plan.ids) for nbytes in self._row_bytes])
         if not len(plan.ids):
             return _Begun(plan, number, _OWN, None, placement)
-        memory, slot = _RING, None if self._slots is None else self._slots.take()
+        memory, slot = _RING, None if self._slots is None or not self.in_ring else self._slots.take()
         if slot is None:
-            memory, slot = _OWN, None if self._slots is not None and waits else own.take()
+            memory, slot = _OWN, None if self._slots is not None and self.in_ring and waits else own.take()
         if slot is None:
             return None
         self._pool.submit(number, self.task(plan, cycle, memory, slot.offset))
@@ -204,7 +211,7 @@ class BlockMaker(ABC, Generic[Task, Result]):
             return Filled(block.slot, rows, block.placement)
         tree = block.placement.copied(memory, rows)
         own.offer(block.slot)
-        return tree
+        return self.whole(result, tree)
 
 
 def _release(pool: Workers[Any, Any], files: list[FileIO], pid: int) -> None:

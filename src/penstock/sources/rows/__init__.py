@@ -1,0 +1,1 @@
+"""Samples with named columns as a source: dicts of arrays, of tables and of records."""

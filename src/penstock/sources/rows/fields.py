@@ -1,0 +1,127 @@
+"""Blocks of samples that come one by one: of records with fields, or of rows that a user's function decodes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from io import FileIO
+from typing import Any
+
+import numpy as np
+
+from penstock.basics.terminal import say
+from penstock.contracts import ByteArray, Ids, Place, Tree
+from penstock.io.cache.cache import Cache
+from penstock.io.cache.tiers import Admitted, CacheLayout, Counts, memory_files
+from penstock.sources.images.cached import BYTES
+from penstock.sources.order import Planned, permutation
+from penstock.sources.rows.leaves import Leaf, Ragged, example_of
+from penstock.sources.rows.worker import Made, RowRecipe, RowTask
+from penstock.sources.workers.block_maker import BlockMaker, MemoryFile
+from penstock.sources.workers.pool import WorkerPool
+
+_NAMED = 3
+"""Skipped samples that are named on stderr; all are counted."""
+_ASKED = 1024
+
+
+class SampleBlocks(BlockMaker[RowTask, Made]):
+    """Makes blocks of samples.
+
+    Args:
+        root: Name of the data.
+        samples: Returns where samples lie, or the samples; called in the order of blocks.
+        check: Raises what explains that samples failed, or forbids to give them.
+        recipe: What workers do.
+        ragged: How arrays of different length are handed out.
+        rows: Rows of a full block.
+        workers: How many processes.
+        caching: What is kept of the samples; None for nothing.
+
+    Attributes:
+        skipped: Bad samples so far.
+    """
+
+    def __init__(
+        self,
+        root: str,
+        samples: Callable[[Planned], Sequence[Place] | Sequence[Mapping[str, Any]]],
+        check: Callable[[Ids], None],
+        recipe: RowRecipe,
+        ragged: Ragged,
+        rows: int,
+        workers: int,
+        caching: SampleCaching | None,
+    ) -> None:
+        self._samples, self._check, self._recipe = samples, check, recipe
+        self._ragged: Ragged = ragged
+        self._caching = caching
+        self.skipped = 0
+        self.in_ring = all(leaf.kind == "fixed" for leaf in recipe.leaves)
+        super().__init__(
+            root,
+            example_of(recipe.leaves),
+            rows,
+            partial(WorkerPool[RowTask, Made], workers, RowRecipe.__module__),
+        )
+
+    def setup(self, memories: Sequence[MemoryFile]) -> tuple[tuple[Any, ...], list[FileIO]]:
+        files = [] if self._caching is None else self._caching.open()
+        return (self._recipe, memories, self._caching and self._caching.layout), files
+
+    def task(self, plan: Planned, cycle: int, memory: int, offset: int) -> RowTask:
+        admitted = Admitted(0.0, 0.0) if self._caching is None else self._caching.admitted
+        return RowTask(memory, offset, cycle, plan.sample, self._samples(plan), admitted)
+
+    def finish(self, plan: Planned, result: Made, leaves: Sequence[ByteArray]) -> None:
+        if self._caching is not None:
+            self._caching.counts.add(result.cached)
+        for why in result.bad[: max(0, _NAMED - self.skipped)]:
+            say(f"{why}: it is skipped")
+        self.skipped += len(result.bad)
+
+    def check(self, ids: Ids) -> None:
+        self._check(ids)
+
+    def whole(self, result: Made, tree: Tree) -> Tree:
+        if self.in_ring:
+            return tree
+        varying = dict(result.varying.given(self._ragged))
+        return {
+            leaf.name: tree[leaf.name] if leaf.kind == "fixed" else varying[leaf.name] for leaf in self._leaves
+        }
+
+    @property
+    def _leaves(self) -> tuple[Leaf, ...]:
+        return self._recipe.leaves
+
+
+class SampleCaching:
+    """What is kept of samples, as they are stored.
+
+    Args:
+        cache: The user's cache.
+        root: Name of the data.
+        places: Returns where samples lie.
+        samples: How many there are.
+    """
+
+    def __init__(self, cache: Cache, root: str, places: Callable[[Ids], Sequence[Place]], samples: int) -> None:
+        self._cache, self._root = cache, root
+        some = places(np.sort(permutation(samples, 0)[:_ASKED]))
+        self._bytes = sum(each.nbytes or 0 for each in some) / len(some)
+        self._samples = samples
+        self.counts = Counts()
+        self.layout: CacheLayout | None = None
+
+    def open(self) -> list[FileIO]:
+        """Learn what was kept before; return files of the memory, which last while somebody has them open."""
+        memory = memory_files() if self._cache.memory_bytes else None
+        self.layout = self._cache.layout(self._root, BYTES, memory)
+        return [] if memory is None else [FileIO(fd, "r+") for fd in memory]
+
+    @property
+    def admitted(self) -> Admitted:
+        """Which part of the samples is kept."""
+        assert self.layout is not None
+        return Admitted.of(self.layout, self._samples, self._bytes)

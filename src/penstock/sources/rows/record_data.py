@@ -1,0 +1,101 @@
+"""Samples of shards with fields as the data of a source."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from penstock.contracts import Cursor, FieldRecords, Joints, Place, SourceBlock, Wanted
+from penstock.errors import BadSetting, ReadFailed
+from penstock.io.cache.cache import Cache
+from penstock.memory.slots import Slots
+from penstock.sources.order import Order, Planned, planned
+from penstock.sources.records.files import read
+from penstock.sources.rows.fields import SampleBlocks, SampleCaching
+from penstock.sources.rows.leaves import leaves_of, with_bad
+from penstock.sources.rows.settings import RowSettings
+from penstock.sources.rows.worker import RowRecipe
+
+_FIRST = np.zeros(1, np.int64)
+
+
+class RecordData:
+    """Samples of shards.
+
+    Args:
+        records: The shards.
+        names: Fields by the names that they get; empty for all.
+        settings: How they become blocks.
+        cache: Where samples are kept; None for nowhere.
+
+    Attributes:
+        order: The order of samples.
+        block_bytes: Size of a full block; 0 where rows are of different size.
+        identity: What decides which samples there are.
+    """
+
+    def __init__(
+        self, records: FieldRecords, names: dict[str, str], settings: RowSettings, cache: Cache | None
+    ) -> None:
+        self._records, s = records, settings
+        samples = len(records.names)
+        self.order = Order(samples, s.batch_size, s.segments, s.seed, shuffle=s.shuffle)
+        self.identity = (list(records.names), list(records.parts))
+        recipe = RowRecipe((), names, records.parse, s.decode, s.on_bad == "skip")
+        (first,) = records.places(_FIRST)
+        try:
+            sample = recipe.sample(records.parse(read(first)))
+        except (ValueError, ReadFailed) as error:
+            raise BadSetting(f"{first.path}: its first sample cannot be taken: {error}") from error.__cause__
+        leaves = leaves_of(sample, s.ragged, "decode=" if s.decode else first.path)
+        recipe = RowRecipe(with_bad(leaves, s.on_bad), names, records.parse, s.decode, s.on_bad == "skip")
+        self._caching = None if cache is None else SampleCaching(cache, records.root, records.places, samples)
+        rows = min(s.batch_size, samples)
+        check = records.check_unchanged
+        self._blocks = SampleBlocks(
+            records.root, self._places, check, recipe, s.ragged, rows, s.workers, self._caching
+        )
+        self.block_bytes = self._blocks.block_bytes if self._blocks.in_ring else 0
+
+    @property
+    def description(self) -> str:
+        text = self._records.description
+        if self._caching is not None and (seen := self._caching.counts.hits + self._caching.counts.missed):
+            text += f"; {self._caching.counts.hits / seen:.0%} of {seen:,} came from the cache"
+        return text + (f"; {self._blocks.skipped:,} bad ones were skipped" if self._blocks.skipped else "")
+
+    def open(self, at: Cursor, wanted: Wanted | None, joints: Joints) -> Iterator[SourceBlock]:
+        return self._blocks.blocks(planned(self.order.blocks(at, joints), wanted), at.cycle)
+
+    def fill(self, slots: Slots) -> int:
+        return self._blocks.use(slots)
+
+    def close(self) -> None:
+        self._blocks.close()
+
+    def _places(self, plan: Planned) -> Sequence[Place]:
+        return self._records.places(plan.ids)
+
+
+def named_fields(columns: Any, fields: Sequence[str], where: str) -> dict[str, str]:
+    """Return fields by the names that they get.
+
+    Raises:
+        BadSetting: there is no such field, or several are to become one.
+    """
+    if columns is None:
+        return {}
+    listed = [columns] if isinstance(columns, str) else columns
+    wanted: dict[str, Any] = {**columns} if isinstance(columns, Mapping) else {name: name for name in listed}
+    for name, field in wanted.items():
+        if not isinstance(field, str):
+            raise BadSetting(
+                f"columns[{name!r}]: only columns of tables are put together; use decode= for samples"
+            )
+        if field not in fields:
+            raise BadSetting(f"{where} has no column {field!r}; it has {', '.join(fields)}")
+    if not wanted:
+        raise BadSetting(f"{where}: columns={columns!r} names no column; it has {', '.join(fields)}")
+    return wanted

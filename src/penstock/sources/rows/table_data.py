@@ -1,0 +1,143 @@
+"""The rows of tables as the data of a source: their order, and who makes their blocks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from penstock.basics.sizes import size_text
+from penstock.basics.terminal import printable, say
+from penstock.contracts import Cursor, Ids, Joints, SourceBlock, Wanted
+from penstock.errors import BadSetting
+from penstock.memory.slots import Slots
+from penstock.sources.order import Order, Planned
+from penstock.sources.rows.fields import SampleBlocks
+from penstock.sources.rows.leaves import leaves_of, with_bad
+from penstock.sources.rows.settings import RowSettings
+from penstock.sources.rows.tables import TablePlan, TableRows, table_plans
+from penstock.sources.rows.worker import RowRecipe
+from penstock.sources.tables.handfuls import Handful, Handfuls
+from penstock.sources.tables.loading import GroupLoader
+from penstock.sources.tables.opening import Opened
+
+_FIRST = np.zeros(1, np.int64)
+_FEW = 0.5
+"""A block that has rows of fewer of the row groups has too few, where these are sorted."""
+
+
+class TableData:
+    """Rows of tables.
+
+    Args:
+        opened: The tables, and what is read of them.
+        settings: How they become blocks.
+
+    Attributes:
+        order: The order of rows; of handfuls where they do not fit in memory.
+        block_bytes: Size of a full block; 0 where rows are of different size.
+        identity: What decides which rows there are.
+    """
+
+    def __init__(self, opened: Opened, settings: RowSettings) -> None:
+        self._opened, self._settings, s = opened, settings, settings
+        samples, total = int(opened.rows.sum()), int(opened.nbytes.sum())
+        self.order: Order | Handfuls
+        if total <= s.shuffle_bytes:
+            self.order = Order(samples, s.batch_size, s.segments, s.seed, shuffle=s.shuffle)
+        elif (s.segments or 1) > 1:
+            raise BadSetting(
+                f"segments={s.segments}: tables of {size_text(total)} in memory, more than shuffle_bytes="
+                f"{size_text(s.shuffle_bytes)}, have none: row groups are drawn afresh in each cycle"
+            )
+        else:
+            handful_bytes = s.shuffle_bytes // 2  # one is given while the next one is read
+            self.order = Handfuls(
+                opened.rows, opened.nbytes, handful_bytes, s.batch_size, s.seed, shuffle=s.shuffle
+            )
+        self.identity = (opened.reading.tables.parts, opened.groups.tolist(), opened.rows.tolist())
+        loader = GroupLoader(opened.reading, opened.groups, opened.rows, s.workers)
+        give = "padded" if s.ragged == "pad" else "ragged"
+        self._rows = TableRows(loader, opened.reading.outputs, give, min(s.batch_size, samples))
+        self._loader = loader
+        self._plans: dict[int, TablePlan] = {}
+        self._decoded = None if s.decode is None else self._decoding(samples)
+        self.block_bytes = self._rows.block_bytes
+        if self._decoded is not None:
+            self.block_bytes = self._decoded.block_bytes if self._decoded.in_ring else 0
+        self._warn()
+
+    @property
+    def description(self) -> str:
+        tables = self._opened.reading.tables
+        text = f"{self.order.samples:,} rows in {tables.description}, "
+        if not self._settings.shuffle:
+            text += "in their order"
+        elif isinstance(self.order, Handfuls):
+            text += f"shuffled {len(self.order.of(0)[0].groups):,} at a time: a block has rows of "
+            text += f"{self.order.groups_seen():.1%} of them"
+        else:
+            text += "all shuffled together"
+        if self._decoded is not None and self._decoded.skipped:
+            text += f"; {self._decoded.skipped:,} bad ones were skipped"
+        return text
+
+    def open(self, at: Cursor, wanted: Wanted | None, joints: Joints) -> Iterator[SourceBlock]:
+        plans = table_plans(self.order, len(self._opened.rows), at, wanted, joints)
+        if self._decoded is None:
+            return self._rows.blocks(plans)
+        return self._decoded.blocks(self._noted(plans), at.cycle)
+
+    def fill(self, slots: Slots) -> int:
+        return self._rows.fill(slots) if self._decoded is None else self._decoded.use(slots)
+
+    def close(self) -> None:
+        self._rows.close()
+        if self._decoded is not None:
+            self._decoded.close()
+
+    def _noted(self, plans: Iterator[TablePlan]) -> Iterator[Planned]:
+        self._plans.clear()
+        for plan in plans:
+            self._plans[plan.block.sample] = plan
+            yield plan.block
+
+    def _decoding(self, samples: int) -> SampleBlocks:
+        s, tables = self._settings, self._opened.reading.tables
+        first = Handful(0, int(self._opened.rows[0]), (0,))
+        sample = _samples(self._rows.rows(self._loader.get(first), _FIRST))[0]
+        recipe = RowRecipe((), {}, None, s.decode, s.on_bad == "skip")
+        try:
+            leaves = leaves_of(recipe.sample(sample), s.ragged, "decode=")
+        except ValueError as error:
+            raise BadSetting(f"decode= fails at the first row of {tables.where(0)}: {error}") from error.__cause__
+        recipe = RowRecipe(with_bad(leaves, s.on_bad), {}, None, s.decode, s.on_bad == "skip")
+        rows = min(s.batch_size, samples)
+        check = self._check
+        return SampleBlocks(tables.root, self._fetched, check, recipe, s.ragged, rows, s.workers, None)
+
+    def _fetched(self, plan: Planned) -> Sequence[Mapping[str, Any]]:
+        its = self._plans.pop(plan.sample)
+        loaded = self._loader.get(its.handful)
+        self._loader.begin(its.next)
+        return _samples(self._rows.rows(loaded, plan.ids))
+
+    def _check(self, ids: Ids) -> None:
+        """Row groups are checked when they are read."""
+
+    def _warn(self) -> None:
+        if not self._settings.shuffle or not isinstance(self.order, Handfuls):
+            return
+        seen = self.order.groups_seen()
+        if seen < _FEW and (column := self._opened.sorted_by()):
+            say(
+                f"the rows of {printable(self._opened.reading.tables.root)} are sorted by {column!r}, and a batch "
+                f"has rows of {seen:.1%} of their {len(self._opened.rows):,} row groups only: raise "
+                "shuffle_bytes, or write them shuffled"
+            )
+
+
+def _samples(rows: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return rows one by one."""
+    return [dict(zip(rows, values, strict=True)) for values in zip(*rows.values(), strict=True)]

@@ -1,0 +1,127 @@
+"""Blocks of the rows of tables: whole columns at a time, gathered straight into the ring."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from penstock.contracts import Cursor, Ids, Joints, SourceBlock, Wanted
+from penstock.memory.room import aligned
+from penstock.memory.slots import Filled, Slots, place
+from penstock.sources.order import Order, Planned, planned
+from penstock.sources.tables.handfuls import Handful, Handfuls
+from penstock.sources.tables.loading import GroupLoader, Loaded, Output, Rows
+from penstock.tree import Node, RaggedRows, describe
+
+_SLOTS = 2
+"""A block is written while the one before is announced."""
+
+
+class TablePlan(NamedTuple):
+    """A block that is to be made, its handful, and the one that is read meanwhile."""
+
+    block: Planned
+    handful: Handful
+    next: Handful
+
+
+def table_plans(
+    order: Order | Handfuls, groups: int, at: Cursor, wanted: Wanted | None, joints: Joints
+) -> Iterator[TablePlan]:
+    """Plan the blocks of a cycle, from the one that holds a place on.
+
+    Args:
+        order: The order of the rows; if not of handfuls, all groups stay in memory.
+        groups: How many groups there are.
+        at: Where to begin.
+        wanted: Says which rows are wanted.
+        joints: The joints in force.
+    """
+    if isinstance(order, Order):
+        everything = Handful(0, order.samples, tuple(range(groups)))
+        for block in planned(order.blocks(at, joints), wanted):
+            yield TablePlan(block, everything, everything)
+        return
+    handfuls = order.of(at.cycle, joints)
+    following = dict(pairwise(handfuls))
+    first = order.of(at.cycle + 1, joints)[0]
+    for handful, sample, ids in order.blocks(at, joints):
+        for block in planned([(sample, ids)], wanted):
+            yield TablePlan(block, handful, following.get(handful, first))
+
+
+class TableRows:
+    """Makes blocks of tables' rows.
+
+    Args:
+        loader: Reads the row groups.
+        outputs: The leaves of a block.
+        give: How lists of different length are handed out.
+        rows: Rows of a full block.
+
+    Attributes:
+        block_bytes: Size of a full block; 0 where rows are of different size.
+    """
+
+    def __init__(self, loader: GroupLoader, outputs: Sequence[Output], give: Any, rows: int) -> None:
+        self._loader, self._outputs, self._give = loader, outputs, give
+        self._slots: Slots | None = None
+        self._varies = any(output.varies for output in outputs)
+        self._row_bytes = [output.dtype.itemsize * math.prod(output.shape) for output in outputs]
+        self.block_bytes = 0 if self._varies else sum(aligned(nbytes * rows) for nbytes in self._row_bytes)
+        self._layout: Node | None = None
+
+    def fill(self, slots: Slots) -> int:
+        self._slots = slots
+        return 0 if self._varies else _SLOTS
+
+    def blocks(self, plans: Iterator[TablePlan]) -> Iterator[SourceBlock]:
+        """Yield the blocks of a plan."""
+        for plan in plans:
+            ids = plan.block.ids
+            if not len(ids):
+                yield plan.block.block(None)
+                continue
+            loaded = self._loader.get(plan.handful)
+            self._loader.begin(plan.next)
+            slot = None if self._varies or self._slots is None else self._slots.take()
+            if slot is None or self._slots is None:
+                yield plan.block.block(self.rows(loaded, ids))
+                continue
+            if self._layout is None:
+                self._layout = describe(self.rows(loaded, ids)).layout
+            placement = place(self._layout, [nbytes * len(ids) for nbytes in self._row_bytes])
+            at = loaded.positions(ids)
+            parts = placement.leaves_in(self._slots.memory(slot))
+            for part, output, rows in zip(parts, self._outputs, loaded.rows, strict=True):
+                to = part.view(output.dtype).reshape(len(ids), *output.shape)
+                np.take(rows, at, 0, to, "clip")  # pyright: ignore[reportCallIssue, reportArgumentType]
+            yield plan.block.block(Filled(slot, len(ids), placement))
+
+    def rows(self, loaded: Loaded, ids: Ids) -> dict[str, Any]:
+        """Return rows of a handful."""
+        at = loaded.positions(ids)
+        return {
+            output.name: self._picked(output, rows, at)
+            for output, rows in zip(self._outputs, loaded.rows, strict=True)
+        }
+
+    def close(self) -> None:
+        self._slots = None
+        self._loader.close()
+
+    def _picked(self, output: Output, rows: Rows, at: Ids) -> Any:
+        if not isinstance(rows, RaggedRows):
+            return rows[at]
+        picked: RaggedRows = rows[at]
+        kind = output.columns[0].kind
+        if kind == "list":
+            return RaggedRows(picked.values, picked.offsets, self._give)
+        data = picked.values.tobytes()
+        edges: list[int] = picked.offsets.tolist()
+        found = [data[start:stop] for start, stop in pairwise(edges)]
+        return [each.decode() for each in found] if kind == "text" else found

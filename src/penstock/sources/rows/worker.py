@@ -1,0 +1,179 @@
+"""What a worker does: reads the samples of a block, has them decoded, and writes them row by row."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple, cast
+
+import msgspec
+import numpy as np
+
+from penstock.contracts import Place
+from penstock.errors import SourceError
+from penstock.io.cache.tiers import Admitted, CacheLayout, Counts, Tiers
+from penstock.memory.slots import place
+from penstock.sources.images.cached import BYTES, CachedBlock
+from penstock.sources.rows.leaves import BAD, Leaf, Varying, example_of
+from penstock.sources.workers import Steps
+from penstock.sources.workers.block_maker import MemoryFile
+from penstock.sources.workers.pool import serve
+from penstock.tree import describe
+
+
+class RowTask(NamedTuple):
+    """A block to make.
+
+    Attributes:
+        memory: Which of the memories it is written to.
+        offset: Where it lies there.
+        cycle: Its cycle.
+        sample: Its first sample.
+        samples: Where its samples lie, or the samples themselves.
+        admitted: Which part of all samples is kept in the cache.
+    """
+
+    memory: int
+    offset: int
+    cycle: int
+    sample: int
+    samples: Sequence[Place] | Sequence[Mapping[str, Any]]
+    admitted: Admitted = Admitted(0.0, 0.0)
+
+    def __str__(self) -> str:
+        return f"rows {self.sample:,} to {self.sample + len(self.samples) - 1:,} of cycle {self.cycle}"
+
+
+class Made(NamedTuple):
+    """What became of a block.
+
+    Attributes:
+        varying: Those leaves that are not in its memory.
+        bad: Samples that were skipped, and why.
+        cached: What became of samples in the cache.
+    """
+
+    varying: Varying
+    bad: list[str]
+    cached: Counts
+
+
+class RowRecipe(msgspec.Struct, frozen=True):
+    """How samples become rows.
+
+    Attributes:
+        leaves: The leaves of a row.
+        names: Fields of a sample by the names that they get; empty for those that it has.
+        parse: From a sample's bytes to its fields; None where it comes as fields.
+        decode: A user's function from fields to leaves; None for none.
+        skips: Whether bad samples are skipped.
+    """
+
+    leaves: tuple[Leaf, ...]
+    names: dict[str, str]
+    parse: Callable[[bytes], dict[str, Any]] | None
+    decode: Callable[[Any], Any] | None
+    skips: bool
+
+    def sample(self, fields: Mapping[str, Any]) -> Any:
+        """Return a sample's leaves.
+
+        Raises:
+            ValueError: the user's function raised that, or something else.
+        """
+        named = {name: fields[field] for name, field in self.names.items()} if self.names else dict(fields)
+        if self.decode is None:
+            return named
+        try:
+            return self.decode(named)
+        except Exception as error:  # whatever a user's function raises
+            raise ValueError(f"decode= raised {type(error).__name__}: {error}") from error
+
+
+class RowWriter:
+    """Makes blocks, in a worker's process.
+
+    Args:
+        recipe: How.
+        memories: Where tasks lie.
+        layout: Where samples are kept; None for nowhere.
+    """
+
+    def __init__(self, recipe: RowRecipe, memories: Sequence[MemoryFile], layout: CacheLayout | None) -> None:
+        self._recipe = recipe
+        self._memories = [each.map() for each in memories]
+        self._tiers = None if layout is None else Tiers(layout)
+        self._fixed = example_of(recipe.leaves)
+        self._layout = describe(self._fixed).layout
+
+    def __call__(self, task: RowTask) -> Steps[Made]:
+        """Write the leaves of a block: the first step asks for its samples, and each of the others writes one."""
+        rows, recipe, bad = len(task.samples), self._recipe, list[str]()
+        read = recipe.parse is not None
+        places: Sequence[Place] = cast("Sequence[Place]", task.samples) if read else []
+        kept = CachedBlock(self._tiers, BYTES, places, task.admitted)
+        yield
+        placement = place(self._layout, [leaf.nbytes * rows for leaf in self._fixed.values()])
+        parts = placement.leaves_in(self._memories[task.memory][task.offset :])
+        arrays = {
+            name: part.view(leaf.dtype).reshape(rows, *leaf.shape[1:])
+            for (name, leaf), part in zip(self._fixed.items(), parts, strict=True)
+        }
+        varying = Varying(recipe.leaves)
+        try:
+            for row in range(rows):
+                where = str(task)
+                try:
+                    fields = task.samples[row]
+                    if read:
+                        at = places[row]
+                        where = at.path if at.nbytes is None else f"{at.path}, at byte {at.offset:,}"
+                        fields = self._parsed(kept, row)
+                    sample = self._checked(recipe.sample(cast("Mapping[str, Any]", fields)))
+                except ValueError as error:
+                    why = f"{where}: {error}" if read else f"row {row} of {where}: {error}"
+                    if not recipe.skips:
+                        own = error.__cause__
+                        trace = "".join(traceback.format_exception(own)) if own else ""
+                        raise SourceError(f'{why}. Mend it, or pass on_bad="skip"', trace) from None
+                    bad.append(why)
+                    sample = None
+                for name, array in arrays.items():
+                    array[row] = (
+                        (sample is None if name == BAD else 0) if sample is None else sample.get(name, False)
+                    )
+                varying.add(sample)
+                yield
+        finally:
+            counts = kept.finish()
+        return Made(varying, bad, counts)
+
+    def _parsed(self, kept: CachedBlock, row: int) -> dict[str, Any]:
+        assert self._recipe.parse is not None
+        data = kept.encoded(row)
+        try:
+            fields = self._recipe.parse(data)
+        except ValueError:
+            if not kept.forget(row):
+                raise
+            data = kept.encoded(row)
+            fields = self._recipe.parse(data)
+        kept.keep(row, data, np.empty((0, 0), np.uint8))
+        return fields
+
+    def _checked(self, sample: Any) -> dict[str, Any]:
+        """Return a sample with values of the types that the first one had."""
+        own = [leaf for leaf in self._recipe.leaves if leaf.name != BAD]
+        if not isinstance(sample, Mapping) or {*map(str, cast("Mapping[Any, Any]", sample))} != {
+            leaf.name for leaf in own
+        }:
+            seen = (
+                ", ".join(map(str, cast("Any", sample))) if isinstance(sample, Mapping) else type(sample).__name__
+            )
+            raise ValueError(f"it has {seen}, and the first sample {', '.join(leaf.name for leaf in own)}")
+        return {leaf.name: leaf.checked(sample[leaf.name]) for leaf in own}
+
+
+def main(fd: int) -> None:
+    """Be a worker whose tasks come through a socket."""
+    serve(fd, RowWriter)

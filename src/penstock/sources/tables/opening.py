@@ -1,0 +1,147 @@
+"""What is read of the tables that a user names: which columns, which rows, and the memory that they take."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from penstock.contracts import Ids, Tables
+from penstock.errors import BadSetting
+from penstock.sources.tables.columns import Column, Varying, columns_of
+from penstock.sources.tables.filters import columns_in, condition_of
+from penstock.sources.tables.loading import Output, Reading
+
+Columns = Sequence[str] | Mapping[str, str | Sequence[str]] | None
+
+
+class Opened:
+    """Tables, and what is read of them.
+
+    Args:
+        tables: The tables.
+        columns: Names of columns; or a dict from names of leaves to a column, or to several that become one array.
+        ragged: What becomes of lists: ``"refuse"`` if they must be equally long.
+        fill: What stands in place of nulls, by column, or of all.
+        condition: Which rows are read.
+        threads: How many groups are read at once.
+
+    Attributes:
+        reading: What is read.
+        groups: The groups that have such rows.
+        rows: How many.
+        nbytes: Bytes of each in memory, about.
+
+    Raises:
+        BadSetting: there are no such columns or rows.
+    """
+
+    def __init__(
+        self, tables: Tables, columns: Columns, ragged: str, fill: Any, condition: Any, threads: int
+    ) -> None:
+        found = None if condition is None else condition_of(condition)
+        needed = [] if found is None else columns_in(found, list(tables.schema.names))
+        outputs = _outputs(tables, columns)
+        by_column = _fills(fill, outputs)
+        self.reading = Reading(tables, outputs, by_column, found, needed)
+        with ThreadPoolExecutor(threads, "penstock-tables") as pool:
+            self.groups, self.rows = _counted(self.reading, pool, condition)
+            if any(column.kind == "list" for column in self.reading.columns) and ragged == "refuse":
+                outputs = _even(self.reading, int(self.groups[0]))
+                self.reading = self.reading._replace(outputs=outputs)
+        self.nbytes = self._bytes()
+
+    def _bytes(self) -> Ids:
+        """Return the bytes of each group: of arrays exactly, of others as many for a stored byte as in the first.
+
+        Values that a file stores once, and names again and again, take more room in memory.
+        """
+        tables, columns = self.reading.tables, self.reading.columns
+        nbytes = sum(column.row_bytes for column in columns) * self.rows
+        if any(column.varies for column in columns):
+            first = int(self.groups[0])
+            part = self.rows / tables.group_rows[self.groups]
+            for column, values in zip(columns, self.reading.read(first), strict=True):
+                if isinstance(values, Varying):
+                    stored = tables.group_bytes(column.name)
+                    swells = values.values.nbytes / max(1.0, float(stored[first] * part[0]))
+                    nbytes = nbytes + np.ceil(stored[self.groups] * part * max(1.0, swells)).astype(np.int64)
+        return np.maximum(nbytes, 1)
+
+    def sorted_by(self) -> str:
+        """Return a column by whose values the groups lie one after the other; empty if there is none."""
+        for column in self.reading.columns:
+            ranges = self.reading.tables.ranges(column.name) if len(self.groups) > 2 else None
+            if ranges is None:
+                continue
+            own: list[tuple[Any, Any]] = [ranges[int(group)] for group in self.groups]
+            rises = all(one[1] <= other[0] for one, other in pairwise(own))
+            few = sum(least == most for least, most in own) > len(own) / 2
+            if rises and few and own[0] != own[-1]:
+                return column.name
+        return ""
+
+
+def _outputs(tables: Tables, columns: Columns) -> list[Output]:
+    def of(names: Sequence[str] | None) -> list[Column]:
+        return columns_of(tables.schema, names, tables.root)
+
+    if not isinstance(columns, Mapping):
+        names = [columns] if isinstance(columns, str) else columns
+        return [Output(column.name, [column]) for column in of(names)]
+    found = list[Output]()
+    for name, named in columns.items():
+        own = of([named] if isinstance(named, str) else named)
+        stacked = not isinstance(named, str)
+        if (stacked and any(each.kind != "fixed" or each.shape for each in own)) or (not stacked and len(own) > 1):
+            which = ", ".join(f"{each.name} ({each.kind})" for each in own)
+            raise BadSetting(f"columns[{name!r}]: only columns of one number a row become one array, not {which}")
+        found.append(Output(name, own, stacked))
+    return found
+
+
+def _fills(fill: Any, outputs: Sequence[Output]) -> dict[str, Any]:
+    names = [column.name for output in outputs for column in output.columns]
+    if not isinstance(fill, Mapping):
+        return {} if fill is None else dict.fromkeys(names, fill)
+    by_column: dict[str, Any] = {str(name): value for name, value in fill.items()}  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]
+    if unknown := [name for name in by_column if name not in names]:
+        raise BadSetting(f"fill= names {unknown[0]!r}, which is not read; columns are {', '.join(names)}")
+    return by_column
+
+
+def _counted(reading: Reading, pool: ThreadPoolExecutor, condition: Any) -> tuple[Ids, Ids]:
+    """Return the groups that have rows to read, and how many."""
+    tables = reading.tables
+    if reading.condition is None:
+        return np.arange(len(tables.group_rows)), tables.group_rows
+    try:
+        groups = np.flatnonzero(tables.may_hold(reading.condition))
+        rows = np.array(list(pool.map(reading.count, groups.tolist())), np.int64)
+    except (TypeError, ValueError, NotImplementedError, KeyError) as error:  # pyarrow's own
+        if isinstance(error, BadSetting):
+            raise
+        raise BadSetting(f"filter={condition!r}: {error}") from None
+    kept = rows > 0
+    if not kept.any():
+        raise BadSetting(f"filter={condition!r} leaves none of {int(tables.group_rows.sum()):,} rows")
+    return groups[kept], rows[kept]
+
+
+def _even(reading: Reading, group: int) -> list[Output]:
+    """Return outputs whose lists must be as long as in the first row."""
+    found = list[Output]()
+    read = iter(reading.read(group))
+    for output in reading.outputs:
+        columns = [_as_long(column, next(read)) for column in output.columns]
+        found.append(output._replace(columns=columns))
+    return found
+
+
+def _as_long(column: Column, values: Any) -> Column:
+    if column.kind != "list":
+        return column
+    return column._replace(kind="even", shape=(int(values.lengths[0]), *column.shape))
