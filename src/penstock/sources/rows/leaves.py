@@ -68,7 +68,8 @@ def leaves_of(sample: Any, ragged: Ragged, names: str) -> list[Leaf]:
         BadSetting: it is no dict, or a value cannot be in a batch.
     """
     if not isinstance(sample, Mapping) or not sample:
-        raise BadSetting(f"{names} gave {type(cast('object', sample)).__name__}: a sample is a dict from names to values")
+        kind = type(cast("object", sample)).__name__
+        raise BadSetting(f"{names} gave {kind}: a sample is a dict from names to values")
     named = cast("Mapping[Any, Any]", sample)
     return [_leaf(str(name), value, ragged, names) for name, value in named.items()]
 

@@ -14,7 +14,8 @@ from penstock.memory.room import aligned
 from penstock.memory.slots import Filled, Slots, place
 from penstock.sources.order import Order, Planned, planned
 from penstock.sources.tables.handfuls import Handful, Handfuls
-from penstock.sources.tables.loading import GroupLoader, Loaded, Output, Rows
+from penstock.sources.tables.loaded import Loaded, Output
+from penstock.sources.tables.loading import GroupLoader
 from penstock.tree import Node, RaggedRows, describe
 
 _SLOTS = 2
@@ -70,14 +71,14 @@ class TableRows:
     def __init__(self, loader: GroupLoader, outputs: Sequence[Output], give: Any, rows: int) -> None:
         self._loader, self._outputs, self._give = loader, outputs, give
         self._slots: Slots | None = None
-        self._varies = any(output.varies for output in outputs)
+        self._is_varying = any(output.varies for output in outputs)
         self._row_bytes = [output.dtype.itemsize * math.prod(output.shape) for output in outputs]
-        self.block_bytes = 0 if self._varies else sum(aligned(nbytes * rows) for nbytes in self._row_bytes)
+        self.block_bytes = 0 if self._is_varying else sum(aligned(nbytes * rows) for nbytes in self._row_bytes)
         self._layout: Node | None = None
 
     def fill(self, slots: Slots) -> int:
         self._slots = slots
-        return 0 if self._varies else _SLOTS
+        return 0 if self._is_varying else _SLOTS
 
     def blocks(self, plans: Iterator[TablePlan]) -> Iterator[SourceBlock]:
         """Yield the blocks of a plan."""
@@ -88,40 +89,39 @@ class TableRows:
                 continue
             loaded = self._loader.get(plan.handful)
             self._loader.begin(plan.next)
-            slot = None if self._varies or self._slots is None else self._slots.take()
+            slot = None if self._is_varying or self._slots is None else self._slots.take()
             if slot is None or self._slots is None:
                 yield plan.block.block(self.rows(loaded, ids))
                 continue
             if self._layout is None:
                 self._layout = describe(self.rows(loaded, ids)).layout
             placement = place(self._layout, [nbytes * len(ids) for nbytes in self._row_bytes])
-            at = loaded.positions(ids)
-            parts = placement.leaves_in(self._slots.memory(slot))
-            for part, output, rows in zip(parts, self._outputs, loaded.rows, strict=True):
-                to = part.view(output.dtype).reshape(len(ids), *output.shape)
-                np.take(rows, at, 0, to, "clip")  # pyright: ignore[reportCallIssue, reportArgumentType]
+            parts = zip(placement.leaves_in(self._slots.memory(slot)), self._outputs, strict=True)
+            to = [part.view(output.dtype).reshape(len(ids), *output.shape) for part, output in parts]
+            loaded.pick(loaded.positions(ids), to)
             yield plan.block.block(Filled(slot, len(ids), placement))
 
     def rows(self, loaded: Loaded, ids: Ids) -> dict[str, Any]:
         """Return rows of a handful."""
         at = loaded.positions(ids)
-        return {
-            output.name: self._picked(output, rows, at)
-            for output, rows in zip(self._outputs, loaded.rows, strict=True)
-        }
+        leaves: list[Any] = [
+            self._varying(output, loaded.varying[i][at])
+            if output.varies
+            else np.empty((len(ids), *output.shape), output.dtype)
+            for i, output in enumerate(self._outputs)
+        ]
+        loaded.pick(at, leaves)
+        return {output.name: leaf for output, leaf in zip(self._outputs, leaves, strict=True)}
 
     def close(self) -> None:
         self._slots = None
         self._loader.close()
 
-    def _picked(self, output: Output, rows: Rows, at: Ids) -> Any:
-        if not isinstance(rows, RaggedRows):
-            return rows[at]
-        picked: RaggedRows = rows[at]
+    def _varying(self, output: Output, picked: RaggedRows) -> Any:
+        """Return rows of different length as they are given."""
         kind = output.columns[0].kind
         if kind == "list":
             return RaggedRows(picked.values, picked.offsets, self._give)
         data = picked.values.tobytes()
-        edges: list[int] = picked.offsets.tolist()
-        found = [data[start:stop] for start, stop in pairwise(edges)]
+        found = [data[start:stop] for start, stop in pairwise(picked.offsets.tolist())]
         return [each.decode() for each in found] if kind == "text" else found

@@ -13,37 +13,7 @@ from penstock.errors import ReadFailed
 from penstock.sources.tables.columns import Column, Values, Varying, values_of
 from penstock.sources.tables.files import fields_of, pa
 from penstock.sources.tables.handfuls import Handful
-from penstock.tree import RaggedRows
-
-Rows = Values | RaggedRows
-"""The rows of a column: an array, or one of rows of different length (texts as their bytes)."""
-
-
-class Output(NamedTuple):
-    """A leaf of the batches.
-
-    Attributes:
-        name: Its name.
-        columns: The column that it is, or several numbers that become one row each.
-        stacked: Whether they do.
-    """
-
-    name: str
-    columns: Sequence[Column]
-    stacked: bool = False
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        return np.result_type(*(column.dtype for column in self.columns))
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """Shape of a row; of one that varies, that of an item."""
-        return (len(self.columns),) if self.stacked else self.columns[0].shape
-
-    @property
-    def varies(self) -> bool:
-        return self.columns[0].varies
+from penstock.sources.tables.loaded import Loaded, Output
 
 
 class Reading(NamedTuple):
@@ -87,70 +57,6 @@ class Reading(NamedTuple):
         where = self.tables.where(group)
         arrays = zip(fields_of(table, names), self.columns, strict=True)
         return [values_of(array, column, self.fill.get(column.name), where) for array, column in arrays]
-
-
-class Loaded:
-    """The rows of a handful.
-
-    Args:
-        groups: Its groups, rising.
-        rows: Rows of each of them.
-        firsts: The id of the first row of each.
-        outputs: What becomes of the columns.
-
-    Attributes:
-        rows: The rows of each output, once all groups are there.
-    """
-
-    def __init__(self, groups: Sequence[int], rows: Ids, firsts: Ids, outputs: Sequence[Output]) -> None:
-        self._firsts = firsts
-        self._at = np.cumsum(rows) - rows
-        places = zip(groups, self._at.tolist(), rows.tolist(), strict=True)
-        self._place = {group: (i, slice(at, at + n)) for i, (group, at, n) in enumerate(places)}
-        self._outputs = outputs
-        total = int(rows.sum())
-        self._fixed = [None if each.varies else np.empty((total, *each.shape), each.dtype) for each in outputs]
-        self._varying: list[list[Varying | None]] = [[None] * len(groups) for _ in outputs]
-        self.rows: list[Rows] = []
-
-    def put(self, group: int, columns: Sequence[Values | Varying]) -> None:
-        """Take in the columns of a group."""
-        number, place = self._place[group]
-        every = iter(columns)
-        for output, fixed, varying in zip(self._outputs, self._fixed, self._varying, strict=True):
-            for i, _ in enumerate(output.columns):
-                values = next(every)
-                if isinstance(values, Varying):
-                    varying[number] = values
-                elif fixed is not None and output.stacked:
-                    fixed[place, i] = values
-                elif fixed is not None:
-                    fixed[place] = values
-
-    def finish(self) -> None:
-        """Put together what varies, once all groups are there."""
-        for fixed, varying in zip(self._fixed, self._varying, strict=True):
-            self.rows.append(fixed if fixed is not None else _together(varying))
-
-    def positions(self, ids: Ids) -> Ids:
-        """Return where rows of these ids lie."""
-        i = np.searchsorted(self._firsts, ids, "right") - 1
-        return ids + (self._at - self._firsts)[i]
-
-
-def _together(parts: list[Varying | None]) -> RaggedRows:
-    """Join rows, each part of which is given up once it was copied."""
-    every = [part for part in parts if part is not None]
-    lengths = np.concatenate([part.lengths for part in every])
-    first = every[0].values
-    values = np.empty((int(lengths.sum()), *first.shape[1:]), first.dtype)
-    del every, first
-    at = 0
-    for i, part in enumerate(parts):
-        assert part is not None
-        values[at : at + len(part.values)] = part.values
-        at, parts[i] = at + len(part.values), None
-    return RaggedRows(values, np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)]))
 
 
 class GroupLoader:

@@ -13,7 +13,8 @@ from penstock.contracts import Ids, Tables
 from penstock.errors import BadSetting
 from penstock.sources.tables.columns import Column, Varying, columns_of
 from penstock.sources.tables.filters import columns_in, condition_of
-from penstock.sources.tables.loading import Output, Reading
+from penstock.sources.tables.loaded import Output
+from penstock.sources.tables.loading import Reading
 
 Columns = Sequence[str] | Mapping[str, str | Sequence[str]] | None
 

@@ -1,0 +1,128 @@
+"""The rows of a handful in memory, and rows picked from them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from penstock.contracts import Ids
+from penstock.sources.tables.columns import Column, Values, Varying
+from penstock.tree import RaggedRows
+
+_BITS = {1: np.dtype(np.uint8), 2: np.dtype(np.uint16), 4: np.dtype(np.uint32), 8: np.dtype(np.uint64)}
+"""Types as which numbers are copied, by their size."""
+
+
+class Output(NamedTuple):
+    """A leaf of the batches.
+
+    Attributes:
+        name: Its name.
+        columns: The column that it is, or several numbers that become one row each.
+        stacked: Whether they do.
+    """
+
+    name: str
+    columns: Sequence[Column]
+    stacked: bool = False
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        return np.result_type(*(column.dtype for column in self.columns))
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape of a row; of one that varies, that of an item."""
+        return (len(self.columns),) if self.stacked else self.columns[0].shape
+
+    @property
+    def varies(self) -> bool:
+        return self.columns[0].varies
+
+
+class Loaded:
+    """The rows of a handful.
+
+    Columns of one number a row lie side by side, those of one size together: a row that is picked is then read in
+    one piece, not one number here and one there.
+
+    Args:
+        groups: Its groups, rising.
+        rows: Rows of each of them.
+        firsts: The id of the first row of each.
+        outputs: What becomes of the columns.
+    """
+
+    def __init__(self, groups: Sequence[int], rows: Ids, firsts: Ids, outputs: Sequence[Output]) -> None:
+        self._firsts = firsts
+        self._at = np.cumsum(rows) - rows
+        places = zip(groups, self._at.tolist(), rows.tolist(), strict=True)
+        self._place = {group: (i, slice(at, at + n)) for i, (group, at, n) in enumerate(places)}
+        self._outputs = outputs
+        total = int(rows.sum())
+        self._beside: dict[int, list[int]] = {}
+        self._arrays = dict[int, Values]()
+        self._parts: dict[int, list[Varying | None]] = {}
+        self.varying: dict[int, RaggedRows] = {}
+        for i, output in enumerate(outputs):
+            if output.varies:
+                self._parts[i] = [None] * len(groups)
+            elif output.shape or output.dtype.itemsize not in _BITS:
+                self._arrays[i] = np.empty((total, *output.shape), output.dtype)
+            else:
+                self._beside.setdefault(output.dtype.itemsize, []).append(i)
+        self._matrices = {
+            nbytes: np.empty((total, len(own)), _BITS[nbytes]) for nbytes, own in self._beside.items()
+        }
+
+    def put(self, group: int, columns: Sequence[Values | Varying]) -> None:
+        """Take in the columns of a group."""
+        number, place = self._place[group]
+        every = iter(columns)
+        own = [[next(every) for _ in output.columns] for output in self._outputs]
+        for i, (first, *others) in enumerate(own):
+            if isinstance(first, Varying):
+                self._parts[i][number] = first
+            elif i in self._arrays:
+                to = self._arrays[i][place]
+                to[...] = np.array([first, *others]).T if self._outputs[i].stacked else first
+        for nbytes, beside in self._beside.items():
+            whole = [np.asarray(own[i][0], self._outputs[i].dtype).view(_BITS[nbytes]) for i in beside]
+            self._matrices[nbytes][place] = np.array(whole).T
+
+    def finish(self) -> None:
+        """Put together what varies, once all groups are there."""
+        for i, parts in self._parts.items():
+            self.varying[i] = _together(parts)
+        self._parts.clear()
+
+    def positions(self, ids: Ids) -> Ids:
+        """Return where rows of these ids lie."""
+        i = np.searchsorted(self._firsts, ids, "right") - 1
+        return ids + (self._at - self._firsts)[i]
+
+    def pick(self, at: Ids, to: Sequence[Any]) -> None:
+        """Write rows to arrays, one for each output of rows that do not vary; others are left out."""
+        for i, array in self._arrays.items():
+            np.take(array, at, 0, to[i], "clip")
+        for nbytes, beside in self._beside.items():
+            picked = np.take(self._matrices[nbytes], at, 0, mode="clip")
+            for k, i in enumerate(beside):
+                to[i].view(_BITS[nbytes])[...] = picked[:, k]
+
+
+def _together(parts: list[Varying | None]) -> RaggedRows:
+    """Join rows, each part of which is given up once it was copied."""
+    every = [part for part in parts if part is not None]
+    lengths = np.concatenate([part.lengths for part in every])
+    first = every[0].values
+    values = np.empty((int(lengths.sum()), *first.shape[1:]), first.dtype)
+    del every, first
+    at = 0
+    for i, part in enumerate(parts):
+        assert part is not None
+        values[at : at + len(part.values)] = part.values
+        at, parts[i] = at + len(part.values), None
+    return RaggedRows(values, np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)]))
