@@ -1,4 +1,4 @@
-"""The contract of records with fields: each sample lies in one place, and anybody parses it, unless it is damaged."""
+"""The contract of records with fields: each sample lies in one place, whose bytes anybody parses in one way."""
 
 from __future__ import annotations
 

@@ -76,8 +76,8 @@ class OffsetRecords:
         if not self.fields:
             raise BadSetting(f"{root}: its {INDEX} names no column")
         for shard in shards:
-            if os.path.isabs(shard.name) or ".." in shard.name.split("/"):
-                raise BadSetting(f"{root}: its {INDEX} names {shard.name}, which lies in another folder")
+            if shard.name[:1] == "/" or ".." in shard.name.split("/") or not shard.name.isprintable():
+                raise BadSetting(f"{root}: its {INDEX} names {shard.name!r}, which is no file in it")
         try:
             self._files = ShardFiles([f"{root}/{shard.name}" for shard in shards])
         except ReadFailed as error:
@@ -133,7 +133,7 @@ def decoded(root: str, index: bytes, kind: type[T]) -> T:
     """
     try:
         return msgspec.json.decode(index, type=kind)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, ValueError, RecursionError) as error:
         raise BadSetting(f"{root}/{INDEX} is damaged, or of another version: {error}") from None
 
 
