@@ -93,11 +93,33 @@ def test_a_compressed_shard_that_is_damaged_is_named(tmp_path, kind):
     shard.write_bytes(zstd(bytes(10_000)))
     if kind == "mds":
         change(folder, lambda index: index["shards"][-1]["zip_data"].update(bytes=shard.stat().st_size))
-    refused(kind, folder, f"{shard.name} becomes more than the .* bytes of its index")
+    refused(kind, folder, f"{shard.name} is damaged: it becomes 10,000 bytes or more, and its index says")
     shard.write_bytes(zstd(b""))
     if kind == "mds":
         change(folder, lambda index: index["shards"][-1]["zip_data"].update(bytes=shard.stat().st_size))
-    refused(kind, folder, f"{shard.name} is damaged")
+    refused(kind, folder, f"{shard.name} is damaged: it becomes 0 bytes")
+
+
+def test_shards_are_unpacked_once_and_again_where_that_was_broken_off(tmp_path, monkeypatch, capfd):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    folder = mds(tmp_path / "data", compression="zstd")
+    opened("mds", folder)
+    (first, second) = sorted((tmp_path / "penstock" / "shards").glob("*.shard"))
+    assert "2 compressed shards" in capfd.readouterr().err
+    right = all_of(opened("mds", folder))
+    assert not capfd.readouterr().err
+    first.write_bytes(first.read_bytes()[:-1])
+    half = second.rename(second.with_name(f".{second.name}.123"))
+    assert str(all_of(opened("mds", folder))) == str(right)
+    assert "2 compressed shards" in capfd.readouterr().err
+    assert not half.exists()
+
+
+def test_a_cache_that_cannot_be_written_to_is_an_error_where_shards_are_compressed(tmp_path, monkeypatch):
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    assert len(opened("mds", mds(tmp_path / "plain")).names) == COUNT
+    refused("mds", mds(tmp_path / "data", compression="zstd"), "cannot be unpacked in .*Not a directory")
 
 
 def test_an_unknown_compression_is_refused_by_name(tmp_path, monkeypatch):
