@@ -11,7 +11,7 @@ import pytest
 from PIL import Image
 from tests.formats.conftest import Original
 from tests.sources.images.pictures import jpeg, noise
-from tests.sources.records.writers import write_litdata, write_mds
+from tests.sources.records.writers import DTYPES, write_litdata, write_mds
 
 import penstock
 from penstock.contracts import FieldRecords
@@ -19,21 +19,8 @@ from penstock.sources.records.files import read
 from penstock.sources.records.litdata import LitDataRecords
 from penstock.sources.records.mds import MdsRecords
 
-NUMBERS = [
-    "uint8",
-    "uint16",
-    "uint32",
-    "uint64",
-    "int8",
-    "int16",
-    "int32",
-    "int64",
-    "float16",
-    "float32",
-    "float64",
-]
 MDS = {
-    **{dtype: dtype for dtype in NUMBERS},
+    **{dtype: dtype for dtype in DTYPES},
     "number": "int",
     "text": "str",
     "raw": "bytes",
@@ -64,7 +51,7 @@ LITDATA = {
 def mds_sample(i: int) -> dict[str, Any]:
     rng = np.random.default_rng(i)
     return {
-        **{dtype: np.dtype(dtype).type(i) for dtype in NUMBERS},
+        **{dtype: np.dtype(dtype).type(i) for dtype in DTYPES},
         "number": -i,
         "text": "wörter " * i,
         "raw": rng.bytes(i),

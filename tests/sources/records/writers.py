@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow
+import pyarrow as pa
 
 DTYPES = {
     "uint8": 8,
@@ -51,7 +51,7 @@ def chunk(items: Sequence[bytes], between: bytes = b"") -> bytes:
 
 
 def zstd(data: bytes) -> bytes:
-    return pyarrow.compress(data, codec="zstd", asbytes=True)
+    return pa.compress(data, codec="zstd", asbytes=True)
 
 
 def write_mds(
@@ -129,7 +129,7 @@ def mds_value(encoding: str, value: Any) -> bytes:
 LEAF: Mapping[str, Callable[[Any], bytes]] = {
     "int": lambda value: struct.pack("<q", value),
     "float": lambda value: struct.pack("<d", value),
-    "bool": lambda value: bytes([value]),
+    "bool": lambda value: bytes([int(value)]),
     "str": str.encode,
     "bytes": bytes,
     "jpeg": bytes,
@@ -151,7 +151,7 @@ def write_litdata(
     each: int = 4,
     compression: str | None = None,
 ) -> Path:
-    """Write chunks of so many items, which are flat dicts, as ``BinaryWriter`` does (``compression_level="chunk"``)."""
+    """Write chunks of so many items, which are flat dicts, as ``BinaryWriter`` does."""
     folder.mkdir(parents=True, exist_ok=True)
     chunks: list[Any] = []
     for number, first in enumerate(range(0, len(items), each)):
