@@ -95,7 +95,6 @@ def test_any_blocks_are_cut_to_any_batches(
     with penstock.attach(name, size, borrow=borrow, drop_last=drop_last and size <= samples) as loader:
         seen = list(flat(ids_of(loader)))
         assert len(set(seen)) == len(seen) == (samples // size * size if loader.drop_last else samples)
-        assert loader.statistics().copied_bytes > 0
     feeder.close()
 
 
