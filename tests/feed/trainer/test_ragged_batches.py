@@ -273,6 +273,14 @@ def test_after_the_death_of_a_feeder_the_batches_are_the_same(forks_feeders: Non
     assert sorted(flat(seen)) == list(range(400))
 
 
+def test_ragged_rows_alone_are_a_source_of_their_rows(serve: Any) -> None:
+    serve(tree()["row"], window="64KiB")
+    with penstock.attach("feed", 7) as loader:
+        assert sorted(each.tolist() for rows in loader for each in rows) == sorted(
+            row(i).tolist() for i in range(SAMPLES)
+        )
+
+
 def test_blocks_that_change_between_ragged_and_padded_are_an_error(serve: Any) -> None:
     serve([{"x": RaggedRows(np.arange(3), [0, 1, 3], give)} for give in ("ragged", "padded")])  # type: ignore[arg-type]
     with penstock.attach("feed") as loader, pytest.raises(penstock.SourceError, match="given padded"):
