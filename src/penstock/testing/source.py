@@ -14,37 +14,21 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import numpy as np
 import pytest
 
 from penstock.contracts import NO_JOINTS, Cursor, Ids, Joints, Source, SourceBlock, Tree, Wanted
 from penstock.memory.host_ring import WritableHostRing
 from penstock.memory.slots import Filled, Slot, Slots, SlotSource
-from penstock.tree import (
-    Ragged,
-    Strings,
-    array_nodes,
-    build,
-    describe,
-    leaf_from_bytes,
-    ragged_from_bytes,
-    strings_from_bytes,
-)
+from penstock.tree import array_nodes, build, describe, trusted_leaf
 
 
 def read_back(filled: Filled, slots: Slots) -> Tree:
     """Copy the tree that was left in a slot."""
     memory = slots.memory(filled.slot).copy()
-    leaves: list[Any] = []
     layout = filled.placement.layout
-    for node, part in zip(array_nodes(layout), filled.placement.leaves_in(memory), strict=True):
-        if isinstance(node, Strings):
-            leaves.append(strings_from_bytes(node, msgspec.msgpack.decode(part.tobytes())))
-        elif isinstance(node, Ragged):
-            leaves.append(ragged_from_bytes(node, part))
-        else:
-            leaves.append(leaf_from_bytes(node, part, filled.rows))
+    parts = zip(array_nodes(layout), filled.placement.leaves_in(memory), strict=True)
+    leaves = [trusted_leaf(node, part, filled.rows) for node, part in parts]
     return build(layout, leaves)
 
 

@@ -127,16 +127,10 @@ class MessageValidator:
         return values
 
     def offsets(self, node: Ragged, leaf: Any, read: Callable[[Any], memoryview], rows: int) -> Ids:
-        """Return where the rows of a ragged leaf begin and end; in whole batches there may be any number of them.
-
-        Args:
-            node: The leaf.
-            leaf: Its bytes.
-            read: Brings some of them to the host.
-            rows: Rows that the block has.
+        """Return where the rows of a ragged leaf lie; ``read`` brings bytes of it to the host.
 
         Raises:
-            ProtocolError: no such rows lie there.
+            ProtocolError: no such rows lie there; in whole batches there may be any number of them.
         """
         count = int(np.frombuffer(read(leaf[:8]), np.int64)[0]) if leaf.nbytes >= 8 else -1
         if not 0 <= count < leaf.nbytes // 8 or (count != rows and not self._whole):
