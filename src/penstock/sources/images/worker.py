@@ -168,7 +168,7 @@ class Preparer:
                     if labels is not None:
                         labels[row] = label
                 except (ValueError, ReadFailed) as error:
-                    where = place.path if place.nbytes is None else f"{place.path}, at byte {place.offset:,}"
+                    where = place.where
                     why = str(error) if isinstance(error, ReadFailed) else f"{where} cannot be decoded: {error}"
                     outage = _is_outage(error)
                     if outage or not recipe.skips:

@@ -78,7 +78,7 @@ def read(place: Place) -> bytes:
     Raises:
         ReadFailed: they cannot be read, or the file ended too early.
     """
-    path, offset, nbytes, etag = place
+    path, offset, nbytes, etag, _ = place
     try:
         if is_remote(path):
             return stores().read(path, offset, nbytes or 0, etag)

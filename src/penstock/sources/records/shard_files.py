@@ -27,18 +27,21 @@ _AT_ONCE = 64
 _RANGE = re.compile(r"\{(\d+)\.\.(\d+)\}")
 
 
-class ShardedRecords:
-    """Samples that lie in shards, as these were at first. Attributes are those of ``Records``.
+class ShardFiles:
+    """Files or objects, as they were at first.
 
     Args:
-        paths: The shards: files or objects.
+        paths: These.
+
+    Attributes:
+        root: What they all lie below.
+        parts: Each by its name, and how many samples or rows it holds.
 
     Raises:
         BadSetting: one is named twice.
         ReadFailed: one is not there.
     """
 
-    classes: Sequence[str] = ()
     parts: Sequence[tuple[str, int]] = ()
 
     def __init__(self, paths: Sequence[str]) -> None:
@@ -49,18 +52,12 @@ class ShardedRecords:
         self._tokens = [version.etag or repr(version) for version in self._versions]
         self.root = _root(paths)
 
-    @property
-    def labels(self) -> Sequence[str]:
-        """Labels that lie beside the samples; empty if none do."""
-        return ()
+    def _check(self, touched: Iterable[int]) -> None:
+        """Check that these files are those that were looked through.
 
-    def places(self, records: Ids) -> list[Place]:
-        shards: list[int] = self._shards[records].tolist()
-        chosen = zip(shards, self._starts[records].tolist(), self._nbytes[records].tolist(), strict=True)
-        return [Place(self._read_at[shard], start, nbytes, self._tokens[shard]) for shard, start, nbytes in chosen]
-
-    def check_unchanged(self, records: Ids) -> None:
-        touched: set[int] = set(self._shards[records].tolist())
+        Raises:
+            ReadFailed: one was written to or replaced.
+        """
         for shard in touched:
             path = self._paths[shard]  # of an object, the store compares the version
             if not is_remote(path) and self._versions[shard].difference(version_of(path)):
@@ -74,6 +71,25 @@ class ShardedRecords:
         """Return what a function of path, version, and more of each shard finds, in threads."""
         with ThreadPoolExecutor(_AT_ONCE) as pool:
             return list(pool.map(look, self._paths, self._versions, *more))
+
+
+class ShardedRecords(ShardFiles):
+    """Samples that lie in shards. Attributes are those of ``Records``, the rest is that of ``ShardFiles``."""
+
+    classes: Sequence[str] = ()
+
+    @property
+    def labels(self) -> Sequence[str]:
+        """Labels that lie beside the samples; empty if none do."""
+        return ()
+
+    def places(self, records: Ids) -> list[Place]:
+        shards: list[int] = self._shards[records].tolist()
+        chosen = zip(shards, self._starts[records].tolist(), self._nbytes[records].tolist(), strict=True)
+        return [Place(self._read_at[shard], start, nbytes, self._tokens[shard]) for shard, start, nbytes in chosen]
+
+    def check_unchanged(self, records: Ids) -> None:
+        self._check(set(self._shards[records].tolist()))
 
     def _lie(self, counts: Sequence[int], starts: npt.ArrayLike, nbytes: npt.ArrayLike) -> None:
         """Take in how many samples each shard holds, and where each of them lies."""

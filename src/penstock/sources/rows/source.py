@@ -18,7 +18,6 @@ from penstock.sources.rows.leaves import Ragged
 from penstock.sources.rows.record_data import RecordData, named_fields
 from penstock.sources.rows.settings import RowSettings
 from penstock.sources.sharding import Alone, rank_of
-from penstock.sources.tables.handfuls import Handfuls
 
 if TYPE_CHECKING:
     from penstock.sources.rows.table_data import TableData
@@ -112,12 +111,9 @@ class RecordSource(Alone):
         )
         self._data = _data_of(data, columns, fill, filter, cache, settings)
         order = self._data.order
-        self.batch_size, self.shuffled, self.drop_last = batch_size, shuffle, drop_last
-        self.samples, self.batches, self.segment_starts = order.samples, order.batches, order.segment_starts
+        self._follow(order, batch_size, shuffle=shuffle, drop_last=drop_last)
         self.shard = rank_of(shard)
         self.order = digest("records", order.digest, self._data.identity)
-        if isinstance(order, Handfuls):
-            self.starts = order.starts
         if self._data.block_bytes:
             self.slot_bytes = self.block_bytes = self._data.block_bytes
 

@@ -126,8 +126,7 @@ class RowWriter:
                 try:
                     fields = task.samples[row]
                     if read:
-                        at = places[row]
-                        where = at.path if at.nbytes is None else f"{at.path}, at byte {at.offset:,}"
+                        where = places[row].where
                         fields = self._parsed(kept, row)
                     sample = self._checked(recipe.sample(cast("Mapping[str, Any]", fields)))
                 except ValueError as error:

@@ -44,7 +44,7 @@ class _Index(NamedTuple):
     batches: list[_Batch]
 
 
-class ArrowTables:
+class ArrowTables(ShardFiles):
     """The record batches of Arrow files that have rows, file after file. Attributes are those of ``Tables``.
 
     Args:
@@ -55,9 +55,8 @@ class ArrowTables:
     """
 
     def __init__(self, paths: Sequence[str]) -> None:
-        self._files = ShardFiles(paths)
-        indexes = self._files.each(_indexed)
-        self.root = self._files.root
+        super().__init__(paths)
+        indexes = self._each(_indexed)
         self.schema = same_schema(paths, (pa.ipc.read_schema(pa.py_buffer(each.schema)) for each in indexes))
         self._groups = [(i, batch) for i, each in enumerate(indexes) for batch in each.batches if batch.rows]
         if not self._groups:
@@ -80,25 +79,25 @@ class ArrowTables:
 
     def read(self, group: int, columns: Sequence[str]) -> Any:
         file, batch = self._groups[group]
-        path = self._files.paths[file]
+        path = self._paths[file]
         try:
-            data = read(Place(path, batch.offset, batch.nbytes, self._files.versions[file].etag))
-            self._files.check_unchanged([file])
+            data = read(Place(path, batch.offset, batch.nbytes, self._versions[file].etag))
+            self._check([file])
             found = pa.ipc.read_record_batch(pa.ipc.read_message(pa.py_buffer(data)), self.schema)
         except (pa.ArrowException, OSError) as error:
             raise failed(self.where(group), path, error) from None
         except ReadFailed:
-            self._files.check_unchanged([file])  # which explains it
+            self._check([file])  # which explains it
             raise
         tops = dict.fromkeys(name if name in self.schema.names else name.split(".", 1)[0] for name in columns)
         return pa.Table.from_batches([found.select(list(tops))])
 
     def where(self, group: int) -> str:
         file, batch = self._groups[group]
-        return f"{self._files.paths[file]}, record batch at byte {batch.offset:,}"
+        return f"{self._paths[file]}, record batch at byte {batch.offset:,}"
 
     def check_unchanged(self, groups: Iterable[int]) -> None:
-        self._files.check_unchanged({self._groups[group][0] for group in groups})
+        self._check({self._groups[group][0] for group in groups})
 
 
 def saved_tables(folder: str) -> ArrowTables:

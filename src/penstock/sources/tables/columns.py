@@ -70,6 +70,12 @@ def columns_of(schema: Any, names: Sequence[str] | None, where: str) -> list[Col
     return [_column(name, found[name], where) for name in dict.fromkeys(wanted)]
 
 
+def bytes_columns(schema: Any) -> list[str]:
+    """Return the columns of an Arrow schema that hold bytes, such as encoded images."""
+    flat = [each for field in schema for each in _flat(field.name, field.type)]
+    return [name for name, kind in flat if pa.types.is_binary(kind) or pa.types.is_large_binary(kind)]
+
+
 def _flat(name: str, kind: Any) -> list[tuple[str, Any]]:
     if not pa.types.is_struct(kind):
         return [(name, kind)]

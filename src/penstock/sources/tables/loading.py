@@ -13,7 +13,7 @@ from penstock.errors import ReadFailed
 from penstock.sources.tables.columns import Column, Values, Varying, values_of
 from penstock.sources.tables.files import fields_of, pa
 from penstock.sources.tables.handfuls import Handful
-from penstock.sources.tables.loaded import Loaded, Output
+from penstock.sources.tables.loaded import Allocate, Loaded, Output, own_memory
 
 
 class Reading(NamedTuple):
@@ -67,10 +67,19 @@ class GroupLoader:
         groups: Groups of the tables that have wanted rows.
         rows: How many rows each has that are wanted.
         threads: How many groups are read at once.
+        allocate: Returns memory for rows that vary, a number of bytes.
     """
 
-    def __init__(self, reading: Reading, groups: Ids, rows: Ids, threads: int) -> None:
+    def __init__(
+        self,
+        reading: Reading,
+        groups: Ids,
+        rows: Ids,
+        threads: int,
+        allocate: Allocate = own_memory,
+    ) -> None:
         self._reading, self._groups, self._rows, self._threads = reading, groups, rows, threads
+        self._allocate = allocate
         self._firsts = np.cumsum(rows) - rows
         self._pool: ThreadPoolExecutor | None = None
         self._begun: dict[tuple[int, ...], tuple[Loaded, list[Future[None]]]] = {}
@@ -81,7 +90,7 @@ class GroupLoader:
             return
         self._pool = self._pool or ThreadPoolExecutor(self._threads, "penstock-tables")
         groups = sorted(handful.groups)
-        loaded = Loaded(groups, self._rows[groups], self._firsts[groups], self._reading.outputs)
+        loaded = Loaded(groups, self._rows[groups], self._firsts[groups], self._reading.outputs, self._allocate)
         futures = [self._pool.submit(self._load, loaded, group) for group in groups]
         self._begun[handful.groups] = loaded, futures
 

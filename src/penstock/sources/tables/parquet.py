@@ -25,7 +25,7 @@ class _Group(NamedTuple):
     rows: int
 
 
-class ParquetTables:
+class ParquetTables(ShardFiles):
     """The row groups of Parquet files that have rows, file after file. Attributes are those of ``Tables``.
 
     Args:
@@ -36,9 +36,8 @@ class ParquetTables:
     """
 
     def __init__(self, paths: Sequence[str]) -> None:
-        self._files = ShardFiles(paths)
-        self._metadata = self._files.each(_metadata)
-        self.root = self._files.root
+        super().__init__(paths)
+        self._metadata = self._each(_metadata)
         self.schema = same_schema(paths, (each.schema.to_arrow_schema() for each in self._metadata))
         self._groups = [
             _Group(i, number, each.row_group(number).num_rows)
@@ -78,7 +77,7 @@ class ParquetTables:
     def may_hold(self, expression: Any) -> list[bool]:
         dataset: Any = import_module("pyarrow.dataset")
         hit: set[tuple[int, int]] = set()
-        for i, (path, version) in enumerate(zip(self._files.paths, self._files.versions, strict=True)):
+        for i, (path, version) in enumerate(zip(self._paths, self._versions, strict=True)):
             fragment = dataset.ParquetFileFormat().make_fragment(*opened_for_datasets(path, version))
             hit |= {
                 (i, each.row_groups[0].id) for each in fragment.split_by_row_group(expression, schema=self.schema)
@@ -87,13 +86,13 @@ class ParquetTables:
 
     def read(self, group: int, columns: Sequence[str]) -> Any:
         file, number, rows = self._groups[group]
-        path = self._files.paths[file]
+        path = self._paths[file]
         try:
             table = self._reader(file).read_row_group(number, columns=list(columns), use_threads=False)
         except (pa.ArrowException, OSError) as error:
-            self._files.check_unchanged([file])  # which explains it
+            self._check([file])  # which explains it
             raise error if isinstance(error, ReadFailed) else failed(self.where(group), path, error) from None
-        self._files.check_unchanged([file])
+        self._check([file])
         if table.num_rows != rows:
             raise ReadFailed(
                 f"{self.where(group)} has {table.num_rows:,} rows, and its footer says {rows:,}", path
@@ -102,10 +101,10 @@ class ParquetTables:
 
     def where(self, group: int) -> str:
         file, number, _ = self._groups[group]
-        return f"{self._files.paths[file]}, row group {number:,}"
+        return f"{self._paths[file]}, row group {number:,}"
 
     def check_unchanged(self, groups: Iterable[int]) -> None:
-        self._files.check_unchanged({self._groups[group].file for group in groups})
+        self._check({self._groups[group].file for group in groups})
 
     def _reader(self, file: int) -> Any:
         """Return a reader of a file, one for each thread."""
@@ -113,7 +112,7 @@ class ParquetTables:
         if file not in readers:
             if len(readers) >= _MOST_OPEN:
                 readers.pop(next(iter(readers))).close(force=True)
-            where = opened(self._files.paths[file], self._files.versions[file])
+            where = opened(self._paths[file], self._versions[file])
             readers[file] = parquet.ParquetFile(where, metadata=self._metadata[file], pre_buffer=True)
         return readers[file]
 
