@@ -19,7 +19,7 @@ from penstock.feed.named_rows import decode_ids, decode_kept
 from penstock.feed.statistics import FeederStatistics
 from penstock.memory.room import ALIGNMENT
 from penstock.memory.slots import EMPTY, Placement
-from penstock.tree import Leaf, Node, Ragged, Scalar, array_nodes, item_bytes, leaf_sizes
+from penstock.tree import Leaf, Node, Ragged, Scalar, array_nodes, difference, item_bytes, leaf_sizes
 
 MOST_RINGS = 2
 _AT_ANY_TIME = (
@@ -181,6 +181,8 @@ class MessageValidator:
             raise self.nonsense(f"a block goes on to row {block.sample + block.rows} of a cycle of {samples}")
         stored = self._check_names(block)
         if block.layout is not None:
+            if self.layout not in (None, block.layout) and not self._whole:
+                raise self.nonsense(f"its blocks changed: {difference(self.layout, block.layout)}")
             try:
                 self._sizes = list(leaf_sizes(block.layout))
             except ValueError as error:
