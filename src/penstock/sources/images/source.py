@@ -163,14 +163,8 @@ class ImageSource(Alone):
         endings = _endings(suffixes)
         if any(is_remote(str(each)) for each in (images if isinstance(images, (list, tuple)) else [images])):
             require("ImageSource of a URL", "s3", "obstore")
-        records, labelled, fields = _opened(
-            images,
-            endings,
-            image,
-            label,
-            labels,
-            partial(_order_of, shuffle_bytes, batch_size, segments, seed, shuffle),
-        )
+        reads = partial(_order_of, shuffle_bytes, batch_size, segments, seed, shuffle)
+        records, labelled, fields = _opened(images, endings, image, label, labels, cache, reads)
         self._records = records
         self._tabled = cast("TableImages", records) if hasattr(records, "plans") else None
         # While one waits for a store, another decodes.
@@ -180,9 +174,7 @@ class ImageSource(Alone):
         augmentation = Augmentation(
             size, augment, scale, ratio, flip, (brightness, contrast, saturation, hue), shrink, padding
         )
-        order = self._visit_images(
-            records, cache, batch_size, segments, seed, shuffle=shuffle, drop_last=drop_last
-        )
+        order = self._visit_images(records, batch_size, segments, seed, shuffle=shuffle, drop_last=drop_last)
         self.order = digest("images", order, records.names, *records.parts)
         self.shard = rank_of(shard)
         shape = (size, size, 3) if crops == 1 else (crops, size, size, 3)
@@ -194,7 +186,11 @@ class ImageSource(Alone):
         recipe = ImageRecipe(augmentation, crops, seed, decode, on_bad == "skip", fields)
         rows = min(self.batch_size, self.samples)
         self._caching = ImageCaching(
-            cache, self._records, workers, decodes=decode is not None, beside=fields is not None
+            cache if self._tabled is None else None,
+            self._records,
+            workers,
+            decodes=decode is not None,
+            beside=fields is not None,
         )
         self.cached = self._caching.counts
         self._blocks = ImageBlocks(
@@ -207,7 +203,6 @@ class ImageSource(Alone):
     def _visit_images(
         self,
         records: LabelledRecords | TableImages,
-        cache: Cache | None,
         batch_size: int,
         segments: int | None,
         seed: int,
@@ -219,8 +214,6 @@ class ImageSource(Alone):
         if self._tabled is None:
             self._visit(len(records.names), batch_size, segments, seed, shuffle=shuffle, drop_last=drop_last)
             return self._order.digest
-        if cache is not None:
-            raise BadSetting("cache=: images of tables stay in memory while they fit shuffle_bytes; leave it out")
         self._follow(self._tabled.order, batch_size, shuffle=shuffle, drop_last=drop_last)
         return self._tabled.order.digest
 
@@ -234,6 +227,8 @@ class ImageSource(Alone):
     @property
     def paths(self) -> Sequence[str]:
         """The file, or URL, of each image by its id; in a shard, its name or number behind the shard's path."""
+        if self._tabled is not None:
+            return [f"{self._records.root}, row {row:,}" for row in range(self.samples)]
         if isinstance(self._records, OffsetRecords):
             return [f"{self._records.root}/{name}" for name in self._records.names]
         places = zip(self._records.places(np.arange(self.samples)), self._records.names, strict=True)
@@ -268,12 +263,13 @@ def _opened(
     image: str | None,
     label: str | None,
     labels: Any,
+    cache: Cache | None,
     order: partial[Order | Handfuls],
 ) -> tuple[LabelledRecords | TableImages, Labels | None, ImageFields | None]:
     """Return the records, the labels that do not lie in fields, and what finds those that do."""
     if label is not None and labels is not None:
         raise BadSetting(f"label={label!r} and labels= are both given: pass one of them")
-    if (tables := tables_of(images)) is not None:
+    if (tables := tables_of(images, cache)) is not None:
         from penstock.sources.images.tabled import TableImages
 
         threads = max(1, int(cores()))

@@ -16,10 +16,10 @@ import numpy as np
 from penstock.contracts import ByteArray, Ids, Place, Region
 from penstock.errors import ReadFailed, SourceError
 from penstock.io.cache.tiers import Admitted, CacheLayout, Counts, Tiers
-from penstock.sources.images.cached import CachedBlock
 from penstock.sources.images.crops import Augmentation, Draws, draws_of, union
 from penstock.sources.images.decoders import JPEG_END, decoder, whole_image, whole_jpeg
 from penstock.sources.images.fields import ImageFields
+from penstock.sources.records.cached import CachedBlock
 from penstock.sources.records.files import is_remote
 from penstock.sources.workers import Steps
 from penstock.sources.workers.block_maker import MemoryFile

@@ -134,11 +134,7 @@ class RecordSource(Alone):
 def _data_of(
     data: Any, columns: Columns, fill: Any, condition: Any, cache: Cache | None, settings: RowSettings
 ) -> TableData | RecordData:
-    if (tables := tables_of(data)) is not None:
-        if cache is not None:
-            raise BadSetting(
-                "cache=: what is read of tables stays in memory while it fits shuffle_bytes; leave it out"
-            )
+    if (tables := tables_of(data, cache)) is not None:
         from penstock.sources.rows.table_data import TableData
         from penstock.sources.tables.opening import Opened
 

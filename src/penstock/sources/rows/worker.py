@@ -13,7 +13,7 @@ from penstock.contracts import Place
 from penstock.errors import SourceError
 from penstock.io.cache.tiers import Admitted, CacheLayout, Counts, Tiers
 from penstock.memory.slots import place
-from penstock.sources.images.cached import BYTES, CachedBlock
+from penstock.sources.records.cached import BYTES, CachedBlock
 from penstock.sources.rows.leaves import BAD, Leaf, Varying, example_of
 from penstock.sources.workers import Steps
 from penstock.sources.workers.block_maker import MemoryFile

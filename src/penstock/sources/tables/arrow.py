@@ -17,9 +17,10 @@ import numpy as np
 from penstock.contracts import Ids, Place
 from penstock.errors import BadSetting, ReadFailed
 from penstock.fingerprint.files import FileVersion
+from penstock.io.cache.cache import Cache
 from penstock.sources.records.files import read, read_ahead
 from penstock.sources.records.shard_files import ShardFiles, known
-from penstock.sources.tables.files import failed, pa, same_schema
+from penstock.sources.tables.files import failed, fetching, pa, same_schema
 
 _MAGIC = b"ARROW1\0\0"
 _CONTINUES = 0xFFFFFFFF
@@ -49,13 +50,15 @@ class ArrowTables(ShardFiles):
 
     Args:
         paths: The files or streams, or objects of a store.
+        cache: Where parts of these are kept; None for nowhere.
 
     Raises:
         BadSetting: one is no Arrow file, was cut short, or has other columns than the first; or none has a row.
     """
 
-    def __init__(self, paths: Sequence[str]) -> None:
+    def __init__(self, paths: Sequence[str], cache: Cache | None = None) -> None:
         super().__init__(paths)
+        self._fetch = fetching(cache, self.root, paths, self._versions)
         indexes = self._each(_indexed)
         self.schema = same_schema(paths, (pa.ipc.read_schema(pa.py_buffer(each.schema)) for each in indexes))
         self._groups = [(i, batch) for i, each in enumerate(indexes) for batch in each.batches if batch.rows]
@@ -81,7 +84,7 @@ class ArrowTables(ShardFiles):
         file, batch = self._groups[group]
         path = self._paths[file]
         try:
-            data = read(Place(path, batch.offset, batch.nbytes, self._versions[file].etag))
+            data = self._fetch(Place(path, batch.offset, batch.nbytes, self._versions[file].etag))
             self._check([file])
             found = pa.ipc.read_record_batch(pa.ipc.read_message(pa.py_buffer(data)), self.schema)
         except (pa.ArrowException, OSError) as error:
@@ -100,9 +103,9 @@ class ArrowTables(ShardFiles):
         self._check({self._groups[group][0] for group in groups})
 
 
-def saved_tables(folder: str) -> ArrowTables:
+def saved_tables(folder: str, cache: Cache | None = None) -> ArrowTables:
     """Return the tables of a folder that ``save_to_disk`` wrote; errors are those of ``saved_files``."""
-    return ArrowTables(saved_files(folder))
+    return ArrowTables(saved_files(folder), cache)
 
 
 def saved_files(folder: str) -> list[str]:

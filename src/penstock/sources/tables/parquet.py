@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Iterable, Sequence
+from functools import partial
 from importlib import import_module
 from typing import Any, NamedTuple
 
@@ -13,8 +14,9 @@ import numpy as np
 from penstock.contracts import Ids
 from penstock.errors import BadSetting, ReadFailed
 from penstock.fingerprint.files import FileVersion
+from penstock.io.cache.cache import Cache
 from penstock.sources.records.shard_files import ShardFiles
-from penstock.sources.tables.files import failed, opened, opened_for_datasets, pa, same_schema
+from penstock.sources.tables.files import Fetch, failed, fetching, opened, opened_for_datasets, pa, same_schema
 
 parquet: Any = import_module("pyarrow.parquet")
 
@@ -30,14 +32,16 @@ class ParquetTables(ShardFiles):
 
     Args:
         paths: The files, or objects of a store.
+        cache: Where parts of these are kept; None for nowhere.
 
     Raises:
         BadSetting: one is no Parquet file, or has other columns than the first; or none has a row.
     """
 
-    def __init__(self, paths: Sequence[str]) -> None:
+    def __init__(self, paths: Sequence[str], cache: Cache | None = None) -> None:
         super().__init__(paths)
-        self._metadata = self._each(_metadata)
+        self._fetch = fetching(cache, self.root, paths, self._versions)
+        self._metadata = self._each(partial(_metadata, self._fetch))
         self.schema = same_schema(paths, (each.schema.to_arrow_schema() for each in self._metadata))
         self._groups = [
             _Group(i, number, each.row_group(number).num_rows)
@@ -112,7 +116,7 @@ class ParquetTables(ShardFiles):
         if file not in readers:
             if len(readers) >= _MOST_OPEN:
                 readers.pop(next(iter(readers))).close(force=True)
-            where = opened(self._paths[file], self._versions[file])
+            where = opened(self._paths[file], self._versions[file], self._fetch)
             readers[file] = parquet.ParquetFile(where, metadata=self._metadata[file], pre_buffer=True)
         return readers[file]
 
@@ -120,9 +124,9 @@ class ParquetTables(ShardFiles):
 _MOST_OPEN = 16
 
 
-def _metadata(path: str, version: FileVersion) -> Any:
+def _metadata(fetch: Fetch, path: str, version: FileVersion) -> Any:
     try:
-        return parquet.ParquetFile(opened(path, version)).metadata
+        return parquet.ParquetFile(opened(path, version, fetch)).metadata
     except (pa.ArrowException, OSError) as error:
         if isinstance(error, ReadFailed):
             raise
