@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow
+import pyarrow as pa
 
 DTYPES = {
     "uint8": 8,
@@ -51,7 +51,7 @@ def chunk(items: Sequence[bytes], between: bytes = b"") -> bytes:
 
 
 def zstd(data: bytes) -> bytes:
-    return pyarrow.compress(data, codec="zstd", asbytes=True)
+    return pa.compress(data, codec="zstd", asbytes=True)
 
 
 def write_mds(
@@ -151,7 +151,7 @@ def write_litdata(
     each: int = 4,
     compression: str | None = None,
 ) -> Path:
-    """Write chunks of so many items, which are flat dicts, as ``BinaryWriter`` does (``compression_level="chunk"``)."""
+    """Write chunks of so many flat dicts as ``BinaryWriter`` does (``compression_level="chunk"``)."""
     folder.mkdir(parents=True, exist_ok=True)
     chunks: list[Any] = []
     for number, first in enumerate(range(0, len(items), each)):
