@@ -129,7 +129,7 @@ def mds_value(encoding: str, value: Any) -> bytes:
 LEAF: Mapping[str, Callable[[Any], bytes]] = {
     "int": lambda value: struct.pack("<q", value),
     "float": lambda value: struct.pack("<d", value),
-    "bool": lambda value: bytes([int(value)]),
+    "bool": lambda value: bytes([value]),
     "str": str.encode,
     "bytes": bytes,
     "jpeg": bytes,
@@ -151,7 +151,7 @@ def write_litdata(
     each: int = 4,
     compression: str | None = None,
 ) -> Path:
-    """Write chunks of so many items, which are flat dicts, as ``BinaryWriter`` does."""
+    """Write chunks of so many flat dicts as ``BinaryWriter`` does (``compression_level="chunk"``)."""
     folder.mkdir(parents=True, exist_ok=True)
     chunks: list[Any] = []
     for number, first in enumerate(range(0, len(items), each)):

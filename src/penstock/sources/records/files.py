@@ -6,6 +6,7 @@ import os
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from errno import ENOENT
 from functools import cache
 from pathlib import Path
 
@@ -30,6 +31,11 @@ def stores() -> ObjectStores:
 def is_remote(path: str) -> bool:
     """Whether a path is the URL of an object."""
     return "://" in path
+
+
+def is_outage(error: Exception) -> bool:
+    """Whether a store does not answer, which is no fault of a sample."""
+    return isinstance(error, ReadFailed) and is_remote(error.path) and error.errno != ENOENT
 
 
 def check_once(paths: Sequence[str]) -> None:

@@ -129,7 +129,7 @@ def _found(pattern: str) -> list[str]:
     text = os.path.abspath(os.path.expanduser(pattern))
     paths = [text] if os.path.exists(text) else sorted(glob.glob(text, recursive=True))
     if not paths:
-        raise BadSetting(f"{pattern}: there is no such tar file")
+        raise BadSetting(f"{pattern}: there is no such file")
     return list(map(os.path.realpath, paths))
 
 

@@ -104,6 +104,7 @@ class RecordSource(Alone):
                 raise BadSetting(f"{name}={value!r}: it must be one of {', '.join(known)}")
         Cache.check(cache)
         batch_size = whole_number("batch_size", batch_size, 1, 2**31 - 1)
+        segments = None if segments is None else whole_number("segments", segments, 1)
         most_bytes = size_from("shuffle_bytes", shuffle_bytes)
         self.workers = max(1, int(cores())) if workers is None else whole_number("workers", workers, 1, 1024)
         settings = RowSettings(
@@ -135,6 +136,11 @@ def _data_of(
     data: Any, columns: Columns, fill: Any, condition: Any, cache: Cache | None, settings: RowSettings
 ) -> TableData | RecordData:
     if (tables := tables_of(data, cache)) is not None:
+        if settings.on_bad == "skip" and settings.decode is None:
+            raise BadSetting(
+                'on_bad="skip": only decode= finds bad rows of tables, and there is none; nulls are for fill= or '
+                "filter="
+            )
         from penstock.sources.rows.table_data import TableData
         from penstock.sources.tables.opening import Opened
 

@@ -43,7 +43,8 @@ class TableData:
         self._opened, self._settings, s = opened, settings, settings
         samples = int(opened.rows.sum())
         self.order = order_of(opened, s.shuffle_bytes, s.batch_size, s.segments, s.seed, shuffle=s.shuffle)
-        self.identity = (opened.reading.tables.parts, opened.groups.tolist(), opened.rows.tolist())
+        kept = str(opened.reading.condition)
+        self.identity = (opened.reading.tables.parts, opened.groups.tolist(), opened.rows.tolist(), kept)
         loader = GroupLoader(opened.reading, opened.groups, opened.rows, s.workers)
         give = "padded" if s.ragged == "pad" else "ragged"
         self._rows = TableRows(loader, opened.reading.outputs, give, min(s.batch_size, samples))
@@ -88,6 +89,7 @@ class TableData:
         s, tables = self._settings, self._opened.reading.tables
         first = Handful(0, int(self._opened.rows[0]), (0,))
         sample = _samples(self._rows.rows(self._loader.get(first), _FIRST))[0]
+        self._loader.close()
         recipe = RowRecipe((), {}, None, s.decode, s.on_bad == "skip")
         try:
             leaves = leaves_of(recipe.sample(sample), s.ragged, "decode=")

@@ -10,6 +10,7 @@ import os
 import struct
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
+from itertools import accumulate
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -86,14 +87,16 @@ class ArrowTables(ShardFiles):
         try:
             data = self._fetch(Place(path, batch.offset, batch.nbytes, self._versions[file].etag))
             self._check([file])
-            found = pa.ipc.read_record_batch(pa.ipc.read_message(pa.py_buffer(data)), self.schema)
+            whole = pa.ipc.read_record_batch(pa.ipc.read_message(pa.py_buffer(data)), self.schema)
+            wanted = {part for name in columns for part in accumulate(name.split("."), "{}.{}".format)}
+            found = whole.select([name for name in self.schema.names if name in wanted])
+            found.validate(full=True)
         except (pa.ArrowException, OSError) as error:
             raise failed(self.where(group), path, error) from None
         except ReadFailed:
             self._check([file])  # which explains it
             raise
-        tops = dict.fromkeys(name if name in self.schema.names else name.split(".", 1)[0] for name in columns)
-        return pa.Table.from_batches([found.select(list(tops))])
+        return pa.Table.from_batches([found])
 
     def where(self, group: int) -> str:
         file, batch = self._groups[group]
@@ -123,7 +126,9 @@ def saved_files(folder: str) -> list[str]:
         raise BadSetting(
             f"hf:{folder} has rows picked by indices: write it again by flatten_indices().save_to_disk()"
         )
-    return [os.path.join(path, each["filename"]) for each in state["_data_files"]]
+    if not (files := [os.path.join(path, each["filename"]) for each in state.get("_data_files", ())]):
+        raise BadSetting(f"hf:{folder} holds no data: its state.json names no file")
+    return files
 
 
 def _json(path: str) -> Any:
@@ -166,7 +171,8 @@ def _messages(path: str, version: FileVersion) -> Iterator[tuple[int, int, int, 
     """
     end = version.nbytes
     pread = read_ahead(Place(path, 0, end, version.etag))
-    at = len(_MAGIC) if pread(min(end, len(_MAGIC)), 0) == _MAGIC else 0
+    is_file = pread(min(end, len(_MAGIC)), 0) == _MAGIC  # not a stream, which may end with any message
+    at = len(_MAGIC) if is_file else 0
     while at + 8 <= end:
         marker, nbytes = struct.unpack("<II", pread(8, at))
         if marker != _CONTINUES:
@@ -183,7 +189,7 @@ def _messages(path: str, version: FileVersion) -> Iterator[tuple[int, int, int, 
             break
         yield kind, at, 8 + nbytes, body, header
         at += 8 + nbytes + body
-    if at < end:
+    if at < end or is_file:
         raise BadSetting(f"{path} was cut short: the message at byte {at:,} goes on behind its end at {end:,}")
 
 

@@ -150,14 +150,13 @@ def _difference(one: Any, other: Any) -> str:
     return f"{more[0]!r} is new" if more else "their order, or whether they may have nulls"
 
 
-def fields_of(table: Any, names: Iterable[str]) -> Iterator[Any]:
-    """Yield the columns of a table by name, as single arrays; ``struct.field`` names a struct's field."""
+def fields_of(table: Any, paths: Iterable[Sequence[str]]) -> Iterator[Any]:
+    """Yield columns of a table, or fields in their structs, as single arrays."""
     compute: Any = import_module("pyarrow.compute")
-    for name in names:
-        top = name if name in table.column_names else name.split(".", 1)[0]
-        column = table.column(top)
-        if top != name:
-            column = compute.struct_field(column, name[len(top) + 1 :].split("."))
+    for name, *fields in paths:
+        column = table.column(name)
+        if fields:
+            column = compute.struct_field(column, fields)
         chunks = column.chunks if hasattr(column, "chunks") else [column]
         yield chunks[0] if len(chunks) == 1 else pa.concat_arrays(chunks) if chunks else pa.array([], column.type)
 

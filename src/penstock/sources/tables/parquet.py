@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from importlib import import_module
 from typing import Any, NamedTuple
@@ -41,8 +41,8 @@ class ParquetTables(ShardFiles):
     def __init__(self, paths: Sequence[str], cache: Cache | None = None) -> None:
         super().__init__(paths)
         self._fetch = fetching(cache, self.root, paths, self._versions)
-        self._metadata = self._each(partial(_metadata, self._fetch))
-        self.schema = same_schema(paths, (each.schema.to_arrow_schema() for each in self._metadata))
+        self._metadata, schemas = zip(*self._each(partial(_footer, self._fetch)), strict=True)
+        self.schema = same_schema(paths, schemas)
         self._groups = [
             _Group(i, number, each.row_group(number).num_rows)
             for i, each in enumerate(self._metadata)
@@ -58,21 +58,22 @@ class ParquetTables(ShardFiles):
         self.description = f"{len(self._groups):,} row groups of {_many(paths)}"
         self._open = threading.local()
 
+    def __getstate__(self) -> object:
+        return {**vars(self), "_open": None}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state, _open=threading.local())
+
     def group_bytes(self, column: str) -> Ids:
-        found: list[int] = []
-        for group in self._groups:
-            chunks = self._metadata[group.file].row_group(group.number)
-            every = (chunks.column(i) for i in range(chunks.num_columns))
-            found.append(sum(each.total_uncompressed_size for each in every if _of(each.path_in_schema, column)))
-        return np.array(found, np.int64)
+        return np.array(
+            [sum(each.total_uncompressed_size for each in its) for its in self._chunks(column)], np.int64
+        )
 
     def ranges(self, column: str) -> list[tuple[Any, Any]] | None:
         """Return the least and the greatest value of each group; None if the files do not say."""
         found: list[tuple[Any, Any]] = []
-        for group in self._groups:
-            chunks = self._metadata[group.file].row_group(group.number)
-            every = (chunks.column(i) for i in range(chunks.num_columns))
-            its = next((each.statistics for each in every if each.path_in_schema == column), None)
+        for chunks in self._chunks(column):
+            its = chunks[0].statistics if len(chunks) == 1 and chunks[0].path_in_schema == column else None
             if its is None or not its.has_min_max:
                 return None
             found.append((its.min, its.max))
@@ -93,6 +94,7 @@ class ParquetTables(ShardFiles):
         path = self._paths[file]
         try:
             table = self._reader(file).read_row_group(number, columns=list(columns), use_threads=False)
+            table.validate(full=True)
         except (pa.ArrowException, OSError) as error:
             self._check([file])  # which explains it
             raise error if isinstance(error, ReadFailed) else failed(self.where(group), path, error) from None
@@ -110,6 +112,14 @@ class ParquetTables(ShardFiles):
     def check_unchanged(self, groups: Iterable[int]) -> None:
         self._check({self._groups[group].file for group in groups})
 
+    def _chunks(self, column: str) -> Iterator[list[Any]]:
+        """Yield the parts of a column in each group, in all of which they have the same numbers."""
+        paths = self._metadata[0].schema
+        own = [i for i in range(len(paths)) if _of(paths.column(i).path, column)]
+        for group in self._groups:
+            chunks = self._metadata[group.file].row_group(group.number)
+            yield [chunks.column(i) for i in own]
+
     def _reader(self, file: int) -> Any:
         """Return a reader of a file, one for each thread."""
         readers: dict[int, Any] = self._open.__dict__.setdefault("readers", {})
@@ -124,9 +134,11 @@ class ParquetTables(ShardFiles):
 _MOST_OPEN = 16
 
 
-def _metadata(fetch: Fetch, path: str, version: FileVersion) -> Any:
+def _footer(fetch: Fetch, path: str, version: FileVersion) -> tuple[Any, Any]:
+    """Return what the end of a file says of it, and its schema."""
     try:
-        return parquet.ParquetFile(opened(path, version, fetch)).metadata
+        found = parquet.ParquetFile(opened(path, version, fetch))
+        return found.metadata, found.schema_arrow
     except (pa.ArrowException, OSError) as error:
         if isinstance(error, ReadFailed):
             raise
