@@ -75,7 +75,7 @@ def test_nothing_runs_says_what_to_do(command):
         ("feed my_loader.py:make_loader --name x --segments 0", "segments=0"),
         (
             "feed my_loader.py:make_loader --name x --reader uring",
-            "records:; my_loader.py:make_loader has its own",
+            "records:; my_loader.py:make_loader has its",
         ),
         ("feed tokens:x.bin --name x --depth 3", "has no option 'depth'; it has length, batch_size, dtype"),
         ("feed images:nowhere --name x --size 64", "nowhere: there is no such folder"),
