@@ -66,6 +66,14 @@ def test_language_models_share_a_feed(data: list[str]) -> None:
         assert "epoch 0, loss" in said
 
 
+def test_recommenders_share_a_table_that_one_of_them_writes(tmp_path: Path) -> None:
+    table = ["--data", str(tmp_path / "clicks.parquet"), "--rows", "30000", "--batch-size", "256"]
+    for said in run(["recommender.py", *table], ["recommender.py", "--lr", "0.01", "--width", "8", *table]):
+        areas = [float(area) for area in re.findall(r"30000 rows, .* AUC (.*)", said)]
+        assert len(areas) == 3 and areas[0] > 0.6 and areas[2] > areas[0]
+    assert [path.name for path in tmp_path.iterdir()] == ["clicks.parquet"]
+
+
 @pytest.mark.timeout(300)
 def test_a_sweep_is_scheduled(tmp_path: Path) -> None:
     make_images(tmp_path / "images", images=128, side_px=(70, 90))

@@ -38,8 +38,9 @@ def feed(
         list[str],
         argument(
             "SOURCE [KEY=VALUE]",
-            "FILE.py:FUNCTION, a function that makes the loader; or data: images:FOLDER, tokens:FILES, or "
-            "packed:FOLDER (made by penstock pack), with settings as KEY=VALUE.",
+            "FILE.py:FUNCTION, a function that makes the loader; or data: images:FOLDER, tokens:FILES, "
+            "records:FILES (Parquet and others), or packed:FOLDER (made by penstock pack), with settings as "
+            "KEY=VALUE.",
             show_default=False,
         ),
     ],
@@ -73,7 +74,7 @@ def feed(
     """Load data in this terminal for trainers that attach, until Ctrl-C or penstock stop.
 
     FUNCTION takes no arguments and returns a DataLoader, arrays, or batches. Data take the arguments of
-    penstock.ImageSource, TokenSource or PackedSource as settings:
+    penstock.ImageSource, TokenSource, RecordSource or PackedSource as settings:
     `penstock feed images:photos size=64 cache=/scratch/cache=200GB --name photos`.
     """
     from penstock.feed.feeder.feeder import Feeder
@@ -166,6 +167,10 @@ def _value(key: str, text: str, annotation: Any) -> Any:
     kind: Any = kinds[0]
     if get_origin(kind) is Callable:
         raise BadSetting(f"{key}={text}: a function is given in Python, to share() or in FILE.py")
+    if str in kinds:
+        return text
+    if kind is Any:
+        return _json_or_text(text)
     several = get_origin(kind) in (tuple, Sequence)
     try:
         if several or kind in _NUMBERS:
@@ -176,10 +181,18 @@ def _value(key: str, text: str, annotation: Any) -> Any:
     return text
 
 
+def _json_or_text(text: str) -> Any:
+    """Return a number, or a dict of these by column, for what may also be a text."""
+    try:
+        return msgspec.json.decode(text)
+    except msgspec.DecodeError:
+        return text
+
+
 def _made(where: str, options: dict[str, str], seed: int) -> Any:
     """Call FUNCTION."""
     if options:
-        raise BadSetting(f"{', '.join(options)}: only for {' or '.join(SOURCES)}; {where} has its own")
+        raise BadSetting(f"{', '.join(options)}: only for {', '.join(SOURCES)}; {where} has its own")
     if f"{where}:" in SOURCES:
         raise BadSetting(f"{where!r} names no data: write {where}: and their path, without a space")
     if Path(where).is_dir():
@@ -191,6 +204,7 @@ def _made(where: str, options: dict[str, str], seed: int) -> Any:
 def _notes(source: Any, segments: int | None, window_bytes: int) -> Iterator[str]:
     """Yield sentences on settings that this data set cannot fulfil."""
     from penstock.feed.feeder.slot_pool import RING_SHARE
+    from penstock.memory.slots import SizedSlotSource
 
     if segments is not None and source.batches < segments:
         yield (
@@ -198,7 +212,7 @@ def _notes(source: Any, segments: int | None, window_bytes: int) -> Iterator[str
             f"{_counted(source.batches, 'block')} of up to {source.batch_size:,}. With a smaller batch_size "
             "there are more."
         )
-    if not window_bytes // RING_SHARE // source.slot_bytes:
+    if isinstance(source, SizedSlotSource) and not window_bytes // RING_SHARE // source.slot_bytes:
         yield (
             f"The window is too small to read ahead, so each block is copied into it: 1/{RING_SHARE} of it is for "
             f"reading ahead, and a block takes {size_text(source.block_bytes)}. "
