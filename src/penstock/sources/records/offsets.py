@@ -100,6 +100,8 @@ def opened(folder: str | os.PathLike[str], kind: str) -> tuple[str, bytes]:
         BadSetting: there is none.
     """
     root = str(folder).rstrip("/")
+    if not root:
+        raise BadSetting(f"no folder of {kind} is named: its path stands behind the prefix")
     if not is_remote(root):
         root = os.path.realpath(os.path.expanduser(root))
     path = f"{root}/{INDEX}"
