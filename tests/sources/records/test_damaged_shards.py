@@ -208,9 +208,9 @@ def test_an_index_that_says_what_is_not_read_is_refused_in_words(tmp_path, kind,
 @pytest.mark.parametrize("kind", WRITERS)
 def test_a_prefix_without_a_folder_names_nothing(tmp_path, kind, monkeypatch):
     monkeypatch.chdir(WRITERS[kind](tmp_path / "data"))
-    with pytest.raises(BadSetting, match="no folder of .* is named"):
+    with pytest.raises(BadSetting, match=r"no folder of .* is named"):
         opened(kind, Path("/"))
-    with pytest.raises(BadSetting, match="no folder of .* is named"):
+    with pytest.raises(BadSetting, match=r"no folder of .* is named"):
         field_records_of(f"{kind}:")
 
 
