@@ -110,8 +110,9 @@ def test_what_mosaicml_streaming_writes_is_read_equal(mds: Original, options: li
     assert_same(ours, mds.read(folder))
 
 
-@pytest.mark.parametrize("options", [[], ["compression=zstd", "compression_level=chunk"]])
-def test_what_litdata_writes_is_read_equal(litdata: Original, options: list[str]) -> None:
+@pytest.mark.parametrize("level", ["", "chunk", "batch", "sample"])
+def test_what_litdata_writes_is_read_equal(litdata: Original, level: str) -> None:
+    options = ["compression=zstd", f"compression_level={level}"] if level else []
     folder = litdata.write(LITDATA, [litdata_item(i) for i in range(20)], *options)
     records = LitDataRecords(folder)
     assert len(records.parts) == 5
@@ -136,21 +137,9 @@ def test_litdata_reads_what_our_writer_writes_which_are_the_same_bytes(litdata: 
     theirs = litdata.write(LITDATA, items)
     for name in ("chunk-0-0.bin", "chunk-0-1.bin"):
         assert (theirs / name).read_bytes() == (ours / name).read_bytes()
-
-
-@pytest.mark.parametrize(
-    ("options", "match"),
-    [
-        (["compression=zstd"], "compressed by batch"),
-        (["compression=zstd", "compression_level=sample"], "by sample"),
-    ],
-)
-def test_what_litdata_compresses_in_parts_is_refused_by_name(
-    litdata: Original, options: list[str], match: str
-) -> None:
-    folder = litdata.write(LITDATA, [litdata_item(i) for i in range(5)], *options)
-    with pytest.raises(penstock.BadSetting, match=match):
-        LitDataRecords(folder)
+    for level in ("batch", "sample"):
+        ours = write_litdata(litdata.folder / level, LITDATA, items, compression="zstd", level=level)
+        assert_same(all_of(LitDataRecords(ours)), litdata.read(ours))
 
 
 def test_rows_that_litdata_keeps_in_arrows_format_are_refused_by_name(litdata: Original) -> None:

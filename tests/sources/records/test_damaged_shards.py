@@ -181,7 +181,13 @@ NAMES = sorted(MDS)
         ("litdata", lambda index: index.pop("config"), "damaged, or of another version"),
         ("litdata", of_config(encryption={"algorithm": "fernet"}), "is encrypted"),
         ("litdata", of_config(item_loader="TokensLoader"), "written for TokensLoader"),
-        ("litdata", of_config(compression="zstd", compression_level="batch"), "compressed by batch"),
+        ("litdata", of_config(compression="zstd", compression_level="pair"), "compressed by pair"),
+        (
+            "litdata",
+            of_config(compression="zstd", compression_level="batch"),
+            "cannot be decompressed: it begins with",
+        ),
+        ("litdata", of_config(compression="zstd", compression_level="sample"), "cannot be decompressed"),
         ("litdata", of_config(data_format=["pickle"] * len(LITDATA)), "'number' is pickled"),
         ("litdata", of_config(data_format=["graph:pickle"] * len(LITDATA)), "'number' is pickled"),
         ("litdata", of_config(data_format=["no_header_numpy:14"] * len(LITDATA)), "'no_header_numpy:14'"),
@@ -197,6 +203,15 @@ def test_an_index_that_says_what_is_not_read_is_refused_in_words(tmp_path, kind,
     folder = WRITERS[kind](tmp_path / "data")
     change(folder, how)
     refused(kind, folder, match)
+
+
+@pytest.mark.parametrize("kind", WRITERS)
+def test_a_prefix_without_a_folder_names_nothing(tmp_path, kind, monkeypatch):
+    monkeypatch.chdir(WRITERS[kind](tmp_path / "data"))
+    with pytest.raises(BadSetting, match=r"no folder of .* is named"):
+        opened(kind, Path("/"))
+    with pytest.raises(BadSetting, match=r"no folder of .* is named"):
+        field_records_of(f"{kind}:")
 
 
 def test_the_leaves_of_a_tree_are_named_by_their_paths(tmp_path):

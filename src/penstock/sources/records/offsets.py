@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import NamedTuple, TypeVar
 
@@ -33,9 +33,11 @@ class Shard(NamedTuple):
     Attributes:
         name: Its path within the folder.
         samples: How many it holds.
-        nbytes: Its size, or sizes that versions of its format would write, once it is unpacked.
+        nbytes: Its size, or sizes that versions of its format would write, once it is unpacked; empty if the index
+            does not say it.
         compression: How it is compressed, such as ``"zstd:3"``; empty if it is not.
         packed_bytes: Its size as it lies there, if the index says it.
+        rewritten: What unpacks all of it, if it is not compressed as a whole.
     """
 
     name: str
@@ -43,6 +45,7 @@ class Shard(NamedTuple):
     nbytes: tuple[int, ...]
     compression: str = ""
     packed_bytes: int | None = None
+    rewritten: Callable[[bytes], bytes] | None = None
 
 
 class OffsetRecords(ShardedRecords):
@@ -97,6 +100,8 @@ def opened(folder: str | os.PathLike[str], kind: str) -> tuple[str, bytes]:
         BadSetting: there is none.
     """
     root = str(folder).rstrip("/")
+    if not root:
+        raise BadSetting(f"no folder of {kind} is named: its path stands behind the prefix")
     if not is_remote(root):
         root = os.path.realpath(os.path.expanduser(root))
     path = f"{root}/{INDEX}"
@@ -132,7 +137,7 @@ def _whole(path: str, version: FileVersion, shard: Shard) -> str | Packed:
     codec = shard.compression.partition(":")[0]
     if codec not in CODECS:
         raise BadSetting(f"{path} is compressed by {codec!r}: known are {', '.join(CODECS)}")
-    return Packed(path, version, codec, shard.nbytes)
+    return Packed(path, version, codec, shard.nbytes, shard.rewritten)
 
 
 def _offsets(path: str, version: FileVersion, shard: Shard, whole: str | Packed) -> npt.NDArray[np.int64]:
@@ -144,7 +149,7 @@ def _offsets(path: str, version: FileVersion, shard: Shard, whole: str | Packed)
     is_packed = isinstance(whole, Packed)
     nbytes = whole.unpacked.stat().st_size if is_packed else version.nbytes
     table_bytes = 4 * shard.samples + _HEAD_BYTES
-    if nbytes in shard.nbytes and table_bytes < nbytes:
+    if nbytes in (shard.nbytes or (nbytes,)) and table_bytes < nbytes:
         place = (
             Place(str(whole.unpacked), 0, table_bytes) if is_packed else Place(path, 0, table_bytes, version.etag)
         )

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+import struct
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from importlib import import_module
 from pathlib import Path
@@ -29,12 +30,21 @@ _PIECE_BYTES = 4 << 20
 
 
 class Packed(msgspec.Struct, frozen=True):
-    """A compressed shard: where it lies, how it was compressed, and how many bytes it may become."""
+    """A compressed shard.
+
+    Attributes:
+        path: Where it lies.
+        version: Its version.
+        codec: How it was compressed.
+        sizes: How many bytes it may become; empty if nobody knows.
+        rewritten: What unpacks all of it, if it is not compressed as a whole.
+    """
 
     path: str
     version: FileVersion
     codec: str
     sizes: tuple[int, ...]
+    rewritten: Callable[[bytes], bytes] | None = None
 
     @property
     def unpacked(self) -> Path:
@@ -45,7 +55,8 @@ class Packed(msgspec.Struct, frozen=True):
     @property
     def is_missing(self) -> bool:
         """Whether it is still to be unpacked."""
-        return not self.unpacked.exists() or self.unpacked.stat().st_size not in self.sizes
+        there = self.unpacked.exists()
+        return not there or (self.sizes != () and self.unpacked.stat().st_size not in self.sizes)
 
 
 def unpack(shards: Sequence[Packed]) -> None:
@@ -66,7 +77,7 @@ def unpack(shards: Sequence[Packed]) -> None:
             for half in folder.glob(f".*{_SUFFIX}.*"):  # of one who was killed: who unpacks has locked the folder
                 half.unlink()
             missing = [shard for shard in shards if shard.is_missing]
-            total = size_text(sum(shard.sizes[0] for shard in missing))
+            total = size_text(sum(shard.version.nbytes for shard in missing))
             if missing:  # no other process has unpacked them meanwhile
                 say(f"{len(missing):,} compressed shards ({total}) are unpacked in {printable(str(folder))}")
             list(pool.map(_unpack, missing))
@@ -79,12 +90,17 @@ def unpack(shards: Sequence[Packed]) -> None:
 
 def _unpack(shard: Packed) -> None:
     arrow: Any = import_module("pyarrow")
-    path, nbytes = shard.path, shard.version.nbytes
+    path, whole = shard.path, Place(shard.path, 0, shard.version.nbytes, shard.version.etag)
     with written_whole(shard.unpacked) as half, half.open("wb") as to:
-        if is_remote(path):
-            packed = arrow.BufferReader(read(Place(path, 0, nbytes, shard.version.etag)))
-        else:
-            packed = arrow.OSFile(path)
+        if shard.rewritten is not None:
+            stored = read(whole)
+            try:
+                content = shard.rewritten(stored)
+            except (OSError, ValueError, struct.error) as error:
+                raise ReadFailed(f"{path} cannot be decompressed: {error}", path) from None
+            to.write(content)
+            return
+        packed = arrow.BufferReader(read(whole)) if is_remote(path) else arrow.OSFile(path)
         with packed, arrow.CompressedInputStream(packed, CODECS[shard.codec]) as stream:
             while piece := _read(stream, path):
                 if to.write(piece) and to.tell() > max(shard.sizes):
