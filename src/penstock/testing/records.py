@@ -53,7 +53,7 @@ class FieldRecordsContract(ABC):
     def test_no_two_samples_lie_in_the_same_bytes(self) -> None:
         records = self.make()
         ends: dict[str, int] = {}
-        for path, offset, nbytes, etag in sorted(records.places(np.arange(len(records.names)))):
+        for path, offset, nbytes, etag, _ in sorted(records.places(np.arange(len(records.names)))):
             assert nbytes and etag
             assert ends.get(path, 0) <= offset <= offset + nbytes <= os.stat(path).st_size
             ends[path] = offset + nbytes
