@@ -130,7 +130,7 @@ def mds_value(encoding: str, value: Any) -> bytes:
 LEAF: Mapping[str, Callable[[Any], bytes]] = {
     "int": lambda value: struct.pack("<q", value),
     "float": lambda value: struct.pack("<d", value),
-    "bool": lambda value: bytes([value]),
+    "bool": lambda value: bytes([int(value)]),
     "str": str.encode,
     "bytes": bytes,
     "jpeg": bytes,
@@ -153,7 +153,7 @@ def write_litdata(
     compression: str | None = None,
     level: str = "chunk",
 ) -> Path:
-    """Write chunks of so many flat dicts as ``BinaryWriter`` does (``compression_level="chunk"``)."""
+    """Write chunks of so many items, which are flat dicts, as ``BinaryWriter`` does."""
     folder.mkdir(parents=True, exist_ok=True)
     chunks: list[Any] = []
     for number, first in enumerate(range(0, len(items), each)):
