@@ -6,6 +6,7 @@ import pickle
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -69,7 +70,7 @@ class TablesContract(ABC):
         tables = self._opened(2)
         groups = np.arange(len(tables.group_rows)).repeat(20).tolist()
         with ThreadPoolExecutor(4) as threads:
-            found = list(threads.map(lambda group: tables.read(group, ["id", "text"]), groups))
+            found = list(threads.map(partial(tables.read, columns=["id", "text"]), groups))
         other = pickle.loads(pickle.dumps(tables))
         for group, table in zip(groups, found, strict=True):
             assert table.equals(other.read(group, ["id", "text"]))
