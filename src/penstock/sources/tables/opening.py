@@ -80,7 +80,7 @@ class Opened:
                 continue
             own: list[tuple[Any, Any]] = [ranges[int(group)] for group in self.groups]
             rises = all(one[1] <= other[0] for one, other in pairwise(own))
-            few = sum(least == most for least, most in own) > len(own) / 2
+            few = sum(least == most for least, most in own) > len(own) / 2 and self.rows.max() > 1
             if rises and few and own[0] != own[-1]:
                 return column.name
         return ""

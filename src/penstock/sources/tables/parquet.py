@@ -76,7 +76,10 @@ class ParquetTables(ShardFiles):
             its = chunks[0].statistics if len(chunks) == 1 and chunks[0].path_in_schema == column else None
             if its is None or not its.has_min_max:
                 return None
-            found.append((its.min, its.max))
+            try:
+                found.append((its.min, its.max))
+            except (ValueError, OverflowError):  # times that Python's own cannot hold
+                return None
         return found
 
     def may_hold(self, expression: Any) -> list[bool]:
