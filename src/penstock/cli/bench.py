@@ -150,9 +150,9 @@ def load(
 ) -> None:
     """Compare the speed of loaders, for one training, on your own images or tables.
 
-    Those that are installed. Of images: ImageSource, torch's DataLoader with several decoders, tf.data, DALI, SPDL.
-    Of tables: RecordSource, pyarrow's to_batches (not shuffled), and torch's DataLoader over Hugging Face datasets
-    and over columns in memory.
+    Those that are installed. Images: ImageSource, torch's DataLoader with several decoders, tf.data, DALI, SPDL.
+    Tables: RecordSource, pyarrow's to_batches (not shuffled), torch's DataLoader over Hugging Face datasets and over
+    columns in memory.
     """
     from penstock.basics.sizes import whole_number
     from penstock.bench.experiment import as_json, check_files, progress, save
