@@ -4,9 +4,9 @@ python -m venv .venv-ray && .venv-ray/bin/pip install -r benchmarks/peers/ray.tx
 make test-frameworks                                                                  # once: Hugging Face's
 python -m benchmarks.columns --json benchmarks/results/columns.json
 
-Arms take turns. All files lie in the page cache. Tables come into the ring of a feed and are taken by a trainer that
-only counts; its first epoch begins with the feeder, so that all rows are read in it. Other loaders are measured once
-they are warm. A loader that is not installed is named, and its claims are left out.
+Arms take turns. All files lie in the page cache. Tables come into the ring of a feed and are taken by a trainer
+that only counts; its first epoch begins with the feeder, so that all rows are read in it. Other loaders are
+measured once they are warm. A loader that is not installed is named, and its claims are left out.
 """
 
 from __future__ import annotations
@@ -32,7 +32,6 @@ BATCH, TEXTS_BATCH, IMAGES_BATCH = 1024, 64, 128
 TRAINERS = 4
 MORE = 8
 """Memory for shuffling holds this part of the rows."""
-WINDOW = 64 << 20
 PROCESS_BYTES = 150_000_000
 Rates = dict[str, list[float]]
 
@@ -84,7 +83,7 @@ def numbers(folder: Path, rows: int, repeats: int, seconds: float) -> tuple[list
     memory: list[measure.Fed] = []
 
     def ours(trainers: int = 1, **options: Any) -> float:
-        found = measure.fed(str(path), batch_size=BATCH, trainers=trainers, window=f"{WINDOW}B", **options)
+        found = measure.fed(str(path), batch_size=BATCH, trainers=trainers, **options)
         if "shuffle_bytes" in options and trainers == 1:
             memory.append(found)
         return found.first
@@ -116,7 +115,7 @@ def numbers(folder: Path, rows: int, repeats: int, seconds: float) -> tuple[list
     if found := ratios(rates, shared, separate):
         what = f"rows/s of {TRAINERS} trainers on one feed, against as many datasets loaders, together"
         claims.append(claim(what, "x", found, least=4))
-    limits = [part * 1.3 + WINDOW + PROCESS_BYTES * each.processes for each in memory]
+    limits = [part * 1.3 + measure.WINDOW_BYTES + PROCESS_BYTES * each.processes for each in memory]
     used = [each.memory / limit for each, limit in zip(memory, limits, strict=True)]
     what = f"memory of a feeder of {MORE} x shuffle_bytes, against 1.3 x these, the ring and 150 MB"
     return [*claims, claim(what, "x", used, most=1)], rates

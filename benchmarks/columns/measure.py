@@ -27,6 +27,7 @@ PYTHONS = {
 }
 """Where other loaders are installed, by arm of ``peers``."""
 PEERS = Path(__file__).with_name("peers.py")
+WINDOW_BYTES = 64 << 20
 _LIMIT_S = 600.0
 _LOOK_S = 0.01
 
@@ -49,7 +50,7 @@ class Fed(NamedTuple):
 
 def fed(data: str, *, batch_size: int, trainers: int = 1, epochs: int = 1, **options: Any) -> Fed:
     """Feed tables to trainers that only count."""
-    words = {"data": data, "trainers": trainers, "batch_size": batch_size, **options}
+    words = {"data": data, "trainers": trainers, "batch_size": batch_size, "window": WINDOW_BYTES, **options}
     taken = json.dumps({"batch_size": batch_size, "epochs": epochs})
     with _pool() as pool:
         (feeder,) = pool.start(command("benchmarks.columns.ours", "feed", json.dumps(words)), 1, ENVIRONMENT)
@@ -78,14 +79,11 @@ def peers(
     words = [str(PEERS), arm, data, str(scratch), str(batch_size), str(workers)]
     with _pool() as pool:
         members = pool.start([str(PYTHONS[arm]), *words], count, ONE_THREAD)
-        try:
-            for member in members:
-                member.hear_of("ready", _deadline())
-            for member in members:
-                member.send(seconds)
-            rates = [member.hear_of("rows_per_s", _deadline())["rows_per_s"] for member in members]
-        except MemberFailed as error:
-            raise MemberFailed(f"{arm}: {error}; {pool.errors()[-500:]}") from None
+        for member in members:
+            member.hear_of("ready", _deadline())
+        for member in members:
+            member.send(seconds)
+        rates = [member.hear_of("rows_per_s", _deadline())["rows_per_s"] for member in members]
         for member in members:
             member.send("end")
     return sum(rates)
@@ -97,8 +95,12 @@ def is_installed(arm: str) -> bool:
 
 @contextmanager
 def _pool() -> Generator[ProcessPool]:
+    """Processes whose last words are told if one fails."""
     with tempfile.TemporaryDirectory() as folder, ProcessPool(Path(folder)) as pool:
-        yield pool
+        try:
+            yield pool
+        except MemberFailed as error:
+            raise MemberFailed(f"{error}: {pool.errors()}") from None
 
 
 def _deadline() -> float:

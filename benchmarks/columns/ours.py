@@ -12,7 +12,7 @@ import penstock
 FEED = "columns"
 
 
-def feed(data: str, trainers: int, window: str, **options: Any) -> None:
+def feed(data: str, trainers: int, window: int, **options: Any) -> None:
     """Open tables, and when told so feed all trainers; say when that began."""
     source = penstock.RecordSource(data, **options)
     with penstock.Feeder(source, FEED, window=window, expect=trainers, linger=0.1) as feeder:
@@ -24,10 +24,11 @@ def feed(data: str, trainers: int, window: str, **options: Any) -> None:
 
 def take(batch_size: int, epochs: int) -> None:
     """When told so take some epochs; say when each had ended, and how many rows came."""
+    attach = penstock.attach  # imports what it needs
     print(json.dumps({"ready": True}), flush=True)
     sys.stdin.readline()
     ends, rows = list[float](), 0
-    with penstock.attach(FEED, batch_size, borrow=True, wait_s=60.0) as loader:
+    with attach(FEED, batch_size, borrow=True, wait_s=60.0) as loader:
         for _ in range(epochs):
             for batch in loader:
                 rows += len(next(iter(batch.values())))

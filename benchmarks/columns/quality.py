@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import islice
+from itertools import count, islice
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ from benchmarks.columns.data import BINS
 from scipy.stats import chisquare
 
 import penstock
+from penstock.contracts import Cursor
 
 BLOCK = 512
 BLOCKS = 100
@@ -19,8 +20,8 @@ BLOCKS = 100
 
 def blocks(source: penstock.RecordSource) -> Iterator[Any]:
     """Yield full blocks of one cycle after another."""
-    while True:
-        yield from (block for block in source if len(block["id"]) == BLOCK)
+    for cycle in count():
+        yield from (block.tree for block in source.open(Cursor(cycle, 0)) if block.rows == BLOCK)
 
 
 def passed(path: Path) -> int:
@@ -32,7 +33,7 @@ def passed(path: Path) -> int:
 
 
 def groups_seen(path: Path, rows: int, groups: int) -> tuple[float, float]:
-    """With memory for an eighth of the rows: the share of row groups that a block sees, as said and as measured."""
+    """With memory for an eighth of the rows: the share of row groups that a block sees, as said and as it is."""
     source = penstock.RecordSource(path, batch_size=BLOCK, shuffle_bytes=rows * 16 // 8)
     said = source.description.rpartition("a block has rows of ")[2].partition("%")[0]
     edges = np.linspace(0, rows, groups + 1).astype(int)

@@ -151,8 +151,8 @@ def load(
     """Compare the speed of loaders, for one training, on your own images or tables.
 
     Those that are installed. Images: ImageSource, torch's DataLoader with several decoders, tf.data, DALI, SPDL.
-    Tables: RecordSource, pyarrow's to_batches (not shuffled), torch's DataLoader over Hugging Face datasets and over
-    columns in memory.
+    Tables: RecordSource, pyarrow's to_batches (not shuffled), torch's DataLoader over datasets (Hugging Face) or
+    over columns in memory.
     """
     from penstock.basics.sizes import whole_number
     from penstock.bench.experiment import as_json, check_files, progress, save
