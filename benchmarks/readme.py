@@ -183,9 +183,9 @@ def load_rates(report: dict) -> dict[str, list[float]]:
     """Images per second of each loader, of a report of today's form or the first one."""
     rates: dict[str, list[float]] = {}
     for each in report.get("results", ()):
-        rates.setdefault(each["arm"], []).append(each["figures"]["images_per_s"])
+        rates.setdefault(each["arm"], []).append(each["figures"]["samples_per_s"])
     for arm, runs in report.get("measured", {}).items():
-        rates[arm] = [one["images_per_s"] for one in runs]
+        rates[arm] = [one["samples_per_s"] for one in runs]
     return rates
 
 

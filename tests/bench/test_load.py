@@ -15,6 +15,7 @@ from tests.sources.images.pictures import textures
 import penstock
 from penstock.bench.experiment import ArmFailed
 from penstock.bench.load import run
+from penstock.bench.load.arms import ARMS
 from penstock.bench.load.run import LoadFigures, LoadReport, LoadSettings, shown
 from penstock.runs.machine import describe
 from penstock.sources.images.decoders import decoder
@@ -59,14 +60,16 @@ def test_loaders_that_are_installed_are_measured_and_shown(folder, command, tmp_
         *(("simplejpeg", repeat, used) for repeat in range(2)),
     ]
     for figures in (each["figures"] for each in report["results"]):
-        assert figures["images_per_s"] > 10 and figures["cpu_ms_per_image"] > 0
+        assert figures["samples_per_s"] > 10 and figures["cpu_ms_per_sample"] > 0
     assert used in ran.stdout and decoder().name in ran.stdout
 
 
 def test_a_loader_that_fails_is_named_with_its_reason(folder, monkeypatch):
-    figures = LoadFigures(images_per_s=10.0, cpu_ms_per_image=1.0, first_batch_s=0.1)
+    figures = LoadFigures(samples_per_s=10.0, cpu_ms_per_sample=1.0, first_batch_s=0.1)
     true, checked = run._figures, run._check
-    monkeypatch.setattr(run, "_check", lambda arm, python: checked(arm, python) if arm == "spdl" else None)
+    monkeypatch.setattr(
+        run, "_check", lambda loads, python: checked(loads, python) if loads.name == "SPDL" else None
+    )
     monkeypatch.setattr(run, "_figures", lambda arm, *rest: figures if arm == "penstock" else true(arm, *rest))
     report = run.measure(settings(folder), ["penstock", "dali", "spdl"], [], lambda *_: None)
     assert "No module named 'nvidia" in report.absent["dali"]
@@ -79,7 +82,7 @@ def test_the_table_has_the_fastest_first_and_ratios_turn_by_turn(folder, capsys)
     report = LoadReport(benchmark="", settings=loads, absent={"dali": "why"}, machine=describe())
     for arm, speeds in {"pillow": (100, 250), "penstock": (200, 500)}.items():
         for repeat, speed in enumerate(speeds):
-            report.add(arm, repeat, LoadFigures(images_per_s=speed, cpu_ms_per_image=1.5, first_batch_s=0.5))
+            report.add(arm, repeat, LoadFigures(samples_per_s=speed, cpu_ms_per_sample=1.5, first_batch_s=0.5))
     Console(width=120).print(shown(report), soft_wrap=True)
     lines = capsys.readouterr().out.splitlines()[-4:]
     assert [line.split("  ")[0] for line in lines[1:3]] == ["Penstock ImageSource", "torch DataLoader, Pillow"]
@@ -104,8 +107,8 @@ def test_mistakes_are_said_in_words(command, tmp_path, words, says):
 
 
 def test_a_peer_is_looked_for_in_its_own_environment(folder):
-    run._check("penstock", sys.executable)
+    run._check(ARMS["penstock"], sys.executable)
     with pytest.raises(ArmFailed, match="no-python: No such file"):
-        run._check("penstock", str(folder / "no-python"))
+        run._check(ARMS["penstock"], str(folder / "no-python"))
     with pytest.raises(penstock.BadSetting, match="no JPEGs"):
         run.measure(settings(folder / "none"), ["penstock"], [], lambda *_: None)

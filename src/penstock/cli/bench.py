@@ -125,12 +125,19 @@ def io(
 
 @app.command(cls=Command)
 def load(
-    folder: Annotated[str, argument("DIR", "Folder with JPEGs, in it or below.")],
+    folder: Annotated[
+        str,
+        argument(
+            "DATA",
+            "Folder with JPEGs, in it or below; or tables: '*.parquet', '*.arrow', or hf:FOLDER, which Hugging "
+            "Face's save_to_disk wrote.",
+        ),
+    ],
     loaders: Annotated[
         str | None, option("Loaders, separated by commas; all unless given.", metavar="NAMES")
     ] = None,
-    size: Annotated[int, option("Side of the random crops, in pixels.")] = 224,
-    batch_size: Annotated[int, option("Images in a batch.")] = 128,
+    size: Annotated[int, option("Side of the random crops of images, in pixels.")] = 224,
+    batch_size: Annotated[int, option("Images or rows in a batch.")] = 128,
     workers: Annotated[
         int | None, option("Workers or threads of each loader; one for each core unless given.")
     ] = None,
@@ -141,13 +148,14 @@ def load(
     ] = None,
     json: _Json = None,
 ) -> None:
-    """Compare the speed of image loaders, for one training, on your own images.
+    """Compare the speed of loaders, for one training, on your own images or tables.
 
-    Those of them that are installed: ImageSource, torch's DataLoader with several decoders, tf.data, DALI, SPDL.
+    Those that are installed. Images: ImageSource, torch's DataLoader with several decoders, tf.data, DALI, SPDL.
+    Tables: RecordSource, pyarrow's to_batches (not shuffled), torch's DataLoader over datasets (Hugging Face) or
+    over columns in memory.
     """
     from penstock.basics.sizes import whole_number
     from penstock.bench.experiment import as_json, check_files, progress, save
-    from penstock.bench.load.arms import ARMS
     from penstock.bench.load.run import LoadSettings, measure, shown
     from penstock.linux.cgroups import cores
 
@@ -162,6 +170,6 @@ def load(
     check_files(json)
     terminal = console()
     with progress(terminal) as tell:
-        report = measure(settings, list(ARMS) if loaders is None else loaders.split(","), peer or [], tell)
+        report = measure(settings, loaders and loaders.split(","), peer or [], tell)
     terminal.print(shown(report), soft_wrap=True)
     save(json, lambda file: file.write_bytes(as_json(report)), terminal)

@@ -1,6 +1,6 @@
 """One loader of images, run as a process of its own; it prints one line of JSON.
 
-python arms.py ARM FOLDER SIZE BATCH_SIZE WORKERS SECONDS
+python arms.py ARM FOLDER SIZE BATCH_SIZE WORKERS SECONDS SCRATCH
 
 Every loader makes random crops (RandomResizedCrop) of uint8, half of them mirrored, in a new random order each
 epoch, and one process takes its batches. Only Penstock's arm imports Penstock, so that a peer can run in an
@@ -28,13 +28,14 @@ WARM_UP_S = 2.0
 
 
 class LoadJob(NamedTuple):
-    """What to load: paths of JPEGs, and how."""
+    """What to load: paths of JPEGs, or of tables, and how; and a folder for what a loader writes."""
 
     folder: str
     paths: list[str]
     size: int
     batch_size: int
     workers: int
+    scratch: str
 
 
 def images_in(folder: str) -> list[str]:
@@ -248,8 +249,12 @@ def decoder(arm: str) -> str:
         from penstock.sources.images.decoders import decoder as fastest
 
         return fastest().name
-    module = import_module(ARMS[arm].modules[-1])
-    return f"{module.__name__} {getattr(module, '__version__', '')}".strip()
+    return version(ARMS[arm].modules[-1])
+
+
+def version(name: str) -> str:
+    """A module, and its version."""
+    return f"{name} {getattr(import_module(name), '__version__', '')}".strip()
 
 
 def cpu_s(pid: int) -> float:
@@ -270,27 +275,28 @@ def cpu_s(pid: int) -> float:
     return sum(seconds for each, seconds in used.items() if is_ours(each))
 
 
-def main() -> None:
-    arm, folder, size, batch_size, workers, seconds = sys.argv[1:]
-    batches = ARMS[arm].run(LoadJob(folder, images_in(folder), int(size), int(batch_size), int(workers)))
+def measure(loads: Loads, find: Callable[[str], list[str]], decoder: Callable[[], str]) -> None:
+    """Run the loader that the command line describes, print its figures, and exit."""
+    _, folder, size, batch_size, workers, seconds, scratch = sys.argv[1:]
+    batches = loads.run(LoadJob(folder, find(folder), int(size), int(batch_size), int(workers), scratch))
     began = time.perf_counter()
     next(batches)
     first_s = time.perf_counter() - began
     while time.perf_counter() - began < first_s + WARM_UP_S:
         next(batches)
-    used, began, images = cpu_s(os.getpid()), time.perf_counter(), 0  # looking takes long on a busy machine
+    used, began, samples = cpu_s(os.getpid()), time.perf_counter(), 0  # looking takes long on a busy machine
     while (took := time.perf_counter() - began) < float(seconds):
-        images += next(batches)
+        samples += next(batches)
     used = cpu_s(os.getpid()) - used
     found = {
-        "images_per_s": images / took,
-        "cpu_ms_per_image": 1000 * used / images,
+        "samples_per_s": samples / took,
+        "cpu_ms_per_sample": 1000 * used / samples,
         "first_batch_s": first_s,
-        "decoder": decoder(arm),
+        "decoder": decoder(),
     }
     print(json.dumps(found), flush=True)
     os._exit(0)  # some loaders take long to end, or hang
 
 
 if __name__ == "__main__":
-    main()
+    measure(ARMS[sys.argv[1]], images_in, lambda: decoder(sys.argv[1]))

@@ -1,11 +1,13 @@
-"""Measures loaders of images in turns, each in a process of its own, and shows which is the fastest."""
+"""Measures loaders of images or tables in turns, each in a process of its own, and shows which is the fastest."""
 
 from __future__ import annotations
 
 import json
 import sys
+import tempfile
 from collections.abc import Sequence
 from functools import partial
+from typing import NamedTuple
 
 import msgspec
 from rich.console import Group
@@ -13,8 +15,8 @@ from rich.text import Text
 
 from penstock.basics.terminal import printable
 from penstock.bench.experiment import ArmFailed, Report, Tell, results_table
-from penstock.bench.load import arms
-from penstock.bench.load.arms import ARMS
+from penstock.bench.load import arms, tables
+from penstock.bench.load.arms import Loads
 from penstock.bench.measure.pool import MeasurementFailed, answer
 from penstock.errors import BadSetting
 from penstock.runs.machine import describe
@@ -23,8 +25,25 @@ _START_S = 120.0
 _PROBE = "import sys\nfrom importlib.util import find_spec\nfor name in sys.argv[1:]: assert find_spec(name)"
 
 
+class LoadKind(NamedTuple):
+    """What is loaded, and the loaders of it.
+
+    Attributes:
+        script: What runs one of the loaders.
+        sample: What a sample is called.
+    """
+
+    script: str
+    loaders: dict[str, Loads]
+    sample: str
+
+
+IMAGES = LoadKind(arms.__file__, arms.ARMS, "image")
+TABLES = LoadKind(tables.__file__, tables.ARMS, "row")
+
+
 class LoadSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """What is measured."""
+    """What is measured: loaders of a folder of images, or of tables."""
 
     folder: str
     size: int
@@ -33,18 +52,22 @@ class LoadSettings(msgspec.Struct, frozen=True, kw_only=True):
     seconds: float
     repeats: int
 
+    @property
+    def kind(self) -> LoadKind:
+        return TABLES if tables.are_tables(self.folder) else IMAGES
+
 
 class LoadFigures(msgspec.Struct, frozen=True, kw_only=True):
     """One measurement of one loader.
 
     Attributes:
-        cpu_ms_per_image: CPU time of the process and its workers.
+        cpu_ms_per_sample: CPU time of the process and its workers.
         first_batch_s: Time from its start to the first batch.
         decoder: What it decodes with, and its version.
     """
 
-    images_per_s: float
-    cpu_ms_per_image: float
+    samples_per_s: float
+    cpu_ms_per_sample: float
     first_batch_s: float
     decoder: str = ""
 
@@ -52,27 +75,31 @@ class LoadFigures(msgspec.Struct, frozen=True, kw_only=True):
 LoadReport = Report[LoadSettings, LoadFigures]
 
 
-def measure(settings: LoadSettings, wanted: Sequence[str], peers: Sequence[str], tell: Tell) -> LoadReport:
+def measure(settings: LoadSettings, wanted: Sequence[str] | None, peers: Sequence[str], tell: Tell) -> LoadReport:
     """Measure loaders in turns, Penstock's among them.
 
     Args:
-        wanted: Loaders, by their names in ``ARMS``.
+        wanted: Loaders, by their names in ``arms.ARMS`` or ``tables.ARMS``; None for all.
         peers: Environments in which some of them are installed, as ``LOADER=PYTHON``.
 
     Raises:
-        BadSetting: an argument makes no sense, the folder has no JPEG, or Penstock's own loader cannot run.
+        BadSetting: an argument makes no sense, there are no such data, or Penstock's own loader cannot run.
     """
-    pythons = dict(map(_peer, peers))
-    if unknown := [arm for arm in wanted if arm not in ARMS]:
-        raise BadSetting(f"--loaders {unknown[0]}: choose of {', '.join(ARMS)}")
-    if not arms.images_in(settings.folder):
-        raise BadSetting(f"{settings.folder}: no JPEGs (*.jpg, *.jpeg) in it or below")
+    kind = settings.kind
+    pythons = dict(_peer(text, kind) for text in peers)
+    wanted = [*kind.loaders] if wanted is None else wanted
+    if unknown := [arm for arm in wanted if arm not in kind.loaders]:
+        raise BadSetting(f"--loaders {unknown[0]}: choose of {', '.join(kind.loaders)}")
+    if kind is IMAGES and not arms.images_in(settings.folder):
+        raise BadSetting(f"{settings.folder}: no JPEGs (*.jpg, *.jpeg) in it or below, nor is it {tables.KNOWN}")
+    if kind is TABLES and not tables.files_of(settings.folder):
+        raise BadSetting(f"{settings.folder}: no such files")
     report = LoadReport(benchmark="bench load", machine=describe(), settings=settings)
 
     def figures(arm: str, repeat: int) -> LoadFigures:
         python = pythons.get(arm, sys.executable)
         if repeat == 0:
-            _check(arm, python)
+            _check(kind.loaders[arm], python)
         return _figures(arm, settings, python)
 
     chosen = dict.fromkeys(["penstock", *wanted])
@@ -82,54 +109,58 @@ def measure(settings: LoadSettings, wanted: Sequence[str], peers: Sequence[str],
     return report
 
 
-def _peer(text: str) -> tuple[str, str]:
+def _peer(text: str, kind: LoadKind) -> tuple[str, str]:
     arm, _, python = text.partition("=")
-    if arm not in ARMS or not python:
-        raise BadSetting(f"--peer {text}: give LOADER=PYTHON, where the loader is one of {', '.join(ARMS)}")
+    if arm not in kind.loaders or not python:
+        raise BadSetting(
+            f"--peer {text}: give LOADER=PYTHON, where the loader is one of {', '.join(kind.loaders)}"
+        )
     return arm, python
 
 
-def _check(arm: str, python: str) -> None:
+def _check(loads: Loads, python: str) -> None:
     """Raise ArmFailed if something that a loader needs is not installed."""
-    modules = ARMS[arm].modules
     try:
-        answer([python, "-c", _PROBE, *modules], limit_s=_START_S)
+        answer([python, "-c", _PROBE, *loads.modules], limit_s=_START_S)
     except OSError as error:
         raise ArmFailed(f"{python}: {error.strerror}") from None
     except MeasurementFailed:
-        raise ArmFailed(f"not installed ({', '.join(modules)})") from None
+        raise ArmFailed(f"not installed ({', '.join(loads.modules)})") from None
 
 
 def _figures(arm: str, settings: LoadSettings, python: str) -> LoadFigures:
     folder, size, batch_size, workers, seconds, _ = msgspec.structs.astuple(settings)
-    words = map(str, (arms.__file__, arm, folder, size, batch_size, workers, seconds))
-    try:
-        text = answer([python, *words], limit_s=_START_S + 4 * seconds)
-    except MeasurementFailed as error:
-        raise ArmFailed(str(error)) from None
+    with tempfile.TemporaryDirectory(prefix="penstock-") as scratch:
+        words = map(str, (settings.kind.script, arm, folder, size, batch_size, workers, seconds, scratch))
+        try:
+            text = answer([python, *words], limit_s=_START_S + 4 * seconds)
+        except MeasurementFailed as error:
+            raise ArmFailed(str(error)) from None
     return msgspec.convert(json.loads(text.splitlines()[-1]), LoadFigures)
 
 
 def shown(report: LoadReport) -> Group:
     """Show the loaders, fastest first, and what could not be measured."""
-    settings = report.settings
-    headings = "loader", "decoder", "images/s", "Penstock, times that", "CPU-ms an image", "first batch, s"
+    settings, kind = report.settings, report.settings.kind
+    cpu, times = ("CPU-ms an image", 1) if kind is IMAGES else ("CPU-µs a row", 1000)
+    headings = "loader", "by", f"{kind.sample}s/s", "Penstock, times that", cpu, "first batch, s"
     table = results_table(*headings)
     table.columns[1].justify, table.columns[1].no_wrap = "left", False
-    speeds = {arm: report.spread(arm, lambda one: one.images_per_s).median for arm in report.arms}
+    speeds = {arm: report.spread(arm, lambda one: one.samples_per_s).median for arm in report.arms}
     for arm in sorted(speeds, key=lambda each: speeds[each], reverse=True):
         table.add_row(
-            ARMS[arm].name,
+            kind.loaders[arm].name,
             printable(next(reversed(report.of(arm).values())).decoder),
             f"{speeds[arm]:,.0f}",
-            "" if arm == "penstock" else str(report.ratio("penstock", arm, lambda one: one.images_per_s)),
-            f"{report.spread(arm, lambda one: one.cpu_ms_per_image).median:.2f}",
+            "" if arm == "penstock" else str(report.ratio("penstock", arm, lambda one: one.samples_per_s)),
+            f"{times * report.spread(arm, lambda one: one.cpu_ms_per_sample).median:.2f}",
             f"{report.spread(arm, lambda one: one.first_batch_s).median:.1f}",
             style="green" if arm == "penstock" else "",
         )
+    what = f"Random crops of {settings.size} px" if kind is IMAGES else "Rows"
     about = (
-        f"Random crops of {settings.size} px from {settings.folder}, {settings.workers} workers, batches of "
+        f"{what} from {settings.folder}, {settings.workers} workers, batches of "
         f"{settings.batch_size}, {settings.repeats} times {settings.seconds:g} s in turns; one process takes them"
     )
-    absent = [Text(f"{ARMS[arm].name}: {why}", "dim") for arm, why in report.absent.items()]
+    absent = [Text(f"{kind.loaders[arm].name}: {why}", "dim") for arm, why in report.absent.items()]
     return Group(Text(printable(about), "dim"), table, *absent)

@@ -1,0 +1,142 @@
+"""One loader of tables, run as a process of its own, as those of images are.
+
+python tables.py ARM DATA 0 BATCH_SIZE WORKERS SECONDS SCRATCH
+
+All columns are read; rows come in a new random order each epoch, unless the loader's name says otherwise.
+"""
+
+# The loaders' packages are there only where they are measured.
+# pyright: basic, reportMissingImports=false, reportMissingTypeStubs=false, reportMissingModuleSource=false
+
+from __future__ import annotations
+
+import glob
+import os
+import sys
+from collections.abc import Iterator
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+if __name__ == "__main__":  # Penstock may not be installed there
+    from arms import Loads, measure, version
+else:
+    from penstock.bench.load.arms import Loads
+
+if TYPE_CHECKING:
+    from penstock.bench.load.arms import LoadJob
+
+KNOWN = "'*.parquet', '*.arrow' or hf:FOLDER"
+
+
+def are_tables(data: str) -> bool:
+    """Whether a text names tables."""
+    return data.startswith("hf:") or data.endswith((".parquet", ".arrow"))
+
+
+def files_of(data: str) -> list[str]:
+    """Paths of the files that a text names."""
+    folder = data.removeprefix("hf:")
+    return sorted(glob.glob(data if folder == data else os.path.join(glob.escape(folder), "*.arrow")))
+
+
+def penstock(job: LoadJob) -> Iterator[int]:
+    """Penstock's RecordSource, alone."""
+    from penstock.sources.rows.source import RecordSource
+
+    source = RecordSource(job.folder, ragged="pack", batch_size=job.batch_size, workers=job.workers)
+    while True:
+        yield from map(rows_of, source)
+
+
+def to_batches(job: LoadJob) -> Iterator[int]:
+    """Pyarrow's reader of data sets, as the files lie."""
+    import pyarrow as pa
+    from pyarrow.dataset import dataset
+
+    pa.set_cpu_count(job.workers)
+    while True:
+        for batch in dataset(job.paths, format=format_of(job)).to_batches(batch_size=job.batch_size):
+            yield batch.num_rows
+
+
+def hugging_face(job: LoadJob) -> Iterator[int]:
+    """Hugging Face's datasets, as arrays of NumPy, in a DataLoader."""
+    import datasets
+
+    if job.folder.startswith("hf:"):
+        data = datasets.load_from_disk(job.folder.removeprefix("hf:"))
+    else:
+        data = datasets.load_dataset(format_of(job), data_files=job.paths, split="train", cache_dir=job.scratch)
+    return loaded(data.with_format("numpy"), job)
+
+
+def in_memory(job: LoadJob) -> Iterator[int]:
+    """A DataLoader over the columns of a table that pyarrow has read."""
+    from pyarrow.dataset import dataset
+    from torch.utils.data import Dataset
+
+    table = dataset(job.paths, format=format_of(job)).to_table()
+
+    class Rows(Dataset[Any]):
+        columns = {name: table[name].to_numpy() for name in table.column_names}  # noqa: RUF012
+
+        def __len__(self) -> int:
+            return table.num_rows
+
+        def __getitem__(self, i: int) -> dict[str, Any]:
+            return {name: values[i] for name, values in self.columns.items()}
+
+    return loaded(Rows(), job)
+
+
+def loaded(data: Any, job: LoadJob) -> Iterator[int]:
+    """Take batches of a DataLoader; of lists their lengths, and all their numbers."""
+    import numpy as np
+    import torch
+    from torch.utils.data import DataLoader
+
+    torch.set_num_threads(1)
+    lists = [name for name, value in data[0].items() if np.ndim(value)]
+    loader = DataLoader(
+        data,
+        batch_size=job.batch_size,
+        shuffle=True,
+        num_workers=job.workers,
+        persistent_workers=True,
+        collate_fn=partial(together, lists) if lists else None,
+    )
+    while True:
+        yield from map(rows_of, loader)
+
+
+def together(lists: list[str], rows: list[dict[str, Any]]) -> dict[str, Any]:
+    import numpy as np
+    import torch
+    from torch.utils.data import default_collate
+
+    batch: dict[str, Any] = {}
+    for name in lists:
+        values = [row.pop(name) for row in rows]
+        batch[name] = torch.tensor([*map(len, values)]), torch.from_numpy(np.concatenate(values))
+    return (default_collate(rows) if rows[0] else {}) | batch
+
+
+def rows_of(batch: dict[str, Any]) -> int:
+    first = next(iter(batch.values()))
+    return len(first[0] if isinstance(first, tuple) else first)
+
+
+def format_of(job: LoadJob) -> str:
+    return "parquet" if job.paths[0].endswith(".parquet") else "arrow"
+
+
+ARMS = {
+    "penstock": Loads("Penstock RecordSource", ("penstock", "pyarrow"), penstock),
+    "to_batches": Loads("pyarrow to_batches, not shuffled", ("pyarrow",), to_batches),
+    "datasets": Loads("torch DataLoader, Hugging Face datasets", ("torch", "datasets"), hugging_face),
+    "in_memory": Loads("torch DataLoader, columns in memory", ("torch", "pyarrow"), in_memory),
+}
+
+
+if __name__ == "__main__":
+    measure(ARMS[sys.argv[1]], files_of, lambda: version(ARMS[sys.argv[1]].modules[-1]))
