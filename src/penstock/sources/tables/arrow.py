@@ -28,6 +28,8 @@ _CONTINUES = 0xFFFFFFFF
 _SCHEMA, _DICTIONARY, _BATCH = 1, 2, 3
 _HEADER_TYPE, _HEADER, _BODY_BYTES = 1, 2, 3
 """Fields of a ``Message``, by number."""
+_ROWS = 0
+"""The field of a ``RecordBatch``."""
 _FORMAT = 1
 
 
@@ -61,7 +63,7 @@ class ArrowTables(ShardFiles):
         super().__init__(paths)
         self._fetch = fetching(cache, self.root, paths, self._versions)
         indexes = self._each(_indexed)
-        self.schema = same_schema(paths, (pa.ipc.read_schema(pa.py_buffer(each.schema)) for each in indexes))
+        self.schema = same_schema(paths, map(_schema, paths, indexes))
         self._groups = [(i, batch) for i, each in enumerate(indexes) for batch in each.batches if batch.rows]
         if not self._groups:
             raise BadSetting(f"{paths[0]}{' and others' * (len(paths) > 1)}: no row lies there")
@@ -144,6 +146,13 @@ def _json(path: str) -> Any:
         raise BadSetting(f"{path} is damaged: {error}") from None
 
 
+def _schema(path: str, index: _Index) -> Any:
+    try:
+        return pa.ipc.read_schema(pa.py_buffer(index.schema))
+    except (pa.ArrowException, OSError) as error:
+        raise BadSetting(f"{path} is damaged: {error}") from None
+
+
 def _indexed(path: str, version: FileVersion) -> _Index:
     return known(_Index, partial(_walked, path, version), version, "arrow", _FORMAT, path)
 
@@ -151,20 +160,20 @@ def _indexed(path: str, version: FileVersion) -> _Index:
 def _walked(path: str, version: FileVersion) -> _Index:
     """Walk through the messages of a file, of which only the headers are read."""
     schema, batches = b"", list[_Batch]()
-    for kind, offset, nbytes, body, header in _messages(path, version):
+    for kind, offset, nbytes, body, rows in _messages(path, version):
         if kind == _SCHEMA:
             schema = read(Place(path, offset, nbytes, version.etag))
         elif kind == _DICTIONARY:
             raise BadSetting(f"{path} has dictionaries, which lie apart from the rows: write it as Parquet")
         elif kind == _BATCH:
-            batches.append(_Batch(offset, nbytes + body, _number(header, _table(header), 0, "<q")))
+            batches.append(_Batch(offset, nbytes + body, rows))
     if not schema:
         raise BadSetting(f"{path} is no Arrow file: no schema stands at its beginning")
     return _Index(schema, batches)
 
 
-def _messages(path: str, version: FileVersion) -> Iterator[tuple[int, int, int, int, bytes]]:
-    """Yield kind, offset, bytes without and of the body, and the header of each message.
+def _messages(path: str, version: FileVersion) -> Iterator[tuple[int, int, int, int, int]]:
+    """Yield kind, offset, bytes without and of the body, and the rows of each message.
 
     Raises:
         BadSetting: something else lies there, or the file was cut short.
@@ -182,24 +191,26 @@ def _messages(path: str, version: FileVersion) -> Iterator[tuple[int, int, int, 
         if at + 8 + nbytes > end:
             break
         try:
-            kind, body, header = _read(pread(nbytes, at + 8))
+            kind, body, rows = _read(pread(nbytes, at + 8))
         except (struct.error, IndexError):
             raise BadSetting(f"{path} is damaged: the message at byte {at:,} makes no sense") from None
         if body < 0 or at + 8 + nbytes + body > end:
             break
-        yield kind, at, 8 + nbytes, body, header
+        yield kind, at, 8 + nbytes, body, rows
         at += 8 + nbytes + body
     if at < end or is_file:
         raise BadSetting(f"{path} was cut short: the message at byte {at:,} goes on behind its end at {end:,}")
 
 
-def _read(message: bytes) -> tuple[int, int, bytes]:
-    """Return a message's kind, the size of its body, and what begins with its header's table."""
+def _read(message: bytes) -> tuple[int, int, int]:
+    """Return a message's kind, the size of its body, and of a batch its rows."""
     root = _table(message)
     kind = _number(message, root, _HEADER_TYPE, "<B")
     at = _field(message, root, _HEADER)
-    header = b"" if not at else struct.pack("<I", 4 + at + _unpack(message, at, "<I")) + message
-    return kind, _number(message, root, _BODY_BYTES, "<q"), header
+    rows = _number(message, at + _unpack(message, at, "<I"), _ROWS, "<q") if kind == _BATCH else 0
+    if rows < 0:
+        raise IndexError
+    return kind, _number(message, root, _BODY_BYTES, "<q"), rows
 
 
 def _table(data: bytes) -> int:

@@ -1,0 +1,222 @@
+"""Files that are replaced, cut or damaged, that are not there, or that are something else: one clear error."""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from tests.sources.tables.files import KINDS, numbers, saved, written
+
+from penstock import BadSetting, RecordSource
+from penstock.errors import PackageMissing, PenstockError, ReadFailed
+
+ROWS = 400
+
+
+@pytest.fixture(params=KINDS)
+def kind(request: pytest.FixtureRequest) -> str:
+    return request.param
+
+
+@pytest.fixture
+def path(kind: str, tmp_path: Path) -> Path:
+    return Path(written(tmp_path / f"x.{kind}", texts(ROWS), 40, kind))
+
+
+def texts(rows: int) -> pa.Table:
+    table = numbers(rows).append_column("text", pa.array([f"{i} ü" for i in range(rows)]))
+    return table.append_column("list", pa.array([[i] * (i % 3) for i in range(rows)]))
+
+
+def opened(path: Path | str, **options: Any) -> Any:
+    return closing(RecordSource(path, **{"batch_size": 8, "shuffle_bytes": 4000, "ragged": "pack", **options}))
+
+
+def replace(path: Path) -> None:
+    other = path.with_suffix(".other")
+    other.write_bytes(path.read_bytes())
+    os.replace(other, path)
+
+
+def cut(path: Path) -> None:
+    os.truncate(path, path.stat().st_size // 2)
+
+
+def flip(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 255
+    path.write_bytes(data)
+
+
+@pytest.mark.parametrize("change", [replace, cut, flip, Path.unlink])
+def test_a_file_that_changes_amid_reading_ends_it_with_a_word_and_mixes_nothing(path, change):
+    with opened(path) as source:
+        batches: Iterator[Any] = iter(source)
+        seen = [next(batches)["id"].tolist()]
+        change(path)
+        with pytest.raises(
+            ReadFailed, match=rf"{path.name} (was written to or replaced|cannot be read: No such file)"
+        ):
+            seen += [batch["id"].tolist() for batch in batches]
+        ids = [id for batch in seen for id in batch]
+        assert len(ids) == len(set(ids)) < ROWS
+        with pytest.raises(ReadFailed):
+            next(iter(source))
+
+
+@pytest.mark.parametrize("shuffle", [True, False])
+def test_groups_of_very_different_sizes_are_all_read(tmp_path, kind, shuffle):
+    sizes = [1, 0, 5000, 2, 0, 1, 300, 7, 0]
+    path = written(tmp_path / f"x.{kind}", texts(sum(sizes)), sizes, kind)
+    with opened(path, shuffle=shuffle) as source:
+        for _ in range(2):
+            ids = [id for batch in source for id in batch["id"].tolist()]
+            assert sorted(ids) == list(range(sum(sizes)))
+
+
+def test_a_file_that_is_cut_anywhere_is_refused_or_has_all_of_its_rows(path):
+    whole = path.read_bytes()
+    chance = random.Random(0)
+    for at in sorted(
+        {*range(24), *(chance.randrange(len(whole)) for _ in range(150)), *range(len(whole) - 24, len(whole))}
+    ):
+        path.write_bytes(whole[:at])
+        try:
+            with opened(path) as source:
+                rows = source.samples
+        except BadSetting as error:
+            assert path.name in str(error)  # noqa: PT017
+        else:  # an end mark, or a footer behind it, is all that is missing
+            assert rows == ROWS and at > len(whole) // 2
+
+
+def test_a_stream_that_ends_amid_a_message_is_refused(tmp_path):
+    path = Path(written(tmp_path / "x", numbers(100), 10, "stream"))
+    for cut_off in (9, 30, 200, 500):
+        path.write_bytes(path.read_bytes()[:-cut_off])
+        with pytest.raises(
+            BadSetting, match=r"x.arrow was cut short: the message at byte [\d,]+ goes on behind its end"
+        ):
+            RecordSource(path)
+
+
+def head(whole: bytes, message: int) -> int:
+    return int.from_bytes(whole[message + 4 : message + 8], "little")
+
+
+@pytest.mark.parametrize("flips", [150, pytest.param(5000, marks=[pytest.mark.soak, pytest.mark.timeout(1200)])])
+def test_bytes_that_are_flipped_end_in_an_error_of_ours_and_never_lose_a_row(path, kind, flips):
+    """Values may differ where the format has no checksums; a damaged footer may abort in Arrow."""
+    whole = path.read_bytes()
+    places = list(range(4, len(whole) - 8 - int.from_bytes(whole[-8:-4], "little")))
+    if kind != "parquet":
+        with opened(path) as source:
+            groups = source._data._opened.reading.tables._groups
+        places = [
+            at for _, (start, size, _) in groups for at in range(start + 8 + head(whole, start), start + size)
+        ]
+    chance = random.Random(flips)
+    for _ in range(flips):
+        data = bytearray(whole)
+        for _ in range(chance.choice([1, 1, 20])):
+            data[chance.choice(places)] ^= 1 << chance.randrange(8)
+        path.write_bytes(data)
+        try:
+            with opened(path) as source:
+                rows = [
+                    len(batch["id"]) == len(batch["text"]) == len(batch["list"]) and len(batch["id"])
+                    for batch in source
+                ]
+                assert sum(rows) == source.samples
+        except PenstockError as error:
+            assert path.name in str(error)  # noqa: PT017
+
+
+def test_a_footer_that_says_other_rows_than_there_are_is_an_error(tmp_path):
+    path = Path(written(tmp_path / "x.parquet", numbers(40), 10))
+    with opened(path) as source:
+        tables = source._data._opened.reading.tables
+        tables._groups[1] = tables._groups[1]._replace(rows=11)
+        with pytest.raises(ReadFailed, match=r"x.parquet, row group 1 has 10 rows, and its footer says 11"):
+            list(source)
+
+
+@pytest.mark.parametrize(
+    ("data", "match"),
+    [
+        ("none/*.parquet", r"none/\*\.parquet: there is no such file"),
+        ("x-{0..3}.parquet", r"x-2\.parquet: there is no such file"),
+        ("x-*", "or several files of one format"),
+        (["x-0.parquet", "x.arrow"], "or several files of one format"),
+        ([], "or several files of one format"),
+        ("", "or several files of one format"),
+        (["x-0.parquet", "x-*.parquet"], r"x-0\.parquet is named twice"),
+        ("text.parquet", r"text\.parquet is no Parquet file, or is damaged"),
+        ("text.arrow", r"text\.arrow is no Arrow file"),
+        ("empty.parquet", r"empty\.parquet is no Parquet file"),
+        ("empty.arrow", r"empty\.arrow is no Arrow file"),
+        (["x-0.parquet", "other.parquet"], r"other\.parquet has other columns than .*: 'half' is missing"),
+        (["x-0.parquet", "kinds.parquet"], r"kinds\.parquet has other .*: 'half' is double there, and float"),
+        (["x-0.parquet", "more.parquet"], r"more\.parquet has other .*: 'z' is new"),
+        ("none.parquet", r"none\.parquet: no row lies there"),
+        ("hf:.", r"state\.json: No such file or directory; give the folder that save_to_disk"),
+        ("hf:several", r"several holds several data sets: name one of hf:.*several/test, hf:.*several/train"),
+        ("hf:picked", r"picked has rows picked by indices: write it again by flatten_indices\(\)\.save_to_disk"),
+        ("hf:bare", r"bare holds no data: its state\.json names no file"),
+        ("hf:spoilt", r"state\.json is damaged"),
+        ("hf:lost", r"data-00000-of-00001\.arrow cannot be read: No such file"),
+    ],
+)  # fmt: skip
+def test_data_that_are_not_there_or_something_else_are_refused_by_name(tmp_path, monkeypatch, data, match):
+    monkeypatch.chdir(tmp_path)
+    table = numbers(20)
+    for name, its in (
+        ("x-0.parquet", table),
+        ("x-1.parquet", table),
+        ("x.arrow", table),
+        ("none.parquet", table[:0]),
+        ("other.parquet", table.drop_columns(["half"])),
+        ("kinds.parquet", table.set_column(1, "half", pa.array(np.arange(20.0)))),
+        ("more.parquet", table.append_column("z", table["id"])),
+    ):
+        written(tmp_path / name, its)
+    for ending in ("parquet", "arrow"):
+        (tmp_path / f"text.{ending}").write_text("no table " * 100)
+        (tmp_path / f"empty.{ending}").touch()
+    for name in ("several", "bare", "spoilt", "picked"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "several/dataset_dict.json").write_text('{"splits": ["test", "train"]}')
+    (tmp_path / "bare/state.json").write_text("{}")
+    (tmp_path / "spoilt/state.json").write_text("{")
+    (tmp_path / "picked/state.json").write_text('{"_indices_data_files": [{"filename": "i.arrow"}]}')
+    saved(tmp_path / "lost", [table])
+    (tmp_path / "lost/data-00000-of-00001.arrow").unlink()
+    with pytest.raises((BadSetting, ReadFailed), match=match):
+        RecordSource(data)
+
+
+def test_a_file_in_another_order_of_columns_is_refused_and_other_metadata_are_not(tmp_path):
+    table = numbers(10)
+    one = written(tmp_path / "0.parquet", table)
+    other = written(tmp_path / "1.parquet", table.replace_schema_metadata({"pandas": "{}"}))
+    with opened([one, other]) as source:
+        assert source.samples == 20
+    other = written(tmp_path / "2.parquet", table.select(["half", "id", "flag"]))
+    with pytest.raises(BadSetting, match="their order, or whether they may have nulls"):
+        RecordSource([one, other])
+
+
+def test_without_pyarrow_the_command_that_installs_it_is_named(path, monkeypatch):
+    monkeypatch.setattr("penstock.basics.packages.find_spec", lambda _: None)
+    for data in (str(path), f"hf:{path.parent}"):
+        with pytest.raises(
+            PackageMissing, match=r'RecordSource of tables needs pyarrow: pip install "penstock\[columns\]"'
+        ):
+            RecordSource(data)
