@@ -112,10 +112,10 @@ $(FORMATS): $(READY) tests/formats/constraints-mds.txt tests/formats/constraints
 	$(PYTHON) -m venv $(VENV)/formats-mds
 	$(VENV)/formats-mds/bin/python -m pip install --quiet --constraint tests/formats/constraints-mds.txt \
 		mosaicml-streaming pillow torch
+	cp $(TORCHVISION) $(VENV)/formats-mds/lib/python3*/site-packages
 	$(PYTHON) -m venv $(VENV)/formats-litdata
 	$(VENV)/formats-litdata/bin/python -m pip install --quiet --constraint tests/formats/constraints-litdata.txt \
-		litdata pillow pyarrow torch torchvision zstd
-	for each in mds litdata; do cp $(TORCHVISION) $(VENV)/formats-$$each/lib/python3*/site-packages; done
+		litdata pillow pyarrow torch zstd
 	touch $(FORMATS)
 
 $(MORE)/%/.ready: benchmarks/frameworks_more/%.txt $(TORCHVISION)

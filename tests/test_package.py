@@ -67,6 +67,7 @@ with penstock.attach("packed", 10) as loader:
     penstock.stop("packed")
 with penstock.share(lambda: penstock.ArraySource({"id": ids}), "arrays", 10, linger=0.0) as loader:
     assert sorted(np.concatenate([batch["id"] for batch in loader])) == list(ids)
+assert penstock.RaggedRows(ids, [0, 60, 100]).lengths.tolist() == [60, 40]
 assert sorted(penstock.SelectionSampler(penstock.Selection(ids < 5))) == [0, 1, 2, 3, 4]
 ids.astype(np.uint16).tofile(sys.argv[1] + ".bin")
 assert sum(len(rows) for rows in penstock.TokenSource(sys.argv[1] + ".bin", length=9)) == 11
@@ -86,7 +87,7 @@ penstock.autoshare()
 assert penstock.current_run() is None and penstock.run is penstock.current_run
 used = "Selection SelectionSampler autoshare log current_run pack Feeder PackedSource".split()
 used += "attach Loader feeds stop PenstockError select errors share ArraySource".split()
-used += "Cache ImageSource TokenSource __version__".split()
+used += "Cache ImageSource TokenSource RaggedRows __version__".split()
 assert isinstance(penstock.__version__, str)
 assert set(used) == set(dir(penstock))
 for name in ("BadSetting", "FeederLost"):

@@ -23,7 +23,6 @@ import penstock
 from penstock.tree import (
     Array,
     Node,
-    Strings,
     array_nodes,
     build,
     bytes_of,
@@ -33,7 +32,7 @@ from penstock.tree import (
     leaf_from_bytes,
     leaf_sizes,
     same_but_for_shapes,
-    strings_from_bytes,
+    trusted_leaf,
 )
 
 
@@ -212,13 +211,8 @@ def travelled(tree: Any, *, whole: bool = False) -> Any:
     ]
     heard = msgspec.msgpack.decode(msgspec.msgpack.encode(layout), type=Node)
     assert heard == layout or "nan" in repr(layout)
-    rebuilt: list[Any] = []
-    for node, data in packets:
-        if isinstance(node, Strings):
-            rebuilt.append(strings_from_bytes(node, msgspec.msgpack.decode(data)))
-        else:
-            memory = np.frombuffer(bytearray(data), np.uint8)
-            rebuilt.append(leaf_from_bytes(node, memory, None if whole else rows))
+    axis = None if whole else rows
+    rebuilt = [trusted_leaf(node, np.frombuffer(bytearray(data), np.uint8), axis) for node, data in packets]
     return build(heard, rebuilt)
 
 

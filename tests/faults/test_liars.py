@@ -304,6 +304,22 @@ def test_ragged_rows_that_make_no_sense_are_one_error(clean, tale, give, options
             trained(**options)
 
 
+@pytest.mark.parametrize(
+    "then", [Ragged(Array("numpy", "<i8", ()), "ragged"), Array("numpy", "<i4", ()), Strings("list")], ids=str
+)
+def test_a_tree_that_changes_from_block_to_block_is_one_error(clean, then):
+    first, later = (
+        Branch("dict", ("id", "x"), (Array("numpy", "<i8", ()), x))
+        for x in (Ragged(Array("numpy", "<i4", ()), "ragged"), then)
+    )
+    block = but(BLOCK, layout=first, leaf_bytes=(80, 128))
+    said = [STARTED, block, but(block, number=1, sample=10, layout=later, leaf_bytes=(80, 40))]
+    with Liar(said=said) as liar:
+        liar.ring.writable(0, 4096)[128:216] = np.array(WORDS).view(np.uint8)
+        with pytest.raises(penstock.ProtocolError, match="its blocks changed: leaf batch"):
+            trained(batch_size=15)
+
+
 def test_whole_batches_may_have_any_number_of_ragged_rows_but_no_other_bytes(clean):
     welcome = but(WELCOME, settings=Settings(segments=2, window_bytes=WINDOW, whole_batches=True), batch_size=None)
     block = but(BLOCK, layout=Ragged(Array("numpy", "<i4", ()), "ragged"), leaf_offsets=(128,))

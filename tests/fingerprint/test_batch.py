@@ -10,6 +10,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+import penstock
 from penstock.fingerprint.batch import STRUCTURE, difference, leaves_of, twice
 
 ROWS = 4
@@ -38,6 +39,26 @@ def test_equal_arrays_are_equal_and_one_item_that_differs_names_its_row(dtype, w
     theirs[at] = ~theirs[at] if dtype in "?u1" else theirs[at] + 1
     if not np.array_equal(mine, theirs):  # adding 1 to a large float16 may leave it
         assert found({"x": mine}, {"x": theirs}) == ("batch['x']", row)
+
+
+@pytest.mark.parametrize("dtype", ["f4", "i8"])
+def test_ragged_rows_differ_in_the_row_whose_items_or_length_do(dtype: str):
+    def rows(*lengths: int, more: float = 0.0) -> Any:
+        values = np.arange(sum(lengths)) // 9  # zeros at first, which change no sum
+        values[-1] += more
+        return {"x": penstock.RaggedRows(values.astype(dtype), np.cumsum([0, *lengths]))}
+
+    mine = rows(2, 0, 3, 9)
+    assert found(mine, rows(2, 0, 3, 9)) is None
+    assert found(mine, rows(2, 0, 3, 9, more=1.0)) == ("batch['x']", 3)
+    assert found(mine, rows(2, 1, 2, 9)) == ("batch['x']", 1)
+    whole = [leaves_of(each, 5)[1] for each in (mine, rows(2, 0, 3, 9), rows(2, 1, 2, 9))]
+    assert [len(leaf.rows) for leaf in whole] == [1, 1, 1], "of no row axis"
+    assert whole[0].differs_at(whole[1]) is None
+    assert whole[0].differs_at(whole[2]) == 0
+    assert difference(
+        leaves_of(mine, 4), leaves_of({"x": penstock.RaggedRows(**vars(mine["x"]) | {"give": "padded"})}, 4)
+    )
 
 
 @given(st.integers(1, 200_000), st.integers(0, 9))

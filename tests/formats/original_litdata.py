@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import pickle
 import sys
 from pathlib import Path
@@ -12,7 +11,7 @@ import torch
 from litdata import StreamingDataset
 from litdata.streaming.serializers import JPEGSerializer
 from litdata.streaming.writer import BinaryWriter
-from PIL import Image
+from litdata.types import Jpeg
 
 
 def original(value: Any, kind: str) -> Any:
@@ -20,7 +19,7 @@ def original(value: Any, kind: str) -> Any:
     if kind.endswith("tensor"):
         return torch.from_numpy(value)
     if kind == "jpeg":
-        return Image.open(io.BytesIO(value))
+        return Jpeg(bytes=value)
     return value
 
 

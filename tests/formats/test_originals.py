@@ -11,7 +11,7 @@ import pytest
 from PIL import Image
 from tests.formats.conftest import Original
 from tests.sources.images.pictures import jpeg, noise
-from tests.sources.records.writers import write_litdata, write_mds
+from tests.sources.records.writers import DTYPES, write_litdata, write_mds
 
 import penstock
 from penstock.contracts import FieldRecords
@@ -19,21 +19,8 @@ from penstock.sources.records.files import read
 from penstock.sources.records.litdata import LitDataRecords
 from penstock.sources.records.mds import MdsRecords
 
-NUMBERS = [
-    "uint8",
-    "uint16",
-    "uint32",
-    "uint64",
-    "int8",
-    "int16",
-    "int32",
-    "int64",
-    "float16",
-    "float32",
-    "float64",
-]
 MDS = {
-    **{dtype: dtype for dtype in NUMBERS},
+    **{dtype: dtype for dtype in DTYPES},
     "number": "int",
     "text": "str",
     "raw": "bytes",
@@ -64,7 +51,7 @@ LITDATA = {
 def mds_sample(i: int) -> dict[str, Any]:
     rng = np.random.default_rng(i)
     return {
-        **{dtype: np.dtype(dtype).type(i) for dtype in NUMBERS},
+        **{dtype: np.dtype(dtype).type(i) for dtype in DTYPES},
         "number": -i,
         "text": "wörter " * i,
         "raw": rng.bytes(i),
@@ -123,8 +110,9 @@ def test_what_mosaicml_streaming_writes_is_read_equal(mds: Original, options: li
     assert_same(ours, mds.read(folder))
 
 
-@pytest.mark.parametrize("options", [[], ["compression=zstd", "compression_level=chunk"]])
-def test_what_litdata_writes_is_read_equal(litdata: Original, options: list[str]) -> None:
+@pytest.mark.parametrize("level", ["", "chunk", "batch", "sample"])
+def test_what_litdata_writes_is_read_equal(litdata: Original, level: str) -> None:
+    options = ["compression=zstd", f"compression_level={level}"] if level else []
     folder = litdata.write(LITDATA, [litdata_item(i) for i in range(20)], *options)
     records = LitDataRecords(folder)
     assert len(records.parts) == 5
@@ -149,21 +137,9 @@ def test_litdata_reads_what_our_writer_writes_which_are_the_same_bytes(litdata: 
     theirs = litdata.write(LITDATA, items)
     for name in ("chunk-0-0.bin", "chunk-0-1.bin"):
         assert (theirs / name).read_bytes() == (ours / name).read_bytes()
-
-
-@pytest.mark.parametrize(
-    ("options", "match"),
-    [
-        (["compression=zstd"], "compressed by batch"),
-        (["compression=zstd", "compression_level=sample"], "by sample"),
-    ],
-)
-def test_what_litdata_compresses_in_parts_is_refused_by_name(
-    litdata: Original, options: list[str], match: str
-) -> None:
-    folder = litdata.write(LITDATA, [litdata_item(i) for i in range(5)], *options)
-    with pytest.raises(penstock.BadSetting, match=match):
-        LitDataRecords(folder)
+    for level in ("batch", "sample"):
+        ours = write_litdata(litdata.folder / level, LITDATA, items, compression="zstd", level=level)
+        assert_same(all_of(LitDataRecords(ours)), litdata.read(ours))
 
 
 def test_rows_that_litdata_keeps_in_arrows_format_are_refused_by_name(litdata: Original) -> None:

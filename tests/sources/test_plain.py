@@ -26,11 +26,18 @@ class Pass:
             start += rows
 
 
+def ragged(samples: int) -> dict[str, Any]:
+    """Of each sample a row of one to three items, the first of which is its number."""
+    rows = [np.full(1 + i % 3, i) for i in range(samples)]
+    return {"id": np.arange(samples), "rows": penstock.RaggedRows.of(rows), "names": ["a"] * samples}
+
+
 BATCHES = [{"id": np.arange(i * 10, i * 10 + 10)} for i in range(12)]
 KINDS: dict[str, tuple[Callable[[int], Source], int]] = {
     "shuffled": (lambda seed: ArraySource({"id": np.arange(203)}, batch_size=10, segments=6, seed=seed), 203),
     "in order": (lambda _: ArraySource({"id": np.arange(100)}, batch_size=7, shuffle=False, segments=16), 100),
     "tensors": (lambda seed: ArraySource({"id": torch.arange(64)}, batch_size=8, segments=1, seed=seed), 64),
+    "ragged": (lambda seed: ArraySource(ragged(70), batch_size=9, segments=2, seed=seed), 70),
     "re-iterable": (lambda _: IterableSource(Pass()), 66),
     "list": (lambda _: IterableSource(BATCHES), 120),
 }

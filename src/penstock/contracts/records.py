@@ -16,12 +16,19 @@ class Place(NamedTuple):
         offset: First byte.
         nbytes: Number of bytes.
         etag: Version of what it is a part of, if that is known; of an object, its ETag.
+        name: What it is called in errors, if not by its path.
     """
 
     path: str
     offset: int = 0
     nbytes: int | None = None
     etag: str = ""
+    name: str = ""
+
+    @property
+    def where(self) -> str:
+        """Where it lies, for errors."""
+        return self.name or (self.path if self.nbytes is None else f"{self.path}, at byte {self.offset:,}")
 
 
 class Records(Protocol):

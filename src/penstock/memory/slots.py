@@ -91,7 +91,7 @@ class SlotSource(Protocol):
         """Use these slots from the next pass on: a block that lies in one has its ``Filled`` as tree.
 
         When a pass is closed, no worker may write any more. Returns how many
-        slots are of use at once.
+        slots are of use at once; 0 if no block can lie in one.
         """
         ...
 

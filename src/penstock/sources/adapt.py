@@ -15,12 +15,13 @@ from penstock.errors import BadSetting
 from penstock.fingerprint.batch import LeavesOf
 from penstock.sources.formats import named_source
 from penstock.sources.plain import ArraySource, IterableSource
+from penstock.tree import RaggedRows
 
 
 def adapt(thing: Any, *, segments: int | None, seed: int, in_order: bool = False) -> Source:
     """Make the source for ``thing``.
 
-    It may be a torch ``DataLoader``; a tuple, dict, dataclass, array or tensor,
+    It may be a torch ``DataLoader``; a tuple, dict, dataclass, array, tensor or ``RaggedRows``,
     taken as a tree of arrays with one row per sample; a list or other
     re-iterable of batches; a Source; or a text that names one, such as
     ``"packed:FOLDER"``. ``in_order`` leaves out the shuffling that Penstock would do.
@@ -44,7 +45,7 @@ def adapt(thing: Any, *, segments: int | None, seed: int, in_order: bool = False
             )
         return thing
     if (
-        isinstance(thing, (tuple, dict, np.ndarray))
+        isinstance(thing, (tuple, dict, np.ndarray, RaggedRows))
         or (torch is not None and isinstance(thing, torch.Tensor))
         or (dataclasses.is_dataclass(thing) and not isinstance(thing, type))
     ):

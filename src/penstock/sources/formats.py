@@ -146,7 +146,7 @@ def field_records_of(named: Any) -> FieldRecords | None:
     return _opener(opener)(several) if opener else None
 
 
-def tables_of(named: Any) -> Tables | None:
+def tables_of(named: Any, cache: Any = None) -> Tables | None:
     """Return the ``Tables`` of a folder that a prefix names the format of, or of files; None of others.
 
     Raises:
@@ -162,10 +162,10 @@ def tables_of(named: Any) -> Tables | None:
         return None
     require("RecordSource of tables", "columns", "pyarrow")
     if prefix:
-        return _opener(_TABLES_BY_PREFIX[prefix])(str(named).removeprefix(prefix))
+        return _opener(_TABLES_BY_PREFIX[prefix])(str(named).removeprefix(prefix), cache)
     from penstock.sources.records.shard_files import found
 
-    return _opener(suffix)([path for each in several for path in found(str(each))])
+    return _opener(suffix)([path for each in several for path in found(str(each))], cache)
 
 
 def _several(named: Any) -> list[Any]:

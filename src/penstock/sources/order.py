@@ -180,12 +180,18 @@ class Ordered:
         shuffle: bool,
         drop_last: bool,
     ) -> None:
-        self.batch_size = whole_number("batch_size", batch_size, 1, 2**31 - 1)
+        batch_size = whole_number("batch_size", batch_size, 1, 2**31 - 1)
         if segments is not None:
             segments = whole_number("segments", segments, 1)
-        self._order = Order(samples, self.batch_size, segments, random_seed(seed), shuffle=shuffle)
-        self.shuffled = shuffle
-        self.samples = samples
-        self.batches = self._order.batches
-        self.segment_starts = self._order.segment_starts
-        self.drop_last = drop_last
+        order = Order(samples, batch_size, segments, random_seed(seed), shuffle=shuffle)
+        self._follow(order, batch_size, shuffle=shuffle, drop_last=drop_last)
+        self._order = order
+
+    def _follow(self, order: Any, batch_size: int, *, shuffle: bool, drop_last: bool) -> None:
+        """Take over what is known of an order, also of one that has epochs begin at some places only."""
+        self.batch_size, self.shuffled, self.drop_last = batch_size, shuffle, drop_last
+        self.samples: int = order.samples
+        self.batches: int = order.batches
+        self.segment_starts: tuple[int, ...] = order.segment_starts
+        if hasattr(order, "starts"):
+            self.starts = order.starts

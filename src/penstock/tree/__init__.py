@@ -24,5 +24,5 @@ from penstock.tree.rebuild import device_leaf as device_leaf
 from penstock.tree.rebuild import item_bytes as item_bytes
 from penstock.tree.rebuild import joined as joined
 from penstock.tree.rebuild import leaf_from_bytes as leaf_from_bytes
-from penstock.tree.rebuild import ragged_from_bytes as ragged_from_bytes
 from penstock.tree.rebuild import strings_from_bytes as strings_from_bytes
+from penstock.tree.rebuild import trusted_leaf as trusted_leaf

@@ -7,7 +7,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
-from typing import Any, Literal, cast, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
 
@@ -19,15 +19,13 @@ Give = Literal["ragged", "padded"]
 class RaggedRows:
     """Rows of different length, one after the other in one array: row i is ``values[offsets[i]:offsets[i + 1]]``.
 
-    As a leaf of a source's batches it has one row a sample. Trainers get ``RaggedRows`` of private copies, or with
-    ``give="padded"`` an array of shape ``(rows, longest row of the batch, *item)``, filled with 0.
+    A leaf of a source's batches, one row a sample. Trainers get ``RaggedRows`` again, or with ``give="padded"`` an
+    array of shape ``(rows, longest row of the batch, *item)``, filled with 0.
 
     Args:
-        values: The items of all rows, shape ``(total, *item)``: a NumPy array or a torch tensor; in a trainer with
-            ``framework=`` that framework's.
-        offsets: Where each row begins, and then where the last one ends, from 0 on: shape ``(rows + 1,)``. They
-            become int64, beside ``values``.
-        give: How trainers get it.
+        values: The items of all rows, shape ``(total, *item)``: a NumPy array or a torch tensor.
+        offsets: Where each row begins, from 0 on, and where the last one ends: int64, shape ``(rows + 1,)``.
+        give: What trainers get.
 
     Raises:
         BadSetting: the offsets do not cut these values into rows.
@@ -43,19 +41,16 @@ class RaggedRows:
     def __init__(self, values: Any, offsets: Any, give: Give = "ragged") -> None:
         if give not in get_args(Give):
             raise BadSetting(f"give={give!r}: it must be one of {', '.join(get_args(Give))}")
-        if isinstance(values, np.ndarray) or is_tensor(values):
-            offsets = _checked(values, offsets)
-        self.values: Any = values
-        self.offsets = offsets
+        self.values: Any = values if hasattr(values, "shape") else np.asarray(values)
+        is_known = isinstance(self.values, (np.ndarray, np.generic)) or is_tensor(
+            values
+        )  # jax's, say, are trusted
+        self.offsets: Any = _checked(self.values, offsets) if is_known else offsets
         self.give: Give = give
 
     @classmethod
     def of(cls, rows: Sequence[Any], give: Give = "ragged") -> RaggedRows:
-        """Join one array, or one tensor, a row.
-
-        Raises:
-            BadSetting: there is none, or they differ in type or in the shape of an item.
-        """
+        """Join one array, or one tensor, a row; all of one type and shape of item, at least one."""
         arrays = [row if is_tensor(row) else np.asarray(row) for row in rows]
         kinds = {f"{row.dtype} of shape {('…', *row.shape[1:])}" for row in arrays}
         if len(kinds) != 1 or not arrays[0].shape:
@@ -98,10 +93,6 @@ class RaggedRows:
         values = _bytes_of_items(self.values, 1).index_select(0, picked).view(self.values.dtype)
         return RaggedRows(values.reshape(-1, *self.values.shape[1:]), offsets_of(lengths), self.give)
 
-    def __repr__(self) -> str:
-        shape = "".join(f", {n}" for n in self.values.shape[1:])
-        return f"<penstock.RaggedRows: {len(self):,} rows of {self.values.dtype}, shape (…{shape})>"
-
     def tolist(self) -> list[Any]:
         """Return a list of arrays, one a row: views."""
         return [self.values[start:stop] for start, stop in pairwise(self.offsets.tolist())]
@@ -109,12 +100,7 @@ class RaggedRows:
     def padded(self, fill: Any = 0, length: int | None = None) -> Any:
         """Return an array of shape ``(rows, length, *item)``: each row, and ``fill`` after its end.
 
-        Args:
-            fill: What stands after a row's end.
-            length: Items of each row; None for those of the longest.
-
-        Raises:
-            BadSetting: a row is longer, or the rows are neither NumPy's nor torch's.
+        ``length`` is that of the longest row unless given. BadSetting is raised if a row is longer.
         """
         longest = int(self.lengths.max()) if len(self) else 0
         if length is not None and longest > length:
@@ -125,8 +111,9 @@ class RaggedRows:
         if is_tensor(self.values):
             out = self.values.new_full(shape, fill)
         elif isinstance(self.values, np.ndarray):
-            kind = self.values.dtype
-            out = np.full(shape, fill, kind) if fill else np.zeros(shape, kind)  # np.full makes a text "0" of 0
+            out = np.zeros(shape, self.values.dtype)
+            if fill:  # a 0 would become the text "0"
+                out[:] = fill
         else:
             raise BadSetting('only rows of NumPy or torch are padded here: have the source say give="padded"')
         self.copy_into(out)
@@ -134,20 +121,21 @@ class RaggedRows:
 
     def copy_into(self, out: Any) -> None:
         """Copy each row to the beginning of that of ``out``, of shape ``(rows, longest or more, *item)``."""
-        tensor, total = is_tensor(out), len(self.values)
-        starts = sys.modules["torch"].arange(len(self), device=out.device) if tensor else np.arange(len(self))
-        at = positions(starts * out.shape[1], self.lengths, total)
-        if tensor:
-            _bytes_of_items(out, 2).index_copy_(0, at, _bytes_of_items(self.values, 1))
-        else:
-            out.reshape(-1, *out.shape[2:])[at] = self.values
+        rows, length = out.shape[:2]
+        if not is_tensor(out):
+            at = positions(np.arange(rows) * length, self.lengths, len(self.values))
+            out.reshape(rows * length, *out.shape[2:])[at] = self.values
+            return
+        starts = sys.modules["torch"].arange(rows, device=out.device) * length
+        at = positions(starts, self.lengths, len(self.values))
+        _bytes_of_items(out, 2).index_copy_(0, at, _bytes_of_items(self.values, 1))
 
     def nested(self) -> Any:
         """Return a nested tensor of torch's, in jagged layout, on the same memory."""
         import torch
 
-        values, offsets = torch.as_tensor(self.values), torch.as_tensor(self.offsets)
-        return cast("Any", torch.nested).nested_tensor_from_jagged(values, offsets)
+        make: Any = torch.nested.nested_tensor_from_jagged
+        return make(torch.as_tensor(self.values), torch.as_tensor(self.offsets))
 
 
 def is_tensor(array: object) -> bool:
@@ -191,11 +179,10 @@ def _checked(values: Any, offsets: Any) -> Any:
         right = right and offsets[0] == 0 and offsets[-1] == len(values)
         if not right or (offsets[1:] < offsets[:-1]).any():
             raise BadSetting(
-                f"offsets of {offsets.dtype}, shape {offsets.shape}, do not cut values of shape "
-                f"{tuple(values.shape)} into rows: they must be whole numbers that begin with 0, never fall, and "
-                "end with the number of items"
+                f"offsets of {offsets.dtype}, shape {offsets.shape}, cut no values of shape {(*values.shape,)}: "
+                "give whole numbers that begin with 0, never fall, and end with the number of items"
             )
-    if isinstance(values, np.ndarray):
+    if not is_tensor(values):
         return np.asarray(offsets, np.int64)
     torch = sys.modules["torch"]
     return torch.as_tensor(offsets, dtype=torch.int64, device=values.device)

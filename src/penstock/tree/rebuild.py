@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import sys
 import warnings
 from collections import OrderedDict
@@ -10,24 +11,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
 from typing import Any, cast
 
+import msgspec
 import numpy as np
 
 from penstock.basics.tracebacks import users_stacklevel
 from penstock.contracts import ByteArray, DeviceBytes, Tree
 from penstock.errors import UnsupportedLeaf
-from penstock.tree.layout import (
-    MAPPING,
-    Array,
-    Branch,
-    Constant,
-    Leaf,
-    Node,
-    Ragged,
-    Scalar,
-    Strings,
-    field_names,
-    leaf_sizes,
-)
+from penstock.tree.layout import MAPPING, Array, Branch, Constant, Leaf, Node, Ragged, Scalar, Strings, field_names
 from penstock.tree.ragged import RaggedRows
 
 
@@ -95,25 +85,21 @@ def strings_from_bytes(node: Strings, values: list[Scalar]) -> Any:
 
 
 def item_bytes(node: Ragged) -> int:
-    """Return the size of an item of ragged rows.
-
-    Raises:
-        UnsupportedLeaf: they are torch's, which is not installed in this process.
-    """
-    (size,) = leaf_sizes(node.items)
-    if size is None:
-        _torch(node.items.dtype)
-    assert size is not None
-    return size.nbytes
+    """Return the size of an item of ragged rows; UnsupportedLeaf is raised if torch is missing."""
+    empty = leaf_from_bytes(node.items, np.empty(0, np.uint8), 0)
+    return math.prod(node.items.shape) * empty.dtype.itemsize
 
 
-def ragged_from_bytes(node: Ragged, memory: ByteArray) -> RaggedRows:
-    """Make ragged rows over memory whose content is trusted."""
-    rows = int(memory[:8].view(np.int64)[0])
-    offsets = memory[: 8 * (rows + 1)].view(np.int64).copy()
+def trusted_leaf(node: Leaf, memory: ByteArray, rows: int | None) -> Any:
+    """Make any leaf over bytes of this process's own; ``rows`` as in ``leaf_from_bytes``."""
+    if isinstance(node, Strings):
+        return strings_from_bytes(node, msgspec.msgpack.decode(memory.tobytes()))
+    if isinstance(node, Array):
+        return leaf_from_bytes(node, memory, rows)
+    words = int(memory[:8].view(np.int64)[0]) + 1
+    offsets = memory[: 8 * words].view(np.int64).copy()
     offsets[0] = 0
-    values = leaf_from_bytes(node.items, memory[8 * (rows + 1) :], int(offsets[-1]))
-    return RaggedRows(values, offsets, node.give)
+    return RaggedRows(leaf_from_bytes(node.items, memory[8 * words :], int(offsets[-1])), offsets, node.give)
 
 
 def joined(node: Leaf, leaves: Sequence[Any]) -> Any:

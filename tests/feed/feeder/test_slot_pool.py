@@ -155,6 +155,18 @@ def test_blocks_with_strings_and_batches_that_vary_are_copied_by_the_feeder(serv
     assert feeder.statistics().blocks_in_place == 0
 
 
+def ragged(samples: list[Any]) -> penstock.RaggedRows:
+    return penstock.RaggedRows.of([rows[: int(i) % 7 + 1] for rows, i in samples])
+
+
+def test_blocks_with_ragged_rows_are_copied_by_the_feeder(serve: Any) -> None:
+    feeder = serve(loader(2, collate_fn=ragged))
+    with penstock.attach("feed") as trainer:
+        lengths = [len(row) for rows in trainer for row in rows]
+    assert sorted(lengths) == sorted(i % 7 + 1 for i in range(SAMPLES))
+    assert feeder.statistics().blocks_in_place == 0
+
+
 @settings(max_examples=examples(150))
 @given(data=st.data())
 def test_slots_leave_room_for_any_block_however_they_lie(data: st.DataObject) -> None:

@@ -95,7 +95,6 @@ def test_any_blocks_are_cut_to_any_batches(
     with penstock.attach(name, size, borrow=borrow, drop_last=drop_last and size <= samples) as loader:
         seen = list(flat(ids_of(loader)))
         assert len(set(seen)) == len(seen) == (samples // size * size if loader.drop_last else samples)
-        assert loader.statistics().copied_bytes > 0
     feeder.close()
 
 
@@ -272,6 +271,14 @@ def test_after_the_death_of_a_feeder_the_batches_are_the_same(forks_feeders: Non
     with penstock.share(make, "ragged again", 13, linger=0.5) as loader:
         assert ids_of(loader) == seen
     assert sorted(flat(seen)) == list(range(400))
+
+
+def test_ragged_rows_alone_are_a_source_of_their_rows(serve: Any) -> None:
+    serve(tree()["row"], window="64KiB")
+    with penstock.attach("feed", 7) as loader:
+        assert sorted(each.tolist() for rows in loader for each in rows) == sorted(
+            row(i).tolist() for i in range(SAMPLES)
+        )
 
 
 def test_blocks_that_change_between_ragged_and_padded_are_an_error(serve: Any) -> None:

@@ -15,8 +15,8 @@ from penstock.contracts import Place
 from penstock.io.cache import keys as pieces
 from penstock.io.cache.keys import ReadAhead, hash64, keys_of, owners, parts_of
 from penstock.io.cache.tiers import Admitted, CacheLayout, Tiers
-from penstock.sources.images.cached import BYTES as BYTES_KIND
-from penstock.sources.images.cached import CachedBlock
+from penstock.sources.records.cached import BYTES as BYTES_KIND
+from penstock.sources.records.cached import CachedBlock
 
 COUNT, SPAN = 48, 8192
 SIZES = [(i * 2711) % SPAN + 1 for i in range(COUNT)]
@@ -89,7 +89,7 @@ def test_a_piece_that_was_read_out_of_turn_is_not_read_again_and_takes_no_place(
 @pytest.mark.parametrize("stale", [False, True])
 def test_an_image_that_is_read_where_it_lies_leaves_nothing_expected(tmp_path, monkeypatch, stale):
     """Such as after chmod: its record is there, and not of this version."""
-    monkeypatch.setattr("penstock.sources.images.cached._JUST_WRITTEN_NS", 0)
+    monkeypatch.setattr("penstock.sources.records.cached._JUST_WRITTEN_NS", 0)
     monkeypatch.setattr("penstock.io.cache.folder.reads_direct", lambda limit: True)
     files = [tmp_path / f"{i}.jpg" for i in range(30)]
     for i, file in enumerate(files):

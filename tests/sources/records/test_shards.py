@@ -157,7 +157,7 @@ def test_shards_are_images_with_the_labels_beside_them(tmp_path):
     assert list(own.classes) == ["a", "b"]
     shard(tmp_path / "train-0003.tar", 30, labels=False)
     unlabelled(tmp_path / "train-*.tar", r"train-0003.tar has no .cls beside its images")
-    with pytest.raises(penstock.BadSetting, match="no such tar file"):
+    with pytest.raises(penstock.BadSetting, match="no such file"):
         ShardRecords(tmp_path / "train-{0000..0009}.tar", (".jpg",))
     with pytest.raises(penstock.BadSetting, match=r"no member ends in \.png"):
         ShardRecords(tmp_path / "train-0000.tar", (".png",))

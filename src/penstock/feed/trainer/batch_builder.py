@@ -14,19 +14,8 @@ from penstock.errors import BadSetting, UnsupportedLeaf
 from penstock.feed.trainer.destination import Destination
 from penstock.feed.trainer.holdings import ReceivedBlock
 from penstock.feed.trainer.ragged_copy import RaggedCopy
-from penstock.tree import (
-    Array,
-    Leaf,
-    Node,
-    Ragged,
-    RaggedRows,
-    Strings,
-    array_nodes,
-    build,
-    describe,
-    strings_from_bytes,
-)
-from penstock.tree.ragged import is_tensor
+from penstock.tree import Array, Leaf, Node, Ragged, Strings, array_nodes, build, describe, strings_from_bytes
+from penstock.tree.ragged import RaggedRows, is_tensor
 
 Framework = Literal["torch", "numpy", "jax", "cupy"]
 _FROM_DLPACK = {
@@ -144,8 +133,7 @@ class BatchBuilder:
 
     @property
     def copied_bytes(self) -> int:
-        ragged = sum(part.nbytes for part in self._parts if isinstance(part, RaggedCopy))
-        return sum(self._row_bytes) * self.rows + ragged
+        return sum(self._row_bytes) * self.rows + _ragged_bytes(self._parts)
 
     def finish(self) -> Make:
         """Return what makes the batch, with the types of the source's batches."""
@@ -176,6 +164,10 @@ class BatchBuilder:
         return self._destination.leaf(node, part, self.rows)
 
 
+def _ragged_bytes(leaves: Sequence[Any]) -> int:
+    return sum(leaf.nbytes for leaf in leaves if isinstance(leaf, RaggedCopy))
+
+
 def _made(layout: Node, leaves: Sequence[Any]) -> Tree:
     return build(layout, [leaf.joined() if isinstance(leaf, RaggedCopy) else leaf for leaf in leaves])
 
@@ -204,18 +196,14 @@ def whole_copy(block: ReceivedBlock, destination: Destination, rows: int | None)
     leaves: list[Any] = []
     copied = 0
     for i, (node, leaf) in enumerate(zip(block.nodes, block.leaves, strict=True)):
-        if isinstance(node, Strings):
-            leaves.append(strings_from_bytes(node, block.scalars(destination.bytes(leaf))))
-            continue
-        if isinstance(node, Ragged):
-            leaves.append(_ragged(block, i, None, destination))
-            copied += leaves[-1].nbytes
+        if not isinstance(node, Array):
+            leaves.append(_copied(block, i, node, None, destination))
             continue
         memory = destination.take(leaf.nbytes)
         destination.copy(memory, leaf)
         copied += leaf.nbytes
         leaves.append(destination.leaf(node, memory, rows))
-    return partial(_made, block.placement.layout, leaves), copied
+    return partial(_made, block.placement.layout, leaves), copied + _ragged_bytes(leaves)
 
 
 def view(block: ReceivedBlock, picked: slice, destination: Destination, *, whole: bool) -> tuple[Make, int, int]:
@@ -224,27 +212,26 @@ def view(block: ReceivedBlock, picked: slice, destination: Destination, *, whole
     Ragged rows are copies.
     """
     leaves: list[Any] = []
-    copied = viewed = 0
+    viewed = 0
     for i, (node, leaf) in enumerate(zip(block.nodes, block.leaves, strict=True)):
-        if isinstance(node, Strings):
-            values = block.scalars(destination.bytes(leaf))
-            leaves.append(strings_from_bytes(node, values if whole else values[picked]))
-            continue
-        if isinstance(node, Ragged):
-            leaves.append(_ragged(block, i, None if whole else picked, destination))
-            copied += leaves[-1].nbytes
+        if not isinstance(node, Array):
+            leaves.append(_copied(block, i, node, None if whole else picked, destination))
             continue
         row_bytes = leaf.nbytes // block.stored
         seen = leaf if whole else leaf[picked.start * row_bytes : picked.stop * row_bytes]
         viewed += seen.nbytes
         leaves.append(destination.leaf(node, seen, None if whole else picked.stop - picked.start, writable=False))
-    return partial(_made, block.placement.layout, leaves), copied, viewed
+    return partial(_made, block.placement.layout, leaves), _ragged_bytes(leaves), viewed
 
 
-def _ragged(block: ReceivedBlock, leaf: int, picked: slice | None, destination: Destination) -> RaggedCopy:
-    """Copy some rows of a ragged leaf, or all of them."""
-    node, offsets = block.nodes[leaf], block.offsets(leaf, destination.bytes)
-    assert isinstance(node, Ragged)
+def _copied(
+    block: ReceivedBlock, leaf: int, node: Strings | Ragged, picked: slice | None, destination: Destination
+) -> Any:
+    """Copy some rows of a leaf, or all of them."""
+    if isinstance(node, Strings):
+        values = block.scalars(destination.bytes(block.leaves[leaf]))
+        return strings_from_bytes(node, values[picked] if picked else values)
+    offsets = block.offsets(leaf, destination.bytes)
     copy = RaggedCopy(node, destination)
     copy.copy(block.leaves[leaf], offsets, picked or slice(0, len(offsets) - 1), 0)
     copy.finish()

@@ -40,11 +40,7 @@ class RaggedCopy:
     def copy(self, leaf: Any, offsets: Ids, picked: slice | Ids, to: int) -> None:
         """Copy some rows of a block's leaf to row ``to``, in place of what was copied to there or further on.
 
-        Args:
-            leaf: The leaf's bytes.
-            offsets: Where its rows begin and end, checked.
-            picked: Which of its rows.
-            to: Row of the batch.
+        ``leaf`` is its bytes, and ``offsets`` where its rows lie, checked.
         """
         starts = offsets[:-1][picked]
         lengths = offsets[1:][picked] - starts

@@ -19,7 +19,7 @@ from penstock.feed.named_rows import decode_ids, decode_kept
 from penstock.feed.statistics import FeederStatistics
 from penstock.memory.room import ALIGNMENT
 from penstock.memory.slots import EMPTY, Placement
-from penstock.tree import Leaf, Node, Ragged, Scalar, array_nodes, item_bytes, leaf_sizes
+from penstock.tree import Leaf, Node, Ragged, Scalar, array_nodes, difference, item_bytes, leaf_sizes
 
 MOST_RINGS = 2
 _AT_ANY_TIME = (
@@ -127,16 +127,10 @@ class MessageValidator:
         return values
 
     def offsets(self, node: Ragged, leaf: Any, read: Callable[[Any], memoryview], rows: int) -> Ids:
-        """Return where the rows of a ragged leaf begin and end; in whole batches there may be any number of them.
-
-        Args:
-            node: The leaf.
-            leaf: Its bytes.
-            read: Brings some of them to the host.
-            rows: Rows that the block has.
+        """Return where the rows of a ragged leaf lie; ``read`` brings bytes of it to the host.
 
         Raises:
-            ProtocolError: no such rows lie there.
+            ProtocolError: no such rows lie there; in whole batches there may be any number of them.
         """
         count = int(np.frombuffer(read(leaf[:8]), np.int64)[0]) if leaf.nbytes >= 8 else -1
         if not 0 <= count < leaf.nbytes // 8 or (count != rows and not self._whole):
@@ -187,6 +181,8 @@ class MessageValidator:
             raise self.nonsense(f"a block goes on to row {block.sample + block.rows} of a cycle of {samples}")
         stored = self._check_names(block)
         if block.layout is not None:
+            if self.layout not in (None, block.layout) and not self._whole:
+                raise self.nonsense(f"its blocks changed: {difference(self.layout, block.layout)}")
             try:
                 self._sizes = list(leaf_sizes(block.layout))
             except ValueError as error:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 from io import FileIO
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -17,6 +17,9 @@ from penstock.sources.images.worker import ImageRecipe, ImageTask, Prepared
 from penstock.sources.order import Planned
 from penstock.sources.workers.block_maker import BlockMaker, MemoryFile
 from penstock.sources.workers.pool import WorkerPool
+
+if TYPE_CHECKING:
+    from penstock.sources.images.tabled import TableImages
 
 NO_LABEL = -100
 """The label in place of a skipped image's, which torch's cross_entropy leaves out."""
@@ -35,6 +38,7 @@ class ImageBlocks(BlockMaker[ImageTask, Prepared]):
         rows: Rows of a full block.
         workers: How many processes.
         caching: What is kept of the images.
+        tabled: The records, if they are those of tables.
 
     Attributes:
         skipped: Bad images so far that came black.
@@ -49,8 +53,11 @@ class ImageBlocks(BlockMaker[ImageTask, Prepared]):
         rows: int,
         workers: int,
         caching: ImageCaching,
+        tabled: TableImages | None = None,
     ) -> None:
+        self._tabled = tabled
         self._records, self._labels, self._recipe, self._caching = records, labels, recipe, caching
+        self._beside: dict[int, Ids] = {}
         self.skipped = 0
         super().__init__(
             records.root, example, rows, partial(WorkerPool[ImageTask, Prepared], workers, ImageRecipe.__module__)
@@ -58,15 +65,20 @@ class ImageBlocks(BlockMaker[ImageTask, Prepared]):
 
     def setup(self, memories: Sequence[MemoryFile]) -> tuple[tuple[Any, ...], list[FileIO]]:
         files = self._caching.open()
+        if self._tabled is not None:
+            files.append(self._tabled.open_memory())
         return (self._recipe, memories, self._caching.layouts), files
 
     def task(self, plan: Planned, cycle: int, memory: int, offset: int) -> ImageTask:
         places = self._records.places(plan.ids)
+        if self._tabled is not None and self._tabled.has_labels:
+            self._beside[plan.sample] = self._tabled.labels_of(plan.ids)
         return ImageTask(memory, offset, cycle, plan.sample, plan.rows, places, plan.kept, *self._caching.plan())
 
     def finish(self, plan: Planned, result: Prepared, leaves: Sequence[ByteArray]) -> None:
         self._caching.learn(result)
         labels = result.labels if self._labels is None else self._labels[plan.ids]
+        labels = self._beside.pop(plan.sample, labels)
         if labels is not None:
             labels[[row for row, _, _ in result.bad]] = NO_LABEL if labels.ndim == 1 else 0
             leaves[1][:] = labels.reshape(-1).view(np.uint8)

@@ -20,10 +20,10 @@ from penstock.io.cache.folder import read_rate
 from penstock.io.cache.tiers import LEAST_RECORDS, Admitted, CacheLayout, Counts, kept_bytes, memory_files
 from penstock.io.files import DIRECT_ALIGNMENT
 from penstock.linux.cgroups import cores
-from penstock.sources.images.cached import BYTES, PIXELS
 from penstock.sources.images.decoders import size_of
 from penstock.sources.images.worker import Costs, Prepared
 from penstock.sources.order import permutation
+from penstock.sources.records.cached import BYTES, PIXELS
 from penstock.sources.records.files import is_remote, read
 
 _DECODERS = f"OpenCV {cv2.__version__}, simplejpeg {simplejpeg.__version__}"

@@ -4,26 +4,32 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 import numpy as np
 
 from penstock.basics.packages import require
-from penstock.basics.sizes import whole_number
+from penstock.basics.sizes import random_seed, size_from, whole_number
 from penstock.contracts import NO_JOINTS, Cursor, Joints, SourceBlock, Wanted
 from penstock.errors import BadSetting
 from penstock.io.advice.caching import CacheChoice, ImageCosts
 from penstock.io.cache.cache import Cache
 from penstock.linux.cgroups import cores
 from penstock.memory.slots import Slots
-from penstock.sources.formats import has_prefix, records_of
+from penstock.sources.formats import has_prefix, records_of, tables_of
 from penstock.sources.images.fields import ImageFields, image_fields
 from penstock.sources.images.labels import LabelledRecords, Labels, labels_of
-from penstock.sources.order import digest, planned
+from penstock.sources.order import Order, digest, planned
 from penstock.sources.records.files import is_remote
 from penstock.sources.records.offsets import OffsetRecords
 from penstock.sources.sharding import Alone, rank_of
+
+if TYPE_CHECKING:
+    from penstock.sources.images.tabled import TableImages
+    from penstock.sources.tables.handfuls import Handfuls
+    from penstock.sources.tables.opening import Opened
 
 SUFFIXES = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
 """Those of torchvision's ``IMG_EXTENSIONS``."""
@@ -41,7 +47,8 @@ class ImageSource(Alone):
             WebDataset's shards, with a label in a ``.cls`` beside each or not: one, a pattern
             (``"train-{0000..0127}.tar"``, ``"*.tar"``), or several. Both may lie in an object store
             (``"s3://bucket/prefix"``, ``"s3://bucket/*.tar"``). Or shards: ``"mds:FOLDER"`` of MosaicML's,
-            ``"litdata:FOLDER"`` of LitData's chunks.
+            ``"litdata:FOLDER"`` of LitData's chunks. Or tables: Parquet or Arrow files (``"x/*.parquet"``), or
+            what Hugging Face's ``save_to_disk`` wrote (``"hf:FOLDER"``).
         size: Side of the square that comes out, in pixels.
         augment: ``"rrc"`` for random crops (RandomResizedCrop), half of them mirrored; ``"center"`` for the
             middle, as in validation, resized alike; ``"whole"`` for all of the image, resized to the square;
@@ -64,6 +71,7 @@ class ImageSource(Alone):
             members (``"jpg"``); None for the only one that holds images. A tar's members are images by
             themselves, unless this or ``label`` is given.
         label: Field that holds the label, a whole number; None for no labels, or those of ``labels``.
+        shuffle_bytes: Memory in which images of tables are shuffled, as they are encoded; see ``RecordSource``.
         cache: Where images that are far away, or dear to decode, are kept; None for nowhere.
         on_bad: ``"fail"`` if an image that cannot be decoded ends the feed; ``"skip"`` for a black image with the
             label -100, which torch's ``cross_entropy`` leaves out (of several labels, none).
@@ -114,6 +122,7 @@ class ImageSource(Alone):
         suffixes: Sequence[str] = SUFFIXES,
         image: str | None = None,
         label: str | None = None,
+        shuffle_bytes: int | str = "1GiB",
         cache: Cache | None = None,
         on_bad: Literal["fail", "skip"] = "fail",
         workers: int | None = None,
@@ -154,16 +163,19 @@ class ImageSource(Alone):
         endings = _endings(suffixes)
         if any(is_remote(str(each)) for each in (images if isinstance(images, (list, tuple)) else [images])):
             require("ImageSource of a URL", "s3", "obstore")
-        self._records, labelled, fields = _opened(images, endings, image, label, labels)
+        reads = partial(_order_of, shuffle_bytes, batch_size, segments, seed, shuffle)
+        records, labelled, fields = _opened(images, endings, image, label, labels, cache, reads)
+        self._records = records
+        self._tabled = cast("TableImages", records) if hasattr(records, "plans") else None
         # While one waits for a store, another decodes.
         usual = max(1, int(cores())) * (2 if is_remote(self._records.root) else 1)
         workers = usual if workers is None else whole_number("workers", workers, 1, 1024)
-        self.classes: Sequence[str] = () if labelled is None else labelled.classes
+        self.classes: Sequence[str] = records.classes if labelled is None else labelled.classes
         augmentation = Augmentation(
             size, augment, scale, ratio, flip, (brightness, contrast, saturation, hue), shrink, padding
         )
-        self._visit(len(self._records.names), batch_size, segments, seed, shuffle=shuffle, drop_last=drop_last)
-        self.order = digest("images", self._order.digest, self._records.names, *self._records.parts)
+        order = self._visit_images(records, batch_size, segments, seed, shuffle=shuffle, drop_last=drop_last)
+        self.order = digest("images", order, records.names, *records.parts)
         self.shard = rank_of(shard)
         shape = (size, size, 3) if crops == 1 else (crops, size, size, 3)
         pixels = np.empty((1, *shape), np.uint8)
@@ -174,13 +186,36 @@ class ImageSource(Alone):
         recipe = ImageRecipe(augmentation, crops, seed, decode, on_bad == "skip", fields)
         rows = min(self.batch_size, self.samples)
         self._caching = ImageCaching(
-            cache, self._records, workers, decodes=decode is not None, beside=fields is not None
+            cache if self._tabled is None else None,
+            self._records,
+            workers,
+            decodes=decode is not None,
+            beside=fields is not None,
         )
         self.cached = self._caching.counts
-        self._blocks = ImageBlocks(self._records, values, recipe, example, rows, workers, self._caching)
+        self._blocks = ImageBlocks(
+            self._records, values, recipe, example, rows, workers, self._caching, self._tabled
+        )
         self.slot_bytes = self.block_bytes = self._blocks.block_bytes
         self.decoder = "a function of yours" if decode is not None else decoder().name
         self.workers = workers
+
+    def _visit_images(
+        self,
+        records: LabelledRecords | TableImages,
+        batch_size: int,
+        segments: int | None,
+        seed: int,
+        *,
+        shuffle: bool,
+        drop_last: bool,
+    ) -> str:
+        """Settle the order of the images; return its digest."""
+        if self._tabled is None:
+            self._visit(len(records.names), batch_size, segments, seed, shuffle=shuffle, drop_last=drop_last)
+            return self._order.digest
+        self._follow(self._tabled.order, batch_size, shuffle=shuffle, drop_last=drop_last)
+        return self._tabled.order.digest
 
     @property
     def description(self) -> str:
@@ -192,6 +227,8 @@ class ImageSource(Alone):
     @property
     def paths(self) -> Sequence[str]:
         """The file, or URL, of each image by its id; in a shard, its name or number behind the shard's path."""
+        if self._tabled is not None:
+            return [f"{self._records.root}, row {row:,}" for row in range(self.samples)]
         if isinstance(self._records, OffsetRecords):
             return [f"{self._records.root}/{name}" for name in self._records.names]
         places = zip(self._records.places(np.arange(self.samples)), self._records.names, strict=True)
@@ -207,6 +244,8 @@ class ImageSource(Alone):
         return self._caching.choices(cache)
 
     def open(self, at: Cursor, wanted: Wanted | None = None, joints: Joints = NO_JOINTS) -> Iterator[SourceBlock]:
+        if self._tabled is not None:
+            return self._blocks.blocks(self._tabled.plans(at, wanted, joints), at.cycle)
         return self._blocks.blocks(planned(self._order.blocks(at, joints), wanted), at.cycle)
 
     def fill(self, slots: Slots) -> int:
@@ -214,19 +253,44 @@ class ImageSource(Alone):
 
     def close(self) -> None:
         self._blocks.close()
+        if self._tabled is not None:
+            self._tabled.close()
 
 
 def _opened(
-    images: Any, endings: Sequence[str], image: str | None, label: str | None, labels: Any
-) -> tuple[LabelledRecords, Labels | None, ImageFields | None]:
+    images: Any,
+    endings: Sequence[str],
+    image: str | None,
+    label: str | None,
+    labels: Any,
+    cache: Cache | None,
+    order: partial[Order | Handfuls],
+) -> tuple[LabelledRecords | TableImages, Labels | None, ImageFields | None]:
     """Return the records, the labels that do not lie in fields, and what finds those that do."""
+    if label is not None and labels is not None:
+        raise BadSetting(f"label={label!r} and labels= are both given: pass one of them")
+    if (tables := tables_of(images, cache)) is not None:
+        from penstock.sources.images.tabled import TableImages
+
+        threads = max(1, int(cores()))
+        rows = TableImages(tables, image, label, order, threads, shuffle=order.args[-1])
+        return rows, None if labels is None else labels_of(cast("Any", rows), labels), None
     if image is None and label is None and not has_prefix(images):
         records = records_of(images, endings)
         return records, labels_of(records, labels), None
-    if label is not None and labels is not None:
-        raise BadSetting(f"label={label!r} and labels= are both given: pass one of them")
     records, fields = image_fields(images, image, label)
     return records, None if labels is None else labels_of(records, labels), fields
+
+
+def _order_of(
+    shuffle_bytes: int | str, batch_size: int, segments: int | None, seed: int, shuffle: bool, opened: Opened
+) -> Order | Handfuls:
+    """Return the order of the images of tables."""
+    from penstock.sources.rows.tables import order_of
+
+    most_bytes = size_from("shuffle_bytes", shuffle_bytes)
+    batch_size = whole_number("batch_size", batch_size, 1, 2**31 - 1)
+    return order_of(opened, most_bytes, batch_size, segments, random_seed(seed), shuffle=shuffle)
 
 
 def _endings(suffixes: Sequence[str]) -> tuple[str, ...]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import traceback
 from collections.abc import Callable, Mapping, Sequence
-from errno import ENOENT
 from time import perf_counter, thread_time
 from typing import Any, NamedTuple
 
@@ -16,11 +15,11 @@ import numpy as np
 from penstock.contracts import ByteArray, Ids, Place, Region
 from penstock.errors import ReadFailed, SourceError
 from penstock.io.cache.tiers import Admitted, CacheLayout, Counts, Tiers
-from penstock.sources.images.cached import CachedBlock
 from penstock.sources.images.crops import Augmentation, Draws, draws_of, union
 from penstock.sources.images.decoders import JPEG_END, decoder, whole_image, whole_jpeg
 from penstock.sources.images.fields import ImageFields
-from penstock.sources.records.files import is_remote
+from penstock.sources.records.cached import CachedBlock
+from penstock.sources.records.files import is_outage
 from penstock.sources.workers import Steps
 from penstock.sources.workers.block_maker import MemoryFile
 from penstock.sources.workers.pool import serve
@@ -168,9 +167,9 @@ class Preparer:
                     if labels is not None:
                         labels[row] = label
                 except (ValueError, ReadFailed) as error:
-                    where = place.path if place.nbytes is None else f"{place.path}, at byte {place.offset:,}"
+                    where = place.where
                     why = str(error) if isinstance(error, ReadFailed) else f"{where} cannot be decoded: {error}"
-                    outage = _is_outage(error)
+                    outage = is_outage(error)
                     if outage or not recipe.skips:
                         remedy = "" if outage else '. Remove or replace it, or pass on_bad="skip"'
                         raise SourceError(why + remedy, _own_traceback(error)) from None
@@ -257,11 +256,6 @@ class Preparer:
                 "(height, width, 3), RGB"
             )
         return pixels
-
-
-def _is_outage(error: Exception) -> bool:
-    """Whether a store does not answer, which is no fault of the image."""
-    return isinstance(error, ReadFailed) and is_remote(error.path) and error.errno != ENOENT
 
 
 def _own_traceback(error: Exception) -> str:

@@ -233,9 +233,9 @@ class Writer:
 
 def _leaf(i: int, name: str, node: Node, values: Any) -> Leaf:
     if not isinstance(node, Array):
-        what = "ragged rows" if isinstance(node, Ragged) else "strings or numbers in a list"
+        what = "of ragged rows" if isinstance(node, Ragged) else "a list of strings or numbers"
         raise UnsupportedLeaf(
-            f"leaf {name} is of {what}, and packed rows are of one size: send numbers as an array (ragged ones as "
+            f"leaf {name} is {what}, and packed rows are of one size: send numbers as an array (ragged ones as "
             "rows.padded(length=...)), names as an array of fixed length (np.array(names, 'S64')), or leave it out"
         )
     dtype = node.dtype if node.library != "torch" else _as_numpy(values.dtype, values.element_size())

@@ -6,6 +6,7 @@ import os
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from errno import ENOENT
 from functools import cache
 from pathlib import Path
 
@@ -30,6 +31,11 @@ def stores() -> ObjectStores:
 def is_remote(path: str) -> bool:
     """Whether a path is the URL of an object."""
     return "://" in path
+
+
+def is_outage(error: Exception) -> bool:
+    """Whether a store does not answer, which is no fault of a sample."""
+    return isinstance(error, ReadFailed) and is_remote(error.path) and error.errno != ENOENT
 
 
 def check_once(paths: Sequence[str]) -> None:
@@ -78,7 +84,7 @@ def read(place: Place) -> bytes:
     Raises:
         ReadFailed: they cannot be read, or the file ended too early.
     """
-    path, offset, nbytes, etag = place
+    path, offset, nbytes, etag, _ = place
     try:
         if is_remote(path):
             return stores().read(path, offset, nbytes or 0, etag)

@@ -16,13 +16,14 @@ import msgspec
 
 from penstock.errors import BadSetting
 from penstock.sources.records import values
+from penstock.sources.records.litdata_zstd import from_batches, from_samples
 from penstock.sources.records.offsets import INDEX, OffsetRecords, Shard, decoded, opened
 from penstock.sources.records.values import Column, ColumnParser, Reader, Scalar, Shaped
 
 _Count = Annotated[int, msgspec.Meta(ge=0)]
 _PROTOCOL = 1
 _LOADER = "PyTreeLoader"
-_WHOLE = "chunk"
+_REWRITTEN = {"batch": from_batches, "sample": from_samples}
 
 
 class _Chunk(msgspec.Struct):
@@ -74,7 +75,7 @@ class LitDataRecords(OffsetRecords):
         for what, value, known in (
             ("encrypted", config.encryption, (None,)),
             (f"written for {config.item_loader}", config.item_loader, (None, _LOADER)),
-            (f"compressed by {config.compression_level}", config.compression_level, (None, _WHOLE)),
+            (f"compressed by {config.compression_level}", config.compression_level, (*_REWRITTEN, None, "chunk")),
         ):
             if value not in known:
                 raise BadSetting(f"{root} is {what}, which is not read: write it anew without ({known[-1]})")
@@ -84,11 +85,14 @@ class LitDataRecords(OffsetRecords):
         columns = [
             Column(name, *_format(root, name, kind)) for name, kind in zip(names, config.data_format, strict=True)
         ]
-        chunks = [_described(chunk, config.compression or "") for chunk in index.chunks]
+        chunks = [_described(chunk, config) for chunk in index.chunks]
         super().__init__(root, "LitData's chunks", chunks, ColumnParser(tuple(columns)))
 
 
-def _described(chunk: _Chunk, compression: str) -> Shard:
+def _described(chunk: _Chunk, config: _Config) -> Shard:
+    compression = config.compression or ""
+    if rewritten := _REWRITTEN.get(config.compression_level or ""):
+        return Shard(chunk.filename, chunk.chunk_size, (), compression, chunk.chunk_bytes, rewritten)
     table_bytes = 4 * chunk.chunk_size + 8  # which old versions left out of the size
     sizes = chunk.chunk_bytes, chunk.chunk_bytes + table_bytes
     return Shard(chunk.filename, chunk.chunk_size, sizes, compression)

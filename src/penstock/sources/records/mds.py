@@ -47,9 +47,6 @@ class _Shard(msgspec.Struct):
 
 class _Index(msgspec.Struct):
     shards: list[_Shard]
-
-
-class _Version(msgspec.Struct):
     version: Any = None
 
 
@@ -66,11 +63,11 @@ class MdsRecords(OffsetRecords):
     """
 
     def __init__(self, folder: str | os.PathLike[str]) -> None:
-        root, index = opened(folder, "MDS shards")
-        version = decoded(root, index, _Version).version
-        if version != _VERSION:
-            raise BadSetting(f"{root}/{INDEX} is of version {version!r} of MDS; {_VERSION} is read")
-        shards = decoded(root, index, _Index).shards
+        root, text = opened(folder, "MDS shards")
+        index = decoded(root, text, _Index)
+        shards = index.shards
+        if index.version != _VERSION:
+            raise BadSetting(f"{root}/{INDEX} is of version {index.version!r} of MDS; {_VERSION} is read")
         for shard in shards:
             if shard.format != "mds" or shard.version != _VERSION:
                 raise BadSetting(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import NamedTuple, TypeVar
 
@@ -12,11 +12,11 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from penstock.contracts import Ids, Place
+from penstock.contracts import Place
 from penstock.errors import BadSetting, ReadFailed
 from penstock.fingerprint.files import FileVersion
 from penstock.sources.records.files import is_remote, read, version_of
-from penstock.sources.records.shard_files import ShardFiles, known
+from penstock.sources.records.shard_files import ShardedRecords, known
 from penstock.sources.records.unpacked import CODECS, Packed, unpack
 from penstock.sources.records.values import ColumnParser
 
@@ -33,9 +33,11 @@ class Shard(NamedTuple):
     Attributes:
         name: Its path within the folder.
         samples: How many it holds.
-        nbytes: Its size, or sizes that versions of its format would write, once it is unpacked.
+        nbytes: Its size, or sizes that versions of its format would write, once it is unpacked; empty if the index
+            does not say it.
         compression: How it is compressed, such as ``"zstd:3"``; empty if it is not.
         packed_bytes: Its size as it lies there, if the index says it.
+        rewritten: What unpacks all of it, if it is not compressed as a whole.
     """
 
     name: str
@@ -43,9 +45,10 @@ class Shard(NamedTuple):
     nbytes: tuple[int, ...]
     compression: str = ""
     packed_bytes: int | None = None
+    rewritten: Callable[[bytes], bytes] | None = None
 
 
-class OffsetRecords:
+class OffsetRecords(ShardedRecords):
     """The samples of shards that begin with the offsets of their samples. Attributes are those of ``Records``.
 
     Args:
@@ -64,11 +67,8 @@ class OffsetRecords:
         ReadFailed: one cannot be read.
     """
 
-    labels: Sequence[str] = ()
-    classes: Sequence[str] = ()
-
     def __init__(self, root: str, kind: str, shards: Sequence[Shard], parse: ColumnParser) -> None:
-        self.root, self.parse = root, parse
+        self.parse = parse
         self.fields: Mapping[str, str] = parse.fields
         shards = [shard for shard in shards if shard.samples]
         if not shards:
@@ -76,36 +76,21 @@ class OffsetRecords:
         if not self.fields:
             raise BadSetting(f"{root}: its {INDEX} names no column")
         for shard in shards:
-            if os.path.isabs(shard.name) or ".." in shard.name.split("/"):
-                raise BadSetting(f"{root}: its {INDEX} names {shard.name}, which lies in another folder")
+            if shard.name[:1] == "/" or ".." in shard.name.split("/") or not shard.name.isprintable():
+                raise BadSetting(f"{root}: its {INDEX} names {shard.name!r}, which is no file in it")
         try:
-            self._files = ShardFiles([f"{root}/{shard.name}" for shard in shards])
+            super().__init__([f"{root}/{shard.name}" for shard in shards])
         except ReadFailed as error:
             raise BadSetting(f"{error}; {root}/{INDEX} names it: fetch it, or write the data again") from None
-        whole = self._files.each(_whole, shards)
+        self.root = root
+        whole = self._each(_whole, shards)
         unpack([packed for packed in whole if isinstance(packed, Packed)])
-        tables = self._files.each(_offsets, shards, whole)
-        self._paths = [str(each.unpacked) if isinstance(each, Packed) else each for each in whole]
-        counts = [shard.samples for shard in shards]
-        self.names: Sequence[str] = [f"{name}/{i}" for name, count, *_ in shards for i in range(count)]
-        self.parts: Sequence[tuple[str, int]] = [(shard.name, shard.samples) for shard in shards]
-        self._starts = np.concatenate([table[:-1] for table in tables])
-        self._nbytes = np.concatenate([np.diff(table) for table in tables])
-        self._shards = np.repeat(np.arange(len(shards), dtype=np.int32), counts)
+        tables = self._each(_offsets, shards, whole)
+        self._read_at = [str(each.unpacked) if isinstance(each, Packed) else each for each in whole]
+        self.names: Sequence[str] = [f"{shard.name}/{i}" for shard in shards for i in range(shard.samples)]
+        starts = np.concatenate([table[:-1] for table in tables])
+        self._lie([shard.samples for shard in shards], starts, np.concatenate([*map(np.diff, tables)]))
         self.description = f"{len(self.names):,} samples in {len(shards):,} of {kind} of {root}"
-
-    def places(self, records: Ids) -> list[Place]:
-        shards: list[int] = self._shards[records].tolist()
-        starts: list[int] = self._starts[records].tolist()
-        nbytes: list[int] = self._nbytes[records].tolist()
-        return [
-            Place(self._paths[shard], start, size, self._files.tokens[shard])
-            for shard, start, size in zip(shards, starts, nbytes, strict=True)
-        ]
-
-    def check_unchanged(self, records: Ids) -> None:
-        touched: set[int] = set(self._shards[records].tolist())
-        self._files.check_unchanged(touched)
 
 
 def opened(folder: str | os.PathLike[str], kind: str) -> tuple[str, bytes]:
@@ -115,6 +100,8 @@ def opened(folder: str | os.PathLike[str], kind: str) -> tuple[str, bytes]:
         BadSetting: there is none.
     """
     root = str(folder).rstrip("/")
+    if not root:
+        raise BadSetting(f"no folder of {kind} is named: its path stands behind the prefix")
     if not is_remote(root):
         root = os.path.realpath(os.path.expanduser(root))
     path = f"{root}/{INDEX}"
@@ -133,7 +120,7 @@ def decoded(root: str, index: bytes, kind: type[T]) -> T:
     """
     try:
         return msgspec.json.decode(index, type=kind)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, ValueError, RecursionError) as error:
         raise BadSetting(f"{root}/{INDEX} is damaged, or of another version: {error}") from None
 
 
@@ -150,7 +137,7 @@ def _whole(path: str, version: FileVersion, shard: Shard) -> str | Packed:
     codec = shard.compression.partition(":")[0]
     if codec not in CODECS:
         raise BadSetting(f"{path} is compressed by {codec!r}: known are {', '.join(CODECS)}")
-    return Packed(path, version, codec, max(shard.nbytes))
+    return Packed(path, version, codec, shard.nbytes, shard.rewritten)
 
 
 def _offsets(path: str, version: FileVersion, shard: Shard, whole: str | Packed) -> npt.NDArray[np.int64]:
@@ -162,7 +149,7 @@ def _offsets(path: str, version: FileVersion, shard: Shard, whole: str | Packed)
     is_packed = isinstance(whole, Packed)
     nbytes = whole.unpacked.stat().st_size if is_packed else version.nbytes
     table_bytes = 4 * shard.samples + _HEAD_BYTES
-    if nbytes in shard.nbytes and table_bytes < nbytes:
+    if nbytes in (shard.nbytes or (nbytes,)) and table_bytes < nbytes:
         place = (
             Place(str(whole.unpacked), 0, table_bytes) if is_packed else Place(path, 0, table_bytes, version.etag)
         )

@@ -9,13 +9,11 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
-import numpy as np
-
-from penstock.contracts import Ids, Place
+from penstock.contracts import Place
 from penstock.errors import BadSetting
 from penstock.fingerprint.files import FileVersion
 from penstock.sources.records.files import read
-from penstock.sources.records.shard_files import ShardFiles, found, known
+from penstock.sources.records.shard_files import ShardedRecords, found, known
 from penstock.sources.records.tar import Member, members_of
 
 _LABEL = ".cls"
@@ -40,7 +38,7 @@ class _Group(NamedTuple):
     labels: dict[str, str]
 
 
-class ShardRecords:
+class ShardRecords(ShardedRecords):
     """The members of tar files that end as asked, shard after shard in the order of their names.
 
     A shard is walked through once, and its index is kept in the user's cache. Attributes are those of ``Records``.
@@ -54,12 +52,10 @@ class ShardRecords:
     """
 
     def __init__(self, shards: str | Path | Sequence[str | Path], suffixes: Sequence[str]) -> None:
-        patterns = [shards] if isinstance(shards, (str, Path)) else list(shards)
-        self._files = ShardFiles([path for pattern in patterns for path in found(str(pattern))])
-        self._paths = self._files.paths
-        indexes = self._files.each(partial(_indexed, suffixes=tuple(suffixes)))
-        self._samples = [sample for index in indexes for sample in index.samples]
-        names = [sample.name for sample in self._samples]
+        super().__init__(found(shards))
+        indexes = self._each(partial(_indexed, suffixes=tuple(suffixes)))
+        samples = [sample for index in indexes for sample in index.samples]
+        names = [sample.name for sample in samples]
         self.names, self.classes = _within(names, {folder for index in indexes for folder in index.folders})
         self._labels = [label for index in indexes for label in index.labels]
         reasons = (
@@ -68,10 +64,8 @@ class ShardRecords:
             if index.unlabelled or (self._labels and not index.labels)
         )
         self._unlabelled = next(reasons, "")
-        self.root = self._files.root
         counts = [len(index.samples) for index in indexes]
-        self.parts = [*zip(map(os.path.basename, self._paths), counts, strict=True)]
-        self._shards = np.repeat(np.arange(len(indexes)), counts)
+        self._lie(counts, [sample.offset for sample in samples], [sample.nbytes for sample in samples])
 
     @property
     def labels(self) -> Sequence[str]:
@@ -84,18 +78,6 @@ class ShardRecords:
     def description(self) -> str:
         shards = f"{len(self._paths):,} tar files" if len(self._paths) > 1 else self._paths[0]
         return f"{len(self.names):,} members of {shards}"
-
-    def places(self, records: Ids) -> list[Place]:
-        shards: list[int] = self._shards[records].tolist()
-        chosen: list[Member] = [self._samples[i] for i in records.tolist()]
-        return [
-            Place(self._paths[shard], sample.offset, sample.nbytes, self._files.tokens[shard])
-            for sample, shard in zip(chosen, shards, strict=True)
-        ]
-
-    def check_unchanged(self, records: Ids) -> None:
-        touched: set[int] = set(self._shards[records].tolist())
-        self._files.check_unchanged(touched)
 
 
 def _indexed(path: str, version: FileVersion, suffixes: tuple[str, ...]) -> _Index:

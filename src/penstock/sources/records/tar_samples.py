@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -11,11 +10,10 @@ from typing import Any, NamedTuple
 import msgspec
 import numpy as np
 
-from penstock.contracts import Ids, Place
 from penstock.errors import BadSetting
 from penstock.fingerprint.files import FileVersion
 from penstock.sources.records import values
-from penstock.sources.records.shard_files import ShardFiles, found, known
+from penstock.sources.records.shard_files import ShardedRecords, found, known
 from penstock.sources.records.shards import key_of
 from penstock.sources.records.tar import end_of, members_in, members_of
 from penstock.sources.records.values import Reader
@@ -49,7 +47,7 @@ class _Index(NamedTuple):
     endings: list[str]
 
 
-class TarSamples:
+class TarSamples(ShardedRecords):
     """The samples of tar files, in the order of the files' names. Attributes are those of ``FieldRecords``.
 
     A field is the part of its members' names behind the first dot, in small letters: ``"jpg"``, ``"seg.png"``;
@@ -63,36 +61,18 @@ class TarSamples:
             are links.
     """
 
-    labels: Sequence[str] = ()
-    classes: Sequence[str] = ()
-
     def __init__(self, shards: str | Path | Sequence[str | Path]) -> None:
-        patterns = [shards] if isinstance(shards, (str, Path)) else list(shards)
-        self._files = ShardFiles([path for pattern in patterns for path in found(str(pattern))])
-        paths, indexes = self._files.paths, self._files.each(_indexed)
-        self._samples = [sample for index in indexes for sample in index.samples]
-        self.names: Sequence[str] = [sample.key for sample in self._samples]
-        self.root = self._files.root
+        super().__init__(found(shards))
+        indexes = self._each(_indexed)
+        samples = [sample for index in indexes for sample in index.samples]
+        self.names: Sequence[str] = [sample.key for sample in samples]
         counts = [len(index.samples) for index in indexes]
-        self.parts: Sequence[tuple[str, int]] = [*zip(map(os.path.basename, paths), counts, strict=True)]
-        self._shards = np.repeat(np.arange(len(indexes)), counts)
+        self._lie(counts, [start for _, start, _ in samples], [end - start for _, start, end in samples])
         endings = {*indexes[0].endings}.intersection(*(index.endings for index in indexes))
         self.parse = TarParser(tuple(sorted(endings)))
         self.fields: Mapping[str, str] = self.parse.fields
-        shown = f"{len(paths):,} tar files" if len(paths) > 1 else paths[0]
-        self.description = f"{len(self.names):,} samples of {shown}"
-
-    def places(self, records: Ids) -> list[Place]:
-        shards: list[int] = self._shards[records].tolist()
-        chosen: list[_Sample] = [self._samples[i] for i in records.tolist()]
-        return [
-            Place(self._files.paths[shard], start, end - start, self._files.tokens[shard])
-            for (_, start, end), shard in zip(chosen, shards, strict=True)
-        ]
-
-    def check_unchanged(self, records: Ids) -> None:
-        touched: set[int] = set(self._shards[records].tolist())
-        self._files.check_unchanged(touched)
+        shown = f"{len(counts):,} tar files" if len(counts) > 1 else self._paths[0]
+        self.description = f"{len(samples):,} samples of {shown}"
 
 
 class TarParser(msgspec.Struct, frozen=True):

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+import struct
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from importlib import import_module
 from pathlib import Path
@@ -24,22 +25,38 @@ from penstock.sources.records.files import is_remote, read
 CODECS = {"zstd": "zstd", "gz": "gzip", "bz2": "bz2", "br": "brotli"}
 """Names of compressions that are known, in indexes and in pyarrow."""
 _AT_ONCE = 4
+_SUFFIX = ".shard"
 _PIECE_BYTES = 4 << 20
 
 
 class Packed(msgspec.Struct, frozen=True):
-    """A compressed shard: where it lies, how it was compressed, and most bytes that it becomes."""
+    """A compressed shard.
+
+    Attributes:
+        path: Where it lies.
+        version: Its version.
+        codec: How it was compressed.
+        sizes: How many bytes it may become; empty if nobody knows.
+        rewritten: What unpacks all of it, if it is not compressed as a whole.
+    """
 
     path: str
     version: FileVersion
     codec: str
-    most_bytes: int
+    sizes: tuple[int, ...]
+    rewritten: Callable[[bytes], bytes] | None = None
 
     @property
     def unpacked(self) -> Path:
         """The file that it is unpacked to."""
         name = digest("unpacked", self.path, self.codec, msgspec.to_builtins(self.version))
-        return cache_folder() / "shards" / f"{name}.shard"
+        return cache_folder() / "shards" / f"{name}{_SUFFIX}"
+
+    @property
+    def is_missing(self) -> bool:
+        """Whether it is still to be unpacked."""
+        there = self.unpacked.exists()
+        return not there or (self.sizes != () and self.unpacked.stat().st_size not in self.sizes)
 
 
 def unpack(shards: Sequence[Packed]) -> None:
@@ -50,16 +67,19 @@ def unpack(shards: Sequence[Packed]) -> None:
         PackageMissing: pyarrow is not installed.
         ReadFailed: one cannot be read, or is damaged.
     """
-    if all(shard.unpacked.exists() for shard in shards):
+    if not any(shard.is_missing for shard in shards):
         return
     require(f"a shard that is compressed ({shards[0].codec})", "columns", "pyarrow")
     folder = cache_folder() / "shards"
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with locked(folder, os.O_RDONLY | os.O_DIRECTORY), ThreadPoolExecutor(_AT_ONCE) as pool:
-            missing = [shard for shard in shards if not shard.unpacked.exists()]
-            total = size_text(sum(shard.most_bytes for shard in missing))
-            say(f"{len(missing):,} compressed shards ({total}) are unpacked in {printable(str(folder))}")
+            for half in folder.glob(f".*{_SUFFIX}.*"):  # of one who was killed: who unpacks has locked the folder
+                half.unlink()
+            missing = [shard for shard in shards if shard.is_missing]
+            total = size_text(sum(shard.version.nbytes for shard in missing))
+            if missing:  # no other process has unpacked them meanwhile
+                say(f"{len(missing):,} compressed shards ({total}) are unpacked in {printable(str(folder))}")
             list(pool.map(_unpack, missing))
     except OSError as error:
         raise BadSetting(
@@ -70,17 +90,24 @@ def unpack(shards: Sequence[Packed]) -> None:
 
 def _unpack(shard: Packed) -> None:
     arrow: Any = import_module("pyarrow")
-    path, nbytes = shard.path, shard.version.nbytes
+    path, whole = shard.path, Place(shard.path, 0, shard.version.nbytes, shard.version.etag)
     with written_whole(shard.unpacked) as half, half.open("wb") as to:
-        if is_remote(path):
-            packed = arrow.BufferReader(read(Place(path, 0, nbytes, shard.version.etag)))
-        else:
-            packed = arrow.OSFile(path)
+        if shard.rewritten is not None:
+            stored = read(whole)
+            try:
+                content = shard.rewritten(stored)
+            except (OSError, ValueError, struct.error) as error:
+                raise ReadFailed(f"{path} cannot be decompressed: {error}", path) from None
+            to.write(content)
+            return
+        packed = arrow.BufferReader(read(whole)) if is_remote(path) else arrow.OSFile(path)
         with packed, arrow.CompressedInputStream(packed, CODECS[shard.codec]) as stream:
             while piece := _read(stream, path):
-                if to.tell() + len(piece) > shard.most_bytes:
-                    raise ReadFailed(f"{path} becomes more than the {shard.most_bytes:,} bytes of its index", path)
-                to.write(piece)
+                if to.write(piece) and to.tell() > max(shard.sizes):
+                    break
+        if to.tell() not in shard.sizes:
+            became = f"it becomes {to.tell():,} bytes or more, and its index says {shard.sizes[0]:,}"
+            raise ReadFailed(f"{path} is damaged: {became}", path)
 
 
 def _read(stream: Any, path: str) -> bytes:

@@ -21,7 +21,8 @@ Reader = Callable[[bytes], Any]
 DAMAGE = (struct.error, ArithmeticError, LookupError, RecursionError, TypeError)
 """What is raised for damaged bytes, beside ValueError."""
 _NPY = re.compile(
-    rb"\{'descr': '([<>|=]?[a-zA-Z]\d*(?:\[\w+\])?)', 'fortran_order': (True|False), 'shape': \(([\d, ]*)\), \}\s*"
+    rb"\{'descr': '([<>|=]?[biufcSUmMVO]\d*(?:\[\w+\])?)', "
+    rb"'fortran_order': (True|False), 'shape': \(([\d, ]*)\), \}\s*"
 )
 _CHANNELS = {"L": 1, "LA": 2, "RGB": 3, "YCbCr": 3, "HSV": 3, "LAB": 3, "RGBA": 4, "CMYK": 4}
 

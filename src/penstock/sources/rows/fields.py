@@ -13,8 +13,8 @@ from penstock.basics.terminal import say
 from penstock.contracts import ByteArray, Ids, Place, Tree
 from penstock.io.cache.cache import Cache
 from penstock.io.cache.tiers import Admitted, CacheLayout, Counts, memory_files
-from penstock.sources.images.cached import BYTES
 from penstock.sources.order import Planned, permutation
+from penstock.sources.records.cached import BYTES
 from penstock.sources.rows.leaves import Leaf, Ragged, example_of
 from penstock.sources.rows.worker import Made, RowRecipe, RowTask
 from penstock.sources.workers.block_maker import BlockMaker, MemoryFile

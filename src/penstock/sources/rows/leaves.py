@@ -53,7 +53,12 @@ class Leaf(NamedTuple):
             raise ValueError(
                 f"{self.name!r} has shape {array.shape}, and {self.shape} in the first sample{remedy}"
             )
-        return array.astype(self.dtype, copy=False)
+        cast = array.astype(self.dtype, copy=False)
+        if array.dtype.kind in "iumM" and not np.array_equal(cast, array):  # NaT is none of a sample's own
+            raise ValueError(
+                f"{self.name!r} has {array.dtype} that {self.dtype}, as in the first sample, cannot hold"
+            )
+        return cast
 
 
 def leaves_of(sample: Any, ragged: Ragged, names: str) -> list[Leaf]:

@@ -18,7 +18,6 @@ from penstock.sources.rows.leaves import Ragged
 from penstock.sources.rows.record_data import RecordData, named_fields
 from penstock.sources.rows.settings import RowSettings
 from penstock.sources.sharding import Alone, rank_of
-from penstock.sources.tables.handfuls import Handfuls
 
 if TYPE_CHECKING:
     from penstock.sources.rows.table_data import TableData
@@ -105,6 +104,7 @@ class RecordSource(Alone):
                 raise BadSetting(f"{name}={value!r}: it must be one of {', '.join(known)}")
         Cache.check(cache)
         batch_size = whole_number("batch_size", batch_size, 1, 2**31 - 1)
+        segments = None if segments is None else whole_number("segments", segments, 1)
         most_bytes = size_from("shuffle_bytes", shuffle_bytes)
         self.workers = max(1, int(cores())) if workers is None else whole_number("workers", workers, 1, 1024)
         settings = RowSettings(
@@ -112,12 +112,9 @@ class RecordSource(Alone):
         )
         self._data = _data_of(data, columns, fill, filter, cache, settings)
         order = self._data.order
-        self.batch_size, self.shuffled, self.drop_last = batch_size, shuffle, drop_last
-        self.samples, self.batches, self.segment_starts = order.samples, order.batches, order.segment_starts
+        self._follow(order, batch_size, shuffle=shuffle, drop_last=drop_last)
         self.shard = rank_of(shard)
         self.order = digest("records", order.digest, self._data.identity)
-        if isinstance(order, Handfuls):
-            self.starts = order.starts
         if self._data.block_bytes:
             self.slot_bytes = self.block_bytes = self._data.block_bytes
 
@@ -138,10 +135,11 @@ class RecordSource(Alone):
 def _data_of(
     data: Any, columns: Columns, fill: Any, condition: Any, cache: Cache | None, settings: RowSettings
 ) -> TableData | RecordData:
-    if (tables := tables_of(data)) is not None:
-        if cache is not None:
+    if (tables := tables_of(data, cache)) is not None:
+        if settings.on_bad == "skip" and settings.decode is None:
             raise BadSetting(
-                "cache=: what is read of tables stays in memory while it fits shuffle_bytes; leave it out"
+                'on_bad="skip": only decode= finds bad rows of tables, and there is none; nulls are for fill= or '
+                "filter="
             )
         from penstock.sources.rows.table_data import TableData
         from penstock.sources.tables.opening import Opened

@@ -7,16 +7,15 @@ from typing import Any
 
 import numpy as np
 
-from penstock.basics.sizes import size_text
 from penstock.basics.terminal import printable, say
 from penstock.contracts import Cursor, Ids, Joints, SourceBlock, Wanted
 from penstock.errors import BadSetting
 from penstock.memory.slots import Slots
-from penstock.sources.order import Order, Planned
+from penstock.sources.order import Planned
 from penstock.sources.rows.fields import SampleBlocks
 from penstock.sources.rows.leaves import leaves_of, with_bad
 from penstock.sources.rows.settings import RowSettings
-from penstock.sources.rows.tables import TablePlan, TableRows, table_plans
+from penstock.sources.rows.tables import TablePlan, TableRows, order_in_words, order_of, table_plans
 from penstock.sources.rows.worker import RowRecipe
 from penstock.sources.tables.handfuls import Handful, Handfuls
 from penstock.sources.tables.loading import GroupLoader
@@ -42,21 +41,10 @@ class TableData:
 
     def __init__(self, opened: Opened, settings: RowSettings) -> None:
         self._opened, self._settings, s = opened, settings, settings
-        samples, total = int(opened.rows.sum()), int(opened.nbytes.sum())
-        self.order: Order | Handfuls
-        if total <= s.shuffle_bytes:
-            self.order = Order(samples, s.batch_size, s.segments, s.seed, shuffle=s.shuffle)
-        elif (s.segments or 1) > 1:
-            raise BadSetting(
-                f"segments={s.segments}: tables of {size_text(total)} in memory, more than shuffle_bytes="
-                f"{size_text(s.shuffle_bytes)}, have none: row groups are drawn afresh in each cycle"
-            )
-        else:
-            handful_bytes = s.shuffle_bytes // 2  # one is given while the next one is read
-            self.order = Handfuls(
-                opened.rows, opened.nbytes, handful_bytes, s.batch_size, s.seed, shuffle=s.shuffle
-            )
-        self.identity = (opened.reading.tables.parts, opened.groups.tolist(), opened.rows.tolist())
+        samples = int(opened.rows.sum())
+        self.order = order_of(opened, s.shuffle_bytes, s.batch_size, s.segments, s.seed, shuffle=s.shuffle)
+        kept = str(opened.reading.condition)
+        self.identity = (opened.reading.tables.parts, opened.groups.tolist(), opened.rows.tolist(), kept)
         loader = GroupLoader(opened.reading, opened.groups, opened.rows, s.workers)
         give = "padded" if s.ragged == "pad" else "ragged"
         self._rows = TableRows(loader, opened.reading.outputs, give, min(s.batch_size, samples))
@@ -71,14 +59,8 @@ class TableData:
     @property
     def description(self) -> str:
         tables = self._opened.reading.tables
-        text = f"{self.order.samples:,} rows in {tables.description}, "
-        if not self._settings.shuffle:
-            text += "in their order"
-        elif isinstance(self.order, Handfuls):
-            text += f"shuffled {len(self.order.of(0)[0].groups):,} at a time: a block has rows of "
-            text += f"{self.order.groups_seen():.1%} of them"
-        else:
-            text += "all shuffled together"
+        order = order_in_words(self.order, shuffle=self._settings.shuffle)
+        text = f"{self.order.samples:,} rows in {tables.description}, {order}"
         if self._decoded is not None and self._decoded.skipped:
             text += f"; {self._decoded.skipped:,} bad ones were skipped"
         return text
@@ -107,6 +89,7 @@ class TableData:
         s, tables = self._settings, self._opened.reading.tables
         first = Handful(0, int(self._opened.rows[0]), (0,))
         sample = _samples(self._rows.rows(self._loader.get(first), _FIRST))[0]
+        self._loader.close()
         recipe = RowRecipe((), {}, None, s.decode, s.on_bad == "skip")
         try:
             leaves = leaves_of(recipe.sample(sample), s.ragged, "decode=")

@@ -9,17 +9,50 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from penstock.basics.sizes import size_text
 from penstock.contracts import Cursor, Ids, Joints, SourceBlock, Wanted
+from penstock.errors import BadSetting
 from penstock.memory.room import aligned
 from penstock.memory.slots import Filled, Slots, place
 from penstock.sources.order import Order, Planned, planned
 from penstock.sources.tables.handfuls import Handful, Handfuls
 from penstock.sources.tables.loaded import Loaded, Output
 from penstock.sources.tables.loading import GroupLoader
+from penstock.sources.tables.opening import Opened
 from penstock.tree import Node, RaggedRows, describe
 
 _SLOTS = 2
 """A block is written while the one before is announced."""
+
+
+def order_of(
+    opened: Opened, shuffle_bytes: int, batch_size: int, segments: int | None, seed: int, *, shuffle: bool
+) -> Order | Handfuls:
+    """Return the order of tables' rows: of handfuls where they do not fit in memory.
+
+    Raises:
+        BadSetting: these have no segments.
+    """
+    total = int(opened.nbytes.sum())
+    if total <= shuffle_bytes:
+        return Order(int(opened.rows.sum()), batch_size, segments, seed, shuffle=shuffle)
+    if (segments or 1) > 1:
+        raise BadSetting(
+            f"segments={segments}: tables of {size_text(total)} in memory, more than shuffle_bytes="
+            f"{size_text(shuffle_bytes)}, have none: row groups are drawn afresh in each cycle"
+        )
+    half = shuffle_bytes // 2  # one handful is given while the next one is read
+    return Handfuls(opened.rows, opened.nbytes, half, batch_size, seed, shuffle=shuffle)
+
+
+def order_in_words(order: Order | Handfuls, *, shuffle: bool) -> str:
+    """Describe how well rows are shuffled."""
+    if not shuffle:
+        return "in their order"
+    if isinstance(order, Order):
+        return "all shuffled together"
+    groups = len(order.of(0)[0].groups)
+    return f"shuffled {groups:,} at a time: a block has rows of {order.groups_seen():.1%} of them"
 
 
 class TablePlan(NamedTuple):

@@ -10,10 +10,11 @@ import msgspec
 import numpy as np
 
 from penstock.contracts import Place
-from penstock.errors import SourceError
+from penstock.errors import ReadFailed, SourceError
 from penstock.io.cache.tiers import Admitted, CacheLayout, Counts, Tiers
 from penstock.memory.slots import place
-from penstock.sources.images.cached import BYTES, CachedBlock
+from penstock.sources.records.cached import BYTES, CachedBlock
+from penstock.sources.records.files import is_outage
 from penstock.sources.rows.leaves import BAD, Leaf, Varying, example_of
 from penstock.sources.workers import Steps
 from penstock.sources.workers.block_maker import MemoryFile
@@ -126,16 +127,16 @@ class RowWriter:
                 try:
                     fields = task.samples[row]
                     if read:
-                        at = places[row]
-                        where = at.path if at.nbytes is None else f"{at.path}, at byte {at.offset:,}"
+                        where = places[row].where
                         fields = self._parsed(kept, row)
                     sample = self._checked(recipe.sample(cast("Mapping[str, Any]", fields)))
-                except ValueError as error:
+                except (ValueError, ReadFailed) as error:
                     why = f"{where}: {error}" if read else f"row {row} of {where}: {error}"
-                    if not recipe.skips:
+                    if (outage := is_outage(error)) or not recipe.skips:
                         own = error.__cause__
                         trace = "".join(traceback.format_exception(own)) if own else ""
-                        raise SourceError(f'{why}. Mend it, or pass on_bad="skip"', trace) from None
+                        remedy = "" if outage else '. Mend it, or pass on_bad="skip"'
+                        raise SourceError(why + remedy, trace) from None
                     bad.append(why)
                     sample = None
                 for name, array in arrays.items():

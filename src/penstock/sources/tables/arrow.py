@@ -10,6 +10,7 @@ import os
 import struct
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
+from itertools import accumulate
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,9 +18,10 @@ import numpy as np
 from penstock.contracts import Ids, Place
 from penstock.errors import BadSetting, ReadFailed
 from penstock.fingerprint.files import FileVersion
+from penstock.io.cache.cache import Cache
 from penstock.sources.records.files import read, read_ahead
 from penstock.sources.records.shard_files import ShardFiles, known
-from penstock.sources.tables.files import failed, pa, same_schema
+from penstock.sources.tables.files import failed, fetching, pa, same_schema
 
 _MAGIC = b"ARROW1\0\0"
 _CONTINUES = 0xFFFFFFFF
@@ -44,20 +46,21 @@ class _Index(NamedTuple):
     batches: list[_Batch]
 
 
-class ArrowTables:
+class ArrowTables(ShardFiles):
     """The record batches of Arrow files that have rows, file after file. Attributes are those of ``Tables``.
 
     Args:
         paths: The files or streams, or objects of a store.
+        cache: Where parts of these are kept; None for nowhere.
 
     Raises:
         BadSetting: one is no Arrow file, was cut short, or has other columns than the first; or none has a row.
     """
 
-    def __init__(self, paths: Sequence[str]) -> None:
-        self._files = ShardFiles(paths)
-        indexes = self._files.each(_indexed)
-        self.root = self._files.root
+    def __init__(self, paths: Sequence[str], cache: Cache | None = None) -> None:
+        super().__init__(paths)
+        self._fetch = fetching(cache, self.root, paths, self._versions)
+        indexes = self._each(_indexed)
         self.schema = same_schema(paths, (pa.ipc.read_schema(pa.py_buffer(each.schema)) for each in indexes))
         self._groups = [(i, batch) for i, each in enumerate(indexes) for batch in each.batches if batch.rows]
         if not self._groups:
@@ -80,30 +83,32 @@ class ArrowTables:
 
     def read(self, group: int, columns: Sequence[str]) -> Any:
         file, batch = self._groups[group]
-        path = self._files.paths[file]
+        path = self._paths[file]
         try:
-            data = read(Place(path, batch.offset, batch.nbytes, self._files.versions[file].etag))
-            self._files.check_unchanged([file])
-            found = pa.ipc.read_record_batch(pa.ipc.read_message(pa.py_buffer(data)), self.schema)
+            data = self._fetch(Place(path, batch.offset, batch.nbytes, self._versions[file].etag))
+            self._check([file])
+            whole = pa.ipc.read_record_batch(pa.ipc.read_message(pa.py_buffer(data)), self.schema)
+            wanted = {part for name in columns for part in accumulate(name.split("."), "{}.{}".format)}
+            found = whole.select([name for name in self.schema.names if name in wanted])
+            found.validate(full=True)
         except (pa.ArrowException, OSError) as error:
             raise failed(self.where(group), path, error) from None
         except ReadFailed:
-            self._files.check_unchanged([file])  # which explains it
+            self._check([file])  # which explains it
             raise
-        tops = dict.fromkeys(name if name in self.schema.names else name.split(".", 1)[0] for name in columns)
-        return pa.Table.from_batches([found.select(list(tops))])
+        return pa.Table.from_batches([found])
 
     def where(self, group: int) -> str:
         file, batch = self._groups[group]
-        return f"{self._files.paths[file]}, record batch at byte {batch.offset:,}"
+        return f"{self._paths[file]}, record batch at byte {batch.offset:,}"
 
     def check_unchanged(self, groups: Iterable[int]) -> None:
-        self._files.check_unchanged({self._groups[group][0] for group in groups})
+        self._check({self._groups[group][0] for group in groups})
 
 
-def saved_tables(folder: str) -> ArrowTables:
+def saved_tables(folder: str, cache: Cache | None = None) -> ArrowTables:
     """Return the tables of a folder that ``save_to_disk`` wrote; errors are those of ``saved_files``."""
-    return ArrowTables(saved_files(folder))
+    return ArrowTables(saved_files(folder), cache)
 
 
 def saved_files(folder: str) -> list[str]:
@@ -121,7 +126,9 @@ def saved_files(folder: str) -> list[str]:
         raise BadSetting(
             f"hf:{folder} has rows picked by indices: write it again by flatten_indices().save_to_disk()"
         )
-    return [os.path.join(path, each["filename"]) for each in state["_data_files"]]
+    if not (files := [os.path.join(path, each["filename"]) for each in state.get("_data_files", ())]):
+        raise BadSetting(f"hf:{folder} holds no data: its state.json names no file")
+    return files
 
 
 def _json(path: str) -> Any:
@@ -164,7 +171,8 @@ def _messages(path: str, version: FileVersion) -> Iterator[tuple[int, int, int, 
     """
     end = version.nbytes
     pread = read_ahead(Place(path, 0, end, version.etag))
-    at = len(_MAGIC) if pread(min(end, len(_MAGIC)), 0) == _MAGIC else 0
+    is_file = pread(min(end, len(_MAGIC)), 0) == _MAGIC  # not a stream, which may end with any message
+    at = len(_MAGIC) if is_file else 0
     while at + 8 <= end:
         marker, nbytes = struct.unpack("<II", pread(8, at))
         if marker != _CONTINUES:
@@ -181,7 +189,7 @@ def _messages(path: str, version: FileVersion) -> Iterator[tuple[int, int, int, 
             break
         yield kind, at, 8 + nbytes, body, header
         at += 8 + nbytes + body
-    if at < end:
+    if at < end or is_file:
         raise BadSetting(f"{path} was cut short: the message at byte {at:,} goes on behind its end at {end:,}")
 
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from importlib import import_module
+from itertools import accumulate
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+from penstock.contracts import Ids
 from penstock.errors import BadSetting, SourceError
 
 pa: Any = import_module("pyarrow")
@@ -24,12 +27,14 @@ class Column(NamedTuple):
         kind: Whether all rows are equally large, lists of numbers that must be equally long, lists that need not,
             texts, or bytes.
         dtype: Type of the numbers; of texts and bytes, uint8.
+        path: The names that lead to it: of a column, and of fields in structs, which may have dots in them.
         shape: Shape of a row; of one that varies, that of an item.
     """
 
     name: str
     kind: Kind
     dtype: np.dtype[Any]
+    path: tuple[str, ...]
     shape: tuple[int, ...] = ()
 
     @property
@@ -61,51 +66,62 @@ def columns_of(schema: Any, names: Sequence[str] | None, where: str) -> list[Col
     Raises:
         BadSetting: there is no such column, or one has a type that no array has.
     """
-    found = {name: kind for field in schema for name, kind in _flat(field.name, field.type)}
-    if twice := [name for name in schema.names if schema.names.count(name) > 1]:
-        raise BadSetting(f"{where} has {schema.names.count(twice[0])} columns named {twice[0]!r}")
+    flat = [each for field in schema for each in _flat((field.name,), field.type)]
+    found = {".".join(path): (path, kind) for path, kind in flat}
+    tops: list[str] = schema.names
+    for name, count in (Counter(tops) | Counter(".".join(path) for path, _ in flat)).items():
+        if count > 1:
+            raise BadSetting(f"{where} has {count} columns named {name!r}: give them other names")
     wanted = list(found) if names is None else [each for name in names for each in _below(name, found, where)]
     if not wanted:
         raise BadSetting(f"{where}: columns={names!r} names no column; it has {', '.join(found)}")
-    return [_column(name, found[name], where) for name in dict.fromkeys(wanted)]
+    return [_column(name, *found[name], where) for name in dict.fromkeys(wanted)]
 
 
-def _flat(name: str, kind: Any) -> list[tuple[str, Any]]:
+def bytes_columns(schema: Any) -> list[str]:
+    """Return the columns of an Arrow schema that hold bytes, such as encoded images."""
+    flat = [each for field in schema for each in _flat((field.name,), field.type)]
+    return [".".join(path) for path, kind in flat if pa.types.is_binary(kind) or pa.types.is_large_binary(kind)]
+
+
+def _flat(path: tuple[str, ...], kind: Any) -> list[tuple[tuple[str, ...], Any]]:
     if not pa.types.is_struct(kind):
-        return [(name, kind)]
-    return [each for field in kind for each in _flat(f"{name}.{field.name}", field.type)]
+        return [(path, kind)]
+    return [each for field in kind for each in _flat((*path, field.name), field.type)]
 
 
-def _below(name: str, found: Mapping[str, Any], where: str) -> list[str]:
+def _below(name: str, found: Mapping[str, tuple[tuple[str, ...], Any]], where: str) -> list[str]:
     """Return the column of a name, or those of the struct's fields."""
-    below = [each for each in found if each == name or each.startswith(f"{name}.")]
+    if name in found:
+        return [name]
+    below = [each for each, (path, _) in found.items() if name in accumulate(path, "{}.{}".format)]
     if not below:
         raise BadSetting(f"{where} has no column {name!r}; it has {', '.join(found)}")
     return below
 
 
-def _column(name: str, kind: Any, where: str) -> Column:
+def _column(name: str, path: tuple[str, ...], kind: Any, where: str) -> Column:
     is_ = pa.types
     while isinstance(kind, pa.BaseExtensionType) or is_.is_dictionary(kind):
         kind = kind.value_type if is_.is_dictionary(kind) else kind.storage_type
     if is_.is_string(kind) or is_.is_large_string(kind):
-        return Column(name, "text", np.dtype(np.uint8))
+        return Column(name, "text", np.dtype(np.uint8), path)
     if is_.is_binary(kind) or is_.is_large_binary(kind):
-        return Column(name, "bytes", np.dtype(np.uint8))
+        return Column(name, "bytes", np.dtype(np.uint8), path)
     if is_.is_fixed_size_binary(kind) and not is_.is_decimal(kind):
-        return Column(name, "fixed", np.dtype(np.uint8), (kind.byte_width,))
+        return Column(name, "fixed", np.dtype(np.uint8), path, (kind.byte_width,))
     shape: tuple[int, ...] = ()
     inner = kind
     while is_.is_fixed_size_list(inner):
         shape, inner = (*shape, inner.list_size), inner.value_type
     if (dtype := _number(inner)) is not None:
-        return Column(name, "fixed", dtype, shape)
+        return Column(name, "fixed", dtype, path, shape)
     if not shape and (is_.is_list(kind) or is_.is_large_list(kind)):
         inner = kind.value_type
         while is_.is_fixed_size_list(inner):
             shape, inner = (*shape, inner.list_size), inner.value_type
         if (dtype := _number(inner)) is not None:
-            return Column(name, "list", dtype, shape)
+            return Column(name, "list", dtype, path, shape)
     remedy = "cast it to float64 where it is written, or " if is_.is_decimal(inner) else ""
     raise BadSetting(
         f"{where}: column {name!r} is of type {kind}, which no array of numbers has: {remedy}leave it out with "
@@ -142,60 +158,74 @@ def values_of(array: Any, column: Column, fill: Any, where: str) -> Values | Var
     """
     while isinstance(array, (pa.ExtensionArray, pa.DictionaryArray)):
         array = array.dictionary_decode() if isinstance(array, pa.DictionaryArray) else array.storage
+    rows = np.ones(len(array), np.int64)
     if column.kind in ("text", "bytes"):
-        array = _filled(array, column, fill, where)
-        return Varying(*_bytes_of(array))
+        return Varying(*_bytes_of(_filled(array, column, fill, where, rows)))
     if column.kind not in ("list", "even"):
-        return _numbers(array, column, fill, where)
+        return _numbers(array, column, fill, where, rows)
     if array.null_count:
-        raise _null(array, column, where, "lists cannot be filled: ")
+        raise _null_list(array, column, where, rows)
     lengths = np.diff(np.asarray(array.offsets.to_numpy(zero_copy_only=False), np.int64))
     if column.kind == "list":
-        return Varying(_numbers(array.flatten(), column, fill, where), lengths)
+        return Varying(_numbers(array.flatten(), column, fill, where, lengths), lengths)
     if (odd := np.flatnonzero(lengths != column.shape[0])).size:
         raise SourceError(
             f"{where}: column {column.name!r} has {lengths[odd[0]]:,} numbers in row {odd[0]:,}, and "
             f"{column.shape[0]:,} in the first row of all: for lists of different length pass ragged='pad' or "
             "'pack'"
         )
-    return _numbers(array.flatten(), column, fill, where)
+    items = column._replace(shape=column.shape[1:])
+    return _numbers(array.flatten(), items, fill, where, lengths).reshape(len(rows), *column.shape)
 
 
-def _numbers(array: Any, column: Column, fill: Any, where: str) -> Values:
-    rows = len(array)
+def _numbers(array: Any, column: Column, fill: Any, where: str, lengths: Ids) -> Values:
+    """Return numbers of items, of which the rows have so many each."""
+    items = len(array)
     while pa.types.is_fixed_size_list(array.type):
         if array.null_count:
-            raise _null(array, column, where, "lists cannot be filled: ")
+            raise _null_list(array, column, where, lengths)
         array = array.flatten()
+    array = _filled(array, column, fill, where, lengths)
     if pa.types.is_fixed_size_binary(array.type):
-        array = _filled(array, column, fill, where)
-        raw = np.frombuffer(array.buffers()[1], np.uint8) if rows else np.empty(0, np.uint8)
+        raw = np.frombuffer(array.buffers()[1], np.uint8) if items else np.empty(0, np.uint8)
         width = column.shape[0]
-        return raw[array.offset * width : (array.offset + rows) * width].reshape(rows, width)
-    array = _filled(array, column, fill, where)
+        return raw[array.offset * width : (array.offset + items) * width].reshape(items, width)
     numbers = array.to_numpy(zero_copy_only=False).astype(column.dtype, copy=False)
-    return numbers.reshape(-1, *column.shape)
+    return numbers.reshape(items, *column.shape)
 
 
-def _filled(array: Any, column: Column, fill: Any, where: str) -> Any:
+def _filled(array: Any, column: Column, fill: Any, where: str, lengths: Ids) -> Any:
     if not array.null_count:
         return array
     if fill is None:
-        raise _null(array, column, where)
+        raise SourceError(
+            f"{where}: column {column.name!r} has {array.null_count:,} nulls, the first in row "
+            f"{_first_null(array, lengths):,}: pass fill={{{column.name!r}: ...}} for what is to stand there, or "
+            "a filter that leaves these rows out"
+        )
     try:
+        if pa.types.is_integer(array.type) and fill != int(fill):  # Arrow cuts it
+            raise TypeError("it is no whole number")
         return array.fill_null(fill)
-    except (pa.ArrowException, TypeError) as error:
+    except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
         raise BadSetting(
             f"fill={fill!r} does not fit column {column.name!r} of type {array.type}: {error}"
         ) from None
 
 
-def _null(array: Any, column: Column, where: str, why: str = "") -> SourceError:
-    first = int(np.flatnonzero(array.is_null().to_numpy(zero_copy_only=False))[0])
+def _null_list(array: Any, column: Column, where: str, lengths: Ids) -> SourceError:
     return SourceError(
-        f"{where}: column {column.name!r} has {array.null_count:,} nulls, the first in row {first:,}: {why}pass "
-        f"fill={{{column.name!r}: ...}} for what is to stand there, or a filter that leaves these rows out"
+        f"{where}: column {column.name!r} has {array.null_count:,} nulls in place of lists, which cannot be "
+        f"filled, the first in row {_first_null(array, lengths):,}: leave these rows out with filter="
+        f'"{column.name} != None", or the column with columns='
     )
+
+
+def _first_null(array: Any, lengths: Ids) -> int:
+    """Return the row of the first null among values, of which all items of the rows have equally many."""
+    first = int(np.flatnonzero(array.is_null().to_numpy(zero_copy_only=False))[0])
+    item = first * int(lengths.sum()) // len(array)
+    return int(np.searchsorted(np.cumsum(lengths), item, "right"))
 
 
 def _bytes_of(array: Any) -> tuple[Values, npt.NDArray[np.int64]]:

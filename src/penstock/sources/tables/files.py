@@ -4,28 +4,74 @@ from __future__ import annotations
 
 import io
 import os
-from collections.abc import Iterable, Iterator, Sequence
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from importlib import import_module
 from typing import Any
+
+import numpy as np
 
 from penstock.contracts import Place
 from penstock.errors import BadSetting, ReadFailed
 from penstock.fingerprint.files import FileVersion
+from penstock.io.cache.cache import Cache
+from penstock.io.cache.tiers import Admitted, Counts, Tiers
+from penstock.sources.records.cached import BYTES, CachedBlock
 from penstock.sources.records.files import is_remote, read
 
 pa: Any = import_module("pyarrow")
 
 
+_PART_BYTES = 1 << 20
+"""About so much is read at once."""
+Fetch = Callable[[Place], bytes]
+"""Reads a part of an object."""
+
+
+class CachedParts:
+    """Fetches parts of objects, and keeps them in a cache; any thread may.
+
+    Args:
+        cache: The user's cache; its memory is not used, as rows stay there.
+        root: Name of the data.
+        nbytes: Size of all objects.
+
+    Attributes:
+        counts: What became of parts so far.
+    """
+
+    def __init__(self, cache: Cache, root: str, nbytes: int) -> None:
+        self._layout = cache.layout(root, BYTES, None)
+        parts = max(1, nbytes // _PART_BYTES)
+        self._admitted = Admitted.of(self._layout, parts, nbytes / parts)
+        self._counting = threading.Lock()
+        self._own = threading.local()
+        self.counts = Counts()
+
+    def __call__(self, place: Place) -> bytes:
+        if not hasattr(self._own, "tiers"):
+            self._own.tiers = Tiers(self._layout)
+        kept = CachedBlock(self._own.tiers, BYTES, [place], self._admitted)
+        data = kept.encoded(0)
+        kept.keep(0, data, np.empty((0, 0), np.uint8))
+        came = kept.finish()
+        with self._counting:
+            self.counts.add(came)
+        return data
+
+
 class RemoteFile(io.RawIOBase):
-    """An object of a store as a file; what is asked for is fetched by Penstock's reader.
+    """An object of a store as a file.
 
     Args:
         url: The object.
         version: Its version; another one is not read.
+        fetch: Reads a part of it.
     """
 
-    def __init__(self, url: str, version: FileVersion) -> None:
+    def __init__(self, url: str, version: FileVersion, fetch: Fetch = read) -> None:
         self._whole = Place(url, 0, version.nbytes, version.etag)
+        self._fetch = fetch
         self._at = 0
 
     def readable(self) -> bool:
@@ -45,7 +91,7 @@ class RemoteFile(io.RawIOBase):
     def read(self, nbytes: int = -1, /) -> bytes:
         assert self._whole.nbytes is not None
         left = max(0, self._whole.nbytes - self._at)
-        data = read(self._whole._replace(offset=self._at, nbytes=left if nbytes < 0 else min(nbytes, left)))
+        data = self._fetch(self._whole._replace(offset=self._at, nbytes=left if nbytes < 0 else min(nbytes, left)))
         self._at += len(data)
         return data
 
@@ -53,9 +99,24 @@ class RemoteFile(io.RawIOBase):
         return self.read()
 
 
-def opened(path: str, version: FileVersion) -> Any:
+def opened(path: str, version: FileVersion, fetch: Fetch = read) -> Any:
     """Return what Arrow opens: a path, or a file of an object store."""
-    return pa.PythonFile(RemoteFile(path, version), "r") if is_remote(path) else path
+    return pa.PythonFile(RemoteFile(path, version, fetch), "r") if is_remote(path) else path
+
+
+def fetching(cache: Cache | None, root: str, paths: Sequence[str], versions: Sequence[FileVersion]) -> Fetch:
+    """Return what reads parts of files.
+
+    Raises:
+        BadSetting: there is a cache, and the files do not lie in an object store.
+    """
+    if cache is None:
+        return read
+    if not all(map(is_remote, paths)):
+        raise BadSetting(
+            "cache= keeps what is read of an object store (s3://...), and these files are here: leave it out"
+        )
+    return CachedParts(cache, root, sum(version.nbytes for version in versions))
 
 
 def opened_for_datasets(path: str, version: FileVersion) -> tuple[Any, Any]:
@@ -89,14 +150,13 @@ def _difference(one: Any, other: Any) -> str:
     return f"{more[0]!r} is new" if more else "their order, or whether they may have nulls"
 
 
-def fields_of(table: Any, names: Iterable[str]) -> Iterator[Any]:
-    """Yield the columns of a table by name, as single arrays; ``struct.field`` names a struct's field."""
+def fields_of(table: Any, paths: Iterable[Sequence[str]]) -> Iterator[Any]:
+    """Yield columns of a table, or fields in their structs, as single arrays."""
     compute: Any = import_module("pyarrow.compute")
-    for name in names:
-        top = name if name in table.column_names else name.split(".", 1)[0]
-        column = table.column(top)
-        if top != name:
-            column = compute.struct_field(column, name[len(top) + 1 :].split("."))
+    for name, *fields in paths:
+        column = table.column(name)
+        if fields:
+            column = compute.struct_field(column, fields)
         chunks = column.chunks if hasattr(column, "chunks") else [column]
         yield chunks[0] if len(chunks) == 1 else pa.concat_arrays(chunks) if chunks else pa.array([], column.type)
 

@@ -27,7 +27,7 @@ _COMPUTED: Mapping[type[ast.operator], Any] = {
     ast.Add: operator.add,
     ast.Sub: operator.sub,
     ast.Mult: operator.mul,
-    ast.Div: lambda left, right: left / right,
+    ast.Div: lambda left, right: left * 1.0 / right,  # Arrow's own cuts what divides whole numbers
 }
 
 
@@ -46,7 +46,7 @@ def condition_of(text: str | Any) -> Any:
         return text
     try:
         found = _built(ast.parse(str(text), mode="eval").body)
-    except (SyntaxError, _Unknown, TypeError, ValueError) as error:
+    except (SyntaxError, _Unknown, TypeError, ValueError, OverflowError) as error:
         raise BadSetting(
             f"filter={text!r}: {error}. Write columns, numbers, texts and lists with <, <=, ==, !=, >, >=, in, "
             "and, or, not, such as 'label < 10'; or pass an expression of pyarrow.compute"
@@ -86,7 +86,10 @@ def _built(node: ast.expr) -> Any:
                 joined = joined & other if isinstance(node.op, ast.And) else joined | other
             return joined
         case ast.BinOp() if type(node.op) in _COMPUTED:
-            return _COMPUTED[type(node.op)](_built(node.left), _built(node.right))
+            left, right = _built(node.left), _built(node.right)
+            if isinstance(right, compute.Expression) and not isinstance(left, compute.Expression):
+                left = compute.scalar(left)
+            return _COMPUTED[type(node.op)](left, right)
         case ast.Compare() if len(node.ops) == 1:
             return _compared(_built(node.left), node.ops[0], _built(node.comparators[0]))
         case ast.Compare():
@@ -100,9 +103,11 @@ def _built(node: ast.expr) -> Any:
 
 
 def _compared(left: Any, how: ast.cmpop, right: Any) -> Any:
-    if right is None and isinstance(how, (ast.Eq, ast.Is, ast.NotEq, ast.IsNot)):
+    if left is None:
+        left, right = right, left
+    if right is None and left is not None and isinstance(how, (ast.Eq, ast.Is, ast.NotEq, ast.IsNot)):
         return left.is_null() if isinstance(how, (ast.Eq, ast.Is)) else ~left.is_null()
-    if type(how) not in _COMPARED:
+    if right is None or type(how) not in _COMPARED:
         raise _Unknown(f"{type(how).__name__} has no meaning here")
     return _COMPARED[type(how)](left, right)
 

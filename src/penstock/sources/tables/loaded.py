@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -11,8 +12,15 @@ from penstock.contracts import Ids
 from penstock.sources.tables.columns import Column, Values, Varying
 from penstock.tree import RaggedRows
 
+Allocate = Callable[[int], Values]
+"""Returns an array of so many bytes."""
 _BITS = {1: np.dtype(np.uint8), 2: np.dtype(np.uint16), 4: np.dtype(np.uint32), 8: np.dtype(np.uint64)}
 """Types as which numbers are copied, by their size."""
+
+
+def own_memory(nbytes: int) -> Values:
+    """Return an array in this process's own memory."""
+    return np.empty(nbytes, np.uint8)
 
 
 class Output(NamedTuple):
@@ -53,10 +61,19 @@ class Loaded:
         rows: Rows of each of them.
         firsts: The id of the first row of each.
         outputs: What becomes of the columns.
+        allocate: Returns memory for rows that vary, a number of bytes.
     """
 
-    def __init__(self, groups: Sequence[int], rows: Ids, firsts: Ids, outputs: Sequence[Output]) -> None:
-        self._firsts = firsts
+    def __init__(
+        self,
+        groups: Sequence[int],
+        rows: Ids,
+        firsts: Ids,
+        outputs: Sequence[Output],
+        allocate: Allocate,
+    ) -> None:
+        self._firsts, self._last = firsts, firsts + rows
+        self._allocate = allocate
         self._at = np.cumsum(rows) - rows
         places = zip(groups, self._at.tolist(), rows.tolist(), strict=True)
         self._place = {group: (i, slice(at, at + n)) for i, (group, at, n) in enumerate(places)}
@@ -95,8 +112,13 @@ class Loaded:
     def finish(self) -> None:
         """Put together what varies, once all groups are there."""
         for i, parts in self._parts.items():
-            self.varying[i] = _together(parts)
+            self.varying[i] = _together(parts, self._allocate)
         self._parts.clear()
+
+    def has(self, id: int) -> bool:
+        """Whether a row is here."""
+        i = int(np.searchsorted(self._firsts, id, "right")) - 1
+        return i >= 0 and id < self._last[i]
 
     def positions(self, ids: Ids) -> Ids:
         """Return where rows of these ids lie."""
@@ -113,12 +135,13 @@ class Loaded:
                 to[i].view(_BITS[nbytes])[...] = picked[:, k]
 
 
-def _together(parts: list[Varying | None]) -> RaggedRows:
+def _together(parts: list[Varying | None], allocate: Allocate) -> RaggedRows:
     """Join rows, each part of which is given up once it was copied."""
     every = [part for part in parts if part is not None]
     lengths = np.concatenate([part.lengths for part in every])
     first = every[0].values
-    values = np.empty((int(lengths.sum()), *first.shape[1:]), first.dtype)
+    shape, kind = (int(lengths.sum()), *first.shape[1:]), first.dtype
+    values = allocate(math.prod(shape) * kind.itemsize).view(kind).reshape(shape)
     del every, first
     at = 0
     for i, part in enumerate(parts):

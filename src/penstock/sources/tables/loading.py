@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, NamedTuple
@@ -9,11 +10,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from penstock.contracts import Ids, Tables
-from penstock.errors import ReadFailed
+from penstock.errors import ReadFailed, Untravelled
+from penstock.sources.sharding import UNTRAVELLED
 from penstock.sources.tables.columns import Column, Values, Varying, values_of
 from penstock.sources.tables.files import fields_of, pa
 from penstock.sources.tables.handfuls import Handful
-from penstock.sources.tables.loaded import Loaded, Output
+from penstock.sources.tables.loaded import Allocate, Loaded, Output, own_memory
 
 
 class Reading(NamedTuple):
@@ -52,10 +54,11 @@ class Reading(NamedTuple):
         """
         names = [column.name for column in self.columns]
         table = self.tables.read(group, list(dict.fromkeys([*names, *self.needed])))
+        where = self.tables.where(group)
         if self.condition is not None:
             table = table.filter(self.condition)
-        where = self.tables.where(group)
-        arrays = zip(fields_of(table, names), self.columns, strict=True)
+            where += ", rows that the filter leaves"
+        arrays = zip(fields_of(table, [column.path for column in self.columns]), self.columns, strict=True)
         return [values_of(array, column, self.fill.get(column.name), where) for array, column in arrays]
 
 
@@ -67,21 +70,38 @@ class GroupLoader:
         groups: Groups of the tables that have wanted rows.
         rows: How many rows each has that are wanted.
         threads: How many groups are read at once.
+        allocate: Returns memory for rows that vary, a number of bytes.
     """
 
-    def __init__(self, reading: Reading, groups: Ids, rows: Ids, threads: int) -> None:
+    def __init__(
+        self,
+        reading: Reading,
+        groups: Ids,
+        rows: Ids,
+        threads: int,
+        allocate: Allocate = own_memory,
+    ) -> None:
         self._reading, self._groups, self._rows, self._threads = reading, groups, rows, threads
+        self._allocate = allocate
         self._firsts = np.cumsum(rows) - rows
+        self._pid = os.getpid()
         self._pool: ThreadPoolExecutor | None = None
         self._begun: dict[tuple[int, ...], tuple[Loaded, list[Future[None]]]] = {}
 
+    def __getstate__(self) -> object:
+        if self._pool is not None:
+            raise Untravelled(UNTRAVELLED.format(self._reading.tables.root))
+        return object.__getstate__(self)
+
     def begin(self, handful: Handful) -> None:
         """Begin to read a handful, unless it was begun."""
+        if self._pid != os.getpid():  # a forked child's copy, whose threads are its parent's
+            self._pid, self._pool, self._begun = os.getpid(), None, {}
         if handful.groups in self._begun:
             return
         self._pool = self._pool or ThreadPoolExecutor(self._threads, "penstock-tables")
         groups = sorted(handful.groups)
-        loaded = Loaded(groups, self._rows[groups], self._firsts[groups], self._reading.outputs)
+        loaded = Loaded(groups, self._rows[groups], self._firsts[groups], self._reading.outputs, self._allocate)
         futures = [self._pool.submit(self._load, loaded, group) for group in groups]
         self._begun[handful.groups] = loaded, futures
 

@@ -80,7 +80,7 @@ class Opened:
                 continue
             own: list[tuple[Any, Any]] = [ranges[int(group)] for group in self.groups]
             rises = all(one[1] <= other[0] for one, other in pairwise(own))
-            few = sum(least == most for least, most in own) > len(own) / 2
+            few = sum(least == most for least, most in own) > len(own) / 2 and self.rows.max() > 1
             if rises and few and own[0] != own[-1]:
                 return column.name
         return ""
@@ -97,11 +97,26 @@ def _outputs(tables: Tables, columns: Columns) -> list[Output]:
     for name, named in columns.items():
         own = of([named] if isinstance(named, str) else named)
         stacked = not isinstance(named, str)
+        output = Output(name, own, stacked)
         if (stacked and any(each.kind != "fixed" or each.shape for each in own)) or (not stacked and len(own) > 1):
             which = ", ".join(f"{each.name} ({each.kind})" for each in own)
             raise BadSetting(f"columns[{name!r}]: only columns of one number a row become one array, not {which}")
-        found.append(Output(name, own, stacked))
+        if stacked and not _fits_all(output):
+            which = ", ".join(f"{each.name} ({each.dtype})" for each in own)
+            raise BadSetting(f"columns[{name!r}]: no type of numbers holds those of {which}")
+        found.append(output)
+    if not found:
+        raise BadSetting(f"{tables.root}: columns={{}} names no column; it has {', '.join(tables.schema.names)}")
     return found
+
+
+def _fits_all(output: Output) -> bool:
+    """Whether one array can hold columns; whole numbers that only fit a type of floats do not."""
+    try:
+        kind = output.dtype.kind
+    except TypeError:
+        return False
+    return kind in {column.dtype.kind for column in output.columns}
 
 
 def _fills(fill: Any, outputs: Sequence[Output]) -> dict[str, Any]:

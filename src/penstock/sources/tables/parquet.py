@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 from importlib import import_module
 from typing import Any, NamedTuple
 
@@ -13,8 +14,9 @@ import numpy as np
 from penstock.contracts import Ids
 from penstock.errors import BadSetting, ReadFailed
 from penstock.fingerprint.files import FileVersion
+from penstock.io.cache.cache import Cache
 from penstock.sources.records.shard_files import ShardFiles
-from penstock.sources.tables.files import failed, opened, opened_for_datasets, pa, same_schema
+from penstock.sources.tables.files import Fetch, failed, fetching, opened, opened_for_datasets, pa, same_schema
 
 parquet: Any = import_module("pyarrow.parquet")
 
@@ -25,21 +27,22 @@ class _Group(NamedTuple):
     rows: int
 
 
-class ParquetTables:
+class ParquetTables(ShardFiles):
     """The row groups of Parquet files that have rows, file after file. Attributes are those of ``Tables``.
 
     Args:
         paths: The files, or objects of a store.
+        cache: Where parts of these are kept; None for nowhere.
 
     Raises:
         BadSetting: one is no Parquet file, or has other columns than the first; or none has a row.
     """
 
-    def __init__(self, paths: Sequence[str]) -> None:
-        self._files = ShardFiles(paths)
-        self._metadata = self._files.each(_metadata)
-        self.root = self._files.root
-        self.schema = same_schema(paths, (each.schema.to_arrow_schema() for each in self._metadata))
+    def __init__(self, paths: Sequence[str], cache: Cache | None = None) -> None:
+        super().__init__(paths)
+        self._fetch = fetching(cache, self.root, paths, self._versions)
+        self._metadata, schemas = zip(*self._each(partial(_footer, self._fetch)), strict=True)
+        self.schema = same_schema(paths, schemas)
         self._groups = [
             _Group(i, number, each.row_group(number).num_rows)
             for i, each in enumerate(self._metadata)
@@ -55,30 +58,34 @@ class ParquetTables:
         self.description = f"{len(self._groups):,} row groups of {_many(paths)}"
         self._open = threading.local()
 
+    def __getstate__(self) -> object:
+        return {**vars(self), "_open": None}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state, _open=threading.local())
+
     def group_bytes(self, column: str) -> Ids:
-        found: list[int] = []
-        for group in self._groups:
-            chunks = self._metadata[group.file].row_group(group.number)
-            every = (chunks.column(i) for i in range(chunks.num_columns))
-            found.append(sum(each.total_uncompressed_size for each in every if _of(each.path_in_schema, column)))
-        return np.array(found, np.int64)
+        return np.array(
+            [sum(each.total_uncompressed_size for each in its) for its in self._chunks(column)], np.int64
+        )
 
     def ranges(self, column: str) -> list[tuple[Any, Any]] | None:
         """Return the least and the greatest value of each group; None if the files do not say."""
         found: list[tuple[Any, Any]] = []
-        for group in self._groups:
-            chunks = self._metadata[group.file].row_group(group.number)
-            every = (chunks.column(i) for i in range(chunks.num_columns))
-            its = next((each.statistics for each in every if each.path_in_schema == column), None)
+        for chunks in self._chunks(column):
+            its = chunks[0].statistics if len(chunks) == 1 and chunks[0].path_in_schema == column else None
             if its is None or not its.has_min_max:
                 return None
-            found.append((its.min, its.max))
+            try:
+                found.append((its.min, its.max))
+            except (ValueError, OverflowError):  # times that Python's own cannot hold
+                return None
         return found
 
     def may_hold(self, expression: Any) -> list[bool]:
         dataset: Any = import_module("pyarrow.dataset")
         hit: set[tuple[int, int]] = set()
-        for i, (path, version) in enumerate(zip(self._files.paths, self._files.versions, strict=True)):
+        for i, (path, version) in enumerate(zip(self._paths, self._versions, strict=True)):
             fragment = dataset.ParquetFileFormat().make_fragment(*opened_for_datasets(path, version))
             hit |= {
                 (i, each.row_groups[0].id) for each in fragment.split_by_row_group(expression, schema=self.schema)
@@ -87,13 +94,14 @@ class ParquetTables:
 
     def read(self, group: int, columns: Sequence[str]) -> Any:
         file, number, rows = self._groups[group]
-        path = self._files.paths[file]
+        path = self._paths[file]
         try:
             table = self._reader(file).read_row_group(number, columns=list(columns), use_threads=False)
+            table.validate(full=True)
         except (pa.ArrowException, OSError) as error:
-            self._files.check_unchanged([file])  # which explains it
+            self._check([file])  # which explains it
             raise error if isinstance(error, ReadFailed) else failed(self.where(group), path, error) from None
-        self._files.check_unchanged([file])
+        self._check([file])
         if table.num_rows != rows:
             raise ReadFailed(
                 f"{self.where(group)} has {table.num_rows:,} rows, and its footer says {rows:,}", path
@@ -102,10 +110,18 @@ class ParquetTables:
 
     def where(self, group: int) -> str:
         file, number, _ = self._groups[group]
-        return f"{self._files.paths[file]}, row group {number:,}"
+        return f"{self._paths[file]}, row group {number:,}"
 
     def check_unchanged(self, groups: Iterable[int]) -> None:
-        self._files.check_unchanged({self._groups[group].file for group in groups})
+        self._check({self._groups[group].file for group in groups})
+
+    def _chunks(self, column: str) -> Iterator[list[Any]]:
+        """Yield the parts of a column in each group, in all of which they have the same numbers."""
+        paths = self._metadata[0].schema
+        own = [i for i in range(len(paths)) if _of(paths.column(i).path, column)]
+        for group in self._groups:
+            chunks = self._metadata[group.file].row_group(group.number)
+            yield [chunks.column(i) for i in own]
 
     def _reader(self, file: int) -> Any:
         """Return a reader of a file, one for each thread."""
@@ -113,7 +129,7 @@ class ParquetTables:
         if file not in readers:
             if len(readers) >= _MOST_OPEN:
                 readers.pop(next(iter(readers))).close(force=True)
-            where = opened(self._files.paths[file], self._files.versions[file])
+            where = opened(self._paths[file], self._versions[file], self._fetch)
             readers[file] = parquet.ParquetFile(where, metadata=self._metadata[file], pre_buffer=True)
         return readers[file]
 
@@ -121,9 +137,11 @@ class ParquetTables:
 _MOST_OPEN = 16
 
 
-def _metadata(path: str, version: FileVersion) -> Any:
+def _footer(fetch: Fetch, path: str, version: FileVersion) -> tuple[Any, Any]:
+    """Return what the end of a file says of it, and its schema."""
     try:
-        return parquet.ParquetFile(opened(path, version)).metadata
+        found = parquet.ParquetFile(opened(path, version, fetch))
+        return found.metadata, found.schema_arrow
     except (pa.ArrowException, OSError) as error:
         if isinstance(error, ReadFailed):
             raise

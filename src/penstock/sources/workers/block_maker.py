@@ -105,8 +105,8 @@ class BlockMaker(ABC, Generic[Task, Result]):
     def use(self, slots: Slots) -> int:
         """Make blocks in these slots from now on; return how many are of use at once."""
         self.close()
-        self._slots = slots
-        return self._pool.capacity + 1
+        self._slots = slots if self.in_ring else None
+        return self._pool.capacity + 1 if self.in_ring else 0
 
     def blocks(self, plans: Iterator[Planned], cycle: int) -> Iterator[SourceBlock]:
         """Yield the blocks of a plan.
@@ -163,7 +163,7 @@ class BlockMaker(ABC, Generic[Task, Result]):
     def _prepared(self) -> OwnSlots:
         """Return slots in memory of this process's own; workers learn of all memory before they start."""
         most = max(2, _MOST_OWN_BYTES // self.block_bytes)
-        spare = 1 if self._slots is not None and self.in_ring else min(self._pool.capacity + 1, most)
+        spare = 1 if self._slots is not None else min(self._pool.capacity + 1, most)
         if not self._memories:
             file = opened("r+", os.memfd_create, "penstock-blocks", os.MFD_CLOEXEC)
             self._files.append(file)
@@ -186,9 +186,9 @@ class BlockMaker(ABC, Generic[Task, Result]):
         placement = place(self._layout, [nbytes * len(plan.ids) for nbytes in self._row_bytes])
         if not len(plan.ids):
             return _Begun(plan, number, _OWN, None, placement)
-        memory, slot = _RING, None if self._slots is None or not self.in_ring else self._slots.take()
+        memory, slot = _RING, None if self._slots is None else self._slots.take()
         if slot is None:
-            memory, slot = _OWN, None if self._slots is not None and self.in_ring and waits else own.take()
+            memory, slot = _OWN, None if self._slots is not None and waits else own.take()
         if slot is None:
             return None
         self._pool.submit(number, self.task(plan, cycle, memory, slot.offset))

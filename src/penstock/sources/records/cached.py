@@ -1,4 +1,4 @@
-"""Images that were kept: what a worker finds in a cache and adds to it."""
+"""Samples that were kept: what a worker finds in a cache and adds to it."""
 
 from __future__ import annotations
 

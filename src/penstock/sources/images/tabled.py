@@ -1,0 +1,182 @@
+"""Images in a column of tables, as records: their bytes lie in memory that workers read, handful by handful."""
+
+from __future__ import annotations
+
+import json
+import mmap
+import os
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from io import FileIO
+from typing import Any
+
+import numpy as np
+
+from penstock.contracts import ByteArray, Cursor, Ids, Joints, Place, Tables, Wanted
+from penstock.errors import BadSetting
+from penstock.linux.files import opened
+from penstock.sources.order import Order, Planned
+from penstock.sources.rows.tables import TablePlan, order_in_words, table_plans
+from penstock.sources.tables.columns import bytes_columns, columns_of
+from penstock.sources.tables.handfuls import Handful, Handfuls
+from penstock.sources.tables.loaded import Loaded
+from penstock.sources.tables.loading import GroupLoader
+from penstock.sources.tables.opening import Opened
+
+_IMAGE, _LABEL = "image", "label"
+
+
+class TableImages:
+    """The images of tables' rows. Attributes are those of ``Records``.
+
+    Args:
+        tables: The tables.
+        image: The column of the images; None for the only one that holds bytes.
+        label: The column of the labels; None for none.
+        order: From the opened tables to the order of their rows.
+        threads: How many row groups are read at once.
+        shuffle: Whether that is a random one.
+
+    Attributes:
+        order: The order of the rows.
+        classes: Names of the classes, if the tables have them.
+
+    Raises:
+        BadSetting: there are no such columns.
+    """
+
+    labels: Sequence[str] = ()
+
+    def __init__(
+        self,
+        tables: Tables,
+        image: str | None,
+        label: str | None,
+        order: Callable[[Opened], Order | Handfuls],
+        threads: int,
+        *,
+        shuffle: bool,
+    ) -> None:
+        self._shuffle = shuffle
+        columns = {_IMAGE: _image(tables, image)} | ({} if label is None else {_LABEL: _label(tables, label)})
+        self._opened = Opened(tables, columns, "refuse", None, None, threads)
+        self.order = order(self._opened)
+        self.root, self.parts = tables.root, tables.parts
+        self.names: Any = range(self.order.samples)
+        self.classes = [] if label is None else _classes(tables.schema, label)
+        self.has_labels = label is not None
+        self._threads = threads
+        self._plans = deque[TablePlan]()
+        self._file: FileIO | None = None
+
+    @property
+    def description(self) -> str:
+        order = order_in_words(self.order, shuffle=self._shuffle)
+        return f"images of {self.order.samples:,} rows in {self._opened.reading.tables.description}, {order}"
+
+    def open_memory(self) -> FileIO:
+        """Make the memory that images are read to; what was there before is forgotten."""
+        self._file = opened("r+", os.memfd_create, "penstock-tables", os.MFD_CLOEXEC)
+        self._memory = _Memory(self._file.fileno())
+        reading, groups, rows = self._opened.reading, self._opened.groups, self._opened.rows
+        self._loader = GroupLoader(reading, groups, rows, self._threads, self._memory.empty)
+        self._plans.clear()
+        self._held = deque[tuple[Handful, Loaded]]()
+        return self._file
+
+    def plans(self, at: Cursor, wanted: Wanted | None, joints: Joints) -> Iterator[Planned]:
+        """Plan the blocks of a cycle, which are asked for by ``places`` in this order."""
+        self._plans.clear()
+        for plan in table_plans(self.order, len(self._opened.rows), at, wanted, joints):
+            if len(plan.block.ids):
+                self._plans.append(plan)
+            yield plan.block
+
+    def places(self, records: Ids) -> list[Place]:
+        plan = self._plans.popleft()
+        loaded = self._loader.get(plan.handful)
+        self._loader.begin(plan.next)
+        if not self._held or self._held[-1][1] is not loaded:
+            self._held.append((plan.handful, loaded))
+        at = loaded.positions(records)
+        rows, path = loaded.varying[0], f"/proc/self/fd/{self._memory.fd}"
+        start = self._memory.offset(rows.values)
+        offsets: list[int] = (rows.offsets[at] + start).tolist()
+        sizes: list[int] = (rows.offsets[at + 1] - rows.offsets[at]).tolist()
+        names = (f"row {row:,} of {self.root}" for row in records.tolist())
+        places = zip(offsets, sizes, names, strict=True)
+        return [Place(path, offset, nbytes, "", name) for offset, nbytes, name in places]
+
+    def labels_of(self, records: Ids) -> Ids:
+        """Return the labels of images whose places were asked for last."""
+        loaded = self._held[-1][1]
+        to = [None, np.empty(len(records), self._opened.reading.outputs[1].dtype)]
+        loaded.pick(loaded.positions(records), to)
+        return np.asarray(to[1], np.int64)
+
+    def close(self) -> None:
+        """End what reads ahead."""
+        if self._file is not None:
+            self._loader.close()
+            self._file = None
+
+    def check_unchanged(self, records: Ids) -> None:
+        """Give up the handfuls before that of images that were given; files are checked when groups are read."""
+        while len(self._held) > 1 and not self._held[0][1].has(int(records[0])):
+            self._memory.free(self._held.popleft()[1].varying[0].values)
+
+
+class _Memory:
+    """Memory of a file that grows at its end, and is given up piece by piece."""
+
+    def __init__(self, fd: int) -> None:
+        self.fd = fd
+        self._end = 0
+        self._pieces: dict[int, tuple[int, mmap.mmap]] = {}
+
+    def empty(self, nbytes: int) -> ByteArray:
+        """Return a new piece."""
+        whole = max(1, -(-nbytes // mmap.PAGESIZE)) * mmap.PAGESIZE
+        os.ftruncate(self.fd, self._end + whole)
+        piece = mmap.mmap(self.fd, whole, offset=self._end)
+        array = np.frombuffer(piece, np.uint8)[:nbytes]
+        self._pieces[array.ctypes.data] = self._end, piece
+        self._end += whole
+        return array
+
+    def offset(self, array: ByteArray) -> int:
+        """Return where a piece lies in the file."""
+        return self._pieces[array.ctypes.data][0]
+
+    def free(self, array: ByteArray) -> None:
+        """Give the pages of a piece back."""
+        self._pieces.pop(array.ctypes.data)[1].madvise(mmap.MADV_REMOVE)
+
+
+def _image(tables: Tables, image: str | None) -> str:
+    """Return the column of the images; of a struct, as Hugging Face has it, that of its bytes."""
+    holds = bytes_columns(tables.schema)
+    named = holds if image is None else [name for name in holds if name in (image, f"{image}.bytes")]
+    if len(named) != 1:
+        wrong = f"{len(holds)} columns hold bytes" if image is None else f"image={image!r} holds no bytes"
+        raise BadSetting(f"{tables.root}: {wrong}: pass image=, one of {', '.join(holds) or 'none'}")
+    return named[0]
+
+
+def _label(tables: Tables, label: str) -> str:
+    (column, *more) = columns_of(tables.schema, [label], tables.root)
+    if more or column.kind != "fixed" or column.shape or column.dtype.kind not in "iub":
+        raise BadSetting(
+            f"{tables.root}: label={label!r} holds no whole numbers: pass another column, or labels= with a label "
+            "for each image"
+        )
+    return label
+
+
+def _classes(schema: Any, label: str) -> list[str]:
+    """Return the names of the classes that Hugging Face's ``ClassLabel`` has."""
+    try:
+        features = json.loads(schema.metadata[b"huggingface"])["info"]["features"]
+        return list(map(str, features[label].get("names", [])))
+    except (TypeError, KeyError, ValueError):
+        return []
