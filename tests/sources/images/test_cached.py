@@ -298,7 +298,7 @@ def test_a_bad_image_is_named_from_the_cache_too(folder, tmp_path, make):
 
 def test_what_was_written_just_now_is_not_kept(tmp_path, monkeypatch):
     assert Preparer  # the workers' own module, which reads the clock
-    from penstock.sources.images import cached
+    from penstock.sources.records import cached
 
     path = tmp_path / "new.jpg"
     path.write_bytes(b"x")

@@ -110,8 +110,7 @@ class RowWriter:
     def __call__(self, task: RowTask) -> Steps[Made]:
         """Write the leaves of a block: the first step asks for its samples, and each of the others writes one."""
         rows, recipe, bad = len(task.samples), self._recipe, list[str]()
-        read = recipe.parse is not None
-        places: Sequence[Place] = cast("Sequence[Place]", task.samples) if read else []
+        places = [each for each in task.samples if isinstance(each, Place)]
         kept = CachedBlock(self._tiers, BYTES, places, task.admitted)
         yield
         placement = place(self._layout, [leaf.nbytes * rows for leaf in self._fixed.values()])
@@ -123,31 +122,42 @@ class RowWriter:
         varying = Varying(recipe.leaves)
         try:
             for row in range(rows):
-                where = str(task)
                 try:
-                    fields = task.samples[row]
-                    if read:
-                        where = places[row].where
-                        fields = self._parsed(kept, row)
-                    sample = self._checked(recipe.sample(cast("Mapping[str, Any]", fields)))
-                except (ValueError, ReadFailed) as error:
-                    why = f"{where}: {error}" if read else f"row {row} of {where}: {error}"
-                    if (outage := is_outage(error)) or not recipe.skips:
-                        own = error.__cause__
-                        trace = "".join(traceback.format_exception(own)) if own else ""
-                        remedy = "" if outage else '. Mend it, or pass on_bad="skip"'
-                        raise SourceError(why + remedy, trace) from None
-                    bad.append(why)
+                    sample = self._sample(kept, task, row)
+                except _Bad as skipped:
+                    bad.append(str(skipped))
                     sample = None
                 for name, array in arrays.items():
-                    array[row] = (
-                        (sample is None if name == BAD else 0) if sample is None else sample.get(name, False)
-                    )
+                    if name == BAD:
+                        array[row] = sample is None
+                    else:
+                        array[row] = 0 if sample is None else sample[name]
                 varying.add(sample)
                 yield
         finally:
             counts = kept.finish()
         return Made(varying, bad, counts)
+
+    def _sample(self, kept: CachedBlock, task: RowTask, row: int) -> dict[str, Any]:
+        """Return the leaves of a sample.
+
+        Raises:
+            _Bad: it cannot be taken, and is to be skipped.
+            SourceError: it cannot be taken.
+        """
+        recipe, given = self._recipe, task.samples[row]
+        try:
+            fields = self._parsed(kept, row) if isinstance(given, Place) else given
+            return self._checked(recipe.sample(fields))
+        except (ValueError, ReadFailed) as error:
+            where = given.where if isinstance(given, Place) else f"row {row} of {task}"
+            outage = is_outage(error)
+            if recipe.skips and not outage:
+                raise _Bad(f"{where}: {error}") from None
+            own = error.__cause__
+            trace = "".join(traceback.format_exception(own)) if own else ""
+            remedy = "" if outage else '. Mend it, or pass on_bad="skip"'
+            raise SourceError(f"{where}: {error}{remedy}", trace) from None
 
     def _parsed(self, kept: CachedBlock, row: int) -> dict[str, Any]:
         assert self._recipe.parse is not None
@@ -165,14 +175,21 @@ class RowWriter:
     def _checked(self, sample: Any) -> dict[str, Any]:
         """Return a sample with values of the types that the first one had."""
         own = [leaf for leaf in self._recipe.leaves if leaf.name != BAD]
-        if not isinstance(sample, Mapping) or {*map(str, cast("Mapping[Any, Any]", sample))} != {
-            leaf.name for leaf in own
-        }:
-            seen = (
-                ", ".join(map(str, cast("Any", sample))) if isinstance(sample, Mapping) else type(sample).__name__
+        names = {leaf.name for leaf in own}
+        if not isinstance(sample, Mapping) or {*map(str, cast("Mapping[Any, Any]", sample))} != names:
+            has = (
+                map(str, cast("Mapping[Any, Any]", sample))
+                if isinstance(sample, Mapping)
+                else (type(sample).__name__,)
             )
-            raise ValueError(f"it has {seen}, and the first sample {', '.join(leaf.name for leaf in own)}")
+            raise ValueError(
+                f"it has {', '.join(has)}, and the first sample {', '.join(leaf.name for leaf in own)}"
+            )
         return {leaf.name: leaf.checked(sample[leaf.name]) for leaf in own}
+
+
+class _Bad(Exception):
+    """A sample that is skipped, and why."""
 
 
 def main(fd: int) -> None:
