@@ -15,7 +15,7 @@ from benchmarks import children
 pytestmark = pytest.mark.whole
 
 JUDGES = ["share", "gpu", "io", "advise", "packed", "accuracy", "join", "listeners", "fingerprint"]
-COMMANDS = ["house", "batch_path", *JUDGES]
+COMMANDS = ["house", "batch_path", "columns", *JUDGES]
 
 
 @pytest.mark.parametrize("name", COMMANDS)
