@@ -76,6 +76,10 @@ import simplejpeg
 for i in range(3):
     whole = simplejpeg.encode_jpeg(np.full((9, 9, 3), i, np.uint8))
     (pathlib.Path(sys.argv[1]) / "images" / f"{i}.jpg").write_bytes(whole)
+import pyarrow
+import pyarrow.parquet
+pyarrow.parquet.write_table(pyarrow.table({"id": ids}), sys.argv[1] + ".parquet")
+assert sum(len(rows["id"]) for rows in penstock.RecordSource(sys.argv[1] + ".parquet")) == 100
 cache = penstock.Cache(sys.argv[1] + "/cache", "1GB")
 images = penstock.ImageSource(sys.argv[1] + "/images", size=8, workers=1, cache=cache)
 assert [len(batch) for batch in images] == [3]
@@ -87,7 +91,7 @@ penstock.autoshare()
 assert penstock.current_run() is None and penstock.run is penstock.current_run
 used = "Selection SelectionSampler autoshare log current_run pack Feeder PackedSource".split()
 used += "attach Loader feeds stop PenstockError select errors share ArraySource".split()
-used += "Cache ImageSource TokenSource RaggedRows __version__".split()
+used += "Cache ImageSource TokenSource RecordSource RaggedRows __version__".split()
 assert isinstance(penstock.__version__, str)
 assert set(used) == set(dir(penstock))
 for name in ("BadSetting", "FeederLost"):

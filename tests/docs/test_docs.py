@@ -13,6 +13,8 @@ from pkgutil import resolve_name
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 import penstock
@@ -178,6 +180,9 @@ def test_the_example_of_a_public_name_runs(
         folder = tmp_path / "photos" / kind
         folder.mkdir(parents=True)
         (folder / "1.jpg").write_bytes(simplejpeg.encode_jpeg(np.zeros((90, 120, 3), np.uint8)))
+    (tmp_path / "table").mkdir()
+    table = pa.table({"x": np.arange(8.0), "label": np.arange(8) % 2})
+    pq.write_table(table, tmp_path / "table" / "0.parquet", row_group_size=4)
     found = examples_of(name)
     assert found.examples
     threads = set(threading.enumerate())
