@@ -63,7 +63,7 @@ class Feed:
         if self.joints.open(at.cycle, self.began):
             self.tell()
         if self.handfuls:
-            _, sample, block = next(HANDFULS.blocks(at, self.joints.joints))
+            _, sample, block, _ = next(HANDFULS.blocks(at, self.joints.joints))
             assert sample == at.sample
             return block.tolist()
         ids = self.order.ids(at.cycle, self.joints.joints, base)

@@ -98,7 +98,7 @@ class TableImages:
         self._loader.begin(plan.next)
         if not self._held or self._held[-1][1] is not loaded:
             self._held.append((plan.handful, loaded))
-        at = loaded.positions(records)
+        at = self._at = plan.at
         rows, path = loaded.varying[0], f"/proc/self/fd/{self._memory.fd}"
         start = self._memory.offset(rows.values)
         offsets: list[int] = (rows.offsets[at] + start).tolist()
@@ -109,10 +109,10 @@ class TableImages:
 
     def labels_of(self, records: Ids) -> Ids:
         """Return the labels of images whose places were asked for last."""
-        loaded = self._held[-1][1]
-        to = [None, np.empty(len(records), self._opened.reading.outputs[1].dtype)]
-        loaded.pick(loaded.positions(records), to)
-        return np.asarray(to[1], np.int64)
+        kind = self._opened.reading.outputs[1].dtype
+        labels = np.empty(len(records) * kind.itemsize, np.uint8)
+        self._held[-1][1].pick(self._at, labels, (0, 0))
+        return np.asarray(labels.view(kind), np.int64)
 
     def close(self) -> None:
         """End what reads ahead."""

@@ -104,7 +104,7 @@ class TableData:
         its = self._plans.pop(plan.sample)
         loaded = self._loader.get(its.handful)
         self._loader.begin(its.next)
-        return _samples(self._rows.rows(loaded, plan.ids))
+        return _samples(self._rows.rows(loaded, its.at))
 
     def _check(self, ids: Ids) -> None:
         """Row groups are checked when they are read."""

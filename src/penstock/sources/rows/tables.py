@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -56,11 +56,12 @@ def order_in_words(order: Order | Handfuls, *, shuffle: bool) -> str:
 
 
 class TablePlan(NamedTuple):
-    """A block that is to be made, its handful, and the one that is read meanwhile."""
+    """A block that is to be made: its handful, the one that is read meanwhile, and its rows' places in memory."""
 
     block: Planned
     handful: Handful
     next: Handful
+    at: Ids
 
 
 def table_plans(
@@ -78,14 +79,15 @@ def table_plans(
     if isinstance(order, Order):
         everything = Handful(0, order.samples, tuple(range(groups)))
         for block in planned(order.blocks(at, joints), wanted):
-            yield TablePlan(block, everything, everything)
+            yield TablePlan(block, everything, everything, block.ids)
         return
     handfuls = order.of(at.cycle, joints)
     following = dict(pairwise(handfuls))
     first = order.of(at.cycle + 1, joints)[0]
-    for handful, sample, ids in order.blocks(at, joints):
+    for handful, sample, ids, places in order.blocks(at, joints):
         for block in planned([(sample, ids)], wanted):
-            yield TablePlan(block, handful, following.get(handful, first))
+            own = places if block.kept is None else places[block.kept]
+            yield TablePlan(block, handful, following.get(handful, first), own)
 
 
 class TableRows:
@@ -124,27 +126,30 @@ class TableRows:
             self._loader.begin(plan.next)
             slot = None if self._is_varying or self._slots is None else self._slots.take()
             if slot is None or self._slots is None:
-                yield plan.block.block(self.rows(loaded, ids))
+                yield plan.block.block(self.rows(loaded, plan.at))
                 continue
             if self._layout is None:
-                self._layout = describe(self.rows(loaded, ids)).layout
+                self._layout = describe(self.rows(loaded, plan.at)).layout
             placement = place(self._layout, [nbytes * len(ids) for nbytes in self._row_bytes])
-            parts = zip(placement.leaves_in(self._slots.memory(slot)), self._outputs, strict=True)
-            to = [part.view(output.dtype).reshape(len(ids), *output.shape) for part, output in parts]
-            loaded.pick(loaded.positions(ids), to)
+            loaded.pick(plan.at, self._slots.memory(slot), placement.leaf_offsets)
             yield plan.block.block(Filled(slot, len(ids), placement))
 
-    def rows(self, loaded: Loaded, ids: Ids) -> dict[str, Any]:
+    def rows(self, loaded: Loaded, at: Ids) -> dict[str, Any]:
         """Return rows of a handful."""
-        at = loaded.positions(ids)
-        leaves: list[Any] = [
-            self._varying(output, loaded.varying[i][at])
-            if output.varies
-            else np.empty((len(ids), *output.shape), output.dtype)
-            for i, output in enumerate(self._outputs)
+        rows = len(at)
+        sizes = [
+            0 if output.varies else nbytes * rows
+            for output, nbytes in zip(self._outputs, self._row_bytes, strict=True)
         ]
-        loaded.pick(at, leaves)
-        return {output.name: leaf for output, leaf in zip(self._outputs, leaves, strict=True)}
+        offsets = [0, *accumulate(map(aligned, sizes))]
+        memory = np.empty(offsets[-1], np.uint8)
+        loaded.pick(at, memory, offsets)
+        return {
+            output.name: self._varying(output, loaded.varying[i][at])
+            if output.varies
+            else memory[start : start + size].view(output.dtype).reshape(rows, *output.shape)
+            for i, (output, start, size) in enumerate(zip(self._outputs, offsets, sizes, strict=False))
+        }
 
     def close(self) -> None:
         self._slots = None

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from penstock.contracts import NO_JOINTS, Cursor, Ids, Joints
-from penstock.sources.order import Order, digest, permutation
+from penstock.sources.order import Order, digest
 
 _ROWS = 3
 
@@ -26,6 +26,19 @@ class Handful(NamedTuple):
     sample: int
     rows: int
     groups: tuple[int, ...]
+
+
+def _drawn(n: int, *words: int) -> Ids:
+    """Draw a random order of ``range(n)`` that depends on ``words`` alone.
+
+    Each number is sorted by random bits before its own: words that all differ are sorted several times as fast as
+    ``permutation`` finds their places.
+    """
+    own = max(1, (n - 1).bit_length())
+    words_drawn = np.random.PCG64(np.random.SeedSequence(words)).random_raw(n)
+    keyed = words_drawn >> np.uint64(own) << np.uint64(own) | np.arange(n, dtype=np.uint64)
+    keyed.sort()
+    return (keyed & np.uint64((1 << own) - 1)).astype(np.int64)
 
 
 class Handfuls:
@@ -86,19 +99,25 @@ class Handfuls:
         """Return where the handfuls of a cycle begin."""
         return [each.sample for each in self.of(cycle, joints)]
 
-    def blocks(self, at: Cursor, joints: Joints = NO_JOINTS) -> Iterator[tuple[Handful, int, Ids]]:
-        """Yield the handful, the first sample and the ids of each block from the one that holds a place on."""
+    def blocks(self, at: Cursor, joints: Joints = NO_JOINTS) -> Iterator[tuple[Handful, int, Ids, Ids]]:
+        """Yield the handful, the first sample, the ids, and their places in memory, of each block from a place on.
+
+        The rows of a handful lie there in the order of their ids.
+        """
         for handful in self.of(at.cycle, joints):
             if handful.sample + handful.rows <= at.sample:
                 continue
-            own = np.array(handful.groups)
+            own = np.sort(handful.groups)  # as they lie in memory
             rows = self._rows[own]
-            ids = np.arange(handful.rows) + np.repeat(self._first[own] - (np.cumsum(rows) - rows), rows)
+            places = np.arange(handful.rows)
+            ids = places + np.repeat(self._first[own] - (np.cumsum(rows) - rows), rows)
             if self._shuffle:
-                ids = ids[permutation(handful.rows, self._seed, _ROWS, at.cycle, handful.sample)]
+                places = _drawn(handful.rows, self._seed, _ROWS, at.cycle, handful.sample)
+                ids = ids[places]
             passed = max(0, at.sample - handful.sample) // self._batch_size * self._batch_size
             for start in range(passed, handful.rows, self._batch_size):
-                yield handful, handful.sample + start, ids[start : start + self._batch_size]
+                block = slice(start, start + self._batch_size)
+                yield handful, handful.sample + start, ids[block], places[block]
 
     def groups_seen(self) -> float:
         """Return the share of a cycle's row groups of which a full block of the first cycle has rows, on average.

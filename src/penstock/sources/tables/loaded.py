@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from penstock.contracts import Ids
+from penstock.contracts import ByteArray, Ids
 from penstock.sources.tables.columns import Column, Values, Varying
 from penstock.tree import RaggedRows
 
@@ -30,20 +30,20 @@ class Output(NamedTuple):
         name: Its name.
         columns: The column that it is, or several numbers that become one row each.
         stacked: Whether they do.
+        dtype: Type of its numbers.
+        shape: Shape of a row; of one that varies, that of an item.
     """
 
     name: str
     columns: Sequence[Column]
-    stacked: bool = False
+    stacked: bool
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...]
 
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        return np.result_type(*(column.dtype for column in self.columns))
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """Shape of a row; of one that varies, that of an item."""
-        return (len(self.columns),) if self.stacked else self.columns[0].shape
+    @classmethod
+    def of(cls, name: str, columns: Sequence[Column], *, stacked: bool = False) -> Output:
+        shape = (len(columns),) if stacked else columns[0].shape
+        return cls(name, columns, stacked, np.result_type(*(column.dtype for column in columns)), shape)
 
     @property
     def varies(self) -> bool:
@@ -120,19 +120,29 @@ class Loaded:
         i = int(np.searchsorted(self._firsts, id, "right")) - 1
         return i >= 0 and id < self._last[i]
 
-    def positions(self, ids: Ids) -> Ids:
-        """Return where rows of these ids lie."""
-        i = np.searchsorted(self._firsts, ids, "right") - 1
-        return ids + (self._at - self._firsts)[i]
-
-    def pick(self, at: Ids, to: Sequence[Any]) -> None:
-        """Write rows to arrays, one for each output of rows that do not vary; others are left out."""
+    def pick(self, at: Ids, memory: ByteArray, offsets: Sequence[int]) -> None:
+        """Write rows to a block's memory: each output that does not vary, at its offset."""
+        rows = len(at)
         for i, array in self._arrays.items():
-            np.take(array, at, 0, to[i], "clip")
+            nbytes = rows * array[:1].nbytes
+            to = memory[offsets[i] : offsets[i] + nbytes].view(array.dtype).reshape(rows, *array.shape[1:])
+            np.take(array, at, 0, to, "clip")
         for nbytes, beside in self._beside.items():
             picked = np.take(self._matrices[nbytes], at, 0, mode="clip")
-            for k, i in enumerate(beside):
-                to[i].view(_BITS[nbytes])[...] = picked[:, k]
+            for k, first, count in _runs([offsets[i] for i in beside], rows * nbytes):
+                to = memory[first : first + count * rows * nbytes].view(_BITS[nbytes])
+                to.reshape(count, rows)[...] = picked[:, k : k + count].T
+
+
+def _runs(offsets: Sequence[int], nbytes: int) -> Iterator[tuple[int, int, int]]:
+    """Yield parts of some bytes each that follow one another: number and offset of the first, and how many."""
+    k = 0
+    while k < len(offsets):
+        count = 1
+        while k + count < len(offsets) and offsets[k + count] == offsets[k] + count * nbytes:
+            count += 1
+        yield k, offsets[k], count
+        k += count
 
 
 def _together(parts: list[Varying | None], allocate: Allocate) -> RaggedRows:

@@ -92,12 +92,12 @@ def _outputs(tables: Tables, columns: Columns) -> list[Output]:
 
     if not isinstance(columns, Mapping):
         names = [columns] if isinstance(columns, str) else columns
-        return [Output(column.name, [column]) for column in of(names)]
+        return [Output.of(column.name, [column]) for column in of(names)]
     found = list[Output]()
     for name, named in columns.items():
         own = of([named] if isinstance(named, str) else named)
         stacked = not isinstance(named, str)
-        output = Output(name, own, stacked)
+        output = Output.of(name, own, stacked=stacked)
         if (stacked and any(each.kind != "fixed" or each.shape for each in own)) or (not stacked and len(own) > 1):
             which = ", ".join(f"{each.name} ({each.kind})" for each in own)
             raise BadSetting(f"columns[{name!r}]: only columns of one number a row become one array, not {which}")
@@ -153,7 +153,7 @@ def _even(reading: Reading, group: int) -> list[Output]:
     read = iter(reading.read(group))
     for output in reading.outputs:
         columns = [_as_long(column, next(read)) for column in output.columns]
-        found.append(output._replace(columns=columns))
+        found.append(Output.of(output.name, columns, stacked=output.stacked))
     return found
 
 
