@@ -40,7 +40,7 @@ class RecordSource(Alone):
     Args:
         data: Parquet files (``"x/*.parquet"``), Arrow files, what Hugging Face's ``save_to_disk`` wrote
             (``"hf:FOLDER"``), MosaicML's MDS (``"mds:FOLDER"``), LitData's chunks (``"litdata:FOLDER"``) or
-            WebDataset's shards (``"*.tar"``); or several files. All may lie in an object store
+            WebDataset's shards (``"*.tar"``); or several files. All but ``hf:`` may lie in an object store
             (``"s3://bucket/*.parquet"``).
         columns: Names of the columns that are read; or a dict from names in the batch to a column, or to several
             columns of numbers, which become one array of shape ``(rows, columns)``. None for all.

@@ -142,7 +142,7 @@ def _footer(fetch: Fetch, path: str, version: FileVersion) -> tuple[Any, Any]:
     try:
         found = parquet.ParquetFile(opened(path, version, fetch))
         return found.metadata, found.schema_arrow
-    except (pa.ArrowException, OSError) as error:
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         if isinstance(error, ReadFailed):
             raise
         raise BadSetting(f"{path} is no Parquet file, or is damaged: {error}") from None
