@@ -93,10 +93,12 @@ def numbers(folder: Path, rows: int, repeats: int, seconds: float) -> tuple[list
             memory.append(found)
         return found.first
 
-    fits, handfuls, separate = "all in memory, first epoch", "handfuls", f"{TRAINERS} x datasets"
+    fits, handfuls, ring = "all in memory, first epoch", "handfuls", "handfuls, into the ring"
+    separate = f"{TRAINERS} x datasets"
     shared = f"handfuls, {TRAINERS} trainers"
     peer = partial(measure.peers, data=str(path), scratch=folder, batch_size=BATCH, seconds=seconds)
     arms = {
+        ring: partial(measure.into_ring, str(path), batch_size=BATCH, shuffle_bytes=part),
         fits: partial(all_in_memory),
         handfuls: partial(in_handfuls),
         "to_batches": partial(peer, "to_batches", workers=CORES),
@@ -114,14 +116,13 @@ def numbers(folder: Path, rows: int, repeats: int, seconds: float) -> tuple[list
             ("datasets", "Hugging Face datasets in a DataLoader", 8),
             ("ray", "Ray Data's iter_batches, not shuffled", 3),
         )
-        for one in (fits, handfuls)
+        for one in (ring, fits, handfuls)
         if (found := ratios(rates, one, other))
     ]
     if found := ratios(rates, shared, separate):
         what = f"rows/s of {TRAINERS} trainers on one feed, against as many datasets loaders, together"
         claims.append(claim(what, "x", found, least=4))
-    limits = [part * 1.3 + measure.WINDOW_BYTES + PROCESS_BYTES * each.processes for each in memory]
-    used = [each.memory / limit for each, limit in zip(memory, limits, strict=True)]
+    used = [each.memory / (part * 1.3 + measure.WINDOW_BYTES + PROCESS_BYTES) for each in memory]
     what = f"memory of a feeder of {MORE} x shuffle_bytes, against 1.3 x these, the ring and 150 MB"
     return [*claims, claim(what, "x", used, most=1)], {**rates, "all in memory, later epochs": later}
 

@@ -16,7 +16,6 @@ import psutil
 from benchmarks.children import ENVIRONMENT, ROOT, command
 
 from penstock.bench.measure.pool import ONE_THREAD, MemberFailed, ProcessPool
-from penstock.linux.process import with_descendants
 
 FRAMEWORKS = Path(sys.prefix) / "frameworks" / "bin" / "python"
 PYTHONS = {
@@ -29,7 +28,7 @@ PYTHONS = {
 PEERS = Path(__file__).with_name("peers.py")
 WINDOW_BYTES = 64 << 20
 _LIMIT_S = 600.0
-_LOOK_S = 0.01
+_LOOK_S = 0.05
 
 
 class Fed(NamedTuple):
@@ -38,14 +37,12 @@ class Fed(NamedTuple):
     Attributes:
         first: Rows a second that all got together in their first epochs, from the feeder's beginning on.
         later: The same in the epochs after it; 0 if there were none.
-        memory: The feeder's memory at most, with its children's, where a shared page counts for each.
-        processes: How many these were.
+        memory: The feeder's memory at most, in bytes, with the pages of its ring.
     """
 
     first: float
     later: float
     memory: int
-    processes: int
 
 
 def fed(data: str, *, batch_size: int, trainers: int = 1, epochs: int = 1, **options: Any) -> Fed:
@@ -66,6 +63,16 @@ def fed(data: str, *, batch_size: int, trainers: int = 1, epochs: int = 1, **opt
     first, last = (max(each["ends"][i] for each in ended) for i in (0, -1))
     later = rows * (epochs - 1) / (last - first) if epochs > 1 else 0.0
     return Fed(rows / (first - began), later, *seen)
+
+
+def into_ring(data: str, *, batch_size: int, **options: Any) -> float:
+    """Rows a second of a cycle that is written into a ring."""
+    words = {"data": data, "batch_size": batch_size, "window": WINDOW_BYTES, **options}
+    with _pool() as pool:
+        (one,) = pool.start(command("benchmarks.columns.ours", "ring", json.dumps(words)), 1, ENVIRONMENT)
+        one.hear_of("ready", _deadline())
+        one.send("begin")
+        return one.hear_of("rows_per_s", _deadline())["rows_per_s"]
 
 
 def peers(
@@ -109,16 +116,15 @@ def _deadline() -> float:
 
 @contextmanager
 def _watched(pid: int) -> Generator[list[int]]:
-    """Give the most memory of a process and its children, and their number, at the end."""
-    found, over = [0, 0], threading.Event()
+    """Give the most memory of a process at the end; a feeder of tables has no children."""
+    found, over = [0], threading.Event()
 
     def look() -> None:
         while not over.wait(_LOOK_S):
             try:
-                sizes = [each.memory_info().rss for each in with_descendants([pid])]
+                found[0] = max(found[0], psutil.Process(pid).memory_info().rss)
             except psutil.NoSuchProcess:
                 continue
-            found[:] = max(found[0], sum(sizes)), max(found[1], len(sizes))
 
     thread = threading.Thread(target=look)
     thread.start()

@@ -1,4 +1,4 @@
-"""A feeder of tables, and a trainer that only counts: ``python -m benchmarks.columns.ours feed|take JSON``."""
+"""A feeder of tables, a trainer that counts, and a ring: ``-m benchmarks.columns.ours feed|take|ring JSON``."""
 
 from __future__ import annotations
 
@@ -8,6 +8,9 @@ import time
 from typing import Any
 
 import penstock
+from penstock.contracts import Cursor
+from penstock.memory.host_ring import WritableHostRing
+from penstock.memory.slots import Slot, Slots
 
 FEED = "columns"
 
@@ -36,5 +39,23 @@ def take(batch_size: int, epochs: int) -> None:
     print(json.dumps({"ends": ends, "rows": rows}), flush=True)
 
 
+def ring(data: str, window: int, **options: Any) -> None:
+    """When told so write a cycle into a ring whose blocks come free at once; say how many rows a second."""
+    source = penstock.RecordSource(data, **options)
+    memory = WritableHostRing.create(window)
+    slots = Slots(memory)
+    source.fill(slots)
+    for i in range(window // source.slot_bytes):
+        slots.offer(Slot(i * source.slot_bytes, source.slot_bytes))
+    print(json.dumps({"ready": True}), flush=True)
+    sys.stdin.readline()
+    began, rows = time.perf_counter(), 0
+    for block in source.open(Cursor(0, 0)):
+        rows += block.rows
+        slots.offer(block.tree.slot)
+    print(json.dumps({"rows_per_s": rows / (time.perf_counter() - began)}), flush=True)
+    source.close()
+
+
 if __name__ == "__main__":
-    {"feed": feed, "take": take}[sys.argv[1]](**json.loads(sys.argv[2]))
+    {"feed": feed, "take": take, "ring": ring}[sys.argv[1]](**json.loads(sys.argv[2]))
