@@ -59,7 +59,6 @@ class Loaded:
     Args:
         groups: Its groups, rising.
         rows: Rows of each of them.
-        firsts: The id of the first row of each.
         outputs: What becomes of the columns.
         allocate: Returns memory for rows that vary, a number of bytes.
     """
@@ -68,11 +67,9 @@ class Loaded:
         self,
         groups: Sequence[int],
         rows: Ids,
-        firsts: Ids,
         outputs: Sequence[Output],
         allocate: Allocate,
     ) -> None:
-        self._firsts, self._last = firsts, firsts + rows
         self._allocate = allocate
         self._at = np.cumsum(rows) - rows
         places = zip(groups, self._at.tolist(), rows.tolist(), strict=True)
@@ -114,11 +111,6 @@ class Loaded:
         for i, parts in self._parts.items():
             self.varying[i] = _together(parts, self._allocate)
         self._parts.clear()
-
-    def has(self, id: int) -> bool:
-        """Whether a row is here."""
-        i = int(np.searchsorted(self._firsts, id, "right")) - 1
-        return i >= 0 and id < self._last[i]
 
     def pick(self, at: Ids, memory: ByteArray, offsets: Sequence[int]) -> None:
         """Write rows to a block's memory: each output that does not vary, at its offset."""

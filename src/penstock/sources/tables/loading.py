@@ -83,7 +83,6 @@ class GroupLoader:
     ) -> None:
         self._reading, self._groups, self._rows, self._threads = reading, groups, rows, threads
         self._allocate = allocate
-        self._firsts = np.cumsum(rows) - rows
         self._pid = os.getpid()
         self._pool: ThreadPoolExecutor | None = None
         self._begun: dict[tuple[int, ...], tuple[Loaded, list[Future[None]]]] = {}
@@ -95,13 +94,12 @@ class GroupLoader:
 
     def begin(self, handful: Handful) -> None:
         """Begin to read a handful, unless it was begun."""
-        if self._pid != os.getpid():  # a forked child's copy, whose threads are its parent's
-            self._pid, self._pool, self._begun = os.getpid(), None, {}
+        self._forget_parents()
         if handful.groups in self._begun:
             return
         self._pool = self._pool or ThreadPoolExecutor(self._threads, "penstock-tables")
         groups = sorted(handful.groups)
-        loaded = Loaded(groups, self._rows[groups], self._firsts[groups], self._reading.outputs, self._allocate)
+        loaded = Loaded(groups, self._rows[groups], self._reading.outputs, self._allocate)
         futures = [self._pool.submit(self._load, loaded, group) for group in groups]
         self._begun[handful.groups] = loaded, futures
 
@@ -122,21 +120,27 @@ class GroupLoader:
             try:
                 for future in futures:
                     future.result()
+                loaded.finish()
             except BaseException:
                 self._forget(handful.groups)
                 raise
             futures.clear()
-            loaded.finish()
             pa.default_memory_pool().release_unused()
         return loaded
 
     def close(self) -> None:
         """Give up what was read, and end the threads."""
+        self._forget_parents()
         for groups in list(self._begun):
             self._forget(groups)
         if self._pool is not None:
             self._pool.shutdown()
             self._pool = None
+
+    def _forget_parents(self) -> None:
+        """Forget, in a forked child's copy, what its parent's threads read: they are not here."""
+        if self._pid != os.getpid():
+            self._pid, self._pool, self._begun = os.getpid(), None, {}
 
     def _forget(self, groups: tuple[int, ...]) -> None:
         _, futures = self._begun.pop(groups)

@@ -97,26 +97,25 @@ def _outputs(tables: Tables, columns: Columns) -> list[Output]:
     for name, named in columns.items():
         own = of([named] if isinstance(named, str) else named)
         stacked = not isinstance(named, str)
-        output = Output.of(name, own, stacked=stacked)
         if (stacked and any(each.kind != "fixed" or each.shape for each in own)) or (not stacked and len(own) > 1):
             which = ", ".join(f"{each.name} ({each.kind})" for each in own)
             raise BadSetting(f"columns[{name!r}]: only columns of one number a row become one array, not {which}")
-        if stacked and not _fits_all(output):
+        if stacked and not _fit_together(own):
             which = ", ".join(f"{each.name} ({each.dtype})" for each in own)
             raise BadSetting(f"columns[{name!r}]: no type of numbers holds those of {which}")
-        found.append(output)
+        found.append(Output.of(name, own, stacked=stacked))
     if not found:
         raise BadSetting(f"{tables.root}: columns={{}} names no column; it has {', '.join(tables.schema.names)}")
     return found
 
 
-def _fits_all(output: Output) -> bool:
+def _fit_together(columns: Sequence[Column]) -> bool:
     """Whether one array can hold columns; whole numbers that only fit a type of floats do not."""
+    kinds = [column.dtype for column in columns]
     try:
-        kind = output.dtype.kind
+        return np.result_type(*kinds).kind in {kind.kind for kind in kinds}
     except TypeError:
         return False
-    return kind in {column.dtype.kind for column in output.columns}
 
 
 def _fills(fill: Any, outputs: Sequence[Output]) -> dict[str, Any]:

@@ -100,7 +100,7 @@ class ParquetTables(ShardFiles):
             table.validate(full=True)
         except (pa.ArrowException, OSError) as error:
             self._check([file])  # which explains it
-            raise error if isinstance(error, ReadFailed) else failed(self.where(group), path, error) from None
+            raise failed(self.where(group), path, error) from None
         self._check([file])
         if table.num_rows != rows:
             raise ReadFailed(
@@ -143,8 +143,6 @@ def _footer(fetch: Fetch, path: str, version: FileVersion) -> tuple[Any, Any]:
         found = parquet.ParquetFile(opened(path, version, fetch))
         return found.metadata, found.schema_arrow
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
-        if isinstance(error, ReadFailed):
-            raise
         raise BadSetting(f"{path} is no Parquet file, or is damaged: {error}") from None
 
 
