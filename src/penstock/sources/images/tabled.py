@@ -121,9 +121,12 @@ class TableImages:
         return np.asarray(found, np.int64)
 
     def close(self) -> None:
-        """End what reads ahead."""
+        """End what reads ahead, and give up what was read."""
         if self._file is not None:
             self._loader.close()
+            self._held.clear()
+            self._asked.clear()
+            self._memory.clear()
             self._file = None
 
     def check_unchanged(self, records: Ids) -> None:
@@ -161,6 +164,10 @@ class _Memory:
     def free(self, array: ByteArray) -> None:
         """Give the pages of a piece back."""
         self._pieces.pop(array.ctypes.data)[1].madvise(mmap.MADV_REMOVE)
+
+    def clear(self) -> None:
+        """Give all pieces up; each lasts while it is in use."""
+        self._pieces.clear()
 
 
 def _image(tables: Tables, image: str | None) -> str:

@@ -15,7 +15,7 @@ from penstock.contracts import Place
 from penstock.errors import BadSetting, ReadFailed
 from penstock.fingerprint.files import FileVersion
 from penstock.io.cache.cache import Cache
-from penstock.io.cache.tiers import Admitted, Counts, Tiers
+from penstock.io.cache.tiers import Admitted, Tiers
 from penstock.sources.records.cached import BYTES, CachedBlock
 from penstock.sources.records.files import is_remote, read
 
@@ -35,18 +35,19 @@ class CachedParts:
         cache: The user's cache; its memory is not used, as rows stay there.
         root: Name of the data.
         nbytes: Size of all objects.
-
-    Attributes:
-        counts: What became of parts so far.
     """
 
     def __init__(self, cache: Cache, root: str, nbytes: int) -> None:
         self._layout = cache.layout(root, BYTES, None)
         parts = max(1, nbytes // _PART_BYTES)
         self._admitted = Admitted.of(self._layout, parts, nbytes / parts)
-        self._counting = threading.Lock()
         self._own = threading.local()
-        self.counts = Counts()
+
+    def __getstate__(self) -> object:
+        return {**vars(self), "_own": None}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state, _own=threading.local())
 
     def __call__(self, place: Place) -> bytes:
         if not hasattr(self._own, "tiers"):
@@ -54,9 +55,7 @@ class CachedParts:
         kept = CachedBlock(self._own.tiers, BYTES, [place], self._admitted)
         data = kept.encoded(0)
         kept.keep(0, data, np.empty((0, 0), np.uint8))
-        came = kept.finish()
-        with self._counting:
-            self.counts.add(came)
+        kept.finish()
         return data
 
 
@@ -94,9 +93,6 @@ class RemoteFile(io.RawIOBase):
         data = self._fetch(self._whole._replace(offset=self._at, nbytes=left if nbytes < 0 else min(nbytes, left)))
         self._at += len(data)
         return data
-
-    def readall(self) -> bytes:
-        return self.read()
 
 
 def opened(path: str, version: FileVersion, fetch: Fetch = read) -> Any:

@@ -7,8 +7,6 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from penstock.contracts import Ids, Tables
 from penstock.errors import ReadFailed, Untravelled
 from penstock.sources.sharding import UNTRAVELLED
