@@ -111,10 +111,9 @@ class RecordSource(Alone):
             decode, ragged, on_bad, most_bytes, self.workers, batch_size, segments, random_seed(seed), shuffle
         )
         self._data = _data_of(data, columns, fill, filter, cache, settings)
-        order = self._data.order
-        self._follow(order, batch_size, shuffle=shuffle, drop_last=drop_last)
+        self._follow(self._data.order, batch_size, shuffle=shuffle, drop_last=drop_last)
         self.shard = rank_of(shard)
-        self.order = digest("records", order.digest, self._data.identity)
+        self.order = digest("records", self._order.digest, self._data.identity)
         if self._data.block_bytes:
             self.slot_bytes = self.block_bytes = self._data.block_bytes
 

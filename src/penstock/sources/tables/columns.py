@@ -66,7 +66,7 @@ def columns_of(schema: Any, names: Sequence[str] | None, where: str) -> list[Col
     Raises:
         BadSetting: there is no such column, or one has a type that no array has.
     """
-    flat = [each for field in schema for each in _flat((field.name,), field.type)]
+    flat = _flat((), schema)
     found = {".".join(path): (path, kind) for path, kind in flat}
     tops: list[str] = schema.names
     for name, count in (Counter(tops) | Counter(".".join(path) for path, _ in flat)).items():
@@ -80,12 +80,15 @@ def columns_of(schema: Any, names: Sequence[str] | None, where: str) -> list[Col
 
 def bytes_columns(schema: Any) -> list[str]:
     """Return the columns of an Arrow schema that hold bytes, such as encoded images."""
-    flat = [each for field in schema for each in _flat((field.name,), field.type)]
-    return [".".join(path) for path, kind in flat if pa.types.is_binary(kind) or pa.types.is_large_binary(kind)]
+    return [
+        ".".join(path)
+        for path, kind in _flat((), schema)
+        if pa.types.is_binary(kind) or pa.types.is_large_binary(kind)
+    ]
 
 
 def _flat(path: tuple[str, ...], kind: Any) -> list[tuple[tuple[str, ...], Any]]:
-    if not pa.types.is_struct(kind):
+    if path and not pa.types.is_struct(kind):
         return [(path, kind)]
     return [each for field in kind for each in _flat((*path, field.name), field.type)]
 
@@ -110,18 +113,12 @@ def _column(name: str, path: tuple[str, ...], kind: Any, where: str) -> Column:
         return Column(name, "bytes", np.dtype(np.uint8), path)
     if is_.is_fixed_size_binary(kind) and not is_.is_decimal(kind):
         return Column(name, "fixed", np.dtype(np.uint8), path, (kind.byte_width,))
-    shape: tuple[int, ...] = ()
-    inner = kind
+    varies = is_.is_list(kind) or is_.is_large_list(kind)
+    inner, shape = kind.value_type if varies else kind, ()
     while is_.is_fixed_size_list(inner):
-        shape, inner = (*shape, inner.list_size), inner.value_type
+        inner, shape = inner.value_type, (*shape, inner.list_size)
     if (dtype := _number(inner)) is not None:
-        return Column(name, "fixed", dtype, path, shape)
-    if not shape and (is_.is_list(kind) or is_.is_large_list(kind)):
-        inner = kind.value_type
-        while is_.is_fixed_size_list(inner):
-            shape, inner = (*shape, inner.list_size), inner.value_type
-        if (dtype := _number(inner)) is not None:
-            return Column(name, "list", dtype, path, shape)
+        return Column(name, "list" if varies else "fixed", dtype, path, shape)
     remedy = "cast it to float64 where it is written, or " if is_.is_decimal(inner) else ""
     raise BadSetting(
         f"{where}: column {name!r} is of type {kind}, which no array of numbers has: {remedy}leave it out with "
