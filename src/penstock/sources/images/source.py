@@ -29,7 +29,7 @@ from penstock.sources.sharding import Alone, rank_of
 if TYPE_CHECKING:
     from penstock.sources.images.tabled import TableImages
     from penstock.sources.tables.handfuls import Handfuls
-    from penstock.sources.tables.opening import Opened
+    from penstock.sources.tables.opening import OpenedTables
 
 SUFFIXES = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
 """Those of torchvision's ``IMG_EXTENSIONS``."""
@@ -274,7 +274,7 @@ def _opened(
 
 
 def _order_of(
-    shuffle_bytes: int | str, batch_size: int, segments: int | None, seed: int, shuffle: bool, opened: Opened
+    shuffle_bytes: int | str, batch_size: int, segments: int | None, seed: int, shuffle: bool, opened: OpenedTables
 ) -> Order | Handfuls:
     """Return the order of the images of tables."""
     from penstock.sources.rows.tables import order_of

@@ -21,7 +21,7 @@ from penstock.sources.tables.columns import bytes_columns, columns_of
 from penstock.sources.tables.handfuls import Handfuls
 from penstock.sources.tables.loaded import Loaded
 from penstock.sources.tables.loading import GroupLoader
-from penstock.sources.tables.opening import Opened
+from penstock.sources.tables.opening import OpenedTables
 
 _IMAGE, _LABEL = "image", "label"
 
@@ -52,14 +52,14 @@ class TableImages:
         tables: Tables,
         image: str | None,
         label: str | None,
-        order: Callable[[Opened], Order | Handfuls],
+        order: Callable[[OpenedTables], Order | Handfuls],
         threads: int,
         *,
         shuffle: bool,
     ) -> None:
         self._shuffle = shuffle
         columns = {_IMAGE: _image(tables, image)} | ({} if label is None else {_LABEL: _label(tables, label)})
-        self._opened = Opened(tables, columns, "refuse", None, None, threads)
+        self._opened = OpenedTables(tables, columns, "refuse", None, None, threads)
         self.order = order(self._opened)
         self.root, self.parts = tables.root, tables.parts
         self.names: Any = range(self.order.samples)

@@ -13,7 +13,7 @@ from penstock.io.cache.cache import Cache
 from penstock.memory.slots import Slots
 from penstock.sources.order import Order, Planned, planned
 from penstock.sources.records.files import read
-from penstock.sources.rows.fields import SampleBlocks, SampleCaching
+from penstock.sources.rows.samples import SampleBlocks, SampleCaching
 from penstock.sources.rows.settings import RowSettings
 
 _FIRST = np.zeros(1, np.int64)

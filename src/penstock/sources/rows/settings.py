@@ -8,7 +8,7 @@ from typing import Any, Literal, NamedTuple
 from msgspec import structs
 
 from penstock.errors import BadSetting
-from penstock.sources.rows.leaves import Ragged, leaves_of, with_bad
+from penstock.sources.rows.leaves import RaggedChoice, leaves_of, with_bad
 from penstock.sources.rows.worker import RowRecipe
 
 
@@ -16,7 +16,7 @@ class RowSettings(NamedTuple):
     """Arguments of ``RecordSource`` that all formats share."""
 
     decode: Callable[[dict[str, Any]], dict[str, Any]] | None
-    ragged: Ragged
+    ragged: RaggedChoice
     on_bad: Literal["fail", "skip"]
     shuffle_bytes: int
     workers: int

@@ -11,12 +11,12 @@ from penstock.basics.terminal import printable, say
 from penstock.contracts import Cursor, Ids, Joints, SourceBlock, Wanted
 from penstock.memory.slots import Slots
 from penstock.sources.order import Planned
-from penstock.sources.rows.fields import SampleBlocks
+from penstock.sources.rows.samples import SampleBlocks
 from penstock.sources.rows.settings import RowSettings
 from penstock.sources.rows.tables import TablePlan, TableRows, order_in_words, order_of, table_plans
 from penstock.sources.tables.handfuls import Handful, Handfuls
 from penstock.sources.tables.loading import GroupLoader
-from penstock.sources.tables.opening import Opened
+from penstock.sources.tables.opening import OpenedTables
 
 _FIRST = np.zeros(1, np.int64)
 _FEW = 0.5
@@ -36,7 +36,7 @@ class TableData:
         identity: What decides which rows there are.
     """
 
-    def __init__(self, opened: Opened, settings: RowSettings) -> None:
+    def __init__(self, opened: OpenedTables, settings: RowSettings) -> None:
         self._opened, self._settings, s = opened, settings, settings
         self.order = order_of(opened, s.shuffle_bytes, s.batch_size, s.segments, s.seed, shuffle=s.shuffle)
         kept = str(opened.reading.condition)

@@ -15,7 +15,7 @@ from penstock.io.cache.tiers import Admitted, CacheLayout, Counts, Tiers
 from penstock.memory.slots import place
 from penstock.sources.records.cached import BYTES, CachedBlock
 from penstock.sources.records.files import is_outage
-from penstock.sources.rows.leaves import BAD, Leaf, Varying, example_of
+from penstock.sources.rows.leaves import BAD, RowLeaf, VaryingLeaves, example_of
 from penstock.sources.workers import Steps
 from penstock.sources.workers.block_maker import MemoryFile
 from penstock.sources.workers.pool import serve
@@ -56,7 +56,7 @@ class Made(NamedTuple):
         cached: What became of samples in the cache.
     """
 
-    varying: Varying
+    varying: VaryingLeaves
     bad: list[str]
     cached: Counts
 
@@ -73,7 +73,7 @@ class RowRecipe(msgspec.Struct, frozen=True):
         skips: Whether bad samples are skipped.
     """
 
-    leaves: tuple[Leaf, ...]
+    leaves: tuple[RowLeaf, ...]
     root: str
     names: Mapping[str, str]
     parse: Callable[[bytes], dict[str, Any]] | None
@@ -123,7 +123,7 @@ class RowWriter:
             name: part.view(leaf.dtype).reshape(rows, *leaf.shape[1:])
             for (name, leaf), part in zip(self._fixed.items(), parts, strict=True)
         }
-        varying = Varying(recipe.leaves)
+        varying = VaryingLeaves(recipe.leaves)
         try:
             for row in range(rows):
                 try:

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from penstock.contracts import ByteArray, Ids
-from penstock.sources.tables.columns import Column, Values, Varying
+from penstock.sources.tables.columns import TableColumn, Values, VaryingRows
 from penstock.tree import RaggedRows
 
 Allocate = Callable[[int], Values]
@@ -23,7 +23,7 @@ def own_memory(nbytes: int) -> Values:
     return np.empty(nbytes, np.uint8)
 
 
-class Output(NamedTuple):
+class TableLeaf(NamedTuple):
     """A leaf of the batches.
 
     Attributes:
@@ -35,13 +35,13 @@ class Output(NamedTuple):
     """
 
     name: str
-    columns: Sequence[Column]
+    columns: Sequence[TableColumn]
     stacked: bool
     dtype: np.dtype[Any]
     shape: tuple[int, ...]
 
     @classmethod
-    def of(cls, name: str, columns: Sequence[Column], *, stacked: bool = False) -> Output:
+    def of(cls, name: str, columns: Sequence[TableColumn], *, stacked: bool = False) -> TableLeaf:
         shape = (len(columns),) if stacked else columns[0].shape
         return cls(name, columns, stacked, np.result_type(*(column.dtype for column in columns)), shape)
 
@@ -67,7 +67,7 @@ class Loaded:
         self,
         groups: Sequence[int],
         rows: Ids,
-        outputs: Sequence[Output],
+        outputs: Sequence[TableLeaf],
         allocate: Allocate,
     ) -> None:
         self._allocate = allocate
@@ -78,7 +78,7 @@ class Loaded:
         total = int(rows.sum())
         self._beside: dict[int, list[int]] = {}
         self._arrays = dict[int, Values]()
-        self._parts: dict[int, list[Varying | None]] = {}
+        self._parts: dict[int, list[VaryingRows | None]] = {}
         self.varying: dict[int, RaggedRows] = {}
         for i, output in enumerate(outputs):
             if output.varies:
@@ -91,13 +91,13 @@ class Loaded:
             nbytes: np.empty((total, len(own)), _BITS[nbytes]) for nbytes, own in self._beside.items()
         }
 
-    def put(self, group: int, columns: Sequence[Values | Varying]) -> None:
+    def put(self, group: int, columns: Sequence[Values | VaryingRows]) -> None:
         """Take in the columns of a group."""
         number, place = self._place[group]
         every = iter(columns)
         own = [[next(every) for _ in output.columns] for output in self._outputs]
         for i, (first, *others) in enumerate(own):
-            if isinstance(first, Varying):
+            if isinstance(first, VaryingRows):
                 self._parts[i][number] = first
             elif i in self._arrays:
                 to = self._arrays[i][place]
@@ -137,7 +137,7 @@ def _runs(offsets: Sequence[int], nbytes: int) -> Iterator[tuple[int, int, int]]
         k += count
 
 
-def _together(parts: list[Varying | None], allocate: Allocate) -> RaggedRows:
+def _together(parts: list[VaryingRows | None], allocate: Allocate) -> RaggedRows:
     """Join rows, each part of which is given up once it was copied."""
     every = [part for part in parts if part is not None]
     lengths = np.concatenate([part.lengths for part in every])

@@ -10,13 +10,13 @@ from typing import Any, NamedTuple
 from penstock.contracts import Ids, Tables
 from penstock.errors import ReadFailed, Untravelled
 from penstock.sources.sharding import UNTRAVELLED
-from penstock.sources.tables.columns import Column, Values, Varying, values_of
+from penstock.sources.tables.columns import TableColumn, Values, VaryingRows, values_of
 from penstock.sources.tables.files import fields_of, pa
 from penstock.sources.tables.handfuls import Handful
-from penstock.sources.tables.loaded import Allocate, Loaded, Output, own_memory
+from penstock.sources.tables.loaded import Allocate, Loaded, TableLeaf, own_memory
 
 
-class Reading(NamedTuple):
+class TableReading(NamedTuple):
     """What is read of tables.
 
     Attributes:
@@ -28,13 +28,13 @@ class Reading(NamedTuple):
     """
 
     tables: Tables
-    outputs: Sequence[Output]
+    outputs: Sequence[TableLeaf]
     fill: Mapping[str, Any]
     condition: Any = None
     needed: Sequence[str] = ()
 
     @property
-    def columns(self) -> list[Column]:
+    def columns(self) -> list[TableColumn]:
         return [column for output in self.outputs for column in output.columns]
 
     def count(self, group: int) -> int:
@@ -43,7 +43,7 @@ class Reading(NamedTuple):
             return int(self.tables.group_rows[group])
         return self.tables.read(group, self.needed).filter(self.condition).num_rows
 
-    def read(self, group: int) -> list[Values | Varying]:
+    def read(self, group: int) -> list[Values | VaryingRows]:
         """Return the columns of a group.
 
         Raises:
@@ -73,7 +73,7 @@ class GroupLoader:
 
     def __init__(
         self,
-        reading: Reading,
+        reading: TableReading,
         groups: Ids,
         rows: Ids,
         threads: int,
@@ -149,7 +149,7 @@ class GroupLoader:
         number = int(self._groups[group])
         columns = self._reading.read(number)
         for values in columns:
-            rows = len(values.lengths if isinstance(values, Varying) else values)
+            rows = len(values.lengths if isinstance(values, VaryingRows) else values)
             if rows != self._rows[group]:
                 where = self._reading.tables.where(number)
                 raise ReadFailed(f"{where} has {rows:,} rows now, and had {self._rows[group]:,}", where)
