@@ -11,7 +11,7 @@ import numpy as np
 
 from penstock.contracts import Ids, Tables
 from penstock.errors import BadSetting
-from penstock.sources.tables.columns import TableColumn, VaryingRows, columns_of
+from penstock.sources.tables.columns import TableColumn, Values, VaryingRows, columns_of
 from penstock.sources.tables.filters import columns_in, condition_of
 from penstock.sources.tables.loaded import TableLeaf
 from penstock.sources.tables.loading import TableReading
@@ -50,26 +50,29 @@ class OpenedTables:
         self.reading = TableReading(tables, outputs, by_column, found, needed)
         with ThreadPoolExecutor(threads, "penstock-tables") as pool:
             self.groups, self.rows = _counted(self.reading, pool, condition)
-            if any(column.kind == "list" for column in self.reading.columns) and ragged == "refuse":
-                outputs = _even(self.reading, int(self.groups[0]))
-                self.reading = self.reading._replace(outputs=outputs)
-        self.nbytes = self._bytes()
+            # In a thread that ends, and closes the file.
+            first = pool.submit(self.reading.read, int(self.groups[0])).result() if self._varies else ()
+        if ragged == "refuse" and self._varies:
+            self.reading = self.reading._replace(outputs=_even(outputs, first))
+        self.nbytes = self._bytes(first)
 
-    def _bytes(self) -> Ids:
+    @property
+    def _varies(self) -> bool:
+        return any(column.varies for column in self.reading.columns)
+
+    def _bytes(self, first: Sequence[Values | VaryingRows]) -> Ids:
         """Return the bytes of each group: of arrays exactly, of others as many for a stored byte as in the first.
 
         Values that a file stores once, and names again and again, take more room in memory.
         """
         tables, columns = self.reading.tables, self.reading.columns
         nbytes = sum(column.row_bytes for column in columns) * self.rows
-        if any(column.varies for column in columns):
-            first = int(self.groups[0])
-            part = self.rows / tables.group_rows[self.groups]
-            for column, values in zip(columns, self.reading.read(first), strict=True):
-                if isinstance(values, VaryingRows):
-                    stored = tables.group_bytes(column.name)
-                    swells = values.values.nbytes / max(1.0, float(stored[first] * part[0]))
-                    nbytes = nbytes + np.ceil(stored[self.groups] * part * max(1.0, swells)).astype(np.int64)
+        part = self.rows / tables.group_rows[self.groups]
+        for column, values in zip(columns, first, strict=False):
+            if isinstance(values, VaryingRows) and column.varies:
+                stored = tables.group_bytes(column.name)[self.groups]
+                swells = values.values.nbytes / max(1.0, float(stored[0] * part[0]))
+                nbytes = nbytes + np.ceil(stored * part * max(1.0, swells)).astype(np.int64)
         return np.maximum(nbytes, 1)
 
     def sorted_by(self) -> str:
@@ -146,11 +149,11 @@ def _counted(reading: TableReading, pool: ThreadPoolExecutor, condition: Any) ->
     return groups[kept], rows[kept]
 
 
-def _even(reading: TableReading, group: int) -> list[TableLeaf]:
+def _even(outputs: Sequence[TableLeaf], first: Sequence[Values | VaryingRows]) -> list[TableLeaf]:
     """Return outputs whose lists must be as long as in the first row."""
     found = list[TableLeaf]()
-    read = iter(reading.read(group))
-    for output in reading.outputs:
+    read = iter(first)
+    for output in outputs:
         columns = [_as_long(column, next(read)) for column in output.columns]
         found.append(TableLeaf.of(output.name, columns, stacked=output.stacked))
     return found
