@@ -138,12 +138,8 @@ def field_records_of(named: Any) -> FieldRecords | None:
     Raises:
         BadSetting: they are damaged, or hold what is not read.
     """
-    for prefix, opener in _FIELD_RECORDS_BY_PREFIX.items():
-        if isinstance(named, str) and named.startswith(prefix):
-            return _opener(opener)(named.removeprefix(prefix))
-    several = _several(named)
-    opener = _by_suffix(several, _FIELD_RECORDS_BY_SUFFIX)
-    return _opener(opener)(several) if opener else None
+    opener, there = _known(named, _FIELD_RECORDS_BY_PREFIX, _FIELD_RECORDS_BY_SUFFIX)
+    return _opener(opener)(there) if opener else None
 
 
 def tables_of(named: Any, cache: Any = None) -> Tables | None:
@@ -153,19 +149,22 @@ def tables_of(named: Any, cache: Any = None) -> Tables | None:
         BadSetting: they are damaged, of several formats, or hold what is not read.
         PackageMissing: pyarrow is not installed.
     """
-    several = _several(named)
-    prefix = next(
-        (prefix for prefix in _TABLES_BY_PREFIX if isinstance(named, str) and named.startswith(prefix)), ""
-    )
-    suffix = _by_suffix(several, _TABLES_BY_SUFFIX)
-    if not prefix and not suffix:
+    opener, there = _known(named, _TABLES_BY_PREFIX, _TABLES_BY_SUFFIX)
+    if not opener:
         return None
     require("RecordSource of tables", "columns", "pyarrow")
-    if prefix:
-        return _opener(_TABLES_BY_PREFIX[prefix])(str(named).removeprefix(prefix), cache)
     from penstock.sources.records.shard_files import found
 
-    return _opener(suffix)([path for each in several for path in found(str(each))], cache)
+    return _opener(opener)(there if isinstance(there, str) else found(there), cache)
+
+
+def _known(named: Any, by_prefix: dict[str, str], by_suffix: dict[str, str]) -> tuple[str, Any]:
+    """Return what opens a folder or files, and the folder without its prefix, or the files."""
+    for prefix, opener in by_prefix.items():
+        if isinstance(named, str) and named.startswith(prefix):
+            return opener, named.removeprefix(prefix)
+    several = _several(named)
+    return _by_suffix(several, by_suffix), several
 
 
 def _several(named: Any) -> list[Any]:

@@ -185,11 +185,11 @@ class Ordered:
             segments = whole_number("segments", segments, 1)
         order = Order(samples, batch_size, segments, random_seed(seed), shuffle=shuffle)
         self._follow(order, batch_size, shuffle=shuffle, drop_last=drop_last)
-        self._order = order
 
     def _follow(self, order: Any, batch_size: int, *, shuffle: bool, drop_last: bool) -> None:
         """Take over what is known of an order, also of one that has epochs begin at some places only."""
         self.batch_size, self.shuffled, self.drop_last = batch_size, shuffle, drop_last
+        self._order = order
         self.samples: int = order.samples
         self.batches: int = order.batches
         self.segment_starts: tuple[int, ...] = order.segment_starts

@@ -82,7 +82,7 @@ WRONG = [
 
 @pytest.mark.parametrize(("decode", "match"), WRONG)
 def test_a_row_that_is_not_like_the_first_one_is_named_or_skipped_and_counted(path, capsys, decode, match):
-    with pytest.raises(SourceError, match=rf"row 5 of rows 8 to 15 of cycle 0: {match}"):
+    with pytest.raises(SourceError, match=rf"row 13 of .*: {match}"):
         batches(path, decode=decode)
     with opened(path, decode=decode, on_bad="skip") as source:
         found = list(source)
@@ -91,7 +91,7 @@ def test_a_row_that_is_not_like_the_first_one_is_named_or_skipped_and_counted(pa
     bad = np.concatenate([batch["bad"] for batch in found])
     assert np.flatnonzero(bad).tolist() == [13]
     assert ids[13] == 0 and ids[~bad].tolist() == [id for id in range(ROWS) if id != 13]
-    assert "row 5 of rows 8 to 15 of cycle 0" in capsys.readouterr().err
+    assert f"row 13 of {os.path.dirname(path)}: " in capsys.readouterr().err
 
 
 def test_the_traceback_of_what_decode_raised_is_kept(path):
@@ -107,7 +107,7 @@ def first_fails(row: dict[str, Any]) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("decode", "match"),
     [
-        (first_fails, r"decode= fails at the first row of .*x\.parquet, row group 0: .*RuntimeError: never"),
+        (first_fails, r"x\.parquet, row group 0: the first sample cannot be taken: .*RuntimeError: never"),
         (at_13(0, object()), "decode= gave 'x' of type object, which no array of numbers holds"),
         (at_13(0, [[1], [1, 2]]), "decode= gave 'x' of type list"),
         (lambda row: [row], "decode= gave list: a sample is a dict"),

@@ -102,6 +102,7 @@ def test_conditions_joined_at_will_leave_what_pyarrow_leaves(tmp_path_factory, d
         ("__import__('os').system('true')", "has no meaning here"),
         ("id // 2 == 1", "id // 2 has no meaning here"),
         ("id in 5", "Write columns"),
+        ("split in 'train'", "In has no meaning here"),
         ("id < 99999999999999999999", "too large.*Write columns"),
         (pc.field("q") < 5, r"No match for FieldRef.Name\(q\)"),
     ],

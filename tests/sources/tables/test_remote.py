@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ import pytest
 from tests.object_store import put
 from tests.sources.tables.files import numbers, written
 
-from penstock import BadSetting, ReadFailed, RecordSource
+from penstock import BadSetting, Cache, ReadFailed, RecordSource
 
 ROWS = 300
 
@@ -72,3 +73,11 @@ def test_what_a_bucket_does_not_have_is_named(s3):
         RecordSource("s3://bucket/none/*.parquet")
     with pytest.raises(ReadFailed, match=r"none\.parquet cannot be read"):
         RecordSource("s3://bucket/none.parquet")
+
+
+def test_a_source_with_a_cache_travels_before_it_has_read(files, tmp_path):
+    remote, local = files
+    with closing(RecordSource(remote, cache=Cache(tmp_path, "10MB"), batch_size=25, workers=1)) as source:
+        travelled = pickle.dumps(source)
+    with closing(pickle.loads(travelled)) as other:
+        assert [batch["text"] for batch in other] == [batch["text"] for batch in rows_of(local)]

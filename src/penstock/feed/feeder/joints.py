@@ -171,10 +171,10 @@ class FeedJoints:
         return self._inherited.union(began) - self._always - {0}
 
     def _may_begin(self, at: Cursor, joints: Joints, until: int) -> bool:
-        there = not at.sample or self._starts is None
-        if not there and self._starts is not None and at.cycle <= until:
-            there = at.sample in self._starts(at.cycle, joints)
-        return there and Known(joints, until).may_begin(at, self._always)
+        starts = self._starts if at.sample else None
+        if starts is not None and (at.cycle > until or at.sample not in starts(at.cycle, joints)):
+            return False
+        return Known(joints, until).may_begin(at, self._always)
 
     def _start_from(self, cycle: int) -> Callable[[int], int]:
         """Return a function from a sample to the first place at or after it where an epoch may begin."""

@@ -29,7 +29,7 @@ from penstock.sources.sharding import Alone, rank_of
 if TYPE_CHECKING:
     from penstock.sources.images.tabled import TableImages
     from penstock.sources.tables.handfuls import Handfuls
-    from penstock.sources.tables.opening import Opened
+    from penstock.sources.tables.opening import OpenedTables
 
 SUFFIXES = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
 """Those of torchvision's ``IMG_EXTENSIONS``."""
@@ -174,17 +174,18 @@ class ImageSource(Alone):
         augmentation = Augmentation(
             size, augment, scale, ratio, flip, (brightness, contrast, saturation, hue), shrink, padding
         )
-        order = self._visit_images(records, batch_size, segments, seed, shuffle=shuffle, drop_last=drop_last)
-        self.order = digest("images", order, records.names, *records.parts)
+        if self._tabled is None:
+            self._visit(len(records.names), batch_size, segments, seed, shuffle=shuffle, drop_last=drop_last)
+        else:
+            self._follow(self._tabled.order, batch_size, shuffle=shuffle, drop_last=drop_last)
+        self.order = digest("images", self._order.digest, records.names, *records.parts)
         self.shard = rank_of(shard)
         shape = (size, size, 3) if crops == 1 else (crops, size, size, 3)
         pixels = np.empty((1, *shape), np.uint8)
         values = None if labelled is None else labelled.values
-        example = pixels if values is None else (pixels, values[:1])
-        if label is not None:
-            example = pixels, np.zeros(1, np.int64)
+        first = values[:1] if values is not None else None if label is None else np.zeros(1, np.int64)
+        example = pixels if first is None else (pixels, first)
         recipe = ImageRecipe(augmentation, crops, seed, decode, on_bad == "skip", fields)
-        rows = min(self.batch_size, self.samples)
         self._caching = ImageCaching(
             cache if self._tabled is None else None,
             self._records,
@@ -194,28 +195,18 @@ class ImageSource(Alone):
         )
         self.cached = self._caching.counts
         self._blocks = ImageBlocks(
-            self._records, values, recipe, example, rows, workers, self._caching, self._tabled
+            self._records,
+            values,
+            recipe,
+            example,
+            min(self.batch_size, self.samples),
+            workers,
+            self._caching,
+            self._tabled,
         )
         self.slot_bytes = self.block_bytes = self._blocks.block_bytes
         self.decoder = "a function of yours" if decode is not None else decoder().name
         self.workers = workers
-
-    def _visit_images(
-        self,
-        records: LabelledRecords | TableImages,
-        batch_size: int,
-        segments: int | None,
-        seed: int,
-        *,
-        shuffle: bool,
-        drop_last: bool,
-    ) -> str:
-        """Settle the order of the images; return its digest."""
-        if self._tabled is None:
-            self._visit(len(records.names), batch_size, segments, seed, shuffle=shuffle, drop_last=drop_last)
-            return self._order.digest
-        self._follow(self._tabled.order, batch_size, shuffle=shuffle, drop_last=drop_last)
-        return self._tabled.order.digest
 
     @property
     def description(self) -> str:
@@ -283,7 +274,7 @@ def _opened(
 
 
 def _order_of(
-    shuffle_bytes: int | str, batch_size: int, segments: int | None, seed: int, shuffle: bool, opened: Opened
+    shuffle_bytes: int | str, batch_size: int, segments: int | None, seed: int, shuffle: bool, opened: OpenedTables
 ) -> Order | Handfuls:
     """Return the order of the images of tables."""
     from penstock.sources.rows.tables import order_of

@@ -13,15 +13,15 @@ from typing import Any
 import numpy as np
 
 from penstock.contracts import ByteArray, Cursor, Ids, Joints, Place, Tables, Wanted
-from penstock.errors import BadSetting
+from penstock.errors import BadSetting, SourceError
 from penstock.linux.files import opened
 from penstock.sources.order import Order, Planned
 from penstock.sources.rows.tables import TablePlan, order_in_words, table_plans
 from penstock.sources.tables.columns import bytes_columns, columns_of
-from penstock.sources.tables.handfuls import Handful, Handfuls
+from penstock.sources.tables.handfuls import Handfuls
 from penstock.sources.tables.loaded import Loaded
 from penstock.sources.tables.loading import GroupLoader
-from penstock.sources.tables.opening import Opened
+from penstock.sources.tables.opening import OpenedTables
 
 _IMAGE, _LABEL = "image", "label"
 
@@ -52,14 +52,14 @@ class TableImages:
         tables: Tables,
         image: str | None,
         label: str | None,
-        order: Callable[[Opened], Order | Handfuls],
+        order: Callable[[OpenedTables], Order | Handfuls],
         threads: int,
         *,
         shuffle: bool,
     ) -> None:
         self._shuffle = shuffle
         columns = {_IMAGE: _image(tables, image)} | ({} if label is None else {_LABEL: _label(tables, label)})
-        self._opened = Opened(tables, columns, "refuse", None, None, threads)
+        self._opened = OpenedTables(tables, columns, "refuse", None, None, threads)
         self.order = order(self._opened)
         self.root, self.parts = tables.root, tables.parts
         self.names: Any = range(self.order.samples)
@@ -67,6 +67,7 @@ class TableImages:
         self.has_labels = label is not None
         self._threads = threads
         self._plans = deque[TablePlan]()
+        self._asked = deque[Loaded]()  # the handful of each block that is on its way
         self._file: FileIO | None = None
 
     @property
@@ -76,17 +77,18 @@ class TableImages:
 
     def open_memory(self) -> FileIO:
         """Make the memory that images are read to; what was there before is forgotten."""
+        self.close()
         self._file = opened("r+", os.memfd_create, "penstock-tables", os.MFD_CLOEXEC)
         self._memory = _Memory(self._file.fileno())
         reading, groups, rows = self._opened.reading, self._opened.groups, self._opened.rows
         self._loader = GroupLoader(reading, groups, rows, self._threads, self._memory.empty)
-        self._plans.clear()
-        self._held = deque[tuple[Handful, Loaded]]()
+        self._held = deque[Loaded]()
         return self._file
 
     def plans(self, at: Cursor, wanted: Wanted | None, joints: Joints) -> Iterator[Planned]:
         """Plan the blocks of a cycle, which are asked for by ``places`` in this order."""
         self._plans.clear()
+        self._asked.clear()
         for plan in table_plans(self.order, len(self._opened.rows), at, wanted, joints):
             if len(plan.block.ids):
                 self._plans.append(plan)
@@ -96,8 +98,9 @@ class TableImages:
         plan = self._plans.popleft()
         loaded = self._loader.get(plan.handful)
         self._loader.begin(plan.next)
-        if not self._held or self._held[-1][1] is not loaded:
-            self._held.append((plan.handful, loaded))
+        if not self._held or self._held[-1] is not loaded:
+            self._held.append(loaded)
+        self._asked.append(loaded)
         at = self._at = plan.at
         rows, path = loaded.varying[0], f"/proc/self/fd/{self._memory.fd}"
         start = self._memory.offset(rows.values)
@@ -111,19 +114,29 @@ class TableImages:
         """Return the labels of images whose places were asked for last."""
         kind = self._opened.reading.outputs[1].dtype
         labels = np.empty(len(records) * kind.itemsize, np.uint8)
-        self._held[-1][1].pick(self._at, labels, (0, 0))
-        return np.asarray(labels.view(kind), np.int64)
+        self._held[-1].pick(self._at, labels, (0, 0))
+        found = labels.view(kind)
+        if kind.kind == "u" and len(found) and found.max() >= 1 << 63:
+            raise SourceError(f"row {records[found.argmax()]:,} of {self.root}: int64 does not hold its label")
+        return np.asarray(found, np.int64)
 
     def close(self) -> None:
-        """End what reads ahead."""
+        """End what reads ahead, and give up what was read."""
         if self._file is not None:
             self._loader.close()
+            self._held.clear()
+            self._asked.clear()
+            self._memory.clear()
             self._file = None
 
     def check_unchanged(self, records: Ids) -> None:
-        """Give up the handfuls before that of images that were given; files are checked when groups are read."""
-        while len(self._held) > 1 and not self._held[0][1].has(int(records[0])):
-            self._memory.free(self._held.popleft()[1].varying[0].values)
+        """Give up the handfuls before that of the next images asked for, which are given now.
+
+        Files are checked when groups are read.
+        """
+        given = self._asked.popleft()
+        while self._held[0] is not given:
+            self._memory.free(self._held.popleft().varying[0].values)
 
 
 class _Memory:
@@ -151,6 +164,10 @@ class _Memory:
     def free(self, array: ByteArray) -> None:
         """Give the pages of a piece back."""
         self._pieces.pop(array.ctypes.data)[1].madvise(mmap.MADV_REMOVE)
+
+    def clear(self) -> None:
+        """Give all pieces up; each lasts while it is in use."""
+        self._pieces.clear()
 
 
 def _image(tables: Tables, image: str | None) -> str:

@@ -18,7 +18,7 @@ from penstock.errors import BadSetting
 from penstock.sources.records import values
 from penstock.sources.records.litdata_zstd import from_batches, from_samples
 from penstock.sources.records.offsets import INDEX, OffsetRecords, Shard, decoded, opened
-from penstock.sources.records.values import Column, ColumnParser, Reader, Scalar, Shaped
+from penstock.sources.records.values import ColumnParser, Reader, Scalar, Shaped, StoredColumn
 
 _Count = Annotated[int, msgspec.Meta(ge=0)]
 _PROTOCOL = 1
@@ -83,7 +83,8 @@ class LitDataRecords(OffsetRecords):
         if not len({*names}) == len(names) == len(config.data_format):
             raise BadSetting(f"{root}/{INDEX} is damaged: it does not give each leaf one name and format")
         columns = [
-            Column(name, *_format(root, name, kind)) for name, kind in zip(names, config.data_format, strict=True)
+            StoredColumn(name, *_format(root, name, kind))
+            for name, kind in zip(names, config.data_format, strict=True)
         ]
         chunks = [_described(chunk, config) for chunk in index.chunks]
         super().__init__(root, "LitData's chunks", chunks, ColumnParser(tuple(columns)))

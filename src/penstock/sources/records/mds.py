@@ -18,7 +18,7 @@ import numpy as np
 from penstock.errors import BadSetting
 from penstock.sources.records import values
 from penstock.sources.records.offsets import INDEX, OffsetRecords, Shard, decoded, opened
-from penstock.sources.records.values import Column, ColumnParser, Reader, Scalar, Shaped, shaped
+from penstock.sources.records.values import ColumnParser, Reader, Scalar, Shaped, StoredColumn, shaped
 
 _VERSION = 2
 _Count = Annotated[int, msgspec.Meta(ge=0)]
@@ -89,14 +89,14 @@ def _described(shard: _Shard) -> Shard:
     return Shard(packed.basename, shard.samples, (raw.bytes,), shard.compression or "?", packed.bytes)
 
 
-def _columns(root: str, shard: _Shard) -> tuple[Column, ...]:
+def _columns(root: str, shard: _Shard) -> tuple[StoredColumn, ...]:
     names, encodings, sizes = shard.column_names, shard.column_encodings, shard.column_sizes
     if not len({*names}) == len(names) == len(encodings) == len(sizes):
         raise BadSetting(f"{root}/{INDEX} is damaged: it does not give each column one name, encoding and size")
-    columns: list[Column] = []
+    columns: list[StoredColumn] = []
     for name, encoding, nbytes in zip(names, encodings, sizes, strict=True):
         kind, read = _encoding(root, name, encoding)
-        columns.append(Column(name, kind, read, nbytes or None))
+        columns.append(StoredColumn(name, kind, read, nbytes or None))
     return tuple(columns)
 
 

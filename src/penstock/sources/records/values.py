@@ -27,7 +27,7 @@ _NPY = re.compile(
 _CHANNELS = {"L": 1, "LA": 2, "RGB": 3, "YCbCr": 3, "HSV": 3, "LAB": 3, "RGBA": 4, "CMYK": 4}
 
 
-class Column(NamedTuple):
+class StoredColumn(NamedTuple):
     """A column of samples.
 
     Attributes:
@@ -50,7 +50,7 @@ class ColumnParser(msgspec.Struct, frozen=True):
         columns: The columns, in that order.
     """
 
-    columns: tuple[Column, ...]
+    columns: tuple[StoredColumn, ...]
 
     def __call__(self, sample: bytes) -> dict[str, Any]:
         return without_surprise(self._parsed, sample)

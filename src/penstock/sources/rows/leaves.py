@@ -11,13 +11,13 @@ import numpy.typing as npt
 from penstock.errors import BadSetting
 from penstock.tree import RaggedRows
 
-Ragged = Literal["refuse", "pad", "pack"]
+RaggedChoice = Literal["refuse", "pad", "pack"]
 Values = npt.NDArray[Any]
 BAD = "bad"
 """The leaf that says which samples were skipped."""
 
 
-class Leaf(NamedTuple):
+class RowLeaf(NamedTuple):
     """A leaf of a sample.
 
     Attributes:
@@ -61,7 +61,7 @@ class Leaf(NamedTuple):
         return cast
 
 
-def leaves_of(sample: Any, ragged: Ragged, names: str) -> list[Leaf]:
+def leaves_of(sample: Any, ragged: RaggedChoice, names: str) -> list[RowLeaf]:
     """Return the leaves of the first sample.
 
     Args:
@@ -79,11 +79,11 @@ def leaves_of(sample: Any, ragged: Ragged, names: str) -> list[Leaf]:
     return [_leaf(str(name), value, ragged, names) for name, value in named.items()]
 
 
-def _leaf(name: str, value: Any, ragged: Ragged, names: str) -> Leaf:
+def _leaf(name: str, value: Any, ragged: RaggedChoice, names: str) -> RowLeaf:
     if isinstance(value, str):
-        return Leaf(name, "text")
+        return RowLeaf(name, "text")
     if isinstance(value, bytes):
-        return Leaf(name, "bytes")
+        return RowLeaf(name, "bytes")
     try:
         array = np.asarray(value)
     except ValueError:  # lists of lists of different length
@@ -94,11 +94,11 @@ def _leaf(name: str, value: Any, ragged: Ragged, names: str) -> Leaf:
             "with columns=, or make arrays, text or bytes of it with decode="
         )
     if array.ndim and ragged != "refuse":
-        return Leaf(name, "list", array.dtype.str, array.shape[1:])
-    return Leaf(name, "fixed", array.dtype.str, array.shape)
+        return RowLeaf(name, "list", array.dtype.str, array.shape[1:])
+    return RowLeaf(name, "fixed", array.dtype.str, array.shape)
 
 
-def with_bad(leaves: Sequence[Leaf], on_bad: str) -> tuple[Leaf, ...]:
+def with_bad(leaves: Sequence[RowLeaf], on_bad: str) -> tuple[RowLeaf, ...]:
     """Return the leaves, and if bad samples are skipped one that says which.
 
     Raises:
@@ -110,22 +110,22 @@ def with_bad(leaves: Sequence[Leaf], on_bad: str) -> tuple[Leaf, ...]:
         raise BadSetting(
             f"on_bad='skip' adds a column {BAD!r}, and there is one: give it another name, by columns="
         )
-    return (*leaves, Leaf(BAD, "fixed", "|b1"))
+    return (*leaves, RowLeaf(BAD, "fixed", "|b1"))
 
 
-def example_of(leaves: Sequence[Leaf]) -> dict[str, Values]:
+def example_of(leaves: Sequence[RowLeaf]) -> dict[str, Values]:
     """Return a block of one row of those leaves that are equally large in all samples."""
     return {leaf.name: np.zeros((1, *leaf.shape), leaf.dtype) for leaf in leaves if leaf.kind == "fixed"}
 
 
-class Varying:
+class VaryingLeaves:
     """Those leaves of a block that differ in length.
 
     Args:
         leaves: The leaves of a sample.
     """
 
-    def __init__(self, leaves: Sequence[Leaf]) -> None:
+    def __init__(self, leaves: Sequence[RowLeaf]) -> None:
         self.leaves = [leaf for leaf in leaves if leaf.kind != "fixed"]
         self.rows: list[list[Any]] = [[] for _ in self.leaves]
 
@@ -138,7 +138,7 @@ class Varying:
             else:
                 rows.append(empty[leaf.kind] if leaf.kind in empty else np.empty((0, *leaf.shape), leaf.dtype))
 
-    def given(self, ragged: Ragged) -> Iterator[tuple[str, Any]]:
+    def given(self, ragged: RaggedChoice) -> Iterator[tuple[str, Any]]:
         """Yield the leaves of the block, by name."""
         for leaf, rows in zip(self.leaves, self.rows, strict=True):
             give = "padded" if ragged == "pad" else "ragged"

@@ -13,10 +13,8 @@ from penstock.io.cache.cache import Cache
 from penstock.memory.slots import Slots
 from penstock.sources.order import Order, Planned, planned
 from penstock.sources.records.files import read
-from penstock.sources.rows.fields import SampleBlocks, SampleCaching
-from penstock.sources.rows.leaves import leaves_of, with_bad
+from penstock.sources.rows.samples import SampleBlocks, SampleCaching
 from penstock.sources.rows.settings import RowSettings
-from penstock.sources.rows.worker import RowRecipe
 
 _FIRST = np.zeros(1, np.int64)
 
@@ -43,20 +41,15 @@ class RecordData:
         samples = len(records.names)
         self.order = Order(samples, s.batch_size, s.segments, s.seed, shuffle=s.shuffle)
         self.identity = (list(records.names), list(records.parts))
-        recipe = RowRecipe((), names, records.parse, s.decode, s.on_bad == "skip")
         (first,) = records.places(_FIRST)
         try:
-            sample = recipe.sample(records.parse(read(first)))
+            fields = records.parse(read(first))
         except (ValueError, ReadFailed) as error:
-            raise BadSetting(f"{first.path}: its first sample cannot be taken: {error}") from error.__cause__
-        leaves = leaves_of(sample, s.ragged, "decode=" if s.decode else first.path)
-        recipe = RowRecipe(with_bad(leaves, s.on_bad), names, records.parse, s.decode, s.on_bad == "skip")
-        self._caching = None if cache is None else SampleCaching(cache, records.root, records.places, samples)
-        rows = min(s.batch_size, samples)
+            raise BadSetting(f"{first.path}: the first sample cannot be taken: {error}") from None
+        recipe = s.recipe(fields, first.path, records.root, names, records.parse)
+        self._caching = None if cache is None else SampleCaching(cache, records, samples)
         check = records.check_unchanged
-        self._blocks = SampleBlocks(
-            records.root, self._places, check, recipe, s.ragged, rows, s.workers, self._caching
-        )
+        self._blocks = SampleBlocks(records.root, self._places, check, recipe, s, samples, self._caching)
         self.block_bytes = self._blocks.block_bytes if self._blocks.in_ring else 0
 
     @property

@@ -14,7 +14,7 @@ from penstock.linux.cgroups import cores
 from penstock.memory.slots import Slots
 from penstock.sources.formats import field_records_of, tables_of
 from penstock.sources.order import digest
-from penstock.sources.rows.leaves import Ragged
+from penstock.sources.rows.leaves import RaggedChoice
 from penstock.sources.rows.record_data import RecordData, named_fields
 from penstock.sources.rows.settings import RowSettings
 from penstock.sources.sharding import Alone, rank_of
@@ -82,7 +82,7 @@ class RecordSource(Alone):
         *,
         columns: Columns = None,
         decode: Callable[[dict[str, Any]], dict[str, Any]] | None = None,
-        ragged: Ragged = "refuse",
+        ragged: RaggedChoice = "refuse",
         fill: Any = None,
         filter: str | Any = None,  # noqa: A002 - as in pyarrow
         shuffle_bytes: int | str = "1GiB",
@@ -111,10 +111,9 @@ class RecordSource(Alone):
             decode, ragged, on_bad, most_bytes, self.workers, batch_size, segments, random_seed(seed), shuffle
         )
         self._data = _data_of(data, columns, fill, filter, cache, settings)
-        order = self._data.order
-        self._follow(order, batch_size, shuffle=shuffle, drop_last=drop_last)
+        self._follow(self._data.order, batch_size, shuffle=shuffle, drop_last=drop_last)
         self.shard = rank_of(shard)
-        self.order = digest("records", order.digest, self._data.identity)
+        self.order = digest("records", self._order.digest, self._data.identity)
         if self._data.block_bytes:
             self.slot_bytes = self.block_bytes = self._data.block_bytes
 
@@ -142,10 +141,10 @@ def _data_of(
                 "filter="
             )
         from penstock.sources.rows.table_data import TableData
-        from penstock.sources.tables.opening import Opened
+        from penstock.sources.tables.opening import OpenedTables
 
         ragged = settings.ragged if settings.decode is None else "pack"
-        opened = Opened(tables, columns, ragged, fill, condition, settings.workers)
+        opened = OpenedTables(tables, columns, ragged, fill, condition, settings.workers)
         return TableData(opened, settings)
     if (records := field_records_of(data)) is None:
         raise BadSetting(f"data={data!r}: give {_FORMATS}, or several files of one format")

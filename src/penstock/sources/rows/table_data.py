@@ -9,17 +9,14 @@ import numpy as np
 
 from penstock.basics.terminal import printable, say
 from penstock.contracts import Cursor, Ids, Joints, SourceBlock, Wanted
-from penstock.errors import BadSetting
 from penstock.memory.slots import Slots
 from penstock.sources.order import Planned
-from penstock.sources.rows.fields import SampleBlocks
-from penstock.sources.rows.leaves import leaves_of, with_bad
+from penstock.sources.rows.samples import SampleBlocks
 from penstock.sources.rows.settings import RowSettings
 from penstock.sources.rows.tables import TablePlan, TableRows, order_in_words, order_of, table_plans
-from penstock.sources.rows.worker import RowRecipe
 from penstock.sources.tables.handfuls import Handful, Handfuls
 from penstock.sources.tables.loading import GroupLoader
-from penstock.sources.tables.opening import Opened
+from penstock.sources.tables.opening import OpenedTables
 
 _FIRST = np.zeros(1, np.int64)
 _FEW = 0.5
@@ -39,18 +36,17 @@ class TableData:
         identity: What decides which rows there are.
     """
 
-    def __init__(self, opened: Opened, settings: RowSettings) -> None:
+    def __init__(self, opened: OpenedTables, settings: RowSettings) -> None:
         self._opened, self._settings, s = opened, settings, settings
-        samples = int(opened.rows.sum())
         self.order = order_of(opened, s.shuffle_bytes, s.batch_size, s.segments, s.seed, shuffle=s.shuffle)
         kept = str(opened.reading.condition)
         self.identity = (opened.reading.tables.parts, opened.groups.tolist(), opened.rows.tolist(), kept)
         loader = GroupLoader(opened.reading, opened.groups, opened.rows, s.workers)
         give = "padded" if s.ragged == "pad" else "ragged"
-        self._rows = TableRows(loader, opened.reading.outputs, give, min(s.batch_size, samples))
+        self._rows = TableRows(loader, opened.reading.outputs, give, min(s.batch_size, self.order.samples))
         self._loader = loader
         self._plans: dict[int, TablePlan] = {}
-        self._decoded = None if s.decode is None else self._decoding(samples)
+        self._decoded = None if s.decode is None else self._decoding()
         self.block_bytes = self._rows.block_bytes
         if self._decoded is not None:
             self.block_bytes = self._decoded.block_bytes if self._decoded.in_ring else 0
@@ -82,23 +78,18 @@ class TableData:
     def _noted(self, plans: Iterator[TablePlan]) -> Iterator[Planned]:
         self._plans.clear()
         for plan in plans:
-            self._plans[plan.block.sample] = plan
+            if len(plan.block.ids):
+                self._plans[plan.block.sample] = plan
             yield plan.block
 
-    def _decoding(self, samples: int) -> SampleBlocks:
-        s, tables = self._settings, self._opened.reading.tables
+    def _decoding(self) -> SampleBlocks:
+        tables = self._opened.reading.tables
         first = Handful(0, int(self._opened.rows[0]), (0,))
         sample = _samples(self._rows.rows(self._loader.get(first), _FIRST))[0]
         self._loader.close()
-        recipe = RowRecipe((), {}, None, s.decode, s.on_bad == "skip")
-        try:
-            leaves = leaves_of(recipe.sample(sample), s.ragged, "decode=")
-        except ValueError as error:
-            raise BadSetting(f"decode= fails at the first row of {tables.where(0)}: {error}") from error.__cause__
-        recipe = RowRecipe(with_bad(leaves, s.on_bad), {}, None, s.decode, s.on_bad == "skip")
-        rows = min(s.batch_size, samples)
-        check = self._check
-        return SampleBlocks(tables.root, self._fetched, check, recipe, s.ragged, rows, s.workers, None)
+        recipe = self._settings.recipe(sample, tables.where(int(self._opened.groups[0])), tables.root)
+        samples = self.order.samples
+        return SampleBlocks(tables.root, self._fetched, self._check, recipe, self._settings, samples, None)
 
     def _fetched(self, plan: Planned) -> Sequence[Mapping[str, Any]]:
         its = self._plans.pop(plan.sample)

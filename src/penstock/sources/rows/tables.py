@@ -16,9 +16,9 @@ from penstock.memory.room import aligned
 from penstock.memory.slots import Filled, Slots, place
 from penstock.sources.order import Order, Planned, planned
 from penstock.sources.tables.handfuls import Handful, Handfuls
-from penstock.sources.tables.loaded import Loaded, Output
+from penstock.sources.tables.loaded import Loaded, TableLeaf
 from penstock.sources.tables.loading import GroupLoader
-from penstock.sources.tables.opening import Opened
+from penstock.sources.tables.opening import OpenedTables
 from penstock.tree import Node, RaggedRows, describe
 
 _SLOTS = 2
@@ -26,7 +26,7 @@ _SLOTS = 2
 
 
 def order_of(
-    opened: Opened, shuffle_bytes: int, batch_size: int, segments: int | None, seed: int, *, shuffle: bool
+    opened: OpenedTables, shuffle_bytes: int, batch_size: int, segments: int | None, seed: int, *, shuffle: bool
 ) -> Order | Handfuls:
     """Return the order of tables' rows: of handfuls where they do not fit in memory.
 
@@ -103,7 +103,7 @@ class TableRows:
         block_bytes: Size of a full block; 0 where rows are of different size.
     """
 
-    def __init__(self, loader: GroupLoader, outputs: Sequence[Output], give: Any, rows: int) -> None:
+    def __init__(self, loader: GroupLoader, outputs: Sequence[TableLeaf], give: Any, rows: int) -> None:
         self._loader, self._outputs, self._give = loader, outputs, give
         self._slots: Slots | None = None
         self._is_varying = any(output.varies for output in outputs)
@@ -155,7 +155,7 @@ class TableRows:
         self._slots = None
         self._loader.close()
 
-    def _varying(self, output: Output, picked: RaggedRows) -> Any:
+    def _varying(self, output: TableLeaf, picked: RaggedRows) -> Any:
         """Return rows of different length as they are given."""
         kind = output.columns[0].kind
         if kind == "list":

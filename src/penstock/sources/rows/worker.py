@@ -9,13 +9,13 @@ from typing import Any, NamedTuple, cast
 import msgspec
 import numpy as np
 
-from penstock.contracts import Place
+from penstock.contracts import Ids, Place
 from penstock.errors import ReadFailed, SourceError
 from penstock.io.cache.tiers import Admitted, CacheLayout, Counts, Tiers
 from penstock.memory.slots import place
 from penstock.sources.records.cached import BYTES, CachedBlock
 from penstock.sources.records.files import is_outage
-from penstock.sources.rows.leaves import BAD, Leaf, Varying, example_of
+from penstock.sources.rows.leaves import BAD, RowLeaf, VaryingLeaves, example_of
 from penstock.sources.workers import Steps
 from penstock.sources.workers.block_maker import MemoryFile
 from penstock.sources.workers.pool import serve
@@ -30,6 +30,7 @@ class RowTask(NamedTuple):
         offset: Where it lies there.
         cycle: Its cycle.
         sample: Its first sample.
+        ids: Numbers of its samples in the data.
         samples: Where its samples lie, or the samples themselves.
         admitted: Which part of all samples is kept in the cache.
     """
@@ -38,6 +39,7 @@ class RowTask(NamedTuple):
     offset: int
     cycle: int
     sample: int
+    ids: Ids
     samples: Sequence[Place] | Sequence[Mapping[str, Any]]
     admitted: Admitted = Admitted(0.0, 0.0)
 
@@ -54,7 +56,7 @@ class Made(NamedTuple):
         cached: What became of samples in the cache.
     """
 
-    varying: Varying
+    varying: VaryingLeaves
     bad: list[str]
     cached: Counts
 
@@ -64,14 +66,16 @@ class RowRecipe(msgspec.Struct, frozen=True):
 
     Attributes:
         leaves: The leaves of a row.
+        root: Name of the data.
         names: Fields of a sample by the names that they get; empty for those that it has.
         parse: From a sample's bytes to its fields; None where it comes as fields.
         decode: A user's function from fields to leaves; None for none.
         skips: Whether bad samples are skipped.
     """
 
-    leaves: tuple[Leaf, ...]
-    names: dict[str, str]
+    leaves: tuple[RowLeaf, ...]
+    root: str
+    names: Mapping[str, str]
     parse: Callable[[bytes], dict[str, Any]] | None
     decode: Callable[[Any], Any] | None
     skips: bool
@@ -119,7 +123,7 @@ class RowWriter:
             name: part.view(leaf.dtype).reshape(rows, *leaf.shape[1:])
             for (name, leaf), part in zip(self._fixed.items(), parts, strict=True)
         }
-        varying = Varying(recipe.leaves)
+        varying = VaryingLeaves(recipe.leaves)
         try:
             for row in range(rows):
                 try:
@@ -150,7 +154,7 @@ class RowWriter:
             fields = self._parsed(kept, row) if isinstance(given, Place) else given
             return self._checked(recipe.sample(fields))
         except (ValueError, ReadFailed) as error:
-            where = given.where if isinstance(given, Place) else f"row {row} of {task}"
+            where = given.where if isinstance(given, Place) else f"row {task.ids[row]:,} of {recipe.root}"
             outage = is_outage(error)
             if recipe.skips and not outage:
                 raise _Bad(f"{where}: {error}") from None
@@ -174,18 +178,12 @@ class RowWriter:
 
     def _checked(self, sample: Any) -> dict[str, Any]:
         """Return a sample with values of the types that the first one had."""
-        own = [leaf for leaf in self._recipe.leaves if leaf.name != BAD]
-        names = {leaf.name for leaf in own}
-        if not isinstance(sample, Mapping) or {*map(str, cast("Mapping[Any, Any]", sample))} != names:
-            has = (
-                map(str, cast("Mapping[Any, Any]", sample))
-                if isinstance(sample, Mapping)
-                else (type(sample).__name__,)
-            )
-            raise ValueError(
-                f"it has {', '.join(has)}, and the first sample {', '.join(leaf.name for leaf in own)}"
-            )
-        return {leaf.name: leaf.checked(sample[leaf.name]) for leaf in own}
+        own = {leaf.name: leaf for leaf in self._recipe.leaves if leaf.name != BAD}
+        is_dict = isinstance(sample, Mapping)
+        names = [*map(str, cast("Mapping[Any, Any]", sample))] if is_dict else [type(sample).__name__]
+        if not is_dict or {*names} != {*own}:
+            raise ValueError(f"it has {', '.join(names)}, and the first sample {', '.join(own)}")
+        return {name: leaf.checked(sample[name]) for name, leaf in own.items()}
 
 
 class _Bad(Exception):

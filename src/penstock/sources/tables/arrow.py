@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import os
 import struct
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from itertools import accumulate
 from typing import Any, NamedTuple
@@ -20,8 +20,8 @@ from penstock.errors import BadSetting, ReadFailed
 from penstock.fingerprint.files import FileVersion
 from penstock.io.cache.cache import Cache
 from penstock.sources.records.files import read, read_ahead
-from penstock.sources.records.shard_files import ShardFiles, known
-from penstock.sources.tables.files import failed, fetching, pa, same_schema
+from penstock.sources.records.shard_files import known
+from penstock.sources.tables.files import TableFiles, failed, pa
 
 _MAGIC = b"ARROW1\0\0"
 _CONTINUES = 0xFFFFFFFF
@@ -48,7 +48,7 @@ class _Index(NamedTuple):
     batches: list[_Batch]
 
 
-class ArrowTables(ShardFiles):
+class ArrowTables(TableFiles):
     """The record batches of Arrow files that have rows, file after file. Attributes are those of ``Tables``.
 
     Args:
@@ -60,18 +60,11 @@ class ArrowTables(ShardFiles):
     """
 
     def __init__(self, paths: Sequence[str], cache: Cache | None = None) -> None:
-        super().__init__(paths)
-        self._fetch = fetching(cache, self.root, paths, self._versions)
+        super().__init__(paths, cache)
         indexes = self._each(_indexed)
-        self.schema = same_schema(paths, map(_schema, paths, indexes))
         self._groups = [(i, batch) for i, each in enumerate(indexes) for batch in each.batches if batch.rows]
-        if not self._groups:
-            raise BadSetting(f"{paths[0]}{' and others' * (len(paths) > 1)}: no row lies there")
-        self.group_rows: Ids = np.array([batch.rows for _, batch in self._groups], np.int64)
-        rows = [sum(batch.rows for batch in each.batches) for each in indexes]
-        self.parts = [(os.path.basename(path), its) for path, its in zip(paths, rows, strict=True)]
-        many = f"{len(paths):,} Arrow files" if len(paths) > 1 else paths[0]
-        self.description = f"{len(self._groups):,} record batches of {many}"
+        groups = [(i, batch.rows) for i, batch in self._groups]
+        self._hold("record batches", "Arrow files", map(_schema, paths, indexes), groups)
 
     def group_bytes(self, column: str) -> Ids:
         """All columns have equal parts, as nothing but the batch's size is known."""
@@ -103,9 +96,6 @@ class ArrowTables(ShardFiles):
     def where(self, group: int) -> str:
         file, batch = self._groups[group]
         return f"{self._paths[file]}, record batch at byte {batch.offset:,}"
-
-    def check_unchanged(self, groups: Iterable[int]) -> None:
-        self._check({self._groups[group][0] for group in groups})
 
 
 def saved_tables(folder: str, cache: Cache | None = None) -> ArrowTables:
@@ -204,18 +194,13 @@ def _messages(path: str, version: FileVersion) -> Iterator[tuple[int, int, int, 
 
 def _read(message: bytes) -> tuple[int, int, int]:
     """Return a message's kind, the size of its body, and of a batch its rows."""
-    root = _table(message)
+    root = _unpack(message, 0, "<I")
     kind = _number(message, root, _HEADER_TYPE, "<B")
     at = _field(message, root, _HEADER)
     rows = _number(message, at + _unpack(message, at, "<I"), _ROWS, "<q") if kind == _BATCH else 0
     if rows < 0:
         raise IndexError
     return kind, _number(message, root, _BODY_BYTES, "<q"), rows
-
-
-def _table(data: bytes) -> int:
-    """Return where the root table of a FlatBuffer lies."""
-    return _unpack(data, 0, "<I")
 
 
 def _field(data: bytes, table: int, number: int) -> int:

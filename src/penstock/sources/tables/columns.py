@@ -19,7 +19,7 @@ Values = npt.NDArray[Any]
 Kind = Literal["fixed", "even", "list", "text", "bytes"]
 
 
-class Column(NamedTuple):
+class TableColumn(NamedTuple):
     """A column that is read.
 
     Attributes:
@@ -48,14 +48,14 @@ class Column(NamedTuple):
         return 8 if self.varies else int(np.prod(self.shape, dtype=np.int64)) * self.dtype.itemsize
 
 
-class Varying(NamedTuple):
+class VaryingRows(NamedTuple):
     """Rows of different length: all values, and the length of each row."""
 
     values: Values
     lengths: npt.NDArray[np.int64]
 
 
-def columns_of(schema: Any, names: Sequence[str] | None, where: str) -> list[Column]:
+def columns_of(schema: Any, names: Sequence[str] | None, where: str) -> list[TableColumn]:
     """Return the columns of an Arrow schema; structs give a column for each of their fields.
 
     Args:
@@ -66,7 +66,7 @@ def columns_of(schema: Any, names: Sequence[str] | None, where: str) -> list[Col
     Raises:
         BadSetting: there is no such column, or one has a type that no array has.
     """
-    flat = [each for field in schema for each in _flat((field.name,), field.type)]
+    flat = _flat((), schema)
     found = {".".join(path): (path, kind) for path, kind in flat}
     tops: list[str] = schema.names
     for name, count in (Counter(tops) | Counter(".".join(path) for path, _ in flat)).items():
@@ -80,12 +80,15 @@ def columns_of(schema: Any, names: Sequence[str] | None, where: str) -> list[Col
 
 def bytes_columns(schema: Any) -> list[str]:
     """Return the columns of an Arrow schema that hold bytes, such as encoded images."""
-    flat = [each for field in schema for each in _flat((field.name,), field.type)]
-    return [".".join(path) for path, kind in flat if pa.types.is_binary(kind) or pa.types.is_large_binary(kind)]
+    return [
+        ".".join(path)
+        for path, kind in _flat((), schema)
+        if pa.types.is_binary(kind) or pa.types.is_large_binary(kind)
+    ]
 
 
 def _flat(path: tuple[str, ...], kind: Any) -> list[tuple[tuple[str, ...], Any]]:
-    if not pa.types.is_struct(kind):
+    if path and not pa.types.is_struct(kind):
         return [(path, kind)]
     return [each for field in kind for each in _flat((*path, field.name), field.type)]
 
@@ -100,28 +103,22 @@ def _below(name: str, found: Mapping[str, tuple[tuple[str, ...], Any]], where: s
     return below
 
 
-def _column(name: str, path: tuple[str, ...], kind: Any, where: str) -> Column:
+def _column(name: str, path: tuple[str, ...], kind: Any, where: str) -> TableColumn:
     is_ = pa.types
     while isinstance(kind, pa.BaseExtensionType) or is_.is_dictionary(kind):
         kind = kind.value_type if is_.is_dictionary(kind) else kind.storage_type
     if is_.is_string(kind) or is_.is_large_string(kind):
-        return Column(name, "text", np.dtype(np.uint8), path)
+        return TableColumn(name, "text", np.dtype(np.uint8), path)
     if is_.is_binary(kind) or is_.is_large_binary(kind):
-        return Column(name, "bytes", np.dtype(np.uint8), path)
+        return TableColumn(name, "bytes", np.dtype(np.uint8), path)
     if is_.is_fixed_size_binary(kind) and not is_.is_decimal(kind):
-        return Column(name, "fixed", np.dtype(np.uint8), path, (kind.byte_width,))
-    shape: tuple[int, ...] = ()
-    inner = kind
+        return TableColumn(name, "fixed", np.dtype(np.uint8), path, (kind.byte_width,))
+    varies = is_.is_list(kind) or is_.is_large_list(kind)
+    inner, shape = kind.value_type if varies else kind, ()
     while is_.is_fixed_size_list(inner):
-        shape, inner = (*shape, inner.list_size), inner.value_type
+        inner, shape = inner.value_type, (*shape, inner.list_size)
     if (dtype := _number(inner)) is not None:
-        return Column(name, "fixed", dtype, path, shape)
-    if not shape and (is_.is_list(kind) or is_.is_large_list(kind)):
-        inner = kind.value_type
-        while is_.is_fixed_size_list(inner):
-            shape, inner = (*shape, inner.list_size), inner.value_type
-        if (dtype := _number(inner)) is not None:
-            return Column(name, "list", dtype, path, shape)
+        return TableColumn(name, "list" if varies else "fixed", dtype, path, shape)
     remedy = "cast it to float64 where it is written, or " if is_.is_decimal(inner) else ""
     raise BadSetting(
         f"{where}: column {name!r} is of type {kind}, which no array of numbers has: {remedy}leave it out with "
@@ -144,7 +141,7 @@ def _time(kind: Any) -> np.dtype[Any]:
     return np.dtype(f"{'m' if pa.types.is_duration(kind) else 'M'}8[{kind.unit}]")
 
 
-def values_of(array: Any, column: Column, fill: Any, where: str) -> Values | Varying:
+def values_of(array: Any, column: TableColumn, fill: Any, where: str) -> Values | VaryingRows:
     """Return the rows of a column's chunk.
 
     Args:
@@ -160,14 +157,14 @@ def values_of(array: Any, column: Column, fill: Any, where: str) -> Values | Var
         array = array.dictionary_decode() if isinstance(array, pa.DictionaryArray) else array.storage
     rows = np.ones(len(array), np.int64)
     if column.kind in ("text", "bytes"):
-        return Varying(*_bytes_of(_filled(array, column, fill, where, rows)))
+        return VaryingRows(*_bytes_of(_filled(array, column, fill, where, rows)))
     if column.kind not in ("list", "even"):
         return _numbers(array, column, fill, where, rows)
     if array.null_count:
         raise _null_list(array, column, where, rows)
     lengths = np.diff(np.asarray(array.offsets.to_numpy(zero_copy_only=False), np.int64))
     if column.kind == "list":
-        return Varying(_numbers(array.flatten(), column, fill, where, lengths), lengths)
+        return VaryingRows(_numbers(array.flatten(), column, fill, where, lengths), lengths)
     if (odd := np.flatnonzero(lengths != column.shape[0])).size:
         raise SourceError(
             f"{where}: column {column.name!r} has {lengths[odd[0]]:,} numbers in row {odd[0]:,}, and "
@@ -178,7 +175,7 @@ def values_of(array: Any, column: Column, fill: Any, where: str) -> Values | Var
     return _numbers(array.flatten(), items, fill, where, lengths).reshape(len(rows), *column.shape)
 
 
-def _numbers(array: Any, column: Column, fill: Any, where: str, lengths: Ids) -> Values:
+def _numbers(array: Any, column: TableColumn, fill: Any, where: str, lengths: Ids) -> Values:
     """Return numbers of items, of which the rows have so many each."""
     items = len(array)
     while pa.types.is_fixed_size_list(array.type):
@@ -194,7 +191,7 @@ def _numbers(array: Any, column: Column, fill: Any, where: str, lengths: Ids) ->
     return numbers.reshape(items, *column.shape)
 
 
-def _filled(array: Any, column: Column, fill: Any, where: str, lengths: Ids) -> Any:
+def _filled(array: Any, column: TableColumn, fill: Any, where: str, lengths: Ids) -> Any:
     if not array.null_count:
         return array
     if fill is None:
@@ -213,7 +210,7 @@ def _filled(array: Any, column: Column, fill: Any, where: str, lengths: Ids) -> 
         ) from None
 
 
-def _null_list(array: Any, column: Column, where: str, lengths: Ids) -> SourceError:
+def _null_list(array: Any, column: TableColumn, where: str, lengths: Ids) -> SourceError:
     return SourceError(
         f"{where}: column {column.name!r} has {array.null_count:,} nulls in place of lists, which cannot be "
         f"filled, the first in row {_first_null(array, lengths):,}: leave these rows out with filter="

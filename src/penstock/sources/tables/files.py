@@ -11,13 +11,14 @@ from typing import Any
 
 import numpy as np
 
-from penstock.contracts import Place
+from penstock.contracts import Ids, Place
 from penstock.errors import BadSetting, ReadFailed
 from penstock.fingerprint.files import FileVersion
 from penstock.io.cache.cache import Cache
-from penstock.io.cache.tiers import Admitted, Counts, Tiers
+from penstock.io.cache.tiers import Admitted, Tiers
 from penstock.sources.records.cached import BYTES, CachedBlock
 from penstock.sources.records.files import is_remote, read
+from penstock.sources.records.shard_files import ShardFiles
 
 pa: Any = import_module("pyarrow")
 
@@ -35,18 +36,19 @@ class CachedParts:
         cache: The user's cache; its memory is not used, as rows stay there.
         root: Name of the data.
         nbytes: Size of all objects.
-
-    Attributes:
-        counts: What became of parts so far.
     """
 
     def __init__(self, cache: Cache, root: str, nbytes: int) -> None:
         self._layout = cache.layout(root, BYTES, None)
         parts = max(1, nbytes // _PART_BYTES)
         self._admitted = Admitted.of(self._layout, parts, nbytes / parts)
-        self._counting = threading.Lock()
         self._own = threading.local()
-        self.counts = Counts()
+
+    def __getstate__(self) -> object:
+        return {**vars(self), "_own": None}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state, _own=threading.local())
 
     def __call__(self, place: Place) -> bytes:
         if not hasattr(self._own, "tiers"):
@@ -54,9 +56,7 @@ class CachedParts:
         kept = CachedBlock(self._own.tiers, BYTES, [place], self._admitted)
         data = kept.encoded(0)
         kept.keep(0, data, np.empty((0, 0), np.uint8))
-        came = kept.finish()
-        with self._counting:
-            self.counts.add(came)
+        kept.finish()
         return data
 
 
@@ -95,9 +95,6 @@ class RemoteFile(io.RawIOBase):
         self._at += len(data)
         return data
 
-    def readall(self) -> bytes:
-        return self.read()
-
 
 def opened(path: str, version: FileVersion, fetch: Fetch = read) -> Any:
     """Return what Arrow opens: a path, or a file of an object store."""
@@ -117,6 +114,45 @@ def fetching(cache: Cache | None, root: str, paths: Sequence[str], versions: Seq
             "cache= keeps what is read of an object store (s3://...), and these files are here: leave it out"
         )
     return CachedParts(cache, root, sum(version.nbytes for version in versions))
+
+
+class TableFiles(ShardFiles):
+    """Files whose rows lie in groups, file after file. Attributes are those of ``Tables``.
+
+    Args:
+        paths: The files, or objects of a store.
+        cache: Where parts of these are kept; None for nowhere.
+    """
+
+    def __init__(self, paths: Sequence[str], cache: Cache | None = None) -> None:
+        super().__init__(paths)
+        self._fetch = fetching(cache, self.root, paths, self._versions)
+
+    def _hold(self, kind: str, files: str, schemas: Iterable[Any], groups: Sequence[tuple[int, int]]) -> None:
+        """Take in what the files hold.
+
+        Args:
+            kind: What their groups are, for a person.
+            files: What they are.
+            schemas: The schema of each.
+            groups: File and rows of each group.
+
+        Raises:
+            BadSetting: one has other columns than the first; or none has a row.
+        """
+        paths = self._paths
+        self.schema = same_schema(paths, schemas)
+        if not groups:
+            raise BadSetting(f"{paths[0]}{' and others' * (len(paths) > 1)}: no row lies there")
+        self._file_of, rows = np.array(groups, np.int64).T
+        self.group_rows: Ids = rows.copy()
+        its_rows: list[int] = [int(rows[self._file_of == i].sum()) for i in range(len(paths))]
+        self.parts = [*zip(map(os.path.basename, paths), its_rows, strict=True)]
+        many = f"{len(paths):,} {files}" if len(paths) > 1 else paths[0]
+        self.description = f"{len(groups):,} {kind} of {many}"
+
+    def check_unchanged(self, groups: Iterable[int]) -> None:
+        self._check({int(self._file_of[group]) for group in groups})
 
 
 def opened_for_datasets(path: str, version: FileVersion) -> tuple[Any, Any]:

@@ -107,7 +107,11 @@ def _compared(left: Any, how: ast.cmpop, right: Any) -> Any:
         left, right = right, left
     if right is None and left is not None and isinstance(how, (ast.Eq, ast.Is, ast.NotEq, ast.IsNot)):
         return left.is_null() if isinstance(how, (ast.Eq, ast.Is)) else ~left.is_null()
-    if right is None or type(how) not in _COMPARED:
+    if (
+        right is None
+        or type(how) not in _COMPARED
+        or (isinstance(how, (ast.In, ast.NotIn)) and isinstance(right, str))
+    ):
         raise _Unknown(f"{type(how).__name__} has no meaning here")
     return _COMPARED[type(how)](left, right)
 

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from penstock.contracts import ByteArray, Ids
-from penstock.sources.tables.columns import Column, Values, Varying
+from penstock.sources.tables.columns import TableColumn, Values, VaryingRows
 from penstock.tree import RaggedRows
 
 Allocate = Callable[[int], Values]
@@ -23,7 +23,7 @@ def own_memory(nbytes: int) -> Values:
     return np.empty(nbytes, np.uint8)
 
 
-class Output(NamedTuple):
+class TableLeaf(NamedTuple):
     """A leaf of the batches.
 
     Attributes:
@@ -35,13 +35,13 @@ class Output(NamedTuple):
     """
 
     name: str
-    columns: Sequence[Column]
+    columns: Sequence[TableColumn]
     stacked: bool
     dtype: np.dtype[Any]
     shape: tuple[int, ...]
 
     @classmethod
-    def of(cls, name: str, columns: Sequence[Column], *, stacked: bool = False) -> Output:
+    def of(cls, name: str, columns: Sequence[TableColumn], *, stacked: bool = False) -> TableLeaf:
         shape = (len(columns),) if stacked else columns[0].shape
         return cls(name, columns, stacked, np.result_type(*(column.dtype for column in columns)), shape)
 
@@ -59,7 +59,6 @@ class Loaded:
     Args:
         groups: Its groups, rising.
         rows: Rows of each of them.
-        firsts: The id of the first row of each.
         outputs: What becomes of the columns.
         allocate: Returns memory for rows that vary, a number of bytes.
     """
@@ -68,11 +67,9 @@ class Loaded:
         self,
         groups: Sequence[int],
         rows: Ids,
-        firsts: Ids,
-        outputs: Sequence[Output],
+        outputs: Sequence[TableLeaf],
         allocate: Allocate,
     ) -> None:
-        self._firsts, self._last = firsts, firsts + rows
         self._allocate = allocate
         self._at = np.cumsum(rows) - rows
         places = zip(groups, self._at.tolist(), rows.tolist(), strict=True)
@@ -81,7 +78,7 @@ class Loaded:
         total = int(rows.sum())
         self._beside: dict[int, list[int]] = {}
         self._arrays = dict[int, Values]()
-        self._parts: dict[int, list[Varying | None]] = {}
+        self._parts: dict[int, list[VaryingRows | None]] = {}
         self.varying: dict[int, RaggedRows] = {}
         for i, output in enumerate(outputs):
             if output.varies:
@@ -94,13 +91,13 @@ class Loaded:
             nbytes: np.empty((total, len(own)), _BITS[nbytes]) for nbytes, own in self._beside.items()
         }
 
-    def put(self, group: int, columns: Sequence[Values | Varying]) -> None:
+    def put(self, group: int, columns: Sequence[Values | VaryingRows]) -> None:
         """Take in the columns of a group."""
         number, place = self._place[group]
         every = iter(columns)
         own = [[next(every) for _ in output.columns] for output in self._outputs]
         for i, (first, *others) in enumerate(own):
-            if isinstance(first, Varying):
+            if isinstance(first, VaryingRows):
                 self._parts[i][number] = first
             elif i in self._arrays:
                 to = self._arrays[i][place]
@@ -114,11 +111,6 @@ class Loaded:
         for i, parts in self._parts.items():
             self.varying[i] = _together(parts, self._allocate)
         self._parts.clear()
-
-    def has(self, id: int) -> bool:
-        """Whether a row is here."""
-        i = int(np.searchsorted(self._firsts, id, "right")) - 1
-        return i >= 0 and id < self._last[i]
 
     def pick(self, at: Ids, memory: ByteArray, offsets: Sequence[int]) -> None:
         """Write rows to a block's memory: each output that does not vary, at its offset."""
@@ -145,7 +137,7 @@ def _runs(offsets: Sequence[int], nbytes: int) -> Iterator[tuple[int, int, int]]
         k += count
 
 
-def _together(parts: list[Varying | None], allocate: Allocate) -> RaggedRows:
+def _together(parts: list[VaryingRows | None], allocate: Allocate) -> RaggedRows:
     """Join rows, each part of which is given up once it was copied."""
     every = [part for part in parts if part is not None]
     lengths = np.concatenate([part.lengths for part in every])

@@ -7,18 +7,16 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from penstock.contracts import Ids, Tables
 from penstock.errors import ReadFailed, Untravelled
 from penstock.sources.sharding import UNTRAVELLED
-from penstock.sources.tables.columns import Column, Values, Varying, values_of
+from penstock.sources.tables.columns import TableColumn, Values, VaryingRows, values_of
 from penstock.sources.tables.files import fields_of, pa
 from penstock.sources.tables.handfuls import Handful
-from penstock.sources.tables.loaded import Allocate, Loaded, Output, own_memory
+from penstock.sources.tables.loaded import Allocate, Loaded, TableLeaf, own_memory
 
 
-class Reading(NamedTuple):
+class TableReading(NamedTuple):
     """What is read of tables.
 
     Attributes:
@@ -30,13 +28,13 @@ class Reading(NamedTuple):
     """
 
     tables: Tables
-    outputs: Sequence[Output]
+    outputs: Sequence[TableLeaf]
     fill: Mapping[str, Any]
     condition: Any = None
     needed: Sequence[str] = ()
 
     @property
-    def columns(self) -> list[Column]:
+    def columns(self) -> list[TableColumn]:
         return [column for output in self.outputs for column in output.columns]
 
     def count(self, group: int) -> int:
@@ -45,7 +43,7 @@ class Reading(NamedTuple):
             return int(self.tables.group_rows[group])
         return self.tables.read(group, self.needed).filter(self.condition).num_rows
 
-    def read(self, group: int) -> list[Values | Varying]:
+    def read(self, group: int) -> list[Values | VaryingRows]:
         """Return the columns of a group.
 
         Raises:
@@ -75,7 +73,7 @@ class GroupLoader:
 
     def __init__(
         self,
-        reading: Reading,
+        reading: TableReading,
         groups: Ids,
         rows: Ids,
         threads: int,
@@ -83,7 +81,6 @@ class GroupLoader:
     ) -> None:
         self._reading, self._groups, self._rows, self._threads = reading, groups, rows, threads
         self._allocate = allocate
-        self._firsts = np.cumsum(rows) - rows
         self._pid = os.getpid()
         self._pool: ThreadPoolExecutor | None = None
         self._begun: dict[tuple[int, ...], tuple[Loaded, list[Future[None]]]] = {}
@@ -95,13 +92,12 @@ class GroupLoader:
 
     def begin(self, handful: Handful) -> None:
         """Begin to read a handful, unless it was begun."""
-        if self._pid != os.getpid():  # a forked child's copy, whose threads are its parent's
-            self._pid, self._pool, self._begun = os.getpid(), None, {}
+        self._forget_parents()
         if handful.groups in self._begun:
             return
         self._pool = self._pool or ThreadPoolExecutor(self._threads, "penstock-tables")
         groups = sorted(handful.groups)
-        loaded = Loaded(groups, self._rows[groups], self._firsts[groups], self._reading.outputs, self._allocate)
+        loaded = Loaded(groups, self._rows[groups], self._reading.outputs, self._allocate)
         futures = [self._pool.submit(self._load, loaded, group) for group in groups]
         self._begun[handful.groups] = loaded, futures
 
@@ -122,21 +118,27 @@ class GroupLoader:
             try:
                 for future in futures:
                     future.result()
+                loaded.finish()
             except BaseException:
                 self._forget(handful.groups)
                 raise
             futures.clear()
-            loaded.finish()
             pa.default_memory_pool().release_unused()
         return loaded
 
     def close(self) -> None:
         """Give up what was read, and end the threads."""
+        self._forget_parents()
         for groups in list(self._begun):
             self._forget(groups)
         if self._pool is not None:
             self._pool.shutdown()
             self._pool = None
+
+    def _forget_parents(self) -> None:
+        """Forget, in a forked child's copy, what its parent's threads read: they are not here."""
+        if self._pid != os.getpid():
+            self._pid, self._pool, self._begun = os.getpid(), None, {}
 
     def _forget(self, groups: tuple[int, ...]) -> None:
         _, futures = self._begun.pop(groups)
@@ -147,7 +149,7 @@ class GroupLoader:
         number = int(self._groups[group])
         columns = self._reading.read(number)
         for values in columns:
-            rows = len(values.lengths if isinstance(values, Varying) else values)
+            rows = len(values.lengths if isinstance(values, VaryingRows) else values)
             if rows != self._rows[group]:
                 where = self._reading.tables.where(number)
                 raise ReadFailed(f"{where} has {rows:,} rows now, and had {self._rows[group]:,}", where)

@@ -11,15 +11,15 @@ import numpy as np
 
 from penstock.contracts import Ids, Tables
 from penstock.errors import BadSetting
-from penstock.sources.tables.columns import Column, Varying, columns_of
+from penstock.sources.tables.columns import TableColumn, Values, VaryingRows, columns_of
 from penstock.sources.tables.filters import columns_in, condition_of
-from penstock.sources.tables.loaded import Output
-from penstock.sources.tables.loading import Reading
+from penstock.sources.tables.loaded import TableLeaf
+from penstock.sources.tables.loading import TableReading
 
 Columns = Sequence[str] | Mapping[str, str | Sequence[str]] | None
 
 
-class Opened:
+class OpenedTables:
     """Tables, and what is read of them.
 
     Args:
@@ -47,29 +47,32 @@ class Opened:
         needed = [] if found is None else columns_in(found, list(tables.schema.names))
         outputs = _outputs(tables, columns)
         by_column = _fills(fill, outputs)
-        self.reading = Reading(tables, outputs, by_column, found, needed)
+        self.reading = TableReading(tables, outputs, by_column, found, needed)
         with ThreadPoolExecutor(threads, "penstock-tables") as pool:
             self.groups, self.rows = _counted(self.reading, pool, condition)
-            if any(column.kind == "list" for column in self.reading.columns) and ragged == "refuse":
-                outputs = _even(self.reading, int(self.groups[0]))
-                self.reading = self.reading._replace(outputs=outputs)
-        self.nbytes = self._bytes()
+            # In a thread that ends, and closes the file.
+            first = pool.submit(self.reading.read, int(self.groups[0])).result() if self._varies else ()
+        if ragged == "refuse" and self._varies:
+            self.reading = self.reading._replace(outputs=_even(outputs, first))
+        self.nbytes = self._bytes(first)
 
-    def _bytes(self) -> Ids:
+    @property
+    def _varies(self) -> bool:
+        return any(column.varies for column in self.reading.columns)
+
+    def _bytes(self, first: Sequence[Values | VaryingRows]) -> Ids:
         """Return the bytes of each group: of arrays exactly, of others as many for a stored byte as in the first.
 
         Values that a file stores once, and names again and again, take more room in memory.
         """
         tables, columns = self.reading.tables, self.reading.columns
         nbytes = sum(column.row_bytes for column in columns) * self.rows
-        if any(column.varies for column in columns):
-            first = int(self.groups[0])
-            part = self.rows / tables.group_rows[self.groups]
-            for column, values in zip(columns, self.reading.read(first), strict=True):
-                if isinstance(values, Varying):
-                    stored = tables.group_bytes(column.name)
-                    swells = values.values.nbytes / max(1.0, float(stored[first] * part[0]))
-                    nbytes = nbytes + np.ceil(stored[self.groups] * part * max(1.0, swells)).astype(np.int64)
+        part = self.rows / tables.group_rows[self.groups]
+        for column, values in zip(columns, first, strict=False):
+            if isinstance(values, VaryingRows) and column.varies:
+                stored = tables.group_bytes(column.name)[self.groups]
+                swells = values.values.nbytes / max(1.0, float(stored[0] * part[0]))
+                nbytes = nbytes + np.ceil(stored * part * max(1.0, swells)).astype(np.int64)
         return np.maximum(nbytes, 1)
 
     def sorted_by(self) -> str:
@@ -86,40 +89,39 @@ class Opened:
         return ""
 
 
-def _outputs(tables: Tables, columns: Columns) -> list[Output]:
-    def of(names: Sequence[str] | None) -> list[Column]:
+def _outputs(tables: Tables, columns: Columns) -> list[TableLeaf]:
+    def of(names: Sequence[str] | None) -> list[TableColumn]:
         return columns_of(tables.schema, names, tables.root)
 
     if not isinstance(columns, Mapping):
         names = [columns] if isinstance(columns, str) else columns
-        return [Output.of(column.name, [column]) for column in of(names)]
-    found = list[Output]()
+        return [TableLeaf.of(column.name, [column]) for column in of(names)]
+    found = list[TableLeaf]()
     for name, named in columns.items():
         own = of([named] if isinstance(named, str) else named)
         stacked = not isinstance(named, str)
-        output = Output.of(name, own, stacked=stacked)
         if (stacked and any(each.kind != "fixed" or each.shape for each in own)) or (not stacked and len(own) > 1):
             which = ", ".join(f"{each.name} ({each.kind})" for each in own)
             raise BadSetting(f"columns[{name!r}]: only columns of one number a row become one array, not {which}")
-        if stacked and not _fits_all(output):
+        if stacked and not _fit_together(own):
             which = ", ".join(f"{each.name} ({each.dtype})" for each in own)
             raise BadSetting(f"columns[{name!r}]: no type of numbers holds those of {which}")
-        found.append(output)
+        found.append(TableLeaf.of(name, own, stacked=stacked))
     if not found:
         raise BadSetting(f"{tables.root}: columns={{}} names no column; it has {', '.join(tables.schema.names)}")
     return found
 
 
-def _fits_all(output: Output) -> bool:
+def _fit_together(columns: Sequence[TableColumn]) -> bool:
     """Whether one array can hold columns; whole numbers that only fit a type of floats do not."""
+    kinds = [column.dtype for column in columns]
     try:
-        kind = output.dtype.kind
+        return np.result_type(*kinds).kind in {kind.kind for kind in kinds}
     except TypeError:
         return False
-    return kind in {column.dtype.kind for column in output.columns}
 
 
-def _fills(fill: Any, outputs: Sequence[Output]) -> dict[str, Any]:
+def _fills(fill: Any, outputs: Sequence[TableLeaf]) -> dict[str, Any]:
     names = [column.name for output in outputs for column in output.columns]
     if not isinstance(fill, Mapping):
         return {} if fill is None else dict.fromkeys(names, fill)
@@ -129,7 +131,7 @@ def _fills(fill: Any, outputs: Sequence[Output]) -> dict[str, Any]:
     return by_column
 
 
-def _counted(reading: Reading, pool: ThreadPoolExecutor, condition: Any) -> tuple[Ids, Ids]:
+def _counted(reading: TableReading, pool: ThreadPoolExecutor, condition: Any) -> tuple[Ids, Ids]:
     """Return the groups that have rows to read, and how many."""
     tables = reading.tables
     if reading.condition is None:
@@ -147,17 +149,17 @@ def _counted(reading: Reading, pool: ThreadPoolExecutor, condition: Any) -> tupl
     return groups[kept], rows[kept]
 
 
-def _even(reading: Reading, group: int) -> list[Output]:
+def _even(outputs: Sequence[TableLeaf], first: Sequence[Values | VaryingRows]) -> list[TableLeaf]:
     """Return outputs whose lists must be as long as in the first row."""
-    found = list[Output]()
-    read = iter(reading.read(group))
-    for output in reading.outputs:
+    found = list[TableLeaf]()
+    read = iter(first)
+    for output in outputs:
         columns = [_as_long(column, next(read)) for column in output.columns]
-        found.append(Output.of(output.name, columns, stacked=output.stacked))
+        found.append(TableLeaf.of(output.name, columns, stacked=output.stacked))
     return found
 
 
-def _as_long(column: Column, values: Any) -> Column:
+def _as_long(column: TableColumn, values: Any) -> TableColumn:
     if column.kind != "list":
         return column
     return column._replace(kind="even", shape=(int(values.lengths[0]), *column.shape))

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from importlib import import_module
 from typing import Any, NamedTuple
@@ -15,8 +14,7 @@ from penstock.contracts import Ids
 from penstock.errors import BadSetting, ReadFailed
 from penstock.fingerprint.files import FileVersion
 from penstock.io.cache.cache import Cache
-from penstock.sources.records.shard_files import ShardFiles
-from penstock.sources.tables.files import Fetch, failed, fetching, opened, opened_for_datasets, pa, same_schema
+from penstock.sources.tables.files import Fetch, TableFiles, failed, opened, opened_for_datasets, pa
 
 parquet: Any = import_module("pyarrow.parquet")
 
@@ -27,7 +25,7 @@ class _Group(NamedTuple):
     rows: int
 
 
-class ParquetTables(ShardFiles):
+class ParquetTables(TableFiles):
     """The row groups of Parquet files that have rows, file after file. Attributes are those of ``Tables``.
 
     Args:
@@ -39,23 +37,15 @@ class ParquetTables(ShardFiles):
     """
 
     def __init__(self, paths: Sequence[str], cache: Cache | None = None) -> None:
-        super().__init__(paths)
-        self._fetch = fetching(cache, self.root, paths, self._versions)
+        super().__init__(paths, cache)
         self._metadata, schemas = zip(*self._each(partial(_footer, self._fetch)), strict=True)
-        self.schema = same_schema(paths, schemas)
         self._groups = [
             _Group(i, number, each.row_group(number).num_rows)
             for i, each in enumerate(self._metadata)
             for number in range(each.num_row_groups)
             if each.row_group(number).num_rows
         ]
-        if not self._groups:
-            raise BadSetting(f"{paths[0]}{' and others' * (len(paths) > 1)}: no row lies there")
-        self.group_rows: Ids = np.array([group.rows for group in self._groups], np.int64)
-        self.parts = [
-            (os.path.basename(path), each.num_rows) for path, each in zip(paths, self._metadata, strict=True)
-        ]
-        self.description = f"{len(self._groups):,} row groups of {_many(paths)}"
+        self._hold("row groups", "Parquet files", schemas, [(group.file, group.rows) for group in self._groups])
         self._open = threading.local()
 
     def __getstate__(self) -> object:
@@ -100,7 +90,7 @@ class ParquetTables(ShardFiles):
             table.validate(full=True)
         except (pa.ArrowException, OSError) as error:
             self._check([file])  # which explains it
-            raise error if isinstance(error, ReadFailed) else failed(self.where(group), path, error) from None
+            raise failed(self.where(group), path, error) from None
         self._check([file])
         if table.num_rows != rows:
             raise ReadFailed(
@@ -111,9 +101,6 @@ class ParquetTables(ShardFiles):
     def where(self, group: int) -> str:
         file, number, _ = self._groups[group]
         return f"{self._paths[file]}, row group {number:,}"
-
-    def check_unchanged(self, groups: Iterable[int]) -> None:
-        self._check({self._groups[group].file for group in groups})
 
     def _chunks(self, column: str) -> Iterator[list[Any]]:
         """Yield the parts of a column in each group, in all of which they have the same numbers."""
@@ -143,14 +130,8 @@ def _footer(fetch: Fetch, path: str, version: FileVersion) -> tuple[Any, Any]:
         found = parquet.ParquetFile(opened(path, version, fetch))
         return found.metadata, found.schema_arrow
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
-        if isinstance(error, ReadFailed):
-            raise
         raise BadSetting(f"{path} is no Parquet file, or is damaged: {error}") from None
 
 
 def _of(path: str, column: str) -> bool:
     return path == column or path.startswith(f"{column}.")
-
-
-def _many(paths: Sequence[str]) -> str:
-    return f"{len(paths):,} Parquet files" if len(paths) > 1 else paths[0]

@@ -10,12 +10,13 @@ from typing import Any
 import numpy as np
 
 from penstock.basics.terminal import say
-from penstock.contracts import ByteArray, Ids, Place, Tree
+from penstock.contracts import ByteArray, Ids, Place, Records, Tree
 from penstock.io.cache.cache import Cache
 from penstock.io.cache.tiers import Admitted, CacheLayout, Counts, memory_files
 from penstock.sources.order import Planned, permutation
 from penstock.sources.records.cached import BYTES
-from penstock.sources.rows.leaves import Leaf, Ragged, example_of
+from penstock.sources.rows.leaves import example_of
+from penstock.sources.rows.settings import RowSettings
 from penstock.sources.rows.worker import Made, RowRecipe, RowTask
 from penstock.sources.workers.block_maker import BlockMaker, MemoryFile
 from penstock.sources.workers.pool import WorkerPool
@@ -33,9 +34,8 @@ class SampleBlocks(BlockMaker[RowTask, Made]):
         samples: Returns where samples lie, or the samples; called in the order of blocks.
         check: Raises what explains that samples failed, or forbids to give them.
         recipe: What workers do.
-        ragged: How arrays of different length are handed out.
-        rows: Rows of a full block.
-        workers: How many processes.
+        settings: How they become blocks.
+        count: How many there are.
         caching: What is kept of the samples; None for nothing.
 
     Attributes:
@@ -48,21 +48,20 @@ class SampleBlocks(BlockMaker[RowTask, Made]):
         samples: Callable[[Planned], Sequence[Place] | Sequence[Mapping[str, Any]]],
         check: Callable[[Ids], None],
         recipe: RowRecipe,
-        ragged: Ragged,
-        rows: int,
-        workers: int,
+        settings: RowSettings,
+        count: int,
         caching: SampleCaching | None,
     ) -> None:
         self._samples, self._check, self._recipe = samples, check, recipe
-        self._ragged: Ragged = ragged
+        self._settings = settings
         self._caching = caching
         self.skipped = 0
         self.in_ring = all(leaf.kind == "fixed" for leaf in recipe.leaves)
         super().__init__(
             root,
             example_of(recipe.leaves),
-            rows,
-            partial(WorkerPool[RowTask, Made], workers, RowRecipe.__module__),
+            min(settings.batch_size, count),
+            partial(WorkerPool[RowTask, Made], settings.workers, RowRecipe.__module__),
         )
 
     def setup(self, memories: Sequence[MemoryFile]) -> tuple[tuple[Any, ...], list[FileIO]]:
@@ -71,7 +70,7 @@ class SampleBlocks(BlockMaker[RowTask, Made]):
 
     def task(self, plan: Planned, cycle: int, memory: int, offset: int) -> RowTask:
         admitted = Admitted(0.0, 0.0) if self._caching is None else self._caching.admitted
-        return RowTask(memory, offset, cycle, plan.sample, self._samples(plan), admitted)
+        return RowTask(memory, offset, cycle, plan.sample, plan.ids, self._samples(plan), admitted)
 
     def finish(self, plan: Planned, result: Made, leaves: Sequence[ByteArray]) -> None:
         if self._caching is not None:
@@ -86,14 +85,11 @@ class SampleBlocks(BlockMaker[RowTask, Made]):
     def whole(self, result: Made, tree: Tree) -> Tree:
         if self.in_ring:
             return tree
-        varying = dict(result.varying.given(self._ragged))
+        varying = dict(result.varying.given(self._settings.ragged))
         return {
-            leaf.name: tree[leaf.name] if leaf.kind == "fixed" else varying[leaf.name] for leaf in self._leaves
+            leaf.name: tree[leaf.name] if leaf.kind == "fixed" else varying[leaf.name]
+            for leaf in self._recipe.leaves
         }
-
-    @property
-    def _leaves(self) -> tuple[Leaf, ...]:
-        return self._recipe.leaves
 
 
 class SampleCaching:
@@ -101,14 +97,13 @@ class SampleCaching:
 
     Args:
         cache: The user's cache.
-        root: Name of the data.
-        places: Returns where samples lie.
+        records: The samples.
         samples: How many there are.
     """
 
-    def __init__(self, cache: Cache, root: str, places: Callable[[Ids], Sequence[Place]], samples: int) -> None:
-        self._cache, self._root = cache, root
-        some = places(np.sort(permutation(samples, 0)[:_ASKED]))
+    def __init__(self, cache: Cache, records: Records, samples: int) -> None:
+        self._cache, self._root = cache, records.root
+        some = records.places(np.sort(permutation(samples, 0)[:_ASKED]))
         self._bytes = sum(each.nbytes or 0 for each in some) / len(some)
         self._samples = samples
         self.counts = Counts()

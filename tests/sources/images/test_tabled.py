@@ -1,0 +1,199 @@
+"""Images that are a column of tables: as from a folder, and given up handful by handful."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+from collections import Counter
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from tests.sources.images.pictures import jpeg, noise
+from tests.sources.tables.files import written
+
+from penstock import BadSetting, ImageSource, SourceError
+from penstock.contracts import Cursor
+from penstock.testing.source import SourceContract
+
+COUNT = 23
+IMAGES = [jpeg(noise(30 + i, 40, i)) for i in range(COUNT)]
+FEW = 2 * sum(map(len, IMAGES)) // 4
+"""Memory for several handfuls of row groups in a cycle."""
+
+
+def table(folder: Path, images: list[Any] = IMAGES, labels: Any = None, ending: str = "parquet") -> str:
+    """Write images and their labels in groups of three rows."""
+    labels = [i % 5 for i in range(len(images))] if labels is None else labels
+    columns = {"photo": pa.array(images, pa.binary()), "class": labels, "text": ["x"] * len(images)}
+    return written(folder / f"x.{ending}", pa.table(columns), 3)
+
+
+def made(images: Any, **options: Any) -> ImageSource:
+    return ImageSource(images, **{"size": 16, "batch_size": 5, "workers": 2, "label": "class", **options})
+
+
+def blocks(source: ImageSource, cycle: int = 0, count: int | None = None) -> list[Any]:
+    opened: Any = source.open(Cursor(cycle, 0))
+    found = [[part.copy() for part in block.tree] for block in islice(opened, count)]
+    opened.close()
+    return found
+
+
+def assert_same(found: list[Any], expected: list[Any]) -> None:
+    for block, other in zip(found, expected, strict=True):
+        for part, same in zip(block, other, strict=True):
+            np.testing.assert_array_equal(part, same, strict=True)
+
+
+@pytest.mark.parametrize("ending", ["parquet", "arrow"])
+def test_images_and_labels_are_those_of_a_folder(tmp_path, ending, make):
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    for i, image in enumerate(IMAGES):
+        (folder / f"{i:03}.jpg").write_bytes(image)
+    expected = make(folder, label=None, labels=[i % 5 for i in range(COUNT)])
+    named = table(tmp_path, ending=ending)
+    source = make(named)
+    for cycle in (0, 1, 4):
+        assert_same(blocks(source, cycle), blocks(expected, cycle))
+    source.close()
+    source = make(named, label=None, labels=[i % 5 for i in range(COUNT)])
+    assert_same(blocks(source), blocks(expected))
+    assert source.paths[22] == f"{tmp_path}, row 22" and f"{COUNT} rows" in source.description
+
+
+def test_handfuls_of_a_cycle_hold_each_image_once_also_after_passes_that_were_left(tmp_path, make):
+    named = table(tmp_path)
+    source, other = make(named, shuffle_bytes=FEW), make(named, shuffle_bytes=FEW)
+    assert "at a time" in source.description
+    for cycle in range(3):
+        blocks(source, cycle, 2)
+        found = blocks(source, cycle)
+        assert sorted(label for _, labels in found for label in labels.tolist()) == sorted(
+            i % 5 for i in range(COUNT)
+        )
+        assert_same(found, blocks(other, cycle))
+    source.close()
+    assert_same(blocks(source), blocks(other))
+
+
+def test_memory_of_images_is_given_back_handful_by_handful_and_at_the_end(tmp_path, make):
+    source = make(table(tmp_path), shuffle_bytes=FEW)
+    for cycle in range(4):
+        blocks(source, cycle)
+    tabled: Any = source._tabled
+    pages = sum(len(piece) for _, piece in tabled._memory._pieces.values())
+    assert len(tabled._held) <= 2 and pages == os.fstat(tabled._memory.fd).st_blocks * 512
+    source.close()
+    assert not tabled._held and not tabled._memory._pieces
+
+
+def test_a_fork_reads_by_itself_and_closes_what_it_has(tmp_path, make):
+    source = make(table(tmp_path), shuffle_bytes=FEW)
+    expected = blocks(source, 1)
+    blocks(source, 0, 1)
+    if not (pid := os.fork()):
+        right = False
+        try:
+            assert_same(blocks(source, 1), expected)
+            source.close()
+            right = True
+        finally:
+            os._exit(0 if right else 1)
+    assert os.waitpid(pid, 0)[1] == 0
+    assert_same(blocks(source, 1), expected)
+
+
+def test_workers_that_are_killed_change_no_pixel_and_no_label(tmp_path, make):
+    source = make(table(tmp_path), shuffle_bytes=FEW)
+    expected, found = blocks(source), []
+    for block in source.open(Cursor(0, 0)):
+        found.append([part.copy() for part in block.tree])
+        if len(found) == 2:
+            os.kill(random.Random(0).choice(source._blocks._pool._workers).pid, signal.SIGKILL)
+    assert_same(found, expected)
+
+
+def test_a_bad_image_is_named_or_skipped_without_its_label(tmp_path, capsys, make):
+    named = table(tmp_path, [*IMAGES[:5], b"\xff\xd8 is no image", *IMAGES[6:]])
+    with pytest.raises(SourceError, match=f"row 5 of {tmp_path} cannot be decoded"):
+        blocks(make(named))
+    source = make(named, on_bad="skip", shuffle=False, shuffle_bytes=FEW)
+    assert [label for _, labels in blocks(source) for label in labels.tolist()] == [
+        -100 if i == 5 else i % 5 for i in range(COUNT)
+    ]
+    assert f"row 5 of {tmp_path} is skipped" in capsys.readouterr().err
+
+
+def test_a_label_that_int64_does_not_hold_is_an_error_and_none_is_null(tmp_path, make):
+    labels = np.arange(COUNT, dtype=np.uint64)
+    labels[7] += 2**63
+    with pytest.raises(SourceError, match=f"row 7 of {tmp_path}: int64 does not hold its label"):
+        blocks(make(table(tmp_path, labels=labels)))
+    with pytest.raises(SourceError, match="'class' has 1 nulls"):
+        blocks(make(table(tmp_path, labels=[None, *range(1, COUNT)])))
+
+
+def test_hugging_faces_images_and_names_of_classes_are_known(tmp_path, make):
+    features = {"label": {"names": ["cat", "dog"], "_type": "ClassLabel"}}
+    images = [{"bytes": image, "path": None} for image in IMAGES]
+    kind = pa.struct({"bytes": pa.binary(), "path": pa.string()})
+    data = pa.table({"image": pa.array(images, kind), "label": [i % 2 for i in range(COUNT)]})
+    data = data.replace_schema_metadata({"huggingface": json.dumps({"info": {"features": features}})})
+    source = make(written(tmp_path / "x.parquet", data), label="label", image="image", shuffle=False)
+    assert list(source.classes) == ["cat", "dog"]
+    assert [label for _, labels in blocks(source) for label in labels.tolist()] == [i % 2 for i in range(COUNT)]
+
+
+@pytest.mark.parametrize(
+    ("options", "match"),
+    [
+        ({"image": "text"}, "image='text' holds no bytes: pass image=, one of photo"),
+        ({"label": "text"}, "label='text' holds no whole numbers"),
+        ({"label": "none"}, "has no column 'none'; it has photo, class, text"),
+        ({"labels": [0] * COUNT}, "label='class' and labels= are both given"),
+    ],
+)
+def test_columns_that_are_not_there_or_of_another_type_are_refused(tmp_path, options, match, make):
+    with pytest.raises(BadSetting, match=match):
+        make(table(tmp_path), **options)
+
+
+class OfTables(SourceContract):
+    """The contract of sources."""
+
+    keeps_workers = True
+    more: dict[str, Any] = {}  # noqa: RUF012
+
+    @pytest.fixture(autouse=True)
+    def _table(self, tmp_path: Path) -> None:
+        self.levels = [10 * i for i in range(COUNT)]
+        images = [jpeg(np.full((20, 24, 3), level, np.uint8), "444") for level in self.levels]
+        self.named = table(tmp_path, images)
+        self.few = sum(map(len, images))
+
+    def make(self, seed: int = 0) -> ImageSource:
+        return made(self.named, batch_size=4, seed=seed, **self.more)
+
+    def expected(self) -> Counter[Any]:
+        return Counter((level, i % 5) for i, level in enumerate(self.levels))
+
+    def rows_of(self, tree: Any) -> list[Any]:
+        images, labels = tree
+        levels = np.round(images.mean(axis=(1, 2, 3)) / 10).astype(int) * 10
+        return list(zip(levels.tolist(), labels.tolist(), strict=True))
+
+
+class TestTablesThatFit(OfTables):
+    more = {"segments": 3}  # noqa: RUF012
+
+
+class TestHandfuls(OfTables):
+    def make(self, seed: int = 0) -> ImageSource:
+        return made(self.named, batch_size=4, seed=seed, shuffle_bytes=self.few)
