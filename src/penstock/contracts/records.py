@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from penstock.contracts.memory import ByteArray, Ids
@@ -67,6 +67,20 @@ class Records(Protocol):
         ...
 
 
+class FieldParser(Protocol):
+    """From a sample's bytes to its fields, in any process.
+
+    Values are NumPy's, text, bytes, or what JSON holds; arrays may not be written to. It raises ``ValueError`` for
+    damaged bytes, and nothing else.
+    """
+
+    def __call__(self, sample: bytes, /) -> dict[str, Any]: ...
+
+    def only(self, fields: Collection[str], /) -> FieldParser:
+        """Return one that parses these fields alone; the bytes of others are not looked at."""
+        ...
+
+
 class FieldRecords(Records, Protocol):
     """Records whose samples have named fields: one row of a table each."""
 
@@ -76,12 +90,8 @@ class FieldRecords(Records, Protocol):
         ...
 
     @property
-    def parse(self) -> Callable[[bytes], dict[str, Any]]:
-        """From a sample's bytes to its fields, in any process.
-
-        Values are NumPy's, text, bytes, or what JSON holds; arrays may not be written to. It raises ``ValueError``
-        for damaged bytes, and nothing else.
-        """
+    def parse(self) -> FieldParser:
+        """What parses a sample."""
         ...
 
 

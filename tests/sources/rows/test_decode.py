@@ -91,7 +91,7 @@ def test_a_row_that_is_not_like_the_first_one_is_named_or_skipped_and_counted(pa
     bad = np.concatenate([batch["bad"] for batch in found])
     assert np.flatnonzero(bad).tolist() == [13]
     assert ids[13] == 0 and ids[~bad].tolist() == [id for id in range(ROWS) if id != 13]
-    assert f"row 13 of {os.path.dirname(path)}: " in capsys.readouterr().err
+    assert f"row 13 of {path}: " in capsys.readouterr().err
 
 
 def test_the_traceback_of_what_decode_raised_is_kept(path):
@@ -107,7 +107,7 @@ def first_fails(row: dict[str, Any]) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("decode", "match"),
     [
-        (first_fails, r"x\.parquet, row group 0: the first sample cannot be taken: .*RuntimeError: never"),
+        (first_fails, r"x\.parquet, row group 0, row 0: the first sample cannot be taken: .*RuntimeError: never"),
         (at_13(0, object()), "decode= gave 'x' of type object, which no array of numbers holds"),
         (at_13(0, [[1], [1, 2]]), "decode= gave 'x' of type list"),
         (lambda row: [row], "decode= gave list: a sample is a dict"),
@@ -117,6 +117,21 @@ def first_fails(row: dict[str, Any]) -> dict[str, Any]:
 def test_what_the_first_row_becomes_is_looked_at_when_the_source_is_made(path, decode, match):
     with pytest.raises(BadSetting, match=match):
         RecordSource(path, decode=decode)
+
+
+def not_the_first(row: dict[str, Any]) -> dict[str, Any]:
+    return {"inverse": 1 / int(row["id"])}
+
+
+def never(row: dict[str, Any]) -> dict[str, Any]:
+    raise RuntimeError("never")
+
+
+def test_a_first_row_that_is_bad_is_skipped_too(path):
+    bad = np.concatenate([batch["bad"] for batch in batches(path, decode=not_the_first, on_bad="skip")])
+    assert np.flatnonzero(bad).tolist() == [0]
+    with pytest.raises(BadSetting, match=r"none of the first 100 samples can be taken: .*line \d+"):
+        RecordSource(path, decode=never, on_bad="skip")
 
 
 def test_values_that_fit_the_first_rows_type_are_taken(path):

@@ -14,7 +14,18 @@ from penstock.errors import BadSetting, UnsupportedLeaf
 from penstock.feed.trainer.destination import Destination
 from penstock.feed.trainer.holdings import ReceivedBlock
 from penstock.feed.trainer.ragged_copy import RaggedCopy
-from penstock.tree import Array, Leaf, Node, Ragged, Strings, array_nodes, build, describe, strings_from_bytes
+from penstock.tree import (
+    Array,
+    Leaf,
+    Node,
+    Ragged,
+    Strings,
+    array_nodes,
+    build,
+    describe,
+    leaf_names,
+    strings_from_bytes,
+)
 from penstock.tree.ragged import RaggedRows, is_tensor
 
 Framework = Literal["torch", "numpy", "jax", "cupy"]
@@ -57,21 +68,23 @@ def converted(tree: Tree, framework: Framework) -> Tree:
     parts = describe(tree, whole=True, anywhere=True)
     leaves: list[Any] = []
 
-    def turned(node: Array, leaf: Any) -> Any:
+    def turned(name: str, node: Array, leaf: Any) -> Any:
         if node.library in ("numpy scalar", framework):
             return leaf
         try:
             return from_dlpack(_exported(leaf) if framework == "jax" else leaf)
         except (TypeError, ValueError, RuntimeError, BufferError, AttributeError) as error:
             raise UnsupportedLeaf(
-                f"a leaf of {node.library} {node.dtype}, shape {node.shape}, cannot become {framework}'s: {error}"
+                f"leaf {name}, {node.library} {node.dtype} of shape {node.shape}, cannot become {framework}'s: "
+                f"{error}. Have the source give numbers in its place, or leave framework= out"
             ) from None
 
-    for node, leaf in zip(array_nodes(parts.layout), parts.leaves, strict=True):
+    for name, node, leaf in zip(leaf_names(parts.layout), array_nodes(parts.layout), parts.leaves, strict=True):
         if isinstance(node, Ragged):
-            leaves.append(RaggedRows(turned(node.items, leaf.values), turned(node.items, leaf.offsets)))
+            values, offsets = (turned(name, node.items, each) for each in (leaf.values, leaf.offsets))
+            leaves.append(RaggedRows(values, offsets))
         else:
-            leaves.append(turned(node, leaf) if isinstance(node, Array) else leaf)
+            leaves.append(turned(name, node, leaf) if isinstance(node, Array) else leaf)
     return build(parts.layout, leaves)
 
 

@@ -59,7 +59,8 @@ class TableImages:
     ) -> None:
         self._shuffle = shuffle
         columns = {_IMAGE: _image(tables, image)} | ({} if label is None else {_LABEL: _label(tables, label)})
-        self._opened = OpenedTables(tables, columns, "refuse", None, None, threads)
+        nothing = {columns[_IMAGE]: b""}  # a worker finds that it is no image
+        self._opened = OpenedTables(tables, columns, "refuse", nothing, None, threads)
         self.order = order(self._opened)
         self.root, self.parts = tables.root, tables.parts
         self.names: Any = range(self.order.samples)

@@ -225,6 +225,8 @@ class Preparer:
     def _decoded(self, encoded: bytes, draws: Draws, *, whole: bool) -> tuple[ByteArray, list[Region], Region]:
         """Return pixels, the regions of the image that its crops take, and the region that the pixels are."""
         augmentation = self._recipe.augmentation
+        if not encoded:
+            raise ValueError("there are no bytes, as where tables hold a null or a path alone")
         if self._recipe.decode is not None or not encoded.startswith(_JPEG):
             pixels = self._whole(encoded)
             box = Region(0, 0, *pixels.shape[:2])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -87,10 +87,14 @@ class TarParser(msgspec.Struct, frozen=True):
     @property
     def fields(self) -> Mapping[str, str]:
         """The type of each field."""
-        return {_KEY: values.TEXT, **{ending: _READERS.get(ending, _OTHER)[0] for ending in self.endings}}
+        return {_KEY: values.TEXT, **{ending: _read_as(ending)[0] for ending in self.endings}}
 
     def __call__(self, sample: bytes) -> dict[str, Any]:
         return values.without_surprise(self._parsed, sample)
+
+    def only(self, fields: Collection[str]) -> TarParser:
+        """Return a parser of these fields alone."""
+        return TarParser(tuple(ending for ending in self.endings if ending in fields))
 
     def _parsed(self, sample: bytes) -> dict[str, Any]:
         found: dict[str, Any] = {}
@@ -100,10 +104,15 @@ class TarParser(msgspec.Struct, frozen=True):
                 raise ValueError(f"{name} is no part of {found[_KEY]}")
             if ending in self.endings:
                 try:
-                    found[ending] = _READERS.get(ending, _OTHER)[1](sample[offset : offset + nbytes])
+                    found[ending] = _read_as(ending)[1](sample[offset : offset + nbytes])
                 except (ValueError, *values.DAMAGE) as error:
                     raise ValueError(f"{name} cannot be read: {error}") from None
         return {field: found[field] for field in self.fields}
+
+
+def _read_as(ending: str) -> tuple[str, Reader]:
+    """Return the type of a field and what reads it, by the last part of its ending, as in WebDataset."""
+    return _READERS.get(ending.rpartition(".")[2], _OTHER)
 
 
 def _ending(name: str) -> str:

@@ -6,7 +6,7 @@ import json
 import math
 import re
 import struct
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
@@ -48,9 +48,11 @@ class ColumnParser(msgspec.Struct, frozen=True):
 
     Attributes:
         columns: The columns, in that order.
+        wanted: Names of those that are parsed; None for all.
     """
 
     columns: tuple[StoredColumn, ...]
+    wanted: frozenset[str] | None = None
 
     def __call__(self, sample: bytes) -> dict[str, Any]:
         return without_surprise(self._parsed, sample)
@@ -59,6 +61,10 @@ class ColumnParser(msgspec.Struct, frozen=True):
     def fields(self) -> Mapping[str, str]:
         """The type of each column."""
         return {column.name: column.type for column in self.columns}
+
+    def only(self, fields: Collection[str]) -> ColumnParser:
+        """Return a parser of these columns alone."""
+        return ColumnParser(self.columns, frozenset(fields))
 
     def _parsed(self, sample: bytes) -> dict[str, Any]:
         said = sum(column.nbytes is None for column in self.columns)
@@ -69,7 +75,8 @@ class ColumnParser(msgspec.Struct, frozen=True):
             if end > len(sample):
                 raise ValueError(f"the column {name} ends at byte {end:,} of a sample of {len(sample):,}")
             try:
-                values[name] = read(sample[at:end])
+                if self.wanted is None or name in self.wanted:
+                    values[name] = read(sample[at:end])
             except (ValueError, *DAMAGE) as error:
                 raise ValueError(f"the column {name} cannot be read: {error}") from None
             at = end

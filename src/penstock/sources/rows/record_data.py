@@ -8,15 +8,13 @@ from typing import Any
 import numpy as np
 
 from penstock.contracts import Cursor, FieldRecords, Joints, Place, SourceBlock, Wanted
-from penstock.errors import BadSetting, ReadFailed
+from penstock.errors import BadSetting
 from penstock.io.cache.cache import Cache
 from penstock.memory.slots import Slots
 from penstock.sources.order import Order, Planned, planned
 from penstock.sources.records.files import read
 from penstock.sources.rows.samples import SampleBlocks, SampleCaching
 from penstock.sources.rows.settings import RowSettings
-
-_FIRST = np.zeros(1, np.int64)
 
 
 class RecordData:
@@ -41,12 +39,10 @@ class RecordData:
         samples = len(records.names)
         self.order = Order(samples, s.batch_size, s.segments, s.seed, shuffle=s.shuffle)
         self.identity = (list(records.names), list(records.parts))
-        (first,) = records.places(_FIRST)
-        try:
-            fields = records.parse(read(first))
-        except (ValueError, ReadFailed) as error:
-            raise BadSetting(f"{first.path}: the first sample cannot be taken: {error}") from None
-        recipe = s.recipe(fields, first.path, records.root, names, records.parse)
+        parse = records.parse.only(names.values()) if names else records.parse
+        some = (records.places(np.array([i]))[0] for i in range(samples))
+        first = ((place.where, lambda place=place: parse(read(place))) for place in some)
+        recipe = s.recipe(first, records.root, names, parse)
         self._caching = None if cache is None else SampleCaching(cache, records, samples)
         check = records.check_unchanged
         self._blocks = SampleBlocks(records.root, self._places, check, recipe, s, samples, self._caching)

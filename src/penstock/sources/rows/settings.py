@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from itertools import islice
 from typing import Any, Literal, NamedTuple
 
 from msgspec import structs
 
-from penstock.errors import BadSetting
+from penstock.errors import BadSetting, ReadFailed
 from penstock.sources.rows.leaves import RaggedChoice, leaves_of, with_bad
 from penstock.sources.rows.worker import RowRecipe
+
+_TRIED = 100
+"""First samples of which one must be good."""
 
 
 class RowSettings(NamedTuple):
@@ -27,8 +31,7 @@ class RowSettings(NamedTuple):
 
     def recipe(
         self,
-        first: Mapping[str, Any],
-        where: str,
+        samples: Iterable[tuple[str, Callable[[], Mapping[str, Any]]]],
         root: str,
         names: Mapping[str, str] | None = None,
         parse: Callable[[bytes], dict[str, Any]] | None = None,
@@ -36,18 +39,23 @@ class RowSettings(NamedTuple):
         """Return how samples become rows.
 
         Args:
-            first: The fields of the first sample.
-            where: Where it lies, for errors.
+            samples: Where the first samples lie, and what reads their fields. Where bad ones are skipped, the
+                first good one shows what all are.
             root: Name of the data.
             names: Those of ``RowRecipe``, as ``parse`` is.
 
         Raises:
-            BadSetting: it cannot be taken.
+            BadSetting: none of them can be taken.
         """
         recipe = RowRecipe((), root, names or {}, parse, self.decode, self.on_bad == "skip")
-        try:
-            sample = recipe.sample(first)
-        except ValueError as error:
-            raise BadSetting(f"{where}: the first sample cannot be taken: {error}") from error.__cause__
-        leaves = leaves_of(sample, self.ragged, "decode=" if self.decode else where)
-        return structs.replace(recipe, leaves=with_bad(leaves, self.on_bad))
+        where, error = root, None
+        for where, read in islice(samples, _TRIED if recipe.skips else 1):
+            try:
+                sample = recipe.sample(read())
+            except (ValueError, ReadFailed) as failed:
+                error = failed
+                continue
+            leaves = leaves_of(sample, self.ragged, "decode=" if self.decode else where)
+            return structs.replace(recipe, leaves=with_bad(leaves, self.on_bad))
+        which = f"none of the first {_TRIED} samples can" if recipe.skips else "the first sample cannot"
+        raise BadSetting(f"{where}: {which} be taken: {error}") from (error and error.__cause__)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,6 @@ from penstock.sources.tables.handfuls import Handful, Handfuls
 from penstock.sources.tables.loading import GroupLoader
 from penstock.sources.tables.opening import OpenedTables
 
-_FIRST = np.zeros(1, np.int64)
 _FEW = 0.5
 """A block that has rows of fewer of the row groups has too few, where these are sorted."""
 
@@ -84,10 +84,14 @@ class TableData:
 
     def _decoding(self) -> SampleBlocks:
         tables = self._opened.reading.tables
-        first = Handful(0, int(self._opened.rows[0]), (0,))
-        sample = _samples(self._rows.rows(self._loader.get(first), _FIRST))[0]
-        self._loader.close()
-        recipe = self._settings.recipe(sample, tables.where(int(self._opened.groups[0])), tables.root)
+        count = int(self._opened.rows[0])
+        loaded, where = self._loader.get(Handful(0, count, (0,))), tables.where(int(self._opened.groups[0]))
+        some = ((i, _samples(self._rows.rows(loaded, np.array([i])))[0]) for i in range(count))
+        first = ((f"{where}, row {i}", partial(dict[str, Any], sample)) for i, sample in some)
+        try:
+            recipe = self._settings.recipe(first, tables.root)
+        finally:
+            self._loader.close()
         samples = self.order.samples
         return SampleBlocks(tables.root, self._fetched, self._check, recipe, self._settings, samples, None)
 

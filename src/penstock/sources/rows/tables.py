@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from penstock.basics.sizes import size_text
+from penstock.basics.terminal import printable, say
 from penstock.contracts import Cursor, Ids, Joints, SourceBlock, Wanted
 from penstock.errors import BadSetting
 from penstock.memory.room import aligned
@@ -42,6 +43,12 @@ def order_of(
             f"{size_text(shuffle_bytes)}, have none: row groups are drawn afresh in each cycle"
         )
     half = shuffle_bytes // 2  # one handful is given while the next one is read
+    if (largest := int(opened.nbytes.max())) > half:
+        say(
+            f"{printable(opened.reading.tables.root)}: row groups of up to {size_text(largest)} in memory do not "
+            f"fit half of shuffle_bytes={size_text(shuffle_bytes)}, and two of them are there at a time: raise "
+            "shuffle_bytes, or write smaller ones (row_group_size)"
+        )
     return Handfuls(opened.rows, opened.nbytes, half, batch_size, seed, shuffle=shuffle)
 
 

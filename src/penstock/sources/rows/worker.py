@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, cast
@@ -92,7 +93,9 @@ class RowRecipe(msgspec.Struct, frozen=True):
         try:
             return self.decode(named)
         except Exception as error:  # whatever a user's function raises
-            raise ValueError(f"decode= raised {type(error).__name__}: {error}") from error
+            at = traceback.extract_tb(error.__traceback__)[-1]
+            where = f"{os.path.basename(at.filename)}, line {at.lineno}"
+            raise ValueError(f"decode= raised {type(error).__name__}: {error} ({where})") from error
 
 
 class RowWriter:

@@ -66,7 +66,7 @@ def columns_of(schema: Any, names: Sequence[str] | None, where: str) -> list[Tab
     Raises:
         BadSetting: there is no such column, or one has a type that no array has.
     """
-    flat = _flat((), schema)
+    flat = flat_fields((), schema)
     found = {".".join(path): (path, kind) for path, kind in flat}
     tops: list[str] = schema.names
     for name, count in (Counter(tops) | Counter(".".join(path) for path, _ in flat)).items():
@@ -82,15 +82,16 @@ def bytes_columns(schema: Any) -> list[str]:
     """Return the columns of an Arrow schema that hold bytes, such as encoded images."""
     return [
         ".".join(path)
-        for path, kind in _flat((), schema)
+        for path, kind in flat_fields((), schema)
         if pa.types.is_binary(kind) or pa.types.is_large_binary(kind)
     ]
 
 
-def _flat(path: tuple[str, ...], kind: Any) -> list[tuple[tuple[str, ...], Any]]:
+def flat_fields(path: tuple[str, ...], kind: Any) -> list[tuple[tuple[str, ...], Any]]:
+    """Return the path and the type of each field in a struct, however deep, or of a column that is none."""
     if path and not pa.types.is_struct(kind):
         return [(path, kind)]
-    return [each for field in kind for each in _flat((*path, field.name), field.type)]
+    return [each for field in kind for each in flat_fields((*path, field.name), field.type)]
 
 
 def _below(name: str, found: Mapping[str, tuple[tuple[str, ...], Any]], where: str) -> list[str]:

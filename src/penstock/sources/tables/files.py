@@ -126,6 +126,8 @@ class TableFiles(ShardFiles):
 
     def __init__(self, paths: Sequence[str], cache: Cache | None = None) -> None:
         super().__init__(paths)
+        if len(paths) == 1:
+            self.root = paths[0]
         self._fetch = fetching(cache, self.root, paths, self._versions)
 
     def _hold(self, kind: str, files: str, schemas: Iterable[Any], groups: Sequence[tuple[int, int]]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
@@ -11,7 +12,7 @@ import numpy as np
 
 from penstock.contracts import Ids, Tables
 from penstock.errors import BadSetting
-from penstock.sources.tables.columns import TableColumn, Values, VaryingRows, columns_of
+from penstock.sources.tables.columns import TableColumn, Values, VaryingRows, columns_of, flat_fields, pa
 from penstock.sources.tables.filters import columns_in, condition_of
 from penstock.sources.tables.loaded import TableLeaf
 from penstock.sources.tables.loading import TableReading
@@ -89,6 +90,11 @@ class OpenedTables:
         return ""
 
 
+_TURNS = re.compile(r"!=|\w\(")
+"""In an expression of pyarrow's: what may be true of NaN. Functions, ``invert`` too, are written ``name(...)``."""
+_UNKNOWN = re.compile(r"No match for FieldRef\.Name\((.*?)\)")
+
+
 def _outputs(tables: Tables, columns: Columns) -> list[TableLeaf]:
     def of(names: Sequence[str] | None) -> list[TableColumn]:
         return columns_of(tables.schema, names, tables.root)
@@ -137,16 +143,33 @@ def _counted(reading: TableReading, pool: ThreadPoolExecutor, condition: Any) ->
     if reading.condition is None:
         return np.arange(len(tables.group_rows)), tables.group_rows
     try:
-        groups = np.flatnonzero(tables.may_hold(reading.condition))
+        groups = np.arange(len(tables.group_rows))
+        if _can_exclude(reading):
+            groups = np.flatnonzero(tables.may_hold(reading.condition))
         rows = np.array(list(pool.map(reading.count, groups.tolist())), np.int64)
     except (TypeError, ValueError, NotImplementedError, KeyError) as error:  # pyarrow's own
         if isinstance(error, BadSetting):
             raise
-        raise BadSetting(f"filter={condition!r}: {error}") from None
+        unknown = _UNKNOWN.match(str(error))
+        why = (
+            f"there is no column {unknown[1]!r}; there are {', '.join(tables.schema.names)}" if unknown else error
+        )
+        raise BadSetting(f"filter={condition!r}: {why}") from None
     kept = rows > 0
     if not kept.any():
         raise BadSetting(f"filter={condition!r} leaves none of {int(tables.group_rows.sum()):,} rows")
     return groups[kept], rows[kept]
+
+
+def _can_exclude(reading: TableReading) -> bool:
+    """Whether statistics show that no row of a group is wanted.
+
+    They leave NaN out. Comparisons with that are false, so it only counts where a condition turns one round, or
+    asks something else, such as whether a number is NaN.
+    """
+    schema = reading.tables.schema
+    kinds = [kind for name in reading.needed for _, kind in flat_fields((name,), schema.field(name).type)]
+    return not any(map(pa.types.is_floating, kinds)) or not _TURNS.search(str(reading.condition))
 
 
 def _even(outputs: Sequence[TableLeaf], first: Sequence[Values | VaryingRows]) -> list[TableLeaf]:
