@@ -59,7 +59,7 @@ class TableReading(NamedTuple):
         arrays = zip(fields_of(table, [column.path for column in self.columns]), self.columns, strict=True)
         try:
             return [values_of(array, column, self.fill.get(column.name), where) for array, column in arrays]
-        except pa.ArrowException as error:  # such as texts of more than 2 GiB, which no single array holds
+        except pa.ArrowException as error:  # such as lists of more than 2**31 numbers
             raise SourceError(f"{where} cannot be taken: {error}. Write smaller row groups") from None
 
 
