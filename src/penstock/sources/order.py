@@ -75,6 +75,7 @@ class Order:
     Attributes:
         samples: Samples in a cycle.
         batches: Blocks in a cycle.
+        shuffled: Whether they come in another order than that of the data.
         digest: Digest of all that decides the order.
     """
 
@@ -96,7 +97,7 @@ class Order:
         self.batch_size = batch_size
         self._seed = seed % 2**64
         self.segment_starts = tuple(i * self.batches // segments * batch_size for i in range(segments))
-        self._shuffle = shuffle
+        self.shuffled = shuffle
         self._sizes = sizes
         self._partition: Ids | None = None
         self._parts: dict[Joints, npt.NDArray[np.int16] | None] = {}
@@ -119,7 +120,7 @@ class Order:
             joints: The joints in force.
             base: Returns the order of a cycle without joints; None for one drawn from the seed.
         """
-        ids = self.ids(at.cycle, joints, base) if self._shuffle else None
+        ids = self.ids(at.cycle, joints, base) if self.shuffled else None
         for start in range(at.sample // self.batch_size * self.batch_size, self.samples, self.batch_size):
             stop = min(start + self.batch_size, self.samples)
             yield start, np.arange(start, stop) if ids is None else ids[start:stop]
@@ -184,12 +185,13 @@ class Ordered:
         if segments is not None:
             segments = whole_number("segments", segments, 1)
         order = Order(samples, batch_size, segments, random_seed(seed), shuffle=shuffle)
-        self._follow(order, batch_size, shuffle=shuffle, drop_last=drop_last)
+        self._follow(order, drop_last=drop_last)
 
-    def _follow(self, order: Any, batch_size: int, *, shuffle: bool, drop_last: bool) -> None:
+    def _follow(self, order: Any, *, drop_last: bool) -> None:
         """Take over what is known of an order, also of one that has epochs begin at some places only."""
-        self.batch_size, self.shuffled, self.drop_last = batch_size, shuffle, drop_last
-        self._order = order
+        self._order, self.drop_last = order, drop_last
+        self.batch_size: int = order.batch_size
+        self.shuffled: bool = order.shuffled
         self.samples: int = order.samples
         self.batches: int = order.batches
         self.segment_starts: tuple[int, ...] = order.segment_starts

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from tests.sources.tables.files import KINDS, written
 
 from penstock import BadSetting, RecordSource
+from penstock.sources.tables.files import fields_of
 
 UNITS = ("s", "ms", "us", "ns")
 NUMBERS = [
@@ -278,3 +279,12 @@ def test_files_are_joined_in_the_order_of_their_names(tmp_path: Path):
     with closing(RecordSource(tmp_path / "*.parquet", shuffle=False)) as source:
         ids = [id for batch in source for id in batch["id"].tolist()]
     assert ids == list(range(6))
+
+
+def test_texts_and_bytes_in_several_pieces_are_joined_as_if_they_were_larger_than_2_gib():
+    table = pa.table(
+        {"text": pa.chunked_array([["a", None], ["ü"]]), "bytes": pa.chunked_array([[b"1"], [b"", b"3"]])}
+    )
+    text, data = fields_of(table, [["text"], ["bytes"]])
+    assert (text.type, data.type) == (pa.large_string(), pa.large_binary())
+    assert text.to_pylist() == ["a", None, "ü"] and data.to_pylist() == [b"1", b"", b"3"]

@@ -177,7 +177,7 @@ class ImageSource(Alone):
         if self._tabled is None:
             self._visit(len(records.names), batch_size, segments, seed, shuffle=shuffle, drop_last=drop_last)
         else:
-            self._follow(self._tabled.order, batch_size, shuffle=shuffle, drop_last=drop_last)
+            self._follow(self._tabled.order, drop_last=drop_last)
         self.order = digest("images", self._order.digest, records.names, *records.parts)
         self.shard = rank_of(shard)
         shape = (size, size, 3) if crops == 1 else (crops, size, size, 3)
@@ -255,7 +255,7 @@ def _opened(
     label: str | None,
     labels: Any,
     cache: Cache | None,
-    order: partial[Order | Handfuls],
+    order: Callable[[OpenedTables], Order | Handfuls],
 ) -> tuple[LabelledRecords | TableImages, Labels | None, ImageFields | None]:
     """Return the records, the labels that do not lie in fields, and what finds those that do."""
     if label is not None and labels is not None:
@@ -264,7 +264,7 @@ def _opened(
         from penstock.sources.images.tabled import TableImages
 
         threads = max(1, int(cores()))
-        rows = TableImages(tables, image, label, order, threads, shuffle=order.args[-1])
+        rows = TableImages(tables, image, label, order, threads)
         return rows, None if labels is None else labels_of(cast("Any", rows), labels), None
     if image is None and label is None and not has_prefix(images):
         records = records_of(images, endings)

@@ -35,7 +35,6 @@ class TableImages:
         label: The column of the labels; None for none.
         order: From the opened tables to the order of their rows.
         threads: How many row groups are read at once.
-        shuffle: Whether that is a random one.
 
     Attributes:
         order: The order of the rows.
@@ -54,10 +53,7 @@ class TableImages:
         label: str | None,
         order: Callable[[OpenedTables], Order | Handfuls],
         threads: int,
-        *,
-        shuffle: bool,
     ) -> None:
-        self._shuffle = shuffle
         columns = {_IMAGE: _image(tables, image)} | ({} if label is None else {_LABEL: _label(tables, label)})
         nothing = {columns[_IMAGE]: b""}  # a worker finds that it is no image
         self._opened = OpenedTables(tables, columns, "refuse", nothing, None, threads)
@@ -73,8 +69,8 @@ class TableImages:
 
     @property
     def description(self) -> str:
-        order = order_in_words(self.order, shuffle=self._shuffle)
-        return f"images of {self.order.samples:,} rows in {self._opened.reading.tables.description}, {order}"
+        tables = self._opened.reading.tables.description
+        return f"images of {self.order.samples:,} rows in {tables}, {order_in_words(self.order)}"
 
     def open_memory(self) -> FileIO:
         """Make the memory that images are read to; what was there before is forgotten."""

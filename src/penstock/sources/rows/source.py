@@ -111,7 +111,7 @@ class RecordSource(Alone):
             decode, ragged, on_bad, most_bytes, self.workers, batch_size, segments, random_seed(seed), shuffle
         )
         self._data = _data_of(data, columns, fill, filter, cache, settings)
-        self._follow(self._data.order, batch_size, shuffle=shuffle, drop_last=drop_last)
+        self._follow(self._data.order, drop_last=drop_last)
         self.shard = rank_of(shard)
         self.order = digest("records", self._order.digest, self._data.identity)
         if self._data.block_bytes:

@@ -55,8 +55,7 @@ class TableData:
     @property
     def description(self) -> str:
         tables = self._opened.reading.tables
-        order = order_in_words(self.order, shuffle=self._settings.shuffle)
-        text = f"{self.order.samples:,} rows in {tables.description}, {order}"
+        text = f"{self.order.samples:,} rows in {tables.description}, {order_in_words(self.order)}"
         if self._decoded is not None and self._decoded.skipped:
             text += f"; {self._decoded.skipped:,} bad ones were skipped"
         return text
@@ -105,7 +104,7 @@ class TableData:
         """Row groups are checked when they are read."""
 
     def _warn(self) -> None:
-        if not self._settings.shuffle or not isinstance(self.order, Handfuls):
+        if not self.order.shuffled or not isinstance(self.order, Handfuls):
             return
         seen = self.order.groups_seen()
         if seen < _FEW and (column := self._opened.sorted_by()):

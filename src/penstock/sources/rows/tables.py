@@ -52,9 +52,9 @@ def order_of(
     return Handfuls(opened.rows, opened.nbytes, half, batch_size, seed, shuffle=shuffle)
 
 
-def order_in_words(order: Order | Handfuls, *, shuffle: bool) -> str:
+def order_in_words(order: Order | Handfuls) -> str:
     """Describe how well rows are shuffled."""
-    if not shuffle:
+    if not order.shuffled:
         return "in their order"
     if isinstance(order, Order):
         return "all shuffled together"

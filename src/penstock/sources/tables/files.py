@@ -196,6 +196,9 @@ def fields_of(table: Any, paths: Iterable[Sequence[str]]) -> Iterator[Any]:
         if fields:
             column = compute.struct_field(column, fields)
         chunks = column.chunks if hasattr(column, "chunks") else [column]
+        wide = {pa.string(): pa.large_string(), pa.binary(): pa.large_binary()}.get(column.type)
+        if len(chunks) > 1 and wide is not None:  # as for more than 2 GiB, which those of 32 bits do not hold
+            chunks = [chunk.cast(wide) for chunk in chunks]
         yield chunks[0] if len(chunks) == 1 else pa.concat_arrays(chunks) if chunks else pa.array([], column.type)
 
 

@@ -71,7 +71,9 @@ def _built(node: ast.expr) -> Any:
         case ast.Name():
             return compute.field(node.id)
         case ast.Attribute():
-            return compute.field(*_path(node))
+            if not all(map(str.isidentifier, names := ast.unparse(node).split("."))):
+                raise _Unknown(f"{ast.unparse(node)} is no column")
+            return compute.field(*names)
         case ast.Constant():
             return node.value
         case ast.List() | ast.Tuple() | ast.Set():
@@ -90,8 +92,6 @@ def _built(node: ast.expr) -> Any:
             if isinstance(right, compute.Expression) and not isinstance(left, compute.Expression):
                 left = compute.scalar(left)
             return _COMPUTED[type(node.op)](left, right)
-        case ast.Compare() if len(node.ops) == 1:
-            return _compared(_built(node.left), node.ops[0], _built(node.comparators[0]))
         case ast.Compare():
             pairs = zip([node.left, *node.comparators], node.ops, node.comparators, strict=False)
             first, *others = (_compared(_built(left), op, _built(right)) for left, op, right in pairs)
@@ -114,13 +114,3 @@ def _compared(left: Any, how: ast.cmpop, right: Any) -> Any:
     ):
         raise _Unknown(f"{type(how).__name__} has no meaning here")
     return _COMPARED[type(how)](left, right)
-
-
-def _path(node: ast.Attribute) -> list[str]:
-    match node.value:
-        case ast.Name(id=name):
-            return [name, node.attr]
-        case ast.Attribute() as inner:
-            return [*_path(inner), node.attr]
-        case _:
-            raise _Unknown(f"{ast.unparse(node)} is no column")

@@ -57,6 +57,8 @@ class Handfuls:
     Attributes:
         samples: Rows of a cycle.
         batches: Blocks of the first cycle.
+        batch_size: Rows of a full block.
+        shuffled: Whether they come in another order than that of the data.
         digest: Digest of all that decides the order.
     """
 
@@ -68,9 +70,9 @@ class Handfuls:
         self._rows = rows
         self._nbytes = nbytes
         self._most_bytes = most_bytes
-        self._batch_size = batch_size
+        self.batch_size = batch_size
         self._seed = seed % 2**64
-        self._shuffle = shuffle
+        self.shuffled = shuffle
         self._first = np.cumsum(rows) - rows
         self._groups = Order(len(rows), 1, None, seed, shuffle=shuffle, sizes=rows)
         self.samples = int(rows.sum())
@@ -80,7 +82,7 @@ class Handfuls:
 
     def of(self, cycle: int, joints: Joints = NO_JOINTS) -> list[Handful]:
         """Return the handfuls of a cycle, in their order."""
-        drawn = self._groups.ids(cycle, joints) if self._shuffle else np.arange(len(self._rows))
+        drawn = self._groups.ids(cycle, joints) if self.shuffled else np.arange(len(self._rows))
         groups: list[int] = drawn.tolist()
         rows: list[int] = self._rows[drawn].tolist()
         nbytes: list[int] = self._nbytes[drawn].tolist()
@@ -111,12 +113,12 @@ class Handfuls:
             rows = self._rows[own]
             places = np.arange(handful.rows)
             ids = places + np.repeat(self._first[own] - (np.cumsum(rows) - rows), rows)
-            if self._shuffle:
+            if self.shuffled:
                 places = _drawn(handful.rows, self._seed, _ROWS, at.cycle, handful.sample)
                 ids = ids[places]
-            passed = max(0, at.sample - handful.sample) // self._batch_size * self._batch_size
-            for start in range(passed, handful.rows, self._batch_size):
-                block = slice(start, start + self._batch_size)
+            passed = max(0, at.sample - handful.sample) // self.batch_size * self.batch_size
+            for start in range(passed, handful.rows, self.batch_size):
+                block = slice(start, start + self.batch_size)
                 yield handful, handful.sample + start, ids[block], places[block]
 
     def groups_seen(self) -> float:
@@ -126,9 +128,9 @@ class Handfuls:
         """
         seen = weight = 0.0
         for handful in self.of(0):
-            b = min(self._batch_size, handful.rows)
+            b = min(self.batch_size, handful.rows)
             n = self._rows[list(handful.groups)]
-            groups = np.sum(1 - (1 - n / handful.rows) ** b) if self._shuffle else b * len(n) / handful.rows
+            groups = np.sum(1 - (1 - n / handful.rows) ** b) if self.shuffled else b * len(n) / handful.rows
             seen += handful.rows * max(1.0, float(groups))
             weight += handful.rows
         return seen / weight / len(self._rows)

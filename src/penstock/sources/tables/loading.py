@@ -8,7 +8,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, NamedTuple
 
 from penstock.contracts import Ids, Tables
-from penstock.errors import ReadFailed, Untravelled
+from penstock.errors import ReadFailed, SourceError, Untravelled
 from penstock.sources.sharding import UNTRAVELLED
 from penstock.sources.tables.columns import TableColumn, Values, VaryingRows, values_of
 from penstock.sources.tables.files import fields_of, pa
@@ -57,7 +57,10 @@ class TableReading(NamedTuple):
             table = table.filter(self.condition)
             where += ", rows that the filter leaves"
         arrays = zip(fields_of(table, [column.path for column in self.columns]), self.columns, strict=True)
-        return [values_of(array, column, self.fill.get(column.name), where) for array, column in arrays]
+        try:
+            return [values_of(array, column, self.fill.get(column.name), where) for array, column in arrays]
+        except pa.ArrowException as error:  # such as lists of more than 2**31 numbers
+            raise SourceError(f"{where} cannot be taken: {error}. Write smaller row groups") from None
 
 
 class GroupLoader:
