@@ -51,11 +51,10 @@ def penstock(job: LoadJob) -> Iterator[int]:
 def to_batches(job: LoadJob) -> Iterator[int]:
     """Pyarrow's reader of data sets, as the files lie."""
     import pyarrow as pa
-    from pyarrow.dataset import dataset
 
     pa.set_cpu_count(job.workers)
     while True:
-        for batch in dataset(job.paths, format=format_of(job)).to_batches(batch_size=job.batch_size):
+        for batch in opened(job).to_batches(batch_size=job.batch_size):
             yield batch.num_rows
 
 
@@ -72,10 +71,9 @@ def hugging_face(job: LoadJob) -> Iterator[int]:
 
 def in_memory(job: LoadJob) -> Iterator[int]:
     """A DataLoader over the columns of a table that pyarrow has read."""
-    from pyarrow.dataset import dataset
     from torch.utils.data import Dataset
 
-    table = dataset(job.paths, format=format_of(job)).to_table()
+    table = opened(job).to_table()
 
     class Rows(Dataset[Any]):
         columns = {name: table[name].to_numpy() for name in table.column_names}  # noqa: RUF012
@@ -87,6 +85,19 @@ def in_memory(job: LoadJob) -> Iterator[int]:
             return {name: values[i] for name, values in self.columns.items()}
 
     return loaded(Rows(), job)
+
+
+def opened(job: LoadJob) -> Any:
+    """The files as pyarrow's data set, which takes streams of Arrow's, as ``save_to_disk`` writes, only as batches."""
+    import pyarrow as pa
+    from pyarrow.dataset import dataset
+
+    with open(job.paths[0], "rb") as file:
+        is_stream = format_of(job) == "arrow" and file.read(6) != b"ARROW1"
+    if not is_stream:
+        return dataset(job.paths, format=format_of(job))
+    streams = [pa.ipc.open_stream(pa.memory_map(path)) for path in job.paths]
+    return dataset([batch for stream in streams for batch in stream], schema=streams[0].schema)
 
 
 def loaded(data: Any, job: LoadJob) -> Iterator[int]:
