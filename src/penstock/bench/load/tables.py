@@ -88,7 +88,7 @@ def in_memory(job: LoadJob) -> Iterator[int]:
 
 
 def opened(job: LoadJob) -> Any:
-    """The files as pyarrow's data set, which takes streams of Arrow's, as ``save_to_disk`` writes, only as batches."""
+    """The files as pyarrow's data set, which takes streams of Arrow's (``save_to_disk``) only as batches."""
     import pyarrow as pa
     from pyarrow.dataset import dataset
 
