@@ -65,7 +65,7 @@ def test_images_and_labels_are_those_of_a_folder(tmp_path, ending, make):
     source.close()
     source = make(named, label=None, labels=[i % 5 for i in range(COUNT)])
     assert_same(blocks(source), blocks(expected))
-    assert source.paths[22] == f"{tmp_path}, row 22" and f"{COUNT} rows" in source.description
+    assert source.paths[22] == f"{named}, row 22" and f"{COUNT} rows" in source.description
 
 
 def test_handfuls_of_a_cycle_hold_each_image_once_also_after_passes_that_were_left(tmp_path, make):
@@ -122,20 +122,21 @@ def test_workers_that_are_killed_change_no_pixel_and_no_label(tmp_path, make):
 
 def test_a_bad_image_is_named_or_skipped_without_its_label(tmp_path, capsys, make):
     named = table(tmp_path, [*IMAGES[:5], b"\xff\xd8 is no image", *IMAGES[6:]])
-    with pytest.raises(SourceError, match=f"row 5 of {tmp_path} cannot be decoded"):
+    with pytest.raises(SourceError, match=f"row 5 of {named} cannot be decoded"):
         blocks(make(named))
     source = make(named, on_bad="skip", shuffle=False, shuffle_bytes=FEW)
     assert [label for _, labels in blocks(source) for label in labels.tolist()] == [
         -100 if i == 5 else i % 5 for i in range(COUNT)
     ]
-    assert f"row 5 of {tmp_path} is skipped" in capsys.readouterr().err
+    assert f"row 5 of {named} is skipped" in capsys.readouterr().err
 
 
 def test_a_label_that_int64_does_not_hold_is_an_error_and_none_is_null(tmp_path, make):
     labels = np.arange(COUNT, dtype=np.uint64)
     labels[7] += 2**63
-    with pytest.raises(SourceError, match=f"row 7 of {tmp_path}: int64 does not hold its label"):
-        blocks(make(table(tmp_path, labels=labels)))
+    named = table(tmp_path, labels=labels)
+    with pytest.raises(SourceError, match=f"row 7 of {named}: int64 does not hold its label"):
+        blocks(make(named))
     with pytest.raises(SourceError, match="'class' has 1 nulls"):
         blocks(make(table(tmp_path, labels=[None, *range(1, COUNT)])))
 
@@ -197,3 +198,9 @@ class TestTablesThatFit(OfTables):
 class TestHandfuls(OfTables):
     def make(self, seed: int = 0) -> ImageSource:
         return made(self.named, batch_size=4, seed=seed, shuffle_bytes=self.few)
+
+
+def test_a_null_in_place_of_an_image_is_a_bad_image(tmp_path, capsys, make):
+    source = make(table(tmp_path, [*IMAGES[:5], None, *IMAGES[6:]]), on_bad="skip", shuffle=False)
+    assert [label for _, labels in blocks(source) for label in labels.tolist()][4:7] == [4, -100, 1]
+    assert "there are no bytes, as where tables hold a null or a path alone" in capsys.readouterr().err
