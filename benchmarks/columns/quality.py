@@ -29,7 +29,7 @@ def passed(path: Path) -> int:
     source = penstock.RecordSource(path, batch_size=BLOCK)
     counts = [np.bincount(block["label"], minlength=BINS) for block in islice(blocks(source), BLOCKS)]
     source.close()
-    return sum(chisquare(found).pvalue > 0.01 for found in counts)
+    return int(sum(chisquare(found).pvalue > 0.01 for found in counts))
 
 
 def groups_seen(path: Path, rows: int, groups: int) -> tuple[float, float]:
