@@ -230,7 +230,7 @@ class Loads(NamedTuple):
     run: Callable[[LoadJob], Iterator[int]]
 
 
-ARMS = {
+ARMS: dict[str, Loads] = {
     "penstock": Loads("Penstock ImageSource", ("penstock", "simplejpeg", "cv2"), penstock),
     "pillow": Loads("torch DataLoader, Pillow", ("torch", "PIL"), data_loader(by_pillow)),
     "simplejpeg": Loads(

@@ -141,7 +141,7 @@ def format_of(job: LoadJob) -> str:
     return "parquet" if job.paths[0].endswith(".parquet") else "arrow"
 
 
-ARMS = {
+ARMS: dict[str, Loads] = {
     "penstock": Loads("Penstock RecordSource", ("penstock", "pyarrow"), penstock),
     "to_batches": Loads("pyarrow to_batches, not shuffled", ("pyarrow",), to_batches),
     "datasets": Loads("torch DataLoader, Hugging Face datasets", ("torch", "datasets"), hugging_face),
