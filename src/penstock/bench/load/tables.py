@@ -17,10 +17,10 @@ from collections.abc import Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-if __name__ == "__main__":  # Penstock may not be installed there
+if TYPE_CHECKING or __name__ != "__main__":
+    from penstock.bench.load.arms import Loads, measure, version
+else:  # Penstock may not be installed there
     from arms import Loads, measure, version
-else:
-    from penstock.bench.load.arms import Loads
 
 if TYPE_CHECKING:
     from penstock.bench.load.arms import LoadJob
