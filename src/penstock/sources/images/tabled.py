@@ -93,8 +93,7 @@ class TableImages:
 
     def places(self, records: Ids) -> list[Place]:
         plan = self._plans.popleft()
-        loaded = self._loader.get(plan.handful)
-        self._loader.begin(plan.next)
+        loaded = self._loader.enter(plan.handful, plan.next)
         if not self._held or self._held[-1] is not loaded:
             self._held.append(loaded)
         self._asked.append(loaded)

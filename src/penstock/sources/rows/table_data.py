@@ -96,8 +96,7 @@ class TableData:
 
     def _fetched(self, plan: Planned) -> Sequence[Mapping[str, Any]]:
         its = self._plans.pop(plan.sample)
-        loaded = self._loader.get(its.handful)
-        self._loader.begin(its.next)
+        loaded = self._loader.enter(its.handful, its.next)
         return _samples(self._rows.rows(loaded, its.at))
 
     def _check(self, ids: Ids) -> None:

@@ -88,13 +88,12 @@ def table_plans(
         for block in planned(order.blocks(at, joints), wanted):
             yield TablePlan(block, everything, everything, block.ids)
         return
-    handfuls = order.of(at.cycle, joints)
-    following = dict(pairwise(handfuls))
-    first = order.of(at.cycle + 1, joints)[0]
+    handfuls = [*order.of(at.cycle, joints), order.of(at.cycle + 1, joints)[0]]
+    following = {one.sample: other for one, other in pairwise(handfuls)}
     for handful, sample, ids, places in order.blocks(at, joints):
         for block in planned([(sample, ids)], wanted):
             own = places if block.kept is None else places[block.kept]
-            yield TablePlan(block, handful, following.get(handful, first), own)
+            yield TablePlan(block, handful, following[handful.sample], own)
 
 
 class TableRows:
@@ -114,7 +113,7 @@ class TableRows:
         self._loader, self._outputs, self._give = loader, outputs, give
         self._slots: Slots | None = None
         self._is_varying = any(output.varies for output in outputs)
-        self._row_bytes = [output.dtype.itemsize * math.prod(output.shape) for output in outputs]
+        self._row_bytes = [0 if each.varies else each.dtype.itemsize * math.prod(each.shape) for each in outputs]
         self.block_bytes = 0 if self._is_varying else sum(aligned(nbytes * rows) for nbytes in self._row_bytes)
         self._layout: Node | None = None
 
@@ -129,8 +128,7 @@ class TableRows:
             if not len(ids):
                 yield plan.block.block(None)
                 continue
-            loaded = self._loader.get(plan.handful)
-            self._loader.begin(plan.next)
+            loaded = self._loader.enter(plan.handful, plan.next)
             slot = None if self._is_varying or self._slots is None else self._slots.take()
             if slot is None or self._slots is None:
                 yield plan.block.block(self.rows(loaded, plan.at))
@@ -144,10 +142,7 @@ class TableRows:
     def rows(self, loaded: Loaded, at: Ids) -> dict[str, Any]:
         """Return rows of a handful."""
         rows = len(at)
-        sizes = [
-            0 if output.varies else nbytes * rows
-            for output, nbytes in zip(self._outputs, self._row_bytes, strict=True)
-        ]
+        sizes = [nbytes * rows for nbytes in self._row_bytes]
         offsets = [0, *accumulate(map(aligned, sizes))]
         memory = np.empty(offsets[-1], np.uint8)
         loaded.pick(at, memory, offsets)

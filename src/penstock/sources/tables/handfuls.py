@@ -12,6 +12,8 @@ from penstock.contracts import NO_JOINTS, Cursor, Ids, Joints
 from penstock.sources.order import Order, digest
 
 _ROWS = 3
+_KEPT = 4
+"""Cycles whose handfuls are kept: of all groups, they are asked for again and again."""
 
 
 class Handful(NamedTuple):
@@ -75,6 +77,7 @@ class Handfuls:
         self.shuffled = shuffle
         self._first = np.cumsum(rows) - rows
         self._groups = Order(len(rows), 1, None, seed, shuffle=shuffle, sizes=rows)
+        self._found: dict[tuple[int, Joints], list[Handful]] = {}
         self.samples = int(rows.sum())
         self.batches = sum(-(-each.rows // batch_size) for each in self.of(0))
         sizes = digest(rows.tolist(), nbytes.tolist())
@@ -82,6 +85,13 @@ class Handfuls:
 
     def of(self, cycle: int, joints: Joints = NO_JOINTS) -> list[Handful]:
         """Return the handfuls of a cycle, in their order."""
+        if (cycle, joints) not in self._found:
+            if len(self._found) >= _KEPT:
+                self._found.pop(next(iter(self._found)))
+            self._found[cycle, joints] = self._cut(cycle, joints)
+        return self._found[cycle, joints]
+
+    def _cut(self, cycle: int, joints: Joints) -> list[Handful]:
         drawn = self._groups.ids(cycle, joints) if self.shuffled else np.arange(len(self._rows))
         groups: list[int] = drawn.tolist()
         rows: list[int] = self._rows[drawn].tolist()

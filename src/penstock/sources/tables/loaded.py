@@ -71,8 +71,7 @@ class Loaded:
         allocate: Allocate,
     ) -> None:
         self._allocate = allocate
-        self._at = np.cumsum(rows) - rows
-        places = zip(groups, self._at.tolist(), rows.tolist(), strict=True)
+        places = zip(groups, (np.cumsum(rows) - rows).tolist(), rows.tolist(), strict=True)
         self._place = {group: (i, slice(at, at + n)) for i, (group, at, n) in enumerate(places)}
         self._outputs = outputs
         total = int(rows.sum())

@@ -38,9 +38,7 @@ class TableReading(NamedTuple):
         return [column for output in self.outputs for column in output.columns]
 
     def count(self, group: int) -> int:
-        """Return how many rows of a group are wanted."""
-        if self.condition is None:
-            return int(self.tables.group_rows[group])
+        """Return of how many rows of a group the condition is true."""
         return self.tables.read(group, self.needed).filter(self.condition).num_rows
 
     def read(self, group: int) -> list[Values | VaryingRows]:
@@ -87,11 +85,23 @@ class GroupLoader:
         self._pid = os.getpid()
         self._pool: ThreadPoolExecutor | None = None
         self._begun: dict[tuple[int, ...], tuple[Loaded, list[Future[None]]]] = {}
+        self._entered: tuple[Handful, Loaded] | None = None
 
     def __getstate__(self) -> object:
         if self._pool is not None:
             raise Untravelled(UNTRAVELLED.format(self._reading.tables.root))
         return object.__getstate__(self)
+
+    def enter(self, handful: Handful, following: Handful) -> Loaded:
+        """Return a handful for one block after another, and read the one that follows meanwhile.
+
+        Errors are those of ``get``.
+        """
+        if self._entered is None or self._entered[0] is not handful:
+            self._entered = None
+            self._entered = handful, self.get(handful)
+            self.begin(following)
+        return self._entered[1]
 
     def begin(self, handful: Handful) -> None:
         """Begin to read a handful, unless it was begun."""
@@ -131,6 +141,7 @@ class GroupLoader:
 
     def close(self) -> None:
         """Give up what was read, and end the threads."""
+        self._entered = None
         self._forget_parents()
         for groups in list(self._begun):
             self._forget(groups)
