@@ -14,7 +14,7 @@ from penstock.basics.sizes import whole_number
 from penstock.contracts import Cursor, Ids, SourceBlock, Tree, Wanted
 from penstock.errors import BadSetting
 from penstock.sources.order import Ordered
-from penstock.tree import Ragged, array_nodes, build, describe, joined
+from penstock.tree import Described, Leaf, Ragged, array_nodes, build, describe, joined
 
 UNTRAVELLED = (
     "the source of {} cannot be pickled: it has files or processes open. Make it where it is used, such as in the "
@@ -131,9 +131,12 @@ class Alone(Ordered, ABC):
         epoch, self._epoch = self._epoch, self._epoch + 1
         rank, world = self.shard or (0, 1)
         if world == 1 and not hasattr(self, "starts"):
+            pads: bool | None = None  # blocks are alike
             for block in self.open(Cursor(epoch, 0)):
+                if pads is None:
+                    pads = any(map(_is_padded, array_nodes(describe(block.tree, whole=True).layout)))
                 if block.rows == self.batch_size or not self.drop_last:
-                    yield _given(block.tree)
+                    yield _padded(describe(block.tree, whole=True)) if pads else block.tree
         else:
             yield from self._part(epoch, rank, world)
 
@@ -160,17 +163,18 @@ class Alone(Ordered, ABC):
             while rows and sum(len(leaves[0]) for leaves in held) >= rows[0]:
                 first, nodes = rows.pop(0), array_nodes(layout)
                 whole = [joined(node, each) for node, *each in zip(nodes, *held, strict=True)]
-                yield _given(build(layout, [leaf[:first] for leaf in whole]))
+                yield _padded(Described(layout, first, [leaf[:first] for leaf in whole]))
                 held = [[leaf[first:] for leaf in whole]]
 
 
-def _given(tree: Tree) -> Tree:
-    """Pad the ragged rows of a block that are given padded, as a feed's trainers get them."""
-    layout, _, leaves = describe(tree, whole=True)
-    padded = [isinstance(node, Ragged) and node.give == "padded" for node in array_nodes(layout)]
-    if not any(padded):
-        return tree
-    return build(layout, [leaf.padded() if pads else leaf for leaf, pads in zip(leaves, padded, strict=True)])
+def _is_padded(node: Leaf) -> bool:
+    return isinstance(node, Ragged) and node.give == "padded"
+
+
+def _padded(batch: Described) -> Tree:
+    """Build a batch whose ragged rows are padded where they are given so, as a feed's trainers get them."""
+    nodes = zip(array_nodes(batch.layout), batch.leaves, strict=True)
+    return build(batch.layout, [leaf.padded() if _is_padded(node) else leaf for node, leaf in nodes])
 
 
 def _check_alone(name: str, shard: tuple[int, int] | None) -> None:
