@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from io import FileIO
 from pathlib import Path
 from typing import Literal, cast
 
@@ -11,7 +12,7 @@ import msgspec
 from penstock.basics.sizes import size_from
 from penstock.errors import BadSetting
 from penstock.io.cache.folder import CacheFolder, reads_direct
-from penstock.io.cache.tiers import CacheLayout, Files
+from penstock.io.cache.tiers import CacheLayout, Files, memory_files
 
 KEEPS = ("auto", "bytes", "pixels")
 
@@ -89,6 +90,11 @@ class Cache:
     def is_direct(self) -> bool:
         """Whether the folder is read past the kernel's page cache, which it does not fit."""
         return reads_direct(self.limit)
+
+    def open_memory(self) -> tuple[Files | None, list[FileIO]]:
+        """Make the files of a slab in memory, if the cache has one; they last while somebody has them open."""
+        memory = memory_files() if self.memory_bytes else None
+        return memory, [FileIO(fd, "r+") for fd in memory or ()]
 
     def layout(self, root: str, kind: str, memory: Files | None) -> CacheLayout:
         """Return where samples of a data set are kept."""

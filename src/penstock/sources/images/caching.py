@@ -17,7 +17,7 @@ from penstock.errors import BadSetting, PenstockError
 from penstock.io.advice.caching import CacheChoice, ImageCosts, choose_kept
 from penstock.io.cache.cache import Cache
 from penstock.io.cache.folder import read_rate
-from penstock.io.cache.tiers import LEAST_RECORDS, Admitted, CacheLayout, Counts, kept_bytes, memory_files
+from penstock.io.cache.tiers import LEAST_RECORDS, Admitted, CacheLayout, Counts, kept_bytes
 from penstock.io.files import DIRECT_ALIGNMENT
 from penstock.linux.cgroups import cores
 from penstock.sources.images.decoders import size_of
@@ -80,7 +80,7 @@ class ImageCaching:
         """Learn what was kept before; return files of the memory, which last while somebody has them open."""
         if self._cache is None:
             return []
-        memory = memory_files() if self._cache.memory_bytes else None
+        memory, files = self._cache.open_memory()
         kinds = (self._kind,) if self._kind else (BYTES, PIXELS)
         names = {BYTES: self._records.root, PIXELS: f"{self._records.root} ({_DECODERS})"}
         self.layouts = {kind: self._cache.layout(names[kind], kind, memory) for kind in kinds}
@@ -90,7 +90,7 @@ class ImageCaching:
             self._kind = best if sizes[best] else ""
         if not self._image_bytes[BYTES]:
             self._estimate(max(self._cache.limit, self._cache.memory_bytes) // LEAST_RECORDS)
-        return [] if memory is None else [FileIO(fd, "r+") for fd in memory]
+        return files
 
     def plan(self) -> tuple[str, Admitted]:
         """Return what the next block's images are kept as, and which part of them."""

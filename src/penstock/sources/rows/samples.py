@@ -12,7 +12,7 @@ import numpy as np
 from penstock.basics.terminal import say
 from penstock.contracts import ByteArray, Ids, Place, Records, Tree
 from penstock.io.cache.cache import Cache
-from penstock.io.cache.tiers import Admitted, CacheLayout, Counts, memory_files
+from penstock.io.cache.tiers import Admitted, CacheLayout, Counts
 from penstock.sources.order import Planned, permutation
 from penstock.sources.records.cached import BYTES
 from penstock.sources.rows.leaves import example_of
@@ -111,9 +111,9 @@ class SampleCaching:
 
     def open(self) -> list[FileIO]:
         """Learn what was kept before; return files of the memory, which last while somebody has them open."""
-        memory = memory_files() if self._cache.memory_bytes else None
+        memory, files = self._cache.open_memory()
         self.layout = self._cache.layout(self._root, BYTES, memory)
-        return [] if memory is None else [FileIO(fd, "r+") for fd in memory]
+        return files
 
     @property
     def admitted(self) -> Admitted:
