@@ -69,7 +69,7 @@ class RemoteFile(io.RawIOBase):
         fetch: Reads a part of it.
     """
 
-    def __init__(self, url: str, version: FileVersion, fetch: Fetch = read) -> None:
+    def __init__(self, url: str, version: FileVersion, fetch: Fetch) -> None:
         self._whole = Place(url, 0, version.nbytes, version.etag)
         self._fetch = fetch
         self._at = 0
@@ -96,7 +96,7 @@ class RemoteFile(io.RawIOBase):
         return data
 
 
-def opened(path: str, version: FileVersion, fetch: Fetch = read) -> Any:
+def opened(path: str, version: FileVersion, fetch: Fetch) -> Any:
     """Return what Arrow opens: a path, or a file of an object store."""
     return pa.PythonFile(RemoteFile(path, version, fetch), "r") if is_remote(path) else path
 
@@ -157,10 +157,10 @@ class TableFiles(ShardFiles):
         self._check({int(self._file_of[group]) for group in groups})
 
 
-def opened_for_datasets(path: str, version: FileVersion) -> tuple[Any, Any]:
+def opened_for_datasets(path: str, version: FileVersion, fetch: Fetch) -> tuple[Any, Any]:
     """Return what ``pyarrow.dataset`` opens, and its file system, if it is one."""
     files: Any = import_module("pyarrow.fs")
-    return opened(path, version), None if is_remote(path) else files.LocalFileSystem()
+    return opened(path, version, fetch), None if is_remote(path) else files.LocalFileSystem()
 
 
 def same_schema(paths: Sequence[str], schemas: Iterable[Any]) -> Any:

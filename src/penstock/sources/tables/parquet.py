@@ -76,7 +76,7 @@ class ParquetTables(TableFiles):
         dataset: Any = import_module("pyarrow.dataset")
         hit: set[tuple[int, int]] = set()
         for i, (path, version) in enumerate(zip(self._paths, self._versions, strict=True)):
-            fragment = dataset.ParquetFileFormat().make_fragment(*opened_for_datasets(path, version))
+            fragment = dataset.ParquetFileFormat().make_fragment(*opened_for_datasets(path, version, self._fetch))
             hit |= {
                 (i, each.row_groups[0].id) for each in fragment.split_by_row_group(expression, schema=self.schema)
             }
