@@ -31,27 +31,31 @@ class Place(NamedTuple):
         return self.name or (self.path if self.nbytes is None else f"{self.path}, at byte {self.offset:,}")
 
 
-class Records(Protocol):
+class Stored(Protocol):
+    """A data set of files or objects."""
+
+    @property
+    def root(self) -> str:
+        """The folder or the files that it lies in: the name of the data set in a cache."""
+        ...
+
+    @property
+    def parts(self) -> Sequence[tuple[str, int]]:
+        """Each file that holds several samples, or rows: its name, and how many; empty if none does."""
+        ...
+
+    @property
+    def description(self) -> str:
+        """The data set in a few words, for a person."""
+        ...
+
+
+class Records(Stored, Protocol):
     """Where the samples of a data set lie; any process may read them, in any order."""
 
     @property
     def names(self) -> Sequence[str]:
         """A name for each sample: its path within a folder, or its key in a shard."""
-        ...
-
-    @property
-    def root(self) -> str:
-        """The folder or the shards that they lie in: the name of the data set in a cache."""
-        ...
-
-    @property
-    def parts(self) -> Sequence[tuple[str, int]]:
-        """Each file that holds several samples: its name, and how many they are; empty if none does."""
-        ...
-
-    @property
-    def description(self) -> str:
-        """The records in a few words, for a person."""
         ...
 
     def places(self, records: Ids) -> list[Place]:
@@ -95,26 +99,11 @@ class FieldRecords(Records, Protocol):
         ...
 
 
-class Tables(Protocol):
+class Tables(Stored, Protocol):
     """Files whose rows lie in groups, each of which is read whole; any thread may read.
 
     A column is named as in the schema, a field of a struct as ``struct.field``.
     """
-
-    @property
-    def root(self) -> str:
-        """The folder that the files lie in: the name of the data set."""
-        ...
-
-    @property
-    def parts(self) -> Sequence[tuple[str, int]]:
-        """Each file: its name, and how many rows it has."""
-        ...
-
-    @property
-    def description(self) -> str:
-        """The tables in a few words, for a person."""
-        ...
 
     @property
     def schema(self) -> Any:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -18,11 +18,10 @@ from penstock.sources.rows.leaves import RaggedChoice
 from penstock.sources.rows.record_data import RecordData, named_fields
 from penstock.sources.rows.settings import RowSettings
 from penstock.sources.sharding import Alone, rank_of
+from penstock.sources.tables import Columns
 
 if TYPE_CHECKING:
     from penstock.sources.rows.table_data import TableData
-
-Columns = Sequence[str] | Mapping[str, str | Sequence[str]] | None
 
 _FORMATS = "'*.parquet', '*.arrow', '*.tar', 'hf:FOLDER', 'mds:FOLDER' or 'litdata:FOLDER'"
 

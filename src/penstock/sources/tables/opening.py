@@ -12,12 +12,11 @@ import numpy as np
 
 from penstock.contracts import Ids, Tables
 from penstock.errors import BadSetting
+from penstock.sources.tables import Columns
 from penstock.sources.tables.columns import TableColumn, Values, VaryingRows, columns_of, flat_fields, pa
 from penstock.sources.tables.filters import columns_in, condition_of
 from penstock.sources.tables.loaded import TableLeaf
 from penstock.sources.tables.loading import TableReading
-
-Columns = Sequence[str] | Mapping[str, str | Sequence[str]] | None
 
 
 class OpenedTables:
