@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
-import sys
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -12,6 +9,7 @@ from litdata import StreamingDataset
 from litdata.streaming.serializers import JPEGSerializer
 from litdata.streaming.writer import BinaryWriter
 from litdata.types import Jpeg
+from original import main
 
 
 def original(value: Any, kind: str) -> Any:
@@ -30,8 +28,7 @@ def plain(value: Any) -> Any:
     return bytes(value) if isinstance(value, memoryview) else value
 
 
-def write(folder: str, given: str, options: dict[str, Any]) -> None:
-    kinds, items = pickle.loads(Path(given).read_bytes())
+def write(folder: str, kinds: dict[str, str], items: list[dict[str, Any]], options: dict[str, Any]) -> None:
     writer = BinaryWriter(folder, chunk_size=4, **options)
     for i, item in enumerate(items):
         writer.add_item(i, {name: original(item[name], kind) for name, kind in kinds.items()})
@@ -39,17 +36,12 @@ def write(folder: str, given: str, options: dict[str, Any]) -> None:
     writer.merge()
 
 
-def read(folder: str, to: str) -> None:
+def read(folder: str) -> list[dict[str, Any]]:
     # Bytes as they are stored: PyPI's torchvision, which would decode them, is built for another torch.
     JPEGSerializer.deserialize = lambda self, data: bytes(data)  # pyright: ignore
     data = StreamingDataset(folder, shuffle=False)
-    items = [{name: plain(value) for name, value in data[i].items()} for i in range(len(data))]
-    Path(to).write_bytes(pickle.dumps(items, protocol=4))
+    return [{name: plain(value) for name, value in data[i].items()} for i in range(len(data))]
 
 
 if __name__ == "__main__":
-    what, folder, file, *more = sys.argv[1:]
-    if what == "write":
-        write(folder, file, dict(word.split("=") for word in more))
-    else:
-        read(folder, file)
+    main(write, read)

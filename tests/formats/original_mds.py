@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import pickle
-import sys
 from decimal import Decimal
-from pathlib import Path
 from typing import Any
 
 import numpy as np
+from original import main
 from PIL import Image
 from streaming import MDSWriter, StreamingDataset
 
@@ -27,23 +25,17 @@ def plain(value: Any) -> Any:
     return str(value) if isinstance(value, Decimal) else value
 
 
-def write(folder: str, given: str, options: dict[str, Any]) -> None:
-    kinds, samples = pickle.loads(Path(given).read_bytes())
+def write(folder: str, kinds: dict[str, str], samples: list[dict[str, Any]], options: dict[str, Any]) -> None:
     limit = int(options.pop("size_limit", 4000))
     with MDSWriter(out=folder, columns=kinds, size_limit=limit, **options) as writer:
         for sample in samples:
             writer.write({name: original(sample[name], kind) for name, kind in kinds.items()})
 
 
-def read(folder: str, to: str) -> None:
+def read(folder: str) -> list[dict[str, Any]]:
     data = StreamingDataset(local=folder, shuffle=False, batch_size=1)
-    samples = [{name: plain(value) for name, value in data[i].items()} for i in range(len(data))]
-    Path(to).write_bytes(pickle.dumps(samples, protocol=4))
+    return [{name: plain(value) for name, value in data[i].items()} for i in range(len(data))]
 
 
 if __name__ == "__main__":
-    what, folder, file, *more = sys.argv[1:]
-    if what == "write":
-        write(folder, file, dict(word.split("=") for word in more))
-    else:
-        read(folder, file)
+    main(write, read)

@@ -7,7 +7,6 @@ import random
 import shutil
 import signal
 import time
-from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.object_store import put
+from tests.sources.images.levels import OfGreyImages, grey_images
 from tests.sources.images.pictures import jpeg, noise
 from tests.sources.records.test_shards import packed
 from tests.sources.records.writers import write_litdata, write_mds
@@ -23,7 +23,6 @@ import penstock
 from penstock import BadSetting, Cache, ImageSource, ReadFailed, SourceError
 from penstock.contracts import Cursor
 from penstock.sources.formats import named_source
-from penstock.testing.source import SourceContract
 
 COUNT = 23
 IMAGES = [jpeg(noise(30 + i, 40, i)) for i in range(COUNT)]
@@ -171,28 +170,18 @@ def test_shards_in_a_bucket_give_what_local_ones_give(s3, tmp_path, expected, ma
         made("mds:s3://bucket/nowhere")
 
 
-class OfShards(SourceContract):
+class OfShards(OfGreyImages):
     """The contract of sources, a part of each block for those who select included."""
 
-    keeps_workers = True
+    count = COUNT
     kind = ""
 
     @pytest.fixture(autouse=True)
     def _shards(self, tmp_path: Path) -> None:
-        self.levels = [10 * i for i in range(COUNT)]
-        images = [jpeg(np.full((20, 24, 3), level, np.uint8), "444") for level in self.levels]
-        self.named, self.options = shards(tmp_path / "shards", self.kind, images)
+        self.named, self.options = shards(tmp_path / "shards", self.kind, grey_images(COUNT))
 
     def make(self, seed: int = 0) -> ImageSource:
         return made(self.named, batch_size=4, segments=3, seed=seed, **self.options)
-
-    def expected(self) -> Counter[Any]:
-        return Counter((level, i % 5) for i, level in enumerate(self.levels))
-
-    def rows_of(self, tree: Any) -> list[Any]:
-        images, labels = tree
-        levels = np.round(images.mean(axis=(1, 2, 3)) / 10).astype(int) * 10
-        return list(zip(levels.tolist(), labels.tolist(), strict=True))
 
 
 class TestMds(OfShards):

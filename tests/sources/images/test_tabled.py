@@ -6,7 +6,6 @@ import json
 import os
 import random
 import signal
-from collections import Counter
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -14,12 +13,12 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
+from tests.sources.images.levels import OfGreyImages, grey_images
 from tests.sources.images.pictures import jpeg, noise
 from tests.sources.tables.files import written
 
 from penstock import BadSetting, ImageSource, SourceError
 from penstock.contracts import Cursor
-from penstock.testing.source import SourceContract
 
 COUNT = 23
 IMAGES = [jpeg(noise(30 + i, 40, i)) for i in range(COUNT)]
@@ -166,29 +165,20 @@ def test_columns_that_are_not_there_or_of_another_type_are_refused(tmp_path, opt
         make(table(tmp_path), **options)
 
 
-class OfTables(SourceContract):
+class OfTables(OfGreyImages):
     """The contract of sources."""
 
-    keeps_workers = True
+    count = COUNT
     more: dict[str, Any] = {}  # noqa: RUF012
 
     @pytest.fixture(autouse=True)
     def _table(self, tmp_path: Path) -> None:
-        self.levels = [10 * i for i in range(COUNT)]
-        images = [jpeg(np.full((20, 24, 3), level, np.uint8), "444") for level in self.levels]
+        images = grey_images(COUNT)
         self.named = table(tmp_path, images)
         self.few = sum(map(len, images))
 
     def make(self, seed: int = 0) -> ImageSource:
         return made(self.named, batch_size=4, seed=seed, **self.more)
-
-    def expected(self) -> Counter[Any]:
-        return Counter((level, i % 5) for i, level in enumerate(self.levels))
-
-    def rows_of(self, tree: Any) -> list[Any]:
-        images, labels = tree
-        levels = np.round(images.mean(axis=(1, 2, 3)) / 10).astype(int) * 10
-        return list(zip(levels.tolist(), labels.tolist(), strict=True))
 
 
 class TestTablesThatFit(OfTables):
