@@ -29,12 +29,17 @@ def permutation(n: int, *words: int) -> Ids:
 
 
 class Planned(NamedTuple):
-    """A block that is to be loaded; the attributes are those of ``SourceBlock``."""
+    """A block that is to be loaded; the attributes are those of ``SourceBlock``.
+
+    Attributes:
+        way: What its source needs besides to load it.
+    """
 
     sample: int
     rows: int
     ids: Ids
     kept: Ids | None
+    way: Any = None
 
     def block(self, tree: Tree) -> SourceBlock:
         """Return the block, once it is loaded."""

@@ -13,9 +13,10 @@ import numpy.typing as npt
 from penstock.basics.terminal import say
 from penstock.contracts import ByteArray, Ids, Records, Tree
 from penstock.sources.images.caching import ImageCaching
-from penstock.sources.images.worker import ImageRecipe, ImageTask, Prepared
+from penstock.sources.images.worker import ImageRecipe, ImageTask, Prepared, Preparer
 from penstock.sources.order import Planned
 from penstock.sources.workers.block_maker import BlockMaker, MemoryFile
+from penstock.sources.workers.here import Here
 from penstock.sources.workers.pool import WorkerPool
 
 if TYPE_CHECKING:
@@ -70,7 +71,7 @@ class ImageBlocks(BlockMaker[ImageTask, Prepared]):
         return (self._recipe, memories, self._caching.layouts), files
 
     def task(self, plan: Planned, cycle: int, memory: int, offset: int) -> ImageTask:
-        places = self._records.places(plan.ids)
+        places = self._records.places(plan.ids) if self._tabled is None else self._tabled.places_of(plan)
         if self._tabled is not None and self._tabled.has_labels:
             self._beside[plan.sample] = self._tabled.labels_of(plan.ids)
         return ImageTask(memory, offset, cycle, plan.sample, plan.rows, places, plan.kept, *self._caching.plan())
@@ -85,6 +86,10 @@ class ImageBlocks(BlockMaker[ImageTask, Prepared]):
         for image in result.bad[: max(0, _NAMED - self.skipped)]:
             say(f"{image.where} is skipped: {image.why}")
         self.skipped += len(result.bad)
+
+    def work_here(self) -> None:
+        """Prepare blocks in this process from now on."""
+        self.use_workers(partial(Here[ImageTask, Prepared], Preparer))
 
     def check(self, ids: Ids) -> None:
         self._records.check_unchanged(ids)  # a shard that was replaced explains a failure

@@ -21,7 +21,7 @@ from penstock.memory.slots import Slots
 from penstock.sources.formats import has_prefix, records_of, tables_of
 from penstock.sources.images.fields import ImageFields, image_fields
 from penstock.sources.images.labels import LabelledRecords, Labels, labels_of
-from penstock.sources.order import Order, digest, planned
+from penstock.sources.order import Order, Planned, digest, planned
 from penstock.sources.records.files import is_remote
 from penstock.sources.records.offsets import OffsetRecords
 from penstock.sources.sharding import Alone, rank_of
@@ -165,7 +165,7 @@ class ImageSource(Alone):
             require("ImageSource of a URL", "s3", "obstore")
         reads = partial(_order_of, shuffle_bytes, batch_size, segments, seed, shuffle)
         records, labelled, fields = _opened(images, endings, image, label, labels, cache, reads)
-        self._records = records
+        self._records = cast("LabelledRecords", records)
         self._tabled = cast("TableImages", records) if hasattr(records, "plans") else None
         # While one waits for a store, another decodes.
         usual = max(1, int(cores())) * (2 if is_remote(self._records.root) else 1)
@@ -235,9 +235,20 @@ class ImageSource(Alone):
         return self._caching.choices(cache)
 
     def open(self, at: Cursor, wanted: Wanted | None = None, joints: Joints = NO_JOINTS) -> Iterator[SourceBlock]:
+        return self.load(self.plans(at, wanted, joints), at.cycle)
+
+    def plans(self, at: Cursor, wanted: Wanted | None = None, joints: Joints = NO_JOINTS) -> Iterator[Planned]:
         if self._tabled is not None:
-            return self._blocks.blocks(self._tabled.plans(at, wanted, joints), at.cycle)
-        return self._blocks.blocks(planned(self._order.blocks(at, joints), wanted), at.cycle)
+            return self._tabled.plans(at, wanted, joints)
+        return planned(self._order.blocks(at, joints), wanted)
+
+    def load(self, plans: Iterator[Planned], cycle: int) -> Iterator[SourceBlock]:
+        if self._tabled is not None:
+            self._tabled.begin()
+        return self._blocks.blocks(plans, cycle)
+
+    def work_here(self) -> None:
+        self._blocks.work_here()
 
     def fill(self, slots: Slots) -> int:
         return self._blocks.use(slots)

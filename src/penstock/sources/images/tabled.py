@@ -16,7 +16,7 @@ from penstock.contracts import ByteArray, Cursor, Ids, Joints, Place, Tables, Wa
 from penstock.errors import BadSetting, SourceError
 from penstock.linux.files import opened
 from penstock.sources.order import Order, Planned
-from penstock.sources.rows.tables import TablePlan, order_in_words, table_plans
+from penstock.sources.rows.tables import order_in_words, table_plans
 from penstock.sources.tables.columns import bytes_columns, columns_of
 from penstock.sources.tables.handfuls import Handfuls
 from penstock.sources.tables.loaded import Loaded
@@ -63,7 +63,6 @@ class TableImages:
         self.classes = [] if label is None else _classes(tables.schema, label)
         self.has_labels = label is not None
         self._threads = threads
-        self._plans = deque[TablePlan]()
         self._asked = deque[Loaded]()  # the handful of each block that is on its way
         self._file: FileIO | None = None
 
@@ -83,26 +82,25 @@ class TableImages:
         return self._file
 
     def plans(self, at: Cursor, wanted: Wanted | None, joints: Joints) -> Iterator[Planned]:
-        """Plan the blocks of a cycle, which are asked for by ``places`` in this order."""
-        self._plans.clear()
-        self._asked.clear()
-        for plan in table_plans(self.order, len(self._opened.rows), at, wanted, joints):
-            if len(plan.block.ids):
-                self._plans.append(plan)
-            yield plan.block
+        """Plan the blocks of a cycle."""
+        return table_plans(self.order, len(self._opened.rows), at, wanted, joints)
 
-    def places(self, records: Ids) -> list[Place]:
-        plan = self._plans.popleft()
-        loaded = self._loader.enter(plan.handful, plan.next)
+    def begin(self) -> None:
+        """Forget the blocks of a pass that was given up."""
+        self._asked.clear()
+
+    def places_of(self, plan: Planned) -> list[Place]:
+        """Return where the images of a block lie, in memory."""
+        loaded = self._loader.enter(plan.way.handful, plan.way.next)
         if not self._held or self._held[-1] is not loaded:
             self._held.append(loaded)
         self._asked.append(loaded)
-        at = self._at = plan.at
+        at = self._at = plan.way.at
         rows, path = loaded.varying[0], f"/proc/self/fd/{self._memory.fd}"
         start = self._memory.offset(rows.values)
         offsets: list[int] = (rows.offsets[at] + start).tolist()
         sizes: list[int] = (rows.offsets[at + 1] - rows.offsets[at]).tolist()
-        names = (f"row {row:,} of {self.root}" for row in records.tolist())
+        names = (f"row {row:,} of {self.root}" for row in plan.ids.tolist())
         places = zip(offsets, sizes, names, strict=True)
         return [Place(path, offset, nbytes, "", name) for offset, nbytes, name in places]
 

@@ -23,7 +23,7 @@ from penstock.io.reader import host_memory
 from penstock.linux.fork import close_in_children
 from penstock.memory.room import aligned
 from penstock.memory.slots import OwnSlots, Slots
-from penstock.sources.order import Ordered, digest, planned
+from penstock.sources.order import Ordered, Planned, digest, planned
 from penstock.sources.packed.files import PackedFiles
 from penstock.sources.packed.format import folder_at
 from penstock.sources.packed.reading import Reading, Shelf
@@ -142,6 +142,15 @@ class PackedSource(Ordered):
         return f"{size}, {self._reads_by}{path_taken}{hits}"
 
     def open(self, at: Cursor, wanted: Wanted | None = None, joints: Joints = NO_JOINTS) -> Iterator[SourceBlock]:
+        return self.load(self.plans(at, wanted, joints), at.cycle)
+
+    def plans(self, at: Cursor, wanted: Wanted | None = None, joints: Joints = NO_JOINTS) -> Iterator[Planned]:
+        return planned(self._order.blocks(at, joints), wanted)
+
+    def work_here(self) -> None:
+        """Do nothing: rows are read in this process as it is."""
+
+    def load(self, plans: Iterator[Planned], cycle: int) -> Iterator[SourceBlock]:
         self._files.load()
         self._files.check_unchanged()
         if self._slots is None:
@@ -152,8 +161,7 @@ class PackedSource(Ordered):
             raise BadSetting(f"a pass over {self._folder} is still open: close it before the next")
         self._is_open = True
         try:
-            plan = planned(self._order.blocks(at, joints), wanted)
-            yield from Reading(self._files, plan, shelf, self._own_shelf).blocks()
+            yield from Reading(self._files, plans, shelf, self._own_shelf).blocks()
         finally:
             self._is_open = False
 

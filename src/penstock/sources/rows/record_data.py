@@ -55,8 +55,14 @@ class RecordData:
             text += f"; {self._caching.counts.hits / seen:.0%} of {seen:,} came from the cache"
         return text + (f"; {self._blocks.skipped:,} bad ones were skipped" if self._blocks.skipped else "")
 
-    def open(self, at: Cursor, wanted: Wanted | None, joints: Joints) -> Iterator[SourceBlock]:
-        return self._blocks.blocks(planned(self.order.blocks(at, joints), wanted), at.cycle)
+    def plans(self, at: Cursor, wanted: Wanted | None, joints: Joints) -> Iterator[Planned]:
+        return planned(self.order.blocks(at, joints), wanted)
+
+    def load(self, plans: Iterator[Planned], cycle: int) -> Iterator[SourceBlock]:
+        return self._blocks.blocks(plans, cycle)
+
+    def work_here(self) -> None:
+        self._blocks.work_here()
 
     def fill(self, slots: Slots) -> int:
         return self._blocks.use(slots)

@@ -17,8 +17,9 @@ from penstock.sources.order import Planned, permutation
 from penstock.sources.records.cached import BYTES
 from penstock.sources.rows.leaves import example_of
 from penstock.sources.rows.settings import RowSettings
-from penstock.sources.rows.worker import Made, RowRecipe, RowTask
+from penstock.sources.rows.worker import Made, RowRecipe, RowTask, RowWriter
 from penstock.sources.workers.block_maker import BlockMaker, MemoryFile
+from penstock.sources.workers.here import Here
 from penstock.sources.workers.pool import WorkerPool
 
 _NAMED = 3
@@ -78,6 +79,10 @@ class SampleBlocks(BlockMaker[RowTask, Made]):
         for why in result.bad[: max(0, _NAMED - self.skipped)]:
             say(f"{why}: it is skipped")
         self.skipped += len(result.bad)
+
+    def work_here(self) -> None:
+        """Make blocks in this process from now on."""
+        self.use_workers(partial(Here[RowTask, Made], RowWriter))
 
     def check(self, ids: Ids) -> None:
         self._check(ids)

@@ -13,7 +13,7 @@ from penstock.io.cache.cache import Cache
 from penstock.linux.cgroups import cores
 from penstock.memory.slots import Slots
 from penstock.sources.formats import field_records_of, tables_of
-from penstock.sources.order import digest
+from penstock.sources.order import Planned, digest
 from penstock.sources.rows.leaves import RaggedChoice
 from penstock.sources.rows.record_data import RecordData, named_fields
 from penstock.sources.rows.settings import RowSettings
@@ -121,7 +121,16 @@ class RecordSource(Alone):
         return self._data.description
 
     def open(self, at: Cursor, wanted: Wanted | None = None, joints: Joints = NO_JOINTS) -> Iterator[SourceBlock]:
-        return self._data.open(at, wanted, joints)
+        return self.load(self.plans(at, wanted, joints), at.cycle)
+
+    def plans(self, at: Cursor, wanted: Wanted | None = None, joints: Joints = NO_JOINTS) -> Iterator[Planned]:
+        return self._data.plans(at, wanted, joints)
+
+    def load(self, plans: Iterator[Planned], cycle: int) -> Iterator[SourceBlock]:
+        return self._data.load(plans, cycle)
+
+    def work_here(self) -> None:
+        self._data.work_here()
 
     def fill(self, slots: Slots) -> int:
         return self._data.fill(slots)

@@ -14,7 +14,7 @@ from penstock.memory.slots import Slots
 from penstock.sources.order import Planned
 from penstock.sources.rows.samples import SampleBlocks
 from penstock.sources.rows.settings import RowSettings
-from penstock.sources.rows.tables import TablePlan, TableRows, order_in_words, order_of, table_plans
+from penstock.sources.rows.tables import TableRows, order_in_words, order_of, table_plans
 from penstock.sources.tables.handfuls import Handful, Handfuls
 from penstock.sources.tables.loading import GroupLoader
 from penstock.sources.tables.opening import OpenedTables
@@ -45,7 +45,6 @@ class TableData:
         give = "padded" if s.ragged == "pad" else "ragged"
         self._rows = TableRows(loader, opened.reading.outputs, give, min(s.batch_size, self.order.samples))
         self._loader = loader
-        self._plans: dict[int, TablePlan] = {}
         self._decoded = None if s.decode is None else self._decoding()
         self.block_bytes = self._rows.block_bytes
         if self._decoded is not None:
@@ -60,11 +59,15 @@ class TableData:
             text += f"; {self._decoded.skipped:,} bad ones were skipped"
         return text
 
-    def open(self, at: Cursor, wanted: Wanted | None, joints: Joints) -> Iterator[SourceBlock]:
-        plans = table_plans(self.order, len(self._opened.rows), at, wanted, joints)
-        if self._decoded is None:
-            return self._rows.blocks(plans)
-        return self._decoded.blocks(self._noted(plans), at.cycle)
+    def plans(self, at: Cursor, wanted: Wanted | None, joints: Joints) -> Iterator[Planned]:
+        return table_plans(self.order, len(self._opened.rows), at, wanted, joints)
+
+    def load(self, plans: Iterator[Planned], cycle: int) -> Iterator[SourceBlock]:
+        return self._rows.blocks(plans) if self._decoded is None else self._decoded.blocks(plans, cycle)
+
+    def work_here(self) -> None:
+        if self._decoded is not None:
+            self._decoded.work_here()
 
     def fill(self, slots: Slots) -> int:
         return self._rows.fill(slots) if self._decoded is None else self._decoded.use(slots)
@@ -73,13 +76,6 @@ class TableData:
         self._rows.close()
         if self._decoded is not None:
             self._decoded.close()
-
-    def _noted(self, plans: Iterator[TablePlan]) -> Iterator[Planned]:
-        self._plans.clear()
-        for plan in plans:
-            if len(plan.block.ids):
-                self._plans[plan.block.sample] = plan
-            yield plan.block
 
     def _decoding(self) -> SampleBlocks:
         tables = self._opened.reading.tables
@@ -95,9 +91,8 @@ class TableData:
         return SampleBlocks(tables.root, self._fetched, self._check, recipe, self._settings, samples, None)
 
     def _fetched(self, plan: Planned) -> Sequence[Mapping[str, Any]]:
-        its = self._plans.pop(plan.sample)
-        loaded = self._loader.enter(its.handful, its.next)
-        return _samples(self._rows.rows(loaded, its.at))
+        loaded = self._loader.enter(plan.way.handful, plan.way.next)
+        return _samples(self._rows.rows(loaded, plan.way.at))
 
     def _check(self, ids: Ids) -> None:
         """Row groups are checked when they are read."""

@@ -62,10 +62,9 @@ def order_in_words(order: Order | Handfuls) -> str:
     return f"shuffled {groups:,} at a time: a block has rows of {order.groups_seen():.1%} of them"
 
 
-class TablePlan(NamedTuple):
-    """A block that is to be made: its handful, the one that is read meanwhile, and its rows' places in memory."""
+class TableWay(NamedTuple):
+    """How a block is made: its handful, the one that is read meanwhile, and its rows' places in memory."""
 
-    block: Planned
     handful: Handful
     next: Handful
     at: Ids
@@ -73,8 +72,8 @@ class TablePlan(NamedTuple):
 
 def table_plans(
     order: Order | Handfuls, groups: int, at: Cursor, wanted: Wanted | None, joints: Joints
-) -> Iterator[TablePlan]:
-    """Plan the blocks of a cycle, from the one that holds a place on.
+) -> Iterator[Planned]:
+    """Plan the blocks of a cycle, from the one that holds a place on; each has its ``TableWay``.
 
     Args:
         order: The order of the rows; if not of handfuls, all groups stay in memory.
@@ -86,14 +85,14 @@ def table_plans(
     if isinstance(order, Order):
         everything = Handful(0, order.samples, tuple(range(groups)))
         for block in planned(order.blocks(at, joints), wanted):
-            yield TablePlan(block, everything, everything, block.ids)
+            yield block._replace(way=TableWay(everything, everything, block.ids))
         return
     handfuls = [*order.of(at.cycle, joints), order.of(at.cycle + 1, joints)[0]]
     following = {one.sample: other for one, other in pairwise(handfuls)}
     for handful, sample, ids, places in order.blocks(at, joints):
         for block in planned([(sample, ids)], wanted):
             own = places if block.kept is None else places[block.kept]
-            yield TablePlan(block, handful, following[handful.sample], own)
+            yield block._replace(way=TableWay(handful, following[handful.sample], own))
 
 
 class TableRows:
@@ -121,23 +120,23 @@ class TableRows:
         self._slots = slots
         return 0 if self._is_varying else _SLOTS
 
-    def blocks(self, plans: Iterator[TablePlan]) -> Iterator[SourceBlock]:
+    def blocks(self, plans: Iterator[Planned]) -> Iterator[SourceBlock]:
         """Yield the blocks of a plan."""
         for plan in plans:
-            ids = plan.block.ids
-            if not len(ids):
-                yield plan.block.block(None)
+            rows, way = len(plan.ids), plan.way
+            if not rows:
+                yield plan.block(None)
                 continue
-            loaded = self._loader.enter(plan.handful, plan.next)
+            loaded = self._loader.enter(way.handful, way.next)
             slot = None if self._is_varying or self._slots is None else self._slots.take()
             if slot is None or self._slots is None:
-                yield plan.block.block(self.rows(loaded, plan.at))
+                yield plan.block(self.rows(loaded, way.at))
                 continue
             if self._layout is None:
-                self._layout = describe(self.rows(loaded, plan.at)).layout
-            placement = place(self._layout, [nbytes * len(ids) for nbytes in self._row_bytes])
-            loaded.pick(plan.at, self._slots.memory(slot), placement.leaf_offsets)
-            yield plan.block.block(Filled(slot, len(ids), placement))
+                self._layout = describe(self.rows(loaded, way.at)).layout
+            placement = place(self._layout, [nbytes * rows for nbytes in self._row_bytes])
+            loaded.pick(way.at, self._slots.memory(slot), placement.leaf_offsets)
+            yield plan.block(Filled(slot, rows, placement))
 
     def rows(self, loaded: Loaded, at: Ids) -> dict[str, Any]:
         """Return rows of a handful."""

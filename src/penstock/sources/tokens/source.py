@@ -131,10 +131,19 @@ class TokenSource(Alone):
         return f"{tokens:,} tokens of {many}: {self._rows.description}"
 
     def open(self, at: Cursor, wanted: Wanted | None = None, joints: Joints = NO_JOINTS) -> Iterator[SourceBlock]:
+        return self.load(self.plans(at, wanted, joints), at.cycle)
+
+    def plans(self, at: Cursor, wanted: Wanted | None = None, joints: Joints = NO_JOINTS) -> Iterator[Planned]:
+        return planned(self._order.blocks(at, joints), wanted)
+
+    def work_here(self) -> None:
+        """Do nothing: rows are copied in this process as it is."""
+
+    def load(self, plans: Iterator[Planned], cycle: int) -> Iterator[SourceBlock]:
         for file in self._files:
             file.check_unchanged()
         ahead = 0
-        for plan, coming in pairwise(chain(planned(self._order.blocks(at, joints), wanted), [None])):
+        for plan, coming in pairwise(chain(plans, [None])):
             assert plan is not None
             if ahead and coming is not None:
                 self._rows.will_need(coming.ids)

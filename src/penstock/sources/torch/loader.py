@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import closing
+from functools import partial
 from typing import Any, NoReturn
 
 import numpy as np
@@ -15,9 +16,10 @@ from torch.utils.data import BatchSampler, DataLoader, IterableDataset, RandomSa
 
 from penstock.contracts import NO_JOINTS, Cursor, Ids, Joints, SourceBlock, Wanted
 from penstock.errors import BadSetting, SourceError
-from penstock.sources.order import Ordered, digest, planned
+from penstock.sources.order import Ordered, Planned, digest, planned
 from penstock.sources.plain import InOnePass, length
 from penstock.sources.seeds import data_seed, rows_seed, seed_process
+from penstock.sources.torch.compat import loader_with_workers
 from penstock.sources.torch.iterable import IterableDatasetSource, WholeBatchLoader
 from penstock.sources.torch.planned import LoadsIntoSlots, PlannedLoader, describe_loader
 from penstock.sources.torch.sampling import (
@@ -29,6 +31,7 @@ from penstock.sources.torch.sampling import (
     samplers_of,
     whole_batch_sampler,
 )
+from penstock.sources.torch.workers import begin_worker
 
 _REPLICAS = ("num_replicas", "num_processes", "world_size", "_world_size", "data_parallel_size")
 
@@ -68,6 +71,7 @@ class MapStyleSource(LoadsIntoSlots, Ordered):
         start = torch.Generator().manual_seed(seed) if loader.generator is None else loader.generator
         self._drawn = 0, start.get_state()  # a cycle, and the generator's state at its beginning
         self._first = self._drawn
+        self._loader = loader
         self._planned = PlannedLoader(loader)
         self.order = digest("map-style", self._order.digest)
         if self._shuffle:
@@ -75,7 +79,7 @@ class MapStyleSource(LoadsIntoSlots, Ordered):
 
     def open(self, at: Cursor, wanted: Wanted | None = None, joints: Joints = NO_JOINTS) -> Iterator[SourceBlock]:
         # The order must not refer to this, which refers to it: workers that persist would live on in the cycle.
-        blocks = self._order.blocks(at, joints, self._order_as_torch)
+        plans = self.plans(at, wanted, joints)
         generator = self._generator(at.cycle)
         workers = _clone(generator)
         self._draw_cycle(generator, at.cycle)
@@ -89,11 +93,26 @@ class MapStyleSource(LoadsIntoSlots, Ordered):
             workers.manual_seed(data_seed(self._seed, at))
         self._begun = True
         yield from self._planned.open(
-            planned(blocks, wanted),
+            plans,
             workers,
             at,
-            lambda sample, kept: rows_seed(self._seed, Cursor(at.cycle, sample), kept),
+            partial(self._seed_of, at.cycle),
         )
+
+    def plans(self, at: Cursor, wanted: Wanted | None = None, joints: Joints = NO_JOINTS) -> Iterator[Planned]:
+        return planned(self._order.blocks(at, joints, self._order_as_torch), wanted)
+
+    def load(self, plans: Iterator[Planned], cycle: int) -> Iterator[SourceBlock]:
+        """Yield the blocks of a plan, each with draws of its own seed, unlike those of the loader alone."""
+        return self._planned.each(plans, partial(self._seed_of, cycle))
+
+    def work_here(self) -> None:
+        if self._loader.num_workers:
+            begin_worker(self._loader)
+        self._planned = PlannedLoader(loader_with_workers(self._loader, 0))
+
+    def _seed_of(self, cycle: int, plan: Planned) -> int:
+        return rows_seed(self._seed, Cursor(cycle, plan.sample), plan.kept)
 
     def _generator(self, cycle: int) -> torch.Generator:
         """Return the loader's generator as it would be without Penstock at the beginning of this cycle."""

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader
 
-from penstock.contracts import Cursor, Ids, SourceBlock, Tree
+from penstock.contracts import Cursor, SourceBlock, Tree
 from penstock.memory.slots import Slots
 from penstock.sources.order import Planned
 from penstock.sources.seeds import seed_process
@@ -70,7 +70,7 @@ class PlannedLoader:
         plan: Iterable[Planned],
         workers: torch.Generator,
         at: Cursor,
-        seed: Callable[[int, Ids | None], int],
+        seed: Callable[[Planned], int],
     ) -> Iterator[SourceBlock]:
         """Yield the blocks of a plan.
 
@@ -78,7 +78,7 @@ class PlannedLoader:
             plan: What is to be loaded, from ``at`` on.
             workers: Generator from which the workers' seed is drawn, while all is loaded.
             at: Where the pass is opened.
-            seed: From a block's first sample and the rows that are loaded of it to the seed of their draws.
+            seed: From a block that is not loaded whole, or comes after one, to the seed of its draws.
         """
         plan = iter(plan)
         partial: list[Planned] = []
@@ -86,8 +86,12 @@ class PlannedLoader:
         if (first := next(whole, None)) is not None:
             yield from self._blocks(chain([first], whole), workers, at)
         if partial:
-            new = torch.Generator().manual_seed(int.from_bytes(os.urandom(7)))
-            yield from self._blocks(chain(partial, plan), new, at, lambda each: seed(each.sample, each.kept))
+            yield from self.each(chain(partial, plan), seed)
+
+    def each(self, plan: Iterable[Planned], seed: Callable[[Planned], int]) -> Iterator[SourceBlock]:
+        """Yield the blocks of a plan, wherever it begins, each with draws of its own seed."""
+        new = torch.Generator().manual_seed(int.from_bytes(os.urandom(7)))
+        yield from self._blocks(plan, new, _ANYWHERE, seed)
 
     def _blocks(
         self, plan: Iterable[Planned], workers: torch.Generator, at: Cursor, seed: Seed | None = None

@@ -91,15 +91,20 @@ def hindrance(loader: DataLoader[Any]) -> str:
     return f"its workers are started by {method}" if loader.num_workers and method != "fork" else ""
 
 
+def begin_worker(loader: DataLoader[Any]) -> None:
+    """Let this process be a worker of the loader, for good."""
+    torch.set_num_threads(1)
+    become_worker(loader, _SEED)
+    if loader.num_workers and loader.worker_init_fn is not None:
+        loader.worker_init_fn(0)
+
+
 def made_twice(loader: DataLoader[Any], ids: Sequence[int]) -> tuple[LeafDigest, ...]:
     """Make the batch of these samples twice, as a worker of the loader would, each time with the same seeds.
 
     To be called in a child that ends afterwards: it changes the process's generators, threads and worker.
     """
-    torch.set_num_threads(1)
-    become_worker(loader, _SEED)
-    if loader.num_workers and loader.worker_init_fn is not None:
-        loader.worker_init_fn(0)
+    begin_worker(loader)
     fetcher = map_style_fetcher(loader.dataset, True, loader.collate_fn, loader.drop_last)
     made: list[tuple[LeafDigest, ...]] = []
     for _ in range(2):

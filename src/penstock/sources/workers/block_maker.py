@@ -146,6 +146,12 @@ class BlockMaker(ABC, Generic[Task, Result]):
                         places.offer(block.slot)
                 self._is_open = False
 
+    def use_workers(self, workers: Callable[[], Workers[Task, Result]]) -> None:
+        """Have blocks made by other workers from the next pass on."""
+        self.close()
+        self._workers = workers
+        self._forget()
+
     def close(self) -> None:
         """End the workers, and forget all memory; the next pass begins again."""
         _release(self._pool, self._files, self._pid)
