@@ -19,6 +19,11 @@ class PureSource(Source, Protocol):
     ``penstock.testing.SourceContract`` tests it.
     """
 
+    @property
+    def order(self) -> str:
+        """Digest of what decides the order."""
+        ...
+
     def plans(self, at: Cursor, wanted: Wanted | None = None, joints: Joints = NO_JOINTS) -> Iterator[Planned]:
         """Plan the rest of a cycle; arguments and order are those of ``open``."""
         ...

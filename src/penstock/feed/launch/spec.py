@@ -24,17 +24,15 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from multiprocessing import spawn
 from types import FunctionType
-from typing import IO, Any, NamedTuple, cast
+from typing import IO, Any, NamedTuple
 
 import cloudpickle
 import msgspec
-import numpy as np
 
-from penstock.basics.pickling import FilePickler
 from penstock.errors import BadSetting
 from penstock.feed.settings import Settings
 from penstock.fingerprint.comparison import Fingerprint
-from penstock.fingerprint.content import PlaceInFile, place_in_file
+from penstock.sources.pickling import SourcePickler
 
 _SPAWNED_MAIN = "__mp_main__"
 """The script's module, in a process that ``multiprocessing`` spawned."""
@@ -64,7 +62,7 @@ class Ready(msgspec.Struct):
     died: str = ""
 
 
-class _Pickler(FilePickler):
+class _Pickler(SourcePickler):
     """Pickles, and collects the classes and functions of the main script that it meets."""
 
     def __init__(self, file: IO[bytes]) -> None:
@@ -81,8 +79,6 @@ class _Pickler(FilePickler):
                     self.of_main[name] = obj
             if isinstance(obj, _Cached):  # pickle knows these by name only
                 return _cached, (obj.__wrapped__, obj.cache_parameters())
-        if isinstance(obj, np.ndarray) and (place := place_in_file(cast("np.ndarray[Any, Any]", obj))):
-            return _mapped, (place, obj.dtype, obj.shape, obj.strides)
         if isinstance(obj, functools.cached_property):  # of Python 3.11 it holds a lock
             return _cached_property, (obj.func, obj.attrname)
         return super().reducer_override(obj)
@@ -99,11 +95,6 @@ def _cached_property(function: Callable[..., Any], name: str) -> Any:
     made = functools.cached_property(function)
     made.__set_name__(object, name)
     return made
-
-
-def _mapped(place: PlaceInFile, dtype: Any, shape: Any, strides: Any) -> Any:
-    memory: Any = np.memmap(place.path, np.uint8, cast("Any", place.mode))
-    return np.ndarray(shape, dtype, memory, place.offset, strides)
 
 
 def _pickled(*things: Any) -> bytes:

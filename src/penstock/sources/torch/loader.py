@@ -76,6 +76,7 @@ class MapStyleSource(LoadsIntoSlots, Ordered):
         self.order = digest("map-style", self._order.digest)
         if self._shuffle:
             self.order = digest("as torch", self._order.digest, canonical(loader.generator), self._persistent)
+        self.order_by_block = digest("by block", self.order)
 
     def open(self, at: Cursor, wanted: Wanted | None = None, joints: Joints = NO_JOINTS) -> Iterator[SourceBlock]:
         # The order must not refer to this, which refers to it: workers that persist would live on in the cycle.

@@ -12,7 +12,7 @@ import socket
 import sys
 import traceback
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from multiprocessing.connection import Connection, wait
 from typing import Any, Generic, TypeVar
@@ -209,22 +209,36 @@ class WorkerPool(Generic[Task, Result]):
             self._broken = SourceError(f"{self._vain} worker processes died before they had work: the last {how}")
 
     def _started(self) -> _Worker:
-        ours, theirs = socket.socketpair()
-        with theirs, ours:
-            passed = [theirs.fileno(), *self._files]
-            pid = os.posix_spawn(
-                sys.executable,
-                [sys.executable, "-P", "-c", _PROGRAM, self._module, str(theirs.fileno()), *import_path()],
-                {**os.environ, **_ONE_THREAD},
-                file_actions=[(os.POSIX_SPAWN_DUP2, fd, fd) for fd in passed],  # which leaves them open there
-                setsid=True,  # a Ctrl-C in the terminal is not for it
-                setsigdef=[signal.SIGPIPE, signal.SIGXFSZ, signal.SIGTERM],
-            )
-            connection: Connection[Any, Any] = Connection(ours.detach())
-        close_in_children(connection)
+        worker = _Worker(*start_process(self._module, self._files, _ONE_THREAD))
         with suppress(OSError):  # it has died, as the next wait finds
-            connection.send_bytes(self._setup)
-        return _Worker(pid, connection)
+            worker.connection.send_bytes(self._setup)
+        return worker
+
+
+def start_process(
+    module: str, files: Sequence[int], environment: Mapping[str, str]
+) -> tuple[int, Connection[Any, Any]]:
+    """Start a new Python that calls ``main(fd)`` of a module; return its pid, and the other end of that socket.
+
+    Args:
+        module: The module.
+        files: Descriptors that are open there under the same numbers.
+        environment: What its environment has besides this process's.
+    """
+    ours, theirs = socket.socketpair()
+    with theirs, ours:
+        passed = [theirs.fileno(), *files]
+        pid = os.posix_spawn(
+            sys.executable,
+            [sys.executable, "-P", "-c", _PROGRAM, module, str(theirs.fileno()), *import_path()],
+            {**os.environ, **environment},
+            file_actions=[(os.POSIX_SPAWN_DUP2, fd, fd) for fd in passed],  # which leaves them open there
+            setsid=True,  # a Ctrl-C in the terminal is not for it
+            setsigdef=[signal.SIGPIPE, signal.SIGXFSZ, signal.SIGTERM],
+        )
+        connection: Connection[Any, Any] = Connection(ours.detach())
+    close_in_children(connection)
+    return pid, connection
 
 
 def serve(fd: int, make: Callable[..., Callable[[Any], Steps[Any]]]) -> None:

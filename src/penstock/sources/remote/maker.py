@@ -1,0 +1,179 @@
+"""Makes a feed's blocks on a node of a cluster: the same source, made there once, loads any block by its plan."""
+
+from __future__ import annotations
+
+import pickle
+import platform
+import sys
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from penstock._version import __version__
+from penstock.basics.packages import import_path
+from penstock.contracts import ByteArray, Cursor, Ids, Tree
+from penstock.errors import BadSetting, UnsupportedLeaf
+from penstock.fingerprint.batch import LeafDigest, leaves_of
+from penstock.memory.host_ring import WritableHostRing
+from penstock.memory.slots import Filled, Placement, Slot, Slots, SlotSource, place
+from penstock.sources.adapt import adapt
+from penstock.sources.order import Planned
+from penstock.sources.pickling import pickled
+from penstock.sources.pure import PureSource
+from penstock.tree import Array, array_nodes, bytes_of, describe
+
+_WITNESSES = 8
+_PAGE = 4096
+
+
+class Commission(NamedTuple):
+    """What a node needs to make a feed's blocks.
+
+    Attributes:
+        loader: What is fed, pickled.
+        segments: As the feed has them.
+        seed: Seed of the feed.
+        order: The source's order.
+        path: Where the feeder finds modules.
+        versions: What runs in the feeder.
+        witness: A block of few samples.
+        leaves: Digests of these samples, as the feeder makes them.
+    """
+
+    loader: bytes
+    segments: int | None
+    seed: int
+    order: str
+    path: list[str]
+    versions: tuple[str, ...]
+    witness: Planned
+    leaves: tuple[LeafDigest, ...]
+
+
+class MadeBlock(NamedTuple):
+    """A block of arrays in one piece of memory."""
+
+    rows: int
+    placement: Placement
+    memory: ByteArray
+
+
+def commission_of(loader: Any, source: PureSource, segments: int | None, seed: int) -> Commission:
+    """Write down how a node makes the blocks of a source; this makes a few samples here.
+
+    Args:
+        loader: What the source was made of.
+        source: The source, from which nothing was loaded yet.
+        segments: Segments that were asked for.
+        seed: Seed of the feed.
+
+    Raises:
+        BadSetting: it cannot travel.
+    """
+    try:
+        data = pickled(loader)
+    except Exception as error:  # whatever a user's object raises
+        raise BadSetting(
+            f'workers="ray": a {type(loader).__name__} cannot be sent to other machines: {error}. Let it open '
+            "what it needs (files, locks, connections) where it reads, not where it is made"
+        ) from error
+    witness = next(source.plans(Cursor(0, 0), _few))
+    leaves = _witnessed(source, witness)
+    source.close()
+    return Commission(data, segments, seed, source.order, import_path(), versions(), witness, leaves)
+
+
+def versions() -> tuple[str, ...]:
+    """Return what must be equal on all nodes, in words."""
+    return f"Penstock {__version__}", f"Python {platform.python_version()}", f"NumPy {np.__version__}"
+
+
+class BlockMaker:
+    """Makes blocks of a source in this process.
+
+    Args:
+        commission: How.
+    """
+
+    def __init__(self, commission: Commission) -> None:
+        self._commission = commission
+        self._source: Any = None
+        self._slots: Slots | None = None
+        self._slot = Slot(0, 0)
+
+    def check(self) -> str:
+        """Return what hinders this process from making the feeder's blocks; empty if nothing does."""
+        if differs := [f"{ours} where the feeder has {its}" for ours, its in self._differences()]:
+            return f"it runs {' and '.join(differs)}"
+        sys.path[:] = [*self._commission.path, *(each for each in sys.path if each not in self._commission.path)]
+        try:
+            loader, segments, seed = self._commission[:3]
+            source = adapt(pickle.loads(loader), segments=segments, seed=seed)
+            assert isinstance(source, PureSource)
+            if source.order != self._commission.order:
+                return "its data are others, or fewer, than the feeder's"
+            source.work_here()
+            self._source = source
+            own = _witnessed(source, self._commission.witness)
+        except Exception as error:  # whatever a user's loader raises
+            return f"it cannot load the data: {type(error).__name__}: {error}"
+        for leaf, its in zip(own, self._commission.leaves, strict=False):
+            if (row := leaf.differs_at(its)) is not None:
+                sample = self._commission.witness.ids[row]
+                return f"it makes {leaf.name} of sample {sample:,} otherwise than the feeder"
+        return "" if len(own) == len(self._commission.leaves) else "its samples are built otherwise"
+
+    def make(self, plan: Planned, cycle: int) -> MadeBlock | Tree:
+        """Return a block: in one piece if all of it are arrays."""
+        if self._slots is not None:
+            while self._slots.take() is not None:  # left by a block that failed
+                pass
+            self._slots.offer(self._slot)
+        (block,) = self._source.load(iter([plan]), cycle)
+        if isinstance(block.tree, Filled):
+            assert self._slots is not None
+            memory = self._slots.memory(self._slot)[: block.tree.placement.nbytes]
+            return MadeBlock(block.tree.rows, block.tree.placement, memory)
+        made = in_one_piece(block.tree)
+        if isinstance(made, MadeBlock) and self._slots is None and isinstance(self._source, SlotSource):
+            self._fill(made)
+        return made
+
+    def _fill(self, made: MadeBlock) -> None:
+        """Have blocks of this size made in memory that is sent as it is."""
+        full = max(made.rows, self._source.batch_size or 1)
+        leaf_bytes = [nbytes // made.rows * full for nbytes in made.placement.leaf_bytes]
+        nbytes = getattr(self._source, "slot_bytes", 0) or place(made.placement.layout, leaf_bytes).nbytes
+        self._slot = Slot(0, -(-nbytes // _PAGE) * _PAGE)
+        self._slots = Slots(WritableHostRing.create(self._slot.nbytes))
+        self._source.fill(self._slots)
+
+    def _differences(self) -> Iterator[tuple[str, str]]:
+        pairs = zip(versions(), self._commission.versions, strict=True)
+        return ((ours, its) for ours, its in pairs if ours != its)
+
+
+def in_one_piece(tree: Tree) -> MadeBlock | Tree:
+    """Return a block's arrays side by side; the tree itself if it has other leaves, or arrays without rows."""
+    try:
+        layout, rows, leaves = describe(tree)
+    except UnsupportedLeaf:
+        return tree
+    if not leaves or not all(isinstance(node, Array) for node in array_nodes(layout)):
+        return tree
+    parts = [bytes_of(node, leaf) for node, leaf in zip(array_nodes(layout), leaves, strict=True)]
+    placement = place(layout, [part.nbytes for part in parts])
+    memory = np.empty(placement.nbytes, np.uint8)
+    for room, part in zip(placement.leaves_in(memory), parts, strict=True):
+        room[:] = part
+    return MadeBlock(rows, placement, memory)
+
+
+def _few(sample: int, ids: Ids) -> Any:
+    return np.arange(len(ids)) < _WITNESSES
+
+
+def _witnessed(source: PureSource, witness: Planned) -> tuple[LeafDigest, ...]:
+    (block,) = source.load(iter([witness]), 0)
+    return leaves_of(block.tree, block.stored)

@@ -1,0 +1,206 @@
+"""A feeder's end of the bridge to a cluster: asks for blocks, and finds out that nobody makes them any more."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import signal
+import time
+from contextlib import suppress
+from multiprocessing.connection import Connection
+from typing import Any
+
+from penstock.basics.terminal import say
+from penstock.contracts import Tree
+from penstock.errors import BadSetting
+from penstock.memory.slots import Filled, Slots
+from penstock.sources.remote import bridge
+from penstock.sources.remote.bridge import FORGET, Answer, InSlot, Refused, Setup, Standing, Task, Unmade, Whole
+from penstock.sources.remote.maker import Commission, MadeBlock
+from penstock.sources.remote.nodes import QUEUED
+from penstock.sources.workers.block_maker import MemoryFile
+from penstock.sources.workers.pool import start_process
+
+_AGAIN_S = 10.0
+_CONNECTS_S = 15.0
+_ALONE_S = 0.5
+"""No worker can be asked: the feeder waits this long for another one."""
+_SETTLE_S = 5.0
+
+
+class NodesLost(Exception):
+    """Nobody in the cluster makes blocks."""
+
+
+class NotMade(Exception):
+    """A block could not be made in the cluster; the message has what went wrong there."""
+
+
+class NodeWorkers:
+    """The workers of a cluster, as one feeder asks them.
+
+    Args:
+        commission: How they make blocks.
+        most: Most workers; None for one on each core.
+
+    Attributes:
+        standing: How the nodes stand.
+    """
+
+    def __init__(self, commission: Commission, most: int | None) -> None:
+        self._commission = pickle.dumps(commission)
+        self._most = most
+        self._slots: Slots | None = None
+        self._pid = 0
+        self._connection: Connection[Any, Any] | None = None
+        self._answers: dict[int, InSlot | Whole | Unmade] = {}
+        self._tasks: dict[int, Task] = {}
+        self._started_s = 0.0
+        self._alone_since_s: float | None = None
+        self._settled = True
+        self._said = ""
+        self.standing = Standing(0, [], "the cluster was not asked yet")
+
+    @property
+    def capacity(self) -> int:
+        """Blocks that can be under way without one waiting for a worker."""
+        return self.standing.workers * QUEUED
+
+    def use(self, slots: Slots) -> None:
+        """Have blocks written to these slots from now on."""
+        self.close()
+        self._slots = slots
+
+    def wait(self) -> None:
+        """Connect to the cluster, and wait a while for its first worker."""
+        until_s = time.monotonic() + _CONNECTS_S
+        while not self.usable() and self._hear(0.1) and time.monotonic() < until_s:
+            if self.standing.why:
+                break
+        self._say()
+
+    def usable(self) -> bool:
+        """Whether blocks can be asked for; connects to the cluster anew where that is due."""
+        if self._connection is None and time.monotonic() >= self._started_s + _AGAIN_S:
+            self._start()
+        self._hear(0.0)
+        usable = self._connection is not None and self.standing.workers > 0
+        if usable:
+            self._say()
+        return usable
+
+    def submit(self, task: Task) -> None:
+        """Have a block made, whose result is asked for by its number."""
+        self._tasks[task.number] = task
+        if self._connection is not None:
+            with suppress(OSError):  # it has died, as the next wait finds
+                self._connection.send(task)
+
+    def result(self, number: int) -> Tree | Filled:
+        """Wait for a block.
+
+        Raises:
+            NodesLost: nobody makes it.
+            NotMade: it was tried in vain.
+        """
+        while number not in self._answers:
+            if self._connection is None:
+                self._lose()
+            if self.standing.workers:
+                self._alone_since_s = None
+            elif self._alone_since_s is None:
+                self._alone_since_s = time.monotonic()
+            elif time.monotonic() >= self._alone_since_s + _ALONE_S:
+                self._lose()
+            self._hear(_ALONE_S / 5 if self._alone_since_s else None)
+        answer, task = self._answers.pop(number), self._tasks.pop(number)
+        if isinstance(answer, Unmade):
+            raise NotMade(answer.why)
+        if isinstance(answer, InSlot):
+            assert task.slot is not None
+            return Filled(task.slot, len(task.plan.ids), answer.placement)
+        made = answer.made
+        return made.placement.copied(made.memory, made.rows) if isinstance(made, MadeBlock) else made
+
+    def settle(self) -> None:
+        """Give up all blocks; after that nothing is written to their slots."""
+        if self._tasks and self._connection is not None:
+            self._settled = False
+            with suppress(OSError):
+                self._connection.send(FORGET)
+            until_s = time.monotonic() + _SETTLE_S
+            while not self._settled:
+                if time.monotonic() >= until_s:
+                    self._end()
+                if not self._hear(0.1):
+                    break
+        self._tasks.clear()
+        self._answers.clear()
+
+    def close(self) -> None:
+        """End the bridge; what is asked for later begins with a new one."""
+        self._end()
+        self._tasks.clear()
+        self._answers.clear()
+        self._started_s = 0.0
+
+    def _start(self) -> None:
+        self._started_s = time.monotonic()
+        ring = None if self._slots is None else MemoryFile(*self._slots.ring_file)
+        files = [] if ring is None else [ring.fd]
+        self._pid, self._connection = start_process(bridge.__name__, files, {"RAY_USAGE_STATS_ENABLED": "0"})
+        self.standing = Standing(0, [], "")
+        with suppress(OSError):  # it has died, as the next wait finds
+            self._connection.send_bytes(pickle.dumps(Setup(self._commission, self._most, ring)))
+
+    def _hear(self, most_s: float | None) -> bool:
+        """Take in what the bridge has sent; wait for that, if nothing is there. Return whether it is connected."""
+        while self._connection is not None and self._connection.poll(most_s):
+            try:
+                answer: Answer | str = self._connection.recv()
+            except (EOFError, OSError):
+                why = self.standing.why or "the connection to the cluster has ended"
+                self._end()
+                self.standing = Standing(0, [], why)
+                break
+            if isinstance(answer, Refused):
+                self._end()
+                raise BadSetting(f'workers="ray": {answer.why}')
+            if isinstance(answer, Standing):
+                self.standing = answer
+            elif isinstance(answer, str):
+                self._settled = True
+            elif answer.number in self._tasks:
+                self._answers[answer.number] = answer
+            most_s = 0.0
+        return self._connection is not None
+
+    def _lose(self) -> None:
+        self._alone_since_s = None
+        self._say()
+        raise NodesLost
+
+    def _say(self) -> None:
+        """Print who makes the blocks, where that has changed."""
+        if workers := self.standing.workers:
+            nodes = sum(each.workers > 0 for each in self.standing.reports)
+            text = f"{workers} workers on {nodes} nodes of the Ray cluster make the blocks"
+        else:
+            why = self.standing.why or "its workers do not start"
+            text = (
+                f"no node of the Ray cluster makes blocks ({why}): this feeder loads by itself, and looks again "
+                f"every {_AGAIN_S:.0f} s"
+            )
+        if (text[0] == "n") != (self._said[:1] == "n") or not self._said:
+            say(text)
+            self._said = text
+
+    def _end(self) -> None:
+        if self._connection is None:
+            return
+        self._connection.close()
+        self._connection = None
+        with suppress(ProcessLookupError):
+            os.kill(self._pid, signal.SIGKILL)
+        with suppress(ChildProcessError):  # somebody else has waited for it
+            os.waitpid(self._pid, 0)
