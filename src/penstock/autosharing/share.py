@@ -55,7 +55,7 @@ def share(
     goes on with its next sample.
 
     ``PENSTOCK_FEED_WORKERS`` in the environment of the caller that starts the feeder is the number of workers of
-    its torch loader, whatever ``make_loader`` sets.
+    its torch loader, whatever ``make_loader`` sets, unless ``workers`` is given.
 
     A ``DataLoader`` may be given in place of ``make_loader``, and comes back as it is: its iterations read a
     feed from then on, as do those of a loader that a library makes anew of its data set. ``name`` is then the

@@ -70,6 +70,10 @@ def feed(
     ] = False,
     memory: Annotated[str, option("Where the window lies: host, or a GPU, such as cuda:0.")] = "host",
     expect: Annotated[int, option("Trainers that the first batch waits for, at most 9 s.", metavar="K")] = 1,
+    workers: Annotated[
+        str | None,
+        option("Workers of a torch loader; or ray, or ray:16, for cores of a Ray cluster.", metavar="N|ray[:N]"),
+    ] = None,
 ) -> None:
     """Load data in this terminal for trainers that attach, until Ctrl-C or penstock stop.
 
@@ -83,6 +87,8 @@ def feed(
     shown = console()
     where, options = _divided(words)
     named = named_source(where)
+    if named is not None and "workers" in named.options and (workers or "").isdecimal():
+        options["workers"], workers = workers or "", None
     _check_options(where, options, {} if named is None else named.options)
     source = _made(where, options, seed) if named is None else _opened(named, options, segments, seed)
     feeder = Feeder(
@@ -98,6 +104,7 @@ def feed(
         whole_batches=whole_batches,
         memory=memory,
         expect=expect,
+        workers=int(workers) if workers is not None and workers.isdecimal() else workers,
     )
     stands = feeder.statistics()
     shown.print(
@@ -144,7 +151,7 @@ def _check_options(where: str, options: dict[str, str], of_source: Mapping[str, 
     """Refuse options of the feed, also misspelt: the source's error would list the source's options only."""
     own = [name for name in signature(feed).parameters if name != "words"]
     for key, value in options.items():
-        if key in own:
+        if key in own and key not in of_source:
             raise BadSetting(
                 f"{key}={value}: that is the feed's, not {where}'s; give --{key.replace('_', '-')} {value}"
             )

@@ -6,7 +6,7 @@ import mmap
 from collections.abc import Callable, Iterable
 from functools import partial
 from numbers import Real
-from typing import Any, TypedDict, Unpack
+from typing import Any, NamedTuple, TypedDict, Unpack
 
 import msgspec
 
@@ -20,6 +20,7 @@ DEFAULT_LINGER_S = 30.0
 GATHER_S = 9.0
 """A trainer waits at most this long for those that its feed expects: less than 10 s, as they may wait for it."""
 MOST_SEGMENTS = 4096
+MOST_WORKERS = 4096
 MOST_BLOCKS = 1024
 """Most blocks on their way at once, however small: each also waits as a message."""
 
@@ -48,6 +49,10 @@ class FeedSettings(TypedDict, total=False):
         expect: Trainers for which the feed's first cycle waits, so that none of them joins it late: until they
             read, one of them has ended, or the first has waited for 9 s. The ranks of one run count as one. 1
             unless set; without effect on a feed that runs.
+        workers: Workers of a torch ``DataLoader``, whatever it sets and ``PENSTOCK_FEED_WORKERS`` says; or
+            ``"ray"`` to have blocks made by all cores of a Ray cluster (``RAY_ADDRESS``, or this machine's), and
+            ``"ray:16"`` by 16 of them. What a ``DataLoader`` draws at random is then drawn anew for each block.
+            A number is without effect on a feed that runs.
     """
 
     segments: int | None
@@ -60,6 +65,7 @@ class FeedSettings(TypedDict, total=False):
     whole_batches: bool | None
     memory: str | Gpu | None
     expect: int | None
+    workers: int | str | None
 
 
 class Settings(msgspec.Struct, frozen=True):
@@ -81,20 +87,56 @@ class Settings(msgspec.Struct, frozen=True):
     whole_batches: bool = False
     memory: str = "host"
     expect: int = 1
+    workers: int | str | None = None
+
+    @property
+    def own_workers(self) -> int | None:
+        """Workers of a torch loader on this machine; None for its own number."""
+        return self.workers if isinstance(self.workers, int) else None
+
+    @property
+    def remote(self) -> RemoteWorkers | None:
+        """Who makes the blocks on a cluster; None if nobody does."""
+        return remote_workers(self.workers) if isinstance(self.workers, str) else None
 
     def difference(self, asked: dict[str, Any]) -> str:
         """Return which of the asked values differ, and what to do; empty if none does.
 
-        ``expect`` is left out: it is over once the feed has begun, and changes nothing that trainers get.
+        ``expect`` is left out: it is over once the feed has begun, and changes nothing that trainers get. Nor does
+        how many workers there are, here or in a cluster.
         """
         keywords = {field: keyword for keyword, field in _FIELDS.items()}
         differs = {
             keywords.get(field, field): f"{getattr(self, field)!r} where you asked for {value!r}"
             for field, value in asked.items()
-            if field != "expect" and getattr(self, field) != value
+            if field != "expect" and _comparable(field, getattr(self, field)) != _comparable(field, value)
         }
         text = ", ".join(f"{name}={values}" for name, values in differs.items())
         return text and f"{text}. Leave {' and '.join(differs)} out, or share under another name"
+
+
+class RemoteWorkers(NamedTuple):
+    """Workers on a cluster.
+
+    Attributes:
+        most: Most of them; None for one on each core.
+    """
+
+    most: int | None
+
+
+def remote_workers(text: str) -> RemoteWorkers:
+    """Return what ``"ray"`` or ``"ray:16"`` asks for.
+
+    Raises:
+        BadSetting: it is neither.
+    """
+    engine, colon, most = text.partition(":")
+    if engine != "ray" or (colon and not (most.isdecimal() and int(most))):
+        raise BadSetting(
+            f'workers={text!r}: it must be a whole number, or "ray" for all cores of a Ray cluster, or "ray:16"'
+        )
+    return RemoteWorkers(int(most) if most else None)
 
 
 def check_keywords(function: str, given: Iterable[str], *kinds: type) -> None:
@@ -152,6 +194,18 @@ def flag(name: str, value: Any) -> bool:
     return value
 
 
+def _comparable(field: str, value: Any) -> Any:
+    """Return that part of a setting which two trainers of a feed must have in common."""
+    return isinstance(value, str) if field == "workers" else value
+
+
+def _workers(workers: Any) -> int | str:
+    if not isinstance(workers, str):
+        return whole_number("workers", workers, 0, MOST_WORKERS)
+    remote_workers(workers)
+    return workers
+
+
 def _memory(memory: Any) -> str:
     if not isinstance(memory, str):
         raise BadSetting(f'memory={memory!r}: it must be "host", or a GPU, such as "cuda:0"')
@@ -170,4 +224,5 @@ _CHECKS: dict[str, Callable[[Any], Any]] = {
     "whole_batches": partial(flag, "whole_batches"),
     "memory": _memory,
     "expect": partial(whole_number, "expect", least=1, most=10**6),
+    "workers": _workers,
 }

@@ -15,7 +15,7 @@ from typing import Any, Self, Unpack, cast
 import msgspec
 
 from penstock.basics.tracebacks import users_traceback
-from penstock.contracts import Cursor, Gpu, Joints, SourceBlock, Tree, WritableRing
+from penstock.contracts import Cursor, Gpu, Joints, Source, SourceBlock, Tree, WritableRing
 from penstock.errors import PenstockError, SourceError
 from penstock.feed import wire
 from penstock.feed.endpoint import Endpoint
@@ -43,7 +43,7 @@ from penstock.memory.gpu_ring import WritableDeviceRing
 from penstock.memory.host_ring import UnusedPages, WritableHostRing
 from penstock.memory.room import Room
 from penstock.memory.slots import SizedSlotSource, Slots, SlotSource
-from penstock.sources.adapt import adapt
+from penstock.sources.adapt import adapt, with_workers
 from penstock.sources.seeds import own_random_numbers, rows_seed
 
 
@@ -106,7 +106,7 @@ class Feeder:
         self.settings = Settings(**checked(**cast("FeedSettings", named)))
         check_memory(self.settings.window_bytes)
         self.name = name
-        self._source = adapt(loader, segments=self.settings.segments, seed=self.settings.seed)
+        self._source = _source_of(with_workers(loader, self.settings.own_workers), self.settings)
         if isinstance(self._source, SizedSlotSource) and transform is None:
             rows = min(self._source.batch_size or 1, self._source.samples or 1)
             check_fits(self._source.block_bytes, rows, self.settings.window_bytes)
@@ -372,6 +372,16 @@ class Feeder:
         raised = type(error).__name__ if type(error).__module__ == "builtins" else ""
         self._server.fail(type(sent).__name__, str(sent), text, raised)
         return sent
+
+
+def _source_of(loader: Any, settings: Settings) -> Source:
+    segments, seed = settings.segments, settings.seed
+    source = adapt(loader, segments=segments, seed=seed)
+    if (remote := settings.remote) is None:
+        return source
+    from penstock.sources.remote.source import RemoteSource
+
+    return cast(Source, RemoteSource(loader, source, remote.most, segments=segments, seed=seed))
 
 
 def _cause(error: Exception) -> str:

@@ -11,7 +11,7 @@ from penstock.basics.sizes import whole_number
 from penstock.errors import FeedNotFound
 from penstock.feed import wire
 from penstock.feed.endpoint import ANSWER_S, Endpoint
-from penstock.feed.settings import check_keywords, real_number
+from penstock.feed.settings import MOST_WORKERS, check_keywords, real_number
 from penstock.feed.suffix import FeedOfRun
 from penstock.feed.trainer.connection import FeedConnection, OpenRing
 from penstock.feed.trainer.loader import Loader
@@ -92,4 +92,4 @@ def workers() -> int | None:
     given = os.environ.get(_WORKERS)
     if not given:
         return None
-    return whole_number(_WORKERS, int(given) if given.isdecimal() else given, 0, 4096)  # type: ignore[arg-type]
+    return whole_number(_WORKERS, int(given) if given.isdecimal() else given, 0, MOST_WORKERS)  # type: ignore[arg-type]

@@ -56,7 +56,7 @@ def main(lock_fd: int, report_fd: int) -> None:
         files = spec.fingerprint.data.files
         found = fingerprint_of_files(files)  # as this feeder finds them, not as the first did
         began_s = time.monotonic()
-        loader = with_workers(spec.make_loader(), spec.workers)
+        loader = with_workers(spec.make_loader(), spec.settings.own_workers)
         witnesses = Witnesses(*witness_of(loader), time.monotonic() - began_s)
         read = found.common(fingerprint_of_files(files))  # without what make_loader writes
         fingerprint = msgspec.structs.replace(spec.fingerprint, data=read)

@@ -198,7 +198,7 @@ def shared(
         compares: Whether this process's own samples are compared, before the first batch, with those of a feeder
             that another process has started.
     """
-    of_run, feeder_workers = FeedOfRun(name, fingerprint.digest.split()[-1]), workers()
+    of_run = FeedOfRun(name, fingerprint.digest.split()[-1])
     feed_name = of_run.asked
     if making.get() in ("", feed_name):  # it would wait for itself
         raise BadSetting(
@@ -206,11 +206,11 @@ def shared(
             'would wait for itself: call share() in a function, or below `if __name__ == "__main__":`'
         )
     began_by_us: set[int] = set()  # feeders
-    new: dict[str, Any] = {"linger": DEFAULT_LINGER_S, "seed": seed, **asked}
+    new: dict[str, Any] = {"linger": DEFAULT_LINGER_S, "seed": seed, "workers": workers(), **asked}
 
     def connect(hello: wire.Hello, open_ring: OpenRing, replaced: wire.Welcome | None) -> FeedConnection:
         name, settings = (replaced.name, replaced.settings) if replaced else (feed_name, Settings(**new))
-        spec = FeederSpec(make_loader, name, settings, fingerprint, sys.argv, feeder_workers)
+        spec = FeederSpec(make_loader, name, settings, fingerprint, sys.argv)
         connection, began_here = _connection_to(spec, hello, open_ring)
         if began_here:
             began_by_us.add(connection.welcome.pid)
@@ -228,7 +228,7 @@ def shared(
         welcome = connection.welcome
         if not compares or welcome.pid in began_by_us:
             return
-        leaves_of = partial(_made_anew, make_loader, welcome.settings.seed, feeder_workers)
+        leaves_of = partial(_made_anew, make_loader, welcome.settings.seed, welcome.settings.own_workers)
         finding = SampleComparison(connection, 0, leaves_of, _MOST_MADE_S).finding(wait=True)
         if finding is not None and finding.differs:
             raise SettingsDiffer(

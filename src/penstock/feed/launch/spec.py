@@ -50,7 +50,6 @@ class FeederSpec(NamedTuple):
     settings: Settings
     fingerprint: Fingerprint
     argv: list[str]
-    workers: int | None = None  # of its torch loader; None for the loader's own
 
 
 class Ready(msgspec.Struct):

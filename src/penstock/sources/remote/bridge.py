@@ -232,6 +232,7 @@ def main(fd: int) -> None:
     setup: Setup = pickle.loads(connection.recv_bytes())
     try:
         bridge = _Bridge(_connected(), connection, setup)
+        connection.send(Standing(0, []))
     except BadSetting as error:
         connection.send(Refused(str(error)))
         os._exit(0)

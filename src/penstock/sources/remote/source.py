@@ -15,7 +15,7 @@ from penstock.sources.order import Planned
 from penstock.sources.pure import PureSource
 from penstock.sources.remote.bridge import Task
 from penstock.sources.remote.maker import commission_of
-from penstock.sources.remote.workers import NodesLost, NodeWorkers, NotMade
+from penstock.sources.remote.workers import NodesLost, NodeWorkers, NotMade, in_words
 
 _SLOTS = 256
 """Most slots of use: workers are not counted before the cluster is asked."""
@@ -65,7 +65,6 @@ class RemoteSource:
         self._workers = NodeWorkers(commission_of(loader, source, segments, seed), most)
         self._numbers = count()
         self._slots: Slots | None = None
-        self._waited = False
         for name in _ATTRIBUTES:
             if hasattr(source, name):
                 setattr(self, name, getattr(source, name))
@@ -74,15 +73,10 @@ class RemoteSource:
     @property
     def description(self) -> str:
         standing = self._workers.standing
-        if standing.workers:
-            nodes = sum(each.workers > 0 for each in standing.reports)
-            return f"{self._source.description}, made by {standing.workers} workers on {nodes} nodes"
-        return f"{self._source.description}, loaded by the feeder itself ({standing.why})"
+        who = "made by" if standing.workers else "loaded by the feeder itself:"
+        return f"{self._source.description}, {who} {in_words(standing)}"
 
     def open(self, at: Cursor, wanted: Wanted | None = None, joints: Joints = NO_JOINTS) -> Iterator[SourceBlock]:
-        if not self._waited:
-            self._waited = True
-            self._workers.wait()
         plans = _Plans(self._source.plans(at, wanted, joints))
         while plans.any_left():
             if self._workers.usable():
@@ -93,6 +87,7 @@ class RemoteSource:
     def fill(self, slots: Slots) -> int:
         self._slots = slots
         self._workers.use(slots)
+        self._workers.wait()
         own = self._source.fill(slots) if isinstance(self._source, SlotSource) else 0
         return max(own, _SLOTS)
 

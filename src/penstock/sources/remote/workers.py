@@ -26,6 +26,7 @@ _CONNECTS_S = 15.0
 _ALONE_S = 0.5
 """No worker can be asked: the feeder waits this long for another one."""
 _SETTLE_S = 5.0
+_CONNECTING = "it is being connected"
 
 
 class NodesLost(Exception):
@@ -58,8 +59,8 @@ class NodeWorkers:
         self._started_s = 0.0
         self._alone_since_s: float | None = None
         self._settled = True
-        self._said = ""
-        self.standing = Standing(0, [], "the cluster was not asked yet")
+        self._said: bool | None = None
+        self.standing = Standing(0, [], _CONNECTING)
 
     @property
     def capacity(self) -> int:
@@ -72,12 +73,16 @@ class NodeWorkers:
         self._slots = slots
 
     def wait(self) -> None:
-        """Connect to the cluster, and wait a while for its first worker."""
+        """Connect to the cluster, and wait until it is known whether there is one.
+
+        Raises:
+            BadSetting: it is not safe to use.
+        """
         until_s = time.monotonic() + _CONNECTS_S
-        while not self.usable() and self._hear(0.1) and time.monotonic() < until_s:
-            if self.standing.why:
-                break
-        self._say()
+        while not self.usable() and self.standing.why == _CONNECTING and time.monotonic() < until_s:
+            self._hear(0.1)
+        if self.standing.why:
+            self._say()
 
     def usable(self) -> bool:
         """Whether blocks can be asked for; connects to the cluster anew where that is due."""
@@ -149,7 +154,7 @@ class NodeWorkers:
         ring = None if self._slots is None else MemoryFile(*self._slots.ring_file)
         files = [] if ring is None else [ring.fd]
         self._pid, self._connection = start_process(bridge.__name__, files, {"RAY_USAGE_STATS_ENABLED": "0"})
-        self.standing = Standing(0, [], "")
+        self.standing = Standing(0, [], _CONNECTING)
         with suppress(OSError):  # it has died, as the next wait finds
             self._connection.send_bytes(pickle.dumps(Setup(self._commission, self._most, ring)))
 
@@ -182,18 +187,17 @@ class NodeWorkers:
 
     def _say(self) -> None:
         """Print who makes the blocks, where that has changed."""
-        if workers := self.standing.workers:
-            nodes = sum(each.workers > 0 for each in self.standing.reports)
-            text = f"{workers} workers on {nodes} nodes of the Ray cluster make the blocks"
+        makes = self.standing.workers > 0
+        if makes == self._said:
+            return
+        self._said = makes
+        if makes:
+            say(f"the Ray cluster makes the blocks: {in_words(self.standing)}")
         else:
-            why = self.standing.why or "its workers do not start"
-            text = (
-                f"no node of the Ray cluster makes blocks ({why}): this feeder loads by itself, and looks again "
-                f"every {_AGAIN_S:.0f} s"
+            say(
+                f"no node of the Ray cluster makes blocks ({self.standing.why}): this feeder loads by itself, and "
+                f"looks again every {_AGAIN_S:.0f} s"
             )
-        if (text[0] == "n") != (self._said[:1] == "n") or not self._said:
-            say(text)
-            self._said = text
 
     def _end(self) -> None:
         if self._connection is None:
@@ -204,3 +208,11 @@ class NodeWorkers:
             os.kill(self._pid, signal.SIGKILL)
         with suppress(ChildProcessError):  # somebody else has waited for it
             os.waitpid(self._pid, 0)
+
+
+def in_words(standing: Standing) -> str:
+    """Return how many workers a cluster has, or why it has none."""
+    if not standing.workers:
+        return standing.why or "its workers start"
+    nodes = sum(each.workers > 0 for each in standing.reports)
+    return f"{standing.workers:,} worker{'s' * (standing.workers > 1)} on {nodes:,} node{'s' * (nodes > 1)}"
