@@ -92,11 +92,8 @@ def _columns(root: str, shard: _Shard) -> tuple[StoredColumn, ...]:
     names, encodings, sizes = shard.column_names, shard.column_encodings, shard.column_sizes
     if not len({*names}) == len(names) == len(encodings) == len(sizes):
         raise BadSetting(f"{root}/{INDEX} is damaged: it does not give each column one name, encoding and size")
-    columns: list[StoredColumn] = []
-    for name, encoding, nbytes in zip(names, encodings, sizes, strict=True):
-        kind, read = _encoding(encoding)
-        columns.append(StoredColumn(name, kind, read, nbytes or None))
-    return tuple(columns)
+    columns = zip(names, encodings, sizes, strict=True)
+    return tuple(StoredColumn(name, *_encoding(encoding), nbytes or None) for name, encoding, nbytes in columns)
 
 
 def _encoding(encoding: str) -> tuple[str, Reader]:
@@ -168,7 +165,7 @@ _PLAIN: Mapping[str, tuple[str, Reader]] = {
     "jpeg": (values.JPEG, values.same),
     "png": (values.PNG, values.same),
     "pil": ("uint8 array", values.pixels),
-    "str_int": ("int", values.whole_number),
-    "str_float": ("float", values.number),
+    "str_int": ("int", int),
+    "str_float": ("float", float),
     "str_decimal": ("decimal", _decimal),
 }

@@ -147,16 +147,6 @@ def text(data: bytes) -> str:
     return data.decode()
 
 
-def whole_number(data: bytes) -> int:
-    """Return a whole number of any size, written in digits."""
-    return int(data.decode())
-
-
-def number(data: bytes) -> float:
-    """Return a number that is written in digits."""
-    return float(data.decode())
-
-
 def plain(data: bytes) -> Any:
     """Return what JSON says."""
     return json.loads(data.decode())

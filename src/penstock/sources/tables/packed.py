@@ -16,7 +16,7 @@ from penstock.sources.packed.format import Leaf, folder_at
 from penstock.sources.tables.files import pa
 from penstock.tree import Array, Branch, Node, array_nodes
 
-_GROUP_BYTES = 4 << 20
+_GROUP_BYTES = 1 << 20
 
 
 class PackedTables:
