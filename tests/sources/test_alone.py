@@ -105,6 +105,15 @@ def test_in_workers_of_a_data_loader_it_is_refused(tmp_path, workers, shard):
     assert sorted(rows[:, 0].tolist()) == list(range(0, 100, 2))
 
 
+@pytest.mark.parametrize("options", [{}, {"batch_size": None}, {"shuffle": True}, {"num_workers": 1}])
+def test_as_the_data_set_of_a_data_loader_it_is_refused(tmp_path, options):
+    """As it was found: "'TokenSource' object is not subscriptable"."""
+    batches = iter(DataLoader(penstock.TokenSource(tokens(tmp_path, 50), length=2), **options))
+    with pytest.raises(penstock.BadSetting, match=r"TokenSource gives whole batches, .*: loop over it"):
+        next(batches)
+    end_workers(batches)
+
+
 RANK = """
 import sys
 import penstock, torch.distributed as dist

@@ -39,7 +39,10 @@ _FIELD_RECORDS_BY_PREFIX = {
 """What takes one folder of samples with fields."""
 _FIELD_RECORDS_BY_SUFFIX = {".tar": "penstock.sources.records.tar_samples:TarSamples"}
 """What takes several files of samples with fields."""
-_TABLES_BY_PREFIX = {"hf:": "penstock.sources.tables.arrow:saved_tables"}
+_TABLES_BY_PREFIX = {
+    "hf:": "penstock.sources.tables.arrow:saved_tables",
+    "packed:": "penstock.sources.tables.packed:PackedTables",
+}
 """What takes one folder of tables."""
 _TABLES_BY_SUFFIX = {
     ".parquet": "penstock.sources.tables.parquet:ParquetTables",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 
@@ -139,6 +139,14 @@ class Alone(Ordered, ABC):
                     yield _padded(describe(block.tree, whole=True)) if pads else block.tree
         else:
             yield from self._part(epoch, rank, world)
+
+    def __getitem__(self, index: object) -> NoReturn:
+        """Refuse to be the data set of a ``DataLoader``, which asks for samples by number."""
+        name = type(self).__name__
+        raise BadSetting(
+            f"a {name} gives whole batches, not samples by number: loop over it in place of a DataLoader of it, "
+            f"or share it: penstock.share(lambda: {name}(...), ...)"
+        )
 
     def _part(self, epoch: int, rank: int, world: int) -> Iterator[Tree]:
         """Yield a rank's batches; only the last ones may have rows of several blocks."""

@@ -239,6 +239,30 @@ def test_a_label_that_int64_does_not_hold_is_a_bad_sample(tmp_path, make):
         blocks(make(f"mds:{folder}", label="n"))
 
 
+@pytest.mark.parametrize("kind", ["mds", "litdata", "tar"])
+def test_only_the_fields_of_the_image_and_the_label_are_read(tmp_path, kind, expected, make):
+    if kind == "tar":
+        members = [
+            {f"{i:03}.cls": str(i % 5).encode(), f"{i:03}.jpg": image, f"{i:03}.json": b"no JSON"}
+            for i, image in enumerate(IMAGES)
+        ]
+        packed(tmp_path / "x.tar", {name: data for each in members for name, data in each.items()})
+        named, options = str(tmp_path / "x.tar"), {"image": "jpg", "label": "cls"}
+    else:
+        samples = [{"photo": image, "class": i % 5, "text": "x" * i} for i, image in enumerate(IMAGES)]
+        columns = {"photo": "jpeg", "class": "int", "text": "str"}
+        folder = (write_mds if kind == "mds" else write_litdata)(tmp_path / "shards", columns, samples, each=10)
+        index = (folder / "index.json").read_text()
+        (folder / "index.json").write_text(index.replace('"str"', '"pkl"' if kind == "mds" else '"pickle"'))
+        named, options = f"{kind}:{folder}", {"label": "class"}
+    assert equal(blocks(make(named, **options)), expected)
+    without = blocks(make(named, **options | {"label": None}))
+    assert equal([[np.stack(images)] for images in without], [[images] for images, _ in expected])
+    if kind != "tar":
+        with pytest.raises(BadSetting, match=r"image='text' holds no images: .*text .*not read"):
+            make(named, image="text")
+
+
 def test_penstock_feed_takes_them(tmp_path):
     named, options = shards(tmp_path / "shards", "mds")
     feed = named_source(f"images:{named}")

@@ -13,11 +13,12 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
+from tests.object_store import put
 from tests.sources.images.levels import OfGreyImages, grey_images
 from tests.sources.images.pictures import jpeg, noise
 from tests.sources.tables.files import written
 
-from penstock import BadSetting, ImageSource, SourceError
+from penstock import BadSetting, Cache, ImageSource, SourceError
 from penstock.contracts import Cursor
 
 COUNT = 23
@@ -136,8 +137,22 @@ def test_a_label_that_int64_does_not_hold_is_an_error_and_none_is_null(tmp_path,
     named = table(tmp_path, labels=labels)
     with pytest.raises(SourceError, match=f"row 7 of {named}: int64 does not hold its label"):
         blocks(make(named))
-    with pytest.raises(SourceError, match="'class' has 1 nulls"):
-        blocks(make(table(tmp_path, labels=[None, *range(1, COUNT)])))
+    labels = [*range(4), None, *range(5, COUNT)]
+    named = table(tmp_path, labels=labels)
+    with pytest.raises(
+        SourceError, match=r"'class' has 1 nulls, the first in row 1: write them without .*, or pass labels= with"
+    ):
+        blocks(make(named))
+    labels[4] = -100
+    source = make(named, label=None, labels=labels, shuffle=False)
+    assert [label for _, labels in blocks(source) for label in labels.tolist()] == labels
+
+
+def test_pixels_of_tables_are_not_kept_and_that_is_said(s3, tmp_path, make):
+    url = put("tabled/x.parquet", Path(table(tmp_path)).read_bytes())
+    with pytest.raises(BadSetting, match='keep="pixels": tables are kept as they are; leave keep out'):
+        make(url, cache=Cache(tmp_path / "cache", "10MB", keep="pixels"))
+    assert_same(blocks(make(url, cache=Cache(tmp_path / "cache", "10MB"))), blocks(make(table(tmp_path))))
 
 
 def test_hugging_faces_images_and_names_of_classes_are_known(tmp_path, make):

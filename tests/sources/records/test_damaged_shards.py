@@ -21,7 +21,7 @@ from tests.sources.records.test_field_records import LITDATA, MDS, litdata_item,
 from tests.sources.records.test_shards import joined, packed
 from tests.sources.records.writers import chunk, write_litdata, write_mds, zstd
 
-from penstock import BadSetting, ReadFailed
+from penstock import BadSetting, ReadFailed, RecordSource
 from penstock.contracts import FieldRecords
 from penstock.errors import PackageMissing
 from penstock.sources.formats import field_records_of
@@ -169,10 +169,6 @@ NAMES = sorted(MDS)
         ("mds", of_the_last(column_names=["x", *NAMES[1:]]), "has other columns than"),
         ("mds", of_shards(column_names=NAMES[1:]), "does not give each column one name"),
         ("mds", of_shards(column_names=[NAMES[0], *NAMES[:-1]]), "does not give each column one name"),
-        ("mds", of_shards(column_encodings=["pkl"] * len(MDS)), "'any' is pickled"),
-        ("mds", of_shards(column_encodings=["jpeg_array"] * len(MDS)), "encoding 'jpeg_array', which is not read"),
-        ("mds", of_shards(column_encodings=["ndarray:object"] * len(MDS)), "encoding 'ndarray:object'"),
-        ("mds", of_shards(column_encodings=["ndarray:int8:x"] * len(MDS)), "encoding 'ndarray:int8:x'"),
         ("mds", of_shards(column_names=[], column_encodings=[], column_sizes=[]), "names no column"),
         ("mds", of_shards(raw_data={"basename": "/etc/passwd", "bytes": 1}), "is no file in it"),
         ("mds", of_shards(raw_data={"basename": "../x.mds", "bytes": 1}), "is no file in it"),
@@ -188,10 +184,6 @@ NAMES = sorted(MDS)
             "cannot be decompressed: it begins with",
         ),
         ("litdata", of_config(compression="zstd", compression_level="sample"), "cannot be decompressed"),
-        ("litdata", of_config(data_format=["pickle"] * len(LITDATA)), "'number' is pickled"),
-        ("litdata", of_config(data_format=["graph:pickle"] * len(LITDATA)), "'number' is pickled"),
-        ("litdata", of_config(data_format=["no_header_numpy:14"] * len(LITDATA)), "'no_header_numpy:14'"),
-        ("litdata", of_config(data_format=["mine"] * len(LITDATA)), "format 'mine', which is not read"),
         ("litdata", of_config(data_format=["int"]), "does not give each leaf one name"),
         ("litdata", of_config(data_spec="[2, {}]"), "its version is 2"),
         ("litdata", of_config(data_spec=None), "cannot be read"),
@@ -203,6 +195,32 @@ def test_an_index_that_says_what_is_not_read_is_refused_in_words(tmp_path, kind,
     folder = WRITERS[kind](tmp_path / "data")
     change(folder, how)
     refused(kind, folder, match)
+
+
+@pytest.mark.parametrize(
+    ("kind", "encoding"),
+    [
+        *(("mds", encoding) for encoding in ("pkl", "jpeg_array", "ndarray:object", "ndarray:int8:x")),
+        *(("litdata", encoding) for encoding in ("pickle", "graph:pickle", "no_header_numpy:14", "mine")),
+    ],
+)
+def test_a_column_of_a_type_that_is_not_read_is_refused_by_name_unless_it_is_left_out(tmp_path, kind, encoding):
+    folder = WRITERS[kind](tmp_path / "data")
+    columns = MDS if kind == "mds" else LITDATA
+    encodings = [encoding if name == "text" else columns[name] for name in (NAMES if kind == "mds" else LITDATA)]
+    change(folder, of_shards(column_encodings=encodings) if kind == "mds" else of_config(data_format=encodings))
+    assert opened(kind, folder).fields["text"] == f"{encoding}, not read"
+    why = ", as nothing is unpickled" if encoding in ("pkl", "pickle", "graph:pickle") else ""
+    match = (
+        f"{folder}.* the first sample cannot be taken: the column text .*'{encoding}' is not read{why}: leave it"
+    )
+    for wanted in ("text", ["number", "text"]):
+        with pytest.raises(BadSetting, match=match):
+            RecordSource(f"{kind}:{folder}", columns=wanted)
+    source = RecordSource(f"{kind}:{folder}", columns=["number", "real"], shuffle=False, workers=1)
+    (batch,) = source
+    assert batch["number"].tolist() == [-i for i in range(COUNT)]
+    source.close()
 
 
 @pytest.mark.parametrize("kind", WRITERS)

@@ -14,7 +14,8 @@ import pytest
 from tests.sources.records.writers import write_litdata, write_mds
 from tests.sources.tables.files import numbers, saved, written
 
-from penstock import RecordSource
+from penstock import RecordSource, pack
+from penstock.sources.tables import packed
 from penstock.testing.source import SourceContract
 
 ROWS = 203
@@ -88,6 +89,33 @@ class TestSavedToDisk(RowsContract):
         return saved(folder / "hf", [numbers(100), numbers(103, 100)])
 
 
+def doubled(row: dict[str, Any]) -> dict[str, Any]:
+    return {"id": row["id"], "pair": np.array([row["half"], 2 * row["half"]])}
+
+
+class TestPacked(RowsContract):
+    @pytest.fixture(autouse=True)
+    def _small_groups(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(packed, "_GROUP_BYTES", 13 * 17)
+
+    def write(self, folder: Path) -> str:
+        ids = np.arange(ROWS)
+        pack({"id": ids, "half": (ids / 2).astype(np.float32), "flag": ids % 3 == 0}, folder / "packed")
+        return f"packed:{folder / 'packed'}"
+
+
+class TestPackedInHandfuls(TestPacked):
+    options: ClassVar[dict[str, Any]] = {"shuffle_bytes": 1600}
+
+
+class TestPackedDecoded(TestPacked):
+    keeps_workers = True
+    options: ClassVar[dict[str, Any]] = {"decode": doubled, "segments": 4}
+
+    def values(self, ids: np.ndarray) -> dict[str, list[Any]]:
+        return {"pair": np.stack([ids / 2, ids], 1).tolist()}
+
+
 class TestParquetInOrder(RowsContract):
     options: ClassVar[dict[str, Any]] = {"shuffle": False, "shuffle_bytes": 1600}
 
@@ -113,10 +141,6 @@ class TestTexts(RowsContract):
 
     def values(self, ids: np.ndarray) -> dict[str, list[Any]]:
         return super().values(ids) | {"text": ["ü" * id for id in ids]}
-
-
-def doubled(row: dict[str, Any]) -> dict[str, Any]:
-    return {"id": row["id"], "pair": np.array([row["half"], 2 * row["half"]])}
 
 
 class TestDecoded(RowsContract):

@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from tests.object_store import put
-from tests.sources.tables.files import numbers, written
+from tests.sources.tables.files import numbers, saved, written
 
 from penstock import BadSetting, Cache, ReadFailed, RecordSource
 
@@ -73,6 +73,21 @@ def test_what_a_bucket_does_not_have_is_named(s3):
         RecordSource("s3://bucket/none/*.parquet")
     with pytest.raises(ReadFailed, match=r"none\.parquet cannot be read"):
         RecordSource("s3://bucket/none.parquet")
+
+
+def test_what_hugging_face_saved_in_a_bucket_gives_what_the_disk_gives(s3, tmp_path):
+    local = saved(tmp_path / "x", [numbers(ROWS), numbers(ROWS, ROWS)], 37)
+    for path in (tmp_path / "x").iterdir():
+        put(f"saved/x/{path.name}", path.read_bytes())
+    put("saved/dataset_dict.json", b'{"splits": ["x"]}')
+    for options in ({}, {"shuffle": False, "filter": "id > 400"}):
+        assert rows_of("hf:s3://bucket/saved/x/", **options) == rows_of(local, **options)
+    with pytest.raises(BadSetting, match=r"several data sets: name one of hf:s3://bucket/saved/x$"):
+        RecordSource("hf:s3://bucket/saved")
+    with pytest.raises(
+        BadSetting, match=r"none/state\.json cannot be read: .*; give the folder that save_to_disk"
+    ):
+        RecordSource("hf:s3://bucket/none")
 
 
 def test_a_source_with_a_cache_travels_before_it_has_read(files, tmp_path):

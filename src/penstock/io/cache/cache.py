@@ -86,6 +86,11 @@ class Cache:
         if cache is not None and not isinstance(cache, Cache):
             raise BadSetting(f"cache={cache!r}: give penstock.Cache(folder, size)")
 
+    def refuse_pixels(self, what: str) -> None:
+        """Raise BadSetting if pixels are to be kept of what has none."""
+        if self.keep == "pixels":
+            raise BadSetting(f'keep="pixels": {what} are kept as they are; leave keep out')
+
     @property
     def is_direct(self) -> bool:
         """Whether the folder is read past the kernel's page cache, which it does not fit."""

@@ -71,7 +71,8 @@ def image_fields(images: Any, image: str | None, label: str | None) -> tuple[Any
             f"{records.root}: label={label!r} holds no whole numbers: pass one of {_listed(fields)}, or labels= "
             "with a label for each image"
         )
-    return records, ImageFields(records.parse, image, label)
+    needed = {image} if label is None else {image, label}
+    return records, ImageFields(records.parse.only(needed), image, label)
 
 
 def _listed(fields: Mapping[str, str]) -> str:

@@ -17,7 +17,7 @@ from penstock.errors import BadSetting, SourceError
 from penstock.linux.files import opened
 from penstock.sources.order import Order, Planned
 from penstock.sources.rows.tables import order_in_words, table_plans
-from penstock.sources.tables.columns import bytes_columns, columns_of
+from penstock.sources.tables.columns import NoNulls, bytes_columns, columns_of
 from penstock.sources.tables.handfuls import Handfuls
 from penstock.sources.tables.loaded import Loaded
 from penstock.sources.tables.loading import GroupLoader
@@ -55,8 +55,10 @@ class TableImages:
         threads: int,
     ) -> None:
         columns = {_IMAGE: _image(tables, image)} | ({} if label is None else {_LABEL: _label(tables, label)})
-        nothing = {columns[_IMAGE]: b""}  # a worker finds that it is no image
-        self._opened = OpenedTables(tables, columns, "refuse", nothing, None, threads)
+        fill: dict[str, Any] = {columns[_IMAGE]: b""}  # a worker finds that it is no image
+        if label is not None:
+            fill[label] = NoNulls("write them without these rows, or pass labels= with a label for each image")
+        self._opened = OpenedTables(tables, columns, "refuse", fill, None, threads)
         self.order = order(self._opened)
         self.root, self.parts = tables.root, tables.parts
         self.names: Any = range(self.order.samples)

@@ -90,8 +90,8 @@ class PackedSource(Ordered):
             raise BadSetting("packed: without a folder: write packed:FOLDER, as penstock pack has made it")
         keep_bytes = whole_number("keep_bytes", keep_bytes, 0)
         Cache.check(cache)
-        if cache is not None and cache.keep != "auto":
-            raise BadSetting(f"keep={cache.keep!r}: packed rows are kept as they are; leave keep out")
+        if cache is not None:
+            cache.refuse_pixels("packed rows")
         if depth is not None:
             depth = whole_number("depth", depth, 1, MAX_DEPTH)
         if not callable(reader) and reader not in ("auto", *FILE_MECHANISMS):

@@ -63,8 +63,7 @@ class LitDataRecords(OffsetRecords):
         folder: The folder that ``index.json`` lies in, or its URL.
 
     Raises:
-        BadSetting: there is none, it or a chunk is damaged, incomplete or of another version, or a leaf is of a
-            type that is not read, such as pickles.
+        BadSetting: there is none, it or a chunk is damaged, incomplete or of another version.
         ReadFailed: a chunk cannot be read.
     """
 
@@ -83,8 +82,7 @@ class LitDataRecords(OffsetRecords):
         if not len({*names}) == len(names) == len(config.data_format):
             raise BadSetting(f"{root}/{INDEX} is damaged: it does not give each leaf one name and format")
         columns = [
-            StoredColumn(name, *_format(root, name, kind))
-            for name, kind in zip(names, config.data_format, strict=True)
+            StoredColumn(name, *_format(kind)) for name, kind in zip(names, config.data_format, strict=True)
         ]
         chunks = [_described(chunk, config) for chunk in index.chunks]
         super().__init__(root, "LitData's chunks", chunks, ColumnParser(tuple(columns)))
@@ -128,23 +126,18 @@ def _leaves(node: _Node, path: tuple[str, ...]) -> Iterator[str]:
         yield ".".join(path) or "0"
 
 
-def _format(root: str, name: str, written: str) -> tuple[str, Reader]:
+def _format(written: str) -> tuple[str, Reader]:
     """Return the type of a leaf, and what reads its values."""
     if written in _PLAIN:
         return _PLAIN[written]
     kind, _, given = written.partition(":")
     if kind in _HEADLESS and (dtype := _HEADLESS[kind].get(int(given) if given.isdecimal() else -1)):
         return f"{dtype} array", Shaped(dtype)
-    if "pickle" in written:
-        raise BadSetting(
-            f"{root}: the leaf {name!r} is pickled ({written!r}), and nothing is unpickled: write it anew as "
-            "bytes, text, numbers or arrays"
-        )
     if kind == values.IMAGE or written == f"file:{values.JPEG}":
         return values.IMAGE, values.same
     if kind in _FILES:
         return values.BYTES, values.same
-    raise BadSetting(f"{root}: the leaf {name!r} has the format {written!r}, which is not read")
+    return f"{written}, not read", values.Unread(written)
 
 
 def _numpy(data: bytes) -> Any:

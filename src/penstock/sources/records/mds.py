@@ -57,8 +57,7 @@ class MdsRecords(OffsetRecords):
         folder: The folder that ``index.json`` lies in, or its URL.
 
     Raises:
-        BadSetting: there is none, it or a shard is damaged, incomplete or of another version, or a column is of a
-            type that is not read, such as pickles.
+        BadSetting: there is none, it or a shard is damaged, incomplete or of another version.
         ReadFailed: a shard cannot be read.
     """
 
@@ -93,14 +92,11 @@ def _columns(root: str, shard: _Shard) -> tuple[StoredColumn, ...]:
     names, encodings, sizes = shard.column_names, shard.column_encodings, shard.column_sizes
     if not len({*names}) == len(names) == len(encodings) == len(sizes):
         raise BadSetting(f"{root}/{INDEX} is damaged: it does not give each column one name, encoding and size")
-    columns: list[StoredColumn] = []
-    for name, encoding, nbytes in zip(names, encodings, sizes, strict=True):
-        kind, read = _encoding(root, name, encoding)
-        columns.append(StoredColumn(name, kind, read, nbytes or None))
-    return tuple(columns)
+    columns = zip(names, encodings, sizes, strict=True)
+    return tuple(StoredColumn(name, *_encoding(encoding), nbytes or None) for name, encoding, nbytes in columns)
 
 
-def _encoding(root: str, name: str, encoding: str) -> tuple[str, Reader]:
+def _encoding(encoding: str) -> tuple[str, Reader]:
     """Return the type of a column, and what reads its values."""
     if encoding in _PLAIN:
         return _PLAIN[encoding]
@@ -116,12 +112,7 @@ def _encoding(root: str, name: str, encoding: str) -> tuple[str, Reader]:
                     return f"{dtype} array", Shaped(dtype, axes) if axes else _OfAnyShape(dtype)
         except ValueError:
             pass
-    if encoding == "pkl":
-        raise BadSetting(
-            f"{root}: the column {name!r} is pickled ('pkl'), and nothing is unpickled: write it anew with "
-            "another encoding"
-        )
-    raise BadSetting(f"{root}: the column {name!r} has the encoding {encoding!r}, which is not read")
+    return f"{encoding}, not read", values.Unread(encoding)
 
 
 def _any_array(data: bytes) -> Any:
@@ -174,7 +165,7 @@ _PLAIN: Mapping[str, tuple[str, Reader]] = {
     "jpeg": (values.JPEG, values.same),
     "png": (values.PNG, values.same),
     "pil": ("uint8 array", values.pixels),
-    "str_int": ("int", values.whole_number),
-    "str_float": ("float", values.number),
+    "str_int": ("int", int),
+    "str_float": ("float", float),
     "str_decimal": ("decimal", _decimal),
 }

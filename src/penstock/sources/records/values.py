@@ -85,6 +85,16 @@ class ColumnParser(msgspec.Struct, frozen=True):
         return values
 
 
+class Unread(msgspec.Struct, frozen=True):
+    """Refuses values of a type that is not read, where they are wanted."""
+
+    written: str
+
+    def __call__(self, data: bytes) -> Any:
+        why = ", as nothing is unpickled" if "pkl" in self.written or "pickle" in self.written else ""
+        raise ValueError(f"its type {self.written!r} is not read{why}: leave it out, or write it anew as another")
+
+
 def without_surprise(parse: Callable[[bytes], dict[str, Any]], sample: bytes) -> dict[str, Any]:
     """Parse a sample; whatever damaged bytes raise becomes a ``ValueError``."""
     try:
@@ -135,16 +145,6 @@ def same(data: bytes) -> bytes:
 def text(data: bytes) -> str:
     """Return UTF-8."""
     return data.decode()
-
-
-def whole_number(data: bytes) -> int:
-    """Return a whole number of any size, written in digits."""
-    return int(data.decode())
-
-
-def number(data: bytes) -> float:
-    """Return a number that is written in digits."""
-    return float(data.decode())
 
 
 def plain(data: bytes) -> Any:

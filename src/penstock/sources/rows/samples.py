@@ -107,6 +107,7 @@ class SampleCaching:
     """
 
     def __init__(self, cache: Cache, records: Records, samples: int) -> None:
+        cache.refuse_pixels("samples")
         self._cache, self._root = cache, records.root
         some = records.places(np.sort(permutation(samples, 0)[:_ASKED]))
         self._bytes = sum(each.nbytes or 0 for each in some) / len(some)

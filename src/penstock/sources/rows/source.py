@@ -23,7 +23,7 @@ from penstock.sources.tables import Columns
 if TYPE_CHECKING:
     from penstock.sources.rows.table_data import TableData
 
-_FORMATS = "'*.parquet', '*.arrow', '*.tar', 'hf:FOLDER', 'mds:FOLDER' or 'litdata:FOLDER'"
+_FORMATS = "'*.parquet', '*.arrow', '*.tar', 'hf:FOLDER', 'packed:FOLDER', 'mds:FOLDER' or 'litdata:FOLDER'"
 
 
 class RecordSource(Alone):
@@ -38,9 +38,9 @@ class RecordSource(Alone):
 
     Args:
         data: Parquet files (``"x/*.parquet"``), Arrow files, what Hugging Face's ``save_to_disk`` wrote
-            (``"hf:FOLDER"``), MosaicML's MDS (``"mds:FOLDER"``), LitData's chunks (``"litdata:FOLDER"``) or
-            WebDataset's shards (``"*.tar"``); or several files. All but ``hf:`` may lie in an object store
-            (``"s3://bucket/*.parquet"``).
+            (``"hf:FOLDER"``), MosaicML's MDS (``"mds:FOLDER"``), LitData's chunks (``"litdata:FOLDER"``),
+            WebDataset's shards (``"*.tar"``) or what ``pack`` wrote (``"packed:FOLDER"``); or several files. All
+            but the last may lie in an object store (``"s3://bucket/*.parquet"``).
         columns: Names of the columns that are read; or a dict from names in the batch to a column, or to several
             columns of numbers, which become one array of shape ``(rows, columns)``. None for all.
         decode: Function from a sample, a dict, to the dict that the batch is made of; called in worker processes.

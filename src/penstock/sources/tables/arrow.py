@@ -19,7 +19,7 @@ from penstock.contracts import Ids, Place
 from penstock.errors import BadSetting, ReadFailed
 from penstock.fingerprint.files import FileVersion
 from penstock.io.cache.cache import Cache
-from penstock.sources.records.files import read, read_ahead
+from penstock.sources.records.files import is_remote, read, read_ahead, version_of
 from penstock.sources.records.shard_files import known
 from penstock.sources.tables.files import TableFiles, failed, pa
 
@@ -109,28 +109,30 @@ def saved_files(folder: str) -> list[str]:
     Raises:
         BadSetting: it is none, or has several data sets of which one must be named.
     """
-    path = os.path.abspath(os.path.expanduser(folder))
-    if os.path.isfile(several := os.path.join(path, "dataset_dict.json")):
-        splits = ", ".join(f"hf:{folder}/{name}" for name in _json(several).get("splits", ()))
+    path = folder.rstrip("/") if is_remote(folder) else os.path.abspath(os.path.expanduser(folder))
+    if names := _json(f"{path}/dataset_dict.json", {}).get("splits"):
+        splits = ", ".join(f"hf:{folder}/{name}" for name in names)
         raise BadSetting(f"hf:{folder} holds several data sets: name one of {splits}")
-    state = _json(os.path.join(path, "state.json"))
+    state = _json(f"{path}/state.json")
     if state.get("_indices_data_files") or state.get("_indices_files"):
         raise BadSetting(
             f"hf:{folder} has rows picked by indices: write it again by flatten_indices().save_to_disk()"
         )
-    if not (files := [os.path.join(path, each["filename"]) for each in state.get("_data_files", ())]):
+    if not (files := [f"{path}/{each['filename']}" for each in state.get("_data_files", ())]):
         raise BadSetting(f"hf:{folder} holds no data: its state.json names no file")
     return files
 
 
-def _json(path: str) -> Any:
+def _json(path: str, otherwise: Any = None) -> Any:
+    """Return what a file says; if it cannot be read, something else, unless that is None."""
     try:
-        with open(path, "rb") as file:
-            return json.load(file)
-    except OSError as error:
+        version = version_of(path)
+        return json.loads(read(Place(path, 0, version.nbytes, version.etag)))
+    except ReadFailed as error:
+        if otherwise is not None:
+            return otherwise
         raise BadSetting(
-            f"hf:{os.path.dirname(path)}: {os.path.basename(path)}: {error.strerror}; give the folder that "
-            "save_to_disk() wrote, or the .arrow files themselves"
+            f"hf:{error}; give the folder that save_to_disk() wrote, or the .arrow files themselves"
         ) from None
     except ValueError as error:
         raise BadSetting(f"{path} is damaged: {error}") from None

@@ -142,6 +142,12 @@ def _time(kind: Any) -> np.dtype[Any]:
     return np.dtype(f"{'m' if pa.types.is_duration(kind) else 'M'}8[{kind.unit}]")
 
 
+class NoNulls(NamedTuple):
+    """Stands in place of a fill where nulls are an error, with a remedy of its own."""
+
+    remedy: str
+
+
 def values_of(array: Any, column: TableColumn, fill: Any, where: str) -> Values | VaryingRows:
     """Return the rows of a column's chunk.
 
@@ -195,11 +201,11 @@ def _numbers(array: Any, column: TableColumn, fill: Any, where: str, lengths: Id
 def _filled(array: Any, column: TableColumn, fill: Any, where: str, lengths: Ids) -> Any:
     if not array.null_count:
         return array
-    if fill is None:
+    if fill is None or isinstance(fill, NoNulls):
+        usual = f"pass fill={{{column.name!r}: ...}} for what is to stand there, or a filter that leaves these out"
         raise SourceError(
             f"{where}: column {column.name!r} has {array.null_count:,} nulls, the first in row "
-            f"{_first_null(array, lengths):,}: pass fill={{{column.name!r}: ...}} for what is to stand there, or "
-            "a filter that leaves these rows out"
+            f"{_first_null(array, lengths):,}: {fill.remedy if fill else usual}"
         )
     try:
         if pa.types.is_integer(array.type) and fill != int(fill):  # Arrow cuts it

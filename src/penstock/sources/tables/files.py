@@ -29,6 +29,13 @@ Fetch = Callable[[Place], bytes]
 """Reads a part of an object."""
 
 
+class OwnOfThreads(threading.local):
+    """What each thread has for itself; in another process, nothing."""
+
+    def __reduce__(self) -> Any:
+        return OwnOfThreads, ()
+
+
 class CachedParts:
     """Fetches parts of objects, and keeps them in a cache; any thread may.
 
@@ -42,13 +49,7 @@ class CachedParts:
         self._layout = cache.layout(root, BYTES, None)
         parts = max(1, nbytes // _PART_BYTES)
         self._admitted = Admitted.of(self._layout, parts, nbytes / parts)
-        self._own = threading.local()
-
-    def __getstate__(self) -> object:
-        return {**vars(self), "_own": None}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        vars(self).update(state, _own=threading.local())
+        self._own = OwnOfThreads()
 
     def __call__(self, place: Place) -> bytes:
         if not hasattr(self._own, "tiers"):
@@ -105,10 +106,11 @@ def fetching(cache: Cache | None, root: str, paths: Sequence[str], versions: Seq
     """Return what reads parts of files.
 
     Raises:
-        BadSetting: there is a cache, and the files do not lie in an object store.
+        BadSetting: there is a cache, and it is to keep pixels, or the files do not lie in an object store.
     """
     if cache is None:
         return read
+    cache.refuse_pixels("tables")
     if not all(map(is_remote, paths)):
         raise BadSetting(
             "cache= keeps what is read of an object store (s3://...), and these files are here: leave it out"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator, Sequence
 from functools import partial
 from importlib import import_module
@@ -14,7 +13,7 @@ from penstock.contracts import Ids
 from penstock.errors import BadSetting, ReadFailed
 from penstock.fingerprint.files import FileVersion
 from penstock.io.cache.cache import Cache
-from penstock.sources.tables.files import Fetch, TableFiles, failed, opened, opened_for_datasets, pa
+from penstock.sources.tables.files import Fetch, OwnOfThreads, TableFiles, failed, opened, opened_for_datasets, pa
 
 parquet: Any = import_module("pyarrow.parquet")
 
@@ -46,13 +45,7 @@ class ParquetTables(TableFiles):
             if each.row_group(number).num_rows
         ]
         self._hold("row groups", "Parquet files", schemas, [(group.file, group.rows) for group in self._groups])
-        self._open = threading.local()
-
-    def __getstate__(self) -> object:
-        return {**vars(self), "_open": None}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        vars(self).update(state, _open=threading.local())
+        self._open = OwnOfThreads()
 
     def group_bytes(self, column: str) -> Ids:
         return np.array(

@@ -271,8 +271,7 @@ def _objects_at(pattern: str) -> tuple[list[str], bool]:
 
 
 def _keeping(cache: Cache, paths: Sequence[str]) -> Keep:
-    if cache.keep == "pixels":
-        raise BadSetting('keep="pixels": tokens are kept as they are; leave keep out')
+    cache.refuse_pixels("tokens")
     try:
         nbytes = sum(version_of(path).nbytes for path in paths)
     except ReadFailed as error:
