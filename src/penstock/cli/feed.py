@@ -74,6 +74,9 @@ def feed(
         str | None,
         option("Workers of a torch loader; or ray, or ray:16, for cores of a Ray cluster.", metavar="N|ray[:N]"),
     ] = None,
+    across: Annotated[
+        bool, option("--across", "Give the order that feeds of this name on other machines give.")
+    ] = False,
 ) -> None:
     """Load data in this terminal for trainers that attach, until Ctrl-C or penstock stop.
 
@@ -104,6 +107,7 @@ def feed(
         whole_batches=whole_batches,
         memory=memory,
         expect=expect,
+        across=across,
         workers=int(workers) if workers is not None and workers.isdecimal() else workers,
     )
     stands = feeder.statistics()

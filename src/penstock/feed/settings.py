@@ -21,6 +21,8 @@ GATHER_S = 9.0
 """A trainer waits at most this long for those that its feed expects: less than 10 s, as they may wait for it."""
 MOST_SEGMENTS = 4096
 MOST_WORKERS = 4096
+SEGMENTS_ACROSS = 16
+"""Of feeds that span machines, where late runs begin."""
 MOST_BLOCKS = 1024
 """Most blocks on their way at once, however small: each also waits as a message."""
 
@@ -53,6 +55,9 @@ class FeedSettings(TypedDict, total=False):
             ``"ray"`` to have blocks made by all cores of a Ray cluster (``RAY_ADDRESS``, or this machine's), and
             ``"ray:16"`` by 16 of them. What a ``DataLoader`` draws at random is then drawn anew for each block.
             A number is without effect on a feed that runs.
+        across: Whether feeds of this name on several machines give one order: it is fixed beforehand, in 16
+            segments unless ``segments`` is set; a late run begins at the next one, and epoch e of data-parallel
+            ranks is cycle e. With ``workers="ray"`` each block is decoded once for all of these feeds.
     """
 
     segments: int | None
@@ -66,6 +71,7 @@ class FeedSettings(TypedDict, total=False):
     memory: str | Gpu | None
     expect: int | None
     workers: int | str | None
+    across: bool | None
 
 
 class Settings(msgspec.Struct, frozen=True):
@@ -88,6 +94,7 @@ class Settings(msgspec.Struct, frozen=True):
     memory: str = "host"
     expect: int = 1
     workers: int | str | None = None
+    across: bool = False
 
     @property
     def own_workers(self) -> int | None:
@@ -225,4 +232,5 @@ _CHECKS: dict[str, Callable[[Any], Any]] = {
     "memory": _memory,
     "expect": partial(whole_number, "expect", least=1, most=10**6),
     "workers": _workers,
+    "across": partial(flag, "across"),
 }

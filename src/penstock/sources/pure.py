@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 from penstock.contracts import NO_JOINTS, Cursor, Joints, Source, SourceBlock, Wanted
+from penstock.errors import BadSetting
+from penstock.memory.slots import Slots, SlotSource
 from penstock.sources.order import Planned
 
 
@@ -35,3 +37,58 @@ class PureSource(Source, Protocol):
     def work_here(self) -> None:
         """Load in this process from now on, without workers. It may be called once, before anything is loaded."""
         ...
+
+
+class ByBlock:
+    """A source each of whose blocks is loaded by itself: the same on every machine that has the data.
+
+    Args:
+        source: The source.
+        asked: The argument that asks for it, for the error.
+        joins: Whether epochs may begin at any block of it, which then decides later orders.
+
+    Raises:
+        BadSetting: a block of this source is no function of its plan.
+    """
+
+    def __init__(self, source: Any, asked: str, *, joins: bool) -> None:
+        if not isinstance(source, PureSource):
+            raise BadSetting(
+                f"{asked}: the blocks of {source.description} cannot be made one by one, each from the numbers of "
+                "its samples. Give a DataLoader over a map-style data set without a sampler of its own, an "
+                f"ImageSource, a RecordSource, a TokenSource or a PackedSource, or leave {asked} out"
+            )
+        self._source = source
+        for name in _ATTRIBUTES:
+            if hasattr(source, name):
+                setattr(self, name, getattr(source, name))
+        self.joins: bool = joins and getattr(source, "joins", False)
+        self.order: str = getattr(source, "order_by_block", source.order)
+
+    @property
+    def description(self) -> str:
+        return self._source.description
+
+    def open(self, at: Cursor, wanted: Wanted | None = None, joints: Joints = NO_JOINTS) -> Iterator[SourceBlock]:
+        return self._source.load(self._source.plans(at, wanted, joints), at.cycle)
+
+    def fill(self, slots: Slots) -> int:
+        return self._source.fill(slots) if isinstance(self._source, SlotSource) else 0
+
+    def close(self) -> None:
+        self._source.close()
+
+
+_ATTRIBUTES = (
+    "samples",
+    "batches",
+    "batch_size",
+    "segment_starts",
+    "seekable",
+    "selects",
+    "shuffled",
+    "starts",
+    "drop_last",
+    "slot_bytes",
+    "block_bytes",
+)

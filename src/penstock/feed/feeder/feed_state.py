@@ -34,6 +34,7 @@ class FeedState:
         expect: Members, the ranks of a run counted once, that must have begun to read before anything is needed.
         joints: Which places are joints; None where there can be none.
         block_rows: Rows of a full block.
+        across: Whether ranks of a run may read other feeds, on other machines: its epochs are cycles then.
         position: Where the next block begins, unless somebody needs another.
         furthest: The end of the furthest block that was ever published.
         beginning: The blocks that stay for newcomers, for some seconds.
@@ -52,6 +53,7 @@ class FeedState:
     expect: int = 1
     joints: FeedJoints | None = None
     block_rows: int = 1
+    across: bool = False
 
     def __post_init__(self) -> None:
         self.members: dict[int, FeedMember] = {}
@@ -144,6 +146,8 @@ class FeedState:
         member = self.members[id]
         member.pending, member.epoch, member.next, member.serial = at is None, epoch, None, serial
         member.not_before = epoch_start
+        if at is None and self.across and member.world > 1:
+            at = epoch_start = Cursor(epoch, 0)
         if at is not None:
             if leaves and is_far_behind(self, at):
                 return None

@@ -30,6 +30,7 @@ from penstock.feed.feeder.writer import BlockWriter, DeviceTransform, check_fits
 from penstock.feed.settings import (
     MOST_BLOCKS,
     MOST_SEGMENTS,
+    SEGMENTS_ACROSS,
     FeedSettings,
     Settings,
     check_keywords,
@@ -44,6 +45,7 @@ from penstock.memory.host_ring import UnusedPages, WritableHostRing
 from penstock.memory.room import Room
 from penstock.memory.slots import SizedSlotSource, Slots, SlotSource
 from penstock.sources.adapt import adapt, with_workers
+from penstock.sources.pure import ByBlock
 from penstock.sources.seeds import own_random_numbers, rows_seed
 
 
@@ -165,6 +167,7 @@ class Feeder:
             expect=self.settings.expect,
             joints=self._joints,
             block_rows=rows or 1,
+            across=self.settings.across,
         )
         self._published = Throughput()
         self._reopened = 0
@@ -188,7 +191,7 @@ class Feeder:
             order=getattr(self._source, "order", ""),
             anywhere=anywhere,
             joins=self._joints is not None,
-            at_joints=hasattr(self._source, "starts"),
+            at_joints=self._joints is not None and hasattr(self._source, "starts"),
             fingerprint=fingerprint,
         )
         unused_pages = UnusedPages(self._state.room, self._ring.twin)
@@ -375,13 +378,17 @@ class Feeder:
 
 
 def _source_of(loader: Any, settings: Settings) -> Source:
-    segments, seed = settings.segments, settings.seed
+    segments, seed, joins = settings.segments, settings.seed, not settings.across
+    if settings.across and segments is None:
+        segments = SEGMENTS_ACROSS
     source = adapt(loader, segments=segments, seed=seed)
-    if (remote := settings.remote) is None:
-        return source
-    from penstock.sources.remote.source import RemoteSource
+    if (remote := settings.remote) is not None:
+        from penstock.sources.remote.source import RemoteSource
 
-    return cast(Source, RemoteSource(loader, source, remote.most, segments=segments, seed=seed))
+        source = RemoteSource(loader, source, remote.most, segments=segments, seed=seed, joins=joins)
+    elif settings.across:
+        source = ByBlock(source, "across=True", joins=joins)
+    return cast(Source, source)
 
 
 def _cause(error: Exception) -> str:

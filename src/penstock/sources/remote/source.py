@@ -9,33 +9,19 @@ from typing import Any
 
 from penstock.basics.packages import require
 from penstock.contracts import NO_JOINTS, Cursor, Joints, SourceBlock, Wanted
-from penstock.errors import BadSetting
-from penstock.memory.slots import Slots, SlotSource
+from penstock.memory.slots import Slots
 from penstock.sources.order import Planned
-from penstock.sources.pure import PureSource
+from penstock.sources.pure import ByBlock
 from penstock.sources.remote.bridge import Task
 from penstock.sources.remote.maker import commission_of
 from penstock.sources.remote.workers import NodesLost, NodeWorkers, NotMade, in_words
 
+_ASKED = 'workers="ray"'
 _SLOTS = 256
 """Most slots of use: workers are not counted before the cluster is asked."""
-_ATTRIBUTES = (
-    "samples",
-    "batches",
-    "batch_size",
-    "segment_starts",
-    "seekable",
-    "selects",
-    "joins",
-    "shuffled",
-    "starts",
-    "drop_last",
-    "slot_bytes",
-    "block_bytes",
-)
 
 
-class RemoteSource:
+class RemoteSource(ByBlock):
     """Feeds what another source does, made by workers of a Ray cluster.
 
     Each block is a function of its plan: whoever makes it, and how often, it is the same. While no node of the
@@ -47,28 +33,21 @@ class RemoteSource:
         most: Most workers; None for one on each core of the cluster.
         segments: Segments that were asked for.
         seed: Seed of the feed.
+        joins: Whether epochs may begin at any block.
 
     Raises:
         BadSetting: a block of this source is no function of its plan; the message says why.
         PackageMissing: Ray is not installed; the message has the command.
     """
 
-    def __init__(self, loader: Any, source: Any, most: int | None, *, segments: int | None, seed: int) -> None:
-        if not isinstance(source, PureSource):
-            raise BadSetting(
-                f'workers="ray": the blocks of {source.description} cannot be made one by one, each from the '
-                "numbers of its samples. Give a DataLoader over a map-style data set without a sampler of its "
-                "own, an ImageSource, a RecordSource, a TokenSource or a PackedSource, or leave workers out"
-            )
-        require('workers="ray"', "ray", "ray")
-        self._source = source
-        self._workers = NodeWorkers(commission_of(loader, source, segments, seed), most)
+    def __init__(
+        self, loader: Any, source: Any, most: int | None, *, segments: int | None, seed: int, joins: bool
+    ) -> None:
+        super().__init__(source, _ASKED, joins=joins)
+        require(_ASKED, "ray", "ray")
+        self._workers = NodeWorkers(commission_of(loader, self._source, segments, seed), most)
         self._numbers = count()
         self._slots: Slots | None = None
-        for name in _ATTRIBUTES:
-            if hasattr(source, name):
-                setattr(self, name, getattr(source, name))
-        self.order: str = getattr(source, "order_by_block", source.order)
 
     @property
     def description(self) -> str:
@@ -88,12 +67,11 @@ class RemoteSource:
         self._slots = slots
         self._workers.use(slots)
         self._workers.wait()
-        own = self._source.fill(slots) if isinstance(self._source, SlotSource) else 0
-        return max(own, _SLOTS)
+        return max(super().fill(slots), _SLOTS)
 
     def close(self) -> None:
         self._workers.close()
-        self._source.close()
+        super().close()
 
     def _from_nodes(self, plans: _Plans, cycle: int) -> Iterator[SourceBlock]:
         """Yield blocks that the cluster makes, until it makes none."""
