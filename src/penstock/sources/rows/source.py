@@ -42,7 +42,8 @@ class RecordSource(Alone):
             WebDataset's shards (``"*.tar"``); or several files. All but ``hf:`` may lie in an object store
             (``"s3://bucket/*.parquet"``).
         columns: Names of the columns that are read; or a dict from names in the batch to a column, or to several
-            columns of numbers, which become one array of shape ``(rows, columns)``. None for all.
+            columns of numbers, which become one array of shape ``(rows, columns)`` in the type that NumPy gives
+            them together: of int64 beside float32, float64. None for all.
         decode: Function from a sample, a dict, to the dict that the batch is made of; called in worker processes.
         ragged: What becomes of lists of numbers: ``"refuse"`` if they must be equally long; ``"pad"`` for an array
             as wide as the longest of the batch, filled with 0; ``"pack"`` for a ``RaggedRows``.
