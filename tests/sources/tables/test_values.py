@@ -213,7 +213,7 @@ def test_dictionaries_and_extension_types_are_what_they_stand_for(tmp_path):
             r"decimal128\(5, 2\).*cast it to float64 where it is written",
         ),
         ([("a", 1)], pa.map_(pa.string(), pa.int32()), "map<string, int32"),
-        (["a"], pa.list_(pa.string()), "list<.*string>"),
+        (["a"], pa.list_(pa.string()), "list<.*string>.*join the texts of each row to one"),
         ([[1]], pa.list_(pa.list_(pa.int8())), "list<.*list<.*int8>>"),
         ([decimal.Decimal(1)], pa.list_(pa.decimal128(5)), "decimal128.*cast it to float64"),
         (None, pa.null(), "null"),
