@@ -72,6 +72,15 @@ def test_a_file_that_changes_amid_reading_ends_it_with_a_word_and_mixes_nothing(
             next(iter(source))
 
 
+@pytest.mark.parametrize("change", [replace, cut, flip, Path.unlink])
+def test_a_file_that_changes_once_all_rows_are_in_memory_changes_nothing(path, change):
+    with opened(path, shuffle_bytes="1MiB") as source:
+        before = [id for batch in source for id in batch["id"].tolist()]
+        change(path)
+        after = [id for batch in source for id in batch["id"].tolist()]
+        assert before != after and sorted(before) == sorted(after) == list(range(ROWS))
+
+
 @pytest.mark.parametrize("shuffle", [True, False])
 def test_groups_of_very_different_sizes_are_all_read(tmp_path, kind, shuffle):
     sizes = [1, 0, 5000, 2, 0, 1, 300, 7, 0]

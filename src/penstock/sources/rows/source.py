@@ -49,7 +49,8 @@ class RecordSource(Alone):
             as wide as the longest of the batch, filled with 0; ``"pack"`` for a ``RaggedRows``.
         fill: What stands in place of nulls, in all columns or by column; None if nulls are an error.
         filter: Which rows of tables are read: ``"label < 10"``, or an expression of pyarrow's.
-        shuffle_bytes: Memory in which rows of tables are shuffled.
+        shuffle_bytes: Memory in which rows of tables are shuffled. Each worker that reads takes up to four times a
+            row group's bytes besides.
         cache: Where samples that are far away are kept; None for nowhere.
         on_bad: ``"fail"`` if a sample that cannot be read or decoded ends the feed; ``"skip"`` for a row of zeros
             and empty texts. Batches then have a column ``"bad"``, which is true for those.
