@@ -115,7 +115,7 @@ $(FORMATS): $(READY) tests/formats/constraints-mds.txt tests/formats/constraints
 	cp $(TORCHVISION) $(VENV)/formats-mds/lib/python3*/site-packages
 	$(PYTHON) -m venv $(VENV)/formats-litdata
 	$(VENV)/formats-litdata/bin/python -m pip install --quiet --constraint tests/formats/constraints-litdata.txt \
-		litdata pillow pyarrow torch zstd
+		datasets litdata pandas pillow pyarrow torch zstd
 	touch $(FORMATS)
 
 $(MORE)/%/.ready: benchmarks/frameworks_more/%.txt $(TORCHVISION)

@@ -90,6 +90,22 @@ def test_the_table_has_the_fastest_first_and_ratios_turn_by_turn(folder, capsys)
     assert lines[3] == "NVIDIA DALI on the CPU: why"
 
 
+@pytest.mark.parametrize("kind", [run.IMAGES, run.TABLES])
+def test_no_word_of_the_table_is_cut_in_a_narrow_terminal(folder, capsys, kind):
+    loads = settings(Path("x/*.parquet") if kind is run.TABLES else folder)
+    report = LoadReport(benchmark="", settings=loads, machine=describe())
+    for arm in kind.loaders:
+        figures = LoadFigures(
+            samples_per_s=1234567, cpu_ms_per_sample=9, first_batch_s=12, decoder="pyarrow 26.0.1"
+        )
+        report.add(arm, 0, figures)
+    Console(width=80).print(shown(report), soft_wrap=True)
+    _, *lines = capsys.readouterr().out.splitlines()
+    names = " ".join(loads.name for loads in kind.loaders.values()).split()
+    assert max(map(len, lines)) <= 80
+    assert {*names} <= {*" ".join(lines).split()}
+
+
 @pytest.mark.parametrize(
     ("words", "says"),
     [
@@ -110,5 +126,7 @@ def test_a_peer_is_looked_for_in_its_own_environment(folder):
     run._check(ARMS["penstock"], sys.executable)
     with pytest.raises(ArmFailed, match="no-python: No such file"):
         run._check(ARMS["penstock"], str(folder / "no-python"))
+    with pytest.raises(penstock.BadSetting, match="--columns id: only tables have columns"):
+        run.measure(settings(folder, columns=("id",)), ["penstock"], [], lambda *_: None)
     with pytest.raises(penstock.BadSetting, match="no JPEGs"):
         run.measure(settings(folder / "none"), ["penstock"], [], lambda *_: None)

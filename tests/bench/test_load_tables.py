@@ -18,6 +18,7 @@ def tables(tmp_path: Path) -> Path:
     for part in range(2):
         ids = range(500 * part, 500 * (part + 1))
         columns = {"id": [*ids], "x": [i / 2 for i in ids], "tokens": [[i] * (i % 5) for i in ids]}
+        columns["texts"] = [["a", "b"]] * 500
         pq.write_table(pa.table(columns), tmp_path / f"{part}.parquet", row_group_size=100)
     return tmp_path
 
@@ -25,11 +26,14 @@ def tables(tmp_path: Path) -> Path:
 @pytest.mark.whole
 def test_loaders_of_tables_that_are_installed_are_measured_and_shown(tables, command, tmp_path):
     words = ["--seconds", "0.2", "--repeats", "1", "--workers", "1", "--json", str(tmp_path / "found.json")]
+    words += ["--columns", "id,tokens"]  # no loader takes the texts
     ran = command("bench", "load", f"{tables}/*.parquet", *words, "--peer", "datasets=no-python")
     assert ran.returncode == 0, ran.stderr
     assert "torch DataLoader, Hugging Face datasets: no-python: No such file" in ran.stdout
-    assert "rows/s" in ran.stdout and f"Rows from {tables}/*.parquet" in ran.stdout
-    results = json.loads((tmp_path / "found.json").read_text())["results"]
+    assert "rows/s" in ran.stdout and f"Columns id, tokens from {tables}/*.parquet" in ran.stdout
+    found = json.loads((tmp_path / "found.json").read_text())
+    assert found["settings"]["columns"] == ["id", "tokens"]
+    results = found["results"]
     assert {each["arm"] for each in results} == {"penstock", "to_batches", "in_memory"}
     assert all(each["figures"]["samples_per_s"] > 10 for each in results)
     assert {each["figures"]["decoder"] for each in results} == {f"pyarrow {pa.__version__}"}
@@ -40,6 +44,7 @@ def test_loaders_of_tables_that_are_installed_are_measured_and_shown(tables, com
     [
         (("nowhere/*.parquet",), "nowhere/*.parquet: no such files"),
         (("*.parquet", "--loaders", "dali"), "--loaders dali: choose of penstock, to_batches, datasets"),
+        (("*.parquet", "--columns", "x,none"), "has no column 'none'; it has id, x, tokens"),
         ((".",), "nor is it '*.parquet', '*.arrow' or hf:FOLDER"),
     ],
 )

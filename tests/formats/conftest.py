@@ -28,10 +28,11 @@ class Original:
     Args:
         name: The format.
         folder: A folder for what is said to it, and what it says.
+        environment: Whose environment has the library; that of the format unless given.
     """
 
-    def __init__(self, name: str, folder: Path) -> None:
-        self.name, self.folder = name, folder
+    def __init__(self, name: str, folder: Path, environment: str = "") -> None:
+        self.name, self.folder, self.environment = name, folder, environment or name
 
     def write(self, kinds: dict[str, str], samples: list[dict[str, Any]], *options: str) -> Path:
         """Have it write samples; give the folder."""
@@ -46,7 +47,7 @@ class Original:
         return pickle.loads((self.folder / "read").read_bytes())
 
     def _run(self, *words: str | Path) -> None:
-        python = ENVIRONMENTS / f"formats-{self.name}" / "bin" / "python"
+        python = ENVIRONMENTS / f"formats-{self.environment}" / "bin" / "python"
         script = HERE / f"original_{self.name}.py"
         ran = subprocess.run(
             [python, script, *words], cwd=self.folder, capture_output=True, text=True, timeout=200, check=False
@@ -62,3 +63,8 @@ def mds(tmp_path: Path) -> Original:
 @pytest.fixture
 def litdata(tmp_path: Path) -> Original:
     return Original("litdata", tmp_path)
+
+
+@pytest.fixture
+def tables(tmp_path: Path) -> Original:
+    return Original("tables", tmp_path, "litdata")

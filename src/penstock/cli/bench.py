@@ -137,6 +137,9 @@ def load(
         str | None, option("Loaders, separated by commas; all unless given.", metavar="NAMES")
     ] = None,
     size: Annotated[int, option("Side of the random crops of images, in pixels.")] = 224,
+    columns: Annotated[
+        str | None, option("Columns of tables, separated by commas; all unless given.", metavar="NAMES")
+    ] = None,
     batch_size: Annotated[int, option("Images or rows in a batch.")] = 128,
     workers: Annotated[
         int | None, option("Workers or threads of each loader; one for each core unless given.")
@@ -166,6 +169,7 @@ def load(
         workers=max(1, int(cores())) if workers is None else whole_number("--workers", workers, 1, 1024),
         seconds=seconds,
         repeats=whole_number("--repeats", repeats, 1, 1000),
+        columns=tuple(columns.split(",")) if columns else (),
     )
     check_files(json)
     terminal = console()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from penstock.contracts.memory import ByteArray, Ids
@@ -137,14 +137,6 @@ class Tables(Stored, Protocol):
 
     def where(self, group: int) -> str:
         """Return where a group lies, for errors."""
-        ...
-
-    def check_unchanged(self, groups: Iterable[int]) -> None:
-        """Check that files are those that were opened.
-
-        Raises:
-            ReadFailed: one was written to or replaced.
-        """
         ...
 
 

@@ -170,7 +170,10 @@ def test_hugging_faces_images_and_names_of_classes_are_known(tmp_path, make):
     ("options", "match"),
     [
         ({"image": "text"}, "image='text' holds no bytes: pass image=, one of photo"),
-        ({"label": "text"}, "label='text' holds no whole numbers"),
+        (
+            {"label": "text"},
+            r"no whole numbers, but text: .*labels= with .* such as table\['text'\]\.to_pylist\(\)",
+        ),
         ({"label": "none"}, "has no column 'none'; it has photo, class, text"),
         ({"labels": [0] * COUNT}, "label='class' and labels= are both given"),
     ],

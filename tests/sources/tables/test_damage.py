@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import re
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -69,6 +70,15 @@ def test_a_file_that_changes_amid_reading_ends_it_with_a_word_and_mixes_nothing(
         assert len(ids) == len(set(ids)) < ROWS
         with pytest.raises(ReadFailed):
             next(iter(source))
+
+
+@pytest.mark.parametrize("change", [replace, cut, flip, Path.unlink])
+def test_a_file_that_changes_once_all_rows_are_in_memory_changes_nothing(path, change):
+    with opened(path, shuffle_bytes="1MiB") as source:
+        before = [id for batch in source for id in batch["id"].tolist()]
+        change(path)
+        after = [id for batch in source for id in batch["id"].tolist()]
+        assert before != after and sorted(before) == sorted(after) == list(range(ROWS))
 
 
 @pytest.mark.parametrize("shuffle", [True, False])
@@ -137,6 +147,38 @@ def test_bytes_that_are_flipped_end_in_an_error_of_ours_and_never_lose_a_row(pat
                 assert sum(rows) == source.samples
         except PenstockError as error:
             assert path.name in str(error)  # noqa: PT017
+
+
+def footers_with(path: Path, some: str, others: str) -> Iterator[None]:
+    """Have the file with other bytes in its footer, at each place where some stand."""
+    whole = path.read_bytes()
+    footer = len(whole) - 8 - int.from_bytes(whole[-8:-4], "little")
+    for found in re.finditer(re.escape(bytes.fromhex(some)), whole[footer:]):
+        at, after = footer + found.start(), footer + found.end()
+        path.write_bytes(whole[:at] + bytes.fromhex(others) + whole[after:])
+        yield
+
+
+def test_a_footer_whose_row_groups_have_fewer_rows_than_the_file_is_refused(tmp_path):
+    path = Path(written(tmp_path / "x.parquet", texts(ROWS), 40))
+    refused = 0
+    for _ in footers_with(path, some="16 50", others="16 40"):  # 40 and 32, stored twice as large
+        try:
+            with opened(path) as source:
+                assert sum(len(batch["id"]) for batch in source) == ROWS
+        except PenstockError as error:
+            refused += "its footer says 400 rows in all, and 392 in its row groups" in str(error)
+    assert refused == ROWS // 40
+
+
+def test_a_footer_that_says_another_type_of_a_column_chunk_does_not_end_the_process(tmp_path):
+    path = Path(written(tmp_path / "x.parquet", texts(ROWS), 40))
+    chunks = 0
+    for _ in footers_with(path, some="15 0c 19", others="15 04 19"):  # of bytes, and of int64
+        chunks += 1
+        with opened(path) as source:
+            assert source._data._opened.reading.tables.ranges("text") is None
+    assert chunks == ROWS // 40
 
 
 def test_a_footer_that_says_other_rows_than_there_are_is_an_error(tmp_path):

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from tests.sources.tables.files import KINDS, written
 
 from penstock import BadSetting, RecordSource
+from penstock.errors import SourceError
 from penstock.sources.tables.files import fields_of
 
 UNITS = ("s", "ms", "us", "ns")
@@ -212,7 +213,7 @@ def test_dictionaries_and_extension_types_are_what_they_stand_for(tmp_path):
             r"decimal128\(5, 2\).*cast it to float64 where it is written",
         ),
         ([("a", 1)], pa.map_(pa.string(), pa.int32()), "map<string, int32"),
-        (["a"], pa.list_(pa.string()), "list<.*string>"),
+        (["a"], pa.list_(pa.string()), "list<.*string>.*join the texts of each row to one"),
         ([[1]], pa.list_(pa.list_(pa.int8())), "list<.*list<.*int8>>"),
         ([decimal.Decimal(1)], pa.list_(pa.decimal128(5)), "decimal128.*cast it to float64"),
         (None, pa.null(), "null"),
@@ -264,6 +265,11 @@ def test_several_columns_become_one_array_where_a_type_holds_them(tmp_path):
     for columns in (["a", "u"], ["a", "when"]):  # whole numbers never become floats unasked
         with pytest.raises(BadSetting, match=r"columns\['m'\]: no type of numbers holds those of a \(int64\)"):
             RecordSource(path, columns={"m": columns})
+    assert found[0]["mixed"].dtype == np.float64
+    with pytest.raises(SourceError, match=rf"column 'a' has {big}, which float64, the type of columns\['m'\]"):
+        rows_of(path, columns={"m": ["a", "f"]})
+    with closing(RecordSource(path, columns={"m": ["a", "f"]}, filter="a == 1")) as source:
+        assert [batch["m"].tolist() for batch in source] == [[[1, 1.5]]]
     with pytest.raises(BadSetting, match=r"only columns of one number a row become one array, not .*text"):
         RecordSource(path, columns={"m": ["a", "text"]})
     for nothing in ([], {}):

@@ -1,6 +1,6 @@
 """One loader of images, run as a process of its own; it prints one line of JSON.
 
-python arms.py ARM FOLDER SIZE BATCH_SIZE WORKERS SECONDS SCRATCH
+python arms.py ARM FOLDER SIZE BATCH_SIZE WORKERS SECONDS SCRATCH COLUMNS
 
 Every loader makes random crops (RandomResizedCrop) of uint8, half of them mirrored, in a new random order each
 epoch, and one process takes its batches. Only Penstock's arm imports Penstock, so that a peer can run in an
@@ -28,7 +28,7 @@ WARM_UP_S = 2.0
 
 
 class LoadJob(NamedTuple):
-    """What to load: paths of JPEGs, or of tables, and how; and a folder for what a loader writes."""
+    """What to load: paths of JPEGs, or of tables and which columns; how; and a folder for what a loader writes."""
 
     folder: str
     paths: list[str]
@@ -36,6 +36,7 @@ class LoadJob(NamedTuple):
     batch_size: int
     workers: int
     scratch: str
+    columns: list[str] | None
 
 
 def images_in(folder: str) -> list[str]:
@@ -277,8 +278,9 @@ def cpu_s(pid: int) -> float:
 
 def measure(loads: Loads, find: Callable[[str], list[str]], decoder: Callable[[], str]) -> None:
     """Run the loader that the command line describes, print its figures, and exit."""
-    _, folder, size, batch_size, workers, seconds, scratch = sys.argv[1:]
-    batches = loads.run(LoadJob(folder, find(folder), int(size), int(batch_size), int(workers), scratch))
+    _, folder, size, batch_size, workers, seconds, scratch, columns = sys.argv[1:]
+    named = columns.split(",") if columns else None
+    batches = loads.run(LoadJob(folder, find(folder), int(size), int(batch_size), int(workers), scratch, named))
     began = time.perf_counter()
     next(batches)
     first_s = time.perf_counter() - began

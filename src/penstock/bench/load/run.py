@@ -43,7 +43,7 @@ TABLES = LoadKind(tables.__file__, tables.ARMS, "row")
 
 
 class LoadSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """What is measured: loaders of a folder of images, or of tables."""
+    """What is measured: loaders of a folder of images, or of tables, of which all columns if none is named."""
 
     folder: str
     size: int
@@ -51,6 +51,7 @@ class LoadSettings(msgspec.Struct, frozen=True, kw_only=True):
     workers: int
     seconds: float
     repeats: int
+    columns: tuple[str, ...] = ()
 
     @property
     def kind(self) -> LoadKind:
@@ -94,6 +95,8 @@ def measure(settings: LoadSettings, wanted: Sequence[str] | None, peers: Sequenc
         raise BadSetting(f"{settings.folder}: no JPEGs (*.jpg, *.jpeg) in it or below, nor is it {tables.KNOWN}")
     if kind is TABLES and not tables.files_of(settings.folder):
         raise BadSetting(f"{settings.folder}: no such files")
+    if kind is IMAGES and settings.columns:
+        raise BadSetting(f"--columns {','.join(settings.columns)}: only tables have columns")
     report = LoadReport(benchmark="bench load", machine=describe(), settings=settings)
 
     def figures(arm: str, repeat: int) -> LoadFigures:
@@ -129,9 +132,10 @@ def _check(loads: Loads, python: str) -> None:
 
 
 def _figures(arm: str, settings: LoadSettings, python: str) -> LoadFigures:
-    folder, size, batch_size, workers, seconds, _ = msgspec.structs.astuple(settings)
+    folder, size, batch_size, workers, seconds, _, columns = msgspec.structs.astuple(settings)
     with tempfile.TemporaryDirectory(prefix="penstock-") as scratch:
-        words = map(str, (settings.kind.script, arm, folder, size, batch_size, workers, seconds, scratch))
+        how = folder, size, batch_size, workers, seconds, scratch, ",".join(columns)
+        words = map(str, (settings.kind.script, arm, *how))
         try:
             text = answer([python, *words], limit_s=_START_S + 4 * seconds)
         except MeasurementFailed as error:
@@ -142,8 +146,8 @@ def _figures(arm: str, settings: LoadSettings, python: str) -> LoadFigures:
 def shown(report: LoadReport) -> Group:
     """Show the loaders, fastest first, and what could not be measured."""
     settings, kind = report.settings, report.settings.kind
-    cpu, times = ("CPU-ms an image", 1) if kind is IMAGES else ("CPU-µs a row", 1000)
-    headings = "loader", "by", f"{kind.sample}s/s", "Penstock, times that", cpu, "first batch, s"
+    cpu, times = ("CPU-ms\nan image", 1) if kind is IMAGES else ("CPU-µs\na row", 1000)
+    headings = "loader", "by", f"{kind.sample}s/s", "Penstock,\ntimes that", cpu, "first\nbatch, s"
     table = results_table(*headings)
     table.columns[1].justify, table.columns[1].no_wrap = "left", False
     speeds = {arm: report.spread(arm, lambda one: one.samples_per_s).median for arm in report.arms}
@@ -157,9 +161,10 @@ def shown(report: LoadReport) -> Group:
             f"{report.spread(arm, lambda one: one.first_batch_s).median:.1f}",
             style="green" if arm == "penstock" else "",
         )
-    what = f"Random crops of {settings.size} px" if kind is IMAGES else "Rows"
+    rows = f"Columns {', '.join(settings.columns)}" if settings.columns else "Rows"
+    what = f"Random crops of {settings.size} px" if kind is IMAGES else rows
     about = (
-        f"{what} from {settings.folder}, {settings.workers} workers, batches of "
+        f"{what} from {settings.folder}, {settings.workers} worker{'s' * (settings.workers != 1)}, batches of "
         f"{settings.batch_size}, {settings.repeats} times {settings.seconds:g} s in turns; one process takes them"
     )
     absent = [Text(f"{kind.loaders[arm].name}: {why}", "dim") for arm, why in report.absent.items()]

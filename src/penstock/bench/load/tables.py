@@ -1,8 +1,9 @@
 """One loader of tables, run as a process of its own, as those of images are.
 
-python tables.py ARM DATA 0 BATCH_SIZE WORKERS SECONDS SCRATCH
+python tables.py ARM DATA 0 BATCH_SIZE WORKERS SECONDS SCRATCH COLUMNS
 
-All columns are read; rows come in a new random order each epoch, unless the loader's name says otherwise.
+The columns that are named, with commas between them, or all of them are read; rows come in a new random order each
+epoch, unless the loader's name says otherwise.
 """
 
 # The loaders' packages are there only where they are measured.
@@ -43,7 +44,8 @@ def penstock(job: LoadJob) -> Iterator[int]:
     """Penstock's RecordSource, alone."""
     from penstock.sources.rows.source import RecordSource
 
-    source = RecordSource(job.folder, ragged="pack", batch_size=job.batch_size, workers=job.workers)
+    options: Any = {"batch_size": job.batch_size, "workers": job.workers, "columns": job.columns}
+    source = RecordSource(job.folder, ragged="pack", **options)
     while True:
         yield from map(rows_of, source)
 
@@ -54,7 +56,7 @@ def to_batches(job: LoadJob) -> Iterator[int]:
 
     pa.set_cpu_count(job.workers)
     while True:
-        for batch in opened(job).to_batches(batch_size=job.batch_size):
+        for batch in opened(job).to_batches(columns=job.columns, batch_size=job.batch_size):
             yield batch.num_rows
 
 
@@ -66,14 +68,14 @@ def hugging_face(job: LoadJob) -> Iterator[int]:
         data = datasets.load_from_disk(job.folder.removeprefix("hf:"))
     else:
         data = datasets.load_dataset(format_of(job), data_files=job.paths, split="train", cache_dir=job.scratch)
-    return loaded(data.with_format("numpy"), job)
+    return loaded(data.with_format("numpy", columns=job.columns), job)
 
 
 def in_memory(job: LoadJob) -> Iterator[int]:
     """A DataLoader over the columns of a table that pyarrow has read."""
     from torch.utils.data import Dataset
 
-    table = opened(job).to_table()
+    table = opened(job).to_table(columns=job.columns)
 
     class Rows(Dataset[Any]):
         columns = {name: table[name].to_numpy() for name in table.column_names}  # noqa: RUF012

@@ -179,9 +179,10 @@ def _image(tables: Tables, image: str | None) -> str:
 def _label(tables: Tables, label: str) -> str:
     (column, *more) = columns_of(tables.schema, [label], tables.root)
     if more or column.kind != "fixed" or column.shape or column.dtype.kind not in "iub":
+        holds = column.kind if column.varies else column.dtype
         raise BadSetting(
-            f"{tables.root}: label={label!r} holds no whole numbers: pass another column, or labels= with a label "
-            "for each image"
+            f"{tables.root}: label={label!r} holds no whole numbers, but {holds}: pass another column, or labels= "
+            f"with a number or a name for each image, such as table[{label!r}].to_pylist()"
         )
     return label
 

@@ -42,13 +42,15 @@ class RecordSource(Alone):
             WebDataset's shards (``"*.tar"``) or what ``pack`` wrote (``"packed:FOLDER"``); or several files. All
             but the last may lie in an object store (``"s3://bucket/*.parquet"``).
         columns: Names of the columns that are read; or a dict from names in the batch to a column, or to several
-            columns of numbers, which become one array of shape ``(rows, columns)``. None for all.
+            columns of numbers, which become one array of shape ``(rows, columns)`` in the type that NumPy gives
+            them together: of int64 beside float32, float64. None for all.
         decode: Function from a sample, a dict, to the dict that the batch is made of; called in worker processes.
         ragged: What becomes of lists of numbers: ``"refuse"`` if they must be equally long; ``"pad"`` for an array
             as wide as the longest of the batch, filled with 0; ``"pack"`` for a ``RaggedRows``.
         fill: What stands in place of nulls, in all columns or by column; None if nulls are an error.
         filter: Which rows of tables are read: ``"label < 10"``, or an expression of pyarrow's.
-        shuffle_bytes: Memory in which rows of tables are shuffled.
+        shuffle_bytes: Memory in which rows of tables are shuffled. Each worker that reads takes up to four times a
+            row group's bytes besides.
         cache: Where samples that are far away are kept; None for nowhere.
         on_bad: ``"fail"`` if a sample that cannot be read or decoded ends the feed; ``"skip"`` for a row of zeros
             and empty texts. Batches then have a column ``"bad"``, which is true for those.

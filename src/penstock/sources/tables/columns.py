@@ -121,9 +121,11 @@ def _column(name: str, path: tuple[str, ...], kind: Any, where: str) -> TableCol
     if (dtype := _number(inner)) is not None:
         return TableColumn(name, "list" if varies else "fixed", dtype, path, shape)
     remedy = "cast it to float64 where it is written, or " if is_.is_decimal(inner) else ""
+    if varies and (is_.is_string(inner) or is_.is_large_string(inner)):
+        remedy = "join the texts of each row to one where they are written (decode= may split it), or "
     raise BadSetting(
         f"{where}: column {name!r} is of type {kind}, which no array of numbers has: {remedy}leave it out with "
-        "columns="
+        "columns=, a list of the others"
     )
 
 

@@ -148,15 +148,12 @@ class TableFiles(ShardFiles):
         self.schema = same_schema(paths, schemas)
         if not groups:
             raise BadSetting(f"{paths[0]}{' and others' * (len(paths) > 1)}: no row lies there")
-        self._file_of, rows = np.array(groups, np.int64).T
+        file_of, rows = np.array(groups, np.int64).T
         self.group_rows: Ids = rows.copy()
-        its_rows: list[int] = [int(rows[self._file_of == i].sum()) for i in range(len(paths))]
+        its_rows: list[int] = [int(rows[file_of == i].sum()) for i in range(len(paths))]
         self.parts = [*zip(map(os.path.basename, paths), its_rows, strict=True)]
         many = f"{len(paths):,} {files}" if len(paths) > 1 else paths[0]
         self.description = f"{len(groups):,} {kind} of {many}"
-
-    def check_unchanged(self, groups: Iterable[int]) -> None:
-        self._check({int(self._file_of[group]) for group in groups})
 
 
 def opened_for_datasets(path: str, version: FileVersion, fetch: Fetch) -> tuple[Any, Any]:

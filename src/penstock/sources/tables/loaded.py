@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from penstock.contracts import ByteArray, Ids
+from penstock.errors import SourceError
 from penstock.sources.tables.columns import TableColumn, Values, VaryingRows
 from penstock.tree import RaggedRows
 
@@ -16,6 +17,8 @@ Allocate = Callable[[int], Values]
 """Returns an array of so many bytes."""
 _BITS = {1: np.dtype(np.uint8), 2: np.dtype(np.uint16), 4: np.dtype(np.uint32), 8: np.dtype(np.uint64)}
 """Types as which numbers are copied, by their size."""
+_EXACT = 2**53
+"""Up to here float64 holds each whole number."""
 
 
 def own_memory(nbytes: int) -> Values:
@@ -48,6 +51,26 @@ class TableLeaf(NamedTuple):
     @property
     def varies(self) -> bool:
         return self.columns[0].varies
+
+    def check(self, columns: Sequence[Values | VaryingRows], where: str) -> None:
+        """Check that whole numbers stay the same in the type that they share with others.
+
+        Args:
+            columns: Rows of each column.
+            where: The row group, for errors.
+
+        Raises:
+            SourceError: one does not.
+        """
+        for column, values in zip(self.columns, columns, strict=True):
+            if isinstance(values, VaryingRows) or self.dtype != "f8" or column.dtype.kind not in "iu":
+                continue
+            least, most = int(values.min(initial=0)), int(values.max(initial=0))
+            if max(-least, most) > _EXACT:
+                raise SourceError(
+                    f"{where}: column {column.name!r} has {most if most > _EXACT else least}, which float64, the "
+                    f"type of columns[{self.name!r}], may not hold exactly: leave it out of that array"
+                )
 
 
 class Loaded:

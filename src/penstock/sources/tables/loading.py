@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import Any, NamedTuple
 
 from penstock.contracts import Ids, Tables
@@ -56,9 +56,13 @@ class TableReading(NamedTuple):
             where += ", rows that the filter leaves"
         arrays = zip(fields_of(table, [column.path for column in self.columns]), self.columns, strict=True)
         try:
-            return [values_of(array, column, self.fill.get(column.name), where) for array, column in arrays]
+            found = [values_of(array, column, self.fill.get(column.name), where) for array, column in arrays]
         except pa.ArrowException as error:  # such as lists of more than 2**31 numbers
             raise SourceError(f"{where} cannot be taken: {error}. Write smaller row groups") from None
+        every = iter(found)
+        for output in self.outputs:
+            output.check([next(every) for _ in output.columns], where)
+        return found
 
 
 class GroupLoader:
@@ -115,17 +119,18 @@ class GroupLoader:
         self._begun[handful.groups] = loaded, futures
 
     def get(self, handful: Handful) -> Loaded:
-        """Return a handful, once all of it was read; those that were begun before it are given up.
+        """Return a handful, once all of it was read; those that were begun before it are given up first.
 
         Raises:
             ReadFailed: a group cannot be read.
             SourceError: a value is none that can be given.
         """
-        self.begin(handful)
+        self._forget_parents()
         for earlier in list(self._begun):
             if earlier == handful.groups:
                 break
             self._forget(earlier)
+        self.begin(handful)
         loaded, futures = self._begun[handful.groups]
         if futures:
             try:
@@ -155,9 +160,9 @@ class GroupLoader:
             self._pid, self._pool, self._begun = os.getpid(), None, {}
 
     def _forget(self, groups: tuple[int, ...]) -> None:
+        """Give up a handful, and the memory that its threads hold."""
         _, futures = self._begun.pop(groups)
-        for future in futures:
-            future.cancel()
+        wait([future for future in futures if not future.cancel()])
 
     def _load(self, loaded: Loaded, group: int) -> None:
         number = int(self._groups[group])

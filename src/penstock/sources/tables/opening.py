@@ -107,7 +107,10 @@ def _outputs(tables: Tables, columns: Columns) -> list[TableLeaf]:
         stacked = not isinstance(named, str)
         if (stacked and any(each.kind != "fixed" or each.shape for each in own)) or (not stacked and len(own) > 1):
             which = ", ".join(f"{each.name} ({each.kind})" for each in own)
-            raise BadSetting(f"columns[{name!r}]: only columns of one number a row become one array, not {which}")
+            raise BadSetting(
+                f"columns[{name!r}]: only columns of one number a row become one array, not {which}: "
+                "name the others by themselves"
+            )
         if stacked and not _fit_together(own):
             which = ", ".join(f"{each.name} ({each.dtype})" for each in own)
             raise BadSetting(f"columns[{name!r}]: no type of numbers holds those of {which}")

@@ -55,8 +55,11 @@ class ParquetTables(TableFiles):
     def ranges(self, column: str) -> list[tuple[Any, Any]] | None:
         """Return the least and the greatest value of each group; None if the files do not say."""
         found: list[tuple[Any, Any]] = []
+        paths = self._metadata[0].schema
+        kinds = [each.physical_type for each in map(paths.column, range(len(paths))) if each.path == column]
         for chunks in self._chunks(column):
-            its = chunks[0].statistics if len(chunks) == 1 and chunks[0].path_in_schema == column else None
+            # Of another type than the footer's own schema has, Arrow ends the process.
+            its = chunks[0].statistics if [chunk.physical_type for chunk in chunks] == kinds else None
             if its is None or not its.has_min_max:
                 return None
             try:
@@ -121,9 +124,15 @@ def _footer(fetch: Fetch, path: str, version: FileVersion) -> tuple[Any, Any]:
     """Return what the end of a file says of it, and its schema."""
     try:
         found = parquet.ParquetFile(opened(path, version, fetch))
-        return found.metadata, found.schema_arrow
+        footer, schema = found.metadata, found.schema_arrow
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         raise BadSetting(f"{path} is no Parquet file, or is damaged: {error}") from None
+    rows = sum(footer.row_group(number).num_rows for number in range(footer.num_row_groups))
+    if rows != footer.num_rows:
+        raise BadSetting(
+            f"{path} is damaged: its footer says {footer.num_rows:,} rows in all, and {rows:,} in its row groups"
+        )
+    return footer, schema
 
 
 def _of(path: str, column: str) -> bool:
