@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import json
+import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -176,6 +177,8 @@ def train(
 ) -> Callable[..., Trainer]:
     """Start a trainer: it attaches to ``feed``, or shares ``source``. With ``torch`` it has imported that.
 
+    It finds feeds in ``directory``, as on another machine, if that is given.
+
     With ``forks_feeders``, so has the feeder that it starts.
     """
 
@@ -185,6 +188,7 @@ def train(
         torch: bool = False,
         process_group: int | None = None,
         forks_feeders: bool = False,
+        directory: Path | None = None,
         **order: Any,
     ) -> Trainer:
         whole = {
@@ -199,7 +203,9 @@ def train(
         whole |= {"parts": [], **dict.fromkeys(("batches", "source", "until", "hurt", "pause", "resume")), **order}
         server = servers["torch" if torch else "numpy"]
         folder = tmp_path_factory.mktemp("trainer")
-        trainer = Trainer(server, whole, folder, process_group=process_group, forks_feeders=forks_feeders)
+        environment = None if directory is None else {**os.environ, "PENSTOCK_DIR": str(directory)}
+        options = {"forks_feeders": forks_feeders, "environment": environment}
+        trainer = Trainer(server, whole, folder, process_group=process_group, **options)
         processes.append(trainer)
         return trainer
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from penstock.contracts import NO_JOINTS, Cursor, Ids, Joints, SourceBlock, Tree, Wanted
 from penstock.errors import BadSetting, SourceError
-from penstock.sources.order import Ordered, digest, planned
+from penstock.sources.order import Ordered, Planned, digest, planned
 from penstock.sources.seeds import order_seed, seed_process
 from penstock.tree import Ragged, Strings, array_nodes, build, describe
 
@@ -64,7 +64,16 @@ class ArraySource(Ordered):
         self.description = f"{rows:,} rows of arrays"
 
     def open(self, at: Cursor, wanted: Wanted | None = None, joints: Joints = NO_JOINTS) -> Iterator[SourceBlock]:
-        for plan in planned(self._order.blocks(at, joints), wanted):
+        return self.load(self.plans(at, wanted, joints), at.cycle)
+
+    def plans(self, at: Cursor, wanted: Wanted | None = None, joints: Joints = NO_JOINTS) -> Iterator[Planned]:
+        return planned(self._order.blocks(at, joints), wanted)
+
+    def work_here(self) -> None:
+        """Do nothing: rows are picked in this process as it is."""
+
+    def load(self, plans: Iterator[Planned], cycle: int) -> Iterator[SourceBlock]:
+        for plan in plans:
             leaves = zip(self._nodes, self._leaves, strict=True)
             rows = [self._rows(node, leaf, plan.ids) for node, leaf in leaves]
             yield plan.block(build(self._layout, rows) if len(plan.ids) else None)

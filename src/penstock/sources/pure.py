@@ -8,7 +8,7 @@ from typing import Any, Protocol, runtime_checkable
 from penstock.contracts import NO_JOINTS, Cursor, Joints, Source, SourceBlock, Wanted
 from penstock.errors import BadSetting
 from penstock.memory.slots import Slots, SlotSource
-from penstock.sources.order import Planned
+from penstock.sources.order import Planned, digest
 
 
 @runtime_checkable
@@ -45,7 +45,7 @@ class ByBlock:
     Args:
         source: The source.
         asked: The argument that asks for it, for the error.
-        joins: Whether epochs may begin at any block of it, which then decides later orders.
+        joins: Whether epochs may begin at any block of it, and then decide later orders.
 
     Raises:
         BadSetting: a block of this source is no function of its plan.
@@ -55,15 +55,16 @@ class ByBlock:
         if not isinstance(source, PureSource):
             raise BadSetting(
                 f"{asked}: the blocks of {source.description} cannot be made one by one, each from the numbers of "
-                "its samples. Give a DataLoader over a map-style data set without a sampler of its own, an "
-                f"ImageSource, a RecordSource, a TokenSource or a PackedSource, or leave {asked} out"
+                "its samples. Give arrays, a DataLoader over a map-style data set without a sampler of its own, or "
+                f"an Image-, Record-, Token- or PackedSource; or leave {asked} out"
             )
         self._source = source
         for name in _ATTRIBUTES:
             if hasattr(source, name):
                 setattr(self, name, getattr(source, name))
-        self.joins: bool = joins and getattr(source, "joins", False)
-        self.order: str = getattr(source, "order_by_block", source.order)
+        self.joins = joins
+        own = getattr(source, "order_by_block", source.order)
+        self.order = own if joins else digest("without joints", own)
 
     @property
     def description(self) -> str:
