@@ -108,7 +108,7 @@ class Feeder:
         self.settings = Settings(**checked(**cast("FeedSettings", named)))
         check_memory(self.settings.window_bytes)
         self.name = name
-        self._source = _source_of(with_workers(loader, self.settings.own_workers), self.settings)
+        self._source = _source_of(with_workers(loader, self.settings.own_workers), name, self.settings)
         if isinstance(self._source, SizedSlotSource) and transform is None:
             rows = min(self._source.batch_size or 1, self._source.samples or 1)
             check_fits(self._source.block_bytes, rows, self.settings.window_bytes)
@@ -149,6 +149,10 @@ class Feeder:
         self._writer = BlockWriter(self._ring, whole_batches=self.settings.whole_batches, gpu=gpu)
         whole = self.settings.whole_batches
         self._transform = DeviceTransform(gpu, transform, whole=whole) if gpu and transform else transform
+        fills = (
+            isinstance(self._source, SlotSource) and self._source.batch_size and not whole and transform is None
+        )
+        slots_of_use = cast(SlotSource, self._source).fill(self._slots) if fills else 0
         anywhere = getattr(self._source, "anywhere", False)
         samples, rows = self._source.samples, self._source.batch_size
         self._joints: FeedJoints | None = None
@@ -169,6 +173,7 @@ class Feeder:
             block_rows=rows or 1,
             across=self.settings.across,
         )
+        self._state.position = getattr(self._source, "begins_at", self._state.position)
         self._published = Throughput()
         self._reopened = 0
         self._source_s = 0.0
@@ -208,11 +213,10 @@ class Feeder:
         undo.callback(self._server.close, "was not begun")
         self._server.start()
         self._publisher = Publisher(self._server, self._state, self.name, self.settings.stall_timeout)
-        fills = isinstance(self._source, SlotSource) and welcome.batch_size and transform is None
         self._pool = SlotPool(
             self._slots,
             self._publisher,
-            most=cast(SlotSource, self._source).fill(self._slots) if fills else 0,
+            most=slots_of_use,
             window_bytes=self.settings.window_bytes,
             batch_size=welcome.batch_size or 0,
             slot_bytes=self._source.slot_bytes if isinstance(self._source, SizedSlotSource) else None,
@@ -377,17 +381,18 @@ class Feeder:
         return sent
 
 
-def _source_of(loader: Any, settings: Settings) -> Source:
-    segments, seed, joins = settings.segments, settings.seed, not settings.across
+def _source_of(loader: Any, name: str, settings: Settings) -> Source:
+    segments, seed = settings.segments, settings.seed
     if settings.across and segments is None:
         segments = SEGMENTS_ACROSS
     source = adapt(loader, segments=segments, seed=seed)
     if (remote := settings.remote) is not None:
         from penstock.sources.remote.source import RemoteSource
 
-        source = RemoteSource(loader, source, remote.most, segments=segments, seed=seed, joins=joins)
+        across = name if settings.across else ""
+        source = RemoteSource(loader, source, remote.most, segments=segments, seed=seed, across=across)
     elif settings.across:
-        source = ByBlock(source, "across=True", joins=joins)
+        source = ByBlock(source, "across=True", joins=False)
     return cast(Source, source)
 
 

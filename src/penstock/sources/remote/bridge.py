@@ -8,25 +8,22 @@ from __future__ import annotations
 
 import os
 import pickle
-import threading
-import time
-from collections.abc import Callable
 from functools import partial
 from importlib import import_module
 from multiprocessing.connection import Connection
-from queue import Empty, SimpleQueue
+from threading import Thread
 from typing import Any, NamedTuple
 
+from penstock.contracts import Cursor
 from penstock.errors import BadSetting
 from penstock.memory.slots import Placement, Slot
 from penstock.sources.order import Planned
-from penstock.sources.remote.maker import BlockMaker, MadeBlock
-from penstock.sources.remote.nodes import NodeReport, Nodes, WorkerId
+from penstock.sources.remote.conductor import Conducted
+from penstock.sources.remote.engine import Engine, Standing, in_words
+from penstock.sources.remote.maker import Commission, MadeBlock
 from penstock.sources.workers.block_maker import MemoryFile
 
 OPEN = "PENSTOCK_RAY_OPEN"
-_LOOK_S = 1.0
-"""Time between two looks at the nodes that Ray knows."""
 _NAMESPACE = "penstock"
 
 
@@ -36,11 +33,13 @@ class Setup(NamedTuple):
     Attributes:
         commission: How nodes make blocks, pickled.
         most: Most workers; None for one on each core.
+        across: The feed's name, if feeds on other machines share its blocks; else empty.
         ring: Where slots lie; None if the feed has none.
     """
 
     commission: bytes
     most: int | None
+    across: str
     ring: MemoryFile | None
 
 
@@ -74,18 +73,15 @@ class Unmade(NamedTuple):
     why: str
 
 
-class Standing(NamedTuple):
-    """How the nodes stand.
+class Connected(NamedTuple):
+    """There is a cluster.
 
     Attributes:
-        workers: Workers that can be asked.
-        reports: The nodes.
-        why: Why there are no workers; empty while some start for the first time.
+        frontier: The furthest block that the feeds of this name on other machines have asked for; None if there
+            are none.
     """
 
-    workers: int
-    reports: list[NodeReport]
-    why: str = ""
+    frontier: Cursor | None
 
 
 class Refused(NamedTuple):
@@ -94,106 +90,47 @@ class Refused(NamedTuple):
     why: str
 
 
-Answer = InSlot | Whole | Unmade | Standing | Refused
+Answer = InSlot | Whole | Unmade | Connected | Standing | Refused
 FORGET = "forget"
 """The feeder gives up all blocks that it has asked for."""
 
 
 class _Bridge:
-    """Asks nodes for blocks, and hands these on."""
+    """Hands the feeder what nodes make."""
 
     def __init__(self, ray: Any, connection: Connection[Any, Any], setup: Setup) -> None:
-        self._ray = ray
         self._connection = connection
-        self._commission = setup.commission
         self._ring = None if setup.ring is None else setup.ring.map()
-        self._nodes = Nodes(setup.most)
         self._tasks: dict[int, Task] = {}
-        self._events = SimpleQueue[Callable[[], None]]()
-        self._actors: dict[WorkerId, Any] = {}
-        self._under_way: dict[tuple[WorkerId, int | None], Any] = {}  # a reference that is given up ends Ray
-        self._said: Standing | None = None
-        self._reasons: dict[str, str] = {}
+        commission: Commission = pickle.loads(setup.commission)
+        frontier = None
+        if setup.across:
+            self._engine: Engine = Conducted(ray, commission, setup.most, self, setup.across)
+            frontier = self._engine.frontier
+        else:
+            self._engine = Engine(ray, commission, setup.most, self, fetches=True)
+        connection.send(Connected(frontier))
 
     def run(self) -> None:
-        self._maker = self._ray.remote(BlockMaker)
-        self._sent = self._ray.put(pickle.loads(self._commission))
-        for work in (self._hear, self._watch):
-            threading.Thread(target=work, daemon=True).start()
-        while True:
-            due_s = self._nodes.due_s()
-            wait_s = _LOOK_S if due_s is None else min(_LOOK_S, max(0.0, due_s - time.monotonic()))
-            try:
-                event = self._events.get(timeout=wait_s)
-                while True:
-                    event()
-                    event = self._events.get_nowait()
-            except Empty:
-                pass
-            self._act(time.monotonic())
+        """Serve the feeder until it ends."""
+        Thread(target=self._hear, daemon=True).start()
+        self._engine.run()
 
-    def _act(self, now_s: float) -> None:
-        """Do what follows from what has happened."""
-        self._nodes.look(now_s)
-        for id in self._nodes.to_start(now_s):
-            self._start(id)
-        for id, number in self._nodes.to_ask(now_s):
-            task = self._tasks[number]
-            self._await(id, number, self._actors[id].make.remote(task.plan, task.cycle))
-        for number, why in self._nodes.unmade():
-            del self._tasks[number]
-            self._connection.send(Unmade(number, why))
-        reports = self._nodes.reports()
-        why = "; ".join(f"{each.node}: {each.aside}" for each in reports if each.aside)
-        standing = Standing(self._nodes.ready_workers, reports, why)
-        if self._said is None or _differ(standing, self._said):
-            self._said = standing
-            self._connection.send(standing)
-
-    def _start(self, id: WorkerId) -> None:
-        strategies = import_module("ray.util.scheduling_strategies")
-        where = strategies.NodeAffinitySchedulingStrategy(_node_id(id.node), soft=False)
-        options = {"num_cpus": 1, "max_restarts": 0, "max_task_retries": 0, "scheduling_strategy": where}
-        self._actors[id] = actor = self._maker.options(**options).remote(self._sent)
-        self._await(id, None, actor.check.remote())
-
-    def _await(self, id: WorkerId, number: int | None, reference: Any) -> None:
-        self._under_way[id, number] = reference
-
-        def done(future: Any) -> None:
-            self._events.put(partial(self._came, id, number, future))
-
-        reference.future().add_done_callback(done)
-
-    def _came(self, id: WorkerId, number: int | None, future: Any) -> None:
-        """Take in what a worker has answered."""
-        self._under_way.pop((id, number), None)
-        now_s, error = time.monotonic(), future.exception()
-        if error is not None and not isinstance(error, self._ray.exceptions.RayTaskError):
-            self._lost(id, _in_words(error), now_s)
-        elif number is None:
-            why = _in_words(error) if error else future.result()
-            if why:
-                self._lost(id, why, now_s)
-            else:
-                self._nodes.ready(id)
-        elif error is not None:
-            self._nodes.raised(id, number, _in_words(error), now_s)
-        elif self._nodes.came(id, number, now_s):
-            self._give(self._tasks.pop(number), future.result())
-
-    def _lost(self, id: WorkerId, why: str, now_s: float) -> None:
-        self._nodes.failed(id, why, now_s)
-        if (actor := self._actors.pop(id, None)) is not None:
-            self._ray.kill(actor)
-
-    def _give(self, task: Task, made: Any) -> None:
+    def made(self, number: int, made: Any) -> None:
+        task = self._tasks.pop(number)
         fits = isinstance(made, MadeBlock) and task.slot is not None and made.placement.nbytes <= task.slot.nbytes
         if fits and task.slot is not None and self._ring is not None:
             self._ring[task.slot.offset : task.slot.offset + made.placement.nbytes] = made.memory
-            self._connection.send(InSlot(task.number, made.placement))
+            self._connection.send(InSlot(number, made.placement))
         else:
-            self._connection.send(Whole(task.number, made))
+            self._connection.send(Whole(number, made))
+
+    def unmade(self, number: int, why: str) -> None:
+        del self._tasks[number]
+        self._connection.send(Unmade(number, why))
+
+    def stands(self, standing: Standing) -> None:
+        self._connection.send(standing)
 
     def _hear(self) -> None:
         """Take what the feeder sends, until it ends."""
@@ -202,28 +139,16 @@ class _Bridge:
                 message = self._connection.recv()
             except (EOFError, OSError):
                 os._exit(0)
-            self._events.put(partial(self._forget if message == FORGET else self._take, message))
+            self._engine.do(self._forget if message == FORGET else partial(self._take, message))
 
     def _take(self, task: Task) -> None:
         self._tasks[task.number] = task
-        self._nodes.add(task.number)
+        self._engine.ask(task.number, task.plan, task.cycle)
 
-    def _forget(self, _message: str) -> None:
+    def _forget(self) -> None:
         self._tasks.clear()
-        self._nodes.forget()
+        self._engine.forget()
         self._connection.send(FORGET)
-
-    def _watch(self) -> None:
-        """Look which nodes Ray knows: that may take long while its head is gone."""
-        while True:
-            found = [node for node in self._ray.nodes() if node["Alive"]]
-            cores = {_name(node): int(node["Resources"].get("CPU", 0)) for node in found}
-            self._events.put(partial(self._see, cores))
-            time.sleep(_LOOK_S)
-
-    def _see(self, cores: dict[str, int]) -> None:
-        for id in self._nodes.see(cores):
-            self._actors.pop(id, None)
 
 
 def main(fd: int) -> None:
@@ -232,12 +157,11 @@ def main(fd: int) -> None:
     setup: Setup = pickle.loads(connection.recv_bytes())
     try:
         bridge = _Bridge(_connected(), connection, setup)
-        connection.send(Standing(0, []))
     except BadSetting as error:
         connection.send(Refused(str(error)))
         os._exit(0)
     except Exception as error:  # whatever Ray raises where there is no cluster
-        connection.send(Standing(0, [], _in_words(error)))
+        connection.send(Standing(0, [], in_words(error)))
         os._exit(0)
     bridge.run()
 
@@ -263,23 +187,3 @@ def _connected() -> Any:
             f"RAY_AUTH_MODE=token on each machine, or on 127.0.0.1; {OPEN}=1 uses it as it is"
         )
     return ray
-
-
-def _differ(one: Standing, other: Standing) -> bool:
-    """Whether another number of workers, or another reason, is to be said."""
-    return (one.workers, one.why) != (other.workers, other.why)
-
-
-def _name(node: dict[str, Any]) -> str:
-    return f"{node['NodeName']} ({node['NodeID']})"
-
-
-def _node_id(name: str) -> str:
-    return name.rpartition("(")[2].removesuffix(")")
-
-
-def _in_words(error: BaseException) -> str:
-    """Return the first line of what went wrong."""
-    cause = getattr(error, "cause", None) or error
-    text = str(cause).strip().partition("\n")[0]
-    return text if isinstance(cause, BadSetting) else f"{type(cause).__name__}: {text}"

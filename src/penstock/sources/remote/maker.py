@@ -25,6 +25,8 @@ from penstock.tree import Array, array_nodes, bytes_of, describe
 
 _WITNESSES = 8
 _PAGE = 4096
+_UNKNOWN_BYTES = 1 << 20
+"""Taken for the size of a block whose leaves are not all arrays."""
 
 
 class Commission(NamedTuple):
@@ -139,6 +141,11 @@ class BlockMaker:
         if isinstance(made, MadeBlock) and self._slots is None and isinstance(self._source, SlotSource):
             self._fill(made)
         return made
+
+    def make_apart(self, plan: Planned, cycle: int) -> tuple[int, MadeBlock | Tree]:
+        """Return the size of a block as well, which travels by itself."""
+        made = self.make(plan, cycle)
+        return made.memory.nbytes if isinstance(made, MadeBlock) else _UNKNOWN_BYTES, made
 
     def _fill(self, made: MadeBlock) -> None:
         """Have blocks of this size made in memory that is sent as it is."""

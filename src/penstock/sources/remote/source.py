@@ -33,7 +33,7 @@ class RemoteSource(ByBlock):
         most: Most workers; None for one on each core of the cluster.
         segments: Segments that were asked for.
         seed: Seed of the feed.
-        joins: Whether epochs may begin at any block.
+        across: The feed's name, if feeds on other machines share its blocks; else empty.
 
     Raises:
         BadSetting: a block of this source is no function of its plan; the message says why.
@@ -41,11 +41,11 @@ class RemoteSource(ByBlock):
     """
 
     def __init__(
-        self, loader: Any, source: Any, most: int | None, *, segments: int | None, seed: int, joins: bool
+        self, loader: Any, source: Any, most: int | None, *, segments: int | None, seed: int, across: str = ""
     ) -> None:
-        super().__init__(source, _ASKED, joins=joins)
+        super().__init__(source, _ASKED, joins=not across)
         require(_ASKED, "ray", "ray")
-        self._workers = NodeWorkers(commission_of(loader, self._source, segments, seed), most)
+        self._workers = NodeWorkers(commission_of(loader, self._source, segments, seed), most, across)
         self._numbers = count()
         self._slots: Slots | None = None
 
@@ -54,6 +54,13 @@ class RemoteSource(ByBlock):
         standing = self._workers.standing
         who = "made by" if standing.workers else "loaded by the feeder itself:"
         return f"{self._source.description}, {who} {in_words(standing)}"
+
+    @property
+    def begins_at(self) -> Cursor:
+        """Where a feed begins that shares its blocks with others: at the next segment of theirs."""
+        self._workers.wait()
+        frontier = self._workers.frontier
+        return Cursor(0, 0) if frontier is None else frontier.next_segment(self._source.segment_starts)
 
     def open(self, at: Cursor, wanted: Wanted | None = None, joints: Joints = NO_JOINTS) -> Iterator[SourceBlock]:
         plans = _Plans(self._source.plans(at, wanted, joints))
@@ -66,7 +73,6 @@ class RemoteSource(ByBlock):
     def fill(self, slots: Slots) -> int:
         self._slots = slots
         self._workers.use(slots)
-        self._workers.wait()
         return max(super().fill(slots), _SLOTS)
 
     def close(self) -> None:

@@ -11,11 +11,12 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from penstock.basics.terminal import say
-from penstock.contracts import Tree
+from penstock.contracts import Cursor, Tree
 from penstock.errors import BadSetting
 from penstock.memory.slots import Filled, Slots
 from penstock.sources.remote import bridge
-from penstock.sources.remote.bridge import FORGET, Answer, InSlot, Refused, Setup, Standing, Task, Unmade, Whole
+from penstock.sources.remote.bridge import FORGET, Answer, Connected, InSlot, Refused, Setup, Task, Unmade, Whole
+from penstock.sources.remote.engine import Standing
 from penstock.sources.remote.maker import Commission, MadeBlock
 from penstock.sources.remote.nodes import QUEUED
 from penstock.sources.workers.block_maker import MemoryFile
@@ -43,14 +44,16 @@ class NodeWorkers:
     Args:
         commission: How they make blocks.
         most: Most workers; None for one on each core.
+        across: The feed's name, if feeds on other machines share its blocks; else empty.
 
     Attributes:
         standing: How the nodes stand.
+        frontier: The furthest block that other feeds of the name had asked for; None if there were none.
     """
 
-    def __init__(self, commission: Commission, most: int | None) -> None:
+    def __init__(self, commission: Commission, most: int | None, across: str) -> None:
         self._commission = pickle.dumps(commission)
-        self._most = most
+        self._most, self._across = most, across
         self._slots: Slots | None = None
         self._pid = 0
         self._connection: Connection[Any, Any] | None = None
@@ -61,6 +64,7 @@ class NodeWorkers:
         self._settled = True
         self._said: bool | None = None
         self.standing = Standing(0, [], _CONNECTING)
+        self.frontier: Cursor | None = None
 
     @property
     def capacity(self) -> int:
@@ -156,7 +160,7 @@ class NodeWorkers:
         self._pid, self._connection = start_process(bridge.__name__, files, {"RAY_USAGE_STATS_ENABLED": "0"})
         self.standing = Standing(0, [], _CONNECTING)
         with suppress(OSError):  # it has died, as the next wait finds
-            self._connection.send_bytes(pickle.dumps(Setup(self._commission, self._most, ring)))
+            self._connection.send_bytes(pickle.dumps(Setup(self._commission, self._most, self._across, ring)))
 
     def _hear(self, most_s: float | None) -> bool:
         """Take in what the bridge has sent; wait for that, if nothing is there. Return whether it is connected."""
@@ -171,7 +175,9 @@ class NodeWorkers:
             if isinstance(answer, Refused):
                 self._end()
                 raise BadSetting(f'workers="ray": {answer.why}')
-            if isinstance(answer, Standing):
+            if isinstance(answer, Connected):
+                self.standing, self.frontier = Standing(0, []), answer.frontier
+            elif isinstance(answer, Standing):
                 self.standing = answer
             elif isinstance(answer, str):
                 self._settled = True

@@ -1,0 +1,183 @@
+"""Has each block made once for all feeds of a name on a cluster, and hands it to each of them.
+
+A conductor is a Ray actor of the feeder that came first, and ends with that one's bridge: the others then start
+another, and load by themselves meanwhile. It holds references to blocks, which lie where they were made: each feed
+fetches them from there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from functools import partial
+from importlib import import_module
+from itertools import count
+from threading import Thread
+from typing import Any, NamedTuple
+from uuid import uuid4
+
+from penstock.contracts import Cursor
+from penstock.fingerprint.batch import LeafDigest
+from penstock.sources.order import Planned, digest
+from penstock.sources.remote.engine import Apart, Client, Engine, Standing, in_words
+from penstock.sources.remote.maker import Commission
+from penstock.sources.remote.nodes import WorkerId
+from penstock.sources.remote.passing import Key, Passed, Passing
+
+MOST_BYTES = 1 << 30
+"""Size of the blocks that are kept for feeds which have not had them."""
+
+
+_MOST_CALLS = 10_000
+_ANSWER_S = 2.0
+_LOOK_S = 1.0
+
+
+class Score(NamedTuple):
+    """How a conductor stands.
+
+    Attributes:
+        standing: Its workers.
+        frontier: The furthest block that a feed has asked for; None if none has.
+        passed: What became of the blocks.
+    """
+
+    standing: Standing
+    frontier: Cursor | None
+    passed: Passed
+
+
+class Conductor:
+    """Has blocks made for the feeds of one name.
+
+    Args:
+        commission: How they are made; that of the first feed.
+        most: Most workers; None for one on each core.
+    """
+
+    def __init__(self, commission: Commission, most: int | None) -> None:
+        self._commission = commission
+        self._passing = Passing(MOST_BYTES)
+        self._kept: dict[Key, Any] = {}
+        self._waited: dict[Key, asyncio.Future[Any]] = {}
+        self._keys: dict[int, Key] = {}
+        self._numbers = count()
+        self._standing = Standing(0, [])
+        self._engine = Engine(import_module("ray"), commission, most, self, fetches=False)
+        Thread(target=self._engine.run, daemon=True).start()
+
+    async def stand(self, feed: str, order: str, leaves: tuple[LeafDigest, ...]) -> Score | str:
+        """A feed lives: return how the nodes stand, or why it gets nothing from here."""
+        own = self._commission
+        pairs = zip(leaves, own.leaves, strict=False)
+        if order != own.order or any(one.differs_at(other) is not None for one, other in pairs):
+            return "the feed of this name on another machine has other data, another order or another recipe"
+        self._drop(self._passing.hear(feed, time.monotonic()))
+        return Score(self._standing, self._passing.frontier, self._passing.counts)
+
+    async def make(self, feed: str, plan: Planned, cycle: int) -> Apart:
+        """Return a reference to a block, which stays where it is."""
+        key = Key(Cursor(cycle, plan.sample), digest(plan.ids.tolist()))
+        if self._passing.asks(feed, key):
+            block = self._kept[key]
+        else:
+            if key not in self._waited:
+                self._loop = asyncio.get_running_loop()
+                self._waited[key] = self._loop.create_future()
+                self._engine.do(partial(self._ask, key, plan, cycle))
+            block = await asyncio.shield(self._waited[key])
+        self._drop(self._passing.handed(feed, key))
+        return Apart(block)
+
+    def _ask(self, key: Key, plan: Planned, cycle: int) -> None:
+        number = next(self._numbers)
+        self._keys[number] = key
+        self._engine.ask(number, plan, cycle)
+
+    def made(self, number: int, made: Any) -> None:
+        nbytes, block = made
+        self._loop.call_soon_threadsafe(self._take, self._keys.pop(number), nbytes, block)
+
+    def unmade(self, number: int, why: str) -> None:
+        self._loop.call_soon_threadsafe(self._refuse, self._keys.pop(number), why)
+
+    def stands(self, standing: Standing) -> None:
+        self._standing = standing
+
+    def _take(self, key: Key, nbytes: int, block: Any) -> None:
+        self._kept[key] = block
+        self._drop(self._passing.made(key, nbytes))
+        self._waited.pop(key).set_result(block)
+
+    def _refuse(self, key: Key, why: str) -> None:
+        self._waited.pop(key).set_exception(RuntimeError(why))
+
+    def _drop(self, keys: list[Key]) -> None:
+        for key in keys:
+            self._kept.pop(key, None)
+
+
+class Conducted(Engine):
+    """Asks the conductor of a name instead of nodes; starts it if there is none.
+
+    Args:
+        ray: Ray, connected.
+        commission: How blocks are made.
+        most: Most workers; None for one on each core.
+        client: Who gets them.
+        name: Name of the feed.
+    """
+
+    def __init__(self, ray: Any, commission: Commission, most: int | None, client: Client, name: str) -> None:
+        super().__init__(ray, commission, None, client, fetches=True)
+        self._commission, self._limit, self._name = commission, most, name
+        self._feed = uuid4().hex
+        self._score: Score | None = None
+        self._conductor: Any = None
+        self._why = ""
+        self.look()
+
+    def standing(self) -> Standing:
+        if self._score is None:
+            return Standing(0, [], self._why)
+        workers = min(self._nodes.ready_workers, self._score.standing.workers)
+        return self._score.standing._replace(workers=workers)
+
+    @property
+    def frontier(self) -> Cursor | None:
+        """The furthest block that another feed has asked for; None if none has."""
+        return None if self._score is None else self._score.frontier
+
+    def _start(self, id: WorkerId) -> None:
+        """A worker of the conductor's was made ready by it."""
+        self._actors[id] = self._conductor
+        self._nodes.ready(id)
+
+    def _request(self, id: WorkerId, number: int, plan: Planned, cycle: int) -> None:
+        self._await(id, number, self._actors[id].make.remote(self._feed, plan, cycle))
+
+    def _lost(self, id: WorkerId, why: str, now_s: float) -> None:
+        self._nodes.failed(id, why, now_s)
+        self._actors.pop(id, None)
+
+    def look(self) -> None:
+        """Ask the conductor how it stands, and whether it is there."""
+        own = self._commission
+        try:
+            if self._conductor is None:
+                options = {"name": f"conductor of {self._name}", "get_if_exists": True, "num_cpus": 0}
+                made = self._ray.remote(Conductor).options(**options, max_concurrency=_MOST_CALLS)
+                self._conductor = made.remote(own, self._limit)
+            said = self._ray.get(
+                self._conductor.stand.remote(self._feed, own.order, own.leaves), timeout=_ANSWER_S
+            )
+            self._score, self._why = (None, said) if isinstance(said, str) else (said, "")
+        except Exception as error:  # whatever Ray raises of one that has died, or does not answer
+            self._conductor, self._score, self._why = None, None, in_words(error)
+
+    def _watch(self) -> None:
+        while True:
+            self.look()
+            workers = 0 if self._score is None else self._score.standing.workers
+            self.do(partial(self._see, {f"worker {i}": 1 for i in range(workers)}))
+            time.sleep(_LOOK_S)

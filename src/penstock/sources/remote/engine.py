@@ -1,0 +1,206 @@
+"""Has the workers of a Ray cluster make blocks: starts them, asks them within deadlines, and asks others."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from functools import partial
+from importlib import import_module
+from queue import Empty, SimpleQueue
+from threading import Thread
+from typing import Any, NamedTuple, Protocol
+
+from penstock.sources.order import Planned
+from penstock.sources.remote.maker import BlockMaker, Commission
+from penstock.sources.remote.nodes import NodeReport, Nodes, WorkerId
+
+_LOOK_S = 1.0
+"""Time between two looks at the nodes that Ray knows."""
+
+
+class Standing(NamedTuple):
+    """How the nodes stand.
+
+    Attributes:
+        workers: Workers that can be asked.
+        reports: The nodes.
+        why: Why there are no workers; empty while some start for the first time.
+    """
+
+    workers: int
+    reports: list[NodeReport]
+    why: str = ""
+
+
+class Apart(NamedTuple):
+    """Stands for a block that lies elsewhere: a reference to it."""
+
+    block: Any
+
+
+class Client(Protocol):
+    """Who asks an engine for blocks. All of this is called in the engine's thread."""
+
+    def made(self, number: int, made: Any) -> None:
+        """A block was made; of ``fetches=False``, its size and a reference to it."""
+        ...
+
+    def unmade(self, number: int, why: str) -> None:
+        """Nodes failed at a block."""
+        ...
+
+    def stands(self, standing: Standing) -> None:
+        """Other workers can be asked than before."""
+        ...
+
+
+class Engine:
+    """Asks nodes for blocks.
+
+    Args:
+        ray: Ray, connected.
+        commission: How blocks are made.
+        most: Most workers; None for one on each core.
+        client: Who gets them.
+        fetches: Whether blocks are brought here; else the client gets references.
+    """
+
+    def __init__(
+        self, ray: Any, commission: Commission, most: int | None, client: Client, *, fetches: bool
+    ) -> None:
+        self._ray = ray
+        self._maker: Any = ray.remote(BlockMaker)
+        self._sent: Any = ray.put(commission)
+        self._client, self._fetches = client, fetches
+        self._nodes = Nodes(most)
+        self._asked: dict[int, tuple[Planned, int]] = {}
+        self._events = SimpleQueue[Callable[[], None]]()
+        self._actors: dict[WorkerId, Any] = {}
+        self._under_way: dict[tuple[WorkerId, int | None], Any] = {}  # a reference that is given up ends Ray
+        self._said: tuple[int, str] | None = None
+
+    def do(self, event: Callable[[], None]) -> None:
+        """Have something done in the engine's thread."""
+        self._events.put(event)
+
+    def ask(self, number: int, plan: Planned, cycle: int) -> None:
+        """Have a block made; in the engine's thread."""
+        self._asked[number] = plan, cycle
+        self._nodes.add(number)
+
+    def forget(self) -> None:
+        """Give up all blocks; in the engine's thread."""
+        self._asked.clear()
+        self._nodes.forget()
+
+    def standing(self) -> Standing:
+        """Return how the nodes stand; in the engine's thread."""
+        reports = self._nodes.reports()
+        why = "; ".join(f"{each.node}: {each.aside}" for each in reports if each.aside)
+        return Standing(self._nodes.ready_workers, reports, why)
+
+    def run(self) -> None:
+        """Ask nodes for blocks, for ever."""
+        Thread(target=self._watch, daemon=True).start()
+        while True:
+            due_s = self._nodes.due_s()
+            wait_s = _LOOK_S if due_s is None else min(_LOOK_S, max(0.0, due_s - time.monotonic()))
+            try:
+                event = self._events.get(timeout=wait_s)
+                while True:
+                    event()
+                    event = self._events.get_nowait()
+            except Empty:
+                pass
+            self._act(time.monotonic())
+
+    def _act(self, now_s: float) -> None:
+        """Do what follows from what has happened."""
+        self._nodes.look(now_s)
+        for id in self._nodes.to_start(now_s):
+            self._start(id)
+        for id, number in self._nodes.to_ask(now_s):
+            self._request(id, number, *self._asked[number])
+        for number, why in self._nodes.unmade():
+            del self._asked[number]
+            self._client.unmade(number, why)
+        standing = self.standing()
+        if self._said != (standing.workers, standing.why):
+            self._said = standing.workers, standing.why
+            self._client.stands(standing)
+
+    def _request(self, id: WorkerId, number: int, plan: Planned, cycle: int) -> None:
+        """Ask a worker for a block."""
+        actor = self._actors[id]
+        if self._fetches:
+            self._await(id, number, actor.make.remote(plan, cycle))
+        else:
+            size, block = actor.make_apart.options(num_returns=2).remote(plan, cycle)
+            self._await(id, number, size, block)
+
+    def _start(self, id: WorkerId) -> None:
+        strategies = import_module("ray.util.scheduling_strategies")
+        where = strategies.NodeAffinitySchedulingStrategy(_node_id(id.node), soft=False)
+        options = {"num_cpus": 1, "max_restarts": 0, "max_task_retries": 0, "scheduling_strategy": where}
+        self._actors[id] = actor = self._maker.options(**options).remote(self._sent)
+        self._await(id, None, actor.check.remote())
+
+    def _await(self, id: WorkerId, number: int | None, reference: Any, block: Any = None) -> None:
+        self._under_way[id, number] = reference, block
+
+        def done(future: Any) -> None:
+            self._events.put(partial(self._came, id, number, future))
+
+        reference.future().add_done_callback(done)
+
+    def _came(self, id: WorkerId, number: int | None, future: Any) -> None:
+        """Take in what a worker has answered."""
+        _, block = self._under_way.pop((id, number), (None, None))
+        now_s, error = time.monotonic(), future.exception()
+        if error is not None and not isinstance(error, self._ray.exceptions.RayTaskError):
+            self._lost(id, in_words(error), now_s)
+        elif number is None:
+            why = in_words(error) if error else future.result()
+            if why:
+                self._lost(id, why, now_s)
+            else:
+                self._nodes.ready(id)
+        elif error is not None:
+            self._nodes.raised(id, number, in_words(error), now_s)
+        elif isinstance(future.result(), Apart):
+            self._await(id, number, future.result().block)
+        elif self._nodes.came(id, number, now_s):
+            del self._asked[number]
+            self._client.made(number, future.result() if self._fetches else (future.result(), block))
+
+    def _lost(self, id: WorkerId, why: str, now_s: float) -> None:
+        self._nodes.failed(id, why, now_s)
+        if (actor := self._actors.pop(id, None)) is not None:
+            self._ray.kill(actor)
+
+    def _watch(self) -> None:
+        """Look which nodes Ray knows: that may take long while its head is gone."""
+        while True:
+            found = [node for node in self._ray.nodes() if node["Alive"]]
+            cores = {_name(node): int(node["Resources"].get("CPU", 0)) for node in found}
+            self._events.put(partial(self._see, cores))
+            time.sleep(_LOOK_S)
+
+    def _see(self, cores: dict[str, int]) -> None:
+        for id in self._nodes.see(cores):
+            self._actors.pop(id, None)
+
+
+def in_words(error: BaseException) -> str:
+    """Return the first line of what went wrong."""
+    cause = getattr(error, "cause", None) or error
+    text = str(cause).strip().partition("\n")[0]
+    return f"{type(cause).__name__}: {text}"
+
+
+def _name(node: dict[str, Any]) -> str:
+    return f"{node['NodeName']} ({node['NodeID']})"
+
+
+def _node_id(name: str) -> str:
+    return name.rpartition("(")[2].removesuffix(")")

@@ -1,0 +1,110 @@
+"""Which blocks a cluster keeps for the feeds of one name, until each of them has had them: a model without Ray.
+
+Feeds that read the same order ask for the same blocks, each at its own time. A block is made when the first asks,
+and kept until the others have had it, or until too much is kept: then the oldest goes, and whoever asks for it
+later has it made again. Nobody waits for another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from typing import NamedTuple
+
+from penstock.contracts import Cursor
+
+_SILENT_S = 5.0
+
+
+class Key(NamedTuple):
+    """A block: its place, and a digest of the samples that are wanted of it."""
+
+    at: Cursor
+    which: Hashable
+
+
+class Passed(NamedTuple):
+    """What became of the blocks so far.
+
+    Attributes:
+        made: Blocks that were made.
+        again: Those of them that had been made before.
+        handed: Times that one was handed to a feed.
+    """
+
+    made: int
+    again: int
+    handed: int
+
+
+class Passing:
+    """The feeds of one name, and the blocks that are kept for them.
+
+    Args:
+        most_bytes: Size of blocks that are kept at once; the newest stays, however large.
+    """
+
+    def __init__(self, most_bytes: int) -> None:
+        self._most_bytes = most_bytes
+        self._feeds: dict[str, float] = {}  # when each was heard of last
+        self._at: dict[str, Cursor] = {}
+        self._kept: dict[Key, int] = {}  # sizes, oldest first
+        self._had: dict[Key, set[str]] = {}
+        self._once: set[Key] = set()
+        self._made = self._again = self._handed = 0
+
+    def hear(self, feed: str, now_s: float) -> list[Key]:
+        """A feed lives; forget those that were not heard of for long. Return blocks that nobody needs any more."""
+        self._feeds[feed] = now_s
+        for other in [each for each, heard_s in self._feeds.items() if heard_s < now_s - _SILENT_S]:
+            del self._feeds[other]
+            self._at.pop(other, None)
+        return self._let_go()
+
+    def asks(self, feed: str, key: Key) -> bool:
+        """A feed asks for a block; return whether it is kept."""
+        self._at[feed] = key.at
+        return key in self._kept
+
+    def made(self, key: Key, nbytes: int) -> list[Key]:
+        """A block was made, and is kept; return those that go for it."""
+        self._made += 1
+        self._again += key in self._once
+        self._once.add(key)
+        if len(self._once) > 1 << 20:
+            self._once.clear()
+        self._kept[key] = nbytes
+        self._had.setdefault(key, set())
+        gone: list[Key] = []
+        while sum(self._kept.values()) > self._most_bytes and len(self._kept) > 1:
+            gone.append(next(iter(self._kept)))
+            self._forget(gone[-1])
+        return gone
+
+    def handed(self, feed: str, key: Key) -> list[Key]:
+        """A feed was handed a block; return those that nobody needs any more."""
+        self._handed += 1
+        if key in self._had:
+            self._had[key].add(feed)
+        return self._let_go()
+
+    @property
+    def frontier(self) -> Cursor | None:
+        """The furthest block that a feed that lives has asked for; None if none has."""
+        return max((self._at[feed] for feed in self._feeds if feed in self._at), default=None)
+
+    @property
+    def counts(self) -> Passed:
+        return Passed(self._made, self._again, self._handed)
+
+    def _let_go(self) -> list[Key]:
+        kept = self._had.items()
+        gone = [key for key, had in kept if all(self._is_past(feed, key, had) for feed in self._feeds)]
+        for key in gone:
+            self._forget(key)
+        return gone
+
+    def _is_past(self, feed: str, key: Key, had: set[str]) -> bool:
+        return feed in had or (feed in self._at and self._at[feed] > key.at)
+
+    def _forget(self, key: Key) -> None:
+        del self._kept[key], self._had[key]
