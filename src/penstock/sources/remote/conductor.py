@@ -33,6 +33,11 @@ _ANSWER_S = 2.0
 _LOOK_S = 1.0
 
 
+def conductor_of(feed: str) -> str:
+    """Return the name of a feed's conductor on a cluster."""
+    return f"conductor of {feed}"
+
+
 class Score(NamedTuple):
     """How a conductor stands.
 
@@ -73,6 +78,10 @@ class Conductor:
         if order != own.order or any(one.differs_at(other) is not None for one, other in pairs):
             return "the feed of this name on another machine has other data, another order or another recipe"
         self._drop(self._passing.hear(feed, time.monotonic()))
+        return await self.score()
+
+    async def score(self) -> Score:
+        """Return how the nodes stand, and what became of the blocks."""
         return Score(self._standing, self._passing.frontier, self._passing.counts)
 
     async def make(self, feed: str, plan: Planned, cycle: int) -> Apart:
@@ -165,7 +174,7 @@ class Conducted(Engine):
         own = self._commission
         try:
             if self._conductor is None:
-                options = {"name": f"conductor of {self._name}", "get_if_exists": True, "num_cpus": 0}
+                options = {"name": conductor_of(self._name), "get_if_exists": True, "num_cpus": 0}
                 made = self._ray.remote(Conductor).options(**options, max_concurrency=_MOST_CALLS)
                 self._conductor = made.remote(own, self._limit)
             said = self._ray.get(

@@ -1,0 +1,210 @@
+"""Blocks that other machines make: what that costs, and what becomes of it when they fail.
+
+pip install "penstock[ray,images]"
+python -m benchmarks.cluster --images FOLDER --json benchmarks/results/cluster.json
+
+All nodes are raylets of this machine, so they and the trainers share its cores; the head has none. A machine that
+trains is a directory of feeds. Arms take turns. Batches are of 128 images of 224 pixels, 19 MB.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import tempfile
+import time
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from pathlib import Path
+from statistics import median
+from typing import Any, NamedTuple
+
+from benchmarks.claim import claim, report
+from benchmarks.cluster.machines import Machines, Measured, Nodes, machines, nodes
+from benchmarks.cluster.trainer import FEED
+
+from penstock.bench.measure.family import Family, family
+
+CORES = 2
+FAULT_S = 30.0
+_FEED = {"batch_size": 128, "window": "512MiB"}
+_WARM_S = 4.0
+_BEFORE_FAULT_S = 3.0
+
+
+class Run(NamedTuple):
+    """What trainers got, and the CPU time of all processes for each sample that one of them got."""
+
+    got: list[Measured]
+    cpu_ms: float
+    blocks: Any = None
+
+    @property
+    def rows_per_s(self) -> float:
+        return sum(each.rows_per_s for each in self.got)
+
+
+class Bench:
+    """Runs trainers on one cluster.
+
+    Args:
+        images: Folder of images.
+        seconds: For which each is measured.
+        repeats: How often.
+    """
+
+    def __init__(self, images: str, seconds: float, repeats: int) -> None:
+        self._images, self._seconds, self._repeats = images, seconds, repeats
+        self.measured: dict[str, list[Any]] = {}
+
+    @contextmanager
+    def started(self, count: int, **feed: Any) -> Generator[Machines]:
+        with tempfile.TemporaryDirectory() as place, machines(Path(place)) as found:
+            found.start(count, images=self._images, **_FEED, **feed)
+            found.measure(_WARM_S)
+            yield found
+
+    def run(self, members: Family, cluster: Nodes | None, count: int = 1, **feed: Any) -> Run:
+        with self.started(count, **feed) as found:
+            before_s, before = members.cpu_s(), cluster.score(FEED).passed if cluster else None
+            got = found.measure(self._seconds)
+            cpu_s = members.cpu_s() - before_s
+            after = cluster.score(FEED).passed if cluster else None
+        rows = sum(each.rows_per_s for each in got) * self._seconds
+        blocks = None if after is None else (after.made - before.made, after.again - before.again)
+        return Run(got, cpu_s * 1000 / rows, blocks)
+
+    def turns(self, arms: dict[str, Callable[[], Run]]) -> dict[str, list[Run]]:
+        found: dict[str, list[Run]] = {arm: [] for arm in arms}
+        for turn in range(self._repeats):
+            for arm, run in arms.items():
+                found[arm].append(one := run())
+                blocks = "" if one.blocks is None else f", blocks made and made again {one.blocks}"
+                rate = f"{one.rows_per_s:,.0f} images/s, {one.cpu_ms:.2f} CPU-ms each{blocks}"
+                print(f"{turn + 1} of {self._repeats}: {arm}: {rate}; {one.got[0].source}", flush=True)
+                self.measured.setdefault(arm, []).append({"images_per_s": one.rows_per_s, "cpu_ms": one.cpu_ms})
+        return found
+
+    def one_feed(self) -> list[Any]:
+        """Decode on another node, and here."""
+        with family() as members, nodes(CORES):
+            runs = self.turns(
+                {
+                    f"{CORES} workers here": lambda: self.run(members, None, workers=CORES),
+                    f"{CORES} workers of another node": lambda: self.run(members, None, workers="ray"),
+                }
+            )
+        here, there = runs.values()
+        pairs = list(zip(there, here, strict=True))
+        return [
+            claim(
+                f"images/s of {CORES} decoders of another node, against the same {CORES} here",
+                "x",
+                [one.rows_per_s / other.rows_per_s for one, other in pairs],
+                least=0.88,
+            ),
+            claim(
+                "CPU a sample beyond the decode, other node, blocks of 19 MB",
+                "ms",
+                [one.cpu_ms - other.cpu_ms for one, other in pairs],
+                most=0.3,
+            ),
+        ]
+
+    def across(self) -> list[Any]:
+        """Feed several machines from one decode."""
+        claims: list[Any] = []
+        with family() as members, nodes(CORES) as cluster:
+            feed: dict[str, Any] = {"workers": "ray", "across": True}
+            counts = (1, 2, 4)
+            runs = self.turns(
+                {f"{n} machines": lambda n=n: self.run(members, cluster, count=n, **feed) for n in counts}
+            )
+        alone, *others = runs.values()
+        for count, found in zip(counts[1:], others, strict=True):
+            made = [one.blocks[0] / (one.blocks[0] - one.blocks[1]) for one in found]
+            cpu = [one.cpu_ms * count / first.cpu_ms for one, first in zip(found, alone, strict=True)]
+            claims += [
+                claim(f"{count} machines, one decode: blocks made, of distinct ones", "x", made, most=1.02),
+                claim(f"{count} machines, one decode: CPU of all, against one feed's", "x", cpu, most=1.5),
+            ]
+        return claims
+
+    def stopped(self) -> list[Any]:
+        """Stop one of two machines for a while."""
+        rates: dict[bool, list[float]] = {False: [], True: []}
+        with family(), nodes(CORES):
+            for _ in range(self._repeats):
+                for fault, found in rates.items():
+                    with self.started(2, workers="ray", across=True) as two:
+                        two.begin(FAULT_S)
+                        if fault:
+                            two.stop(1)
+                            time.sleep(FAULT_S)
+                            two.stop(1, signal.SIGCONT)
+                        one, other = two.ended()
+                    assert one.wrong == other.wrong == 0
+                    found.append(one.rows_per_s)
+                    print(f"{'other machine stopped' if fault else 'no fault'}: {one}", flush=True)
+        self.measured["other machine stopped"], self.measured["no fault"] = rates[True], rates[False]
+        return [
+            claim(
+                f"a machine stopped for {FAULT_S:.0f} s: the other's images/s, against no fault",
+                "x",
+                [one / other for one, other in zip(rates[True], rates[False], strict=True)],
+                least=0.97,
+            )
+        ]
+
+    def faults(self) -> list[Any]:
+        """Kill and freeze what makes blocks; the longest gap at a trainer."""
+        claims: list[Any] = []
+        faults: dict[str, tuple[bool, Callable[[Nodes], Any]]] = {
+            "node killed": (False, lambda it: it.cluster.remove_node(it.nodes[0], allow_graceful=False)),
+            "node frozen": (False, lambda it: [each.suspend() for each in it.processes(0)]),
+            "head killed": (False, lambda it: it.cluster.head_node.kill_gcs_server(check_alive=False)),
+            "conductor killed": (True, lambda it: it.conductor().kill()),
+        }
+        for name, (across, fault) in faults.items():
+            gaps: list[float] = []
+            wrong = 0
+            for _ in range(self._repeats):
+                with family(), nodes(1, 1) as cluster, self.started(1, workers="ray", across=across) as found:
+                    found.begin(_BEFORE_FAULT_S * 5)
+                    time.sleep(_BEFORE_FAULT_S)
+                    fault(cluster)
+                    (got,) = found.ended()
+                    print(f"{name}: {got}", flush=True)
+                    for process in cluster.processes(0) if name == "node frozen" else ():
+                        process.resume()
+                gaps.append(got.gap_s)
+                wrong += got.wrong
+            self.measured[name] = gaps
+            claims += [
+                claim(f"{name}: longest gap at a trainer", "s", gaps, most=2),
+                claim(f"{name}: samples lost or repeated", "", [wrong], most=0),
+            ]
+        return claims
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--images", required=True, help="folder of images")
+    parser.add_argument("--json", type=Path)
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--seconds", type=float, default=10.0)
+    parser.add_argument("--only", default="one_feed,across,stopped,faults", help="parts, with commas")
+    arguments = parser.parse_args()
+    bench = Bench(os.path.abspath(arguments.images), arguments.seconds, arguments.repeats)
+    claims = [one for part in arguments.only.split(",") for one in getattr(bench, part)()]
+    print("medians:", {arm: round(median(found), 2) for arm, found in bench.measured.items() if _plain(found)})
+    report(claims, arguments.json, measured=bench.measured)
+
+
+def _plain(found: list[Any]) -> bool:
+    return all(isinstance(each, float) for each in found)
+
+
+if __name__ == "__main__":
+    main()
