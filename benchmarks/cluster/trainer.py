@@ -1,4 +1,4 @@
-"""A trainer that counts, ``python -m benchmarks.cluster.trainer JSON``: it trains for as long as each line says."""
+"""A trainer that counts, ``-m benchmarks.cluster.trainer JSON``: it trains for as long as each line says."""
 
 from __future__ import annotations
 

@@ -13,17 +13,24 @@ from rich.text import Text
 
 from penstock.basics.sizes import size_text
 from penstock.basics.terminal import printable
-from penstock.cli.command import AsJson, Interval, Watch, argument, show, watch
+from penstock.cli.command import AsJson, Interval, Watch, argument, option, show, watch
 from penstock.feed.launch import feeds as launched
 from penstock.feed.statistics import FeederStatistics, TrainerStatistics
 
 
-def status(as_json: AsJson = False, live: Watch = False, interval: Interval = 1.0) -> None:
+def status(
+    as_json: AsJson = False,
+    live: Watch = False,
+    interval: Interval = 1.0,
+    cluster: Annotated[
+        bool, option("--cluster", "Show the nodes that make blocks, and why others do not.")
+    ] = False,
+) -> None:
     """Show the running feeds, their trainers, and which trainer holds the others back."""
     if live:
-        watch(lambda: feeds_table(launched.feeds()), interval, as_json)
+        watch(lambda: feeds_table(launched.feeds(), cluster=cluster), interval, as_json)
     running = launched.feeds()
-    show(as_json, running, lambda: feeds_table(running))
+    show(as_json, running, lambda: feeds_table(running, cluster=cluster))
 
 
 def top(interval: Interval = 1.0) -> None:
@@ -45,14 +52,17 @@ _OWN_FEED_TIMES_SLOWER = 2
 """With two feeds, each has half of the processors: another is advised only if its trainer still waits less."""
 
 
-def feeds_table(feeds: Sequence[FeederStatistics]) -> RenderableType:
-    """Show all feeds, each with its trainers below it."""
+def feeds_table(feeds: Sequence[FeederStatistics], *, cluster: bool = False) -> RenderableType:
+    """Show all feeds, each with its trainers below it; and with the nodes that make its blocks, if asked."""
     if not feeds:
         return Text(
             "No feed runs. Start one with penstock.share() in a training script, or with: penstock feed\n"
             "If a feeder was killed, its trainers that use share() start another when they next need a batch."
         )
-    return Group(*(part for feed in feeds for part in (_head(feed), _trainers(feed), *_advice(feed), Text())))
+    parts: list[RenderableType] = []
+    for feed in feeds:
+        parts += _head(feed), _trainers(feed), *_advice(feed), *(_nodes(feed) if cluster else ()), Text()
+    return Group(*parts)
 
 
 def _head(feed: FeederStatistics) -> Text:
@@ -141,6 +151,36 @@ def _advice(feed: FeederStatistics) -> Iterator[Text]:
                     f"{trainer.selected:,} samples again",
                     "yellow",
                 )
+
+
+def _nodes(feed: FeederStatistics) -> Iterator[RenderableType]:
+    """Yield who makes the blocks of a feed."""
+    if (report := feed.cluster) is None:
+        yield Text('  no cluster makes its blocks: it was not started with workers="ray"', "dim")
+        return
+    made = f"  {report.blocks:,} blocks from the cluster, {size_text(report.bytes)}; {report.own:,} loaded here"
+    if (passed := report.standing.passed) is not None:
+        made += f"; for all feeds of the name {passed.made:,} made, {passed.again:,} of them again"
+    yield Text(made)
+    if not report.standing.nodes:
+        yield Text(f"  {printable(report.standing.in_words)}", "yellow")
+        return
+    table = Table(box=None, padding=(0, 0, 0, 1), header_style="dim")
+    for heading in ("node", "workers", "blocks", "s a block"):
+        table.add_column(heading, justify="right" if heading != "node" else "left", no_wrap=True)
+    table.add_column("state", no_wrap=False)
+    for node in report.standing.nodes:
+        usual = "" if node.usual_s is None else f"{node.usual_s:,.2f}"
+        state = node.aside or ("good" if node.workers else "no workers")
+        table.add_row(
+            printable(node.node),
+            f"{node.workers:,}",
+            f"{node.blocks:,}",
+            usual,
+            printable(state),
+            style="yellow" if node.aside else "",
+        )
+    yield table
 
 
 def _cells(trainer: TrainerStatistics, samples: int | None) -> list[str]:

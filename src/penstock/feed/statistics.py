@@ -6,6 +6,8 @@ from typing import Annotated
 
 import msgspec
 
+from penstock.sources.remote.standing import ClusterReport
+
 
 class TrainerStatistics(msgspec.Struct, frozen=True):
     """One trainer, as its feeder sees it.
@@ -77,6 +79,7 @@ class FeederStatistics(msgspec.Struct, frozen=True, tag="statistics"):
         blocks_in_place: Those of them that the source's workers wrote into the ring themselves.
         samples: Samples loaded and published since the feed began.
         taken: Samples that its trainers have taken of those, counted for each of them.
+        cluster: Who made its blocks; None where only the feeder does.
         newcomer_waits_samples: Samples that will be published before a trainer that came now would begin; None
             where only a pass of the source shows it.
         bytes: Bytes published since the feed began.
@@ -122,6 +125,7 @@ class FeederStatistics(msgspec.Struct, frozen=True, tag="statistics"):
     answers: bool = True
     taken: int = 0
     newcomer_waits_samples: int | None = None
+    cluster: ClusterReport | None = None
 
 
 class LoaderStatistics(msgspec.Struct, frozen=True):

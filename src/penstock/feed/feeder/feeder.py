@@ -311,6 +311,7 @@ class Feeder:
                 trainers=server.trainers(),
                 taken=self._state.taken,
                 newcomer_waits_samples=newcomer_waits_samples(self._state),
+                cluster=getattr(self._source, "cluster", None),
             )
 
     def _play(self, at: Cursor) -> None:

@@ -19,8 +19,9 @@ from penstock.errors import BadSetting
 from penstock.memory.slots import Placement, Slot
 from penstock.sources.order import Planned
 from penstock.sources.remote.conductor import Conducted
-from penstock.sources.remote.engine import Engine, Standing, in_words
+from penstock.sources.remote.engine import Engine, in_words
 from penstock.sources.remote.maker import Commission, MadeBlock
+from penstock.sources.remote.standing import Standing
 from penstock.sources.workers.block_maker import MemoryFile
 
 OPEN = "PENSTOCK_RAY_OPEN"
@@ -161,7 +162,7 @@ def main(fd: int) -> None:
         connection.send(Refused(str(error)))
         os._exit(0)
     except Exception as error:  # whatever Ray raises where there is no cluster
-        connection.send(Standing(0, [], in_words(error)))
+        connection.send(Standing(0, why=in_words(error)))
         os._exit(0)
     bridge.run()
 

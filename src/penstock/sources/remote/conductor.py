@@ -16,13 +16,16 @@ from threading import Thread
 from typing import Any, NamedTuple
 from uuid import uuid4
 
+import msgspec
+
 from penstock.contracts import Cursor
 from penstock.fingerprint.batch import LeafDigest
 from penstock.sources.order import Planned, digest
-from penstock.sources.remote.engine import Apart, Client, Engine, Standing, in_words
+from penstock.sources.remote.engine import Apart, Client, Engine, in_words
 from penstock.sources.remote.maker import Commission
 from penstock.sources.remote.nodes import WorkerId
 from penstock.sources.remote.passing import Key, Passed, Passing
+from penstock.sources.remote.standing import Standing
 
 MOST_BYTES = 1 << 30
 """Size of the blocks that are kept for feeds which have not had them."""
@@ -67,7 +70,7 @@ class Conductor:
         self._waited: dict[Key, asyncio.Future[Any]] = {}
         self._keys: dict[int, Key] = {}
         self._numbers = count()
-        self._standing = Standing(0, [])
+        self._standing = Standing(0)
         self._engine = Engine(import_module("ray"), commission, most, self, fetches=False)
         Thread(target=self._engine.run, daemon=True).start()
 
@@ -148,9 +151,9 @@ class Conducted(Engine):
 
     def standing(self) -> Standing:
         if self._score is None:
-            return Standing(0, [], self._why)
+            return Standing(0, why=self._why)
         workers = min(self._nodes.ready_workers, self._score.standing.workers)
-        return self._score.standing._replace(workers=workers)
+        return msgspec.structs.replace(self._score.standing, workers=workers, passed=self._score.passed)
 
     @property
     def frontier(self) -> Cursor | None:

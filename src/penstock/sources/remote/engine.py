@@ -12,24 +12,11 @@ from typing import Any, NamedTuple, Protocol
 
 from penstock.sources.order import Planned
 from penstock.sources.remote.maker import BlockMaker, Commission
-from penstock.sources.remote.nodes import NodeReport, Nodes, WorkerId
+from penstock.sources.remote.nodes import Nodes, WorkerId
+from penstock.sources.remote.standing import Standing
 
 _LOOK_S = 1.0
 """Time between two looks at the nodes that Ray knows."""
-
-
-class Standing(NamedTuple):
-    """How the nodes stand.
-
-    Attributes:
-        workers: Workers that can be asked.
-        reports: The nodes.
-        why: Why there are no workers; empty while some start for the first time.
-    """
-
-    workers: int
-    reports: list[NodeReport]
-    why: str = ""
 
 
 class Apart(NamedTuple):
@@ -50,7 +37,7 @@ class Client(Protocol):
         ...
 
     def stands(self, standing: Standing) -> None:
-        """Other workers can be asked than before."""
+        """Other workers can be asked than before, or they have made more blocks; the latter once a second."""
         ...
 
 
@@ -75,9 +62,10 @@ class Engine:
         self._nodes = Nodes(most)
         self._asked: dict[int, tuple[Planned, int]] = {}
         self._events = SimpleQueue[Callable[[], None]]()
+        self._ids: dict[str, str] = {}  # what Ray calls each node
         self._actors: dict[WorkerId, Any] = {}
         self._under_way: dict[tuple[WorkerId, int | None], Any] = {}  # a reference that is given up ends Ray
-        self._said: tuple[int, str] | None = None
+        self._said, self._said_s = Standing(-1), 0.0
 
     def do(self, event: Callable[[], None]) -> None:
         """Have something done in the engine's thread."""
@@ -95,9 +83,9 @@ class Engine:
 
     def standing(self) -> Standing:
         """Return how the nodes stand; in the engine's thread."""
-        reports = self._nodes.reports()
-        why = "; ".join(f"{each.node}: {each.aside}" for each in reports if each.aside)
-        return Standing(self._nodes.ready_workers, reports, why)
+        nodes = tuple(self._nodes.reports())
+        why = "; ".join(f"{each.node}: {each.aside}" for each in nodes if each.aside)
+        return Standing(self._nodes.ready_workers, nodes, why)
 
     def run(self) -> None:
         """Ask nodes for blocks, for ever."""
@@ -125,8 +113,9 @@ class Engine:
             del self._asked[number]
             self._client.unmade(number, why)
         standing = self.standing()
-        if self._said != (standing.workers, standing.why):
-            self._said = standing.workers, standing.why
+        others = (standing.workers, standing.why) != (self._said.workers, self._said.why)
+        if others or (now_s >= self._said_s + _LOOK_S and standing != self._said):
+            self._said, self._said_s = standing, now_s
             self._client.stands(standing)
 
     def _request(self, id: WorkerId, number: int, plan: Planned, cycle: int) -> None:
@@ -140,7 +129,7 @@ class Engine:
 
     def _start(self, id: WorkerId) -> None:
         strategies = import_module("ray.util.scheduling_strategies")
-        where = strategies.NodeAffinitySchedulingStrategy(_node_id(id.node), soft=False)
+        where = strategies.NodeAffinitySchedulingStrategy(self._ids[id.node], soft=False)
         options = {"num_cpus": 1, "max_restarts": 0, "max_task_retries": 0, "scheduling_strategy": where}
         self._actors[id] = actor = self._maker.options(**options).remote(self._sent)
         self._await(id, None, actor.check.remote())
@@ -181,8 +170,11 @@ class Engine:
     def _watch(self) -> None:
         """Look which nodes Ray knows: that may take long while its head is gone."""
         while True:
-            found = [node for node in self._ray.nodes() if node["Alive"]]
-            cores = {_name(node): int(node["Resources"].get("CPU", 0)) for node in found}
+            cores: dict[str, int] = {}
+            for node in self._ray.nodes():
+                name, count = f"{node['NodeName']} {node['NodeID'][:6]}", int(node["Resources"].get("CPU", 0))
+                if node["Alive"] and count:
+                    self._ids[name], cores[name] = node["NodeID"], count
             self._events.put(partial(self._see, cores))
             time.sleep(_LOOK_S)
 
@@ -196,11 +188,3 @@ def in_words(error: BaseException) -> str:
     cause = getattr(error, "cause", None) or error
     text = str(cause).strip().partition("\n")[0]
     return f"{type(cause).__name__}: {text}"
-
-
-def _name(node: dict[str, Any]) -> str:
-    return f"{node['NodeName']} ({node['NodeID']})"
-
-
-def _node_id(name: str) -> str:
-    return name.rpartition("(")[2].removesuffix(")")

@@ -13,6 +13,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+import msgspec
+
 QUEUED = 2
 """Blocks that a worker has: the one at hand, and the next."""
 _LEAST_S = 1.0
@@ -37,7 +39,7 @@ class WorkerId(NamedTuple):
     turn: int
 
 
-class NodeReport(NamedTuple):
+class NodeReport(msgspec.Struct, frozen=True):
     """How a node stands.
 
     Attributes:

@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Hashable
 from typing import NamedTuple
 
+import msgspec
+
 from penstock.contracts import Cursor
 
 _SILENT_S = 5.0
@@ -22,7 +24,7 @@ class Key(NamedTuple):
     which: Hashable
 
 
-class Passed(NamedTuple):
+class Passed(msgspec.Struct, frozen=True):
     """What became of the blocks so far.
 
     Attributes:

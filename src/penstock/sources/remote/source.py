@@ -14,7 +14,8 @@ from penstock.sources.order import Planned
 from penstock.sources.pure import ByBlock
 from penstock.sources.remote.bridge import Task
 from penstock.sources.remote.maker import commission_of
-from penstock.sources.remote.workers import NodesLost, NodeWorkers, NotMade, in_words
+from penstock.sources.remote.standing import ClusterReport
+from penstock.sources.remote.workers import NodesLost, NodeWorkers, NotMade
 
 _ASKED = 'workers="ray"'
 _SLOTS = 256
@@ -47,13 +48,19 @@ class RemoteSource(ByBlock):
         require(_ASKED, "ray", "ray")
         self._workers = NodeWorkers(commission_of(loader, self._source, segments, seed), most, across)
         self._numbers = count()
+        self._blocks = self._own = 0
         self._slots: Slots | None = None
 
     @property
     def description(self) -> str:
         standing = self._workers.standing
         who = "made by" if standing.workers else "loaded by the feeder itself:"
-        return f"{self._source.description}, {who} {in_words(standing)}"
+        return f"{self._source.description}, {who} {standing.in_words}"
+
+    @property
+    def cluster(self) -> ClusterReport:
+        """Who made the blocks so far."""
+        return ClusterReport(self._workers.standing, self._blocks, self._workers.received_bytes, self._own)
 
     @property
     def begins_at(self) -> Cursor:
@@ -68,7 +75,7 @@ class RemoteSource(ByBlock):
             if self._workers.usable():
                 yield from self._from_nodes(plans, at.cycle)
             else:
-                yield from self._source.load(plans.until(self._workers.usable), at.cycle)
+                yield from self._loaded(plans.until(self._workers.usable), at.cycle)
 
     def fill(self, slots: Slots) -> int:
         self._slots = slots
@@ -100,11 +107,12 @@ class RemoteSource(ByBlock):
                 except NotMade:  # which this process shows to be an error, or not
                     begun.popleft()
                     self._offer(task)
-                    yield from self._source.load(iter([task.plan]), cycle)
+                    yield from self._loaded(iter([task.plan]), cycle)
                     continue
                 begun.popleft()
                 if getattr(tree, "slot", None) is None:
                     self._offer(task)
+                self._blocks += len(task.plan.ids) > 0
                 yield task.plan.block(tree)
         except NodesLost:
             pass
@@ -113,6 +121,12 @@ class RemoteSource(ByBlock):
             for task in begun:
                 self._offer(task)
             plans.put_back([task.plan for task in begun])
+
+    def _loaded(self, plans: Iterator[Planned], cycle: int) -> Iterator[SourceBlock]:
+        """Yield blocks that this process loads."""
+        for block in self._source.load(plans, cycle):
+            self._own += 1
+            yield block
 
     def _offer(self, task: Task) -> None:
         if task.slot is not None and self._slots is not None:

@@ -16,9 +16,9 @@ from penstock.errors import BadSetting
 from penstock.memory.slots import Filled, Slots
 from penstock.sources.remote import bridge
 from penstock.sources.remote.bridge import FORGET, Answer, Connected, InSlot, Refused, Setup, Task, Unmade, Whole
-from penstock.sources.remote.engine import Standing
 from penstock.sources.remote.maker import Commission, MadeBlock
 from penstock.sources.remote.nodes import QUEUED
+from penstock.sources.remote.standing import Standing
 from penstock.sources.workers.block_maker import MemoryFile
 from penstock.sources.workers.pool import start_process
 
@@ -48,6 +48,7 @@ class NodeWorkers:
 
     Attributes:
         standing: How the nodes stand.
+        received_bytes: Size of the blocks that came, but for those whose leaves are not all arrays.
         frontier: The furthest block that other feeds of the name had asked for; None if there were none.
     """
 
@@ -63,8 +64,9 @@ class NodeWorkers:
         self._alone_since_s: float | None = None
         self._settled = True
         self._said: bool | None = None
-        self.standing = Standing(0, [], _CONNECTING)
+        self.standing = Standing(0, why=_CONNECTING)
         self.frontier: Cursor | None = None
+        self.received_bytes = 0
 
     @property
     def capacity(self) -> int:
@@ -127,9 +129,13 @@ class NodeWorkers:
             raise NotMade(answer.why)
         if isinstance(answer, InSlot):
             assert task.slot is not None
+            self.received_bytes += answer.placement.nbytes
             return Filled(task.slot, len(task.plan.ids), answer.placement)
         made = answer.made
-        return made.placement.copied(made.memory, made.rows) if isinstance(made, MadeBlock) else made
+        if not isinstance(made, MadeBlock):
+            return made
+        self.received_bytes += made.placement.nbytes
+        return made.placement.copied(made.memory, made.rows)
 
     def settle(self) -> None:
         """Give up all blocks; after that nothing is written to their slots."""
@@ -158,7 +164,7 @@ class NodeWorkers:
         ring = None if self._slots is None else MemoryFile(*self._slots.ring_file)
         files = [] if ring is None else [ring.fd]
         self._pid, self._connection = start_process(bridge.__name__, files, {"RAY_USAGE_STATS_ENABLED": "0"})
-        self.standing = Standing(0, [], _CONNECTING)
+        self.standing = Standing(0, why=_CONNECTING)
         with suppress(OSError):  # it has died, as the next wait finds
             self._connection.send_bytes(pickle.dumps(Setup(self._commission, self._most, self._across, ring)))
 
@@ -170,13 +176,13 @@ class NodeWorkers:
             except (EOFError, OSError):
                 why = self.standing.why or "the connection to the cluster has ended"
                 self._end()
-                self.standing = Standing(0, [], why)
+                self.standing = Standing(0, why=why)
                 break
             if isinstance(answer, Refused):
                 self._end()
                 raise BadSetting(f'workers="ray": {answer.why}')
             if isinstance(answer, Connected):
-                self.standing, self.frontier = Standing(0, []), answer.frontier
+                self.standing, self.frontier = Standing(0), answer.frontier
             elif isinstance(answer, Standing):
                 self.standing = answer
             elif isinstance(answer, str):
@@ -198,7 +204,7 @@ class NodeWorkers:
             return
         self._said = makes
         if makes:
-            say(f"the Ray cluster makes the blocks: {in_words(self.standing)}")
+            say(f"the Ray cluster makes the blocks: {self.standing.in_words}")
         else:
             say(
                 f"no node of the Ray cluster makes blocks ({self.standing.why}): this feeder loads by itself, and "
@@ -214,11 +220,3 @@ class NodeWorkers:
             os.kill(self._pid, signal.SIGKILL)
         with suppress(ChildProcessError):  # somebody else has waited for it
             os.waitpid(self._pid, 0)
-
-
-def in_words(standing: Standing) -> str:
-    """Return how many workers a cluster has, or why it has none."""
-    if not standing.workers:
-        return standing.why or "its workers start"
-    nodes = sum(each.workers > 0 for each in standing.reports)
-    return f"{standing.workers:,} worker{'s' * (standing.workers > 1)} on {nodes:,} node{'s' * (nodes > 1)}"

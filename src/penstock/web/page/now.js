@@ -66,11 +66,22 @@ function feed(each) {
       term("samples a second", number(each.samples_per_s)),
       term("waits for", each.waits_for || "nothing: it publishes"),
       term("window", `${bytes(each.used_bytes)} of ${bytes(each.window_bytes)}`),
-      held ? term("held back", element("span", { class: "bad" }, held)) : []),
+      held ? term("held back", element("span", { class: "bad" }, held)) : [],
+      each.cluster ? cluster(each.cluster) : []),
     element("div", { class: "scroll" }, element("table", { "aria-label": `Trainers of ${each.name}` },
       element("thead", {}, element("tr", {}, ["trainer", "epoch", "state", "lag", "held others back"].map((label, at) =>
         element("th", { scope: "col", class: at && at !== 2 && "number" }, label)))),
       element("tbody", {}, trainers))));
+}
+
+function cluster(report) {
+  const { passed, nodes, why } = report.standing;
+  const once = passed ? `; of all feeds of the name ${number(passed.made)} made, ${number(passed.again)} of them again` : "";
+  return [
+    term("from the cluster", `${number(report.blocks)} blocks, ${bytes(report.bytes)}; ${number(report.own)} loaded by the feeder${once}`),
+    nodes.map((node) => term(node.node, node.aside ? element("span", { class: "bad" }, node.aside)
+      : `${number(node.workers)} workers, ${number(node.blocks)} blocks${node.usual_s ? `, ${seconds(node.usual_s)} each` : ""}`)),
+    nodes.length || !why ? [] : term("nodes", element("span", { class: "bad" }, why))];
 }
 
 const endOf = (row) => (row.began ?? 0) + (row.seconds ?? 0);

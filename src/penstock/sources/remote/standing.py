@@ -1,0 +1,48 @@
+"""How the nodes of a cluster stand, for the feeder that asks them and for who looks at its feed."""
+
+from __future__ import annotations
+
+import msgspec
+
+from penstock.sources.remote.nodes import NodeReport
+from penstock.sources.remote.passing import Passed
+
+
+class Standing(msgspec.Struct, frozen=True):
+    """How the nodes stand.
+
+    Attributes:
+        workers: Workers that can be asked.
+        nodes: The nodes.
+        why: Why there are no workers; empty while some start for the first time.
+        passed: What became of the blocks of all feeds of this name; None of a feed that shares none.
+    """
+
+    workers: int
+    nodes: tuple[NodeReport, ...] = ()
+    why: str = ""
+    passed: Passed | None = None
+
+    @property
+    def in_words(self) -> str:
+        """How many workers there are, or why there are none."""
+        if not self.workers:
+            return self.why or "its workers start"
+        nodes = sum(each.workers > 0 for each in self.nodes)
+        return f"{self.workers:,} worker{'s' * (self.workers > 1)} on {nodes:,} node{'s' * (nodes > 1)}"
+
+
+class ClusterReport(msgspec.Struct, frozen=True):
+    """Who made a feed's blocks.
+
+    Attributes:
+        standing: The nodes.
+        blocks: Blocks that came from the cluster.
+        bytes: Their bytes, if all their leaves are arrays: over the network, unless a node here made them.
+        own: Blocks that the feeder loaded by itself.
+    """
+
+    standing: Standing
+    blocks: int
+    bytes: int
+    own: int
