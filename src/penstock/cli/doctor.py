@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Annotated, Literal
+
 import typer
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
 from penstock.basics.terminal import printable
-from penstock.cli.command import AsJson, show
+from penstock.cli.command import AsJson, argument, show
 from penstock.doctor.checks import examine
 from penstock.doctor.devices import Finding
 
@@ -16,9 +18,19 @@ _MARKS = {"works": ("✓", "green"), "limited": ("!", "yellow"), "fails": ("✗"
 _WHAT_WIDTH = 14
 
 
-def doctor(as_json: AsJson = False) -> None:
+def doctor(
+    what: Annotated[
+        Literal["machine", "ray"], argument("[ray]", "ray checks the nodes of a Ray cluster instead.")
+    ] = "machine",
+    as_json: AsJson = False,
+) -> None:
     """Check what works on this machine, and how to fix the rest; exits with 1 if sharing cannot work."""
-    findings = examine()
+    if what == "ray":
+        from penstock.doctor.ray import examine_ray
+
+        findings = examine_ray()
+    else:
+        findings = examine()
     show(as_json, findings, lambda: Group(*map(_shown, findings)))
     if any(finding.verdict == "fails" for finding in findings):
         raise typer.Exit(1)

@@ -183,8 +183,18 @@ class Engine:
             self._actors.pop(id, None)
 
 
+_PLAIN = {
+    "ActorDiedError": "its worker has died",
+    "ActorUnavailableError": "its worker cannot be reached",
+    "ActorUnschedulableError": "it has no cores for a worker",
+    "OutOfMemoryError": "its memory has run out",
+}
+
+
 def in_words(error: BaseException) -> str:
     """Return the first line of what went wrong."""
+    if (plain := _PLAIN.get(type(error).__name__)) is not None:
+        return plain
     cause = getattr(error, "cause", None) or error
     text = str(cause).strip().partition("\n")[0]
     return f"{type(cause).__name__}: {text}"

@@ -92,8 +92,11 @@ class NodeWorkers:
 
     def usable(self) -> bool:
         """Whether blocks can be asked for; connects to the cluster anew where that is due."""
-        if self._connection is None and time.monotonic() >= self._started_s + _AGAIN_S:
-            self._start()
+        if time.monotonic() >= self._started_s + _AGAIN_S:
+            if self.standing.why == _CONNECTING:  # Ray may try for minutes
+                self._end()
+            if self._connection is None:
+                self._start()
         self._hear(0.0)
         usable = self._connection is not None and self.standing.workers > 0
         if usable:

@@ -1,0 +1,55 @@
+"""Connects to a Ray cluster, unless anybody who reaches it may run programs there."""
+
+from __future__ import annotations
+
+import os
+import socket
+from contextlib import suppress
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from penstock.errors import BadSetting
+
+OPEN = "PENSTOCK_RAY_OPEN"
+NAMESPACE = "penstock"
+_ANSWER_S = 3.0
+
+
+def connected() -> Any:
+    """Connect to the cluster that ``RAY_ADDRESS`` names, or to that of this machine; return Ray.
+
+    Raises:
+        ConnectionError: nobody answers there.
+        BadSetting: anybody who reaches it may run programs there.
+    """
+    _check_answers()
+    ray: Any = import_module("ray")
+    ray.init(
+        address=os.environ.get("RAY_ADDRESS") or "auto",
+        namespace=NAMESPACE,
+        log_to_driver=False,
+        logging_level="ERROR",
+    )
+    host = ray.get_runtime_context().gcs_address.rpartition(":")[0]
+    guarded = os.environ.get("RAY_AUTH_MODE") == "token" or os.environ.get(OPEN) == "1"
+    if not guarded and not host.strip("[]").startswith(("127.", "::1", "localhost")):
+        raise BadSetting(
+            f"the Ray cluster at {host} lets everybody who reaches it run programs as you. Start it with "
+            f"RAY_AUTH_MODE=token on each machine, or on 127.0.0.1; {OPEN}=1 uses it as it is"
+        )
+    return ray
+
+
+def _check_answers() -> None:
+    """Raise ConnectionError if no head listens: Ray itself would try for minutes."""
+    address = os.environ.get("RAY_ADDRESS")
+    if not address:
+        with suppress(OSError):  # Ray says that there is no cluster
+            address = Path(os.environ.get("RAY_TMPDIR", "/tmp"), "ray", "ray_current_cluster").read_text().strip()
+    host, _, port = (address or "").rpartition(":")
+    if host and port.isdecimal():
+        try:
+            socket.create_connection((host.strip("[]"), int(port)), _ANSWER_S).close()
+        except OSError as error:
+            raise ConnectionError(f"no Ray head answers at {address}: {error.strerror or error}") from None
