@@ -6,7 +6,7 @@ import json
 import os
 import signal
 import time
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -101,12 +101,12 @@ class Machines:
         self._folder, self._pool = folder, pool
         self.members: list[MeasuredProcess] = []
 
-    def start(self, count: int, **feed: Any) -> None:
-        """Start trainers that share a feed, and wait until each has a batch."""
-        for _ in range(count):
+    def start(self, count: int, enter: Callable[[int], list[str]] = lambda _: [], **feed: Any) -> None:
+        """Start trainers that share a feed, and wait until each has a batch; ``enter`` goes before a machine's."""
+        for i in range(count):
             where = self._folder / f"machine {len(self.members)}"
             where.mkdir(mode=0o700, exist_ok=True)
-            words = command("benchmarks.cluster.trainer", json.dumps(feed))
+            words = [*enter(i), *command("benchmarks.cluster.trainer", json.dumps(feed))]
             environment = {**ENVIRONMENT, "PENSTOCK_DIR": str(where)}
             self.members += self._pool.start(words, 1, environment)
         for member in self.members:
