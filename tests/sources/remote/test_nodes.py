@@ -25,7 +25,7 @@ class Worker:
     """What a worker of the cluster does."""
 
     ready: bool = False
-    has: list[int] = field(default_factory=list)
+    has: list[int] = field(default_factory=list[int])
     since_s: float = 0.0
 
 
@@ -345,6 +345,7 @@ def test_a_node_is_set_aside_after_three_failures_in_a_row_and_tried_again_later
         assert not aside(nodes)
         nodes.raised(makers[number], number, "EIO", 1.0)
     assert aside(nodes) == {"a": "EIO"}
+    nodes.raised(makers[torn[3]], torn[3], "EIO", 1.0)
     for number in makers.keys() - torn:
         nodes.came(makers[number], number, 1.0)
     assert nodes.due_s() == 31.0
@@ -438,7 +439,7 @@ def test_what_is_forgotten_is_neither_given_nor_asked_of_another() -> None:
     nodes.look(20.0)
     assert nodes.to_ask(20.0) == []
     assert len(aside(nodes)) == 2, "they may still be at it"
-    assert not any([nodes.came(id, number, 21.0) for number, id in makers.items()])
+    assert {nodes.came(id, number, 21.0) for number, id in makers.items()} == {False}
     assert not aside(nodes)
     nodes.raised(makers[0], 0, "EIO", 21.0)
     assert nodes.unmade() == []
