@@ -6,6 +6,8 @@ Long, as each promise to a feeder is one test of it.
 from __future__ import annotations
 
 import os
+import pickle
+import random
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterator
@@ -18,9 +20,13 @@ import numpy as np
 import pytest
 
 from penstock.contracts import NO_JOINTS, Cursor, Ids, Joints, Source, SourceBlock, Tree, Wanted
+from penstock.linux.forked_call import ForkedCall
 from penstock.memory.host_ring import WritableHostRing
 from penstock.memory.slots import Filled, Slot, Slots, SlotSource
-from penstock.tree import array_nodes, build, describe, trusted_leaf
+from penstock.sources.order import Planned
+from penstock.tree import Array, array_nodes, build, bytes_of, describe, trusted_leaf
+
+_HANG_S = 60.0
 
 
 def read_back(filled: Filled, slots: Slots) -> Tree:
@@ -37,9 +43,11 @@ class SourceContract(ABC):
 
     Attributes:
         keeps_workers: Whether its workers live from pass to pass (``persistent_workers``).
+        works_for_good: Whether ``work_here`` changes the process, so that the tests call it in a child.
     """
 
     keeps_workers = False
+    works_for_good = False
 
     @abstractmethod
     def make(self, seed: int = 0) -> Source:
@@ -219,6 +227,39 @@ class SourceContract(ABC):
             assert Counter(cycle[:place]) == Counter(before[:place])
             assert Counter(cycle) == self.expected()
 
+    @pytest.mark.parametrize("all_of_it", [True, False])
+    def test_each_block_is_the_same_whoever_loads_it_from_its_plan_alone(self, all_of_it: bool) -> None:
+        source: Any = self._made()
+        if not hasattr(source, "plans") or not (all_of_it or source.selects):
+            pytest.skip("this source does not plan its blocks, or cannot leave samples out")
+        wanted = None if all_of_it else _two_of_three
+        plans = [(plan, cycle) for cycle in (0, 1) for plan in source.plans(Cursor(cycle, 0), wanted)]
+        random.Random(0).shuffle(plans)
+        made_by_others = self._loaded_elsewhere(plans)
+        for cycle in (0, 1):
+            blocks = list(source.load(source.plans(Cursor(cycle, 0), wanted), cycle))
+            for block in blocks:
+                assert made_by_others[cycle, block.sample] == _content(block)
+            if not hasattr(source, "order_by_block"):
+                opened = _blocks(source, Cursor(cycle, 0), wanted)
+                assert [*map(_content, opened)] == [*map(_content, blocks)]
+        assert getattr(source, "order_by_block", "") != source.order
+
+    def _loaded_elsewhere(self, plans: list[tuple[Planned, int]]) -> dict[tuple[int, int], bytes]:
+        """Load blocks one by one by a second source, without workers; return them by cycle and first sample."""
+        plans = pickle.loads(pickle.dumps(plans))
+
+        def load() -> bytes:
+            other: Any = self._made()
+            other.work_here()
+            return pickle.dumps({(cycle, plan.sample): _loaded(other, plan, cycle) for plan, cycle in plans})
+
+        if not self.works_for_good:
+            return pickle.loads(load())
+        answer = ForkedCall(load, limit_s=_HANG_S).answer(wait_s=_HANG_S)
+        assert answer, "another process could not load them"
+        return pickle.loads(answer)
+
     def test_a_pass_that_was_never_begun_holds_nothing(self) -> None:
         before = _children()
         source = self._made()
@@ -260,6 +301,25 @@ class SourceContract(ABC):
 def _blocks(source: Any, at: Cursor, *more: Wanted | Joints | None) -> list[SourceBlock]:
     with closing(source.open(at, *more)) as blocks:
         return list(blocks)
+
+
+def _two_of_three(sample: int, ids: Ids) -> Any:
+    return ids % 3 != sample % 2
+
+
+def _loaded(source: Any, plan: Planned, cycle: int) -> bytes:
+    (block,) = source.load(iter([plan]), cycle)
+    return _content(block)
+
+
+def _content(block: SourceBlock) -> bytes:
+    """Return all of a block, bit for bit."""
+    layout, rows, leaves = describe(block.tree, whole=True)
+    pairs = zip(array_nodes(layout), leaves, strict=True)
+    arrays = [
+        bytes_of(node, leaf).tobytes() if isinstance(node, Array) else pickle.dumps(leaf) for node, leaf in pairs
+    ]
+    return pickle.dumps((block.sample, block.rows, block.ids, block.kept, layout, rows, arrays))
 
 
 def _read_back(source: Any, cycle: int, slots: Slots, of_use: int) -> Iterator[SourceBlock]:
