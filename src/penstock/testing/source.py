@@ -24,7 +24,7 @@ from penstock.linux.forked_call import ForkedCall
 from penstock.memory.host_ring import WritableHostRing
 from penstock.memory.slots import Filled, Slot, Slots, SlotSource
 from penstock.sources.order import Planned
-from penstock.tree import Array, array_nodes, build, bytes_of, describe, trusted_leaf
+from penstock.tree import Array, Node, Ragged, array_nodes, build, bytes_of, describe, trusted_leaf
 
 _HANG_S = 60.0
 
@@ -245,7 +245,7 @@ class SourceContract(ABC):
                 assert [*map(_content, opened)] == [*map(_content, blocks)]
         assert getattr(source, "order_by_block", "") != source.order
 
-    def _loaded_elsewhere(self, plans: list[tuple[Planned, int]]) -> dict[tuple[int, int], bytes]:
+    def _loaded_elsewhere(self, plans: list[tuple[Planned, int]]) -> dict[tuple[int, int], Any]:
         """Load blocks one by one by a second source, without workers; return them by cycle and first sample."""
         plans = pickle.loads(pickle.dumps(plans))
 
@@ -307,19 +307,25 @@ def _two_of_three(sample: int, ids: Ids) -> Any:
     return ids % 3 != sample % 2
 
 
-def _loaded(source: Any, plan: Planned, cycle: int) -> bytes:
+def _loaded(source: Any, plan: Planned, cycle: int) -> Any:
     (block,) = source.load(iter([plan]), cycle)
     return _content(block)
 
 
-def _content(block: SourceBlock) -> bytes:
+def _content(block: SourceBlock) -> Any:
     """Return all of a block, bit for bit."""
     layout, rows, leaves = describe(block.tree, whole=True)
-    pairs = zip(array_nodes(layout), leaves, strict=True)
-    arrays = [
-        bytes_of(node, leaf).tobytes() if isinstance(node, Array) else pickle.dumps(leaf) for node, leaf in pairs
-    ]
-    return pickle.dumps((block.sample, block.rows, block.ids, block.kept, layout, rows, arrays))
+    content = [_bits(*pair) for pair in zip(array_nodes(layout), leaves, strict=True)]
+    ids, kept = (None if each is None else each.tolist() for each in (block.ids, block.kept))
+    return block.sample, block.rows, ids, kept, layout, rows, content
+
+
+def _bits(node: Node, leaf: Any) -> Any:
+    if isinstance(node, Array):
+        return bytes_of(node, leaf).tobytes()
+    if isinstance(node, Ragged):
+        return leaf.lengths.tolist(), bytes_of(node.items, leaf.values).tobytes()
+    return leaf
 
 
 def _read_back(source: Any, cycle: int, slots: Slots, of_use: int) -> Iterator[SourceBlock]:
