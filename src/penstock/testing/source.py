@@ -38,6 +38,14 @@ def read_back(filled: Filled, slots: Slots) -> Tree:
     return build(layout, leaves)
 
 
+def bits_of(block: SourceBlock) -> Any:
+    """Return all of a block, bit for bit."""
+    layout, rows, leaves = describe(block.tree, whole=True)
+    content = [_bits(*pair) for pair in zip(array_nodes(layout), leaves, strict=True)]
+    ids, kept = (None if each is None else each.tolist() for each in (block.ids, block.kept))
+    return block.sample, block.rows, ids, kept, layout, rows, content
+
+
 class SourceContract(ABC):
     """Tests of a source; a subclass named ``Test...`` runs them.
 
@@ -239,10 +247,10 @@ class SourceContract(ABC):
         for cycle in (0, 1):
             blocks = list(source.load(source.plans(Cursor(cycle, 0), wanted), cycle))
             for block in blocks:
-                assert made_by_others[cycle, block.sample] == _content(block)
+                assert made_by_others[cycle, block.sample] == bits_of(block)
             if not hasattr(source, "order_by_block"):
                 opened = _blocks(source, Cursor(cycle, 0), wanted)
-                assert [*map(_content, opened)] == [*map(_content, blocks)]
+                assert [*map(bits_of, opened)] == [*map(bits_of, blocks)]
         assert getattr(source, "order_by_block", "") != source.order
 
     def _loaded_elsewhere(self, plans: list[tuple[Planned, int]]) -> dict[tuple[int, int], Any]:
@@ -309,15 +317,7 @@ def _two_of_three(sample: int, ids: Ids) -> Any:
 
 def _loaded(source: Any, plan: Planned, cycle: int) -> Any:
     (block,) = source.load(iter([plan]), cycle)
-    return _content(block)
-
-
-def _content(block: SourceBlock) -> Any:
-    """Return all of a block, bit for bit."""
-    layout, rows, leaves = describe(block.tree, whole=True)
-    content = [_bits(*pair) for pair in zip(array_nodes(layout), leaves, strict=True)]
-    ids, kept = (None if each is None else each.tolist() for each in (block.ids, block.kept))
-    return block.sample, block.rows, ids, kept, layout, rows, content
+    return bits_of(block)
 
 
 def _bits(node: Node, leaf: Any) -> Any:
