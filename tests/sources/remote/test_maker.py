@@ -167,6 +167,25 @@ def test_a_block_that_fails_leaves_what_comes_after_it_as_it_was(
             assert made(maker, plan, cycle) == loaded(source, plan, cycle)
 
 
+def test_an_image_that_is_torn_fails_its_block_and_no_other(tmp_path: Path, maker_of: MakerOf) -> None:
+    source = images(tmp_path)
+    commission = commissioned(source)
+    torn = int(next(id for id in range(ROWS) if id not in commission.witness.ids))
+    Path(source.paths[torn]).write_bytes(b"torn")
+    maker = maker_of(commission)
+    assert maker.check() == ""
+    failed = 0
+    for plan, cycle in plans_of(source):
+        if torn in plan.ids:
+            failed += 1
+            with pytest.raises(penstock.SourceError, match="jpg"):
+                maker.make(plan, cycle)
+        else:
+            assert made(maker, plan, cycle) == loaded(source, plan, cycle)
+    assert failed
+    source.close()
+
+
 def test_a_node_with_fewer_rows_says_so(tmp_path: Path, maker_of: MakerOf) -> None:
     maker = maker_of(commissioned(packed(tmp_path)))
     packed(tmp_path, ROWS - 1)
