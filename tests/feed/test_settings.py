@@ -75,6 +75,7 @@ NONSENSE: dict[str, list[Any]] = {
     "seed": [0.0, 2**64],
     "whole_batches": ["no", 1],
     "memory": [3, 0],
+    "workers": [-1, 5000, 2.5, True, "", "4", "abc", "dask:4", "Ray", "ray:", "ray:0", "ray:-1", "ray:x"],
 }
 
 
@@ -128,6 +129,27 @@ def test_a_difference_names_what_was_asked_and_what_runs():
     assert running.difference({"epochs": 3}) == (
         "epochs=None where you asked for 3. Leave epochs out, or share under another name"
     )
+
+
+def test_workers_are_a_number_of_this_machines_or_some_of_a_cluster():
+    for workers in (0, np.int64(4)):
+        here = Settings(**checked(workers=workers))
+        assert (here.own_workers, here.remote) == (workers, None)
+    everybody, some = (Settings(**checked(workers=workers)) for workers in ("ray", "ray:16"))
+    assert everybody.remote is not None
+    assert some.remote is not None
+    assert (everybody.own_workers, everybody.remote.most, some.remote.most) == (None, None, 16)
+    assert (Settings().own_workers, Settings().remote) == (None, None)
+
+
+def test_how_many_workers_there_are_is_no_difference_but_whether_a_cluster_makes_the_blocks_is():
+    for running, asked in ((4, 2), (None, 2), ("ray", "ray:16"), ("ray:16", "ray:4")):
+        assert Settings(workers=running).difference({"workers": asked}) == ""
+    for running, asked in ((4, "ray"), (None, "ray:2"), ("ray", 4)):
+        assert Settings(workers=running).difference({"workers": asked}) == (
+            f"workers={running!r} where you asked for {asked!r}. Leave workers out, or share under another name"
+        )
+    assert Settings(workers="ray").difference({}) == ""
 
 
 TRAINERS_NONSENSE: dict[str, list[Any]] = {

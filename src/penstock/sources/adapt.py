@@ -80,7 +80,7 @@ def with_workers(thing: Any, workers: int | None) -> Any:
         raise BadSetting(
             f"{workers} workers for a loader of {thing.num_workers}, over an IterableDataset: nothing shows "
             "whether that is divided among workers, and each sample could come from each of them. Leave out "
-            "PENSTOCK_FEED_WORKERS, or set num_workers in the DataLoader"
+            "workers= and PENSTOCK_FEED_WORKERS, or set num_workers in the DataLoader"
         )
     from penstock.sources.torch.compat import loader_with_workers
 

@@ -6,6 +6,8 @@ Long, as each promise to a feeder is one test of it.
 from __future__ import annotations
 
 import os
+import pickle
+import random
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterator
@@ -18,9 +20,13 @@ import numpy as np
 import pytest
 
 from penstock.contracts import NO_JOINTS, Cursor, Ids, Joints, Source, SourceBlock, Tree, Wanted
+from penstock.linux.forked_call import ForkedCall
 from penstock.memory.host_ring import WritableHostRing
 from penstock.memory.slots import Filled, Slot, Slots, SlotSource
-from penstock.tree import array_nodes, build, describe, trusted_leaf
+from penstock.sources.order import Planned
+from penstock.tree import Array, Node, Ragged, array_nodes, build, bytes_of, describe, trusted_leaf
+
+_HANG_S = 60.0
 
 
 def read_back(filled: Filled, slots: Slots) -> Tree:
@@ -32,14 +38,24 @@ def read_back(filled: Filled, slots: Slots) -> Tree:
     return build(layout, leaves)
 
 
+def bits_of(block: SourceBlock) -> Any:
+    """Return all of a block, bit for bit."""
+    layout, rows, leaves = describe(block.tree, whole=True)
+    content = [_bits(*pair) for pair in zip(array_nodes(layout), leaves, strict=True)]
+    ids, kept = (None if each is None else each.tolist() for each in (block.ids, block.kept))
+    return block.sample, block.rows, ids, kept, layout, rows, content
+
+
 class SourceContract(ABC):
     """Tests of a source; a subclass named ``Test...`` runs them.
 
     Attributes:
         keeps_workers: Whether its workers live from pass to pass (``persistent_workers``).
+        works_for_good: Whether ``work_here`` changes the process, so that the tests call it in a child.
     """
 
     keeps_workers = False
+    works_for_good = False
 
     @abstractmethod
     def make(self, seed: int = 0) -> Source:
@@ -219,6 +235,39 @@ class SourceContract(ABC):
             assert Counter(cycle[:place]) == Counter(before[:place])
             assert Counter(cycle) == self.expected()
 
+    @pytest.mark.parametrize("all_of_it", [True, False])
+    def test_each_block_is_the_same_whoever_loads_it_from_its_plan_alone(self, all_of_it: bool) -> None:
+        source: Any = self._made()
+        if not hasattr(source, "plans") or not (all_of_it or source.selects):
+            pytest.skip("this source does not plan its blocks, or cannot leave samples out")
+        wanted = None if all_of_it else _two_of_three
+        plans = [(plan, cycle) for cycle in (0, 1) for plan in source.plans(Cursor(cycle, 0), wanted)]
+        random.Random(0).shuffle(plans)
+        made_by_others = self._loaded_elsewhere(plans)
+        for cycle in (0, 1):
+            blocks = list(source.load(source.plans(Cursor(cycle, 0), wanted), cycle))
+            for block in blocks:
+                assert made_by_others[cycle, block.sample] == bits_of(block)
+            if not hasattr(source, "order_by_block"):
+                opened = _blocks(source, Cursor(cycle, 0), wanted)
+                assert [*map(bits_of, opened)] == [*map(bits_of, blocks)]
+        assert getattr(source, "order_by_block", "") != source.order
+
+    def _loaded_elsewhere(self, plans: list[tuple[Planned, int]]) -> dict[tuple[int, int], Any]:
+        """Load blocks one by one by a second source, without workers; return them by cycle and first sample."""
+        plans = pickle.loads(pickle.dumps(plans))
+
+        def load() -> bytes:
+            other: Any = self._made()
+            other.work_here()
+            return pickle.dumps({(cycle, plan.sample): _loaded(other, plan, cycle) for plan, cycle in plans})
+
+        if not self.works_for_good:
+            return pickle.loads(load())
+        answer = ForkedCall(load, limit_s=_HANG_S).answer(wait_s=_HANG_S)
+        assert answer, "another process could not load them"
+        return pickle.loads(answer)
+
     def test_a_pass_that_was_never_begun_holds_nothing(self) -> None:
         before = _children()
         source = self._made()
@@ -260,6 +309,23 @@ class SourceContract(ABC):
 def _blocks(source: Any, at: Cursor, *more: Wanted | Joints | None) -> list[SourceBlock]:
     with closing(source.open(at, *more)) as blocks:
         return list(blocks)
+
+
+def _two_of_three(sample: int, ids: Ids) -> Any:
+    return ids % 3 != sample % 2
+
+
+def _loaded(source: Any, plan: Planned, cycle: int) -> Any:
+    (block,) = source.load(iter([plan]), cycle)
+    return bits_of(block)
+
+
+def _bits(node: Node, leaf: Any) -> Any:
+    if isinstance(node, Array):
+        return bytes_of(node, leaf).tobytes()
+    if isinstance(node, Ragged):
+        return leaf.lengths.tolist(), bytes_of(node.items, leaf.values).tobytes()
+    return leaf
 
 
 def _read_back(source: Any, cycle: int, slots: Slots, of_use: int) -> Iterator[SourceBlock]:

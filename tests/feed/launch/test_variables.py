@@ -89,6 +89,32 @@ def test_the_workers_of_a_feeder_are_those_of_the_environment_and_its_descriptio
         assert f", {given} workers)" in feed.source
 
 
+def test_the_workers_that_a_script_names_win_over_those_of_the_environment(forks_feeders_with_torch, monkeypatch):
+    monkeypatch.setenv("PENSTOCK_FEED_WORKERS", "2")
+    make = functools.partial(make_torch, False)
+    with penstock.share(make, "torch", linger=0.5, workers=1) as loader:
+        assert ", 1 workers)" in penstock.feeds()[0].source
+        assert sorted(ids_of(loader)) == list(range(40))
+        with penstock.share(make, "torch", workers=3) as other:
+            assert sorted(ids_of(other)) == list(range(40))
+        (feed,) = penstock.feeds()
+        assert ", 1 workers)" in feed.source
+
+
+@pytest.mark.usefixtures("forks_feeders")
+def test_blocks_of_a_cluster_are_not_those_of_a_feed_that_runs_without_one():
+    with penstock.share(make, "numbers", linger=0.5), pytest.raises(penstock.SettingsDiffer) as refused:
+        penstock.share(make, "numbers", workers="ray:4")
+    assert "workers=None where you asked for 'ray:4'. Leave workers out" in str(refused.value)
+
+
+@pytest.mark.usefixtures("forks_feeders")
+def test_a_cluster_is_not_asked_for_blocks_that_cannot_be_made_one_by_one(monkeypatch):
+    monkeypatch.setenv("PENSTOCK_FEED_WORKERS", "2")
+    with pytest.raises(penstock.BadSetting, match=r'workers="ray": the blocks of .* cannot be made one by one'):
+        penstock.share(make, "numbers", workers="ray")
+
+
 @pytest.mark.usefixtures("forks_feeders")
 @pytest.mark.parametrize("workers", ["abc", "-1", "2.5", "100000", " ", "0x2"])
 def test_what_is_no_number_of_workers_is_refused_by_name(workers, monkeypatch, feeds_directory):

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import torch
 from tests.forked import Forked
-from tests.sources.drawing import DrawingStream
+from tests.sources.drawing import Drawing, DrawingStream
 from torch.utils.data import (
     BatchSampler,
     DataLoader,
@@ -76,7 +76,7 @@ class UnevenBatches(Sampler[list[int]]):
 
 
 def shuffled(size: int, **options: Any) -> DataLoader[Any]:
-    return DataLoader(Ids(size), batch_size=10, shuffle=True, **options)
+    return DataLoader(Drawing(size), batch_size=10, shuffle=True, **options)
 
 
 SUBSET = range(5, 55)
@@ -85,7 +85,7 @@ KINDS: dict[str, tuple[Callable[[], DataLoader[Any]], int, Iterable[int]]] = {
     "seekable": (lambda: shuffled(103), 4, range(103)),
     "seekable, with workers": (lambda: shuffled(53, num_workers=2), 3, range(53)),
     "seekable, of one segment": (lambda: shuffled(103), 1, range(103)),
-    "seekable, in order": (lambda: DataLoader(Ids(60), batch_size=10), 3, range(60)),
+    "seekable, in order": (lambda: DataLoader(Drawing(60), batch_size=10), 3, range(60)),
     "persistent": (lambda: shuffled(43, num_workers=2, persistent_workers=True), 2, range(43)),
     "sampled": (lambda: DataLoader(Ids(60), batch_size=7, sampler=SubsetRandomSampler(SUBSET)), 4, SUBSET),
     "sampled, with workers": (
@@ -101,6 +101,8 @@ KINDS: dict[str, tuple[Callable[[], DataLoader[Any]], int, Iterable[int]]] = {
 
 
 class TestLoaders(SourceContract):
+    works_for_good = True
+
     @pytest.fixture(autouse=True, params=KINDS)
     def _kind(self, request: pytest.FixtureRequest) -> None:
         self.loader, self.segments, self.ids = KINDS[request.param]

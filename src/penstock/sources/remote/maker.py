@@ -13,8 +13,8 @@ import numpy as np
 from penstock._version import __version__
 from penstock.basics.packages import import_path
 from penstock.contracts import ByteArray, Cursor, Ids, Tree
-from penstock.errors import BadSetting, UnsupportedLeaf
-from penstock.fingerprint.batch import LeafDigest, leaves_of
+from penstock.errors import BadSetting, UnsupportedLeaf, Untravelled
+from penstock.fingerprint.batch import LeafDigest, difference, leaves_of
 from penstock.memory.host_ring import WritableHostRing
 from penstock.memory.slots import Filled, Placement, Slot, Slots, SlotSource, place
 from penstock.sources.adapt import adapt
@@ -75,6 +75,11 @@ def commission_of(loader: Any, source: PureSource, segments: int | None, seed: i
     """
     try:
         data = pickled(loader)
+    except Untravelled:
+        raise BadSetting(
+            f'workers="ray": a {type(loader).__name__} has its files open or mapped, and reads them faster than '
+            "other machines could send them: leave workers out"
+        ) from None
     except Exception as error:  # whatever a user's object raises
         raise BadSetting(
             f'workers="ray": a {type(loader).__name__} cannot be sent to other machines: {error}. Let it open '
@@ -101,6 +106,7 @@ class BlockMaker:
     def __init__(self, commission: Commission) -> None:
         self._commission = commission
         self._source: Any = None
+        self._ring: WritableHostRing | None = None
         self._slots: Slots | None = None
         self._slot = Slot(0, 0)
 
@@ -117,14 +123,14 @@ class BlockMaker:
                 return "its data are others, or fewer, than the feeder's"
             source.work_here()
             self._source = source
-            own = _witnessed(source, self._commission.witness)
+            own, again = (_witnessed(source, self._commission.witness) for _ in range(2))
         except Exception as error:  # whatever a user's loader raises
             return f"it cannot load the data: {type(error).__name__}: {error}"
-        for leaf, its in zip(own, self._commission.leaves, strict=False):
-            if (row := leaf.differs_at(its)) is not None:
-                sample = self._commission.witness.ids[row]
-                return f"it makes {leaf.name} of sample {sample:,} otherwise than the feeder"
-        return "" if len(own) == len(self._commission.leaves) else "its samples are built otherwise"
+        if found := self._first_difference(own, again):
+            return f"it makes {found} otherwise each time: its draws are not those of global generators"
+        if found := self._first_difference(own, self._commission.leaves):
+            return f"it makes {found} otherwise than the feeder"
+        return ""
 
     def make(self, plan: Planned, cycle: int) -> MadeBlock | Tree:
         """Return a block: in one piece if all of it are arrays."""
@@ -147,14 +153,30 @@ class BlockMaker:
         made = self.make(plan, cycle)
         return made.memory.nbytes if isinstance(made, MadeBlock) else _UNKNOWN_BYTES, made
 
+    def close(self) -> None:
+        """Close the source, and free the memory that blocks are made in."""
+        if self._source is not None:
+            self._source.close()
+        if self._slots is not None and self._ring is not None:
+            self._slots.close()
+            self._ring.close()
+
     def _fill(self, made: MadeBlock) -> None:
         """Have blocks of this size made in memory that is sent as it is."""
         full = max(made.rows, self._source.batch_size or 1)
         leaf_bytes = [nbytes // made.rows * full for nbytes in made.placement.leaf_bytes]
         nbytes = getattr(self._source, "slot_bytes", 0) or place(made.placement.layout, leaf_bytes).nbytes
         self._slot = Slot(0, -(-nbytes // _PAGE) * _PAGE)
-        self._slots = Slots(WritableHostRing.create(self._slot.nbytes))
+        self._ring = WritableHostRing.create(self._slot.nbytes)
+        self._slots = Slots(self._ring)
         self._source.fill(self._slots)
+
+    def _first_difference(self, own: tuple[LeafDigest, ...], others: tuple[LeafDigest, ...]) -> str:
+        """Return what of which sample differs; empty if nothing does."""
+        if (found := difference(own, others)) is None:
+            return ""
+        leaf, row = found
+        return f"{leaf} of sample {self._commission.witness.ids[row]:,}"
 
     def _differences(self) -> Iterator[tuple[str, str]]:
         pairs = zip(versions(), self._commission.versions, strict=True)

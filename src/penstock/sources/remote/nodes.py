@@ -19,14 +19,15 @@ QUEUED = 2
 """Blocks that a worker has: the one at hand, and the next."""
 _LEAST_S = 1.0
 _TIMES_USUAL = 5.0
-_FIRST_S = 10.0
+_FIRST_S = 2.0
 """Time for a node's first block, of which nothing is known."""
 _USUAL_OF = 0.2
 """Weight of the newest block in what is usual."""
 _AGAIN_S = 1.0
 _MOST_AGAIN_S = 30.0
+_MOST_DOUBLINGS = 5
 _MOST_FAILURES = 3
-"""A node with more failures than that in a row is set aside for a while."""
+"""A node with this many failures in a row is set aside for a while."""
 _MOST_RAISED = 2
 """A block that failed on this many nodes is made by the feeder, which finds out why."""
 
@@ -91,7 +92,7 @@ class Nodes:
     def __init__(self, most: int | None = None) -> None:
         self._most = most
         self._nodes: dict[str, _Node] = {}
-        self._waiting: deque[int] = deque()  # blocks that no worker has
+        self._waiting: set[int] = set()  # blocks that no worker has
         self._open: set[int] = set()  # blocks that have not come
         self._raised: dict[int, dict[str, str]] = {}
         self._unmade: list[tuple[int, str]] = []
@@ -109,44 +110,45 @@ class Nodes:
 
     def to_start(self, now_s: float) -> list[WorkerId]:
         """Return workers that are to be started now, spread over the nodes."""
-        found: list[WorkerId] = []
-        running = sum(worker.state != "wanted" for worker in self._workers())
-        for worker in sorted(self._workers(), key=lambda each: each.id.place):
-            if worker.state != "wanted" or worker.start_s > now_s:
-                continue
-            if self._most is not None and running >= self._most:
-                break
+        due = [each for each in self._wanted() if each.start_s <= now_s]
+        due.sort(key=lambda each: each.id.place)
+        del due[self._room(len(due)) :]
+        for worker in due:
             worker.state = "starting"
-            running += 1
-            found.append(worker.id)
-        return found
+        return [worker.id for worker in due]
 
     def ready(self, id: WorkerId) -> None:
         """A worker has started, and makes the same samples as the feeder."""
         if (worker := self._worker(id)) is not None:
             worker.state = "ready"
-            node = self._nodes[id.node]
-            if not any(each.has for each in node.workers):  # else one of them is late
-                node.aside, node.until_s = "", None
+            self._look_idle(self._nodes[id.node])
 
     def failed(self, id: WorkerId, why: str, now_s: float) -> None:
-        """A worker has died, cannot start, or cannot be asked; another takes its place a little later."""
+        """A worker has died, cannot start, or cannot be asked; another takes its place a little later.
+
+        The block at hand may be why, so this counts as its failure on that node.
+        """
         worker = self._worker(id)
         if worker is None:
             return
         node = self._nodes[id.node]
+        if worker.has:
+            self._blame(worker.has[0], id.node, why)
         self._take_back(worker)
         new = self._new(*id[:2])
-        new.start_s = now_s + min(_MOST_AGAIN_S, _AGAIN_S * 2**node.failures) * (node.failures > 0)
+        if node.failures:
+            new.start_s = now_s + min(_MOST_AGAIN_S, _AGAIN_S * 2 ** min(node.failures, _MOST_DOUBLINGS))
         node.failures += 1
         node.workers[id.place] = new
         if not any(each.state == "ready" for each in node.workers):
             node.aside, node.until_s = why, None
+        else:
+            self._look_idle(node)
 
     def add(self, number: int) -> None:
-        """Have a block made."""
+        """Have a block made; those of smaller numbers are asked for first."""
         self._open.add(number)
-        self._waiting.append(number)
+        self._waiting.add(number)
 
     def forget(self) -> None:
         """Give up all blocks; workers may still be at them."""
@@ -159,7 +161,7 @@ class Nodes:
         """Return which workers are to be asked for which blocks now."""
         asked: list[tuple[WorkerId, int]] = []
         good = list(self._good())
-        for number in list(self._waiting):
+        for number in sorted(self._waiting):
             failed_on = self._raised.get(number, {})
             others = [each for each in good if each.id.node not in failed_on]
             if failed_on and not others:
@@ -181,7 +183,10 @@ class Nodes:
         if (worker := self._worker(id)) is not None and number in worker.has:
             node = self._nodes[id.node]
             took_s = now_s - worker.since_s
-            node.usual_s = took_s if node.usual_s is None else node.usual_s + _USUAL_OF * (took_s - node.usual_s)
+            if node.usual_s is None:
+                node.usual_s = took_s
+            else:  # a node that was frozen is not slow ever after
+                node.usual_s += _USUAL_OF * (min(took_s, _TIMES_USUAL * node.usual_s) - node.usual_s)
             node.aside, node.until_s, node.failures = "", None, 0
             node.blocks += 1
             self._done(worker, number, now_s)
@@ -189,8 +194,7 @@ class Nodes:
             return False
         self._open.discard(number)
         self._raised.pop(number, None)
-        if number in self._waiting:
-            self._waiting.remove(number)
+        self._waiting.discard(number)
         return True
 
     def raised(self, id: WorkerId, number: int, why: str, now_s: float) -> None:
@@ -201,16 +205,11 @@ class Nodes:
             self._done(worker, number, now_s)
             if node.failures >= _MOST_FAILURES:
                 node.aside, node.until_s = why, now_s + _MOST_AGAIN_S
-                for each in reversed(node.workers):
+                for each in node.workers:
                     self._have_made_elsewhere(each)
-        if number not in self._open:
-            return
-        by_node = self._raised.setdefault(number, {})
-        by_node[id.node] = why
-        if len(by_node) >= _MOST_RAISED:
-            self._give_up(number)
-        elif number not in self._waiting and not any(number in each.has for each in self._good()):
-            self._waiting.appendleft(number)
+        self._blame(number, id.node, why)
+        if number in self._open and not any(number in each.has for each in self._good()):
+            self._waiting.add(number)
 
     def unmade(self) -> list[tuple[int, str]]:
         """Return blocks that nodes could not make, since this was called last, and what went wrong there."""
@@ -225,13 +224,13 @@ class Nodes:
             late = [now_s - each.since_s for each in node.workers if each.has and now_s >= self._deadline_s(each)]
             if late and not node.aside:
                 node.aside = f"it has not answered for {max(late):.1f} s"
-                for worker in reversed(node.workers):
+                for worker in node.workers:
                     self._have_made_elsewhere(worker)
 
     def due_s(self) -> float | None:
         """Return when to look next; None if nothing is waited for."""
         times = [self._deadline_s(each) for each in self._good() if each.has]
-        times += [each.start_s for each in self._workers() if each.state == "wanted"]
+        times += [each.start_s for each in self._wanted()] if self._room(1) else []
         times += [node.until_s for node in self._nodes.values() if node.until_s is not None]
         return min(times, default=None)
 
@@ -261,6 +260,15 @@ class Nodes:
     def _workers(self) -> Iterator[_Worker]:
         return (worker for node in self._nodes.values() for worker in node.workers)
 
+    def _wanted(self) -> Iterator[_Worker]:
+        return (worker for worker in self._workers() if worker.state == "wanted")
+
+    def _room(self, wanted: int) -> int:
+        """Return how many of some workers may be started."""
+        if self._most is None:
+            return wanted
+        return min(wanted, self._most - sum(each.state != "wanted" for each in self._workers()))
+
     def _good(self) -> Iterator[_Worker]:
         good = (node for node in self._nodes.values() if not node.aside)
         return (worker for node in good for worker in node.workers if worker.state == "ready")
@@ -275,10 +283,23 @@ class Nodes:
         usual_s = self._nodes[worker.id.node].usual_s
         return worker.since_s + (_FIRST_S if usual_s is None else max(_LEAST_S, _TIMES_USUAL * usual_s))
 
+    def _look_idle(self, node: _Node) -> None:
+        """Take a node for good again if none of its workers has a block that could be late."""
+        if node.until_s is None and not any(each.has for each in node.workers):
+            node.aside = ""
+
+    def _blame(self, number: int, node: str, why: str) -> None:
+        """Note that a block failed on a node."""
+        if number not in self._open:
+            return
+        by_node = self._raised.setdefault(number, {})
+        by_node[node] = why
+        if len(by_node) >= _MOST_RAISED:
+            self._give_up(number)
+
     def _give_up(self, number: int) -> None:
         self._open.discard(number)
-        if number in self._waiting:
-            self._waiting.remove(number)
+        self._waiting.discard(number)
         self._unmade.append((number, next(reversed(self._raised.pop(number).values()))))
 
     def _done(self, worker: _Worker, number: int, now_s: float) -> None:
@@ -292,6 +313,4 @@ class Nodes:
 
     def _have_made_elsewhere(self, worker: _Worker) -> None:
         on_others = {number for each in self._good() if each is not worker for number in each.has}
-        for number in reversed(worker.has):
-            if number in self._open and number not in self._waiting and number not in on_others:
-                self._waiting.appendleft(number)
+        self._waiting |= {number for number in worker.has if number in self._open} - on_others
