@@ -28,6 +28,8 @@ OPEN = "PENSTOCK_RAY_OPEN"
 _LOOK_S = 1.0
 """Time between two looks at the nodes that Ray knows."""
 _NAMESPACE = "penstock"
+_LOOPBACK = {"127.0.0.1", "::1"}
+"""Addresses that Ray binds to alone; for any other, 127.0.0.2 too, it listens everywhere."""
 
 
 class Setup(NamedTuple):
@@ -255,12 +257,12 @@ def _connected() -> Any:
         log_to_driver=False,
         logging_level="ERROR",
     )
-    host = ray.get_runtime_context().gcs_address.rpartition(":")[0]
     guarded = os.environ.get("RAY_AUTH_MODE") == "token" or os.environ.get(OPEN) == "1"
-    if not guarded and not host.strip("[]").startswith(("127.", "::1", "localhost")):
+    hosts = {node["NodeManagerAddress"] for node in ray.nodes() if node["Alive"]}
+    if not guarded and (reached := hosts - _LOOPBACK):
         raise BadSetting(
-            f"the Ray cluster at {host} lets everybody who reaches it run programs as you. Start it with "
-            f"RAY_AUTH_MODE=token on each machine, or on 127.0.0.1; {OPEN}=1 uses it as it is"
+            f"the Ray cluster at {min(reached)} lets everybody who reaches it run programs as you. Start it with "
+            f"RAY_AUTH_MODE=token on each machine, or bind it to 127.0.0.1; {OPEN}=1 uses it as it is"
         )
     return ray
 

@@ -1,0 +1,146 @@
+"""One cluster for all tests here, which leave it as they found it; and a feed that three trainers read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.faults.conftest import Trainer, each_has_all, each_waits_for, processes, train
+from tests.faults.sources import write_shard
+from tests.forked import eventually
+from tests.ray.clusters import LOOPBACK, RayCluster, bridge_of, is_gone, wait_until_gone
+
+import penstock
+
+SAMPLES = 400
+
+__all__ = ["processes", "train"]
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if Path(__file__).parent in item.path.parents:
+            item.add_marker(pytest.mark.ray)
+
+
+@pytest.fixture(autouse=True)
+def on_loopback(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in LOOPBACK.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:1")  # where nobody is, unless a test starts a cluster
+
+
+@pytest.fixture(scope="session")
+def every_test_s_cluster() -> Iterator[RayCluster]:
+    cluster = RayCluster()
+    yield cluster
+    cluster.close()
+
+
+@pytest.fixture
+def cluster(every_test_s_cluster: RayCluster, monkeypatch: pytest.MonkeyPatch) -> Iterator[RayCluster]:
+    """A cluster of two nodes, which is the one that a feed uses."""
+    cluster = every_test_s_cluster
+    monkeypatch.setenv("RAY_ADDRESS", cluster.address)
+    yield cluster
+    eventually(lambda: not cluster.makers(), "workers that made blocks are left")
+    for node in [each for each in cluster.nodes if is_gone(each.raylet)]:
+        cluster.remove(node)
+    while len(cluster.nodes) < 2:
+        cluster.add()
+
+
+@pytest.fixture
+def new_cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., RayCluster]]:
+    """Start a cluster of the test's own, which is the one that feeds use from then on."""
+    started: list[RayCluster] = []
+
+    def start(*args: Any, **options: Any) -> RayCluster:
+        started.append(RayCluster(*args, **options))
+        monkeypatch.setenv("RAY_ADDRESS", started[-1].address)
+        return started[-1]
+
+    yield start
+    for cluster in started:
+        cluster.close()
+
+
+@pytest.fixture(scope="session")
+def shard(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The folder of a shard."""
+    return write_shard(tmp_path_factory.mktemp("shard"), SAMPLES)
+
+
+class Training:
+    """Three trainers of one feed, as fast as they can, slow, and at other batch sizes, until ``end`` is called."""
+
+    def __init__(self, train: Callable[..., Trainer], until: Path, source: dict[str, Any]) -> None:
+        self._until = until
+        options = {"linger": 0.5, "window": "4MiB", "workers": "ray"}
+        self.trainers = [
+            train(source=source, options=options, epochs=None, until=str(until), forks_feeders=True, **pace)
+            for pace in ({"batch_size": 7}, {"batch_size": 32, "delay_s": 0.005}, {"batch_size": 77})
+        ]
+
+    @property
+    def feeder(self) -> int:
+        """The pid of the feeder."""
+        return eventually(lambda: [feed.pid for feed in penstock.feeds()])[0]
+
+    @property
+    def bridge(self) -> int:
+        """The pid of the bridge, which is waited for."""
+        return eventually(lambda: bridge_of(self.feeder), "there is no bridge")
+
+    @property
+    def source(self) -> str:
+        """What the feed tells of its source."""
+        return eventually(lambda: [feed.source for feed in penstock.feeds()])[0]
+
+    @property
+    def output(self) -> str:
+        """What the feeder and trainers printed."""
+        return "".join(trainer.output for trainer in self.trainers)
+
+    def is_made_by(self, workers: int, nodes: int) -> None:
+        """Wait until so many workers on so many nodes make the blocks."""
+        text = f"made by {workers} worker{'s' * (workers > 1)} on {nodes} node{'s' * (nodes > 1)}"
+        self._comes_to(lambda: text in self.source, f"never {text!r}")
+
+    def is_loaded_by_the_feeder(self, *why: str) -> None:
+        """Wait until the feeder loads by itself, and tells why."""
+        self._comes_to(lambda: "loaded by the feeder itself" in self.source, "the cluster made blocks on and on")
+        assert not [each for each in why if each not in self.source], self.source
+
+    def _comes_to(self, what: Callable[[], bool], why: str) -> None:
+        try:
+            eventually(what)
+        except AssertionError:
+            raise AssertionError(f"{why}: {self.source}\n{self.output}") from None
+
+    def goes_on(self, batches: int = 5) -> None:
+        """Wait until each trainer has had some more batches."""
+        each_waits_for(self.trainers, "epoch")
+        had = [sum("epoch" in event for event in trainer.events()) for trainer in self.trainers]
+        for trainer, before in zip(self.trainers, had, strict=True):
+            trainer.wait_for("epoch", before + batches)
+
+    def end(self) -> None:
+        """End it after the epochs that have begun: each sample came once in each; the bridge ends with its feeder."""
+        feeder = self.feeder
+        bridge = bridge_of(feeder)
+        self._until.touch()
+        each_has_all(self.trainers, SAMPLES)
+        wait_until_gone(feeder, *([bridge] if bridge else []))
+
+
+@pytest.fixture
+def training(train: Callable[..., Trainer], tmp_path: Path, shard: str) -> Callable[..., Training]:
+    """Start three trainers of a feed whose blocks a cluster makes; options are those of ``sources.records``."""
+
+    def start(**source: Any) -> Training:
+        return Training(train, tmp_path / "until", {"kind": "records", "folder": shard, "pause_s": 0.001, **source})
+
+    return start
