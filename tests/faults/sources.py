@@ -171,7 +171,7 @@ def sample_of(
     number = int(sample["txt"])
     time.sleep(pause_s)
     other = int(Path(os.environ["NODE_DATA"]).read_text()) if "NODE_DATA" in os.environ else 0
-    if number in (bad, int(os.environ.get("NODE_BAD", -1))):
+    if number in (bad, int(os.environ.get("NODE_BAD", "-1"))):
         raise ValueError(f"sample {number} cannot be decoded")
     return {"id": np.int64(number), "payload": payload_of([number + other], width)[0]}
 

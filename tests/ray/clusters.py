@@ -99,10 +99,10 @@ class RayCluster:
         self._ask({"remove": node.raylet})
 
     def close(self) -> None:
-        """Kill all of it."""
-        with suppress(BrokenPipeError):
+        """Kill all of it, if that was not done."""
+        if self._process.returncode is None:
             self._process.communicate(json.dumps({"end": True}))
-        shutil.rmtree(self.folder)
+            shutil.rmtree(self.folder)
 
     def makers(self) -> list[int]:
         """The pids of workers that make blocks, or wait to."""

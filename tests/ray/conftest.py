@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -74,13 +75,15 @@ def shard(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 class Training:
-    """Three trainers of one feed, as fast as they can, slow, and at other batch sizes, until ``end`` is called."""
+    """Three trainers of one feed, one of which is slow, with other batch sizes, until ``end`` is called."""
+
+    samples = SAMPLES
 
     def __init__(self, train: Callable[..., Trainer], until: Path, source: dict[str, Any]) -> None:
         self._until = until
-        options = {"linger": 0.5, "window": "4MiB", "workers": "ray"}
+        self.settings, self.options = source, {"linger": 0.5, "window": "4MiB", "workers": "ray"}
         self.trainers = [
-            train(source=source, options=options, epochs=None, until=str(until), forks_feeders=True, **pace)
+            train(source=source, options=self.options, epochs=None, until=str(until), forks_feeders=True, **pace)
             for pace in ({"batch_size": 7}, {"batch_size": 32, "delay_s": 0.005}, {"batch_size": 77})
         ]
 
@@ -111,8 +114,8 @@ class Training:
 
     def is_loaded_by_the_feeder(self, *why: str) -> None:
         """Wait until the feeder loads by itself, and tells why."""
-        self._comes_to(lambda: "loaded by the feeder itself" in self.source, "the cluster made blocks on and on")
-        assert not [each for each in why if each not in self.source], self.source
+        words = ["loaded by the feeder itself", *why]
+        self._comes_to(lambda: all(each in self.source for each in words), f"never {words}")
 
     def _comes_to(self, what: Callable[[], bool], why: str) -> None:
         try:
@@ -120,19 +123,29 @@ class Training:
         except AssertionError:
             raise AssertionError(f"{why}: {self.source}\n{self.output}") from None
 
-    def goes_on(self, batches: int = 5) -> None:
-        """Wait until each trainer has had some more batches."""
+    def goes_on(self, batches: int = 5) -> float:
+        """Wait until each trainer has had some more batches; return the longest time that one waited for one."""
         each_waits_for(self.trainers, "epoch")
-        had = [sum("epoch" in event for event in trainer.events()) for trainer in self.trainers]
-        for trainer, before in zip(self.trainers, had, strict=True):
-            trainer.wait_for("epoch", before + batches)
+        goals = [len(trainer.events()) + batches for trainer in self.trainers]
+        longest_s, last, last_s = 0.0, [0] * len(goals), [time.monotonic()] * len(goals)
+
+        def all_have() -> bool:
+            nonlocal longest_s
+            for number, trainer in enumerate(self.trainers):
+                if (had := len(trainer.events())) > last[number]:
+                    longest_s = max(longest_s, time.monotonic() - last_s[number])
+                    last[number], last_s[number] = had, time.monotonic()
+            return all(had >= goal for had, goal in zip(last, goals, strict=True))
+
+        self._comes_to(all_have, "trainers get no more batches")
+        return longest_s
 
     def end(self) -> None:
-        """End it after the epochs that have begun: each sample came once in each; the bridge ends with its feeder."""
+        """End it after the epochs that have begun: each sample came once in each, and the bridge has ended."""
         feeder = self.feeder
         bridge = bridge_of(feeder)
         self._until.touch()
-        each_has_all(self.trainers, SAMPLES)
+        each_has_all(self.trainers, self.samples)
         wait_until_gone(feeder, *([bridge] if bridge else []))
 
 
@@ -141,6 +154,8 @@ def training(train: Callable[..., Trainer], tmp_path: Path, shard: str) -> Calla
     """Start three trainers of a feed whose blocks a cluster makes; options are those of ``sources.records``."""
 
     def start(**source: Any) -> Training:
-        return Training(train, tmp_path / "until", {"kind": "records", "folder": shard, "pause_s": 0.001, **source})
+        return Training(
+            train, tmp_path / "until", {"kind": "records", "folder": shard, "pause_s": 0.001, **source}
+        )
 
     return start

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import pickle
+import socket
 import threading
 import time
 from collections.abc import Callable
@@ -26,7 +27,8 @@ from penstock.sources.workers.block_maker import MemoryFile
 
 OPEN = "PENSTOCK_RAY_OPEN"
 _LOOK_S = 1.0
-"""Time between two looks at the nodes that Ray knows."""
+"""Time between two looks at the nodes that Ray knows; so often, too, the feeder hears how they stand."""
+_ANSWERS_S = 5.0
 _NAMESPACE = "penstock"
 _LOOPBACK = {"127.0.0.1", "::1"}
 """Addresses that Ray binds to alone; for any other, 127.0.0.2 too, it listens everywhere."""
@@ -115,7 +117,7 @@ class _Bridge:
         self._actors: dict[WorkerId, Any] = {}
         self._under_way: dict[tuple[WorkerId, int | None], Any] = {}  # a reference that is given up ends Ray
         self._said: Standing | None = None
-        self._reasons: dict[str, str] = {}
+        self._said_s = 0.0
 
     def run(self) -> None:
         self._maker = self._ray.remote(BlockMaker)
@@ -148,8 +150,8 @@ class _Bridge:
         reports = self._nodes.reports()
         why = "; ".join(f"{each.node}: {each.aside}" for each in reports if each.aside)
         standing = Standing(self._nodes.ready_workers, reports, why)
-        if self._said is None or _differ(standing, self._said):
-            self._said = standing
+        if self._said is None or _differ(standing, self._said) or now_s >= self._said_s + _LOOK_S:
+            self._said, self._said_s = standing, now_s
             self._connection.send(standing)
 
     def _start(self, id: WorkerId) -> None:
@@ -250,9 +252,13 @@ def _connected() -> Any:
     Raises:
         BadSetting: anybody who reaches it may run programs there.
     """
+    address = os.environ.get("RAY_ADDRESS") or "auto"
+    host, _, port = address.rpartition(":")
+    if port.isdecimal() and "/" not in host:  # Ray would try for half a minute where nobody listens
+        socket.create_connection((host.strip("[]"), int(port)), _ANSWERS_S).close()
     ray: Any = import_module("ray")
     ray.init(
-        address=os.environ.get("RAY_ADDRESS") or "auto",
+        address=address,
         namespace=_NAMESPACE,
         log_to_driver=False,
         logging_level="ERROR",

@@ -26,6 +26,10 @@ _CONNECTS_S = 15.0
 _ALONE_S = 0.5
 """No worker can be asked: the feeder waits this long for another one."""
 _SETTLE_S = 5.0
+_SILENT_S = 3.0
+"""A bridge that says nothing for this long hangs: it is ended."""
+_CONNECTS_MOST_S = 60.0
+"""The same while it connects."""
 _CONNECTING = "it is being connected"
 
 
@@ -56,7 +60,7 @@ class NodeWorkers:
         self._connection: Connection[Any, Any] | None = None
         self._answers: dict[int, InSlot | Whole | Unmade] = {}
         self._tasks: dict[int, Task] = {}
-        self._started_s = 0.0
+        self._started_s = self._heard_s = 0.0
         self._alone_since_s: float | None = None
         self._settled = True
         self._said: bool | None = None
@@ -117,7 +121,7 @@ class NodeWorkers:
                 self._alone_since_s = time.monotonic()
             elif time.monotonic() >= self._alone_since_s + _ALONE_S:
                 self._lose()
-            self._hear(_ALONE_S / 5 if self._alone_since_s else None)
+            self._hear(_ALONE_S / 5)
         answer, task = self._answers.pop(number), self._tasks.pop(number)
         if isinstance(answer, Unmade):
             raise NotMade(answer.why)
@@ -150,7 +154,7 @@ class NodeWorkers:
         self._started_s = 0.0
 
     def _start(self) -> None:
-        self._started_s = time.monotonic()
+        self._started_s = self._heard_s = time.monotonic()
         ring = None if self._slots is None else MemoryFile(*self._slots.ring_file)
         files = [] if ring is None else [ring.fd]
         self._pid, self._connection = start_process(bridge.__name__, files, {"RAY_USAGE_STATS_ENABLED": "0"})
@@ -164,10 +168,9 @@ class NodeWorkers:
             try:
                 answer: Answer | str = self._connection.recv()
             except (EOFError, OSError):
-                why = self.standing.why or "the connection to the cluster has ended"
-                self._end()
-                self.standing = Standing(0, [], why)
+                self._lose_bridge(self.standing.why or "the connection to the cluster has ended")
                 break
+            self._heard_s = time.monotonic()
             if isinstance(answer, Refused):
                 self._end()
                 raise BadSetting(f'workers="ray": {answer.why}')
@@ -178,7 +181,14 @@ class NodeWorkers:
             elif answer.number in self._tasks:
                 self._answers[answer.number] = answer
             most_s = 0.0
+        most_silent_s = _CONNECTS_MOST_S if self.standing.why == _CONNECTING else _SILENT_S
+        if self._connection is not None and time.monotonic() >= self._heard_s + most_silent_s:
+            self._lose_bridge(f"its process {self._pid} here has said nothing for {most_silent_s:.0f} s")
         return self._connection is not None
+
+    def _lose_bridge(self, why: str) -> None:
+        self._end()
+        self.standing = Standing(0, [], why)
 
     def _lose(self) -> None:
         self._alone_since_s = None
@@ -211,8 +221,9 @@ class NodeWorkers:
 
 
 def in_words(standing: Standing) -> str:
-    """Return how many workers a cluster has, or why it has none."""
+    """Return how many workers a cluster has, and why it has none or some nodes have none."""
     if not standing.workers:
         return standing.why or "its workers start"
-    nodes = sum(each.workers > 0 for each in standing.reports)
-    return f"{standing.workers:,} worker{'s' * (standing.workers > 1)} on {nodes:,} node{'s' * (nodes > 1)}"
+    nodes = sum(each.workers > 0 and not each.aside for each in standing.reports)
+    text = f"{standing.workers:,} worker{'s' * (standing.workers > 1)} on {nodes:,} node{'s' * (nodes > 1)}"
+    return text + (f"; not by {standing.why}" if standing.why else "")
