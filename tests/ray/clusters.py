@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
@@ -23,10 +22,11 @@ LOOPBACK = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
 
 
 class Node(NamedTuple):
-    """A node that makes blocks: its raylet's pid, and its name in Ray."""
+    """A node that makes blocks: its raylet's pid, its name in Ray, and what its environment has besides."""
 
     raylet: int
     id: str
+    environment: dict[str, str]
 
     def worker(self) -> int | None:
         """The pid of its worker that makes blocks, if there is one."""
@@ -35,13 +35,6 @@ class Node(NamedTuple):
                 if "ray::BlockMaker" in " ".join(process.cmdline()):
                     return process.pid
         return None
-
-    def signal(self, number: signal.Signals) -> None:
-        """Send a signal to its raylet and all that this has started."""
-        raylet = psutil.Process(self.raylet)
-        for process in [raylet, *raylet.children(recursive=True)]:
-            with suppress(psutil.NoSuchProcess):
-                process.send_signal(number)
 
 
 class RayCluster:
@@ -86,11 +79,11 @@ class RayCluster:
         self.address: str = answer["address"]
         self.gcs: int = answer["gcs"]
         self.raylet: int = answer["raylet"]
-        self.nodes = [Node(**each) for each in answer["nodes"]]
+        self.nodes = [Node(**each, environment=has) for each, has in zip(answer["nodes"], nodes, strict=True)]
 
     def add(self, **environment: str) -> Node:
         """Start another node."""
-        self.nodes.append(Node(**self._ask({"add": environment})))
+        self.nodes.append(Node(**self._ask({"add": environment}), environment=environment))
         return self.nodes[-1]
 
     def remove(self, node: Node) -> None:

@@ -47,7 +47,7 @@ def cluster(every_test_s_cluster: RayCluster, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setenv("RAY_ADDRESS", cluster.address)
     yield cluster
     eventually(lambda: not cluster.makers(), "workers that made blocks are left")
-    for node in [each for each in cluster.nodes if is_gone(each.raylet)]:
+    for node in [each for each in cluster.nodes if each.environment or is_gone(each.raylet)]:
         cluster.remove(node)
     while len(cluster.nodes) < 2:
         cluster.add()
@@ -81,7 +81,8 @@ class Training:
 
     def __init__(self, train: Callable[..., Trainer], until: Path, source: dict[str, Any]) -> None:
         self._until = until
-        self.settings, self.options = source, {"linger": 0.5, "window": "4MiB", "workers": "ray"}
+        window = source.pop("window")
+        self.settings, self.options = source, {"linger": 0.5, "window": window, "workers": "ray"}
         self.trainers = [
             train(source=source, options=self.options, epochs=None, until=str(until), forks_feeders=True, **pace)
             for pace in ({"batch_size": 7}, {"batch_size": 32, "delay_s": 0.005}, {"batch_size": 77})
@@ -109,12 +110,14 @@ class Training:
 
     def is_made_by(self, workers: int, nodes: int) -> None:
         """Wait until so many workers on so many nodes make the blocks."""
-        text = f"made by {workers} worker{'s' * (workers > 1)} on {nodes} node{'s' * (nodes > 1)}"
-        self._comes_to(lambda: text in self.source, f"never {text!r}")
+        self.tells(f"made by {workers} worker{'s' * (workers > 1)} on {nodes} node{'s' * (nodes > 1)}")
 
     def is_loaded_by_the_feeder(self, *why: str) -> None:
         """Wait until the feeder loads by itself, and tells why."""
-        words = ["loaded by the feeder itself", *why]
+        self.tells("loaded by the feeder itself", *why)
+
+    def tells(self, *words: str) -> None:
+        """Wait until the feed tells all this of its source."""
         self._comes_to(lambda: all(each in self.source for each in words), f"never {words}")
 
     def _comes_to(self, what: Callable[[], bool], why: str) -> None:
@@ -155,7 +158,7 @@ def training(train: Callable[..., Trainer], tmp_path: Path, shard: str) -> Calla
 
     def start(**source: Any) -> Training:
         return Training(
-            train, tmp_path / "until", {"kind": "records", "folder": shard, "pause_s": 0.001, **source}
+            train, tmp_path / "until", {"kind": "records", "folder": shard, "pause_s": 0.001, "window": "4MiB", **source}
         )
 
     return start
