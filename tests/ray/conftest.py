@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -156,9 +157,10 @@ class Training:
 def training(train: Callable[..., Trainer], tmp_path: Path, shard: str) -> Callable[..., Training]:
     """Start three trainers of a feed whose blocks a cluster makes; options are those of ``sources.records``."""
 
+    numbers = itertools.count()
+
     def start(**source: Any) -> Training:
-        return Training(
-            train, tmp_path / "until", {"kind": "records", "folder": shard, "pause_s": 0.001, "window": "4MiB", **source}
-        )
+        source = {"kind": "records", "folder": shard, "pause_s": 0.001, "window": "4MiB", **source}
+        return Training(train, tmp_path / f"until {next(numbers)}", source)
 
     return start

@@ -17,13 +17,13 @@ def test_messages_that_are_lost_within_ray_cost_no_sample(new_cluster, training,
     for name, value in LOSES.items():
         monkeypatch.setenv(name, value)
     run = training()
-    run.goes_on(30)
+    run.goes_on(10)
     run.end()
 
 
 def test_an_object_store_that_holds_few_blocks_is_enough(new_cluster, training):
     new_cluster([{}], store_bytes=80 << 20)
-    run = training(width=500_000, window="128MiB", batch_size=40)
+    run = training(width=300_000, window="128MiB", batch_size=40)
     run.is_made_by(1, 1)
-    run.goes_on(20)
+    run.goes_on(10)
     run.end()

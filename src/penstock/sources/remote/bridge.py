@@ -257,12 +257,10 @@ def _connected() -> Any:
     if port.isdecimal() and "/" not in host:  # Ray would try for half a minute where nobody listens
         socket.create_connection((host.strip("[]"), int(port)), _ANSWERS_S).close()
     ray: Any = import_module("ray")
-    ray.init(
-        address=address,
-        namespace=_NAMESPACE,
-        log_to_driver=False,
-        logging_level="ERROR",
-    )
+    try:
+        ray.init(address=address, namespace=_NAMESPACE, log_to_driver=False, logging_level="ERROR")
+    except ConnectionError as error:
+        raise ConnectionError(f"{error}: is its RAY_AUTH_TOKEN another one, or not set here?") from error
     guarded = os.environ.get("RAY_AUTH_MODE") == "token" or os.environ.get(OPEN) == "1"
     hosts = {node["NodeManagerAddress"] for node in ray.nodes() if node["Alive"]}
     if not guarded and (reached := hosts - _LOOPBACK):

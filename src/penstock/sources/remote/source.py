@@ -63,6 +63,7 @@ class RemoteSource:
         require('workers="ray"', "ray", "ray")
         self._source = source
         self._workers = NodeWorkers(commission_of(loader, source, segments, seed), most)
+        self._waited = False
         self._numbers = count()
         self._slots: Slots | None = None
         for name in _ATTRIBUTES:
@@ -77,6 +78,9 @@ class RemoteSource:
         return f"{self._source.description}, {who} {in_words(standing)}"
 
     def open(self, at: Cursor, wanted: Wanted | None = None, joints: Joints = NO_JOINTS) -> Iterator[SourceBlock]:
+        if not self._waited:
+            self._waited = True
+            self._workers.wait()
         plans = _Plans(self._source.plans(at, wanted, joints))
         while plans.any_left():
             if self._workers.usable():
@@ -87,7 +91,6 @@ class RemoteSource:
     def fill(self, slots: Slots) -> int:
         self._slots = slots
         self._workers.use(slots)
-        self._workers.wait()
         own = self._source.fill(slots) if isinstance(self._source, SlotSource) else 0
         return max(own, _SLOTS)
 

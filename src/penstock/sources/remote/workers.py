@@ -30,6 +30,7 @@ _SILENT_S = 3.0
 """A bridge that says nothing for this long hangs: it is ended."""
 _CONNECTS_MOST_S = 60.0
 """The same while it connects."""
+_ENVIRONMENT = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_NUM_REDIS_GET_RETRIES": "3"}
 _CONNECTING = "it is being connected"
 
 
@@ -157,7 +158,7 @@ class NodeWorkers:
         self._started_s = self._heard_s = time.monotonic()
         ring = None if self._slots is None else MemoryFile(*self._slots.ring_file)
         files = [] if ring is None else [ring.fd]
-        self._pid, self._connection = start_process(bridge.__name__, files, {"RAY_USAGE_STATS_ENABLED": "0"})
+        self._pid, self._connection = start_process(bridge.__name__, files, _ENVIRONMENT)
         self.standing = Standing(0, [], _CONNECTING)
         with suppress(OSError):  # it has died, as the next wait finds
             self._connection.send_bytes(pickle.dumps(Setup(self._commission, self._most, ring)))
