@@ -38,10 +38,11 @@ def test_a_cluster_that_comes_later_is_used_until_it_is_shut_down(new_cluster, t
 def test_a_feed_whose_clusters_head_dies_goes_on_alone_and_then_uses_the_next_one(
     new_cluster, training, port, monkeypatch
 ):
-    for name, value in LEARNS_SOON.items():
-        monkeypatch.setenv(name, value)
     cluster = new_cluster([{}], port=port, **LEARNS_SOON)
-    run = training()
+    with monkeypatch.context() as patch:
+        for name, value in LEARNS_SOON.items():
+            patch.setenv(name, value)
+        run = training()
     run.is_made_by(1, 1)
     os.kill(cluster.gcs, signal.SIGKILL)
     run.goes_on()
