@@ -22,20 +22,20 @@ def port(monkeypatch: pytest.MonkeyPatch) -> int:
     return port
 
 
-def test_a_cluster_that_comes_later_is_used_until_it_is_shut_down(new_cluster, training, port):
+def test_a_cluster_that_comes_later_is_used_until_its_raylet_here_dies(new_cluster, training, port):
     run = training()
     run.is_loaded_by_the_feeder("ConnectionRefusedError")
     run.goes_on()
     cluster = new_cluster([{}], port=port)
     run.is_made_by(1, 1)
     run.goes_on()
-    cluster.close()
+    os.kill(cluster.raylet, signal.SIGKILL)
     run.is_loaded_by_the_feeder()
     run.goes_on()
     run.end()
 
 
-def test_a_feed_whose_clusters_head_dies_goes_on_alone_and_then_uses_the_next_one(
+def test_a_feed_whose_clusters_head_dies_goes_on_alone_and_uses_the_next_one_until_that_is_shut_down(
     new_cluster, training, port, monkeypatch
 ):
     cluster = new_cluster([{}], port=port, **LEARNS_SOON)
@@ -49,8 +49,11 @@ def test_a_feed_whose_clusters_head_dies_goes_on_alone_and_then_uses_the_next_on
     run.is_loaded_by_the_feeder()
     run.goes_on()
     cluster.close()
-    new_cluster([{}], port=port)
+    cluster = new_cluster([{}], port=port)
     run.is_made_by(1, 1)
+    run.goes_on()
+    cluster.close()
+    run.is_loaded_by_the_feeder()
     run.goes_on()
     run.end()
 

@@ -21,7 +21,7 @@ def test_workers_nodes_and_the_bridge_killed_at_random_instants_cost_no_sample(c
     run.is_made_by(2, 2)
     chance = random.Random(kills)
     for number in range(kills):
-        time.sleep(chance.uniform(0, 0.4))
+        time.sleep(chance.uniform(0, 0.25))
         if number % 13 == 12:
             victim = run.bridge
         elif number % 10 == 5:

@@ -13,7 +13,7 @@ LOSES = {
 
 
 def test_messages_that_are_lost_within_ray_cost_no_sample(new_cluster, training, monkeypatch):
-    new_cluster([{}, {}], **LOSES)
+    new_cluster([{}], **LOSES)
     for name, value in LOSES.items():
         monkeypatch.setenv(name, value)
     run = training()

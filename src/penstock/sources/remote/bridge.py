@@ -12,6 +12,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from importlib import import_module
 from multiprocessing.connection import Connection
@@ -122,6 +123,7 @@ class _Bridge:
     def run(self) -> None:
         self._maker = self._ray.remote(BlockMaker)
         self._sent = self._ray.put(pickle.loads(self._commission))
+        self._connection.send(Standing(0, []))  # from now on it is heard often
         for work in (self._hear, self._watch):
             threading.Thread(target=work, daemon=True).start()
         while True:
@@ -218,11 +220,12 @@ class _Bridge:
         self._connection.send(FORGET)
 
     def _watch(self) -> None:
-        """Look which nodes Ray knows: that may take long while its head is gone."""
+        """Look which nodes Ray knows: that may take long, or fail, while its head is gone."""
         while True:
-            found = [node for node in self._ray.nodes() if node["Alive"]]
-            cores = {_name(node): int(node["Resources"].get("CPU", 0)) for node in found}
-            self._events.put(partial(self._see, cores))
+            with suppress(Exception):
+                found = [node for node in self._ray.nodes() if node["Alive"]]
+                cores = {_name(node): int(node["Resources"].get("CPU", 0)) for node in found}
+                self._events.put(partial(self._see, cores))
             time.sleep(_LOOK_S)
 
     def _see(self, cores: dict[str, int]) -> None:
@@ -236,7 +239,6 @@ def main(fd: int) -> None:
     setup: Setup = pickle.loads(connection.recv_bytes())
     try:
         bridge = _Bridge(_connected(), connection, setup)
-        connection.send(Standing(0, []))
     except BadSetting as error:
         connection.send(Refused(str(error)))
         os._exit(0)
