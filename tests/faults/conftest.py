@@ -57,9 +57,10 @@ class Trainer(Run):
         with open(self.log, "rb") as file:
             file.seek(self._read_bytes)
             for line in file:
-                if line.endswith(b"\n"):
-                    self._read_bytes += len(line)
-                    self._events.append(json.loads(line))
+                if not line.endswith(b"\n"):  # its rest may have come by the next look at the file
+                    break
+                self._read_bytes += len(line)
+                self._events.append(json.loads(line))
         return self._events
 
     def wait_for(self, key: str, times: int = 1) -> dict[str, Any]:

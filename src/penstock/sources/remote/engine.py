@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from importlib import import_module
 from queue import Empty, SimpleQueue
@@ -37,7 +38,7 @@ class Client(Protocol):
         ...
 
     def stands(self, standing: Standing) -> None:
-        """Other workers can be asked than before, or they have made more blocks; the latter once a second."""
+        """Other workers can be asked than before, or a second has passed."""
         ...
 
 
@@ -114,7 +115,7 @@ class Engine:
             self._client.unmade(number, why)
         standing = self.standing()
         others = (standing.workers, standing.why) != (self._said.workers, self._said.why)
-        if others or (now_s >= self._said_s + _LOOK_S and standing != self._said):
+        if others or now_s >= self._said_s + _LOOK_S:
             self._said, self._said_s = standing, now_s
             self._client.stands(standing)
 
@@ -168,14 +169,15 @@ class Engine:
             self._ray.kill(actor)
 
     def _watch(self) -> None:
-        """Look which nodes Ray knows: that may take long while its head is gone."""
+        """Look which nodes Ray knows: that may take long, or fail, while its head is gone."""
         while True:
-            cores: dict[str, int] = {}
-            for node in self._ray.nodes():
-                name, count = f"{node['NodeName']} {node['NodeID'][:6]}", int(node["Resources"].get("CPU", 0))
-                if node["Alive"] and count:
-                    self._ids[name], cores[name] = node["NodeID"], count
-            self._events.put(partial(self._see, cores))
+            with suppress(Exception):
+                cores: dict[str, int] = {}
+                for node in self._ray.nodes():
+                    name, count = f"{node['NodeName']} {node['NodeID'][:6]}", int(node["Resources"].get("CPU", 0))
+                    if node["Alive"] and count:
+                        self._ids[name], cores[name] = node["NodeID"], count
+                self._events.put(partial(self._see, cores))
             time.sleep(_LOOK_S)
 
     def _see(self, cores: dict[str, int]) -> None:

@@ -25,11 +25,12 @@ class Standing(msgspec.Struct, frozen=True):
 
     @property
     def in_words(self) -> str:
-        """How many workers there are, or why there are none."""
+        """How many workers there are, and why there are none, or some nodes have none."""
         if not self.workers:
             return self.why or "its workers start"
-        nodes = sum(each.workers > 0 for each in self.nodes)
-        return f"{self.workers:,} worker{'s' * (self.workers > 1)} on {nodes:,} node{'s' * (nodes > 1)}"
+        nodes = sum(each.workers > 0 and not each.aside for each in self.nodes)
+        text = f"{self.workers:,} worker{'s' * (self.workers > 1)} on {nodes:,} node{'s' * (nodes > 1)}"
+        return text + (f"; not by {self.why}" if self.why else "")
 
 
 class ClusterReport(msgspec.Struct, frozen=True):

@@ -27,6 +27,9 @@ _CONNECTS_S = 15.0
 _ALONE_S = 0.5
 """No worker can be asked: the feeder waits this long for another one."""
 _SETTLE_S = 5.0
+_SILENT_S = 3.0
+"""A bridge that says nothing for this long hangs: it is ended."""
+_ENVIRONMENT = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_NUM_REDIS_GET_RETRIES": "3"}
 _CONNECTING = "it is being connected"
 
 
@@ -60,7 +63,7 @@ class NodeWorkers:
         self._connection: Connection[Any, Any] | None = None
         self._answers: dict[int, InSlot | Whole | Unmade] = {}
         self._tasks: dict[int, Task] = {}
-        self._started_s = 0.0
+        self._started_s = self._heard_s = 0.0
         self._alone_since_s: float | None = None
         self._settled = True
         self._said: bool | None = None
@@ -126,7 +129,7 @@ class NodeWorkers:
                 self._alone_since_s = time.monotonic()
             elif time.monotonic() >= self._alone_since_s + _ALONE_S:
                 self._lose()
-            self._hear(_ALONE_S / 5 if self._alone_since_s else None)
+            self._hear(_ALONE_S / 5)
         answer, task = self._answers.pop(number), self._tasks.pop(number)
         if isinstance(answer, Unmade):
             raise NotMade(answer.why)
@@ -163,10 +166,10 @@ class NodeWorkers:
         self._started_s = 0.0
 
     def _start(self) -> None:
-        self._started_s = time.monotonic()
+        self._started_s = self._heard_s = time.monotonic()
         ring = None if self._slots is None else MemoryFile(*self._slots.ring_file)
         files = [] if ring is None else [ring.fd]
-        self._pid, self._connection = start_process(bridge.__name__, files, {"RAY_USAGE_STATS_ENABLED": "0"})
+        self._pid, self._connection = start_process(bridge.__name__, files, _ENVIRONMENT)
         self.standing = Standing(0, why=_CONNECTING)
         with suppress(OSError):  # it has died, as the next wait finds
             self._connection.send_bytes(pickle.dumps(Setup(self._commission, self._most, self._across, ring)))
@@ -177,10 +180,9 @@ class NodeWorkers:
             try:
                 answer: Answer | str = self._connection.recv()
             except (EOFError, OSError):
-                why = self.standing.why or "the connection to the cluster has ended"
-                self._end()
-                self.standing = Standing(0, why=why)
+                self._lose_bridge(self.standing.why or "the connection to the cluster has ended")
                 break
+            self._heard_s = time.monotonic()
             if isinstance(answer, Refused):
                 self._end()
                 raise BadSetting(f'workers="ray": {answer.why}')
@@ -193,7 +195,14 @@ class NodeWorkers:
             elif answer.number in self._tasks:
                 self._answers[answer.number] = answer
             most_s = 0.0
+        hangs = self.standing.why != _CONNECTING and time.monotonic() >= self._heard_s + _SILENT_S
+        if self._connection is not None and hangs:
+            self._lose_bridge(f"its process {self._pid} here has said nothing for {_SILENT_S:.0f} s")
         return self._connection is not None
+
+    def _lose_bridge(self, why: str) -> None:
+        self._end()
+        self.standing = Standing(0, why=why)
 
     def _lose(self) -> None:
         self._alone_since_s = None
