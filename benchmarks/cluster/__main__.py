@@ -20,14 +20,19 @@ from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
 
+from benchmarks.cache import images_per_s
 from benchmarks.claim import claim, report
 from benchmarks.cluster.machines import Machines, Measured, Nodes, machines, nodes
+from benchmarks.cluster.network import network
 from benchmarks.cluster.trainer import FEED
 
+import penstock
 from penstock.bench.measure.family import Family, family
 
 CORES = 2
 FAULT_S = 30.0
+LINK_MBIT_PER_S = 200
+IMAGE_BYTES = 224 * 224 * 3
 _FEED = {"batch_size": 128, "window": "512MiB"}
 _WARM_S = 4.0
 _BEFORE_FAULT_S = 3.0
@@ -187,6 +192,52 @@ class Bench:
             ]
         return claims
 
+    def paper(self) -> list[Any]:
+        """Predict what 2 and 4 machines cost and reach, from what one does; each has a core, a node and a link."""
+        across: dict[str, Any] = {"workers": "ray", "across": True}
+        decode_ms, found = [], {(n, link): list[Run]() for link in (None, LINK_MBIT_PER_S) for n in (1, 2, 4)}
+        elsewhere: list[Run] = []
+        for _ in range(self._repeats):
+            decode_ms.append(self._decode_ms())
+            with family() as members, network(1) as net:
+                elsewhere.append(self.run(members, None, **across))
+            for (count, link), runs in found.items():
+                with family() as members, network(count, link) as net:
+                    runs.append(one := self.run(members, None, count=count, enter=net.enter, **across))
+                each = f"{one.rows_per_s / count:,.0f} images/s and {one.cpu_ms:.2f} CPU-ms each"
+                print(f"{count} machines, links of {link} Mbit/s: {each}", flush=True)
+        alone_ms = median(one.cpu_ms for one in found[1, None])
+        sent_ms = median(one.cpu_ms for one in elsewhere) - alone_ms
+        made_ms = median(decode_ms)
+        self.measured["constants"] = [{"decode_ms": made_ms, "transfer_ms": sent_ms, "one_machine_ms": alone_ms}]
+        claims: list[Any] = []
+        for count in (2, 4):
+            away = 1 - 1 / count
+            said_ms = alone_ms + (sent_ms - made_ms) * away
+            said_rate = LINK_MBIT_PER_S * 125_000 / (IMAGE_BYTES * away)
+            linked = found[count, LINK_MBIT_PER_S]
+            predictions = {
+                f"{count} machines: CPU an image and machine": [
+                    said_ms / one.cpu_ms for one in found[count, None]
+                ],
+                f"{count} machines, links of {LINK_MBIT_PER_S} Mbit/s: images/s of each": [
+                    said_rate * count / one.rows_per_s for one in linked
+                ],
+            }
+            for what, found_to_be in predictions.items():
+                off = [abs(each - 1) for each in found_to_be]
+                claims.append(claim(f"{what}, predicted against measured: off by", "", off, most=0.15))
+        return claims
+
+    def _decode_ms(self) -> float:
+        """CPU time of decoding an image, in one process."""
+        source = penstock.ImageSource(self._images, size=224, batch_size=128, workers=1)
+        source.work_here()
+        images_per_s(source, 0)
+        before = time.process_time()
+        images_per_s(source, 1)
+        return (time.process_time() - before) * 1000 / source.samples
+
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -194,7 +245,9 @@ def main() -> None:
     parser.add_argument("--json", type=Path)
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=10.0)
-    parser.add_argument("--only", default="one_feed,across,stopped,faults", help="parts, with commas")
+    parser.add_argument(
+        "--only", default="one_feed,across,stopped,faults,paper", help="parts; the last needs root"
+    )
     arguments = parser.parse_args()
     bench = Bench(os.path.abspath(arguments.images), arguments.seconds, arguments.repeats)
     claims = [one for part in arguments.only.split(",") for one in getattr(bench, part)()]
