@@ -141,11 +141,13 @@ def announcing(
     return rows(**options)
 
 
-def records(folder: str, batch_size: int = 10, workers: int = 1, **options: Any) -> penstock.RecordSource:
+def records(
+    folder: str, batch_size: int = 10, workers: int = 1, segments: int = 4, **options: Any
+) -> penstock.RecordSource:
     """Samples of the shard in a folder; see ``sample_of`` for options."""
     decode = functools.partial(sample_of, **options)
     return penstock.RecordSource(
-        f"{folder}/*.tar", decode=decode, batch_size=batch_size, workers=workers, segments=4
+        f"{folder}/*.tar", decode=decode, batch_size=batch_size, workers=workers, segments=segments
     )
 
 

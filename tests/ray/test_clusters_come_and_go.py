@@ -24,7 +24,7 @@ def port(monkeypatch: pytest.MonkeyPatch) -> int:
 
 def test_a_cluster_that_comes_later_is_used_until_its_raylet_here_dies(new_cluster, training, port):
     run = training()
-    run.is_loaded_by_the_feeder("ConnectionRefusedError")
+    run.is_loaded_by_the_feeder("no Ray head answers")
     run.goes_on()
     cluster = new_cluster([{}], port=port)
     run.is_made_by(1, 1)

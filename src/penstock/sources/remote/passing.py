@@ -15,6 +15,7 @@ import msgspec
 from penstock.contracts import Cursor
 
 _SILENT_S = 5.0
+_BEFORE = Cursor(-1, 0)
 
 
 class Key(NamedTuple):
@@ -68,12 +69,14 @@ class Passing:
         return key in self._kept
 
     def made(self, key: Key, nbytes: int) -> list[Key]:
-        """A block was made, and is kept; return those that go for it."""
+        """A block was made, and is kept if a feed is still to come to it; return those that are not kept now."""
         self._made += 1
         self._again += key in self._once
         self._once.add(key)
         if len(self._once) > 1 << 20:
             self._once.clear()
+        if not any(self._at.get(feed, _BEFORE) < key.at for feed in self._feeds):
+            return [key]
         self._kept[key] = nbytes
         self._had.setdefault(key, set())
         gone: list[Key] = []

@@ -1,0 +1,142 @@
+"""Feeds of one name on several machines, here directories of feeds: each block is made once for all of them."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from tests.faults.conftest import Trainer, each_has_all, each_waits_for
+from tests.forked import eventually
+from tests.ray.clusters import bridge_of, wait_until_gone
+from tests.ray.conftest import SAMPLES
+
+import penstock
+from penstock.feed.statistics import FeederStatistics
+
+
+class Across:
+    """A trainer on each of several machines, until ``end`` is called."""
+
+    def __init__(self, train: Callable[..., Trainer], folder: Path, shard: str, patch: Any) -> None:
+        self._train, self._folder, self._patch = train, folder, patch
+        self.source = {"kind": "records", "folder": shard, "pause_s": 0.001, "segments": 4}
+        self.trainers: list[Trainer] = []
+
+    def start(self, machines: int, **pace: Any) -> None:
+        """Have more machines train."""
+        for _ in range(machines):
+            directory = self._folder / f"machine {len(self.trainers)}"
+            directory.mkdir(mode=0o700)
+            options = {"linger": 0.5, "window": "4MiB", "workers": "ray", "across": True}
+            until = str(self._folder / "until")
+            started = self._train(
+                source=self.source, options=options, epochs=None, until=until, directory=directory, **pace
+            )
+            self.trainers.append(started)
+
+    def feed(self, machine: int) -> FeederStatistics:
+        """The feed of a machine."""
+        with self._patch.context() as patch:
+            patch.setenv("PENSTOCK_DIR", str(self._folder / f"machine {machine}"))
+            return eventually(penstock.feeds)[0]
+
+    def cluster_makes_all(self) -> None:
+        """Wait until no feeder loads by itself."""
+        for machine in range(len(self.trainers)):
+            eventually(lambda m=machine: "made by" in self.feed(m).source, f"{self.feed(machine).source}")
+
+    def goes_on(self, epochs: int = 1) -> None:
+        each_waits_for(self.trainers, "end", max(len(each.ended_epochs()) for each in self.trainers) + epochs)
+
+    def end(self) -> None:
+        """End it after the epochs that have begun: each sample came once in each."""
+        feeders = [self.feed(machine).pid for machine in range(len(self.trainers))]
+        bridges = list(filter(None, map(bridge_of, feeders)))
+        (self._folder / "until").touch()
+        each_has_all(self.trainers, SAMPLES)
+        wait_until_gone(*feeders, *bridges)
+
+
+@pytest.fixture
+def across(train: Any, tmp_path: Path, shard: str, monkeypatch: pytest.MonkeyPatch) -> Across:
+    return Across(train, tmp_path, shard, monkeypatch)
+
+
+def conductor() -> psutil.Process:
+    """The process of the conductor, which is waited for."""
+
+    def found() -> list[psutil.Process]:
+        named = ((each, each.info["cmdline"] or []) for each in psutil.process_iter(["cmdline"]))
+        return [each for each, words in named if any("ray::Conductor" in word for word in words)]
+
+    return eventually(found, "there is no conductor")[0]
+
+
+@pytest.mark.usefixtures("cluster")
+def test_three_machines_get_the_same_blocks_and_each_is_made_once(across):
+    across.start(3)
+    across.cluster_makes_all()
+    across.goes_on(2)
+    reports = [across.feed(machine).cluster for machine in range(3)]
+    assert all(report is not None for report in reports)
+    passed = max(report.standing.passed.handed for report in reports)
+    made = max(report.standing.passed.made for report in reports)
+    again = max(report.standing.passed.again for report in reports)
+    assert again == 0
+    assert passed > 1.5 * made
+    across.end()
+    one, *others = [trainer.ids(0) for trainer in across.trainers]
+    assert all(sorted(each) == sorted(one) for each in others)
+
+
+@pytest.mark.usefixtures("cluster")
+def test_a_machine_that_comes_later_begins_where_the_others_are(across):
+    across.start(1)
+    across.cluster_makes_all()
+    across.goes_on(2)
+    across.start(1)
+    across.cluster_makes_all()
+    across.goes_on()
+    assert across.feed(1).cycle >= 2
+    across.end()
+
+
+@pytest.mark.parametrize("what", ["conductor", "bridge", "feeder"])
+def test_a_conductor_a_bridge_and_a_feeder_that_are_killed_cost_no_sample(across, cluster, what):
+    across.start(2)
+    across.cluster_makes_all()
+    across.goes_on()
+    feeder = across.feed(0).pid
+    victim = {"conductor": lambda: conductor().pid, "bridge": lambda: bridge_of(feeder), "feeder": lambda: feeder}
+    os.kill(victim[what](), signal.SIGKILL)
+    across.goes_on(2)
+    across.cluster_makes_all()
+    across.end()
+
+
+@pytest.mark.usefixtures("cluster")
+def test_a_machine_that_stands_still_holds_nobody_back(across):
+    across.start(2)
+    across.cluster_makes_all()
+    across.goes_on()
+    slow, fast = across.trainers
+    slow.stop()
+    fast.wait_for("end", len(fast.ended_epochs()) + 3)
+    slow.signal("SIGCONT")
+    across.goes_on()
+    across.end()
+
+
+@pytest.mark.usefixtures("cluster")
+def test_a_feed_of_the_same_name_and_another_order_gets_nothing_of_it(across):
+    across.start(1)
+    across.cluster_makes_all()
+    across.source["segments"] = 2
+    across.start(1)
+    eventually(lambda: "other data, another order" in across.feed(1).source, across.feed(1).source)
+    across.end()

@@ -1,0 +1,92 @@
+"""Blocks that are kept for several feeds: handed to each, made once while they fit, and given up in the end."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.examples import examples
+
+from penstock.contracts import Cursor
+from penstock.sources.remote.passing import Key, Passing
+
+FEEDS = ("a", "b", "c")
+
+
+def key(number: int) -> Key:
+    return Key(Cursor(0, number), "all")
+
+
+def take(passing: Passing, kept: set[Key], feed: str, number: int) -> bool:
+    """A feed takes a block, as a conductor has it do; return whether that was made for it."""
+    new = not passing.asks(feed, key(number))
+    if new:
+        kept.add(key(number))
+        kept.difference_update(passing.made(key(number), 10))
+    kept.difference_update(passing.handed(feed, key(number)))
+    return new
+
+
+def hear(passing: Passing, kept: set[Key], feed: str, now_s: float) -> None:
+    kept.difference_update(passing.hear(feed, now_s))
+
+
+def test_a_block_is_made_once_and_goes_when_each_feed_has_had_it() -> None:
+    passing, kept = Passing(1000), set[Key]()
+    for feed in FEEDS:
+        hear(passing, kept, feed, 0.0)
+    assert [take(passing, kept, feed, 0) for feed in FEEDS] == [True, False, False]
+    assert not kept
+    assert passing.counts.made == 1 and passing.counts.handed == 3
+
+
+def test_what_a_slow_feed_has_not_had_goes_when_there_is_too_much_and_is_made_again() -> None:
+    passing, kept = Passing(50), set[Key]()
+    for feed in ("fast", "slow"):
+        hear(passing, kept, feed, 0.0)
+    assert all(take(passing, kept, "fast", number) for number in range(10))
+    assert len(kept) == 5
+    assert [take(passing, kept, "slow", number) for number in range(10)].count(True) == 5
+    assert passing.counts.again == 5
+
+
+def test_a_feed_that_is_not_heard_of_is_waited_for_no_more() -> None:
+    passing, kept = Passing(1000), set[Key]()
+    for feed in ("alive", "dead"):
+        hear(passing, kept, feed, 0.0)
+    take(passing, kept, "alive", 0)
+    assert kept
+    hear(passing, kept, "alive", 6.0)
+    assert not kept
+    assert passing.frontier == Cursor(0, 0)
+
+
+def test_a_feed_that_began_further_on_needs_nothing_before() -> None:
+    passing, kept = Passing(1000), set[Key]()
+    for feed in ("old", "new"):
+        hear(passing, kept, feed, 0.0)
+    take(passing, kept, "new", 5)
+    take(passing, kept, "old", 3)
+    assert kept == {key(5)}
+
+
+@settings(max_examples=examples(200))
+@given(
+    st.lists(st.tuples(st.sampled_from(FEEDS), st.sampled_from(["takes", "is heard of"])), max_size=80),
+    st.integers(1, 100),
+)
+def test_whatever_comes_what_is_kept_fits_and_is_what_the_conductor_keeps(history: Any, most: int) -> None:
+    passing, kept, now_s = Passing(most), set[Key](), 0.0
+    at = dict.fromkeys(FEEDS, 0)
+    made = 0
+    for feed, does in history:
+        now_s += 0.5
+        hear(passing, kept, feed, now_s)
+        if does == "takes":
+            made += take(passing, kept, feed, at[feed])
+            at[feed] += 1
+        assert len(kept) <= max(1, most // 10)
+    assert passing.counts.made == made
+    assert passing.counts.handed == sum(at.values())
+    assert made - passing.counts.again == len({number for count in at.values() for number in range(count)})
