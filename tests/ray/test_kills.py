@@ -30,7 +30,7 @@ def test_workers_nodes_and_the_bridge_killed_at_random_instants_cost_no_sample(c
             victim = chance.choice(eventually(cluster.makers, "no worker comes back"))
         with suppress(ProcessLookupError):
             os.kill(victim, signal.SIGKILL)
-        run.goes_on()
+        run.goes_on(3)
         for node in [each for each in cluster.nodes if is_gone(each.raylet)]:
             cluster.remove(node)
             cluster.add()

@@ -12,7 +12,7 @@ from typing import Any
 
 import psutil
 import pytest
-from tests.ray.clusters import RayCluster
+from tests.ray.clusters import LOOPBACK, RayCluster
 
 HERE, THERE = "10.203.77.1", "10.203.77.2"
 NAME = f"pt{os.getpid()}"
@@ -48,6 +48,15 @@ def link() -> Iterator[None]:
 
 
 @pytest.fixture
+def netem(link: None, request: pytest.FixtureRequest) -> Iterator[None]:
+    """Have the link lose or delay packets."""
+    if not works("tc", "qdisc", "add", "dev", NEAR, "root", "netem", *request.param):
+        pytest.skip("this kernel has no netem")
+    yield
+    works("tc", "qdisc", "del", "dev", NEAR, "root")
+
+
+@pytest.fixture
 def far_node(link: None, new_cluster: Callable[..., RayCluster], monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     """A cluster of a node here and another at the end of the link."""
     monkeypatch.setenv("PENSTOCK_RAY_OPEN", "1")
@@ -55,6 +64,7 @@ def far_node(link: None, new_cluster: Callable[..., RayCluster], monkeypatch: py
     start = [Path(sys.executable).with_name("ray"), "start", f"--address={cluster.address}", "--block"]
     options = [f"--node-ip-address={THERE}", "--num-cpus=1", f"--object-store-memory={100 << 20}"]
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("PENSTOCK_")}
+    inherited |= dict.fromkeys(LOOPBACK, "1")
     with subprocess.Popen(
         ["ip", "netns", "exec", NAME, *start, *options], env=inherited, stdout=subprocess.DEVNULL
     ) as ray:
@@ -81,13 +91,8 @@ def test_blocks_keep_coming_while_the_link_to_a_node_is_down(far_node, training)
     run.end()
 
 
-@pytest.mark.parametrize("how", [["loss", "30%"], ["delay", "200ms"]], ids=" ".join)
-def test_a_link_that_loses_packets_or_is_slow_costs_no_sample(far_node, training, how):
-    if not works("tc", "qdisc", "add", "dev", NEAR, "root", "netem", *how):
-        pytest.skip("this kernel has no netem")
-    try:
-        run = training()
-        run.goes_on(20)
-        run.end()
-    finally:
-        works("tc", "qdisc", "del", "dev", NEAR, "root")
+@pytest.mark.parametrize("netem", [["loss", "30%"], ["delay", "200ms"]], ids=" ".join, indirect=True)
+def test_a_link_that_loses_packets_or_is_slow_costs_no_sample(netem, far_node, training):
+    run = training()
+    run.goes_on(20)
+    run.end()

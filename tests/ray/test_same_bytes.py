@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import random
 import signal
 from contextlib import closing
 from pathlib import Path
@@ -30,8 +31,6 @@ class Noisy(Dataset[Any]):
         return 200
 
     def __getitem__(self, number: int) -> Any:
-        import random
-
         return number, torch.rand(50) + random.random() + np.random.random()
 
 

@@ -25,5 +25,5 @@ def test_an_object_store_that_holds_few_blocks_is_enough(new_cluster, training):
     new_cluster([{}], store_bytes=80 << 20)
     run = training(width=300_000, window="128MiB", batch_size=40)
     run.is_made_by(1, 1)
-    run.goes_on(10)
+    run.goes_on(5)
     run.end()

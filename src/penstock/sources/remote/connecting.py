@@ -37,7 +37,8 @@ def connected() -> Any:
     if not guarded and (reached := hosts - _LOOPBACK):
         raise BadSetting(
             f"the Ray cluster at {min(reached)} lets everybody who reaches it run programs as you. Start it with "
-            f"RAY_AUTH_MODE=token on each machine, or bind it to 127.0.0.1; {OPEN}=1 uses it as it is"
+            "RAY_AUTH_MODE=token on each machine, or, for this machine alone, with "
+            f"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER=0, which is to be set here too; {OPEN}=1 uses it as it is"
         )
     return ray
 

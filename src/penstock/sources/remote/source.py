@@ -47,6 +47,7 @@ class RemoteSource(ByBlock):
         super().__init__(source, _ASKED, joins=not across)
         require(_ASKED, "ray", "ray")
         self._workers = NodeWorkers(commission_of(loader, self._source, segments, seed), most, across)
+        self._is_across, self._waited = bool(across), False
         self._numbers = count()
         self._blocks = self._own = 0
         self._slots: Slots | None = None
@@ -65,17 +66,25 @@ class RemoteSource(ByBlock):
     @property
     def begins_at(self) -> Cursor:
         """Where a feed begins that shares its blocks with others: at the next segment of theirs."""
-        self._workers.wait()
+        if self._is_across:
+            self._wait()
         frontier = self._workers.frontier
         return Cursor(0, 0) if frontier is None else frontier.next_segment(self._source.segment_starts)
 
     def open(self, at: Cursor, wanted: Wanted | None = None, joints: Joints = NO_JOINTS) -> Iterator[SourceBlock]:
+        self._wait()
         plans = _Plans(self._source.plans(at, wanted, joints))
         while plans.any_left():
             if self._workers.usable():
                 yield from self._from_nodes(plans, at.cycle)
             else:
                 yield from self._loaded(plans.until(self._workers.usable), at.cycle)
+
+    def _wait(self) -> None:
+        """Wait, once, until it is known whether there is a cluster."""
+        if not self._waited:
+            self._waited = True
+            self._workers.wait()
 
     def fill(self, slots: Slots) -> int:
         self._slots = slots
