@@ -18,8 +18,8 @@ def test_nodes_without_the_data_with_other_data_or_that_fail_at_a_sample_cost_no
     cluster.add(NODE_BAD="399")
     run = training()
     run.is_made_by(3, 3)
-    run.tells(without.id, "it cannot load the data: ", "FileNotFoundError", str(tmp_path / "missing"))
-    run.tells(others.id, "it makes batch['payload'] of sample ", " otherwise than the feeder")
+    run.tells(without.id[:6], "it cannot load the data: ", "FileNotFoundError", str(tmp_path / "missing"))
+    run.tells(others.id[:6], "it makes batch['payload'] of sample ", " otherwise than the feeder")
     run.goes_on(20)
     run.end()
 
