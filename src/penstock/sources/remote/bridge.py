@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import pickle
 from functools import partial
-from importlib import import_module
 from multiprocessing.connection import Connection
 from threading import Thread
 from typing import Any, NamedTuple
@@ -18,13 +17,11 @@ from penstock.contracts import Cursor
 from penstock.errors import BadSetting
 from penstock.memory.slots import Placement, Slot
 from penstock.sources.order import Planned
+from penstock.sources.remote.cluster import connected
 from penstock.sources.remote.conductor import Conducted
 from penstock.sources.remote.engine import Engine, Standing, in_words
 from penstock.sources.remote.maker import Commission, MadeBlock
 from penstock.sources.workers.block_maker import MemoryFile
-
-OPEN = "PENSTOCK_RAY_OPEN"
-_NAMESPACE = "penstock"
 
 
 class Setup(NamedTuple):
@@ -156,7 +153,7 @@ def main(fd: int) -> None:
     connection: Connection[Any, Any] = Connection(fd)
     setup: Setup = pickle.loads(connection.recv_bytes())
     try:
-        bridge = _Bridge(_connected(), connection, setup)
+        bridge = _Bridge(connected(), connection, setup)
     except BadSetting as error:
         connection.send(Refused(str(error)))
         os._exit(0)
@@ -164,26 +161,3 @@ def main(fd: int) -> None:
         connection.send(Standing(0, [], in_words(error)))
         os._exit(0)
     bridge.run()
-
-
-def _connected() -> Any:
-    """Connect to the cluster that ``RAY_ADDRESS`` names, or to that of this machine; return Ray.
-
-    Raises:
-        BadSetting: anybody who reaches it may run programs there.
-    """
-    ray: Any = import_module("ray")
-    ray.init(
-        address=os.environ.get("RAY_ADDRESS") or "auto",
-        namespace=_NAMESPACE,
-        log_to_driver=False,
-        logging_level="ERROR",
-    )
-    host = ray.get_runtime_context().gcs_address.rpartition(":")[0]
-    guarded = os.environ.get("RAY_AUTH_MODE") == "token" or os.environ.get(OPEN) == "1"
-    if not guarded and not host.strip("[]").startswith(("127.", "::1", "localhost")):
-        raise BadSetting(
-            f"the Ray cluster at {host} lets everybody who reaches it run programs as you. Start it with "
-            f"RAY_AUTH_MODE=token on each machine, or on 127.0.0.1; {OPEN}=1 uses it as it is"
-        )
-    return ray
