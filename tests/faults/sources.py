@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import functools
+import io
 import os
+import tarfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -138,9 +141,45 @@ def announcing(
     return rows(**options)
 
 
+def records(folder: str, batch_size: int = 10, workers: int = 1, **options: Any) -> penstock.RecordSource:
+    """Samples of the shard in a folder; see ``sample_of`` for options."""
+    decode = functools.partial(sample_of, **options)
+    return penstock.RecordSource(
+        f"{folder}/*.tar", decode=decode, batch_size=batch_size, workers=workers, segments=4
+    )
+
+
+def write_shard(folder: Path, samples: int) -> str:
+    """Write a shard of so many samples, each its number; return the folder."""
+    with tarfile.open(folder / "shard.tar", "w") as shard:
+        for number in range(samples):
+            text = str(number).encode()
+            member = tarfile.TarInfo(f"{number:06}.txt")
+            member.size = len(text)
+            shard.addfile(member, io.BytesIO(text))
+    return str(folder)
+
+
+def sample_of(
+    sample: dict[str, Any], pause_s: float = 0.0, width: int = 20_000, bad: int | None = None
+) -> dict[str, Any]:
+    """A sample, by its number.
+
+    It is another one where the file that the environment's ``NODE_DATA`` names says so; sample ``bad`` cannot be
+    decoded, nor can that which the environment's ``NODE_BAD`` names.
+    """
+    number = int(sample["txt"])
+    time.sleep(pause_s)
+    other = int(Path(os.environ["NODE_DATA"]).read_text()) if "NODE_DATA" in os.environ else 0
+    if number in (bad, int(os.environ.get("NODE_BAD", "-1"))):
+        raise ValueError(f"sample {number} cannot be decoded")
+    return {"id": np.int64(number), "payload": payload_of([number + other], width)[0]}
+
+
 def make(kind: str, **options: Any) -> Any:
     kinds = {
         "rows": rows,
+        "records": records,
         "rows beside a fake GPU": rows_beside_a_fake_gpu,
         "rows of an impatient feeder": rows_of_an_impatient_feeder,
         "loader": loader,

@@ -1,13 +1,14 @@
 """``python -m penstock.runs.elsewhere.on_ray CPUS GPUS [check]``: what srun is for Slurm, for a Ray cluster.
 
 It starts a job's process on a node that has these free, and passes its pipes on; with ``check``, it only looks
-whether a node is that large. As the main module: Ray then takes ``_Process`` along, to nodes without Penstock, too.
+whether a node is that large. It is the main module, so that Ray brings ``_Process`` to nodes without Penstock.
 """
 
 from __future__ import annotations
 
 import os
 import selectors
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -22,9 +23,9 @@ _MOST_BYTES = 1 << 18
 
 
 class _Process:
-    """A job's process on a node: one actor has all of its CPUs and GPUs, which no placement group could pack closer.
+    """A job's process on a node, which ends with the process that started it.
 
-    It ends with the process that started it.
+    One actor has all of its CPUs and GPUs: no placement group could pack them closer.
     """
 
     def __init__(self, module: str) -> None:
@@ -72,6 +73,7 @@ def main(cpus: int, gpus: int, *, only_check: bool) -> None:
         where = os.environ.get("RAY_ADDRESS") or "this machine"
         why = str(error).strip().partition("\n")[0]
         sys.exit(f"no Ray cluster answers at {where}; start one (ray start --head), or set RAY_ADDRESS: {why}")
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # Ray's handler prints stacks
     nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
     if not any(node.get("CPU", 0) >= cpus and node.get("GPU", 0) >= gpus for node in nodes):
         there = ", ".join(f"{node.get('CPU', 0):g} and {node.get('GPU', 0):g}" for node in nodes)

@@ -141,8 +141,8 @@ class Store:
 
         Args:
             id: The run.
-            keeper: Its keeper's process, in this namespace, and when that started in clock ticks since boot; None if
-                that is on another machine.
+            keeper: Its keeper's process, in this namespace, and when that started in clock ticks since boot; None
+                if that is on another machine.
             pid: Process of its command.
             time_s: When it began, in seconds since 1970; now, if None.
         """
