@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 from tests.forked import ForkServer
 from tests.ray.clusters import RayCluster
@@ -25,8 +26,9 @@ class TestRay(Elsewhere):
     def test_what_a_node_sent_before_it_died_stays(self, there, cluster: RayCluster):
         one = there(*UNWATCHED, "train.py", "wait")
         one.wait_until_said("run 0")
-        for node in list(cluster.nodes):
-            cluster.remove(node)
+        for raylet in [psutil.Process(node.raylet) for node in cluster.nodes]:
+            for process in (raylet, *raylet.children(recursive=True)):
+                process.kill()
         assert one.wait() == 1
         record = one.record()
         assert record.status == "lost" and record.reason.startswith("its node reports no more: ")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 from importlib import import_module
 from typing import Any
 
@@ -10,6 +11,9 @@ from penstock.errors import BadSetting
 
 OPEN = "PENSTOCK_RAY_OPEN"
 _NAMESPACE = "penstock"
+_LOOPBACK = {"127.0.0.1", "::1"}
+"""Addresses that Ray binds to alone; for any other, 127.0.0.2 too, it listens everywhere."""
+_ANSWERS_S = 5.0
 
 
 def connected() -> Any:
@@ -18,18 +22,20 @@ def connected() -> Any:
     Raises:
         BadSetting: anybody who reaches it may run programs there.
     """
+    address = os.environ.get("RAY_ADDRESS") or "auto"
+    host, _, port = address.rpartition(":")
+    if port.isdecimal() and "/" not in host:  # Ray would try for half a minute where nobody listens
+        socket.create_connection((host.strip("[]"), int(port)), _ANSWERS_S).close()
     ray: Any = import_module("ray")
-    ray.init(
-        address=os.environ.get("RAY_ADDRESS") or "auto",
-        namespace=_NAMESPACE,
-        log_to_driver=False,
-        logging_level="ERROR",
-    )
-    host = ray.get_runtime_context().gcs_address.rpartition(":")[0]
+    try:
+        ray.init(address=address, namespace=_NAMESPACE, log_to_driver=False, logging_level="ERROR")
+    except ConnectionError as error:
+        raise ConnectionError(f"{error}: is its RAY_AUTH_TOKEN another one, or not set here?") from error
     guarded = os.environ.get("RAY_AUTH_MODE") == "token" or os.environ.get(OPEN) == "1"
-    if not guarded and not host.strip("[]").startswith(("127.", "::1", "localhost")):
+    hosts = {node["NodeManagerAddress"] for node in ray.nodes() if node["Alive"]}
+    if not guarded and (reached := hosts - _LOOPBACK):
         raise BadSetting(
-            f"the Ray cluster at {host} lets everybody who reaches it run programs as you. Start it with "
-            f"RAY_AUTH_MODE=token on each machine, or on 127.0.0.1; {OPEN}=1 uses it as it is"
+            f"the Ray cluster at {min(reached)} lets everybody who reaches it run programs as you. Start it with "
+            f"RAY_AUTH_MODE=token on each machine, or bind it to 127.0.0.1; {OPEN}=1 uses it as it is"
         )
     return ray
