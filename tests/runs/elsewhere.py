@@ -132,10 +132,10 @@ class Elsewhere:
     def test_more_than_any_node_has_is_refused_before_anything_starts(self, there):
         one = there("--cpus", "4096", "train.py")
         assert one.wait() == 2
-        assert "4096 CPUs and 0 GPUs" in one.errors and one.errors.count("\n") == 1
+        assert "--cpus 4096 --gpus 0" in one.errors and one.errors.count("\n") == 1
         assert one.records() == []
 
     def test_gpus_that_no_node_has_are_refused(self, there):
         one = there("--gpus", "8", "train.py")
         assert one.wait() == 2
-        assert "1 CPUs and 8 GPUs" in one.errors and one.errors.count("\n") == 1
+        assert "--cpus 1 --gpus 8" in one.errors and one.errors.count("\n") == 1

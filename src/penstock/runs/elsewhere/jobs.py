@@ -73,7 +73,7 @@ class Place(NamedTuple):
         if tried.returncode != 0:
             why = last_words(tried.stderr)
             if self.on == "slurm":
-                why = f"no job of {cpus} CPUs and {gpus} GPUs on one node (--cpus, --gpus): {why}"
+                why = f"Slurm refuses a job with --cpus {cpus} --gpus {gpus} on one node: {why}"
             raise BadSetting(f"--on {self.on}: {why}")
 
 

@@ -70,17 +70,21 @@ class RunElsewhere:
     Attributes:
         record: The run, as it was before it began.
         job: Its job; None until that is started.
+        unsent: What was to be sent to it before.
         output: Its stored output, once it has begun.
     """
 
     def __init__(self, record: RunRecord) -> None:
         self.record = record
         self.job: _Job | None = None
+        self.unsent: list[dict[str, str | int]] = []
         self.output: Output | None = None
 
     def send(self, **words: str | int) -> None:
         """Send a message to its keeper."""
-        if self.job is not None:
+        if self.job is None:
+            self.unsent.append(words)
+        else:
             self.job.send(self.record.id, words)
 
     def kill(self, why: str) -> None:
@@ -169,6 +173,8 @@ class LauncherElsewhere:
             job = _Job(self._place.command([run.record.plan for run in pack]), order)
             for run in pack:
                 run.job = job
+                for words in run.unsent:
+                    run.send(**words)
             for pipe in (job.process.stdout, job.process.stderr):
                 assert pipe is not None
                 self._selector.register(pipe, selectors.EVENT_READ, job)

@@ -13,14 +13,12 @@ import sys
 import time
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from itertools import islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import msgspec
 
-from penstock.errors import GpuMissing, PenstockError
-from penstock.gpus.nvml import visible_gpus
+from penstock.errors import PenstockError
 from penstock.inject import TOGETHER
 from penstock.runs.elsewhere.packets import PART_BYTES, Began, Ended, FilePart, Lines, Order, Packet, Printed, Told
 from penstock.runs.launch.environment import masked_plan
@@ -90,7 +88,7 @@ def main() -> None:
         runs = [_of_this_machine(run, order.python) for run in order.runs]
         store.adopt([msgspec.structs.replace(run, plan=masked_plan(run.plan)) for run in runs])
         try:
-            _run(_on_own_gpus(runs), order.listeners, home, store, lines, told)
+            _run(runs, order.listeners, home, store, lines, told)
         except PenstockError as error:
             for run in runs:
                 home.send(Ended(run.id, "failed", None, f"never began: {error}"))
@@ -152,20 +150,6 @@ def _of_this_machine(run: RunRecord, python: str) -> RunRecord:
     words = run.plan.command
     command = (sys.executable, *words[1:]) if words[0] == python else words
     return msgspec.structs.replace(run, plan=msgspec.structs.replace(run.plan, command=command))
-
-
-def _on_own_gpus(runs: Sequence[RunRecord]) -> list[RunRecord]:
-    """Give each run that says on how many GPUs it computes GPUs of its own, as long as there are any."""
-    left = iter(())
-    if any(run.plan.gpus for run in runs):
-        with suppress(GpuMissing):
-            left = iter([gpu.uuid for gpu in visible_gpus(os.environ)])
-    return [
-        msgspec.structs.replace(
-            run, plan=msgspec.structs.replace(run.plan, devices=tuple(islice(left, run.plan.gpus or 0)))
-        )
-        for run in runs
-    ]
 
 
 if __name__ == "__main__":

@@ -76,9 +76,10 @@ def main(cpus: int, gpus: int, *, only_check: bool) -> None:
     signal.signal(signal.SIGTERM, signal.SIG_DFL)  # Ray's handler prints stacks
     nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
     if not any(node.get("CPU", 0) >= cpus and node.get("GPU", 0) >= gpus for node in nodes):
-        there = ", ".join(f"{node.get('CPU', 0):g} and {node.get('GPU', 0):g}" for node in nodes)
+        there = ", ".join(sorted({f"{node.get('CPU', 0):g} and {node.get('GPU', 0):g}" for node in nodes}))
         sys.exit(
-            f"no node of the Ray cluster has {cpus} CPUs and {gpus} GPUs (--cpus, --gpus); its nodes have {there}"
+            f"no node of the Ray cluster is large enough for a job with --cpus {cpus} --gpus {gpus}: "
+            f"they have, in CPUs and GPUs, {there}"
         )
     if not only_check:
         sys.exit(_connect(ray, ray.remote(_Process).options(num_cpus=cpus, num_gpus=gpus, max_concurrency=2)))
