@@ -1,4 +1,8 @@
-"""Jobs: which runs go to one node, what a job asks for, and the command that is its connection to that node."""
+"""Jobs: which runs go to one node, what a job asks for, and the command that is its connection to that node.
+
+For Slurm that is srun: it waits in the queue, passes pipes on, needs no accounting and no shared store, and ends
+the job with itself, as runs end with ``penstock run``. With sbatch, and submitit upon it, all that would be ours.
+"""
 
 from __future__ import annotations
 

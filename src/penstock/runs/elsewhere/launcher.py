@@ -23,6 +23,8 @@ from penstock.runs.store.folder import usable
 
 _LOOKS_S = 1.0
 _MOST_BYTES = 1 << 18
+_PIPE_BYTES = 1 << 20
+"""What a job that waits is told stays in its pipe: nothing here may wait for it."""
 
 
 class _Job:
@@ -45,7 +47,13 @@ class _Job:
         self.errors = b""
         self.lines = Lines()
         self.process = subprocess.Popen(
-            words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True
+            words,
+            bufsize=0,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            pipesize=_PIPE_BYTES,
+            start_new_session=True,
         )
         self.tell(order)
 
@@ -53,7 +61,6 @@ class _Job:
         assert self.process.stdin is not None
         with suppress(BrokenPipeError):
             self.process.stdin.write(msgspec.json.encode(message) + b"\n")
-            self.process.stdin.flush()
 
     def send(self, id: str, words: dict[str, str | int]) -> None:
         """Send words to a run's keeper; the job ends where none of its runs is to begin."""
