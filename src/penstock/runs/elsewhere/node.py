@@ -14,12 +14,14 @@ import time
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from tempfile import TemporaryDirectory
+from shutil import rmtree
+from tempfile import TemporaryDirectory, gettempdir
 
 import msgspec
 
 from penstock.errors import PenstockError
 from penstock.inject import TOGETHER
+from penstock.linux.files import taken
 from penstock.runs.elsewhere.packets import PART_BYTES, Began, Ended, FilePart, Lines, Order, Packet, Printed, Told
 from penstock.runs.launch.environment import masked_plan
 from penstock.runs.launch.launcher import Launcher, RunBegan, RunEnded, RunEvent, RunPrinted
@@ -28,6 +30,8 @@ from penstock.runs.record import RunRecord
 from penstock.runs.store import Store
 
 _EVERY_S = 1.0
+_PREFIX = "penstock-job-"
+_NEW_S = 60.0
 _GONE = "penstock run, which had started it, has disappeared"
 
 
@@ -83,7 +87,9 @@ def main() -> None:
             return
         told = lines.add(data)
     order = msgspec.json.decode(told.pop(0), type=Order)
-    with TemporaryDirectory(prefix="penstock-") as folder, Store.open(Path(folder)) as store:
+    _remove_left()
+    with TemporaryDirectory(prefix=_PREFIX) as folder, Store.open(Path(folder)) as store:
+        taken(Path(folder), os.O_RDONLY)  # until this process ends
         home = _Home(store, packets)
         runs = [_of_this_machine(run, order.python) for run in order.runs]
         store.adopt([msgspec.structs.replace(run, plan=masked_plan(run.plan)) for run in runs])
@@ -94,6 +100,15 @@ def main() -> None:
                 home.send(Ended(run.id, "failed", None, f"never began: {error}"))
         for run in runs:
             home.bring(run.id, files=True)
+
+
+def _remove_left() -> None:
+    """Remove the folders of jobs that were killed here, except those that may not be locked yet."""
+    for folder in Path(gettempdir()).glob(f"{_PREFIX}*"):
+        with suppress(OSError):  # it is another user's, or its job goes on
+            if folder.stat().st_mtime < time.time() - _NEW_S:
+                os.close(taken(folder, os.O_RDONLY))
+                rmtree(folder)
 
 
 def _run(
