@@ -8,7 +8,7 @@ READY := $(VENV)/.ready
 # torch's threads would spin for each other, and take the others' turns away: one each.
 # What is compiled is kept, whatever the environment says: each target would compile all tests anew, in each process.
 PYTEST := OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest --dist worksteal -n $(shell expr $$(nproc) + 2)
-QUICK := not soak and not whole and not page and not mlflow and not frameworks and not formats and not ray
+QUICK := not soak and not whole and not page and not mlflow and not frameworks and not formats and not ray and not slurm
 DOCS := $(VENV)/.docs
 PAGE := $(VENV)/.page
 MLFLOW := $(VENV)/.mlflow
@@ -23,7 +23,7 @@ PART ?= all
 OUT ?= build/gpu
 ON_PATH := PYTHONPATH=$(CURDIR)/src:$(CURDIR)$(if $(PYTHONPATH),:$(PYTHONPATH))
 
-.PHONY: demo test test-processors test-busy test-whole test-page test-mlflow test-frameworks test-frameworks-more test-formats test-ray lint docs test-docs bench soak gpu gpu-report clean
+.PHONY: demo test test-processors test-busy test-whole test-page test-mlflow test-frameworks test-frameworks-more test-formats test-ray test-slurm lint docs test-docs bench soak gpu gpu-report clean
 
 demo: $(READY)
 	$(BIN)/penstock demo
@@ -52,6 +52,12 @@ test-formats: $(FORMATS)
 # One after another: each of these tests starts many processes, and most share one cluster.
 test-ray: $(RAY)
 	$(BIN)/python -m pytest -m "ray and not soak" tests/ray
+
+# Debian's Slurm, whose daemons the tests start and end; where it can be neither found nor installed, they are skipped.
+test-slurm: $(READY)
+	command -v slurmctld || { [ $$(id -u) = 0 ] && command -v apt-get && apt-get update -qq && \
+	  DEBIAN_FRONTEND=noninteractive apt-get install -qq --yes slurm-wlm munge; } || true
+	$(BIN)/python -m pytest tests/slurm
 
 # Frameworks that need an environment each; what works is kept.
 test-frameworks-more: $(READY) $(patsubst %,$(MORE)/%/.ready,ultralytics fastai mmengine)

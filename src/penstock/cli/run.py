@@ -17,13 +17,20 @@ from penstock.cli.command import Experiment, StoreFolder, argument, exit_code, o
 
 if TYPE_CHECKING:
     from penstock.cli.runs_table import Looks
+    from penstock.runs.elsewhere.jobs import Place
+    from penstock.runs.elsewhere.launcher import LauncherElsewhere
     from penstock.runs.record import GroupPlan, RunRecord
     from penstock.runs.store import Store
 
-_BESIDE_SPEC = ("words", "carbon_intensity", "mlflow", "experiment", "no_gpu", "mig_changes", "store", "detached")
+_ELSEWHERE = ("cpus", "gpus")
+_BESIDE_SPEC = (
+    *("words", "carbon_intensity", "mlflow", "experiment", "no_gpu", "mig_changes", "store", "detached", "on"),
+    *_ELSEWHERE,
+)
 """Options that may be given beside a spec; the file has the others."""
 _OF_SHARING = ("workers", "only", "iterable", "explain", "strict")
 _sharing = partial(option, rich_help_panel="Sharing")
+_elsewhere = partial(option, rich_help_panel="Other machines")
 
 
 def run(
@@ -96,6 +103,17 @@ def run(
     iterable: Annotated[bool, _sharing("--iterable", "Also share loaders of an IterableDataset.")] = False,
     explain: Annotated[bool, _sharing("--explain", "Print whether each loader is shared, and why.")] = False,
     strict: Annotated[bool, _sharing("--strict", "End a run if something prevents sharing.")] = False,
+    on: Annotated[str, _elsewhere("--on", "Run on the nodes of a cluster: ray or slurm.", metavar="CLUSTER")] = "",
+    cpus: Annotated[
+        int | None,
+        _elsewhere("--cpus", "CPU cores of each job; one for each of its runs unless given.", metavar="N", min=1),
+    ] = None,
+    gpus: Annotated[
+        int | None,
+        _elsewhere(
+            "--gpus", "GPUs of each job; those that its runs' spec asks for unless given.", metavar="N", min=0
+        ),
+    ] = None,
     store: StoreFolder = None,
     detached: Annotated[bool, option("--detach", "Print the runs' ids and return; the runs go on.")] = False,
 ) -> None:
@@ -110,6 +128,7 @@ def run(
         os.environ["PENSTOCK_CARBON_INTENSITY"] = str(carbon_intensity)  # for the sampling process
     if (alone := _given(context, _OF_SHARING)) and not share:
         raise BadSetting(f"{' '.join(alone)}: only with --share")
+    place = _place(context, on, cpus, gpus)
     sharing = ShareOptions(
         name=name, workers=workers, only=only, iterable=iterable, explain=explain, strict=strict
     )
@@ -130,22 +149,37 @@ def run(
         "profile": tuple(profile or ()),
         "share": sharing if share else None,
     }
-    gpus = Gpus(without=no_gpu, mig_changes=mig_changes)
+    seen = Gpus(without=no_gpu, mig_changes=mig_changes, elsewhere=place is not None)
     pushed = _pushed(mlflow, experiment)
     if words[0].endswith(SPECS):
         others = {each.name for each in context.command.params} - {*_BESIDE_SPEC}
         if beside := [*_given(context, others), *words[1:]]:
             raise BadSetting(f"{' '.join(beside)} beside {words[0]}: write it into that file")
-        with Spec(Path(words[0]), gpus, in_turn=True) as spec:
+        with Spec(Path(words[0]), seen, in_turn=True) as spec:
             _print_each(spec.left_out)
             settings = {"on_change": spec.write_status, "room": spec.room}
-            _start(spec.groups, store, settings, detached=detached, pushed=pushed)
+            _start(spec.groups, store, settings, place, detached=detached, pushed=pushed)
     else:
         from penstock.runs.spec.command import group_of
 
-        planned = group_of(words, gpus, **options)
-        _print_each(gpus.left_out)
-        _start([planned], store, {}, detached=detached, pushed=pushed)
+        planned = group_of(words, seen, **options)
+        _print_each(seen.left_out)
+        _start([planned], store, {}, place, detached=detached, pushed=pushed)
+
+
+def _place(context: typer.Context, on: str, cpus: int | None, gpus: int | None) -> Place | None:
+    """Return where runs go if not to this machine."""
+    from penstock.errors import BadSetting
+
+    if not on:
+        if alone := _given(context, _ELSEWHERE):
+            raise BadSetting(f"{' '.join(alone)}: only with --on")
+        return None
+    from penstock.runs.elsewhere.jobs import Place
+
+    if on not in ("ray", "slurm"):
+        raise BadSetting(f"--on {on}: there are ray and slurm")
+    return Place(on, cpus, gpus)
 
 
 def _given(context: typer.Context, names: Collection[str | None]) -> list[str]:
@@ -175,6 +209,7 @@ def _start(
     groups: list[GroupPlan],
     folder: Path | None,
     settings: dict[str, Any],
+    place: Place | None,
     *,
     detached: bool,
     pushed: Callable[[Path, list[str]], AbstractContextManager[None]],
@@ -188,12 +223,15 @@ def _start(
         typer.echo("Nothing is left to run: all runs of this file have ended.")
         return
     settings["listeners"] = [group.listeners for group in groups]
+    if place:
+        place.check(groups)
     with Store.open(folder) as opened:
         records = [add_masked(opened, group) for group in groups]
         ids = [group[0].group_id for group in records]
         if not detached:
             below = _lines_below(opened, [record.id for group in records for record in group])
             with pushed(opened.folder, ids):
+                settings["elsewhere"] = _launcher(opened, place)
                 ended = GroupsInTurn(opened, records, below=below, **settings).run()
             _report_without_loaders(opened, ended)
             _show_ends(ended)
@@ -204,12 +242,22 @@ def _start(
             for id in ids:
                 store.own(id)
             with pushed(store.folder, ids):
+                settings["elsewhere"] = _launcher(store, place)
                 GroupsInTurn(store, records, orphans="keep", **settings).run()
 
     detach(run)
     for group in records:
         for record in group:
             typer.echo(record.id)
+
+
+def _launcher(store: Store, place: Place | None) -> LauncherElsewhere | None:
+    """Return what starts runs elsewhere; None if they stay here."""
+    if place is None:
+        return None
+    from penstock.runs.elsewhere.launcher import LauncherElsewhere
+
+    return LauncherElsewhere(store, place)
 
 
 def _report_without_loaders(store: Store, ended: list[RunRecord]) -> None:

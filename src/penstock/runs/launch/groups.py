@@ -6,12 +6,13 @@ import os
 import signal
 import time
 from collections.abc import Callable, Generator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from types import FrameType
 
 from penstock.basics.terminal import say
 from penstock.errors import PenstockError
 from penstock.inject import TOGETHER
+from penstock.runs.elsewhere.launcher import LauncherElsewhere
 from penstock.runs.launch.admission import Admission
 from penstock.runs.launch.launcher import NO_TERMINAL, Launcher, RunEnded, RunPrinted
 from penstock.runs.launch.terminal import Prefixed, Terminal, stdin_is_ours, terminals, write
@@ -37,6 +38,7 @@ class GroupsInTurn:
         room: What runs that say what they need may take together.
         orphans: What becomes of a run if this process disappears: "end" or "keep".
         below: Returns the lines to be shown below what several runs print; only for a terminal.
+        elsewhere: Starts the runs on other machines, if they are to run there.
     """
 
     def __init__(
@@ -49,12 +51,13 @@ class GroupsInTurn:
         room: Room | None = None,
         orphans: str = "end",
         below: Callable[[], list[str]] | None = None,
+        elsewhere: LauncherElsewhere | None = None,
     ) -> None:
         self._store = store
         self._groups = groups
         self._listeners = listeners
         self._on_change = on_change
-        self._launcher = Launcher(store, orphans=orphans)
+        self._launcher = elsewhere or Launcher(store, orphans=orphans)
         self._group_of = {record.id: place for place, group in enumerate(groups) for record in group}
         self._records = [record for group in groups for record in group]
         self._places = {record.id: place for place, record in enumerate(self._records)}
@@ -88,7 +91,9 @@ class GroupsInTurn:
     def _run_group(self, records: Sequence[RunRecord]) -> None:
         with ExitStack() as until_all_ended:
             try:
-                mode = until_all_ended.enter_context(opened(mode_of(records), records))
+                is_here = isinstance(self._launcher, Launcher)
+                open_mode = opened(mode_of(records), records) if is_here else nullcontext(Mode())
+                mode = until_all_ended.enter_context(open_mode)
             except PenstockError as error:
                 say(str(error))
                 for record in records:
@@ -119,7 +124,7 @@ class GroupsInTurn:
 
     def _run_admitted(self, records: Sequence[RunRecord], mode: Mode) -> None:
         """Start runs of a group as they are admitted, until all have ended."""
-        terminal = terminals() if self._one else NO_TERMINAL
+        terminal = terminals() if self._one and isinstance(self._launcher, Launcher) else NO_TERMINAL
         at_once = 1 if records[0].mode == "alone" else len(records)
         self._admission = Admission(
             {record.id: self._before[record.id] for record in records},
@@ -141,11 +146,15 @@ class GroupsInTurn:
             if self._waits(record):
                 # A signal must reach this run, too.
                 blocked = signal.pthread_sigmask(signal.SIG_BLOCK, _FORWARDED)
+                listeners = self._listeners[self._group_of[record.id]]
                 try:
+                    if isinstance(self._launcher, LauncherElsewhere):
+                        self._launcher.start(record, listeners)
+                        continue
                     self._launcher.start(
                         record,
                         mode,
-                        listeners=self._listeners[self._group_of[record.id]],
+                        listeners=listeners,
                         variables=sharing if record.plan.share else {},
                         terminal=terminal,
                         stdin=self._one and stdin_is_ours(),
@@ -162,12 +171,14 @@ class GroupsInTurn:
 
     def _pass_terminal(self, terminal: tuple[bool, bool, bool]) -> None:
         """Give the only run the terminal, until it has ended."""
-        (run,) = self._launcher.running
-        while run.keeper is None and self._launcher.running:
+        launcher = self._launcher
+        assert isinstance(launcher, Launcher)
+        (run,) = launcher.running
+        while run.keeper is None and launcher.running:
             self._attend()  # it knows then how to restore the terminal
         with Terminal(run, terminal) as passed:
-            while self._launcher.running:
-                if passed.wait(self._launcher):
+            while launcher.running:
+                if passed.wait(launcher):
                     self._attend()
 
     def _attend(self, timeout_s: float | None = None) -> None:

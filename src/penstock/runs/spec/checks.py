@@ -97,14 +97,16 @@ _LISTENERS = ("gpu", "gpm", "dcgm")
 
 
 class Gpus:
-    """The GPUs of ``penstock run``: those that it sees, or none with ``--no-gpu``.
+    """The GPUs of ``penstock run``: those that it sees, none with ``--no-gpu``, or other machines' with ``--on``.
 
     Args:
         without: Whether all that needs a GPU is left out (``--no-gpu``).
         mig_changes: Whether mode mig may make instances, and take them back (``--allow-mig-changes``).
+        elsewhere: Whether they are other machines', which nothing here can check.
     """
 
-    def __init__(self, *, without: bool = False, mig_changes: bool = False) -> None:
+    def __init__(self, *, without: bool = False, mig_changes: bool = False, elsewhere: bool = False) -> None:
+        self.elsewhere = elsewhere
         self._without = without
         self._mig_changes = mig_changes
         self._asked: dict[str, None] = {}
@@ -127,6 +129,8 @@ class Gpus:
         if names and self._without:
             self._asked["devices"] = None
             return ()
+        if names and self.elsewhere:
+            raise BadSetting(f"{what}: with --on, --gpus says how many GPUs each job gets, and Ray or Slurm which")
         found: list[str] = []
         for name in names:
             there = self.seen(what)
@@ -171,7 +175,7 @@ class Gpus:
             if self._mig_changes:
                 runs = tuple(msgspec.structs.replace(run, mig_changes=True) for run in group.runs)
                 group = msgspec.structs.replace(group, runs=runs)
-            if needs_gpu:
+            if needs_gpu and not self.elsewhere:
                 check(what, group.mode, group.runs, self.seen(what))
             return group
         dropped = [name for name in group.listeners or () if name in _LISTENERS]

@@ -76,7 +76,7 @@ class SpecMachine:
         if isinstance(table.gpus, list):
             return self.gpus.devices(where, table.gpus) or 0
         number = table.gpus if table.simulated else self.gpus.count(table.gpus)
-        if not number or table.simulated:
+        if not number or table.simulated or self.gpus.elsewhere:
             return number
         try:
             there = len(self.gpus.seen(where))
@@ -102,7 +102,7 @@ class SpecMachine:
             raise BadSetting(f"{where('devices')}: {min(others)} is not among machine.gpus ({there})")
         if run.gpus is not None and run.devices and run.gpus != len(run.devices):
             raise BadSetting(f"{where('gpus')}={run.gpus} beside devices, which are {len(run.devices)}")
-        if not run.gpus and not run.memory_bytes:
+        if (not run.gpus and not run.memory_bytes) or self.gpus.elsewhere:
             return
         if named is None and run.gpus:
             self.gpus.seen(where("gpus"))

@@ -86,7 +86,8 @@ class Spec:
             if admitted.mode == group.mode or admitted not in self.groups:  # what became plain may be there
                 self.groups.append(admitted)
         self.left_out += gpus.left_out
-        if in_turn and (ignored := self._ignored()):
+        obeyed = ("feed",) if gpus.elsewhere else ()
+        if in_turn and (ignored := [key for key in self._ignored() if key not in obeyed]):
             said = f"penstock run ignores {', '.join(ignored)}: penstock schedule run obeys"
             self.left_out.append(f"{said} {'them' if len(ignored) > 1 else 'it'}")
 

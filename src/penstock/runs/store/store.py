@@ -8,7 +8,7 @@ import shutil
 import sqlite3
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any, NamedTuple, Self
@@ -17,7 +17,7 @@ import msgspec
 
 from penstock.errors import BadSetting, NoSuchRun
 from penstock.linux.files import written_whole
-from penstock.runs.record import ENDED, GroupPlan, RunRecord, Status
+from penstock.runs.record import ENDED, GroupPlan, RunPlan, RunRecord, Status
 from penstock.runs.store.database import SELECT, Noted, connect, record_of, this_place, this_process, writing
 from penstock.runs.store.folder import chosen_folder, private_folder, usable
 from penstock.runs.store.points import Series
@@ -101,37 +101,52 @@ class Store:
 
     def add(self, group: GroupPlan) -> list[RunRecord]:
         """Add a group; its runs wait for this process, or one that calls ``own``, to start them."""
-        listeners = msgspec.json.encode(group.listeners).decode()
         with self._lock, usable(self._database), writing(self._connection):
             taken = {id for (id,) in self._connection.execute("SELECT id FROM groups UNION SELECT id FROM runs")}
             group_id, *ids = _new_ids(1 + len(group.runs), taken)
-            self._connection.execute(
-                "INSERT INTO groups (id, name, mode, listeners, added, owner) VALUES (?, ?, ?, ?, ?, ?)",
-                (group_id, group.name, group.mode, listeners, time.time(), _json(this_process())),
-            )
-            self._connection.executemany(
-                "INSERT INTO runs (id, group_id, position, plan) VALUES (?, ?, ?, ?)",
-                [(id, group_id, i, _json(run)) for i, (id, run) in enumerate(zip(ids, group.runs, strict=True))],
-            )
-        for id in ids:
-            with usable(self.folder_of(id)):
-                self.folder_of(id).mkdir(mode=0o700)
-        return self.runs(group_id)
+            self._insert(group_id, group, list(zip(ids, range(len(ids)), group.runs, strict=True)))
+        return self._with_folders(group_id)
+
+    def adopt(self, runs: Sequence[RunRecord]) -> list[RunRecord]:
+        """Add runs of one group of another store, under their ids; they wait for this process to start them."""
+        first = runs[0]
+        group = GroupPlan(name=first.group, mode=first.mode, runs=())
+        with self._lock, usable(self._database), writing(self._connection):
+            self._insert(first.group_id, group, [(run.id, run.index, run.plan) for run in runs])
+        return self._with_folders(first.group_id)
+
+    def _insert(self, group_id: str, group: GroupPlan, runs: list[tuple[str, int, RunPlan]]) -> None:
+        self._connection.execute(
+            "INSERT INTO groups (id, name, mode, listeners, added, owner) VALUES (?, ?, ?, ?, ?, ?)",
+            (group_id, group.name, group.mode, _json(group.listeners), time.time(), _json(this_process())),
+        )
+        self._connection.executemany(
+            "INSERT INTO runs (id, group_id, position, plan) VALUES (?, ?, ?, ?)",
+            [(id, group_id, position, _json(plan)) for id, position, plan in runs],
+        )
+
+    def _with_folders(self, group_id: str) -> list[RunRecord]:
+        added = self.runs(group_id)
+        for run in added:
+            with usable(self.folder_of(run.id)):
+                self.folder_of(run.id).mkdir(mode=0o700)
+        return added
 
     def own(self, group_id: str) -> None:
         """Take over from the process that added a group: its waiting runs are lost if this process dies."""
         self._write("UPDATE groups SET owner = ? WHERE id = ?", _json(this_process()), group_id)
 
-    def began(self, id: str, *, keeper: tuple[int, int], pid: int, time_s: float | None = None) -> bool:
+    def began(self, id: str, *, keeper: tuple[int, int] | None, pid: int, time_s: float | None = None) -> bool:
         """Note that a waiting run has begun; return whether it waited until now.
 
         Args:
             id: The run.
-            keeper: Its keeper's process, in this namespace, and when that started in clock ticks since boot.
+            keeper: Its keeper's process, in this namespace, and when that started in clock ticks since boot; None
+                if that is on another machine.
             pid: Process of its command.
             time_s: When it began, in seconds since 1970; now, if None.
         """
-        noted = _json(Noted(*keeper, this_place()))
+        noted = keeper and _json(Noted(*keeper, this_place()))
         return self._write(
             "UPDATE runs SET status = 'running', began = ?, keeper = ?, pid = ? "
             "WHERE id = ? AND status = 'waiting'",

@@ -1,0 +1,113 @@
+"""Jobs: which runs go to one node, what a job asks for, and the command that is its connection to that node.
+
+For Slurm that is srun: it waits in the queue, passes pipes on, needs no accounting and no shared store, and ends
+the job with itself, as runs end with ``penstock run``. With sbatch, and submitit upon it, all that would be ours.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from typing import Literal, NamedTuple
+
+from penstock.basics.packages import require
+from penstock.errors import BadSetting
+from penstock.runs.record import GroupPlan, RunPlan
+
+NODE = "penstock.runs.elsewhere.node"
+_PYTHON = (sys.executable, "-P", "-m")
+_ANSWERS_S = 60.0
+
+_SAYS_NOTHING = re.compile(r"^$|: task \d+: |: No error$")
+
+On = Literal["ray", "slurm"]
+
+
+class Place(NamedTuple):
+    """Where runs go.
+
+    Attributes:
+        on: What starts jobs.
+        cpus: CPU cores of each job; one a run, if None.
+        gpus: GPUs of each job; as many as its runs say that they compute on, if None.
+    """
+
+    on: On
+    cpus: int | None = None
+    gpus: int | None = None
+
+    def command(self, runs: Sequence[RunPlan]) -> list[str]:
+        """Return the command that starts the job of some runs, and whose pipes are the node's."""
+        cpus, gpus = self._needs(runs)
+        if self.on == "ray":
+            return [*_PYTHON, "penstock.runs.elsewhere.on_ray", str(cpus), str(gpus)]
+        return [*_srun(cpus, gpus), f"--job-name={runs[0].name}", *_PYTHON, NODE]
+
+    def check(self, groups: Sequence[GroupPlan]) -> None:
+        """Check that there is a node for each job, before anything starts.
+
+        Raises:
+            BadSetting: there is none, or nothing that answers; the message says why.
+            PackageMissing: Ray is not installed.
+        """
+        if self.on == "ray":
+            require("--on ray", "ray", "ray")
+        elif shutil.which("srun") is None:
+            raise BadSetting("--on slurm: this machine has no srun; start penstock where Slurm's jobs are started")
+        jobs = [[group.runs[i] for i in pack] for group in groups for pack in packed(group.mode, group.runs)]
+        for cpus, gpus in sorted({*map(self._needs, jobs)}):
+            if self.on == "ray":
+                words = [*_PYTHON, "penstock.runs.elsewhere.on_ray", str(cpus), str(gpus), "check"]
+            else:
+                words = [*_srun(cpus, gpus), "--test-only", "true"]
+            self._try(words, cpus, gpus)
+
+    def _needs(self, runs: Sequence[RunPlan]) -> tuple[int, int]:
+        gpus = sum(run.gpus or 0 for run in runs) if self.gpus is None else self.gpus
+        return len(runs) if self.cpus is None else self.cpus, gpus
+
+    def _try(self, words: list[str], cpus: int, gpus: int) -> None:
+        try:
+            tried = subprocess.run(words, capture_output=True, text=True, timeout=_ANSWERS_S, check=False)
+        except subprocess.TimeoutExpired:
+            raise BadSetting(f"--on {self.on}: no answer within {_ANSWERS_S:g} s") from None
+        if tried.returncode != 0:
+            why = last_words(tried.stderr)
+            if self.on == "slurm":
+                why = f"Slurm refuses a job with --cpus {cpus} --gpus {gpus} on one node: {why}"
+            raise BadSetting(f"--on {self.on}: {why}")
+
+
+def _srun(cpus: int, gpus: int) -> list[str]:
+    """Return Slurm's command for a job of one task; variables such as SLURM_PARTITION have its other options."""
+    asked = [f"--cpus-per-task={cpus}", *([f"--gres=gpu:{gpus}"] if gpus else [])]
+    return ["srun", "--nodes=1", "--ntasks=1", "--mpi=none", *asked]
+
+
+def packed(mode: str, runs: Sequence[RunPlan]) -> list[list[int]]:
+    """Divide runs that start together, by their places, among jobs.
+
+    One job, which is on one node, has those that share a feed, since that is one machine's, or that MPS or MIG has
+    share GPUs; each other run has a job of its own.
+    """
+    packs: dict[str, list[int]] = {}
+    for place, run in enumerate(runs):
+        if mode not in ("alone", "plain"):
+            together = mode
+        elif mode == "plain" and ":" in run.feed:
+            together = run.feed
+        elif mode == "plain" and run.share is not None:
+            together = f"--share {run.share.name}"
+        else:
+            together = f"run {place}"
+        packs.setdefault(together, []).append(place)
+    return list(packs.values())
+
+
+def last_words(errors: str) -> str:
+    """Return the line, of what the command of a job printed to standard error, that says why it ended."""
+    lines = [line.strip().removeprefix("srun: error: ") for line in errors.splitlines()]
+    return next((line for line in reversed(lines) if not _SAYS_NOTHING.search(line)), "it ended without a word")

@@ -1,0 +1,171 @@
+"""``python -m penstock.runs.elsewhere.node``: start the runs of a job here, and report them to what ordered them.
+
+Standard input is an ``Order``, then what its runs are told; standard output is packets. The runs have a store of
+their own in a temporary folder, whose files are sent home as they grow. If standard input ends, the runs do, too.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import sys
+import time
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from shutil import rmtree
+from tempfile import TemporaryDirectory, gettempdir
+
+import msgspec
+
+from penstock.errors import PenstockError
+from penstock.inject import TOGETHER
+from penstock.linux.files import taken
+from penstock.runs.elsewhere.packets import PART_BYTES, Began, Ended, FilePart, Lines, Order, Packet, Printed, Told
+from penstock.runs.launch.environment import masked_plan
+from penstock.runs.launch.launcher import Launcher, RunBegan, RunEnded, RunEvent, RunPrinted
+from penstock.runs.modes.mode import mode_of, opened
+from penstock.runs.record import RunRecord
+from penstock.runs.store import Store
+
+_EVERY_S = 1.0
+_PREFIX = "penstock-job-"
+_NEW_S = 60.0
+_GONE = "penstock run, which had started it, has disappeared"
+
+
+class _Home:
+    """What ordered the runs: it gets packets and files."""
+
+    def __init__(self, store: Store, packets: int) -> None:
+        self._store = store
+        self._packets = packets
+        self._sent: dict[Path, int] = {}
+
+    def send(self, packet: Packet) -> None:
+        line = memoryview(msgspec.json.encode(packet) + b"\n")
+        with suppress(BrokenPipeError):  # standard input has ended, too, and so do the runs
+            while line:
+                line = line[os.write(self._packets, line) :]
+
+    def bring(self, id: str, *, files: bool) -> None:
+        """Send what the files of a run have become; those that its command wrote only if ``files``."""
+        folder = self._store.folder_of(id)
+        written = folder.glob("files/**/*") if files else ()
+        for path in (*folder.glob("series/*.points"), folder / "environment.json", *written):
+            if path.is_file():
+                self._bring(id, path, path.relative_to(folder))
+
+    def _bring(self, id: str, path: Path, name: Path) -> None:
+        with path.open("rb") as file:
+            at = self._sent.get(path, 0)
+            file.seek(at)
+            while (data := file.read(PART_BYTES)) or path not in self._sent:
+                self.send(FilePart(id, str(name), at, data))
+                self._sent[path] = at = at + len(data)
+
+    def report(self, event: RunEvent) -> None:
+        match event:
+            case RunBegan(id, pid):
+                self.send(Began(id, pid))
+            case RunPrinted(id, descriptor, data):
+                self.send(Printed(id, descriptor, data))
+            case RunEnded(id):
+                self.bring(id, files=True)
+                run = self._store.run(id)
+                self.send(Ended(id, run.status, run.exit_code, run.reason))
+
+
+def main() -> None:
+    """Run a job."""
+    packets = os.dup(1)
+    os.dup2(2, 1)  # what else is printed is no packet
+    lines, told = Lines(), list[bytes]()
+    while not told:
+        if not (data := os.read(0, PART_BYTES)):
+            return
+        told = lines.add(data)
+    order = msgspec.json.decode(told.pop(0), type=Order)
+    _remove_left()
+    with TemporaryDirectory(prefix=_PREFIX) as folder, Store.open(Path(folder)) as store:
+        taken(Path(folder), os.O_RDONLY)  # until this process ends
+        home = _Home(store, packets)
+        runs = [_of_this_machine(run, order.python) for run in order.runs]
+        store.adopt([msgspec.structs.replace(run, plan=masked_plan(run.plan)) for run in runs])
+        try:
+            _run(runs, order.listeners, home, store, lines, told)
+        except PenstockError as error:
+            for run in runs:
+                home.send(Ended(run.id, "failed", None, f"never began: {error}"))
+        for run in runs:
+            home.bring(run.id, files=True)
+
+
+def _remove_left() -> None:
+    """Remove the folders of jobs that were killed here, except those that may not be locked yet."""
+    for folder in Path(gettempdir()).glob(f"{_PREFIX}*"):
+        with suppress(OSError):  # it is another user's, or its job goes on
+            if folder.stat().st_mtime < time.time() - _NEW_S:
+                os.close(taken(folder, os.O_RDONLY))
+                rmtree(folder)
+
+
+def _run(
+    runs: Sequence[RunRecord],
+    listeners: tuple[str, ...] | None,
+    home: _Home,
+    store: Store,
+    lines: Lines,
+    told: list[bytes],
+) -> None:
+    sharing = {TOGETHER: str(sum(run.plan.share is not None for run in runs))}
+    with opened(mode_of(runs), runs) as mode, Launcher(store) as launcher:
+
+        def end(number: int, _: object) -> None:
+            for run in launcher.running:
+                run.send(end=f"its job was ended by {signal.Signals(number).name}")
+
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            signal.signal(number, end)
+        for run in runs:
+            launcher.start(run, mode, listeners=listeners, variables=sharing if run.plan.share else {})
+        ordered, due_s = [0], time.monotonic()
+        while launcher.running:
+            _tell(launcher, told)
+            for event in launcher.events(0):
+                home.report(event)
+            if time.monotonic() >= due_s:
+                due_s = time.monotonic() + _EVERY_S
+                for run in launcher.running:
+                    home.bring(run.record.id, files=False)
+            told = []
+            if select.select([launcher, *ordered], [], [], _EVERY_S)[0] == [0]:
+                told = lines.add(data := os.read(0, PART_BYTES))
+                if not data:
+                    ordered = []
+                    for run in launcher.running:
+                        run.send(end=_GONE)
+
+
+def _tell(launcher: Launcher, told: Iterable[bytes]) -> None:
+    """Pass on to keepers what their runs are told."""
+    running = {run.record.id: run for run in launcher.running}
+    for message in (msgspec.json.decode(line, type=Told) for line in told):
+        if (run := running.get(message.id)) is None:
+            continue
+        if "kill" in message.words:
+            run.kill(str(message.words["kill"]))
+        else:
+            run.send(**message.words)
+
+
+def _of_this_machine(run: RunRecord, python: str) -> RunRecord:
+    """Return a run whose script runs under this machine's Python."""
+    words = run.plan.command
+    command = (sys.executable, *words[1:]) if words[0] == python else words
+    return msgspec.structs.replace(run, plan=msgspec.structs.replace(run.plan, command=command))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,78 @@
+"""What a job's node and the process that started it tell each other: lines of JSON."""
+
+from __future__ import annotations
+
+import msgspec
+
+from penstock.runs.record import RunRecord, Status
+
+PART_BYTES = 1 << 18
+
+
+class Order(msgspec.Struct):
+    """The first line to a node: the runs of a job.
+
+    Attributes:
+        runs: They belong to one group.
+        listeners: What is sampled of them, as ``GroupPlan`` has it.
+        python: The Python of this machine; commands that begin with it use the node's.
+    """
+
+    runs: list[RunRecord]
+    listeners: tuple[str, ...] | None
+    python: str
+
+
+class Told(msgspec.Struct):
+    """Each later line to a node: what is sent to a run's keeper there, as ``Launched.send`` has it."""
+
+    id: str
+    words: dict[str, str | int]
+
+
+class Began(msgspec.Struct, tag=True):
+    """A run's command has started on the node."""
+
+    id: str
+    pid: int
+
+
+class Printed(msgspec.Struct, tag=True):
+    """A run has printed to descriptor 1 or 2."""
+
+    id: str
+    descriptor: int
+    data: bytes
+
+
+class FilePart(msgspec.Struct, tag=True):
+    """Bytes of a file in a run's folder, whose path counts from there."""
+
+    id: str
+    path: str
+    at: int
+    data: bytes
+
+
+class Ended(msgspec.Struct, tag=True):
+    """Nothing is left of a run on the node; parts of its files may still come."""
+
+    id: str
+    status: Status
+    exit_code: int | None
+    reason: str
+
+
+Packet = Began | Printed | FilePart | Ended
+
+
+class Lines:
+    """Cuts into lines what is read from a pipe."""
+
+    def __init__(self) -> None:
+        self._rest = b""
+
+    def add(self, data: bytes) -> list[bytes]:
+        """Return the lines that this ends."""
+        *whole, self._rest = (self._rest + data).split(b"\n")
+        return whole

@@ -1,0 +1,53 @@
+"""`penstock run --on ray`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+from tests.forked import ForkServer
+from tests.ray.clusters import RayCluster
+from tests.runs.elsewhere import Elsewhere
+from tests.runs.running import UNWATCHED, Launch, launches
+
+
+@pytest.fixture
+def launch(servers: dict[str, ForkServer], tmp_path: Path) -> Iterator[Callable[..., Launch]]:
+    with launches(Launch, servers, tmp_path) as start:
+        yield start
+
+
+@pytest.mark.usefixtures("cluster")
+class TestRay(Elsewhere):
+    on = "ray"
+
+    def test_what_a_node_sent_before_it_died_stays(self, there, cluster: RayCluster):
+        one = there(*UNWATCHED, "train.py", "wait")
+        one.wait_until_said("run 0")
+        for raylet in [psutil.Process(node.raylet) for node in cluster.nodes]:
+            for process in (raylet, *raylet.children(recursive=True)):
+                process.kill()
+        assert one.wait() == 1
+        record = one.record()
+        assert record.status == "lost" and record.reason.startswith("its node reports no more: ")
+        assert one.kept() == "run 0 of ['wait']\n"
+
+
+def test_a_node_without_penstock_is_named(launch, new_cluster, tmp_path):
+    (tmp_path / "hides" / "penstock").mkdir(parents=True)
+    (tmp_path / "hides" / "penstock" / "__init__.py").touch()
+    new_cluster([{"PYTHONPATH": str(tmp_path / "hides")}])
+    one = launch("--on", "ray", *UNWATCHED, "true")
+    assert one.wait() == 1
+    record = one.record()
+    assert record.status == "failed" and record.began is None
+    assert "needs" in record.reason and "No module named 'penstock.runs'" in record.reason
+
+
+def test_without_a_cluster_nothing_starts(launch):
+    one = launch("--on", "ray", "true")
+    assert one.wait() == 2
+    assert "no Ray cluster answers at 127.0.0.1:1" in one.errors and one.errors.count("\n") == 1
+    assert one.records() == []
