@@ -112,7 +112,7 @@ def test_blocks_of_a_cluster_are_not_those_of_a_feed_that_runs_without_one():
 def test_a_cluster_is_not_asked_for_blocks_that_cannot_be_made_one_by_one(monkeypatch):
     monkeypatch.setenv("PENSTOCK_FEED_WORKERS", "2")
     with pytest.raises(penstock.BadSetting, match=r'workers="ray": the blocks of .* cannot be made one by one'):
-        penstock.share(make, "numbers", workers="ray")
+        penstock.share(lambda: [{"id": np.arange(4)}], "batches", workers="ray")
 
 
 @pytest.mark.usefixtures("forks_feeders")

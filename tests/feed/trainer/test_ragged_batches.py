@@ -140,6 +140,8 @@ def test_a_batch_is_filled_up_with_its_first_rows(of: Any) -> None:
 def test_a_source_read_alone_gives_what_a_feed_gives() -> None:
     class Own(penstock.sources.sharding.Alone):  # type: ignore[name-defined]
         open = ArraySource.open
+        plans = ArraySource.plans
+        load = ArraySource.load
         close = ArraySource.close
         _rows = ArraySource._rows
         __init__ = ArraySource.__init__

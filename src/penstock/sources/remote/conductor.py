@@ -8,6 +8,7 @@ fetches them from there.
 from __future__ import annotations
 
 import asyncio
+import os
 import time
 from functools import partial
 from importlib import import_module
@@ -24,8 +25,8 @@ from penstock.sources.order import Planned, digest
 from penstock.sources.remote.engine import Apart, Client, Engine, in_words
 from penstock.sources.remote.maker import Commission
 from penstock.sources.remote.nodes import WorkerId
-from penstock.sources.remote.passing import Key, Passed, Passing
-from penstock.sources.remote.standing import Standing
+from penstock.sources.remote.passing import Key, Passing
+from penstock.sources.remote.standing import Passed, Standing
 
 MOST_BYTES = 1 << 30
 """Size of the blocks that are kept for feeds which have not had them."""
@@ -72,7 +73,7 @@ class Conductor:
         self._numbers = count()
         self._standing = Standing(0)
         self._engine = Engine(import_module("ray"), commission, most, self, fetches=False)
-        Thread(target=self._engine.run, daemon=True).start()
+        Thread(target=self._run, daemon=True).start()
 
     async def stand(self, feed: str, order: str, leaves: tuple[LeafDigest, ...]) -> Score | str:
         """A feed lives: return how the nodes stand, or why it gets nothing from here."""
@@ -100,6 +101,13 @@ class Conductor:
             block = await asyncio.shield(self._waited[key])
         self._drop(self._passing.handed(feed, key))
         return Apart(block)
+
+    def _run(self) -> None:
+        """Run the engine; if that fails, this process ends, and feeds start another conductor."""
+        try:
+            self._engine.run()
+        finally:
+            os._exit(1)
 
     def _ask(self, key: Key, plan: Planned, cycle: int) -> None:
         number = next(self._numbers)
@@ -152,7 +160,9 @@ class Conducted(Engine):
     def standing(self) -> Standing:
         if self._score is None:
             return Standing(0, why=self._why)
-        workers = min(self._nodes.ready_workers, self._score.standing.workers)
+        workers = min(self._nodes.ready_workers, theirs := self._score.standing.workers)
+        if theirs and not workers:
+            return Standing(0, why="the cluster's conductor does not answer in time")
         return msgspec.structs.replace(self._score.standing, workers=workers, passed=self._score.passed)
 
     @property

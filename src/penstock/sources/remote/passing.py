@@ -10,9 +10,8 @@ from __future__ import annotations
 from collections.abc import Hashable
 from typing import NamedTuple
 
-import msgspec
-
 from penstock.contracts import Cursor
+from penstock.sources.remote.standing import Passed
 
 _SILENT_S = 5.0
 _BEFORE = Cursor(-1, 0)
@@ -23,20 +22,6 @@ class Key(NamedTuple):
 
     at: Cursor
     which: Hashable
-
-
-class Passed(msgspec.Struct, frozen=True):
-    """What became of the blocks so far.
-
-    Attributes:
-        made: Blocks that were made.
-        again: Those of them that had been made before.
-        handed: Times that one was handed to a feed.
-    """
-
-    made: int
-    again: int
-    handed: int
 
 
 class Passing:

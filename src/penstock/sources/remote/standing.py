@@ -5,7 +5,20 @@ from __future__ import annotations
 import msgspec
 
 from penstock.sources.remote.nodes import NodeReport
-from penstock.sources.remote.passing import Passed
+
+
+class Passed(msgspec.Struct, frozen=True):
+    """What became of the blocks so far.
+
+    Attributes:
+        made: Blocks that were made.
+        again: Those of them that had been made before.
+        handed: Times that one was handed to a feed.
+    """
+
+    made: int
+    again: int
+    handed: int
 
 
 class Standing(msgspec.Struct, frozen=True):
