@@ -32,7 +32,7 @@ class Node(NamedTuple):
         """The pid of its worker that makes blocks, if there is one."""
         with suppress(psutil.NoSuchProcess):
             for process in psutil.Process(self.raylet).children(recursive=True):
-                if "ray::BlockMaker" in " ".join(process.cmdline()):
+                if "ray::NodeMaker" in " ".join(process.cmdline()):
                     return process.pid
         return None
 

@@ -64,14 +64,14 @@ def _node(ray: Any, node: dict[str, Any]) -> Finding:
     where = import_module("ray.util.scheduling_strategies").NodeAffinitySchedulingStrategy(
         node["NodeID"], soft=False
     )
-    asked: Any = ray.remote(_probe).options(num_cpus=1, max_retries=0, scheduling_strategy=where)
+    asked: Any = ray.remote(_probe).options(num_cpus=0, max_retries=0, scheduling_strategy=where)
     try:
         theirs, _ = ray.get(asked.remote(), timeout=_ANSWER_S)
         began = time.perf_counter()
         ray.get(asked.remote(), timeout=_ANSWER_S)
         took_s = time.perf_counter() - began
     except Exception as error:  # whatever Ray raises
-        remedy = "look whether all its cores are taken (ray status), and whether Penstock is installed there"
+        remedy = "look whether Penstock is installed there, and reaches this machine"
         return Finding(name, "fails", f"it makes no block: {in_words(error)}", remedy)
     if differs := [
         f"{its} where this machine has {ours}" for its, ours in zip(theirs, versions(), strict=True) if its != ours

@@ -54,7 +54,7 @@ class FeedSettings(TypedDict, total=False):
         workers: Workers of a torch ``DataLoader``, whatever it sets and ``PENSTOCK_FEED_WORKERS`` says; or
             ``"ray"`` to have blocks made by all cores of a Ray cluster (``RAY_ADDRESS``, or this machine's), and
             ``"ray:16"`` by 16 of them. What a ``DataLoader`` draws at random is then drawn anew for each block.
-            A number is without effect on a feed that runs.
+            Another number is without effect on a feed that runs.
         across: Whether feeds of this name on several machines give one order: it is fixed beforehand, in 16
             segments unless ``segments`` is set; a late run begins at the next one, and epoch e of data-parallel
             ranks is cycle e. With ``workers="ray"`` each block is decoded once for all of these feeds.

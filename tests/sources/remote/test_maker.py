@@ -25,14 +25,14 @@ from penstock.contracts import Cursor, Ids
 from penstock.linux.forked_call import ForkedCall
 from penstock.sources.adapt import adapt
 from penstock.sources.packed.packing import pack
-from penstock.sources.remote.maker import BlockMaker, Commission, MadeBlock, commission_of
+from penstock.sources.remote.maker import Commission, MadeBlock, NodeMaker, commission_of
 from penstock.sources.remote.source import RemoteSource
 from penstock.testing.source import bits_of
 
 SEED, ROWS, HANG_S = 3, 37, 60.0
 
 
-MakerOf = Callable[[Commission], BlockMaker]
+MakerOf = Callable[[Commission], NodeMaker]
 
 
 @pytest.fixture
@@ -40,7 +40,7 @@ def maker_of(monkeypatch: pytest.MonkeyPatch) -> Iterator[MakerOf]:
     """Makes makers of blocks, which may change where this process finds modules, until the test ends."""
     monkeypatch.setattr(sys, "path", [*sys.path])
     with ExitStack() as stack:
-        yield lambda commission: stack.enter_context(closing(BlockMaker(commission)))
+        yield lambda commission: stack.enter_context(closing(NodeMaker(commission)))
 
 
 def images(folder: Path) -> penstock.ImageSource:
@@ -88,7 +88,7 @@ def _two_of_three(_: int, ids: Ids) -> Any:
     return ids % 3 != 0
 
 
-def made(maker: BlockMaker, plan: Any, cycle: int) -> Any:
+def made(maker: NodeMaker, plan: Any, cycle: int) -> Any:
     block = maker.make(plan, cycle)
     tree = block.placement.copied(block.memory, block.rows) if isinstance(block, MadeBlock) else block
     return bits_of(plan.block(tree))
@@ -121,7 +121,7 @@ def test_a_node_is_as_a_worker_of_a_loader_that_has_some(tmp_path: Path) -> None
     plans = plans_of(source)
 
     def make() -> bytes:
-        maker = BlockMaker(commission)
+        maker = NodeMaker(commission)
         return pickle.dumps([maker.check(), *(made(maker, plan, cycle) for plan, cycle in plans)])
 
     answer = ForkedCall(make, HANG_S).answer(HANG_S)

@@ -47,7 +47,7 @@ def test_few_workers_are_spread_over_the_nodes() -> None:
     nodes.see({"a": 8, "b": 8, "c": 1})
     assert [id.node for id in nodes.to_start(0.0)] == ["a", "b", "c", "a"]
     assert nodes.to_start(0.0) == []
-    assert nodes.due_s() is None, "no other is to be started"
+    assert nodes.due_s() == 60.0, "no other is to be started until these have failed to"
 
 
 def test_where_no_more_workers_may_be_the_place_of_one_that_failed_is_another_nodes() -> None:
@@ -210,3 +210,14 @@ def test_what_is_forgotten_is_neither_given_nor_asked_of_another() -> None:
     assert not aside(nodes)
     nodes.raised(makers[0], 0, "EIO", 21.0)
     assert nodes.unmade() == []
+
+
+def test_workers_that_never_start_leave_their_room_to_others() -> None:
+    nodes = Nodes(1)
+    nodes.see({"full": 1, "free": 1})
+    (stuck,) = nodes.to_start(0.0)
+    assert nodes.starting_too_long(59.9) == []
+    assert nodes.starting_too_long(60.0) == [stuck]
+    nodes.failed(stuck, "no core came free", 60.0)
+    assert {id.node for id in nodes.to_start(60.0)} <= {"full", "free"}
+    assert nodes.to_start(60.0) == []

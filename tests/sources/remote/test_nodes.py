@@ -15,6 +15,7 @@ from penstock.sources.remote.nodes import QUEUED, NodeReport, Nodes, WorkerId
 
 CORES = {"a": 1, "b": 2, "c": 3, "d": 0}
 """Nodes that come and go, and the workers of each."""
+STARTS_S = 60.0
 FIRST_S, LEAST_S, TIMES_USUAL = 2.0, 1.0, 5.0
 
 
@@ -169,10 +170,14 @@ class ClusterMachine(RuleBasedStateMachine):
         for node in self.nodes.reports():
             late = [each for id, each in self.workers.items() if id.node == node.node and self.is_late(node, each)]
             assert node.aside or not late
+        for id in self.nodes.starting_too_long(self.now_s):
+            assert self.now_s >= self.workers[id].since_s + STARTS_S
+            del self.workers[id]
+            self.nodes.failed(id, "it does not start", self.now_s)
         for id in self.nodes.to_start(self.now_s):
             assert id not in self.workers
             assert id.node in self.cores
-            self.workers[id] = Worker()
+            self.workers[id] = Worker(since_s=self.now_s)
         assert self.most is None or len(self.workers) <= self.most
         for id, number in self.nodes.to_ask(self.now_s):
             worker = self.workers[id]
@@ -202,7 +207,7 @@ class ClusterMachine(RuleBasedStateMachine):
             as_it_is = deepcopy(self.nodes)
             as_it_is.look(before_s)
             assert as_it_is.reports() == self.nodes.reports()
-            assert as_it_is.to_start(before_s) == []
+            assert as_it_is.to_start(before_s) == as_it_is.starting_too_long(before_s) == []
         self.now_s = until_s
 
     def come(self, id: WorkerId, number: int) -> None:

@@ -90,3 +90,12 @@ def test_whatever_comes_what_is_kept_fits_and_is_what_the_conductor_keeps(histor
     assert passing.counts.made == made
     assert passing.counts.handed == sum(at.values())
     assert made - passing.counts.again == len({number for count in at.values() for number in range(count)})
+
+
+def test_a_feed_that_asks_again_has_it_made_again_as_its_copy_may_be_gone() -> None:
+    passing, kept = Passing(1000), set[Key]()
+    for feed in ("a", "b"):
+        hear(passing, kept, feed, 0.0)
+    assert take(passing, kept, "a", 0)
+    assert take(passing, kept, "a", 0)
+    assert not take(passing, kept, "b", 0)

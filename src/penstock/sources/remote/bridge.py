@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 from penstock.contracts import Cursor
 from penstock.errors import BadSetting
+from penstock.linux.process import die_with_parent
 from penstock.memory.slots import Placement, Slot
 from penstock.sources.order import Planned
 from penstock.sources.remote.conductor import Conducted
@@ -35,13 +36,13 @@ class Setup(NamedTuple):
         ring: Where slots lie; None if the feed has none.
     """
 
-    commission: bytes
+    commission: MemoryFile
     most: int | None
     across: str
     ring: MemoryFile | None
 
 
-class Task(NamedTuple):
+class BlockTask(NamedTuple):
     """A block that the feeder asks for, and the slot that it goes to."""
 
     number: int
@@ -99,8 +100,8 @@ class _Bridge:
     def __init__(self, ray: Any, connection: Connection[Any, Any], setup: Setup) -> None:
         self._connection = connection
         self._ring = None if setup.ring is None else setup.ring.map()
-        self._tasks: dict[int, Task] = {}
-        commission: Commission = pickle.loads(setup.commission)
+        self._tasks: dict[int, BlockTask] = {}
+        commission: Commission = pickle.loads(setup.commission.map().data)
         frontier = None
         if setup.across:
             self._engine: Engine = Conducted(ray, commission, setup.most, self, setup.across)
@@ -132,14 +133,14 @@ class _Bridge:
 
     def _hear(self) -> None:
         """Take what the feeder sends, until it ends."""
-        while True:
-            try:
+        try:
+            while True:
                 message = self._connection.recv()
-            except (EOFError, OSError):
-                os._exit(0)
-            self._engine.do(self._forget if message == FORGET else partial(self._take, message))
+                self._engine.do(self._forget if message == FORGET else partial(self._take, message))
+        finally:
+            os._exit(0)
 
-    def _take(self, task: Task) -> None:
+    def _take(self, task: BlockTask) -> None:
         self._tasks[task.number] = task
         self._engine.ask(task.number, task.plan, task.cycle)
 
@@ -151,8 +152,9 @@ class _Bridge:
 
 def main(fd: int) -> None:
     """Be the bridge of the feeder at the other end of a socket."""
+    die_with_parent(None)
     connection: Connection[Any, Any] = Connection(fd)
-    setup: Setup = pickle.loads(connection.recv_bytes())
+    setup: Setup = connection.recv()
     try:
         bridge = _Bridge(connected(), connection, setup)
     except BadSetting as error:

@@ -20,9 +20,9 @@ from uuid import uuid4
 import msgspec
 
 from penstock.contracts import Cursor
-from penstock.fingerprint.batch import LeafDigest
+from penstock.fingerprint.batch import LeafDigest, difference
 from penstock.sources.order import Planned, digest
-from penstock.sources.remote.engine import Apart, Client, Engine, in_words
+from penstock.sources.remote.engine import LOOK_S, Apart, Client, Engine, in_words
 from penstock.sources.remote.maker import Commission
 from penstock.sources.remote.nodes import WorkerId
 from penstock.sources.remote.passing import Key, Passing
@@ -34,7 +34,7 @@ MOST_BYTES = 1 << 30
 
 _MOST_CALLS = 10_000
 _ANSWER_S = 2.0
-_LOOK_S = 1.0
+_MOST_SILENCES = 5
 
 
 def conductor_of(feed: str) -> str:
@@ -78,8 +78,7 @@ class Conductor:
     async def stand(self, feed: str, order: str, leaves: tuple[LeafDigest, ...]) -> Score | str:
         """A feed lives: return how the nodes stand, or why it gets nothing from here."""
         own = self._commission
-        pairs = zip(leaves, own.leaves, strict=False)
-        if order != own.order or any(one.differs_at(other) is not None for one, other in pairs):
+        if order != own.order or difference(leaves, own.leaves):
             return "the feed of this name on another machine has other data, another order or another recipe"
         self._drop(self._passing.hear(feed, time.monotonic()))
         return await self.score()
@@ -94,6 +93,7 @@ class Conductor:
         if self._passing.asks(feed, key):
             block = self._kept[key]
         else:
+            self._kept.pop(key, None)
             if key not in self._waited:
                 self._loop = asyncio.get_running_loop()
                 self._waited[key] = self._loop.create_future()
@@ -137,6 +137,13 @@ class Conductor:
             self._kept.pop(key, None)
 
 
+class _Look(NamedTuple):
+    """What an engine last saw of its conductor: how it stands, or in words why the engine gets nothing."""
+
+    conductor: Any
+    score: Score | str
+
+
 class Conducted(Engine):
     """Asks the conductor of a name instead of nodes; starts it if there is none.
 
@@ -150,29 +157,28 @@ class Conducted(Engine):
 
     def __init__(self, ray: Any, commission: Commission, most: int | None, client: Client, name: str) -> None:
         super().__init__(ray, commission, None, client, fetches=True)
-        self._commission, self._limit, self._name = commission, most, name
+        self._limit, self._name = most, name
         self._feed = uuid4().hex
-        self._score: Score | None = None
-        self._conductor: Any = None
-        self._why = ""
-        self.look()
-
-    def standing(self) -> Standing:
-        if self._score is None:
-            return Standing(0, why=self._why)
-        workers = min(self._nodes.ready_workers, theirs := self._score.standing.workers)
-        if theirs and not workers:
-            return Standing(0, why="the cluster's conductor does not answer in time")
-        return msgspec.structs.replace(self._score.standing, workers=workers, passed=self._score.passed)
+        self._handle: Any = None
+        self._silences = 0
+        self._seen = self._look()
 
     @property
     def frontier(self) -> Cursor | None:
         """The furthest block that another feed has asked for; None if none has."""
-        return None if self._score is None else self._score.frontier
+        return None if isinstance(self._seen.score, str) else self._seen.score.frontier
+
+    def standing(self) -> Standing:
+        if isinstance(score := self._seen.score, str):
+            return Standing(0, why=score)
+        workers = min(self._nodes.ready_workers, score.standing.workers)
+        if score.standing.workers and not workers:
+            return Standing(0, why="the cluster's conductor does not answer in time")
+        return msgspec.structs.replace(score.standing, workers=workers, passed=score.passed)
 
     def _start(self, id: WorkerId) -> None:
         """A worker of the conductor's was made ready by it."""
-        self._actors[id] = self._conductor
+        self._actors[id] = self._seen.conductor
         self._nodes.ready(id)
 
     def _request(self, id: WorkerId, number: int, plan: Planned, cycle: int) -> None:
@@ -182,24 +188,36 @@ class Conducted(Engine):
         self._nodes.failed(id, why, now_s)
         self._actors.pop(id, None)
 
-    def look(self) -> None:
-        """Ask the conductor how it stands, and whether it is there."""
+    def _look(self) -> _Look:
+        """Ask the conductor how it stands, and whether it is there; start it if it is not."""
         own = self._commission
         try:
-            if self._conductor is None:
+            if self._handle is None:
                 options = {"name": conductor_of(self._name), "get_if_exists": True, "num_cpus": 0}
-                made = self._ray.remote(Conductor).options(**options, max_concurrency=_MOST_CALLS)
-                self._conductor = made.remote(own, self._limit)
-            said = self._ray.get(
-                self._conductor.stand.remote(self._feed, own.order, own.leaves), timeout=_ANSWER_S
-            )
-            self._score, self._why = (None, said) if isinstance(said, str) else (said, "")
+                made = self._ray.remote(Conductor).options(**options, max_concurrency=_MOST_CALLS, **self._here())
+                self._handle = made.remote(own, self._limit)
+            asked = self._handle.stand.remote(self._feed, own.order, own.leaves)
+            look = _Look(self._handle, self._ray.get(asked, timeout=_ANSWER_S))
+            self._silences = 0
         except Exception as error:  # whatever Ray raises of one that has died, or does not answer
-            self._conductor, self._score, self._why = None, None, in_words(error)
+            look = _Look(None, in_words(error))
+            self._silences += 1
+            if self._silences >= _MOST_SILENCES or not isinstance(error, self._ray.exceptions.GetTimeoutError):
+                self._handle = None  # the last of its starter's handles: it ends
+        return look
+
+    def _here(self) -> dict[str, Any]:
+        """Return what has an actor begin on this machine, if it can."""
+        strategies = import_module("ray.util.scheduling_strategies")
+        node = self._ray.get_runtime_context().get_node_id()
+        return {"scheduling_strategy": strategies.NodeAffinitySchedulingStrategy(node, soft=True)}
 
     def _watch(self) -> None:
         while True:
-            self.look()
-            workers = 0 if self._score is None else self._score.standing.workers
-            self.do(partial(self._see, {f"worker {i}": 1 for i in range(workers)}))
-            time.sleep(_LOOK_S)
+            self.do(partial(self._take_look, self._look()))
+            time.sleep(LOOK_S)
+
+    def _take_look(self, look: _Look) -> None:
+        self._seen = look
+        workers = 0 if isinstance(look.score, str) else look.score.standing.workers
+        self._see({f"worker {i}": 1 for i in range(workers)})

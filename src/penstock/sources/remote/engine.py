@@ -12,11 +12,11 @@ from threading import Thread
 from typing import Any, NamedTuple, Protocol
 
 from penstock.sources.order import Planned
-from penstock.sources.remote.maker import BlockMaker, Commission
+from penstock.sources.remote.maker import Commission, NodeMaker
 from penstock.sources.remote.nodes import Nodes, WorkerId
 from penstock.sources.remote.standing import Standing
 
-_LOOK_S = 1.0
+LOOK_S = 1.0
 """Time between two looks at the nodes that Ray knows."""
 
 
@@ -57,8 +57,8 @@ class Engine:
         self, ray: Any, commission: Commission, most: int | None, client: Client, *, fetches: bool
     ) -> None:
         self._ray = ray
-        self._maker: Any = ray.remote(BlockMaker)
-        self._sent: Any = ray.put(commission)
+        self._maker: Any = ray.remote(NodeMaker)
+        self._commission, self._sent = commission, None
         self._client, self._fetches = client, fetches
         self._nodes = Nodes(most)
         self._asked: dict[int, tuple[Planned, int]] = {}
@@ -93,7 +93,7 @@ class Engine:
         Thread(target=self._watch, daemon=True).start()
         while True:
             due_s = self._nodes.due_s()
-            wait_s = _LOOK_S if due_s is None else min(_LOOK_S, max(0.0, due_s - time.monotonic()))
+            wait_s = LOOK_S if due_s is None else min(LOOK_S, max(0.0, due_s - time.monotonic()))
             try:
                 event = self._events.get(timeout=wait_s)
                 while True:
@@ -106,6 +106,8 @@ class Engine:
     def _act(self, now_s: float) -> None:
         """Do what follows from what has happened."""
         self._nodes.look(now_s)
+        for id in self._nodes.starting_too_long(now_s):
+            self._lost(id, "no core came free for a worker, or it does not answer", now_s)
         for id in self._nodes.to_start(now_s):
             self._start(id)
         for id, number in self._nodes.to_ask(now_s):
@@ -115,7 +117,7 @@ class Engine:
             self._client.unmade(number, why)
         standing = self.standing()
         others = (standing.workers, standing.why) != (self._said.workers, self._said.why)
-        if others or now_s >= self._said_s + _LOOK_S:
+        if others or now_s >= self._said_s + LOOK_S:
             self._said, self._said_s = standing, now_s
             self._client.stands(standing)
 
@@ -132,6 +134,7 @@ class Engine:
         strategies = import_module("ray.util.scheduling_strategies")
         where = strategies.NodeAffinitySchedulingStrategy(self._ids[id.node], soft=False)
         options = {"num_cpus": 1, "max_restarts": 0, "max_task_retries": 0, "scheduling_strategy": where}
+        self._sent = self._sent or self._ray.put(self._commission)
         self._actors[id] = actor = self._maker.options(**options).remote(self._sent)
         self._await(id, None, actor.check.remote())
 
@@ -178,7 +181,7 @@ class Engine:
                     if node["Alive"] and count:
                         self._ids[name], cores[name] = node["NodeID"], count
                 self._events.put(partial(self._see, cores))
-            time.sleep(_LOOK_S)
+            time.sleep(LOOK_S)
 
     def _see(self, cores: dict[str, int]) -> None:
         for id in self._nodes.see(cores):

@@ -96,7 +96,7 @@ def versions() -> tuple[str, ...]:
     return f"Penstock {__version__}", f"Python {platform.python_version()}", f"NumPy {np.__version__}"
 
 
-class BlockMaker:
+class NodeMaker:
     """Makes blocks of a source in this process.
 
     Args:

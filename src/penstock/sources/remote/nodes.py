@@ -21,6 +21,8 @@ _LEAST_S = 1.0
 _TIMES_USUAL = 5.0
 _FIRST_S = 2.0
 """Time for a node's first block, of which nothing is known."""
+_STARTS_S = 60.0
+"""Time for a worker to start: where cores are taken it never does, and others could."""
 _USUAL_OF = 0.2
 """Weight of the newest block in what is usual."""
 _AGAIN_S = 1.0
@@ -67,7 +69,7 @@ class _Worker:
     """Not started before that."""
     has: deque[int] = field(default_factory=deque[int])
     since_s: float = 0.0
-    """When it began with the first of these."""
+    """When it began with the first of these, or to start."""
 
 
 @dataclass(eq=False)
@@ -114,8 +116,12 @@ class Nodes:
         due.sort(key=lambda each: each.id.place)
         del due[self._room(len(due)) :]
         for worker in due:
-            worker.state = "starting"
+            worker.state, worker.since_s = "starting", now_s
         return [worker.id for worker in due]
+
+    def starting_too_long(self, now_s: float) -> list[WorkerId]:
+        """Return workers that should have started by now, and have failed in that."""
+        return [each.id for each in self._starting() if now_s >= each.since_s + _STARTS_S]
 
     def ready(self, id: WorkerId) -> None:
         """A worker has started, and makes the same samples as the feeder."""
@@ -231,6 +237,7 @@ class Nodes:
         """Return when to look next; None if nothing is waited for."""
         times = [self._deadline_s(each) for each in self._good() if each.has]
         times += [each.start_s for each in self._wanted()] if self._room(1) else []
+        times += [each.since_s + _STARTS_S for each in self._starting()]
         times += [node.until_s for node in self._nodes.values() if node.until_s is not None]
         return min(times, default=None)
 
@@ -262,6 +269,9 @@ class Nodes:
 
     def _wanted(self) -> Iterator[_Worker]:
         return (worker for worker in self._workers() if worker.state == "wanted")
+
+    def _starting(self) -> Iterator[_Worker]:
+        return (worker for worker in self._workers() if worker.state == "starting")
 
     def _room(self, wanted: int) -> int:
         """Return how many of some workers may be started."""

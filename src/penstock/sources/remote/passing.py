@@ -15,6 +15,7 @@ from penstock.sources.remote.standing import Passed
 
 _SILENT_S = 5.0
 _BEFORE = Cursor(-1, 0)
+_REMEMBERED = 1 << 18
 
 
 class Key(NamedTuple):
@@ -37,7 +38,7 @@ class Passing:
         self._at: dict[str, Cursor] = {}
         self._kept: dict[Key, int] = {}  # sizes, oldest first
         self._had: dict[Key, set[str]] = {}
-        self._once: set[Key] = set()
+        self._once: set[int] = set()
         self._made = self._again = self._handed = 0
 
     def hear(self, feed: str, now_s: float) -> list[Key]:
@@ -49,16 +50,21 @@ class Passing:
         return self._let_go()
 
     def asks(self, feed: str, key: Key) -> bool:
-        """A feed asks for a block; return whether it is kept."""
+        """A feed asks for a block; return whether it is kept.
+
+        Whoever asks a second time has not got it: it may lie on a node that is gone, and is made again.
+        """
         self._at[feed] = key.at
+        if feed in self._had.get(key, ()):
+            self._forget(key)
         return key in self._kept
 
     def made(self, key: Key, nbytes: int) -> list[Key]:
         """A block was made, and is kept if a feed is still to come to it; return those that are not kept now."""
         self._made += 1
-        self._again += key in self._once
-        self._once.add(key)
-        if len(self._once) > 1 << 20:
+        self._again += hash(key) in self._once
+        self._once.add(hash(key))
+        if len(self._once) > _REMEMBERED:
             self._once.clear()
         if not any(self._at.get(feed, _BEFORE) < key.at for feed in self._feeds):
             return [key]

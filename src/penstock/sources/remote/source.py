@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
+from contextlib import closing
 from itertools import count
-from typing import Any
+from typing import Any, cast
 
 from penstock.basics.packages import require
 from penstock.contracts import NO_JOINTS, Cursor, Joints, SourceBlock, Wanted
-from penstock.memory.slots import Slots
+from penstock.memory.slots import Filled, Slots
 from penstock.sources.order import Planned
 from penstock.sources.pure import ByBlock
-from penstock.sources.remote.bridge import Task
+from penstock.sources.remote.bridge import BlockTask
 from penstock.sources.remote.maker import commission_of
 from penstock.sources.remote.standing import ClusterReport
 from penstock.sources.remote.workers import NodesLost, NodeWorkers, NotMade
@@ -97,15 +98,16 @@ class RemoteSource(ByBlock):
 
     def _from_nodes(self, plans: _Plans, cycle: int) -> Iterator[SourceBlock]:
         """Yield blocks that the cluster makes, until it makes none."""
-        begun: deque[Task] = deque()
+        begun: deque[BlockTask] = deque()
         try:
             while True:
                 while len(begun) <= self._workers.capacity and (plan := next(plans, None)) is not None:
                     slot = None if self._slots is None or not len(plan.ids) else self._slots.take()
-                    if slot is None and self._slots is not None and begun and len(plan.ids):
+                    waits = self._slots is not None and self._workers.fills_slots and begun
+                    if slot is None and waits and len(plan.ids):
                         plans.put_back([plan])  # a slot comes free when one of these has been given
                         break
-                    begun.append(Task(next(self._numbers), plan, cycle, slot))
+                    begun.append(BlockTask(next(self._numbers), plan, cycle, slot))
                     if len(plan.ids):
                         self._workers.submit(begun[-1])
                 if not begun:
@@ -119,7 +121,7 @@ class RemoteSource(ByBlock):
                     yield from self._loaded(iter([task.plan]), cycle)
                     continue
                 begun.popleft()
-                if getattr(tree, "slot", None) is None:
+                if not isinstance(tree, Filled):
                     self._offer(task)
                 self._blocks += len(task.plan.ids) > 0
                 yield task.plan.block(tree)
@@ -133,11 +135,12 @@ class RemoteSource(ByBlock):
 
     def _loaded(self, plans: Iterator[Planned], cycle: int) -> Iterator[SourceBlock]:
         """Yield blocks that this process loads."""
-        for block in self._source.load(plans, cycle):
-            self._own += 1
-            yield block
+        with closing(cast("Generator[SourceBlock]", self._source.load(plans, cycle))) as blocks:
+            for block in blocks:
+                self._own += 1
+                yield block
 
-    def _offer(self, task: Task) -> None:
+    def _offer(self, task: BlockTask) -> None:
         if task.slot is not None and self._slots is not None:
             self._slots.offer(task.slot)
 

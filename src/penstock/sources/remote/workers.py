@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import pickle
 import signal
+import socket
+import struct
 import time
 from contextlib import suppress
 from multiprocessing.connection import Connection
@@ -13,9 +15,20 @@ from typing import Any
 from penstock.basics.terminal import say
 from penstock.contracts import Cursor, Tree
 from penstock.errors import BadSetting
+from penstock.linux.files import opened
 from penstock.memory.slots import Filled, Slots
 from penstock.sources.remote import bridge
-from penstock.sources.remote.bridge import FORGET, Answer, Connected, InSlot, Refused, Setup, Task, Unmade, Whole
+from penstock.sources.remote.bridge import (
+    FORGET,
+    Answer,
+    BlockTask,
+    Connected,
+    InSlot,
+    Refused,
+    Setup,
+    Unmade,
+    Whole,
+)
 from penstock.sources.remote.maker import Commission, MadeBlock
 from penstock.sources.remote.nodes import QUEUED
 from penstock.sources.remote.standing import Standing
@@ -28,7 +41,8 @@ _ALONE_S = 0.5
 """No worker can be asked: the feeder waits this long for another one."""
 _SETTLE_S = 5.0
 _SILENT_S = 3.0
-"""A bridge that says nothing for this long hangs: it is ended."""
+"""A bridge that says nothing for this long, or takes nothing, hangs: it is ended."""
+_SEND_TIMEOUT = struct.pack("ll", int(_SILENT_S), 0)
 _ENVIRONMENT = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_NUM_REDIS_GET_RETRIES": "3"}
 _CONNECTING = "it is being connected"
 
@@ -51,6 +65,7 @@ class NodeWorkers:
 
     Attributes:
         standing: How the nodes stand.
+        fills_slots: Whether blocks may lie in slots, as far as is known: all their leaves are arrays.
         received_bytes: Size of the blocks that came, but for those whose leaves are not all arrays.
         frontier: The furthest block that other feeds of the name had asked for; None if there were none.
     """
@@ -62,7 +77,7 @@ class NodeWorkers:
         self._pid = 0
         self._connection: Connection[Any, Any] | None = None
         self._answers: dict[int, InSlot | Whole | Unmade] = {}
-        self._tasks: dict[int, Task] = {}
+        self._tasks: dict[int, BlockTask] = {}
         self._started_s = self._heard_s = 0.0
         self._alone_since_s: float | None = None
         self._settled = True
@@ -70,6 +85,8 @@ class NodeWorkers:
         self.standing = Standing(0, why=_CONNECTING)
         self.frontier: Cursor | None = None
         self.received_bytes = 0
+        self.fills_slots = True
+        self._refused = ""
 
     @property
     def capacity(self) -> int:
@@ -90,6 +107,8 @@ class NodeWorkers:
         until_s = time.monotonic() + _CONNECTS_S
         while not self.usable() and self.standing.why == _CONNECTING and time.monotonic() < until_s:
             self._hear(0.1)
+        if self._refused:
+            raise BadSetting(f'workers="ray": {self._refused}')
         if self.standing.why:
             self._say()
 
@@ -106,12 +125,10 @@ class NodeWorkers:
             self._say()
         return usable
 
-    def submit(self, task: Task) -> None:
+    def submit(self, task: BlockTask) -> None:
         """Have a block made, whose result is asked for by its number."""
         self._tasks[task.number] = task
-        if self._connection is not None:
-            with suppress(OSError):  # it has died, as the next wait finds
-                self._connection.send(task)
+        self._send(task)
 
     def result(self, number: int) -> Tree | Filled:
         """Wait for a block.
@@ -139,6 +156,7 @@ class NodeWorkers:
             return Filled(task.slot, len(task.plan.ids), answer.placement)
         made = answer.made
         if not isinstance(made, MadeBlock):
+            self.fills_slots = False
             return made
         self.received_bytes += made.placement.nbytes
         return made.placement.copied(made.memory, made.rows)
@@ -147,12 +165,11 @@ class NodeWorkers:
         """Give up all blocks; after that nothing is written to their slots."""
         if self._tasks and self._connection is not None:
             self._settled = False
-            with suppress(OSError):
-                self._connection.send(FORGET)
+            self._send(FORGET)
             until_s = time.monotonic() + _SETTLE_S
             while not self._settled:
                 if time.monotonic() >= until_s:
-                    self._end()
+                    self._lose_bridge(f"its process here did not settle within {_SETTLE_S:.0f} s")
                 if not self._hear(0.1):
                     break
         self._tasks.clear()
@@ -168,11 +185,25 @@ class NodeWorkers:
     def _start(self) -> None:
         self._started_s = self._heard_s = time.monotonic()
         ring = None if self._slots is None else MemoryFile(*self._slots.ring_file)
-        files = [] if ring is None else [ring.fd]
-        self._pid, self._connection = start_process(bridge.__name__, files, _ENVIRONMENT)
+        with opened("r+", os.memfd_create, "penstock-commission", os.MFD_CLOEXEC) as file:
+            left = memoryview(self._commission)
+            while left:
+                left = left[file.write(left) :]
+            commission = MemoryFile(file.fileno(), len(self._commission))
+            files = [commission.fd] if ring is None else [commission.fd, ring.fd]
+            self._pid, self._connection = start_process(bridge.__name__, files, _ENVIRONMENT)
+        with socket.socket(fileno=os.dup(self._connection.fileno())) as same:
+            same.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, _SEND_TIMEOUT)
         self.standing = Standing(0, why=_CONNECTING)
-        with suppress(OSError):  # it has died, as the next wait finds
-            self._connection.send_bytes(pickle.dumps(Setup(self._commission, self._most, self._across, ring)))
+        self._send(Setup(commission, self._most, self._across, ring))
+
+    def _send(self, message: Any) -> None:
+        """Send the bridge something; one that takes nothing is lost."""
+        if self._connection is not None:
+            try:
+                self._connection.send(message)
+            except OSError:  # it has died, or hangs
+                self._lose_bridge("its process here takes no messages")
 
     def _hear(self, most_s: float | None) -> bool:
         """Take in what the bridge has sent; wait for that, if nothing is there. Return whether it is connected."""
@@ -184,8 +215,9 @@ class NodeWorkers:
                 break
             self._heard_s = time.monotonic()
             if isinstance(answer, Refused):
-                self._end()
-                raise BadSetting(f'workers="ray": {answer.why}')
+                self._refused = answer.why
+                self._lose_bridge(answer.why)
+                break
             if isinstance(answer, Connected):
                 self.standing, self.frontier = Standing(0), answer.frontier
             elif isinstance(answer, Standing):
