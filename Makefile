@@ -49,9 +49,9 @@ test-frameworks: $(FRAMEWORKS)
 test-formats: $(FORMATS)
 	$(BIN)/python -m pytest tests/formats
 
-# One after another: each of these tests starts many processes, and most share one cluster.
+# Two at once, file by file: each of these tests starts many processes, and most share one cluster.
 test-ray: $(RAY)
-	$(BIN)/python -m pytest -m "ray and not soak" tests/ray
+	$(BIN)/python -m pytest -n 2 --dist loadfile -m "ray and not soak" tests/ray
 
 # Debian's Slurm, whose daemons the tests start and end; where it can be neither found nor installed, they are skipped.
 test-slurm: $(READY)

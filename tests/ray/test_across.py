@@ -119,6 +119,20 @@ def test_a_conductor_and_a_feeder_that_are_killed_cost_no_sample(across, what):
 
 
 @pytest.mark.usefixtures("cluster")
+def test_while_the_conductor_is_frozen_the_feeds_load_by_themselves(across):
+    across.start(2)
+    across.cluster_makes_all()
+    across.goes_on()
+    frozen = conductor()
+    frozen.suspend()
+    across.goes_on(2)
+    assert all("loaded by the feeder itself" in across.feed(machine).source for machine in range(2))
+    frozen.resume()
+    across.cluster_makes_all()
+    across.end()
+
+
+@pytest.mark.usefixtures("cluster")
 def test_a_machine_that_stands_still_holds_nobody_back(across):
     across.start(2)
     across.cluster_makes_all()

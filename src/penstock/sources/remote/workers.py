@@ -64,6 +64,7 @@ class NodeWorkers:
         across: The feed's name, if feeds on other machines share its blocks; else empty.
 
     Attributes:
+        pid: Process of the bridge; 0 before the first.
         standing: How the nodes stand.
         fills_slots: Whether blocks may lie in slots, as far as is known: all their leaves are arrays.
         received_bytes: Size of the blocks that came, but for those whose leaves are not all arrays.
@@ -74,7 +75,7 @@ class NodeWorkers:
         self._commission = pickle.dumps(commission)
         self._most, self._across = most, across
         self._slots: Slots | None = None
-        self._pid = 0
+        self.pid = 0
         self._connection: Connection[Any, Any] | None = None
         self._answers: dict[int, InSlot | Whole | Unmade] = {}
         self._tasks: dict[int, BlockTask] = {}
@@ -191,7 +192,7 @@ class NodeWorkers:
                 left = left[file.write(left) :]
             commission = MemoryFile(file.fileno(), len(self._commission))
             files = [commission.fd] if ring is None else [commission.fd, ring.fd]
-            self._pid, self._connection = start_process(bridge.__name__, files, _ENVIRONMENT)
+            self.pid, self._connection = start_process(bridge.__name__, files, _ENVIRONMENT)
         with socket.socket(fileno=os.dup(self._connection.fileno())) as same:
             same.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, _SEND_TIMEOUT)
         self.standing = Standing(0, why=_CONNECTING)
@@ -229,7 +230,7 @@ class NodeWorkers:
             most_s = 0.0
         hangs = self.standing.why != _CONNECTING and time.monotonic() >= self._heard_s + _SILENT_S
         if self._connection is not None and hangs:
-            self._lose_bridge(f"its process {self._pid} here has said nothing for {_SILENT_S:.0f} s")
+            self._lose_bridge(f"its process {self.pid} here has said nothing for {_SILENT_S:.0f} s")
         return self._connection is not None
 
     def _lose_bridge(self, why: str) -> None:
@@ -261,6 +262,6 @@ class NodeWorkers:
         self._connection.close()
         self._connection = None
         with suppress(ProcessLookupError):
-            os.kill(self._pid, signal.SIGKILL)
+            os.kill(self.pid, signal.SIGKILL)
         with suppress(ChildProcessError):  # somebody else has waited for it
-            os.waitpid(self._pid, 0)
+            os.waitpid(self.pid, 0)
