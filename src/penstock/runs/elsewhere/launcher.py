@@ -23,8 +23,6 @@ from penstock.runs.store.folder import usable
 
 _LOOKS_S = 1.0
 _MOST_BYTES = 1 << 18
-_PIPE_BYTES = 1 << 20
-"""What a job that waits is told stays in its pipe: nothing here may wait for it."""
 
 
 class _Job:
@@ -46,25 +44,32 @@ class _Job:
         self.pipes = 2
         self.errors = b""
         self.lines = Lines()
+        self._unwritten = b""
         self.process = subprocess.Popen(
             words,
             bufsize=0,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-            pipesize=_PIPE_BYTES,
             start_new_session=True,
         )
-        self.tell(order)
+        assert self.process.stdin is not None
+        os.set_blocking(self.process.stdin.fileno(), False)
+        self._write(order)
 
-    def tell(self, message: Order | Told) -> None:
+    def _write(self, message: Order | Told) -> None:
+        self._unwritten += msgspec.json.encode(message) + b"\n"
+        self.flush()
+
+    def flush(self) -> None:
+        """Write what its pipe has room for: the rest waits, since nothing here may wait for a job in a queue."""
         assert self.process.stdin is not None
         with suppress(BrokenPipeError):
-            self.process.stdin.write(msgspec.json.encode(message) + b"\n")
+            self._unwritten = self._unwritten[self.process.stdin.write(self._unwritten) or 0 :]
 
     def send(self, id: str, words: dict[str, str | int]) -> None:
         """Send words to a run's keeper; the job ends where none of its runs is to begin."""
-        self.tell(Told(id, words))
+        self._write(Told(id, words))
         if not self.heard:
             self.told[id] = str(words.get("why") or words.get("end") or words.get("kill"))
             if len(self.told) == len(self.ids):
@@ -124,9 +129,6 @@ class LauncherElsewhere:
     def __exit__(self, *_: object) -> None:
         """End what runs, and wait for all that nodes have of it."""
         self.end_running()
-        while self._selector.get_map():
-            for _ in self.events():
-                pass
         self._selector.close()
 
     @property
@@ -143,14 +145,16 @@ class LauncherElsewhere:
         """End the runs, and wait until nothing is left of them."""
         for run in self.running:
             run.send(end="what had started it has closed")
-        while self._running:
+        while self._new or self._selector.get_map():
             for _ in self.events():
                 pass
 
     def events(self, timeout_s: float | None = None) -> Iterator[RunEvent]:
         """Wait until runs do something, or for a second, and yield what they have done."""
-        self._start_jobs()
+        yield from self._start_jobs()
         self._end_stopped()
+        for job in {run.job for run in self.running if run.job}:
+            job.flush()
         wait_s = _LOOKS_S if timeout_s is None else min(timeout_s, _LOOKS_S)
         for key, _ in self._selector.select(wait_s if self._selector.get_map() else 0):
             job: _Job = key.data
@@ -169,7 +173,7 @@ class LauncherElsewhere:
                 for line in job.lines.add(data):
                     yield from self._hear(msgspec.json.decode(line, type=Packet))
 
-    def _start_jobs(self) -> None:
+    def _start_jobs(self) -> Iterator[RunEvent]:
         new, self._new = self._new, []
         if not new:
             return
@@ -177,7 +181,13 @@ class LauncherElsewhere:
         for places in packed(runs[0].record.mode, [run.record.plan for run in runs]):
             pack = [runs[place] for place in places]
             order = Order([run.record for run in pack], new[0][1], sys.executable)
-            job = _Job(self._place.command([run.record.plan for run in pack]), order)
+            try:
+                job = _Job(self._place.command([run.record.plan for run in pack]), order)
+            except OSError as error:
+                for run in order.runs:
+                    self._store.ended(run.id, "failed", None, f"never began: {error}")
+                    yield from self._gone(run.id)
+                continue
             for run in pack:
                 run.job = job
                 for words in run.unsent:
