@@ -140,7 +140,7 @@ def _run(
                 for run in launcher.running:
                     home.bring(run.record.id, files=False)
             told = []
-            if select.select([launcher, *ordered], [], [], _EVERY_S)[0] == [0]:
+            if 0 in select.select([launcher, *ordered], [], [], _EVERY_S)[0]:
                 told = lines.add(data := os.read(0, PART_BYTES))
                 if not data:
                     ordered = []
