@@ -11,7 +11,7 @@ import pytest
 
 from penstock.runs.elsewhere.jobs import Place
 from penstock.runs.elsewhere.launcher import LauncherElsewhere
-from penstock.runs.elsewhere.packets import Began, Ended, Packet
+from penstock.runs.elsewhere.packets import Began, Ended, FilePart, Packet, Printed
 from penstock.runs.record import GroupPlan, RunPlan, RunRecord
 from penstock.runs.store import Store
 
@@ -100,3 +100,28 @@ def test_nothing_waits_for_a_job_that_has_not_read_its_order(srun, store: Store,
         (tmp_path / "turn").touch()
         run_all(launcher, [])
     assert store.run(record.id).status == "finished"
+
+
+def test_a_node_writes_into_the_folders_of_its_own_runs_only(srun, store: Store, tmp_path: Path) -> None:
+    mine, others = add(store, 2)
+    home = store.folder_of(mine.id)
+    outside = ["../escaped", "files/../../escaped", str(tmp_path / "escaped"), f"../{others.id}/escaped"]
+    srun(
+        SENDS.format(
+            packets=lines(
+                Began(mine.id, 1),
+                Began(others.id, 1),
+                Printed(others.id, 1, b"not its own"),
+                *(FilePart(id, "escaped", 0, b"bytes") for id in (others.id, "..", "../..", str(tmp_path))),
+                *(FilePart(mine.id, path, 0, b"bytes") for path in outside),
+                FilePart(mine.id, "files/made", 0, b"bytes"),
+                Ended(others.id, "finished", 0, ""),
+                Ended(mine.id, "finished", 0, ""),
+            )
+        )
+    )
+    with LauncherElsewhere(store, Place("slurm")) as launcher:
+        run_all(launcher, [mine])
+    assert [run.status for run in store.runs()] == ["finished", "waiting"]
+    assert (home / "files" / "made").read_bytes() == b"bytes"
+    assert [*tmp_path.rglob("escaped")] == [] and not (tmp_path.parent / "escaped").exists()

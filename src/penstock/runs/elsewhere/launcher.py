@@ -171,7 +171,9 @@ class LauncherElsewhere:
             else:
                 job.heard = True
                 for line in job.lines.add(data):
-                    yield from self._hear(msgspec.json.decode(line, type=Packet))
+                    packet = msgspec.json.decode(line, type=Packet)
+                    if packet.id in job.ids:
+                        yield from self._hear(packet)
 
     def _start_jobs(self) -> Iterator[RunEvent]:
         new, self._new = self._new, []
@@ -217,7 +219,8 @@ class LauncherElsewhere:
                     run.output.add(data)
                 yield RunPrinted(id, descriptor, data)
             case FilePart(_, path, at, data):
-                _write(folder / path, at, data)
+                if (folder / path).resolve().is_relative_to(folder.resolve()):  # it comes from another machine
+                    _write(folder / path, at, data)
             case Ended(id, status, exit_code, reason):
                 self._store.ended(id, status, exit_code, reason)
                 yield from self._gone(id)
