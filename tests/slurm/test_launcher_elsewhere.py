@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from penstock.runs.elsewhere.jobs import Place
+from penstock.runs.elsewhere.jobs import JobPlace
 from penstock.runs.elsewhere.launcher import LauncherElsewhere
 from penstock.runs.elsewhere.packets import Began, Ended, FilePart, Packet, Printed
 from penstock.runs.record import GroupPlan, RunPlan, RunRecord
@@ -73,7 +73,7 @@ def run_all(launcher: LauncherElsewhere, records: list[RunRecord]) -> None:
 @pytest.mark.usefixtures("srun")
 def test_runs_whose_command_cannot_start_have_failed(store: Store) -> None:
     records = add(store, 2)
-    with LauncherElsewhere(store, Place("slurm")) as launcher:
+    with LauncherElsewhere(store, JobPlace("slurm")) as launcher:
         run_all(launcher, records)
     for run in store.runs():
         assert (run.status, run.exit_code, run.began) == ("failed", None, None)
@@ -83,7 +83,7 @@ def test_runs_whose_command_cannot_start_have_failed(store: Store) -> None:
 @pytest.mark.usefixtures("srun")
 def test_a_launcher_closes_when_its_commands_cannot_start(store: Store) -> None:
     records = add(store, 2)
-    with LauncherElsewhere(store, Place("slurm")) as launcher:
+    with LauncherElsewhere(store, JobPlace("slurm")) as launcher:
         for record in records:
             launcher.start(record, ())
     assert [run.status for run in store.runs()] == ["failed", "failed"]
@@ -93,7 +93,7 @@ def test_nothing_waits_for_a_job_that_has_not_read_its_order(srun, store: Store,
     (record,) = add(store, 1, "x" * 300_000)
     packets = lines(Began(record.id, 1), Ended(record.id, "finished", 0, ""))
     srun(WAITS_FOR_ITS_TURN.format(turn=str(tmp_path / "turn"), packets=packets))
-    with LauncherElsewhere(store, Place("slurm")) as launcher:
+    with LauncherElsewhere(store, JobPlace("slurm")) as launcher:
         launcher.start(record, ())
         for _ in range(2):
             assert list(launcher.events(0)) == []
@@ -120,7 +120,7 @@ def test_a_node_writes_into_the_folders_of_its_own_runs_only(srun, store: Store,
             )
         )
     )
-    with LauncherElsewhere(store, Place("slurm")) as launcher:
+    with LauncherElsewhere(store, JobPlace("slurm")) as launcher:
         run_all(launcher, [mine])
     assert [run.status for run in store.runs()] == ["finished", "waiting"]
     assert (home / "files" / "made").read_bytes() == b"bytes"

@@ -13,7 +13,7 @@ import msgspec
 import pytest
 
 from penstock.runs.elsewhere.jobs import NODE
-from penstock.runs.elsewhere.packets import Began, Ended, Lines, Order, Packet, Printed, Told
+from penstock.runs.elsewhere.packets import Began, Ended, JobOrder, Lines, Packet, Printed, Words
 from penstock.runs.record import GroupPlan, RunPlan
 from penstock.runs.store import Store
 
@@ -29,7 +29,7 @@ def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[subprocess
         process.kill()
 
 
-def write(node: subprocess.Popen[bytes], message: Order | Told) -> None:
+def write(node: subprocess.Popen[bytes], message: JobOrder | Words) -> None:
     assert node.stdin is not None
     node.stdin.write(msgspec.json.encode(message) + b"\n")
 
@@ -47,11 +47,11 @@ def test_a_run_that_prints_without_pause_can_be_stopped(node, tmp_path: Path) ->
     plan = RunPlan(command=(sys.executable, "-c", PRINTS), name="prints", directory="/")
     with Store.open(tmp_path / "store") as store:
         (run,) = store.add(GroupPlan(name="group", runs=(plan,)))
-    write(node, Order([run], (), sys.executable))
+    write(node, JobOrder([run], (), sys.executable))
     packets = packets_read_slowly(node)
     assert isinstance(next(packets), Began)
     for _ in range(20):
         assert isinstance(next(packets), Printed)
-    write(node, Told(run.id, {"end": "as asked"}))
+    write(node, Words(run.id, {"end": "as asked"}))
     (ended,) = [packet for packet in packets if isinstance(packet, Ended)]
     assert (ended.id, ended.status, ended.reason) == (run.id, "killed", "as asked")

@@ -26,7 +26,7 @@ _SAYS_NOTHING = re.compile(r"^$|: task \d+: |: No error$")
 On = Literal["ray", "slurm"]
 
 
-class Place(NamedTuple):
+class JobPlace(NamedTuple):
     """Where runs go.
 
     Attributes:
@@ -79,6 +79,9 @@ class Place(NamedTuple):
             if self.on == "slurm":
                 why = f"Slurm refuses a job with --cpus {cpus} --gpus {gpus} on one node: {why}"
             raise BadSetting(f"--on {self.on}: {why}")
+
+
+Place = JobPlace
 
 
 def _srun(cpus: int, gpus: int) -> list[str]:

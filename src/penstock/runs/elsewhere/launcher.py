@@ -13,8 +13,18 @@ from typing import Self
 
 import msgspec
 
-from penstock.runs.elsewhere.jobs import Place, last_words, packed
-from penstock.runs.elsewhere.packets import Began, Ended, FilePart, Lines, Order, Packet, Printed, Told
+from penstock.runs.elsewhere.jobs import JobPlace, last_words, packed
+from penstock.runs.elsewhere.packets import (
+    PART_BYTES,
+    Began,
+    Ended,
+    FilePart,
+    JobOrder,
+    Lines,
+    Packet,
+    Printed,
+    Words,
+)
 from penstock.runs.keeper.output import Output
 from penstock.runs.launch.launcher import RunBegan, RunEnded, RunEvent, RunPrinted
 from penstock.runs.record import ENDED, RunRecord
@@ -22,7 +32,6 @@ from penstock.runs.store import Store
 from penstock.runs.store.folder import usable
 
 _LOOKS_S = 1.0
-_MOST_BYTES = 1 << 18
 
 
 class _Job:
@@ -31,16 +40,16 @@ class _Job:
     Attributes:
         process: The command.
         ids: Its runs.
-        told: Those of them that were told to end before the node was heard.
         heard: Whether the node has sent anything.
+        sent: Runs that were asked to end before the node answered, each with the reason.
         pipes: How many of its two outputs have not ended.
         errors: What it printed to standard error.
     """
 
-    def __init__(self, words: list[str], order: Order) -> None:
+    def __init__(self, words: list[str], order: JobOrder) -> None:
         self.ids = [run.id for run in order.runs]
-        self.told = dict[str, str]()
         self.heard = False
+        self.sent = dict[str, str]()
         self.pipes = 2
         self.errors = b""
         self.lines = Lines()
@@ -57,7 +66,7 @@ class _Job:
         os.set_blocking(self.process.stdin.fileno(), False)
         self._write(order)
 
-    def _write(self, message: Order | Told) -> None:
+    def _write(self, message: JobOrder | Words) -> None:
         self._unwritten += msgspec.json.encode(message) + b"\n"
         self.flush()
 
@@ -69,10 +78,10 @@ class _Job:
 
     def send(self, id: str, words: dict[str, str | int]) -> None:
         """Send words to a run's keeper; the job ends where none of its runs is to begin."""
-        self._write(Told(id, words))
+        self._write(Words(id, words))
         if not self.heard:
-            self.told[id] = str(words.get("why") or words.get("end") or words.get("kill"))
-            if len(self.told) == len(self.ids):
+            self.sent[id] = str(words.get("why") or words.get("end") or words.get("kill"))
+            if len(self.sent) == len(self.ids):
                 self.process.terminate()
 
 
@@ -115,7 +124,7 @@ class LauncherElsewhere:
         place: Where they go.
     """
 
-    def __init__(self, store: Store, place: Place) -> None:
+    def __init__(self, store: Store, place: JobPlace) -> None:
         self._store = store
         self._place = place
         self._running: dict[str, RunElsewhere] = {}
@@ -159,7 +168,7 @@ class LauncherElsewhere:
         for key, _ in self._selector.select(wait_s if self._selector.get_map() else 0):
             job: _Job = key.data
             assert job.process.stdout is not None and job.process.stderr is not None
-            data = os.read(key.fd, _MOST_BYTES)
+            data = os.read(key.fd, PART_BYTES)
             if not data:
                 self._selector.unregister(key.fileobj)
                 job.pipes -= 1
@@ -182,7 +191,7 @@ class LauncherElsewhere:
         runs = [run for run, _ in new]
         for places in packed(runs[0].record.mode, [run.record.plan for run in runs]):
             pack = [runs[place] for place in places]
-            order = Order([run.record for run in pack], new[0][1], sys.executable)
+            order = JobOrder([run.record for run in pack], new[0][1], sys.executable)
             try:
                 job = _Job(self._place.command([run.record.plan for run in pack]), order)
             except OSError as error:
@@ -240,8 +249,8 @@ class LauncherElsewhere:
             if run := self._running.get(id):
                 if run.output:
                     self._store.ended(id, "lost", None, f"its node reports no more: {why}")
-                elif id in job.told:
-                    self._store.ended(id, "killed", None, f"never began: {job.told[id]}")
+                elif id in job.sent:
+                    self._store.ended(id, "killed", None, f"never began: {job.sent[id]}")
                 else:
                     self._store.ended(id, "failed", None, f"never began: {_explained(why)}")
                 yield from self._gone(id)
