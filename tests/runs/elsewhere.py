@@ -56,8 +56,8 @@ groups:
 class Elsewhere:
     """Tests of runs on a cluster.
 
-    ``launch`` is a fixture that starts a `penstock run`. A subclass has the fixture ``there_with_python_path``, which
-    takes a folder where nodes are to find modules first, and returns what ``there`` is.
+    ``launch`` is a fixture that starts a `penstock run`. A subclass has the fixture ``there_with_python_path``:
+    it takes a folder where nodes are to find modules first, and returns what ``there`` is.
     """
 
     on: ClassVar[str]

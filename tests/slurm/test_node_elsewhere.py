@@ -12,7 +12,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from penstock.runs.elsewhere.jobs import NODE
+from penstock.runs.elsewhere import NODE
 from penstock.runs.elsewhere.packets import Began, Ended, JobOrder, Lines, Packet, Printed, Words
 from penstock.runs.record import GroupPlan, RunPlan
 from penstock.runs.store import Store

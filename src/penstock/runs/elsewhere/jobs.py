@@ -15,9 +15,9 @@ from typing import Literal, NamedTuple
 
 from penstock.basics.packages import require
 from penstock.errors import BadSetting
+from penstock.runs.elsewhere import NODE
 from penstock.runs.record import GroupPlan, RunPlan
 
-NODE = "penstock.runs.elsewhere.node"
 _PYTHON = (sys.executable, "-P", "-m")
 _ANSWERS_S = 60.0
 

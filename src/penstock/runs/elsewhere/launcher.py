@@ -13,18 +13,9 @@ from typing import Self
 
 import msgspec
 
+from penstock.runs.elsewhere import PART_BYTES
 from penstock.runs.elsewhere.jobs import JobPlace, last_words, packed
-from penstock.runs.elsewhere.packets import (
-    PART_BYTES,
-    Began,
-    Ended,
-    FilePart,
-    JobOrder,
-    Lines,
-    Packet,
-    Printed,
-    Words,
-)
+from penstock.runs.elsewhere.packets import Began, Ended, FilePart, JobOrder, Lines, Packet, Printed, Words
 from penstock.runs.keeper.output import Output
 from penstock.runs.launch.launcher import RunBegan, RunEnded, RunEvent, RunPrinted
 from penstock.runs.record import ENDED, RunRecord

@@ -1,7 +1,7 @@
 """``python -m penstock.runs.elsewhere.node``: start the runs of a job here, and report them to what ordered them.
 
-Standard input is a ``JobOrder``, then ``Words``; standard output is packets. The runs have a store of their own in a
-temporary folder, whose files are sent home as they grow. If standard input ends, the runs do, too.
+Standard input is a ``JobOrder``, then ``Words``; standard output is packets. The runs have a store of their own in
+a temporary folder, whose files are sent home as they grow. If standard input ends, the runs do, too.
 """
 
 from __future__ import annotations
@@ -22,17 +22,8 @@ import msgspec
 from penstock.errors import PenstockError
 from penstock.inject import TOGETHER
 from penstock.linux.files import taken
-from penstock.runs.elsewhere.packets import (
-    PART_BYTES,
-    Began,
-    Ended,
-    FilePart,
-    JobOrder,
-    Lines,
-    Packet,
-    Printed,
-    Words,
-)
+from penstock.runs.elsewhere import PART_BYTES
+from penstock.runs.elsewhere.packets import Began, Ended, FilePart, JobOrder, Lines, Packet, Printed, Words
 from penstock.runs.launch.environment import masked_plan
 from penstock.runs.launch.launcher import Launcher, RunBegan, RunEnded, RunEvent, RunPrinted
 from penstock.runs.modes.mode import mode_of, opened
@@ -104,7 +95,7 @@ def main() -> None:
         runs = [_of_this_machine(run, order.python) for run in order.runs]
         store.adopt([msgspec.structs.replace(run, plan=masked_plan(run.plan)) for run in runs])
         try:
-            _run(runs, order.listeners, home, store, lines, received)
+            _run(runs, order, home, store, lines, received)
         except PenstockError as error:
             for run in runs:
                 home.send(Ended(run.id, "failed", None, f"never began: {error}"))
@@ -122,12 +113,7 @@ def _remove_left() -> None:
 
 
 def _run(
-    runs: Sequence[RunRecord],
-    listeners: tuple[str, ...] | None,
-    home: _Home,
-    store: Store,
-    lines: Lines,
-    received: list[bytes],
+    runs: Sequence[RunRecord], order: JobOrder, home: _Home, store: Store, lines: Lines, received: list[bytes]
 ) -> None:
     sharing = {TOGETHER: str(sum(run.plan.share is not None for run in runs))}
     with opened(mode_of(runs), runs) as mode, Launcher(store) as launcher:
@@ -139,7 +125,7 @@ def _run(
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             signal.signal(number, end)
         for run in runs:
-            launcher.start(run, mode, listeners=listeners, variables=sharing if run.plan.share else {})
+            launcher.start(run, mode, listeners=order.listeners, variables=sharing if run.plan.share else {})
         ordered, due_s = [0], time.monotonic()
         while launcher.running:
             _pass_on(launcher, received)

@@ -16,8 +16,7 @@ from threading import Thread
 from typing import Any
 
 from penstock.errors import BadSetting
-from penstock.runs.elsewhere.jobs import NODE
-from penstock.runs.elsewhere.packets import PART_BYTES
+from penstock.runs.elsewhere import NODE, PART_BYTES
 from penstock.sources.remote.connecting import connected
 
 

@@ -6,8 +6,6 @@ import msgspec
 
 from penstock.runs.record import RunRecord, Status
 
-PART_BYTES = 1 << 18
-
 
 class JobOrder(msgspec.Struct):
     """The first line to a node: the runs of a job.
