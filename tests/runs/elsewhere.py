@@ -54,7 +54,11 @@ groups:
 
 
 class Elsewhere:
-    """Tests of runs on a cluster; ``launch`` is a fixture that starts a `penstock run`."""
+    """Tests of runs on a cluster.
+
+    ``launch`` is a fixture that starts a `penstock run`. A subclass has the fixture ``there_with_python_path``:
+    it takes a folder where nodes are to find modules first, and returns what ``there`` is.
+    """
 
     on: ClassVar[str]
 
@@ -134,6 +138,15 @@ class Elsewhere:
         assert one.wait() == 2
         assert "--cpus 4096 --gpus 0" in one.errors and one.errors.count("\n") == 1
         assert one.records() == []
+
+    def test_a_node_without_penstock_is_named(self, there_with_python_path, tmp_path):
+        (tmp_path / "hides" / "penstock").mkdir(parents=True)
+        (tmp_path / "hides" / "penstock" / "__init__.py").touch()
+        one = there_with_python_path(tmp_path / "hides")(*UNWATCHED, "true")
+        assert one.wait() == 1
+        record = one.record()
+        assert record.status == "failed" and record.began is None
+        assert "needs" in record.reason and "No module named 'penstock.runs'" in record.reason
 
     def test_gpus_that_no_node_has_are_refused(self, there):
         one = there("--gpus", "8", "train.py")

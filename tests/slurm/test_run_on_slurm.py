@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
+import pytest
 from tests.forked import ForkServer, eventually
 from tests.runs.elsewhere import Elsewhere
 from tests.runs.running import UNWATCHED, Launch, launches
@@ -12,6 +15,10 @@ from tests.runs.running import UNWATCHED, Launch, launches
 
 class TestSlurm(Elsewhere):
     on = "slurm"
+
+    @pytest.fixture
+    def there_with_python_path(self, there: Callable[..., Launch]) -> Callable[[Path], Callable[..., Launch]]:
+        return lambda folder: partial(there, PYTHONPATH=f"{folder}:{os.environ['PYTHONPATH']}")
 
     def test_a_run_waits_for_its_turn_and_is_cancelled_there_by_ctrl_c(self, there, slurm):
         both = there(*UNWATCHED, "--cpus", "3", "-n", "2", "train.py", "wait")
@@ -32,15 +39,6 @@ class TestSlurm(Elsewhere):
         assert one.wait() != 0
         assert one.record().status == "killed"
         assert one.kept().startswith("run 0 of ['wait']\n")
-
-    def test_a_node_without_penstock_is_named(self, there, tmp_path):
-        (tmp_path / "hides" / "penstock").mkdir(parents=True)
-        (tmp_path / "hides" / "penstock" / "__init__.py").touch()
-        one = there(*UNWATCHED, "train.py", PYTHONPATH=f"{tmp_path / 'hides'}:{os.environ['PYTHONPATH']}")
-        assert one.wait() == 1
-        record = one.record()
-        assert record.status == "failed" and record.began is None
-        assert "needs" in record.reason and "No module named 'penstock.runs'" in record.reason
 
 
 def test_without_srun_nothing_starts(servers: dict[str, ForkServer], tmp_path: Path) -> None:

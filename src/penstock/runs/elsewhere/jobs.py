@@ -15,9 +15,9 @@ from typing import Literal, NamedTuple
 
 from penstock.basics.packages import require
 from penstock.errors import BadSetting
+from penstock.runs.elsewhere import NODE
 from penstock.runs.record import GroupPlan, RunPlan
 
-NODE = "penstock.runs.elsewhere.node"
 _PYTHON = (sys.executable, "-P", "-m")
 _ANSWERS_S = 60.0
 
@@ -26,7 +26,7 @@ _SAYS_NOTHING = re.compile(r"^$|: task \d+: |: No error$")
 On = Literal["ray", "slurm"]
 
 
-class Place(NamedTuple):
+class JobPlace(NamedTuple):
     """Where runs go.
 
     Attributes:
@@ -79,6 +79,9 @@ class Place(NamedTuple):
             if self.on == "slurm":
                 why = f"Slurm refuses a job with --cpus {cpus} --gpus {gpus} on one node: {why}"
             raise BadSetting(f"--on {self.on}: {why}")
+
+
+Place = JobPlace
 
 
 def _srun(cpus: int, gpus: int) -> list[str]:

@@ -13,8 +13,9 @@ from typing import Self
 
 import msgspec
 
-from penstock.runs.elsewhere.jobs import Place, last_words, packed
-from penstock.runs.elsewhere.packets import Began, Ended, FilePart, Lines, Order, Packet, Printed, Told
+from penstock.runs.elsewhere import PART_BYTES
+from penstock.runs.elsewhere.jobs import JobPlace, last_words, packed
+from penstock.runs.elsewhere.packets import Began, Ended, FilePart, JobOrder, Lines, Packet, Printed, Words
 from penstock.runs.keeper.output import Output
 from penstock.runs.launch.launcher import RunBegan, RunEnded, RunEvent, RunPrinted
 from penstock.runs.record import ENDED, RunRecord
@@ -22,9 +23,6 @@ from penstock.runs.store import Store
 from penstock.runs.store.folder import usable
 
 _LOOKS_S = 1.0
-_MOST_BYTES = 1 << 18
-_PIPE_BYTES = 1 << 20
-"""What a job that waits is told stays in its pipe: nothing here may wait for it."""
 
 
 class _Job:
@@ -33,41 +31,48 @@ class _Job:
     Attributes:
         process: The command.
         ids: Its runs.
-        told: Those of them that were told to end before the node was heard.
         heard: Whether the node has sent anything.
+        sent: Runs that were asked to end before the node answered, each with the reason.
         pipes: How many of its two outputs have not ended.
         errors: What it printed to standard error.
     """
 
-    def __init__(self, words: list[str], order: Order) -> None:
+    def __init__(self, words: list[str], order: JobOrder) -> None:
         self.ids = [run.id for run in order.runs]
-        self.told = dict[str, str]()
         self.heard = False
+        self.sent = dict[str, str]()
         self.pipes = 2
         self.errors = b""
         self.lines = Lines()
+        self._unwritten = b""
         self.process = subprocess.Popen(
             words,
             bufsize=0,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-            pipesize=_PIPE_BYTES,
             start_new_session=True,
         )
-        self.tell(order)
+        assert self.process.stdin is not None
+        os.set_blocking(self.process.stdin.fileno(), False)
+        self._write(order)
 
-    def tell(self, message: Order | Told) -> None:
+    def _write(self, message: JobOrder | Words) -> None:
+        self._unwritten += msgspec.json.encode(message) + b"\n"
+        self.flush()
+
+    def flush(self) -> None:
+        """Write what its pipe has room for: the rest waits, since nothing here may wait for a job in a queue."""
         assert self.process.stdin is not None
         with suppress(BrokenPipeError):
-            self.process.stdin.write(msgspec.json.encode(message) + b"\n")
+            self._unwritten = self._unwritten[self.process.stdin.write(self._unwritten) or 0 :]
 
     def send(self, id: str, words: dict[str, str | int]) -> None:
         """Send words to a run's keeper; the job ends where none of its runs is to begin."""
-        self.tell(Told(id, words))
+        self._write(Words(id, words))
         if not self.heard:
-            self.told[id] = str(words.get("why") or words.get("end") or words.get("kill"))
-            if len(self.told) == len(self.ids):
+            self.sent[id] = str(words.get("why") or words.get("end") or words.get("kill"))
+            if len(self.sent) == len(self.ids):
                 self.process.terminate()
 
 
@@ -110,7 +115,7 @@ class LauncherElsewhere:
         place: Where they go.
     """
 
-    def __init__(self, store: Store, place: Place) -> None:
+    def __init__(self, store: Store, place: JobPlace) -> None:
         self._store = store
         self._place = place
         self._running: dict[str, RunElsewhere] = {}
@@ -124,9 +129,6 @@ class LauncherElsewhere:
     def __exit__(self, *_: object) -> None:
         """End what runs, and wait for all that nodes have of it."""
         self.end_running()
-        while self._selector.get_map():
-            for _ in self.events():
-                pass
         self._selector.close()
 
     @property
@@ -143,19 +145,21 @@ class LauncherElsewhere:
         """End the runs, and wait until nothing is left of them."""
         for run in self.running:
             run.send(end="what had started it has closed")
-        while self._running:
+        while self._new or self._selector.get_map():
             for _ in self.events():
                 pass
 
     def events(self, timeout_s: float | None = None) -> Iterator[RunEvent]:
         """Wait until runs do something, or for a second, and yield what they have done."""
-        self._start_jobs()
+        yield from self._start_jobs()
         self._end_stopped()
+        for job in {run.job for run in self.running if run.job}:
+            job.flush()
         wait_s = _LOOKS_S if timeout_s is None else min(timeout_s, _LOOKS_S)
         for key, _ in self._selector.select(wait_s if self._selector.get_map() else 0):
             job: _Job = key.data
             assert job.process.stdout is not None and job.process.stderr is not None
-            data = os.read(key.fd, _MOST_BYTES)
+            data = os.read(key.fd, PART_BYTES)
             if not data:
                 self._selector.unregister(key.fileobj)
                 job.pipes -= 1
@@ -167,17 +171,25 @@ class LauncherElsewhere:
             else:
                 job.heard = True
                 for line in job.lines.add(data):
-                    yield from self._hear(msgspec.json.decode(line, type=Packet))
+                    packet = msgspec.json.decode(line, type=Packet)
+                    if packet.id in job.ids:
+                        yield from self._hear(packet)
 
-    def _start_jobs(self) -> None:
+    def _start_jobs(self) -> Iterator[RunEvent]:
         new, self._new = self._new, []
         if not new:
             return
         runs = [run for run, _ in new]
         for places in packed(runs[0].record.mode, [run.record.plan for run in runs]):
             pack = [runs[place] for place in places]
-            order = Order([run.record for run in pack], new[0][1], sys.executable)
-            job = _Job(self._place.command([run.record.plan for run in pack]), order)
+            order = JobOrder([run.record for run in pack], new[0][1], sys.executable)
+            try:
+                job = _Job(self._place.command([run.record.plan for run in pack]), order)
+            except OSError as error:
+                for run in order.runs:
+                    self._store.ended(run.id, "failed", None, f"never began: {error}")
+                    yield from self._gone(run.id)
+                continue
             for run in pack:
                 run.job = job
                 for words in run.unsent:
@@ -207,7 +219,8 @@ class LauncherElsewhere:
                     run.output.add(data)
                 yield RunPrinted(id, descriptor, data)
             case FilePart(_, path, at, data):
-                _write(folder / path, at, data)
+                if (folder / path).resolve().is_relative_to(folder.resolve()):  # it comes from another machine
+                    _write(folder / path, at, data)
             case Ended(id, status, exit_code, reason):
                 self._store.ended(id, status, exit_code, reason)
                 yield from self._gone(id)
@@ -227,8 +240,8 @@ class LauncherElsewhere:
             if run := self._running.get(id):
                 if run.output:
                     self._store.ended(id, "lost", None, f"its node reports no more: {why}")
-                elif id in job.told:
-                    self._store.ended(id, "killed", None, f"never began: {job.told[id]}")
+                elif id in job.sent:
+                    self._store.ended(id, "killed", None, f"never began: {job.sent[id]}")
                 else:
                     self._store.ended(id, "failed", None, f"never began: {_explained(why)}")
                 yield from self._gone(id)

@@ -1,7 +1,7 @@
 """``python -m penstock.runs.elsewhere.node``: start the runs of a job here, and report them to what ordered them.
 
-Standard input is an ``Order``, then what its runs are told; standard output is packets. The runs have a store of
-their own in a temporary folder, whose files are sent home as they grow. If standard input ends, the runs do, too.
+Standard input is a ``JobOrder``, then ``Words``; standard output is packets. The runs have a store of their own in
+a temporary folder, whose files are sent home as they grow. If standard input ends, the runs do, too.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ import msgspec
 from penstock.errors import PenstockError
 from penstock.inject import TOGETHER
 from penstock.linux.files import taken
-from penstock.runs.elsewhere.packets import PART_BYTES, Began, Ended, FilePart, Lines, Order, Packet, Printed, Told
+from penstock.runs.elsewhere import PART_BYTES
+from penstock.runs.elsewhere.packets import Began, Ended, FilePart, JobOrder, Lines, Packet, Printed, Words
 from penstock.runs.launch.environment import masked_plan
 from penstock.runs.launch.launcher import Launcher, RunBegan, RunEnded, RunEvent, RunPrinted
 from penstock.runs.modes.mode import mode_of, opened
@@ -50,7 +51,7 @@ class _Home:
                 line = line[os.write(self._packets, line) :]
 
     def bring(self, id: str, *, files: bool) -> None:
-        """Send what the files of a run have become; those that its command wrote only if ``files``."""
+        """Send what was added to a run's files since the last call; what its command wrote only if ``files``."""
         folder = self._store.folder_of(id)
         written = folder.glob("files/**/*") if files else ()
         for path in (*folder.glob("series/*.points"), folder / "environment.json", *written):
@@ -81,12 +82,12 @@ def main() -> None:
     """Run a job."""
     packets = os.dup(1)
     os.dup2(2, 1)  # what else is printed is no packet
-    lines, told = Lines(), list[bytes]()
-    while not told:
+    lines, received = Lines(), list[bytes]()
+    while not received:
         if not (data := os.read(0, PART_BYTES)):
             return
-        told = lines.add(data)
-    order = msgspec.json.decode(told.pop(0), type=Order)
+        received = lines.add(data)
+    order = msgspec.json.decode(received.pop(0), type=JobOrder)
     _remove_left()
     with TemporaryDirectory(prefix=_PREFIX) as folder, Store.open(Path(folder)) as store:
         taken(Path(folder), os.O_RDONLY)  # until this process ends
@@ -94,7 +95,7 @@ def main() -> None:
         runs = [_of_this_machine(run, order.python) for run in order.runs]
         store.adopt([msgspec.structs.replace(run, plan=masked_plan(run.plan)) for run in runs])
         try:
-            _run(runs, order.listeners, home, store, lines, told)
+            _run(runs, order, home, store, lines, received)
         except PenstockError as error:
             for run in runs:
                 home.send(Ended(run.id, "failed", None, f"never began: {error}"))
@@ -112,12 +113,7 @@ def _remove_left() -> None:
 
 
 def _run(
-    runs: Sequence[RunRecord],
-    listeners: tuple[str, ...] | None,
-    home: _Home,
-    store: Store,
-    lines: Lines,
-    told: list[bytes],
+    runs: Sequence[RunRecord], order: JobOrder, home: _Home, store: Store, lines: Lines, received: list[bytes]
 ) -> None:
     sharing = {TOGETHER: str(sum(run.plan.share is not None for run in runs))}
     with opened(mode_of(runs), runs) as mode, Launcher(store) as launcher:
@@ -129,29 +125,29 @@ def _run(
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             signal.signal(number, end)
         for run in runs:
-            launcher.start(run, mode, listeners=listeners, variables=sharing if run.plan.share else {})
+            launcher.start(run, mode, listeners=order.listeners, variables=sharing if run.plan.share else {})
         ordered, due_s = [0], time.monotonic()
         while launcher.running:
-            _tell(launcher, told)
+            _pass_on(launcher, received)
             for event in launcher.events(0):
                 home.report(event)
             if time.monotonic() >= due_s:
                 due_s = time.monotonic() + _EVERY_S
                 for run in launcher.running:
                     home.bring(run.record.id, files=False)
-            told = []
-            if select.select([launcher, *ordered], [], [], _EVERY_S)[0] == [0]:
-                told = lines.add(data := os.read(0, PART_BYTES))
+            received = []
+            if 0 in select.select([launcher, *ordered], [], [], _EVERY_S)[0]:
+                received = lines.add(data := os.read(0, PART_BYTES))
                 if not data:
                     ordered = []
                     for run in launcher.running:
                         run.send(end=_GONE)
 
 
-def _tell(launcher: Launcher, told: Iterable[bytes]) -> None:
-    """Pass on to keepers what their runs are told."""
+def _pass_on(launcher: Launcher, received: Iterable[bytes]) -> None:
+    """Pass on words to the keepers of the runs that go on."""
     running = {run.record.id: run for run in launcher.running}
-    for message in (msgspec.json.decode(line, type=Told) for line in told):
+    for message in (msgspec.json.decode(line, type=Words) for line in received):
         if (run := running.get(message.id)) is None:
             continue
         if "kill" in message.words:

@@ -16,10 +16,8 @@ from threading import Thread
 from typing import Any
 
 from penstock.errors import BadSetting
+from penstock.runs.elsewhere import NODE, PART_BYTES
 from penstock.sources.remote.connecting import connected
-
-_NODE = "penstock.runs.elsewhere.node"
-_MOST_BYTES = 1 << 18
 
 
 class _Process:
@@ -38,7 +36,7 @@ class _Process:
         )
 
     def write(self, data: bytes) -> None:
-        """Write to its standard input, which is closed by nothing."""
+        """Write to its standard input; no bytes close it."""
         stdin: Any = self._process.stdin
         try:
             stdin.write(data)
@@ -86,18 +84,18 @@ def main(cpus: int, gpus: int, *, only_check: bool) -> None:
 
 
 def _connect(ray: Any, actor: Any) -> int:
-    process = actor.remote(_NODE)
+    process = actor.remote(NODE)
 
     def pass_input() -> None:
         while True:
-            data = os.read(0, _MOST_BYTES)
+            data = os.read(0, PART_BYTES)
             ray.get(process.write.remote(data))
             if not data:
                 return
 
     Thread(target=pass_input, daemon=True).start()
     try:
-        for part in process.read.options(num_returns="streaming").remote(_MOST_BYTES):
+        for part in process.read.options(num_returns="streaming").remote(PART_BYTES):
             descriptor, data = ray.get(part)
             if descriptor < 0:
                 return int(data)

@@ -1,4 +1,4 @@
-"""What a job's node and the process that started it tell each other: lines of JSON."""
+"""What a job's node and the process that started it send each other: lines of JSON."""
 
 from __future__ import annotations
 
@@ -6,10 +6,8 @@ import msgspec
 
 from penstock.runs.record import RunRecord, Status
 
-PART_BYTES = 1 << 18
 
-
-class Order(msgspec.Struct):
+class JobOrder(msgspec.Struct):
     """The first line to a node: the runs of a job.
 
     Attributes:
@@ -23,8 +21,8 @@ class Order(msgspec.Struct):
     python: str
 
 
-class Told(msgspec.Struct):
-    """Each later line to a node: what is sent to a run's keeper there, as ``Launched.send`` has it."""
+class Words(msgspec.Struct):
+    """Each later line to a node: words for a run's keeper there, as ``Launched.send`` takes them."""
 
     id: str
     words: dict[str, str | int]
