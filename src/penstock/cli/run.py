@@ -17,7 +17,7 @@ from penstock.cli.command import Experiment, StoreFolder, argument, exit_code, o
 
 if TYPE_CHECKING:
     from penstock.cli.runs_table import Looks
-    from penstock.runs.elsewhere.jobs import Place
+    from penstock.runs.elsewhere.jobs import JobPlace
     from penstock.runs.elsewhere.launcher import LauncherElsewhere
     from penstock.runs.record import GroupPlan, RunRecord
     from penstock.runs.store import Store
@@ -167,7 +167,7 @@ def run(
         _start([planned], store, {}, place, detached=detached, pushed=pushed)
 
 
-def _place(context: typer.Context, on: str, cpus: int | None, gpus: int | None) -> Place | None:
+def _place(context: typer.Context, on: str, cpus: int | None, gpus: int | None) -> JobPlace | None:
     """Return where runs go if not to this machine."""
     from penstock.errors import BadSetting
 
@@ -175,11 +175,11 @@ def _place(context: typer.Context, on: str, cpus: int | None, gpus: int | None) 
         if alone := _given(context, _ELSEWHERE):
             raise BadSetting(f"{' '.join(alone)}: only with --on")
         return None
-    from penstock.runs.elsewhere.jobs import Place
+    from penstock.runs.elsewhere.jobs import JobPlace
 
     if on not in ("ray", "slurm"):
         raise BadSetting(f"--on {on}: there are ray and slurm")
-    return Place(on, cpus, gpus)
+    return JobPlace(on, cpus, gpus)
 
 
 def _given(context: typer.Context, names: Collection[str | None]) -> list[str]:
@@ -209,7 +209,7 @@ def _start(
     groups: list[GroupPlan],
     folder: Path | None,
     settings: dict[str, Any],
-    place: Place | None,
+    place: JobPlace | None,
     *,
     detached: bool,
     pushed: Callable[[Path, list[str]], AbstractContextManager[None]],
@@ -251,7 +251,7 @@ def _start(
             typer.echo(record.id)
 
 
-def _launcher(store: Store, place: Place | None) -> LauncherElsewhere | None:
+def _launcher(store: Store, place: JobPlace | None) -> LauncherElsewhere | None:
     """Return what starts runs elsewhere; None if they stay here."""
     if place is None:
         return None

@@ -81,9 +81,6 @@ class JobPlace(NamedTuple):
             raise BadSetting(f"--on {self.on}: {why}")
 
 
-Place = JobPlace
-
-
 def _srun(cpus: int, gpus: int) -> list[str]:
     """Return Slurm's command for a job of one task; variables such as SLURM_PARTITION have its other options."""
     asked = [f"--cpus-per-task={cpus}", *([f"--gres=gpu:{gpus}"] if gpus else [])]

@@ -15,8 +15,8 @@ from typing import NamedTuple
 
 import msgspec
 
-QUEUED = 2
-"""Blocks that a worker has: the one at hand, and the next."""
+QUEUED = 3
+"""Blocks that a worker has: one on its way here, the one at hand, and the next."""
 _LEAST_S = 1.0
 _TIMES_USUAL = 5.0
 _FIRST_S = 2.0
