@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 import pytest
 
-from penstock.sources.remote.nodes import Nodes, WorkerId
+from penstock.sources.remote.nodes import QUEUED, Nodes, WorkerId
 
 
 def cluster(most: int | None = None, **cores: int) -> Nodes:
@@ -38,8 +38,8 @@ def used_to(nodes: Nodes, seconds: float) -> None:
 def test_blocks_go_to_every_worker_before_any_has_two() -> None:
     nodes = cluster(a=2, b=1)
     assert len({*asked(nodes, range(3)).values()}) == 3
-    assert len(asked(nodes, range(3, 10))) == 3
-    assert nodes.open_blocks == 10
+    assert len(asked(nodes, range(3, 20))) == 3 * (QUEUED - 1)
+    assert nodes.open_blocks == 20
 
 
 def test_few_workers_are_spread_over_the_nodes() -> None:
@@ -118,7 +118,7 @@ def test_a_node_is_set_aside_after_three_failures_in_a_row_and_tried_again_later
     assert nodes.due_s() == 31.0
     nodes.look(30.9)
     assert aside(nodes) == {"a": "EIO"}
-    assert [*asked(nodes, [], 30.9)] == torn[:2], "by the other node, in their order"
+    assert [*asked(nodes, [], 30.9)] == torn[:QUEUED], "by the other node, in their order"
     nodes.look(31.0)
     assert not aside(nodes)
 
