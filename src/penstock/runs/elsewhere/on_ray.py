@@ -63,6 +63,8 @@ class _Process:
 
 def main(cpus: int, gpus: int, *, only_check: bool) -> None:
     """Be the connection between standard input and output and a node."""
+    output = os.dup(1)
+    os.dup2(2, 1)  # what Ray prints is no output of the job
     try:
         ray = connected()
     except BadSetting as error:
@@ -80,10 +82,11 @@ def main(cpus: int, gpus: int, *, only_check: bool) -> None:
             f"they have, in CPUs and GPUs, {there}"
         )
     if not only_check:
-        sys.exit(_connect(ray, ray.remote(_Process).options(num_cpus=cpus, num_gpus=gpus, max_concurrency=2)))
+        made = ray.remote(_Process).options(num_cpus=cpus, num_gpus=gpus, max_concurrency=2)
+        sys.exit(_connect(ray, made, output))
 
 
-def _connect(ray: Any, actor: Any) -> int:
+def _connect(ray: Any, actor: Any, output: int) -> int:
     process = actor.remote(NODE)
 
     def pass_input() -> None:
@@ -101,7 +104,7 @@ def _connect(ray: Any, actor: Any) -> int:
                 return int(data)
             left = memoryview(data)
             while left:
-                left = left[os.write(descriptor, left) :]
+                left = left[os.write(output if descriptor == 1 else descriptor, left) :]
     except Exception as error:  # Ray's, of an actor or a node that died
         print(f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}", file=sys.stderr)
     return 1
