@@ -80,6 +80,7 @@ def test_nothing_runs_says_what_to_do(command):
         ("feed tokens:x.bin --name x --depth 3", "has no option 'depth'; it has length, batch_size, dtype"),
         ("feed images:nowhere --name x --size 64", "nowhere: there is no such folder"),
         ("feed my_loader.py:make_loader --name x workers=4", "that is the feed's, not my_loader.py:make_loader's"),
+        ("feed my_loader.py:make_loader --name x --workers 4", "only those of a torch DataLoader are set so"),
         ("feed my_loader.py:make_loader --name x --workers many", "workers='many': it must be a whole number, or"),
         ("feed tokens:x.bin workers=4 --name x", "that is the feed's, not tokens:x.bin's; give --workers 4"),
         ("feed images:. workers=ray --name x", "workers=ray: give a whole number"),

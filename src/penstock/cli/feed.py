@@ -20,6 +20,7 @@ from penstock.errors import BadSetting
 from penstock.feed.launch.function import call, function_at
 from penstock.feed.settings import DEFAULT_WINDOW
 from penstock.io.cache.cache import Cache
+from penstock.sources.adapt import with_workers
 from penstock.sources.formats import SOURCES, NamedSource, named_source
 from penstock.sources.seeds import seed_process
 
@@ -94,6 +95,9 @@ def feed(
         options["workers"], workers = workers or "", None
     _check_options(where, options, {} if named is None else named.options)
     source = _made(where, options, seed) if named is None else _opened(named, options, segments, seed)
+    asked = int(workers) if workers is not None and workers.isdecimal() else workers
+    if isinstance(asked, int) and with_workers(source, asked) is source:
+        raise BadSetting(f"--workers {asked}: only those of a torch DataLoader are set so, and {where} gives none")
     feeder = Feeder(
         source,
         name,
@@ -108,7 +112,7 @@ def feed(
         memory=memory,
         expect=expect,
         across=across,
-        workers=int(workers) if workers is not None and workers.isdecimal() else workers,
+        workers=asked,
     )
     stands = feeder.statistics()
     shown.print(
