@@ -11,7 +11,7 @@ import pytest
 
 from penstock.runs.elsewhere.jobs import JobPlace
 from penstock.runs.elsewhere.launcher import LauncherElsewhere
-from penstock.runs.elsewhere.packets import Began, Ended, FilePart, Packet, Printed
+from penstock.runs.elsewhere.packets import Began, EndedThere, FilePart, Packet, Printed
 from penstock.runs.record import GroupPlan, RunPlan, RunRecord
 from penstock.runs.store import Store
 
@@ -91,7 +91,7 @@ def test_a_launcher_closes_when_its_commands_cannot_start(store: Store) -> None:
 
 def test_nothing_waits_for_a_job_that_has_not_read_its_order(srun, store: Store, tmp_path: Path) -> None:
     (record,) = add(store, 1, "x" * 300_000)
-    packets = lines(Began(record.id, 1), Ended(record.id, "finished", 0, ""))
+    packets = lines(Began(record.id, 1), EndedThere(record.id, "finished", 0, ""))
     srun(WAITS_FOR_ITS_TURN.format(turn=str(tmp_path / "turn"), packets=packets))
     with LauncherElsewhere(store, JobPlace("slurm")) as launcher:
         launcher.start(record, ())
@@ -115,8 +115,8 @@ def test_a_node_writes_into_the_folders_of_its_own_runs_only(srun, store: Store,
                 *(FilePart(id, "escaped", 0, b"bytes") for id in (others.id, "..", "../..", str(tmp_path))),
                 *(FilePart(mine.id, path, 0, b"bytes") for path in outside),
                 FilePart(mine.id, "files/made", 0, b"bytes"),
-                Ended(others.id, "finished", 0, ""),
-                Ended(mine.id, "finished", 0, ""),
+                EndedThere(others.id, "finished", 0, ""),
+                EndedThere(mine.id, "finished", 0, ""),
             )
         )
     )

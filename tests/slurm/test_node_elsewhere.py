@@ -13,7 +13,7 @@ import msgspec
 import pytest
 
 from penstock.runs.elsewhere import NODE
-from penstock.runs.elsewhere.packets import Began, Ended, JobOrder, Lines, Packet, Printed, Words
+from penstock.runs.elsewhere.packets import Began, EndedThere, JobOrder, Lines, Packet, Printed, Words
 from penstock.runs.record import GroupPlan, RunPlan
 from penstock.runs.store import Store
 
@@ -53,5 +53,5 @@ def test_a_run_that_prints_without_pause_can_be_stopped(node, tmp_path: Path) ->
     for _ in range(20):
         assert isinstance(next(packets), Printed)
     write(node, Words(run.id, {"end": "as asked"}))
-    (ended,) = [packet for packet in packets if isinstance(packet, Ended)]
+    (ended,) = [packet for packet in packets if isinstance(packet, EndedThere)]
     assert (ended.id, ended.status, ended.reason) == (run.id, "killed", "as asked")

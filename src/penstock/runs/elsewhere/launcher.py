@@ -15,7 +15,7 @@ import msgspec
 
 from penstock.runs.elsewhere import PART_BYTES
 from penstock.runs.elsewhere.jobs import JobPlace, last_words, packed
-from penstock.runs.elsewhere.packets import Began, Ended, FilePart, JobOrder, Lines, Packet, Printed, Words
+from penstock.runs.elsewhere.packets import Began, EndedThere, FilePart, JobOrder, Lines, Packet, Printed, Words
 from penstock.runs.keeper.output import Output
 from penstock.runs.launch.launcher import RunBegan, RunEnded, RunEvent, RunPrinted
 from penstock.runs.record import ENDED, RunRecord
@@ -221,7 +221,7 @@ class LauncherElsewhere:
             case FilePart(_, path, at, data):
                 if (folder / path).resolve().is_relative_to(folder.resolve()):  # it comes from another machine
                     _write(folder / path, at, data)
-            case Ended(id, status, exit_code, reason):
+            case EndedThere(id, status, exit_code, reason):
                 self._store.ended(id, status, exit_code, reason)
                 yield from self._gone(id)
 

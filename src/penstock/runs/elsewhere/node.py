@@ -23,7 +23,7 @@ from penstock.errors import PenstockError
 from penstock.inject import TOGETHER
 from penstock.linux.files import taken
 from penstock.runs.elsewhere import PART_BYTES
-from penstock.runs.elsewhere.packets import Began, Ended, FilePart, JobOrder, Lines, Packet, Printed, Words
+from penstock.runs.elsewhere.packets import Began, EndedThere, FilePart, JobOrder, Lines, Packet, Printed, Words
 from penstock.runs.launch.environment import masked_plan
 from penstock.runs.launch.launcher import Launcher, RunBegan, RunEnded, RunEvent, RunPrinted
 from penstock.runs.modes.mode import mode_of, opened
@@ -75,7 +75,7 @@ class _Home:
             case RunEnded(id):
                 self.bring(id, files=True)
                 run = self._store.run(id)
-                self.send(Ended(id, run.status, run.exit_code, run.reason))
+                self.send(EndedThere(id, run.status, run.exit_code, run.reason))
 
 
 def main() -> None:
@@ -98,7 +98,7 @@ def main() -> None:
             _run(runs, order, home, store, lines, received)
         except PenstockError as error:
             for run in runs:
-                home.send(Ended(run.id, "failed", None, f"never began: {error}"))
+                home.send(EndedThere(run.id, "failed", None, f"never began: {error}"))
         for run in runs:
             home.bring(run.id, files=True)
 

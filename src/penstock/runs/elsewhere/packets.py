@@ -52,7 +52,7 @@ class FilePart(msgspec.Struct, tag=True):
     data: bytes
 
 
-class Ended(msgspec.Struct, tag=True):
+class EndedThere(msgspec.Struct, tag=True):
     """Nothing is left of a run on the node; parts of its files may still come."""
 
     id: str
@@ -61,7 +61,7 @@ class Ended(msgspec.Struct, tag=True):
     reason: str
 
 
-Packet = Began | Printed | FilePart | Ended
+Packet = Began | Printed | FilePart | EndedThere
 
 
 class Lines:

@@ -22,7 +22,7 @@ from penstock.sources.remote.conductor import Conducted
 from penstock.sources.remote.connecting import connected
 from penstock.sources.remote.engine import Engine, in_words
 from penstock.sources.remote.maker import Commission, MadeBlock
-from penstock.sources.remote.standing import Standing
+from penstock.sources.remote.standing import ClusterStanding
 from penstock.sources.workers.block_maker import MemoryFile
 
 
@@ -83,13 +83,13 @@ class Connected(NamedTuple):
     frontier: Cursor | None
 
 
-class Refused(NamedTuple):
+class NotSafe(NamedTuple):
     """The cluster is not used, whatever becomes of it."""
 
     why: str
 
 
-Answer = InSlot | Whole | Unmade | Connected | Standing | Refused
+Answer = InSlot | Whole | Unmade | Connected | ClusterStanding | NotSafe
 FORGET = "forget"
 """The feeder gives up all blocks that it has asked for."""
 
@@ -128,7 +128,7 @@ class _Bridge:
         del self._tasks[number]
         self._connection.send(Unmade(number, why))
 
-    def stands(self, standing: Standing) -> None:
+    def stands(self, standing: ClusterStanding) -> None:
         self._connection.send(standing)
 
     def _hear(self) -> None:
@@ -158,9 +158,9 @@ def main(fd: int) -> None:
     try:
         bridge = _Bridge(connected(), connection, setup)
     except BadSetting as error:
-        connection.send(Refused(str(error)))
+        connection.send(NotSafe(str(error)))
         os._exit(0)
     except Exception as error:  # whatever Ray raises where there is no cluster
-        connection.send(Standing(0, why=in_words(error)))
+        connection.send(ClusterStanding(0, why=in_words(error)))
         os._exit(0)
     bridge.run()

@@ -22,11 +22,11 @@ import msgspec
 from penstock.contracts import Cursor
 from penstock.fingerprint.batch import LeafDigest, difference
 from penstock.sources.order import Planned, digest
-from penstock.sources.remote.engine import LOOK_S, Apart, Client, Engine, in_words
+from penstock.sources.remote.engine import LOOK_S, Client, Engine, LeftThere, in_words
 from penstock.sources.remote.maker import Commission
 from penstock.sources.remote.nodes import WorkerId
 from penstock.sources.remote.passing import Key, Passing
-from penstock.sources.remote.standing import Passed, Standing
+from penstock.sources.remote.standing import ClusterStanding, Passed
 
 MOST_BYTES = 1 << 30
 """Size of the blocks that are kept for feeds which have not had them."""
@@ -51,7 +51,7 @@ class Score(NamedTuple):
         passed: What became of the blocks.
     """
 
-    standing: Standing
+    standing: ClusterStanding
     frontier: Cursor | None
     passed: Passed
 
@@ -71,7 +71,7 @@ class Conductor:
         self._waited: dict[Key, asyncio.Future[Any]] = {}
         self._keys: dict[int, Key] = {}
         self._numbers = count()
-        self._standing = Standing(0)
+        self._standing = ClusterStanding(0)
         self._engine = Engine(import_module("ray"), commission, most, self, fetches=False)
         Thread(target=self._run, daemon=True).start()
 
@@ -87,7 +87,7 @@ class Conductor:
         """Return how the nodes stand, and what became of the blocks."""
         return Score(self._standing, self._passing.frontier, self._passing.counts)
 
-    async def make(self, feed: str, plan: Planned, cycle: int) -> Apart:
+    async def make(self, feed: str, plan: Planned, cycle: int) -> LeftThere:
         """Return a reference to a block, which stays where it is."""
         key = Key(Cursor(cycle, plan.sample), digest(plan.ids.tolist()))
         if self._passing.asks(feed, key):
@@ -100,7 +100,7 @@ class Conductor:
                 self._engine.do(partial(self._ask, key, plan, cycle))
             block = await asyncio.shield(self._waited[key])
         self._drop(self._passing.handed(feed, key))
-        return Apart(block)
+        return LeftThere(block)
 
     def _run(self) -> None:
         """Run the engine; if that fails, this process ends, and feeds start another conductor."""
@@ -121,7 +121,7 @@ class Conductor:
     def unmade(self, number: int, why: str) -> None:
         self._loop.call_soon_threadsafe(self._refuse, self._keys.pop(number), why)
 
-    def stands(self, standing: Standing) -> None:
+    def stands(self, standing: ClusterStanding) -> None:
         self._standing = standing
 
     def _take(self, key: Key, nbytes: int, block: Any) -> None:
@@ -168,12 +168,12 @@ class Conducted(Engine):
         """The furthest block that another feed has asked for; None if none has."""
         return None if isinstance(self._seen.score, str) else self._seen.score.frontier
 
-    def standing(self) -> Standing:
+    def standing(self) -> ClusterStanding:
         if isinstance(score := self._seen.score, str):
-            return Standing(0, why=score)
+            return ClusterStanding(0, why=score)
         workers = min(self._nodes.ready_workers, score.standing.workers)
         if score.standing.workers and not workers:
-            return Standing(0, why="the cluster's conductor does not answer in time")
+            return ClusterStanding(0, why="the cluster's conductor does not answer in time")
         return msgspec.structs.replace(score.standing, workers=workers, passed=score.passed)
 
     def _start(self, id: WorkerId) -> None:

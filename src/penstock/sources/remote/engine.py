@@ -14,13 +14,13 @@ from typing import Any, NamedTuple, Protocol
 from penstock.sources.order import Planned
 from penstock.sources.remote.maker import Commission, NodeMaker
 from penstock.sources.remote.nodes import Nodes, WorkerId
-from penstock.sources.remote.standing import Standing
+from penstock.sources.remote.standing import ClusterStanding
 
 LOOK_S = 1.0
 """Time between two looks at the nodes that Ray knows."""
 
 
-class Apart(NamedTuple):
+class LeftThere(NamedTuple):
     """Stands for a block that lies elsewhere: a reference to it."""
 
     block: Any
@@ -37,7 +37,7 @@ class Client(Protocol):
         """Nodes failed at a block."""
         ...
 
-    def stands(self, standing: Standing) -> None:
+    def stands(self, standing: ClusterStanding) -> None:
         """Other workers can be asked than before, or a second has passed."""
         ...
 
@@ -66,7 +66,7 @@ class Engine:
         self._ids: dict[str, str] = {}  # what Ray calls each node
         self._actors: dict[WorkerId, Any] = {}
         self._under_way: dict[tuple[WorkerId, int | None], Any] = {}  # a reference that is given up ends Ray
-        self._said, self._said_s = Standing(-1), 0.0
+        self._said, self._said_s = ClusterStanding(-1), 0.0
 
     def do(self, event: Callable[[], None]) -> None:
         """Have something done in the engine's thread."""
@@ -82,11 +82,11 @@ class Engine:
         self._asked.clear()
         self._nodes.forget()
 
-    def standing(self) -> Standing:
+    def standing(self) -> ClusterStanding:
         """Return how the nodes stand; in the engine's thread."""
         nodes = tuple(self._nodes.reports())
         why = "; ".join(f"{each.node}: {each.aside}" for each in nodes if each.aside)
-        return Standing(self._nodes.ready_workers, nodes, why)
+        return ClusterStanding(self._nodes.ready_workers, nodes, why)
 
     def run(self) -> None:
         """Ask nodes for blocks, for ever."""
@@ -160,7 +160,7 @@ class Engine:
                 self._nodes.ready(id)
         elif error is not None:
             self._nodes.raised(id, number, in_words(error), now_s)
-        elif isinstance(future.result(), Apart):
+        elif isinstance(future.result(), LeftThere):
             self._await(id, number, future.result().block)
         elif self._nodes.came(id, number, now_s):
             del self._asked[number]

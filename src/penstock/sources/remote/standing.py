@@ -21,7 +21,7 @@ class Passed(msgspec.Struct, frozen=True):
     handed: int
 
 
-class Standing(msgspec.Struct, frozen=True):
+class ClusterStanding(msgspec.Struct, frozen=True):
     """How the nodes stand.
 
     Attributes:
@@ -56,7 +56,7 @@ class ClusterReport(msgspec.Struct, frozen=True):
         own: Blocks that the feeder loaded by itself.
     """
 
-    standing: Standing
+    standing: ClusterStanding
     blocks: int
     bytes: int
     own: int

@@ -24,14 +24,14 @@ from penstock.sources.remote.bridge import (
     BlockTask,
     Connected,
     InSlot,
-    Refused,
+    NotSafe,
     Setup,
     Unmade,
     Whole,
 )
 from penstock.sources.remote.maker import Commission, MadeBlock
 from penstock.sources.remote.nodes import QUEUED
-from penstock.sources.remote.standing import Standing
+from penstock.sources.remote.standing import ClusterStanding
 from penstock.sources.workers.block_maker import MemoryFile
 from penstock.sources.workers.pool import start_process
 
@@ -83,7 +83,7 @@ class NodeWorkers:
         self._alone_since_s: float | None = None
         self._settled = True
         self._said: bool | None = None
-        self.standing = Standing(0, why=_CONNECTING)
+        self.standing = ClusterStanding(0, why=_CONNECTING)
         self.frontier: Cursor | None = None
         self.received_bytes = 0
         self.fills_slots = True
@@ -195,7 +195,7 @@ class NodeWorkers:
             self.pid, self._connection = start_process(bridge.__name__, files, _ENVIRONMENT)
         with socket.socket(fileno=os.dup(self._connection.fileno())) as same:
             same.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, _SEND_TIMEOUT)
-        self.standing = Standing(0, why=_CONNECTING)
+        self.standing = ClusterStanding(0, why=_CONNECTING)
         self._send(Setup(commission, self._most, self._across, ring))
 
     def _send(self, message: Any) -> None:
@@ -215,13 +215,13 @@ class NodeWorkers:
                 self._lose_bridge(self.standing.why or "the connection to the cluster has ended")
                 break
             self._heard_s = time.monotonic()
-            if isinstance(answer, Refused):
+            if isinstance(answer, NotSafe):
                 self._refused = answer.why
                 self._lose_bridge(answer.why)
                 break
             if isinstance(answer, Connected):
-                self.standing, self.frontier = Standing(0), answer.frontier
-            elif isinstance(answer, Standing):
+                self.standing, self.frontier = ClusterStanding(0), answer.frontier
+            elif isinstance(answer, ClusterStanding):
                 self.standing = answer
             elif isinstance(answer, str):
                 self._settled = True
@@ -235,7 +235,7 @@ class NodeWorkers:
 
     def _lose_bridge(self, why: str) -> None:
         self._end()
-        self.standing = Standing(0, why=why)
+        self.standing = ClusterStanding(0, why=why)
 
     def _lose(self) -> None:
         self._alone_since_s = None
