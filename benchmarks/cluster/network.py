@@ -67,6 +67,7 @@ class Network:
             process.kill()
             process.wait()
         for space in self._spaces:
+            subprocess.run(["ip", "link", "del", f"{space}o"], check=False)
             subprocess.run(["ip", "netns", "del", space], check=False)
         subprocess.run(["ip", "link", "del", _BRIDGE], check=False)
         if self._filters:
