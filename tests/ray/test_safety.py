@@ -30,7 +30,7 @@ def test_a_cluster_with_a_token_is_used_by_who_has_that_token_only(new_cluster, 
     cluster = new_cluster([{}], address=EVERYWHERE)
     monkeypatch.setenv("RAY_AUTH_TOKEN", "b" * 40)
     run = training()
-    run.is_loaded_by_the_feeder("RAY_AUTH_TOKEN another one")
+    run.is_loaded_by_the_feeder("that RAY_AUTH_TOKEN here")
     run.end()
     assert not cluster.makers()
     monkeypatch.setenv("RAY_AUTH_TOKEN", "a" * 40)

@@ -31,7 +31,9 @@ def connected() -> Any:
     try:
         ray.init(address=address, namespace=NAMESPACE, log_to_driver=False, logging_level="ERROR")
     except ConnectionError as error:
-        raise ConnectionError(f"{error}: is its RAY_AUTH_TOKEN another one, or not set here?") from error
+        raise ConnectionError(
+            f"{error}: if the cluster has a token, set RAY_AUTH_MODE=token and that RAY_AUTH_TOKEN here"
+        ) from error
     guarded = os.environ.get("RAY_AUTH_MODE") == "token" or os.environ.get(OPEN) == "1"
     hosts = {node["NodeManagerAddress"] for node in ray.nodes() if node["Alive"]}
     if not guarded and (reached := hosts - _LOOPBACK):
