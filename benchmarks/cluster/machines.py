@@ -51,7 +51,6 @@ class Nodes:
     def score(self, feed: str) -> Any:
         """Return how a feed's conductor stands."""
         import ray
-
         from penstock.sources.remote.conductor import conductor_of
 
         ray.init(address=self.cluster.address, namespace="penstock", log_to_driver=False, logging_level="ERROR")
