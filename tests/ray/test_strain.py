@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 
+import pytest
+
 LOSES = {
     "RAY_testing_rpc_failure": json.dumps(
         {"*": {"num_failures": -1, "req_failure_prob": 10, "resp_failure_prob": 10}}
@@ -12,6 +14,7 @@ LOSES = {
 """Ray loses a tenth of all requests, and of all answers."""
 
 
+@pytest.mark.soak
 def test_messages_that_are_lost_within_ray_cost_no_sample(new_cluster, training, monkeypatch):
     new_cluster([{}], **LOSES)
     for name, value in LOSES.items():
