@@ -24,9 +24,9 @@ class FilePickler(cloudpickle.Pickler):
             return make, tuple(obj.co_filename if part == _NO_FILE else part for part in parts)
         return super().reducer_override(obj)
 
-
-def dumps(thing: Any) -> bytes:
-    """Pickle one thing."""
-    file = io.BytesIO()
-    FilePickler(file).dump(thing)
-    return file.getvalue()
+    @classmethod
+    def pickled(cls, thing: Any) -> bytes:
+        """Pickle one thing."""
+        file = io.BytesIO()
+        cls(file).dump(thing)
+        return file.getvalue()

@@ -6,7 +6,6 @@ import importlib.util
 import os
 import time
 from collections.abc import Iterator
-from importlib import import_module
 from typing import Any
 
 import numpy as np
@@ -14,9 +13,9 @@ import numpy as np
 from penstock.basics.sizes import size_text
 from penstock.doctor.devices import Finding
 from penstock.errors import BadSetting
-from penstock.sources.remote.connecting import connected
+from penstock.sources.remote.connecting import connected, on_node
 from penstock.sources.remote.engine import in_words
-from penstock.sources.remote.maker import versions
+from penstock.sources.remote.maker import other_versions, versions
 
 _BLOCK_BYTES = 16 << 20
 _ANSWER_S = 30.0
@@ -61,10 +60,7 @@ def _node(ray: Any, node: dict[str, Any]) -> Finding:
         return Finding(name, "limited", "Ray takes it for dead", "ray start --address on it again")
     if not resources.get("CPU"):
         return Finding(name, "limited", "it has no cores for blocks", "ray start --num-cpus N")
-    where = import_module("ray.util.scheduling_strategies").NodeAffinitySchedulingStrategy(
-        node["NodeID"], soft=False
-    )
-    asked: Any = ray.remote(_probe).options(num_cpus=0, max_retries=0, scheduling_strategy=where)
+    asked: Any = ray.remote(_probe).options(num_cpus=0, max_retries=0, **on_node(node["NodeID"], soft=False))
     try:
         theirs, _ = ray.get(asked.remote(), timeout=_ANSWER_S)
         began = time.perf_counter()
@@ -73,10 +69,8 @@ def _node(ray: Any, node: dict[str, Any]) -> Finding:
     except Exception as error:  # whatever Ray raises
         remedy = "look whether Penstock is installed there, and reaches this machine"
         return Finding(name, "fails", f"it makes no block: {in_words(error)}", remedy)
-    if differs := [
-        f"{its} where this machine has {ours}" for its, ours in zip(theirs, versions(), strict=True) if its != ours
-    ]:
-        return Finding(name, "fails", " and ".join(differs), "install the same versions on all machines")
+    if differ := other_versions(theirs, versions(), "this machine"):
+        return Finding(name, "fails", differ, "install the same versions on all machines")
     store = size_text(int(resources.get("object_store_memory", 0)))
     speed = f"a block of {size_text(_BLOCK_BYTES)} takes {took_s * 1000:.0f} ms"
     return Finding(name, "works", f"{int(resources['CPU'])} cores, store of {store}, {speed}")

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import io
 from typing import Any, cast
 
 import numpy as np
@@ -21,13 +20,6 @@ class SourcePickler(FilePickler):
         if isinstance(obj, np.ndarray) and (place := place_in_file(cast("np.ndarray[Any, Any]", obj))):
             return _mapped, (place, obj.dtype, obj.shape, obj.strides)
         return super().reducer_override(obj)
-
-
-def pickled(thing: Any) -> bytes:
-    """Pickle one thing."""
-    file = io.BytesIO()
-    SourcePickler(file).dump(thing)
-    return file.getvalue()
 
 
 def _mapped(place: PlaceInFile, dtype: Any, shape: Any, strides: Any) -> Any:

@@ -421,8 +421,8 @@ def test_the_greediest_holds_the_most_bytes_and_of_equals_is_furthest_behind():
     assert state.largest_holder() is first
     state.release(0, [0])
     assert state.largest_holder() is second
-    assert state.behind(second) == Cursor(0, 0)
-    assert state.behind(first) == Cursor(0, 10)
+    assert second.behind == Cursor(0, 0)
+    assert first.behind == Cursor(0, 10)
 
 
 def test_ranks_of_one_group_begin_together_and_those_of_another_do_not_count():

@@ -15,7 +15,7 @@ FEEDS = ("a", "b", "c")
 
 
 def key(number: int) -> Key:
-    return Key(Cursor(0, number), "all")
+    return Key(Cursor(0, number), b"all")
 
 
 def take(passing: Passing, kept: set[Key], feed: str, number: int) -> bool:

@@ -101,6 +101,13 @@ class FeedMember:
     wait_s: float = 0.0
 
     @property
+    def behind(self) -> Cursor:
+        """The first sample that it has not released."""
+        for block in self.held.values():
+            return block.at
+        return self.next or _BEGINNING
+
+    @property
     def digests(self) -> frozenset[str]:
         return frozenset() if self.selected is None else self.selected.digests
 

@@ -382,12 +382,6 @@ class FeedState:
         """How many members have begun to read; the ranks of a run are one."""
         return len({(m.group, m.world) if m.world > 1 else m.id for m in self.members.values() if m.reads})
 
-    def behind(self, member: FeedMember) -> Cursor:
-        """Return the first sample that a member has not released."""
-        for block in member.held.values():
-            return block.at
-        return member.next or Cursor(0, 0)
-
     def _begin(self, member: FeedMember, at: Cursor, epoch: int, epoch_start: Cursor) -> None:
         member.next = at
         member.pending = False

@@ -15,7 +15,7 @@ from typing import Any, Self, Unpack, cast
 import msgspec
 
 from penstock.basics.tracebacks import users_traceback
-from penstock.contracts import Cursor, Gpu, Joints, Source, SourceBlock, Tree, WritableRing
+from penstock.contracts import Cursor, Gpu, Joints, SourceBlock, Tree, WritableRing
 from penstock.errors import PenstockError, SourceError
 from penstock.feed import wire
 from penstock.feed.endpoint import Endpoint
@@ -25,12 +25,12 @@ from penstock.feed.feeder.pace import Throughput
 from penstock.feed.feeder.publisher import NotNeeded, Publisher
 from penstock.feed.feeder.server import Server
 from penstock.feed.feeder.slot_pool import SlotPool
+from penstock.feed.feeder.source import source_of
 from penstock.feed.feeder.witness import Witnesses
 from penstock.feed.feeder.writer import BlockWriter, DeviceTransform, check_fits
 from penstock.feed.settings import (
     MOST_BLOCKS,
     MOST_SEGMENTS,
-    SEGMENTS_ACROSS,
     FeedSettings,
     Settings,
     check_keywords,
@@ -44,8 +44,7 @@ from penstock.memory.gpu_ring import WritableDeviceRing
 from penstock.memory.host_ring import UnusedPages, WritableHostRing
 from penstock.memory.room import Room
 from penstock.memory.slots import SizedSlotSource, Slots, SlotSource
-from penstock.sources.adapt import adapt, with_workers
-from penstock.sources.pure import ByBlock
+from penstock.sources.adapt import with_workers
 from penstock.sources.seeds import own_random_numbers, rows_seed
 
 
@@ -108,7 +107,7 @@ class Feeder:
         self.settings = Settings(**checked(**cast("FeedSettings", named)))
         check_memory(self.settings.window_bytes)
         self.name = name
-        self._source = _source_of(with_workers(loader, self.settings.own_workers), name, self.settings)
+        self._source = source_of(with_workers(loader, self.settings.own_workers), name, self.settings)
         if isinstance(self._source, SizedSlotSource) and transform is None:
             rows = min(self._source.batch_size or 1, self._source.samples or 1)
             check_fits(self._source.block_bytes, rows, self.settings.window_bytes)
@@ -380,21 +379,6 @@ class Feeder:
         raised = type(error).__name__ if type(error).__module__ == "builtins" else ""
         self._server.fail(type(sent).__name__, str(sent), text, raised)
         return sent
-
-
-def _source_of(loader: Any, name: str, settings: Settings) -> Source:
-    segments, seed = settings.segments, settings.seed
-    if settings.across and segments is None:
-        segments = SEGMENTS_ACROSS
-    source = adapt(loader, segments=segments, seed=seed)
-    if (remote := settings.remote) is not None:
-        from penstock.sources.remote.source import RemoteSource
-
-        across = name if settings.across else ""
-        source = RemoteSource(loader, source, remote.most, segments=segments, seed=seed, across=across)
-    elif settings.across:
-        source = ByBlock(source, "across=True", joins=False)
-    return cast(Source, source)
 
 
 def _cause(error: Exception) -> str:

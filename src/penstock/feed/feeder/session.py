@@ -50,7 +50,7 @@ class Session:
             held_back_s: Time for which it has held the feed back.
         """
         member = self.member
-        behind, word = state.behind(member), self._state(state)
+        behind, word = member.behind, self._state(state)
         return TrainerStatistics(
             pid=self.peer.pid,
             batch_size=self.hello.batch_size or batch_size,

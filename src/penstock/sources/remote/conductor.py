@@ -21,17 +21,16 @@ import msgspec
 
 from penstock.contracts import Cursor
 from penstock.fingerprint.batch import LeafDigest, difference
-from penstock.sources.order import Planned, digest
+from penstock.sources.order import Planned
+from penstock.sources.remote.connecting import on_node
 from penstock.sources.remote.engine import LOOK_S, Client, Engine, LeftThere, in_words
 from penstock.sources.remote.maker import Commission
 from penstock.sources.remote.nodes import WorkerId
 from penstock.sources.remote.passing import Key, Passing
 from penstock.sources.remote.standing import ClusterStanding, Passed
 
-MOST_BYTES = 1 << 30
+_MOST_BYTES = 1 << 30
 """Size of the blocks that are kept for feeds which have not had them."""
-
-
 _MOST_CALLS = 10_000
 _ANSWER_S = 2.0
 _MOST_SILENCES = 5
@@ -66,7 +65,7 @@ class Conductor:
 
     def __init__(self, commission: Commission, most: int | None) -> None:
         self._commission = commission
-        self._passing = Passing(MOST_BYTES)
+        self._passing = Passing(_MOST_BYTES)
         self._kept: dict[Key, Any] = {}
         self._waited: dict[Key, asyncio.Future[Any]] = {}
         self._keys: dict[int, Key] = {}
@@ -89,7 +88,7 @@ class Conductor:
 
     async def make(self, feed: str, plan: Planned, cycle: int) -> LeftThere:
         """Return a reference to a block, which stays where it is."""
-        key = Key(Cursor(cycle, plan.sample), digest(plan.ids.tolist()))
+        key = Key(Cursor(cycle, plan.sample), plan.ids.tobytes())
         if self._passing.asks(feed, key):
             block = self._kept[key]
         else:
@@ -194,7 +193,8 @@ class Conducted(Engine):
         try:
             if self._handle is None:
                 options = {"name": conductor_of(self._name), "get_if_exists": True, "num_cpus": 0}
-                made = self._ray.remote(Conductor).options(**options, max_concurrency=_MOST_CALLS, **self._here())
+                here = on_node(self._ray.get_runtime_context().get_node_id(), soft=True)
+                made = self._ray.remote(Conductor).options(**options, max_concurrency=_MOST_CALLS, **here)
                 self._handle = made.remote(own, self._limit)
             asked = self._handle.stand.remote(self._feed, own.order, own.leaves)
             look = _Look(self._handle, self._ray.get(asked, timeout=_ANSWER_S))
@@ -205,12 +205,6 @@ class Conducted(Engine):
             if self._silences >= _MOST_SILENCES or not isinstance(error, self._ray.exceptions.GetTimeoutError):
                 self._handle = None  # the last of its starter's handles: it ends
         return look
-
-    def _here(self) -> dict[str, Any]:
-        """Return what has an actor begin on this machine, if it can."""
-        strategies = import_module("ray.util.scheduling_strategies")
-        node = self._ray.get_runtime_context().get_node_id()
-        return {"scheduling_strategy": strategies.NodeAffinitySchedulingStrategy(node, soft=True)}
 
     def _watch(self) -> None:
         while True:

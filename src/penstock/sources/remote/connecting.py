@@ -57,3 +57,9 @@ def _check_answers() -> None:
             socket.create_connection((host.strip("[]"), int(port)), _ANSWER_S).close()
         except OSError as error:
             raise ConnectionError(f"no Ray head answers at {address}: {error.strerror or error}") from None
+
+
+def on_node(node: str, *, soft: bool) -> dict[str, Any]:
+    """Return the options of a Ray task or actor that runs on a node; if ``soft``, elsewhere where that is gone."""
+    strategies = import_module("ray.util.scheduling_strategies")
+    return {"scheduling_strategy": strategies.NodeAffinitySchedulingStrategy(node, soft=soft)}

@@ -6,12 +6,12 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
-from importlib import import_module
 from queue import Empty, SimpleQueue
 from threading import Thread
 from typing import Any, NamedTuple, Protocol
 
 from penstock.sources.order import Planned
+from penstock.sources.remote.connecting import on_node
 from penstock.sources.remote.maker import Commission, NodeMaker
 from penstock.sources.remote.nodes import Nodes, WorkerId
 from penstock.sources.remote.standing import ClusterStanding
@@ -131,9 +131,12 @@ class Engine:
             self._await(id, number, size, block)
 
     def _start(self, id: WorkerId) -> None:
-        strategies = import_module("ray.util.scheduling_strategies")
-        where = strategies.NodeAffinitySchedulingStrategy(self._ids[id.node], soft=False)
-        options = {"num_cpus": 1, "max_restarts": 0, "max_task_retries": 0, "scheduling_strategy": where}
+        options = {
+            "num_cpus": 1,
+            "max_restarts": 0,
+            "max_task_retries": 0,
+            **on_node(self._ids[id.node], soft=False),
+        }
         self._sent = self._sent or self._ray.put(self._commission)
         self._actors[id] = actor = self._maker.options(**options).remote(self._sent)
         self._await(id, None, actor.check.remote())

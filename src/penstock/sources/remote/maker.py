@@ -5,7 +5,6 @@ from __future__ import annotations
 import pickle
 import platform
 import sys
-from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,7 +18,7 @@ from penstock.memory.host_ring import WritableHostRing
 from penstock.memory.slots import Filled, Placement, Slot, Slots, SlotSource, place
 from penstock.sources.adapt import adapt
 from penstock.sources.order import Planned
-from penstock.sources.pickling import pickled
+from penstock.sources.pickling import SourcePickler
 from penstock.sources.pure import PureSource
 from penstock.tree import Array, array_nodes, bytes_of, describe
 
@@ -74,7 +73,7 @@ def commission_of(loader: Any, source: PureSource, segments: int | None, seed: i
         BadSetting: it cannot travel.
     """
     try:
-        data = pickled(loader)
+        data = SourcePickler.pickled(loader)
     except Untravelled:
         raise BadSetting(
             f'workers="ray": a {type(loader).__name__} has its files open or mapped, and reads them faster than '
@@ -96,6 +95,12 @@ def versions() -> tuple[str, ...]:
     return f"Penstock {__version__}", f"Python {platform.python_version()}", f"NumPy {np.__version__}"
 
 
+def other_versions(some: tuple[str, ...], others: tuple[str, ...], whose: str) -> str:
+    """Return which of some ``versions`` are not those of somebody else; empty if all are."""
+    pairs = zip(some, others, strict=True)
+    return " and ".join(f"{one} where {whose} has {other}" for one, other in pairs if one != other)
+
+
 class NodeMaker:
     """Makes blocks of a source in this process.
 
@@ -112,8 +117,8 @@ class NodeMaker:
 
     def check(self) -> str:
         """Return what hinders this process from making the feeder's blocks; empty if nothing does."""
-        if differs := [f"{ours} where the feeder has {its}" for ours, its in self._differences()]:
-            return f"it runs {' and '.join(differs)}"
+        if differ := other_versions(versions(), self._commission.versions, "the feeder"):
+            return f"it runs {differ}"
         sys.path[:] = [*self._commission.path, *(each for each in sys.path if each not in self._commission.path)]
         try:
             loader, segments, seed = self._commission[:3]
@@ -177,10 +182,6 @@ class NodeMaker:
             return ""
         leaf, row = found
         return f"{leaf} of sample {self._commission.witness.ids[row]:,}"
-
-    def _differences(self) -> Iterator[tuple[str, str]]:
-        pairs = zip(versions(), self._commission.versions, strict=True)
-        return ((ours, its) for ours, its in pairs if ours != its)
 
 
 def in_one_piece(tree: Tree) -> MadeBlock | Tree:

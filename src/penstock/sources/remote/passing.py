@@ -7,7 +7,6 @@ later has it made again. Nobody waits for another.
 
 from __future__ import annotations
 
-from collections.abc import Hashable
 from typing import NamedTuple
 
 from penstock.contracts import Cursor
@@ -19,10 +18,10 @@ _REMEMBERED = 1 << 18
 
 
 class Key(NamedTuple):
-    """A block: its place, and a digest of the samples that are wanted of it."""
+    """A block: its place, and the ids of the samples that are wanted of it."""
 
     at: Cursor
-    which: Hashable
+    ids: bytes
 
 
 class Passing:

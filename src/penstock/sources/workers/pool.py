@@ -18,7 +18,7 @@ from multiprocessing.connection import Connection, wait
 from typing import Any, Generic, TypeVar
 
 from penstock.basics.packages import import_path
-from penstock.basics.pickling import dumps
+from penstock.basics.pickling import FilePickler
 from penstock.errors import BadSetting, ReadFailed, SourceError
 from penstock.linux.fork import close_in_children
 from penstock.linux.process import in_words
@@ -90,7 +90,7 @@ class WorkerPool(Generic[Task, Result]):
     def prepare(self, setup: tuple[Any, ...], files: Sequence[int]) -> None:
         """Tell what processes that start from now on are given: arguments for ``serve``, and open files."""
         try:
-            self._setup = dumps(setup)
+            self._setup = FilePickler.pickled(setup)
         except Exception as error:  # whatever a user's object raises
             raise BadSetting(
                 f"decode= cannot be sent to the worker processes: {error}. Make it a function that holds no "
