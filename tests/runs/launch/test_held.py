@@ -126,6 +126,8 @@ def test_a_lock_stays_taken_while_a_killed_keeper_leaves_children(store: Store, 
         guard = psutil.Process(keeper).parent()
         assert guard
         guard.suspend()
+        # Until it has stopped in fact it may still wait for the keeper, and reap it.
+        eventually(lambda: guard.status() == psutil.STATUS_STOPPED)
         try:
             os.kill(keeper, signal.SIGKILL)
             eventually(lambda: psutil.Process(keeper).status() == psutil.STATUS_ZOMBIE)
