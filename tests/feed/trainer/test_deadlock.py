@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
 
@@ -221,8 +222,9 @@ def make_rows() -> penstock.ArraySource:
 
 def test_two_attached_loaders_of_one_process_that_wait_for_each_other_are_told_and_go_on(serve):
     serve(make_rows(), window="512KiB")
-    looked_at = penstock.attach("feed")
-    next(iter(looked_at))
+    with ThreadPoolExecutor() as thread:  # which has ended, and reads no more
+        looked_at = thread.submit(penstock.attach, "feed").result()
+        thread.submit(lambda: next(iter(looked_at))).result()
     with penstock.attach("feed") as read:
         batches, ids = iter(read), list[int]()
         with pytest.raises(penstock.WindowHeld, match=r"waits for another loader of this process .* close one"):

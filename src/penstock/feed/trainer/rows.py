@@ -89,7 +89,7 @@ class RowStream:
         after: RowStream | None = None,
     ) -> None:
         self._connect = connect
-        self._thread = threading.get_ident()  # that reads
+        self._thread = threading.current_thread()  # that reads
         _streams.add(self)
         self._hello = hello
         self.selected = selected
@@ -323,7 +323,7 @@ class RowStream:
             self.selected.close()
 
     def _item(self) -> ReceivedBlock | CycleEnded:
-        self._thread = threading.get_ident()
+        self._thread = threading.current_thread()
         while True:
             _, _, connection, index = self.place
             asked_on = None if self._started_on is None else self._started_on.connection
@@ -383,7 +383,8 @@ class RowStream:
         """Go on on a feed of equal order, beside those who have left this one because of the same process."""
         welcome = self.connection.welcome
         if not self._failover or (self.samples is None and self._hello.world > 1):
-            if any(each._thread != self._thread for each in _streams):  # which may read on
+            others = {each._thread for each in _streams} - {self._thread}
+            if any(thread.is_alive() for thread in others):  # which may read on
                 say(f"{deadlock}. Neither goes on by itself: end one of them")
                 return
             raise WindowHeld(f"{deadlock}. Read them at one rate, close one, or give the feed a larger window")
