@@ -114,6 +114,7 @@ def test_what_a_node_makes_is_what_the_feeder_loads(
     source.close()
 
 
+@pytest.mark.whole
 def test_a_node_is_as_a_worker_of_a_loader_that_has_some(tmp_path: Path) -> None:
     loader = DataLoader(Drawing(ROWS), batch_size=8, shuffle=True, num_workers=2, worker_init_fn=warn_of_one)
     commission = commissioned(loader)

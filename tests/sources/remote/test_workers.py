@@ -16,12 +16,14 @@ from penstock.sources.remote.bridge import BlockTask
 from penstock.sources.remote.maker import commission_of
 from penstock.sources.remote.workers import NodesLost, NodeWorkers
 
+pytestmark = pytest.mark.whole
+
 
 @pytest.fixture
 def workers(monkeypatch: pytest.MonkeyPatch) -> Iterator[NodeWorkers]:
     monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:1")  # where nobody is
     source = penstock.ArraySource({"id": np.arange(100)}, batch_size=10)
-    found = NodeWorkers(commission_of(source, source, None, 0), None, "")
+    found = NodeWorkers(commission_of(source, source, None, 0), None, None)
     yield found
     found.close()
 

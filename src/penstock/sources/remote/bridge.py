@@ -22,6 +22,7 @@ from penstock.sources.remote.conductor import Conducted
 from penstock.sources.remote.connecting import connected
 from penstock.sources.remote.engine import Engine, in_words
 from penstock.sources.remote.maker import Commission, MadeBlock
+from penstock.sources.remote.passing import Across
 from penstock.sources.remote.standing import ClusterStanding
 from penstock.sources.workers.block_maker import MemoryFile
 
@@ -32,13 +33,13 @@ class Setup(NamedTuple):
     Attributes:
         commission: How nodes make blocks, pickled.
         most: Most workers; None for one on each core.
-        across: The feed's name, if feeds on other machines share its blocks; else empty.
+        across: Feeds on other machines that share the blocks; None if none does.
         ring: Where slots lie; None if the feed has none.
     """
 
     commission: MemoryFile
     most: int | None
-    across: str
+    across: Across | None
     ring: MemoryFile | None
 
 
@@ -103,7 +104,7 @@ class _Bridge:
         self._tasks: dict[int, BlockTask] = {}
         commission: Commission = pickle.loads(setup.commission.map().data)
         frontier = None
-        if setup.across:
+        if setup.across is not None:
             self._engine: Engine = Conducted(ray, commission, setup.most, self, setup.across)
             frontier = self._engine.frontier
         else:

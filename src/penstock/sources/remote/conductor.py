@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import socket
 import time
 from functools import partial
 from importlib import import_module
@@ -26,14 +27,19 @@ from penstock.sources.remote.connecting import on_node
 from penstock.sources.remote.engine import LOOK_S, Client, Engine, LeftThere, in_words
 from penstock.sources.remote.maker import Commission
 from penstock.sources.remote.nodes import WorkerId
-from penstock.sources.remote.passing import Key, Passing
+from penstock.sources.remote.passing import Across, Key, Passing
 from penstock.sources.remote.standing import ClusterStanding, Passed
 
 _MOST_BYTES = 1 << 30
 """Size of the blocks that are kept for feeds which have not had them."""
+_MOST_OF_STORES = 0.25
+"""They fill at most this part of the nodes' object stores: what does not fit there, Ray writes to disk."""
 _MOST_CALLS = 10_000
 _ANSWER_S = 2.0
 _MOST_SILENCES = 5
+_HELD_S = 0.2
+"""A feed that must wait for another is told so after this long, that it does not take its conductor for dead."""
+_LOOK_HELD_S = 0.02
 
 
 def conductor_of(feed: str) -> str:
@@ -55,23 +61,37 @@ class Score(NamedTuple):
     passed: Passed
 
 
+class Held(NamedTuple):
+    """Stands for a block that a feed must wait for, as another is to catch up: it asks again.
+
+    Attributes:
+        awaited: The machine of that feed.
+    """
+
+    awaited: str
+
+
 class Conductor:
     """Has blocks made for the feeds of one name.
 
     Args:
         commission: How they are made; that of the first feed.
         most: Most workers; None for one on each core.
+        together: Whether feeds that are ahead wait for the slowest, as the first feed asks.
     """
 
-    def __init__(self, commission: Commission, most: int | None) -> None:
+    def __init__(self, commission: Commission, most: int | None, together: bool) -> None:
         self._commission = commission
-        self._passing = Passing(_MOST_BYTES)
+        self._together = together
+        ray = import_module("ray")
+        stores_bytes = ray.cluster_resources().get("object_store_memory", 0)
+        self._passing = Passing(min(_MOST_BYTES, int(_MOST_OF_STORES * stores_bytes)))
         self._kept: dict[Key, Any] = {}
         self._waited: dict[Key, asyncio.Future[Any]] = {}
         self._keys: dict[int, Key] = {}
         self._numbers = count()
         self._standing = ClusterStanding(0)
-        self._engine = Engine(import_module("ray"), commission, most, self, fetches=False)
+        self._engine = Engine(ray, commission, most, self, fetches=False)
         Thread(target=self._run, daemon=True).start()
 
     async def stand(self, feed: str, order: str, leaves: tuple[LeafDigest, ...]) -> Score | str:
@@ -86,9 +106,16 @@ class Conductor:
         """Return how the nodes stand, and what became of the blocks."""
         return Score(self._standing, self._passing.frontier, self._passing.counts)
 
-    async def make(self, feed: str, plan: Planned, cycle: int) -> LeftThere:
+    async def make(self, feed: str, plan: Planned, cycle: int) -> LeftThere | Held:
         """Return a reference to a block, which stays where it is."""
         key = Key(Cursor(cycle, plan.sample), plan.ids.tobytes())
+        now_s = time.monotonic()
+        until_s = now_s + _HELD_S
+        while self._together and (awaited := self._passing.awaited(feed, key, now_s)):
+            if now_s >= until_s:
+                return Held(awaited.partition(" ")[0])
+            await asyncio.sleep(_LOOK_HELD_S)
+            now_s = time.monotonic()
         if self._passing.asks(feed, key):
             block = self._kept[key]
         else:
@@ -151,13 +178,14 @@ class Conducted(Engine):
         commission: How blocks are made.
         most: Most workers; None for one on each core.
         client: Who gets them.
-        name: Name of the feed.
+        across: Whose blocks they are.
     """
 
-    def __init__(self, ray: Any, commission: Commission, most: int | None, client: Client, name: str) -> None:
+    def __init__(self, ray: Any, commission: Commission, most: int | None, client: Client, across: Across) -> None:
         super().__init__(ray, commission, None, client, fetches=True)
-        self._limit, self._name = most, name
-        self._feed = uuid4().hex
+        self._limit, self._across = most, across
+        self._feed = f"{socket.gethostname()} {uuid4().hex}"
+        self._awaited = ""
         self._handle: Any = None
         self._silences = 0
         self._seen = self._look()
@@ -173,7 +201,8 @@ class Conducted(Engine):
         workers = min(self._nodes.ready_workers, score.standing.workers)
         if score.standing.workers and not workers:
             return ClusterStanding(0, why="the cluster's conductor does not answer in time")
-        return msgspec.structs.replace(score.standing, workers=workers, passed=score.passed)
+        passed, awaited = score.passed, self._awaited
+        return msgspec.structs.replace(score.standing, workers=workers, passed=passed, awaited=awaited)
 
     def _start(self, id: WorkerId) -> None:
         """A worker of the conductor's was made ready by it."""
@@ -182,6 +211,14 @@ class Conducted(Engine):
 
     def _request(self, id: WorkerId, number: int, plan: Planned, cycle: int) -> None:
         self._await(id, number, self._actors[id].make.remote(self._feed, plan, cycle))
+
+    def _came(self, id: WorkerId, number: int | None, future: Any) -> None:
+        answer = None if number is None or future.exception() else future.result()
+        self._awaited = answer.awaited if isinstance(answer, Held) else ""
+        if number is None or not isinstance(answer, Held):
+            super()._came(id, number, future)
+        elif self._nodes.held(id, number, time.monotonic()):
+            self._request(id, number, *self._asked[number])
 
     def _lost(self, id: WorkerId, why: str, now_s: float) -> None:
         self._nodes.failed(id, why, now_s)
@@ -192,10 +229,10 @@ class Conducted(Engine):
         own = self._commission
         try:
             if self._handle is None:
-                options = {"name": conductor_of(self._name), "get_if_exists": True, "num_cpus": 0}
+                options = {"name": conductor_of(self._across.feed), "get_if_exists": True, "num_cpus": 0}
                 here = on_node(self._ray.get_runtime_context().get_node_id(), soft=True)
                 made = self._ray.remote(Conductor).options(**options, max_concurrency=_MOST_CALLS, **here)
-                self._handle = made.remote(own, self._limit)
+                self._handle = made.remote(own, self._limit, self._across.together)
             asked = self._handle.stand.remote(self._feed, own.order, own.leaves)
             look = _Look(self._handle, self._ray.get(asked, timeout=_ANSWER_S))
             self._silences = 0

@@ -2,7 +2,7 @@
 
 Feeds that read the same order ask for the same blocks, each at its own time. A block is made when the first asks,
 and kept until the others have had it, or until too much is kept: then the oldest goes, and whoever asks for it
-later has it made again. Nobody waits for another.
+later has it made again, or those that are ahead wait.
 """
 
 from __future__ import annotations
@@ -13,6 +13,8 @@ from penstock.contracts import Cursor
 from penstock.sources.remote.standing import Passed
 
 _SILENT_S = 5.0
+_IDLE_S = 60.0
+"""A feed that has asked for nothing for so long is waited for no more."""
 _BEFORE = Cursor(-1, 0)
 _REMEMBERED = 1 << 18
 
@@ -22,6 +24,18 @@ class Key(NamedTuple):
 
     at: Cursor
     ids: bytes
+
+
+class Across(NamedTuple):
+    """Feeds on several machines that have their blocks in common.
+
+    Attributes:
+        feed: Their name.
+        together: Whether those that are ahead wait for the slowest, where else its blocks would be made again.
+    """
+
+    feed: str
+    together: bool
 
 
 class Passing:
@@ -35,6 +49,7 @@ class Passing:
         self._most_bytes = most_bytes
         self._feeds: dict[str, float] = {}  # when each was heard of last
         self._at: dict[str, Cursor] = {}
+        self._asked_s: dict[str, float] = {}
         self._kept: dict[Key, int] = {}  # sizes, oldest first
         self._had: dict[Key, set[str]] = {}
         self._once: set[int] = set()
@@ -57,6 +72,21 @@ class Passing:
         if feed in self._had.get(key, ()):
             self._forget(key)
         return key in self._kept
+
+    def awaited(self, feed: str, key: Key, now_s: float) -> str:
+        """Return which feed another waits for before it asks for a block; empty if it need not wait.
+
+        Half of what may be kept is left to blocks that are being made.
+        """
+        self._asked_s[feed] = now_s
+        if key in self._kept or feed not in self._at or 2 * sum(self._kept.values()) < self._most_bytes:
+            return ""
+        behind = {
+            other: at
+            for other, at in self._at.items()
+            if at < self._at[feed] and self._asked_s[other] >= now_s - _IDLE_S
+        }
+        return min(behind, key=behind.__getitem__, default="")
 
     def made(self, key: Key, nbytes: int) -> list[Key]:
         """A block was made, and is kept if a feed is still to come to it; return those that are not kept now."""

@@ -15,6 +15,7 @@ from penstock.sources.order import Planned
 from penstock.sources.pure import ByBlock
 from penstock.sources.remote.bridge import BlockTask
 from penstock.sources.remote.maker import commission_of
+from penstock.sources.remote.passing import Across
 from penstock.sources.remote.standing import ClusterReport
 from penstock.sources.remote.workers import NodesLost, NodeWorkers, NotMade
 
@@ -35,7 +36,7 @@ class RemoteSource(ByBlock):
         most: Most workers; None for one on each core of the cluster.
         segments: Segments that were asked for.
         seed: Seed of the feed.
-        across: The feed's name, if feeds on other machines share its blocks; else empty.
+        across: Feeds on other machines that share the blocks; None if none does.
 
     Raises:
         BadSetting: a block of this source is no function of its plan; the message says why.
@@ -43,12 +44,19 @@ class RemoteSource(ByBlock):
     """
 
     def __init__(
-        self, loader: Any, source: Any, most: int | None, *, segments: int | None, seed: int, across: str = ""
+        self,
+        loader: Any,
+        source: Any,
+        most: int | None,
+        *,
+        segments: int | None,
+        seed: int,
+        across: Across | None = None,
     ) -> None:
-        super().__init__(source, _ASKED, joins=not across)
+        super().__init__(source, _ASKED, joins=across is None)
         require(_ASKED, "ray", "ray")
         self._workers = NodeWorkers(commission_of(loader, self._source, segments, seed), most, across)
-        self._is_across, self._waited = bool(across), False
+        self._is_across, self._waited = across is not None, False
         self._numbers = count()
         self._blocks = self._own = 0
         self._slots: Slots | None = None

@@ -29,12 +29,14 @@ class ClusterStanding(msgspec.Struct, frozen=True):
         nodes: The nodes.
         why: Why there are no workers; empty while some start for the first time.
         passed: What became of the blocks of all feeds of this name; None of a feed that shares none.
+        awaited: The machine whose feed of this name this one waits for; empty if it waits for none.
     """
 
     workers: int
     nodes: tuple[NodeReport, ...] = ()
     why: str = ""
     passed: Passed | None = None
+    awaited: str = ""
 
     @property
     def in_words(self) -> str:
@@ -43,7 +45,8 @@ class ClusterStanding(msgspec.Struct, frozen=True):
             return self.why or "its workers start"
         nodes = sum(each.workers > 0 and not each.aside for each in self.nodes)
         text = f"{self.workers:,} worker{'s' * (self.workers > 1)} on {nodes:,} node{'s' * (nodes > 1)}"
-        return text + (f"; not by {self.why}" if self.why else "")
+        text += f"; not by {self.why}" if self.why else ""
+        return text + (f"; waits for the feed on {self.awaited}" if self.awaited else "")
 
 
 class ClusterReport(msgspec.Struct, frozen=True):

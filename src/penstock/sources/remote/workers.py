@@ -31,6 +31,7 @@ from penstock.sources.remote.bridge import (
 )
 from penstock.sources.remote.maker import Commission, MadeBlock
 from penstock.sources.remote.nodes import QUEUED
+from penstock.sources.remote.passing import Across
 from penstock.sources.remote.standing import ClusterStanding
 from penstock.sources.workers.block_maker import MemoryFile
 from penstock.sources.workers.pool import start_process
@@ -61,7 +62,7 @@ class NodeWorkers:
     Args:
         commission: How they make blocks.
         most: Most workers; None for one on each core.
-        across: The feed's name, if feeds on other machines share its blocks; else empty.
+        across: Feeds on other machines that share the blocks; None if none does.
 
     Attributes:
         pid: Process of the bridge; 0 before the first.
@@ -71,7 +72,7 @@ class NodeWorkers:
         frontier: The furthest block that other feeds of the name had asked for; None if there were none.
     """
 
-    def __init__(self, commission: Commission, most: int | None, across: str) -> None:
+    def __init__(self, commission: Commission, most: int | None, across: Across | None) -> None:
         self._commission = pickle.dumps(commission)
         self._most, self._across = most, across
         self._slots: Slots | None = None
