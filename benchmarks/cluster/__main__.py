@@ -1,6 +1,6 @@
 """Blocks that other machines make: what that costs, and what becomes of it when they fail.
 
-pip install "penstock[ray,images]"
+pip install "penstock[ray,images]" pandas
 python -m benchmarks.cluster --images FOLDER --json benchmarks/results/cluster.json
 
 All nodes are raylets of this machine, so they and the trainers share its cores; the head has none. A machine that
@@ -16,6 +16,7 @@ import tempfile
 import time
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
@@ -24,6 +25,7 @@ from benchmarks.cache import images_per_s
 from benchmarks.claim import claim, report
 from benchmarks.cluster.machines import Machines, Measured, Nodes, machines, nodes
 from benchmarks.cluster.network import network
+from benchmarks.cluster.streaming import streaming_split
 from benchmarks.cluster.trainer import FEED
 
 import penstock
@@ -34,7 +36,8 @@ CORES = 2
 FAULT_S = 30.0
 LINK_MBIT_PER_S = 200
 IMAGE_BYTES = 224 * 224 * 3
-_FEED = {"batch_size": 128, "window": "512MiB"}
+_FEED: dict[str, Any] = {"batch_size": 128, "window": "512MiB"}
+_SLOWER = 5
 _WARM_S = 4.0
 _BEFORE_FAULT_S = 3.0
 
@@ -189,6 +192,44 @@ class Bench:
             ]
         return claims
 
+    def beside(self) -> list[Any]:
+        """Two trainers, one of them five times slower or killed: a feed across machines, and streaming_split."""
+        rates: dict[str, list[float]] = {}
+        lost: dict[str, list[int]] = {}
+        for _ in range(self._repeats):
+            with family(), nodes(CORES) as cluster, tempfile.TemporaryDirectory() as place:
+                split = partial(streaming_split, cluster, Path(place), self._images, _FEED["batch_size"])
+                both = split((0.0, 0.0), None)
+                delay_s = _SLOWER * _FEED["batch_size"] / both.rows_per_s
+                slow, killed = split((0.0, delay_s), None), split((0.0, delay_s), _BEFORE_FAULT_S / 2)
+            rates.setdefault("streaming_split", []).append(slow.rows_per_s / both.rows_per_s)
+            lost.setdefault("streaming_split", []).append(killed.lost)
+            with family(), nodes(CORES):
+                fast, _ = self._two(0.0)
+                delay_s = _SLOWER * _FEED["batch_size"] / fast.rows_per_s
+                beside_slow, _ = self._two(delay_s)
+                survivor, _ = self._two(delay_s, kill=True)
+            rates.setdefault("a feed across machines", []).append(beside_slow.rows_per_s / fast.rows_per_s)
+            lost.setdefault("a feed across machines", []).append(survivor.wrong)
+            print(f"beside: {rates}, lost {lost}", flush=True)
+        self.measured["fast trainer beside one 5 times slower, of beside one as fast"] = [rates]
+        self.measured["samples lost when a trainer is killed"] = [lost]
+        return []
+
+    def _two(self, delay_s: float, *, kill: bool = False) -> list[Measured]:
+        """Train on two machines, the second of which takes longer for a batch, or is killed."""
+        feed: dict[str, Any] = {**_FEED, "images": self._images, "workers": "ray", "across": True}
+        with tempfile.TemporaryDirectory() as place, machines(Path(place)) as found:
+            found.start(1, **feed)
+            found.start(1, **feed, delay_s=delay_s)
+            found.measure(_WARM_S)
+            found.begin(self._seconds)
+            if kill:
+                time.sleep(_BEFORE_FAULT_S / 2)
+                found.stop(1, signal.SIGKILL)
+                return [next(found.ended()), Measured(0.0, 0.0, 0, "killed")]
+            return list(found.ended())
+
     def paper(self) -> list[Any]:
         """Predict what 2 and 4 machines cost and reach, from what one does; each has a core, a node and a link."""
         across: dict[str, Any] = {"workers": "ray", "across": True}
@@ -243,7 +284,7 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=10.0)
     parser.add_argument(
-        "--only", default="one_feed,across,stopped,faults,paper", help="parts; the last needs root"
+        "--only", default="one_feed,across,stopped,faults,beside,paper", help="parts; the last needs root"
     )
     arguments = parser.parse_args()
     bench = Bench(os.path.abspath(arguments.images), arguments.seconds, arguments.repeats)

@@ -32,6 +32,7 @@ class Nodes:
 
         options = {"object_store_memory": STORE_BYTES}
         self.cluster = Cluster(True, head_node_args={"num_cpus": 0, "include_dashboard": False, **options})
+        self.cores = cores
         self.nodes = [self.cluster.add_node(num_cpus=count, **options) for count in cores]
         os.environ.update(RAY_ADDRESS=self.cluster.address, PENSTOCK_RAY_OPEN="1")
 
