@@ -6,12 +6,14 @@ import re
 import tomllib
 from pathlib import Path
 
+import pytest
 from benchmarks.house import circles, code_lines, modules_of, upward_strings
 
 ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "penstock"
 
 
+@pytest.mark.whole
 def test_no_rooms_import_each_other_in_a_circle():
     assert not circles(modules_of(SOURCE))
 

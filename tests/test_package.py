@@ -99,6 +99,7 @@ for name in ("BadSetting", "FeederLost"):
 """
 
 
+@pytest.mark.whole
 def test_every_public_name_does_its_work_after_every_submodule_has_been_imported(tmp_path: Path):
     subprocess.run([sys.executable, "-W", "error", "-c", EVERY_NAME, tmp_path / "packed"], check=True, timeout=100)
 

@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 from tests.autosharing.running import Scripts
 
+pytestmark = pytest.mark.whole
+
 N = 12
 
 

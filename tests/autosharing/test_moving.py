@@ -20,6 +20,7 @@ def check_moves(said: str) -> None:
     assert "all whole" in said and "is not shared" not in said and "stays" not in said
 
 
+@pytest.mark.whole
 def test_a_script_begins_each_epoch_where_the_file_says(scripts: Scripts):
     run = scripts.start(0, "moving.py", PENSTOCK_FEED_FILE=str(scripts.folder / "suffix"))
     assert run.wait() == 0, run.output

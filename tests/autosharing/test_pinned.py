@@ -13,6 +13,8 @@ import penstock
 from penstock.autosharing import guard
 from penstock.autosharing.options import ShareOptions
 
+pytestmark = pytest.mark.whole
+
 X = torch.arange(24.0).reshape(12, 2)
 
 

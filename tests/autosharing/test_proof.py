@@ -66,6 +66,7 @@ def test_attributes_that_change_in_mid_training_unseen_by_the_name_are_compared_
     assert said.count("is not shared: of sample ") == 1
 
 
+@pytest.mark.whole
 def test_data_that_change_unseen_in_mid_training_make_the_next_epochs_the_scripts_own(scripts: Scripts):
     (seen,), (said,) = runs(scripts, ("later", 5, 6))
     assert seen[:2] == [scaled(1)] * 2

@@ -16,6 +16,8 @@ from penstock.autosharing.verdict import Declined
 from penstock.fingerprint.comparison import Fingerprint
 from penstock.fingerprint.files import DataFingerprint, FileVersion
 
+pytestmark = pytest.mark.whole
+
 N, EPOCHS, WORLD = 15, 2, 2
 
 

@@ -93,6 +93,7 @@ def test_a_second_run_of_a_sampler_without_end_begins_at_once_and_both_go_on_whe
     assert start > 0 and both > 200 and first[start : start + both] == second[:both]
 
 
+@pytest.mark.whole
 def test_feeds_of_another_name_have_an_order_of_their_own(scripts: Scripts):
     orders: list[list[list[list[int]]]] = []
     for name in ("one", "other", "one"):
@@ -104,6 +105,7 @@ def test_feeds_of_another_name_have_an_order_of_their_own(scripts: Scripts):
     assert sorted(id for batch in orders[1][0] for id in batch) == list(range(N))
 
 
+@pytest.mark.whole
 def test_runs_with_other_data_have_a_feed_of_their_own_and_one_line_tells_what_differs(scripts: Scripts):
     words = [["plain", "--scale", str(i), "--pause", "0.1"] for i in range(4)]
     runs = [scripts.start(i, "loops.py", *its) for i, its in enumerate(words)]
@@ -117,6 +119,7 @@ def test_runs_with_other_data_have_a_feed_of_their_own_and_one_line_tells_what_d
     check_like(scripts.seen(2), scripts.alone("plain", "--scale", "2"))
 
 
+@pytest.mark.whole
 def test_data_that_change_with_the_epoch_are_read_from_a_feed_for_each_epoch(scripts: Scripts):
     seen, said = scripts.shared(["told"], ["told"])
     assert len(feeds_read(said)) == EPOCHS
@@ -162,6 +165,7 @@ def test_only_what_matches_is_shared_and_a_feed_bears_the_name_given(scripts: Sc
     assert name.startswith("mine-")
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("how", ["log", "lock", "index"])
 def test_a_file_that_is_being_written_or_written_as_it_was_does_not_count_though_the_data_set_names_it(
     scripts: Scripts, how: str
@@ -172,6 +176,7 @@ def test_a_file_that_is_being_written_or_written_as_it_was_does_not_count_though
     assert len(feeds_read(said)) == 1 and "is another one" not in said
 
 
+@pytest.mark.whole
 def test_two_feeds_because_of_a_file_that_was_written_to_are_explained(scripts: Scripts):
     first = scripts.start(0, "files.py", "append", "file", "go")
     eventually(lambda: "reads feed" in first.output or first.ended, "the first never read")

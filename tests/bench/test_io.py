@@ -33,6 +33,8 @@ from penstock.errors import BadSetting, ReadFailed
 from penstock.io.advice.measurements import Measurement
 from penstock.io.files import file_system
 
+pytestmark = pytest.mark.whole
+
 FILE_BYTES = 4 << 20
 SHORT = IoSettings(bs_bytes=(4096,), qd=(8,), threads=(2,), runtime_s=0.1, warm_up_s=0.02)
 

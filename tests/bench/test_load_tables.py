@@ -39,6 +39,7 @@ def test_loaders_of_tables_that_are_installed_are_measured_and_shown(tables, com
     assert {each["figures"]["decoder"] for each in results} == {f"pyarrow {pa.__version__}"}
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize(
     ("words", "says"),
     [

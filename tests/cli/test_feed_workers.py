@@ -12,6 +12,8 @@ from tests.sources.images.pictures import colours
 
 import penstock
 
+pytestmark = pytest.mark.whole
+
 TORCH = """
 from torch.utils.data import DataLoader
 def make():

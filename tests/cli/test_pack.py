@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 
 import numpy as np
+import pytest
 from tests.cli.conftest import LOADER, started
 
 import penstock
@@ -93,6 +94,7 @@ def test_an_interrupted_packing_says_how_far_it_came_and_goes_on(command, loader
     assert "Packed 4,000 samples, 31.25 KiB" in command(*words).stdout
 
 
+@pytest.mark.whole
 def test_a_loader_is_packed_checked_and_fed(command, loader_file: Path, tmp_path: Path):
     folder = tmp_path / "packed [new]"
     packed = command("pack", f"{loader_file}:make_loader", str(folder))

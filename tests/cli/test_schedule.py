@@ -12,6 +12,8 @@ from typer.testing import CliRunner
 from penstock.cli.app import app
 from penstock.errors import BadSetting
 
+pytestmark = pytest.mark.whole
+
 FEW = ("schedule", "simulate", "--trace", "synergy:6", "--gpus", "2", "--cores", "4", "--policy", "fifo,plan")
 
 

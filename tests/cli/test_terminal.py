@@ -25,6 +25,8 @@ from tests.forked import Forked, eventually
 import penstock
 from penstock.feed.endpoint import Endpoint
 
+pytestmark = pytest.mark.whole
+
 COMMAND = [sys.executable, "-m", "penstock"]
 NASTY = "[red]x[/red] :smile: \x1b[2J\n\u202eabc"
 MARK = b"\x1e\x1e"

@@ -42,6 +42,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.whole
 def test_the_reference_has_every_public_name_with_what_its_docstring_says(site: Path):
     page = (site / "reference" / "index.html").read_text()
     for name in NAMES:
@@ -53,6 +54,7 @@ def test_the_reference_has_every_public_name_with_what_its_docstring_says(site: 
         assert said.split()[:3] == documented.replace("``", "").split()[:3], name
 
 
+@pytest.mark.whole
 def test_what_pages_show_from_outside_their_folder_is_in_the_site(site: Path):
     assert (site / "images" / "feed.svg").exists()
     assert (site / "benchmarks" / "results" / "share.png").exists()

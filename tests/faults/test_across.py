@@ -12,6 +12,8 @@ from tests.faults.conftest import each_waits_for, eventually
 
 import penstock
 
+pytestmark = pytest.mark.whole
+
 SAMPLES = 1000
 
 

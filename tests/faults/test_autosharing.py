@@ -18,6 +18,8 @@ from tests.sources.images.pictures import textures
 import penstock
 from penstock.contracts import Cursor
 
+pytestmark = pytest.mark.whole
+
 
 @pytest.fixture
 def scripts(servers: dict[str, ForkServer], tmp_path: Path) -> Iterator[Scripts]:

@@ -18,6 +18,8 @@ from tests.forked import HANG_S, eventually
 import penstock
 from penstock.feed.endpoint import directory
 
+pytestmark = pytest.mark.whole
+
 SOAK = pytest.mark.soak
 
 SCRIPT = """

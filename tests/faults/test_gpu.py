@@ -13,6 +13,8 @@ from tests.fakes.gpu import FakeGpu
 from tests.faults.conftest import all_is_given_back, each_waits_for, eventually, unhurt
 from tests.faults.sources import rows
 
+pytestmark = pytest.mark.whole
+
 SOAK = pytest.mark.soak
 REACHES = {"seed": 1}
 ELSEWHERE = {"seed": 2, "reaches": False}

@@ -18,6 +18,8 @@ import penstock
 from penstock.feed.endpoint import Endpoint
 from penstock.feed.launch.feeds import move
 
+pytestmark = pytest.mark.whole
+
 SOURCE = {"kind": "rows", "samples": 300, "width": 500}
 ORDER = {"source": SOURCE, "options": {"linger": 1.0, "window": 60_000}, "epochs": None, "forks_feeders": True}
 

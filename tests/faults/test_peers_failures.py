@@ -49,6 +49,7 @@ def test_a_loader_of_few_batches_gives_them_all_and_len_keeps_its_promise(clean,
 # --- 4. a long stall corrupts the queue ------------------------------------------------------------
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("stall_s", [2, pytest.param(90, marks=[SOAK, pytest.mark.timeout(300)])])
 def test_a_long_stall_between_batches_corrupts_nothing(clean, serve, train, tmp_path, stall_s):
     serve(rows(), window=60_000)

@@ -16,6 +16,8 @@ from tests.runs.running import Launch, launches, left, nothing_is_left, records
 
 import penstock
 
+pytestmark = pytest.mark.whole
+
 LEAVES = """
 sh -c 'trap "" TERM; echo stubborn; while :; do sleep 60; done' &
 setsid sh -c 'sleep 60' &

@@ -25,7 +25,7 @@ from penstock.schedule.profiles import Profile, Profiles
 GIB = 2**30
 
 
-pytestmark = pytest.mark.timeout(240)  # each starts many Pythons, one after the other
+pytestmark = [pytest.mark.whole, pytest.mark.timeout(240)]  # each starts many Pythons, one after the other
 
 
 @pytest.fixture

@@ -25,6 +25,8 @@ from penstock.feed.endpoint import Endpoint, Owner
 from penstock.feed.launch import feeds
 from penstock.feed.trainer import connection
 
+pytestmark = pytest.mark.whole
+
 
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,6 +14,8 @@ from tests.faults.sources import make
 
 import penstock
 
+pytestmark = pytest.mark.whole
+
 
 @pytest.fixture
 def gate(tmp_path: Path) -> Path:

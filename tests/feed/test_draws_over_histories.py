@@ -149,6 +149,7 @@ def live(choose: random.Random, workers: int) -> list[Trained]:
     return trained
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize(
     ("workers", "histories"),
     [(0, 30), pytest.param(0, 300, marks=pytest.mark.soak), pytest.param(2, 10, marks=pytest.mark.whole)],

@@ -301,6 +301,7 @@ def test_a_directory_may_have_a_longer_path_than_a_socket(patch, tmp_path, serve
         assert sum(len(batch["id"]) for batch in loader) == 20
 
 
+@pytest.mark.whole
 def test_a_feeder_starts_although_others_look_for_what_dead_ones_left() -> None:
     """Whoever waits for a feed sweeps, and for that moment holds its lock."""
     over = threading.Event()

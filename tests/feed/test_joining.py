@@ -236,6 +236,7 @@ class History:
         return sum(trainer.epochs for trainer in (*self.trainers, *self.gone))
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("segments", [None, 3])
 @pytest.mark.parametrize("histories", [5, pytest.param(300, marks=[pytest.mark.soak, pytest.mark.timeout(1800)])])
 def test_in_any_history_each_epoch_holds_each_sample_once(feeds, stays, capsys, segments, histories):

@@ -19,6 +19,8 @@ from torch.utils.data import DataLoader, RandomSampler, Sampler, SubsetRandomSam
 import penstock
 from penstock.sources.packed.packing import pack
 
+pytestmark = pytest.mark.whole
+
 SEED = 11
 SIZE = 107
 BATCH = 10

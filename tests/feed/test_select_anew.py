@@ -148,6 +148,7 @@ def test_views_that_are_kept_leave_no_room_for_another_part(serve: Any) -> None:
         assert sum(len(batch["x"]) for batch in loader) == 3
 
 
+@pytest.mark.whole
 @pytest.mark.usefixtures("forks_feeders")
 def test_a_change_goes_on_where_the_others_are_when_the_feeder_has_died() -> None:
     with (

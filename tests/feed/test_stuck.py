@@ -91,6 +91,7 @@ class Gated:
         yield np.arange(8)
 
 
+@pytest.mark.whole
 def test_a_trainer_that_waits_long_says_so_once_on_stderr(serve, monkeypatch, capsys):
     monkeypatch.setattr(connection, "_ASK_AFTER_S", 0.5)
     gate = threading.Event()

@@ -145,6 +145,7 @@ def rewriter(tmp_path: Path) -> Iterator[Any]:
         process.stdin.close()  # type: ignore[union-attr]
 
 
+@pytest.mark.whole
 def test_a_file_that_another_process_writes_as_it_was_counts_as_it_was_at_every_moment(tmp_path, rewriter):
     """As it was found: of two runs that each write an index, one saw it empty, or open, and read another feed."""
     before = fingerprint_of_files([str(tmp_path / "index")])
@@ -174,6 +175,7 @@ def test_a_file_is_waited_for_that_another_process_has_truncated(tmp_path, rewri
     assert asked
 
 
+@pytest.mark.whole
 def test_a_log_of_another_process_is_waited_for_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     now_s = 0.0
 

@@ -15,6 +15,8 @@ from tests.scripts import run_python
 
 from penstock.fingerprint.objects import fingerprint_of_objects, small_state
 
+pytestmark = pytest.mark.whole
+
 PLAIN = st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st.binary()
 HASHABLE = st.recursive(PLAIN, lambda x: st.tuples(x, x) | st.frozensets(x, max_size=4), max_leaves=4)
 TREES = st.recursive(

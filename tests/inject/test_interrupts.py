@@ -11,6 +11,8 @@ import pytest
 
 import penstock
 
+pytestmark = pytest.mark.whole
+
 OURS = str(Path(penstock.__file__).parent) + os.sep
 INTERRUPTED = """
 import os, sys

@@ -197,6 +197,7 @@ def test_without_obstore_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> 
         open_reader("object", new_memory())
 
 
+@pytest.mark.whole
 def test_the_way_is_named() -> None:
     with closing(open_reader("object", new_memory(), depth=20)) as reader:
         assert reader.path_taken.startswith("obstore ")

@@ -177,6 +177,7 @@ def test_how_a_run_ended_is_kept(launch, program: str, status: str, code: int, r
     assert one.record().reason.startswith(reason)
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("name", ["INT", "TERM", "HUP"])
 def test_a_signal_is_passed_on_and_a_second_one_kills(launch, name: str):
     program = f"trap 'echo heard' {name}; echo ready; while :; do sleep 60 & wait; done"

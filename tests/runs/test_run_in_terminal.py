@@ -10,6 +10,8 @@ import pytest
 from tests.forked import eventually
 from tests.runs.running import PYTHON, UNWATCHED
 
+pytestmark = pytest.mark.whole
+
 
 def test_a_run_in_a_terminal_has_one_and_its_output_is_kept(in_terminal):
     program = "trap 'stty size' WINCH; tty; stty size; read line; echo got $line; while :; do read x; done"

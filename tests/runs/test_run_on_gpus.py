@@ -36,6 +36,7 @@ def start(fake_gpus: FakeGpus, launch: Callable[..., Launch]) -> Callable[..., L
     return lambda *words, **more: launch(*words, **{**fake_gpus.environment, "ROOT": root, **more})
 
 
+@pytest.mark.whole
 @by_number
 def test_a_run_keeps_its_gpus_series_and_its_part_of_their_energy(start, fake_gpus: FakeGpus, tmp_path: Path):
     hidden, mine = fake_gpus.add(), fake_gpus.add(power_mw=100_000)

@@ -9,9 +9,12 @@ import signal
 from pathlib import Path
 
 import psutil
+import pytest
 from tests.forked import Forked, eventually
 
 from penstock.runs.store import Store
+
+pytestmark = pytest.mark.whole
 
 
 def series(folder: Path, id: str) -> dict[str, list[float]]:

@@ -18,6 +18,8 @@ from tests.forked import ForkServer, eventually
 from tests.runs.running import launches, records
 from tests.schedule.scheduled import Scheduled, counted, events, spec
 
+pytestmark = pytest.mark.whole
+
 GIB = 2**30
 
 

@@ -49,6 +49,7 @@ def test_each_job_runs_once_from_its_arrival_and_no_memory_is_overbooked(
                     assert sum(some[i].memory_bytes for i in here) <= machine.memories[gpu]
 
 
+@pytest.mark.whole
 @settings(max_examples=20)
 @given(jobs(), machines())
 def test_no_plan_is_shorter_than_the_bound_or_longer_than_a_published_policy(
@@ -62,6 +63,7 @@ def test_no_plan_is_shorter_than_the_bound_or_longer_than_a_published_policy(
             assert planned.cost <= other.cost * (1 + 1e-9), name
 
 
+@pytest.mark.whole
 def test_where_data_are_shared_and_cores_are_few_the_plan_takes_little_more_than_half() -> None:
     for seed in range(3):
         some = drawn(24, 1.0, seed).jobs

@@ -26,6 +26,8 @@ from penstock.runs.store import Store
 from penstock.schedule.profile import NotProfiled, costs_of, profiled
 from penstock.schedule.profiles import Profile, data_of
 
+pytestmark = pytest.mark.whole
+
 SYNTHETIC = Path(__file__).parents[2] / "benchmarks" / "synthetic_job.py"
 PREPARE_S, OWN_S, STEP_S = 0.005, 0.0005, 0.02
 

@@ -259,6 +259,7 @@ def test_a_packed_data_set_has_one_wherever_it_lies(tmp_path):
     assert orders[0] == orders[1] != orders[2]
 
 
+@pytest.mark.whole
 def test_two_processes_give_one_digest(servers, tmp_path):
     """Neither addresses nor the salt of Python's hashes, which change from process to process, are in it."""
     here = [digest for kind in ORDERS for digest in ORDERS[kind]()]

@@ -108,6 +108,7 @@ def test_numpy_alone_reads_what_was_packed(tmp_path):
     assert image["checksums_crc32"] == zlib.crc32(sums.tobytes())
 
 
+@pytest.mark.whole
 def test_a_packing_that_is_killed_again_and_again_ends_with_the_same_files(tmp_path):
     script = tmp_path / "slow.py"
     script.write_text(SLOW)

@@ -100,6 +100,7 @@ class PlainInfoBatch:
         return set(range(len(self.losses))) - learnt, kept, len(learnt) / kept if kept else 0.0
 
 
+@pytest.mark.whole
 @given(st.integers(1, 50), st.floats(0, 0.9), st.integers(0, 5), st.randoms(use_true_random=False))
 @settings(max_examples=examples(100))
 def test_infobatch_leaves_out_what_the_paper_does(samples: int, ratio: float, seed: int, draws: Any) -> None:

@@ -96,6 +96,7 @@ def test_a_port_that_is_taken_is_one_clear_error(store):
     assert told.stderr.startswith(f"penstock: --port {port}: another program listens there; leave --port out,")
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("before", [b"", b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"], ids=["first", "second"])
 def test_hundreds_of_half_requests_do_not_lock_the_owner_out(page, before):
     resource.prlimit(page.process.pid, resource.RLIMIT_NOFILE, (200, 200))

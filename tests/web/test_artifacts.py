@@ -8,6 +8,8 @@ from urllib.parse import quote
 import pytest
 from tests.web.seeded import group
 
+pytestmark = pytest.mark.whole
+
 
 @pytest.fixture
 def run(store):

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
 from tests.web.seeded import group
 
 
+@pytest.mark.whole
 def test_what_changed_while_nothing_could_be_told_comes_afterwards(page, store, feeds_directory):
     group(store, "before")
     with page.changes() as changes:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
 from tests.forked import ForkServer, eventually
 from tests.runs.running import launches
 from tests.schedule.scheduled import Scheduled as Started
@@ -14,6 +15,8 @@ from tests.web.scheduled import Scheduled, going_on, sweep, write
 
 from penstock.runs.store import Store
 from penstock.schedule.ledger import LedgerFile, once_more
+
+pytestmark = pytest.mark.whole
 
 
 def test_a_schedule_comes_with_its_first_plan_and_what_is_to_come(page: Page, store: Store) -> None:

@@ -14,6 +14,8 @@ from penstock.select.identity import DataIdentity, ScoresHeader
 from penstock.select.meter import Cost
 from penstock.select.scores import note_used, used_by
 
+pytestmark = pytest.mark.whole
+
 
 def reached(cpu_s: float, accuracy: float) -> dict[str, list[float]]:
     return {"proc.cpu_s": [0.0, cpu_s], "accuracy": [10.0, accuracy]}

@@ -111,6 +111,7 @@ def test_the_newest_points_of_runs_that_go_on_come_as_they_are_written(page, sto
     assert page.json(f"/api/chart?id={run.id}&name=loss&most=9999")["lines"] == [[None, [*drawn()["loss"], 9]]]
 
 
+@pytest.mark.whole
 def test_what_changes_is_sent_while_it_happens(page, store):
     group(store, "before")
     with page.changes() as changes:

@@ -55,6 +55,7 @@ def resident_bytes(feeder: penstock.Feeder, wanted: int) -> int:
     return feeder.statistics().resident_bytes
 
 
+@pytest.mark.whole
 def test_a_feed_that_nobody_reads_any_more_gives_its_pages_back(serve: Any) -> None:
     feeder = serve(blocks(), window="128MiB")
     with penstock.attach("feed") as ahead, penstock.attach("feed") as behind:

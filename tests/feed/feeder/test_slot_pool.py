@@ -224,6 +224,7 @@ def test_no_worker_writes_once_a_pass_is_closed(loader_timeout_s: float) -> None
         assert not ring.readable(0, 1 << 20).any()
 
 
+@pytest.mark.whole
 def test_a_persistent_worker_that_is_killed_while_it_reports_is_told_of(serve: Any) -> None:
     """The kernel takes it with the lock of its queue held."""
     keeps = loader(2, persistent_workers=True)

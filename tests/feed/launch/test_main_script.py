@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.whole
+
 HANG_S = 90.0
 SCRIPT = Path(__file__).parent / "main_script.py"
 

@@ -16,7 +16,7 @@ import penstock
 from penstock.feed.launch.feeds import move
 
 SAMPLES = 120
-pytestmark = pytest.mark.usefixtures("forks_feeders")
+pytestmark = [pytest.mark.whole, pytest.mark.usefixtures("forks_feeders")]
 
 
 def make(samples: int = SAMPLES) -> Any:

@@ -19,6 +19,8 @@ from tests.feed.reading import ids_of
 import penstock
 from penstock.feed.launch.feeds import move
 
+pytestmark = pytest.mark.whole
+
 Name = Callable[[str], None]
 
 

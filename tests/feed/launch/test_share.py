@@ -429,6 +429,7 @@ note(ends=[os.waitpid(pid, 0)[1] for pid in children])
     feeds.stop("numbers")
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("closed", [(0,), (1,), (2,), (0, 1, 2)])
 def test_a_daemon_without_standard_descriptors_shares(start, tmp_path, closed):
     text = f"""
@@ -454,6 +455,7 @@ def shares(folder: Path, *command: str) -> None:
     assert sorted(json.loads(out)["ids"]) == list(range(500))
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("flag", ["-O", "-I", "-P"])
 def test_a_python_with_other_flags_shares(tmp_path, flag):
     (tmp_path / "script.py").write_text(f"import sys\nsys.path = {sys.path!r}\n{SHARES}")

@@ -13,6 +13,8 @@ from tests.feed.reading import ids_of
 
 import penstock
 
+pytestmark = pytest.mark.whole
+
 
 def make(samples: int = 40) -> Any:
     return penstock.ArraySource({"id": np.arange(samples)}, batch_size=10)

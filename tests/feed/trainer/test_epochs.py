@@ -43,6 +43,7 @@ with penstock.attach("many", int(sys.argv[1])) as loader:
 """
 
 
+@pytest.mark.whole
 def test_sixty_four_trainers_finish_with_every_sample_once(serve, servers, tmp_path):
     script = tmp_path / "trainer.py"
     script.write_text(TRAINER)

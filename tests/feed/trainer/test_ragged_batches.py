@@ -24,6 +24,8 @@ from penstock import ArraySource, RaggedRows
 from penstock.feed.trainer import destination
 from penstock.feed.trainer.batch_builder import filled
 
+pytestmark = pytest.mark.whole
+
 SAMPLES = 97
 numbers = itertools.count()
 flat = itertools.chain.from_iterable

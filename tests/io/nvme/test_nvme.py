@@ -88,6 +88,7 @@ def test_every_byte_of_many_random_reads_is_right_and_every_error_is_told(
     assert right > count // 2
 
 
+@pytest.mark.whole
 @settings(max_examples=examples(10))
 @given(
     threads=st.integers(1, 9),

@@ -174,6 +174,7 @@ def reader_of(disk: FakeDisk, memory: Any, *, queues: int, threads: int) -> Queu
     return QueueReader(queue, memory, queue.new_buffer)
 
 
+@pytest.mark.whole
 def test_batches_that_are_launched_at_the_same_time_lose_and_repeat_nothing(driver: FakeDriver, tmp_path: Path):
     path, content = stored(tmp_path, MEMORY_BYTES)
     memory = new_memory()

@@ -243,6 +243,7 @@ def test_a_store_that_is_gone_or_full_fails_no_script(script: Script):
     assert "penstock.log: the store cannot use" in said and "points; they are lost" in said
 
 
+@pytest.mark.whole
 def test_how_long_a_script_waits_for_data_is_kept(script: Script) -> None:
     script.run(
         """

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -79,6 +80,7 @@ def test_a_full_disk_ends_the_file_and_not_the_run():
     assert output.recent == b"one\ntwo\n"
 
 
+@pytest.mark.whole
 def test_who_follows_sees_every_line_although_the_file_is_cut(tmp_path: Path):
     output, said, seen, at = Output(str(tmp_path / "output")), b"", b"", 0
     with (tmp_path / "output").open("rb") as file:

@@ -14,6 +14,8 @@ from tests.fakes.nvml.fake_gpus import FakeGpus
 from tests.forked import eventually
 from tests.runs.running import UNWATCHED, Launch
 
+pytestmark = pytest.mark.whole
+
 SHOW = [sys.executable, "-c", "import os; print(os.environ['CUDA_VISIBLE_DEVICES'])"]
 _UNTIL_GO = "import os, time\nprint('began', flush=True)\nwhile not os.path.exists('go'): time.sleep(.02)"
 WAIT = [sys.executable, "-c", _UNTIL_GO]

@@ -25,6 +25,8 @@ from penstock.linux.process import lineage
 from penstock.runs.stop import stop
 from penstock.runs.store import Store
 
+pytestmark = pytest.mark.whole
+
 
 @pytest.fixture
 def gpu(fake_gpus: FakeGpus) -> str:

@@ -22,6 +22,8 @@ from penstock.io.cache.folder import CacheFolder, open_to_read
 from penstock.io.cache.slab import Item
 from penstock.sources.images.worker import Preparer
 
+pytestmark = pytest.mark.whole
+
 SIZE = 16
 COUNT = 50
 KINDS = ("bytes", "pixels")

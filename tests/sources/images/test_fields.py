@@ -50,7 +50,7 @@ def shards(folder: Path, kind: str, images: list[bytes] = IMAGES) -> tuple[str, 
 
 
 def made(images: Any, **options: Any) -> ImageSource:
-    return ImageSource(images, **{"size": 16, "batch_size": 5, "workers": 2, **options})
+    return ImageSource(images, **{"size": 16, "batch_size": 5, "workers": 1, **options})
 
 
 def blocks(source: ImageSource, cycle: int = 0) -> list[Any]:
@@ -138,7 +138,7 @@ def test_a_bad_image_or_sample_is_named_or_skipped_without_its_label(tmp_path, k
 @pytest.mark.parametrize("kind", KINDS)
 def test_workers_that_are_killed_change_no_pixel_and_no_label(tmp_path, kind, expected, make):
     named, options = shards(tmp_path / "shards", kind)
-    source = make(named, **options)
+    source = make(named, workers=2, **options)
     found: list[Any] = []
     for block in source.open(Cursor(0, 0)):
         found.append([part.copy() for part in block.tree])
@@ -158,6 +158,7 @@ def test_a_shard_that_is_replaced_while_it_is_fed_ends_the_feed(tmp_path, make):
         list(opened)
 
 
+@pytest.mark.whole
 def test_shards_in_a_bucket_give_what_local_ones_give(s3, tmp_path, expected, make):
     for kind in KINDS:
         _, options = shards(tmp_path / kind, kind)
@@ -188,10 +189,12 @@ class TestMds(OfShards):
     kind = "mds"
 
 
+@pytest.mark.whole
 class TestLitData(OfShards):
     kind = "litdata"
 
 
+@pytest.mark.whole
 class TestTars(OfShards):
     kind = "tar"
 

@@ -55,7 +55,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def made(folder: Path, **options: Any) -> ImageSource:
-    return ImageSource(folder, **{"size": SIZE, "batch_size": 8, "workers": 2, **options})
+    return ImageSource(folder, **{"size": SIZE, "batch_size": 8, "workers": 1, **options})
 
 
 def pixels_of(source: ImageSource, cycle: int = 0, sample: int = 0) -> dict[int, np.ndarray]:
@@ -75,7 +75,7 @@ def assert_equal(one: dict[int, np.ndarray], other: dict[int, np.ndarray]) -> No
 
 @pytest.mark.usefixtures("each_decoder")
 def test_an_image_has_equal_pixels_whoever_decodes_it_and_other_ones_in_each_cycle(folder, make):
-    source, alike, other = make(folder), make(folder, workers=1), make(folder, seed=1)
+    source, alike, other = make(folder), make(folder, workers=2), make(folder, seed=1)
     first = pixels_of(source)
     assert_equal(first, pixels_of(alike))
     later = pixels_of(source, 1)
@@ -97,7 +97,7 @@ def test_regions_and_whole_images_give_equal_batches(folder, monkeypatch, make):
 @pytest.mark.parametrize("kills", [6, pytest.param(1000, marks=[pytest.mark.soak, pytest.mark.timeout(1200)])])
 def test_workers_killed_at_random_change_no_pixel_and_lose_no_image(folder, kills):
     choose, killed, cycle, before = random.Random(kills), 0, 0, set(psutil.Process().children())
-    plain, source = made(folder), made(folder)
+    plain, source = made(folder), made(folder, workers=2)
     while killed < kills:
         expected, found = pixels_of(plain, cycle), {}
         for block in source.open(Cursor(cycle, 0)):
@@ -117,6 +117,7 @@ def dies(_data: bytes) -> np.ndarray:
     raise AssertionError
 
 
+@pytest.mark.whole
 def test_a_block_that_kills_three_workers_is_an_error(folder, make):
     source = make(folder, decode=dies)
     with pytest.raises(
@@ -157,6 +158,7 @@ def test_bad_images_end_the_cycle_with_their_name_or_come_black_without_a_label(
     assert said.count("is skipped") == 3
 
 
+@pytest.mark.whole
 def test_formats_and_functions_of_the_users_are_cropped_alike(tmp_path, make):
     pixels = noise(40, 40)
     for name, data in {
@@ -306,7 +308,7 @@ def test_a_pass_that_is_open_is_not_opened_again_and_one_that_is_closed_leaves_n
 
 
 def test_workers_end_with_their_source_and_not_with_a_forked_childs_copy(folder):
-    source = made(folder)
+    source = made(folder, workers=2)
     first = pixels_of(source)
     child = os.fork()
     if not child:

@@ -20,6 +20,8 @@ from penstock import BadSetting, Cache, ImageSource, ReadFailed, SourceError
 from penstock.contracts import Cursor
 from penstock.sources.records.files import stores
 
+pytestmark = pytest.mark.whole
+
 SIZE = 16
 
 

@@ -21,6 +21,8 @@ from tests.sources.tables.files import written
 from penstock import BadSetting, Cache, ImageSource, SourceError
 from penstock.contracts import Cursor
 
+pytestmark = pytest.mark.whole
+
 COUNT = 23
 IMAGES = [jpeg(noise(30 + i, 40, i)) for i in range(COUNT)]
 FEW = 2 * sum(map(len, IMAGES)) // 4

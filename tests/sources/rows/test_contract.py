@@ -35,7 +35,7 @@ class RowsContract(SourceContract):
         return written(folder / "x.parquet", numbers(ROWS))
 
     def make(self, seed: int = 0) -> RecordSource:
-        return RecordSource(self.data, **{"batch_size": 8, "seed": seed, "workers": 2, **self.options})
+        return RecordSource(self.data, **{"batch_size": 8, "seed": seed, "workers": 1, **self.options})
 
     def expected(self) -> Counter[Any]:
         return Counter(range(ROWS))
@@ -66,10 +66,12 @@ class TestParquetInHandfuls(RowsContract):
         return source
 
 
+@pytest.mark.whole
 class TestGroupsLargerThanTheShuffleBuffer(RowsContract):
     options: ClassVar[dict[str, Any]] = {"shuffle_bytes": 100}
 
 
+@pytest.mark.whole
 class TestArrowFiles(RowsContract):
     def write(self, folder: Path) -> str:
         for i in range(3):
@@ -84,6 +86,7 @@ class TestArrowStreamInHandfuls(RowsContract):
         return written(folder / "x", numbers(ROWS), UNEQUAL, "stream")
 
 
+@pytest.mark.whole
 class TestSavedToDisk(RowsContract):
     def write(self, folder: Path) -> str:
         return saved(folder / "hf", [numbers(100), numbers(103, 100)])
@@ -104,10 +107,12 @@ class TestPacked(RowsContract):
         return f"packed:{folder / 'packed'}"
 
 
+@pytest.mark.whole
 class TestPackedInHandfuls(TestPacked):
     options: ClassVar[dict[str, Any]] = {"shuffle_bytes": 1600}
 
 
+@pytest.mark.whole
 class TestPackedDecoded(TestPacked):
     keeps_workers = True
     options: ClassVar[dict[str, Any]] = {"decode": doubled, "segments": 4}
@@ -125,6 +130,7 @@ class TestParquetInOrder(RowsContract):
         return ids
 
 
+@pytest.mark.whole
 class TestTexts(RowsContract):
     options: ClassVar[dict[str, Any]] = {"shuffle_bytes": 4000, "ragged": "pack"}
 
@@ -145,12 +151,13 @@ class TestTexts(RowsContract):
 
 class TestDecoded(RowsContract):
     keeps_workers = True
-    options: ClassVar[dict[str, Any]] = {"decode": doubled, "segments": 4}
+    options: ClassVar[dict[str, Any]] = {"decode": doubled, "segments": 4, "workers": 2}
 
     def values(self, ids: np.ndarray) -> dict[str, list[Any]]:
         return {"pair": np.stack([ids / 2, ids], 1).tolist()}
 
 
+@pytest.mark.whole
 class TestDecodedInHandfuls(TestDecoded):
     options: ClassVar[dict[str, Any]] = {"decode": doubled, "shuffle_bytes": 1600}
 
@@ -159,6 +166,7 @@ def worded(row: dict[str, Any]) -> dict[str, Any]:
     return {"id": row["id"], "text": "ü" * int(row["id"])}
 
 
+@pytest.mark.whole
 class TestDecodedToText(TestDecoded):
     options: ClassVar[dict[str, Any]] = {"decode": worded, "shuffle_bytes": 1600}
 
@@ -175,6 +183,7 @@ class TestMds(RowsContract):
         return f"mds:{write_mds(folder / 'mds', {'id': 'int', 'half': 'float32', 'flag': 'uint8'}, samples, 50)}"
 
 
+@pytest.mark.whole
 class TestLitDataWithTexts(RowsContract):
     keeps_workers = True
 
@@ -187,6 +196,7 @@ class TestLitDataWithTexts(RowsContract):
         return super().values(ids) | {"text": ["ü" * id for id in ids]}
 
 
+@pytest.mark.whole
 class TestTar(RowsContract):
     keeps_workers = True
 

@@ -28,7 +28,7 @@ def path(tmp_path: Path) -> str:
 
 
 def opened(data: Any, **options: Any) -> Any:
-    return closing(RecordSource(data, **{"batch_size": 8, "workers": 2, "shuffle": False, **options}))
+    return closing(RecordSource(data, **{"batch_size": 8, "workers": 1, "shuffle": False, **options}))
 
 
 def batches(data: Any, **options: Any) -> list[Any]:
@@ -166,6 +166,7 @@ def test_on_bad_needs_a_decoder_and_its_column_a_free_name(path):
 
 def test_workers_that_are_killed_change_no_batch(path):
     options: dict[str, Any] = {"decode": sized, "shuffle": True, "shuffle_bytes": 300, "ragged": "pack"}
+    options["workers"] = 2
     with opened(path, **options) as plain, opened(path, **options) as source:
         for cycle in range(4):
             wanted = [block.tree for block in plain.open(Cursor(cycle, 0))]

@@ -17,6 +17,8 @@ from tests.sources.tables.files import numbers, written
 import penstock
 from penstock import RecordSource
 
+pytestmark = pytest.mark.whole
+
 ROWS = 1200
 SIZES = [30, 1, 70, 0, 45, 100, 54] * 4
 

@@ -67,6 +67,7 @@ def many(folder: Path, total: int, kind: str) -> tuple[str, int]:
     return str(path), each * groups
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("kind", ["numbers", pytest.param("texts", marks=pytest.mark.soak)])
 def test_memory_stays_within_the_shuffle_buffer(tmp_path, kind):
     path, rows = many(tmp_path, 8 * SHUFFLE_BYTES, kind)

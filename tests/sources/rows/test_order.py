@@ -79,6 +79,7 @@ def test_handfuls_are_drawn_afresh_in_each_cycle_and_end_where_blocks_do(tmp_pat
         assert all(len(one & other) <= 2 for one, other in pairwise(handfuls))
 
 
+@pytest.mark.whole
 @settings(max_examples=60, deadline=None)
 @given(
     st.lists(st.integers(0, 30), min_size=2, max_size=12).filter(any),

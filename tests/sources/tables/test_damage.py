@@ -121,6 +121,7 @@ def head(whole: bytes, message: int) -> int:
     return int.from_bytes(whole[message + 4 : message + 8], "little")
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("flips", [150, pytest.param(5000, marks=[pytest.mark.soak, pytest.mark.timeout(1200)])])
 def test_bytes_that_are_flipped_end_in_an_error_of_ours_and_never_lose_a_row(path, kind, flips):
     """Values may differ where the format has no checksums; a damaged footer may abort in Arrow."""

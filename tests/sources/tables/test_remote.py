@@ -75,6 +75,7 @@ def test_what_a_bucket_does_not_have_is_named(s3):
         RecordSource("s3://bucket/none.parquet")
 
 
+@pytest.mark.whole
 def test_what_hugging_face_saved_in_a_bucket_gives_what_the_disk_gives(s3, tmp_path):
     local = saved(tmp_path / "x", [numbers(ROWS), numbers(ROWS, ROWS)], 37)
     for path in (tmp_path / "x").iterdir():

@@ -138,6 +138,7 @@ def assert_equal(found: Any, wanted: Any) -> None:
         assert (found == wanted).all()
 
 
+@pytest.mark.whole
 @settings(max_examples=100, deadline=None)
 @given(st.data())
 def test_a_value_of_any_type_is_read_as_it_was_written(tmp_path_factory, data):

@@ -99,11 +99,15 @@ KINDS: dict[str, tuple[Callable[[], DataLoader[Any]], int, Iterable[int]]] = {
 }
 """Loaders; the segments asked for; their samples."""
 
+SLOW = {"sampled, with workers", "stream, with workers"}
+
 
 class TestLoaders(SourceContract):
     works_for_good = True
 
-    @pytest.fixture(autouse=True, params=KINDS)
+    @pytest.fixture(
+        autouse=True, params=[pytest.param(kind, marks=[pytest.mark.whole] * (kind in SLOW)) for kind in KINDS]
+    )
     def _kind(self, request: pytest.FixtureRequest) -> None:
         self.loader, self.segments, self.ids = KINDS[request.param]
         self.keeps_workers = request.param == "persistent"

@@ -172,6 +172,7 @@ def other_seeds() -> None:
     torch.manual_seed(987)
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("case", WHOLE)
 def test_cycles_are_the_epochs_of_the_loader_alone_also_when_a_later_one_is_opened_at_once(case):
     expected = alone(WHOLE[case])
