@@ -36,9 +36,9 @@ class _Decode:
         self._source.work_here()
 
     def __call__(self, batch: dict[str, Any]) -> dict[str, Any]:
-        plan = Planned(0, len(batch["id"]), batch["id"], None)
+        plan = Planned(0, len(batch["data"]), batch["data"], None)
         (block,) = self._source.load(iter([plan]), 0)
-        return {"id": batch["id"], "image": np.array(block.tree[0])}
+        return {"id": batch["data"], "image": np.array(block.tree)}
 
 
 class _Trainer:
@@ -66,11 +66,13 @@ def streaming_split(
     ray.data.DataContext.get_current().enable_progress_bars = False
     try:
         samples = penstock.ImageSource(images, size=224, batch_size=batch_size).samples
-        decoded = ray.data.range(samples, override_num_blocks=-(-samples // batch_size)).map_batches(
+        ids = [np.arange(first, min(first + batch_size, samples)) for first in range(0, samples, batch_size)]
+        # Which tasks read nothing: those that do want a core besides, and wait for ever where decoders have all.
+        decoded = ray.data.from_numpy(ids).map_batches(
             _Decode,
             fn_constructor_args=(images, batch_size),
             batch_size=batch_size,
-            concurrency=sum(nodes.cores),
+            compute=ray.data.ActorPoolStrategy(size=sum(nodes.cores)),
             num_cpus=1,
         )
         parts: list[Any] = decoded.streaming_split(2, equal=False)
