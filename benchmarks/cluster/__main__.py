@@ -12,10 +12,11 @@ from __future__ import annotations
 import argparse
 import os
 import signal
+import socket
 import tempfile
 import time
 from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 from statistics import median
@@ -40,6 +41,7 @@ _FEED: dict[str, Any] = {"batch_size": 128, "window": "512MiB"}
 _SLOWER = 5
 _WARM_S = 4.0
 _BEFORE_FAULT_S = 3.0
+_HEAD_BACK_S = 45.0
 
 
 class Run(NamedTuple):
@@ -192,6 +194,33 @@ class Bench:
             ]
         return claims
 
+    def head_back(self) -> list[Any]:
+        """Kill a cluster's head while trainers read, and start another at its address."""
+        waits: list[float] = []
+        wrong = 0
+        with socket.create_server(("127.0.0.1", 0)) as server:
+            port = server.getsockname()[1]
+        for _ in range(self._repeats):
+            with ExitStack() as stack:
+                with nodes(1, port=port) as cluster:
+                    found = stack.enter_context(self.started(1, workers="ray"))
+                    found.begin(_HEAD_BACK_S)
+                    cluster.cluster.head_node.kill_gcs_server(check_alive=False)
+                    time.sleep(_BEFORE_FAULT_S)
+                with nodes(1, port=port):
+                    began = time.monotonic()
+                    while "made by" not in found.source(0):
+                        time.sleep(0.05)
+                    waits.append(time.monotonic() - began)
+                    (got,) = found.ended()
+                    print(f"head back: remote again after {waits[-1]:.1f} s: {got}", flush=True)
+                    wrong += got.wrong
+        self.measured["head back"] = waits
+        return [
+            claim("head back: remote again after", "s", waits, most=15),
+            claim("head back: samples lost or repeated", "", [wrong], most=0),
+        ]
+
     def beside(self) -> list[Any]:
         """Two trainers, one of them five times slower or killed: a feed across machines, and streaming_split."""
         rates: dict[str, list[float]] = {}
@@ -284,7 +313,9 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=10.0)
     parser.add_argument(
-        "--only", default="one_feed,across,stopped,faults,beside,paper", help="parts; the last needs root"
+        "--only",
+        default="one_feed,across,stopped,faults,head_back,beside,paper",
+        help="parts; the last needs root",
     )
     arguments = parser.parse_args()
     bench = Bench(os.path.abspath(arguments.images), arguments.seconds, arguments.repeats)

@@ -14,9 +14,10 @@ from typing import Any, NamedTuple
 import psutil
 from benchmarks.children import ENVIRONMENT, command
 
+import penstock
 from penstock.bench.measure.pool import MeasuredProcess, MemberFailed, ProcessPool
 
-STORE_BYTES = 400 << 20
+STORE_BYTES = 2 << 30
 _LIMIT_S = 300.0
 
 
@@ -25,13 +26,20 @@ class Nodes:
 
     Args:
         cores: Cores of each node.
+        port: Of the head; 0 for any.
     """
 
-    def __init__(self, cores: Sequence[int]) -> None:
+    def __init__(self, cores: Sequence[int], port: int = 0) -> None:
         from ray.cluster_utils import Cluster
 
         options = {"object_store_memory": STORE_BYTES}
-        self.cluster = Cluster(True, head_node_args={"num_cpus": 0, "include_dashboard": False, **options})
+        head = {
+            "num_cpus": 0,
+            "include_dashboard": False,
+            **options,
+            **({"gcs_server_port": port} if port else {}),
+        }
+        self.cluster = Cluster(True, head_node_args=head)
         self.cores = cores
         self.nodes = [self.cluster.add_node(num_cpus=count, **options) for count in cores]
         os.environ.update(RAY_ADDRESS=self.cluster.address, PENSTOCK_RAY_OPEN="1")
@@ -65,8 +73,8 @@ class Nodes:
 
 
 @contextmanager
-def nodes(*cores: int) -> Generator[Nodes]:
-    found = Nodes(cores)
+def nodes(*cores: int, port: int = 0) -> Generator[Nodes]:
+    found = Nodes(cores, port)
     try:
         yield found
     finally:
@@ -127,6 +135,17 @@ class Machines:
         feeders = [each for each in psutil.process_iter() if _is_on(each, self._folder / f"machine {machine}")]
         for each in {trainer, *feeders, *(child for one in feeders for child in one.children(recursive=True))}:
             each.send_signal(number)
+
+    def source(self, machine: int) -> str:
+        """Return what a machine's feed tells of its source."""
+        own = os.environ.get("PENSTOCK_DIR")
+        os.environ["PENSTOCK_DIR"] = str(self._folder / f"machine {machine}")
+        try:
+            return penstock.feeds()[0].source
+        finally:
+            os.environ.pop("PENSTOCK_DIR")
+            if own is not None:
+                os.environ["PENSTOCK_DIR"] = own
 
     def ended(self) -> Iterator[Measured]:
         for member in self.members:
