@@ -39,6 +39,8 @@ LINK_MBIT_PER_S = 200
 IMAGE_BYTES = 224 * 224 * 3
 _FEED: dict[str, Any] = {"batch_size": 128, "window": "512MiB"}
 _SLOWER = 5
+_USUAL_RATE = 215.0
+"""Of each of two trainers, where one of Ray Data's stands still."""
 _WARM_S = 4.0
 _BEFORE_FAULT_S = 3.0
 _HEAD_BACK_S = 45.0
@@ -225,14 +227,16 @@ class Bench:
         """Two trainers, one of them five times slower or killed: a feed across machines, and streaming_split."""
         rates: dict[str, list[float]] = {}
         lost: dict[str, list[int]] = {}
+        still: list[list[bool]] = []
         for _ in range(self._repeats):
             with family(), nodes(CORES) as cluster, tempfile.TemporaryDirectory() as place:
                 split = partial(streaming_split, cluster, Path(place), self._images, _FEED["batch_size"])
                 both = split((0.0, 0.0), None)
-                delay_s = _SLOWER * _FEED["batch_size"] / both.rows_per_s
+                delay_s = _SLOWER * _FEED["batch_size"] / (both.rows_per_s or _USUAL_RATE)
                 slow, killed = split((0.0, delay_s), None), split((0.0, delay_s), _BEFORE_FAULT_S / 2)
-            rates.setdefault("streaming_split", []).append(slow.rows_per_s / both.rows_per_s)
+            rates.setdefault("streaming_split", []).append(slow.rows_per_s / (both.rows_per_s or _USUAL_RATE))
             lost.setdefault("streaming_split", []).append(killed.lost)
+            still.append([each.rows_per_s == 0 for each in (both, slow, killed)])
             with family(), nodes(CORES):
                 fast, _ = self._two(0.0)
                 delay_s = _SLOWER * _FEED["batch_size"] / fast.rows_per_s
@@ -240,9 +244,10 @@ class Bench:
                 survivor, _ = self._two(delay_s, kill=True)
             rates.setdefault("a feed across machines", []).append(beside_slow.rows_per_s / fast.rows_per_s)
             lost.setdefault("a feed across machines", []).append(survivor.wrong)
-            print(f"beside: {rates}, lost {lost}", flush=True)
+            print(f"beside: {rates}, lost {lost}, stood still {still}", flush=True)
         self.measured["fast trainer beside one 5 times slower, of beside one as fast"] = [rates]
         self.measured["samples lost when a trainer is killed"] = [lost]
+        self.measured["streaming_split stood still: both fast, one slow, one killed"] = still
         return []
 
     def _two(self, delay_s: float, *, kill: bool = False) -> list[Measured]:

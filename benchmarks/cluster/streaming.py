@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -13,14 +14,14 @@ from benchmarks.cluster.machines import Nodes
 import penstock
 from penstock.sources.order import Planned
 
-_WARM_EPOCHS = 1
+_LIMIT_S = 90.0
 
 
 class Split(NamedTuple):
     """What two trainers got of an epoch.
 
     Attributes:
-        rows_per_s: Samples a second of the first.
+        rows_per_s: Samples a second of the first; 0 if it stood still until its time was up.
         lost: Samples that neither has trained on.
     """
 
@@ -44,22 +45,21 @@ class _Decode:
 class _Trainer:
     """Trains on its part: takes a time for each batch, and notes what it was."""
 
-    def train(self, part: Any, batch_size: int, delay_s: float, epochs: int, noted: str) -> float:
-        """Return the samples a second of the last epoch."""
-        for _ in range(epochs):
-            rows, began = 0, time.perf_counter()
-            with Path(noted).open("w") as file:
-                for batch in part.iter_batches(batch_size=batch_size):
-                    time.sleep(delay_s)
-                    rows += len(batch["id"])
-                    print(*batch["id"].tolist(), file=file, flush=True)
+    def train(self, part: Any, batch_size: int, delay_s: float, noted: str) -> float:
+        """Return the samples a second of an epoch, from its first batch on."""
+        rows, began = 0, 0.0
+        with Path(noted).open("w") as file:
+            for batch in part.iter_batches(batch_size=batch_size):
+                rows, began = (rows + len(batch["id"]), began) if began else (0, time.perf_counter())
+                time.sleep(delay_s)
+                print(*batch["id"].tolist(), file=file, flush=True)
         return rows / (time.perf_counter() - began)
 
 
 def streaming_split(
     nodes: Nodes, folder: Path, images: str, batch_size: int, delays_s: tuple[float, float], kill_s: float | None
 ) -> Split:
-    """Run two trainers, each with its time for a batch; kill the second after so long, in an epoch of its own."""
+    """Run two trainers for an epoch, each with its time for a batch; kill the second after so long."""
     import ray
 
     ray.init(address=nodes.cluster.address, log_to_driver=False, logging_level="ERROR")
@@ -79,9 +79,8 @@ def streaming_split(
         notes = [str(folder / f"trainer {i}") for i in range(2)]
         trainer: Callable[..., Any] = ray.remote(_Trainer).options(num_cpus=0).remote
         trainers = [trainer(), trainer()]
-        epochs = 1 if kill_s is not None else 1 + _WARM_EPOCHS
         ends = [
-            each.train.remote(part, batch_size, delay_s, epochs, note)
+            each.train.remote(part, batch_size, delay_s, note)
             for each, part, delay_s, note in zip(trainers, parts, delays_s, notes, strict=True)
         ]
         if kill_s is not None:
@@ -89,9 +88,11 @@ def streaming_split(
                 time.sleep(0.01)
             time.sleep(kill_s)
             ray.kill(trainers[1])
-        rate = ray.get(ends[0])
-        if kill_s is None:
-            ray.get(ends[1])
+        rate = 0.0
+        with suppress(ray.exceptions.GetTimeoutError):
+            rate = ray.get(ends[0], timeout=_LIMIT_S)
+            if kill_s is None:
+                ray.get(ends[1], timeout=_LIMIT_S)
         trained = {int(id) for note in notes for id in Path(note).read_text().split()}
         return Split(rate, samples - len(trained))
     finally:

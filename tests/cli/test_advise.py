@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.cli import advise as verb
+from penstock.cli import advise_reader as verb
 from penstock.io.advice.measurements import Measurement, saved_rows
 
 # mech, depth, threads; then MB/s and CPU-s for each GiB at 4 KiB, 64 KiB, 1 MiB: a virtual disk, two cores.
@@ -106,14 +106,14 @@ def test_a_quick_benchmark_is_kept_for_the_automatic_reader_or_why_not_is_said(t
     rows = [Measurement(**row) for row in recorded()]
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setattr(verb, "_measured_on", lambda directory: rows)
-    verb.advise(on=tmp_path, sample="110KB", as_json=True)
+    verb.reader(on=tmp_path, sample="110KB", as_json=True)
     printed = capsys.readouterr()
     assert json.loads(printed.out)["choice"]["mech"] == "direct"
     assert "saved for reader='auto'" in printed.err
     assert saved_rows(tmp_path) == rows
     tmp_path.joinpath("file").touch()
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
-    verb.advise(on=tmp_path, sample="110KB", as_json=True)
+    verb.reader(on=tmp_path, sample="110KB", as_json=True)
     printed = capsys.readouterr()
     assert json.loads(printed.out)["choice"]["mech"] == "direct"
     assert f"not saved for reader='auto': {tmp_path}" in printed.err and "Not a directory" in printed.err

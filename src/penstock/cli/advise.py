@@ -1,190 +1,175 @@
-"""``penstock advise``: which mechanism to read with, what it costs, and what to do if none suffices."""
+"""``penstock advise``: how to read, which batch size, how many workers, how many trainings at once."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
-import psutil
-from rich.console import Group, RenderableType
-from rich.table import Table
-from rich.text import Text
+import typer
 
-from penstock.basics.sizes import size_from, size_text
-from penstock.basics.terminal import console, printable_lines
-from penstock.cli.command import AsJson, argument, option, plain_table, show
-from penstock.errors import BadSetting
-from penstock.io.advice.advice import Advice
-from penstock.io.advice.advice import advise as choose
-from penstock.io.advice.measurements import Benchmark, Measurement, read_benchmark, save, saved_at
-from penstock.io.advice.prediction import Reason, Requirement, Setting
+from penstock.basics.terminal import console
+from penstock.cli.advise_reader import reader
+from penstock.cli.command import AsJson, Command, Group, StoreFolder, argument, option, show
+
+if TYPE_CHECKING:
+    from penstock.fit.answers import Answer, Limit
+    from penstock.fit.tries import Tries
+
+_MOST_TOGETHER = 16
 
 
-def advise(
-    benchmark: Annotated[Path | None, argument("BENCH.json", "Result of penstock bench io --json.")] = None,
-    on: Annotated[Path | None, option("Directory to benchmark for 30 s instead, saved for reader='auto'.")] = None,
-    rate: Annotated[
-        str | None, option("Bytes per second needed, such as 2GB/s; as fast as possible unless given.")
-    ] = None,
-    sample: Annotated[str | None, option("Size of a sample as it is stored, such as 110KB.")] = None,
-    access: Annotated[str, option("Order of the reads: random or sequential.")] = "random",
-    cores: Annotated[float | None, option("CPU cores that reading may use.")] = None,
-    gpu_share: Annotated[str | None, option("Part of the GPU that reading may use, such as 2%.")] = None,
-    dest: Annotated[str, option("Destination of the bytes: host, or a GPU, such as cuda:0.")] = "host",
-    dataset: Annotated[str | None, option("Size of the data set, such as 100GB.")] = None,
-    as_json: AsJson = False,
+class _Advice(Group):
+    """Takes what is no verb for the arguments of ``reader``, which once was all that there was."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        if args and args[0] not in self.commands and args[0] != "--help":
+            args = ["reader", *args]
+        return super().parse_args(ctx, args)
+
+
+app = typer.Typer(
+    cls=_Advice, no_args_is_help=True, help="Advise by trial: reading, batch size, workers, trainings."
+)
+app.command("reader", cls=Command)(reader)
+_Words = Annotated[
+    list[str], argument("COMMAND", "A script (.py) or a command with its arguments; {} stands for the number.")
+]
+_Together = Annotated[list[str], argument("COMMAND", "A script (.py) or a command with its arguments.")]
+_Memory = Annotated[
+    str | None,
+    option("Memory that it may take: 8GiB; the GPU's, or this machine's, unless given.", metavar="SIZE"),
+]
+_Limit = Annotated[str, option("Time for all trials; called again, it goes on.", metavar="TIME")]
+_First = Annotated[str, option("Time that a trial has until its first batch.", metavar="TIME")]
+_Again = Annotated[bool, option("--again", "Measure anew what is known from before.")]
+_Plot = Annotated[Path | None, option("File for a picture (PNG, SVG, PDF).", metavar="FILE")]
+_FITS: dict[str, Any] = {"cls": Command, "context_settings": {"allow_interspersed_args": False}}
+
+
+@app.command("batch-size", **_FITS)
+def batch_size(
+    words: _Words,
+    memory: _Memory = None,
+    time_limit: _Limit = "3m",
+    first_batch: _First = "60s",
+    again: _Again = False,
+    plot: _Plot = None,
+    json: AsJson = False,
+    store: StoreFolder = None,
 ) -> None:
-    """Recommend a mechanism to read with: its speed, its cost, and what to do if none suffices.
+    """Find the batch size that pays, and the largest that fits: `advise batch-size -- train.py --batch-size {}`.
 
-    Each figure is marked as *measured here*, or *published* and by whom.
+    The script runs as it is, for some seconds at each size, and is then ended.
     """
-    if sample is None:
-        raise BadSetting("the size of a sample is missing: give --sample, such as --sample 110KB")
-    need = Requirement(
-        sample_bytes=_size("--sample", sample),
-        rate_bytes_per_s=None if rate is None else _rate(rate),
-        access=access,  # pyright: ignore[reportArgumentType] - Requirement checks it
-        cores=cores,
-        gpu_share=None if gpu_share is None else _share(gpu_share),
-        dest=dest,
-        dataset_bytes=None if dataset is None else _size("--dataset", dataset),
-        memory_bytes=psutil.virtual_memory().available,
-    )
-    if (benchmark is None) == (on is None):
-        raise BadSetting("give either a file of penstock bench io, or --on DIRECTORY to measure there for 30 s")
-    measured = Benchmark(_quick(on)) if on else read_benchmark(benchmark or "")
-    advice = choose(measured.rows, need)
-    show(as_json, advice, lambda: advice_shown(advice, measured.origin))
+    from penstock.fit.answers import of_batch_sizes
+    from penstock.fit.search import batch_sizes, smaller
+
+    def answer(tries: Tries, limit: Limit) -> Answer:
+        tries.search(batch_sizes())
+        tried = tries.tried
+        if tried.chosen and tried.best and tried.chosen.value == tried.good[0].value:
+            tries.search(smaller(tried.chosen, tried.best.samples_per_s))
+        tries.confirm()
+        return of_batch_sizes(tries.tried, limit, tries.cost)
+
+    _fit("batch size", words, answer, memory, time_limit, first_batch, again, plot, json, store)
 
 
-def _rate(text: str) -> float:
-    size, slash, unit = text.partition("/")
-    if slash and unit.strip() != "s":
-        raise BadSetting(f"--rate={text!r}: give bytes a second, such as 2GB/s")
-    return _size("--rate", size)
+@app.command("workers", **_FITS)
+def workers(
+    words: _Words,
+    memory: _Memory = None,
+    time_limit: _Limit = "3m",
+    first_batch: _First = "60s",
+    again: _Again = False,
+    plot: _Plot = None,
+    json: AsJson = False,
+    store: StoreFolder = None,
+) -> None:
+    """Find how many workers its loader needs: `advise workers -- train.py --workers {}`."""
+    from penstock.fit.answers import of_workers
+    from penstock.fit.search import growing
+    from penstock.linux.cgroups import cores
+
+    def answer(tries: Tries, limit: Limit) -> Answer:
+        most = int(2 * cores()) + 2
+        tries.search(growing([count for count in (0, 1, 2, 3, 4, *range(6, 257, 2)) if count <= most]))
+        tries.confirm()
+        return of_workers(tries.tried, cores(), tries.cost)
+
+    _fit("workers", words, answer, memory, time_limit, first_batch, again, plot, json, store)
 
 
-def _size(option: str, text: str) -> int:
-    """Read a size that must have a unit: ``--rate 2`` does not mean two bytes."""
-    nbytes = size_from(option, text)
-    if not text.strip()[-1].isalpha():
-        number = text.strip()
-        raise BadSetting(f"{option}={text!r} has no unit: write {option} {number}GB, or {number}B")
-    return nbytes
+@app.command("together", **_FITS)
+def together(
+    words: _Together,
+    memory: _Memory = None,
+    time_limit: _Limit = "5m",
+    first_batch: _First = "60s",
+    again: _Again = False,
+    plot: _Plot = None,
+    json: AsJson = False,
+    store: StoreFolder = None,
+) -> None:
+    """Find how many trainings to run at once, and whether to share a loader: `advise together -- train.py`."""
+    from penstock.fit.answers import of_together
+    from penstock.fit.search import Tried, growing
+
+    def answer(tries: Tries, limit: Limit) -> Answer:
+        tries.search(growing(range(1, _MOST_TOGETHER + 1), patience=1), copies=True)
+        alone = next((each.samples_per_s for each in tries.tried.good), 0.0)
+        if alone:
+            tries.search(growing(range(2, _MOST_TOGETHER + 1), alone, patience=1), copies=True, share=True)
+        own, shared = ([each for each in tries.tried.trials if each.share == share] for share in (False, True))
+        return of_together(Tried(own), Tried(shared), tries.cost)
+
+    _fit("together", words, answer, memory, time_limit, first_batch, again, plot, json, store)
 
 
-def _share(text: str) -> float:
-    number, percent, _ = text.partition("%")
-    try:
-        return float(number) / (100 if percent else 1)
-    except ValueError:
-        raise BadSetting(f"--gpu-share={text!r}: give a part, such as 2% or 0.02") from None
+def _fit(
+    setting: str,
+    words: list[str],
+    answer: Callable[[Tries, Limit], Answer],
+    memory: str | None,
+    time_limit: str,
+    first_batch: str,
+    again: bool,
+    plot: Path | None,
+    json: bool,
+    store: Path | None,
+) -> None:
+    """Try a script, and show what was found."""
+    from penstock.bench.experiment import check_files, progress, save
+    from penstock.fit.report import picture, shown
+    from penstock.fit.trial import Bounds, Script
+    from penstock.fit.tries import Tries, check_words, limit_of, warn
+    from penstock.runs.record import MachinePlan
+    from penstock.runs.spec.checks import seconds_from
+    from penstock.runs.store import Store
+    from penstock.schedule.machine import host_machine
 
-
-def _quick(directory: Path) -> list[Measurement]:
-    """Run a short benchmark of a directory's file system, and save it for ``reader="auto"``."""
-    if not directory.is_dir():
-        raise BadSetting(f"--on {directory}: there is no such directory")
-    rows = _measured_on(directory)
-    try:
-        saved = f"saved for reader='auto': {save(rows, directory)}"
-    except OSError as error:
-        saved = f"! not saved for reader='auto': {saved_at(directory)} cannot be written ({error.strerror})"
-    console(stderr=True).print(saved, soft_wrap=True)
-    return rows
-
-
-def _measured_on(directory: Path) -> list[Measurement]:
-    from penstock.bench.experiment import progress
-    from penstock.bench.io.plan import IoSettings
-    from penstock.bench.io.run import run
-
-    settings = IoSettings(
-        bs_bytes=(4 << 10, 32 << 10, 256 << 10, 1 << 20),
-        qd=(8, 128),
-        threads=(8, 32),
-        cold=True,
-        runtime_s=0.5,
-        warm_up_s=0.1,
-    )
-    with progress(console(stderr=True)) as tell:
-        return run(settings, str(directory), tell).rows
-
-
-def advice_shown(advice: Advice, origin: str) -> RenderableType:
-    """Show the choice and its cost, the reasons, the alternatives, and the remedies if it does not suffice."""
-    parts: list[RenderableType] = [_asked(advice.need, origin), Text(), _verdict(advice), Text()]
-    parts.append(_reasons("why", advice.reasons))
-    if advice.alternatives:
-        parts += [Text(), _table([advice.choice, *advice.alternatives])]
-    if advice.remedies:
-        parts += [Text(), _reasons("what to do", advice.remedies)]
-    return Group(*parts)
-
-
-def _asked(need: Requirement, origin: str) -> Text:
-    rate = "as fast as may be" if need.rate_mb_s is None else f"at {need.rate_mb_s:,.0f} MB/s"
-    text = f"{need.access} reads of samples of {size_text(need.sample_bytes)}, {rate}, to {need.dest}"
-    if need.cores is not None:
-        text += f", on {need.cores:g} core" + "s" * (need.cores != 1)
-    if need.gpu_share is not None:
-        text += f", with {need.gpu_share:.0%} of the GPU"
-    return Text(text + (f"\nmeasured on {origin}" if origin else ""), "dim")
-
-
-def _verdict(advice: Advice) -> Text:
-    choice = advice.choice
-    text = Text()
-    text.append("✓ " if advice.suffices else "✗ ", "green" if advice.suffices else "red")
-    text.append(str(choice), "bold cyan")
-    text.append(f", reads of {size_text(choice.bs_bytes)}")
-    text.append(f"\n  reaches {choice.mb_s:,.0f} MB/s")
-    if advice.headroom is not None:
-        text.append(f", {_compared(1 + advice.headroom)}", "" if advice.suffices else "bold red")
-    text.append(f"\n  costs {_cost(choice)}")
-    return text
-
-
-def _compared(part: float) -> str:
-    """Return what is reached, compared with what is needed, in words."""
-    if part >= 2:
-        return f"{_times(part)} what is needed"
-    if part >= 1:
-        return f"{part - 1:.0%} more than needed"
-    if part > 0.5:
-        return f"{1 - part:.0%} short of what is needed"
-    return f"{_times(1 / part)} as much is needed"
-
-
-def _times(ratio: float) -> str:
-    return f"{ratio:,.0f} times" if ratio >= 100 else f"{ratio:.3g} times"
-
-
-def _cost(choice: Setting) -> str:
-    gpu = "" if not choice.sm_share else f" and at most {choice.sm_share:.1%} of the GPU"
-    return f"{choice.cores:.2g} cores ({choice.cpu_s_per_gib:.2g} CPU-s for each GiB){gpu}"
-
-
-def _reasons(heading: str, reasons: Sequence[Reason]) -> Table:
-    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
-    table.add_column(heading)
-    table.add_column("", style="dim", max_width=30)
-    for reason in reasons:
-        table.add_row(printable_lines(reason.text), printable_lines(reason.tag))
-    return table
-
-
-def _table(choices: Sequence[Setting]) -> Table:
-    table = plain_table("the best of each mechanism", "read", "MB/s", "cores", "CPU-s/GiB")
-    table.add_column("figures")
-    for choice in choices:
-        table.add_row(
-            str(choice),
-            size_text(choice.bs_bytes),
-            f"{choice.mb_s:,.0f}",
-            f"{choice.cores:.2g}",
-            f"{choice.cpu_s_per_gib:.2g}",
-            choice.basis,
+    check_files(plot=plot)
+    if setting != "together":
+        check_words(tuple(words), "--batch-size" if setting == "batch size" else "--workers")
+    script = Script(tuple(words), Path.cwd())
+    machine = host_machine(MachinePlan(), "plain")
+    limit, most_bytes = limit_of(machine, memory)
+    warn(script)
+    with Store.open(store) as opened, progress(console(stderr=True)) as tell:
+        tries = Tries(
+            opened,
+            script,
+            setting,
+            bounds=Bounds(seconds_from("--first-batch", first_batch), most_bytes),
+            gpu=machine.gpu,
+            seconds=seconds_from("--time-limit", time_limit),
+            within=memory or "",
+            again=again,
+            tell=lambda done, what: tell(done, done + 1, what),
         )
-    return table
+        found = answer(tries, limit)
+    show(json, found, lambda: shown(found, setting))
+    save(plot, lambda file: picture(found, setting, script.name, limit).savefig(file), console(stderr=True))
+    if found.chosen is None:
+        raise typer.Exit(1)

@@ -81,7 +81,11 @@ def advise(run: RunFigures, cpus: Cpus, together: Sequence[RunFigures]) -> RunAd
             "look there first, data does not hold it back",
         )
     computes = "" if parts.computing is None else f"computes {parts.computing:.0%} of its time and "
-    return RunAdvice("none", f"{computes}waits {parts.waiting:.0%} for data: data is not what holds it back")
+    return RunAdvice(
+        "none",
+        f"{computes}waits {parts.waiting:.0%} for data: data is not what holds it back; penstock "
+        "advise batch-size and together say what else may",
+    )
 
 
 def _for_waiting(run: RunFigures, waits: str, cpus: Cpus, together: Sequence[RunFigures]) -> RunAdvice:
@@ -100,14 +104,16 @@ def _for_waiting(run: RunFigures, waits: str, cpus: Cpus, together: Sequence[Run
         return RunAdvice(
             "storage",
             f"{waits} while disk {run.disk} is busy {run.disk_busy:.0%}: penstock pack makes it read less, "
-            "penstock advise shows how to read",
+            "penstock advise reader shows how to read",
         )
     if cpus.busy is None:
         return RunAdvice("unknown", f"{waits}: run it with --listeners proc,host,disk to know what that waits for")
     if cpus.busy < _BUSY:
         where = "the feed's loader" if run.on_feed else "its loader"
         busy = f"{waits} while the CPUs are busy {cpus.busy:.0%}"
-        return RunAdvice("workers", f"{busy}: give {where} more num_workers")
+        return RunAdvice(
+            "workers", f"{busy}: give {where} more num_workers (penstock advise workers says how many)"
+        )
     if cpus.used is not None and cpus.used < _OWN * cpus.busy:
         return _others(waits, "the CPUs", cpus.busy, f"use {cpus.used:.0%}", "reserve cores for it")
     busy = f"{waits} while the CPUs are busy {cpus.busy:.0%}"

@@ -172,7 +172,13 @@ def masked_plan(run: RunPlan) -> RunPlan:
     )
 
 
-def add_masked(store: Store, group: GroupPlan) -> list[RunRecord]:
-    """Add a group to the store, where secrets in commands and parameters are masked; return its runs unmasked."""
-    records = store.add(msgspec.structs.replace(group, runs=tuple(map(masked_plan, group.runs))))
+def add_masked(store: Store, group: GroupPlan, to: str = "") -> list[RunRecord]:
+    """Add a group to the store, where secrets in commands and parameters are masked; return its runs unmasked.
+
+    Args:
+        store: The store.
+        group: The group.
+        to: As of ``Store.add``.
+    """
+    records = store.add(msgspec.structs.replace(group, runs=tuple(map(masked_plan, group.runs))), to)
     return [msgspec.structs.replace(record, plan=run) for record, run in zip(records, group.runs, strict=True)]

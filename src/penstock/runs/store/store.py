@@ -99,13 +99,24 @@ class Store:
         """Close the database."""
         self._connection.close()
 
-    def add(self, group: GroupPlan) -> list[RunRecord]:
-        """Add a group; its runs wait for this process, or one that calls ``own``, to start them."""
+    def add(self, group: GroupPlan, to: str = "") -> list[RunRecord]:
+        """Add a group; its runs wait for this process, or one that calls ``own``, to start them.
+
+        Args:
+            group: The group.
+            to: Id of a group whose runs they become, after those that it has; if there is none, a new one is made.
+        """
         with self._lock, usable(self._database), writing(self._connection):
             taken = {id for (id,) in self._connection.execute("SELECT id FROM groups UNION SELECT id FROM runs")}
             group_id, *ids = _new_ids(1 + len(group.runs), taken)
-            self._insert(group_id, group, list(zip(ids, range(len(ids)), group.runs, strict=True)))
-        return self._with_folders(group_id)
+            (first,) = self._connection.execute("SELECT count(*) FROM runs WHERE group_id = ?", (to,)).fetchone()
+            runs = [(id, first + place, run) for place, (id, run) in enumerate(zip(ids, group.runs, strict=True))]
+            if to in taken:
+                group_id = to
+                self._insert_runs(group_id, runs)
+            else:
+                self._insert(group_id, group, runs)
+        return self._with_folders(group_id)[first:]
 
     def adopt(self, runs: Sequence[RunRecord]) -> list[RunRecord]:
         """Add runs of one group of another store, under their ids; they wait for this process to start them."""
@@ -120,6 +131,9 @@ class Store:
             "INSERT INTO groups (id, name, mode, listeners, added, owner) VALUES (?, ?, ?, ?, ?, ?)",
             (group_id, group.name, group.mode, _json(group.listeners), time.time(), _json(this_process())),
         )
+        self._insert_runs(group_id, runs)
+
+    def _insert_runs(self, group_id: str, runs: list[tuple[str, int, RunPlan]]) -> None:
         self._connection.executemany(
             "INSERT INTO runs (id, group_id, position, plan) VALUES (?, ?, ?, ?)",
             [(id, group_id, position, _json(plan)) for id, position, plan in runs],
@@ -129,7 +143,7 @@ class Store:
         added = self.runs(group_id)
         for run in added:
             with usable(self.folder_of(run.id)):
-                self.folder_of(run.id).mkdir(mode=0o700)
+                self.folder_of(run.id).mkdir(mode=0o700, exist_ok=True)
         return added
 
     def own(self, group_id: str) -> None:

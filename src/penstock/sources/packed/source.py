@@ -40,8 +40,8 @@ class PackedSource(Ordered):
     Args:
         folder: Folder that ``pack`` made.
         reader: Mechanism that reads rows: ``"uring"``, ``"direct"``, ``"posix"`` or ``"gpu"``; a function that
-            makes a ``Reader`` into a given memory; or ``"auto"``: what ``penstock advise`` would take of uring,
-            direct and posix (docs/how-to/read-mechanism.md). ``description`` names the one taken, and why.
+            makes a ``Reader`` into a given memory; or ``"auto"``: what ``penstock advise reader`` would take of
+            uring, direct and posix (docs/how-to/read-mechanism.md). ``description`` names the one taken, and why.
         batch_size: Rows of a block.
         shuffle: Draw a new random order in each cycle; False for the order of the rows.
         drop_last: Whether trainers leave out of each epoch the rows that fill none of their batches, unless they

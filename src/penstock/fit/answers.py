@@ -1,0 +1,185 @@
+"""What follows from trials: answers in sentences."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import msgspec
+
+from penstock.basics.sizes import size_text
+from penstock.bench.experiment import short
+from penstock.fit.search import CLOSE, RESERVE, Memory, Tried
+from penstock.fit.trial import Trial
+from penstock.runs.advice import MUCH_WAITING
+from penstock.schedule.machine import SPARE
+
+_LIMITS = {
+    "storage": "the disk is busy",
+    "pack": "the cores are busy with preparing samples",
+    "share": "the cores are busy with preparing samples",
+    "others": "other programs occupy the machine",
+    "workers": "cores and disk are free: memory bandwidth, a lock or the network holds the workers up",
+}
+
+
+class Answer(msgspec.Struct, frozen=True, kw_only=True):
+    """What was found.
+
+    Attributes:
+        chosen: The setting to take; None if none works.
+        trials: What each setting took, by rising settings.
+        failed: Settings that failed, and why.
+        sentences: The answer, and what else follows.
+        largest: Of batch sizes, the largest that leaves a reserve of the memory; None if nobody knows, or any.
+        predicted_bytes: Memory that the chosen batch size is predicted to take, and the largest.
+    """
+
+    chosen: int | None
+    trials: tuple[Trial, ...]
+    failed: dict[int, str]
+    sentences: tuple[str, ...]
+    largest: int | None = None
+    predicted_bytes: tuple[int, ...] = ()
+
+
+class Limit(NamedTuple):
+    """A memory that is to suffice.
+
+    Attributes:
+        nbytes: Its size.
+        whose: What it is, in words.
+    """
+
+    nbytes: int
+    whose: str
+
+
+def of_batch_sizes(tried: Tried, limit: Limit, cost: str) -> Answer:
+    """Choose a batch size."""
+    best, chosen = tried.best, tried.chosen
+    if best is None or chosen is None:
+        return _none(tried, cost)
+    memory = Memory.of(tried.trials)
+    lacks = min((each.value for each in tried.trials if each.out_of_memory), default=None)
+    largest = memory and memory.largest(limit.nbytes)
+    if lacks is not None:
+        largest = min(largest or lacks - 1, lacks - 1)
+    sentences = [
+        f"Take a batch size of {chosen.value:,}: {short(chosen.samples_per_s)} samples/s, "
+        + (
+            "the best of those tried."
+            if chosen.value == best.value
+            else f"within {CLOSE:.0%} of the best ({short(best.samples_per_s)}, at {best.value:,})."
+        )
+    ]
+    room = f"{size_text(limit.nbytes)} of {limit.whose}"
+    if largest is not None:
+        sentences.append(f"The largest that fits {room} and leaves {RESERVE:.0%} of it: about {largest:,}.")
+    elif memory is not None:
+        sentences.append(f"Any batch size that pays fits {room}: memory hardly grows with it.")
+    if chosen.memory_bytes:
+        beside = int(SPARE * limit.nbytes / chosen.memory_bytes)
+        trainings = f"{beside:,} such trainings fit" if beside != 1 else "One such training fits"
+        sentences.append(
+            f"At {chosen.value:,} it takes {size_text(chosen.memory_bytes)}: {trainings} side by side."
+        )
+    if chosen.waiting >= MUCH_WAITING:
+        sentences.append(
+            f"It waits {chosen.waiting:.0%} of its time for data there: see `penstock advise workers` first."
+        )
+    sentences.append("The learning rate that suits another batch size is yours to find.")
+    predicted = tuple(memory.at(size) for size in (chosen.value, largest) if size) if memory else ()
+    return _answer(tried, chosen.value, sentences, cost, largest=largest, predicted_bytes=predicted)
+
+
+def of_workers(tried: Tried, cores: float, cost: str) -> Answer:
+    """Choose how many workers load."""
+    best, chosen = tried.best, tried.chosen
+    if best is None or chosen is None:
+        return _none(tried, cost)
+    sentences = [f"Take {_workers(chosen.value)}: {short(chosen.samples_per_s)} samples/s."]
+    more = [each for each in tried.good if each.value > chosen.value]
+    if chosen.waiting < MUCH_WAITING:
+        sentences.append(
+            f"More bring nothing: it waits {chosen.waiting:.0%} of its time for data, and computes in the rest."
+        )
+    elif more:
+        why = _LIMITS.get(
+            more[-1].advice or chosen.advice, f"it waits for data with {_workers(more[-1].value)}, too"
+        )
+        sentences.append(f"More bring nothing, though it waits {chosen.waiting:.0%} of its time for data: {why}.")
+    if chosen.value:
+        for_four = 4 * chosen.value
+        fits = "more than" if for_four > cores else "of"
+        sentences.append(
+            f"Four such trainings with loaders of their own want {for_four:,} workers, {fits} the {cores:g} cores "
+            f"here; one shared feed (`penstock run --share`) feeds all four with {chosen.value:,}, as each "
+            "sample is prepared once."
+        )
+    return _answer(tried, chosen.value, sentences, cost)
+
+
+def of_together(own: Tried, shared: Tried, cost: str) -> Answer:
+    """Choose how many trainings run at once, and whether they share."""
+    arms = [(each.chosen, each) for each in (own, shared) if each.chosen is not None]
+    if not arms:
+        return _none(own, cost)
+    best = max((arm.best.samples_per_s for _, arm in arms if arm.best), default=0.0)
+    close = [chosen for chosen, _ in arms if chosen and chosen.samples_per_s >= (1 - CLOSE) * best]
+    chosen = close[0]
+    alone = next((each for each in own.good if each.value == 1), chosen)
+    how = "with --share" if chosen.share else "with loaders of their own"
+    sentences = [
+        f"Run {chosen.value:,} at once {how}: {short(chosen.samples_per_s)} samples/s together, "
+        f"{chosen.samples_per_s / alone.samples_per_s:.2f} times one alone."
+        if chosen.value > 1
+        else f"Run one after the other: one alone gets {short(alone.samples_per_s)} samples/s, and more together "
+        f"get no more than {CLOSE:.0%} above that."
+    ]
+    if chosen.value > 1:
+        slower = chosen.value * alone.samples_per_s / chosen.samples_per_s
+        sentences.append(f"Each of them takes {slower:.2f} times as long for an epoch as one alone.")
+    for tried, words in ((own, "loaders of their own"), (shared, "one shared feed")):
+        if tried.best is not None and tried.best.value > 1:
+            sentences.append(
+                f"The most with {words}: {short(tried.best.samples_per_s)} samples/s, {tried.best.value:,} at "
+                f"once, waiting {tried.best.waiting:.0%} of their time."
+            )
+    both = Tried([*own.trials, *shared.trials])
+    return _answer(both, chosen.value, sentences, cost, trials=(*own.good, *shared.good))
+
+
+def _workers(count: int) -> str:
+    return "no workers" if count == 0 else "one worker" if count == 1 else f"{count:,} workers"
+
+
+def _none(tried: Tried, cost: str) -> Answer:
+    failed = [each for each in tried.trials if each.failed]
+    lacked = failed and all(each.out_of_memory for each in failed)
+    why = f"at {failed[-1].value:,}: {failed[-1].failed}" if failed else "nothing was tried"
+    return _answer(
+        tried, None, [f"Nothing fits the memory ({why})." if lacked else f"Nothing was measured ({why})."], cost
+    )
+
+
+def _answer(
+    tried: Tried,
+    chosen: int | None,
+    sentences: Sequence[str],
+    cost: str,
+    trials: Sequence[Trial] = (),
+    **more: object,
+) -> Answer:
+    failed = {each.value: each.failed for each in tried.trials if each.failed}
+    crashed = [each for each in tried.trials if each.failed and not each.out_of_memory]
+    found = list(sentences)
+    if crashed and chosen is not None:
+        found.append(f"At {crashed[-1].value:,} it failed: {crashed[-1].failed}.")
+    return Answer(
+        chosen=chosen,
+        trials=tuple(trials or tried.good),
+        failed=failed,
+        sentences=(*found, f"That took {cost}."),
+        **more,  # pyright: ignore[reportArgumentType]
+    )

@@ -1,0 +1,164 @@
+"""Which settings are tried, in which order, and which of them is chosen: rules without a clock or a process.
+
+A search is given what each trial found, and yields the next setting to be tried.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from penstock.fit.trial import Trial
+
+CLOSE = 0.05
+"""Settings whose throughput differs by less than this part are as good as each other."""
+_MAYBE = 0.1
+"""Those that are this close to the best are tried a second time: their throughput is the mean then."""
+_BISECTIONS = 3
+_FIRST_SIZE = 8
+RESERVE = 0.1
+"""Part of the memory that the largest batch size leaves."""
+
+Search = Generator[int, Trial, object]
+
+
+class Tried:
+    """What was tried so far.
+
+    Args:
+        trials: In the order in which they were tried; of one setting there may be several.
+    """
+
+    def __init__(self, trials: Sequence[Trial]) -> None:
+        self.trials = list(trials)
+
+    @property
+    def good(self) -> list[Trial]:
+        """One for each setting that can be used, by rising settings: means of what was measured there."""
+        values = sorted({each.value for each in self.trials if not each.failed})
+        return [self._mean([each for each in self.trials if each.value == value]) for value in values]
+
+    @property
+    def best(self) -> Trial | None:
+        return max(self.good, key=lambda each: each.samples_per_s, default=None)
+
+    @property
+    def chosen(self) -> Trial | None:
+        """The smallest setting whose throughput is close to the best."""
+        best = self.best
+        return best and next(each for each in self.good if each.samples_per_s >= (1 - CLOSE) * best.samples_per_s)
+
+    def to_confirm(self) -> list[int]:
+        """Settings that are to be tried once more before one is chosen."""
+        if (best := self.best) is None:
+            return []
+        tried = [each.value for each in self.trials]
+        close = [each.value for each in self.good if each.samples_per_s >= (1 - _MAYBE) * best.samples_per_s]
+        return [value for value in dict.fromkeys([*close[:2], best.value]) if tried.count(value) == 1]
+
+    @staticmethod
+    def _mean(trials: Sequence[Trial]) -> Trial:
+        good = [each for each in trials if not each.failed]
+        worst = max(good, key=lambda each: each.memory_bytes)
+        rate = sum(each.samples_per_s for each in good) / len(good)
+        waiting = sum(each.waiting for each in good) / len(good)
+        return Trial(
+            value=worst.value,
+            share=worst.share,
+            samples_per_s=rate,
+            batch=worst.batch,
+            waiting=waiting,
+            memory_bytes=worst.memory_bytes,
+            first_s=worst.first_s,
+            seconds=sum(each.seconds for each in trials),
+            epoch_s=worst.epoch_s,
+            cpu_s=worst.cpu_s,
+            advice=worst.advice,
+        )
+
+
+def growing(values: Iterable[int], best: float = 0.0, *, patience: int = 2) -> Generator[int, Trial, int | None]:
+    """Try settings that grow until throughput no longer grows by ``CLOSE``; return one that lacked memory.
+
+    Args:
+        values: The settings.
+        best: Throughput of what was tried before.
+        patience: Settings in a row that bring nothing before it ends.
+    """
+    idle = 0
+    for value in values:
+        trial = yield value
+        if trial.out_of_memory:
+            return value
+        grew = trial.samples_per_s > (1 + CLOSE) * best
+        best, idle = max(best, trial.samples_per_s), 0 if grew else idle + 1
+        if idle == patience:
+            break
+    return None
+
+
+def batch_sizes() -> Search:
+    """Try batch sizes, doubled while that pays.
+
+    Where one lacks memory, those between it and the largest that does not are bisected.
+    """
+    size, lacks = _FIRST_SIZE, None
+    trial = yield size
+    while trial.failed and size > 1:
+        lacks = size if trial.out_of_memory else lacks
+        size //= 2
+        trial = yield size
+    if trial.failed:
+        return
+    largest = size
+    if lacks is None:
+        lacks = yield from growing((size << place for place in range(1, 40)), trial.samples_per_s)
+        largest = size if lacks is None else lacks // 2
+    for _ in range(_BISECTIONS if lacks is not None else 0):
+        if lacks is not None and (between := (largest + lacks) // 2) not in (largest, lacks):
+            trial = yield between
+            largest, lacks = (largest, between) if trial.failed else (between, lacks)
+
+
+def smaller(than: Trial, best: float) -> Search:
+    """Halve a batch size while its throughput is close to the best."""
+    size, rate = than.value, than.samples_per_s
+    while size > 1 and rate >= (1 - CLOSE) * best:
+        size //= 2
+        rate = (yield size).samples_per_s
+
+
+class Memory(NamedTuple):
+    """What memory grows by, as a straight line through what was measured.
+
+    Attributes:
+        base_bytes: Memory beside batches.
+        sample_bytes: Memory of a sample of a batch.
+    """
+
+    base_bytes: float
+    sample_bytes: float
+
+    @classmethod
+    def of(cls, trials: Sequence[Trial]) -> Memory | None:
+        """Fit the line; the larger sizes tell more. None where fewer than three sizes tell of memory."""
+        known = [each for each in trials if each.memory_bytes and not each.failed]
+        if len({each.value for each in known}) < 3:
+            return None
+        sizes = np.array([each.value for each in known], float)
+        taken = np.array([each.memory_bytes for each in known], float)
+        slope, base = np.polyfit(sizes, taken, 1, w=np.sqrt(sizes))
+        return cls(float(base), max(0.0, float(slope)))
+
+    def at(self, size: int) -> int:
+        """Return the memory that a batch size takes."""
+        return int(self.base_bytes + self.sample_bytes * size)
+
+    def largest(self, limit_bytes: float) -> int | None:
+        """Return the largest batch size that leaves a reserve of a limit; None if memory hardly grows."""
+        room = (1 - RESERVE) * limit_bytes - self.base_bytes
+        if self.sample_bytes * (1 << 24) < room:
+            return None
+        return max(0, int(room / self.sample_bytes))

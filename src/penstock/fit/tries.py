@@ -1,0 +1,190 @@
+"""What a script was found to take, kept in the store: a search that was interrupted goes on where it was."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+import msgspec
+import psutil
+
+from penstock.basics.sizes import size_from
+from penstock.basics.terminal import say
+from penstock.errors import PenstockError
+from penstock.fit.answers import Limit
+from penstock.fit.search import Search, Tried
+from penstock.fit.trial import Bounds, Script, Trial, Trials
+from penstock.linux.cgroups import memory_limit_bytes
+from penstock.linux.files import written_whole
+from penstock.runs.launch.environment import masked_words
+from penstock.runs.record import RunPlan
+from penstock.runs.store import Store
+from penstock.schedule.machine import SPARE, HostMachine
+from penstock.schedule.profiles import Profiles
+
+Tell = Callable[[int, str], object]
+"""Called with how many trials are done, and what comes now."""
+
+
+class NotTried(PenstockError):
+    """A script cannot be tried; the message says why."""
+
+
+class Kept(msgspec.Struct):
+    """What is known of a script.
+
+    Attributes:
+        group_id: The group of its runs.
+        trials: What they took, in order.
+    """
+
+    group_id: str = ""
+    trials: list[Trial] = []
+
+
+class Tries:
+    """Tries a script at one setting after another.
+
+    Args:
+        store: Where runs and what they took are kept.
+        script: The script.
+        setting: What varies: "batch size", "workers" or "together".
+        bounds: What each trial may take.
+        gpu: Name of the GPU; empty without.
+        seconds: For all trials together; what was tried before does not count.
+        within: What else decides what a trial finds: a limit of memory.
+        again: Whether what is known is measured anew.
+        tell: Told of each trial.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        script: Script,
+        setting: str,
+        *,
+        bounds: Bounds,
+        gpu: str,
+        seconds: float,
+        within: str,
+        again: bool,
+        tell: Tell,
+    ) -> None:
+        plan = RunPlan(command=script.words, name=script.name, directory=str(script.directory))
+        key = f"{Profiles(store.folder, gpu).key(plan)}|{setting}|{within}"
+        self._path = store.folder / "fits" / f"{hashlib.sha256(key.encode()).hexdigest()[:24]}.json"
+        self._kept = Kept() if again else _read(self._path)
+        self._script, self._setting, self._seconds, self._tell = script, setting, seconds, tell
+        self._began_s = time.monotonic()
+        self._new = 0
+        self._trials = Trials(
+            store,
+            script,
+            f"{setting} of {script.name}",
+            group_id=self._kept.group_id,
+            bounds=bounds,
+            setting=setting.replace(" ", "-"),
+            listens=setting != "batch size",
+        )
+
+    @property
+    def tried(self) -> Tried:
+        return Tried(self._kept.trials)
+
+    @property
+    def cost(self) -> str:
+        """What it took, in words."""
+        trials = self._kept.trials
+        known = len(trials) - self._new
+        before = f", and {known} known from before" if known else ""
+        took_s = time.monotonic() - self._began_s
+        return f"{self._new} trial{'s' * (self._new != 1)}{before}, in {took_s:,.0f} s"
+
+    @property
+    def has_time(self) -> bool:
+        """Whether another trial fits the time, as the last one took."""
+        trials = self._kept.trials
+        last_s = trials[-1].seconds if self._new else 0.0
+        return time.monotonic() - self._began_s + last_s <= self._seconds
+
+    def search(self, search: Search, *, copies: bool = False, share: bool = False) -> bool:
+        """Try what a search asks for; return whether it came to its end."""
+        known = list(self._kept.trials)
+        try:
+            value = next(search)
+            while True:
+                before = next((each for each in known if (each.value, each.share) == (value, share)), None)
+                if before is None and not self.has_time:
+                    return False
+                value = search.send(before or self.measure(value, copies=copies, share=share))
+                self._check_obeyed()
+        except StopIteration:
+            return True
+
+    def confirm(self) -> None:
+        """Try once more those that may be chosen, while there is time."""
+        for value in self.tried.to_confirm():
+            if self.has_time:
+                self.measure(value)
+
+    def measure(self, value: int, *, copies: bool = False, share: bool = False) -> Trial:
+        """Try a setting now, and keep what it took."""
+        self._tell(len(self._kept.trials), f"{self._setting} {value}{' shared' * share}")
+        trial = self._trials.run(value, value if copies else 1, share=share)
+        self._new += 1
+        self._kept.trials.append(trial)
+        self._kept.group_id = self._trials.group_id
+        self._path.parent.mkdir(mode=0o700, exist_ok=True)
+        with written_whole(self._path) as half:
+            half.write_bytes(msgspec.json.encode(self._kept))
+        return trial
+
+    def _check_obeyed(self) -> None:
+        """Raise NotTried where batches are of one size whatever is asked for."""
+        good = self.tried.good if self._setting == "batch size" else []
+        if len(good) > 1 and abs(good[-1].batch - good[0].batch) < 0.01 * good[0].batch:
+            raise NotTried(
+                f"{self._script.name} ignores its batch size: asked for {good[0].value} and for {good[-1].value}, "
+                f"it takes {good[0].batch:,.0f} samples at a time. Name the argument that sets it"
+            )
+
+
+def check_words(words: tuple[str, ...], option: str) -> None:
+    """Raise NotTried where a command has no place for the setting."""
+    if not any("{}" in word for word in words):
+        example = f"{' '.join(masked_words(words))} {option} {{}}"
+        raise NotTried(f"the command has no {{}}: write {{}} where the number goes, such as: {example}")
+
+
+def limit_of(machine: HostMachine, memory: str | None) -> tuple[Limit, int | None]:
+    """Return the memory that is to suffice, and what trials may take of the host's; None where GPUs have theirs.
+
+    Args:
+        machine: The machine.
+        memory: The limit that is asked for; None for what there is.
+    """
+    asked = None if memory is None else size_from("--memory", memory)
+    if machine.devices:
+        own = int(machine.model.memories[0] / SPARE)
+        return Limit(asked or own, "what it may take of the GPU" if asked else "the GPU's memory"), None
+    free = min(psutil.virtual_memory().available, memory_limit_bytes())
+    if asked is not None:
+        return Limit(asked, "the memory that it may take"), min(asked, int(SPARE * free))
+    return Limit(free, "this machine's free memory"), int(SPARE * free)
+
+
+def warn(script: Script) -> None:
+    """Say what trials do besides."""
+    say(
+        f"{script.name} runs for some seconds at each setting, in a folder of its own that is then removed; "
+        "what it writes elsewhere, such as checkpoints by an absolute path, it does write"
+    )
+
+
+def _read(path: Path) -> Kept:
+    with suppress(FileNotFoundError, msgspec.DecodeError):
+        return msgspec.json.decode(path.read_bytes(), type=Kept)
+    return Kept()

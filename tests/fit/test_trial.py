@@ -1,0 +1,175 @@
+"""Scripts of every kind are tried: one sentence each of what goes wrong, and nothing is left behind."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+from tests.forked import eventually
+from tests.runs.running import nothing_is_left
+
+from penstock.fit.search import growing
+from penstock.fit.trial import Bounds, Script, Trial, Trials
+from penstock.fit.tries import NotTried, Tries
+from penstock.runs.store import Store
+
+pytestmark = pytest.mark.whole
+
+HEAD = """
+import os, subprocess, sys, time
+size = int(sys.argv[1])
+"""
+LOOP = """
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+data = TensorDataset(torch.arange(100_000))
+held = []
+for _ in range(1000):
+    for batch in DataLoader(data, BATCH):
+        time.sleep(0.02)
+"""
+Try = Callable[..., Trial]
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    with Store.open(tmp_path / "store") as store:
+        yield store
+    nothing_is_left(tmp_path)
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "scratch"))
+    monkeypatch.setattr("tempfile.tempdir", None)
+    (tmp_path / "scratch").mkdir()
+    (tmp_path / "scripts").mkdir()
+    return tmp_path / "scripts"
+
+
+def trials(store: Store, folder: Path, text: str, *, first_s: float = 30.0, memory_bytes: int = 1 << 33) -> Trials:
+    (folder / "train.py").write_text(HEAD + text)
+    script = Script(("train.py", "{}"), folder)
+    bounds = Bounds(first_s, memory_bytes)
+    return Trials(store, script, "a test", group_id="", bounds=bounds, setting="size", listens=False)
+
+
+def scratch_is_empty(folder: Path) -> bool:
+    return not list((folder.parent / "scratch").glob("penstock-fit-*"))
+
+
+def test_a_script_is_measured_and_ended_and_what_it_writes_to_its_folder_is_gone(store, folder):
+    (folder / "data.txt").write_text("here")
+    text = 'assert open("data.txt").read() == "here"\nopen("checkpoint.pt", "w").write("x")\n'
+    trial = trials(store, folder, text + LOOP.replace("BATCH", "size")).run(50)
+    assert not trial.failed
+    assert trial.batch == 50
+    assert trial.samples_per_s == pytest.approx(50 / 0.0205, rel=0.1)
+    assert trial.waiting < 0.5
+    assert 50 << 20 < trial.memory_bytes < 2 << 30
+    assert sorted(path.name for path in folder.iterdir()) == ["data.txt", "train.py"]
+    assert scratch_is_empty(folder)
+    (record,) = store.runs("a test")
+    assert (record.name, record.status, record.reason) == ("size=50", "killed", "it was measured")
+
+
+def test_copies_run_at_once_and_are_one_group_with_those_before(store, folder):
+    tried = trials(store, folder, LOOP.replace("BATCH", "10"))
+    one, two = tried.run(1), tried.run(2, 2)
+    assert two.samples_per_s == pytest.approx(2 * one.samples_per_s, rel=0.2)
+    assert two.memory_bytes > one.memory_bytes
+    assert [record.index for record in store.runs("a test")] == [0, 1, 2]
+    assert len({record.group_id for record in store.runs("a test")}) == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "says", "lacks_memory"),
+    [
+        ("sys.exit('no such data')", "failed: no such data", False),
+        ("os._exit(3)", "failed: ended with exit code 3", False),
+        ("print('nothing to do')", "it ended before it had asked", False),
+        ("time.sleep(1000)", "no first batch within 4 s", False),
+        ("held = [bytearray(1 << 20) for _ in range(1 << 20)]", "more memory than it may take", True),
+        ("raise MemoryError('no room')", "MemoryError: no room", True),
+        ("raise RuntimeError('CUDA out of memory. Tried to allocate 2 GiB')", "out of memory", True),
+        (
+            "raise RuntimeError('DataLoader worker (pid 7) is killed by signal: Killed. ')",
+            "is killed by signal",
+            True,
+        ),
+    ],
+)
+def test_what_cannot_be_measured_is_told_in_a_sentence(store, folder, text, says, lacks_memory):
+    trial = trials(store, folder, text, first_s=4.0, memory_bytes=1 << 30).run(8)
+    assert says in trial.failed
+    assert trial.out_of_memory == lacks_memory
+    assert scratch_is_empty(folder)
+
+
+def test_processes_that_a_script_leaves_and_one_that_ignores_its_end_are_gone(store, folder):
+    text = """
+import signal
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+child = subprocess.Popen(["sleep", "1000"], start_new_session=True)
+open(os.environ["PID_FILE"], "w").write(str(child.pid))
+"""
+    path = folder.parent / "pid"
+    text = f"os.environ['PID_FILE'] = {str(path)!r}\n" + text
+    assert not trials(store, folder, text + LOOP.replace("BATCH", "size")).run(8).failed
+    assert not psutil.pid_exists(int(path.read_text()))
+
+
+def tries(store: Store, folder: Path, text: str, setting: str = "batch size") -> Tries:
+    (folder / "train.py").write_text(HEAD + text)
+    return Tries(
+        store,
+        Script(("train.py", "{}"), folder),
+        setting,
+        bounds=Bounds(30.0, 1 << 33),
+        gpu="",
+        seconds=1000.0,
+        within="",
+        again=False,
+        tell=lambda done, what: None,
+    )
+
+
+def test_a_script_that_ignores_its_argument_is_told_so_after_two_trials(store, folder):
+    found = tries(store, folder, LOOP.replace("BATCH", "32"))
+    with pytest.raises(
+        NotTried, match="train ignores its batch size: asked for 8 and for 16, it takes 32 samples"
+    ):
+        found.search(growing([8, 16, 32, 64]))
+    assert len(found.tried.trials) == 2
+
+
+def test_a_search_goes_on_where_it_was_until_the_script_changes(store, folder):
+    text = LOOP.replace("BATCH", "size")
+    assert tries(store, folder, text).search(growing([8]))
+    again = tries(store, folder, text)
+    assert again.search(growing([8, 16]))
+    assert again.cost.startswith("1 trial, and 1 known from before")
+    assert len({record.group_id for record in store.runs()}) == 1
+    assert tries(store, folder, text + "\n# another\n").tried.trials == []
+
+
+def test_ctrl_c_leaves_nothing_and_keeps_what_was_measured(folder):
+    (folder / "train.py").write_text(HEAD + LOOP.replace("BATCH", "size"))
+    words = [sys.executable, "-m", "penstock", "advise", "batch-size", "--store", str(folder.parent / "store")]
+    with subprocess.Popen([*words, "--", "train.py", "{}"], cwd=folder, stderr=subprocess.PIPE) as process:
+        kept = folder.parent / "store" / "fits"
+        eventually(lambda: list(kept.glob("*.json")), "no trial has ended")
+        time.sleep(1.0)
+        process.send_signal(signal.SIGINT)
+        said = process.communicate()[1].decode()
+    assert process.returncode == 130
+    assert "Traceback" not in said
+    assert len(list(kept.glob("*.json"))) == 1
+    assert scratch_is_empty(folder)
+    nothing_is_left(folder.parent)
