@@ -33,6 +33,7 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
         sentences: The answer, and what else follows.
         largest: Of batch sizes, the largest that leaves a reserve of the memory; None if nobody knows, or any.
         predicted_bytes: Memory that the chosen batch size is predicted to take, and the largest.
+        share: Of trainings at once, whether those that were chosen read one feed.
     """
 
     chosen: int | None
@@ -41,6 +42,7 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
     sentences: tuple[str, ...]
     largest: int | None = None
     predicted_bytes: tuple[int, ...] = ()
+    share: bool = False
 
 
 class Limit(NamedTuple):
@@ -147,7 +149,7 @@ def of_together(own: Tried, shared: Tried, cost: str) -> Answer:
                 f"once, waiting {tried.best.waiting:.0%} of their time."
             )
     both = Tried([*own.trials, *shared.trials])
-    return _answer(both, chosen.value, sentences, cost, trials=(*own.good, *shared.good))
+    return _answer(both, chosen.value, sentences, cost, trials=(*own.good, *shared.good), share=chosen.share)
 
 
 def _workers(count: int) -> str:

@@ -23,7 +23,7 @@ def shown(answer: Answer, setting: str) -> RenderableType:
             table.add_row(name, "", "", "", "", why)
             continue
         memory = size_text(trial.memory_bytes) if trial.memory_bytes else ""
-        mark = "←" if value == answer.chosen else ""
+        mark = "←" if (value, share) == (answer.chosen, answer.share) else ""
         table.add_row(name, short(trial.samples_per_s), f"{trial.waiting:.0%}", memory, short(trial.first_s), mark)
     return Group(table, "", *answer.sentences)
 
