@@ -1,4 +1,4 @@
-"""What ``penstock advise`` chooses, beside what a sweep of all settings finds: batch sizes, workers, trainings at once.
+"""What ``penstock advise`` chooses, beside a sweep of all settings: batch sizes, workers, trainings at once.
 
 python -m benchmarks.fit --json benchmarks/results/fit.json
 
