@@ -111,13 +111,14 @@ class Machines:
 
     def start(self, count: int, enter: Callable[[int], list[str]] = lambda _: [], **feed: Any) -> None:
         """Start trainers that share a feed, and wait until each has a batch; ``enter`` goes before a machine's."""
+        before = len(self.members)
         for i in range(count):
             where = self._folder / f"machine {len(self.members)}"
             where.mkdir(mode=0o700, exist_ok=True)
             words = [*enter(i), *command("benchmarks.cluster.trainer", json.dumps(feed))]
             environment = {**ENVIRONMENT, "PENSTOCK_DIR": str(where)}
             self.members += self._pool.start(words, 1, environment)
-        for member in self.members:
+        for member in self.members[before:]:
             member.hear_of("ready", time.monotonic() + _LIMIT_S)
 
     def measure(self, seconds: float) -> list[Measured]:
