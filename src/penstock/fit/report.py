@@ -31,18 +31,22 @@ def shown(answer: Answer, setting: str) -> RenderableType:
 def picture(answer: Answer, setting: str, script: str, limit: Limit | None) -> Any:
     """Draw throughput, and of batch sizes memory, against the setting."""
     logarithmic = setting == "batch size"
-    arms = [("loaders of their own" if setting == "together" else script, False), ("one shared feed", True)]
+    arms = [(script, False, AFTER)]
+    if setting == "together":
+        arms = [("loaders of their own", False, BEFORE), ("one shared feed", True, AFTER)]
     curves = [
-        Curve(name, AFTER if share else BEFORE, [Mark(each.value, each.samples_per_s) for each in found])
-        for name, share in arms
+        Curve(name, color, [Mark(each.value, each.samples_per_s) for each in found])
+        for name, share, color in arms
         if (found := [each for each in answer.trials if each.share == share])
     ]
-    panels = [Panel("samples a second", curves, setting, "", log=logarithmic)]
+    counts = () if logarithmic else sorted({each.value for each in answer.trials})
+    varies = "trainings at once" if setting == "together" else setting
+    panels = [Panel("samples a second", curves, varies, "", log=logarithmic, counts=counts)]
     taken = [each for each in answer.trials if each.memory_bytes]
     if limit is not None and taken:
         marks = [Mark(each.value, each.memory_bytes / 2**20) for each in taken]
-        panels.append(Panel("memory, MiB", [Curve(script, BEFORE, marks)], setting, "", log=logarithmic))
-    return series_picture(f"{setting} of {script}", answer.sentences[0], panels, columns=2)
+        panels.append(Panel("memory, MiB", [Curve(script, AFTER, marks)], varies, "", log=logarithmic))
+    return series_picture(f"{script}: {varies}", answer.sentences[0], panels, columns=2)
 
 
 def _good(answer: Answer) -> set[int]:

@@ -13,7 +13,7 @@ import psutil
 
 from penstock.basics.sizes import size_from
 from penstock.basics.terminal import say
-from penstock.errors import PenstockError
+from penstock.errors import BadSetting, PenstockError
 from penstock.fit.answers import Limit
 from penstock.fit.search import Search, Tried
 from penstock.fit.trial import Bounds, Script, Trial, Trials
@@ -21,6 +21,7 @@ from penstock.linux.cgroups import memory_limit_bytes
 from penstock.linux.files import written_whole
 from penstock.runs.launch.environment import masked_words
 from penstock.runs.record import RunPlan
+from penstock.runs.spec.checks import command as executed
 from penstock.runs.store import Store
 from penstock.schedule.machine import SPARE, HostMachine
 from penstock.schedule.profiles import Profiles
@@ -152,11 +153,16 @@ class Tries:
             )
 
 
-def check_words(words: tuple[str, ...], option: str) -> None:
-    """Raise NotTried where a command has no place for the setting."""
-    if not any("{}" in word for word in words):
-        example = f"{' '.join(masked_words(words))} {option} {{}}"
-        raise NotTried(f"the command has no {{}}: write {{}} where the number goes, such as: {example}")
+def check(script: Script, option: str) -> None:
+    """Check that there is such a command, and that it has a place for a setting that an option is to name.
+
+    Raises:
+        BadSetting: there is none, or no place.
+    """
+    executed(script.at(1), str(script.directory))
+    if option and not any("{}" in word for word in script.words):
+        example = f"{' '.join(masked_words(script.words))} {option} {{}}"
+        raise BadSetting(f"the command has no {{}}: write {{}} where the number goes, such as: {example}")
 
 
 def limit_of(machine: HostMachine, memory: str | None) -> tuple[Limit, int | None]:

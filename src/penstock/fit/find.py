@@ -1,0 +1,61 @@
+"""Finds a setting: tries a script, and answers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from penstock.fit.answers import Answer, Limit, of_batch_sizes, of_together, of_workers
+from penstock.fit.search import Tried, batch_sizes, growing, smaller
+from penstock.fit.tries import Tries
+from penstock.linux.cgroups import cores
+
+_MOST_TOGETHER = 16
+_MOST_WORKERS = 256
+
+
+class Question(NamedTuple):
+    """What can be found.
+
+    Attributes:
+        setting: What varies.
+        option: How a command may name it; empty where that has no place for it.
+        time_limit: Time for all trials.
+        find: Tries a script, and answers.
+    """
+
+    setting: str
+    option: str
+    time_limit: str
+    find: Callable[[Tries, Limit], Answer]
+
+
+def _batch_size(tries: Tries, limit: Limit) -> Answer:
+    tries.search(batch_sizes())
+    chosen, best = tries.tried.chosen, tries.tried.best
+    if chosen and best and chosen.value == tries.tried.good[0].value:
+        tries.search(smaller(chosen, best.samples_per_s))
+    tries.confirm()
+    return of_batch_sizes(tries.tried, limit, tries.cost)
+
+
+def _workers(tries: Tries, _limit: Limit) -> Answer:
+    most = min(_MOST_WORKERS, int(2 * cores()) + 2)
+    tries.search(growing([count for count in (0, 1, 2, 3, *range(4, _MOST_WORKERS + 1, 2)) if count <= most]))
+    tries.confirm()
+    return of_workers(tries.tried, cores(), tries.cost)
+
+
+def _together(tries: Tries, _limit: Limit) -> Answer:
+    tries.search(growing(range(1, _MOST_TOGETHER + 1), patience=1), copies=True)
+    if alone := next((each.samples_per_s for each in tries.tried.good), 0.0):
+        tries.search(growing(range(2, _MOST_TOGETHER + 1), alone, patience=1), copies=True, share=True)
+    own, shared = (Tried([each for each in tries.tried.trials if each.share == share]) for share in (False, True))
+    return of_together(own, shared, tries.cost)
+
+
+QUESTIONS = {
+    "batch-size": Question("batch size", "--batch-size", "3m", _batch_size),
+    "workers": Question("workers", "--workers", "3m", _workers),
+    "together": Question("together", "", "5m", _together),
+}
