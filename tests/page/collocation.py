@@ -119,7 +119,7 @@ def add(store: Store, kind: Kind, began: float) -> list[RunRecord]:
 
 TRAINER = """
 import sys, time, penstock
-loader = penstock.attach("imagenet/train", 128)
+loader = penstock.attach("imagenet/train", 128, wait_s=30)
 print("attached", flush=True)
 while True:
     for batch in loader:

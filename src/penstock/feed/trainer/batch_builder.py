@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import atexit
 import importlib
+import time
 from collections.abc import Callable, Sequence
-from functools import partial
+from functools import cache, partial
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -14,6 +16,7 @@ from penstock.errors import BadSetting, UnsupportedLeaf
 from penstock.feed.trainer.destination import Destination
 from penstock.feed.trainer.holdings import ReceivedBlock
 from penstock.feed.trainer.ragged_copy import RaggedCopy
+from penstock.linux.when_gone import Living
 from penstock.tree import (
     Array,
     Leaf,
@@ -93,11 +96,35 @@ def _exported(leaf: Any) -> Any:
 
     JAX's own arrays cannot be written to, and the pages of a view stay read-only.
     """
-    if type(leaf) is not np.ndarray or leaf.flags.writeable:
+    if type(leaf) is not np.ndarray:
         return leaf
     writable: Any = leaf[...]
     writable.flags.writeable = True
+    _end_after_jax()
+    _exports.add(writable)
     return writable
+
+
+_exports = Living[Any]()
+"""Arrays whose memory JAX has, until it has let them go."""
+_LETS_GO_S = 0.5
+
+
+@cache
+def _end_after_jax() -> None:
+    """Have ``_wait_for_jax`` called when Python ends, before JAX's own end."""
+    atexit.register(_wait_for_jax)
+
+
+def _wait_for_jax() -> None:
+    """Wait until threads of JAX have let go of what their last computations read.
+
+    One that does so while Python ends aborts the process, as it cannot have Python's lock any more
+    (https://github.com/python/cpython/issues/87135).
+    """
+    until_s = time.monotonic() + _LETS_GO_S
+    while any(True for _ in _exports) and time.monotonic() < until_s:
+        time.sleep(0.005)
 
 
 Make = Callable[[], Tree]
