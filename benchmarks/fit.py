@@ -22,8 +22,8 @@ from typing import Any, NamedTuple
 from benchmarks.children import ENVIRONMENT
 from benchmarks.claim import claim, report
 
-from penstock.fit import trial
-from penstock.fit.trial import Bounds, Script, Trials
+from penstock.fit.trial import Trial
+from penstock.fit.trials import Bounds, Script, Trials
 from penstock.runs.store import Store
 
 SCRIPT = "train.py"
@@ -51,9 +51,9 @@ def ask(what: str, words: Sequence[str], store: Path, *options: str) -> Asked:
     return Asked(json.loads(found.stdout), time.monotonic() - began)
 
 
-def sweep(words: Sequence[str], values: Iterable[int], store: Path, repeats: int) -> dict[int, list[trial.Trial]]:
+def sweep(words: Sequence[str], values: Iterable[int], store: Path, repeats: int) -> dict[int, list[Trial]]:
     """Measure each setting, several times in turn."""
-    found: dict[int, list[trial.Trial]] = {value: [] for value in values}
+    found: dict[int, list[Trial]] = {value: [] for value in values}
     with Store.open(store) as opened:
         trials = Trials(
             opened,
@@ -70,7 +70,7 @@ def sweep(words: Sequence[str], values: Iterable[int], store: Path, repeats: int
     return found
 
 
-def rates(found: dict[int, list[trial.Trial]]) -> dict[int, float]:
+def rates(found: dict[int, list[Trial]]) -> dict[int, float]:
     return {value: median(each.samples_per_s for each in tried) for value, tried in found.items()}
 
 

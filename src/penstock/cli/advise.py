@@ -21,10 +21,10 @@ _HOW = "The script runs as it is, for some seconds at each setting, and is then 
 
 
 class _Advice(Group):
-    """Takes what is no verb for the arguments of ``reader``, which once was all that there was."""
+    """Takes the arguments of ``reader``, which once was all that there was, for those of that verb."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        if args and args[0] not in self.commands and args[0] != "--help":
+        if args and args[0] != "--help" and (args[0].startswith("-") or {"/", "."} & {*args[0]}):
             args = ["reader", *args]
         return super().parse_args(ctx, args)
 
@@ -57,7 +57,7 @@ def _fits(what: str) -> None:
         from penstock.bench.experiment import check_files, progress, save
         from penstock.fit.find import QUESTIONS
         from penstock.fit.report import picture, shown
-        from penstock.fit.trial import Bounds, Script
+        from penstock.fit.trials import Bounds, Script
         from penstock.fit.tries import Tries, check, limit_of, warn
         from penstock.runs.record import MachinePlan
         from penstock.runs.spec.checks import seconds_from
@@ -85,12 +85,8 @@ def _fits(what: str) -> None:
             )
             found = question.find(tries, limit)
         show(json, found, lambda: shown(found, question.setting))
-        with_limit = limit if question.setting == "batch size" else None
-        save(
-            plot,
-            lambda file: picture(found, question.setting, script.name, with_limit).savefig(file),
-            console(stderr=True),
-        )
+        drawn = console(stderr=True)
+        save(plot, lambda file: picture(found, question.setting, script.name).savefig(file), drawn)
         if found.chosen is None:
             raise typer.Exit(1)
 

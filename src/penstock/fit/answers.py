@@ -17,7 +17,6 @@ from penstock.schedule.machine import SPARE
 _LIMITS = {
     "storage": "the disk is busy",
     "pack": "the cores are busy with preparing samples",
-    "share": "the cores are busy with preparing samples",
     "others": "other programs occupy the machine",
     "workers": "cores and disk are free: memory bandwidth, a lock or the network holds the workers up",
 }
@@ -29,7 +28,7 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         chosen: The setting to take; None if none works.
         trials: What each setting took, by rising settings.
-        failed: Settings that failed, and why.
+        failed: Those that failed.
         sentences: The answer, and what else follows.
         largest: Of batch sizes, the largest that leaves a reserve of the memory; None if nobody knows, or any.
         predicted_bytes: Memory that the chosen batch size is predicted to take, and the largest.
@@ -38,7 +37,7 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
 
     chosen: int | None
     trials: tuple[Trial, ...]
-    failed: dict[int, str]
+    failed: tuple[Trial, ...]
     sentences: tuple[str, ...]
     largest: int | None = None
     predicted_bytes: tuple[int, ...] = ()
@@ -59,14 +58,10 @@ class Limit(NamedTuple):
 
 def of_batch_sizes(tried: Tried, limit: Limit, cost: str) -> Answer:
     """Choose a batch size."""
-    best, chosen = tried.best, tried.chosen
+    fits = tried.within((1 - RESERVE) * limit.nbytes)
+    best, chosen = fits.best, fits.chosen
     if best is None or chosen is None:
         return _none(tried, cost)
-    memory = Memory.of(tried.trials)
-    lacks = min((each.value for each in tried.trials if each.out_of_memory), default=None)
-    largest = memory and memory.largest(limit.nbytes)
-    if lacks is not None:
-        largest = min(largest or lacks - 1, lacks - 1)
     sentences = [
         f"Take a batch size of {chosen.value:,}: {short(chosen.samples_per_s)} samples/s, "
         + (
@@ -75,17 +70,27 @@ def of_batch_sizes(tried: Tried, limit: Limit, cost: str) -> Answer:
             else f"within {CLOSE:.0%} of the best ({short(best.samples_per_s)}, at {best.value:,})."
         )
     ]
+    memory, largest = Memory.of(tried.trials), None
+    lacks = min((each.value for each in tried.trials if each.out_of_memory), default=None)
     room = f"{size_text(limit.nbytes)} of {limit.whose}"
-    if largest is not None:
-        sentences.append(f"The largest that fits {room} and leaves {RESERVE:.0%} of it: about {largest:,}.")
-    elif memory is not None:
-        sentences.append(f"Any batch size that pays fits {room}: memory hardly grows with it.")
+    if memory is not None:
+        largest = memory.largest(limit.nbytes)
+        if largest is not None:
+            largest = max(chosen.value, min(largest, (lacks or largest + 1) - 1))
+            sentences.append(f"The largest that fits {room} and leaves {RESERVE:.0%} of it: about {largest:,}.")
+        else:
+            sentences.append(f"Any batch size that pays fits {room}: memory hardly grows with it.")
+    elif lacks is not None:
+        largest = tried.good[-1].value
+        sentences.append(f"The largest that ran: {largest:,}; {lacks:,} lacks memory.")
     if chosen.memory_bytes:
         beside = int(SPARE * limit.nbytes / chosen.memory_bytes)
-        trainings = f"{beside:,} such trainings fit" if beside != 1 else "One such training fits"
+        trainings = f"{beside:,} such trainings fit" if beside > 1 else "one such training fits"
         sentences.append(
             f"At {chosen.value:,} it takes {size_text(chosen.memory_bytes)}: {trainings} side by side."
         )
+    else:
+        sentences.append("What memory it takes is not known here, so nothing is said of how many fit.")
     if chosen.waiting >= MUCH_WAITING:
         sentences.append(
             f"It waits {chosen.waiting:.0%} of its time for data there: see `penstock advise workers` first."
@@ -102,7 +107,7 @@ def of_workers(tried: Tried, cores: float, cost: str) -> Answer:
         return _none(tried, cost)
     sentences = [f"Take {_workers(chosen.value)}: {short(chosen.samples_per_s)} samples/s."]
     more = [each for each in tried.good if each.value > chosen.value]
-    if chosen.waiting < MUCH_WAITING:
+    if more and chosen.waiting < MUCH_WAITING:
         sentences.append(
             f"More bring nothing: it waits {chosen.waiting:.0%} of its time for data, and computes in the rest."
         )
@@ -132,12 +137,13 @@ def of_together(own: Tried, shared: Tried, cost: str) -> Answer:
     chosen = close[0]
     alone = next((each for each in own.good if each.value == 1), chosen)
     how = "with --share" if chosen.share else "with loaders of their own"
+    tried_more = any(each.value > 1 for each in (*own.good, *shared.good))
     sentences = [
         f"Run {chosen.value:,} at once {how}: {short(chosen.samples_per_s)} samples/s together, "
         f"{chosen.samples_per_s / alone.samples_per_s:.2f} times one alone."
         if chosen.value > 1
-        else f"Run one after the other: one alone gets {short(alone.samples_per_s)} samples/s, and more together "
-        f"get no more than {CLOSE:.0%} above that."
+        else f"Run one after the other: one alone gets {short(alone.samples_per_s)} samples/s"
+        + (f", and more together no more than {CLOSE:.0%} above that." if tried_more else ".")
     ]
     if chosen.value > 1:
         slower = chosen.value * alone.samples_per_s / chosen.samples_per_s
@@ -157,12 +163,13 @@ def _workers(count: int) -> str:
 
 
 def _none(tried: Tried, cost: str) -> Answer:
-    failed = [each for each in tried.trials if each.failed]
-    lacked = failed and all(each.out_of_memory for each in failed)
-    why = f"at {failed[-1].value:,}: {failed[-1].failed}" if failed else "nothing was tried"
-    return _answer(
-        tried, None, [f"Nothing fits the memory ({why})." if lacked else f"Nothing was measured ({why})."], cost
-    )
+    lacked = all(each.out_of_memory for each in tried.trials if each.failed)
+    last = next((each for each in reversed(tried.trials) if each.failed), None)
+    if last is None:
+        why = f"{tried.good[0].name} takes {size_text(tried.good[0].memory_bytes)}" if tried.good else "no time"
+    else:
+        why = f"at {last.name}: {last.failed}"
+    return _answer(tried, None, [f"Nothing {'fits the memory' if lacked else 'was measured'} ({why})."], cost)
 
 
 def _answer(
@@ -173,15 +180,16 @@ def _answer(
     trials: Sequence[Trial] = (),
     **more: object,
 ) -> Answer:
-    failed = {each.value: each.failed for each in tried.trials if each.failed}
-    crashed = [each for each in tried.trials if each.failed and not each.out_of_memory]
+    good = {(each.value, each.share) for each in tried.trials if not each.failed}
+    failed = {(each.value, each.share): each for each in tried.trials if each.failed}
+    told = [each for key, each in failed.items() if key not in good]
     found = list(sentences)
-    if crashed and chosen is not None:
-        found.append(f"At {crashed[-1].value:,} it failed: {crashed[-1].failed}.")
+    if chosen is not None:
+        found += [f"At {each.name} it failed: {each.failed}." for each in told if not each.out_of_memory][-1:]
     return Answer(
         chosen=chosen,
         trials=tuple(trials or tried.good),
-        failed=failed,
-        sentences=(*found, f"That took {cost}."),
+        failed=tuple(told),
+        sentences=(*found, cost),
         **more,  # pyright: ignore[reportArgumentType]
     )

@@ -11,7 +11,7 @@ from penstock.fit.tries import Tries
 from penstock.linux.cgroups import cores
 
 _MOST_TOGETHER = 16
-_MOST_WORKERS = 256
+_WORKERS = (0, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256)
 
 
 class Question(NamedTuple):
@@ -40,8 +40,8 @@ def _batch_size(tries: Tries, limit: Limit) -> Answer:
 
 
 def _workers(tries: Tries, _limit: Limit) -> Answer:
-    most = min(_MOST_WORKERS, int(2 * cores()) + 2)
-    tries.search(growing([count for count in (0, 1, 2, 3, *range(4, _MOST_WORKERS + 1, 2)) if count <= most]))
+    most = int(2 * cores()) + 2
+    tries.search(growing([count for count in _WORKERS if count <= most]))
     tries.confirm()
     return of_workers(tries.tried, cores(), tries.cost)
 

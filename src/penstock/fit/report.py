@@ -9,26 +9,25 @@ from rich.console import Group, RenderableType
 from penstock.basics.sizes import size_text
 from penstock.bench.experiment import results_table, short
 from penstock.bench.picture import AFTER, BEFORE, Curve, Mark, Panel, series_picture
-from penstock.fit.answers import Answer, Limit
+from penstock.fit.answers import Answer
 
 
 def shown(answer: Answer, setting: str) -> RenderableType:
     """Return the table of what was tried, and the answer."""
     table = results_table(setting, "samples/s", "waits", "memory", "first batch s", "")
-    rows = [(each.value, each.share, each, "") for each in answer.trials]
-    rows += [(value, False, None, why) for value, why in answer.failed.items() if value not in _good(answer)]
-    for value, share, trial, why in sorted(rows, key=lambda row: (row[1], row[0])):
-        name = f"{value:,}{' shared' * share}"
-        if trial is None:
-            table.add_row(name, "", "", "", "", why)
+    for each in sorted([*answer.trials, *answer.failed], key=lambda each: (each.share, each.value)):
+        memory = size_text(each.memory_bytes) if each.memory_bytes else ""
+        if each.failed:
+            table.add_row(each.name, "", "", memory, "", each.failed)
             continue
-        memory = size_text(trial.memory_bytes) if trial.memory_bytes else ""
-        mark = "←" if (value, share) == (answer.chosen, answer.share) else ""
-        table.add_row(name, short(trial.samples_per_s), f"{trial.waiting:.0%}", memory, short(trial.first_s), mark)
+        mark = "←" if (each.value, each.share) == (answer.chosen, answer.share) else ""
+        table.add_row(
+            each.name, short(each.samples_per_s), f"{each.waiting:.0%}", memory, short(each.first_s), mark
+        )
     return Group(table, "", *answer.sentences)
 
 
-def picture(answer: Answer, setting: str, script: str, limit: Limit | None) -> Any:
+def picture(answer: Answer, setting: str, script: str) -> Any:
     """Draw throughput, and of batch sizes memory, against the setting."""
     logarithmic = setting == "batch size"
     arms = [(script, False, AFTER)]
@@ -43,11 +42,7 @@ def picture(answer: Answer, setting: str, script: str, limit: Limit | None) -> A
     varies = "trainings at once" if setting == "together" else setting
     panels = [Panel("samples a second", curves, varies, "", log=logarithmic, counts=counts)]
     taken = [each for each in answer.trials if each.memory_bytes]
-    if limit is not None and taken:
+    if logarithmic and taken:
         marks = [Mark(each.value, each.memory_bytes / 2**20) for each in taken]
         panels.append(Panel("memory, MiB", [Curve(script, AFTER, marks)], varies, "", log=logarithmic))
     return series_picture(f"{script}: {varies}", answer.sentences[0], panels, columns=2)
-
-
-def _good(answer: Answer) -> set[int]:
-    return {each.value for each in answer.trials}

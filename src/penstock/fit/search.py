@@ -9,6 +9,7 @@ from collections.abc import Generator, Iterable, Sequence
 from typing import NamedTuple
 
 import numpy as np
+from msgspec.structs import replace
 
 from penstock.fit.trial import Trial
 
@@ -33,6 +34,10 @@ class Tried:
 
     def __init__(self, trials: Sequence[Trial]) -> None:
         self.trials = list(trials)
+
+    def within(self, most_bytes: float) -> Tried:
+        """Return those that take no more memory."""
+        return Tried([each for each in self.trials if each.failed or each.memory_bytes <= most_bytes])
 
     @property
     def good(self) -> list[Trial]:
@@ -61,21 +66,10 @@ class Tried:
     @staticmethod
     def _mean(trials: Sequence[Trial]) -> Trial:
         good = [each for each in trials if not each.failed]
-        worst = max(good, key=lambda each: each.memory_bytes)
-        rate = sum(each.samples_per_s for each in good) / len(good)
-        waiting = sum(each.waiting for each in good) / len(good)
-        return Trial(
-            value=worst.value,
-            share=worst.share,
-            samples_per_s=rate,
-            batch=worst.batch,
-            waiting=waiting,
-            memory_bytes=worst.memory_bytes,
-            first_s=worst.first_s,
-            seconds=sum(each.seconds for each in trials),
-            epoch_s=worst.epoch_s,
-            cpu_s=worst.cpu_s,
-            advice=worst.advice,
+        return replace(
+            max(good, key=lambda each: each.memory_bytes),
+            samples_per_s=sum(each.samples_per_s for each in good) / len(good),
+            waiting=sum(each.waiting for each in good) / len(good),
         )
 
 
@@ -159,6 +153,6 @@ class Memory(NamedTuple):
     def largest(self, limit_bytes: float) -> int | None:
         """Return the largest batch size that leaves a reserve of a limit; None if memory hardly grows."""
         room = (1 - RESERVE) * limit_bytes - self.base_bytes
-        if self.sample_bytes * (1 << 24) < room:
-            return None
-        return max(0, int(room / self.sample_bytes))
+        if room <= 0:
+            return 0
+        return None if self.sample_bytes * (1 << 24) < room else int(room / self.sample_bytes)

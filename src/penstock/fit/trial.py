@@ -1,40 +1,26 @@
-"""Runs copies of a command for some seconds, and returns what they were measured to take."""
+"""What copies of a command were measured to take, as runs of theirs tell it."""
 
 from __future__ import annotations
 
-import shutil
-import tempfile
-import time
-from collections.abc import Generator, Sequence
-from contextlib import contextmanager
-from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 import msgspec
 import numpy as np
 from msgspec.structs import replace
 
-from penstock.autosharing.options import ShareOptions
-from penstock.inject import TOGETHER
-from penstock.linux.process import descendants, pss_bytes
 from penstock.runs.compare import group_figures
-from penstock.runs.launch.environment import add_masked
-from penstock.runs.launch.launcher import Launcher
-from penstock.runs.record import GroupPlan, RunRecord
-from penstock.runs.spec.command import base_name, named, runs_of
-from penstock.runs.store import Series, Store
+from penstock.runs.record import RunRecord
+from penstock.runs.store import Series
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-_LOOK_S = 0.25
-_WARM_BATCHES = 5
-_ENOUGH_BATCHES = 30
-_LEAST_S = 3.0
-_MOST_S = 12.0
-"""Seconds after the first batches: at least so many, and at most, however few batches there are."""
+WARM_BATCHES = 5
+MUCH = "more memory than it may take"
+MEASURED = "it was measured"
 _LOOP = ("feed.samples", "feed.batches", "feed.loop_s", "feed.wait_s")
-_NO_MEMORY = ("can't allocate memory", "MemoryError", "Cannot allocate memory", "is killed by signal: Killed")
+_NO_MEMORY = (
+    *("can't allocate memory", "Cannot allocate memory", "MemoryError"),
+    *("is killed by signal: Killed", "is killed by signal: Bus error"),
+)
 
 
 class Trial(msgspec.Struct, frozen=True, kw_only=True):
@@ -46,12 +32,10 @@ class Trial(msgspec.Struct, frozen=True, kw_only=True):
         samples_per_s: Samples that they were given in a second of their loops; 0 if they failed.
         batch: Samples of a batch.
         waiting: Part of their loops in which they waited for data, from 0 to 1.
-        memory_bytes: The most that they held at one moment, on one GPU or of the host.
+        memory_bytes: The most that they held at one moment, on one GPU or of the host; 0 where nobody knows.
         first_s: Seconds until each had its first batch.
         seconds: Seconds that the trial took.
-        epoch_s: Seconds that an epoch takes; None where none ended.
-        cpu_s: CPU time that the trial took; None where nobody recorded it.
-        advice: What to change first, if that is known.
+        advice: The kind of ``RunAdvice`` for the first of them.
         failed: Why nothing was measured; else empty.
         out_of_memory: Whether that was for want of memory.
     """
@@ -64,242 +48,117 @@ class Trial(msgspec.Struct, frozen=True, kw_only=True):
     memory_bytes: int = 0
     first_s: float = 0.0
     seconds: float = 0.0
-    epoch_s: float | None = None
-    cpu_s: float | None = None
     advice: str = ""
     failed: str = ""
     out_of_memory: bool = False
 
-
-class Script(NamedTuple):
-    """A command that is tried.
-
-    Attributes:
-        words: Its words; ``{}`` stands for the setting.
-        directory: Where it is called.
-    """
-
-    words: tuple[str, ...]
-    directory: Path
-
     @property
     def name(self) -> str:
-        return base_name(self.words)
-
-    def at(self, value: int) -> tuple[str, ...]:
-        """Return its words with a setting filled in."""
-        return tuple(word.replace("{}", str(value)) for word in self.words)
+        return f"{self.value:,}{' shared' * self.share}"
 
 
-class Bounds(NamedTuple):
-    """What a trial may take.
-
-    Attributes:
-        first_s: Seconds until the first batch.
-        memory_bytes: Memory of all copies, of the host; None where that of GPUs counts.
-    """
-
-    first_s: float
-    memory_bytes: int | None
-
-
-class Trials:
-    """Starts copies of a script, each time with another setting; they are runs of one group of a store.
+def trial_of(
+    runs: Sequence[RunRecord],
+    series: Mapping[str, Mapping[str, Series]],
+    *,
+    warm: int,
+    over: str,
+    memory_bytes: int,
+    first_s: float,
+    share: bool,
+) -> Trial:
+    """Return what runs that have ended took together.
 
     Args:
-        store: Where they are kept.
-        script: The command.
-        group: Name of their group.
-        group_id: The group, if there is one already.
-        bounds: What each may take.
-        setting: What varies, for the names of runs.
-        listens: Whether to record what CPUs, disks and processes do besides.
+        runs: The runs.
+        series: Their series, by id.
+        warm: First batches of each that do not count.
+        over: Why they were ended early; else empty.
+        memory_bytes: The most that they held of the host; 0 if nobody has looked.
+        first_s: Seconds until each had its first batch.
+        share: Whether they were to read one feed.
     """
-
-    def __init__(
-        self,
-        store: Store,
-        script: Script,
-        group: str,
-        *,
-        group_id: str,
-        bounds: Bounds,
-        setting: str,
-        listens: bool,
-    ) -> None:
-        self._store = store
-        self._script = script
-        self._group = group
-        self.group_id = group_id
-        self._bounds = bounds
-        self._setting = setting
-        self._listeners = None if listens or bounds.memory_bytes is None else ()
-
-    def run(self, value: int, copies: int = 1, *, share: bool = False) -> Trial:
-        """Try a setting; whatever a script does, nothing of it is left."""
-        began_s = time.monotonic()
-        with _scratch(self._script.directory) as folder:
-            records = self._added(value, copies, folder, share=share)
-            watched = _Watched(self._store, records, self._bounds)
-            watched.run(self._listeners, share=share)
-            found = watched.measured()
-        for record in records:
-            self._store.compact(record.id)
-        return replace(found, value=value, share=share, seconds=time.monotonic() - began_s)
-
-    def _added(self, value: int, copies: int, folder: Path, *, share: bool) -> list[RunRecord]:
-        name = f"{self._setting}={value}{' shared' * share}"
-        runs = runs_of(
-            "the command",
-            self._script.at(value),
-            str(folder),
-            name=name,
-            repeats=copies,
-            watch_dataloader=True,
-            share=ShareOptions() if share else None,
-        )
-        group = GroupPlan(name=self._group, mode="plain", runs=named(runs))
-        added = add_masked(self._store, group, to=self.group_id)
-        self.group_id = added[0].group_id
-        return added
+    loops = [_Loop.of(series[run.id], warm) for run in runs]
+    known = [loop for loop in loops if loop is not None]
+    failed = over or _failed(runs, series, measured=len(known))
+    if failed:
+        lacked = over == MUCH or any(map(_lacked_memory, runs))
+        return Trial(value=0, failed=failed, out_of_memory=lacked, memory_bytes=memory_bytes, first_s=first_s)
+    since_s = max(loop.since_s for loop in known)
+    late = [_after(run, since_s) for run in runs]
+    figures = group_figures(late, lambda run: {name: _cut(each, since_s) for name, each in series[run.id].items()})
+    if share and not all(run.on_feed for run in figures.runs):
+        return Trial(value=0, failed="its loader cannot be shared: penstock run --share --explain says why")
+    on_gpus = [each["gpu.memory_bytes"].values.max() for each in series.values() if "gpu.memory_bytes" in each]
+    return Trial(
+        value=0,
+        samples_per_s=sum(loop.samples_per_s for loop in known),
+        batch=known[0].batch,
+        waiting=float(np.mean([loop.waiting for loop in known])),
+        memory_bytes=memory_bytes or int(sum(on_gpus)),
+        first_s=first_s,
+        advice=next((each.kind for each in figures.advice.values()), ""),
+    )
 
 
-@contextmanager
-def _scratch(directory: Path) -> Generator[Path]:
-    """Make a folder in which everything of a directory is found, and where new files go."""
-    folder = Path(tempfile.mkdtemp(prefix="penstock-fit-"))
-    try:
-        for each in directory.iterdir():
-            (folder / each.name).symlink_to(each)
-        yield folder
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)  # what a run's child still writes
-
-
-class _Watched:
-    """Runs that are measured for a while, and then ended."""
-
-    def __init__(self, store: Store, records: Sequence[RunRecord], bounds: Bounds) -> None:
-        self._store = store
-        self._records = records
-        self._bounds = bounds
-        self._memory_bytes = 0
-        self._over = ""
-        self._first_s = 0.0
-        self._warm: dict[str, float] = {}
-        """When each run had had its first batches."""
-
-    def run(self, listeners: tuple[str, ...] | None, *, share: bool) -> None:
-        """Run them until enough is known, one has ended, or a bound is passed."""
-        variables = {TOGETHER: str(len(self._records))} if share else {}
-        began_s = time.monotonic()
-        with Launcher(self._store) as launcher:
-            for record in self._records:
-                launcher.start(record, listeners=listeners, variables=variables)
-            while len(launcher.running) == len(self._records) and not self._is_enough(began_s):
-                for _ in launcher.events(_LOOK_S):
-                    pass
-                self._look_at_memory()
-            for record in self._records:
-                launcher.stop(record.id, self._over or "it was measured")
-            launcher.end_running()
-
-    def _is_enough(self, began_s: float) -> bool:
-        now_s = time.monotonic()
-        if self._over:
-            return True
-        batches = {record.id: self._batches(record) for record in self._records}
-        for id, count in batches.items():
-            if count >= _WARM_BATCHES or (count and now_s - began_s > self._bounds.first_s):
-                self._warm.setdefault(id, now_s)
-        if all(batches.values()) and not self._first_s:
-            self._first_s = now_s - began_s
-        if len(self._warm) < len(self._records):
-            if not all(batches.values()) and now_s - began_s > self._bounds.first_s:
-                self._over = f"no first batch within {self._bounds.first_s:g} s"
-            return bool(self._over)
-        since_s = now_s - max(self._warm.values())
-        enough = min(batches.values()) >= _WARM_BATCHES + _ENOUGH_BATCHES
-        return since_s >= _MOST_S or (enough and since_s >= _LEAST_S)
-
-    def _batches(self, record: RunRecord) -> float:
-        found = self._store.series(record.id, "feed.batches".__eq__).get("feed.batches")
-        return 0.0 if found is None else found.last or 0.0
-
-    def _look_at_memory(self) -> None:
-        most = self._bounds.memory_bytes
-        if most is None:
-            return
-        keepers = [keeper[0] for each in self._records if (keeper := self._store.run(each.id).keeper)]
-        taken = sum(pss_bytes(pid) for keeper in keepers for pid in descendants(keeper))
-        self._memory_bytes = max(self._memory_bytes, taken)
-        if taken > most:
-            self._over = _MUCH
-
-    def measured(self) -> Trial:
-        """Return what was measured."""
-        ended = [self._store.run(record.id) for record in self._records]
-        series = {record.id: self._store.series(record.id) for record in ended}
-        loops = [_Loop.of(series[record.id]) for record in ended]
-        known = [loop for loop in loops if loop is not None]
-        if failed := self._failed(ended, measured=len(known)):
-            out_of_memory = self._over == _MUCH or any(map(_lacked_memory, ended))
-            return Trial(value=0, failed=failed, out_of_memory=out_of_memory, memory_bytes=self._memory_bytes)
-        figures = group_figures(ended, lambda run: series[run.id])
-        gpu = [each["gpu.memory_bytes"] for each in series.values() if "gpu.memory_bytes" in each]
-        return Trial(
-            value=0,
-            samples_per_s=sum(loop.samples_per_s for loop in known),
-            batch=known[0].batch,
-            waiting=float(np.mean([loop.waiting for loop in known])),
-            memory_bytes=self._memory_bytes or int(sum(each.values.max() for each in gpu)),
-            first_s=self._first_s,
-            epoch_s=figures.epoch_s,
-            cpu_s=figures.cpu_s,
-            advice=next((each.kind for each in figures.advice.values()), ""),
-        )
-
-    def _failed(self, ended: Sequence[RunRecord], *, measured: int) -> str:
-        """Return why nothing is known of runs; empty if all that is wanted is."""
-        if self._over:
-            return self._over
-        bad = next((each for each in ended if each.status not in ("finished", "killed")), None)
-        if bad is not None:
-            return f"{bad.status.replace('_', ' ')}: {bad.reason}"
-        if measured < len(ended):
-            return "it ended before it had asked a DataLoader or a feed for enough batches"
+def _failed(runs: Sequence[RunRecord], series: Mapping[str, Mapping[str, Series]], *, measured: int) -> str:
+    """Return why nothing is known of runs; empty if all that is wanted is."""
+    for run in runs:
+        ended_by_us = run.status == "killed" and run.reason.startswith(MEASURED)
+        if run.status != "finished" and not ended_by_us:
+            return f"{run.status.replace('_', ' ')}: {run.reason}"
+    if measured == len(runs):
         return ""
+    batches = min(_last(series[run.id], "feed.batches") for run in runs)
+    if batches and any("feed.samples" not in series[run.id] for run in runs):
+        return "nobody can count its batches' samples: give its loader a batch_size"
+    if any(run.status == "killed" for run in runs):
+        return f"its steps are too slow: it asked for {batches:,.0f} batches; --first-batch gives it longer"
+    return "it ended before it had asked a DataLoader or a feed for enough batches"
 
 
-_MUCH = "more memory than it may take"
+def _last(series: Mapping[str, Series], name: str) -> float:
+    return (series[name].last or 0.0) if name in series else 0.0
 
 
 def _lacked_memory(run: RunRecord) -> bool:
     return run.status == "out_of_memory" or any(text in run.reason for text in _NO_MEMORY)
 
 
+def _after(run: RunRecord, since_s: float) -> RunRecord:
+    """Return a run as if it had begun at a moment."""
+    began_s, seconds = run.began or 0.0, run.seconds or 0.0
+    return replace(run, began=since_s, seconds=max(0.1, began_s + seconds - since_s))
+
+
+def _cut(series: Series, since_s: float) -> Series:
+    late = series.times_s >= since_s
+    return Series(series.times_s[late], series.values[late]) if late.any() else series
+
+
 class _Loop(NamedTuple):
-    """The loops of a run after its first batches."""
+    """The loops of a run after its first batches, which came at ``since_s``."""
 
     samples_per_s: float
     batch: float
     waiting: float
+    since_s: float
 
     @classmethod
-    def of(cls, series: Mapping[str, Series]) -> _Loop | None:
+    def of(cls, series: Mapping[str, Series], warm: int) -> _Loop | None:
         """Return what a run's series tell; None if they tell too little."""
         if not all(name in series for name in _LOOP):
             return None
-        samples, batches, loop_s, wait_s = (series[name].values for name in _LOOP)
-        count = min(len(samples), len(batches), len(loop_s), len(wait_s))
-        warm = np.flatnonzero(batches[:count] >= min(_WARM_BATCHES, batches[count - 1] / 2))
-        if not warm.size or batches[count - 1] <= batches[warm[0]]:
+        count = min(len(series[name].values) for name in _LOOP)
+        samples, batches, loop_s, wait_s = (series[name].values[:count] for name in _LOOP)
+        late = np.flatnonzero(batches >= min(warm, batches[-1] / 2))
+        if not late.size or batches[-1] <= batches[late[0]]:
             return None
-        first, last = int(warm[0]), count - 1
-        took_s = loop_s[last] - loop_s[first]
-        given = samples[last] - samples[first]
+        first = int(late[0])
+        took_s, given = loop_s[-1] - loop_s[first], samples[-1] - samples[first]
         return cls(
             samples_per_s=float(given / took_s),
-            batch=float(given / (batches[last] - batches[first])),
-            waiting=float(min(1.0, (wait_s[last] - wait_s[first]) / took_s)),
+            batch=float(given / (batches[-1] - batches[first])),
+            waiting=float(min(1.0, (wait_s[-1] - wait_s[first]) / took_s)),
+            since_s=float(series["feed.batches"].times_s[first]),
         )

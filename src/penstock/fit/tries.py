@@ -16,7 +16,8 @@ from penstock.basics.terminal import say
 from penstock.errors import BadSetting, PenstockError
 from penstock.fit.answers import Limit
 from penstock.fit.search import Search, Tried
-from penstock.fit.trial import Bounds, Script, Trial, Trials
+from penstock.fit.trial import WARM_BATCHES, Trial
+from penstock.fit.trials import Bounds, Script, Trials
 from penstock.linux.cgroups import memory_limit_bytes
 from penstock.linux.files import written_whole
 from penstock.runs.launch.environment import masked_words
@@ -59,6 +60,9 @@ class Tries:
         within: What else decides what a trial finds: a limit of memory.
         again: Whether what is known is measured anew.
         tell: Told of each trial.
+
+    Attributes:
+        cut_before: The setting that there was no time for; None if there was enough.
     """
 
     def __init__(
@@ -81,6 +85,7 @@ class Tries:
         self._script, self._setting, self._seconds, self._tell = script, setting, seconds, tell
         self._began_s = time.monotonic()
         self._new = 0
+        self.cut_before: int | None = None
         self._trials = Trials(
             store,
             script,
@@ -102,7 +107,14 @@ class Tries:
         known = len(trials) - self._new
         before = f", and {known} known from before" if known else ""
         took_s = time.monotonic() - self._began_s
-        return f"{self._new} trial{'s' * (self._new != 1)}{before}, in {took_s:,.0f} s"
+        words = f"That took {self._new} trial{'s' * (self._new != 1)}{before}, in {took_s:,.0f} s."
+        if self.cut_before is None:
+            return words
+        each_s = trials[-1].seconds if trials else 0.0
+        return (
+            f"{words} The time was up before {self.cut_before:,}, which takes about {each_s:,.0f} s: call it "
+            "again to go on, or give it a longer --time-limit."
+        )
 
     @property
     def has_time(self) -> bool:
@@ -113,12 +125,13 @@ class Tries:
 
     def search(self, search: Search, *, copies: bool = False, share: bool = False) -> bool:
         """Try what a search asks for; return whether it came to its end."""
-        known = list(self._kept.trials)
         try:
             value = next(search)
             while True:
-                before = next((each for each in known if (each.value, each.share) == (value, share)), None)
+                good = (each for each in self._kept.trials if not each.failed)
+                before = next((each for each in good if (each.value, each.share) == (value, share)), None)
                 if before is None and not self.has_time:
+                    self.cut_before = value
                     return False
                 value = search.send(before or self.measure(value, copies=copies, share=share))
                 self._check_obeyed()
@@ -134,7 +147,9 @@ class Tries:
     def measure(self, value: int, *, copies: bool = False, share: bool = False) -> Trial:
         """Try a setting now, and keep what it took."""
         self._tell(len(self._kept.trials), f"{self._setting} {value}{' shared' * share}")
-        trial = self._trials.run(value, value if copies else 1, share=share)
+        # What a loader's workers have ready when the first step is over says nothing of their speed.
+        warm = max(WARM_BATCHES, 2 * value) if self._setting == "workers" else WARM_BATCHES
+        trial = self._trials.run(value, value if copies else 1, share=share, warm=warm)
         self._new += 1
         self._kept.trials.append(trial)
         self._kept.group_id = self._trials.group_id
@@ -160,7 +175,10 @@ def check(script: Script, option: str) -> None:
         BadSetting: there is none, or no place.
     """
     executed(script.at(1), str(script.directory))
-    if option and not any("{}" in word for word in script.words):
+    has_place = any("{}" in word for word in script.words)
+    if has_place and not option:
+        raise BadSetting("the command has {}, and copies of one command run together: write a number there")
+    if option and not has_place:
         example = f"{' '.join(masked_words(script.words))} {option} {{}}"
         raise BadSetting(f"the command has no {{}}: write {{}} where the number goes, such as: {example}")
 
@@ -175,7 +193,7 @@ def limit_of(machine: HostMachine, memory: str | None) -> tuple[Limit, int | Non
     asked = None if memory is None else size_from("--memory", memory)
     if machine.devices:
         own = int(machine.model.memories[0] / SPARE)
-        return Limit(asked or own, "what it may take of the GPU" if asked else "the GPU's memory"), None
+        return Limit(min(asked or own, own), "what it may take of the GPU" if asked else "the GPU's memory"), None
     free = min(psutil.virtual_memory().available, memory_limit_bytes())
     if asked is not None:
         return Limit(asked, "the memory that it may take"), min(asked, int(SPARE * free))
@@ -185,8 +203,8 @@ def limit_of(machine: HostMachine, memory: str | None) -> tuple[Limit, int | Non
 def warn(script: Script) -> None:
     """Say what trials do besides."""
     say(
-        f"{script.name} runs for some seconds at each setting, in a folder of its own that is then removed; "
-        "what it writes elsewhere, such as checkpoints by an absolute path, it does write"
+        f"{script.name} runs for some seconds at each setting, in a copy of this folder that is then removed. "
+        "What it writes into folders that are here, or by an absolute path, such as checkpoints, it does write"
     )
 
 

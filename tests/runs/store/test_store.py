@@ -102,6 +102,18 @@ def test_groups_are_listed_by_name_or_id_the_newest_last(store):
     assert [run.group for run in store.runs(other.group_id)] == ["b", "b"]
 
 
+def test_runs_that_are_added_to_a_group_come_after_its_own_also_where_some_were_removed(store):
+    first = store.add(group(2))
+    store.ended(first[0].id, "failed", None)
+    store.remove([first[0].id])
+    (one,), (two,) = store.add(group(1), first[0].group_id), store.add(group(1), first[0].group_id)
+    assert one.group_id == two.group_id == first[0].group_id
+    assert [run.id for run in store.runs(one.group_id)] == [first[1].id, one.id, two.id]
+    assert [run.status for run in store.runs(one.group_id)] == ["waiting"] * 3
+    (apart,) = store.add(group(1), "there is none")
+    assert apart.group_id != "there is none"
+
+
 def test_an_end_that_is_told_late_is_believed_but_a_second_one_is_not(store):
     (run,) = store.add(group(1))
     store.began(run.id, keeper=DEAD, pid=1)

@@ -109,14 +109,16 @@ class Store:
         with self._lock, usable(self._database), writing(self._connection):
             taken = {id for (id,) in self._connection.execute("SELECT id FROM groups UNION SELECT id FROM runs")}
             group_id, *ids = _new_ids(1 + len(group.runs), taken)
-            (first,) = self._connection.execute("SELECT count(*) FROM runs WHERE group_id = ?", (to,)).fetchone()
+            last = "SELECT coalesce(max(position), -1) FROM runs WHERE group_id = ?"
+            first = self._connection.execute(last, (to,)).fetchone()[0] + 1
             runs = [(id, first + place, run) for place, (id, run) in enumerate(zip(ids, group.runs, strict=True))]
             if to in taken:
                 group_id = to
+                self._connection.execute("UPDATE groups SET owner = ? WHERE id = ?", (_json(this_process()), to))
                 self._insert_runs(group_id, runs)
             else:
                 self._insert(group_id, group, runs)
-        return self._with_folders(group_id)[first:]
+        return [run for run in self._with_folders(group_id) if run.id in ids]
 
     def adopt(self, runs: Sequence[RunRecord]) -> list[RunRecord]:
         """Add runs of one group of another store, under their ids; they wait for this process to start them."""

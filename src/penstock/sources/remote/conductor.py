@@ -85,7 +85,7 @@ class Conductor:
         self._together = together
         ray = import_module("ray")
         stores_bytes = ray.cluster_resources().get("object_store_memory", 0)
-        self._passing = Passing(min(_MOST_BYTES, int(_MOST_OF_STORES * stores_bytes)))
+        self._passing = Passing(min(_MOST_BYTES, int(_MOST_OF_STORES * stores_bytes) or _MOST_BYTES))
         self._kept: dict[Key, Any] = {}
         self._waited: dict[Key, asyncio.Future[Any]] = {}
         self._keys: dict[int, Key] = {}
@@ -111,7 +111,7 @@ class Conductor:
         key = Key(Cursor(cycle, plan.sample), plan.ids.tobytes())
         now_s = time.monotonic()
         until_s = now_s + _HELD_S
-        while self._together and (awaited := self._passing.awaited(feed, key, now_s)):
+        while self._together and (awaited := self._passing.awaited(feed, key, now_s, len(self._waited))):
             if now_s >= until_s:
                 return Held(awaited.partition(" ")[0])
             await asyncio.sleep(_LOOK_HELD_S)
@@ -219,6 +219,9 @@ class Conducted(Engine):
             super()._came(id, number, future)
         elif self._nodes.held(id, number, time.monotonic()):
             self._request(id, number, *self._asked[number])
+        else:
+            self._under_way.pop((id, number), None)
+            self._awaited = ""
 
     def _lost(self, id: WorkerId, why: str, now_s: float) -> None:
         self._nodes.failed(id, why, now_s)

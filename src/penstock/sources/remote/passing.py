@@ -73,18 +73,26 @@ class Passing:
             self._forget(key)
         return key in self._kept
 
-    def awaited(self, feed: str, key: Key, now_s: float) -> str:
+    def awaited(self, feed: str, key: Key, now_s: float, under_way: int = 0) -> str:
         """Return which feed another waits for before it asks for a block; empty if it need not wait.
 
-        Half of what may be kept is left to blocks that are being made.
+        Half of what may be kept is left to blocks of other sizes.
+
+        Args:
+            feed: Who is to ask.
+            key: For which block.
+            now_s: The time.
+            under_way: Blocks that are being made.
         """
         self._asked_s[feed] = now_s
-        if key in self._kept or feed not in self._at or 2 * sum(self._kept.values()) < self._most_bytes:
+        if key in self._kept or feed not in self._at or not self._kept:
             return ""
+        kept_bytes = sum(self._kept.values())
+        if 2 * kept_bytes * (1 + under_way / len(self._kept)) < self._most_bytes:
+            return ""
+        place = min(key.at, self._at[feed])
         behind = {
-            other: at
-            for other, at in self._at.items()
-            if at < self._at[feed] and self._asked_s[other] >= now_s - _IDLE_S
+            other: at for other, at in self._at.items() if at < place and self._asked_s[other] >= now_s - _IDLE_S
         }
         return min(behind, key=behind.__getitem__, default="")
 

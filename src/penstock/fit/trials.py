@@ -1,0 +1,243 @@
+"""Runs copies of a command for some seconds, and ends them."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import NamedTuple
+
+from msgspec.structs import replace
+
+from penstock.autosharing.options import ShareOptions
+from penstock.errors import FeedNotFound
+from penstock.feed.launch.feeds import feeds, stop
+from penstock.fit.trial import MEASURED, MUCH, WARM_BATCHES, Trial, trial_of
+from penstock.inject import TOGETHER
+from penstock.linux.process import descendants, pss_bytes
+from penstock.runs.launch.environment import add_masked
+from penstock.runs.launch.launcher import Launcher
+from penstock.runs.record import GroupPlan, RunRecord
+from penstock.runs.spec.command import base_name, named, runs_of
+from penstock.runs.store import Store
+
+_LOOK_S = 0.25
+_ENOUGH_BATCHES = 30
+_LEAST_S = 3.0
+_MOST_S = 12.0
+"""Seconds after the first batches: at least so many, and at most, however few batches there are."""
+_COPIED_BYTES = 64 << 20
+_LEAST_BYTES = 64 << 10
+"""Files of a script's folder are copied up to this many bytes in all; each counts as so many at least."""
+
+
+class Script(NamedTuple):
+    """A command that is tried.
+
+    Attributes:
+        words: Its words; ``{}`` stands for the setting.
+        directory: Where it is called.
+    """
+
+    words: tuple[str, ...]
+    directory: Path
+
+    @property
+    def name(self) -> str:
+        return base_name(self.words)
+
+    def at(self, value: int) -> tuple[str, ...]:
+        """Return its words with a setting filled in."""
+        return tuple(word.replace("{}", str(value)) for word in self.words)
+
+
+class Bounds(NamedTuple):
+    """What a trial may take.
+
+    Attributes:
+        first_s: Seconds until the first batch.
+        memory_bytes: Memory of all copies, of the host; None where that of GPUs counts.
+    """
+
+    first_s: float
+    memory_bytes: int | None
+
+
+class Trials:
+    """Starts copies of a script, each time with another setting; they are runs of one group of a store.
+
+    Args:
+        store: Where they are kept.
+        script: The command.
+        group: Name of their group.
+        group_id: The group, if there is one already.
+        bounds: What each may take.
+        setting: What varies, for the names of runs.
+        listens: Whether to record what CPUs, disks and processes do besides.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        script: Script,
+        group: str,
+        *,
+        group_id: str,
+        bounds: Bounds,
+        setting: str,
+        listens: bool,
+    ) -> None:
+        self._store = store
+        self._script = script
+        self._group = group
+        self.group_id = group_id
+        self._bounds = bounds
+        self._setting = setting
+        self._listeners = None if listens or bounds.memory_bytes is None else ()
+
+    def run(self, value: int, copies: int = 1, *, share: bool = False, warm: int = WARM_BATCHES) -> Trial:
+        """Try a setting, of which the first batches do not count; no process and no feed of it is left."""
+        began_s = time.monotonic()
+        with _scratch(self._script.directory) as folder:
+            records = self._added(value, copies, folder, share=share)
+            watched = _Watched(self._store, records, self._bounds, warm)
+            try:
+                watched.run(None if share else self._listeners, share=share)
+            finally:
+                watched.stop_feeds()
+            found = watched.measured(share=share)
+        for record in records:
+            self._store.compact(record.id)
+        return replace(found, value=value, share=share, seconds=time.monotonic() - began_s)
+
+    def _added(self, value: int, copies: int, folder: Path, *, share: bool) -> list[RunRecord]:
+        runs = runs_of(
+            "the command",
+            self._script.at(value),
+            str(folder),
+            name=f"{self._setting}={value}{' shared' * share}",
+            repeats=copies,
+            watch_dataloader=True,
+            share=ShareOptions() if share else None,
+        )
+        group = GroupPlan(name=self._group, mode="plain", runs=named(runs))
+        added = add_masked(self._store, group, to=self.group_id)
+        self.group_id = added[0].group_id
+        return added
+
+
+@contextmanager
+def _scratch(directory: Path) -> Generator[Path]:
+    """Make a folder in which everything of a directory is found, beside what is beside that, and new files go.
+
+    Small files are copies. Folders and large files are those that are there, and so is what is written to them.
+    """
+    base = Path(tempfile.mkdtemp(prefix="penstock-fit-"))
+    folder = base / (directory.name or "root")
+    try:
+        for each in directory.parent.iterdir():
+            if each != directory:
+                (base / each.name).symlink_to(each)
+        folder.mkdir()
+        left_bytes = _COPIED_BYTES
+        for each in sorted(directory.iterdir(), key=lambda each: each.stat(follow_symlinks=False).st_size):
+            if each.is_file() and each.stat().st_size <= left_bytes and os.access(each, os.R_OK):
+                left_bytes -= max(_LEAST_BYTES, each.stat().st_size)
+                shutil.copy2(each, folder)
+            else:
+                (folder / each.name).symlink_to(each)
+        yield folder
+    finally:
+        shutil.rmtree(base, ignore_errors=True)  # what a run's child still writes
+
+
+class _Watched:
+    """Runs that are measured for a while, and then ended."""
+
+    def __init__(self, store: Store, records: Sequence[RunRecord], bounds: Bounds, warm: int) -> None:
+        self._store = store
+        self._records = records
+        self._bounds = bounds
+        self._warm_batches = warm
+        self._suffix = f"fit-{records[0].id}"
+        self._memory_bytes = 0
+        self._over = ""
+        self._first_s = 0.0
+        self._warm_s: dict[str, float] = {}
+        """When each run had had its first batches."""
+
+    def run(self, listeners: tuple[str, ...] | None, *, share: bool) -> None:
+        """Run them until enough is known, one has ended, or a bound is passed."""
+        variables = {"PENSTOCK_FEED_SUFFIX": self._suffix}
+        if share:
+            variables[TOGETHER] = str(len(self._records))
+        began_s = time.monotonic()
+        with Launcher(self._store) as launcher:
+            for record in self._records:
+                launcher.start(record, listeners=listeners, variables=variables)
+            while len(launcher.running) == len(self._records) and not self._is_enough(began_s):
+                look_s = time.monotonic() + _LOOK_S
+                while launcher.running and (left_s := look_s - time.monotonic()) > 0:
+                    for _ in launcher.events(left_s):
+                        pass
+                self._look_at_memory()
+            for run in launcher.running:
+                if self._over == MUCH:
+                    run.kill(self._over)
+                launcher.stop(run.record.id, self._over or MEASURED)
+            launcher.end_running()
+
+    def stop_feeds(self) -> None:
+        """End the feeds that were started for them."""
+        for feed in feeds():
+            if feed.name.endswith(f"-{self._suffix}"):
+                with suppress(FeedNotFound):
+                    stop(feed.name)
+
+    def measured(self, *, share: bool) -> Trial:
+        """Return what was measured."""
+        ended = [self._store.run(record.id) for record in self._records]
+        return trial_of(
+            ended,
+            {run.id: self._store.series(run.id) for run in ended},
+            warm=self._warm_batches,
+            over=self._over,
+            memory_bytes=self._memory_bytes,
+            first_s=self._first_s,
+            share=share,
+        )
+
+    def _is_enough(self, began_s: float) -> bool:
+        now_s = time.monotonic()
+        late = now_s - began_s > self._bounds.first_s
+        batches = {record.id: self._batches(record) for record in self._records}
+        for id, count in batches.items():
+            if count >= self._warm_batches or (count and late):
+                self._warm_s.setdefault(id, now_s)
+        if all(batches.values()):
+            self._first_s = self._first_s or now_s - began_s
+        elif late:
+            self._over = self._over or f"no first batch within {self._bounds.first_s:g} s"
+        if self._over or len(self._warm_s) < len(self._records):
+            return bool(self._over)
+        since_s = now_s - max(self._warm_s.values())
+        enough = min(batches.values()) >= self._warm_batches + _ENOUGH_BATCHES
+        return since_s >= _MOST_S or (enough and since_s >= _LEAST_S)
+
+    def _batches(self, record: RunRecord) -> float:
+        found = self._store.series(record.id, "feed.batches".__eq__).get("feed.batches")
+        return 0.0 if found is None else found.last or 0.0
+
+    def _look_at_memory(self) -> None:
+        most = self._bounds.memory_bytes
+        if most is None:
+            return
+        keepers = [keeper[0] for each in self._records if (keeper := self._store.run(each.id).keeper)]
+        taken = sum(pss_bytes(pid) for keeper in keepers for pid in descendants(keeper))
+        self._memory_bytes = max(self._memory_bytes, taken)
+        if taken > most:
+            self._over = MUCH
