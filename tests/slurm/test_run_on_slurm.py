@@ -18,7 +18,7 @@ class TestSlurm(Elsewhere):
 
     @pytest.fixture
     def there_with_python_path(self, there: Callable[..., Launch]) -> Callable[[Path], Callable[..., Launch]]:
-        return lambda folder: partial(there, PYTHONPATH=f"{folder}:{os.environ['PYTHONPATH']}")
+        return lambda folder: partial(there, PYTHONPATH=f"{folder}:{os.environ.get('PYTHONPATH', '')}")
 
     def test_a_run_waits_for_its_turn_and_is_cancelled_there_by_ctrl_c(self, there, slurm):
         both = there(*UNWATCHED, "--cpus", "3", "-n", "2", "train.py", "wait")
