@@ -19,6 +19,8 @@ _MAYBE = 0.1
 """Those that are this close to the best are tried a second time: their throughput is the mean then."""
 _BISECTIONS = 3
 _FIRST_SIZE = 8
+_PATIENCE = 3
+"""Doublings in a row that bring nothing: one trial may be a tenth off on a machine that others use."""
 RESERVE = 0.1
 """Part of the memory that the largest batch size leaves."""
 
@@ -108,7 +110,8 @@ def batch_sizes() -> Search:
         return
     largest = size
     if lacks is None:
-        lacks = yield from growing((size << place for place in range(1, 40)), trial.samples_per_s)
+        sizes = (size << place for place in range(1, 40))
+        lacks = yield from growing(sizes, trial.samples_per_s, patience=_PATIENCE)
         largest = size if lacks is None else lacks // 2
     for _ in range(_BISECTIONS if lacks is not None else 0):
         if lacks is not None and (between := (largest + lacks) // 2) not in (largest, lacks):
