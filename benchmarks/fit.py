@@ -27,10 +27,11 @@ from penstock.fit.trials import Bounds, Script, Trials
 from penstock.runs.store import Store
 
 SCRIPT = "train.py"
-SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048)
+SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192)
 WORKERS = (0, 1, 2, 3, 4, 5, 6)
 KINDS = ("small", "convolution", "recurrent", "transformer", "tabular", "augmented")
 LIMIT_BYTES = 3 << 30
+TOGETHER_BYTES = 16 << 30
 
 
 class Asked(NamedTuple):
@@ -51,27 +52,42 @@ def ask(what: str, words: Sequence[str], store: Path, *options: str) -> Asked:
     return Asked(json.loads(found.stdout), time.monotonic() - began)
 
 
-def sweep(words: Sequence[str], values: Iterable[int], store: Path, repeats: int) -> dict[int, list[Trial]]:
-    """Measure each setting, several times in turn."""
-    found: dict[int, list[Trial]] = {value: [] for value in values}
+def sweep(
+    words: Sequence[str], values: Iterable[int], store: Path, repeats: int, *, shared: Sequence[int] | None = None
+) -> dict[tuple[int, bool], list[Trial]]:
+    """Measure each setting, several times in turn: by the setting, and whether it shares.
+
+    Args:
+        words: The command.
+        values: The settings.
+        store: Where the runs are kept.
+        repeats: How often.
+        shared: The settings that share a feed, where settings are copies; else None.
+    """
+    settings = [*((value, False) for value in values), *((value, True) for value in shared or ())]
+    found: dict[tuple[int, bool], list[Trial]] = {each: [] for each in settings}
     with Store.open(store) as opened:
         trials = Trials(
             opened,
             Script(tuple(words), Path.cwd()),
             "sweep",
             group_id="",
-            bounds=Bounds(60.0, LIMIT_BYTES),
+            bounds=Bounds(60.0, LIMIT_BYTES if shared is None else TOGETHER_BYTES),
             setting="value",
             listens=False,
         )
         for _ in range(repeats):
-            for value, each in found.items():
-                each.append(trials.run(value))
+            for (value, share), tried in found.items():
+                tried.append(trials.run(value, 1 if shared is None else value, share=share))
     return found
 
 
-def rates(found: dict[int, list[Trial]]) -> dict[int, float]:
-    return {value: median(each.samples_per_s for each in tried) for value, tried in found.items()}
+def rates(found: dict[tuple[int, bool], list[Trial]]) -> dict[tuple[int, bool], float]:
+    return {setting: median(each.samples_per_s for each in tried) for setting, tried in found.items()}
+
+
+def named(found: dict[tuple[int, bool], float]) -> dict[str, float]:
+    return {f"{value}{' shared' * share}": rate for (value, share), rate in found.items()}
 
 
 def batch_sizes(folder: Path, repeats: int, kinds: Sequence[str]) -> tuple[list[Any], dict[str, Any]]:
@@ -83,27 +99,28 @@ def batch_sizes(folder: Path, repeats: int, kinds: Sequence[str]) -> tuple[list[
     for kind in kinds:
         words = (str(Path(__file__).with_name("fit_scripts.py")), kind, "--batch-size", "{}")
         swept = sweep(words, SIZES, folder / kind, repeats)
-        known, best = rates(swept), max(rates(swept).values())
+        known = rates(swept)
+        best = max(known.values())
         asked = [
             ask("batch-size", words, folder / f"{kind} {turn}", "--memory", "3GiB") for turn in range(repeats)
         ]
         chosen = [each.answer["chosen"] for each in asked]
-        part = median(known[size] for size in chosen) / best
+        part = median(known[size, False] for size in chosen) / best
         predicted = [each.answer["predicted_bytes"][0] for each in asked if each.answer["predicted_bytes"]]
         off = [
-            abs(said / median(one.memory_bytes for one in swept[size]) - 1)
+            abs(said / median(one.memory_bytes for one in swept[size, False]) - 1)
             for said, size in zip(predicted, chosen, strict=False)
         ]
         parts.append(part)
         memory_off.append(median(off) if off else 0.0)
         took_s += [each.seconds for each in asked]
         spread = [
-            min(one.samples_per_s for one in swept[chosen[0]]),
-            max(one.samples_per_s for one in swept[chosen[0]]),
+            min(one.samples_per_s for one in swept[chosen[0], False]),
+            max(one.samples_per_s for one in swept[chosen[0], False]),
         ]
         measured[kind] = {
             "chosen": chosen,
-            "rates": known,
+            "rates": named(known),
             "spread at the first chosen": spread,
             "of the best": part,
         }
@@ -133,9 +150,9 @@ def workers(folder: Path, repeats: int) -> tuple[list[Any], dict[str, Any]]:
         words = (str(Path(__file__).with_name("fit_scripts.py")), kind, "--workers", "{}")
         known = rates(sweep(words, WORKERS, folder / f"{kind} of workers", repeats))
         chosen = [ask("workers", words, folder / f"{kind} w{turn}").answer["chosen"] for turn in range(repeats)]
-        parts.append(median(known[count] for count in chosen) / max(known.values()))
-        measured[kind] = {"chosen": chosen, "rates": known}
-        print(f"{kind}: chosen {chosen} workers, {parts[-1]:.3f} of the best of {known}", flush=True)
+        parts.append(median(known[count, False] for count in chosen) / max(known.values()))
+        measured[kind] = {"chosen": chosen, "rates": named(known)}
+        print(f"{kind}: chosen {chosen} workers, {parts[-1]:.3f} of the best of {named(known)}", flush=True)
     return [
         claim("chosen workers: throughput, of the best of 0 to 6 (worst)", "x", [min(parts)], least=0.95)
     ], measured
@@ -147,35 +164,12 @@ def together(folder: Path, repeats: int) -> tuple[list[Any], dict[str, Any]]:
     measured: dict[str, Any] = {}
     for kind in ("small", "augmented", "recurrent"):
         words = (str(Path(__file__).with_name("fit_scripts.py")), kind)
-        known: dict[str, list[float]] = {}
-        with Store.open(folder / f"{kind} together") as store:
-            trials = Trials(
-                store,
-                Script(words, Path.cwd()),
-                "sweep",
-                group_id="",
-                bounds=Bounds(60.0, 16 << 30),
-                setting="together",
-                listens=False,
-            )
-            for _ in range(repeats):
-                for copies, share in [
-                    (1, False),
-                    (2, False),
-                    (3, False),
-                    (4, False),
-                    (2, True),
-                    (3, True),
-                    (4, True),
-                ]:
-                    found = trials.run(copies, copies, share=share)
-                    known.setdefault(f"{copies}{' shared' * share}", []).append(found.samples_per_s)
-        best = max(median(each) for each in known.values())
+        known = rates(sweep(words, (1, 2, 3, 4), folder / f"{kind} together", repeats, shared=(2, 3, 4)))
         answer = ask("together", words, folder / f"{kind} t").answer
-        chosen = median(known[f"{answer['chosen']}{' shared' * answer['share']}"])
+        chosen, best = known[answer["chosen"], answer["share"]], max(known.values())
         parts.append(chosen / best)
-        measured[kind] = {"chosen": answer["chosen"], "share": answer["share"], "rates": known}
-        print(f"{kind}: {answer['sentences'][0]} {parts[-1]:.3f} of the best of {known}", flush=True)
+        measured[kind] = {"chosen": answer["chosen"], "share": answer["share"], "rates": named(known)}
+        print(f"{kind}: {answer['sentences'][0]} {parts[-1]:.3f} of the best of {named(known)}", flush=True)
     return [
         claim("named together: throughput, of the best measured (worst)", "x", [min(parts)], least=0.95)
     ], measured

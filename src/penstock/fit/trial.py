@@ -109,7 +109,7 @@ def _failed(runs: Sequence[RunRecord], series: Mapping[str, Mapping[str, Series]
             return f"{run.status.replace('_', ' ')}: {run.reason}"
     if measured == len(runs):
         return ""
-    batches = min(_last(series[run.id], "feed.batches") for run in runs)
+    batches = min(batches_of(series[run.id]) for run in runs)
     if batches and any("feed.samples" not in series[run.id] for run in runs):
         return "nobody can count its batches' samples: give its loader a batch_size"
     if any(run.status == "killed" for run in runs):
@@ -117,8 +117,9 @@ def _failed(runs: Sequence[RunRecord], series: Mapping[str, Mapping[str, Series]
     return "it ended before it had asked a DataLoader or a feed for enough batches"
 
 
-def _last(series: Mapping[str, Series], name: str) -> float:
-    return (series[name].last or 0.0) if name in series else 0.0
+def batches_of(series: Mapping[str, Series]) -> float:
+    """Return how many batches a run was given, as far as its series tell."""
+    return (series["feed.batches"].last or 0.0) if "feed.batches" in series else 0.0
 
 
 def _lacked_memory(run: RunRecord) -> bool:

@@ -7,16 +7,15 @@ import shutil
 import tempfile
 import time
 from collections.abc import Generator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
 from msgspec.structs import replace
 
 from penstock.autosharing.options import ShareOptions
-from penstock.errors import FeedNotFound
-from penstock.feed.launch.feeds import feeds, stop
-from penstock.fit.trial import MEASURED, MUCH, WARM_BATCHES, Trial, trial_of
+from penstock.feed.launch.feeds import stop_suffixed
+from penstock.fit.trial import MEASURED, MUCH, WARM_BATCHES, Trial, batches_of, trial_of
 from penstock.inject import TOGETHER
 from penstock.linux.process import descendants, pss_bytes
 from penstock.runs.launch.environment import add_masked
@@ -108,7 +107,7 @@ class Trials:
             try:
                 watched.run(None if share else self._listeners, share=share)
             finally:
-                watched.stop_feeds()
+                stop_suffixed(watched.suffix)
             found = watched.measured(share=share)
         for record in records:
             self._store.compact(record.id)
@@ -156,14 +155,18 @@ def _scratch(directory: Path) -> Generator[Path]:
 
 
 class _Watched:
-    """Runs that are measured for a while, and then ended."""
+    """Runs that are measured for a while, and then ended.
+
+    Attributes:
+        suffix: How the names of their feeds end.
+    """
 
     def __init__(self, store: Store, records: Sequence[RunRecord], bounds: Bounds, warm: int) -> None:
         self._store = store
         self._records = records
         self._bounds = bounds
         self._warm_batches = warm
-        self._suffix = f"fit-{records[0].id}"
+        self.suffix = f"fit-{records[0].id}"
         self._memory_bytes = 0
         self._over = ""
         self._first_s = 0.0
@@ -172,7 +175,7 @@ class _Watched:
 
     def run(self, listeners: tuple[str, ...] | None, *, share: bool) -> None:
         """Run them until enough is known, one has ended, or a bound is passed."""
-        variables = {"PENSTOCK_FEED_SUFFIX": self._suffix}
+        variables = {"PENSTOCK_FEED_SUFFIX": self.suffix}
         if share:
             variables[TOGETHER] = str(len(self._records))
         began_s = time.monotonic()
@@ -191,13 +194,6 @@ class _Watched:
                 launcher.stop(run.record.id, self._over or MEASURED)
             launcher.end_running()
 
-    def stop_feeds(self) -> None:
-        """End the feeds that were started for them."""
-        for feed in feeds():
-            if feed.name.endswith(f"-{self._suffix}"):
-                with suppress(FeedNotFound):
-                    stop(feed.name)
-
     def measured(self, *, share: bool) -> Trial:
         """Return what was measured."""
         ended = [self._store.run(record.id) for record in self._records]
@@ -214,7 +210,9 @@ class _Watched:
     def _is_enough(self, began_s: float) -> bool:
         now_s = time.monotonic()
         late = now_s - began_s > self._bounds.first_s
-        batches = {record.id: self._batches(record) for record in self._records}
+        batches = {
+            record.id: batches_of(self._store.series(record.id, "feed.batches".__eq__)) for record in self._records
+        }
         for id, count in batches.items():
             if count >= self._warm_batches or (count and late):
                 self._warm_s.setdefault(id, now_s)
@@ -227,10 +225,6 @@ class _Watched:
         since_s = now_s - max(self._warm_s.values())
         enough = min(batches.values()) >= self._warm_batches + _ENOUGH_BATCHES
         return since_s >= _MOST_S or (enough and since_s >= _LEAST_S)
-
-    def _batches(self, record: RunRecord) -> float:
-        found = self._store.series(record.id, "feed.batches".__eq__).get("feed.batches")
-        return 0.0 if found is None else found.last or 0.0
 
     def _look_at_memory(self) -> None:
         most = self._bounds.memory_bytes

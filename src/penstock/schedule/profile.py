@@ -10,8 +10,8 @@ from contextlib import suppress
 import msgspec
 from msgspec.structs import replace
 
-from penstock.errors import FeedNotFound, PenstockError
-from penstock.feed.launch.feeds import feeds, stop
+from penstock.errors import PenstockError
+from penstock.feed.launch.feeds import feeds, stop_suffixed
 from penstock.linux.process import descendants, pss_bytes
 from penstock.runs.inside.phases import Phase, Stretch
 from penstock.runs.keeper.keeper import FEEDER
@@ -65,10 +65,7 @@ def profiled(
         measured.run(variables, None if has_gpus else (), limit_s, on_phase)
         return measured.profile(limit_s, has_gpus=has_gpus)
     finally:
-        for feed in feeds():
-            if feed.name.endswith(f"-{measured.suffix}"):
-                with suppress(FeedNotFound):
-                    stop(feed.name)
+        stop_suffixed(measured.suffix)
         store.ended(record.id, "failed", None, "never began")
         store.remove([record.id])
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
+from contextlib import suppress
 from io import FileIO
 from typing import NamedTuple
 
@@ -18,7 +19,7 @@ from penstock.feed.endpoint import Endpoint, checked_name
 from penstock.feed.trainer.error_texts import silent, unknown
 from penstock.fingerprint.comparison import Fingerprint
 
-__all__ = ["Ended", "feeds", "made_of", "move", "stop"]
+__all__ = ["Ended", "feeds", "made_of", "move", "stop", "stop_suffixed"]
 
 _ANSWER_S = ANSWER_S
 _STOP_ANSWER_S = 5.0
@@ -77,6 +78,14 @@ def stop(name: str) -> Ended:
         endpoint.remove(lock)
         raise FeedNotFound(unknown(name))
     return _killed(endpoint)
+
+
+def stop_suffixed(suffix: str) -> None:
+    """End the feeds of runs that ``PENSTOCK_FEED_SUFFIX`` has put on feeds of their own."""
+    for feed in feeds():
+        if feed.name.endswith(f"-{suffix}"):
+            with suppress(FeedNotFound):
+                stop(feed.name)
 
 
 def move(name: str, pid: int, to: str) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import importlib
 import time
+import weakref
 from collections.abc import Callable, Sequence
 from functools import cache, partial
 from typing import Any, Literal, get_args
@@ -16,7 +17,7 @@ from penstock.errors import BadSetting, UnsupportedLeaf
 from penstock.feed.trainer.destination import Destination
 from penstock.feed.trainer.holdings import ReceivedBlock
 from penstock.feed.trainer.ragged_copy import RaggedCopy
-from penstock.linux.when_gone import Living
+from penstock.linux.when_gone import when_gone
 from penstock.tree import (
     Array,
     Leaf,
@@ -101,11 +102,11 @@ def _exported(leaf: Any) -> Any:
     writable: Any = leaf[...]
     writable.flags.writeable = True
     _end_after_jax()
-    _exports.add(writable)
+    when_gone(writable, among=_exports)
     return writable
 
 
-_exports = Living[Any]()
+_exports: dict[int, weakref.ref[Any]] = {}
 """Arrays whose memory JAX has, until it has let them go."""
 _LETS_GO_S = 0.5
 
@@ -123,7 +124,7 @@ def _wait_for_jax() -> None:
     (https://github.com/python/cpython/issues/87135).
     """
     until_s = time.monotonic() + _LETS_GO_S
-    while any(True for _ in _exports) and time.monotonic() < until_s:
+    while _exports and time.monotonic() < until_s:
         time.sleep(0.005)
 
 

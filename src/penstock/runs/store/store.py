@@ -8,7 +8,7 @@ import shutil
 import sqlite3
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any, NamedTuple, Self
@@ -118,7 +118,7 @@ class Store:
                 self._insert_runs(group_id, runs)
             else:
                 self._insert(group_id, group, runs)
-        return [run for run in self._with_folders(group_id) if run.id in ids]
+        return self._with_folders(group_id, ids)
 
     def adopt(self, runs: Sequence[RunRecord]) -> list[RunRecord]:
         """Add runs of one group of another store, under their ids; they wait for this process to start them."""
@@ -126,7 +126,7 @@ class Store:
         group = GroupPlan(name=first.group, mode=first.mode, runs=())
         with self._lock, usable(self._database), writing(self._connection):
             self._insert(first.group_id, group, [(run.id, run.index, run.plan) for run in runs])
-        return self._with_folders(first.group_id)
+        return self._with_folders(first.group_id, [run.id for run in runs])
 
     def _insert(self, group_id: str, group: GroupPlan, runs: list[tuple[str, int, RunPlan]]) -> None:
         self._connection.execute(
@@ -141,11 +141,12 @@ class Store:
             [(id, group_id, position, _json(plan)) for id, position, plan in runs],
         )
 
-    def _with_folders(self, group_id: str) -> list[RunRecord]:
-        added = self.runs(group_id)
+    def _with_folders(self, group_id: str, ids: Collection[str]) -> list[RunRecord]:
+        """Make the folders of new runs of a group; return the runs."""
+        added = [run for run in self.runs(group_id) if run.id in ids]
         for run in added:
             with usable(self.folder_of(run.id)):
-                self.folder_of(run.id).mkdir(mode=0o700, exist_ok=True)
+                self.folder_of(run.id).mkdir(mode=0o700)
         return added
 
     def own(self, group_id: str) -> None:
