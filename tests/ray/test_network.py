@@ -8,13 +8,11 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 import psutil
 import pytest
 from tests.ray.clusters import LOOPBACK, RayCluster
 
-HERE, THERE = "10.203.77.1", "10.203.77.2"
 NAME = f"pt{os.getpid()}"
 NEAR, FAR = f"{NAME}a", f"{NAME}b"
 
@@ -29,26 +27,34 @@ def works(*words: str) -> bool:
     return False
 
 
+def free_network() -> str:
+    """The first three numbers of a network that no link here has: a test that was killed leaves its own behind."""
+    taken = {link.address for links in psutil.net_if_addrs().values() for link in links}
+    return next(network for number in range(256) if f"{(network := f'10.203.{number}')}.1" not in taken)
+
+
 @pytest.fixture(scope="module")
-def link() -> Iterator[None]:
-    """A link to a network namespace, which is another machine to Ray."""
+def link() -> Iterator[tuple[str, str]]:
+    """The addresses of both ends of a link to a network namespace, which is another machine to Ray."""
     if not works("ip", "netns", "add", NAME):
         pytest.skip("network namespaces need root")
     try:
+        network = free_network()
+        here, there = f"{network}.1", f"{network}.2"
         ip("link", "add", NEAR, "type", "veth", "peer", "name", FAR, "netns", NAME)
-        ip("addr", "add", f"{HERE}/24", "dev", NEAR)
+        ip("addr", "add", f"{here}/24", "dev", NEAR)
         ip("link", "set", NEAR, "up")
-        ip("-n", NAME, "addr", "add", f"{THERE}/24", "dev", FAR)
+        ip("-n", NAME, "addr", "add", f"{there}/24", "dev", FAR)
         ip("-n", NAME, "link", "set", FAR, "up")
         ip("-n", NAME, "link", "set", "lo", "up")
-        yield
+        yield here, there
     finally:
         works("ip", "link", "del", NEAR)
         ip("netns", "del", NAME)
 
 
 @pytest.fixture
-def netem(link: None, request: pytest.FixtureRequest) -> Iterator[None]:
+def netem(link: tuple[str, str], request: pytest.FixtureRequest) -> Iterator[None]:
     """Have the link lose or delay packets."""
     if not works("tc", "qdisc", "add", "dev", NEAR, "root", "netem", *request.param):
         pytest.skip("this kernel has no netem")
@@ -57,12 +63,15 @@ def netem(link: None, request: pytest.FixtureRequest) -> Iterator[None]:
 
 
 @pytest.fixture
-def far_node(link: None, new_cluster: Callable[..., RayCluster], monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+def far_node(
+    link: tuple[str, str], new_cluster: Callable[..., RayCluster], monkeypatch: pytest.MonkeyPatch
+) -> Iterator[None]:
     """A cluster of a node here and another at the end of the link."""
     monkeypatch.setenv("PENSTOCK_RAY_OPEN", "1")
-    cluster = new_cluster([{}], address=HERE)
+    here, there = link
+    cluster = new_cluster([{}], address=here)
     start = [Path(sys.executable).with_name("ray"), "start", f"--address={cluster.address}", "--block"]
-    options = [f"--node-ip-address={THERE}", "--num-cpus=1", f"--object-store-memory={100 << 20}"]
+    options = [f"--node-ip-address={there}", "--num-cpus=1", f"--object-store-memory={100 << 20}"]
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("PENSTOCK_")}
     inherited |= dict.fromkeys(LOOPBACK, "1")
     with subprocess.Popen(
