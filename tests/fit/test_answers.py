@@ -38,7 +38,7 @@ def test_the_largest_is_below_a_size_that_lacked_memory_and_one_that_crashed_is_
     crashed = Trial(value=24, failed="failed: a size that no kernel takes")
     answer = of_batch_sizes(sizes(lacked, crashed), LIMIT, "")
     assert answer.largest == 255
-    assert "At 24 it failed: failed: a size that no kernel takes." in words(answer)
+    assert "At 24: failed: a size that no kernel takes." in words(answer)
     assert {each.value for each in answer.failed} == {256, 24}
 
 
@@ -64,6 +64,15 @@ def test_why_more_workers_bring_nothing_is_said():
     assert "the disk is busy" in words(of_workers(workers(0.5, "storage"), 16.0, ""))
     assert "the cores are busy with preparing" in words(of_workers(workers(0.5, "pack"), 16.0, ""))
     assert "memory bandwidth, a lock or the network" in words(of_workers(workers(0.5, "workers"), 16.0, ""))
+
+
+def test_a_number_that_changes_no_processes_is_asked_about():
+    def tried(*processes: int) -> Tried:
+        return Tried([Trial(value=at, samples_per_s=1.0, processes=count) for at, count in enumerate(processes)])
+
+    assert "as many processes with 0 as with 2: does it heed" in words(of_workers(tried(1, 1, 1), 4.0, ""))
+    assert "heed" not in words(of_workers(tried(1, 2, 3), 4.0, ""))
+    assert "heed" not in words(of_workers(tried(1), 4.0, ""))
 
 
 def test_how_many_at_once_and_whether_they_share():

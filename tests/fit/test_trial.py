@@ -177,16 +177,17 @@ def test_a_search_goes_on_where_it_was_until_the_script_changes(store, folder):
     assert tries(store, folder, text + "\n# another\n").tried.trials == []
 
 
-def test_ctrl_c_leaves_nothing_and_keeps_what_was_measured(folder):
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupt_leaves_nothing_and_keeps_what_was_measured(folder, number):
     (folder / "train.py").write_text(HEAD + LOOP.replace("BATCH", "size"))
     words = [sys.executable, "-m", "penstock", "advise", "batch-size", "--store", str(folder.parent / "store")]
     with subprocess.Popen([*words, "--", "train.py", "{}"], cwd=folder, stderr=subprocess.PIPE) as process:
         kept = folder.parent / "store" / "fits"
         eventually(lambda: list(kept.glob("*.json")), "no trial has ended")
         time.sleep(1.0)
-        process.send_signal(signal.SIGINT)
+        process.send_signal(number)
         said = process.communicate()[1].decode()
-    assert process.returncode == 130
+    assert process.returncode == 128 + number
     assert "Traceback" not in said
     assert len(list(kept.glob("*.json"))) == 1
     assert scratch_is_empty(folder)

@@ -9,7 +9,7 @@ import typer
 
 from penstock.basics.terminal import console
 from penstock.cli.advise_reader import reader
-from penstock.cli.command import AsJson, Command, Group, StoreFolder, argument, option, show
+from penstock.cli.command import AsJson, Command, Group, StoreFolder, argument, exit_on_sigterm, option, show
 
 _FITS = {
     "batch-size": "Find the batch size that pays, and the largest that fits: `… -- train.py --batch-size {}`.",
@@ -71,6 +71,7 @@ def _fits(what: str) -> None:
         machine = host_machine(MachinePlan(), "plain")
         limit, most_bytes = limit_of(machine, memory)
         warn(script)
+        exit_on_sigterm()
         with Store.open(store) as opened, progress(console(stderr=True)) as tell:
             tries = Tries(
                 opened,

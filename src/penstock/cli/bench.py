@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import signal
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from penstock.basics.terminal import console
-from penstock.cli.command import Command, Group, argument, option
+from penstock.cli.command import Command, Group, argument, exit_on_sigterm, option
 from penstock.errors import BadSetting
 
 app = typer.Typer(cls=Group, help="Measure loaders and ways of reading.", no_args_is_help=True)
@@ -48,18 +47,13 @@ def share(
         ) from None
     settings = SharePlan(trainers=numbers, step_ms=step_ms, seconds=seconds, repeats=repeats, window=window)
     check_files(json, plot=plot)
-    signal.signal(signal.SIGTERM, _end)
+    exit_on_sigterm()
     terminal = console()
     with progress(terminal) as tell:
         report = run(settings, loader, tell)
     terminal.print(shown(report), soft_wrap=True)
     save(json, lambda file: file.write_bytes(as_json(report)), terminal)
     save(plot, lambda file: picture(report).savefig(file), terminal)
-
-
-def _end(number: int, _: object) -> None:
-    """Exit in the same way as after Ctrl-C, so that every process is ended."""
-    raise SystemExit(128 + number)
 
 
 @app.command(cls=Command)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -73,6 +74,15 @@ def show(as_json: bool, value: Any, page: Callable[[], RenderableType]) -> None:
         typer.echo(json.dumps(msgspec.json.decode(msgspec.json.encode(value)), indent=2))
     else:
         console().print(page(), soft_wrap=True)
+
+
+def exit_on_sigterm() -> None:
+    """Have SIGTERM end this process as Ctrl-C does, so that what it has started is ended."""
+
+    def end(number: int, _: object) -> None:
+        raise SystemExit(128 + number)
+
+    signal.signal(signal.SIGTERM, end)
 
 
 def exit_code(ended: Iterable[RunRecord]) -> int:

@@ -106,6 +106,10 @@ def of_workers(tried: Tried, cores: float, cost: str) -> Answer:
     if best is None or chosen is None:
         return _none(tried, cost)
     sentences = [f"Take {_workers(chosen.value)}: {short(chosen.samples_per_s)} samples/s."]
+    most = tried.good[-1]
+    if most.value > tried.good[0].value and 0 < most.processes == tried.good[0].processes:
+        few, many = tried.good[0].value, most.value
+        sentences.append(f"It has as many processes with {few} as with {many}: does it heed that number?")
     more = [each for each in tried.good if each.value > chosen.value]
     if more and chosen.waiting < MUCH_WAITING:
         sentences.append(
@@ -185,7 +189,7 @@ def _answer(
     told = [each for key, each in failed.items() if key not in good]
     found = list(sentences)
     if chosen is not None:
-        found += [f"At {each.name} it failed: {each.failed}." for each in told if not each.out_of_memory][-1:]
+        found += [f"At {each.name}: {each.failed}." for each in told if not each.out_of_memory][-1:]
     return Answer(
         chosen=chosen,
         trials=tuple(trials or tried.good),

@@ -33,6 +33,7 @@ class Trial(msgspec.Struct, frozen=True, kw_only=True):
         batch: Samples of a batch.
         waiting: Part of their loops in which they waited for data, from 0 to 1.
         memory_bytes: The most that they held at one moment, on one GPU or of the host; 0 where nobody knows.
+        processes: The most that they had at one moment, once each had had its first batches.
         first_s: Seconds until each had its first batch.
         seconds: Seconds that the trial took.
         advice: The kind of ``RunAdvice`` for the first of them.
@@ -46,6 +47,7 @@ class Trial(msgspec.Struct, frozen=True, kw_only=True):
     batch: float = 0.0
     waiting: float = 0.0
     memory_bytes: int = 0
+    processes: int = 0
     first_s: float = 0.0
     seconds: float = 0.0
     advice: str = ""

@@ -111,7 +111,8 @@ class Trials:
             found = watched.measured(share=share)
         for record in records:
             self._store.compact(record.id)
-        return replace(found, value=value, share=share, seconds=time.monotonic() - began_s)
+        took_s = time.monotonic() - began_s
+        return replace(found, value=value, share=share, processes=watched.processes, seconds=took_s)
 
     def _added(self, value: int, copies: int, folder: Path, *, share: bool) -> list[RunRecord]:
         runs = runs_of(
@@ -159,6 +160,7 @@ class _Watched:
 
     Attributes:
         suffix: How the names of their feeds end.
+        processes: The most that they had at one moment, once each had had its first batches.
     """
 
     def __init__(self, store: Store, records: Sequence[RunRecord], bounds: Bounds, warm: int) -> None:
@@ -167,6 +169,7 @@ class _Watched:
         self._bounds = bounds
         self._warm_batches = warm
         self.suffix = f"fit-{records[0].id}"
+        self.processes = 0
         self._memory_bytes = 0
         self._over = ""
         self._first_s = 0.0
@@ -187,7 +190,7 @@ class _Watched:
                 while launcher.running and (left_s := look_s - time.monotonic()) > 0:
                     for _ in launcher.events(left_s):
                         pass
-                self._look_at_memory()
+                self._look()
             for run in launcher.running:
                 if self._over == MUCH:
                     run.kill(self._over)
@@ -226,12 +229,13 @@ class _Watched:
         enough = min(batches.values()) >= self._warm_batches + _ENOUGH_BATCHES
         return since_s >= _MOST_S or (enough and since_s >= _LEAST_S)
 
-    def _look_at_memory(self) -> None:
-        most = self._bounds.memory_bytes
-        if most is None:
-            return
+    def _look(self) -> None:
         keepers = [keeper[0] for each in self._records if (keeper := self._store.run(each.id).keeper)]
-        taken = sum(pss_bytes(pid) for keeper in keepers for pid in descendants(keeper))
-        self._memory_bytes = max(self._memory_bytes, taken)
-        if taken > most:
-            self._over = MUCH
+        pids = [pid for keeper in keepers for pid in descendants(keeper)]
+        if len(self._warm_s) == len(self._records):
+            self.processes = max(self.processes, len(pids))
+        if (most := self._bounds.memory_bytes) is not None:
+            taken = sum(map(pss_bytes, pids))
+            self._memory_bytes = max(self._memory_bytes, taken)
+            if taken > most:
+                self._over = MUCH
