@@ -38,8 +38,8 @@ def saturating(most: float, half: float, *, lacks: float = float("inf")) -> Call
 
 def with_smaller(measure: Callable[[int], Trial]) -> Tried:
     found = tried(batch_sizes(), measure)
-    if found.chosen and found.best and found.chosen.value == found.good[0].value:
-        tried(smaller(found.chosen, found.best.samples_per_s), measure, found)
+    if found.best:
+        tried(smaller(found.good[0], found.best.samples_per_s), measure, found)
     return found
 
 
@@ -55,6 +55,12 @@ def test_of_a_throughput_that_saturates_a_size_close_to_the_best_is_chosen(most,
         if each.value < found.chosen.value
     )
     assert len(found.trials) <= 20
+
+
+def test_a_size_below_the_first_is_found_where_those_above_bring_nothing():
+    rates = {1: 900.0, 2: 1000.0, 4: 1150.0, 8: 870.0, 16: 910.0}
+    found = with_smaller(lambda size: Trial(value=size, samples_per_s=rates.get(size, 800.0)))
+    assert found.chosen and found.chosen.value == 4
 
 
 @given(st.integers(1, 5000))

@@ -282,7 +282,7 @@ def test_all_charts_show_one_part_of_the_time_and_values_only_where_a_run_has_so
     eventually(lambda: at(0.5)[:4] == ["50", "s", "a", "50"])
     assert "b" not in at(0.5)
     assert at(0.05)[-2:] == ["b", "5"]
-    page = one.view(f"compare?run={long.id}&clock=1")
+    page = one.view(f"compare?run={long.id}&over=clock")
     page.locator(".chart canvas").first.wait_for()
     page.wait_for_timeout(300)
     eventually(lambda: ":" in (at(0.5) or [""])[1])
@@ -366,7 +366,7 @@ def test_a_link_shows_the_part_of_the_time_that_it_names(tab, store):
     [run] = group(store, "first", series={"loss": [1.0, 2.0]}, seconds=600)
     page = compared(tab, run, more="&range=100,200")
     drawn = saved(page, "SVG")
-    assert b">100.0 s<" in drawn and b">200.0 s<" in drawn
+    assert b">100 s<" in drawn and b">200 s<" in drawn
 
 
 def test_a_gap_stays_one_in_what_is_saved(tab, store):
@@ -386,7 +386,7 @@ def test_no_point_is_left_out_however_many_come_at_once(tab, store):
 def test_what_a_run_logs_last_is_shown_once_it_has_ended(tab, store):
     [run] = group(store, "goes", status=None)
     page = tab().view(f"compare?run={run.id}&series=accuracy")
-    with page.expect_response("**/units?*"):
+    with page.expect_response("**/titles?*"):
         page.get_by_text("No series has these words").wait_for()
     add_points(store, run.id, "accuracy", [0.5, 0.6], run.began + 61, 1)
     store.ended(run.id, "finished", 0)

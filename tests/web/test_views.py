@@ -35,7 +35,7 @@ def test_a_series_comes_reduced_and_a_counter_as_its_rate(page, store):
     [(_, cores)] = page.json(f"{asked}&name=proc.cpu_s")["lines"]
     assert cores == pytest.approx([0.5] * len(cores), rel=1e-3)
     span = f"begin={run.began + 30}&end={run.began + 31}"
-    part = page.json(f"/api/chart?id={run.id}&name=loss&clock=1&{span}&most=9999")
+    part = page.json(f"/api/chart?id={run.id}&name=loss&over=clock&{span}&most=9999")
     assert 80 < len(part["times"]) < 90 and part["times"][0] > run.began + 29
     assert page.json(f"{asked}&name=nothing")["lines"] == [[None, []]]
 
@@ -46,7 +46,9 @@ def test_runs_that_are_compared_come_on_one_time_line(page, store):
     found = page.json(f"/api/chart?id={one.id}&id={other.id}&name=loss")
     assert found["times"] == pytest.approx([0, 30, 60])
     assert found["lines"] == [[None, [1, 2, 3]], [[0, 2], [4, 5]]]
-    assert page.json(f"/api/units?id={one.id}&id={other.id}") == {"loss": ""}
+    assert page.json(f"/api/titles?id={one.id}&id={other.id}") == {
+        "loss": {"text": "loss", "unit": "", "place": 0}
+    }
 
 
 def test_what_json_cannot_hold_is_a_gap(page, store):
@@ -131,9 +133,9 @@ def test_counters_are_known_by_their_names():
     counters = ["proc.cpu_s", "disk.nvme0n1.read_bytes", "feed.wait_s", "energy.package0_j", "sampler.missed"]
     others = ["proc.rss_bytes", "loss", "time_s", "feed.epoch_s", "feed.lag_samples", "gpm.0.pcie_rx_bytes_per_s"]
     assert [name for name in [*counters, *others] if is_counter(name)] == counters
-    assert [unit_of(name) for name in counters] == ["cores", "bytes/s", "of the time", "W", "/s"]
+    assert [unit_of(name) for name in counters] == ["cores", "bytes/s", "% of the time", "W", "/s"]
     assert [unit_of(name) for name in others] == ["bytes", "", "s", "s", "", "bytes/s"]
-    assert unit_of("feed.held_back_s") == "of the time"
+    assert unit_of("feed.held_back_s") == "% of the time"
 
 
 def test_a_rate_is_what_was_counted_by_the_time_it_took():

@@ -32,9 +32,8 @@ class Question(NamedTuple):
 
 def _batch_size(tries: Tries, limit: Limit) -> Answer:
     tries.search(batch_sizes())
-    chosen, best = tries.tried.chosen, tries.tried.best
-    if chosen and best and chosen.value == tries.tried.good[0].value:
-        tries.search(smaller(chosen, best.samples_per_s))
+    if best := tries.tried.best:
+        tries.search(smaller(tries.tried.good[0], best.samples_per_s))
     tries.confirm()
     return of_batch_sizes(tries.tried, limit, tries.cost)
 

@@ -120,9 +120,9 @@ def batch_sizes() -> Search:
 
 
 def smaller(than: Trial, best: float) -> Search:
-    """Halve a batch size while its throughput is close to the best."""
+    """Halve a batch size while its throughput may be close to the best."""
     size, rate = than.value, than.samples_per_s
-    while size > 1 and rate >= (1 - CLOSE) * best:
+    while size > 1 and rate >= (1 - _MAYBE) * best:
         size //= 2
         rate = (yield size).samples_per_s
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
+from penstock.runs.listeners import is_measured
 from penstock.runs.store.merged import Points, in_order, merged_files, points_of, series_of
 from penstock.runs.store.points import HEAD_BYTES, Series, blocks
 
@@ -95,8 +96,8 @@ class Glance(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def is_glanced_at(name: str) -> bool:
-    """Return whether a glance looks at the series of this name; a script's own has no dot."""
-    return "." not in name or name in {"proc.rss_bytes", "proc.cpu_s", "proc.read_bytes", "feed.wait_s"}
+    """Return whether a glance looks at the series of this name: at all that a script logs, and some others."""
+    return not is_measured(name) or name in {"proc.rss_bytes", "proc.cpu_s", "proc.read_bytes", "feed.wait_s"}
 
 
 def glance(series: Mapping[str, Series]) -> Glance:
@@ -112,6 +113,8 @@ def glance(series: Mapping[str, Series]) -> Glance:
         read_bytes_per_s=rate("proc.read_bytes"),
         waiting=rate("feed.wait_s"),
         logged={
-            name: last for name, each in series.items() if "." not in name and (last := each.last) is not None
+            name: last
+            for name, each in series.items()
+            if not is_measured(name) and (last := each.last) is not None
         },
     )

@@ -30,6 +30,7 @@ from penstock.web.live import Live
 from penstock.web.views import Views
 
 _MOST_POINTS = 20_000
+_MOST_SMOOTHING = 0.999
 _PORT = 7367
 _TRIED_PORTS = 20
 _ACCEPTED_AT_ONCE = 16  # so that those which wait for too long go before descriptors run out
@@ -123,7 +124,8 @@ def application(store: Store, *, token: str, port: int, hosts: set[str], ending:
             _number(request, "begin", -math.inf),
             _number(request, "end", math.inf),
             int(min(max(_number(request, "most", 2000), 4), _MOST_POINTS)),
-            from_began="clock" not in asked,
+            over=asked.get("over", ""),
+            smoothing=min(max(_number(request, "smoothing", 0.0), 0.0), _MOST_SMOOTHING),
         )
         return Json(chart)
 
@@ -138,7 +140,7 @@ def application(store: Store, *, token: str, port: int, hosts: set[str], ending:
         routes=[
             Route("/api/summaries", of_runs(views.summaries)),
             Route("/api/runs/{id}", run),
-            Route("/api/units", of_runs(views.units)),
+            Route("/api/titles", of_runs(views.titles)),
             Route("/api/chart", chart),
             Route("/api/newest", newest),
             Route("/api/groups", of_runs(views.groups)),

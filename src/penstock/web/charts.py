@@ -8,9 +8,11 @@ import numpy as np
 
 from penstock.runs.listeners import is_measured
 from penstock.runs.store.columns import Floats, Ints
+from penstock.runs.store.points import Series
 
+PART_OF_TIME = "% of the time"
 _COUNTERS = {
-    **dict.fromkeys(("wait_s", "loop_s", "copy_s", "busy_s", "held_back_s"), "of the time"),
+    **dict.fromkeys(("wait_s", "loop_s", "copy_s", "busy_s", "held_back_s"), PART_OF_TIME),
     **dict.fromkeys(("read_bytes", "write_bytes"), "bytes/s"),
     **dict.fromkeys(("reads", "writes", "flushes", "batches", "samples", "missed"), "/s"),
     "cpu_s": "cores",
@@ -29,6 +31,14 @@ def unit_of(name: str) -> str:
     if is_counter(name):
         return _COUNTERS.get(name.rpartition(".")[2], "W")
     return next((unit for end, unit in _GAUGES.items() if name.endswith(end)), "")
+
+
+def drawn(name: str, series: Series) -> tuple[Floats, Floats]:
+    """Return the moments and values that a chart shows of a series."""
+    if not is_counter(name):
+        return series.times_s, series.values
+    times_s, values = rates(*series)
+    return times_s, values * 100 if unit_of(name) == PART_OF_TIME else values
 
 
 def rates(times_s: Floats, counts: Floats) -> tuple[Floats, Floats]:

@@ -14,12 +14,14 @@ import numpy as np
 
 from penstock.runs.compare import compare, group_figures
 from penstock.runs.glance import Glance, Recent, glance, is_glanced_at
+from penstock.runs.listeners import is_measured
 from penstock.runs.record import ENDED, RunRecord
 from penstock.runs.store import Series, Store
-from penstock.runs.store.columns import Floats
 from penstock.schedule.ledger import newest_ledgers
-from penstock.web.charts import Line, is_counter, on_common_moments, rates, unit_of
+from penstock.web.charts import Line, drawn, is_counter, on_common_moments
 from penstock.web.files import NOT_ELSEWHERE
+from penstock.web.lines import against, figures, odd, smoothed
+from penstock.web.titles import title_of
 
 import_module("numpy.ma")  # np.unique imports it when first called, which fails in two threads at once
 
@@ -28,6 +30,10 @@ _LATE_S = 15.0
 """Most seconds from a point's time until it can be read, as writers write in blocks."""
 _UNUSED_S = 60.0
 _FOR_EVER_S = 1e9
+_MOST_ODD = 50
+CLOCK = "clock"
+_SERIES = "series:"
+_NOTHING: Line = np.empty(0), np.empty(0)
 _FIELDS = ("id", "name", "group", "group_id", "mode", "index", "status", "exit_code", "reason", "began", "seconds")
 
 
@@ -87,14 +93,14 @@ class Views:
             "environment": self._store.environment(record.id),
             "output": _tail(self._store.folder_of(record.id) / "output"),
             "series": {
-                name: {"points": len(each.values), **_figures(name, each), "unit": unit_of(name)}
+                name: {"points": len(each.values), **_figures(name, each), **title_of(name)._asdict()}
                 for name, each in sorted(self._series(record).items())
                 if len(each.values)
             },
         }
 
-    def units(self, ids: Iterable[str]) -> dict[str, str]:
-        """Return the series that runs have, by name, each with its unit."""
+    def titles(self, ids: Iterable[str]) -> dict[str, dict[str, Any]]:
+        """Return the series that runs have, by name, each with its title."""
         names: set[str] = set()
         for run in map(self._store.run, ids):
             if run.status in ENDED:
@@ -102,34 +108,43 @@ class Views:
                 continue
             with self._lock:
                 names |= self._recent(run.id, _LATE_S).names()
-        return {name: unit_of(name) for name in sorted(names)}
+        return {name: title_of(name)._asdict() for name in sorted(names)}
 
     def chart(
-        self, name: str, ids: Sequence[str], begin_s: float, end_s: float, most: int, *, from_began: bool
+        self, name: str, ids: Sequence[str], begin: float, end: float, most: int, *, over: str, smoothing: float
     ) -> dict[str, Any]:
-        """Return a series of several runs between two moments, reduced to what a chart can show.
+        """Return a series of several runs between two places of the x axis, reduced to what a chart can show.
 
         Args:
             name: Name of the series.
             ids: The runs.
-            begin_s: First moment.
-            end_s: Last moment.
-            most: Moments wanted.
-            from_began: Count the seconds from each run's beginning, not from 1970.
+            begin: First place.
+            end: Last place.
+            most: Places wanted.
+            over: What the x axis has: "" for seconds from each run's beginning, "clock" for those since 1970, or
+                "series:NAME" for what the run logged under that name. If it did not log "step", that is the number
+                of the point.
+            smoothing: Weight of what came before in a moving average, from 0 to below 1; 0 for none.
 
         Returns:
-            ``times``; ``lines``, for each run the indices of its times, None for all, and its values;
-            ``ends``, the moments of their last points.
+            ``times``, the places; ``lines``, for each run the indices of its places, None for all, and its values;
+            ``smooth``, the same of their moving averages; ``ends``, the places of their last points; ``odd``,
+            where they are NaN or infinite; ``figures``, the last value, the least and the greatest.
 
         Raises:
             NoSuchRun: there is none, or several.
         """
-        lines = [self._line(name, self._store.run(id), from_began) for id in ids]
-        times_s, found = on_common_moments(lines, begin_s, end_s, most)
+        lines = [self._line(name, self._store.run(id), over) for id in ids]
+        smooth = [(at, smoothed(values, smoothing)) for at, values in lines] if smoothing else []
+        times, found = on_common_moments([*lines, *smooth], begin, end, most)
+        shown = [(None if len(at) == len(times) else at.tolist(), values.tolist()) for at, values in found]
         return {
-            "times": times_s.tolist(),
+            "times": times.tolist(),
             "ends": [float(line[0][-1]) if len(line[0]) else None for line in lines],
-            "lines": [(None if len(at) == len(times_s) else at.tolist(), values.tolist()) for at, values in found],
+            "lines": shown[: len(lines)],
+            "smooth": shown[len(lines) :],
+            "odd": [odd(line, begin, end, _MOST_ODD) for line in lines],
+            "figures": [figures(line) for line in lines],
         }
 
     def newest(self, ids: Iterable[str], names: Iterable[str]) -> dict[str, dict[str, Any]]:
@@ -139,7 +154,7 @@ class Views:
         for id in (self._store.run(id).id for id in ids):
             found[id] = {}
             for name, series in self._look(id, _LATE_S, wanted.__contains__).items():
-                times_s, values = _drawn(name, series)
+                times_s, values = drawn(name, series)
                 found[id][name] = times_s.tolist(), values.tolist()
         return found
 
@@ -166,10 +181,16 @@ class Views:
             for id, ledger in sorted(newest.items(), key=lambda each: -each[1].began_s)
         ]
 
-    def _line(self, name: str, run: RunRecord, from_began: bool) -> Line:
-        series = self._series(run, name.__eq__)
-        times_s, values = _drawn(name, series[name]) if name in series else (np.empty(0), np.empty(0))
-        return (times_s - run.began if from_began and run.began is not None else times_s), values
+    def _line(self, name: str, run: RunRecord, over: str) -> Line:
+        axis = over.removeprefix(_SERIES) if over.startswith(_SERIES) else ""
+        series = self._series(run, {name, axis}.__contains__)
+        line = drawn(name, series[name]) if name in series else _NOTHING
+        if axis in series:
+            return against(line, series[axis])
+        if axis:
+            counts = axis == "step" and not is_measured(name)
+            return (np.arange(len(line[0]), dtype=float), line[1]) if counts else _NOTHING
+        return (line[0] - run.began if over != CLOCK and run.began is not None else line[0]), line[1]
 
     def _series(self, run: RunRecord, wanted: Callable[[str], object] = bool) -> dict[str, Series]:
         if run.status in ENDED:
@@ -204,12 +225,8 @@ def _summary(seconds: float, series: Mapping[str, Series]) -> dict[str, Any]:
         "rss_bytes": None if rss is None or not len(rss.values) else float(np.max(rss.values)),
         "read_bytes_per_s": part("proc.read_bytes"),
         "waiting": part("feed.wait_s"),
-        "logged": {name: value for name, value in last.items() if "." not in name},
+        "logged": {name: value for name, value in last.items() if not is_measured(name)},
     }
-
-
-def _drawn(name: str, series: Series) -> tuple[Floats, Floats]:
-    return rates(*series) if is_counter(name) else (series.times_s, series.values)
 
 
 def _tail(path: Path) -> str:
@@ -225,10 +242,8 @@ def _tail(path: Path) -> str:
 def _figures(name: str, series: Series) -> dict[str, float | None]:
     """Return the last and the mean of what is drawn; a counter's mean is its growth per second."""
     before_last = max(0, int(np.searchsorted(series.times_s, series.times_s[-1:]).sum()) - 1)
-    _, last = _drawn(name, Series(series.times_s[before_last:], series.values[before_last:]))
-    _, whole = (
-        _drawn(name, Series(series.times_s[[0, -1]], series.values[[0, -1]])) if is_counter(name) else series
-    )
+    _, last = drawn(name, Series(series.times_s[before_last:], series.values[before_last:]))
+    _, whole = drawn(name, Series(series.times_s[[0, -1]], series.values[[0, -1]])) if is_counter(name) else series
     with np.errstate(all="ignore"):
         return {
             "last": float(last[-1]) if len(last) else None,

@@ -110,13 +110,37 @@ def test_nan_is_kept_and_what_is_no_number_is_left_out_and_said_once(script: Scr
     assert len(lines) == 7 and "penstock.log: 'c' is no number but str, and is left out" in lines
 
 
-def test_a_name_like_a_path_or_of_what_penstock_measures_is_left_out_and_said_once(script: Script):
+def test_a_name_of_what_penstock_measures_or_none_is_left_out_and_said_once(script: Script):
     said = script.run(
-        "for i in range(3): penstock.log(**{'../x': i, 'val/loss': i, 'val loss': i})\n"
-        "penstock.log(**{'proc.cpu_s': 777, 'feed.wait_s': 1000.0, 'feedback': 2.0})"
+        "for i in range(3): penstock.log(**{'a\\nb': i, '': i, 'val loss': i})\n"
+        "penstock.log({'proc.cpu_s': 777, 'feed.wait_s': 1000.0, 'feedback': 2.0})"
     )
     assert set(script.store.series(script.id)) == {"val loss", "feedback"}
-    assert len(said.splitlines()) == 4 and "'val/loss' cannot name a series" in said
+    assert len(said.splitlines()) == 4 and "cannot name a series: it holds control characters" in said
+
+
+def test_dicts_within_dicts_are_names_with_slashes_beside_keywords(script: Script):
+    said = script.run(
+        "for i in range(3):\n"
+        "    penstock.log({'train/loss': i, 'eval': {'loss': 2 * i, 'top': {5: 3 * i}}}, step=10 * i, lr=0.5)\n"
+        "penstock.log({})\n"
+        "penstock.log('text')\n"
+        "endless = {'a': 1}; endless['b'] = endless\n"
+        "penstock.log({'endless': endless})"
+    )
+    found = {name: list(series.values) for name, series in script.store.series(script.id).items()}
+    assert {name: found[name] for name in ("step", "lr")} == {"step": [0, 10, 20], "lr": [0.5] * 3}
+    assert found["train/loss"] == [0, 1, 2] and found["eval/top/5"] == [0, 3, 6]
+    assert found["endless/a"] == [1] and "'' is no number but str" in said
+    series = script.store.series(script.id)
+    assert list(series["step"].times_s) == list(series["eval/loss"].times_s)
+
+
+def test_thousands_of_names_lose_nothing(script: Script):
+    said = script.run("for i in range(3): penstock.log({f'layer {n}/norm': n * i for n in range(20_000)})")
+    series = script.store.series(script.id)
+    assert not said and len(series) == 20_000
+    assert all(len(each.values) == 3 for each in series.values())
 
 
 def test_numpy_scalars_and_arrays_of_one_element_are_numbers(script: Script):

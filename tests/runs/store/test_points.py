@@ -77,7 +77,6 @@ def test_a_damaged_byte_hides_nothing_before_its_block(tmp_path):
     ("name", "why"),
     [
         *(("", "it is empty"), ("x" * 251, "251 characters, more than 250"), (7, "a name is text")),
-        *((name, "named like a path") for name in ("train/loss", ".", "..")),
         *((name, "control characters") for name in ("loss\n", "\x1b[2J", "\ud800")),
     ],
 )
@@ -100,7 +99,8 @@ def test_what_is_no_number_is_refused_by_name_and_the_writer_goes_on(tmp_path, v
     assert str(read_series(tmp_path)["loss"].values) == "[ 0.5  nan -inf]"
 
 
-def test_a_name_for_each_step_is_refused(tmp_path):
+def test_a_name_for_each_step_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr("penstock.runs.store.points._MOST_NAMES", 10_000)
     with closing(SeriesWriter(tmp_path / "a.points")) as writer, pytest.raises(BadSetting, match="10,001th"):
         for step in range(20_000):
             writer.add(f"loss{step}", 1.0)

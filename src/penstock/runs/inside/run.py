@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from collections import deque
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,6 +26,7 @@ if TYPE_CHECKING or (os.environ.get("PENSTOCK_RUN_ID") and os.environ.get("PENST
 
 _EVERY_S = 0.5
 _MOST_WAITING = 100_000
+_LONGEST = 250
 _MOST_WARNINGS = 20
 _PATIENCE_S = 5.0
 
@@ -66,27 +68,31 @@ def current_run() -> Run | None:
     )
 
 
-def log(**values: object) -> None:
-    """Record numbers of this moment in the run's series: ``penstock.log(step=100, loss=loss)``.
+def log(values: object = None, /, **more: object) -> None:
+    """Record numbers of this moment in the run's series: ``penstock.log({"train/loss": loss}, step=100)``.
 
-    A value is a number, or an array or tensor of one; NaN counts. Whatever
-    is no number, or has a name like a path, is left out, with one warning on
-    stderr. Points reach the store within a second. A call never fails and never
+    A value is a number, or an array or tensor of one; NaN counts. A dict in
+    place of a value has more of them, whose names begin with its own and a
+    slash. Whatever is no number is left out, with one warning on stderr. What
+    has been logged with a ``step`` (or an ``epoch``) can be drawn against
+    that. Points reach the store within a second. A call never fails and never
     waits for the disk; the value of a GPU's tensor is waited for, as by
     ``item()``. Threads and forked children may call it. Outside a run,
     nothing happens.
 
     Args:
-        values: Numbers, by the names of their series.
+        values: Numbers, by the names of their series: a dict, which may hold others.
+        more: More of them.
 
     Examples:
         >>> penstock.log(step=100, loss=0.25)
+        >>> penstock.log({"train/loss": 0.25, "eval": {"loss": 0.5, "accuracy": 0.8}}, step=100)
     """
     recorder = _here.recorder
     if recorder is None and not _here.is_outside:
         recorder = _here.begin()
     if recorder is not None:
-        recorder.add(values)
+        recorder.add(more if values is None else {"": values, **more})
 
 
 def watch_waits() -> None:
@@ -133,21 +139,31 @@ class _Recorder:
                 multiprocessing.Finalize(None, self._end, exitpriority=0)
 
     def add(self, values: dict[str, Any]) -> None:
-        for name, value in list(values.items()):
-            if is_measured(name):
-                del values[name]
-                self._warn(name, f"{name!r} is left out: Penstock measures {name.partition('.')[0]}.… itself")
-            elif type(value) is not float:
-                number = values[name] = _number(value)
-                if number is None:
-                    del values[name]
-                    self._warn(name, f"{name!r} is no number but {type(value).__name__}, and is left out")
+        now_s, found = time.time(), dict[str, float]()
+        self._collect(values, "", found)
         if len(self._waiting) < _MOST_WAITING:
-            self._waiting.append((time.time(), values))
+            self._waiting.append((now_s, found))
         else:
             self._warn("", f"more than {_MOST_WAITING:,} calls wait for the disk; some are left out")
         if self._is_over:
             self.write()
+
+    def _collect(self, values: Mapping[Any, Any], within: str, found: dict[str, float]) -> None:
+        """Collect the numbers among values, and within those that are dicts."""
+        for key, value in values.items():
+            name = f"{within}/{key}" if within else f"{key}"
+            if type(value) is float:
+                number = value
+            elif issubclass(type(value), Mapping) and len(name) < _LONGEST:  # one that holds itself has an end
+                self._collect(value, name, found)
+                continue
+            elif (number := _number(value)) is None:
+                self._warn(name, f"{name!r} is no number but {type(value).__name__}, and is left out")
+                continue
+            if is_measured(name):
+                self._warn(name, f"{name!r} is left out: Penstock measures {name.partition('.')[0]}.… itself")
+            else:
+                found[name] = number
 
     def write(self) -> None:
         """Write what waits; what the disk does not take is lost, with a warning."""

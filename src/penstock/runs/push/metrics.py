@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import posixpath
 import re
 import zlib
 from collections.abc import Mapping
@@ -71,10 +72,13 @@ def metrics_of(
 
 
 def unique_names(names: Mapping[str, object]) -> dict[str, str]:
-    """Return for each name one that MLflow takes; other characters become ``_``, and no two become one."""
+    """Return for each name one that MLflow takes; other characters become ``_``, in paths slashes, too;
+    no two become one."""
     taken: dict[str, str] = {}
     for name in names:
         safe = re.sub(r"[^/\w.\- :]", "_", name)[:LONGEST_NAME]
+        if safe in (".", "..") or posixpath.normpath(safe) != safe or safe.startswith(("/", "../")):
+            safe = re.sub(r"^\.+$|/", "_", safe)
         if safe != name and (safe in names or safe in taken.values()):
             safe = f"{safe[: LONGEST_NAME - 9]}-{zlib.crc32(name.encode()):08x}"
         taken[name] = safe

@@ -4,13 +4,18 @@ import uPlot from "./vendor/uPlot.esm.js";
 import { ask, colour, known } from "./data.js";
 import { arrange, button, dot, element } from "./elements.js";
 import { moment, number, shown, ticksOf } from "./figures.js";
+import { asCsv, asPng, asSvg, css, FAINT, HEIGHT, pieces, saved } from "./saving.js";
 
-const HEIGHT = 220;
+export const MOST_CHARTS = 300;
 const LIVE_MS = 1000;
+const REDRAWN_TICKS = 5;
 const SETTLED_MS = 120;
+const MOST_FIGURES = 6; // lines of which the last value stands below a chart
 const NEAR_PX = 12;
-const ROW_PX = 16;
 const LEAST_AXIS_PX = 70; // so that charts below each other begin at one place
+
+// Series as they stand on the page: what scripts log first, then by place and name.
+export const inOrder = (titles) => Object.entries(titles).sort(([a, one], [b, other]) => one.place - other.place || a.localeCompare(b));
 
 // A column of values for each line at the moments of a chart, as uPlot wants it: undefined where a line has none.
 const column = (length, at, values) => {
@@ -49,16 +54,6 @@ function clockOf(ticks, step) {
   return texts.map(([date, time], at) => time.slice(0, step < 60 ? 8 : 5) + (date === texts[at - 1]?.[0] ? "" : `\n${date}`));
 }
 
-// The pieces of a line between its gaps, each a list of places.
-function pieces(values) {
-  const found = [[]];
-  values.forEach((value, at) => {
-    if (value === null) found.push([]);
-    else if (value !== undefined) found[found.length - 1].push(at);
-  });
-  return found.filter((piece) => piece.length);
-}
-
 // Values without neighbours: no line leads to them.
 const alone = (values) => pieces(values).filter((piece) => piece.length === 1).flat();
 
@@ -75,24 +70,23 @@ function inside(plot, line, left) {
 function spread(low, high) {
   if (low === null) return [null, null];
   const room = Math.abs(high) / 10 || 1;
-  return high - low <= 1e-6 * Math.abs(high) ? [low - room, high + room] : uPlot.rangeNum(low, high, 0.1, true);
+  return high - low <= 1e-5 * Math.abs(high) ? [low - room, high + room] : uPlot.rangeNum(low, high, 0.1, true);
 }
 
-function saved(name, blob) {
-  const link = element("a", { href: URL.createObjectURL(blob), download: name });
-  link.click();
-  setTimeout(() => URL.revokeObjectURL(link.href), 1000);
-}
 
-const css = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 
-// All charts of a view. `range` is [begin, end] in seconds, or null for all; `relative` counts from each run's begin.
-export function charts(place, { relative, range, zoomed }) {
+// All charts of a view. `range` is [begin, end] of the horizontal axis, or null for all. `over` is that axis: "" for the
+// seconds from each run's begin, "clock" for the time of day, "series:NAME" for what the runs logged under that name.
+export function charts(place, { over, log, smoothing, range, zoomed }) {
+  const relative = over === "";
+  const isTime = relative || over === "clock";
+  const axisName = isTime ? "time" : over.replace(/^series:/, "");
   const grid = element("div", { class: "charts" });
   place.append(grid);
   const all = new Map();
   let settled = 0;
   let following = false;
+  let ticks = 0;
   const watch = new IntersectionObserver((seen) => {
     for (const each of seen) {
       const chart = all.get(each.target.dataset.name);
@@ -107,16 +101,18 @@ export function charts(place, { relative, range, zoomed }) {
   });
   resized.observe(grid);
 
-  function make(name, unit, lines) {
+  function make(name, { text, unit }, lines) {
     const values = element("div", { class: "values", "aria-hidden": "true" });
-    const box = element("div", { role: "img", "aria-label": `Chart of ${name} over time, ${lines.length} lines` });
+    const box = element("div", { role: "img", "aria-label": `Chart of ${text} over ${axisName}, ${lines.length} line${lines.length === 1 ? "" : "s"}` });
     const save = (kind, act) => button(kind, act, { "aria-label": `Save ${name} as ${kind}` });
-    const chart = { name, unit, lines, visible: false, plot: null, box, drawing: false, asked: false, data: null, ends: [], most: 0 };
+    const chart = {
+      name, text, unit, lines, visible: false, plot: null, box, drawing: false, asked: false, data: null, ends: [], odd: [], figures: [], most: 0,
+    };
     chart.element = element("section", { class: "chart", "data-name": name },
-      element("h3", {}, element("span", {}, name, " ", element("small", { class: "soft" }, unit)),
+      element("h3", {}, element("span", { title: name }, text, " ", element("small", { class: "soft" }, unit)),
         save("PNG", () => chart.plot && asPng(chart).toBlob((blob) => saved(`${name}.png`, blob))),
-        save("SVG", () => chart.plot && saved(`${name}.svg`, new Blob([asSvg(chart, relative)], { type: "image/svg+xml" }))),
-        save("CSV", () => chart.data && saved(`${name}.csv`, new Blob([asCsv(chart)], { type: "text/csv" })))),
+        save("SVG", () => chart.plot && saved(`${name}.svg`, new Blob([asSvg(chart, placeOf)], { type: "image/svg+xml" }))),
+        save("CSV", () => chart.data && saved(`${name}.csv`, new Blob([asCsv(chart, axisName)], { type: "text/csv" })))),
       box, values);
     chart.liveIds = () => (range() ? [] : chart.lines.map(({ id }) => id).filter((id) => known.rows.get(id)?.status === "running"));
     chart.draw = async () => {
@@ -135,10 +131,13 @@ export function charts(place, { relative, range, zoomed }) {
     return chart;
   }
 
+  // A place on the horizontal axis, in words.
+  const placeOf = (at) => (relative ? `${number(at, 4)} s` : isTime ? moment(at) : `${axisName} ${number(at, 6)}`);
+
   // One part of the time for all charts: from the begin of the first run to the end of the last.
   function whole() {
     const rows = [...all.values()][0].lines.map(({ id }) => known.rows.get(id)).filter((row) => row && row.began !== null);
-    const moments = rows.flatMap((row) => [relative ? 0 : row.began, row.ended ? (relative ? 0 : row.began) + row.seconds : null]);
+    const moments = isTime ? rows.flatMap((row) => [relative ? 0 : row.began, row.ended ? (relative ? 0 : row.began) + row.seconds : null]) : [];
     for (const { data } of all.values()) if (data?.[0].length) moments.push(data[0][0], data[0][data[0].length - 1]);
     const there = moments.filter((moment) => moment !== null);
     const begin = there.length ? Math.min(...there) : 0;
@@ -159,6 +158,11 @@ export function charts(place, { relative, range, zoomed }) {
   async function follow() {
     const charts = [...all.values()].filter((chart) => chart.visible && chart.plot && !chart.drawing && chart.liveIds().length);
     if (!charts.length || document.hidden || following) return;
+    ticks += 1;
+    if (!isTime || smoothing) { // where the newest points come to lie, or what they change, the server knows
+      if (ticks % REDRAWN_TICKS === 0 && !range()) for (const chart of charts) chart.draw();
+      return;
+    }
     following = true;
     const ids = new Set(charts.flatMap((chart) => chart.liveIds()));
     const asked = [...[...ids].map((id) => ["id", id]), ...charts.map((chart) => ["name", chart.name])];
@@ -186,41 +190,44 @@ export function charts(place, { relative, range, zoomed }) {
   async function draw(chart, values) {
     const view = range();
     const most = Math.max(200, 2 * Math.round(chart.box.clientWidth || 500));
-    const asked = [["name", chart.name], ["most", most], ...chart.lines.map(({ id }) => ["id", id])];
-    if (!relative) asked.push(["clock", 1]);
+    const asked = [["name", chart.name], ["most", most], ["over", over], ["smoothing", smoothing], ...chart.lines.map(({ id }) => ["id", id])];
     if (view) asked.push(["begin", view[0]], ["end", view[1]]);
-    const { times, lines, ends } = await ask("/api/chart", asked);
+    const { times, lines, smooth, ends, odd, figures } = await ask("/api/chart", asked);
     if (all.get(chart.name) !== chart) return;
-    chart.data = [times, ...lines.map(([at, line]) => column(times.length, at, line))];
+    chart.data = [times, ...[...lines, ...smooth].map(([at, line]) => column(times.length, at, line))];
     chart.ends = ends.map((end) => end ?? -Infinity);
-    chart.most = 1.25 * most;
+    Object.assign(chart, { odd, figures, most: 1.25 * most });
+    if (!chart.plot || chart.plot.cursor.idx === null) values.replaceChildren(...atRest(chart));
     if (chart.plot) return set([chart]);
     const axis = { stroke: css("--soft"), grid: { stroke: css("--line"), width: 1 }, ticks: { stroke: css("--line") } };
     chart.plot = new uPlot({
       width: chart.box.clientWidth, height: HEIGHT, legend: { show: false },
       cursor: {
-        sync: { key: "time" }, y: false, drag: { x: true, y: false }, points: { size: 6 },
+        sync: { key: axisName }, y: false, drag: { x: true, y: false }, points: { size: 6 },
         hover: { prox: (plot, line) => (inside(plot, line, plot.cursor.left) ? Number.MAX_VALUE : 0) },
       },
-      scales: { x: { time: !relative }, y: { range: (_, low, high) => spread(low, high) } },
+      scales: { x: { time: over === "clock" }, y: log ? { distr: 3 } : { range: (_, low, high) => spread(low, high) } },
       axes: [
-        relative ? { ...axis, size: 30, values: (_, ticks) => ticks.map((tick) => `${Number(tick.toPrecision(6))} s`) }
+        over !== "clock" ? { ...axis, size: 30, values: (_, ticks) => ticks.map((tick) => `${number(Number(tick.toPrecision(6)), 6)}${relative ? " s" : ""}`) }
           : { ...axis, size: 46, space: 60, values: (_, ticks, _axis, _space, step) => clockOf(ticks, step) },
-        { ...axis, size: widthOf, values: (_, ticks) => ticksOf(chart.unit, ticks), ...(chart.unit.startsWith("bytes") && { incrs: BYTE_STEPS }) },
+        { ...axis, size: widthOf, values: (_, ticks) => labelsOf(chart.unit, ticks), ...(!log && chart.unit.startsWith("bytes") && { incrs: BYTE_STEPS }) },
       ],
       series: [{}, ...chart.lines.map(({ id }) => ({
-        stroke: colour(id), width: 1.5, points: { show: false, fill: colour(id), filter: (plot, line) => alone(plot.data[line]) },
-      }))],
+        stroke: colour(id), width: 1.5, alpha: smoothing ? FAINT : 1, points: { show: false, fill: colour(id), filter: (plot, line) => alone(plot.data[line]) },
+      })), ...(smoothing ? chart.lines : []).map(({ id }) => ({ stroke: colour(id), width: 2, points: { show: false } }))],
       hooks: {
         setCursor: [(plot) => {
           const at = plot.cursor.idx;
-          if (at === null || at === undefined) return values.replaceChildren();
-          const time = plot.posToVal(plot.cursor.left, "x");
-          values.replaceChildren(relative ? `${number(time, 4)} s  ` : `${moment(time)}  `, ...chart.lines.map(({ id, label }, line) => {
-            const value = plot.data[line + 1][plot.cursor.idxs[line + 1]];
-            return value === undefined || value === null ? "" : element("span", {}, dot(colour(id)), `${label} ${shown(chart.unit, value)}  `);
+          if (at === null || at === undefined) return values.replaceChildren(...atRest(chart));
+          const among = (line) => plot.data[line]?.[plot.cursor.idxs[line]];
+          values.replaceChildren(`${placeOf(plot.posToVal(plot.cursor.left, "x"))}  `, ...chart.lines.map(({ id, label }, line) => {
+            const [value, smooth] = [among(line + 1), among(chart.lines.length + line + 1)];
+            if (value === undefined || value === null) return "";
+            const also = smooth === undefined || smooth === null ? "" : ` (${shown(chart.unit, smooth)})`;
+            return element("span", {}, dot(colour(id)), `${label} ${shown(chart.unit, value)}${also}  `);
           }));
         }],
+        draw: [(plot) => markOdd(plot, chart)],
         setSelect: [(plot) => {
           if (plot.select.width < 4) return;
           zoomed([plot.posToVal(plot.select.left, "x"), plot.posToVal(plot.select.left + plot.select.width, "x")]);
@@ -251,9 +258,9 @@ export function charts(place, { relative, range, zoomed }) {
           all.delete(name);
         }
       }
-      for (const [name, { unit, lines }] of wanted) {
+      for (const [name, { title, lines }] of wanted) {
         let chart = all.get(name);
-        if (!chart) all.set(name, (chart = make(name, unit, lines)));
+        if (!chart) all.set(name, (chart = make(name, title, lines)));
         watch.observe(chart.element);
       }
       arrange(grid, [...wanted.keys()].map((name) => all.get(name).element));
@@ -282,58 +289,39 @@ export function charts(place, { relative, range, zoomed }) {
   };
 }
 
-function asCsv(chart) {
-  const quoted = (text) => `"${String(text).replaceAll('"', '""')}"`;
-  const lines = [["seconds", ...chart.lines.map(({ label }) => label)].map(quoted).join(",")];
-  chart.data[0].forEach((time, at) => lines.push([time, ...chart.data.slice(1).map((column) => column[at] ?? "")].join(",")));
-  return lines.join("\n") + "\n";
+// Of each line its last value, its least and its greatest; and that it has some that are no numbers.
+function atRest(chart) {
+  if (chart.lines.length > MOST_FIGURES) return [];
+  return chart.lines.map(({ id, label }, line) => {
+    const { last, least, most } = chart.figures[line] || {};
+    const words = [...new Set((chart.odd[line] || []).map(([, word]) => word))].join(" and ");
+    if ((last === null || last === undefined) && !words) return "";
+    const known = last === null || last === undefined ? "" : `last ${shown(chart.unit, last)}, least ${shown(chart.unit, least)}, most ${shown(chart.unit, most)}`;
+    return element("span", {}, dot(colour(id)), chart.lines.length > 1 && `${label}: `, known, words && element("span", { class: "bad" }, ` ${words}`), "  ");
+  });
 }
 
-// What is seen, on a ground of its own: the chart's name above, the names of its lines below.
-function asPng(chart) {
-  const from = chart.plot.ctx.canvas;
-  const scale = from.width / chart.plot.width;
-  const height = from.height + (24 + ROW_PX * chart.lines.length) * scale;
-  const canvas = Object.assign(element("canvas"), { width: from.width, height });
-  const pen = canvas.getContext("2d");
-  pen.fillStyle = css("--back");
-  pen.fillRect(0, 0, canvas.width, canvas.height);
-  pen.drawImage(from, 0, 20 * scale);
-  pen.scale(scale, scale);
-  const write = (text, left, top, fill) => Object.assign(pen, { fillStyle: fill, font: "12px sans-serif" }).fillText(text, left, top);
-  write(`${chart.name} ${chart.unit}`, 8, 16, css("--front"));
-  chart.lines.forEach(({ id, label }, line) => {
-    const top = 20 + HEIGHT + ROW_PX * (line + 1);
-    write("●", 8, top - 4, colour(id));
-    write(label, 24, top - 4, css("--front"));
+// What no axis has a place for: NaN below, infinities at their edge.
+function markOdd(plot, chart) {
+  const { ctx, bbox } = plot;
+  ctx.save();
+  ctx.font = `bold ${Math.round(12 * devicePixelRatio)}px sans-serif`;
+  ctx.textAlign = "center";
+  chart.odd.forEach((marks, line) => {
+    ctx.fillStyle = colour(chart.lines[line].id);
+    for (const [at, word] of marks) {
+      const left = plot.valToPos(at, "x", true);
+      if (left < bbox.left || left > bbox.left + bbox.width) continue;
+      ctx.fillText(word === "NaN" ? "×" : word, left, word === "∞" ? bbox.top + 12 * devicePixelRatio : bbox.top + bbox.height - 3 * devicePixelRatio);
+    }
   });
-  return canvas;
+  ctx.restore();
 }
 
-function asSvg(chart, relative) {
-  const { x, y } = chart.plot.scales;
-  const [least, most] = ticksOf(chart.unit, [y.min, y.max]);
-  const [width, height, left, bottom] = [900, 400, 24 + 8 * Math.max(7, least.length, most.length), 40];
-  const across = (time) => left + ((time - x.min) / (x.max - x.min || 1)) * (width - left - 10);
-  const up = (value) => 30 + (1 - (value - y.min) / (y.max - y.min || 1)) * (height - bottom - 40);
-  const escaped = (text) => String(text).replace(/[<>&"]/g, (letter) => `&#${letter.charCodeAt(0)};`);
-  const label = (text, at, where, anchor) => `<text x="${at}" y="${where}" text-anchor="${anchor}">${escaped(text)}</text>`;
-  const time = (at) => (relative ? `${at.toFixed(1)} s` : moment(at));
-  const parts = chart.lines.map(({ id, label: name }, line) => {
-    const values = chart.data[line + 1];
-    const seen = chart.data[0].map((at, place) => (at < x.min || at > x.max ? undefined : values[place]));
-    const drawn = pieces(seen).map((piece) => {
-      const points = piece.map((at) => [across(chart.data[0][at]).toFixed(1), up(seen[at]).toFixed(1)]);
-      return piece.length === 1 ? `<circle cx="${points[0][0]}" cy="${points[0][1]}" r="2.5" fill="${colour(id)}"/>`
-        : `<polyline fill="none" stroke="${colour(id)}" points="${points.map((point) => point.join(",")).join(" ")}"/>`;
-    });
-    const row = height + ROW_PX * line;
-    return `<g><title>${escaped(name)}</title>${drawn.join("")}</g><circle cx="${left + 4}" cy="${row + 4}" r="4" fill="${colour(id)}"/>` +
-      label(name, left + 14, row + 8, "start");
-  });
-  const whole = height + ROW_PX * chart.lines.length;
-  return `<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 ${width} ${whole}" font-family="sans-serif" font-size="12">` +
-    `<rect width="${width}" height="${whole}" fill="#fff"/>` + label(`${chart.name} ${chart.unit}`, left, 18, "start") +
-    label(least, left - 6, height - bottom, "end") + label(most, left - 6, 38, "end") +
-    label(time(x.min), left, height - 16, "start") + label(time(x.max), width - 10, height - 16, "end") + parts.join("") + "</svg>";
+// Of a logarithmic axis not every place has a label.
+function labelsOf(unit, ticks) {
+  const there = ticks.filter((tick) => tick !== null);
+  const texts = ticksOf(unit, there);
+  let at = 0;
+  return ticks.map((tick) => (tick === null ? "" : texts[at++]));
 }

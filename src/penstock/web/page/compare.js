@@ -3,10 +3,10 @@
 import { change, read } from "./address.js";
 import { ask, colour, known } from "./data.js";
 import { button, dot, element, noRuns } from "./elements.js";
-import { charts } from "./charts.js";
+import { charts, inOrder, MOST_CHARTS } from "./charts.js";
+import { controls, drawing } from "./drawing.js";
 import { wanted, wordsOf } from "./runs.js";
 
-const FIRST = ["feed.wait_s", "gpm.0.sm_active_percent", "gpu.0.utilisation_percent", "proc.cpu_s", "loss", "proc.rss_bytes"];
 const LOOK_S = 5;
 const MOST_RUNS = 20;
 
@@ -27,17 +27,13 @@ export function open(place) {
     return chosen.length ? chosen.slice(0, MOST_RUNS) : wanted(new URLSearchParams()).slice(0, 4).map((row) => row.id);
   };
   let drawn = null;
-  let units = new Map();
+  let titles = new Map();
   let shownIds = null;
   let wentOn = "";
   let looked = 0;
 
-  const relative = () => read().query.get("clock") !== "1";
-  const clock = button("Time of day", () => {
-    change({ clock: relative() ? "1" : "", range: "" });
-    rebuild();
-  });
-  const all = button("All of the time (0)", () => zoom(null));
+  const how = controls(() => rebuild());
+  const all = button("All of it (0)", () => zoom(null));
   const filter = element("input", {
     type: "search", placeholder: "Filter series: words", "aria-label": "Filter series",
     oninput: () => { change({ series: filter.value }); show(); },
@@ -46,7 +42,7 @@ export function open(place) {
   const legend = element("div", { class: "legend" });
   const note = element("p", { class: "soft" });
   const body = element("div");
-  place.append(element("div", { class: "tools" }, filter, clock, all), legend, note, body);
+  place.append(element("div", { class: "tools" }, filter, how.elements, all), legend, note, body);
 
   function zoom(next) {
     change({ range: next ? next.map((each) => Number(each.toFixed(3))).join(",") : "" });
@@ -57,8 +53,7 @@ export function open(place) {
     drawn?.close();
     body.replaceChildren();
     legend.replaceChildren();
-    drawn = charts(body, { relative: relative(), range, zoomed: zoom });
-    clock.setAttribute("aria-pressed", String(!relative()));
+    drawn = charts(body, { ...drawing(), range, zoomed: zoom });
     const chosen = ids();
     shownIds = chosen.join();
     wentOn = goingOn(chosen);
@@ -78,20 +73,21 @@ export function open(place) {
   // Look which series there are, and show them in their order.
   async function look(chosen) {
     looked = Date.now();
-    const there = Object.entries(await ask("/api/units", chosen.map((id) => ["id", id])));
+    const there = await ask("/api/titles", chosen.map((id) => ["id", id]));
     if (!body.isConnected || chosen.join() !== shownIds) return;
-    const place = (name) => FIRST.indexOf(name) + 1 || 99;
-    units = new Map(there.sort(([a], [b]) => place(a) - place(b) || a.localeCompare(b)));
+    titles = new Map(inOrder(there));
+    how.offer([...titles.keys()]);
     show();
   }
 
   function show() {
     const words = wordsOf(read().query.get("series"));
-    const found = [...units.keys()].filter((name) => words.every((word) => name.toLowerCase().includes(word)));
-    note.textContent = units.size && !found.length ? "No series has these words." : "";
+    const found = [...titles].filter(([name, { text }]) => words.every((word) => `${name} ${text}`.toLowerCase().includes(word)));
+    note.textContent = titles.size && !found.length ? "No series has these words."
+      : found.length > MOST_CHARTS ? `The first ${MOST_CHARTS} of ${found.length.toLocaleString("en")} series: filter for others.` : "";
     const label = labels(ids());
     const lines = ids().map((id) => ({ id, label: label(id) }));
-    drawn?.show(new Map(found.map((name) => [name, { unit: units.get(name), lines }])));
+    drawn?.show(new Map(found.slice(0, MOST_CHARTS).map(([name, title]) => [name, { title, lines }])));
   }
 
   function key(event) {

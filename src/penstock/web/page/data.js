@@ -29,7 +29,7 @@ export function begin(showLink) {
   const stream = new EventSource("/api/live");
   stream.onerror = async () => {
     stream.close();
-    const status = await fetch("/api/units").then((answer) => answer.status, () => 0);
+    const status = await fetch("/api/titles").then((answer) => answer.status, () => 0);
     showLink(status === 401 ? LOCKED : GONE);
     setTimeout(() => begin(showLink), AGAIN_MS);
   };

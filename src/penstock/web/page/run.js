@@ -1,10 +1,14 @@
-// All of one run: what it was, what it printed, its files, its series.
+// All of one run: its charts, what it printed, its files, what it was, its series.
 
+import { change, read } from "./address.js";
+import { charts, inOrder, MOST_CHARTS } from "./charts.js";
 import { ask, colour, known } from "./data.js";
+import { controls, drawing } from "./drawing.js";
 import { button, dot, element, term, update } from "./elements.js";
 import { openInPerfetto } from "./perfetto.js";
 import { bytes, moment, seconds, shown } from "./figures.js";
 
+const FOLDED = 9;
 const IS_TRACE = /(^|\/)torch-[^/]*\.json$|\.trace\.json(\.gz)?$/;
 // What colours a terminal, and moves its cursor.
 const COLOURS = /\x1b\[[0-9;?]*[A-Za-z]/g;
@@ -26,47 +30,100 @@ function files(id, found) {
 
 export function open(place, address) {
   const id = address.rest[0];
-  let drawn = "";
+  let state = "";
   let asking = false;
   let closed = false;
+  let run = null;
+  let drawn = [];
 
   const entry = (name, value) => (value ? term(name, value) : []);
+  const range = () => (read().query.get("range")?.split(",").map(Number) ?? null);
+  const how = controls(() => draw());
+  const [head, first, rest, about] = ["", "", "", ""].map(() => element("div"));
+  const tools = element("div", { class: "tools", hidden: true }, how.elements, button("All of it (0)", () => zoom(null)));
+  const more = element("details", { hidden: true, ontoggle: () => show() }, element("summary"), rest);
+  place.append(head, tools, first, more, about);
 
-  async function changed() {
-    const row = known.rows.get(id);
-    const state = row ? `${row.status} ${row.ended ? 0 : Math.floor(row.seconds / 2)}` : "unknown";
-    if (state === drawn || asking) return;
-    drawn = state;
-    asking = true;
-    const both = ["", "/files"].map((what) => ask(`/api/runs/${encodeURIComponent(id)}${what}`));
-    const [run, written] = await Promise.all(both).finally(() => { asking = false; });
-    if (closed) return;
+  function zoom(next) {
+    change({ range: next ? next.map((each) => Number(each.toFixed(3))).join(",") : "" });
+    for (const each of drawn) each.redraw();
+  }
+
+  // Its series as charts, drawn anew as they are asked for.
+  function draw() {
+    for (const each of drawn) each.close();
+    first.replaceChildren();
+    rest.replaceChildren();
+    drawn = [first, rest].map((where) => charts(where, { ...drawing(), range, zoomed: zoom }));
+    show();
+  }
+
+  function show() {
+    const lines = [{ id, label: run.name }];
+    const all = inOrder(run.series);
+    const wanted = (some) => new Map(some.slice(0, MOST_CHARTS).map(([name, title]) => [name, { title, lines }]));
+    const [told, folded] = [all.filter(([, { place }]) => place < FOLDED), all.filter(([, { place }]) => place >= FOLDED)];
+    tools.hidden = !all.length;
+    more.hidden = !folded.length;
+    more.firstChild.textContent = `${folded.length} more series`;
+    how.offer(all.map(([name]) => name));
+    drawn[0].show(wanted(told));
+    if (more.open) drawn[1].show(wanted(folded));
+  }
+
+  function tell(written) {
     const parameters = Object.entries(run.parameters).map(([name, value]) => `${name}=${value}`).join("  ");
     const git = run.environment?.git;
-    const before = place.querySelector("pre");
-    const follows = !before || before.scrollTop + before.clientHeight > before.scrollHeight - 5;
-    update(place, element("div", {},
+    update(head, element("div", {},
       element("h2", {}, dot(colour(run.id)), run.name),
-      element("dl", {},
-        entry("status", run.status.replaceAll("_", " ") + (run.exit_code ? `, exit code ${run.exit_code}` : "") + (run.reason ? `: ${run.reason}` : "")),
-        entry("group", `${run.group} (${run.mode})`), entry("id", run.id), entry("began", moment(run.began)), entry("time", seconds(run.seconds)),
-        entry("parameters", parameters), entry("command", run.command.join(" ")), entry("in", run.directory),
-        entry("git", git && `${git.commit.slice(0, 12)}${git.diff ? ", with changes that were not committed" : ""}`),
-        entry("driver", run.environment?.driver)),
-      element("p", {}, element("a", { href: `#/compare?run=${encodeURIComponent(run.id)}` }, "Its charts"), " · ",
-        element("a", { href: `#/time?group=${encodeURIComponent(run.group_id)}` }, "Where its time goes")),
+      element("p", {}, run.status.replaceAll("_", " ") + (run.exit_code ? `, exit code ${run.exit_code}` : "") + (run.reason ? `: ${run.reason}` : ""),
+        ` · ${seconds(run.seconds)} · ${run.group} (${run.mode}) · `,
+        element("a", { href: `#/compare?run=${encodeURIComponent(run.id)}` }, "Compare"), " · ",
+        element("a", { href: `#/time?group=${encodeURIComponent(run.group_id)}` }, "Where its time goes"))));
+    const before = about.querySelector("pre");
+    const follows = !before || before.scrollTop + before.clientHeight > before.scrollHeight - 5;
+    update(about, element("div", {},
       element("h2", {}, "Output"),
       run.output ? element("pre", { tabindex: "0", "aria-label": "What it printed last" }, run.output.replace(COLOURS, "")) : element("p", { class: "soft" }, "It has printed nothing."),
       written.length ? files(run.id, written) : null,
+      element("h2", {}, "About it"),
+      element("dl", {},
+        entry("id", run.id), entry("began", moment(run.began)), entry("parameters", parameters), entry("command", run.command.join(" ")), entry("in", run.directory),
+        entry("git", git && `${git.commit.slice(0, 12)}${git.diff ? ", with changes that were not committed" : ""}`),
+        entry("driver", run.environment?.driver)),
       element("h2", {}, "Series"),
       element("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Series" }, element("table", {},
         element("thead", {}, element("tr", {}, element("th", { scope: "col" }, "series"), ["last", "mean", "unit", "points"].map((label) => element("th", { scope: "col", class: "number" }, label)))),
         element("tbody", {}, Object.entries(run.series).map(([name, each]) => element("tr", {},
           element("td", {}, name), element("td", { class: "number" }, shown(each.unit, each.last)),
           element("td", { class: "number" }, shown(each.unit, each.mean)), element("td", { class: "number" }, each.unit), element("td", { class: "number" }, each.points.toLocaleString("en")))))))));
-    const output = place.querySelector("pre");
+    const output = about.querySelector("pre");
     if (output && follows) output.scrollTop = output.scrollHeight;
   }
+
+  async function changed() {
+    const row = known.rows.get(id);
+    const now = row ? `${row.status} ${row.ended ? 0 : Math.floor(row.seconds / 2)}` : "unknown";
+    if (now === state || asking) return;
+    const ended = row?.ended && state !== "";
+    state = now;
+    asking = true;
+    const both = ["", "/files"].map((what) => ask(`/api/runs/${encodeURIComponent(id)}${what}`));
+    const [found, written] = await Promise.all(both).finally(() => { asking = false; });
+    if (closed) return;
+    run = found;
+    tell(written);
+    if (drawn.length) show();
+    else draw();
+    if (ended) for (const each of drawn) each.redraw(); // what it has logged last came behind the last look
+  }
+
+  function key(event) {
+    if (event.key !== "0" || !range()) return false;
+    zoom(null);
+    return true;
+  }
+
   changed();
-  return { changed, close: () => { closed = true; } };
+  return { changed, key, close: () => { closed = true; for (const each of drawn) each.close(); } };
 }

@@ -1,0 +1,123 @@
+"""Lines over steps, smoothed, with what no axis has a place for."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.web.seeded import add_points, group
+
+from penstock.runs.store import Series
+from penstock.web.lines import against, figures, odd, smoothed
+from penstock.web.titles import title_of
+
+NAN, INF = math.nan, math.inf
+VALUES = st.lists(st.floats(-1e6, 1e6) | st.just(NAN), max_size=80)
+
+
+def array(*values: float) -> np.ndarray:
+    return np.array(values, float)
+
+
+@given(values=VALUES, weight=st.sampled_from([0.0, 0.1, 0.5, 0.9, 0.99, 0.999]))
+def test_a_moving_average_is_what_the_recurrence_gives(values, weight):
+    average, count, expected = 0.0, 0, []
+    for value in values:
+        if math.isnan(value):
+            expected.append(NAN)
+            continue
+        count += 1
+        average = weight * average + (1 - weight) * value
+        expected.append(average / (1 - weight**count))
+    assert smoothed(array(*values), weight) == pytest.approx(expected, rel=1e-6, abs=1e-4, nan_ok=True)
+
+
+def test_a_long_line_is_smoothed_in_blocks_as_one():
+    values = np.random.default_rng(0).normal(size=200_000)
+    found = smoothed(values, 0.9)
+    average = 0.0
+    for value in values:
+        average = 0.9 * average + 0.1 * value
+    assert found[-1] == pytest.approx(average)
+    assert np.abs(found[1000:]).max() < 1.5
+
+
+def test_a_line_lies_over_the_last_step_before_each_of_its_points():
+    line = array(0, 1, 2, 2.5, 4), array(10, 11, 12, 13, 14)
+    steps = Series(array(1, 2, 3), array(5, NAN, 3))
+    found = against(line, steps)
+    assert found[0].tolist() == [3, 5] and found[1].tolist() == [14, 11]
+    assert len(against(line, Series(array(), array()))[0]) == 0
+
+
+def test_what_is_not_finite_is_named_and_does_not_count():
+    line = array(0, 1, 2, 3, 4), array(1, NAN, INF, -INF, 3)
+    assert odd(line, -INF, INF, 10) == [(1, "NaN"), (2, "∞"), (3, "−∞")]
+    assert odd(line, 2, 2, 10) == [(2, "∞")]
+    assert len(odd((np.arange(1000.0), np.full(1000, NAN)), -INF, INF, 50)) == 50
+    assert figures(line) == {"last": 3, "least": 1, "most": 3}
+    assert figures((array(0), array(NAN))) == {"last": None, "least": None, "most": None}
+
+
+def test_charts_over_steps_hold_every_run_at_its_own_steps(page, store):
+    [one] = group(store, "one", series={"loss": [4.0, 3, 2, 1], "step": [0.0, 10, 20, 30]})
+    [other] = group(store, "other", series={"loss": [8.0, 7], "step": [10.0, 30], "proc.rss_bytes": [1.0, 2, 3]})
+    found = page.json(f"/api/chart?id={one.id}&id={other.id}&name=loss&over=series:step")
+    assert found["times"] == [0, 10, 20, 30]
+    assert found["lines"] == [[None, [4, 3, 2, 1]], [[1, 3], [8, 7]]]
+    assert found["figures"][0] == {"last": 1, "least": 1, "most": 4}
+    part = page.json(f"/api/chart?id={one.id}&name=loss&over=series:step&begin=15&end=20")
+    assert part["times"] == [10, 20, 30], "with one point beyond each edge"
+    measured = page.json(f"/api/chart?id={other.id}&name=proc.rss_bytes&over=series:step")
+    assert measured["times"] == [10, 30] and measured["lines"][0][1][-1] == 3
+
+
+def test_what_was_logged_without_a_step_is_counted_and_what_is_measured_has_no_steps(page, store):
+    [run] = group(store, "one", series={"loss": [4.0, 3, 2], "proc.rss_bytes": [1.0, 2, 3]})
+    found = page.json(f"/api/chart?id={run.id}&name=loss&over=series:step")
+    assert (found["times"], found["lines"]) == ([0, 1, 2], [[None, [4, 3, 2]]])
+    assert page.json(f"/api/chart?id={run.id}&name=proc.rss_bytes&over=series:step")["times"] == []
+    assert page.json(f"/api/chart?id={run.id}&name=loss&over=series:epoch")["times"] == []
+
+
+def test_a_smoothed_chart_has_both_lines_on_the_same_moments(page, store):
+    rng = np.random.default_rng(0)
+    [run] = group(store, "one", series={"loss": rng.normal(size=5000)})
+    found = page.json(f"/api/chart?id={run.id}&name=loss&most=100&smoothing=0.99")
+    [(_, raw)], [(_, smooth)] = found["lines"], found["smooth"]
+    assert max(raw) > 3 and max(smooth[10:]) < 1
+    assert len(found["times"]) <= 100
+    assert page.json(f"/api/chart?id={run.id}&name=loss&most=100")["smooth"] == []
+
+
+def test_nan_and_infinities_come_by_name(page, store):
+    [run] = group(store, "one", series={"loss": [1, NAN, INF, 2]})
+    found = page.json(f"/api/chart?id={run.id}&name=loss")
+    assert [word for _, word in found["odd"][0]] == ["NaN", "∞"]
+
+
+def test_series_have_titles_as_people_say_them_in_the_order_of_a_runs_charts():
+    names = ["train/loss", "feed.wait_s", "feed.samples", "proc.cpu_s", "proc.rss_bytes", "gpu.0.memory_bytes"]
+    titles = [title_of(name) for name in names]
+    assert [title.place for title in titles] == [0, 1, 2, 3, 4, 5]
+    assert titles[0].text == "train/loss"
+    assert (titles[1].text, titles[1].unit) == ("Waits for data", "% of the time")
+    assert title_of("gpm.1.mig3.sm_active_percent").text == "GPU 1, MIG 3: multiprocessors active"
+    assert title_of("disk.nvme0n1.busy_s") == ("Disk nvme0n1: busy", "% of the time", 9)
+    assert title_of("proc.unheard_of").text == "proc.unheard_of"
+
+
+def test_a_counter_of_time_is_drawn_in_percent(page, store):
+    [run] = group(store, "one")
+    values = page.json(f"/api/chart?id={run.id}&name=feed.wait_s")["lines"][0][1]
+    assert values == pytest.approx([40 * 59 / 60] * len(values))
+
+
+def test_names_may_hold_what_a_script_likes(page, store):
+    [run] = group(store, "one", series={"a/b c?&=#é": [1.0, 2.0]})
+    add_points(store, run.id, "series:step", [3.0], run.began, 0, "other")
+    assert set(page.json(f"/api/titles?id={run.id}")) == {"a/b c?&=#é", "series:step"}
+    assert page.json(f"/api/chart?id={run.id}&name=a%2Fb%20c%3F%26%3D%23%C3%A9")["lines"] == [[None, [1, 2]]]
