@@ -176,8 +176,8 @@ def test_runs_without_a_record_of_waits_say_once_how_to_have_one(command, store)
     compared(store, "alone", 10.0, None)
     compared(store, "plain", 12.5, None)
     page = told(command("runs", "compare", "small"))
-    assert page.count("--watch-dataloader") == 1
-    assert "waits for data" not in page.partition("--watch")[0].replace("run waits for data is recorded", "")
+    assert page.count("--no-watch-dataloader") == 1
+    assert "waits for data" not in page.partition("--no-watch")[0].replace("run waits for data is recorded", "")
 
 
 def test_logs_print_the_output_or_say_that_there_is_none(command, runs):

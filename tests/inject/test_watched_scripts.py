@@ -98,8 +98,31 @@ def test_a_script_notices_nothing(launch: Callable[..., Any], tmp_path: Path):
     one = launch("--watch-dataloader", "--listeners", "none", "train.py")
     assert one.wait() == 0, one.errors
     assert one.output.splitlines() == alone.stdout.splitlines()
-    assert one.errors == alone.stderr
+    told, _, last = one.errors.rpartition("penstock: run ")
+    assert told == alone.stderr and last.count("\n") == 1
     assert "KeyError" in one.output and "cannot be pickled" in one.output
+
+
+def test_waits_are_kept_unless_that_is_refused_and_a_run_ends_with_what_to_change_first(launch, tmp_path: Path):
+    (tmp_path / "train.py").write_text(
+        DATA
+        + """
+class Slow(Rows):
+    def __getitem__(self, i): time.sleep(0.1); return i
+for batch in DataLoader(Slow(30), 4): time.sleep(0.01)
+"""
+    )
+    one = launch("--listeners", "proc,host", "train.py")
+    assert one.wait() == 0, one.errors
+    assert "% of its time for data" in one.errors and "More: penstock runs show" in one.errors
+    two = launch("-n", "2", "--listeners", "none", "train.py")
+    assert two.wait() == 0, two.errors
+    assert "waits" in two.output and "%" in two.output.splitlines()[-1]
+    none = launch("--no-watch-dataloader", "--listeners", "none", "train.py")
+    assert none.wait() == 0, none.errors
+    with Store.open(tmp_path / "store") as store:
+        assert "feed.wait_s" not in store.names(none.records()[-1].id)
+        assert "feed.wait_s" in store.names(one.records()[0].id)
 
 
 def test_what_is_waited_for_is_kept(watched: Callable[..., dict[str, list[float]]]):

@@ -83,8 +83,9 @@ def run(
         list[str] | None, option("Profiler: torch, nsys or ncu, and its options; repeatable.", metavar="NAME")
     ] = None,
     watch_dataloader: Annotated[
-        bool, option("--watch-dataloader", "Also record how long scripts wait for their DataLoaders.")
-    ] = False,
+        bool,
+        option("--watch-dataloader/--no-watch-dataloader", "Record how long scripts wait for their DataLoaders."),
+    ] = True,
     share: Annotated[
         bool, _sharing("--share", "Load the training data once for all runs; scripts need no change.")
     ] = False,
@@ -234,7 +235,7 @@ def _start(
                 settings["elsewhere"] = _launcher(opened, place)
                 ended = GroupsInTurn(opened, records, below=below, **settings).run()
             _report_without_loaders(opened, ended)
-            _show_ends(ended)
+            _show_ends(opened, ended)
             sys.exit(exit_code(ended))
 
     def run() -> None:
@@ -281,11 +282,15 @@ def _lines_below(store: Store, ids: list[str]) -> Callable[[], list[str]] | None
     return lambda: looks().lines(ids)
 
 
-def _show_ends(ended: list[RunRecord]) -> None:
-    if len(ended) > 1:
-        from penstock.basics.terminal import console
-        from penstock.cli.runs_table import ended_table
+def _show_ends(store: Store, ended: list[RunRecord]) -> None:
+    """Tell how runs ended, what they waited for, what to change first, and where more is told."""
+    from penstock.cli.runs_table import ended_table, how_it_went
 
-        console().print(ended_table(ended), soft_wrap=True)
-    elif ended[0].status not in ("finished", "failed") or ended[0].reason.startswith("died of "):
-        say(f"run {ended[0].id}: {ended[0].status}: {ended[0].reason}")
+    if len(ended) == 1:
+        say(how_it_went(store, ended[0]))
+        return
+    from penstock.basics.terminal import console
+
+    console().print(ended_table(store, ended), soft_wrap=True)
+    groups = dict.fromkeys(record.group_id for record in ended)
+    say(f"more, and what to change first: penstock runs compare {' '.join(groups)}")

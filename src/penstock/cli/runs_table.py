@@ -16,7 +16,7 @@ from rich.text import Text
 from penstock.basics.terminal import printable, sized_console
 from penstock.cli.command import plain_table
 from penstock.runs.advice import MUCH_WAITING, RunAdvice
-from penstock.runs.compare import Comparison, GroupFigures
+from penstock.runs.compare import Comparison, GroupFigures, group_figures
 from penstock.runs.figures import RunFigures
 from penstock.runs.glance import RECENT_S, Glance, Recent, glance, is_glanced_at
 from penstock.runs.record import ENDED, RunRecord
@@ -32,9 +32,28 @@ def runs_table(runs: Sequence[RunRecord]) -> RenderableType:
     return _table([(run, None) for run in runs], "id name group mode status exit began seconds")
 
 
-def ended_table(runs: Sequence[RunRecord]) -> RenderableType:
-    """Show how runs ended."""
-    return _table([(run, None) for run in runs], "id name status exit seconds reason")
+def ended_table(store: Store, runs: Sequence[RunRecord]) -> RenderableType:
+    """Show how runs ended, and what part of their time they waited for data."""
+    series = {run.id: store.series(run.id, "feed.wait_s".__eq__).get("feed.wait_s") for run in runs}
+    waited = {
+        run.id: (found.last or 0.0) / run.seconds for run in runs if run.seconds and (found := series[run.id])
+    }
+    columns = f"id name status exit seconds {'waits ' * bool(waited)}reason"
+    return _table([(run, None) for run in runs], columns, waited=waited)
+
+
+def how_it_went(store: Store, run: RunRecord) -> str:
+    """Return in a line how a run ended, what to change first, and where more is told."""
+    ended = f"run {run.id}: {run.status.replace('_', ' ')}"
+    if run.status not in ("finished", "failed") or run.reason.startswith("died of "):
+        ended += f": {run.reason}"
+    elif run.exit_code:
+        ended += f", exit code {run.exit_code}"
+    if run.seconds is not None:
+        ended += f", after {run.seconds:,.1f} s"
+    advice = group_figures([run], lambda each: store.series(each.id)).advice if run.began is not None else {}
+    told = f"It {advice[run.id].text}. " if run.id in advice else ""
+    return f"{ended}. {told}More: penstock runs show {run.id}"
 
 
 def live_table(runs: Sequence[tuple[RunRecord, Glance]]) -> RenderableType:
@@ -100,7 +119,12 @@ _HEADINGS = {"cores": "CPU,\ncores", "memory": "memory,\nMiB", "read": "read,\nM
 _NUMBERS = {"exit", "began", "seconds", *_HEADINGS}
 
 
-def _table(runs: Sequence[tuple[RunRecord, Glance | None]], columns: str, brief: bool = False) -> Table:
+def _table(
+    runs: Sequence[tuple[RunRecord, Glance | None]],
+    columns: str,
+    brief: bool = False,
+    waited: Mapping[str, float] = {},
+) -> Table:
     names = columns.split()
     table = Table(box=None, padding=(0, 1, 0, 0), header_style="dim")
     for name in names:
@@ -121,7 +145,7 @@ def _table(runs: Sequence[tuple[RunRecord, Glance | None]], columns: str, brief:
             "exit": "" if run.exit_code is None else str(run.exit_code),
             "began": _began(run),
             "seconds": _number(run.seconds),
-            **(_doing(run, now) if now else {}),
+            **(_doing(run, now) if now else {"waits": _waits(waited.get(run.id))}),
         }
         table.add_row(*(shown[name] for name in names))
     return table
@@ -135,9 +159,13 @@ def _doing(run: RunRecord, now: Glance) -> dict[str, str | Text]:
         "cores": _number(now.cores, ".2f"),
         "memory": _number(None if now.rss_bytes is None else now.rss_bytes / 2**20, ",.0f"),
         "read": _number(None if now.read_bytes_per_s is None else now.read_bytes_per_s / 2**20),
-        "waits": Text(_number(now.waiting, ".0%"), "bold yellow" if (now.waiting or 0) >= MUCH_WAITING else ""),
+        "waits": _waits(now.waiting),
         "logged": printable(logged),
     }
+
+
+def _waits(part: float | None) -> Text:
+    return Text(_number(part, ".0%"), "bold yellow" if (part or 0) >= MUCH_WAITING else "")
 
 
 def _text(value: float, digits: int) -> str:

@@ -16,8 +16,8 @@ _OWN = 0.5
 """Runs that cause at least this part of the load on CPUs or a disk are held responsible for it."""
 
 UNRECORDED = (
-    "How long a run waits for data is recorded with `penstock.share`, and of other loaders with "
-    "`penstock run --watch-dataloader`."
+    "How long a run waits for data is recorded of `penstock.share` and of DataLoaders, unless `penstock run` has "
+    "--no-watch-dataloader."
 )
 
 

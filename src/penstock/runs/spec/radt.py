@@ -191,6 +191,7 @@ def _run(path: Path, row: Row, gpus: Gpus) -> RunPlan:
         name=row.text("Name"),
         devices=gpus.devices(f"{row.where}, column Devices", row.words("Devices")),
         profile=gpus.profilers(f"{row.where}, column Listeners", _profilers(row)),
+        watch_dataloader=True,
     )
     return run
 

@@ -39,7 +39,7 @@ class _Runs(msgspec.Struct, forbid_unknown_fields=True):
     time_limit: str | None = None
     mps_threads: Annotated[float, msgspec.Meta(gt=0, le=100)] | None = None
     mps_memory: str = ""
-    watch_dataloader: bool = False
+    watch_dataloader: bool = True
     profile: list[str] = []
     share: bool | ShareOptions = False
     after: Text = []

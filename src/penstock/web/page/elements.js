@@ -31,7 +31,7 @@ export function bar(label, part, tint) {
 
 export const noRuns = (name = "p", attributes = {}) => element(name, { class: "empty", ...attributes }, "No runs yet. Start one with: penstock run train.py");
 
-export const notRecorded = () => element("span", { class: "soft" }, "not recorded: penstock run --watch-dataloader");
+export const notRecorded = () => element("span", { class: "soft" }, "not recorded: it has read no DataLoader and no feed");
 
 export function button(label, act, attributes = {}) {
   return element("button", { type: "button", onclick: act, ...attributes }, label);
