@@ -95,7 +95,7 @@ def test_runs_are_filtered_sorted_grouped_and_pinned_and_the_address_keeps_it(ta
     page.get_by_role("searchbox").fill("")
     page.get_by_role("button", name="time", exact=True).click()
     assert names(page) == ["a", "c", "b"]
-    page.get_by_role("button", name="Group", exact=True).click()
+    page.get_by_label("Group by").select_option("group")
     titles = [f"{name} (plain) {run.group_id}" for name, run in (("first", first), ("second", slow))]
     assert page.locator("tr.group").all_inner_texts() == titles
     assert page.locator("tbody tr").filter(has_text=slow.id).locator("td.name").first.inner_text() == "c"

@@ -226,6 +226,7 @@ def _summary(seconds: float, series: Mapping[str, Series]) -> dict[str, Any]:
         "read_bytes_per_s": part("proc.read_bytes"),
         "waiting": part("feed.wait_s"),
         "logged": {name: value for name, value in last.items() if not is_measured(name)},
+        "figures": {name: list(figures(each).values()) for name, each in series.items() if not is_measured(name)},
     }
 
 

@@ -1,47 +1,12 @@
-// The table of runs: filter, sort, group, pin, choose.
+// The table of runs: filter, sort, group, pin, choose runs and columns.
 
 import { change, go, read } from "./address.js";
-import { ask, colour, known } from "./data.js";
-import { arrange, button, dot, element, noRuns } from "./elements.js";
-import { bytes, moment, number, seconds, share } from "./figures.js";
+import { columnOf, columnsOf, compared, limit, MOST_OFFERED, offered, varying } from "./columns.js";
+import { ask, known } from "./data.js";
+import { arrange, button, element, noRuns } from "./elements.js";
 
 const AT_ONCE = 50;
-
-const glance = (row) => known.glances[row.id] || {};
-// Of each column: what it sorts by, the text of a cell, and what a cell holds if that is more than its text.
-const COLUMNS = [
-  { key: "id", label: "id", of: (row) => row.id, text: (row) => row.id, class: "id wide" },
-  { key: "name", label: "run", of: (row) => row.name, text: (row) => row.name, made: link, class: "name" },
-  { key: "group", label: "group", of: (row) => row.group, text: (row) => row.group, class: "name wide" },
-  { key: "mode", label: "mode", of: (row) => row.mode, text: (row) => row.mode, class: "wide" },
-  { key: "status", label: "status", of: (row) => row.status, text: status, made: statusOf },
-  { key: "began", label: "began", of: (row) => row.began ?? Infinity, text: (row) => moment(row.began), class: "number wide" },
-  { key: "seconds", label: "time", of: (row) => row.seconds ?? -1, text: (row) => seconds(row.seconds), class: "number" },
-  { key: "waiting", label: "waits", of: (row) => glance(row).waiting ?? -1, text: (row) => share(glance(row).waiting), class: "number" },
-  { key: "cores", label: "cores", of: (row) => glance(row).cores ?? -1, text: (row) => number(glance(row).cores), class: "number wide" },
-  { key: "memory", label: "memory", of: (row) => glance(row).rss_bytes ?? -1, text: (row) => bytes(glance(row).rss_bytes), class: "number wide" },
-  { key: "logged", label: "logs", of: logged, text: logged, class: "name wide" },
-];
-const BAD = new Set(["failed", "out_of_memory", "timed_out", "killed", "lost"]);
-const order = new Intl.Collator("en", { numeric: true }).compare;
-
-function link(row) {
-  return element("a", { href: `#/run/${row.id}`, title: row.name }, dot(colour(row.id)), row.name);
-}
-
-function status(row) {
-  return row.status.replaceAll("_", " ") + (row.exit_code ? ` (${row.exit_code})` : "");
-}
-
-function statusOf(row) {
-  const kind = BAD.has(row.status) ? "bad" : row.status === "running" ? "good" : "";
-  return element("span", { class: kind, title: row.reason }, status(row));
-}
-
-function logged(row) {
-  const values = Object.entries(glance(row).logged || {}).slice(0, 3);
-  return values.map(([name, value]) => `${name} ${number(value)}`).join(", ");
-}
+const ASKED_AT_ONCE = 200;
 
 // A row that changes is another object: what is searched in one is put together once.
 const TEXT = Symbol("text");
@@ -55,7 +20,11 @@ function textOf(row) {
 
 function matches(row, words) {
   const text = textOf(row);
-  return words.every((word) => (word.startsWith("-") && word.length > 1 ? !text.includes(word.slice(1)) : text.includes(word)));
+  return words.every((word) => {
+    const within = limit(word);
+    if (within) return within(row);
+    return word.startsWith("-") && word.length > 1 ? !text.includes(word.slice(1)) : text.includes(word);
+  });
 }
 
 export const wordsOf = (text) => (text || "").toLowerCase().split(/\s+/).filter(Boolean);
@@ -67,10 +36,10 @@ export function wanted(query) {
   const sort = query.get("sort") || "-added";
   let found = [...known.rows.values()].filter((row) => pinned.has(row.id) || matches(row, words));
   const down = sort.startsWith("-") ? -1 : 1;
-  const column = COLUMNS.find((each) => each.key === sort.replace(/^-/, ""));
+  const column = columnOf(sort.replace(/^-/, ""));
   if (column) {
     const keyed = found.map((row) => [column.of(row), row]);
-    found = keyed.sort(([a], [b]) => down * (typeof a === "number" ? a - b || 0 : order(a, b))).map(([, row]) => row);
+    found = keyed.sort(([a], [b]) => compared(a, b, down)).map(([, row]) => row);
   } else if (down < 0) found.reverse();
   return [...found.filter((row) => pinned.has(row.id)), ...found.filter((row) => !pinned.has(row.id))];
 }
@@ -82,19 +51,22 @@ export function open(place) {
   let rows = [];
   const lines = new Map();
   const search = element("input", {
-    type: "search", placeholder: "Filter: words, -words, lr=0.1", "aria-label": "Filter runs", oninput: () => set({ filter: search.value }),
+    type: "search", placeholder: "Filter: words, -words, lr=0.1, loss<2", "aria-label": "Filter runs", oninput: () => set({ filter: search.value }),
   });
   search.value = read().query.get("filter") || "";
-  const grouping = button("Group", () => set({ group: read().query.get("group") ? "" : "1" }));
+  const grouping = element("select", { "aria-label": "Group by", onchange: () => set({ group: grouping.value }) });
+  const columnList = element("div", { class: "columns" });
+  const choosing = element("details", { class: "choosing", ontoggle: () => offer() }, element("summary", {}, "Columns"), columnList);
   const toCompare = button("Compare", () => go("compare", { run: read().query.getAll("run") }));
   const count = element("span", { class: "soft", "aria-live": "polite" });
-  const headings = COLUMNS.map(heading);
-  const head = element("thead", {}, element("tr", {}, element("th", { scope: "col" }, element("span", { class: "soft" }, "show")), headings.map((each) => each.cell)));
+  let columns = [];
+  let headings = [];
+  const head = element("thead");
   const body = element("tbody");
-  const empty = element("tr", {}, noRuns("td", { colspan: COLUMNS.length + 1 }));
+  const empty = element("tr", {}, noRuns("td", {}));
   const more = button("Show more", () => { most += AT_ONCE; draw(); });
   const table = element("div", { class: "scroll" }, element("table", { "aria-label": "Runs" }, head, body));
-  place.append(element("div", { class: "tools" }, search, grouping, toCompare, count), table, more);
+  place.append(element("div", { class: "tools" }, search, element("label", {}, "group by ", grouping), choosing, toCompare, count), table, more);
 
   function set(changes) {
     change(changes);
@@ -111,7 +83,7 @@ export function open(place) {
     const name = `${row.name} of ${row.group}`;
     const box = element("input", { type: "checkbox", "aria-label": `Compare ${name}`, onchange: () => toggle("run", row.id) });
     const pin = button("", () => toggle("pin", row.id), { "aria-label": `Pin ${name}` });
-    const cells = COLUMNS.map((column) => element("td", { class: column.class }));
+    const cells = columns.map((column) => element("td", { class: column.class }));
     const drawn = [];
     const made = element("tr", { "data-id": row.id }, element("td", {}, box, pin), cells);
     return {
@@ -123,7 +95,7 @@ export function open(place) {
           pin.setAttribute("aria-pressed", String(pinned));
         }
         made.classList.toggle("at", row.id === at);
-        COLUMNS.forEach((column, place) => {
+        columns.forEach((column, place) => {
           const text = column.text(row);
           if (text === drawn[place]) return;
           drawn[place] = text;
@@ -133,10 +105,44 @@ export function open(place) {
     };
   }
 
-  function groupLine(row) {
-    const title = `${row.group} (${row.mode})`;
-    const made = element("tr", { class: "group" }, element("th", { colspan: COLUMNS.length + 1, scope: "rowgroup" }, title, " ", element("small", { class: "soft id" }, row.group_id)));
+  function groupLine(row, by) {
+    const title = by ? `${by.label} = ${by.text(row) || "–"}` : `${row.group} (${row.mode})`;
+    const made = element("tr", { class: "group" }, element("th", { colspan: columns.length + 1, scope: "rowgroup" }, title, " ", !by && element("small", { class: "soft id" }, row.group_id)));
     return { made };
+  }
+
+  // The heading, and lines that are made anew, once other columns are wanted.
+  function arrangeColumns(wantedColumns) {
+    if (wantedColumns.map(({ key }) => key).join("\n") === columns.map(({ key }) => key).join("\n") && headings.length) return;
+    columns = wantedColumns;
+    headings = columns.map(heading);
+    head.replaceChildren(element("tr", {}, element("th", { scope: "col" }, element("span", { class: "soft" }, "show")), headings.map((each) => each.cell)));
+    empty.firstChild.setAttribute("colspan", columns.length + 1);
+    lines.clear();
+    sorted = undefined;
+  }
+
+  // What can be shown, as boxes.
+  function offer() {
+    if (!choosing.open) return;
+    const shown = new Set(columns.map(({ key }) => key));
+    const toggleColumn = (key) => {
+      const keys = columns.map((each) => each.key);
+      set({ col: keys.includes(key) ? keys.filter((each) => each !== key) : [...keys, key] });
+      offer();
+    };
+    columnList.replaceChildren(...offered([...known.rows.values()]).flatMap(([title, entries]) => [
+      element("h4", {}, title),
+      ...entries.slice(0, MOST_OFFERED).map(([name, keys]) => element("div", {}, name, " ", keys.map(([key, kind]) => element("label", {},
+        element("input", { type: "checkbox", "aria-label": `Column ${kind} ${name}`.replace("  ", " "), checked: shown.has(key), onchange: () => toggleColumn(key) }), kind)))),
+      entries.length > MOST_OFFERED && element("p", { class: "soft" }, `… and ${entries.length - MOST_OFFERED} more`),
+    ]).filter(Boolean), button("As at first", () => { set({ col: "" }); offer(); }));
+  }
+
+  function offerGroups(by, names) {
+    const texts = [["", "nothing"], ["1", "group"], ...names.map((name) => [`param:${name}`, name])];
+    if (grouping.options.length !== texts.length) grouping.replaceChildren(...texts.map(([value, text]) => element("option", { value }, text)));
+    grouping.value = by;
   }
 
   function heading(column) {
@@ -155,8 +161,8 @@ export function open(place) {
     };
   }
 
-  function lineOf(key, make, row) {
-    if (!lines.has(key)) lines.set(key, make(row));
+  function lineOf(key, make, ...rest) {
+    if (!lines.has(key)) lines.set(key, make(...rest));
     return lines.get(key);
   }
 
@@ -164,30 +170,34 @@ export function open(place) {
   function draw() {
     const { query } = read();
     rows = wanted(query);
-    const [chosen, pinned, grouped] = [new Set(query.getAll("run")), new Set(query.getAll("pin")), Boolean(query.get("group"))];
+    const [chosen, pinned, grouped] = [new Set(query.getAll("run")), new Set(query.getAll("pin")), query.get("group") || ""];
+    const by = grouped.startsWith("param:") ? columnOf(grouped) : null;
+    const groupOf = (row) => (by ? by.text(row) : row.group_id);
     const text = `${rows.length} of ${known.rows.size} runs`;
     if (count.textContent !== text) count.textContent = text;
-    grouping.setAttribute("aria-pressed", String(grouped));
+    arrangeColumns(columnsOf(query, rows));
+    offerGroups(grouped, varying([...known.rows.values()]).slice(0, MOST_OFFERED));
     toCompare.disabled = !chosen.size;
     const sort = query.get("sort") || "-added";
     if (sort !== sorted) for (const each of headings) each.show(sort);
     sorted = sort;
     if (grouped) {
       const first = new Map();
-      for (const row of rows) if (!first.has(row.group_id)) first.set(row.group_id, first.size);
-      rows.sort((a, b) => first.get(a.group_id) - first.get(b.group_id));
+      for (const row of rows) if (!first.has(groupOf(row))) first.set(groupOf(row), first.size);
+      rows.sort((a, b) => first.get(groupOf(a)) - first.get(groupOf(b)));
     }
     const shown = rows.slice(0, most);
     const elements = [];
     shown.forEach((row, place) => {
-      if (grouped && row.group_id !== shown[place - 1]?.group_id) elements.push(lineOf(`group ${row.group_id}`, groupLine, row).made);
+      if (grouped && (!place || groupOf(row) !== groupOf(shown[place - 1]))) elements.push(lineOf(`group ${grouped} ${groupOf(row)}`, groupLine, row, by).made);
       const its = lineOf(row.id, line, row);
       its.show(row, chosen.has(row.id), pinned.has(row.id));
       elements.push(its.made);
     });
     arrange(body, known.rows.size ? elements : [empty]);
     for (const [key, each] of lines) if (!each.made.isConnected) lines.delete(key);
-    summarise(shown.filter((row) => row.ended && !known.glances[row.id]?.whole));
+    const isOrdered = columnOf(sort.replace(/^-/, ""))?.ofMetric || wordsOf(query.get("filter")).some(limit);
+    summarise((isOrdered ? [...known.rows.values()] : shown).filter((row) => row.ended && !known.glances[row.id]?.whole));
     more.hidden = rows.length <= most;
   }
 
@@ -196,8 +206,9 @@ export function open(place) {
     if (asking || !ended.length) return;
     asking = true;
     try {
-      const found = await ask("/api/summaries", ended.slice(0, AT_ONCE).map((row) => ["id", row.id]));
-      for (const row of ended.slice(0, AT_ONCE)) known.glances[row.id] = { ...found[row.id], whole: true };
+      const asked = ended.slice(0, ASKED_AT_ONCE);
+      const found = await ask("/api/summaries", asked.map((row) => ["id", row.id]));
+      for (const row of asked) known.glances[row.id] = { ...found[row.id], whole: true };
     } finally {
       asking = false;
     }

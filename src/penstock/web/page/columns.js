@@ -1,0 +1,116 @@
+// The columns of the table of runs: what every run has, its parameters, and what its script logs.
+
+import { colour, known } from "./data.js";
+import { dot, element } from "./elements.js";
+import { bytes, moment, number, seconds, share } from "./figures.js";
+
+const MOST_VARYING = 6;
+export const MOST_OFFERED = 100;
+export const KINDS = ["last", "least", "most"]; // of what a run logs, in the order in which the server gives them
+const BAD = new Set(["failed", "out_of_memory", "timed_out", "killed", "lost"]);
+
+export const glance = (row) => known.glances[row.id] || {};
+
+// Of each column: what it sorts by, undefined for nothing; the text of a cell; and what a cell holds if that is more.
+const FIXED = [
+  { key: "id", label: "id", of: (row) => row.id, text: (row) => row.id, class: "id wide" },
+  { key: "name", label: "run", of: (row) => row.name, text: (row) => row.name, made: link, class: "name" },
+  { key: "group", label: "group", of: (row) => row.group, text: (row) => row.group, class: "name wide" },
+  { key: "mode", label: "mode", of: (row) => row.mode, text: (row) => row.mode, class: "wide" },
+  { key: "status", label: "status", of: (row) => row.status, text: status, made: statusOf },
+  { key: "began", label: "began", of: (row) => row.began ?? Infinity, text: (row) => moment(row.began), class: "number wide" },
+  { key: "seconds", label: "time", of: (row) => row.seconds ?? undefined, text: (row) => seconds(row.seconds), class: "number" },
+  { key: "waiting", label: "waits", of: (row) => glance(row).waiting ?? undefined, text: (row) => share(glance(row).waiting), class: "number" },
+  { key: "cores", label: "cores", of: (row) => glance(row).cores ?? undefined, text: (row) => number(glance(row).cores), class: "number wide" },
+  { key: "memory", label: "memory", of: (row) => glance(row).rss_bytes ?? undefined, text: (row) => bytes(glance(row).rss_bytes), class: "number wide" },
+  { key: "logged", label: "logs", of: logged, text: logged, class: "name wide" },
+];
+
+function link(row) {
+  return element("a", { href: `#/run/${row.id}`, title: row.name }, dot(colour(row.id)), row.name);
+}
+
+function status(row) {
+  return row.status.replaceAll("_", " ") + (row.exit_code ? ` (${row.exit_code})` : "");
+}
+
+function statusOf(row) {
+  const kind = BAD.has(row.status) ? "bad" : row.status === "running" ? "good" : "";
+  return element("span", { class: kind, title: row.reason }, status(row));
+}
+
+function logged(row) {
+  const values = Object.entries(glance(row).logged || {}).slice(0, 3);
+  return values.map(([name, value]) => `${name} ${number(value)}`).join(", ");
+}
+
+const asNumber = (text) => (text?.trim() && Number.isFinite(Number(text)) ? Number(text) : text);
+
+// A run's last, least or greatest value of what it logs; of one that goes on, only the last is known.
+function figure(row, kind, name) {
+  const its = glance(row);
+  return its.figures?.[name]?.[KINDS.indexOf(kind)] ?? (kind === "last" ? its.logged?.[name] : undefined) ?? undefined;
+}
+
+const made = new Map();
+
+// The column of a key: of a fixed one, of "param:NAME", or of "last:NAME", "least:NAME", "most:NAME".
+export function columnOf(key) {
+  const fixed = FIXED.find((each) => each.key === key);
+  if (fixed || !key.includes(":")) return fixed;
+  if (!made.has(key)) {
+    const [kind, name] = [key.slice(0, key.indexOf(":")), key.slice(key.indexOf(":") + 1)];
+    const isParameter = kind === "param";
+    const of = isParameter ? (row) => asNumber(row.parameters[name]) : (row) => figure(row, kind, name);
+    const text = isParameter ? (row) => row.parameters[name] ?? "" : (row) => number(figure(row, kind, name), 4);
+    made.set(key, { key, label: isParameter || kind === "last" ? name : `${kind} ${name}`, of, text, class: "number", ofMetric: !isParameter });
+  }
+  return made.get(key);
+}
+
+// Parameters of which runs have different values.
+export function varying(rows) {
+  const seen = new Map();
+  for (const row of rows) for (const [name, value] of Object.entries(row.parameters)) seen.set(name, (seen.get(name) || new Map()).set(value, (seen.get(name)?.get(value) || 0) + 1));
+  return [...seen].filter(([, values]) => values.size > 1 || [...values.values()][0] < rows.length).map(([name]) => name);
+}
+
+// The columns that an address asks for; else those that every run has, and after the name the parameters that vary.
+export function columnsOf(query, rows) {
+  const asked = query.getAll("col").map(columnOf).filter(Boolean);
+  if (asked.length) return asked;
+  const parameters = varying(rows).slice(0, MOST_VARYING).map((name) => columnOf(`param:${name}`));
+  return [...FIXED.slice(0, 2), ...parameters, ...FIXED.slice(2)];
+}
+
+// All that can be chosen: a title and keys each.
+export function offered(rows) {
+  const parameters = [...new Set(rows.flatMap((row) => Object.keys(row.parameters)))];
+  const names = [...new Set(rows.flatMap((row) => Object.keys(glance(row).logged || {})))].sort();
+  return [
+    ["Runs", FIXED.map(({ key, label }) => [label, [[key, ""]]])],
+    ["Parameters", parameters.map((name) => [name, [[`param:${name}`, ""]]])],
+    ["Logged", names.map((name) => [name, KINDS.map((kind) => [`${kind}:${name}`, kind])])],
+  ].filter(([, entries]) => entries.length);
+}
+
+const order = new Intl.Collator("en", { numeric: true }).compare;
+
+// Two values of a column; what is not there comes last.
+export function compared(a, b, down) {
+  if (a === undefined || b === undefined) return (a === undefined) - (b === undefined);
+  return down * (typeof a === "number" && typeof b === "number" ? a - b || 0 : order(a, b));
+}
+
+const LIMIT = /^(.+?)(<=|>=|<|>)(-?[\d.]+(?:e[+-]?\d+)?)$/;
+const HOLDS = { "<": (a, b) => a < b, ">": (a, b) => a > b, "<=": (a, b) => a <= b, ">=": (a, b) => a >= b };
+
+// What a word such as lr>0.1 or loss<2 asks of a parameter, or of the last value of what is logged; null if it is no such word.
+export function limit(word) {
+  const found = LIMIT.exec(word);
+  if (!found) return null;
+  const [, name, relation, text] = found;
+  const is = (value) => typeof value === "number" && HOLDS[relation](value, Number(text));
+  const named = (values) => Object.keys(values || {}).find((each) => each.toLowerCase() === name);
+  return (row) => is(asNumber(row.parameters[named(row.parameters)])) || is(figure(row, "last", named(glance(row).logged)));
+}

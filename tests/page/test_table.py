@@ -1,0 +1,87 @@
+"""The table of runs as one that people work with: columns of parameters and of what is logged, limits, groups."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from tests.forked import eventually
+from tests.web.seeded import group
+
+pytestmark = pytest.mark.page
+
+
+def sweep(store, count: int = 6) -> None:
+    for at in range(count):
+        parameters = {"lr": f"0.{at + 1}", "optimizer": "adam" if at % 2 else "sgd", "seed": "0"}
+        series = {"loss": [3.0, 0.5 + abs(at - 3), 1.0 + abs(at - 3)], "accuracy": [0.1, 0.9 - at / 10]}
+        group(store, "sweep", runs=[f"run {at}"], parameters=parameters, series=series)
+
+
+TEXTS = """(heading) => {
+  const headings = [...document.querySelectorAll("main thead th")].map((each) => each.innerText);
+  const place = headings.findIndex((each) => each.replace(/ [↓↑]$/, "") === heading);
+  return [...document.querySelectorAll("main tbody tr:not(.group)")].map((row) => row.cells[place].innerText);
+}"""
+
+
+def column(page, heading: str) -> list[str]:
+    """The texts of a column, from the top."""
+    return page.evaluate(TEXTS, heading)
+
+
+def test_parameters_that_vary_are_columns_and_sorted_as_numbers(tab, store):
+    sweep(store, 10)
+    page = tab().view("runs")
+    page.get_by_text("10 of 10 runs").wait_for()
+    headings = page.locator("main thead th").all_inner_texts()
+    assert headings[3:5] == ["lr", "optimizer"] and "seed" not in headings
+    page.get_by_role("button", name="lr", exact=True).click()
+    page.get_by_role("button", name="lr ↓").click()
+    assert column(page, "lr") == ["0.1", "0.10", *(f"0.{at}" for at in range(2, 10))]
+    page.get_by_role("searchbox").fill("lr>0.75")
+    assert sorted(column(page, "lr")) == ["0.8", "0.9"]
+
+
+def test_what_is_logged_is_chosen_as_columns_sorted_filtered_and_kept_in_the_address(tab, store):
+    sweep(store)
+    one = tab()
+    page = one.view("runs")
+    page.get_by_text("6 of 6 runs").wait_for()
+    eventually(lambda: "loss" in column(page, "logs")[0])
+    page.get_by_text("Columns", exact=True).click()
+    page.get_by_label("Column last accuracy").check()
+    page.get_by_label("Column least loss").check()
+    page.get_by_label("Column began").uncheck()
+    one.picture("runs columns")
+    page.get_by_text("Columns", exact=True).click()
+    page.get_by_role("button", name="least loss", exact=True).click()
+    page.get_by_role("button", name="least loss ↓").click()
+    eventually(lambda: column(page, "least loss")[:1] == ["0.5"])
+    assert column(page, "run")[0] == "run 3"
+    assert "began" not in page.locator("main thead").inner_text()
+    page.get_by_role("searchbox").fill("accuracy>=0.6")
+    eventually(lambda: len(column(page, "accuracy")) == 4)
+    page.wait_for_url(re.compile("filter="))
+    page.reload()
+    eventually(lambda: len(column(page, "accuracy")) == 4)
+    assert column(page, "run")[0] == "run 3"
+
+
+def test_runs_are_grouped_by_a_parameter(tab, store):
+    sweep(store)
+    page = tab().view("runs")
+    page.get_by_text("6 of 6 runs").wait_for()
+    page.get_by_label("Group by").select_option("optimizer")
+    assert page.locator("tr.group").all_inner_texts() == ["optimizer = adam", "optimizer = sgd"]
+    assert column(page, "optimizer") == ["adam"] * 3 + ["sgd"] * 3
+
+
+@pytest.mark.parametrize("width", [1280, 390])
+def test_the_table_is_looked_at(tab, store, width):
+    sweep(store)
+    one = tab(viewport={"width": width, "height": 700})
+    page = one.view("runs?group=param:optimizer")
+    page.get_by_text("6 of 6 runs").wait_for()
+    one.picture(f"runs {width}")
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
