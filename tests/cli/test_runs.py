@@ -247,7 +247,7 @@ def test_an_export_has_all_points(command, runs, tmp_path):
 
 def test_an_export_that_cannot_be_is_one_error(command, runs, tmp_path):
     assert "an export ends in .csv" in refused(command("runs", "export", runs[0].id, "all.xlsx"))
-    assert "give the ids of runs" in refused(command("runs", "export", "all.csv"))
+    assert "give runs or groups before" in refused(command("runs", "export", "all.csv"))
     nowhere = str(tmp_path / "nowhere" / "all.csv")
     assert "cannot be written: No such file" in refused(command("runs", "export", runs[0].id, nowhere))
     assert "has no run 'none'" in refused(command("runs", "export", "none", str(tmp_path / "all.csv")))

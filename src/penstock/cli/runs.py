@@ -188,15 +188,17 @@ def prune(
 
 @app.command(cls=Command)
 def export(
-    words: Annotated[list[str], argument("ID... FILE", "Ids of runs, then a file that ends in .csv.")],
+    words: Annotated[
+        list[str], argument("RUN|GROUP... FILE", "Ids of runs, names or ids of groups; then a file in .csv.")
+    ],
     store: StoreFolder = None,
 ) -> None:
-    """Write all series of runs into a CSV file: run, name, group, series, time_s, value."""
-    *ids, file = words
-    if not ids:
-        raise BadSetting(f"give the ids of runs before {file!r}; `penstock runs ls` shows them")
+    """Write all series of runs into a CSV file, a line for each point, with the run's parameters."""
+    *names, file = words
+    if not names:
+        raise BadSetting(f"give runs or groups before {file!r}; `penstock runs ls` shows them")
     with Store.open(store) as opened:
-        points = opened.export([opened.run(id) for id in ids], Path(file))
+        points = opened.export(opened.named(names), Path(file))
     typer.echo(f"Wrote {points:,} points into {file}.")
 
 
@@ -218,9 +220,7 @@ def push(
     from penstock.runs.push.to_mlflow import Push
 
     with Store.open(store) as opened:
-        found = (
-            [run for word in words for run in opened.runs(word) or [opened.run(word)]] if words else opened.runs()
-        )
+        found = opened.named(words) if words else opened.runs()
         push = Push(opened, mlflow, experiment)
         for group in dict.fromkeys(run.group_id for run in found):
             push.runs([run for run in found if run.group_id == group])

@@ -84,12 +84,16 @@ class Store:
         try:
             with written_whole(path) as half, half.open("w", newline="") as file:
                 writer = csv.writer(file)
-                writer.writerow(("run", "name", "group", "series", "time_s", "value"))
-                for run in runs:
+                chosen = list(runs)
+                parameters = sorted({name for run in chosen for name in run.plan.parameters})
+                heads = ("run", "name", "group", "series", "time_s", "value", "mode", "status")
+                writer.writerow((*heads, *(f"param.{name}" for name in parameters)))
+                for run in chosen:
+                    more = run.mode, run.status, *(run.plan.parameters.get(name, "") for name in parameters)
                     for name, (times_s, values) in sorted(self.series(run.id).items()):
                         rows = zip(times_s.tolist(), values.tolist(), strict=True)
                         named = run.id, run.name, run.group, name
-                        writer.writerows((*named, f"{at:.6f}", value) for at, value in rows)
+                        writer.writerows((*named, f"{at:.6f}", value, *more) for at, value in rows)
                         points += len(values)
         except OSError as error:
             raise BadSetting(f"{path} cannot be written: {error.strerror or error}") from error
@@ -202,6 +206,15 @@ class Store:
         else:
             rows = self._read(f"WHERE groups.id = ? OR groups.name = ? {order}", group, group)
         return [record_of(row, self.folder_of(row["id"])) for row in rows]
+
+    def named(self, words: Iterable[str]) -> list[RunRecord]:
+        """List the runs of groups of these names or ids, and those whose ids these are, each once.
+
+        Raises:
+            NoSuchRun: there is neither a group nor a run of a name.
+        """
+        found = (run for word in words for run in self.runs(word) or [self.run(word)])
+        return list({run.id: run for run in found}.values())
 
     def version(self) -> int:
         """Return a number that changes when another process has changed the records of runs."""

@@ -1,0 +1,45 @@
+"""Runs as tables of pandas, for notebooks."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import pytest
+from tests.web.seeded import group
+
+import penstock
+from penstock.errors import NoSuchRun
+from penstock.runs.store import Store
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Path:
+    with Store.open(tmp_path / "store") as store:
+        for at, lr in enumerate(("0.1", "0.01")):
+            series = {"eval/loss": [3.0, 1.0 + at, math.nan, 2.0], "feed.wait_s": [0.0, 15.0]}
+            group(store, "sweep", runs=[f"run {at}"], parameters={"lr": lr, "opt": "sgd"}, series=series)
+        group(store, "other", runs=["one"], status="failed", series={"proc.cpu_s": [0.0, 3.0]})
+    return tmp_path / "store"
+
+
+def test_runs_are_rows_with_their_parameters_and_what_they_logged(store):
+    runs = penstock.load_runs("sweep", store=store)
+    assert list(runs["name"]) == ["run 0", "run 1"] and runs.index.name == "id"
+    assert list(runs["param.lr"]) == [0.1, 0.01] and list(runs["param.opt"]) == ["sgd", "sgd"]
+    assert list(runs["last.eval/loss"]) == [2, 2] and list(runs["least.eval/loss"]) == [1, 2]
+    assert list(runs["waiting"]) == [0.25, 0.25]
+    assert str(runs["began"].dtype).startswith("datetime64") and str(runs["began"].dt.tz) == "UTC"
+
+
+def test_all_runs_or_one_of_them_are_loaded_and_a_name_that_is_not_there_is_one_error(store):
+    runs = penstock.load_runs(store=store)
+    assert len(runs) == 3 and list(runs["status"]) == ["finished", "finished", "failed"]
+    assert runs["param.lr"].isna().sum() == 1 and runs["last.eval/loss"].isna().sum() == 1
+    assert list(penstock.load_runs(runs.index[2], store=store)["cpu_s"]) == [3]
+    with pytest.raises(NoSuchRun, match="no run 'absent'"):
+        penstock.load_runs("absent", store=store)
+
+
+def test_a_store_without_runs_is_an_empty_table(tmp_path):
+    assert len(penstock.load_runs(store=tmp_path / "empty")) == 0
