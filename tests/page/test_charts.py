@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 
 import numpy as np
@@ -103,3 +104,22 @@ def test_thousands_of_names_show_the_first_and_say_so(tab, store):
     assert page.locator(".chart").count() == 300
     page.get_by_label("Filter series").fill("2999")
     eventually(lambda: page.locator(".chart").count() == 1)
+
+
+def test_what_differs_between_runs_is_told_with_the_lines_of_their_changes(tab, store):
+    runs = [
+        group(store, "sweep", runs=[f"run {at}"], parameters={"lr": f"0.{at}", "seed": "1"})[0] for at in (1, 2)
+    ]
+    for run, line in zip(runs, ("+  dropout = 0.1", "+  dropout = 0.5"), strict=True):
+        git = {"commit": "a" * 40, "diff": f"@@ model.py\n{line}\n+  same", "diff_is_whole": True}
+        told = {"git": git, "packages": {"torch": "2.13.0", "numpy": f"2.{line[-1]}"}, "variables": {}}
+        (store.folder_of(run.id) / "environment.json").write_text(json.dumps(told))
+    one = tab()
+    page = one.view("compare?" + "&".join(f"run={run.id}" for run in runs))
+    page.get_by_text("What differs between them").click()
+    table = page.get_by_role("table", name="What differs")
+    table.wait_for()
+    rows = [text.split("\t")[0].strip() for text in table.locator("tbody tr").all_inner_texts()]
+    assert rows == ["parameter lr", "changes not committed", "package numpy"]
+    assert "dropout = 0.5" in table.inner_text() and "same" not in table.inner_text()
+    one.picture("differences")

@@ -4,6 +4,7 @@ import { change, read } from "./address.js";
 import { ask, colour, known } from "./data.js";
 import { button, dot, element, noRuns } from "./elements.js";
 import { charts, inOrder, MOST_CHARTS } from "./charts.js";
+import { differences } from "./differences.js";
 import { controls, drawing } from "./drawing.js";
 import { wanted, wordsOf } from "./runs.js";
 
@@ -42,7 +43,17 @@ export function open(place) {
   const legend = element("div", { class: "legend" });
   const note = element("p", { class: "soft" });
   const body = element("div");
-  place.append(element("div", { class: "tools" }, filter, how.elements, all), legend, note, body);
+  const told = element("div");
+  const differ = element("details", { hidden: true, ontoggle: () => tellDifferences() }, element("summary", {}, "What differs between them"), told);
+  place.append(element("div", { class: "tools" }, filter, how.elements, all), legend, differ, note, body);
+
+  async function tellDifferences() {
+    const chosen = ids();
+    differ.hidden = chosen.length < 2;
+    if (!differ.open || differ.hidden) return;
+    const table = await differences(chosen, labels(chosen));
+    if (chosen.join() === ids().join()) told.replaceChildren(table);
+  }
 
   function zoom(next) {
     change({ range: next ? next.map((each) => Number(each.toFixed(3))).join(",") : "" });
@@ -61,6 +72,7 @@ export function open(place) {
       body.append(noRuns());
       return;
     }
+    tellDifferences();
     const label = labels(chosen);
     legend.replaceChildren(...chosen.map((id) => {
       const row = known.rows.get(id);

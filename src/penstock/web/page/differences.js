@@ -1,0 +1,41 @@
+// What differs between runs: parameters, commands, code, packages, variables and machines.
+
+import { ask, colour } from "./data.js";
+import { dot, element } from "./elements.js";
+
+const OWN = /^PENSTOCK_(RUN|PARAM)_/; // of each run, and told elsewhere
+
+// All that describes a run, by what people call it.
+function described(run) {
+  const { git, packages, variables, machine, driver } = run.environment || {};
+  const under = (title, values) => Object.entries(values || {}).filter(([name]) => !OWN.test(name)).map(([name, value]) => [`${title} ${name}`, String(value)]);
+  return new Map([
+    ...under("parameter", run.parameters), ["command", run.command.join(" ")], ["directory", run.directory], ["commit", git?.commit?.slice(0, 12) ?? ""],
+    ["changes not committed", git?.diff ?? ""], ...under("package", packages), ...under("variable", variables), ...under("machine", machine), ["driver", driver ?? ""],
+  ]);
+}
+
+// Of texts of many lines, those lines that not all of them have.
+function ownLines(texts) {
+  const lines = texts.map((text) => text.split("\n"));
+  const common = lines.reduce((left, some) => new Set(some.filter((line) => left.has(line))), new Set(lines[0]));
+  return lines.map((some) => some.filter((line) => !common.has(line)).join("\n"));
+}
+
+function cells(texts) {
+  if (!texts.some((text) => text.includes("\n"))) return texts.map((text) => element("td", {}, text || element("span", { class: "soft" }, "–")));
+  return ownLines(texts).map((text, at) => element("td", {}, text ? element("pre", { tabindex: "0", "aria-label": "Lines that differ" }, text)
+    : element("span", { class: "soft" }, texts[at] ? "no line of its own" : "–")));
+}
+
+// A table of what differs between runs, each with its label; asks for all that is known of them.
+export async function differences(ids, label) {
+  const runs = await Promise.all(ids.map((id) => ask(`/api/runs/${encodeURIComponent(id)}`)));
+  const known = runs.map(described);
+  const names = [...new Set(known.flatMap((each) => [...each.keys()]))];
+  const rows = names.map((name) => [name, known.map((each) => each.get(name) ?? "")]).filter(([, texts]) => new Set(texts).size > 1);
+  if (!rows.length) return element("p", { class: "soft" }, "Nothing that is known of them: parameters, command, code, packages, variables and machine are the same.");
+  return element("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "What differs" }, element("table", { "aria-label": "What differs" },
+    element("thead", {}, element("tr", {}, element("td"), ids.map((id) => element("th", { scope: "col" }, dot(colour(id)), label(id))))),
+    element("tbody", {}, rows.map(([name, texts]) => element("tr", {}, element("th", { scope: "row" }, name), cells(texts))))));
+}
