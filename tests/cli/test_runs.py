@@ -255,7 +255,12 @@ def test_an_export_that_cannot_be_is_one_error(command, runs, tmp_path):
 
 
 def test_another_store_is_named_by_an_option(command, runs, tmp_path):
-    assert "No run is in the store" in told(command("runs", "ls", "--store", str(tmp_path / "other")))
-    assert os.stat(tmp_path / "other").st_mode & 0o777 == 0o700
+    other = tmp_path / "other"
+    assert f"there is no store of runs in {other}" in refused(command("runs", "ls", "--store", str(other)))
+    assert not other.exists(), "a name that was mistyped makes none"
+    Store.open(other).close()
+    assert "No run is in the store" in told(command("runs", "ls", "--store", str(other)))
+    assert os.stat(other).st_mode & 0o777 == 0o700
     (tmp_path / "file").touch()
-    assert "the store cannot use" in refused(command("runs", "ls", "--store", str(tmp_path / "file")))
+    assert "there is no store of runs in" in refused(command("runs", "ls", "--store", str(tmp_path / "file")))
+    assert "the store cannot use" in refused(command("run", "--store", str(tmp_path / "file"), "true"))

@@ -9,7 +9,7 @@ import pytest
 from tests.web.seeded import group
 
 import penstock
-from penstock.errors import NoSuchRun
+from penstock.errors import NoSuchRun, StoreUnusable
 from penstock.runs.store import Store
 
 
@@ -41,5 +41,9 @@ def test_all_runs_or_one_of_them_are_loaded_and_a_name_that_is_not_there_is_one_
         penstock.load_runs("absent", store=store)
 
 
-def test_a_store_without_runs_is_an_empty_table(tmp_path):
+def test_a_store_without_runs_is_an_empty_table_and_none_is_an_error(tmp_path):
+    Store.open(tmp_path / "empty").close()
     assert len(penstock.load_runs(store=tmp_path / "empty")) == 0
+    with pytest.raises(StoreUnusable, match="there is no store of runs in"):
+        penstock.load_runs(store=tmp_path / "absent")
+    assert not (tmp_path / "absent").exists()

@@ -44,7 +44,7 @@ def ls(
 
     if status is not None and status not in STATUSES:
         raise BadSetting(f"--status {status!r}: give one of {', '.join(STATUSES)}")
-    with Store.open(store) as opened:
+    with Store.open(store, to_read=True) as opened:
         found = _of_group(opened, group)
         if live:
             from penstock.cli.runs_table import Looks
@@ -68,7 +68,7 @@ def show(id: Id, as_json: AsJson = False, store: StoreFolder = None) -> None:
     from penstock.cli.runs_table import run_page
     from penstock.runs.compare import group_figures
 
-    with Store.open(store) as opened:
+    with Store.open(store, to_read=True) as opened:
         run = opened.run(id)
         found = opened.series(run.id)
         begun = [each for each in opened.runs(run.group_id) if each.began is not None]
@@ -107,7 +107,7 @@ def compare(
     from penstock.cli.runs_table import comparison_page
     from penstock.runs.compare import compare as compared
 
-    with Store.open(store) as opened:
+    with Store.open(store, to_read=True) as opened:
         found: dict[str, list[RunRecord]] = {}
         for group in groups:
             found |= _newest(opened, group)
@@ -122,7 +122,7 @@ def logs(
     store: StoreFolder = None,
 ) -> None:
     """Print a run's output."""
-    with Store.open(store) as opened:
+    with Store.open(store, to_read=True) as opened:
         run = opened.run(id)
         path = opened.folder_of(run.id) / "output"
         while follow and not path.exists() and run.status not in ENDED:
@@ -150,7 +150,7 @@ def stop(
     """End runs, wherever they were started: SIGTERM, and SIGKILL 5 s later."""
     from penstock.runs.stop import stop as end
 
-    with Store.open(store) as opened:
+    with Store.open(store, to_read=True) as opened:
         for before, now in end(opened, ids):
             status = f"had ended already: {now.status}" if before.status in ENDED else now.status
             typer.echo(f"Run {now.id} ({now.name}): {status}.")
@@ -166,7 +166,7 @@ def rm(
     store: StoreFolder = None,
 ) -> None:
     """Remove runs and their files from the store."""
-    with Store.open(store) as opened:
+    with Store.open(store, to_read=True) as opened:
         _print_removed(opened.remove(ids, force=force))
 
 
@@ -182,7 +182,7 @@ def prune(
         raise BadSetting("give --keep, such as 90d, or --max, such as 20GB, or both")
     keep_s = None if keep is None else _seconds_from(keep)
     max_bytes = None if most is None else size_from("--max", most)
-    with Store.open(store) as opened:
+    with Store.open(store, to_read=True) as opened:
         _print_removed(opened.prune(keep_s=keep_s, max_bytes=max_bytes, dry_run=dry_run), dry_run)
 
 
@@ -197,7 +197,7 @@ def export(
     *names, file = words
     if not names:
         raise BadSetting(f"give runs or groups before {file!r}; `penstock runs ls` shows them")
-    with Store.open(store) as opened:
+    with Store.open(store, to_read=True) as opened:
         points = opened.export(opened.named(names), Path(file))
     typer.echo(f"Wrote {points:,} points into {file}.")
 
@@ -219,7 +219,7 @@ def push(
     require("--mlflow", "mlflow", "mlflow")
     from penstock.runs.push.to_mlflow import Push
 
-    with Store.open(store) as opened:
+    with Store.open(store, to_read=True) as opened:
         found = opened.named(words) if words else opened.runs()
         push = Push(opened, mlflow, experiment)
         for group in dict.fromkeys(run.group_id for run in found):

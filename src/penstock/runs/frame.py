@@ -31,6 +31,7 @@ def load_runs(*groups: str, store: str | Path | None = None) -> Any:
     Raises:
         PackageMissing: pandas is not there.
         NoSuchRun: there is no such group or run.
+        StoreUnusable: there is no store in that folder.
 
     Examples:
         >>> runs = penstock.load_runs("my-sweep")  # doctest: +SKIP
@@ -38,7 +39,7 @@ def load_runs(*groups: str, store: str | Path | None = None) -> Any:
     """
     require("penstock.load_runs", "notebook", "pandas")
     pandas: Any = import_module("pandas")
-    with Store.open(None if store is None else Path(store)) as opened:
+    with Store.open(None if store is None else Path(store), to_read=True) as opened:
         runs = opened.named(groups) if groups else opened.runs()
         rows = [_row(run, opened.series(run.id)) for run in runs]
     frame = pandas.DataFrame(rows, index=pandas.Index([run.id for run in runs], name="id"))

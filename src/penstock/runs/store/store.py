@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import os
 import secrets
 import shutil
 import sqlite3
@@ -15,7 +16,7 @@ from typing import Any, NamedTuple, Self
 
 import msgspec
 
-from penstock.errors import BadSetting, NoSuchRun
+from penstock.errors import BadSetting, NoSuchRun, StoreUnusable
 from penstock.linux.files import written_whole
 from penstock.runs.record import ENDED, GroupPlan, RunPlan, RunRecord, Status
 from penstock.runs.store.database import SELECT, Noted, connect, record_of, this_place, this_process, writing
@@ -24,6 +25,7 @@ from penstock.runs.store.points import Series
 
 _FIRST, _LETTERS = "abcdefghjkmnpqrstuvwxyz", "abcdefghjkmnpqrstuvwxyz23456789"
 
+_DATABASE = "runs.sqlite"
 _NOT_WORTH_BYTES = 512
 
 
@@ -46,25 +48,31 @@ class Store:
 
     def __init__(self, folder: Path, connection: sqlite3.Connection) -> None:
         self.folder = folder
-        self._database = folder / "runs.sqlite"
+        self._database = folder / _DATABASE
         self._connection = connection
         self._connection.row_factory = sqlite3.Row
         self._lock = threading.Lock()
 
     @classmethod
-    def open(cls, folder: Path | None = None) -> Self:
+    def open(cls, folder: Path | None = None, *, to_read: bool = False) -> Self:
         """Open a store, made or migrated if needed.
 
         Args:
             folder: Where it lies; ``$PENSTOCK_STORE`` or the user's data directory, if None.
+            to_read: Whether it is opened for what it holds: one that was named is not made then.
 
         Raises:
             InsecureDirectory: the folder belongs to another user, or others may enter it.
-            StoreUnusable: it cannot be made, or a newer Penstock has written it.
+            StoreUnusable: it cannot be made, is not there, or a newer Penstock has written it.
         """
+        is_named = folder is not None or "PENSTOCK_STORE" in os.environ
         folder = folder.absolute() if folder else chosen_folder()
+        if to_read and is_named and not (folder / _DATABASE).exists():
+            raise StoreUnusable(
+                f"there is no store of runs in {folder}: see --store and PENSTOCK_STORE; penstock run makes one"
+            )
         private_folder(folder)
-        return cls(folder, connect(folder / "runs.sqlite"))
+        return cls(folder, connect(folder / _DATABASE))
 
     def __enter__(self) -> Self:
         return self
