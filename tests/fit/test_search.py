@@ -86,7 +86,8 @@ def test_a_size_that_crashes_alone_is_passed_over_and_three_in_a_row_end_the_sea
     found = tried(batch_sizes(), but(64, 128, 256))
     assert max(each.value for each in found.trials) == 256
     assert max(each.value for each in tried(batch_sizes(), but(*range(2, 9000))).good) == 1
-    assert tried(batch_sizes(), but(*range(9000))).best is None
+    hopeless = tried(batch_sizes(), but(*range(9000)))
+    assert hopeless.best is None and [each.value for each in hopeless.trials] == [8, 4, 1]
 
 
 def test_settings_that_bring_nothing_end_it_after_as_many_as_it_has_patience_for():

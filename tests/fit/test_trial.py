@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
@@ -19,6 +20,7 @@ from penstock.fit.search import growing
 from penstock.fit.trial import Trial
 from penstock.fit.trials import Bounds, Script, Trials
 from penstock.fit.tries import NotTried, Tries
+from penstock.linux.files import taken
 from penstock.runs.store import Store
 
 pytestmark = pytest.mark.whole
@@ -111,7 +113,7 @@ def test_copies_that_share_read_one_feed_which_ends_with_them(store, folder):
     [
         ("sys.exit('no such data')", "failed: no such data", False),
         ("os._exit(3)", "failed: ended with exit code 3", False),
-        ("print('nothing to do')", "it ended before it had asked", False),
+        ("print('nothing to do')", "it asked no torch DataLoader and no feed", False),
         ("time.sleep(1000)", "no first batch within 4 s", False),
         ("held = [bytearray(1 << 20) for _ in range(1 << 20)]", "more memory than it may take", True),
         ("raise MemoryError('no room')", "MemoryError: no room", True),
@@ -132,6 +134,7 @@ def test_what_cannot_be_measured_is_told_in_a_sentence(store, folder, text, says
 
 def test_processes_that_a_script_leaves_and_one_that_ignores_its_end_are_gone(store, folder):
     text = """
+import os
 import signal
 signal.signal(signal.SIGTERM, signal.SIG_IGN)
 child = subprocess.Popen(["sleep", "1000"], start_new_session=True)
@@ -192,3 +195,37 @@ def test_an_interrupt_leaves_nothing_and_keeps_what_was_measured(folder, number)
     assert len(list(kept.glob("*.json"))) == 1
     assert scratch_is_empty(folder)
     nothing_is_left(folder.parent)
+
+
+def test_small_folders_are_copies_the_store_and_large_ones_are_those_that_are_there(folder, monkeypatch):
+    monkeypatch.setattr("penstock.fit.trials._COPIED_BYTES", 1 << 20)
+    (folder / "checkpoints").mkdir()
+    (folder / "checkpoints" / "last.txt").write_text("good")
+    (folder / "large").mkdir()
+    (folder / "large" / "weights.bin").write_bytes(bytes(2 << 20))
+    text = """
+assert open("checkpoints/last.txt").read() == "good"
+open("checkpoints/last.txt", "w").write("of a trial")
+open("large/new.txt", "w").write("of a trial")
+import tempfile
+assert tempfile.mkdtemp().startswith(os.environ["TMPDIR"])
+"""
+    with Store.open(folder / "runs" / "store") as store:
+        trial = trials(store, folder, text + LOOP.replace("BATCH", "size")).run(50)
+        assert not trial.failed
+        assert store.run(trial.run_id).reason == "it was measured"
+    assert (folder / "checkpoints" / "last.txt").read_text() == "good"
+    assert (folder / "large" / "new.txt").exists()
+    assert scratch_is_empty(folder)
+    nothing_is_left(folder.parent)
+
+
+def test_what_a_call_that_was_killed_has_left_is_removed_by_the_next(store, folder):
+    left, held = (folder.parent / "scratch" / f"penstock-fit-{name}" for name in ("left", "held"))
+    for each in (left, held):
+        each.mkdir()
+        os.utime(each, (1.0, 1.0))
+    lock = taken(held, os.O_RDONLY)
+    trials(store, folder, LOOP.replace("BATCH", "size")).run(50)
+    assert not left.exists() and held.exists()
+    os.close(lock)

@@ -58,13 +58,13 @@ def test_workers_are_tried_and_drawn_and_their_runs_are_one_group(advise, tmp_pa
         assert len({record.group_id for record in store.runs()}) == 1
 
 
-def test_a_script_that_does_not_heed_the_number_of_workers_is_asked_about(advise):
+def test_a_script_that_does_not_heed_the_number_of_workers_is_told_so(advise):
     write()
     ran = advise("workers", "--json", "--", "train.py", "{}")
-    assert ran.returncode == 0, ran.stderr
+    assert ran.returncode == 1, ran.stderr
     answer = json.loads(ran.stdout)
-    assert answer["chosen"] == 0
-    assert any("as many processes with 0 as with 2" in sentence for sentence in answer["sentences"])
+    assert answer["chosen"] is None
+    assert "as many processes with 0 workers as with 2" in answer["sentences"][0]
 
 
 def test_time_that_is_up_is_told_and_another_call_goes_on(advise):

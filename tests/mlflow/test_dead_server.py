@@ -84,7 +84,8 @@ def test_a_dead_server_changes_nothing_of_penstock_run_but_one_sentence(mortal: 
     assert (done.returncode, done.stdout) == (7, "hello\n")
     (run,) = records(tmp_path)
     assert (run.status, run.exit_code) == ("failed", 7)
-    *waiting, line = done.stderr.splitlines()
+    *waiting, line, ended = done.stderr.splitlines()
+    assert ended.startswith(f"penstock: run {run.id}: failed, exit code 7")
     assert all("Ctrl-C ends that" in each for each in waiting)  # on a machine that is busy
     assert line.startswith(f"penstock: not all was pushed to {mortal.uri}")
     assert line.endswith(f"the store has it all: penstock runs push --mlflow URI {run.group_id}")

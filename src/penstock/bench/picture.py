@@ -49,7 +49,7 @@ class Panel(NamedTuple):
     """Curve on axes that begin at 0, or on logarithmic ones.
 
     Attributes:
-        counts: Marks of an axis that counts, such as trainers.
+        counts: Marks of an axis that counts, such as trainers; on a logarithmic one, the other axis begins at 0.
     """
 
     title: str
@@ -183,17 +183,19 @@ def _draw(axes: Any, panel: Panel) -> tuple[list[Any], list[tuple[float, float]]
                 labels.append(axes.annotate(label, (x, y), color=own, **at))
     if panel.log:
         axes.set_xscale("log")
-        axes.set_yscale("log")
         axes.margins(0.14)
-        for axis, subs in ((axes.xaxis, (1, 2, 5)), (axes.yaxis, (1, 1.5, 2, 3, 5, 7))):
-            axis.set_major_locator(LogLocator(subs=subs))
+        if not panel.counts:
+            axes.set_yscale("log")
+            axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+            axes.yaxis.set_major_locator(LogLocator(subs=(1, 1.5, 2, 3, 5, 7)))
+        for axis in (axes.xaxis, axes.yaxis):
             axis.set_minor_formatter(NullFormatter())
     else:
         axes.set_xlim(0, (1.05 if panel.counts else 1.2) * axes.get_xlim()[1])  # labels stand beside their points
     if panel.counts:
-        axes.set_xticks(panel.counts)
+        axes.set_xticks(panel.counts, minor=False)
         axes.set_ylim(0, 1.1 * axes.get_ylim()[1])
-    else:
+    if panel.log or not panel.counts:
         axes.xaxis.set_major_formatter(FuncFormatter(_thousands))
     axes.yaxis.set_major_formatter(FuncFormatter(_thousands))
     axes.set_xlabel(panel.x_label, color=FAINT)

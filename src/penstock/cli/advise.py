@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from penstock.basics.terminal import console
+from penstock.basics.terminal import console, say
 from penstock.cli.advise_reader import reader
 from penstock.cli.command import AsJson, Command, Group, StoreFolder, argument, exit_on_sigterm, option, show
 
@@ -43,7 +43,11 @@ def _fits(what: str) -> None:
             list[str], argument("COMMAND", "A script (.py) or a command, and its arguments; {} is the number.")
         ],
         memory: Annotated[
-            str | None, option("Memory that it may take: 8GiB; all that is free unless given.", metavar="SIZE")
+            str | None,
+            option(
+                "Memory that it may take, of the GPU or of the host: 8GiB; all that there is unless given.",
+                metavar="SIZE",
+            ),
         ] = None,
         time_limit: Annotated[
             str | None, option("Time for all trials; 3m, of together 5m, unless given.", metavar="TIME")
@@ -68,6 +72,8 @@ def _fits(what: str) -> None:
         check_files(plot=plot)
         script = Script(tuple(words), Path.cwd())
         check(script, question.option)
+        first_s = seconds_from("--first-batch", first_batch)
+        limit_s = seconds_from("--time-limit", time_limit or question.time_limit)
         machine = host_machine(MachinePlan(), "plain")
         limit, most_bytes = limit_of(machine, memory)
         warn(script)
@@ -77,14 +83,18 @@ def _fits(what: str) -> None:
                 opened,
                 script,
                 question.setting,
-                bounds=Bounds(seconds_from("--first-batch", first_batch), most_bytes),
+                bounds=Bounds(first_s, most_bytes),
                 gpu=machine.gpu,
-                seconds=seconds_from("--time-limit", time_limit or question.time_limit),
+                seconds=limit_s,
                 within=memory or "",
                 again=again,
                 tell=lambda done, what: tell(done, done + 1, what),
             )
-            found = question.find(tries, limit)
+            try:
+                found = question.find(tries, limit)
+            except KeyboardInterrupt:
+                say("interrupted: what was measured is kept, and another call goes on from there")
+                raise
         show(json, found, lambda: shown(found, question.setting))
         drawn = console(stderr=True)
         save(plot, lambda file: picture(found, question.setting, script.name).savefig(file), drawn)

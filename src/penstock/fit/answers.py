@@ -12,7 +12,6 @@ from penstock.bench.experiment import short
 from penstock.fit.search import CLOSE, RESERVE, Memory, Tried
 from penstock.fit.trial import Trial
 from penstock.runs.advice import MUCH_WAITING
-from penstock.schedule.machine import SPARE
 
 _LIMITS = {
     "storage": "the disk is busy",
@@ -20,6 +19,10 @@ _LIMITS = {
     "others": "other programs occupy the machine",
     "workers": "cores and disk are free: memory bandwidth, a lock or the network holds the workers up",
 }
+
+
+_FURTHER = 8
+"""Memory is told of batch sizes up to this many times the largest that ran."""
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True):
@@ -71,20 +74,22 @@ def of_batch_sizes(tried: Tried, limit: Limit, cost: str) -> Answer:
         )
     ]
     memory, largest = Memory.of(tried.trials), None
+    failed = [each.value for each in tried.trials if each.failed and each.value > tried.good[-1].value]
     lacks = min((each.value for each in tried.trials if each.out_of_memory), default=None)
+    most = min([*failed, _FURTHER * tried.good[-1].value + 1]) - 1
     room = f"{size_text(limit.nbytes)} of {limit.whose}"
     if memory is not None:
         largest = memory.largest(limit.nbytes)
-        if largest is not None:
-            largest = max(chosen.value, min(largest, (lacks or largest + 1) - 1))
+        largest = most if largest is None else max(chosen.value, min(largest, most))
+        if largest < most or lacks is not None:
             sentences.append(f"The largest that fits {room} and leaves {RESERVE:.0%} of it: about {largest:,}.")
         else:
-            sentences.append(f"Any batch size that pays fits {room}: memory hardly grows with it.")
+            sentences.append(f"Sizes up to {most:,} fit {room}, as far as can be told from those tried.")
     elif lacks is not None:
         largest = tried.good[-1].value
         sentences.append(f"The largest that ran: {largest:,}; {lacks:,} lacks memory.")
     if chosen.memory_bytes:
-        beside = int(SPARE * limit.nbytes / chosen.memory_bytes)
+        beside = int((1 - RESERVE) * limit.nbytes / chosen.memory_bytes)
         trainings = f"{beside:,} such trainings fit" if beside > 1 else "one such training fits"
         sentences.append(
             f"At {chosen.value:,} it takes {size_text(chosen.memory_bytes)}: {trainings} side by side."
@@ -105,11 +110,17 @@ def of_workers(tried: Tried, cores: float, cost: str) -> Answer:
     best, chosen = tried.best, tried.chosen
     if best is None or chosen is None:
         return _none(tried, cost)
-    sentences = [f"Take {_workers(chosen.value)}: {short(chosen.samples_per_s)} samples/s."]
     most = tried.good[-1]
     if most.value > tried.good[0].value and 0 < most.processes == tried.good[0].processes:
         few, many = tried.good[0].value, most.value
-        sentences.append(f"It has as many processes with {few} as with {many}: does it heed that number?")
+        ignored = f"It has as many processes with {few} workers as with {many}: name the argument that sets them."
+        return _answer(tried, None, [ignored], cost)
+    sentences = [f"Take {_workers(chosen.value)}: {short(chosen.samples_per_s)} samples/s."]
+    if chosen.value == most.value:
+        sentences.append(
+            f"That is the most that was tried, on {_cores(cores)}"
+            + (f"; it still waits {chosen.waiting:.0%} of its time." if chosen.waiting >= MUCH_WAITING else ".")
+        )
     more = [each for each in tried.good if each.value > chosen.value]
     if more and chosen.waiting < MUCH_WAITING:
         sentences.append(
@@ -124,7 +135,7 @@ def of_workers(tried: Tried, cores: float, cost: str) -> Answer:
         for_four = 4 * chosen.value
         fits = "more than" if for_four > cores else "of"
         sentences.append(
-            f"Four such trainings with loaders of their own want {for_four:,} workers, {fits} the {cores:g} cores "
+            f"Four such trainings with loaders of their own want {for_four:,} workers, {fits} the {_cores(cores)} "
             f"here; one shared feed (`penstock run --share`) feeds all four with {chosen.value:,}, as each "
             "sample is prepared once."
         )
@@ -162,6 +173,10 @@ def of_together(own: Tried, shared: Tried, cost: str) -> Answer:
     return _answer(both, chosen.value, sentences, cost, trials=(*own.good, *shared.good), share=chosen.share)
 
 
+def _cores(count: float) -> str:
+    return "one core" if count == 1 else f"{count:g} cores"
+
+
 def _workers(count: int) -> str:
     return "no workers" if count == 0 else "one worker" if count == 1 else f"{count:,} workers"
 
@@ -173,7 +188,10 @@ def _none(tried: Tried, cost: str) -> Answer:
         why = f"{tried.good[0].name} takes {size_text(tried.good[0].memory_bytes)}" if tried.good else "no time"
     else:
         why = f"at {last.name}: {last.failed}"
-    return _answer(tried, None, [f"Nothing {'fits the memory' if lacked else 'was measured'} ({why})."], cost)
+    sentences = [f"Nothing {'fits the memory' if lacked else 'was measured'} ({why})."]
+    if last is not None and last.run_id:
+        sentences.append(f"What it printed: penstock runs logs {last.run_id}")
+    return _answer(tried, None, sentences, cost)
 
 
 def _answer(

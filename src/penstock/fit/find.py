@@ -31,8 +31,7 @@ class Question(NamedTuple):
 
 
 def _batch_size(tries: Tries, limit: Limit) -> Answer:
-    tries.search(batch_sizes())
-    if best := tries.tried.best:
+    if tries.search(batch_sizes()) and (best := tries.tried.best):
         tries.search(smaller(tries.tried.good[0], best.samples_per_s))
     tries.confirm()
     return of_batch_sizes(tries.tried, limit, tries.cost)
@@ -46,9 +45,10 @@ def _workers(tries: Tries, _limit: Limit) -> Answer:
 
 
 def _together(tries: Tries, _limit: Limit) -> Answer:
-    tries.search(growing(range(1, _MOST_TOGETHER + 1), patience=1), copies=True)
+    tries.search(growing([1]), copies=True)
     if alone := next((each.samples_per_s for each in tries.tried.good), 0.0):
-        tries.search(growing(range(2, _MOST_TOGETHER + 1), alone, patience=1), copies=True, share=True)
+        own, shared = (growing(range(2, _MOST_TOGETHER + 1), alone, patience=1) for _ in range(2))
+        tries.search(own, shared, copies=True)
     own, shared = (Tried([each for each in tries.tried.trials if each.share == share]) for share in (False, True))
     return of_together(own, shared, tries.cost)
 

@@ -102,9 +102,12 @@ def batch_sizes() -> Search:
     """
     size, lacks = _FIRST_SIZE, None
     trial = yield size
+    said = None
     while trial.failed and size > 1:
         lacks = size if trial.out_of_memory else lacks
-        size //= 2
+        is_hopeless = trial.failed == said and not trial.out_of_memory
+        said = trial.failed
+        size = 1 if is_hopeless else size // 2
         trial = yield size
     if trial.failed:
         return
@@ -144,8 +147,10 @@ class Memory(NamedTuple):
         known = [each for each in trials if each.memory_bytes and not each.failed]
         if len({each.value for each in known}) < 3:
             return None
+        known.sort(key=lambda each: each.value)
         sizes = np.array([each.value for each in known], float)
-        taken = np.array([each.memory_bytes for each in known], float)
+        # A larger batch takes no less: a trial of few batches may have been looked at between two of them.
+        taken = np.maximum.accumulate([float(each.memory_bytes) for each in known])
         slope, base = np.polyfit(sizes, taken, 1, w=np.sqrt(sizes))
         return cls(float(base), max(0.0, float(slope)))
 

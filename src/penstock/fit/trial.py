@@ -33,12 +33,13 @@ class Trial(msgspec.Struct, frozen=True, kw_only=True):
         batch: Samples of a batch.
         waiting: Part of their loops in which they waited for data, from 0 to 1.
         memory_bytes: The most that they held at one moment, on one GPU or of the host; 0 where nobody knows.
-        processes: The most that they had at one moment, once each had had its first batches.
+        processes: The most that they had at one moment, once each had had its first batches; 0 where a feed loads.
         first_s: Seconds until each had its first batch.
         seconds: Seconds that the trial took.
         advice: The kind of ``RunAdvice`` for the first of them.
         failed: Why nothing was measured; else empty.
         out_of_memory: Whether that was for want of memory.
+        run_id: The first of them in the store.
     """
 
     value: int
@@ -53,6 +54,7 @@ class Trial(msgspec.Struct, frozen=True, kw_only=True):
     advice: str = ""
     failed: str = ""
     out_of_memory: bool = False
+    run_id: str = ""
 
     @property
     def name(self) -> str:
@@ -68,6 +70,7 @@ def trial_of(
     memory_bytes: int,
     first_s: float,
     share: bool,
+    processes: int,
 ) -> Trial:
     """Return what runs that have ended took together.
 
@@ -79,6 +82,7 @@ def trial_of(
         memory_bytes: The most that they held of the host; 0 if nobody has looked.
         first_s: Seconds until each had its first batch.
         share: Whether they were to read one feed.
+        processes: The most processes that they had.
     """
     loops = [_Loop.of(series[run.id], warm) for run in runs]
     known = [loop for loop in loops if loop is not None]
@@ -99,6 +103,7 @@ def trial_of(
         waiting=float(np.mean([loop.waiting for loop in known])),
         memory_bytes=memory_bytes or int(sum(on_gpus)),
         first_s=first_s,
+        processes=0 if any(run.on_feed for run in figures.runs) else processes,
         advice=next((each.kind for each in figures.advice.values()), ""),
     )
 
@@ -116,7 +121,10 @@ def _failed(runs: Sequence[RunRecord], series: Mapping[str, Mapping[str, Series]
         return "nobody can count its batches' samples: give its loader a batch_size"
     if any(run.status == "killed" for run in runs):
         return f"its steps are too slow: it asked for {batches:,.0f} batches; --first-batch gives it longer"
-    return "it ended before it had asked a DataLoader or a feed for enough batches"
+    return (
+        "it asked no torch DataLoader and no feed for more than a few batches: without one nothing can be "
+        "measured, and with one let it run for more epochs"
+    )
 
 
 def batches_of(series: Mapping[str, Series]) -> float:

@@ -7,7 +7,7 @@ import shutil
 import tempfile
 import time
 from collections.abc import Generator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -17,7 +17,8 @@ from penstock.autosharing.options import ShareOptions
 from penstock.feed.launch.feeds import stop_suffixed
 from penstock.fit.trial import MEASURED, MUCH, WARM_BATCHES, Trial, batches_of, trial_of
 from penstock.inject import TOGETHER
-from penstock.linux.process import descendants, pss_bytes
+from penstock.linux.files import taken
+from penstock.linux.process import descendants, pss_bytes, unlink_shared_memory
 from penstock.runs.launch.environment import add_masked
 from penstock.runs.launch.launcher import Launcher
 from penstock.runs.record import GroupPlan, RunRecord
@@ -29,6 +30,10 @@ _ENOUGH_BATCHES = 30
 _LEAST_S = 3.0
 _MOST_S = 12.0
 """Seconds after the first batches: at least so many, and at most, however few batches there are."""
+_PREFIX = "penstock-fit-"
+_TEMPORARY = ".tmp-of-trial"
+_NOT_COPIED = {".git", "__pycache__"}
+_NEW_S = 60.0
 _COPIED_BYTES = 64 << 20
 _LEAST_BYTES = 64 << 10
 """Files of a script's folder are copied up to this many bytes in all; each counts as so many at least."""
@@ -101,18 +106,19 @@ class Trials:
     def run(self, value: int, copies: int = 1, *, share: bool = False, warm: int = WARM_BATCHES) -> Trial:
         """Try a setting, of which the first batches do not count; no process and no feed of it is left."""
         began_s = time.monotonic()
-        with _scratch(self._script.directory) as folder:
+        with _scratch(self._script.directory, self._store.folder) as folder:
             records = self._added(value, copies, folder, share=share)
-            watched = _Watched(self._store, records, self._bounds, warm)
+            watched = _Watched(self._store, records, self._bounds, warm, folder.parent / _TEMPORARY)
             try:
                 watched.run(None if share else self._listeners, share=share)
             finally:
                 stop_suffixed(watched.suffix)
+                unlink_shared_memory(watched.seen)
             found = watched.measured(share=share)
         for record in records:
             self._store.compact(record.id)
         took_s = time.monotonic() - began_s
-        return replace(found, value=value, share=share, processes=watched.processes, seconds=took_s)
+        return replace(found, value=value, share=share, run_id=records[0].id, seconds=took_s)
 
     def _added(self, value: int, copies: int, folder: Path, *, share: bool) -> list[RunRecord]:
         runs = runs_of(
@@ -131,28 +137,63 @@ class Trials:
 
 
 @contextmanager
-def _scratch(directory: Path) -> Generator[Path]:
+def _scratch(directory: Path, store: Path) -> Generator[Path]:
     """Make a folder in which everything of a directory is found, beside what is beside that, and new files go.
 
-    Small files are copies. Folders and large files are those that are there, and so is what is written to them.
+    Files and folders are copies as long as they are small; larger ones are those that are there, and so is what
+    is written to them. So is the store: SQLite loses its locks on a file that its process opens besides.
     """
-    base = Path(tempfile.mkdtemp(prefix="penstock-fit-"))
+    _remove_left()
+    base = Path(tempfile.mkdtemp(prefix=_PREFIX))
+    lock = taken(base, os.O_RDONLY)
     folder = base / (directory.name or "root")
     try:
         for each in directory.parent.iterdir():
-            if each != directory:
+            if each != directory and each.name != _TEMPORARY:
                 (base / each.name).symlink_to(each)
+        (base / _TEMPORARY).mkdir()
         folder.mkdir()
         left_bytes = _COPIED_BYTES
-        for each in sorted(directory.iterdir(), key=lambda each: each.stat(follow_symlinks=False).st_size):
-            if each.is_file() and each.stat().st_size <= left_bytes and os.access(each, os.R_OK):
-                left_bytes -= max(_LEAST_BYTES, each.stat().st_size)
-                shutil.copy2(each, folder)
-            else:
+        sized = [
+            (_COPIED_BYTES + 1 if store.is_relative_to(each) else _copied_bytes(each, _COPIED_BYTES), each)
+            for each in directory.iterdir()
+        ]
+        for nbytes, each in sorted(sized):
+            if nbytes > left_bytes:
                 (folder / each.name).symlink_to(each)
+                continue
+            left_bytes -= nbytes
+            if each.is_dir():
+                shutil.copytree(each, folder / each.name, symlinks=True)
+            else:
+                shutil.copy2(each, folder)
         yield folder
     finally:
+        os.close(lock)
         shutil.rmtree(base, ignore_errors=True)  # what a run's child still writes
+
+
+def _copied_bytes(path: Path, most: int) -> int:
+    """Return what a copy of a file or a folder counts; more than ``most`` for what is not to be copied."""
+    if path.is_symlink() or not os.access(path, os.R_OK) or path.name in _NOT_COPIED:
+        return most + 1
+    if path.is_file():
+        return max(_LEAST_BYTES, path.stat().st_size)
+    nbytes = _LEAST_BYTES if path.is_dir() else most + 1
+    for each in path.iterdir() if path.is_dir() else ():
+        if nbytes > most:
+            break
+        nbytes += path.stat().st_size if each.is_symlink() else _copied_bytes(each, most)
+    return nbytes
+
+
+def _remove_left() -> None:
+    """Remove what a call that was killed has left, except what may not be locked yet."""
+    for folder in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
+        with suppress(OSError):  # it is another user's, or its call goes on
+            if folder.stat().st_mtime < time.time() - _NEW_S:
+                os.close(taken(folder, os.O_RDONLY))
+                shutil.rmtree(folder)
 
 
 class _Watched:
@@ -161,15 +202,20 @@ class _Watched:
     Attributes:
         suffix: How the names of their feeds end.
         processes: The most that they had at one moment, once each had had its first batches.
+        seen: The numbers of all of them that were seen.
     """
 
-    def __init__(self, store: Store, records: Sequence[RunRecord], bounds: Bounds, warm: int) -> None:
+    def __init__(
+        self, store: Store, records: Sequence[RunRecord], bounds: Bounds, warm: int, temporary: Path
+    ) -> None:
         self._store = store
+        self._temporary = temporary
         self._records = records
         self._bounds = bounds
         self._warm_batches = warm
         self.suffix = f"fit-{records[0].id}"
         self.processes = 0
+        self.seen = set[int]()
         self._memory_bytes = 0
         self._over = ""
         self._first_s = 0.0
@@ -178,7 +224,7 @@ class _Watched:
 
     def run(self, listeners: tuple[str, ...] | None, *, share: bool) -> None:
         """Run them until enough is known, one has ended, or a bound is passed."""
-        variables = {"PENSTOCK_FEED_SUFFIX": self.suffix}
+        variables = {"PENSTOCK_FEED_SUFFIX": self.suffix, "TMPDIR": str(self._temporary)}
         if share:
             variables[TOGETHER] = str(len(self._records))
         began_s = time.monotonic()
@@ -208,6 +254,7 @@ class _Watched:
             memory_bytes=self._memory_bytes,
             first_s=self._first_s,
             share=share,
+            processes=self.processes,
         )
 
     def _is_enough(self, began_s: float) -> bool:
@@ -222,7 +269,7 @@ class _Watched:
         if all(batches.values()):
             self._first_s = self._first_s or now_s - began_s
         elif late:
-            self._over = self._over or f"no first batch within {self._bounds.first_s:g} s"
+            self._over = self._over or f"no first batch within {self._bounds.first_s:g} s (--first-batch)"
         if self._over or len(self._warm_s) < len(self._records):
             return bool(self._over)
         since_s = now_s - max(self._warm_s.values())
@@ -232,6 +279,7 @@ class _Watched:
     def _look(self) -> None:
         keepers = [keeper[0] for each in self._records if (keeper := self._store.run(each.id).keeper)]
         pids = [pid for keeper in keepers for pid in descendants(keeper)]
+        self.seen.update(pids)
         if len(self._warm_s) == len(self._records):
             self.processes = max(self.processes, len(pids))
         if (most := self._bounds.memory_bytes) is not None:

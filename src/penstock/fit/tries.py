@@ -27,6 +27,7 @@ from penstock.runs.store import Store
 from penstock.schedule.machine import SPARE, HostMachine
 from penstock.schedule.profiles import Profiles
 
+_LEAST_BYTES = 16 << 20
 Tell = Callable[[int, str], object]
 """Called with how many trials are done, and what comes now."""
 
@@ -123,20 +124,32 @@ class Tries:
         last_s = trials[-1].seconds if self._new else 0.0
         return time.monotonic() - self._began_s + last_s <= self._seconds
 
-    def search(self, search: Search, *, copies: bool = False, share: bool = False) -> bool:
-        """Try what a search asks for; return whether it came to its end."""
-        try:
-            value = next(search)
-            while True:
-                good = (each for each in self._kept.trials if not each.failed)
-                before = next((each for each in good if (each.value, each.share) == (value, share)), None)
-                if before is None and not self.has_time:
-                    self.cut_before = value
-                    return False
-                value = search.send(before or self.measure(value, copies=copies, share=share))
-                self._check_obeyed()
-        except StopIteration:
-            return True
+    def search(self, search: Search, shared: Search | None = None, *, copies: bool = False) -> bool:
+        """Try what a search asks for; return whether it came to its end.
+
+        Args:
+            search: The search.
+            shared: Another, of copies that share: the two go on by turns, the smaller setting first.
+            copies: Whether settings are numbers of copies.
+        """
+        going: dict[bool, tuple[Search, int]] = {}
+        for share, each in ((False, search), (True, shared)):
+            with suppress(StopIteration):
+                if each is not None:
+                    going[share] = each, next(each)
+        while going:
+            share = min(going, key=lambda share: (going[share][1], share))
+            asks, value = going.pop(share)
+            good = (each for each in self._kept.trials if not each.failed)
+            trial = next((each for each in good if (each.value, each.share) == (value, share)), None)
+            if trial is None and not self.has_time:
+                self.cut_before = value
+                return False
+            trial = trial or self.measure(value, copies=copies, share=share)
+            self._check_obeyed()
+            with suppress(StopIteration):
+                going[share] = asks, asks.send(trial)
+        return True
 
     def confirm(self) -> None:
         """Try once more those that may be chosen, while there is time."""
@@ -179,7 +192,9 @@ def check(script: Script, option: str) -> None:
     if has_place and not option:
         raise BadSetting("the command has {}, and copies of one command run together: write a number there")
     if option and not has_place:
-        example = f"{' '.join(masked_words(script.words))} {option} {{}}"
+        words = masked_words(script.words)
+        at = next((place for place, word in enumerate(words) if word == option), None)
+        example = " ".join([*words, option, "{}"] if at is None else [*words[: at + 1], "{}", *words[at + 2 :]])
         raise BadSetting(f"the command has no {{}}: write {{}} where the number goes, such as: {example}")
 
 
@@ -191,6 +206,8 @@ def limit_of(machine: HostMachine, memory: str | None) -> tuple[Limit, int | Non
         memory: The limit that is asked for; None for what there is.
     """
     asked = None if memory is None else size_from("--memory", memory)
+    if asked is not None and asked < _LEAST_BYTES:
+        raise BadSetting(f"--memory {memory}: no script runs in {asked:,} bytes; write it as 4GiB")
     if machine.devices:
         own = int(machine.model.memories[0] / SPARE)
         return Limit(min(asked or own, own), "what it may take of the GPU" if asked else "the GPU's memory"), None
@@ -203,8 +220,8 @@ def limit_of(machine: HostMachine, memory: str | None) -> tuple[Limit, int | Non
 def warn(script: Script) -> None:
     """Say what trials do besides."""
     say(
-        f"{script.name} runs for some seconds at each setting, in a copy of this folder that is then removed. "
-        "What it writes into folders that are here, or by an absolute path, such as checkpoints, it does write"
+        f"{script.name} runs for some seconds at each setting, in a copy of this folder, removed afterwards. What "
+        "it writes by an absolute path, or into folders too large for a copy (64 MiB in all), stays: checkpoints"
     )
 
 

@@ -21,6 +21,7 @@ _ENDED = (b"Z", b"X")
 """States of a thread that has ended, and may still have to be waited for."""
 _FIRST_NAMESPACE = "pid:[4026531836]"
 """The first namespace of processes (PROC_PID_INIT_INO of Linux)."""
+_SHARED_MEMORY = "/dev/shm"
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 _PR_GET_CHILD_SUBREAPER = 37
@@ -186,6 +187,15 @@ def reap() -> dict[int, int]:
             pid, status = ended
             reaped[pid] = status
     return reaped
+
+
+def unlink_shared_memory(pids: Iterable[int]) -> None:
+    """Remove shared memory that torch's processes of these numbers had not unlinked yet when they were killed."""
+    for pid in pids:
+        for name in os.listdir(_SHARED_MEMORY):
+            if name.startswith(f"torch_{pid}_"):
+                with suppress(FileNotFoundError):
+                    os.unlink(f"{_SHARED_MEMORY}/{name}")
 
 
 def who(pid: int) -> str:

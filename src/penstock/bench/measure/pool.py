@@ -19,7 +19,7 @@ import psutil
 from penstock import errors
 from penstock.errors import PenstockError, SourceError
 from penstock.feed.launch.function import FunctionFailed
-from penstock.linux.process import in_words
+from penstock.linux.process import in_words, unlink_shared_memory
 
 START_S = 90.0
 ONE_THREAD = {"OMP_NUM_THREADS": "1"}
@@ -189,9 +189,7 @@ def _kill(process: subprocess.Popen[bytes]) -> None:
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
     process.wait()
-    for pid in found:  # shared memory that torch had not unlinked yet
-        for path in Path("/dev/shm").glob(f"torch_{pid}_*"):
-            path.unlink(missing_ok=True)
+    unlink_shared_memory(found)
 
 
 class MeasurementFailed(PenstockError):
