@@ -7,7 +7,7 @@ import shutil
 import tempfile
 import time
 from collections.abc import Generator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
@@ -18,6 +18,7 @@ from penstock.feed.launch.feeds import stop_suffixed
 from penstock.fit.trial import MEASURED, MUCH, WARM_BATCHES, Trial, batches_of, trial_of
 from penstock.inject import TOGETHER
 from penstock.linux.files import taken
+from penstock.linux.leftovers import remove_abandoned
 from penstock.linux.process import descendants, pss_bytes, unlink_shared_memory
 from penstock.runs.launch.environment import add_masked
 from penstock.runs.launch.launcher import Launcher
@@ -33,7 +34,6 @@ _MOST_S = 12.0
 _PREFIX = "penstock-fit-"
 _TEMPORARY = ".tmp-of-trial"
 _NOT_COPIED = {".git", "__pycache__"}
-_NEW_S = 60.0
 _COPIED_BYTES = 64 << 20
 _LEAST_BYTES = 64 << 10
 """Files of a script's folder are copied up to this many bytes in all; each counts as so many at least."""
@@ -143,7 +143,7 @@ def _scratch(directory: Path, store: Path) -> Generator[Path]:
     Files and folders are copies as long as they are small; larger ones are those that are there, and so is what
     is written to them. So is the store: SQLite loses its locks on a file that its process opens besides.
     """
-    _remove_left()
+    remove_abandoned(_PREFIX)
     base = Path(tempfile.mkdtemp(prefix=_PREFIX))
     lock = taken(base, os.O_RDONLY)
     folder = base / (directory.name or "root")
@@ -185,15 +185,6 @@ def _copied_bytes(path: Path, most: int) -> int:
             break
         nbytes += path.stat().st_size if each.is_symlink() else _copied_bytes(each, most)
     return nbytes
-
-
-def _remove_left() -> None:
-    """Remove what a call that was killed has left, except what may not be locked yet."""
-    for folder in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
-        with suppress(OSError):  # it is another user's, or its call goes on
-            if folder.stat().st_mtime < time.time() - _NEW_S:
-                os.close(taken(folder, os.O_RDONLY))
-                shutil.rmtree(folder)
 
 
 class _Watched:

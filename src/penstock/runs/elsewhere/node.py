@@ -14,14 +14,14 @@ import time
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from shutil import rmtree
-from tempfile import TemporaryDirectory, gettempdir
+from tempfile import TemporaryDirectory
 
 import msgspec
 
 from penstock.errors import PenstockError
 from penstock.inject import TOGETHER
 from penstock.linux.files import taken
+from penstock.linux.leftovers import remove_abandoned
 from penstock.runs.elsewhere import PART_BYTES
 from penstock.runs.elsewhere.packets import Began, EndedThere, FilePart, JobOrder, Lines, Packet, Printed, Words
 from penstock.runs.launch.environment import masked_plan
@@ -32,7 +32,6 @@ from penstock.runs.store import Store
 
 _EVERY_S = 1.0
 _PREFIX = "penstock-job-"
-_NEW_S = 60.0
 _GONE = "penstock run, which had started it, has disappeared"
 
 
@@ -88,7 +87,7 @@ def main() -> None:
             return
         received = lines.add(data)
     order = msgspec.json.decode(received.pop(0), type=JobOrder)
-    _remove_left()
+    remove_abandoned(_PREFIX)
     with TemporaryDirectory(prefix=_PREFIX) as folder, Store.open(Path(folder)) as store:
         taken(Path(folder), os.O_RDONLY)  # until this process ends
         home = _Home(store, packets)
@@ -101,15 +100,6 @@ def main() -> None:
                 home.send(EndedThere(run.id, "failed", None, f"never began: {error}"))
         for run in runs:
             home.bring(run.id, files=True)
-
-
-def _remove_left() -> None:
-    """Remove the folders of jobs that were killed here, except those that may not be locked yet."""
-    for folder in Path(gettempdir()).glob(f"{_PREFIX}*"):
-        with suppress(OSError):  # it is another user's, or its job goes on
-            if folder.stat().st_mtime < time.time() - _NEW_S:
-                os.close(taken(folder, os.O_RDONLY))
-                rmtree(folder)
 
 
 def _run(
