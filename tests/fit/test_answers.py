@@ -81,12 +81,14 @@ def test_how_many_at_once_and_whether_they_share():
     shared = Tried(
         [Trial(value=v, samples_per_s=r, share=True) for v, r in {2: 190.0, 3: 240.0, 4: 241.0}.items()]
     )
-    answer = of_together(own, shared, "")
+    answer = of_together(own, shared, 16, LIMIT, "")
     assert (answer.chosen, answer.share) == (3, True)
     assert "Run 3 at once with --share: 240 samples/s together, 2.40 times one alone." in words(answer)
     assert "takes 1.25 times as long for an epoch" in words(answer)
+    assert "More do not fit" not in words(answer)
+    assert "More do not fit 8 GiB of the GPU's memory." in words(of_together(own, shared, 3, LIMIT, ""))
     slower = Tried([Trial(value=v, samples_per_s=r) for v, r in {1: 100.0, 2: 101.0}.items()])
-    assert "Run one after the other" in words(of_together(slower, Tried([]), ""))
+    assert "Run one after the other" in words(of_together(slower, Tried([]), 16, LIMIT, ""))
 
 
 def test_an_answer_is_shown_as_a_table_and_a_picture(tmp_path):

@@ -142,8 +142,16 @@ def of_workers(tried: Tried, cores: float, cost: str) -> Answer:
     return _answer(tried, chosen.value, sentences, cost)
 
 
-def of_together(own: Tried, shared: Tried, cost: str) -> Answer:
-    """Choose how many trainings run at once, and whether they share."""
+def of_together(own: Tried, shared: Tried, fit: int, limit: Limit, cost: str) -> Answer:
+    """Choose how many trainings run at once, and whether they share.
+
+    Args:
+        own: What those with loaders of their own took.
+        shared: What those on one feed took.
+        fit: How many fit the memory, as one alone takes it.
+        limit: The memory.
+        cost: What the trials took, in words.
+    """
     arms = [(each.chosen, each) for each in (own, shared) if each.chosen is not None]
     if not arms:
         return _none(own, cost)
@@ -163,6 +171,8 @@ def of_together(own: Tried, shared: Tried, cost: str) -> Answer:
     if chosen.value > 1:
         slower = chosen.value * alone.samples_per_s / chosen.samples_per_s
         sentences.append(f"Each of them takes {slower:.2f} times as long for an epoch as one alone.")
+    if chosen.value >= fit:
+        sentences.append(f"More do not fit {size_text(limit.nbytes)} of {limit.whose}.")
     for tried, words in ((own, "loaders of their own"), (shared, "one shared feed")):
         if tried.best is not None and tried.best.value > 1:
             sentences.append(

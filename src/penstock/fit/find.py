@@ -44,13 +44,16 @@ def _workers(tries: Tries, _limit: Limit) -> Answer:
     return of_workers(tries.tried, cores(), tries.cost)
 
 
-def _together(tries: Tries, _limit: Limit) -> Answer:
+def _together(tries: Tries, limit: Limit) -> Answer:
     tries.search(growing([1]), copies=True)
-    if alone := next((each.samples_per_s for each in tries.tried.good), 0.0):
-        own, shared = (growing(range(2, _MOST_TOGETHER + 1), alone, patience=1) for _ in range(2))
+    alone = next(iter(tries.tried.good), None)
+    fit = int(limit.nbytes / alone.memory_bytes) if alone and alone.memory_bytes else _MOST_TOGETHER
+    if alone:
+        counts = range(2, min(fit, _MOST_TOGETHER) + 1)
+        own, shared = (growing(counts, alone.samples_per_s, patience=1) for _ in range(2))
         tries.search(own, shared, copies=True)
     own, shared = (Tried([each for each in tries.tried.trials if each.share == share]) for share in (False, True))
-    return of_together(own, shared, tries.cost)
+    return of_together(own, shared, fit, limit, tries.cost)
 
 
 QUESTIONS = {
