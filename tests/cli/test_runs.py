@@ -223,6 +223,18 @@ def test_rm_refuses_what_has_not_ended_and_removes_the_rest(command, runs, store
     assert [run.id for run in store.runs()] == [runs[1].id, runs[3].id]
 
 
+def test_groups_are_removed_and_exported_by_name_or_id(command, store, tmp_path):
+    runs = [*compared(store, "alone", 10.0, 1.0), *compared(store, "plain", 12.5, 5.0)]
+    file = tmp_path / "all.csv"
+    assert "points into" in told(command("runs", "export", runs[0].group_id, str(file)))
+    rows = list(csv.DictReader(file.read_text().splitlines()))
+    assert {row["run"] for row in rows} == {run.id for run in runs if run.group_id == runs[0].group_id}
+    assert {(row["mode"], row["status"]) for row in rows} == {("alone", "finished")}
+    assert "2 runs removed" in told(command("runs", "rm", runs[0].group_id))
+    assert f"{len(runs) - 2} runs removed" in told(command("runs", "rm", "small"))
+    assert store.runs() == []
+
+
 def test_prune_says_what_it_removes_and_how_much_room_that_frees(command, runs, store):
     assert "give --keep" in refused(command("runs", "prune"))
     assert "--keep '3 years'" in refused(command("runs", "prune", "--keep", "3 years"))

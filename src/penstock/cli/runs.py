@@ -145,20 +145,23 @@ def logs(
 
 @app.command(cls=Command)
 def stop(
-    ids: Annotated[list[str], argument("ID...", "Ids of runs, or their first letters.")], store: StoreFolder = None
+    words: Annotated[
+        list[str], argument("RUN|GROUP...", "Ids of runs, or their first letters; names or ids of groups.")
+    ],
+    store: StoreFolder = None,
 ) -> None:
     """End runs, wherever they were started: SIGTERM, and SIGKILL 5 s later."""
     from penstock.runs.stop import stop as end
 
     with Store.open(store, to_read=True) as opened:
-        for before, now in end(opened, ids):
+        for before, now in end(opened, [run.id for run in opened.named(words)]):
             status = f"had ended already: {now.status}" if before.status in ENDED else now.status
             typer.echo(f"Run {now.id} ({now.name}): {status}.")
 
 
 @app.command(cls=Command)
 def rm(
-    ids: Annotated[list[str], argument("ID...", "Ids of runs that have ended.")],
+    words: Annotated[list[str], argument("RUN|GROUP...", "Ids of runs that have ended, names or ids of groups.")],
     force: Annotated[
         bool,
         option("--force", "Also remove runs of other machines or containers, though they may still go on."),
@@ -167,7 +170,7 @@ def rm(
 ) -> None:
     """Remove runs and their files from the store."""
     with Store.open(store, to_read=True) as opened:
-        _print_removed(opened.remove(ids, force=force))
+        _print_removed(opened.remove([run.id for run in opened.named(words)], force=force))
 
 
 @app.command(cls=Command)
