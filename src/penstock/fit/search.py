@@ -17,6 +17,8 @@ CLOSE = 0.05
 """Settings whose throughput differs by less than this part are as good as each other."""
 _MAYBE = 0.1
 """Those that are this close to the best are tried a second time: their throughput is the mean then."""
+_WORSE = 0.8
+"""Below the first size, others are tried while they have at least this part of the best: some curves have dips."""
 _BISECTIONS = 3
 _FIRST_SIZE = 8
 _PATIENCE = 3
@@ -123,9 +125,9 @@ def batch_sizes() -> Search:
 
 
 def smaller(than: Trial, best: float) -> Search:
-    """Halve a batch size while its throughput may be close to the best."""
+    """Halve a batch size while it is not clear that smaller ones are worse."""
     size, rate = than.value, than.samples_per_s
-    while size > 1 and rate >= (1 - _MAYBE) * best:
+    while size > 1 and rate >= _WORSE * best:
         size //= 2
         rate = (yield size).samples_per_s
 
