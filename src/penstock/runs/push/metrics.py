@@ -77,8 +77,8 @@ def unique_names(names: Mapping[str, object]) -> dict[str, str]:
     taken: dict[str, str] = {}
     for name in names:
         safe = re.sub(r"[^/\w.\- :]", "_", name)[:LONGEST_NAME]
-        if safe in (".", "..") or posixpath.normpath(safe) != safe or safe.startswith(("/", "../")):
-            safe = re.sub(r"^\.+$|/", "_", safe)
+        if safe in (".", "") or posixpath.normpath(safe) != safe or safe.startswith(("/", "..")):
+            safe = re.sub(r"^\.+|/", lambda found: "_" * len(found[0]), safe)
         if safe != name and (safe in names or safe in taken.values()):
             safe = f"{safe[: LONGEST_NAME - 9]}-{zlib.crc32(name.encode()):08x}"
         taken[name] = safe
