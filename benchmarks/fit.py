@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 from benchmarks.children import ENVIRONMENT
 from benchmarks.claim import claim, report
 
-from penstock.fit.trial import Trial
+from penstock.fit.trial import WARM_BATCHES, Trial
 from penstock.fit.trials import Bounds, Script, Trials
 from penstock.runs.store import Store
 
@@ -53,7 +53,13 @@ def ask(what: str, words: Sequence[str], store: Path, *options: str) -> Asked:
 
 
 def sweep(
-    words: Sequence[str], values: Iterable[int], store: Path, repeats: int, *, shared: Sequence[int] | None = None
+    words: Sequence[str],
+    values: Iterable[int],
+    store: Path,
+    repeats: int,
+    *,
+    shared: Sequence[int] | None = None,
+    of_workers: bool = False,
 ) -> dict[tuple[int, bool], list[Trial]]:
     """Measure each setting, several times in turn: by the setting, and whether it shares.
 
@@ -63,6 +69,7 @@ def sweep(
         store: Where the runs are kept.
         repeats: How often.
         shared: The settings that share a feed, where settings are copies; else None.
+        of_workers: Whether settings are workers: what they have ready when the first step is over does not count.
     """
     settings = [*((value, False) for value in values), *((value, True) for value in shared or ())]
     found: dict[tuple[int, bool], list[Trial]] = {each: [] for each in settings}
@@ -78,7 +85,8 @@ def sweep(
         )
         for _ in range(repeats):
             for (value, share), tried in found.items():
-                tried.append(trials.run(value, 1 if shared is None else value, share=share))
+                warm = max(WARM_BATCHES, 2 * value) if of_workers else WARM_BATCHES
+                tried.append(trials.run(value, 1 if shared is None else value, share=share, warm=warm))
     return found
 
 
@@ -148,7 +156,7 @@ def workers(folder: Path, repeats: int) -> tuple[list[Any], dict[str, Any]]:
     measured: dict[str, Any] = {}
     for kind in ("small", "convolution", "augmented", "tabular"):
         words = (str(Path(__file__).with_name("fit_scripts.py")), kind, "--workers", "{}")
-        known = rates(sweep(words, WORKERS, folder / f"{kind} of workers", repeats))
+        known = rates(sweep(words, WORKERS, folder / f"{kind} of workers", repeats, of_workers=True))
         chosen = [ask("workers", words, folder / f"{kind} w{turn}").answer["chosen"] for turn in range(repeats)]
         parts.append(median(known[count, False] for count in chosen) / max(known.values()))
         measured[kind] = {"chosen": chosen, "rates": named(known)}
