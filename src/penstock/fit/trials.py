@@ -31,6 +31,8 @@ _ENOUGH_BATCHES = 30
 _LEAST_S = 3.0
 _MOST_S = 12.0
 """Seconds after the first batches: at least so many, and at most, however few batches there are."""
+_DRAINED_S = 4.0
+"""Seconds in which trainers take what a feed had ready when the last of them began: it is faster than the feed."""
 _PREFIX = "penstock-fit-"
 _TEMPORARY = ".tmp-of-trial"
 _NOT_COPIED = {".git", "__pycache__"}
@@ -108,7 +110,7 @@ class Trials:
         began_s = time.monotonic()
         with _scratch(self._script.directory, self._store.folder) as folder:
             records = self._added(value, copies, folder, share=share)
-            watched = _Watched(self._store, records, self._bounds, warm, folder.parent / _TEMPORARY)
+            watched = _Watched(self._store, records, self._bounds, warm, folder.parent / _TEMPORARY, share=share)
             try:
                 watched.run(None if share else self._listeners, share=share)
             finally:
@@ -197,7 +199,14 @@ class _Watched:
     """
 
     def __init__(
-        self, store: Store, records: Sequence[RunRecord], bounds: Bounds, warm: int, temporary: Path
+        self,
+        store: Store,
+        records: Sequence[RunRecord],
+        bounds: Bounds,
+        warm: int,
+        temporary: Path,
+        *,
+        share: bool,
     ) -> None:
         self._store = store
         self._temporary = temporary
@@ -207,6 +216,7 @@ class _Watched:
         self.suffix = f"fit-{records[0].id}"
         self.processes = 0
         self.seen = set[int]()
+        self._is_filled = share
         self._memory_bytes = 0
         self._over = ""
         self._first_s = 0.0
@@ -264,6 +274,12 @@ class _Watched:
         if self._over or len(self._warm_s) < len(self._records):
             return bool(self._over)
         since_s = now_s - max(self._warm_s.values())
+        if self._is_filled:
+            if since_s >= _DRAINED_S:
+                self._is_filled = False
+                self._warm_batches = int(max(batches.values()))
+                self._warm_s.clear()
+            return False
         enough = min(batches.values()) >= self._warm_batches + _ENOUGH_BATCHES
         return since_s >= _MOST_S or (enough and since_s >= _LEAST_S)
 
