@@ -65,6 +65,7 @@ def test_one_run_says_what_it_says_and_ends_as_it_ends(launch):
     ],
 )
 def test_what_is_not_utf8_is_one_error(words, tmp_path: Path):
+    Store.open(tmp_path / "store").close()
     told = penstock(tmp_path, *words, capture_output=True)
     assert told.returncode == 2
     assert told.stderr.startswith(b"penstock: 'a\\udcff' is not UTF-8") and told.stderr.count(b"\n") == 1
