@@ -7,7 +7,7 @@ import shutil
 import tempfile
 import time
 from collections.abc import Generator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -33,6 +33,8 @@ _MOST_S = 12.0
 """Seconds after the first batches: at least so many, and at most, however few batches there are."""
 _DRAINED_S = 4.0
 """Seconds in which trainers take what a feed had ready when the last of them began: it is faster than the feed."""
+_KILLED_FIRST = "500"
+"""What the kernel is told of a trial's processes: where memory lacks, they go before whoever measures them."""
 _PREFIX = "penstock-fit-"
 _TEMPORARY = ".tmp-of-trial"
 _NOT_COPIED = {".git", "__pycache__"}
@@ -286,6 +288,9 @@ class _Watched:
     def _look(self) -> None:
         keepers = [keeper[0] for each in self._records if (keeper := self._store.run(each.id).keeper)]
         pids = [pid for keeper in keepers for pid in descendants(keeper)]
+        for pid in {*pids} - self.seen:
+            with suppress(OSError):  # it has ended
+                Path(f"/proc/{pid}/oom_score_adj").write_text(_KILLED_FIRST)
         self.seen.update(pids)
         if len(self._warm_s) == len(self._records):
             self.processes = max(self.processes, len(pids))
