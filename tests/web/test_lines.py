@@ -10,8 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.web.seeded import add_points, group
 
+from penstock.runs.figures import extremes
 from penstock.runs.store import Series
-from penstock.web.lines import against, figures, odd, smoothed
+from penstock.web.lines import against, odd, smoothed
 from penstock.web.titles import title_of
 
 NAN, INF = math.nan, math.inf
@@ -58,8 +59,8 @@ def test_what_is_not_finite_is_named_and_does_not_count():
     assert odd(line, -INF, INF, 10) == [(1, "NaN"), (2, "∞"), (3, "−∞")]
     assert odd(line, 2, 2, 10) == [(2, "∞")]
     assert len(odd((np.arange(1000.0), np.full(1000, NAN)), -INF, INF, 50)) == 50
-    assert figures(line) == {"last": 3, "least": 1, "most": 3}
-    assert figures((array(0), array(NAN))) == {"last": None, "least": None, "most": None}
+    assert extremes(line[1]) == (3, 1, 3)
+    assert extremes(array(NAN)) == (None, None, None)
 
 
 def test_charts_over_steps_hold_every_run_at_its_own_steps(page, store):

@@ -193,7 +193,7 @@ def _draw(axes: Any, panel: Panel) -> tuple[list[Any], list[tuple[float, float]]
     else:
         axes.set_xlim(0, (1.05 if panel.counts else 1.2) * axes.get_xlim()[1])  # labels stand beside their points
     if panel.counts:
-        axes.set_xticks(panel.counts, minor=False)
+        axes.set_xticks(panel.counts)
         axes.set_ylim(0, 1.1 * axes.get_ylim()[1])
     if panel.log or not panel.counts:
         axes.xaxis.set_major_formatter(FuncFormatter(_thousands))

@@ -216,8 +216,12 @@ def _answer(
     failed = {(each.value, each.share): each for each in tried.trials if each.failed}
     told = [each for key, each in failed.items() if key not in good]
     found = list(sentences)
-    if chosen is not None:
-        found += [f"At {each.name}: {each.failed}." for each in told if not each.out_of_memory][-1:]
+    reasons = dict.fromkeys(each.failed for each in told)
+    found += [
+        f"At {', '.join(each.name for each in told if each.failed == why)}: {why}."
+        for why in reasons
+        if not any(why in sentence for sentence in sentences)
+    ]
     return Answer(
         chosen=chosen,
         trials=tuple(trials or tried.good),

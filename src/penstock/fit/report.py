@@ -15,19 +15,16 @@ from penstock.fit.trial import Trial
 def shown(answer: Answer, setting: str) -> RenderableType:
     """Return the table of what was tried, and the answer."""
     table = results_table(setting, "samples/s", "waits", "memory", "first batch s", "")
-    failures: dict[str, list[str]] = {}
     for each in sorted([*answer.trials, *answer.failed], key=lambda each: (each.share, each.value)):
         memory = size_text(each.memory_bytes) if each.memory_bytes else ""
         if each.failed:
             table.add_row(each.name, "failed", "", memory, "", "")
-            failures.setdefault(each.failed, []).append(each.name)
             continue
         mark = "←" if (each.value, each.share) == (answer.chosen, answer.share) else ""
         table.add_row(
             each.name, short(each.samples_per_s), f"{each.waiting:.0%}", memory, short(each.first_s), mark
         )
-    told = [f"At {', '.join(names)}: {why}." for why, names in failures.items()]
-    return Group(table, "", *told, *answer.sentences)
+    return Group(table, "", *answer.sentences)
 
 
 def picture(answer: Answer, setting: str, script: str) -> Any:

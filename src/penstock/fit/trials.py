@@ -114,11 +114,11 @@ class Trials:
             records = self._added(value, copies, folder, share=share)
             watched = _Watched(self._store, records, self._bounds, warm, folder.parent / _TEMPORARY, share=share)
             try:
-                watched.run(None if share else self._listeners, share=share)
+                watched.run(None if share else self._listeners)
             finally:
                 stop_suffixed(watched.suffix)
                 unlink_shared_memory(watched.seen)
-            found = watched.measured(share=share)
+            found = watched.measured()
         for record in records:
             self._store.compact(record.id)
         took_s = time.monotonic() - began_s
@@ -183,8 +183,10 @@ def _copied_bytes(path: Path, most: int) -> int:
         return most + 1
     if path.is_file():
         return max(_LEAST_BYTES, path.stat().st_size)
-    nbytes = _LEAST_BYTES if path.is_dir() else most + 1
-    for each in path.iterdir() if path.is_dir() else ():
+    if not path.is_dir():
+        return most + 1
+    nbytes = _LEAST_BYTES
+    for each in path.iterdir():
         if nbytes > most:
             break
         nbytes += path.stat().st_size if each.is_symlink() else _copied_bytes(each, most)
@@ -218,17 +220,17 @@ class _Watched:
         self.suffix = f"fit-{records[0].id}"
         self.processes = 0
         self.seen = set[int]()
-        self._is_filled = share
+        self._share = self._is_filled = share
         self._memory_bytes = 0
         self._over = ""
         self._first_s = 0.0
         self._warm_s: dict[str, float] = {}
         """When each run had had its first batches."""
 
-    def run(self, listeners: tuple[str, ...] | None, *, share: bool) -> None:
+    def run(self, listeners: tuple[str, ...] | None) -> None:
         """Run them until enough is known, one has ended, or a bound is passed."""
         variables = {"PENSTOCK_FEED_SUFFIX": self.suffix, "TMPDIR": str(self._temporary)}
-        if share:
+        if self._share:
             variables[TOGETHER] = str(len(self._records))
         began_s = time.monotonic()
         with Launcher(self._store) as launcher:
@@ -246,7 +248,7 @@ class _Watched:
                 launcher.stop(run.record.id, self._over or MEASURED)
             launcher.end_running()
 
-    def measured(self, *, share: bool) -> Trial:
+    def measured(self) -> Trial:
         """Return what was measured."""
         ended = [self._store.run(record.id) for record in self._records]
         return trial_of(
@@ -256,7 +258,7 @@ class _Watched:
             over=self._over,
             memory_bytes=self._memory_bytes,
             first_s=self._first_s,
-            share=share,
+            share=self._share,
             processes=self.processes,
         )
 

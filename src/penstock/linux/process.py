@@ -191,11 +191,11 @@ def reap() -> dict[int, int]:
 
 def unlink_shared_memory(pids: Iterable[int]) -> None:
     """Remove shared memory that torch's processes of these numbers had not unlinked yet when they were killed."""
-    for pid in pids:
-        for name in os.listdir(_SHARED_MEMORY):
-            if name.startswith(f"torch_{pid}_"):
-                with suppress(FileNotFoundError):
-                    os.unlink(f"{_SHARED_MEMORY}/{name}")
+    begins = tuple(f"torch_{pid}_" for pid in pids)
+    for name in os.listdir(_SHARED_MEMORY):
+        if name.startswith(begins):
+            with suppress(FileNotFoundError):
+                os.unlink(f"{_SHARED_MEMORY}/{name}")
 
 
 def who(pid: int) -> str:

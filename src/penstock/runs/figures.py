@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from typing import NamedTuple
 
 import msgspec
 import numpy as np
 
 from penstock.runs.record import RunRecord
 from penstock.runs.store import Series
+from penstock.runs.store.columns import Floats
 
 _ENERGY = re.compile(r"energy\.(.+)_j")
 _DISK = re.compile(r"disk\.(.+)\.busy_s")
@@ -121,6 +123,22 @@ def run_figures(run: RunRecord, series: Mapping[str, Series]) -> RunFigures:
         disk_bytes=moved(f"disk.{disk}") if disk else None,
         moved_bytes=moved("proc"),
     )
+
+
+class Extremes(NamedTuple):
+    """Of some values that are finite, the last, the least and the greatest; None where none is."""
+
+    last: float | None
+    least: float | None
+    most: float | None
+
+
+def extremes(values: Floats) -> Extremes:
+    """Return the last, the least and the greatest of the finite values."""
+    finite = values[np.isfinite(values)]
+    if not len(finite):
+        return Extremes(None, None, None)
+    return Extremes(float(finite[-1]), float(finite.min()), float(finite.max()))
 
 
 def parts_of(seconds: float, waited_s: float | None, copied_s: float | None, loop_s: float | None) -> Parts:

@@ -6,10 +6,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from penstock.basics.packages import require
-from penstock.runs.figures import run_figures
+from penstock.runs.figures import extremes, run_figures
 from penstock.runs.listeners import is_measured
 from penstock.runs.record import RunRecord
 from penstock.runs.store import Series, Store
@@ -63,7 +61,6 @@ def _row(run: RunRecord, series: dict[str, Series]) -> dict[str, Any]:
         **{f"param.{name}": value for name, value in run.plan.parameters.items()},
     }
     for name, (_, values) in sorted(series.items()):
-        finite = values[np.isfinite(values)]
-        if not is_measured(name) and len(finite):
-            row |= {f"last.{name}": finite[-1], f"least.{name}": finite.min(), f"most.{name}": finite.max()}
+        if not is_measured(name):
+            row |= {f"{kind}.{name}": value for kind, value in extremes(values)._asdict().items()}
     return row

@@ -1,9 +1,8 @@
-"""What a chart makes of a line: over steps, smoothed, with what no axis has a place for, and its figures."""
+"""What a chart makes of a line: over steps, smoothed, with what no axis has a place for."""
 
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
 
@@ -61,11 +60,3 @@ def odd(line: Line, begin: float, end: float, most: int) -> list[tuple[float, st
     return [
         (float(line[0][at]), "NaN" if math.isnan(line[1][at]) else words[bool(line[1][at] > 0)]) for at in where
     ]
-
-
-def figures(line: Line) -> dict[str, Any]:
-    """Return a line's last value, its least and its greatest; None where it has none that is finite."""
-    finite = line[1][np.isfinite(line[1])]
-    if not len(finite):
-        return {"last": None, "least": None, "most": None}
-    return {"last": float(finite[-1]), "least": float(finite.min()), "most": float(finite.max())}

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from penstock.runs.compare import compare, group_figures
+from penstock.runs.figures import extremes
 from penstock.runs.glance import Glance, Recent, glance, is_glanced_at
 from penstock.runs.listeners import is_measured
 from penstock.runs.record import ENDED, RunRecord
@@ -20,7 +21,7 @@ from penstock.runs.store import Series, Store
 from penstock.schedule.ledger import newest_ledgers
 from penstock.web.charts import Line, drawn, is_counter, on_common_moments
 from penstock.web.files import NOT_ELSEWHERE
-from penstock.web.lines import against, figures, odd, smoothed
+from penstock.web.lines import against, odd, smoothed
 from penstock.web.titles import title_of
 
 import_module("numpy.ma")  # np.unique imports it when first called, which fails in two threads at once
@@ -144,7 +145,7 @@ class Views:
             "lines": shown[: len(lines)],
             "smooth": shown[len(lines) :],
             "odd": [odd(line, begin, end, _MOST_ODD) for line in lines],
-            "figures": [figures(line) for line in lines],
+            "figures": [extremes(values)._asdict() for _, values in lines],
         }
 
     def newest(self, ids: Iterable[str], names: Iterable[str]) -> dict[str, dict[str, Any]]:
@@ -226,7 +227,7 @@ def _summary(seconds: float, series: Mapping[str, Series]) -> dict[str, Any]:
         "read_bytes_per_s": part("proc.read_bytes"),
         "waiting": part("feed.wait_s"),
         "logged": {name: value for name, value in last.items() if not is_measured(name)},
-        "figures": {name: list(figures(each).values()) for name, each in series.items() if not is_measured(name)},
+        "figures": {name: extremes(each.values) for name, each in series.items() if not is_measured(name)},
     }
 
 

@@ -32,8 +32,10 @@ export function controls(changed) {
     const axes = OFFERED.filter((name) => names.includes(name) || name === "step").map((name) => [`series:${name}`, name]);
     const now = drawing().over;
     if (now && now !== "clock" && !axes.some(([value]) => value === now)) axes.push([now, now.replace(/^series:/, "")]);
-    over.replaceChildren(...[["", "time since its beginning"], ["clock", "time of day"], ...axes].map(([value, label]) =>
-      element("option", { value, selected: value === now }, label)));
+    const choices = [["", "time since its beginning"], ["clock", "time of day"], ...axes];
+    const offered = [...over.options].map((option) => option.value).join("\n");
+    if (offered !== choices.map(([value]) => value).join("\n")) over.replaceChildren(...choices.map(([value, label]) => element("option", { value }, label)));
+    over.value = now;
   }
 
   offer([]);
