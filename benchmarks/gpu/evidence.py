@@ -42,6 +42,7 @@ print(json.dumps({
     "capabilities": [".".join(map(str, torch.cuda.get_device_capability(i))) for i in range(n)],
 }))
 """
+_USAGE = "Usage: "  # of a command that was called wrongly, whose status may be that of what is unavailable
 _LIBRARIES = ("cuda-bindings", "nvidia-ml-py", "nvidia-cuda-nvrtc", "nvidia-cufile", "pytest")
 
 
@@ -120,7 +121,7 @@ class Bench:
         outcome.counts = counts_of(output) if "pytest" in step.command else {}
         if status is None:
             outcome.status, outcome.why = "cut off", f"killed after {limit_s:.0f} s"
-        elif status == step.unavailable:
+        elif status == step.unavailable and _USAGE not in output:
             outcome.status, outcome.why = "not run", plain(output, self.out).strip().rpartition("\n")[2]
         elif status:
             outcome.status, outcome.why = "failed", f"status {status}"

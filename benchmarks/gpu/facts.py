@@ -121,18 +121,17 @@ def sharing() -> dict[str, Any]:
 
 def counting() -> dict[str, Any]:
     """Compare GPM's PCIe figure and the older counter over a copy of known size."""
-    import pynvml
-
     from penstock.gpus.gpm import meter_of
+    from penstock.gpus.nvml import nvml
 
     torch = _begun()
-    meter = meter_of("cuda:0")
-    device = pynvml.nvmlDeviceGetHandleByIndex(0)
+    meter, known = meter_of("cuda:0"), nvml()
+    device = known.nvmlDeviceGetHandleByIndex(0)
     source = torch.empty(_PIECE_BYTES, dtype=torch.uint8, pin_memory=True)
     to = torch.empty(_PIECE_BYTES, dtype=torch.uint8, device="cuda")
 
     def field() -> int:
-        (told,) = pynvml.nvmlDeviceGetFieldValues(device, [pynvml.NVML_FI_DEV_PCIE_COUNT_RX_BYTES])
+        (told,) = known.nvmlDeviceGetFieldValues(device, [known.NVML_FI_DEV_PCIE_COUNT_RX_BYTES])
         return int(told.value.ullVal) if not told.nvmlReturn else -1
 
     before = field()

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from tests.feed.trainer.test_ragged_batches import ids_of, source
+from tests.feed.trainer.test_ragged_batches import ids_of, tree
 
 import penstock
 
@@ -58,7 +58,7 @@ def test_another_framework_gets_the_samples_where_they_lie(
 @pytest.mark.parametrize("memory", ["host", "cuda"])
 @pytest.mark.parametrize("batch_size", [None, 7, 200])
 def test_rows_of_different_length_are_cut_and_padded(serve: Any, memory: str, batch_size: int | None) -> None:
-    serve(source(segments=3, of=torch.from_numpy), memory=memory, window="4MiB")
+    serve(penstock.ArraySource(tree(of=torch.from_numpy), batch_size=10, segments=3), memory=memory, window="4MiB")
     with penstock.attach("feed", batch_size, device="cuda") as loader:
         for _ in range(2):
             batches = ids_of(loader, torch.Tensor)

@@ -61,6 +61,14 @@ def started(tmp_path: Path, *words: str) -> subprocess.Popen[bytes]:
         return subprocess.Popen(command, cwd=tmp_path, stdout=out, stderr=errors, start_new_session=True)
 
 
+def told(tmp_path: Path, process: subprocess.Popen[bytes], runs: int) -> list[dict[str, Any]]:
+    """Wait until so many runs have shown what they see."""
+    eventually(lambda: len(shown(tmp_path)) == runs or process.poll() is not None)
+    seen = shown(tmp_path)
+    assert len(seen) == runs, (process.poll(), *((tmp_path / name).read_text() for name in ("out", "errors")))
+    return seen
+
+
 def shown(tmp_path: Path) -> list[dict[str, Any]]:
     lines = (tmp_path / "out").read_text(errors="replace").splitlines()
     return [json.loads(line[line.index("{") :]) for line in lines if "{" in line]
@@ -68,8 +76,7 @@ def shown(tmp_path: Path) -> list[dict[str, Any]]:
 
 def test_runs_are_clients_of_a_real_daemon_that_ends_with_them(tmp_path: Path, gpu: str):
     process = started(tmp_path, "-n", "2", "--mps-threads", "50")
-    eventually(lambda: len(shown(tmp_path)) == 2 or process.poll() is not None, (tmp_path / "errors").read_text())
-    first, second = shown(tmp_path)
+    first, second = told(tmp_path, process, 2)
     pipes = first["CUDA_MPS_PIPE_DIRECTORY"]
     assert pipes == second["CUDA_MPS_PIPE_DIRECTORY"]
     assert first["uuid"].replace("-", "") in gpu.replace("-", "")
@@ -83,8 +90,8 @@ def test_runs_are_clients_of_a_real_daemon_that_ends_with_them(tmp_path: Path, g
 
 def test_a_real_daemon_does_not_outlive_a_penstock_run_that_is_killed(tmp_path: Path, gpu: str):
     process = started(tmp_path)
-    eventually(lambda: shown(tmp_path) or process.poll() is not None, (tmp_path / "errors").read_text())
-    pipes = shown(tmp_path)[0]["CUDA_MPS_PIPE_DIRECTORY"]
+    (shows,) = told(tmp_path, process, 1)
+    pipes = shows["CUDA_MPS_PIPE_DIRECTORY"]
     os.kill(process.pid, signal.SIGKILL)
     process.wait()
     eventually(lambda: not os.path.exists(pipes))

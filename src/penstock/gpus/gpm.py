@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable
+from math import isfinite
 
 import msgspec
 
@@ -74,7 +75,9 @@ class Gpm:
         self._asked.sample1, self._asked.sample2 = before, now
         known.nvmlGpmMetricsGet(self._asked)
         metrics = self._asked.metrics[: self._asked.numMetrics]
-        return [None if metric.nvmlReturn else float(metric.value) for metric in metrics]
+        values = [None if metric.nvmlReturn else float(metric.value) for metric in metrics]
+        # Of a very short interval an H100's NVML reports NaN, and success.
+        return [value if value is not None and isfinite(value) else None for value in values]
 
     def close(self) -> None:
         """Free the samples."""

@@ -86,6 +86,7 @@ class QueueReader:
         on_device = not isinstance(memory, np.ndarray)
         assert not on_device or queue.alignment == 1
         self._address = int(memory.data_ptr() if on_device else memory.ctypes.data)
+        self._host_memory = None if on_device else memory
         self._on_huge_pages: bool | None = None
         self._opened: dict[str, Opened] = {}
         self._paths: dict[int, str] = {}
@@ -100,8 +101,8 @@ class QueueReader:
 
     @property
     def path_taken(self) -> str:
-        if self._on_huge_pages is None:
-            self._on_huge_pages = lies_on_huge_pages(self._memory)
+        if self._on_huge_pages is None and self._host_memory is not None:
+            self._on_huge_pages = lies_on_huge_pages(self._host_memory)
         pages = ", huge pages" if self._on_huge_pages else ""
         return self._queue.path_taken + pages
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import math
 import os
 import subprocess
 import sys
@@ -160,7 +161,7 @@ def test_gpm_tells_of_the_time_since_the_last_tick(fake_gpus: FakeGpus) -> None:
 
 def test_what_cannot_be_told_is_left_out_of_gpm_and_the_rest_goes_on(fake_gpus: FakeGpus) -> None:
     fake_gpus.add(gpm=None, name="NVIDIA A100")
-    fake_gpus.add(gpm={"2": 50.0})
+    fake_gpus.add(gpm={"2": 50.0, "3": math.nan})  # as an H100 says of too short a time
     listener = listening(GpmListener)
     listener.sample(tick())
     assert listener.sample(tick()).host.gauges == {"gpm.1.sm_active_percent": 50}
