@@ -86,7 +86,7 @@ class QueueReader:
         on_device = not isinstance(memory, np.ndarray)
         assert not on_device or queue.alignment == 1
         self._address = int(memory.data_ptr() if on_device else memory.ctypes.data)
-        self._host_memory = None if on_device else memory
+        self._host_memory = None if on_device else cast("ByteArray", memory)
         self._on_huge_pages: bool | None = None
         self._opened: dict[str, Opened] = {}
         self._paths: dict[int, str] = {}
