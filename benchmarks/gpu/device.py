@@ -113,6 +113,7 @@ def forget_memory(device: str) -> None:
     """Restart the count of the device's peak memory."""
     if device != "cpu":
         gc.collect()
+        torch.cuda.init()  # before, there are no statistics, which torch 2.11 takes for a wrong device
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats(device)
 

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 _PAGES_BYTES = 1 << 20
-_MOVED_BYTES = 10 << 30
+_MOVED_BYTES = 200 << 30  # some seconds: GPM of a shorter interval tells less than half
 _PIECE_BYTES = 1 << 28
 _READ_ONLY = 8  # cudaHostRegisterReadOnly
 

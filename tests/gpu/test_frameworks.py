@@ -80,4 +80,6 @@ def test_unmodified_scripts_share_what_they_pin(tmp_path: Path) -> None:
     )
     command = [sys.executable, "-m", "penstock", "run", "--share", "-n", "2", "--", str(script)]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=100, cwd=tmp_path)
+    for feed in penstock.feeds():  # they would wait for other trainers
+        penstock.stop(feed.name)
     assert done.returncode == 0, done.stdout + done.stderr

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -42,6 +43,15 @@ class TestUringOnGpu(OnGpu):
 
 class TestGds(OnGpu):
     mech = "gds"
+
+    @pytest.fixture(autouse=True)
+    def a_file_that_cufile_takes(self, tmp_path: Path) -> None:
+        (tmp_path / "first").write_bytes(bytes(4096))
+        with self.reading(self.new_memory()) as reader:
+            try:
+                reader.open(str(tmp_path / "first"))
+            except ReaderUnavailable as refused:
+                pytest.skip(str(refused))
 
     def test_the_way_is_named(self) -> None:
         with self.reading(self.new_memory()) as reader:

@@ -1,6 +1,6 @@
 """GPUDirect Storage: reads into a GPU's memory through NVIDIA's cuFile.
 
-Library and errors: NVIDIA, "cuFile API Reference Guide". Never run on a GPU yet (docs/hardware.md).
+Library and errors: NVIDIA, "cuFile API Reference Guide".
 
 Without a driver cuFile was seen to spin for ever, and with statistics to crash, at exit or when they are read.
 So a child process tries it first, ``python -m penstock.io.gds [FILE GPU]``, and only that one turns statistics on.
@@ -133,7 +133,9 @@ class GdsQueue(BlockingQueue):
         except Exception as error:
             os.close(fd)
             raise ReaderUnavailable(
-                f"gds: cuFile refuses {path}, on {file_system(path)}: {error}", "read it with mech='direct'"
+                f"gds: cuFile refuses {path}, on {file_system(path)}: {error}",
+                "have it see the disks' udev data, which a container lacks unless /run/udev is mounted there "
+                "(CUFILE_LOGFILE_PATH names a log with the reason), or read it with mech='direct'",
             ) from None
         self._files[fd] = handle
         if nbytes:
