@@ -161,14 +161,16 @@ class Instant:
 
     mech, path_taken = "instant", "nothing"
 
-    def __init__(self, depth: int) -> None:
+    def __init__(self, depth: int, room: int = 0) -> None:
         self.depth = depth
+        self.room = room or depth
         self.offsets: list[int] = []
         self.most = 0
         self._under_way: list[int] = []
         self._random = np.random.default_rng(1)
 
     def submit(self, extents: Extents) -> int:
+        extents = extents.part(0, min(len(extents.tags), self.room - len(self._under_way)))
         assert not set(extents.tags.tolist()) & set(self._under_way)
         assert (np.diff(np.sort(extents.to)) >= extents.nbytes[1:]).all()
         self.offsets += extents.offsets.tolist()
@@ -185,15 +187,19 @@ class Instant:
         return Completed(np.array(done), {})
 
 
-@pytest.mark.parametrize(("depth", "threads"), [(1, 0), (1, 1), (7, 0), (16, 8), (64, 64)])
-def test_a_loop_reads_each_block_once_and_keeps_the_depth_under_way(depth: int, threads: int) -> None:
-    reader = Instant(depth)
+@pytest.mark.parametrize(
+    ("depth", "threads", "room"), [(1, 0, 1), (1, 1, 1), (7, 0, 7), (16, 8, 16), (64, 64, 64), (64, 0, 5)]
+)
+def test_a_loop_reads_each_block_once_and_keeps_as_many_under_way_as_the_reader_takes(
+    depth: int, threads: int, room: int
+) -> None:
+    reader = Instant(depth, room)
     offsets = places(1000 * 4096, 4096, "random", seed=3)
     loop = ReadLoop(reader, 0, offsets, 4096, threads=threads, once=True)  # type: ignore[arg-type]
     figures = measure(loop, depth, runtime_s=60.0, warm_up_s=0.0)
     assert figures.exhausted
     assert figures.ops == 1000
-    assert reader.most == depth
+    assert reader.most == room
     assert sorted(reader.offsets) == [4096 * i for i in range(1000)]
 
 

@@ -95,7 +95,7 @@ def test_ncu_keeps_its_report() -> None:
 
 
 def test_the_batch_size_that_fits_is_found_under_a_limit_of_the_gpus_memory() -> None:
-    words = ("advise", "batch-size", "--memory", "8GiB", "--time-limit", "60s", "--json")
+    words = ("advise", "batch-size", "--memory", "8GiB", "--time-limit", "45s", "--json")
     done = penstock(*words, "--", "train.py", "{}", str(32 * MIB), "1000")
     assert done.returncode == 0, done.stderr
     answer = json.loads(done.stdout)

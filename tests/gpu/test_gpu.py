@@ -90,7 +90,8 @@ def lent(nbytes: int) -> tuple[CudaGpu, torch.Tensor, list[int]]:
 
 def test_views_are_read_by_kernels_that_outlive_the_last_of_them() -> None:
     gpu, view, ended = lent(1 << 20)
-    torch.cuda._sleep(200_000_000)
+    int(view.sum())  # loads the kernel, which may take as long as the sleep
+    torch.cuda._sleep(1_000_000_000)
     total = view.sum()
     del view
     gpu.collect()

@@ -85,6 +85,7 @@ class CuFile:
     def __init__(self, table: str) -> None:
         self.table = table
         self.reads = 0
+        self.counts = False
         self.levels: list[int] = []
 
     def Descr(self) -> Any:  # noqa: N802
@@ -111,9 +112,13 @@ class CuFile:
         return of_13_0
 
     def get_stats_l3(self, ptr: int) -> None:
-        pass
+        assert self.counts, "INVALID_VALUE (5022), as cuFile 1.15 says before it counts and after"
 
-    stats_start = stats_stop = lambda self: None
+    def stats_start(self) -> None:
+        self.counts = True
+
+    def stats_stop(self) -> None:
+        self.counts = False
 
     def read(self, handle: int, address: int, nbytes: int, offset: int, at: int) -> int:
         self.reads += 1

@@ -210,11 +210,11 @@ def registered(cufile: Any, fd: int) -> int:
 
 def way(cufile: Any, handle: int, address: int) -> str:
     """Read from a file once; return how, by cuFile's own counters."""
+    cufile.stats_start()  # before which there are no counters
     before = _counted(cufile)
-    cufile.stats_start()
     cufile.read(handle, address, _NBYTES, 0, 0)
-    cufile.stats_stop()
     more = {name: count - before[name] for name, count in _counted(cufile).items()}
+    cufile.stats_stop()  # after which there are no counters
     return next((name for name, count in more.items() if count), "way unknown (cuFile counted nothing)")
 
 

@@ -109,7 +109,7 @@ def _reader(job: CaseJob, gpu: Gpu | None) -> Reader:
     memory = host_memory(nbytes)
     memory[:] = 0  # so that no page is allocated while it is timed
     to = memory if gpu is None or case.dest == "pinned" else gpu.empty(nbytes)
-    return open_reader(case.mech, to, depth=case.qd, threads=case.threads, gpu=gpu)
+    return open_reader(case.mech, to, depth=case.qd, threads=case.threads, gpu=gpu, staging_bytes=nbytes)
 
 
 def main() -> None:

@@ -99,7 +99,7 @@ def stride(bs_bytes: int) -> int:
 
 
 class ReadLoop:
-    """Has ``reader.depth`` reads of one file under way at all times.
+    """Has as many reads of one file under way at all times as the reader takes, ``reader.depth`` at most.
 
     Args:
         offsets: Offsets of the blocks, in reading order.
@@ -118,6 +118,7 @@ class ReadLoop:
         self._files, self._nbytes = np.full(depth, file), np.full(depth, bs_bytes)
         self._targets = np.arange(depth) * stride(bs_bytes)
         self._begun_s = np.zeros(depth)
+        self._refused = np.array([], np.int64)
         self._once = once
         # Reads that begin together are one slice.
         self._offsets = offsets if once else np.resize(offsets, len(offsets) + depth)
@@ -125,7 +126,8 @@ class ReadLoop:
         self._at = 0
 
     def submit(self, slots: Numbers) -> None:
-        """Begin to read the next blocks into these slots, as far as there are any."""
+        """Begin to read the next blocks into these slots, and those refused before, as far as there are any."""
+        slots = np.concatenate([self._refused, slots])
         if self._at >= self._period and not self._once:
             self._at -= self._period
         offsets = self._offsets[self._at : self._at + len(slots)]
@@ -135,10 +137,10 @@ class ReadLoop:
         slots = slots[:count]
         self._begun_s[slots] = time.perf_counter()
         extents = Extents(slots, self._files[:count], offsets, self._nbytes[:count], self._targets[slots])
-        taken = self._reader.submit(extents)
-        assert taken == count, "a slot that is free can be read into"
-        self._at += count
-        self.under_way += count
+        taken = self._reader.submit(extents)  # fewer, if what it reads through is full
+        self._refused = slots[taken:]
+        self._at += taken
+        self.under_way += taken
 
     def turn(self) -> int:
         """Wait for a batch of reads, begin as many anew, and return how many were done.

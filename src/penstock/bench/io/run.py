@@ -51,7 +51,7 @@ def run(settings: IoSettings, path: str, tell: Tell) -> IoReport:
     settings = _for_path(settings, path).check()
     report = IoReport(benchmark="bench io", machine=describe(), settings=settings)
     tell(0, 1, "making ready")
-    with opened_target(path, settings.scratch_bytes) as read:
+    with opened_target(path, settings.scratch_bytes, named="gds" in settings.mech) as read:
         if read.nbytes is not None and max(settings.bs_bytes) > read.nbytes:
             raise BadSetting(
                 f"--bs {size_text(max(settings.bs_bytes))}: {read.name} has only {read.nbytes:,} bytes"

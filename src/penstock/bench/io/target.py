@@ -47,11 +47,14 @@ def is_url(path: str) -> bool:
 
 
 @contextmanager
-def opened_target(path: str, scratch_bytes: int) -> Generator[Target]:
+def opened_target(path: str, scratch_bytes: int, *, named: bool = False) -> Generator[Target]:
     """Open what is to be read.
 
     In a directory, make a file of random bytes without a name: it is gone with
     this process, however that ends.
+
+    Args:
+        named: Whether that file needs a name, as for cuFile, which opens it anew.
 
     Raises:
         BadSetting: it does not exist, is empty, must not be read, or there is no room for a scratch file.
@@ -65,7 +68,7 @@ def opened_target(path: str, scratch_bytes: int) -> Generator[Target]:
         why = error.strerror if isinstance(error, OSError) else error
         raise BadSetting(f"{path}: {why}. Give a file to read, or a directory for a scratch file") from None
     if stat.S_ISDIR(mode):
-        yield from _scratch(path, scratch_bytes)
+        yield from _scratch(path, scratch_bytes, named)
     elif stat.S_ISREG(mode) or stat.S_ISBLK(mode):
         yield Target(path, path, _size(path))
     else:
@@ -85,7 +88,7 @@ def _size(path: str) -> int:
     return nbytes
 
 
-def _scratch(directory: str, nbytes: int) -> Generator[Target]:
+def _scratch(directory: str, nbytes: int, named: bool) -> Generator[Target]:
     if os.path.realpath(directory).split("/")[1:2] == ["dev"]:
         raise BadSetting(f"{directory} lies under /dev, where this writes nothing; give a directory on a disk")
     free = shutil.disk_usage(directory).free
@@ -96,7 +99,8 @@ def _scratch(directory: str, nbytes: int) -> Generator[Target]:
         )
     with ExitStack() as stack:
         try:
-            file = stack.enter_context(tempfile.TemporaryFile(dir=directory))
+            make = tempfile.NamedTemporaryFile if named else tempfile.TemporaryFile
+            file = stack.enter_context(make(dir=directory, prefix="penstock-"))
             random = np.random.default_rng()
             for start in range(0, nbytes, _PIECE_BYTES):
                 file.write(random.bytes(min(_PIECE_BYTES, nbytes - start)))
@@ -105,7 +109,7 @@ def _scratch(directory: str, nbytes: int) -> Generator[Target]:
         except OSError as error:
             raise BadSetting(f"{directory}: no scratch file can be written there: {error.strerror}") from None
         name = f"a scratch file of {size_text(nbytes)} in {directory}"
-        yield Target(f"/proc/{os.getpid()}/fd/{file.fileno()}", name, nbytes)
+        yield Target(str(file.name) if named else f"/proc/{os.getpid()}/fd/{file.fileno()}", name, nbytes)
 
 
 BUFFERED = frozenset({"posix", "fio:psync-buffered"})
