@@ -13,6 +13,7 @@ from typing import Any
 ROOT = Path(__file__).parents[2]
 VERSION = 1
 TAIL_CHARS = 3000
+_OF_SANITIZER = "========= "  # compute-sanitizer counts errors, too
 _COUNTS = re.compile(r"(\d+) (passed|failed|skipped|errors?|deselected)")
 
 
@@ -83,7 +84,8 @@ def read(path: Path) -> Record:
 
 def counts_of(output: str) -> dict[str, int]:
     """Read how many tests passed, failed and were skipped from pytest's last line."""
-    last = next((line for line in reversed(output.splitlines()) if _COUNTS.search(line)), "")
+    lines = (line for line in reversed(output.splitlines()) if not line.startswith(_OF_SANITIZER))
+    last = next(filter(_COUNTS.search, lines), "")
     return {what.rstrip("s") if what == "errors" else what: int(n) for n, what in _COUNTS.findall(last)}
 
 

@@ -17,7 +17,7 @@ import torch
 from benchmarks.gpu import report
 from benchmarks.gpu.evidence import MARK, Bench, main, unpack
 from benchmarks.gpu.facts import told
-from benchmarks.gpu.record import ROOT, Record, read
+from benchmarks.gpu.record import ROOT, Record, counts_of, read
 from benchmarks.gpu.steps import PARTS, Step
 from tests.scripts import run_python
 
@@ -152,6 +152,7 @@ def test_tests_are_counted_and_failures_shown_without_this_machines_paths(bench:
     assert (step.status, step.why) == ("failed", "status 1")
     assert step.counts == {"passed": 2, "failed": 1, "skipped": 1}
     assert "read ./README.md" in step.tail
+    assert counts_of("3 passed in 4.51s\n========= ERROR SUMMARY: 0 errors\n") == {"passed": 3}
 
 
 def test_what_a_step_measured_is_in_the_record(bench: Bench) -> None:
