@@ -135,7 +135,7 @@ def test_groups_are_compared_and_each_run_is_told_what_to_change(command, store)
     lines = [line.split() for line in page.splitlines()]
     assert ["each", "epoch,", "seconds", "5.00", "6.25"] in lines
     assert ["waits", "for", "data,", "worst", "run", "10%", "40%"] in lines
-    assert ["small", "(plain)", "run-0", "40%", "52%", "8%"] in lines
+    assert ["small", "(plain)", "run-0", "8%", "40%", "52%", "0%"] in lines, "it starts for a second"
     assert "energy" not in page, "nobody recorded it"
     assert "- 2 runs of 'small' (plain) finish 1.6 times sooner than one after the other; each epoch takes" in page
     assert "--watch-dataloader" not in page
@@ -143,7 +143,9 @@ def test_groups_are_compared_and_each_run_is_told_what_to_change(command, store)
     assert f"- In 'small' (plain), run 'run-0' {share}" in page
     assert f"It {share}" in told(command("runs", "show", runs[2].id))
     plain = json.loads(told(command("runs", "compare", "small", "--json")))["groups"][1]
-    assert plain["runs"][0]["parts"] == {"waiting": 0.4, "copying": None, "computing": 0.52, "other": 0.08}
+    assert plain["runs"][0]["parts"] == {
+        "starting": 0.08, "waiting": 0.4, "copying": None, "computing": 0.52, "other": 0.0,
+    }  # fmt: skip
     assert (plain["seconds"], plain["epoch_s"], plain["energy_estimated_j"]) == (12.5, 6.25, None)
     assert plain["advice"][runs[2].id][0] == "share"
 

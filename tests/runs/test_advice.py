@@ -61,6 +61,7 @@ SHARE = (
         (figures((2.0, None, 97.0)), 0.9, [], "none", "computes 95% of its time and waits 2% for data: data"),
         (figures((2.0, None, None)), 0.9, [], "none", "waits 2% for data: data is not"),
         (figures((2.0, 30.0, 97.0)), 0.9, [], "copy", "spends 30% of its time copying to the GPU: load with"),
+        (figures((2.0, None, 40.0, 55.0)), 0.9, [], "start", "spends 55% of its time before its first batch"),
         (figures((2.0, None, 40.0)), 0.9, [], "other", "spends 60% of its time outside its loops over data"),
     ],
 )
@@ -104,9 +105,10 @@ def test_nothing_is_advised_where_nobody_recorded_waits() -> None:
 seconds = st.none() | st.floats(0, 1000)
 
 
-@given(st.floats(0, 1000), seconds, seconds, seconds)
-def test_parts_are_between_none_and_all_and_absent_where_unknown(whole_s, waited_s, copied_s, loop_s):
-    parts = parts_of(whole_s, waited_s, copied_s, loop_s)
+@given(st.floats(0, 1000), seconds, seconds, seconds, seconds)
+def test_parts_are_between_none_and_all_and_absent_where_unknown(whole_s, waited_s, copied_s, loop_s, start_s):
+    start_s = None if start_s is None or loop_s is None else min(start_s, max(0.0, whole_s - loop_s))
+    parts = parts_of(whole_s, waited_s, copied_s, loop_s, start_s)
     known = [part for part in msgspec.structs.astuple(parts) if part is not None]
     assert all(0 <= part <= 1 for part in known)
     assert (parts.waiting is None) == (waited_s is None or whole_s == 0)

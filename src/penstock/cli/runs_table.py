@@ -192,10 +192,10 @@ def comparison_page(comparison: Comparison) -> RenderableType:
 
 def parts_table(runs: Sequence[tuple[str, RunFigures]]) -> Table:
     """Show where the time of each run goes; runs come with the names of their groups."""
-    table = plain_table("group", "run", "waits for data", "copies", "computes", "other", texts=2)
+    table = plain_table("group", "run", "starts", "waits for data", "copies", "computes", "other", texts=2)
     for group, run in runs:
         parts = run.parts
-        shares = (parts.waiting, parts.copying, parts.computing, parts.other)
+        shares = (parts.starting, parts.waiting, parts.copying, parts.computing, parts.other)
         table.add_row(printable(group), printable(run.name), *(_number(share, ".0%") for share in shares))
     return table
 

@@ -74,10 +74,16 @@ def advise(run: RunFigures, cpus: Cpus, together: Sequence[RunFigures]) -> RunAd
             f"spends {parts.copying:.0%} of its time copying to the GPU: load with pin_memory=True and copy with "
             'non_blocking=True, or let penstock.share(…, device="cuda") hand out batches that are there',
         )
+    if parts.starting is not None and parts.starting >= _MUCH_OTHER:
+        return RunAdvice(
+            "start",
+            f"spends {parts.starting:.0%} of its time before its first batch: imports and set-up; "
+            "look there first, data does not hold it back",
+        )
     if parts.other is not None and parts.other >= _MUCH_OTHER:
         return RunAdvice(
             "other",
-            f"spends {parts.other:.0%} of its time outside its loops over data: start-up, evaluation or saving; "
+            f"spends {parts.other:.0%} of its time outside its loops over data: evaluation or saving; "
             "look there first, data does not hold it back",
         )
     computes = "" if parts.computing is None else f"computes {parts.computing:.0%} of its time and "

@@ -21,12 +21,14 @@ class Parts(msgspec.Struct, frozen=True, kw_only=True):
     """The parts of a run's time, each from 0 to 1; None where it was not recorded.
 
     Attributes:
+        starting: Before its first loop over a loader: imports and set-up.
         waiting: For data.
         copying: From the host to a device.
         computing: The rest of its loops over loaders.
-        other: Outside those loops: imports, set-up, what comes after the last epoch.
+        other: Between those loops and after them: evaluation, saving.
     """
 
+    starting: float | None
     waiting: float | None
     copying: float | None
     computing: float | None
@@ -113,7 +115,9 @@ def run_figures(run: RunRecord, series: Mapping[str, Series]) -> RunFigures:
         cpu_s=max((each for each in (last("run.cpu_s"), last("proc.cpu_s")) if each is not None), default=None),
         energy_estimated_j=last("energy.estimated_j"),
         gco2_estimated=last("energy.estimated_gco2"),
-        parts=parts_of(seconds, last("feed.wait_s"), last("feed.copy_s"), last("feed.loop_s")),
+        parts=parts_of(
+            seconds, last("feed.wait_s"), last("feed.copy_s"), last("feed.loop_s"), _start_s(run, series)
+        ),
         on_feed="feed.lag_samples" in series,
         held_up_by=_held_up_by(run.index, series),
         cores=last("host.cores"),
@@ -141,7 +145,13 @@ def extremes(values: Floats) -> Extremes:
     return Extremes(float(finite[-1]), float(finite.min()), float(finite.max()))
 
 
-def parts_of(seconds: float, waited_s: float | None, copied_s: float | None, loop_s: float | None) -> Parts:
+def parts_of(
+    seconds: float,
+    waited_s: float | None,
+    copied_s: float | None,
+    loop_s: float | None,
+    start_s: float | None = None,
+) -> Parts:
     """Divide a run's time into parts, each cut to 0 to 1 where clocks disagree.
 
     Args:
@@ -149,17 +159,27 @@ def parts_of(seconds: float, waited_s: float | None, copied_s: float | None, loo
         waited_s: Waited for data.
         copied_s: Copied from the host to a device.
         loop_s: Spent in loops over loaders, with waiting and copying.
+        start_s: Until the first of these loops began.
     """
 
     def part(of_s: float | None) -> float | None:
         return None if of_s is None or seconds <= 0 else min(1.0, max(0.0, of_s / seconds))
 
     return Parts(
+        starting=part(start_s),
         waiting=part(waited_s),
         copying=part(copied_s),
         computing=part(None if loop_s is None or waited_s is None else loop_s - waited_s - (copied_s or 0.0)),
-        other=part(None if loop_s is None else seconds - loop_s),
+        other=part(None if loop_s is None else seconds - loop_s - (start_s or 0.0)),
     )
+
+
+def _start_s(run: RunRecord, series: Mapping[str, Series]) -> float | None:
+    """Return how long a run took until its first loop over a loader began, to the second of a sample."""
+    loops = series.get("feed.loop_s")
+    if loops is None or not len(loops.values) or run.began is None:
+        return None
+    return max(0.0, float(loops.times_s[0] - loops.values[0]) - run.began)
 
 
 def measured_energy_j(together: list[Mapping[str, Series]]) -> dict[str, float]:

@@ -17,6 +17,8 @@ from penstock.runs.launch.environment import masked, masked_words
         (["https://me:word@host/x"], ["https://***@host/x"]),
         (["sk-abcdefghijklmnopqrstuv"], ["***"]),
         (["ghp_abcdefghijklmnopqrstuvwxyz0123456789"], ["***"]),
+        (["--key", "0123", "--key=abc", "-p", "word"], ["--key", "***", "--key=***", "-p", "***"]),
+        (["-p", "0.5", "-p", "1e-3", "--keys", "a"], None),
         (["--max-tokens=512", "--tokenizer=gpt2", "--sort-key", "x", "key=value"], None),
         (["sh", "-c", "echo tokens: 3"], None),
     ],

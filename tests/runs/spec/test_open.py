@@ -111,6 +111,23 @@ def test_a_run_that_was_broken_off_runs_again(file: Path, status: Status):
         assert len(spec.groups) == 2
 
 
+def test_rows_left_running_get_the_status_that_their_runs_have_now(file: Path):
+    with Spec(file) as spec:
+        ended = record(spec, 0, 0, "finished", 0)
+        runs = {"r00": ended, "r10": record(spec, 1, 0, "lost")}
+        for group, index in ((0, 0), (1, 0), (1, 1)):
+            spec.write_status(group, record(spec, group, index, "running"))
+    with OpenedSpec(file, Gpus(), recorded=runs.get) as spec:
+        assert [group.name for group in spec.groups] == ["0-2"]
+    assert [row.text("Status") for row in rows_of(file, file.read_text())] == ["FINISHED", "LOST", "RUNNING"]
+    with Spec(file) as spec:
+        runs["r11"] = record(spec, 0, 1, "running")
+    before = file.read_text()
+    with pytest.raises(BadSetting, match=r"runs\.csv:4: r01 goes on; wait, or end it: penstock runs stop r01"):
+        OpenedSpec(file, Gpus(), recorded=runs.get)
+    assert file.read_text() == before
+
+
 def test_groups_that_ended_are_looked_at_no_more(file: Path):
     file.write_text(HEADER + "9,9,,FINISHED a (0),x,0,MPS,gone.py,nsys,\n" + PLAIN)
     with Spec(file) as spec:

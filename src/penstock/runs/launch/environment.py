@@ -136,6 +136,9 @@ _SHAPES = re.compile(
     r"\b(?:hf_\w{16,}|sk-[\w-]{16,}|gh[pousr]_\w{16,}|github_pat_\w{16,}|glpat-[\w-]{16,}|xox[a-z]-[\w-]{10,}"
     r"|A[KS]IA[A-Z0-9]{16}|AIza[\w-]{30,}|eyJ[\w-]{10,}\.[\w-]+\.[\w-]*)|(?<=://)[^/\s:@]*:[^/\s@]+(?=@)"
 )
+_NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)(e[-+]?\d+)?", re.IGNORECASE)
+_SECRET_OPTIONS = ("--key", "-p")
+"""Options that stand before a secret, whose names alone do not say so; a number after ``-p`` is none."""
 _SHORTEST = 8
 
 
@@ -155,9 +158,18 @@ def masked(text: str) -> str:
 def masked_words(words: Sequence[str]) -> tuple[str, ...]:
     """Mask a command's secret arguments: ``--token=X``, and the word after ``--token``."""
     return tuple(
-        MASK if before.startswith("-") and is_secret(before) else masked(word)
+        MASK if before.startswith("-") and (is_secret(before) or _follows(before, word)) else _masked_word(word)
         for before, word in zip(("", *words), words, strict=False)
     )
+
+
+def _follows(option: str, word: str) -> bool:
+    return option in _SECRET_OPTIONS and not (option == "-p" and _NUMBER.fullmatch(word))
+
+
+def _masked_word(word: str) -> str:
+    option, equals, _ = word.partition("=")
+    return f"{option}={MASK}" if equals and option in _SECRET_OPTIONS else masked(word)
 
 
 def masked_variables(variables: Mapping[str, str]) -> dict[str, str]:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
+from textwrap import shorten
 from typing import Any
 
 from penstock.basics.terminal import say
@@ -97,7 +98,7 @@ class Push:
             yield
         except self._failures as error:
             lines = str(error).strip().splitlines() or [type(error).__name__]
-            raise PushFailed(masked(f"{self._uri}: {lines[0][-300:]}")) from error
+            raise PushFailed(masked(f"{self._uri}: {shorten(lines[0], 300, placeholder=' …')}")) from error
 
     def _experiment_id(self, name: str) -> str:
         found = self._client.get_experiment_by_name(name)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import fcntl
 import os
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Self
 
 from penstock.errors import BadSetting, PenstockError
 from penstock.linux.files import taken
-from penstock.runs.record import GroupPlan, MachinePlan, RunPlan, RunRecord
+from penstock.runs.record import ENDED, GroupPlan, MachinePlan, RunPlan, RunRecord
 from penstock.runs.spec import radt
 from penstock.runs.spec.checks import Gpus
 from penstock.runs.spec.radt import replaced
@@ -29,6 +30,8 @@ class Spec:
         gpus: GPUs that it can ask for.
         in_turn: Whether its groups run one after the other whatever it says, as ``penstock run`` does it.
         held: Whether nobody else can start its runs; False for a look at it.
+        recorded: Finds a run by its id. Rows of a CSV file whose runs were left running by a ``penstock run`` that
+            is gone get the status that these have now; one that goes on is an error.
 
     Attributes:
         groups: What is to be run, one group after the other. Groups of a CSV file whose runs have all ended are
@@ -41,7 +44,15 @@ class Spec:
         BadSetting: it cannot be read, something in it is wrong, or another process runs it.
     """
 
-    def __init__(self, path: Path, gpus: Gpus, *, in_turn: bool = False, held: bool = True) -> None:
+    def __init__(
+        self,
+        path: Path,
+        gpus: Gpus,
+        *,
+        in_turn: bool = False,
+        held: bool = True,
+        recorded: Callable[[str], RunRecord | None] = lambda id: None,
+    ) -> None:
         self.path = path.absolute()
         self.machine, self.room = MachinePlan(), dict[str, int]()
         self.groups: list[GroupPlan] = []
@@ -49,6 +60,8 @@ class Spec:
         self._rows: list[list[radt.Row]] = []
         self._lock = _locked(self.path) if held else None
         try:
+            if self.path.suffix == ".csv":
+                self._settle(recorded)
             self._plan(_read(self.path), gpus, in_turn)
         except BaseException:
             self.close()
@@ -65,6 +78,21 @@ class Spec:
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None
+
+    def _settle(self, recorded: Callable[[str], RunRecord | None]) -> None:
+        """Write what has become of runs whose Status says that they run."""
+        news: dict[radt.Cell, str] = {}
+        for row in radt.rows_of(self.path, text := _read(self.path)):
+            record = recorded(row.text("Run")) if row.text("Status") == "RUNNING" else None
+            if record is None:
+                continue
+            if record.status not in ENDED:
+                raise BadSetting(
+                    f"{row.where}: {record.id} goes on; wait, or end it: penstock runs stop {record.id}"
+                )
+            news[row.cells["Status"]] = radt.status_of(record)
+        if news:
+            self._replace(replaced(text, news))
 
     def _plan(self, text: str, gpus: Gpus, in_turn: bool) -> None:
         if self.path.suffix != ".csv":

@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import re
 import shlex
+from decimal import Decimal
 from functools import partial
 from pathlib import Path
 from typing import Annotated
@@ -68,6 +69,17 @@ class _File(msgspec.Struct, forbid_unknown_fields=True):
     machine: MachineTable = MachineTable()
 
 
+_TYPES = {
+    "int": "a whole number",
+    "float": "a number",
+    "str": "text",
+    "bool": "true or false",
+    "array": "a list",
+    "object": "keys with values",
+    "null": "nothing",
+}
+_BOUNDS = {"<=": "of at most", ">=": "of at least", "<": "below", ">": "above"}
+_OF_RADT = {"experiment", "workload", "collocation", "status", "file", "params", "dependencies"}
 _KEYS = [field for kind in (_File, _Group, ShareOptions, MachineTable) for field in kind.__struct_fields__]
 
 
@@ -200,9 +212,30 @@ def _explained(read: YamlText, message: str) -> str:
     problem, _, at = message.partition(" - at `")
     at = at.rstrip("`") or "$"
     if unknown := re.fullmatch(r"Object contains unknown field `(.*)`", problem, re.DOTALL):
-        close = difflib.get_close_matches(unknown[1], _KEYS, 1)
-        meant = f"; did you mean {close[0]}?" if close else ""
-        return f"{read.where(f'{at}.{unknown[1]}')}: there is no key {unknown[1]}{meant}"
+        return f"{read.where(f'{at}.{unknown[1]}')}: {_of_unknown(unknown[1], top=at == '$')}"
     at = at.partition("[...]")[0]  # which stands for any key of a grid
     key = at.removeprefix("$").rpartition(".")[2]
-    return f"{read.where(at)}: {key + ': ' if key else ''}{problem[:1].lower()}{problem[1:]}"
+    return f"{read.where(at)}: {key + ': ' if key else ''}{_in_words(problem)}"
+
+
+def _of_unknown(key: str, *, top: bool) -> str:
+    if top and key.lower() in _OF_RADT:
+        return f"{key} is a key of radT, whose YAML is not read: give its CSV file, or write groups"
+    if key in _KEYS:
+        return f"there is no key {key} here" + (f"; write groups: [{{{key}: …}}]" if top else "")
+    close = difflib.get_close_matches(key, _KEYS, 1)
+    return f"there is no key {key}" + (f"; did you mean {close[0]}?" if close else "")
+
+
+def _in_words(problem: str) -> str:
+    """Turn what msgspec says of a value's type or size into words that know no programming language."""
+    if types := re.fullmatch(r"Expected `(.*)`, got `(.*)`", problem):
+        wanted, got = (
+            " or ".join(_TYPES.get(each, each) for each in text.removesuffix(" | null").split(" | "))
+            for text in types.groups()
+        )
+        return f"it must be {wanted}, not {got}"
+    if bound := re.fullmatch(r"Expected `(.*)` (<=|>=|<|>) (.*)", problem):
+        kind, sign, value = bound.groups()
+        return f"it must be {_TYPES.get(kind, kind)} {_BOUNDS[sign]} {Decimal(value).normalize():,f}"
+    return problem[:1].lower() + problem[1:]

@@ -1,4 +1,4 @@
-// Groups beside each other, figure by figure; a bar a run: waiting for data, copying, computing, other; what to change first.
+// Groups beside each other, figure by figure; a bar a run: starting, waiting for data, copying, computing, other; what to change first.
 
 import { change, read } from "./address.js";
 import { ask, known } from "./data.js";
@@ -7,6 +7,7 @@ import { bytes, moment, number, seconds, share } from "./figures.js";
 import { selecting } from "./selecting.js";
 
 const PARTS = [
+  ["starting", "starts", "#6f5fb0"],
   ["waiting", "waits for data", "#c74a52"],
   ["copying", "copies to the GPU", "#d9822b"],
   ["computing", "computes", "#3d9a50"],
