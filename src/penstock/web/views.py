@@ -6,12 +6,14 @@ import os
 import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from penstock.errors import NoSuchRun
 from penstock.runs.compare import compare, group_figures
 from penstock.runs.figures import extremes
 from penstock.runs.glance import Glance, Recent, glance, is_glanced_at
@@ -76,8 +78,9 @@ class Views:
     def summaries(self, ids: Collection[str]) -> dict[str, Any]:
         """Return figures of whole runs that have ended, under the names that a glance has."""
         for id in ids:
-            if id not in self._ended and (run := self._store.run(id)).status in ENDED:
-                self._ended[id] = _summary(run.seconds or 0.0, self._store.series(run.id, is_glanced_at))
+            with suppress(NoSuchRun):  # removed since
+                if id not in self._ended and (run := self._store.run(id)).status in ENDED:
+                    self._ended[id] = _summary(run.seconds or 0.0, self._store.series(run.id, is_glanced_at))
         return {id: self._ended[id] for id in ids if id in self._ended}
 
     def details(self, id: str) -> dict[str, Any]:

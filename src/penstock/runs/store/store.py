@@ -225,7 +225,13 @@ class Store:
         return list({run.id: run for run in found}.values())
 
     def version(self) -> int:
-        """Return a number that changes when another process has changed the records of runs."""
+        """Return a number that changes when another process has changed the records of runs.
+
+        Raises:
+            StoreUnusable: somebody has deleted it.
+        """
+        if not self._database.exists():
+            raise StoreUnusable(f"the store {self.folder} is gone: it was deleted while it was open")
         with self._lock, usable(self._database), closing(self._connection.cursor()) as cursor:
             return cursor.execute("PRAGMA data_version").fetchone()[0]
 
