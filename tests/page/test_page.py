@@ -426,7 +426,7 @@ def test_groups_stand_beside_each_other_with_the_sentence_above_and_the_best_mar
     assert cells["energy, measured"] == [["–"], ["30", "kJ"], ["–"]]
     assert cells["waits for data, worst run"][0] == ["24%", "best"]
     assert cells["memory at most, all"][1] == ["3.73", "GiB", "3.6×"]
-    assert page.locator(".bar").first.get_attribute("aria-label").startswith("waits for data 24%")
+    assert page.locator(".bar").first.get_attribute("aria-label").startswith("starts 0%, waits for data 24%")
     page.get_by_role("button", name="one feed (plain)").click()
     page.locator("thead th").nth(2).wait_for(state="detached")
     assert page.evaluate("document.activeElement.textContent") == "one feed (plain)"
