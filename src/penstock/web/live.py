@@ -160,7 +160,7 @@ class Live:
         self._one_looks = asyncio.Lock()
         self._looking: asyncio.Task[None] | None = None
         self._rows: dict[str, dict[str, Any]] = {}
-        self._version = -1
+        self._version: tuple[int, int] | None = None
         """The store's version when the rows were read."""
 
     async def events(self) -> AsyncGenerator[str]:
