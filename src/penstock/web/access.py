@@ -1,4 +1,4 @@
-"""Decides who may read the page, and closes connections that ask nothing."""
+"""Decides who may read the page and change runs from it, and closes connections that ask nothing."""
 
 from __future__ import annotations
 
@@ -30,16 +30,21 @@ _HEADERS = {
 class Access:
     """Admits requests that may read the page, and marks every answer with what a browser may do with it.
 
+    What changes something is asked by POST, with JSON and a key, from the page's own origin. No other page can
+    read the key, nor send such a request without asking first (CORS), which is refused.
+
     Args:
         app: What they pass to.
         token: What the printed URL holds.
+        key: What requests that change something hold, as ``X-Penstock-Key``.
         port: The server's port; servers of one machine share their cookies.
         hosts: Names and addresses under which the server is known, lower case.
     """
 
-    def __init__(self, app: ASGIApp, *, token: str, port: int, hosts: set[str]) -> None:
+    def __init__(self, app: ASGIApp, *, token: str, key: str, port: int, hosts: set[str]) -> None:
         self._app = app
         self._token = token
+        self._key = key
         self._cookie = f"penstock-{port}"
         self._value = secrets.token_urlsafe(32)
         self._hosts = hosts
@@ -70,8 +75,8 @@ class Access:
     def _refusal(self, scope: Scope) -> ASGIApp | None:
         headers = Headers(scope=scope)
         host, origin = headers.get("host", ""), headers.get("origin")
-        if scope["method"] not in {"GET", "HEAD"}:
-            return PlainTextResponse("This page changes nothing: GET only.", 405, {"Allow": "GET, HEAD"})
+        if scope["method"] not in {"GET", "HEAD", "POST"}:
+            return PlainTextResponse("This server answers GET and POST only.", 405, {"Allow": "GET, HEAD, POST"})
         if host_name(host) not in self._hosts:
             remedy = f"penstock web --allow-host {host_name(host) or 'NAME'} makes it so"
             return PlainTextResponse(f"This server is not known as {host!r}. {remedy}.", 421)
@@ -84,6 +89,17 @@ class Access:
             return PlainTextResponse(
                 "Open the URL that penstock web has printed: it holds the key to this page.", 401
             )
+        return (
+            self._refusal_to_change(headers, f"{scope['scheme']}://{host}") if scope["method"] == "POST" else None
+        )
+
+    def _refusal_to_change(self, headers: Headers, own: str) -> ASGIApp | None:
+        if (origin := headers.get("origin")) != own:
+            return PlainTextResponse(f"Only the page at {own} changes runs, not {origin}: refused.", 403)
+        if headers.get("content-type") != "application/json":
+            return PlainTextResponse("A change is JSON, and says so: refused.", 415)
+        if not secrets.compare_digest(headers.get("x-penstock-key", "").encode(), self._key.encode()):
+            return PlainTextResponse("A change needs the key that /api/key answers: refused.", 403)
         return None
 
     def _has_token(self, scope: Scope) -> bool:

@@ -218,6 +218,9 @@ class Live:
             }
         except PenstockError as error:
             return {"error": str(error)}
+        new = [id for id in rows if id not in self._rows]
+        if new != list(rows)[len(rows) - len(new) :]:  # some came back to their places
+            changes["all"] = list(rows.values())
         self._rows, self._version = rows, version
         return changes
 

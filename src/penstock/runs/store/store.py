@@ -9,8 +9,8 @@ import shutil
 import sqlite3
 import threading
 import time
-from collections.abc import Callable, Collection, Iterable, Sequence
-from contextlib import closing, suppress
+from collections.abc import Callable, Collection, Generator, Iterable, Sequence
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
@@ -54,6 +54,7 @@ class Store:
         self._database = folder / _DATABASE
         self._connection = connection
         self._connection.row_factory = sqlite3.Row
+        self._file = self._database.stat().st_ino
         self._lock = threading.Lock()
 
     @classmethod
@@ -251,7 +252,7 @@ class Store:
             BadSetting: a tag or a note cannot be one, or the note was changed meanwhile.
         """
         chosen = list({self.run(id).id: None for id in ids})
-        with self._lock, usable(self._database), writing(self._connection):
+        with self._changing():
             change_notes(self._connection, chosen, change)
         return [self.run(id) for id in chosen]
 
@@ -271,7 +272,7 @@ class Store:
                 f"not ended yet: {', '.join(going[:5])}{more}. Stop them first (penstock runs stop), or wait; "
                 "nothing was deleted"
             )
-        with self._lock, usable(self._database), writing(self._connection):
+        with self._changing():
             marks = [(time.time(), run.id) for run in runs]
             self._connection.executemany("UPDATE runs SET deleted = ? WHERE id = ?", marks)
         self.forget()
@@ -284,7 +285,7 @@ class Store:
             NoSuchRun: one is gone for good.
         """
         chosen = list(dict.fromkeys(ids))
-        with self._lock, usable(self._database), writing(self._connection):
+        with self._changing():
             for id in chosen:
                 if not self._connection.execute("UPDATE runs SET deleted = NULL WHERE id = ?", (id,)).rowcount:
                     raise NoSuchRun(
@@ -408,6 +409,15 @@ class Store:
         for path in self.folder.glob("??????.removed"):
             with usable(path), suppress(FileNotFoundError):  # another process removes it, too
                 shutil.rmtree(path)
+
+    @contextmanager
+    def _changing(self) -> Generator[None]:
+        with self._lock, usable(self._database), writing(self._connection):
+            if not self._database.exists() or self._database.stat().st_ino != self._file:
+                raise StoreUnusable(
+                    f"the store {self.folder} was removed since it was opened: nothing was changed"
+                )
+            yield
 
     def _write(self, statement: str, *values: object) -> bool:
         """Execute a statement; return whether it has changed anything."""
