@@ -14,6 +14,8 @@ from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from penstock.web.files import Json
+
 LOCAL = ("127.0.0.1", "localhost", "::1")
 _HEADERS = {
     "Content-Security-Policy": (
@@ -95,11 +97,11 @@ class Access:
 
     def _refusal_to_change(self, headers: Headers, own: str) -> ASGIApp | None:
         if (origin := headers.get("origin")) != own:
-            return PlainTextResponse(f"Only the page at {own} changes runs, not {origin}: refused.", 403)
+            return Json({"error": f"only the page at {own} changes runs, not {origin}: refused"}, 403)
         if headers.get("content-type") != "application/json":
-            return PlainTextResponse("A change is JSON, and says so: refused.", 415)
+            return Json({"error": "a change is JSON, and says so: refused"}, 415)
         if not secrets.compare_digest(headers.get("x-penstock-key", "").encode(), self._key.encode()):
-            return PlainTextResponse("A change needs the key that /api/key answers: refused.", 403)
+            return Json({"error": "a change needs the key that /api/key answers: refused"}, 403)
         return None
 
     def _has_token(self, scope: Scope) -> bool:

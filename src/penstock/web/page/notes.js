@@ -1,0 +1,154 @@
+// What people write of runs: tags and a note; runs that are archived or deleted, until that is undone.
+
+import { known, write } from "./data.js";
+import { button, element } from "./elements.js";
+
+const named = (row) => `${row.name} of ${row.group}`;
+
+export const tagsOf = (row) => element("span", {}, row.tags.map((tag) => element("span", { class: "tag" }, tag)), row.archived && element("span", { class: "soft" }, "archived"));
+
+// A note that is changed where it stands. What another writes meanwhile is not lost: see the server's answer.
+export function noteOf(id) {
+  let field = null;
+  let before = "";
+  const opener = button("", edit);
+  const place = element("div", { class: "note" }, opener);
+  place.show = () => {
+    const row = known.rows.get(id);
+    if (!row) return;
+    opener.textContent = row.note || "Add a note";
+    opener.classList.toggle("soft", !row.note);
+    opener.title = row.note;
+    opener.setAttribute("aria-label", row.note ? `Note of ${named(row)}: ${row.note}` : `Add a note to ${named(row)}`);
+  };
+
+  function edit() {
+    const row = known.rows.get(id);
+    before = row.note;
+    field = element("textarea", {
+      rows: 3, maxlength: 10000, "aria-label": `Note of ${named(row)}: Enter keeps it, Escape does not`, onkeydown: key, onblur: () => before === row.note && keep(),
+    });
+    field.value = before;
+    opener.hidden = true;
+    place.append(field);
+    field.focus();
+  }
+
+  function key(event) {
+    event.stopPropagation(); // the page's own keys are not meant
+    if (event.key === "Escape") end();
+    else if (event.key === "Enter" && !event.shiftKey && !event.isComposing) {
+      event.preventDefault();
+      keep();
+    }
+  }
+
+  async function keep() {
+    const own = field;
+    if (!own || own.readOnly) return;
+    own.readOnly = own.value !== before; // asked once
+    try {
+      if (own.readOnly) await write("/api/notes", { runs: [id], note: own.value, before });
+      end();
+    } catch (error) {
+      own.readOnly = false;
+      before = known.rows.get(id)?.note;
+      throw error;
+    }
+  }
+
+  function end() {
+    const old = field;
+    const held = document.activeElement === old;
+    field = null;
+    old?.remove();
+    opener.hidden = false;
+    place.show();
+    if (held) opener.focus();
+  }
+
+  place.show();
+  return place;
+}
+
+function tagField(act, ...more) {
+  const tags = element("datalist", { id: "tags" });
+  const field = element("input", {
+    "aria-label": "Tag", placeholder: "a word", size: "12", maxlength: "40", list: "tags",
+    onfocus: () => tags.replaceChildren(...[...new Set([...known.rows.values()].flatMap((row) => row.tags))].map((tag) => element("option", { value: tag }))),
+  });
+  const form = element("form", { class: "tools", onsubmit: async (event) => {
+    event.preventDefault();
+    await act(event.submitter?.value || "tag", field.value.trim());
+    field.value = "";
+  } }, field, tags, element("button", { value: "tag" }, "Add tag"), ...more);
+  return { form, field };
+}
+
+// Tags and note of one run.
+export function notesOf(id) {
+  const change = (more) => write("/api/notes", { runs: [id], ...more });
+  const tags = element("span");
+  const note = noteOf(id);
+  const { form, field } = tagField((_, tag) => change({ tag: [tag] }));
+  const place = element("div", {}, note, form);
+  form.prepend(tags);
+  let shown = null;
+  place.show = () => {
+    note.show();
+    const found = known.rows.get(id)?.tags || [];
+    if (found.join(" ") === shown) return;
+    shown = found.join(" ");
+    tags.replaceChildren(...found.map((tag) => element("span", { class: "tag" }, tag, " ", button("×", async () => {
+      await change({ untag: [tag] });
+      field.focus();
+    }, { "aria-label": `Remove tag ${tag}` }))));
+  };
+  place.show();
+  return place;
+}
+
+const said = element("p", { class: "said", role: "status" }); // also once another view was looked at
+
+// What can be done with the runs that are chosen; `said` tells what was done, and undoes it.
+export function actions(chosen) {
+  async function act(runs, path, change, text, back, undone) {
+    const ids = runs.map((row) => row.id);
+    if (!ids.length) return;
+    await write(path, { runs: ids, ...change });
+    document.getElementById("trouble").textContent = "";
+    said.replaceChildren(`${runs.length === 1 ? named(runs[0]) : `${runs.length} runs`} ${text}. `, button("Undo", async () => {
+      await write(back, { runs: ids, ...undone });
+      said.replaceChildren("Undone.");
+    }));
+  }
+
+  const { form, field } = tagField((way, tag) => {
+    const other = way === "tag" ? "untag" : "tag";
+    const concerned = chosen().filter((row) => row.tags.includes(tag) === (way === "untag"));
+    return act(concerned, "/api/notes", { [way]: [tag] }, way === "tag" ? `got the tag ${tag}` : `lost the tag ${tag}`, "/api/notes", { [other]: [tag] });
+  }, element("button", { value: "untag" }, "Remove tag"));
+  form.hidden = true;
+  const tag = button("Tag…", () => {
+    form.hidden = !form.hidden;
+    tag.setAttribute("aria-expanded", String(!form.hidden));
+    if (!form.hidden) field.focus();
+  }, { "aria-expanded": "false" });
+  const isArchived = () => chosen().every((row) => row.archived);
+  const archive = button("Archive", () => {
+    const archived = !isArchived();
+    return act(chosen().filter((row) => row.archived !== archived), "/api/notes", { archived }, archived ? "archived" : "no longer archived", "/api/notes", { archived: !archived });
+  });
+  const remove = button("Delete", () => act(chosen(), "/api/delete", {}, "deleted", "/api/restore", {}));
+  return {
+    elements: [tag, form, archive, remove],
+    said,
+    show() {
+      const runs = chosen();
+      for (const each of [tag, archive, remove]) each.disabled = !runs.length;
+      form.hidden ||= !runs.length;
+      const text = runs.length && isArchived() ? "Unarchive" : "Archive";
+      if (archive.textContent !== text) archive.textContent = text;
+    },
+  };
+}
