@@ -60,7 +60,7 @@ class Page:
         assert answer.status == 200, answer
         return json.loads(answer.body)
 
-    def write(self, path: str, value: Any, **headers: str | None) -> Answer:
+    def write(self, value: Any, path: str = "/api/change", **headers: str | None) -> Answer:
         """Ask for a change as the page does, but for some headers; those that are None are left out."""
         host = f"127.0.0.1:{self.port}"
         own = {"Origin": f"http://{host}", "Content_Type": "application/json", "X_Penstock_Key": self.write_key}

@@ -24,12 +24,12 @@ def untouched(store) -> bool:
 def test_runs_are_tagged_noted_and_archived(page, store):
     a, b = group(store, "sweep", runs=["a", "b"])
     value = {"runs": [a.id, b.id], "note": "best so far", "tag": ["good"], "archived": True}
-    rows = json.loads(page.write("/api/notes", value).body)["rows"]
+    rows = json.loads(page.write(value).body)["rows"]
     assert [(row["id"], row["note"], row["tags"], row["archived"]) for row in rows] == [
         (id, "best so far", ["good"], True) for id in (a.id, b.id)
     ]
     assert store.run(b.id).tags == ("good",)
-    assert page.write("/api/notes", {"runs": [a.id], "untag": ["good"], "archived": False}).status == 200
+    assert page.write({"runs": [a.id], "untag": ["good"], "archived": False}).status == 200
     assert (store.run(a.id).tags, store.run(a.id).archived, store.run(a.id).note) == ((), False, "best so far")
 
 
@@ -37,12 +37,12 @@ def test_every_open_page_hears_of_a_change_and_of_what_comes_back_in_its_place(p
     first, second, third = (group(store, name)[0] for name in "abc")
     with page.changes() as changes:
         assert len(next(changes)["all"]) == 3
-        page.write("/api/notes", {"runs": [second.id], "tag": ["good"]})
+        page.write({"runs": [second.id], "tag": ["good"]})
         rows = next(row for row in iter(lambda: next(changes)["rows"], None) if row)
         assert [(row["id"], row["tags"]) for row in rows] == [(second.id, ["good"])]
-        assert json.loads(page.write("/api/delete", {"runs": [second.id]}).body) == {"removed": [second.id]}
+        assert json.loads(page.write({"runs": [second.id], "deleted": True}).body) == {"removed": [second.id]}
         assert next(gone for gone in iter(lambda: next(changes)["removed"], None) if gone) == [second.id]
-        restored = json.loads(page.write("/api/restore", {"runs": [second.id]}).body)
+        restored = json.loads(page.write({"runs": [second.id], "deleted": False}).body)
         assert [row["id"] for row in restored["all"]] == [first.id, second.id, third.id]
         every = next(each for each in iter(lambda: next(changes).get("all"), ()) if each)
         assert [row["id"] for row in every] == [first.id, second.id, third.id]
@@ -78,10 +78,10 @@ def test_who_is_not_the_page_changes_nothing(page, store):
     [run] = group(store, "mine")
     for status, headers in STRANGERS:
         given = {name: text and text.format(port=page.port, other=page.port + 1) for name, text in headers.items()}
-        for path in ("/api/notes", "/api/delete", "/api/restore"):
-            assert page.write(path, {"runs": [run.id]}, **given).status == status, (path, headers)
+        for more in ({"note": "theirs"}, {"deleted": True}):
+            assert page.write({"runs": [run.id], **more}, **given).status == status, headers
     assert untouched(store) and len(store.runs()) == 1
-    assert page.write("/api/notes", {"runs": [run.id], "tag": ["good"]}).status == 200, "the page goes on"
+    assert page.write({"runs": [run.id], "tag": ["good"]}).status == 200, "the page goes on"
 
 
 def test_the_key_is_for_this_page_s_eyes_only(page, open_page):
@@ -93,18 +93,15 @@ def test_the_key_is_for_this_page_s_eyes_only(page, open_page):
     other = open_page()
     other.enter()
     assert other.write_key != page.write_key
-    assert other.write("/api/delete", {"runs": ["aaaaaa"]}, X_Penstock_Key=page.write_key).status == 403
+    assert other.write({"runs": ["aaaaaa"], "deleted": True}, X_Penstock_Key=page.write_key).status == 403
 
 
 def test_reading_the_address_of_a_change_changes_nothing(page, store):
     [run] = group(store, "mine")
-    for path in ("notes", "delete", "restore"):
-        for method in ("GET", "HEAD"):
-            body = json.dumps({"runs": [run.id]}).encode()
-            answer = page.ask(
-                f"/api/{path}?runs={run.id}", method=method, body=body, X_Penstock_Key=page.write_key
-            )
-            assert answer.status == 405
+    body = json.dumps({"runs": [run.id], "deleted": True}).encode()
+    for method in ("GET", "HEAD"):
+        path = f"/api/change?runs={run.id}&deleted=true"
+        assert page.ask(path, method=method, body=body, X_Penstock_Key=page.write_key).status == 405
     assert len(store.runs()) == 1
 
 
@@ -131,6 +128,9 @@ NO_CHANGES = [
     {"runs": ["ID"], "archived": "yes"},
     {"runs": ["ID"], "status": "finished"},
     {"runs": ["ID"], "deleted": 1},
+    {"deleted": True},
+    {"runs": [], "deleted": True},
+    {"runs": "*", "deleted": True},
     {"runs": ["ID"], "note": "x" * 10_001},
     {"runs": ["ID", "../ID"], "tag": ["good"]},
     {"runs": ["ID", "/etc/passwd"], "tag": ["good"]},
@@ -147,12 +147,8 @@ def test_what_is_no_change_is_refused_in_a_sentence(page, store):
     [run] = group(store, "mine")
     for body in NO_CHANGES:
         text = body if isinstance(body, bytes) else json.dumps(body).replace("ID", run.id).encode()
-        answer = page.write("/api/notes", text)
+        answer = page.write(text)
         assert answer.status in {400, 404} and len(told(answer)) < 500, (body, answer)
-        if isinstance(body, dict):
-            for path in ("/api/delete", "/api/restore"):
-                foreign = json.dumps({"tag": [], **body}).replace("ID", run.id).encode()
-                assert page.write(path, foreign).status == 400, body
     assert untouched(store) and len(store.runs()) == 1
     assert (store.folder_of(run.id) / "output").exists()
 
@@ -161,9 +157,8 @@ def test_ids_that_lead_elsewhere_delete_and_bring_back_nothing(page, store):
     [run] = group(store, "mine")
     outside = store.folder.parent / "file"
     outside.write_text("mine")
-    paths, ids = ("/api/delete", "/api/restore"), ("../fil", "/tmp/x", "......", "%2e%2e", "aaaaaa")
-    for path, id in product(paths, ids):
-        answer = page.write(path, {"runs": [run.id, id]})
+    for gone, id in product((True, False), ("../fil", "/tmp/x", "......", "%2e%2e", "aaaaaa")):
+        answer = page.write({"runs": [run.id, id], "deleted": gone})
         assert answer.status == 404 and repr(id) in told(answer), answer
     assert len(store.runs()) == 1 and outside.exists()
 
@@ -171,9 +166,9 @@ def test_ids_that_lead_elsewhere_delete_and_bring_back_nothing(page, store):
 def test_a_change_that_is_too_large_is_refused_however_it_is_sent(page, store):
     [run] = group(store, "mine")
     large = json.dumps({"runs": [run.id], "note": "x" * (64 << 10)}).encode()
-    assert "at most 64 KiB" in told(page.write("/api/notes", large))
+    assert "at most 64 KiB" in told(page.write(large))
     head = (
-        f"POST /api/notes HTTP/1.1\r\nHost: 127.0.0.1:{page.port}\r\nOrigin: http://127.0.0.1:{page.port}\r\n"
+        f"POST /api/change HTTP/1.1\r\nHost: 127.0.0.1:{page.port}\r\nOrigin: http://127.0.0.1:{page.port}\r\n"
         f"Content-Type: application/json\r\nX-Penstock-Key: {page.write_key}\r\nCookie: {page.cookie}\r\n"
     )
     with socket.create_connection(("127.0.0.1", page.port), 30) as endless:
@@ -184,38 +179,38 @@ def test_a_change_that_is_too_large_is_refused_however_it_is_sent(page, store):
             assert b" 400 " in answer.readline()
     with socket.create_connection(("127.0.0.1", page.port), 30) as half:
         half.sendall(f'{head}Content-Length: 60000\r\n\r\n{{"runs"'.encode())
-    assert page.write("/api/notes", {"runs": [run.id], "tag": ["good"]}).status == 200
+    assert page.write({"runs": [run.id], "tag": ["good"]}).status == 200
     assert page.close() == page.errors and "Exception" not in page.errors
 
 
 def test_five_thousand_runs_that_are_there_are_changed_at_once(page, store):
     runs = group(store, "many", runs=[f"r{i}" for i in range(40)], series={"x": [1.0]})
     ids = [run.id for run in runs] * 125
-    assert page.write("/api/notes", {"runs": ids, "tag": ["many"]}).status == 200
+    assert page.write({"runs": ids, "tag": ["many"]}).status == 200
     assert all(run.tags == ("many",) for run in store.runs())
 
 
 def test_two_browsers_write_of_one_run(page, store):
     [run] = group(store, "mine")
     for tag in ("mine", "yours"):
-        assert page.write("/api/notes", {"runs": [run.id], "tag": [tag]}).status == 200
+        assert page.write({"runs": [run.id], "tag": [tag]}).status == 200
     assert store.run(run.id).tags == ("mine", "yours"), "tags of both stay"
-    assert page.write("/api/notes", {"runs": [run.id], "note": "theirs", "before": ""}).status == 200
-    answer = page.write("/api/notes", {"runs": [run.id], "note": "mine", "before": ""})
+    assert page.write({"runs": [run.id], "note": "theirs", "before": ""}).status == 200
+    answer = page.write({"runs": [run.id], "note": "mine", "before": ""})
     assert answer.status == 400 and "was changed meanwhile, to 'theirs'" in told(answer)
     assert store.run(run.id).note == "theirs"
-    assert page.write("/api/delete", {"runs": [run.id]}).status == 200
-    assert page.write("/api/delete", {"runs": [run.id]}).status == 404
-    assert page.write("/api/notes", {"runs": [run.id], "note": "late"}).status == 404
-    assert page.write("/api/restore", {"runs": [run.id]}).status == 200
-    assert page.write("/api/restore", {"runs": [run.id]}).status == 200
+    assert page.write({"runs": [run.id], "deleted": True}).status == 200
+    assert page.write({"runs": [run.id], "deleted": True}).status == 404
+    assert page.write({"runs": [run.id], "note": "late"}).status == 404
+    assert page.write({"runs": [run.id], "deleted": False}).status == 200
+    assert page.write({"runs": [run.id], "deleted": False}).status == 200
     assert store.run(run.id).note == "theirs"
 
 
 def test_a_run_that_goes_on_is_not_deleted(page, store):
     [ended] = group(store, "ended")
     [going] = group(store, "going", status=None)
-    answer = page.write("/api/delete", {"runs": [ended.id, going.id]})
+    answer = page.write({"runs": [ended.id, going.id], "deleted": True})
     assert answer.status == 400 and f"not ended yet: {going.id} (running). Stop them first" in told(answer)
     assert len(store.runs()) == 2
 
@@ -223,21 +218,21 @@ def test_a_run_that_goes_on_is_not_deleted(page, store):
 def test_a_full_disk_is_one_sentence_and_the_page_goes_on(page, store):
     [run] = group(store, "mine")
     before = resource.prlimit(page.process.pid, resource.RLIMIT_FSIZE, (0, resource.RLIM_INFINITY))
-    for path, more in (("/api/notes", {"note": "late"}), ("/api/delete", {})):
-        answer = page.write(path, {"runs": [run.id], **more})
+    for more in ({"note": "late"}, {"deleted": True}):
+        answer = page.write({"runs": [run.id], **more})
         assert answer.status == 503 and "Make room if its disk is full" in told(answer), answer
     assert [row["note"] for row in page.rows()] == [""]
     resource.prlimit(page.process.pid, resource.RLIMIT_FSIZE, before)
-    assert page.write("/api/notes", {"runs": [run.id], "note": "now"}).status == 200
+    assert page.write({"runs": [run.id], "note": "now"}).status == 200
     assert store.run(run.id).note == "now"
 
 
 def test_a_store_that_was_deleted_meanwhile_is_one_sentence(page, store):
     [run] = group(store, "mine")
-    assert page.write("/api/notes", {"runs": [run.id], "note": "first"}).status == 200
+    assert page.write({"runs": [run.id], "note": "first"}).status == 200
     shutil.rmtree(store.folder)
-    for path, more in (("/api/notes", {"note": "late"}), ("/api/delete", {})):
-        answer = page.write(path, {"runs": [run.id], **more})
+    for more in ({"note": "late"}, {"deleted": True}):
+        answer = page.write({"runs": [run.id], **more})
         assert answer.status == 503 and f"{store.folder} was removed since" in told(answer), answer
     assert page.ask("/").status == 200
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any
 
 import msgspec
 from starlette.concurrency import run_in_threadpool
@@ -18,21 +17,14 @@ from penstock.web.files import Json
 from penstock.web.views import row_of
 
 _MOST_KIB = 64
-_Asked = TypeVar("_Asked")
-
-_Ids = Annotated[tuple[Annotated[str, msgspec.Meta(min_length=6, max_length=6)], ...], msgspec.Meta(min_length=1)]
+_Id = Annotated[str, msgspec.Meta(min_length=6, max_length=6)]
 
 
-class _Runs(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Runs by their ids."""
+class _Asked(Change, frozen=True, forbid_unknown_fields=True):
+    """A change of runs by their ids; or, if ``deleted`` is not None, that they are deleted, or brought back."""
 
-    runs: _Ids
-
-
-class _Notes(Change, frozen=True, forbid_unknown_fields=True):
-    """A change of runs by their ids."""
-
-    runs: _Ids
+    runs: Annotated[tuple[_Id, ...], msgspec.Meta(min_length=1)]
+    deleted: bool | None = None
 
 
 def write_routes(store: Store, key: str) -> list[Route]:
@@ -41,31 +33,15 @@ def write_routes(store: Store, key: str) -> list[Route]:
     Answers tell what changed as ``/api/live`` does: rows of runs, those that are removed, or all.
     """
 
-    async def key_of_page(_: Request) -> Response:
-        return Json({"key": key})
-
-    def annotate(asked: _Notes) -> dict[str, Any]:
-        return {"rows": [row_of(run) for run in store.annotate(asked.runs, asked)]}
-
-    def delete(asked: _Runs) -> dict[str, Any]:
-        return {"removed": [run.id for run in store.delete(asked.runs)]}
-
-    def restore(asked: _Runs) -> dict[str, Any]:
+    def changed(asked: _Asked) -> dict[str, Any]:
+        if asked.deleted is None:
+            return {"rows": [row_of(run) for run in store.annotate(asked.runs, asked)]}
+        if asked.deleted:
+            return {"removed": [run.id for run in store.delete(asked.runs)]}
         store.restore(asked.runs)
         return {"all": [row_of(run) for run in store.runs()]}  # in their places
 
-    return [
-        Route("/api/key", key_of_page),
-        Route("/api/notes", _answering(annotate, _Notes), methods=["POST"]),
-        Route("/api/delete", _answering(delete, _Runs), methods=["POST"]),
-        Route("/api/restore", _answering(restore, _Runs), methods=["POST"]),
-    ]
-
-
-def _answering(
-    change: Callable[[_Asked], dict[str, Any]], kind: type[_Asked]
-) -> Callable[[Request], Awaitable[Response]]:
-    async def answer(request: Request) -> Response:
+    async def change(request: Request) -> Response:
         body = b""
         try:
             async for part in request.stream():
@@ -75,9 +51,12 @@ def _answering(
         except ClientDisconnect:
             return Response()
         try:
-            asked = msgspec.json.decode(body, type=kind)
+            asked = msgspec.json.decode(body, type=_Asked)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             raise BadSetting(f"this is no change of runs: {error}") from None
-        return Json(await run_in_threadpool(change, asked))
+        return Json(await run_in_threadpool(changed, asked))
 
-    return answer
+    async def key_of_page(_: Request) -> Response:
+        return Json({"key": key})
+
+    return [Route("/api/key", key_of_page), Route("/api/change", change, methods=["POST"])]

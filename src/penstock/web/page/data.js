@@ -25,10 +25,10 @@ export async function ask(path, parameters = []) {
 }
 
 // Change something of runs. This page shows it at once, others with the server's next look.
-export async function write(path, change) {
+export async function write(change) {
   const { key } = await ask("/api/key"); // anew each time: the server may have been started again
   const headers = { "Content-Type": "application/json", "X-Penstock-Key": key };
-  take(await answered(path, { method: "POST", headers, body: JSON.stringify(change) }));
+  take(await answered("/api/change", { method: "POST", headers, body: JSON.stringify(change) }));
 }
 
 function take(change) {

@@ -48,7 +48,7 @@ export function noteOf(id) {
     if (!own || own.readOnly) return;
     own.readOnly = own.value !== before; // asked once
     try {
-      if (own.readOnly) await write("/api/notes", { runs: [id], note: own.value, before });
+      if (own.readOnly) await write({ runs: [id], note: own.value, before });
       end();
     } catch (error) {
       own.readOnly = false;
@@ -87,7 +87,7 @@ function tagField(act, ...more) {
 
 // Tags and note of one run.
 export function notesOf(id) {
-  const change = (more) => write("/api/notes", { runs: [id], ...more });
+  const change = (more) => write({ runs: [id], ...more });
   const tags = element("span");
   const note = noteOf(id);
   const { form, field } = tagField((_, tag) => change({ tag: [tag] }));
@@ -112,13 +112,13 @@ const said = element("p", { class: "said", role: "status" }); // also once anoth
 
 // What can be done with the runs that are chosen; `said` tells what was done, and undoes it.
 export function actions(chosen) {
-  async function act(runs, path, change, text, back, undone) {
+  async function act(runs, change, text, undone) {
     const ids = runs.map((row) => row.id);
     if (!ids.length) return;
-    await write(path, { runs: ids, ...change });
+    await write({ runs: ids, ...change });
     document.getElementById("trouble").textContent = "";
     said.replaceChildren(`${runs.length === 1 ? named(runs[0]) : `${runs.length} runs`} ${text}. `, button("Undo", async () => {
-      await write(back, { runs: ids, ...undone });
+      await write({ runs: ids, ...undone });
       said.replaceChildren("Undone.");
     }));
   }
@@ -126,7 +126,7 @@ export function actions(chosen) {
   const { form, field } = tagField((way, tag) => {
     const other = way === "tag" ? "untag" : "tag";
     const concerned = chosen().filter((row) => row.tags.includes(tag) === (way === "untag"));
-    return act(concerned, "/api/notes", { [way]: [tag] }, way === "tag" ? `got the tag ${tag}` : `lost the tag ${tag}`, "/api/notes", { [other]: [tag] });
+    return act(concerned, { [way]: [tag] }, way === "tag" ? `got the tag ${tag}` : `lost the tag ${tag}`, { [other]: [tag] });
   }, element("button", { value: "untag" }, "Remove tag"));
   form.hidden = true;
   const tag = button("Tag…", () => {
@@ -137,9 +137,9 @@ export function actions(chosen) {
   const isArchived = () => chosen().every((row) => row.archived);
   const archive = button("Archive", () => {
     const archived = !isArchived();
-    return act(chosen().filter((row) => row.archived !== archived), "/api/notes", { archived }, archived ? "archived" : "no longer archived", "/api/notes", { archived: !archived });
+    return act(chosen().filter((row) => row.archived !== archived), { archived }, archived ? "archived" : "no longer archived", { archived: !archived });
   });
-  const remove = button("Delete", () => act(chosen(), "/api/delete", {}, "deleted", "/api/restore", {}));
+  const remove = button("Delete", () => act(chosen(), { deleted: true }, "deleted", { deleted: false }));
   return {
     elements: [tag, form, archive, remove],
     said,
