@@ -91,18 +91,13 @@ class Access:
             return PlainTextResponse(
                 "Open the URL that penstock web has printed: it holds the key to this page.", 401
             )
-        return (
-            self._refusal_to_change(headers, f"{scope['scheme']}://{host}") if scope["method"] == "POST" else None
-        )
-
-    def _refusal_to_change(self, headers: Headers, own: str) -> ASGIApp | None:
-        if (origin := headers.get("origin")) != own:
-            return Json({"error": f"only the page at {own} changes runs, not {origin}: refused"}, 403)
-        if headers.get("content-type") != "application/json":
-            return Json({"error": "a change is JSON, and says so: refused"}, 415)
-        if not secrets.compare_digest(headers.get("x-penstock-key", "").encode(), self._key.encode()):
-            return Json({"error": "a change needs the key that /api/key answers: refused"}, 403)
+        if scope["method"] == "POST" and not self._is_page(headers, f"{scope['scheme']}://{host}"):
+            return Json({"error": "only the page itself changes anything, with its key: refused"}, 403)
         return None
+
+    def _is_page(self, headers: Headers, own: str) -> bool:
+        has_key = secrets.compare_digest(headers.get("x-penstock-key", "").encode(), self._key.encode())
+        return has_key and (headers.get("origin"), headers.get("content-type")) == (own, "application/json")
 
     def _has_token(self, scope: Scope) -> bool:
         given = parse_qs(scope["query_string"].decode("latin-1")).get("token", [""])[0]

@@ -166,7 +166,7 @@ SELECT = (
     "SELECT runs.*, groups.name AS group_name, groups.mode, groups.owner, groups.added "
     "FROM runs JOIN groups ON groups.id = runs.group_id AND (runs.deleted IS NOT NULL) = ?"
 )
-"""Rows of the runs that are there, or, if its first value is true, of those that were deleted and can come back."""
+"""Rows of the runs that are there, or, if its first value is true, of those that were deleted."""
 
 
 def record_of(row: sqlite3.Row, folder: Path) -> RunRecord:

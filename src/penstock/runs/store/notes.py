@@ -49,12 +49,10 @@ def change_notes(connection: sqlite3.Connection, ids: Iterable[str], change: Cha
     if note is not None and len(note) > _MOST_NOTE:
         raise BadSetting(f"a note has at most {_MOST_NOTE:,} characters, this one {len(note):,}")
     for id in ids:
-        row = connection.execute(
-            "SELECT note, tags, archived FROM runs WHERE id = ? AND deleted IS NULL", (id,)
-        ).fetchone()
+        row = connection.execute("SELECT note, tags FROM runs WHERE id = ? AND deleted IS NULL", (id,)).fetchone()
         if row is None:
             raise NoSuchRun(f"run {id} has just been removed; nothing was changed")
-        was, encoded, archived = row
+        was, encoded = row
         if None not in (note, change.before) and was not in (change.before, note):
             raise BadSetting(f"the note of run {id} was changed meanwhile, to {was!r}: save again to replace it")
         before: tuple[str, ...] = msgspec.json.decode(encoded, type=tuple[str, ...])
@@ -62,11 +60,6 @@ def change_notes(connection: sqlite3.Connection, ids: Iterable[str], change: Cha
         if len(tags) > _MOST_TAGS:
             raise BadSetting(f"run {id} would have {len(tags)} tags: at most {_MOST_TAGS}")
         connection.execute(
-            "UPDATE runs SET note = ?, tags = ?, archived = ? WHERE id = ?",
-            (
-                was if note is None else note,
-                msgspec.json.encode(tags).decode(),
-                archived if change.archived is None else change.archived,
-                id,
-            ),
+            "UPDATE runs SET note = coalesce(?, note), tags = ?, archived = coalesce(?, archived) WHERE id = ?",
+            (note, msgspec.json.encode(tags).decode(), change.archived, id),
         )

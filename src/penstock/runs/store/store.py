@@ -267,11 +267,8 @@ class Store:
         """
         runs = list({run.id: run for run in map(self.run, ids)}.values())
         if going := [f"{run.id} ({run.status})" for run in runs if run.status not in ENDED]:
-            more = f" and {len(going) - 5} more" if len(going) > 5 else ""
-            raise BadSetting(
-                f"not ended yet: {', '.join(going[:5])}{more}. Stop them first (penstock runs stop), or wait; "
-                "nothing was deleted"
-            )
+            shown = ", ".join(going[:5]) + f" and {len(going) - 5} more" * (len(going) > 5)
+            raise BadSetting(f"not ended yet: {shown}. Stop them first, or wait; nothing was deleted")
         with self._changing():
             marks = [(time.time(), run.id) for run in runs]
             self._connection.executemany("UPDATE runs SET deleted = ? WHERE id = ?", marks)
@@ -289,8 +286,7 @@ class Store:
             for id in chosen:
                 if not self._connection.execute("UPDATE runs SET deleted = NULL WHERE id = ?", (id,)).rowcount:
                     raise NoSuchRun(
-                        f"the store {self.folder} has no deleted run {id!r}: after {KEPT_DAYS} days, or with "
-                        "penstock runs prune, they are gone for good; nothing was brought back"
+                        f"run {id!r} is gone for good, as after {KEPT_DAYS} days; none was brought back"
                     )
         return [self.run(id) for id in chosen]
 
@@ -327,7 +323,7 @@ class Store:
     def prune(
         self, *, keep_s: float | None = None, max_bytes: int | None = None, dry_run: bool = False
     ) -> list[Removed]:
-        """Remove runs that were deleted, then the oldest that have ended, until those left are young and small enough.
+        """Remove deleted runs, then the oldest that have ended, until those left are young and small enough.
 
         Args:
             keep_s: Seconds after its end for which the store keeps a run, if the bytes allow.
@@ -414,9 +410,7 @@ class Store:
     def _changing(self) -> Generator[None]:
         with self._lock, usable(self._database), writing(self._connection):
             if not self._database.exists() or self._database.stat().st_ino != self._file:
-                raise StoreUnusable(
-                    f"the store {self.folder} was removed since it was opened: nothing was changed"
-                )
+                raise StoreUnusable(f"the store {self.folder} was removed since it was opened: nothing changed")
             yield
 
     def _write(self, statement: str, *values: object) -> bool:

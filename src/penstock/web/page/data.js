@@ -28,7 +28,9 @@ export async function ask(path, parameters = []) {
 export async function write(change) {
   const { key } = await ask("/api/key"); // anew each time: the server may have been started again
   const headers = { "Content-Type": "application/json", "X-Penstock-Key": key };
-  take(await answered("/api/change", { method: "POST", headers, body: JSON.stringify(change) }));
+  const done = await answered("/api/change", { method: "POST", headers, body: JSON.stringify(change) });
+  document.getElementById("trouble").textContent = ""; // what was told before is over
+  take(done);
 }
 
 function take(change) {

@@ -37,10 +37,9 @@ export function noteOf(id) {
   function key(event) {
     event.stopPropagation(); // the page's own keys are not meant
     if (event.key === "Escape") end();
-    else if (event.key === "Enter" && !event.shiftKey && !event.isComposing) {
-      event.preventDefault();
-      keep();
-    }
+    if (event.key !== "Enter" || event.shiftKey || event.isComposing) return;
+    event.preventDefault();
+    keep();
   }
 
   async function keep() {
@@ -71,38 +70,39 @@ export function noteOf(id) {
   return place;
 }
 
-function tagField(act, ...more) {
+function tagForm(...more) {
   const tags = element("datalist", { id: "tags" });
-  const field = element("input", {
-    "aria-label": "Tag", placeholder: "a word", size: "12", maxlength: "40", list: "tags",
-    onfocus: () => tags.replaceChildren(...[...new Set([...known.rows.values()].flatMap((row) => row.tags))].map((tag) => element("option", { value: tag }))),
-  });
-  const form = element("form", { class: "tools", onsubmit: async (event) => {
+  const offer = () => tags.replaceChildren(...[...new Set([...known.rows.values()].flatMap((row) => row.tags))].map((tag) => element("option", { value: tag })));
+  const field = element("input", { "aria-label": "Tag", placeholder: "a word", size: "12", maxlength: "40", required: true, list: "tags", onfocus: offer });
+  return [field, element("form", { class: "tools" }, field, tags, element("button", { value: "tag" }, "Add tag"), ...more)];
+}
+
+// Do with a form's tag what its button says.
+function whenSent(form, field, act) {
+  form.addEventListener("submit", async (event) => {
     event.preventDefault();
-    await act(event.submitter?.value || "tag", field.value.trim());
+    await act(event.submitter.value, field.value.trim());
     field.value = "";
-  } }, field, tags, element("button", { value: "tag" }, "Add tag"), ...more);
-  return { form, field };
+  });
 }
 
 // Tags and note of one run.
 export function notesOf(id) {
-  const change = (more) => write({ runs: [id], ...more });
+  const change = (way, tag) => write({ runs: [id], [way]: [tag] });
   const tags = element("span");
   const note = noteOf(id);
-  const { form, field } = tagField((_, tag) => change({ tag: [tag] }));
-  const place = element("div", {}, note, form);
+  const [field, form] = tagForm();
+  whenSent(form, field, change);
   form.prepend(tags);
+  const place = element("div", {}, note, form);
   let shown = null;
   place.show = () => {
     note.show();
     const found = known.rows.get(id)?.tags || [];
     if (found.join(" ") === shown) return;
     shown = found.join(" ");
-    tags.replaceChildren(...found.map((tag) => element("span", { class: "tag" }, tag, " ", button("×", async () => {
-      await change({ untag: [tag] });
-      field.focus();
-    }, { "aria-label": `Remove tag ${tag}` }))));
+    const remove = (tag) => button("×", () => { field.focus(); return change("untag", tag); }, { "aria-label": `Remove tag ${tag}` });
+    tags.replaceChildren(...found.map((tag) => element("span", { class: "tag" }, tag, " ", remove(tag))));
   };
   place.show();
   return place;
@@ -110,45 +110,42 @@ export function notesOf(id) {
 
 const said = element("p", { class: "said", role: "status" }); // also once another view was looked at
 
-// What can be done with the runs that are chosen; `said` tells what was done, and undoes it.
-export function actions(chosen) {
-  async function act(runs, change, text, undone) {
-    const ids = runs.map((row) => row.id);
-    if (!ids.length) return;
-    await write({ runs: ids, ...change });
-    document.getElementById("trouble").textContent = "";
-    said.replaceChildren(`${runs.length === 1 ? named(runs[0]) : `${runs.length} runs`} ${text}. `, button("Undo", async () => {
-      await write({ runs: ids, ...undone });
-      said.replaceChildren("Undone.");
-    }));
-  }
+async function act(runs, change, text, undone) {
+  const ids = runs.map((row) => row.id);
+  if (!ids.length) return;
+  await write({ runs: ids, ...change });
+  said.replaceChildren(`${runs.length === 1 ? named(runs[0]) : `${runs.length} runs`} ${text}. `, button("Undo", async () => {
+    await write({ runs: ids, ...undone });
+    said.replaceChildren("Undone.");
+  }));
+}
 
-  const { form, field } = tagField((way, tag) => {
-    const other = way === "tag" ? "untag" : "tag";
-    const concerned = chosen().filter((row) => row.tags.includes(tag) === (way === "untag"));
-    return act(concerned, { [way]: [tag] }, way === "tag" ? `got the tag ${tag}` : `lost the tag ${tag}`, { [other]: [tag] });
-  }, element("button", { value: "untag" }, "Remove tag"));
-  form.hidden = true;
+// What can be done with the runs that are chosen; `said` tells what was done, and undoes it.
+export function actions() {
+  let chosen = [];
+  const [field, form] = tagForm(element("button", { value: "untag" }, "Remove tag"));
+  whenSent(form, field, (way, tag) => {
+    const [other, text] = way === "tag" ? ["untag", "got"] : ["tag", "lost"];
+    return act(chosen.filter((row) => row.tags.includes(tag) === (way === "untag")), { [way]: [tag] }, `${text} the tag ${tag}`, { [other]: [tag] });
+  });
   const tag = button("Tag…", () => {
     form.hidden = !form.hidden;
     tag.setAttribute("aria-expanded", String(!form.hidden));
     if (!form.hidden) field.focus();
-  }, { "aria-expanded": "false" });
-  const isArchived = () => chosen().every((row) => row.archived);
-  const archive = button("Archive", () => {
-    const archived = !isArchived();
-    return act(chosen().filter((row) => row.archived !== archived), { archived }, archived ? "archived" : "no longer archived", { archived: !archived });
   });
-  const remove = button("Delete", () => act(chosen(), { deleted: true }, "deleted", { deleted: false }));
+  const archive = button("Archive", () => act(chosen.filter((row) => !row.archived), { archived: true }, "archived", { archived: false }));
+  const unarchive = button("Unarchive", () => act(chosen.filter((row) => row.archived), { archived: false }, "no longer archived", { archived: true }));
+  const remove = button("Delete", () => act(chosen, { deleted: true }, "deleted", { deleted: false }));
+  form.hidden = true;
   return {
-    elements: [tag, form, archive, remove],
+    elements: [tag, form, archive, unarchive, remove],
     said,
-    show() {
-      const runs = chosen();
-      for (const each of [tag, archive, remove]) each.disabled = !runs.length;
-      form.hidden ||= !runs.length;
-      const text = runs.length && isArchived() ? "Unarchive" : "Archive";
-      if (archive.textContent !== text) archive.textContent = text;
+    show(rows) {
+      chosen = rows;
+      for (const each of [tag, archive, remove]) each.disabled = !rows.length;
+      form.hidden ||= !rows.length;
+      unarchive.hidden = !rows.some((row) => row.archived);
+      archive.hidden = !unarchive.hidden && rows.every((row) => row.archived);
     },
   };
 }

@@ -63,7 +63,7 @@ export function open(place) {
   const archived = element("input", { type: "checkbox", onchange: () => set({ archived: archived.checked ? "1" : "" }) });
   const showArchived = element("label", {}, archived, " Show archived");
   const all = element("input", { type: "checkbox", "aria-label": "Choose all", onchange: () => set({ run: all.checked ? rows.map((row) => row.id) : [] }) });
-  const acts = actions(() => rows.filter(((chosen) => (row) => chosen.has(row.id))(new Set(read().query.getAll("run")))));
+  const acts = actions();
   const toCompare = button("Compare", () => go("compare", { run: read().query.getAll("run") }));
   const count = element("span", { class: "soft", "aria-live": "polite" });
   let columns = [];
@@ -191,7 +191,7 @@ export function open(place) {
     archived.checked = query.has("archived");
     showArchived.hidden = !archived.checked && ![...known.rows.values()].some((row) => row.archived);
     all.checked = rows.length > 0 && rows.every((row) => chosen.has(row.id));
-    acts.show();
+    acts.show(rows.filter((row) => chosen.has(row.id)));
     const sort = query.get("sort") || "-added";
     if (sort !== sorted) for (const each of headings) each.show(sort);
     sorted = sort;
