@@ -128,9 +128,10 @@ export function actions() {
     const [other, text] = way === "tag" ? ["untag", "got"] : ["tag", "lost"];
     return act(chosen.filter((row) => row.tags.includes(tag) === (way === "untag")), { [way]: [tag] }, `${text} the tag ${tag}`, { [other]: [tag] });
   });
+  const expanded = () => tag.setAttribute("aria-expanded", String(!form.hidden));
   const tag = button("Tag…", () => {
     form.hidden = !form.hidden;
-    tag.setAttribute("aria-expanded", String(!form.hidden));
+    expanded();
     if (!form.hidden) field.focus();
   });
   const archive = button("Archive", () => act(chosen.filter((row) => !row.archived), { archived: true }, "archived", { archived: false }));
@@ -144,6 +145,7 @@ export function actions() {
       chosen = rows;
       for (const each of [tag, archive, remove]) each.disabled = !rows.length;
       form.hidden ||= !rows.length;
+      expanded();
       unarchive.hidden = !rows.some((row) => row.archived);
       archive.hidden = !unarchive.hidden && rows.every((row) => row.archived);
     },
