@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import os
+import re
 import signal
 import sqlite3
 import subprocess
@@ -89,7 +90,8 @@ def test_ls_as_json_has_all_fields_and_chooses_by_group_and_status(command, runs
     assert first["seconds"] == pytest.approx(runs[0].seconds)
     its = {"id": runs[0].id, "name": "run-0", "group": "[red]sweep", "group_id": runs[0].group_id, "index": 0}
     end = {"mode": "plain", "status": "failed", "exit_code": 1, "reason": "ValueError: no \x1b[2J"}
-    assert first | {"seconds": 0.0} == its | end | {"began": runs[0].began, "seconds": 0.0, "pid": 1}
+    noted = {"note": "", "tags": [], "archived": False}
+    assert first | {"seconds": 0.0} == its | end | {"began": runs[0].began, "seconds": 0.0, "pid": 1} | noted
     waiting = json.loads(told(command("runs", "ls", "--json", "--status", "waiting")))
     assert [run["name"] for run in waiting] == ["run-3", "run-0"]
     assert "give one of waiting, running" in refused(command("runs", "ls", "--status", "done"))
@@ -278,3 +280,46 @@ def test_another_store_is_named_by_an_option(command, runs, tmp_path):
     (tmp_path / "file").touch()
     assert "there is no store of runs in" in refused(command("runs", "ls", "--store", str(tmp_path / "file")))
     assert "the store cannot use" in refused(command("run", "--store", str(tmp_path / "file"), "true"))
+
+
+def test_runs_get_notes_and_tags_by_id_or_group(command, store, runs):
+    words = ("--text", "two\nlines \x1b[2J", "--tag", "good", "--tag", "paper")
+    changed = json.loads(told(command("runs", "note", "[red]sweep", *words, "--json")))
+    assert [each["tags"] for each in changed] == [["good", "paper"]] * 4
+    assert "paper" not in told(command("runs", "note", runs[0].id[:5], "--untag", "paper"))
+    assert [run.tags for run in store.runs()] == [("good",), *[("good", "paper")] * 3]
+    lines = [line.rstrip() for line in told(command("runs", "ls")).splitlines()]
+    assert lines[0].endswith("tags") and lines[1].endswith("good") and lines[2].endswith("good paper")
+    page = told(command("runs", "show", runs[0].id))
+    assert re.search(r"\ntags +good +\nnote +two +\n +lines \\x1b\[2J", page)
+
+
+def test_a_change_of_nothing_and_what_is_no_tag_are_refused(command, store, runs):
+    assert "give --text, --tag, --untag, --archive or --unarchive" in refused(command("runs", "note", runs[0].id))
+    assert "'two words' is no tag" in refused(command("runs", "note", runs[0].id, "--tag", "two words"))
+    assert "no run 'absent'" in refused(command("runs", "note", "absent", "--tag", "good"))
+    assert all(run.tags == () for run in store.runs())
+
+
+def test_archived_runs_are_left_out_which_is_said(command, store, runs):
+    told(command("runs", "note", runs[0].id, runs[2].id, "--archive"))
+    listed = command("runs", "ls", "--json")
+    assert [each["id"] for each in json.loads(listed.stdout)] == [runs[1].id, runs[3].id]
+    assert "archived runs that are left out: 2; --archived lists them, too" in listed.stderr
+    assert len(json.loads(told(command("runs", "ls", "--json", "--archived")))) == 4
+    told(command("runs", "note", runs[0].id, "--unarchive"))
+    assert not store.run(runs[0].id).archived
+
+
+def test_deleted_runs_are_listed_and_brought_back(command, store, runs):
+    assert "No run was deleted on the page within a week." in told(command("runs", "restore"))
+    store.delete([runs[0].id, runs[2].id])
+    assert [each["id"] for each in json.loads(told(command("runs", "restore", "--json")))] == [
+        runs[0].id,
+        runs[2].id,
+    ]
+    assert f"no run or group '{runs[1].id}' was deleted" in refused(command("runs", "restore", runs[1].id))
+    assert runs[0].id in told(command("runs", "restore", runs[0].id))
+    assert len(store.runs()) == 3
+    told(command("runs", "restore", "[red]sweep"))
+    assert [run.id for run in store.runs()] == [run.id for run in runs]

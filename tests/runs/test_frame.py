@@ -11,6 +11,7 @@ from tests.web.seeded import group
 import penstock
 from penstock.errors import NoSuchRun, StoreUnusable
 from penstock.runs.store import Store
+from penstock.runs.store.notes import Change
 
 
 @pytest.fixture
@@ -18,7 +19,8 @@ def store(tmp_path: Path) -> Path:
     with Store.open(tmp_path / "store") as store:
         for at, lr in enumerate(("0.1", "0.01")):
             series = {"eval/loss": [3.0, 1.0 + at, math.nan, 2.0], "feed.wait_s": [0.0, 15.0]}
-            group(store, "sweep", runs=[f"run {at}"], parameters={"lr": lr, "opt": "sgd"}, series=series)
+            [run] = group(store, "sweep", runs=[f"run {at}"], parameters={"lr": lr, "opt": "sgd"}, series=series)
+            store.annotate([run.id], Change(note=f"with {lr}", tag=("good", "paper")[: at + 1]))
         group(store, "other", runs=["one"], status="failed", series={"proc.cpu_s": [0.0, 3.0]})
     return tmp_path / "store"
 
@@ -29,6 +31,7 @@ def test_runs_are_rows_with_their_parameters_and_what_they_logged(store):
     assert list(runs["param.lr"]) == [0.1, 0.01] and list(runs["param.opt"]) == ["sgd", "sgd"]
     assert list(runs["last.eval/loss"]) == [2, 2] and list(runs["least.eval/loss"]) == [1, 2]
     assert list(runs["waiting"]) == [0.25, 0.25]
+    assert list(runs["note"]) == ["with 0.1", "with 0.01"] and list(runs["tags"]) == ["good", "good paper"]
     assert str(runs["began"].dtype).startswith("datetime64") and str(runs["began"].dt.tz) == "UTC"
 
 

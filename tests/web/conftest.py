@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from email.message import Message
+from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -42,10 +43,10 @@ class Page:
         self.key = self.url.partition("/?")[2]
         self.cookie = ""
 
-    def ask(self, path: str, *, method: str = "GET", **headers: str) -> Answer:
+    def ask(self, path: str, *, method: str = "GET", body: bytes | None = None, **headers: str) -> Answer:
         given = {name.replace("_", "-"): value for name, value in headers.items()}
         with closing(http.client.HTTPConnection("127.0.0.1", self.port, timeout=30)) as connection:
-            connection.request(method, path, headers={"Cookie": self.cookie} | given)
+            connection.request(method, path, body, headers={"Cookie": self.cookie} | given)
             with connection.getresponse() as answer:
                 return Answer(answer.status, answer.headers, answer.read())
 
@@ -58,6 +59,18 @@ class Page:
         answer = self.ask(path)
         assert answer.status == 200, answer
         return json.loads(answer.body)
+
+    def write(self, value: Any, path: str = "/api/change", **headers: str | None) -> Answer:
+        """Ask for a change as the page does, but for some headers; those that are None are left out."""
+        host = f"127.0.0.1:{self.port}"
+        own = {"Origin": f"http://{host}", "Content_Type": "application/json", "X_Penstock_Key": self.write_key}
+        given = {name: text for name, text in (own | headers).items() if text is not None}
+        body = value if isinstance(value, bytes) else json.dumps(value).encode()
+        return self.ask(path, method="POST", body=body, **given)
+
+    @cached_property
+    def write_key(self) -> str:
+        return self.json("/api/key")["key"]
 
     @contextmanager
     def changes(self) -> Iterator[Iterator[Any]]:

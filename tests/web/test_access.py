@@ -66,9 +66,13 @@ def test_another_page_is_refused(page):
     assert page.ask("/api/summaries", Origin=f"http://127.0.0.1:{page.port}").status == 200
 
 
-def test_nothing_can_be_changed(page):
-    for method in ("POST", "PUT", "DELETE", "PATCH", "OPTIONS"):
-        assert page.ask("/api/summaries", method=method).status == 405, method
+def test_what_is_read_cannot_be_changed(page):
+    for method in ("PUT", "DELETE", "PATCH", "OPTIONS", "TRACE"):
+        for path in ("/api/summaries", "/api/change", "/api/key"):
+            assert page.ask(path, method=method).status == 405, method
+    assert page.ask("/api/summaries", method="POST").status == 403
+    for path in ("/api/summaries", "/api/key", "/api/live", "/"):
+        assert page.write({}, path).status == 405, path
 
 
 def test_every_answer_says_what_a_browser_may_do_with_it(page):

@@ -36,6 +36,7 @@ def ls(
         bool, option("--watch", "Refresh until Ctrl-C: running ones, with CPU, memory, wait for data, log.")
     ] = False,
     interval: Interval = 1.0,
+    archived: Annotated[bool, option("--archived", "Also those that are archived.")] = False,
     as_json: AsJson = False,
     store: StoreFolder = None,
 ) -> None:
@@ -50,8 +51,11 @@ def ls(
             from penstock.cli.runs_table import Looks
 
             watch(partial(Looks(opened).table, group, status), interval, as_json)
-        found = [run for run in found if status in {None, run.status}]
+    every = [run for run in found if status in {None, run.status}]
+    found = [run for run in every if archived or not run.archived]
     show_or_json(as_json, [_fields(run) for run in found], lambda: runs_table(found))
+    if hidden := len(every) - len(found):
+        say(f"archived runs that are left out: {hidden:,}; --archived lists them, too")
 
 
 @app.command(cls=Command, hidden=True)
@@ -230,6 +234,54 @@ def push(
     typer.echo(f"{push.points:,} points and {push.files:,} files of {len(found):,} runs were new there.")
 
 
+@app.command(cls=Command)
+def note(
+    words: Annotated[
+        list[str], argument("RUN|GROUP...", "Ids of runs, or their first letters; names or ids of groups.")
+    ],
+    text: Annotated[str | None, option("What is worth knowing of them.", metavar="TEXT")] = None,
+    tag: Annotated[list[str] | None, option("A word to find them again; repeatable.", metavar="WORD")] = None,
+    untag: Annotated[list[str] | None, option("A tag that they lose; repeatable.", metavar="WORD")] = None,
+    archive: Annotated[
+        bool | None, option("--archive/--unarchive", "Whether lists leave them out from now on.")
+    ] = None,
+    as_json: AsJson = False,
+    store: StoreFolder = None,
+) -> None:
+    """Write a note or tags to runs, or archive them."""
+    from penstock.cli.runs_table import runs_table
+    from penstock.runs.store.notes import Change
+
+    change = Change(note=text, tag=tuple(tag or ()), untag=tuple(untag or ()), archived=archive)
+    if change == Change():
+        raise BadSetting("give --text, --tag, --untag, --archive or --unarchive")
+    with Store.open(store, to_read=True) as opened:
+        changed = opened.annotate([run.id for run in opened.named(words)], change)
+    show_or_json(as_json, [_fields(run) for run in changed], lambda: runs_table(changed))
+
+
+@app.command(cls=Command)
+def restore(
+    words: Annotated[
+        list[str] | None, argument("[RUN|GROUP...]", "Whole ids of runs, names or ids of groups.")
+    ] = None,
+    as_json: AsJson = False,
+    store: StoreFolder = None,
+) -> None:
+    """Bring back runs that were deleted on the page less than a week ago; list them, unless some are named."""
+    from penstock.cli.runs_table import runs_table
+
+    with Store.open(store, to_read=True) as opened:
+        found = opened.runs(deleted=True)
+        if words:
+            names = {name for run in found for name in (run.id, run.group, run.group_id)}
+            if missing := sorted(set(words) - names):
+                raise NoSuchRun(f"no run or group {missing[0]!r} was deleted; `penstock runs restore` lists all")
+            found = opened.restore([run.id for run in found if {run.id, run.group, run.group_id} & set(words)])
+    none = "No run was deleted on the page within a week."
+    show_or_json(as_json, [_fields(run) for run in found], lambda: runs_table(found) if found else none)
+
+
 def _of_group(store: Store, group: str | None) -> list[RunRecord]:
     """Return the runs of groups of a name or id, or all.
 
@@ -256,7 +308,7 @@ def _newest(store: Store, group: str) -> dict[str, list[RunRecord]]:
 
 
 def _fields(run: RunRecord) -> dict[str, Any]:
-    names = "id name group group_id index mode status exit_code reason began seconds pid"
+    names = "id name group group_id index mode status exit_code reason began seconds pid note tags archived"
     return {name: getattr(run, name) for name in names.split()}
 
 

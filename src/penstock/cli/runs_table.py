@@ -13,7 +13,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from penstock.basics.terminal import printable, sized_console
+from penstock.basics.terminal import printable, printable_lines, sized_console
 from penstock.cli.command import plain_table
 from penstock.runs.advice import MUCH_WAITING, RunAdvice
 from penstock.runs.compare import Comparison, GroupFigures, group_figures
@@ -29,7 +29,8 @@ def runs_table(runs: Sequence[RunRecord]) -> RenderableType:
     """Show runs, one a line."""
     if not runs:
         return Text("No run is in the store. Start one with: penstock run SCRIPT.py")
-    return _table([(run, None) for run in runs], "id name group mode status exit began seconds")
+    tags = " tags" * any(run.tags for run in runs)
+    return _table([(run, None) for run in runs], f"id name group mode status exit began seconds{tags}")
 
 
 def ended_table(store: Store, runs: Sequence[RunRecord]) -> RenderableType:
@@ -87,6 +88,9 @@ def run_page(
     )
     if run.began is not None:
         facts.add_row("began", f"{_began(run)}, {run.seconds or 0:,.1f} s")
+    for name, text in (("tags", " ".join(run.tags)), ("note", run.note)):
+        if text:
+            facts.add_row(name, printable_lines(text))
     facts.add_row("command", printable(shlex.join(run.plan.command)))
     facts.add_row("in", printable(run.plan.directory))
     for name, value in run.plan.parameters.items():
@@ -141,6 +145,7 @@ def _table(
         cells = {name: printable(getattr(run, name)) for name in ("id", "name", "group", "mode", "reason")}
         shown: dict[str, str | Text] = {
             **cells,
+            "tags": printable(" ".join(run.tags)),
             "status": _status(run),
             "exit": "" if run.exit_code is None else str(run.exit_code),
             "began": _began(run),

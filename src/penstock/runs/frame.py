@@ -17,8 +17,9 @@ def load_runs(*groups: str, store: str | Path | None = None) -> Any:
     """Return runs as a pandas ``DataFrame``: a row each, in the order in which they were added.
 
     The index is their ids. Columns are ``name``, ``group``, ``group_id``, ``mode``, ``status``, ``exit_code``,
-    ``reason``, ``began`` (a time in UTC), ``seconds``; ``epoch_s``, ``samples``, ``cpu_s``, ``waiting``,
-    ``copying`` and ``computing`` (parts of its time, from 0 to 1) as ``penstock runs show`` has them; then
+    ``reason``, ``note``, ``tags`` (with spaces between), ``began`` (a time in UTC), ``seconds``; ``epoch_s``,
+    ``samples``, ``cpu_s``, ``waiting``, ``copying`` and ``computing`` (parts of its time, from 0 to 1) as
+    ``penstock runs show`` has them; then
     ``param.NAME`` for each parameter, a number where all of its values are, and ``last.NAME``, ``least.NAME``,
     ``most.NAME`` for each series that a script logged. What is not known is missing.
 
@@ -54,7 +55,8 @@ def load_runs(*groups: str, store: str | Path | None = None) -> Any:
 def _row(run: RunRecord, series: dict[str, Series]) -> dict[str, Any]:
     figures = run_figures(run, series)
     row: dict[str, Any] = {
-        **{name: getattr(run, name) for name in ("name", "group", "group_id", "mode", "status")},
+        **{name: getattr(run, name) for name in ("name", "group", "group_id", "mode", "status", "note")},
+        "tags": " ".join(run.tags),
         **{name: getattr(run, name) for name in ("exit_code", "reason", "began", "seconds")},
         **{name: getattr(figures, name) for name in ("epoch_s", "samples", "cpu_s")},
         **{name: getattr(figures.parts, name) for name in ("waiting", "copying", "computing")},

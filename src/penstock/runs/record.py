@@ -118,6 +118,9 @@ class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
         seconds: How long it has run, or ran.
         keeper: Its keeper's process, and when that started in clock ticks since boot; None while it waits.
         pid: Process of its command; None while it waits.
+        note: What somebody wrote of it.
+        tags: Words by which it is found again.
+        archived: Whether lists leave it out unless they are asked for it.
     """
 
     id: str
@@ -134,3 +137,6 @@ class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
     plan: RunPlan
     keeper: tuple[int, int] | None = None
     pid: int | None = None
+    note: str = ""
+    tags: tuple[str, ...] = ()
+    archived: bool = False

@@ -1,4 +1,4 @@
-"""Decides who may read the page, and closes connections that ask nothing."""
+"""Decides who may read the page and change runs from it, and closes connections that ask nothing."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ from starlette.requests import cookie_parser
 from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from penstock.web.files import Json
 
 LOCAL = ("127.0.0.1", "localhost", "::1")
 _HEADERS = {
@@ -30,16 +32,21 @@ _HEADERS = {
 class Access:
     """Admits requests that may read the page, and marks every answer with what a browser may do with it.
 
+    What changes something is asked by POST, with JSON and a key, from the page's own origin. No other page can
+    read the key, nor send such a request without asking first (CORS), which is refused.
+
     Args:
         app: What they pass to.
         token: What the printed URL holds.
+        key: What requests that change something hold, as ``X-Penstock-Key``.
         port: The server's port; servers of one machine share their cookies.
         hosts: Names and addresses under which the server is known, lower case.
     """
 
-    def __init__(self, app: ASGIApp, *, token: str, port: int, hosts: set[str]) -> None:
+    def __init__(self, app: ASGIApp, *, token: str, key: str, port: int, hosts: set[str]) -> None:
         self._app = app
         self._token = token
+        self._key = key
         self._cookie = f"penstock-{port}"
         self._value = secrets.token_urlsafe(32)
         self._hosts = hosts
@@ -70,8 +77,8 @@ class Access:
     def _refusal(self, scope: Scope) -> ASGIApp | None:
         headers = Headers(scope=scope)
         host, origin = headers.get("host", ""), headers.get("origin")
-        if scope["method"] not in {"GET", "HEAD"}:
-            return PlainTextResponse("This page changes nothing: GET only.", 405, {"Allow": "GET, HEAD"})
+        if scope["method"] not in {"GET", "HEAD", "POST"}:
+            return PlainTextResponse("This server answers GET and POST only.", 405, {"Allow": "GET, HEAD, POST"})
         if host_name(host) not in self._hosts:
             remedy = f"penstock web --allow-host {host_name(host) or 'NAME'} makes it so"
             return PlainTextResponse(f"This server is not known as {host!r}. {remedy}.", 421)
@@ -84,7 +91,13 @@ class Access:
             return PlainTextResponse(
                 "Open the URL that penstock web has printed: it holds the key to this page.", 401
             )
+        if scope["method"] == "POST" and not self._is_page(headers, f"{scope['scheme']}://{host}"):
+            return Json({"error": "only the page itself changes anything, with its key: refused"}, 403)
         return None
+
+    def _is_page(self, headers: Headers, own: str) -> bool:
+        has_key = secrets.compare_digest(headers.get("x-penstock-key", "").encode(), self._key.encode())
+        return has_key and (headers.get("origin"), headers.get("content-type")) == (own, "application/json")
 
     def _has_token(self, scope: Scope) -> bool:
         given = parse_qs(scope["query_string"].decode("latin-1")).get("token", [""])[0]

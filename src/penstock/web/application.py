@@ -28,6 +28,7 @@ from penstock.web.access import LOCAL, Access, Connection, host_name
 from penstock.web.files import Json, artifact_routes, page_routes
 from penstock.web.live import Live
 from penstock.web.views import Views
+from penstock.web.writing import write_routes
 
 _MOST_POINTS = 20_000
 _MOST_SMOOTHING = 0.999
@@ -53,6 +54,7 @@ def serve(
         StoreUnusable: the store cannot be opened.
     """
     with Store.open(store) as opened, _listening(host, port) as listening:
+        opened.forget()
         token, at = secrets.token_urlsafe(16), listening.getsockname()[1]
         hosts = {*LOCAL, *(host_name(name) for name in allowed)}
         if host not in LOCAL:
@@ -103,6 +105,7 @@ def application(store: Store, *, token: str, port: int, hosts: set[str], ending:
         hosts: Names and addresses under which the server is known.
         ending: Returns whether the server ends.
     """
+    key = secrets.token_urlsafe(32)
     views = Views(store)
     live = Live(store, views, ending)
 
@@ -147,10 +150,11 @@ def application(store: Store, *, token: str, port: int, hosts: set[str], ending:
             Route("/api/selections", of_runs(partial(selections, store))),
             Route("/api/schedules", of_runs(lambda _: views.schedules())),
             Route("/api/live", events),
+            *write_routes(store, key),
             *artifact_routes(store),
             *page_routes(),
         ],
-        middleware=[Middleware(Access, token=token, port=port, hosts=hosts)],
+        middleware=[Middleware(Access, token=token, key=key, port=port, hosts=hosts)],
         exception_handlers={PenstockError: _error_answer},
     )
 

@@ -160,7 +160,7 @@ class Live:
         self._one_looks = asyncio.Lock()
         self._looking: asyncio.Task[None] | None = None
         self._rows: dict[str, dict[str, Any]] = {}
-        self._version = -1
+        self._version: tuple[int, int] | None = None
         """The store's version when the rows were read."""
 
     async def events(self) -> AsyncGenerator[str]:
@@ -218,6 +218,9 @@ class Live:
             }
         except PenstockError as error:
             return {"error": str(error)}
+        new = [id for id in rows if id not in self._rows]
+        if new != list(rows)[len(rows) - len(new) :]:  # some came back to their places
+            changes["all"] = list(rows.values())
         self._rows, self._version = rows, version
         return changes
 

@@ -37,7 +37,10 @@ _MOST_ODD = 50
 CLOCK = "clock"
 _SERIES = "series:"
 _NOTHING: Line = np.empty(0), np.empty(0)
-_FIELDS = ("id", "name", "group", "group_id", "mode", "index", "status", "exit_code", "reason", "began", "seconds")
+_FIELDS = (
+    *("id", "name", "group", "group_id", "mode", "index", "status", "exit_code", "reason", "began", "seconds"),
+    *("note", "tags", "archived"),
+)
 
 
 class Views:
@@ -61,8 +64,8 @@ class Views:
                 that go on are read.
         """
         if known is not None:
-            return [row if row["ended"] else _row(self._store.run(id)) for id, row in known.items()]
-        return [_row(record) for record in self._store.runs()]
+            return [row if row["ended"] else row_of(self._store.run(id)) for id, row in known.items()]
+        return [row_of(record) for record in self._store.runs()]
 
     def glances(self, ids: Iterable[str]) -> dict[str, Glance]:
         """Return what runs that go on do now; readers that have not been used for a while are dropped."""
@@ -91,7 +94,7 @@ class Views:
         """
         record = self._store.run(id)
         return {
-            **_row(record),
+            **row_of(record),
             "command": list(record.plan.command),
             "directory": record.plan.directory,
             "environment": self._store.environment(record.id),
@@ -212,7 +215,8 @@ class Views:
         return recent
 
 
-def _row(record: RunRecord) -> dict[str, Any]:
+def row_of(record: RunRecord) -> dict[str, Any]:
+    """Return the row of a run."""
     fields = {name: getattr(record, name) for name in _FIELDS}
     return {**fields, "ended": record.status in ENDED, "parameters": record.plan.parameters}
 

@@ -51,7 +51,7 @@ def test_a_store_that_a_newer_penstock_has_written_is_refused_and_left_as_it_is(
     with closing(sqlite3.connect(path)) as database, database:
         database.execute("PRAGMA user_version = 99")
     before = path.read_bytes()
-    with pytest.raises(StoreUnusable, match=r"newer Penstock .* its version is 99, .* up to 1\. Update Penstock"):
+    with pytest.raises(StoreUnusable, match=r"newer Penstock .* its version is 99, .* up to 2\. Update Penstock"):
         Store.open(tmp_path / "store")
     assert path.read_bytes() == before
 
@@ -92,7 +92,7 @@ def test_two_processes_migrate_at_once_and_a_copy_is_kept(tmp_path):
     for process in processes:
         out, errors = process.communicate(timeout=60)
         assert out == "['run-0', 'run-1']\n", errors
-    for name, version, columns in (("runs.sqlite", 2, {"colour"}), ("runs.sqlite.version-1", 1, set())):
+    for name, version, columns in (("runs.sqlite", 3, {"colour"}), ("runs.sqlite.version-2", 2, set())):
         with closing(sqlite3.connect(tmp_path / "store" / name)) as database:
             assert database.execute("PRAGMA user_version").fetchone() == (version,)
             found = {row[1] for row in database.execute("PRAGMA table_info(runs)")}

@@ -80,6 +80,13 @@ STEPS = [
         UNIQUE (group_id, position)
     )
     """,
+    """
+    ALTER TABLE runs ADD COLUMN note TEXT NOT NULL DEFAULT '';
+    ALTER TABLE runs ADD COLUMN tags TEXT NOT NULL DEFAULT '[]';
+    ALTER TABLE runs ADD COLUMN archived INTEGER NOT NULL DEFAULT 0;
+    ALTER TABLE runs ADD COLUMN deleted REAL;
+    CREATE INDEX deleted_runs ON runs (deleted) WHERE deleted IS NOT NULL
+    """,
 ]
 """Statements from each version of the schema to the next; user_version counts those a database has taken."""
 
@@ -157,8 +164,9 @@ def _migrate(connection: sqlite3.Connection, path: Path, version: int) -> None:
 
 SELECT = (
     "SELECT runs.*, groups.name AS group_name, groups.mode, groups.owner, groups.added "
-    "FROM runs JOIN groups ON groups.id = runs.group_id"
+    "FROM runs JOIN groups ON groups.id = runs.group_id AND (runs.deleted IS NOT NULL) = ?"
 )
+"""Rows of the runs that are there, or, if its first value is true, of those that were deleted."""
 
 
 def record_of(row: sqlite3.Row, folder: Path) -> RunRecord:
@@ -184,6 +192,9 @@ def record_of(row: sqlite3.Row, folder: Path) -> RunRecord:
         plan=plan,
         keeper=(keeper.pid, keeper.started_ticks) if keeper else None,
         pid=row["pid"],
+        note=row["note"],
+        tags=msgspec.json.decode(row["tags"], type=tuple[str, ...]),
+        archived=bool(row["archived"]),
     )
 
 

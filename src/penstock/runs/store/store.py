@@ -9,8 +9,8 @@ import shutil
 import sqlite3
 import threading
 import time
-from collections.abc import Callable, Collection, Iterable, Sequence
-from contextlib import closing, suppress
+from collections.abc import Callable, Collection, Generator, Iterable, Sequence
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
@@ -21,12 +21,15 @@ from penstock.linux.files import written_whole
 from penstock.runs.record import ENDED, GroupPlan, RunPlan, RunRecord, Status
 from penstock.runs.store.database import SELECT, Noted, connect, record_of, this_place, this_process, writing
 from penstock.runs.store.folder import chosen_folder, private_folder, usable
+from penstock.runs.store.notes import Change, change_notes
 from penstock.runs.store.points import Series
 
 _FIRST, _LETTERS = "abcdefghjkmnpqrstuvwxyz", "abcdefghjkmnpqrstuvwxyz23456789"
 
 _DATABASE = "runs.sqlite"
 _NOT_WORTH_BYTES = 512
+KEPT_DAYS = 7
+"""For how long a deleted run can be brought back."""
 
 
 class Removed(NamedTuple):
@@ -51,6 +54,7 @@ class Store:
         self._database = folder / _DATABASE
         self._connection = connection
         self._connection.row_factory = sqlite3.Row
+        self._file = self._database.stat().st_ino
         self._lock = threading.Lock()
 
     @classmethod
@@ -197,7 +201,9 @@ class Store:
         Raises:
             NoSuchRun: there is none, or several.
         """
-        found = self._read("WHERE substr(runs.id, 1, ?) = ? LIMIT 9", len(id), id) if id else []
+        found = self._read("WHERE runs.id = ?", id)
+        if not found and id:
+            found = self._read("WHERE substr(runs.id, 1, ?) = ? LIMIT 9", len(id), id)
         if len(found) == 1:
             return record_of(found[0], self.folder_of(found[0]["id"]))
         if found:
@@ -206,13 +212,18 @@ class Store:
             )
         raise NoSuchRun(f"the store {self.folder} has no run {id!r}; `penstock runs ls` shows those it has")
 
-    def runs(self, group: str | None = None) -> list[RunRecord]:
-        """List runs in the order in which they were added, all or those of groups of a name or id."""
+    def runs(self, group: str | None = None, *, deleted: bool = False) -> list[RunRecord]:
+        """List runs in the order in which they were added, all or those of groups of a name or id.
+
+        Args:
+            group: A name or id.
+            deleted: List, instead, those that were deleted and can be brought back.
+        """
         order = "ORDER BY groups.number, runs.position"
         if group is None:
-            rows = self._read(order)
+            rows = self._read(order, deleted=deleted)
         else:
-            rows = self._read(f"WHERE groups.id = ? OR groups.name = ? {order}", group, group)
+            rows = self._read(f"WHERE groups.id = ? OR groups.name = ? {order}", group, group, deleted=deleted)
         return [record_of(row, self.folder_of(row["id"])) for row in rows]
 
     def named(self, words: Iterable[str]) -> list[RunRecord]:
@@ -224,8 +235,8 @@ class Store:
         found = (run for word in words for run in self.runs(word) or [self.run(word)])
         return list({run.id: run for run in found}.values())
 
-    def version(self) -> int:
-        """Return a number that changes when another process has changed the records of runs.
+    def version(self) -> tuple[int, int]:
+        """Return what differs once another process, or this one, has changed the records of runs.
 
         Raises:
             StoreUnusable: somebody has deleted it.
@@ -233,11 +244,63 @@ class Store:
         if not self._database.exists():
             raise StoreUnusable(f"the store {self.folder} is gone: it was deleted while it was open")
         with self._lock, usable(self._database), closing(self._connection.cursor()) as cursor:
-            return cursor.execute("PRAGMA data_version").fetchone()[0]
+            return cursor.execute("PRAGMA data_version").fetchone()[0], self._connection.total_changes
 
     def folder_of(self, id: str) -> Path:
         """Return the folder of a run, by its whole id."""
         return self.folder / id
+
+    def annotate(self, ids: Iterable[str], change: Change) -> list[RunRecord]:
+        """Change what is noted of runs: of all of them, or of none; return them as they are then.
+
+        Raises:
+            NoSuchRun: there is no such run.
+            BadSetting: a tag or a note cannot be one, or the note was changed meanwhile.
+        """
+        chosen = list({self.run(id).id: None for id in ids})
+        with self._changing():
+            change_notes(self._connection, chosen, change)
+        return [self.run(id) for id in chosen]
+
+    def delete(self, ids: Iterable[str]) -> list[RunRecord]:
+        """Delete runs that have ended: nothing lists them any more, but ``restore`` brings them back for 7 days.
+
+        Then their files go with the next deletion or removal, or when ``penstock web`` starts.
+
+        Raises:
+            NoSuchRun: there is no such run.
+            BadSetting: one waits or runs; nothing is deleted.
+        """
+        runs = list({run.id: run for run in map(self.run, ids)}.values())
+        if going := [f"{run.id} ({run.status})" for run in runs if run.status not in ENDED]:
+            shown = ", ".join(going[:5]) + f" and {len(going) - 5} more" * (len(going) > 5)
+            raise BadSetting(f"not ended yet: {shown}. Stop them first, or wait; nothing was deleted")
+        with self._changing():
+            marks = [(time.time(), run.id) for run in runs]
+            self._connection.executemany("UPDATE runs SET deleted = ? WHERE id = ?", marks)
+        self.forget()
+        return runs
+
+    def restore(self, ids: Iterable[str]) -> list[RunRecord]:
+        """Bring deleted runs back: all of them, or none; those that are back already stay.
+
+        Raises:
+            NoSuchRun: one is gone for good.
+        """
+        chosen = list(dict.fromkeys(ids))
+        with self._changing():
+            for id in chosen:
+                if not self._connection.execute("UPDATE runs SET deleted = NULL WHERE id = ?", (id,)).rowcount:
+                    raise NoSuchRun(
+                        f"run {id!r} is gone for good, as after {KEPT_DAYS} days; none was brought back"
+                    )
+        return [self.run(id) for id in chosen]
+
+    def forget(self) -> None:
+        """Remove for good what was deleted more than 7 days ago, as far as the disk allows it now."""
+        if self._read("WHERE runs.deleted < ?", _forgotten_s(), deleted=True):
+            with suppress(StoreUnusable):
+                self._remove([])
 
     def remove(self, ids: Iterable[str], *, force: bool = False) -> list[Removed]:
         """Remove runs that have ended, with their folders.
@@ -266,16 +329,18 @@ class Store:
     def prune(
         self, *, keep_s: float | None = None, max_bytes: int | None = None, dry_run: bool = False
     ) -> list[Removed]:
-        """Remove the oldest runs that have ended, until those left are young and small enough.
+        """Remove deleted runs, then the oldest that have ended, until those left are young and small enough.
 
         Args:
             keep_s: Seconds after its end for which the store keeps a run, if the bytes allow.
             max_bytes: Bytes that the folders of all runs may take.
             dry_run: Remove nothing.
         """
-        runs = [Removed(run, self._nbytes(run.id)) for run in self.runs()]
+        deleted = self.runs(deleted=True)
+        runs = [Removed(run, self._nbytes(run.id)) for run in (*deleted, *self.runs())]
         total = sum(nbytes for _, nbytes in runs)
-        ends = {run.id: self._end_of(run) for run, _ in runs if run.status in ENDED}
+        ends = {run.id: 0.0 for run in deleted}
+        ends |= {run.id: self._end_of(run) for run, _ in runs if run.status in ENDED and run.id not in ends}
         removed: list[Removed] = []
         for each in sorted((each for each in runs if each.run.id in ends), key=lambda each: ends[each.run.id]):
             too_old = keep_s is not None and ends[each.run.id] < time.time() - keep_s
@@ -336,24 +401,36 @@ class Store:
 
     def _remove(self, removed: list[Removed]) -> None:
         with self._lock, usable(self.folder), writing(self._connection):
-            for run, _ in removed:
-                self._connection.execute("DELETE FROM runs WHERE id = ?", (run.id,))
+            due = self._connection.execute("SELECT id FROM runs WHERE deleted < ?", (_forgotten_s(),)).fetchall()
+            for id in {*(run.id for run, _ in removed), *(id for (id,) in due)}:
+                self._connection.execute("DELETE FROM runs WHERE id = ?", (id,))
                 with suppress(FileNotFoundError):
-                    self.folder_of(run.id).rename(self.folder / f"{run.id}.removed")
+                    self.folder_of(id).rename(self.folder / f"{id}.removed")
             self._connection.execute("DELETE FROM groups WHERE id NOT IN (SELECT group_id FROM runs)")
         # With those that a killed process left.
         for path in self.folder.glob("??????.removed"):
             with usable(path), suppress(FileNotFoundError):  # another process removes it, too
                 shutil.rmtree(path)
 
+    @contextmanager
+    def _changing(self) -> Generator[None]:
+        with self._lock, usable(self._database), writing(self._connection):
+            if not self._database.exists() or self._database.stat().st_ino != self._file:
+                raise StoreUnusable(f"the store {self.folder} was removed since it was opened: nothing changed")
+            yield
+
     def _write(self, statement: str, *values: object) -> bool:
         """Execute a statement; return whether it has changed anything."""
         with self._lock, usable(self._database), writing(self._connection):
             return self._connection.execute(statement, values).rowcount > 0
 
-    def _read(self, condition: str, *values: object) -> list[sqlite3.Row]:
+    def _read(self, condition: str, *values: object, deleted: bool = False) -> list[sqlite3.Row]:
         with self._lock, usable(self._database), closing(self._connection.cursor()) as cursor:
-            return cursor.execute(f"{SELECT} {condition}", values).fetchall()
+            return cursor.execute(f"{SELECT} {condition}", (deleted, *values)).fetchall()
+
+
+def _forgotten_s() -> float:
+    return time.time() - KEPT_DAYS * 86400
 
 
 def _new_ids(count: int, taken: set[str]) -> list[str]:

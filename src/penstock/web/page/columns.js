@@ -3,6 +3,7 @@
 import { colour, known } from "./data.js";
 import { dot, element } from "./elements.js";
 import { bytes, moment, number, seconds, share } from "./figures.js";
+import { noteOf, tagsOf } from "./notes.js";
 
 const MOST_VARYING = 6;
 export const MOST_OFFERED = 100;
@@ -11,19 +12,22 @@ const BAD = new Set(["failed", "out_of_memory", "timed_out", "killed", "lost"]);
 
 export const glance = (row) => known.glances[row.id] || {};
 
-// Of each column: what it sorts by, undefined for nothing; the text of a cell; and what a cell holds if that is more.
+// Of each column: what it sorts by, undefined for nothing; the text of a cell; and what a cell holds if that is more
+// (handed what it held before).
 const FIXED = [
   { key: "id", label: "id", of: (row) => row.id, text: (row) => row.id, class: "id wide" },
   { key: "name", label: "run", of: (row) => row.name, text: (row) => row.name, made: link, class: "name" },
   { key: "group", label: "group", of: (row) => row.group, text: (row) => row.group, class: "name wide" },
   { key: "mode", label: "mode", of: (row) => row.mode, text: (row) => row.mode, class: "wide" },
   { key: "status", label: "status", of: (row) => row.status, text: status, made: statusOf },
+  { key: "tags", label: "tags", of: (row) => row.tags.join(" ") || undefined, text: (row) => [...row.tags, row.archived].join(" "), made: tagsOf },
   { key: "began", label: "began", of: (row) => row.began ?? Infinity, text: (row) => moment(row.began), class: "number wide" },
   { key: "seconds", label: "time", of: (row) => row.seconds ?? undefined, text: (row) => seconds(row.seconds), class: "number" },
   { key: "waiting", label: "waits", of: (row) => glance(row).waiting ?? undefined, text: (row) => share(glance(row).waiting), class: "number" },
   { key: "cores", label: "cores", of: (row) => glance(row).cores ?? undefined, text: (row) => number(glance(row).cores), class: "number wide" },
   { key: "memory", label: "memory", of: (row) => glance(row).rss_bytes ?? undefined, text: (row) => bytes(glance(row).rss_bytes), class: "number wide" },
   { key: "logged", label: "logs", of: logged, text: logged, class: "name wide" },
+  { key: "note", label: "note", of: (row) => row.note || undefined, text: (row) => row.note, made: (row, before) => before || noteOf(row.id), class: "wide" },
 ];
 
 function link(row) {
@@ -80,7 +84,8 @@ export function columnsOf(query, rows) {
   const asked = query.getAll("col").map(columnOf).filter(Boolean);
   if (asked.length) return asked;
   const parameters = varying(rows).slice(0, MOST_VARYING).map((name) => columnOf(`param:${name}`));
-  return [...FIXED.slice(0, 2), ...parameters, ...FIXED.slice(2)];
+  const tagged = rows.some((row) => row.tags.length || row.archived);
+  return [...FIXED.slice(0, 2), ...parameters, ...FIXED.slice(2).filter(({ key }) => tagged || key !== "tags")];
 }
 
 // All that can be chosen: a title and keys each.

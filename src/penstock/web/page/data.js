@@ -11,13 +11,39 @@ export function whenChanged(listener) {
 // The server is away: the link to it says so, once for all that asks.
 export class Away extends Error {}
 
-export async function ask(path, parameters = []) {
-  const query = new URLSearchParams(parameters).toString();
-  const answer = await fetch(query ? `${path}?${query}` : path).catch(() => { throw new Away(GONE); });
+async function answered(path, more) {
+  const answer = await fetch(path, more).catch(() => { throw new Away(GONE); });
   if (answer.status === 401) throw new Away(LOCKED);
   const value = await answer.json();
   if (!answer.ok) throw new Error(value.error);
   return value;
+}
+
+export async function ask(path, parameters = []) {
+  const query = new URLSearchParams(parameters).toString();
+  return answered(query ? `${path}?${query}` : path);
+}
+
+// Change something of runs. This page shows it at once, others with the server's next look.
+export async function write(change) {
+  const { key } = await ask("/api/key"); // anew each time: the server may have been started again
+  const headers = { "Content-Type": "application/json", "X-Penstock-Key": key };
+  const done = await answered("/api/change", { method: "POST", headers, body: JSON.stringify(change) });
+  document.getElementById("trouble").textContent = ""; // what was told before is over
+  take(done);
+}
+
+function take(change) {
+  if (change.all) known.rows = new Map(change.all.map((row) => [row.id, row]));
+  for (const row of change.rows || []) known.rows.set(row.id, row);
+  for (const id of change.removed || []) {
+    known.rows.delete(id);
+    delete known.glances[id];
+  }
+  Object.assign(known.glances, change.glances);
+  known.feeds = change.feeds || known.feeds;
+  known.gpus = change.gpus || known.gpus;
+  for (const listener of listeners) listener();
 }
 
 const AGAIN_MS = 1000;
@@ -36,16 +62,7 @@ export function begin(showLink) {
   stream.onmessage = (event) => {
     const change = JSON.parse(event.data);
     showLink(change.error || "");
-    if (change.all) known.rows = new Map(change.all.map((row) => [row.id, row]));
-    for (const row of change.rows || []) known.rows.set(row.id, row);
-    for (const id of change.removed || []) {
-      known.rows.delete(id);
-      delete known.glances[id];
-    }
-    Object.assign(known.glances, change.glances);
-    known.feeds = change.feeds || known.feeds;
-    known.gpus = change.gpus || known.gpus;
-    for (const listener of listeners) listener();
+    take(change);
   };
 }
 

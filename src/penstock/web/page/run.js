@@ -5,6 +5,7 @@ import { charts, inOrder, MOST_CHARTS } from "./charts.js";
 import { ask, colour, known } from "./data.js";
 import { controls, drawing } from "./drawing.js";
 import { button, dot, element, term, update } from "./elements.js";
+import { notesOf } from "./notes.js";
 import { openInPerfetto } from "./perfetto.js";
 import { bytes, moment, seconds, shown } from "./figures.js";
 
@@ -42,7 +43,8 @@ export function open(place, address) {
   const [head, first, rest, about] = ["", "", "", ""].map(() => element("div"));
   const tools = element("div", { class: "tools", hidden: true }, how.elements, button("All of it (0)", () => zoom(null)));
   const more = element("details", { hidden: true, ontoggle: () => show() }, element("summary"), rest);
-  place.append(head, tools, first, more, about);
+  const notes = notesOf(id);
+  place.append(head, notes, tools, first, more, about);
 
   function zoom(next) {
     change({ range: next ? next.map((each) => Number(each.toFixed(3))).join(",") : "" });
@@ -102,6 +104,7 @@ export function open(place, address) {
   }
 
   async function changed() {
+    notes.show();
     const row = known.rows.get(id);
     const now = row ? `${row.status} ${row.ended ? 0 : Math.floor(row.seconds / 2)}` : "unknown";
     if (now === state || asking) return;

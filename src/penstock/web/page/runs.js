@@ -4,6 +4,7 @@ import { change, go, read } from "./address.js";
 import { columnOf, columnsOf, compared, limit, MOST_OFFERED, offered, varying } from "./columns.js";
 import { ask, known } from "./data.js";
 import { arrange, button, element, noRuns } from "./elements.js";
+import { actions } from "./notes.js";
 
 const AT_ONCE = 50;
 const ASKED_AT_ONCE = 200;
@@ -13,7 +14,8 @@ const TEXT = Symbol("text");
 function textOf(row) {
   if (row[TEXT] === undefined) {
     const parameters = Object.entries(row.parameters).map(([name, value]) => `${name}=${value}`);
-    row[TEXT] = [row.id, row.name, row.group, row.mode, row.status, row.reason, ...parameters].join(" ").toLowerCase();
+    const noted = [row.note, ...row.tags.map((tag) => `tag:${tag}`), row.archived ? "archived" : ""];
+    row[TEXT] = [row.id, row.name, row.group, row.mode, row.status, row.reason, ...parameters, ...noted].join(" ").toLowerCase();
   }
   return row[TEXT];
 }
@@ -34,7 +36,8 @@ export function wanted(query) {
   const words = wordsOf(query.get("filter"));
   const pinned = new Set(query.getAll("pin"));
   const sort = query.get("sort") || "-added";
-  let found = [...known.rows.values()].filter((row) => pinned.has(row.id) || matches(row, words));
+  const archived = query.get("archived");
+  let found = [...known.rows.values()].filter((row) => pinned.has(row.id) || ((archived || !row.archived) && matches(row, words)));
   const down = sort.startsWith("-") ? -1 : 1;
   const column = columnOf(sort.replace(/^-/, ""));
   if (column) {
@@ -57,6 +60,10 @@ export function open(place) {
   const grouping = element("select", { "aria-label": "Group by", onchange: () => set({ group: grouping.value }) });
   const columnList = element("div", { class: "columns" });
   const choosing = element("details", { class: "choosing", ontoggle: () => offer() }, element("summary", {}, "Columns"), columnList);
+  const archived = element("input", { type: "checkbox", onchange: () => set({ archived: archived.checked ? "1" : "" }) });
+  const showArchived = element("label", {}, archived, " Show archived");
+  const all = element("input", { type: "checkbox", "aria-label": "Choose all", onchange: () => set({ run: all.checked ? rows.map((row) => row.id) : [] }) });
+  const acts = actions();
   const toCompare = button("Compare", () => go("compare", { run: read().query.getAll("run") }));
   const count = element("span", { class: "soft", "aria-live": "polite" });
   let columns = [];
@@ -66,7 +73,7 @@ export function open(place) {
   const empty = element("tr", {}, noRuns("td", {}));
   const more = button("Show more", () => { most += AT_ONCE; draw(); });
   const table = element("div", { class: "scroll" }, element("table", { "aria-label": "Runs" }, head, body));
-  place.append(element("div", { class: "tools" }, search, element("label", {}, "group by ", grouping), choosing, toCompare, count), table, more);
+  place.append(element("div", { class: "tools" }, search, element("label", {}, "group by ", grouping), choosing, showArchived, toCompare, acts.elements, count), acts.said, table, more);
 
   function set(changes) {
     change(changes);
@@ -99,7 +106,9 @@ export function open(place) {
           const text = column.text(row);
           if (text === drawn[place]) return;
           drawn[place] = text;
-          cells[place].replaceChildren(column.made ? column.made(row) : text);
+          const [before, now] = [cells[place].firstChild, column.made ? column.made(row, cells[place].firstChild) : text];
+          if (now === before) now.show();
+          else cells[place].replaceChildren(now);
         });
       },
     };
@@ -111,12 +120,13 @@ export function open(place) {
     return { made };
   }
 
-  // The heading, and lines that are made anew, once other columns are wanted.
+  // The heading, and lines that are made anew, once other columns are wanted, and nobody is writing a note in one.
   function arrangeColumns(wantedColumns) {
+    if (body.querySelector("textarea")) return;
     if (wantedColumns.map(({ key }) => key).join("\n") === columns.map(({ key }) => key).join("\n") && headings.length) return;
     columns = wantedColumns;
     headings = columns.map(heading);
-    head.replaceChildren(element("tr", {}, element("th", { scope: "col" }, element("span", { class: "soft" }, "show")), headings.map((each) => each.cell)));
+    head.replaceChildren(element("tr", {}, element("th", { scope: "col" }, all), headings.map((each) => each.cell)));
     empty.firstChild.setAttribute("colspan", columns.length + 1);
     lines.clear();
     sorted = undefined;
@@ -178,6 +188,10 @@ export function open(place) {
     arrangeColumns(columnsOf(query, rows));
     offerGroups(grouped, varying([...known.rows.values()]).slice(0, MOST_OFFERED));
     toCompare.disabled = !chosen.size;
+    archived.checked = query.has("archived");
+    showArchived.hidden = !archived.checked && ![...known.rows.values()].some((row) => row.archived);
+    all.checked = rows.length > 0 && rows.every((row) => chosen.has(row.id));
+    acts.show(rows.filter((row) => chosen.has(row.id)));
     const sort = query.get("sort") || "-added";
     if (sort !== sorted) for (const each of headings) each.show(sort);
     sorted = sort;
