@@ -48,12 +48,17 @@ def media_of(value: Any) -> Media | None:
                 f"a text of {len(value):,} characters, more than {MOST_CHARACTERS:,}: log a shorter one"
             )
         return Media("text", json.dumps({"text": value}).encode())
+    file = io.BytesIO()
     if _is_of("matplotlib.figure", "Figure", value):
-        width, height = (round(float(inches * value.dpi)) for inches in value.get_size_inches())
-        return _image(width, height, 4, lambda file: value.savefig(file, format="png", dpi="figure"))
+        width, height = value.get_size_inches() * value.dpi
+        _check(round(width), round(height), 4)
+        value.savefig(file, format="png", dpi="figure")
+        return Media("image", file.getvalue())
     if _is_of("PIL.Image", "Image", value):
+        _check(value.width, value.height, len(value.getbands()))
         plain = value if value.mode in {"1", "L", "LA", "P", "RGB", "RGBA"} else value.convert("RGB")
-        return _image(*value.size, len(plain.getbands()), lambda file: plain.save(file, "PNG", compress_level=1))
+        plain.save(file, "PNG", compress_level=1)
+        return Media("image", file.getvalue())
     if not (hasattr(value, "__array__") or hasattr(value, "detach")):
         return None
     array = _array(value)
@@ -65,8 +70,8 @@ def media_of(value: Any) -> Media | None:
         if array.shape[2] not in _COLOURS and array.shape[0] in _COLOURS:  # channels first, as torch has them
             array = array.transpose(1, 2, 0)
         if array.shape[2] in _COLOURS:
-            height, width, channels = array.shape
-            return _image(width, height, channels, lambda file: file.write(_png(array)))
+            _check(array.shape[1], array.shape[0], array.shape[2])
+            return Media("image", _png(array))
     return Media("histogram", json.dumps(_histogram(array.reshape(-1))).encode())
 
 
@@ -87,16 +92,13 @@ def _array(value: Any) -> NDArray[Any]:
     return np.asarray(value)
 
 
-def _image(width: int, height: int, channels: int, save: Any) -> Media:
+def _check(width: int, height: int, channels: int) -> None:
     nbytes = width * height * channels
     if nbytes > MOST_IMAGE_BYTES:
         raise BadSetting(
             f"an image of {width:,} x {height:,} pixels has {nbytes / 1e6:,.0f} MB, more than "
             f"{MOST_IMAGE_BYTES / 1e6:.0f}: log a smaller one"
         )
-    file = io.BytesIO()
-    save(file)
-    return Media("image", file.getvalue())
 
 
 def _png(pixels_HWC: NDArray[np.uint8]) -> bytes:
@@ -106,7 +108,7 @@ def _png(pixels_HWC: NDArray[np.uint8]) -> bytes:
     rows = np.zeros((height, 1 + width * channels), np.uint8)  # each begins with its filter: none
     rows[:, 1:] = pixels_HWC.reshape(height, -1)
     head = struct.pack(">IIBBBBB", width, height, 8, _COLOURS[channels], 0, 0, 0)
-    chunks = ((b"IHDR", head), (b"IDAT", zlib.compress(rows, 1)), (b"IEND", b""))
+    chunks = ((b"IHDR", head), (b"IDAT", zlib.compress(rows.data, 1)), (b"IEND", b""))
     return b"\x89PNG\r\n\x1a\n" + b"".join(
         struct.pack(">I", len(data)) + name + data + struct.pack(">I", zlib.crc32(name + data))
         for name, data in chunks

@@ -133,7 +133,7 @@ class _Recorder:
         # Not by the process alone: what it counted before an exec, or another of its number, is another counter.
         self._name = f"script-{os.getpid()}-{os.urandom(4).hex()}"
         # Appends need no lock, in signals neither.
-        self._waiting: deque[tuple[float, dict[str, float | Media]]] = deque()
+        self._waiting: deque[tuple[float, Mapping[str, float | Media]]] = deque()
         self._waiting_bytes = 0  # of media; threads may miscount until all is written
         self._media: MediaFiles | None = None
         self._writer: SeriesWriter | None = None
@@ -230,10 +230,10 @@ class _Recorder:
             time_s, values = self._waiting.popleft()
             for name, value in values.items():
                 try:
-                    if isinstance(value, float):
-                        self._writer.add(name, value, time_s)
-                    else:
+                    if isinstance(value, tuple):
                         self._write_media(name, value, values.get("step", values.get("epoch")), time_s)
+                    else:
+                        self._writer.add(name, value, time_s)
                 except BadSetting as error:
                     self._warn(name, f"{error}; it is left out")
         if not self._waiting:
