@@ -77,7 +77,7 @@ function text({ name }) {
 
 // A column for each step, as wide as it lasts; the darker, the more values are in a bin.
 function histogram({ name }) {
-  const canvas = element("canvas", { width: WIDE, height: HIGH, role: "img" });
+  const canvas = Object.assign(element("canvas", { role: "img" }), { width: WIDE, height: HIGH });
   const [top, bottom, first, last] = ["", "", "", ""].map(() => element("span"));
   const odd = element("p", { class: "bad" });
   async function seen({ entries }) {
