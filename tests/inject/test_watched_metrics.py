@@ -250,7 +250,7 @@ def test_a_library_of_an_unknown_version_is_left_alone_in_one_line(kept, tmp_pat
     package(tmp_path / "packages", "wandb", {"sdk/wandb_run.py": "class Run: pass"})
     found, said = kept("import wandb.sdk.wandb_run; print(wandb.sdk.wandb_run.Run.__name__)")
     assert not found
-    assert said.count("penstock: what is logged with wandb is not kept: AttributeError") == 1
+    assert said.count("penstock: what is logged with wandb.sdk.wandb_run is not kept: AttributeError") == 1
 
 
 def test_processes_and_threads_lose_nothing(kept):

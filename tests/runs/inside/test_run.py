@@ -108,8 +108,7 @@ def test_nan_is_kept_and_what_is_no_number_is_left_out_and_said_once(script: Scr
     assert set(script.store.series(script.id)) == {"a", "b", "k"}
     lines = said.splitlines()
     assert (
-        len(lines) == 7
-        and "penstock.log: 'c' is no number, array, image or text but set, and is left out" in lines
+        len(lines) == 7 and "penstock.log: 'c' is left out: it is no number, array, image or text but set" in lines
     )
 
 

@@ -34,13 +34,11 @@ class Media(NamedTuple):
     content: bytes
 
 
-def media_of(value: Any) -> Media | None:
-    """Return what is stored of a value; None if it is no text, figure, image or array.
-
-    It is read at once: the script may change it, or draw into it, after that.
+def media_of(value: Any) -> Media:
+    """Return what is stored of a value. It is read at once, as the script may change it.
 
     Raises:
-        BadSetting: it is empty, or larger than what is stored.
+        BadSetting: it is no text, figure, image or array, is empty, or larger than what is stored.
     """
     if isinstance(value, str):
         if len(value) > MOST_CHARACTERS:
@@ -59,11 +57,9 @@ def media_of(value: Any) -> Media | None:
         plain = value if value.mode in {"1", "L", "LA", "P", "RGB", "RGBA"} else value.convert("RGB")
         plain.save(file, "PNG", compress_level=1)
         return Media("image", file.getvalue())
-    if not (hasattr(value, "__array__") or hasattr(value, "detach")):
-        return None
     array = _array(value)
-    if array.dtype.kind not in "biuf":
-        return None
+    if array is None or array.dtype.kind not in "biuf":
+        raise BadSetting(f"it is no number, array, image or text but {type(value).__name__}")
     if not array.size:
         raise BadSetting(f"an array of shape {array.shape} holds nothing")
     if array.dtype == "uint8" and array.ndim == 3:
@@ -76,19 +72,17 @@ def media_of(value: Any) -> Media | None:
 
 
 def _is_of(module: str, name: str, value: Any) -> bool:
-    """Return whether a value is of a class whose module the script has imported, or it could not be."""
     return module in sys.modules and isinstance(value, getattr(sys.modules[module], name))
 
 
-def _array(value: Any) -> NDArray[Any]:
-    import numpy as np
-
+def _array(value: Any) -> NDArray[Any] | None:
     if hasattr(value, "detach"):
         value = value.detach().cpu()
-        try:
-            return value.numpy()
-        except TypeError:  # bfloat16, which numpy does not have
-            return value.float().numpy()
+        value = value.float() if "bfloat16" in str(value.dtype) else value  # which numpy does not have
+    if not hasattr(value, "__array__"):
+        return None
+    import numpy as np
+
     return np.asarray(value)
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import math
-import os
-from contextlib import suppress
+from collections import Counter, defaultdict
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote
 
 from penstock.errors import BadSetting
@@ -35,9 +35,9 @@ class MediaFiles:
         self._folder = run_folder / "files" / "log"
         self._half = run_folder / f"log-{writer}.half"
         self._writer = writer
-        self._counts: dict[tuple[str, str], int] = {}
-        self._images: dict[str, list[Path]] = {}
-        self._lines: dict[tuple[str, str], int] = {}
+        self._counts = Counter[tuple[str, str]]()
+        self._images = defaultdict[Path, list[Path]](list)
+        self._lines = Counter[Path]()
 
     def add(self, name: str, media: Media, step: float | None, time_s: float) -> bool:
         """Write one of them; return whether older ones of its name had to be thinned out.
@@ -53,22 +53,39 @@ class MediaFiles:
             StoreUnusable: the disk does not take it.
         """
         check_name(name)
-        key = name, media.kind
-        if key not in self._counts and len(self._counts) == _MOST_NAMES:
+        number = self._counts[name, media.kind]
+        if not number and len(self._counts) == _MOST_NAMES:
             raise BadSetting(
-                f"{name!r} would be the {_MOST_NAMES + 1:,}th: a name stands for a quantity, not for a step"
+                f"{name!r} would be the {_MOST_NAMES + 1:,}th: a name stands for a quantity, not a step"
             )
-        number = self._counts[key] = self._counts.get(key, -1) + 1
-        place = _step_text(number if step is None or not math.isfinite(step) else step)
+        self._counts[name, media.kind] += 1
+        place = f"{number if step is None or not math.isfinite(step) else step:.15g}"
         folder = self._folder / folder_name(name)
         with usable(folder):
             folder.mkdir(parents=True, exist_ok=True)
             if media.kind == "image":
-                path = folder / f"{place}.{self._writer}.{number}.png"
-                self._write(path, media.content)
-                return self._thin_images(name, path)
+                return self._add_image(folder / f"{place}.{self._writer}.{number}.png", media.content)
             line = b'{"step":%s,"time":%.6f,%s\n' % (place.encode(), time_s, media.content[1:])
-            return self._append(key, folder / f"{media.kind}.{self._writer}.jsonl", line)
+            return self._add_line(folder / f"{media.kind}.{self._writer}.jsonl", line)
+
+    def _add_image(self, path: Path, content: bytes) -> bool:
+        self._write(path, content)
+        paths = [*self._images[path.parent], path]
+        self._images[path.parent] = kept = _thinned(paths)
+        for each in set(paths).difference(kept) if len(kept) < len(paths) else ():
+            each.unlink(missing_ok=True)
+        return len(kept) < len(paths)
+
+    def _add_line(self, path: Path, line: bytes) -> bool:
+        with path.open("ab") as file:
+            file.write(line)
+        self._lines[path] += 1
+        if self._lines[path] <= MOST:
+            return False
+        kept = _thinned(path.read_bytes().splitlines(keepends=True))
+        self._write(path, b"".join(kept))
+        self._lines[path] = len(kept)
+        return True
 
     def _write(self, path: Path, content: bytes) -> None:
         try:
@@ -77,35 +94,9 @@ class MediaFiles:
         finally:
             self._half.unlink(missing_ok=True)
 
-    def _thin_images(self, name: str, newest: Path) -> bool:
-        paths = self._images.setdefault(name, [])
-        paths.append(newest)
-        if len(paths) <= MOST:
-            return False
-        older = paths[: MOST // 2]
-        for path in older[1::2]:
-            path.unlink(missing_ok=True)
-        paths[: MOST // 2] = older[::2]
-        return True
 
-    def _append(self, key: tuple[str, str], path: Path, line: bytes) -> bool:
-        with path.open("ab", buffering=0) as file:
-            end = file.tell()
-            try:
-                if file.write(line) < len(line):
-                    raise OSError("the disk is full")
-            except OSError:
-                with suppress(OSError):
-                    os.ftruncate(file.fileno(), end)
-                raise
-        count = self._lines[key] = self._lines.get(key, 0) + 1
-        if count <= MOST:
-            return False
-        lines = path.read_bytes().splitlines(keepends=True)
-        kept = lines[: MOST // 2 : 2] + lines[MOST // 2 :]
-        self._write(path, b"".join(kept))
-        self._lines[key] = len(kept)
-        return True
+def _thinned(items: list[Any]) -> list[Any]:
+    return items[: MOST // 2 : 2] + items[MOST // 2 :] if len(items) > MOST else items
 
 
 def folder_name(name: str) -> str:
@@ -114,7 +105,3 @@ def folder_name(name: str) -> str:
     if len(quoted) > _LONGEST:
         quoted = f"{quote(name[:14], safe=' ')}~{hashlib.sha256(name.encode()).hexdigest()[:16]}"
     return f"%2E{quoted[1:]}" if quoted.startswith(".") else quoted
-
-
-def _step_text(step: float) -> str:
-    return str(int(step)) if abs(step) < 1e15 and step == int(step) else repr(step)

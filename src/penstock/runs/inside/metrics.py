@@ -17,29 +17,26 @@ from typing import Any, cast
 from penstock.basics.terminal import say
 from penstock.linux.fork import importing
 
-_WRITER = {
-    "add_scalar": ("tag", "scalar_value", "global_step"),
-    "add_scalars": ("main_tag", "tag_scalar_dict", "global_step"),
-}
-_CALLS: dict[str, tuple[str, dict[str, tuple[str, str, str]]]] = {
-    "mlflow.tracking.fluent": (
-        "",
-        {"log_metric": ("key", "value", "step"), "log_metrics": ("", "metrics", "step")},
+_CALLS = (
+    ("mlflow.tracking.fluent", "", "log_metric", ("key", "value", "step")),
+    ("mlflow.tracking.fluent", "", "log_metrics", ("", "metrics", "step")),
+    ("mlflow.tracking.client", "MlflowClient", "log_metric", ("key", "value", "step")),
+    ("mlflow.tracking.client", "MlflowClient", "log_batch", ("", "metrics", "")),
+    ("radt.run.benchmark", "RADTBenchmark", "log_metric", ("name", "value", "epoch")),
+    ("radt.run.benchmark", "RADTBenchmark", "log_metrics", ("", "metrics", "epoch")),
+    ("wandb.sdk.wandb_run", "Run", "log", ("", "data", "step")),
+    ("torch.utils.tensorboard.writer", "SummaryWriter", "add_scalar", ("tag", "scalar_value", "global_step")),
+    (
+        "torch.utils.tensorboard.writer",
+        "SummaryWriter",
+        "add_scalars",
+        ("main_tag", "tag_scalar_dict", "global_step"),
     ),
-    "mlflow.tracking.client": (
-        "MlflowClient",
-        {"log_metric": ("key", "value", "step"), "log_batch": ("", "metrics", "")},
-    ),
-    "radt.run.benchmark": (
-        "RADTBenchmark",
-        {"log_metric": ("name", "value", "epoch"), "log_metrics": ("", "metrics", "epoch")},
-    ),
-    "wandb.sdk.wandb_run": ("Run", {"log": ("", "data", "step")}),
-    "torch.utils.tensorboard.writer": ("SummaryWriter", _WRITER),
-    "tensorboardX.writer": ("SummaryWriter", _WRITER),
-}
-"""By module: the class that has them, if one does, and the functions that take metrics. Of each, the
-parameters with a metric's name (if its values have none), the values, and the step (if they have none)."""
+    ("tensorboardX.writer", "SummaryWriter", "add_scalar", ("tag", "scalar_value", "global_step")),
+    ("tensorboardX.writer", "SummaryWriter", "add_scalars", ("main_tag", "tag_scalar_dict", "global_step")),
+)
+"""What takes metrics: its module, its class if it is a method, its name, and its parameters for a metric's name
+(if the values have none), for the values, and for the step (if the values have none)."""
 _inside = threading.local()
 _libraries: dict[str, str] = {}  # which one logs a name
 _told: set[str] = set()
@@ -51,20 +48,18 @@ def hooked(module: ModuleType) -> None:
     Raises:
         AttributeError: it lacks what every version that is known has.
     """
-    name = module.__name__
-    if name == "wandb.sdk.wandb_init":
+    if module.__name__ == "wandb.sdk.wandb_init":
         vars(module)["init"] = _disabled_too(vars(module)["init"])
-        return
-    library = "tensorboard" if name.startswith("torch.") else name.partition(".")[0]
-    owner, functions = _CALLS[name]
-    of: Any = getattr(module, owner) if owner else module
-    for function, names in functions.items():
-        original = getattr(of, function)
-        setattr(of, function, _noting(original, library, names, inspect.signature(original)))
+    for of, owner, function, parameters in _CALLS:
+        if of == module.__name__:
+            library = "tensorboard" if of.startswith("torch.") else of.partition(".")[0]
+            place: Any = getattr(module, owner) if owner else module
+            original = getattr(place, function)
+            setattr(place, function, _noting(original, library, parameters, inspect.signature(original)))
 
 
 def _noting(
-    original: Callable[..., Any], library: str, names: tuple[str, str, str], signature: inspect.Signature
+    original: Callable[..., Any], library: str, parameters: tuple[str, str, str], signature: inspect.Signature
 ) -> Callable[..., Any]:
     @functools.wraps(original)
     def noting(*words: Any, **named: Any) -> Any:
@@ -74,7 +69,7 @@ def _noting(
         try:
             count = getattr(words[0], "_step", None) if words else None  # wandb's own
             returned = original(*words, **named)
-            _keep(library, names, lambda: signature.bind(*words, **named).arguments, count)
+            _keep(library, parameters, lambda: signature.bind(*words, **named).arguments, count)
             return returned
         finally:
             _inside.is_held = False
@@ -83,7 +78,7 @@ def _noting(
 
 
 def _keep(
-    library: str, names: tuple[str, str, str], bind: Callable[[], dict[str, Any]], count: int | None
+    library: str, parameters: tuple[str, str, str], bind: Callable[[], dict[str, Any]], count: int | None
 ) -> None:
     try:
         with importing:
@@ -91,7 +86,7 @@ def _keep(
         if library not in _told and current_run() and os.environ.get("RANK", "0") == "0":
             say(f"keeps what the script logs with {library}")
         _told.add(library)
-        given, (name, values, step) = bind(), names
+        given, (name, values, step) = bind(), parameters
         logged: Any = {given[name]: given[values]} if name else given.get(values, ())
         at = given.get(step, count)
         found = [(logged, count if at is None else at)] if step else [({e.key: e.value}, e.step) for e in logged]

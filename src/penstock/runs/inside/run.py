@@ -181,20 +181,16 @@ class _Recorder:
                 from penstock.runs.inside.media import media_of
 
             media = media_of(value)
+            if self._waiting_bytes + len(media.content) <= _MOST_WAITING_BYTES:
+                self._waiting_bytes += len(media.content)
+                return media
+            why = f"{self._waiting_bytes / 1e6:.0f} MB already wait for the disk"
+        except BadSetting as error:
+            why = str(error)
         except Exception as error:
-            why = str(error) if isinstance(error, BadSetting) else f"{type(error).__name__}: {error}"
-            self._warn(name, f"{name!r} is left out: {why}")
-            return None
-        if media is None:
-            kind = type(value).__name__
-            self._warn(name, f"{name!r} is no number, array, image or text but {kind}, and is left out")
-        elif self._waiting_bytes + len(media.content) > _MOST_WAITING_BYTES:
-            waits_mb = self._waiting_bytes / 1e6
-            self._warn(name, f"{name!r} is left out, once or more: {waits_mb:.0f} MB already wait for the disk")
-            return None
-        else:
-            self._waiting_bytes += len(media.content)
-        return media
+            why = f"{type(error).__name__}: {error}"
+        self._warn(name, f"{name!r} is left out: {why}")
+        return None
 
     def write(self) -> None:
         """Write what waits; what the disk does not take is lost, with a warning."""

@@ -116,19 +116,11 @@ export function logged(id) {
   const place = element("section", { "aria-label": "Logged", hidden: true }, element("h2", {}, "Images, histograms and texts"), grid, more);
   let most = AT_ONCE;
   let known = [];
+  const seen = new Set();
   const observer = new IntersectionObserver((changes) => {
-    for (const { target, isIntersecting } of changes) {
-      const card = [...cards.values()].find((each) => each.shown === target);
-      card.visible = isIntersecting;
-      load(card);
-    }
+    for (const { target, isIntersecting } of changes) seen[isIntersecting ? "add" : "delete"](target);
+    show(known);
   });
-
-  function load(card) {
-    if (!card.visible || !card.seen || card.loaded === card.group.nbytes) return;
-    card.loaded = card.group.nbytes;
-    card.seen(card.group).catch(() => { card.loaded = -1; }); // the next look asks again
-  }
 
   function show(files) {
     known = files;
@@ -142,9 +134,11 @@ export function logged(id) {
         observer.observe(made.shown);
       }
       const card = cards.get(key);
-      card.group = group;
       card.set?.(group);
-      load(card);
+      if (card.seen && seen.has(card.shown) && card.loaded !== group.nbytes) {
+        card.loaded = group.nbytes;
+        card.seen(group).catch(() => { card.loaded = -1; }); // the next look asks again
+      }
     }
     place.hidden = !groups.length;
     more.hidden = groups.length <= most;

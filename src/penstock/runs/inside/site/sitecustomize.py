@@ -66,18 +66,16 @@ def _hook(module: "ModuleType") -> None:
     name = module.__name__
     try:
         if name in _METRICS:
-            from penstock.runs.inside.metrics import hooked
+            from penstock.runs.inside import metrics
 
-            hooked(module)
+            metrics.hooked(module)
         else:
-            from penstock.runs.inside.watch import hooked as loader_hooked
+            from penstock.runs.inside import watch
 
-            loader_hooked(getattr(module, _CLASSES[name]))
+            watch.hooked(getattr(module, _CLASSES[name]))
     except Exception as error:
-        if name in _METRICS:
-            _warn(f"what is logged with {name.partition('.')[0]} is not kept", error)
-        else:
-            _warn(f"loaders of {name} are neither watched nor shared", error)
+        kept = f"what is logged with {name} is not kept"
+        _warn(kept if name in _METRICS else f"loaders of {name} are neither watched nor shared", error)
 
 
 def _warn(what: str, error: Exception) -> None:
