@@ -140,7 +140,7 @@ for _ in range(2):
     )
     left_out = said.splitlines()
     assert len(left_out) == 5 and not logged(script).exists()
-    assert left_out[0].endswith("an image of 5,000 x 5,000 pixels has 75 MB, more than 50: log a smaller one")
+    assert left_out[0].endswith("5,000 x 5,000 pixels are 75 MB, more than 50: log a smaller image")
     assert script.series("loss") == [1, 1]
 
 

@@ -42,9 +42,7 @@ def media_of(value: Any) -> Media:
     """
     if isinstance(value, str):
         if len(value) > MOST_CHARACTERS:
-            raise BadSetting(
-                f"a text of {len(value):,} characters, more than {MOST_CHARACTERS:,}: log a shorter one"
-            )
+            raise BadSetting(f"it has {len(value):,} characters, more than {MOST_CHARACTERS:,}")
         return Media("text", json.dumps({"text": value}).encode())
     file = io.BytesIO()
     if _is_of("matplotlib.figure", "Figure", value):
@@ -89,10 +87,8 @@ def _array(value: Any) -> NDArray[Any] | None:
 def _check(width: int, height: int, channels: int) -> None:
     nbytes = width * height * channels
     if nbytes > MOST_IMAGE_BYTES:
-        raise BadSetting(
-            f"an image of {width:,} x {height:,} pixels has {nbytes / 1e6:,.0f} MB, more than "
-            f"{MOST_IMAGE_BYTES / 1e6:.0f}: log a smaller one"
-        )
+        pixels, most_mb = f"{width:,} x {height:,} pixels", MOST_IMAGE_BYTES / 1e6
+        raise BadSetting(f"{pixels} are {nbytes / 1e6:,.0f} MB, more than {most_mb:.0f}: log a smaller image")
 
 
 def _png(pixels_HWC: NDArray[np.uint8]) -> bytes:

@@ -42,11 +42,7 @@ class MediaFiles:
     def add(self, name: str, media: Media, step: float | None, time_s: float) -> bool:
         """Write one of them; return whether older ones of its name had to be thinned out.
 
-        Args:
-            name: What it is called.
-            media: What it is.
-            step: Where it belongs; if None, or no number, its number among those of its name.
-            time_s: Seconds since 1970.
+        Without a step it stands at its number among those of its name; the time is in seconds since 1970.
 
         Raises:
             BadSetting: the name cannot be one, or there are too many.

@@ -17,6 +17,7 @@ from typing import Any, cast
 from penstock.basics.terminal import say
 from penstock.linux.fork import importing
 
+_TORCH = "torch.utils.tensorboard.writer"
 _CALLS = (
     ("mlflow.tracking.fluent", "", "log_metric", ("key", "value", "step")),
     ("mlflow.tracking.fluent", "", "log_metrics", ("", "metrics", "step")),
@@ -25,13 +26,8 @@ _CALLS = (
     ("radt.run.benchmark", "RADTBenchmark", "log_metric", ("name", "value", "epoch")),
     ("radt.run.benchmark", "RADTBenchmark", "log_metrics", ("", "metrics", "epoch")),
     ("wandb.sdk.wandb_run", "Run", "log", ("", "data", "step")),
-    ("torch.utils.tensorboard.writer", "SummaryWriter", "add_scalar", ("tag", "scalar_value", "global_step")),
-    (
-        "torch.utils.tensorboard.writer",
-        "SummaryWriter",
-        "add_scalars",
-        ("main_tag", "tag_scalar_dict", "global_step"),
-    ),
+    (_TORCH, "SummaryWriter", "add_scalar", ("tag", "scalar_value", "global_step")),
+    (_TORCH, "SummaryWriter", "add_scalars", ("main_tag", "tag_scalar_dict", "global_step")),
     ("tensorboardX.writer", "SummaryWriter", "add_scalar", ("tag", "scalar_value", "global_step")),
     ("tensorboardX.writer", "SummaryWriter", "add_scalars", ("main_tag", "tag_scalar_dict", "global_step")),
 )
@@ -52,7 +48,7 @@ def hooked(module: ModuleType) -> None:
         vars(module)["init"] = _disabled_too(vars(module)["init"])
     for of, owner, function, parameters in _CALLS:
         if of == module.__name__:
-            library = "tensorboard" if of.startswith("torch.") else of.partition(".")[0]
+            library = "tensorboard" if of == _TORCH else of.partition(".")[0]
             place: Any = getattr(module, owner) if owner else module
             original = getattr(place, function)
             setattr(place, function, _noting(original, library, parameters, inspect.signature(original)))
@@ -67,7 +63,7 @@ def _noting(
             return original(*words, **named)
         _inside.is_held = True
         try:
-            count = getattr(words[0], "_step", None) if words else None  # wandb's own
+            count = getattr(words[0], "_step", None) if library == "wandb" and words else None
             returned = original(*words, **named)
             _keep(library, parameters, lambda: signature.bind(*words, **named).arguments, count)
             return returned

@@ -81,10 +81,10 @@ def log(values: object = None, /, **more: object) -> None:
     matplotlib's, an image of PIL's, or an array or tensor of bytes (uint8)
     with the shape of an image, of up to 50 MB, becomes an image; a str a text.
     They are files of the run. Anything else is left out, with one warning on
-    stderr. What has been logged with a ``step`` (or an ``epoch``) can be drawn against
-    that. Points reach the store within a second. A call never fails and never
-    waits for the disk; the value of a GPU's tensor is waited for, as by
-    ``item()``. Threads and forked children may call it. Outside a run,
+    stderr. What has been logged with a ``step`` (or an ``epoch``) can be
+    drawn against that. Points reach the store within a second. A call never
+    fails and never waits for the disk; the value of a GPU's tensor is waited
+    for, as by ``item()``. Threads and forked children may call it. Outside a run,
     nothing happens.
 
     Args:
