@@ -25,6 +25,7 @@ for step in range(0, 500, 10):
     wave = 127 + 120 * np.sin(x[:, None] * (1 + step / 100)) * np.cos(x[None, :])
     weights = np.random.default_rng(step).normal(step / 200, 1 / (1 + step / 100), 4000)
     if step == 100: weights[:3] = np.nan, np.nan, np.inf
+    if step == 200: weights[:] = np.nan
     pixels = np.stack([wave, wave.T, 255 - wave], 2).astype(np.uint8)
     penstock.log({"sample/wave": pixels, "layer 1/weights": weights,
                   "said": f"at step {step}: once upon a time", "loss": 1 / (1 + step)}, step=step)
@@ -64,7 +65,7 @@ def test_images_histograms_and_texts_are_shown_by_step(tab, store):
     assert said.locator("pre").inner_text() == "at step 70: once upon a time"
     weights = card(page, "layer 1/weights").locator("canvas")
     eventually(lambda: "steps 0 to 490" in (weights.get_attribute("aria-label") or ""))
-    assert card(page, "layer 1/weights").locator("p").inner_text() == "NaN: 2, infinite: 1"
+    assert card(page, "layer 1/weights").locator("p").inner_text() == "NaN: 4,002, infinite: 1"
     low, high = map(float, re.findall(r"-?\d+\.?\d*", weights.get_attribute("aria-label"))[1:3])
     for step, column in ((0, 5), (490, 795)):
         shades = np.array(

@@ -33,7 +33,7 @@ async function linesOf(entries) {
   const found = texts.flatMap((text) => text.split("\n")).flatMap((line) => {
     try { return [JSON.parse(line)]; } catch { return []; } // one that is being written, or never was to its end
   });
-  return found.sort((a, b) => a.step - b.step || a.time - b.time);
+  return found.filter((each) => Number.isFinite(each?.step)).sort((a, b) => a.step - b.step || a.time - b.time);
 }
 
 // A slider over steps. It stays at the newest until somebody moves it.
@@ -81,7 +81,10 @@ function histogram({ name }) {
   const [top, bottom, first, last] = ["", "", "", ""].map(() => element("span"));
   const odd = element("p", { class: "bad" });
   async function seen({ entries }) {
-    const found = await linesOf(entries);
+    const lines = (await linesOf(entries)).filter(({ counts }) => Array.isArray(counts));
+    const found = lines.filter(({ counts }) => counts.some(Boolean)); // not those that are NaN throughout
+    const bad = ["nan", "infinite"].map((kind) => lines.reduce((sum, each) => sum + each[kind], 0));
+    odd.textContent = bad.some(Boolean) ? `NaN: ${number(bad[0])}, infinite: ${number(bad[1])}` : "";
     if (!found.length) return;
     const [low, high] = [Math.min(...found.map((each) => each.low)), Math.max(...found.map((each) => each.high))];
     const [from, to] = [found[0].step, found.at(-1).step];
@@ -103,8 +106,6 @@ function histogram({ name }) {
     });
     [top, bottom, first, last].forEach((each, at) => { each.textContent = at < 2 ? number([high, low][at]) : `step ${number([from, to][at - 2])}`; });
     canvas.setAttribute("aria-label", `${name}: values from ${number(low)} to ${number(high)}, steps ${number(from)} to ${number(to)}`);
-    const bad = ["nan", "infinite"].map((kind) => found.reduce((sum, each) => sum + each[kind], 0));
-    odd.textContent = bad.some(Boolean) ? `NaN: ${number(bad[0])}, infinite: ${number(bad[1])}` : "";
   }
   return { parts: [element("div", { class: "heat" }, top, canvas, bottom, first, last), odd], seen };
 }
@@ -112,19 +113,22 @@ function histogram({ name }) {
 export function logged(id) {
   const cards = new Map();
   const grid = element("div", { class: "cards" });
-  const more = button("", () => { most += AT_ONCE; show(known); });
+  const more = button("", () => { most += AT_ONCE; draw(); });
   const place = element("section", { "aria-label": "Logged", hidden: true }, element("h2", {}, "Images, histograms and texts"), grid, more);
   let most = AT_ONCE;
-  let known = [];
+  let groups = [];
   const seen = new Set();
   const observer = new IntersectionObserver((changes) => {
     for (const { target, isIntersecting } of changes) seen[isIntersecting ? "add" : "delete"](target);
-    show(known);
+    draw();
   });
 
   function show(files) {
-    known = files;
-    const groups = [...grouped(id, files)].sort((a, b) => a[1].name.localeCompare(b[1].name, "en", { numeric: true }));
+    groups = [...grouped(id, files)].sort((a, b) => a[1].name.localeCompare(b[1].name, "en", { numeric: true }));
+    draw();
+  }
+
+  function draw() {
     for (const [key, group] of groups.slice(0, most)) {
       if (!cards.has(key)) {
         const made = { image, text, histogram }[group.kind](group);
