@@ -1,8 +1,8 @@
 """`penstock run`: what unmodified scripts log with other libraries is kept, and they notice nothing.
 
 MLflow is the real one, and so is torch's SummaryWriter, above a stand-in for tensorboard, which it writes with.
-The others are stand-ins with the calls of wandb since 0.19 (a disabled run has a log of its own), tensorboardX 2.6 and
-radT 0.2.
+The others are stand-ins with the calls of wandb since 0.19 (a disabled run has a log of its own), tensorboardX 2.6
+and radT 0.2.
 """
 
 from __future__ import annotations
