@@ -86,6 +86,12 @@ def run(
         bool,
         option("--watch-dataloader/--no-watch-dataloader", "Record how long scripts wait for their DataLoaders."),
     ] = True,
+    watch_metrics: Annotated[
+        bool,
+        option(
+            "--watch-metrics/--no-watch-metrics", "Keep what scripts log with MLflow, wandb, TensorBoard, radT."
+        ),
+    ] = True,
     share: Annotated[
         bool, _sharing("--share", "Load the training data once for all runs; scripts need no change.")
     ] = False,
@@ -147,6 +153,7 @@ def run(
         "mps_threads": mps_threads,
         "mps_memory_bytes": size_from("--mps-memory", mps_memory) if mps_memory else None,
         "watch_dataloader": watch_dataloader,
+        "watch_metrics": watch_metrics,
         "profile": tuple(profile or ()),
         "share": sharing if share else None,
     }

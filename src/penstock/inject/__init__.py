@@ -15,7 +15,9 @@ TOGETHER = "PENSTOCK_TOGETHER"
 """Number of runs that share and start together."""
 FEEDER = "PENSTOCK_FEEDER"
 """Set in a feeder and in its workers, whose loaders are never shared."""
-_VARIABLES = (_VARIABLE, _SITE, SHARE, TOGETHER)
+WATCH = "PENSTOCK_WATCH"
+"""What is hooked in a run, joined by commas: "loaders", which it is without this variable, and "metrics"."""
+_VARIABLES = (_VARIABLE, _SITE, SHARE, TOGETHER, WATCH)
 
 
 def injected(environment: Mapping[str, str], site: str) -> dict[str, str]:

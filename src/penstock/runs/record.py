@@ -23,6 +23,7 @@ class RunPlan(msgspec.Struct, frozen=True, kw_only=True):
         mps_memory_bytes: Memory of each GPU that it may use in mode mps; None for all.
         mig_changes: Whether mode mig may make instances for its group, as root, and take them back.
         watch_dataloader: Whether the waits for its plain DataLoaders are recorded.
+        watch_metrics: Whether what it logs with other libraries is kept.
         profile: Profilers that look at it, each with its options: "torch 10-20", "nsys --trace=cuda".
         share: How its loaders are shared with other runs; None if they are not.
         after: Names of the runs and groups of its file that must have ended before it starts.
@@ -47,6 +48,7 @@ class RunPlan(msgspec.Struct, frozen=True, kw_only=True):
     mps_memory_bytes: int | None = None
     mig_changes: bool = False
     watch_dataloader: bool = False
+    watch_metrics: bool = False
     profile: tuple[str, ...] = ()
     share: ShareOptions | None = None
     after: tuple[str, ...] = ()

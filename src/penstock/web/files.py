@@ -49,6 +49,8 @@ def page_routes() -> list[Route]:
 
 
 _AT_ONCE_BYTES = 1 << 20
+_SHOWN = {".png": "image/png", ".jpg": "image/jpeg", ".jpeg": "image/jpeg"}
+"""Types that a run's files are given as, by suffix; all others are bytes to a browser, markup and SVG, too."""
 NOT_ELSEWHERE = os.O_NOFOLLOW | os.O_NONBLOCK
 """Flags for opening files: a run may have put links and pipes in their place."""
 
@@ -76,8 +78,9 @@ def artifact_routes(store: Store) -> list[Route]:
 
     def opened_file(request: Request) -> BinaryIO | None:
         flags = os.O_RDONLY | NOT_ELSEWHERE | os.O_CLOEXEC
-        for name, _, (there, where) in _files(folder(request)):
-            if name == request.path_params["name"]:
+        wanted: str = request.path_params["name"]
+        for name, _, (there, where) in _files(folder(request), wanted):
+            if name == wanted:
                 return os.fdopen(os.open(there, flags, dir_fd=where), "rb", buffering=0)
         return None
 
@@ -94,7 +97,8 @@ def artifact_routes(store: Store) -> list[Route]:
             return Response("The run has no such file.", 404)
         last = quote(name.rpartition("/")[2], safe="")
         headers = {"Content-Disposition": f"attachment; filename*=UTF-8''{last}"}
-        return StreamingResponse(_content(opened), media_type="application/octet-stream", headers=headers)
+        media_type = _SHOWN.get(Path(name).suffix, "application/octet-stream")
+        return StreamingResponse(_content(opened), media_type=media_type, headers=headers)
 
     return [Route("/api/runs/{id}/files", files), Route("/api/runs/{id}/files/{name:name}", file)]
 
@@ -108,19 +112,27 @@ class _Name(PathConvertor):
 register_url_convertor("name", _Name())
 
 
-def _files(folder: Path) -> Iterator[tuple[str, os.stat_result, tuple[str, int]]]:
+def _files(folder: Path, wanted: str = "") -> Iterator[tuple[str, os.stat_result, tuple[str, int]]]:
     """Yield the files below a folder: the name there, the status, and the name within an open folder.
 
-    Links are not followed, not even if the folder itself is one.
+    If one is wanted, folders that cannot hold it are passed over. Links are not followed, not even if the folder
+    itself is one.
     """
     with suppress(FileNotFoundError):  # no run has made it, or its run has just removed something
-        for place, _, names, where in os.fwalk(folder):
+        for place, folders, names, where in os.fwalk(folder):
+            if wanted:
+                folders[:] = [
+                    each for each in folders if wanted.startswith(_text(Path(place, each), folder) + "/")
+                ]
             for name in names:
                 with suppress(FileNotFoundError):
                     seen = os.stat(name, dir_fd=where, follow_symlinks=False)
                     if stat.S_ISREG(seen.st_mode):
-                        path = Path(place, name).relative_to(folder)
-                        yield os.fsencode(path).decode(errors="replace"), seen, (name, where)
+                        yield _text(Path(place, name), folder), seen, (name, where)
+
+
+def _text(path: Path, folder: Path) -> str:
+    return os.fsencode(path.relative_to(folder)).decode(errors="replace")
 
 
 def _content(opened: BinaryIO) -> Iterator[bytes]:

@@ -91,7 +91,7 @@ def test_importing_penstock_and_logging_outside_a_run_loads_neither_numpy_nor_th
 
 
 def test_who_has_been_told_of_twenty_names_is_told_that_others_are_left_out(script: Script):
-    lines = script.run("for i in range(40): penstock.log(**{f'n{i}': 'text'})").splitlines()
+    lines = script.run("for i in range(40): penstock.log(**{f'n{i}': ['a list']})").splitlines()
     assert len(lines) == 21 and lines[-1] == "penstock.log: further warnings are not printed"
 
 
@@ -100,14 +100,16 @@ def test_nan_is_kept_and_what_is_no_number_is_left_out_and_said_once(script: Scr
         "class Bad:\n"
         "    def __float__(self): raise RuntimeError('no')\n"
         "for _ in range(3):\n"
-        "    penstock.log(a=float('nan'), b=float('inf'), c='3',"
+        "    penstock.log(a=float('nan'), b=float('inf'), c={3},"
         " d=None, e=[1], f=b'3', g=Bad(), h=10**400, i=1j, k=5)"
     )
     assert all(map(math.isnan, script.series("a"))) and len(script.series("a")) == 3
     assert script.series("b") == [math.inf] * 3 and script.series("k") == [5.0] * 3
     assert set(script.store.series(script.id)) == {"a", "b", "k"}
     lines = said.splitlines()
-    assert len(lines) == 7 and "penstock.log: 'c' is no number but str, and is left out" in lines
+    assert (
+        len(lines) == 7 and "penstock.log: 'c' is left out: it is no number, array, image or text but set" in lines
+    )
 
 
 def test_a_name_of_what_penstock_measures_or_none_is_left_out_and_said_once(script: Script):
@@ -131,7 +133,7 @@ def test_dicts_within_dicts_are_names_with_slashes_beside_keywords(script: Scrip
     found = {name: list(series.values) for name, series in script.store.series(script.id).items()}
     assert {name: found[name] for name in ("step", "lr")} == {"step": [0, 10, 20], "lr": [0.5] * 3}
     assert found["train/loss"] == [0, 1, 2] and found["eval/top/5"] == [0, 3, 6]
-    assert found["endless/a"] == [1] and "'' is no number but str" in said
+    assert found["endless/a"] == [1] and "'' cannot name a series: it is empty; it is left out" in said
     series = script.store.series(script.id)
     assert list(series["step"].times_s) == list(series["eval/loss"].times_s)
 

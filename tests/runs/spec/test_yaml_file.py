@@ -43,6 +43,7 @@ def test_a_group_is_repeated_in_each_of_its_modes(spec: Path):
             listeners: [proc, host]
             time_limit: 1.5h
             watch_dataloader: true
+            watch_metrics: false
             profile: [torch 100-110]
         """,
     )
@@ -55,7 +56,7 @@ def test_a_group_is_repeated_in_each_of_its_modes(spec: Path):
     assert first.parameters == {"lr": "0.10"}
     assert first.directory == str(spec.parent)
     assert first.time_limit_s == 5400
-    assert first.watch_dataloader
+    assert first.watch_dataloader and not first.watch_metrics
     assert first.profile == ("torch 100-110",)
 
 

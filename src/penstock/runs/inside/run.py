@@ -17,15 +17,19 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from penstock import waits
-from penstock.errors import BadSetting, PenstockError
+from penstock.errors import BadSetting, PenstockError, StoreUnusable
+from penstock.linux.fork import importing
 from penstock.runs.listeners import is_measured
 
 if TYPE_CHECKING or (os.environ.get("PENSTOCK_RUN_ID") and os.environ.get("PENSTOCK_STORE")):
     # In a run at once, where forks wait for it (linux/fork.py).
+    from penstock.runs.inside.media import Media
+    from penstock.runs.inside.media_files import MediaFiles
     from penstock.runs.store import SeriesWriter
 
 _EVERY_S = 0.5
 _MOST_WAITING = 100_000
+_MOST_WAITING_BYTES = 200_000_000
 _LONGEST = 250
 _MOST_WARNINGS = 20
 _PATIENCE_S = 5.0
@@ -73,20 +77,24 @@ def log(values: object = None, /, **more: object) -> None:
 
     A value is a number, or an array or tensor of one; NaN counts. A dict in
     place of a value has more of them, whose names begin with its own and a
-    slash. Whatever is no number is left out, with one warning on stderr. What
-    has been logged with a ``step`` (or an ``epoch``) can be drawn against
-    that. Points reach the store within a second. A call never fails and never
-    waits for the disk; the value of a GPU's tensor is waited for, as by
-    ``item()``. Threads and forked children may call it. Outside a run,
+    slash. An array or tensor of more than one becomes a histogram. A figure of
+    matplotlib's, an image of PIL's, or an array or tensor of bytes (uint8)
+    with the shape of an image, of up to 50 MB, becomes an image; a str a text.
+    They are files of the run. Anything else is left out, with one warning on
+    stderr. What has been logged with a ``step`` (or an ``epoch``) can be
+    drawn against that. Points reach the store within a second. A call never
+    fails and never waits for the disk; the value of a GPU's tensor is waited
+    for, as by ``item()``. Threads and forked children may call it. Outside a run,
     nothing happens.
 
     Args:
-        values: Numbers, by the names of their series: a dict, which may hold others.
+        values: Numbers and others, by their names: a dict, which may hold others.
         more: More of them.
 
     Examples:
         >>> penstock.log(step=100, loss=0.25)
         >>> penstock.log({"train/loss": 0.25, "eval": {"loss": 0.5, "accuracy": 0.8}}, step=100)
+        >>> penstock.log(sample="once upon a time", step=100)
     """
     recorder = _here.recorder
     if recorder is None and not _here.is_outside:
@@ -124,7 +132,10 @@ class _Recorder:
         self._run_folder = run_folder
         # Not by the process alone: what it counted before an exec, or another of its number, is another counter.
         self._name = f"script-{os.getpid()}-{os.urandom(4).hex()}"
-        self._waiting: deque[tuple[float, dict[str, float]]] = deque()  # appends need no lock, in signals neither
+        # Appends need no lock, in signals neither.
+        self._waiting: deque[tuple[float, Mapping[str, float | Media]]] = deque()
+        self._waiting_bytes = 0  # of media; threads may miscount until all is written
+        self._media: MediaFiles | None = None
         self._writer: SeriesWriter | None = None
         self.writing = threading.Lock()
         self._warned: set[str] = set()
@@ -139,7 +150,7 @@ class _Recorder:
                 multiprocessing.Finalize(None, self._end, exitpriority=0)
 
     def add(self, values: dict[str, Any]) -> None:
-        now_s, found = time.time(), dict[str, float]()
+        now_s, found = time.time(), dict[str, float | Media]()
         self._collect(values, "", found)
         if len(self._waiting) < _MOST_WAITING:
             self._waiting.append((now_s, found))
@@ -148,8 +159,8 @@ class _Recorder:
         if self._is_over:
             self.write()
 
-    def _collect(self, values: Mapping[Any, Any], within: str, found: dict[str, float]) -> None:
-        """Collect the numbers among values, and within those that are dicts."""
+    def _collect(self, values: Mapping[Any, Any], within: str, found: dict[str, float | Media]) -> None:
+        """Collect what can be stored among values, and within those that are dicts."""
         for key, value in values.items():
             name = f"{within}/{key}" if within else f"{key}"
             if type(value) is float:
@@ -157,13 +168,29 @@ class _Recorder:
             elif issubclass(type(value), Mapping) and len(name) < _LONGEST:  # one that holds itself has an end
                 self._collect(value, name, found)
                 continue
-            elif (number := _number(value)) is None:
-                self._warn(name, f"{name!r} is no number but {type(value).__name__}, and is left out")
+            elif (number := _number(value)) is None and (number := self._media_of(name, value)) is None:
                 continue
             if is_measured(name):
                 self._warn(name, f"{name!r} is left out: Penstock measures {name.partition('.')[0]}.… itself")
             else:
                 found[name] = number
+
+    def _media_of(self, name: str, value: Any) -> Media | None:
+        try:
+            with importing:
+                from penstock.runs.inside.media import media_of
+
+            media = media_of(value)
+            if self._waiting_bytes + len(media.content) <= _MOST_WAITING_BYTES:
+                self._waiting_bytes += len(media.content)
+                return media
+            why = f"{self._waiting_bytes / 1e6:.0f} MB already wait for the disk"
+        except BadSetting as error:
+            why = str(error)
+        except Exception as error:
+            why = f"{type(error).__name__}: {error}"
+        self._warn(name, f"{name!r} is left out: {why}")
+        return None
 
     def write(self) -> None:
         """Write what waits; what the disk does not take is lost, with a warning."""
@@ -199,9 +226,27 @@ class _Recorder:
             time_s, values = self._waiting.popleft()
             for name, value in values.items():
                 try:
-                    self._writer.add(name, value, time_s)
+                    if isinstance(value, tuple):
+                        self._write_media(name, value, values.get("step", values.get("epoch")), time_s)
+                    else:
+                        self._writer.add(name, value, time_s)
                 except BadSetting as error:
                     self._warn(name, f"{error}; it is left out")
+        if not self._waiting:
+            self._waiting_bytes = 0
+
+    def _write_media(self, name: str, media: Media, step: float | Media | None, time_s: float) -> None:
+        if self._media is None:
+            from penstock.runs.inside.media_files import MediaFiles
+
+            self._media = MediaFiles(self._run_folder, self._name.rpartition("-")[2])
+        try:
+            if self._media.add(name, media, step if isinstance(step, float) else None, time_s):
+                self._warn(
+                    f"{name} thinned", f"{name!r} was logged more than 1,000 times: of the older, each second goes"
+                )
+        except StoreUnusable as error:
+            self._warn(name, f"{name!r} is left out: {error}")
 
     def _write_often(self) -> None:
         while not self._is_over:

@@ -16,7 +16,7 @@ from typing import Any
 
 import penstock.runs.keeper
 from penstock.autosharing.options import to_environment
-from penstock.inject import injected, without_injection
+from penstock.inject import WATCH, injected, without_injection
 from penstock.runs.inside import SITE
 from penstock.runs.keeper.link import Assignment
 from penstock.runs.modes.mode import Mode
@@ -160,10 +160,11 @@ def _environment_of(record: RunRecord, store: Store, variables: Mapping[str, str
         for name, value in plan.parameters.items()
     }
     steps = steps_of(plan)
-    is_injected = plan.watch_dataloader or steps or plan.share
+    loaders = plan.watch_dataloader or steps or plan.share
+    watched = [*(["loaders"] if loaders else []), *(["metrics"] if plan.watch_metrics else [])]
     return {
         "PYTHONUNBUFFERED": "1",  # what it prints is shown and stored at once
-        **(injected(os.environ, SITE) if is_injected else without_injection(os.environ)),
+        **(injected(os.environ, SITE) | {WATCH: ",".join(watched)} if watched else without_injection(os.environ)),
         **(to_environment(plan.share) if plan.share else {}),
         **({STEPS: steps} if steps else {}),
         **({"CUDA_VISIBLE_DEVICES": ",".join(plan.devices)} if plan.devices else {}),

@@ -192,6 +192,7 @@ def _run(path: Path, row: Row, gpus: Gpus) -> RunPlan:
         devices=gpus.devices(f"{row.where}, column Devices", row.words("Devices")),
         profile=gpus.profilers(f"{row.where}, column Listeners", _profilers(row)),
         watch_dataloader=True,
+        watch_metrics=True,
     )
     return run
 

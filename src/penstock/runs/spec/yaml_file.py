@@ -41,6 +41,7 @@ class _Runs(msgspec.Struct, forbid_unknown_fields=True):
     mps_threads: Annotated[float, msgspec.Meta(gt=0, le=100)] | None = None
     mps_memory: str = ""
     watch_dataloader: bool = True
+    watch_metrics: bool = True
     profile: list[str] = []
     share: bool | ShareOptions = False
     after: Text = []
@@ -181,6 +182,7 @@ def _runs(
         mps_threads=runs.mps_threads,
         mps_memory_bytes=size_from(where("mps_memory"), runs.mps_memory) if runs.mps_memory else None,
         watch_dataloader=runs.watch_dataloader,
+        watch_metrics=runs.watch_metrics,
         profile=machine.gpus.profilers(where("profile"), runs.profile),
         share=ShareOptions() if runs.share is True else runs.share or None,
         after=after,

@@ -6,6 +6,7 @@ import { ask, colour, known } from "./data.js";
 import { controls, drawing } from "./drawing.js";
 import { button, dot, element, term, update } from "./elements.js";
 import { notesOf } from "./notes.js";
+import { isLogged, logged, pathOf } from "./logged.js";
 import { openInPerfetto } from "./perfetto.js";
 import { bytes, moment, seconds, shown } from "./figures.js";
 
@@ -16,7 +17,7 @@ const COLOURS = /\x1b\[[0-9;?]*[A-Za-z]/g;
 
 function files(id, found) {
   const rows = found.map(([name, nbytes]) => {
-    const path = `/api/runs/${encodeURIComponent(id)}/files/${name.split("/").map(encodeURIComponent).join("/")}`;
+    const path = pathOf(id, name);
     return element("tr", { "data-id": name },
       element("td", {}, element("a", { href: path, download: name.split("/").pop() }, name)), element("td", { class: "number" }, bytes(nbytes)),
       element("td", {}, IS_TRACE.test(name) && button("Open in Perfetto", () => openInPerfetto(path, name), { "aria-label": `Open ${name} in Perfetto` })));
@@ -43,8 +44,8 @@ export function open(place, address) {
   const [head, first, rest, about] = ["", "", "", ""].map(() => element("div"));
   const tools = element("div", { class: "tools", hidden: true }, how.elements, button("All of it (0)", () => zoom(null)));
   const more = element("details", { hidden: true, ontoggle: () => show() }, element("summary"), rest);
-  const notes = notesOf(id);
-  place.append(head, notes, tools, first, more, about);
+  const [notes, others] = [notesOf(id), logged(id)];
+  place.append(head, notes, tools, first, others.place, more, about);
 
   function zoom(next) {
     change({ range: next ? next.map((each) => Number(each.toFixed(3))).join(",") : "" });
@@ -115,7 +116,8 @@ export function open(place, address) {
     const [found, written] = await Promise.all(both).finally(() => { asking = false; });
     if (closed) return;
     run = found;
-    tell(written);
+    tell(written.filter(([name]) => !isLogged(name)));
+    others.show(written);
     if (drawn.length) show();
     else draw();
     if (ended) for (const each of drawn) each.redraw(); // what it has logged last came behind the last look
@@ -128,5 +130,5 @@ export function open(place, address) {
   }
 
   changed();
-  return { changed, key, close: () => { closed = true; for (const each of drawn) each.close(); } };
+  return { changed, key, close: () => { closed = true; others.close(); for (const each of drawn) each.close(); } };
 }

@@ -17,6 +17,11 @@ _CLASSES = {
     "torchdata.stateful_dataloader.stateful_dataloader": "StatefulDataLoader",
     "fastai.data.load": "DataLoader",  # none of torch's: it cannot be hooked, and its user is warned
 }
+_METRICS = {
+    *("mlflow.tracking.fluent", "mlflow.tracking.client", "radt.run.benchmark", "wandb.sdk.wandb_run"),
+    *("wandb.sdk.wandb_init", "torch.utils.tensorboard.writer", "tensorboardX.writer"),
+}
+_wanted: "set[str]" = set()
 
 
 class _Finder:
@@ -30,7 +35,7 @@ class _Finder:
 
     def find_spec(self, name: str, path: "Any" = None, target: "Any" = None) -> "ModuleSpec | None":
         asked = name, get_ident()
-        if name not in _CLASSES or asked in self._asked:
+        if name not in _wanted or asked in self._asked:
             return None
         self._asked.add(asked)
         try:
@@ -51,24 +56,30 @@ class _Finder:
                 except Exception:  # it is reported below
                     pass
                 execute(module)
-                _hook(module, _CLASSES[name])
+                _hook(module)
 
             loader.exec_module = exec_module
         return spec
 
 
-def _hook(module: "ModuleType", name: str) -> None:
+def _hook(module: "ModuleType") -> None:
+    name = module.__name__
     try:
-        from penstock.runs.inside.watch import hooked
+        if name in _METRICS:
+            from penstock.runs.inside import metrics
 
-        hooked(getattr(module, name))
+            metrics.hooked(module)
+        else:
+            from penstock.runs.inside import watch
+
+            watch.hooked(getattr(module, _CLASSES[name]))
     except Exception as error:
-        _warn(error, f" of {module.__name__}")
+        kept = f"what is logged with {name} is not kept"
+        _warn(kept if name in _METRICS else f"loaders of {name} are neither watched nor shared", error)
 
 
-def _warn(error: Exception, whose: str = "") -> None:
-    what = f"penstock: loaders{whose} are neither watched nor shared"
-    print(f"{what}: {type(error).__name__}: {error}", file=sys.stderr, flush=True)
+def _warn(what: str, error: Exception) -> None:
+    print(f"penstock: {what}: {type(error).__name__}: {error}", file=sys.stderr, flush=True)
 
 
 def _begin() -> None:
@@ -78,13 +89,15 @@ def _begin() -> None:
     sys.path[:] = [entry for entry in sys.path if entry != folder]
     # Children may be of another Python, for which Penstock is not installed.
     if os.environ.get("PENSTOCK_INJECT") == f"{sys.hexversion:x}:{sys.prefix}":
+        watched = os.environ.get("PENSTOCK_WATCH", "loaders").split(",")
+        _wanted.update(_CLASSES if "loaders" in watched else (), _METRICS if "metrics" in watched else ())
         sys.meta_path.insert(0, _Finder())
 
 
 try:
     _begin()
 except Exception as error:
-    _warn(error)
+    _warn("loaders are neither watched nor shared, and no metrics are kept", error)
 
 # The program's own, in place of this. If there is none, or it fails, Python does what it does without this one.
 del sys.modules["sitecustomize"]

@@ -1,0 +1,274 @@
+"""`penstock run`: what unmodified scripts log with other libraries is kept, and they notice nothing.
+
+MLflow is the real one, and so is torch's SummaryWriter, above a stand-in for tensorboard, which it writes with.
+The others are stand-ins with the calls of wandb since 0.19 (a disabled run has a log of its own), tensorboardX 2.6
+and radT 0.2.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.scripts import run_python
+
+from penstock.runs.store import Store
+
+pytestmark = pytest.mark.whole
+
+TENSORBOARD = """
+import sys
+from importlib.machinery import ModuleSpec
+__version__ = "2.20.0"
+class Kind(type):
+    def __getattr__(self, name):
+        if name.startswith("__"): raise AttributeError(name)
+        return Anything()
+class Anything(metaclass=Kind):
+    def __init__(self, *words, **named): self.__dict__.update(named)
+    def __getattr__(self, name): return Kind.__getattr__(self, name)
+    def __call__(self, *words, **named): return Anything()
+    def __iter__(self): return iter(())
+    def __add__(self, other): return other
+class Finder:
+    def find_spec(self, name, path=None, target=None):
+        return ModuleSpec(name, self, is_package=True) if name.startswith("tensorboard.") else None
+    def create_module(self, spec): return None
+    def exec_module(self, module): module.__getattr__ = lambda name: Kind(name, (Anything,), {})
+sys.meta_path.append(Finder())
+"""
+WANDB = {
+    "__init__.py": """
+from wandb.sdk.wandb_init import init
+def log(data, step=None, commit=None): raise RuntimeError("You must call wandb.init() before wandb.log()")
+class Image: pass
+""",
+    "sdk/__init__.py": "",
+    "sdk/wandb_run.py": """
+import functools
+def _raise_if_finished(method):
+    @functools.wraps(method)
+    def checked(self, *args, **kwargs):
+        if self.finished: raise ValueError("run is finished")
+        return method(self, *args, **kwargs)
+    return checked
+class Run:
+    def __init__(self): self._step, self.finished, self.sent = 0, False, []
+    @_raise_if_finished
+    def log(self, data, step=None, commit=None):
+        self.sent.append(data)
+        if step is not None: self._step = step
+        if commit or (commit is None and step is None): self._step += 1
+""",
+    "sdk/wandb_init.py": """
+import wandb
+from .wandb_run import Run
+def init(project=None, mode="online"):
+    run = Run()
+    if mode == "disabled": run.log = lambda data, *_, **__: run.sent.append(data)
+    wandb.run, wandb.log = run, run.log
+    return run
+""",
+}
+TENSORBOARD_X = {
+    "__init__.py": "from .writer import SummaryWriter",
+    "writer.py": """
+class SummaryWriter:
+    def __init__(self, logdir=None): pass
+    def add_scalar(self, tag, scalar_value, global_step=None, walltime=None, display_name="", **_):
+        float(scalar_value)
+    def add_scalars(self, main_tag, tag_scalar_dict, global_step=None, walltime=None): pass
+""",
+}
+RADT = {
+    "__init__.py": "from . import run",
+    "run/__init__.py": "from .benchmark import RADTBenchmark",
+    "run/benchmark.py": """
+import mlflow, os
+class RADTBenchmark:
+    def __enter__(self): return self
+    def __exit__(self, *_): pass
+    def log_metric(self, name, value, epoch=0):
+        if "RADT_PRESENT" in os.environ: mlflow.log_metric(name, value, epoch)
+    def log_metrics(self, metrics, epoch=0):
+        if "RADT_PRESENT" in os.environ: mlflow.log_metrics(metrics, epoch)
+""",
+}
+
+
+def package(folder: Path, name: str, files: dict[str, str]) -> None:
+    for path, text in files.items():
+        (folder / name / path).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name / path).write_text(text)
+
+
+@pytest.fixture
+def kept(launch: Callable[..., Any], tmp_path: Path) -> Callable[..., tuple[dict[str, list[float]], str, str]]:
+    """Runs a script with and without Penstock, which print the same; returns its series and what is said of it."""
+    packages = tmp_path / "packages"
+    package(packages, "tensorboard", {"__init__.py": TENSORBOARD})
+    package(packages, "wandb", WANDB)
+    package(packages, "tensorboardX", TENSORBOARD_X)
+    package(packages, "radt", RADT)
+
+    def run(text: str, *options: str, **more: str) -> tuple[dict[str, list[float]], str]:
+        (tmp_path / "train.py").write_text(text)
+        path = os.pathsep.join(filter(None, (str(packages), os.environ.get("PYTHONPATH"))))
+        more = {
+            "PYTHONPATH": path,
+            "MLFLOW_TRACKING_URI": f"file:{tmp_path}/mlruns",
+            "MLFLOW_ALLOW_FILE_STORE": "true",
+            **more,
+        }
+        alone = run_python("train.py", cwd=tmp_path, env={**os.environ, **more})
+        one = launch("--listeners", "none", *options, "train.py", **more)
+        assert (alone.returncode, one.wait()) == (0, 0), alone.stderr + one.errors
+        assert one.output == alone.stdout
+        with Store.open(tmp_path / "store") as store:
+            series = store.series(one.record().id)
+        return {name: each.values.tolist() for name, each in series.items() if name != "run.cpu_s"}, one.errors
+
+    return run
+
+
+def test_what_mlflow_logs_is_kept_with_its_steps(kept):
+    pytest.importorskip("mlflow")
+    found, said = kept(
+        """
+import mlflow
+from mlflow import log_metric, log_metrics, MlflowClient
+from mlflow.entities import Metric
+with mlflow.start_run() as run:
+    for epoch in range(3):
+        print(log_metric("loss", 1 / (1 + epoch), step=epoch))
+    mlflow.log_metric("unstepped", 7.0)
+    log_metrics({"a": 1, "b": 2.5}, step=10)
+    client = MlflowClient()
+    client.log_metric(run.info.run_id, "client", 4.0, step=11)
+    client.log_batch(run_id=run.info.run_id, metrics=[Metric("batch", 5.0, 0, 12), Metric("batch", 6.0, 0, 13)])
+    mlflow.log_param("lr", 0.1)
+    try: mlflow.log_metric("bad", "text")
+    except Exception as error: print(type(error).__name__)
+    print([(each.value, each.step) for each in client.get_metric_history(run.info.run_id, "loss")])
+    print(log_metric.__name__, log_metric.__doc__[:30])
+"""
+    )
+    assert found.pop("step") == [0, 1, 2, 10, 11, 12, 13]
+    assert found == {
+        "loss": [1, 0.5, 1 / 3],
+        "unstepped": [7],
+        "a": [1],
+        "b": [2.5],
+        "client": [4],
+        "batch": [5, 6],
+    }
+    assert said.count("penstock: keeps what the script logs with mlflow\n") == 1
+    assert "penstock.log" not in said
+
+
+@pytest.mark.parametrize("mode", ["offline", "disabled"])
+def test_what_wandb_logs_is_kept_in_every_mode(kept, mode: str):
+    found, said = kept(
+        f"""
+def train():
+    import wandb
+    try: wandb.log({{"early": 1}})
+    except RuntimeError as error: print(error)
+    run = wandb.init(mode="{mode}")
+    for i in range(3): wandb.log({{"loss": i, "eval": {{"top": i / 2}}, "image": wandb.Image(), "name": "text"}})
+    run.log({{"late": 9}}, step=70)
+    print(len(run.sent), run.sent[0]["loss"])
+    if "{mode}" != "disabled":
+        run.finished = True
+        try: run.log({{"gone": 1}})
+        except ValueError as error: print(error)
+train()
+"""
+    )
+    assert found.pop("step") == ([70] if mode == "disabled" else [0, 1, 2, 70])
+    assert found == {"loss": [0, 1, 2], "eval/top": [0, 0.5, 1], "late": [9]}
+    assert said.count("keeps what the script logs with wandb") == 1 and "penstock.log" not in said
+
+
+def test_what_summary_writers_get_is_kept(kept):
+    pytest.importorskip("torch")
+    found, said = kept(
+        """
+import numpy as np, torch
+from torch.utils.tensorboard import SummaryWriter
+import tensorboardX
+writer, other = SummaryWriter("here"), tensorboardX.SummaryWriter()
+for i in range(3):
+    writer.add_scalar("loss", torch.tensor(float(i)), i)
+    writer.add_scalars("both", {"a": i, "b": np.float32(2 * i)}, global_step=i)
+    other.add_scalar("x", i, i)
+    other.add_scalar("loss", 100 + i, i)
+try: other.add_scalar("y", "text")
+except ValueError as error: print(error)
+"""
+    )
+    assert found.pop("step") == [0, 0, 0, 1, 1, 1, 2, 2, 2]
+    assert found == {"loss": [0, 1, 2], "both/a": [0, 1, 2], "both/b": [0, 2, 4], "x": [0, 1, 2]}
+    assert said.count("keeps what the script logs with tensorboard\n") == 1 and "with tensorboardX\n" in said
+
+
+@pytest.mark.parametrize("present", [{}, {"RADT_PRESENT": "1"}], ids=["alone", "within radT"])
+def test_of_two_libraries_the_first_keeps_a_name_and_what_radt_passes_to_mlflow_counts_once(kept, present):
+    pytest.importorskip("mlflow")
+    found, said = kept(
+        """
+import mlflow, radt, wandb
+wandb.init()
+with mlflow.start_run(), radt.run.RADTBenchmark() as run:
+    for epoch in range(2):
+        run.log_metric("loss", epoch, epoch)
+        run.log_metrics({"accuracy": 0.5}, epoch=epoch)
+        wandb.log({"loss": epoch, "other": 1})
+        mlflow.log_metric("accuracy", 9, step=epoch)
+""",
+        **present,
+    )
+    assert (found["loss"], found["accuracy"], found["other"]) == ([0, 1], [0.5, 0.5], [1, 1])
+    assert all(f"logs with {name}" in said for name in ("radt", "wandb", "mlflow"))
+
+
+WANDB_LOGS = "import wandb; wandb.init(); wandb.log({'a': 1})"
+
+
+def test_who_refuses_it_keeps_nothing(kept):
+    assert kept(f"import sys; {WANDB_LOGS}; print('penstock' in sys.modules)", "--no-watch-metrics")[0] == {}
+
+
+def test_metrics_are_kept_without_watching_loaders(kept):
+    hooked = "import torch.utils.data as d; print(hasattr(d.DataLoader._get_iterator, '__wrapped__'))"
+    assert kept(f"{WANDB_LOGS}; {hooked}", "--no-watch-dataloader")[0]["a"] == [1]
+
+
+def test_a_library_of_an_unknown_version_is_left_alone_in_one_line(kept, tmp_path: Path):
+    package(tmp_path / "packages", "wandb", {"sdk/wandb_run.py": "class Run: pass"})
+    found, said = kept("import wandb.sdk.wandb_run; print(wandb.sdk.wandb_run.Run.__name__)")
+    assert not found
+    assert said.count("penstock: what is logged with wandb.sdk.wandb_run is not kept: AttributeError") == 1
+
+
+def test_processes_and_threads_lose_nothing(kept):
+    found, said = kept(
+        """
+import os, sys, threading, wandb
+run = wandb.init()
+def work(name):
+    for i in range(100): run.log({name: i})
+threads = [threading.Thread(target=work, args=(f"thread {n}",)) for n in range(3)]
+for t in threads: t.start()
+for t in threads: t.join()
+if not os.fork():
+    work("child"); sys.exit()
+os.wait()
+""",
+        RANK="1",
+    )
+    assert all(found[name] == list(range(100)) for name in ("thread 0", "thread 1", "thread 2", "child"))
+    assert "keeps what" not in said, "only the first rank says it"
