@@ -121,15 +121,15 @@ def runs_picture(
     )
     if absent := [name for name in names if name not in there]:
         have = f"They have {listed(there, 6)}" if there else "They have none"
-        raise BadSetting(f"none of these {len(runs):,} runs has a series {absent[0]!r}. {have}")
+        raise BadSetting(f"no run that was asked for ({len(runs):,}) has a series {absent[0]!r}. {have}")
     chosen = names or [name for name in there if title_of(name).place < FOLDED][:_MOST_CHARTS]
     if not chosen:
-        raise BadSetting(
-            f"there is nothing to draw: {len(runs):,} runs have no series that a run's page begins with"
-        )
+        raise BadSetting("there is nothing to draw: no run has a series that its page begins with; name one")
     axis = axis_of(over)
     if axis and axis not in there and axis != "step":
-        raise BadSetting(f"none of these {len(runs):,} runs has logged {axis!r}, so nothing can be drawn over it")
+        raise BadSetting(
+            f"no run that was asked for ({len(runs):,}) has logged {axis!r}: nothing can be drawn over it"
+        )
     wanted = {*chosen, axis}.__contains__
     series = [store.series(run.id, wanted) for run in runs]
     drawn = {name: _chart(name, runs, series, over, smoothing) for name in chosen}
