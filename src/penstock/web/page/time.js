@@ -125,13 +125,13 @@ export function open(place) {
     if (!body.isConnected || state !== drawn) return;
     // The table as it stands there: a cell's first part is its value, the others say what is best.
     const besideTexts = () => [...body.querySelectorAll("table.groups tr")].map((row) => [...row.cells].map((cell) => (cell.firstElementChild && cell.tagName === "TD" ? cell.firstElementChild : cell).innerText.replace("\n", " ")));
-    const tools = (of, name, more) => element("div", { class: "tools" }, more, ["SVG", "PDF"].map((kind) =>
+    const tools = (of, name, words, more) => element("div", { class: "tools", "data-id": `save ${of}` }, element("span", { class: "soft" }, words), more, ["SVG", "PDF"].map((kind) =>
       button(kind, () => saveDrawn(name, kind, [...chosen.map((id) => ["group", id]), ["of", of]]), { "aria-label": `Save ${name} as ${kind}` })));
     const said = found.sentences.map((text) => element("p", { class: "verdict" }, text));
     const advice = said.splice(found.groups.length - 1); // behind what each group is beside the first
     update(body, element("div", {}, said,
-      found.groups.length > 1 ? [beside(found.groups), tools("groups", "groups", tableSavers("groups", besideTexts))] : null,
-      selecting(selected), legend(), tools("parts", "where the time goes"), found.groups.map((each) => group(each, found.groups.length > 1, advice.length)),
+      found.groups.length > 1 ? [beside(found.groups), tools("groups", "groups", "Save as a table or a figure:", tableSavers("groups", besideTexts))] : null,
+      selecting(selected), legend(), tools("parts", "where the time goes", "Save these bars:"), found.groups.map((each) => group(each, found.groups.length > 1, advice.length)),
       advice.length ? [element("h2", {}, "What to change first"), ...advice] : null));
   }
   changed();
