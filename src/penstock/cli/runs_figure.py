@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 
 import typer
 
+from penstock.basics.packages import require
 from penstock.basics.terminal import say
 from penstock.cli.command import AsJson, StoreFolder, option, print_json
 from penstock.cli.runs_words import newest, words
@@ -32,31 +33,28 @@ def figure(
     With --series, draw what runs logged or what was measured of them, as the page does.
     """
     from penstock.runs.compare import compare
-    from penstock.web.paper.pictures import (
-        KINDS,
-        checked_smoothing,
-        groups_picture,
-        needs_matplotlib,
-        over_of,
-        runs_picture,
-    )
+    from penstock.web.paper.pictures import KINDS, runs_picture
 
     kind = out.suffix.removeprefix(".").lower()
     if kind not in KINDS:
         raise BadSetting(f"--out {out}: its name ends in .{', .'.join(KINDS)}")
-    needs_matplotlib("penstock runs figure")
-    x, weight = over_of(over), checked_smoothing(smoothing)
-    if not series and (x or weight or log):
+    require("penstock runs figure", "paper", "matplotlib")
+    if not series and (over != "time" or smoothing or log):
         raise BadSetting("--over, --smoothing and --log are for a chart: give its --series, too")
     missing: list[str] = []
+    wide = int(columns)
     with Store.open(store, to_read=True) as opened:
         if series:
             runs = opened.named(named)
-            drawn = runs_picture(opened, runs, series, over=x, smoothing=weight, log=log, columns=int(columns))
+            drawn = runs_picture(opened, runs, series, over=over, smoothing=smoothing, log=log, columns=wide)
         else:
-            compared = compare(newest(opened, named), lambda run: opened.series(run.id))
-            drawn, missing = groups_picture(compared.groups, int(columns))
-            runs = [run for group in compared.groups for run in group.runs]
+            from penstock.web.paper.draw import groups_picture
+            from penstock.web.paper.panels import panels_of
+
+            groups = compare(newest(opened, named), lambda run: opened.series(run.id)).groups
+            _, missing = panels_of(groups)
+            drawn = groups_picture(groups, wide)
+            runs = [run for group in groups for run in group.runs]
     try:
         out.write_bytes(drawn.content(kind))
     except OSError as error:

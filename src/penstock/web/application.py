@@ -21,6 +21,7 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
+from penstock.basics.packages import require
 from penstock.errors import BadSetting, NoSuchRun, PenstockError
 from penstock.runs.store import Store
 from penstock.select.meter import WATTS
@@ -28,14 +29,7 @@ from penstock.select.savings import ESTIMATED_WH, Saving, balances, savings
 from penstock.web.access import LOCAL, Access, Connection, host_name
 from penstock.web.files import Json, artifact_routes, page_routes
 from penstock.web.live import Live
-from penstock.web.paper.pictures import (
-    KINDS,
-    chart_picture,
-    groups_picture,
-    labels_of,
-    needs_matplotlib,
-    parts_of_groups,
-)
+from penstock.web.paper.pictures import KINDS, labels_of
 from penstock.web.views import Views
 
 _MOST_POINTS = 20_000
@@ -181,16 +175,18 @@ def _figure(store: Store, views: Views, request: Request) -> Response:
     kind = asked.get("format", "")
     if kind not in KINDS:
         raise BadSetting(f"format={kind!r}: give one of {', '.join(KINDS)}")
-    needs_matplotlib(f"To save as {kind.upper()}, penstock web")
+    require(f"To save as {kind.upper()}, penstock web", "paper", "matplotlib")
+    from penstock.web.paper.draw import charts_picture, groups_picture, parts_picture
+
     if ids := asked.getlist("group"):
         if not (groups := views.groups(ids).groups):
             raise NoSuchRun(f"no run of the groups {', '.join(ids)} has begun, or they were removed")
-        picture = parts_of_groups(groups, 2) if asked.get("of") == "parts" else groups_picture(groups, 2)[0]
+        picture = (parts_picture if asked.get("of") == "parts" else groups_picture)(groups, 2)
     else:
         labels = labels_of([store.run(id) for id in asked.getlist("id")])
         span = _number(request, "begin", -math.inf), _number(request, "end", math.inf)
-        drawn, log = {asked.get("name", ""): _chart(views, request)}, asked.get("log") == "true"
-        picture = chart_picture(drawn, labels, asked.get("over", ""), log, 1, span)
+        charts, log = {asked.get("name", ""): _chart(views, request)}, asked.get("log") == "true"
+        picture = charts_picture(charts, labels, asked.get("over", ""), log, 1, span)
     return Response(picture.content(kind), media_type=mimetypes.types_map[f".{kind}"])
 
 

@@ -83,6 +83,11 @@ def panels_of(groups: Sequence[GroupFigures]) -> tuple[list[Bars], list[str]]:
         factor, unit = scale_of(unit, max(value for value in values if value is not None))
         scaled = [None if value is None else value / factor for value in values]
         panels.append(Bars(title, unit, scaled, [[dot / factor for dot in each] for each in dots]))
+    missing += [
+        f"{failed} of {len(group.runs)} runs of {group.name!r} ({group.mode}) did not finish"
+        for group in groups
+        if (failed := sum(run.status != "finished" for run in group.runs))
+    ]
     return panels, missing
 
 
