@@ -164,6 +164,11 @@ def test_tab_completes_ids_and_groups(store, tmp_path):  # noqa: F811
         assert one.id in completed(f"penstock runs {verb} {one.id[:3]}"), verb
     assert completed(f"penstock runs compare {other.group_id[:5]}") == [other.group_id]
     assert "zoo" not in completed("penstock runs show z")
+    apart = group(store, "zoo two")[0]
+    assert completed("penstock runs compare zoo") == ["zoo"], (
+        "bash would split the other: it is completed by its id"
+    )
+    assert completed(f"penstock runs compare {apart.group_id[:5]}") == [apart.group_id]
     assert completed("penstock ru") == ["run", "runs"]
 
 

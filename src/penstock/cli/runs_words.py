@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from shlex import quote
 from typing import Annotated, Any
 
 import typer
@@ -28,7 +29,8 @@ def _named(ctx: typer.Context, incomplete: str, groups: bool, runs: bool) -> lis
             found |= {run.group: f"group ({run.mode})", run.group_id: f"group {run.group} ({run.mode})"} | found
         if runs:
             found[run.id] = f"{run.name} of {run.group}, {run.status}"
-    return [each for each in found.items() if each[0].startswith(incomplete)]
+    # A name that a shell would split stands there by its id.
+    return [(word, what) for word, what in found.items() if word.startswith(incomplete) and quote(word) == word]
 
 
 def _runs(ctx: typer.Context, incomplete: str) -> list[tuple[str, str]]:
