@@ -26,7 +26,8 @@ def _named(ctx: typer.Context, incomplete: str, groups: bool, runs: bool) -> lis
     found: dict[str, str] = {}
     for run in there:
         if groups:
-            found |= {run.group: f"group ({run.mode})", run.group_id: f"group {run.group} ({run.mode})"} | found
+            found.setdefault(run.group, f"group ({run.mode})")
+            found.setdefault(run.group_id, f"group {run.group} ({run.mode})")
         if runs:
             found[run.id] = f"{run.name} of {run.group}, {run.status}"
     # A name that a shell would split stands there by its id.

@@ -115,13 +115,8 @@ class Views:
         Args:
             name: Name of the series.
             ids: The runs.
-            begin: First place.
-            end: Last place.
-            most: Places wanted.
-            over: What the x axis has: "" for seconds from each run's beginning, "clock" for those since 1970, or
-                "series:NAME" for what the run logged under that name. If it did not log "step", that is the number
-                of the point.
-            smoothing: Weight of what came before in a moving average, from 0 to below 1; 0 for none.
+            begin, end, most, smoothing: As ``penstock.web.lines.chart`` takes them.
+            over: As ``penstock.web.lines.line_over`` takes it.
 
         Returns:
             What ``penstock.web.lines.chart`` does.
