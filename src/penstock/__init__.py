@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from penstock.subsets.sampler import SelectionSampler as SelectionSampler
     from penstock.subsets.selection import Selection as Selection
     from penstock.tree.ragged import RaggedRows as RaggedRows
+    from penstock.web.paper.pictures import show as show
 
 
 _HOMES = {
@@ -66,6 +67,7 @@ _HOMES = {
     "log": "penstock.runs.inside.run",
     "pack": "penstock.sources.packed.packing",
     "share": "penstock.autosharing.share",
+    "show": "penstock.web.paper.pictures",
     "stop": "penstock.feed.launch.feeds",
     "PenstockError": "penstock.errors",
 }

@@ -90,7 +90,7 @@ def test_ls_as_json_has_all_fields_and_chooses_by_group_and_status(command, runs
     assert first["seconds"] == pytest.approx(runs[0].seconds)
     its = {"id": runs[0].id, "name": "run-0", "group": "[red]sweep", "group_id": runs[0].group_id, "index": 0}
     end = {"mode": "plain", "status": "failed", "exit_code": 1, "reason": "ValueError: no \x1b[2J"}
-    noted = {"note": "", "tags": [], "archived": False}
+    noted = {"note": "", "tags": [], "archived": False, "memory_bytes": None}
     assert first | {"seconds": 0.0} == its | end | {"began": runs[0].began, "seconds": 0.0, "pid": 1} | noted
     waiting = json.loads(told(command("runs", "ls", "--json", "--status", "waiting")))
     assert [run["name"] for run in waiting] == ["run-3", "run-0"]
@@ -262,7 +262,7 @@ def test_an_export_has_all_points(command, runs, tmp_path):
 
 
 def test_an_export_that_cannot_be_is_one_error(command, runs, tmp_path):
-    assert "an export ends in .csv" in refused(command("runs", "export", runs[0].id, "all.xlsx"))
+    assert "an export ends in .csv or .parquet" in refused(command("runs", "export", runs[0].id, "all.xlsx"))
     assert "give runs or groups before" in refused(command("runs", "export", "all.csv"))
     nowhere = str(tmp_path / "nowhere" / "all.csv")
     assert "cannot be written: No such file" in refused(command("runs", "export", runs[0].id, nowhere))

@@ -166,8 +166,8 @@ def remedies() -> set[str]:
     ("words", "says"),
     [
         ("bench share t.py:make", 't.py needs torch: pip install "penstock[torch]"'),
-        ("bench share t.py:make --plot x.png", '--plot needs matplotlib: pip install "penstock[demo]"'),
-        ("bench io . --plot x.png", '--plot needs matplotlib: pip install "penstock[demo]"'),
+        ("bench share t.py:make --plot x.png", '--plot needs matplotlib: pip install "penstock[paper]"'),
+        ("bench io . --plot x.png", '--plot needs matplotlib: pip install "penstock[paper]"'),
         ("demo", 'needs torch, simplejpeg, cv2, matplotlib: pip install "penstock[demo]"'),
         ("feed t.py:make --name x", 't.py needs torch: pip install "penstock[torch]"'),
     ],

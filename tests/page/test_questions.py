@@ -1,4 +1,4 @@
-"""Ten questions that people have of their runs, each answered from the page that opens first, by four clicks at most."""
+"""Ten questions that people have of their runs, each answered from the page that opens first, within four clicks."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Person:
 
 @pytest.fixture
 def person(tab: Any, store: Store) -> Person:
-    """A store of a sweep whose runs wait the longer the smaller they are, two groups, a failure and a run that goes on."""
+    """Somebody with a sweep whose runs wait the longer the smaller they are, two groups, a failure, a live run."""
     for at, lr in enumerate(("0.003", "0.01", "0.03", "0.1")):
         losses = [2.0, 1.0 + abs(at - 2), 0.5 + abs(at - 2)]
         waits = {"feed.wait_s": [0.0, 12.0 * (4 - at)], "feed.loop_s": [0.0, 55.0]}

@@ -189,7 +189,7 @@ def check_files(*files: Path | None, plot: Path | None = None) -> None:
     if plot is not None:
         if plot.suffix.lower() not in _PICTURES:
             raise BadSetting(f"--plot {plot}: its name ends in one of {', '.join(_PICTURES)}")
-        require("--plot", "demo", "matplotlib")
+        require("--plot", "paper", "matplotlib")
 
 
 def save(file: Path | None, write: Callable[[Path], object], console: Console) -> None:

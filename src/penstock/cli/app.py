@@ -46,7 +46,6 @@ app = typer.Typer(
     cls=_Verbs,
     help="One loader feeds every training run on the machine.",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode="markdown",
 )

@@ -66,14 +66,19 @@ Interval = Annotated[float, option("Time between refreshes, with --watch.", meta
 
 def show(as_json: bool, value: Any, page: Callable[[], RenderableType]) -> None:
     """Print a value as JSON, in which NaN and infinities become null, or else as a page."""
-    import msgspec
-
     from penstock.basics.terminal import console
 
     if as_json:
-        typer.echo(json.dumps(msgspec.json.decode(msgspec.json.encode(value)), indent=2))
+        print_json(value)
     else:
         console().print(page(), soft_wrap=True)
+
+
+def print_json(value: Any) -> None:
+    """Print a value as JSON, in which NaN and infinities become null."""
+    import msgspec
+
+    typer.echo(json.dumps(msgspec.json.decode(msgspec.json.encode(value)), indent=2))
 
 
 def exit_on_sigterm() -> None:

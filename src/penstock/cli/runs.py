@@ -13,17 +13,31 @@ import typer
 
 from penstock.basics.sizes import size_from, size_text
 from penstock.basics.terminal import say
-from penstock.cli.command import AsJson, Command, Experiment, Group, Interval, StoreFolder, argument, option, watch
+from penstock.cli.command import (
+    AsJson,
+    Command,
+    Experiment,
+    Group,
+    Interval,
+    StoreFolder,
+    option,
+    print_json,
+    watch,
+)
 from penstock.cli.command import show as show_or_json
-from penstock.errors import BadSetting, NoSuchRun
+from penstock.cli.runs_figure import figure
+from penstock.cli.runs_notes import fields, note, restore
+from penstock.cli.runs_words import Groups, Id, newest, of_group, words
+from penstock.cli.written_table import Format, print_csv, print_latex
+from penstock.errors import BadSetting
 from penstock.runs.keeper.output import read_output
-from penstock.runs.record import ENDED, STATUSES, RunRecord
+from penstock.runs.record import ENDED, STATUSES
 from penstock.runs.store import Store
 from penstock.runs.store.store import Removed
 
 app = typer.Typer(cls=Group, help="List, show, compare, stop and remove runs.", no_args_is_help=True)
-
-Id = Annotated[str, argument("ID", "Id of the run; its first letters are enough.")]
+for verb in (figure, note, restore):
+    app.command(cls=Command)(verb)
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
 _POLL_S = 0.2
 
@@ -37,23 +51,33 @@ def ls(
     ] = False,
     interval: Interval = 1.0,
     archived: Annotated[bool, option("--archived", "Also those that are archived.")] = False,
+    form: Format = "table",
     as_json: AsJson = False,
     store: StoreFolder = None,
 ) -> None:
     """List runs, the newest last."""
     from penstock.cli.runs_table import runs_table
+    from penstock.runs.figures import MEMORY, memory_bytes
 
     if status is not None and status not in STATUSES:
         raise BadSetting(f"--status {status!r}: give one of {', '.join(STATUSES)}")
     with Store.open(store, to_read=True) as opened:
-        found = _of_group(opened, group)
+        found = of_group(opened, group)
         if live:
             from penstock.cli.runs_table import Looks
 
-            watch(partial(Looks(opened).table, group, status), interval, as_json)
-    every = [run for run in found if status in {None, run.status}]
-    found = [run for run in every if archived or not run.archived]
-    show_or_json(as_json, [_fields(run) for run in found], lambda: runs_table(found))
+            watch(partial(Looks(opened).table, group, status), interval, as_json or form != "table")
+        every = [run for run in found if status in {None, run.status}]
+        found = [run for run in every if archived or not run.archived]
+        memory = {run.id: memory_bytes([opened.series(run.id, MEMORY.__contains__)]) for run in found}
+    rows = [fields(run) | {"memory_bytes": memory[run.id]} for run in found]
+    if form == "csv":
+        parameters = [{f"param.{name}": value for name, value in run.plan.parameters.items()} for run in found]
+        print_csv([row | more for row, more in zip(rows, parameters, strict=True)])
+    elif form == "latex":
+        print_latex(runs_table(found, memory))
+    else:
+        show_or_json(as_json or form == "json", rows, lambda: runs_table(found, memory))
     if hidden := len(every) - len(found):
         say(f"archived runs that are left out: {hidden:,}; --archived lists them, too")
 
@@ -86,7 +110,7 @@ def show(id: Id, as_json: AsJson = False, store: StoreFolder = None) -> None:
         }
     figures, advice = next(each for each in group.runs if each.id == run.id), group.advice.get(run.id)
     known = {
-        **_fields(run),
+        **fields(run),
         "plan": run.plan,
         "parameters": run.plan.parameters,
         "environment": environment,
@@ -100,7 +124,8 @@ def show(id: Id, as_json: AsJson = False, store: StoreFolder = None) -> None:
 
 @app.command(cls=Command)
 def compare(
-    groups: Annotated[list[str], argument("GROUP...", "Names or ids of groups.")],
+    groups: Groups,
+    form: Format = "table",
     as_json: AsJson = False,
     store: StoreFolder = None,
 ) -> None:
@@ -108,15 +133,17 @@ def compare(
 
     If several groups have one name, the newest of each mode is compared, and stderr lists the others.
     """
-    from penstock.cli.runs_table import comparison_page
+    from penstock.cli.runs_table import comparison_page, comparison_table
     from penstock.runs.compare import compare as compared
 
     with Store.open(store, to_read=True) as opened:
-        found: dict[str, list[RunRecord]] = {}
-        for group in groups:
-            found |= _newest(opened, group)
-        comparison = compared(found, lambda run: opened.series(run.id))
-    show_or_json(as_json, comparison, lambda: comparison_page(comparison))
+        comparison = compared(newest(opened, groups), lambda run: opened.series(run.id))
+    if form == "csv":
+        print_csv([group.totals() for group in comparison.groups])
+    elif form == "latex":
+        print_latex(comparison_table(comparison))
+    else:
+        show_or_json(as_json or form == "json", comparison, lambda: comparison_page(comparison))
 
 
 @app.command(cls=Command)
@@ -149,32 +176,39 @@ def logs(
 
 @app.command(cls=Command)
 def stop(
-    words: Annotated[
-        list[str], argument("RUN|GROUP...", "Ids of runs, or their first letters; names or ids of groups.")
+    named: Annotated[
+        list[str], words("RUN|GROUP...", "Ids of runs, or their first letters; names or ids of groups.")
     ],
+    as_json: AsJson = False,
     store: StoreFolder = None,
 ) -> None:
     """End runs, wherever they were started: SIGTERM, and SIGKILL 5 s later."""
     from penstock.runs.stop import stop as end
 
+    done: list[dict[str, Any]] = []
     with Store.open(store, to_read=True) as opened:
-        for before, now in end(opened, [run.id for run in opened.named(words)]):
+        for before, now in end(opened, [run.id for run in opened.named(named)]):
+            done.append({"id": now.id, "name": now.name, "before": before.status, "status": now.status})
             status = f"had ended already: {now.status}" if before.status in ENDED else now.status
-            typer.echo(f"Run {now.id} ({now.name}): {status}.")
+            if not as_json:
+                typer.echo(f"Run {now.id} ({now.name}): {status}.")
+    if as_json:
+        print_json(done)
 
 
 @app.command(cls=Command)
 def rm(
-    words: Annotated[list[str], argument("RUN|GROUP...", "Ids of runs that have ended, names or ids of groups.")],
+    named: Annotated[list[str], words("RUN|GROUP...", "Ids of runs that have ended, names or ids of groups.")],
     force: Annotated[
         bool,
         option("--force", "Also remove runs of other machines or containers, though they may still go on."),
     ] = False,
+    as_json: AsJson = False,
     store: StoreFolder = None,
 ) -> None:
     """Remove runs and their files from the store."""
     with Store.open(store, to_read=True) as opened:
-        _print_removed(opened.remove([run.id for run in opened.named(words)], force=force))
+        _print_removed(opened.remove([run.id for run in opened.named(named)], force=force), as_json)
 
 
 @app.command(cls=Command)
@@ -182,6 +216,7 @@ def prune(
     keep: Annotated[str | None, option("Remove runs that ended longer ago: 90d, 12h, 2w.", metavar="AGE")] = None,
     most: Annotated[str | None, option("--max", "Disk space that runs may take: 20GB.", metavar="SIZE")] = None,
     dry_run: Annotated[bool, option("--dry-run", "Remove nothing; list what would be removed.")] = False,
+    as_json: AsJson = False,
     store: StoreFolder = None,
 ) -> None:
     """Remove old runs that have ended."""
@@ -190,23 +225,31 @@ def prune(
     keep_s = None if keep is None else _seconds_from(keep)
     max_bytes = None if most is None else size_from("--max", most)
     with Store.open(store, to_read=True) as opened:
-        _print_removed(opened.prune(keep_s=keep_s, max_bytes=max_bytes, dry_run=dry_run), dry_run)
+        _print_removed(opened.prune(keep_s=keep_s, max_bytes=max_bytes, dry_run=dry_run), as_json, dry_run)
 
 
 @app.command(cls=Command)
 def export(
-    words: Annotated[
-        list[str], argument("RUN|GROUP... FILE", "Ids of runs, names or ids of groups; then a file in .csv.")
+    named: Annotated[
+        list[str],
+        words("RUN|GROUP... FILE", "Ids of runs, names or ids of groups; then a file in .csv or .parquet."),
     ],
+    as_json: AsJson = False,
     store: StoreFolder = None,
 ) -> None:
-    """Write all series of runs into a CSV file, a line for each point, with the run's parameters."""
-    *names, file = words
-    if not names:
+    """Write all series of runs into a CSV or Parquet file, a line for each point, with the run's parameters."""
+    from penstock.runs.export import export as write
+
+    *chosen, file = named
+    if not chosen:
         raise BadSetting(f"give runs or groups before {file!r}; `penstock runs ls` shows them")
     with Store.open(store, to_read=True) as opened:
-        points = opened.export(opened.named(names), Path(file))
-    typer.echo(f"Wrote {points:,} points into {file}.")
+        runs = opened.named(chosen)
+        points = write(opened, runs, Path(file))
+    if as_json:
+        print_json({"file": file, "points": points, "runs": [run.id for run in runs]})
+    else:
+        typer.echo(f"Wrote {points:,} points into {file}.")
 
 
 @app.command(cls=Command)
@@ -214,10 +257,11 @@ def push(
     mlflow: Annotated[
         str, option("MLflow server: http://host:5000.", metavar="URI", envvar="MLFLOW_TRACKING_URI")
     ],
-    words: Annotated[
-        list[str] | None, argument("[RUN|GROUP...]", "Ids of runs, names or ids of groups; all unless given.")
+    named: Annotated[
+        list[str] | None, words("[RUN|GROUP...]", "Ids of runs, names or ids of groups; all unless given.")
     ] = None,
     experiment: Experiment = "",
+    as_json: AsJson = False,
     store: StoreFolder = None,
 ) -> None:
     """Push runs to an MLflow server; what it already has is skipped."""
@@ -227,94 +271,22 @@ def push(
     from penstock.runs.push.to_mlflow import Push
 
     with Store.open(store, to_read=True) as opened:
-        found = opened.named(words) if words else opened.runs()
+        found = opened.named(named) if named else opened.runs()
         push = Push(opened, mlflow, experiment)
         for group in dict.fromkeys(run.group_id for run in found):
             push.runs([run for run in found if run.group_id == group])
-    typer.echo(f"{push.points:,} points and {push.files:,} files of {len(found):,} runs were new there.")
+    if as_json:
+        print_json({"points": push.points, "files": push.files, "runs": [run.id for run in found]})
+    else:
+        typer.echo(f"{push.points:,} points and {push.files:,} files of {len(found):,} runs were new there.")
 
 
-@app.command(cls=Command)
-def note(
-    words: Annotated[
-        list[str], argument("RUN|GROUP...", "Ids of runs, or their first letters; names or ids of groups.")
-    ],
-    text: Annotated[str | None, option("What is worth knowing of them.", metavar="TEXT")] = None,
-    tag: Annotated[list[str] | None, option("A word to find them again; repeatable.", metavar="WORD")] = None,
-    untag: Annotated[list[str] | None, option("A tag that they lose; repeatable.", metavar="WORD")] = None,
-    archive: Annotated[
-        bool | None, option("--archive/--unarchive", "Whether lists leave them out from now on.")
-    ] = None,
-    as_json: AsJson = False,
-    store: StoreFolder = None,
-) -> None:
-    """Write a note or tags to runs, or archive them."""
-    from penstock.cli.runs_table import runs_table
-    from penstock.runs.store.notes import Change
-
-    change = Change(note=text, tag=tuple(tag or ()), untag=tuple(untag or ()), archived=archive)
-    if change == Change():
-        raise BadSetting("give --text, --tag, --untag, --archive or --unarchive")
-    with Store.open(store, to_read=True) as opened:
-        changed = opened.annotate([run.id for run in opened.named(words)], change)
-    show_or_json(as_json, [_fields(run) for run in changed], lambda: runs_table(changed))
-
-
-@app.command(cls=Command)
-def restore(
-    words: Annotated[
-        list[str] | None, argument("[RUN|GROUP...]", "Whole ids of runs, names or ids of groups.")
-    ] = None,
-    as_json: AsJson = False,
-    store: StoreFolder = None,
-) -> None:
-    """Bring back runs that were deleted on the page less than a week ago; list them, unless some are named."""
-    from penstock.cli.runs_table import runs_table
-
-    with Store.open(store, to_read=True) as opened:
-        found = opened.runs(deleted=True)
-        if words:
-            names = {name for run in found for name in (run.id, run.group, run.group_id)}
-            if missing := sorted(set(words) - names):
-                raise NoSuchRun(f"no run or group {missing[0]!r} was deleted; `penstock runs restore` lists all")
-            found = opened.restore([run.id for run in found if {run.id, run.group, run.group_id} & set(words)])
-    none = "No run was deleted on the page within a week."
-    show_or_json(as_json, [_fields(run) for run in found], lambda: runs_table(found) if found else none)
-
-
-def _of_group(store: Store, group: str | None) -> list[RunRecord]:
-    """Return the runs of groups of a name or id, or all.
-
-    Raises:
-        NoSuchRun: there is no such group.
-    """
-    runs = store.runs(group)
-    if group is not None and not runs:
-        raise NoSuchRun(f"the store {store.folder} has no group {group!r}; `penstock runs ls` shows those it has")
-    return runs
-
-
-def _newest(store: Store, group: str) -> dict[str, list[RunRecord]]:
-    """Return a group's runs, by its id; if several groups have one name, the newest of each mode."""
-    runs = _of_group(store, group)
-    newest = {run.mode: run.group_id for run in runs}
-    for mode, id in newest.items():
-        if older := list(dict.fromkeys(run.group_id for run in runs if run.mode == mode and run.group_id != id)):
-            say(
-                f"{group!r} ({mode}) was started {len(older) + 1} times: the newest, {id}, is compared. "
-                f"To compare others, give their ids: {', '.join(reversed(older))}"
-            )
-    return {id: [run for run in runs if run.group_id == id] for id in newest.values()}
-
-
-def _fields(run: RunRecord) -> dict[str, Any]:
-    names = "id name group group_id index mode status exit_code reason began seconds pid note tags archived"
-    return {name: getattr(run, name) for name in names.split()}
-
-
-def _print_removed(removed: list[Removed], dry_run: bool = False) -> None:
+def _print_removed(removed: list[Removed], as_json: bool, dry_run: bool = False) -> None:
     from penstock.basics.terminal import printable
 
+    if as_json:
+        print_json([fields(run) | {"bytes": nbytes, "removed": not dry_run} for run, nbytes in removed])
+        return
     for run, nbytes in removed:
         typer.echo(f"{run.id}  {printable(run.name)} of {printable(run.group)}, {run.status}, {size_text(nbytes)}")
     freed = size_text(sum(nbytes for _, nbytes in removed))

@@ -25,12 +25,14 @@ from penstock.runs.store import Store
 _STYLES = {"running": "bold cyan", "finished": "green", "waiting": "dim"}
 
 
-def runs_table(runs: Sequence[RunRecord]) -> RenderableType:
-    """Show runs, one a line."""
+def runs_table(runs: Sequence[RunRecord], memory: Mapping[str, float | None]) -> RenderableType:
+    """Show runs, one a line, with the most memory that each held, by their ids."""
     if not runs:
         return Text("No run is in the store. Start one with: penstock run SCRIPT.py")
-    tags = " tags" * any(run.tags for run in runs)
-    return _table([(run, None) for run in runs], f"id name group mode status exit began seconds{tags}")
+    more = "held " * any(memory.values()) + "tags" * any(run.tags for run in runs)
+    return _table(
+        [(run, None) for run in runs], f"id name group mode status exit began seconds {more}", memory=memory
+    )
 
 
 def ended_table(store: Store, runs: Sequence[RunRecord]) -> RenderableType:
@@ -61,7 +63,7 @@ def live_table(runs: Sequence[tuple[RunRecord, Glance]]) -> RenderableType:
     """Show runs that go on, and what they do."""
     if not runs:
         return Text("No run goes on. Start one with: penstock run SCRIPT.py")
-    return _table(runs, "id name status seconds cores memory read waits logged")
+    return _table(runs, "id name group mode status seconds cores memory read waits logged")
 
 
 def brief_table(runs: Sequence[tuple[RunRecord, Glance]]) -> RenderableType:
@@ -119,7 +121,13 @@ def _began(run: RunRecord) -> str:
     return "" if run.began is None else f"{datetime.fromtimestamp(run.began):%m-%d %H:%M:%S}"
 
 
-_HEADINGS = {"cores": "CPU,\ncores", "memory": "memory,\nMiB", "read": "read,\nMiB/s", "waits": "waits\nfor data"}
+_HEADINGS = {
+    "cores": "CPU,\ncores",
+    "memory": "memory,\nMiB",
+    "read": "read,\nMiB/s",
+    "waits": "waits\nfor data",
+    "held": "MiB held",
+}
 _NUMBERS = {"exit", "began", "seconds", *_HEADINGS}
 
 
@@ -128,6 +136,7 @@ def _table(
     columns: str,
     brief: bool = False,
     waited: Mapping[str, float] = {},
+    memory: Mapping[str, float | None] = {},
 ) -> Table:
     names = columns.split()
     table = Table(box=None, padding=(0, 1, 0, 0), header_style="dim")
@@ -150,6 +159,7 @@ def _table(
             "exit": "" if run.exit_code is None else str(run.exit_code),
             "began": _began(run),
             "seconds": _number(run.seconds),
+            "held": _mib(memory.get(run.id)),
             **(_doing(run, now) if now else {"waits": _waits(waited.get(run.id))}),
         }
         table.add_row(*(shown[name] for name in names))
@@ -162,11 +172,15 @@ def _doing(run: RunRecord, now: Glance) -> dict[str, str | Text]:
         return {"cores": "", "memory": "", "read": "", "waits": "", "logged": printable(logged)}
     return {
         "cores": _number(now.cores, ".2f"),
-        "memory": _number(None if now.rss_bytes is None else now.rss_bytes / 2**20, ",.0f"),
+        "memory": _mib(now.rss_bytes),
         "read": _number(None if now.read_bytes_per_s is None else now.read_bytes_per_s / 2**20),
         "waits": _waits(now.waiting),
         "logged": printable(logged),
     }
+
+
+def _mib(nbytes: float | None) -> str:
+    return _number(None if nbytes is None else nbytes / 2**20, ",.0f")
 
 
 def _waits(part: float | None) -> Text:
@@ -178,8 +192,8 @@ def _text(value: float, digits: int) -> str:
     return f"{value:,.0f}" if value.is_integer() and abs(value) < 2**53 else f"{value:,.{digits}g}"
 
 
-def comparison_page(comparison: Comparison) -> RenderableType:
-    """Show groups beside each other, where the time of each run goes, and the conclusions."""
+def comparison_table(comparison: Comparison) -> Table:
+    """Show groups beside each other."""
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
     table.add_column()
     for group in comparison.groups:
@@ -188,7 +202,12 @@ def comparison_page(comparison: Comparison) -> RenderableType:
         cells = [figure(group) for group in comparison.groups]
         if any(cells):
             table.add_row(Text(heading, "dim"), *cells)
-    page: list[RenderableType] = [table, Text()]
+    return table
+
+
+def comparison_page(comparison: Comparison) -> RenderableType:
+    """Show groups beside each other, where the time of each run goes, and the conclusions."""
+    page: list[RenderableType] = [comparison_table(comparison), Text()]
     runs = [(group, run) for group in comparison.groups for run in group.runs if run.parts.waiting is not None]
     if runs:
         page += [parts_table([(f"{group.name} ({group.mode})", run) for group, run in runs]), Text()]
@@ -226,6 +245,7 @@ _FIGURES: dict[str, Callable[[GroupFigures], str]] = {
     "CPU, seconds": lambda group: _number(group.cpu_s),
     "CPUs busy, all programs": lambda group: _number(group.cpus_busy, ".0%"),
     "energy, joules": _energy,
+    "memory at most, MiB": lambda group: _mib(group.memory_bytes),
     "CO2, grams (estimate)": lambda group: _number(group.gco2_estimated),
     "waits for data, worst run": lambda group: _number(
         max((run.parts.waiting for run in group.runs if run.parts.waiting is not None), default=None), ".0%"

@@ -56,6 +56,7 @@ class RunFigures(msgspec.Struct, frozen=True, kw_only=True):
         disk_busy: The part of its time for which that disk was busy, whoever used it, from 0 to 1.
         disk_bytes: Bytes that this disk moved in that time, whoever wanted them.
         moved_bytes: Bytes that its processes had read from disks and written to them.
+        memory_bytes: The most memory that its processes held at one moment.
     """
 
     id: str
@@ -79,6 +80,7 @@ class RunFigures(msgspec.Struct, frozen=True, kw_only=True):
     disk_busy: float | None
     disk_bytes: float | None
     moved_bytes: float | None
+    memory_bytes: float | None
 
 
 def run_figures(run: RunRecord, series: Mapping[str, Series]) -> RunFigures:
@@ -126,6 +128,7 @@ def run_figures(run: RunRecord, series: Mapping[str, Series]) -> RunFigures:
         disk_busy=min(1.0, disks[disk]) if disk else None,
         disk_bytes=moved(f"disk.{disk}") if disk else None,
         moved_bytes=moved("proc"),
+        memory_bytes=memory_bytes([series]),
     )
 
 
@@ -202,12 +205,16 @@ def measured_energy_j(together: list[Mapping[str, Series]]) -> dict[str, float]:
     return used_j
 
 
+MEMORY = ("proc.pss_bytes", "proc.rss_bytes")
+"""Series of the memory of a run's processes: shared pages divided among them, or counted for each."""
+
+
 def memory_bytes(together: list[Mapping[str, Series]]) -> float | None:
     """Return the most memory that runs held at one moment, all of them together; None if one's is not known.
 
     A page that processes share counts once where that was recorded (PSS), else for each of them (RSS).
     """
-    held = [series.get("proc.pss_bytes") or series.get("proc.rss_bytes") for series in together]
+    held = [next((series[name] for name in MEMORY if name in series), None) for series in together]
     known = [each for each in held if each is not None and len(each.values)]
     if not known or len(known) < len(held):
         return None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import math
+import mimetypes
 import secrets
 import socket
 from collections.abc import Awaitable, Callable, Iterable, Sequence
@@ -20,6 +21,7 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
+from penstock.basics.packages import require
 from penstock.errors import BadSetting, NoSuchRun, PenstockError
 from penstock.runs.store import Store
 from penstock.select.meter import WATTS
@@ -27,6 +29,7 @@ from penstock.select.savings import ESTIMATED_WH, Saving, balances, savings
 from penstock.web.access import LOCAL, Access, Connection, host_name
 from penstock.web.files import Json, artifact_routes, page_routes
 from penstock.web.live import Live
+from penstock.web.paper.pictures import KINDS, labels_of
 from penstock.web.views import Views
 from penstock.web.writing import write_routes
 
@@ -119,18 +122,10 @@ def application(store: Store, *, token: str, port: int, hosts: set[str], ending:
         return Json(await run_in_threadpool(views.details, request.path_params["id"]))
 
     async def chart(request: Request) -> Response:
-        asked = request.query_params
-        chart = await run_in_threadpool(
-            views.chart,
-            asked.get("name", ""),
-            asked.getlist("id"),
-            _number(request, "begin", -math.inf),
-            _number(request, "end", math.inf),
-            int(min(max(_number(request, "most", 2000), 4), _MOST_POINTS)),
-            over=asked.get("over", ""),
-            smoothing=min(max(_number(request, "smoothing", 0.0), 0.0), _MOST_SMOOTHING),
-        )
-        return Json(chart)
+        return Json(await run_in_threadpool(_chart, views, request))
+
+    async def figure(request: Request) -> Response:
+        return await run_in_threadpool(_figure, store, views, request)
 
     async def newest(request: Request) -> Response:
         asked = request.query_params
@@ -145,6 +140,7 @@ def application(store: Store, *, token: str, port: int, hosts: set[str], ending:
             Route("/api/runs/{id}", run),
             Route("/api/titles", of_runs(views.titles)),
             Route("/api/chart", chart),
+            Route("/api/figure", figure),
             Route("/api/newest", newest),
             Route("/api/groups", of_runs(views.groups)),
             Route("/api/selections", of_runs(partial(selections, store))),
@@ -162,6 +158,40 @@ def application(store: Store, *, token: str, port: int, hosts: set[str], ending:
 def _error_answer(_: Request, error: Exception) -> Response:
     status = 404 if isinstance(error, NoSuchRun) else 400 if isinstance(error, BadSetting) else 503
     return Json({"error": str(error)}, status)
+
+
+def _chart(views: Views, request: Request) -> dict[str, Any]:
+    asked = request.query_params
+    return views.chart(
+        asked.get("name", ""),
+        asked.getlist("id"),
+        _number(request, "begin", -math.inf),
+        _number(request, "end", math.inf),
+        int(min(max(_number(request, "most", 2000), 4), _MOST_POINTS)),
+        over=asked.get("over", ""),
+        smoothing=min(max(_number(request, "smoothing", 0.0), 0.0), _MOST_SMOOTHING),
+    )
+
+
+def _figure(store: Store, views: Views, request: Request) -> Response:
+    """Answer a chart, or where the time of groups goes, or these groups beside each other, as a file."""
+    asked = request.query_params
+    kind = asked.get("format", "")
+    if kind not in KINDS:
+        raise BadSetting(f"format={kind!r}: give one of {', '.join(KINDS)}")
+    require(f"To save as {kind.upper()}, penstock web", "paper", "matplotlib")
+    from penstock.web.paper.draw import charts_picture, groups_picture, parts_picture
+
+    if ids := asked.getlist("group"):
+        if not (groups := views.groups(ids).groups):
+            raise NoSuchRun(f"no run of the groups {', '.join(ids)} has begun, or they were removed")
+        picture = (parts_picture if asked.get("of") == "parts" else groups_picture)(groups, 2)
+    else:
+        labels = labels_of([store.run(id) for id in asked.getlist("id")])
+        span = _number(request, "begin", -math.inf), _number(request, "end", math.inf)
+        charts, log = {asked.get("name", ""): _chart(views, request)}, asked.get("log") == "true"
+        picture = charts_picture(charts, labels, asked.get("over", ""), log, 1, span)
+    return Response(picture.content(kind), media_type=mimetypes.types_map[f".{kind}"])
 
 
 def _number(request: Request, name: str, otherwise: float) -> float:

@@ -3,15 +3,77 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
+from penstock.runs.figures import extremes
+from penstock.runs.listeners import is_measured
 from penstock.runs.store import Series
 from penstock.runs.store.columns import Floats
-from penstock.web.charts import Line
+from penstock.web.charts import Line, drawn, on_common_moments
+
+CLOCK = "clock"
+_SERIES = "series:"
+_NOTHING: Line = np.empty(0), np.empty(0)
+_MOST_ODD = 50
 
 _LOST = 25.0
 """A block of values is smoothed at once while the first weighs at least exp(-25) in the last."""
+
+
+def axis_of(over: str) -> str:
+    """Return the name of the series that a chart is drawn over; empty if that is the time."""
+    return over.removeprefix(_SERIES) if over.startswith(_SERIES) else ""
+
+
+def line_over(name: str, series: Mapping[str, Series], over: str, began: float | None) -> Line:
+    """Return what a chart draws of a series of a run, from all its points; nothing if the run does not have it.
+
+    Args:
+        name: Name of the series.
+        series: The run's series; among them that of the axis.
+        over: What the x axis has: "" for seconds from the run's beginning, "clock" for those since 1970, or
+            "series:NAME" for what the run logged under that name. If it did not log "step", that is the number
+            of the point.
+        began: When the run began, in seconds since 1970.
+    """
+    axis = axis_of(over)
+    line = drawn(name, series[name]) if name in series else _NOTHING
+    if axis in series:
+        return against(line, series[axis])
+    if axis:
+        counts = axis == "step" and not is_measured(name)
+        return (np.arange(len(line[0]), dtype=float), line[1]) if counts else _NOTHING
+    return (line[0] - began if over != CLOCK and began is not None else line[0]), line[1]
+
+
+def chart(lines: Sequence[Line], begin: float, end: float, most: int, smoothing: float) -> dict[str, Any]:
+    """Reduce lines to what a chart can show between two places of its x axis.
+
+    Args:
+        begin: First place.
+        end: Last place.
+        most: Places wanted.
+        smoothing: Weight of what came before in a moving average, from 0 to below 1; 0 for none.
+
+    Returns:
+        ``times``, the places; ``lines``, for each line the indices of its places, None for all, and its values;
+        ``smooth``, the same of their moving averages; ``ends``, the places of their last points; ``odd``,
+        where they are NaN or infinite; ``figures``, the last value, the least and the greatest.
+    """
+    smooth = [(at, smoothed(values, smoothing)) for at, values in lines] if smoothing else []
+    times, found = on_common_moments([*lines, *smooth], begin, end, most)
+    shown = [(None if len(at) == len(times) else at.tolist(), values.tolist()) for at, values in found]
+    return {
+        "times": times.tolist(),
+        "ends": [float(line[0][-1]) if len(line[0]) else None for line in lines],
+        "lines": shown[: len(lines)],
+        "smooth": shown[len(lines) :],
+        "odd": [odd(line, begin, end, _MOST_ODD) for line in lines],
+        "figures": [extremes(values)._asdict() for _, values in lines],
+    }
 
 
 def against(line: Line, axis: Series) -> Line:

@@ -9,7 +9,8 @@ from penstock.runs.listeners import is_measured
 from penstock.web.charts import unit_of
 
 _LOGGED = 0
-_REST = 9
+FOLDED = _REST = 9
+"""From this place on, a run's page folds charts away."""
 AXES = ("step", "epoch")
 """What scripts log to say where they are: charts are drawn over it."""
 _PARTS = {

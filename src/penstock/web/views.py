@@ -14,16 +14,16 @@ from typing import Any
 import numpy as np
 
 from penstock.errors import NoSuchRun
-from penstock.runs.compare import compare, group_figures
+from penstock.runs.compare import Comparison, compare, group_figures
 from penstock.runs.figures import extremes
 from penstock.runs.glance import Glance, Recent, glance, is_glanced_at
 from penstock.runs.listeners import is_measured
 from penstock.runs.record import ENDED, RunRecord
 from penstock.runs.store import Series, Store
 from penstock.schedule.ledger import newest_ledgers
-from penstock.web.charts import Line, drawn, is_counter, on_common_moments
+from penstock.web.charts import Line, drawn, is_counter
 from penstock.web.files import NOT_ELSEWHERE
-from penstock.web.lines import against, odd, smoothed
+from penstock.web.lines import axis_of, chart, line_over
 from penstock.web.titles import title_of
 
 import_module("numpy.ma")  # np.unique imports it when first called, which fails in two threads at once
@@ -33,10 +33,6 @@ _LATE_S = 15.0
 """Most seconds from a point's time until it can be read, as writers write in blocks."""
 _UNUSED_S = 60.0
 _FOR_EVER_S = 1e9
-_MOST_ODD = 50
-CLOCK = "clock"
-_SERIES = "series:"
-_NOTHING: Line = np.empty(0), np.empty(0)
 _FIELDS = (
     *("id", "name", "group", "group_id", "mode", "index", "status", "exit_code", "reason", "began", "seconds"),
     *("note", "tags", "archived"),
@@ -125,34 +121,16 @@ class Views:
         Args:
             name: Name of the series.
             ids: The runs.
-            begin: First place.
-            end: Last place.
-            most: Places wanted.
-            over: What the x axis has: "" for seconds from each run's beginning, "clock" for those since 1970, or
-                "series:NAME" for what the run logged under that name. If it did not log "step", that is the number
-                of the point.
-            smoothing: Weight of what came before in a moving average, from 0 to below 1; 0 for none.
+            begin, end, most, smoothing: As ``penstock.web.lines.chart`` takes them.
+            over: As ``penstock.web.lines.line_over`` takes it.
 
         Returns:
-            ``times``, the places; ``lines``, for each run the indices of its places, None for all, and its values;
-            ``smooth``, the same of their moving averages; ``ends``, the places of their last points; ``odd``,
-            where they are NaN or infinite; ``figures``, the last value, the least and the greatest.
+            What ``penstock.web.lines.chart`` does.
 
         Raises:
             NoSuchRun: there is none, or several.
         """
-        lines = [self._line(name, self._store.run(id), over) for id in ids]
-        smooth = [(at, smoothed(values, smoothing)) for at, values in lines] if smoothing else []
-        times, found = on_common_moments([*lines, *smooth], begin, end, most)
-        shown = [(None if len(at) == len(times) else at.tolist(), values.tolist()) for at, values in found]
-        return {
-            "times": times.tolist(),
-            "ends": [float(line[0][-1]) if len(line[0]) else None for line in lines],
-            "lines": shown[: len(lines)],
-            "smooth": shown[len(lines) :],
-            "odd": [odd(line, begin, end, _MOST_ODD) for line in lines],
-            "figures": [extremes(values)._asdict() for _, values in lines],
-        }
+        return chart([self._line(name, self._store.run(id), over) for id in ids], begin, end, most, smoothing)
 
     def newest(self, ids: Iterable[str], names: Iterable[str]) -> dict[str, dict[str, Any]]:
         """Return the points of runs' last seconds, by run and name; some may have been returned before."""
@@ -165,13 +143,13 @@ class Views:
                 found[id][name] = times_s.tolist(), values.tolist()
         return found
 
-    def groups(self, ids: Sequence[str]) -> Any:
+    def groups(self, ids: Sequence[str]) -> Comparison:
         """Return what groups took, by their ids, and once all runs have ended the conclusions."""
         runs = {id: [run for run in self._store.runs(id) if run.began is not None] for id in ids}
         begun = {id: of_group for id, of_group in runs.items() if of_group}
         if all(run.status in ENDED for of_group in begun.values() for run in of_group):
             return compare(begun, self._series)
-        return {"groups": [group_figures(each, self._series) for each in begun.values()], "sentences": []}
+        return Comparison(groups=tuple(group_figures(each, self._series) for each in begun.values()), sentences=())
 
     def schedules(self) -> list[dict[str, Any]]:
         """Return the newest schedules, newest first: each run's records with their GPUs, and the plans."""
@@ -189,15 +167,7 @@ class Views:
         ]
 
     def _line(self, name: str, run: RunRecord, over: str) -> Line:
-        axis = over.removeprefix(_SERIES) if over.startswith(_SERIES) else ""
-        series = self._series(run, {name, axis}.__contains__)
-        line = drawn(name, series[name]) if name in series else _NOTHING
-        if axis in series:
-            return against(line, series[axis])
-        if axis:
-            counts = axis == "step" and not is_measured(name)
-            return (np.arange(len(line[0]), dtype=float), line[1]) if counts else _NOTHING
-        return (line[0] - run.began if over != CLOCK and run.began is not None else line[0]), line[1]
+        return line_over(name, self._series(run, {name, axis_of(over)}.__contains__), over, run.began)
 
     def _series(self, run: RunRecord, wanted: Callable[[str], object] = bool) -> dict[str, Series]:
         if run.status in ENDED:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import os
 import secrets
 import shutil
@@ -17,7 +16,6 @@ from typing import Any, NamedTuple, Self
 import msgspec
 
 from penstock.errors import BadSetting, NoSuchRun, StoreUnusable
-from penstock.linux.files import written_whole
 from penstock.runs.record import ENDED, GroupPlan, RunPlan, RunRecord, Status
 from penstock.runs.store.database import SELECT, Noted, connect, record_of, this_place, this_process, writing
 from penstock.runs.store.folder import chosen_folder, private_folder, usable
@@ -83,33 +81,6 @@ class Store:
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-    def export(self, runs: Iterable[RunRecord], path: Path) -> int:
-        """Write all points of runs into a CSV file, which is there once it is whole; return how many.
-
-        Raises:
-            BadSetting: the file has another ending, or cannot be written.
-        """
-        if path.suffix != ".csv":
-            raise BadSetting(f"{path}: an export ends in .csv")
-        points = 0
-        try:
-            with written_whole(path) as half, half.open("w", newline="") as file:
-                writer = csv.writer(file)
-                chosen = list(runs)
-                parameters = sorted({name for run in chosen for name in run.plan.parameters})
-                heads = ("run", "name", "group", "series", "time_s", "value", "mode", "status")
-                writer.writerow((*heads, *(f"param.{name}" for name in parameters)))
-                for run in chosen:
-                    more = run.mode, run.status, *(run.plan.parameters.get(name, "") for name in parameters)
-                    for name, (times_s, values) in sorted(self.series(run.id).items()):
-                        rows = zip(times_s.tolist(), values.tolist(), strict=True)
-                        named = run.id, run.name, run.group, name
-                        writer.writerows((*named, f"{at:.6f}", value, *more) for at, value in rows)
-                        points += len(values)
-        except OSError as error:
-            raise BadSetting(f"{path} cannot be written: {error.strerror or error}") from error
-        return points
 
     def close(self) -> None:
         """Close the database."""

@@ -4,7 +4,7 @@ import uPlot from "./vendor/uPlot.esm.js";
 import { ask, colour, known } from "./data.js";
 import { arrange, button, dot, element } from "./elements.js";
 import { moment, number, shown, ticksOf } from "./figures.js";
-import { asCsv, asPng, asSvg, css, FAINT, HEIGHT, pieces, saved } from "./saving.js";
+import { asCsv, asPng, css, FAINT, HEIGHT, pieces, saveDrawn, saved } from "./saving.js";
 
 export const MOST_CHARTS = 300;
 const LIVE_MS = 1000;
@@ -111,7 +111,7 @@ export function charts(place, { over, log, smoothing, range, zoomed }) {
     chart.element = element("section", { class: "chart", "data-name": name },
       element("h3", {}, element("span", { title: name }, text, " ", element("small", { class: "soft" }, unit)),
         save("PNG", () => chart.plot && asPng(chart).toBlob((blob) => saved(`${name}.png`, blob))),
-        save("SVG", () => chart.plot && saved(`${name}.svg`, new Blob([asSvg(chart, placeOf)], { type: "image/svg+xml" }))),
+        ["SVG", "PDF"].map((kind) => save(kind, () => saveDrawn(name, kind, [...askedOf(chart), ["log", log]]))),
         save("CSV", () => chart.data && saved(`${name}.csv`, new Blob([asCsv(chart, axisName)], { type: "text/csv" })))),
       box, values);
     chart.liveIds = () => (range() ? [] : chart.lines.map(({ id }) => id).filter((id) => known.rows.get(id)?.status === "running"));
@@ -187,11 +187,15 @@ export function charts(place, { over, log, smoothing, range, zoomed }) {
     if (longerNow.length) set(longerNow);
   }
 
-  async function draw(chart, values) {
+  function askedOf(chart) {
     const view = range();
+    const asked = [["name", chart.name], ["over", over], ["smoothing", smoothing], ...chart.lines.map(({ id }) => ["id", id])];
+    return view ? [...asked, ["begin", view[0]], ["end", view[1]]] : asked;
+  }
+
+  async function draw(chart, values) {
     const most = Math.max(200, 2 * Math.round(chart.box.clientWidth || 500));
-    const asked = [["name", chart.name], ["most", most], ["over", over], ["smoothing", smoothing], ...chart.lines.map(({ id }) => ["id", id])];
-    if (view) asked.push(["begin", view[0]], ["end", view[1]]);
+    const asked = [...askedOf(chart), ["most", most]];
     const { times, lines, smooth, ends, odd, figures } = await ask("/api/chart", asked);
     if (all.get(chart.name) !== chart) return;
     chart.data = [times, ...[...lines, ...smooth].map(([at, line]) => column(times.length, at, line))];

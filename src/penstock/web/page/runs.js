@@ -5,6 +5,7 @@ import { columnOf, columnsOf, compared, limit, MOST_OFFERED, offered, varying } 
 import { ask, known } from "./data.js";
 import { arrange, button, element, noRuns } from "./elements.js";
 import { actions } from "./notes.js";
+import { tableSavers } from "./saving.js";
 
 const AT_ONCE = 50;
 const ASKED_AT_ONCE = 200;
@@ -73,11 +74,16 @@ export function open(place) {
   const empty = element("tr", {}, noRuns("td", {}));
   const more = button("Show more", () => { most += AT_ONCE; draw(); });
   const table = element("div", { class: "scroll" }, element("table", { "aria-label": "Runs" }, head, body));
-  place.append(element("div", { class: "tools" }, search, element("label", {}, "group by ", grouping), choosing, showArchived, toCompare, acts.elements, count), acts.said, table, more);
+  place.append(element("div", { class: "tools" }, search, element("label", {}, "group by ", grouping), choosing, showArchived, toCompare, acts.elements, tableSavers("runs", texts), count), acts.said, table, more);
 
   function set(changes) {
     change(changes);
     draw();
+  }
+
+  // All rows that the filter lets through, as they are shown.
+  function texts() {
+    return [columns.map(({ label }) => label), ...rows.map((row) => columns.map((column) => String(column.text(row))))];
   }
 
   function toggle(key, id) {

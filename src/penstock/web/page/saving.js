@@ -1,8 +1,7 @@
-// A chart as a file: what is seen as PNG and SVG, its points as CSV.
+// Charts as files: what is seen as PNG, its points as CSV, as the server draws it SVG and PDF. Tables as CSV and LaTeX.
 
 import { colour } from "./data.js";
-import { element } from "./elements.js";
-import { ticksOf } from "./figures.js";
+import { button, element } from "./elements.js";
 
 export const HEIGHT = 220;
 export const FAINT = 0.25; // how much is seen of a line behind its moving average
@@ -27,7 +26,6 @@ export function pieces(values) {
 }
 
 export function asCsv(chart, axis) {
-  const quoted = (text) => `"${String(text).replaceAll('"', '""')}"`;
   const names = chart.lines.map(({ label }) => label);
   const smooth = chart.data.length > names.length + 1 ? names.map((name) => `${name}, smoothed`) : [];
   const lines = [[axis === "time" ? "seconds" : axis, ...names, ...smooth].map(quoted).join(",")];
@@ -56,32 +54,30 @@ export function asPng(chart) {
   return canvas;
 }
 
-export function asSvg(chart, placeOf) {
-  const { x, y } = chart.plot.scales;
-  const [least, most] = ticksOf(chart.unit, [y.min, y.max]);
-  const [width, height, left, bottom] = [900, 400, 24 + 8 * Math.max(7, least.length, most.length), 40];
-  const across = (time) => left + ((time - x.min) / (x.max - x.min || 1)) * (width - left - 10);
-  const scaled = (value) => (y.distr === 3 ? Math.log10(Math.max(value, y.min)) : value);
-  const up = (value) => 30 + (1 - (scaled(value) - scaled(y.min)) / (scaled(y.max) - scaled(y.min) || 1)) * (height - bottom - 40);
-  const escaped = (text) => String(text).replace(/[<>&"]/g, (letter) => `&#${letter.charCodeAt(0)};`);
-  const label = (text, at, where, anchor) => `<text x="${at}" y="${where}" text-anchor="${anchor}">${escaped(text)}</text>`;
-  const path = (values, fill, opacity) => {
-    const seen = chart.data[0].map((at, place) => (at < x.min || at > x.max ? undefined : values[place]));
-    return pieces(seen).map((piece) => {
-      const points = piece.map((at) => [across(chart.data[0][at]).toFixed(1), up(seen[at]).toFixed(1)]);
-      return piece.length === 1 ? `<circle cx="${points[0][0]}" cy="${points[0][1]}" r="2.5" fill="${fill}" opacity="${opacity}"/>`
-        : `<polyline fill="none" stroke="${fill}" opacity="${opacity}" points="${points.map((point) => point.join(",")).join(" ")}"/>`;
-    }).join("");
-  };
-  const parts = chart.lines.map(({ id, label: name }, line) => {
-    const [raw, smooth] = [chart.data[line + 1], chart.data[chart.lines.length + line + 1]];
-    const row = height + ROW_PX * line;
-    return `<g><title>${escaped(name)}</title>${path(raw, colour(id), smooth ? FAINT : 1)}${smooth ? path(smooth, colour(id), 1) : ""}</g>` +
-      `<circle cx="${left + 4}" cy="${row + 4}" r="4" fill="${colour(id)}"/>` + label(name, left + 14, row + 8, "start");
-  });
-  const whole = height + ROW_PX * chart.lines.length;
-  return `<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 ${width} ${whole}" font-family="sans-serif" font-size="12">` +
-    `<rect width="${width}" height="${whole}" fill="#fff"/>` + label(`${chart.text} ${chart.unit}`, left, 18, "start") +
-    label(least, left - 6, height - bottom, "end") + label(most, left - 6, 38, "end") +
-    label(placeOf(x.min), left, height - 16, "start") + label(placeOf(x.max), width - 10, height - 16, "end") + parts.join("") + "</svg>";
+// What the server draws, with axes and fonts as papers want them: SVG, PDF.
+export async function saveDrawn(name, kind, parameters) {
+  const answer = await fetch(`/api/figure?${new URLSearchParams([...parameters, ["format", kind.toLowerCase()]])}`);
+  if (!answer.ok) throw new Error((await answer.json()).error);
+  saved(`${name}.${kind.toLowerCase()}`, await answer.blob());
+}
+
+const TABLES = { CSV: ["csv", tableAsCsv], LaTeX: ["tex", tableAsLatex] };
+
+// Buttons that save a table, given as rows of texts, the first its heading.
+export const tableSavers = (name, rows) => Object.entries(TABLES).map(([kind, [end, written]]) =>
+  button(kind, () => saved(`${name}.${end}`, new Blob([written(rows())], { type: "text/plain" })), { "aria-label": `Save ${name} as ${kind}` }));
+
+const LATEX = {
+  "\\": "\\textbackslash{}", "^": "\\textasciicircum{}", "~": "\\textasciitilde{}", "<": "\\textless{}", ">": "\\textgreater{}", "|": "\\textbar{}", "[": "{[}", "*": "{*}",
+};
+
+function tableAsLatex([head, ...rows]) {
+  const line = (cells) => `${cells.map((text) => text.replace(/[$%&#_{}\\^~<>|[*]/g, (letter) => LATEX[letter] || `\\${letter}`)).join(" & ")} \\\\`;
+  return ["\\begin{tabular}{" + "l".repeat(head.length) + "}", "\\toprule", line(head), "\\midrule", ...rows.map(line), "\\bottomrule", "\\end{tabular}", ""].join("\n");
+}
+
+const quoted = (text) => `"${String(text).replaceAll('"', '""')}"`;
+
+function tableAsCsv(rows) {
+  return rows.map((cells) => cells.map(quoted).join(",") + "\n").join("");
 }

@@ -2,8 +2,9 @@
 
 import { change, read } from "./address.js";
 import { ask, known } from "./data.js";
-import { dot, element, noRuns, notRecorded, runLink, update } from "./elements.js";
+import { button, dot, element, noRuns, notRecorded, runLink, update } from "./elements.js";
 import { bytes, moment, number, seconds, share } from "./figures.js";
+import { saveDrawn, tableSavers } from "./saving.js";
 import { selecting } from "./selecting.js";
 
 const PARTS = [
@@ -123,11 +124,15 @@ export function open(place) {
     const which = chosen.map((id) => ["id", id]);
     const [found, selected] = await Promise.all([ask("/api/groups", which), ask("/api/selections", which)]);
     if (!body.isConnected || state !== drawn) return;
+    // The table as it stands there: a cell's first part is its value, the others say what is best.
+    const besideTexts = () => [...body.querySelectorAll("table.groups tr")].map((row) => [...row.cells].map((cell) => (cell.firstElementChild && cell.tagName === "TD" ? cell.firstElementChild : cell).innerText.replace("\n", " ")));
+    const tools = (of, name, words, more) => element("div", { class: "tools", "data-id": `save ${of}` }, element("span", { class: "soft" }, words), more, ["SVG", "PDF"].map((kind) =>
+      button(kind, () => saveDrawn(name, kind, [...chosen.map((id) => ["group", id]), ["of", of]]), { "aria-label": `Save ${name} as ${kind}` })));
     const said = found.sentences.map((text) => element("p", { class: "verdict" }, text));
     const advice = said.splice(found.groups.length - 1); // behind what each group is beside the first
     update(body, element("div", {}, said,
-      found.groups.length > 1 ? beside(found.groups) : null,
-      selecting(selected), legend(), found.groups.map((each) => group(each, found.groups.length > 1, advice.length)),
+      found.groups.length > 1 ? [beside(found.groups), tools("groups", "groups", "Save as a table or a figure:", tableSavers("groups", besideTexts))] : null,
+      selecting(selected), legend(), tools("parts", "where the time goes", "Save these bars:"), found.groups.map((each) => group(each, found.groups.length > 1, advice.length)),
       advice.length ? [element("h2", {}, "What to change first"), ...advice] : null));
   }
   changed();

@@ -1,0 +1,79 @@
+"""All points of runs in a file for other programs: CSV or Parquet."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterator, Sequence
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from penstock.basics.packages import require
+from penstock.errors import BadSetting
+from penstock.linux.files import written_whole
+from penstock.runs.record import RunRecord
+from penstock.runs.store import Series, Store
+
+_COLUMNS = ("run", "name", "group", "series", "time_s", "value", "mode", "status")
+
+
+def export(store: Store, runs: Sequence[RunRecord], path: Path) -> int:
+    """Write all points of runs into a file, which is there once it is whole; return how many.
+
+    A line has its run, ``series``, ``time_s`` (seconds since 1970), ``value``, and ``param.NAME`` for each
+    parameter that any run has. In Parquet times and values are float64, all others text, null where a run lacks
+    the parameter.
+
+    Raises:
+        BadSetting: the file has another ending, or cannot be written.
+        PackageMissing: pyarrow is not there, which writes Parquet.
+    """
+    if path.suffix not in {".csv", ".parquet"}:
+        raise BadSetting(f"{path}: an export ends in .csv or .parquet")
+    if path.suffix == ".parquet":
+        require("an export to Parquet", "columns", "pyarrow")
+    write = _write_csv if path.suffix == ".csv" else _write_parquet
+    parameters = sorted({name for run in runs for name in run.plan.parameters})
+    try:
+        with written_whole(path) as half:
+            return write(half, parameters, _series(store, runs))
+    except OSError as error:
+        raise BadSetting(f"{path} cannot be written: {error.strerror or error}") from error
+
+
+def _series(store: Store, runs: Sequence[RunRecord]) -> Iterator[tuple[RunRecord, str, Series]]:
+    for run in runs:
+        for name, series in sorted(store.series(run.id).items()):
+            yield run, name, series
+
+
+def _write_csv(path: Path, parameters: Sequence[str], found: Iterator[tuple[RunRecord, str, Series]]) -> int:
+    points = 0
+    with path.open("w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow((*_COLUMNS, *(f"param.{name}" for name in parameters)))
+        for run, name, (times_s, values) in found:
+            rows = zip(times_s.tolist(), values.tolist(), strict=True)
+            named = run.id, run.name, run.group, name
+            more = run.mode, run.status, *(run.plan.parameters.get(name, "") for name in parameters)
+            writer.writerows((*named, f"{at:.6f}", value, *more) for at, value in rows)
+            points += len(values)
+    return points
+
+
+def _write_parquet(path: Path, parameters: Sequence[str], found: Iterator[tuple[RunRecord, str, Series]]) -> int:
+    arrow: Any = import_module("pyarrow")
+    parquet: Any = import_module("pyarrow.parquet")
+    numbers = {"time_s", "value"}
+    names = [*_COLUMNS, *(f"param.{name}" for name in parameters)]
+    schema = arrow.schema([(name, arrow.float64() if name in numbers else arrow.string()) for name in names])
+    points = 0
+    with parquet.ParquetWriter(path, schema) as writer:
+        for run, series, (times_s, values) in found:
+            its = run.plan.parameters
+            texts = [run.id, run.name, run.group, series, run.mode, run.status, *map(its.get, parameters)]
+            columns = [arrow.repeat(arrow.scalar(text, arrow.string()), len(values)) for text in texts]
+            columns[4:4] = [arrow.array(times_s), arrow.array(values)]
+            writer.write_table(arrow.Table.from_arrays(columns, schema=schema))
+            points += len(values)
+    return points

@@ -1,0 +1,1 @@
+"""Charts and figures for papers and notebooks: what the page shows, as matplotlib draws it."""

@@ -1,0 +1,128 @@
+"""``penstock runs figure``: groups beside each other and metrics of runs, as files for a paper."""
+
+from __future__ import annotations
+
+import json
+import re
+import struct
+import xml.etree.ElementTree as ET
+from pathlib import Path
+
+import pytest
+from tests.cli.test_runs import command, refused, store, told  # noqa: F401 - fixtures
+from tests.cli.test_terminal import piped, without
+from tests.page.collocation import KINDS, add
+from tests.web.seeded import group
+
+from penstock.runs.compare import group_figures
+
+pytestmark = pytest.mark.whole
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+def texts(file: Path) -> list[str]:
+    return ["".join(each.itertext()).strip() for each in ET.parse(file).iter(f"{SVG}text")]
+
+
+@pytest.fixture
+def study(store):  # noqa: F811
+    added = [add(store, kind, 1.79e9 + 5000 * at) for at, kind in enumerate(KINDS[:3])]
+    return [store.runs(runs[0].group_id) for runs in added]
+
+
+def test_a_study_of_collocation_is_one_picture_with_its_values_and_units(command, store, study, tmp_path):  # noqa: F811
+    file = tmp_path / "fig.svg"
+    assert told(command("runs", "figure", "own loaders", "--out", str(file))) == f"Drew 12 runs into {file}.\n"
+    found = texts(file)
+    for label in ("time an epoch (s)", "throughput (samples/s)", "CPU time (s)", "energy (kJ)", "memory (GiB)"):
+        assert label in found
+    assert [text for text in found if text in {"alone", "plain", "mps"}][:3] == ["alone", "plain", "mps"]
+    groups = [group_figures(runs, lambda run: store.series(run.id)) for runs in study]
+    for each in groups:
+        assert f"{each.epoch_s:.3g}" in found and f"{each.samples_per_s:,.0f}" in found
+        assert f"{sum(each.energy_measured_j.values()) / 1000:,.0f}" in found
+        assert f"{each.memory_bytes / 2**30:.3g}" in found
+    assert file.read_text().count("<use") > 4 * 12, "each run is a dot in four panels"
+
+
+@pytest.mark.parametrize(("columns", "points"), [("1", 3.4 * 72), ("2", 7 * 72)])
+def test_a_pdf_is_as_wide_as_a_column_and_has_its_text_in_truetype(command, study, tmp_path, columns, points):  # noqa: F811
+    told(command("runs", "figure", "own loaders", "--columns", columns, "--out", str(tmp_path / "fig.pdf")))
+    content = (tmp_path / "fig.pdf").read_bytes()
+    assert content.startswith(b"%PDF") and b"/FontFile2" in content and b"/Type3" not in content
+    assert float(re.search(rb"/MediaBox \[ 0 0 ([\d.]+)", content)[1]) == pytest.approx(points, abs=0.1)
+    told(command("runs", "figure", "own loaders", "--columns", columns, "--out", str(tmp_path / "again.pdf")))
+    assert (tmp_path / "again.pdf").read_bytes() == content
+
+
+def test_what_nobody_recorded_is_left_out_and_said(command, store, tmp_path):  # noqa: F811
+    group(store, "bare", mode="alone", series={"proc.cpu_s": [0.0, 6.0]})
+    group(
+        store, "bare", runs=["a", "b"], status="failed", series={"feed.epoch_s": [2.0], "proc.cpu_s": [0.0, 3.0]}
+    )
+    ran = command("runs", "figure", "bare", "--out", str(tmp_path / "f.svg"), "--json")
+    missing = json.loads(ran.stdout)["missing"]
+    assert missing == [
+        "time an epoch was not recorded of every run of 'bare' (alone)",
+        "throughput is left out: nobody recorded it",
+        "energy is left out: nobody recorded it",
+        "memory is left out: nobody recorded it",
+        "2 of 2 runs of 'bare' (plain) did not finish",
+    ]
+    assert ran.stderr.splitlines() == [f"penstock: {sentence}" for sentence in missing]
+    found = texts(tmp_path / "f.svg")
+    assert "time an epoch (s)" in found and "recorded" in found and not any("memory" in text for text in found)
+    group(store, "none", series={"loss": [1.0]})
+    assert "there is nothing to draw" in refused(
+        command("runs", "figure", "none", "--out", str(tmp_path / "n.svg"))
+    )
+
+
+def test_a_metric_is_drawn_over_steps_with_its_runs_named_as_they_are(command, store, tmp_path):  # noqa: F811
+    for at, name in enumerate(("lr_$1$ <a>", "lr_2")):
+        series = {"train/loss": [4.0 - at, 2.0, float("nan"), 1.0], "step": [0.0, 1000, 2000, 3000]}
+        group(store, f"lr {at}", runs=[name], series={**series, "proc.rss_bytes": [2.0**30, 2.0**31]})
+    file = tmp_path / "fig.svg"
+    words = ["--series", "train/loss", "--over", "step", "--smoothing", "0.5", "--log"]
+    told(command("runs", "figure", "lr 0", "lr 1", *words, "--out", str(file)))
+    found = texts(file)
+    assert {"train/loss", "step", "lr_$1$ <a>", "lr_2", "3,000", "×"} <= set(found)
+    drawn = {each.get("id"): each for each in ET.parse(file).iter(f"{SVG}g") if each.get("id")}
+    assert {"values 0", "values 1", "line 0", "line 1"} <= drawn.keys(), "the values stand behind their average"
+    told(command("runs", "figure", "lr 0", "--series", "proc.rss_bytes", "--out", str(file)))
+    assert "Memory of its processes (GiB)" in " ".join(texts(file)) and {"time (s)", "60"} <= set(texts(file))
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        ("--out x.gif", "its name ends in .pdf, .svg, .png"),
+        ("--out nowhere/x.pdf --series loss", "cannot be written: No such file"),
+        (
+            "--out x.pdf --series lss",
+            "no run that was asked for (1) has a series 'lss'. They have loss, feed.wait_s",
+        ),
+        ("--out x.pdf --series loss --over turn", "over 'turn': give time, clock, step, epoch, or series:NAME"),
+        ("--out x.pdf --series loss --over epoch", "has logged 'epoch'"),
+        ("--out x.pdf --series loss --smoothing 1", "smoothing 1: give a weight from 0 to below 1"),
+        ("--out x.pdf --log", "give its --series, too"),
+    ],
+)
+def test_a_picture_that_cannot_be_is_one_error(command, store, tmp_path, monkeypatch, words, says):  # noqa: F811
+    monkeypatch.chdir(tmp_path)
+    group(store, "one")
+    assert says in refused(command("runs", "figure", "one", *words.split()))
+    assert not list(tmp_path.glob("*.pdf"))
+
+
+def test_without_matplotlib_pictures_are_one_error_that_names_the_extra(store, tmp_path):  # noqa: F811
+    group(store, "one")
+    words = ["runs", "figure", "one", "--series", "loss", "--out", str(tmp_path / "x.pdf")]
+    failed = piped(*words, PENSTOCK_STORE=str(store.folder), **without(tmp_path, "matplotlib"))
+    assert (failed.returncode, failed.stdout) == (1, "")
+    assert failed.stderr.strip().endswith('penstock runs figure needs matplotlib: pip install "penstock[paper]"')
+
+
+def test_a_picture_has_the_pixels_that_print_needs(command, study, tmp_path):  # noqa: F811
+    told(command("runs", "figure", "own loaders", "--columns", "1", "--out", str(tmp_path / "x.png")))
+    assert struct.unpack(">I", (tmp_path / "x.png").read_bytes()[16:20])[0] == 1020
