@@ -1,15 +1,18 @@
-"""What a chart makes of a line: over steps, smoothed, with what no axis has a place for."""
+"""What a chart makes of lines: over steps, smoothed, several as their mean, with what no axis has a place for."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 
 from penstock.runs.store import Series
 from penstock.runs.store.columns import Floats
-from penstock.web.charts import Line
+from penstock.web.charts import Line, part_of, union
 
+_MOST_PLACES = 20_000
 _LOST = 25.0
 """A block of values is smoothed at once while the first weighs at least exp(-25) in the last."""
 
@@ -60,3 +63,47 @@ def odd(line: Line, begin: float, end: float, most: int) -> list[tuple[float, st
     return [
         (float(line[0][at]), "NaN" if math.isnan(line[1][at]) else words[bool(line[1][at] > 0)]) for at in where
     ]
+
+
+class Together(NamedTuple):
+    """Several lines as one, at common places of the x axis.
+
+    Attributes:
+        mean: The mean of those lines that have a finite value at a place.
+        least: The least of these values.
+        greatest: The greatest of these values.
+        runs: How many of the lines have one.
+    """
+
+    mean: Line
+    least: Line
+    greatest: Line
+    runs: Line
+
+
+def together(lines: Sequence[Line], begin: float, end: float) -> Together:
+    """Return the mean of lines with what it lies between, from one place to another.
+
+    The common places are those of all points; of more than 20,000, as many at equal distances. Between its
+    points a line has the value of the last. Before its first point and behind its last it does not count, nor
+    where it is NaN or infinite.
+    """
+    lines = [line for line in lines if len(line[0])]
+    parts = [part_of(line, begin, end)[0] for line in lines]
+    places = union(parts, _MOST_PLACES)
+    if places is None:
+        there = np.concatenate([part[[0, -1]] for part in parts if len(part)])
+        places = np.linspace(max(begin, there.min()), min(end, there.max()), _MOST_PLACES)
+    runs, total = np.zeros(len(places)), np.zeros(len(places))
+    least, greatest = np.full(len(places), np.inf), np.full(len(places), -np.inf)
+    for at, values in lines:
+        held = values[np.maximum(np.searchsorted(at, places, side="right") - 1, 0)]
+        counts = np.isfinite(held) & (places >= at[0]) & (places <= at[-1])
+        runs += counts
+        total += np.where(counts, held, 0)
+        least = np.where(counts, np.minimum(least, held), least)
+        greatest = np.where(counts, np.maximum(greatest, held), greatest)
+    known = runs > 0
+    none = np.where(known, 0.0, np.nan)
+    mean = total / np.maximum(runs, 1) + none
+    return Together(*((places, values) for values in (mean, least + none, greatest + none, runs)))

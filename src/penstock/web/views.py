@@ -21,7 +21,7 @@ from penstock.runs.store import Series, Store
 from penstock.schedule.ledger import newest_ledgers
 from penstock.web.charts import Line, drawn, is_counter, on_common_moments
 from penstock.web.files import NOT_ELSEWHERE
-from penstock.web.lines import against, odd, smoothed
+from penstock.web.lines import against, odd, smoothed, together
 from penstock.web.titles import title_of
 
 import_module("numpy.ma")  # np.unique imports it when first called, which fails in two threads at once
@@ -118,7 +118,7 @@ class Views:
 
         Args:
             name: Name of the series.
-            ids: The runs.
+            ids: A run for each line; of several runs, with commas between them, the line is their mean.
             begin: First place.
             end: Last place.
             most: Places wanted.
@@ -128,24 +128,34 @@ class Views:
             smoothing: Weight of what came before in a moving average, from 0 to below 1; 0 for none.
 
         Returns:
-            ``times``, the places; ``lines``, for each run the indices of its places, None for all, and its values;
-            ``smooth``, the same of their moving averages; ``ends``, the places of their last points; ``odd``,
-            where they are NaN or infinite; ``figures``, the last value, the least and the greatest.
+            ``times``, the places; ``lines``, for each line the indices of its places, None for all, and its
+            values; ``smooth``, the same of their moving averages; ``bands``, the same of the least, the greatest
+            and the number of runs of each mean, None for a single run; ``ends``, the places of their last points;
+            ``odd``, where they are NaN or infinite; ``figures``, the last value (the mean of several runs'), the
+            least and the greatest.
 
         Raises:
             NoSuchRun: there is none, or several.
         """
-        lines = [self._line(name, self._store.run(id), over) for id in ids]
-        smooth = [(at, smoothed(values, smoothing)) for at, values in lines] if smoothing else []
-        times, found = on_common_moments([*lines, *smooth], begin, end, most)
-        shown = [(None if len(at) == len(times) else at.tolist(), values.tolist()) for at, values in found]
+        of_runs = [[self._line(name, self._store.run(id), over) for id in each.split(",")] for each in ids]
+        made = [_one(lines, begin, end) for lines in of_runs]
+        smooth = [
+            _one([(at, smoothed(values, smoothing)) for at, values in lines], begin, end)
+            for lines in (of_runs if smoothing else [])
+        ]
+        bands = [band for _, band in (smooth or made)]
+        flat = [line for line, _ in made + smooth] + [line for band in bands for line in band]
+        times, found = on_common_moments(flat, begin, end, most)
+        shown = iter((None if len(at) == len(times) else at.tolist(), values.tolist()) for at, values in found)
+        ends = [[float(at[-1]) for at, _ in lines if len(at)] for lines in of_runs]
         return {
             "times": times.tolist(),
-            "ends": [float(line[0][-1]) if len(line[0]) else None for line in lines],
-            "lines": shown[: len(lines)],
-            "smooth": shown[len(lines) :],
-            "odd": [odd(line, begin, end, _MOST_ODD) for line in lines],
-            "figures": [extremes(values)._asdict() for _, values in lines],
+            "ends": [max(each, default=None) for each in ends],
+            "lines": [next(shown) for _ in made],
+            "smooth": [next(shown) for _ in smooth],
+            "bands": [[next(shown) for _ in band] or None for band in bands],
+            "odd": [odd(_joined(lines), begin, end, _MOST_ODD) for lines in of_runs],
+            "figures": [_figures_of(lines) for lines in of_runs],
         }
 
     def newest(self, ids: Iterable[str], names: Iterable[str]) -> dict[str, dict[str, Any]]:
@@ -160,8 +170,12 @@ class Views:
         return found
 
     def groups(self, ids: Sequence[str]) -> Any:
-        """Return what groups took, by their ids, and once all runs have ended the conclusions."""
-        runs = {id: [run for run in self._store.runs(id) if run.began is not None] for id in ids}
+        """Return what groups took, and once all runs have ended the conclusions.
+
+        Args:
+            ids: The groups' ids; of several, with commas between them, the runs count as those of one group.
+        """
+        runs = {each: [run for id in each.split(",") for run in self._store.runs(id) if run.began] for each in ids}
         begun = {id: of_group for id, of_group in runs.items() if of_group}
         if all(run.status in ENDED for of_group in begun.values() for run in of_group):
             return compare(begun, self._series)
@@ -228,6 +242,29 @@ def _summary(seconds: float, series: Mapping[str, Series]) -> dict[str, Any]:
         "waiting": part("feed.wait_s"),
         "logged": {name: value for name, value in last.items() if not is_measured(name)},
         "figures": {name: extremes(each.values) for name, each in series.items() if not is_measured(name)},
+    }
+
+
+def _one(lines: Sequence[Line], begin: float, end: float) -> tuple[Line, tuple[Line, ...]]:
+    """Return the line of a run, or the mean of several with its band."""
+    if len(lines) == 1:
+        return lines[0], ()
+    mean, *band = together(lines, begin, end)
+    return mean, tuple(band)
+
+
+def _joined(lines: Sequence[Line]) -> Line:
+    places, values = zip(*lines, strict=True)
+    return np.concatenate(places), np.concatenate(values)
+
+
+def _figures_of(lines: Sequence[Line]) -> dict[str, float | None]:
+    each = [figures for _, values in lines if (figures := extremes(values)).last is not None]
+    last, least, most = zip(*each, strict=True) if each else ((), (), ())
+    return {
+        "last": float(np.mean(last)) if each else None,
+        "least": min(least, default=None),
+        "most": max(most, default=None),
     }
 
 
