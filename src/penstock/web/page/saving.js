@@ -1,10 +1,8 @@
 // A chart as a file: what is seen as PNG and SVG, its points as CSV.
 
-import { colour } from "./data.js";
 import { element } from "./elements.js";
 import { ticksOf } from "./figures.js";
 
-export const HEIGHT = 220;
 export const FAINT = 0.25; // how much is seen of a line behind its moving average
 const ROW_PX = 16;
 
@@ -29,8 +27,9 @@ export function pieces(values) {
 export function asCsv(chart, axis) {
   const quoted = (text) => `"${String(text).replaceAll('"', '""')}"`;
   const names = chart.lines.map(({ label }) => label);
-  const smooth = chart.data.length > names.length + 1 ? names.map((name) => `${name}, smoothed`) : [];
-  const lines = [[axis === "time" ? "seconds" : axis, ...names, ...smooth].map(quoted).join(",")];
+  const smooth = chart.smooth ? names.map((name) => `${name}, smoothed`) : [];
+  const bounds = names.flatMap((name, line) => (chart.bands[line] ? ["least", "greatest", "runs"].map((part) => `${name}, ${part}`) : []));
+  const lines = [[axis === "time" ? "seconds" : axis, ...names, ...smooth, ...bounds].map(quoted).join(",")];
   chart.data[0].forEach((time, at) => lines.push([time, ...chart.data.slice(1).map((column) => column[at] ?? "")].join(",")));
   return lines.join("\n") + "\n";
 }
@@ -48,9 +47,9 @@ export function asPng(chart) {
   pen.scale(scale, scale);
   const write = (text, left, top, fill) => Object.assign(pen, { fillStyle: fill, font: "12px sans-serif" }).fillText(text, left, top);
   write(`${chart.text} ${chart.unit}`, 8, 16, css("--front"));
-  chart.lines.forEach(({ id, label }, line) => {
-    const top = 20 + HEIGHT + ROW_PX * (line + 1);
-    write("●", 8, top - 4, colour(id));
+  chart.lines.forEach(({ label, colour }, line) => {
+    const top = 20 + chart.plot.height + ROW_PX * (line + 1);
+    write("●", 8, top - 4, colour);
     write(label, 24, top - 4, css("--front"));
   });
   return canvas;
@@ -73,11 +72,19 @@ export function asSvg(chart, placeOf) {
         : `<polyline fill="none" stroke="${fill}" opacity="${opacity}" points="${points.map((point) => point.join(",")).join(" ")}"/>`;
     }).join("");
   };
-  const parts = chart.lines.map(({ id, label: name }, line) => {
-    const [raw, smooth] = [chart.data[line + 1], chart.data[chart.lines.length + line + 1]];
+  const band = (line, fill) => {
+    if (!chart.bands[line]) return "";
+    const [least, greatest] = [0, 1].map((part) => chart.data[chart.bands[line] + part].flatMap((value, place) => {
+      const at = chart.data[0][place];
+      return value === null || value === undefined || at < x.min || at > x.max ? [] : [`${across(at).toFixed(1)},${up(value).toFixed(1)}`];
+    }));
+    return `<polygon fill="${fill}" opacity="0.18" points="${[...least, ...greatest.reverse()].join(" ")}"/>`;
+  };
+  const parts = chart.lines.map(({ label: name, colour }, line) => {
+    const [raw, smooth] = [chart.data[line + 1], chart.smooth && chart.data[chart.lines.length + line + 1]];
     const row = height + ROW_PX * line;
-    return `<g><title>${escaped(name)}</title>${path(raw, colour(id), smooth ? FAINT : 1)}${smooth ? path(smooth, colour(id), 1) : ""}</g>` +
-      `<circle cx="${left + 4}" cy="${row + 4}" r="4" fill="${colour(id)}"/>` + label(name, left + 14, row + 8, "start");
+    return `<g><title>${escaped(name)}</title>${band(line, colour)}${path(raw, colour, smooth ? FAINT : 1)}${smooth ? path(smooth, colour, 1) : ""}</g>` +
+      `<circle cx="${left + 4}" cy="${row + 4}" r="4" fill="${colour}"/>` + label(name, left + 14, row + 8, "start");
   });
   const whole = height + ROW_PX * chart.lines.length;
   return `<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 ${width} ${whole}" font-family="sans-serif" font-size="12">` +
