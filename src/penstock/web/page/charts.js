@@ -241,7 +241,7 @@ export function charts(place, { over, log, smoothing, range, zoomed, placed }) {
             const [value, smooth] = [among(line + 1), chart.smooth && among(chart.lines.length + line + 1)];
             if (value === undefined || value === null) return "";
             const also = typeof smooth !== "number" ? "" : ` (${shown(chart.unit, smooth)})`;
-            const [least, greatest, runs] = [0, 1, 2].map((part) => among(chart.bands[line] + part));
+            const [least, greatest, runs] = chart.bands[line] ? [0, 1, 2].map((part) => among(chart.bands[line] + part)) : [];
             const between = runs ? `, ${shown(chart.unit, least)} to ${shown(chart.unit, greatest)} in ${runs} run${runs > 1 ? "s" : ""}` : "";
             return element("span", {}, dot(colour), `${label} ${shown(chart.unit, value)}${also}${between}  `);
           }));

@@ -113,7 +113,7 @@ export function open(place) {
       set({ run: [...read().query.getAll("run").filter((id) => !its.includes(id)), ...(box.checked ? its : [])] });
     } });
     const id = key === row.group_id && element("small", { class: "soft id" }, row.group_id);
-    return { box, made: element("tr", { class: "group" }, element("th", { colspan: columns.length + 1, scope: "rowgroup" }, box, " ", dot(colourOfGroup(key)), title, " ", id)) };
+    return { box, made: element("tr", { class: "group" }, element("th", { colspan: columns.length + 1, scope: "rowgroup" }, box, dot(colourOfGroup(key)), title, " ", id)) };
   }
 
   // The heading, and lines that are made anew, once other columns are wanted.
