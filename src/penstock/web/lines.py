@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import numpy as np
 
@@ -65,29 +64,15 @@ def odd(line: Line, begin: float, end: float, most: int) -> list[tuple[float, st
     ]
 
 
-class Together(NamedTuple):
-    """Several lines as one, at common places of the x axis.
-
-    Attributes:
-        mean: The mean of those lines that have a finite value at a place.
-        least: The least of these values.
-        greatest: The greatest of these values.
-        runs: How many of the lines have one.
-    """
-
-    mean: Line
-    least: Line
-    greatest: Line
-    runs: Line
-
-
-def together(lines: Sequence[Line], begin: float, end: float) -> Together:
-    """Return the mean of lines with what it lies between, from one place to another.
+def together(lines: Sequence[Line], begin: float, end: float) -> list[Line]:
+    """Return the mean of several lines, their least and greatest value, and their number, from place to place.
 
     The common places are those of all points; of more than 20,000, as many at equal distances. Between its
     points a line has the value of the last. Before its first point and behind its last it does not count, nor
-    where it is NaN or infinite.
+    where it is NaN or infinite. A single line is returned as it is.
     """
+    if len(lines) == 1:
+        return [*lines]
     lines = [line for line in lines if len(line[0])]
     parts = [part_of(line, begin, end)[0] for line in lines]
     places = union(parts, _MOST_PLACES)
@@ -103,7 +88,6 @@ def together(lines: Sequence[Line], begin: float, end: float) -> Together:
         total += np.where(counts, held, 0)
         least = np.where(counts, np.minimum(least, held), least)
         greatest = np.where(counts, np.maximum(greatest, held), greatest)
-    known = runs > 0
-    none = np.where(known, 0.0, np.nan)
+    none = np.where(runs > 0, 0.0, np.nan)
     mean = total / np.maximum(runs, 1) + none
-    return Together(*((places, values) for values in (mean, least + none, greatest + none, runs)))
+    return [(places, values) for values in (mean, least + none, greatest + none, runs)]

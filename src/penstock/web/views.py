@@ -138,23 +138,25 @@ class Views:
             NoSuchRun: there is none, or several.
         """
         of_runs = [[self._line(name, self._store.run(id), over) for id in each.split(",")] for each in ids]
-        made = [_one(lines, begin, end) for lines in of_runs]
+        made = [together(lines, begin, end) for lines in of_runs]
         smooth = [
-            _one([(at, smoothed(values, smoothing)) for at, values in lines], begin, end)
+            together([(at, smoothed(values, smoothing)) for at, values in lines], begin, end)
             for lines in (of_runs if smoothing else [])
         ]
-        bands = [band for _, band in (smooth or made)]
-        flat = [line for line, _ in made + smooth] + [line for band in bands for line in band]
+        bands = [band for _, *band in smooth or made]
+        flat = [mean for mean, *_ in made + smooth] + [line for band in bands for line in band]
         times, found = on_common_moments(flat, begin, end, most)
         shown = iter((None if len(at) == len(times) else at.tolist(), values.tolist()) for at, values in found)
-        ends = [[float(at[-1]) for at, _ in lines if len(at)] for lines in of_runs]
         return {
             "times": times.tolist(),
-            "ends": [max(each, default=None) for each in ends],
+            "ends": [max((float(at[-1]) for at, _ in lines if len(at)), default=None) for lines in of_runs],
             "lines": [next(shown) for _ in made],
             "smooth": [next(shown) for _ in smooth],
             "bands": [[next(shown) for _ in band] or None for band in bands],
-            "odd": [odd(_joined(lines), begin, end, _MOST_ODD) for lines in of_runs],
+            "odd": [
+                [mark for line in lines for mark in odd(line, begin, end, max(1, _MOST_ODD // len(lines)))]
+                for lines in of_runs
+            ],
             "figures": [_figures_of(lines) for lines in of_runs],
         }
 
@@ -245,24 +247,11 @@ def _summary(seconds: float, series: Mapping[str, Series]) -> dict[str, Any]:
     }
 
 
-def _one(lines: Sequence[Line], begin: float, end: float) -> tuple[Line, tuple[Line, ...]]:
-    """Return the line of a run, or the mean of several with its band."""
-    if len(lines) == 1:
-        return lines[0], ()
-    mean, *band = together(lines, begin, end)
-    return mean, tuple(band)
-
-
-def _joined(lines: Sequence[Line]) -> Line:
-    places, values = zip(*lines, strict=True)
-    return np.concatenate(places), np.concatenate(values)
-
-
 def _figures_of(lines: Sequence[Line]) -> dict[str, float | None]:
     each = [figures for _, values in lines if (figures := extremes(values)).last is not None]
     last, least, most = zip(*each, strict=True) if each else ((), (), ())
     return {
-        "last": float(np.mean(last)) if each else None,
+        "last": sum(last) / len(last) if last else None,
         "least": min(least, default=None),
         "most": max(most, default=None),
     }

@@ -205,11 +205,9 @@ export function charts(place, { over, log, smoothing, range, zoomed, placed }) {
     if (view) asked.push(["begin", view[0]], ["end", view[1]]);
     const { times, lines, smooth, bands, ends, odd, figures } = await ask("/api/chart", asked);
     if (all.get(chart.name) !== chart) return;
-    const own = [...lines, ...smooth];
-    const bounds = bands.flatMap((band) => band || []);
-    const before = (line) => 1 + own.length + 3 * bands.slice(0, line).filter(Boolean).length;
-    chart.bands = bands.map((band, line) => band && before(line));
-    chart.data = [times, ...[...own, ...bounds].map(([at, line]) => column(times.length, at, line))];
+    let next = 1 + lines.length + smooth.length;
+    chart.bands = bands.map((band) => band && (next += band.length) - band.length); // where its columns begin
+    chart.data = [times, ...[...lines, ...smooth, ...bands.flatMap((band) => band || [])].map(([at, line]) => column(times.length, at, line))];
     chart.ends = ends.map((end) => end ?? -Infinity);
     Object.assign(chart, { odd, figures, smooth: smooth.length > 0, most: 1.25 * most });
     if (!chart.plot || chart.plot.cursor.idx === null) values.replaceChildren(...atRest(chart));

@@ -51,13 +51,16 @@ export function begin(showLink) {
 
 const ASKED_AT_ONCE = 200;
 
-// Ask what runs that have ended did on the whole, of so many at once; whether anything new is known.
-export async function summarise(rows) {
+let asking = false;
+
+// Ask what runs that have ended did on the whole, of so many at once; `then` is called once more is known.
+export async function summarise(rows, then) {
   const asked = rows.filter((row) => row.ended && !known.glances[row.id]?.whole).slice(0, ASKED_AT_ONCE);
-  if (!asked.length) return false;
-  const found = await ask("/api/summaries", asked.map((row) => ["id", row.id]));
+  if (asking || !asked.length) return;
+  asking = true;
+  const found = await ask("/api/summaries", asked.map((row) => ["id", row.id])).finally(() => { asking = false; });
   for (const row of asked) known.glances[row.id] = { ...found[row.id], whole: true };
-  return true;
+  then();
 }
 
 // One colour for each run, for ever: neighbours in a group differ, and nothing but the run decides.

@@ -58,7 +58,8 @@ function scatter(runs, at, column, metric, axes, room) {
 export function open(place) {
   const set = (changes) => { change(changes); draw(); };
   const metricChoice = element("select", { "aria-label": "Metric", onchange: () => choose() });
-  const kindChoice = element("select", { "aria-label": "Which of its values", onchange: () => choose() }, KINDS.map((kind) => element("option", { value: kind }, kind)));
+  const choose = () => set({ metric: ALWAYS.includes(metricChoice.value) ? metricChoice.value : `${kindChoice.value}:${metricChoice.value}` });
+  const kindChoice = element("select", { "aria-label": "Which of its values", onchange: choose }, KINDS.map((kind) => element("option", { value: kind }, kind)));
   const over = element("select", { "aria-label": "Parameter of the points", onchange: () => set({ x: over.value }) });
   const said = element("p", { class: "soft", role: "status" }, REST);
   const note = element("p", { class: "soft" });
@@ -66,10 +67,7 @@ export function open(place) {
   place.append(element("div", { class: "tools" }, element("label", {}, "metric ", kindChoice, " ", metricChoice), element("label", {}, "points over ", over),
     button("Compare", () => go("compare", { run: read().query.getAll("run") }))), note, said, body);
   let drawn = "";
-  let asking = false;
   let spoken = new Map();
-
-  const choose = () => set({ metric: ALWAYS.includes(metricChoice.value) ? metricChoice.value : `${kindChoice.value}:${metricChoice.value}` });
 
   function rows() {
     const { query } = read();
@@ -93,17 +91,10 @@ export function open(place) {
     return metric;
   }
 
-  async function look(some) {
-    if (asking) return;
-    asking = true;
-    const more = await summarise(some).finally(() => { asking = false; });
-    if (more && body.isConnected) draw();
-  }
-
   function draw() {
     const all = rows();
     const there = all.slice(0, MOST_RUNS);
-    look(there);
+    summarise(there, () => body.isConnected && draw());
     const names = [...new Set(there.flatMap((row) => Object.keys(glance(row).logged || {})))].filter((name) => !AXES.includes(name)).sort();
     const metric = metricOf(names);
     const having = there.filter((row) => metric.of(row) !== undefined);
@@ -125,7 +116,7 @@ export function open(place) {
       varied.length > MOST_AXES && `The first ${MOST_AXES} of ${varied.length} parameters that vary.`,
     ].filter(Boolean).join(" ");
     if (!known.rows.size) return body.replaceChildren(noRuns());
-    if (!varied.length) return body.replaceChildren(element("p", { class: "empty" }, "No parameter differs between these runs. Name them when you start a sweep: penstock run -p lr=0.1 train.py"));
+    if (!varied.length) return body.replaceChildren(element("p", { class: "empty" }, "No parameter differs between these runs. A sweep has some: penstock run --grid lr=0.1,0.03 train.py --lr {lr}"));
     if (!having.length) return body.replaceChildren();
     const axes = columns.map((_, place) => axisOf(table.map((values) => values[place])));
     const runs = having.map((row, place) => ({

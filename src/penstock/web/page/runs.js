@@ -46,7 +46,6 @@ export function wanted(query) {
 export function open(place) {
   let most = AT_ONCE;
   let at = "";
-  let asking = false;
   let rows = [];
   const lines = new Map();
   const search = element("input", {
@@ -206,16 +205,8 @@ export function open(place) {
     arrange(body, known.rows.size ? elements : [empty]);
     for (const [key, each] of lines) if (!each.made.isConnected) lines.delete(key);
     const isOrdered = columnOf(sort.replace(/^-/, ""))?.ofMetric || wordsOf(query.get("filter")).some(limit);
-    look(isOrdered ? [...known.rows.values()] : shown);
+    summarise(isOrdered ? [...known.rows.values()] : shown, () => body.isConnected && draw());
     more.hidden = rows.length <= most;
-  }
-
-  // What runs did on the whole is asked for once they have ended, and only of those in the table.
-  async function look(some) {
-    if (asking) return;
-    asking = true;
-    const more = await summarise(some).finally(() => { asking = false; });
-    if (more && body.isConnected) draw();
   }
 
   function key(event) {

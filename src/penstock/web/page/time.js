@@ -179,12 +179,6 @@ export function open(place) {
       selecting(selected), legend(), found.groups.map((each) => group(each, found.groups.length > 1, advice.length)),
       advice.length ? [element("h2", {}, "What to change first"), ...advice] : null));
   }
-  function key(event) {
-    if (event.key !== "/") return false;
-    search.focus();
-    return true;
-  }
-
   changed();
-  return { changed, key };
+  return { changed, key: ({ key }) => key === "/" && (search.focus(), true) };
 }
