@@ -6,7 +6,10 @@ import os
 import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from importlib import import_module
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +53,7 @@ class Views:
         self._followed: dict[tuple[str, float], tuple[Recent, float]] = {}
         self._ended: dict[str, dict[str, Any]] = {}
         self._lock = threading.Lock()
+        self._readers = ThreadPoolExecutor(os.cpu_count())
 
     def rows(self, known: Mapping[str, dict[str, Any]] | None = None) -> list[dict[str, Any]]:
         """Return a row of each run, in the order in which they were added.
@@ -137,7 +141,9 @@ class Views:
         Raises:
             NoSuchRun: there is none, or several.
         """
-        of_runs = [[self._line(name, self._store.run(id), over) for id in each.split(",")] for each in ids]
+        runs = [self._store.run(id) for each in ids for id in each.split(",")]
+        read = self._readers.map(partial(self._line, name=name, over=over), runs)
+        of_runs = [list(islice(read, each.count(",") + 1)) for each in ids]
         made = [together(lines, begin, end) for lines in of_runs]
         smooth = [
             together([(at, smoothed(values, smoothing)) for at, values in lines], begin, end)
@@ -198,7 +204,7 @@ class Views:
             for id, ledger in sorted(newest.items(), key=lambda each: -each[1].began_s)
         ]
 
-    def _line(self, name: str, run: RunRecord, over: str) -> Line:
+    def _line(self, run: RunRecord, name: str, over: str) -> Line:
         axis = over.removeprefix(_SERIES) if over.startswith(_SERIES) else ""
         series = self._series(run, {name, axis}.__contains__)
         line = drawn(name, series[name]) if name in series else _NOTHING
