@@ -20,7 +20,7 @@ def sweep(store) -> list:
     runs = []
     for place, rate in enumerate(RATES):
         for optimizer in ("adam", "sgd"):
-            parameters = {"lr": rate, "optimizer": optimizer, "seed": "0"}
+            parameters = {"lr": rate, "optimizer": optimizer, "batch": str(64 << place % 3), "seed": "0"}
             loss = [5.0, 1.0 + place + (optimizer == "sgd") / 2, 4.5]
             runs += group(
                 store, "sweep", runs=[f"{optimizer} {rate}"], parameters=parameters, series={"loss": loss}
@@ -69,7 +69,7 @@ def test_a_run_is_named_by_pointer_and_keyboard_and_opened(tab, store):
     page.locator("main circle").nth(7).wait_for()
     page.locator(f'main a[data-id="{runs[0].id}"] circle').hover()
     said = page.locator("main [role=status]")
-    eventually(lambda: said.inner_text() == "adam 0.0003: lr 0.0003, optimizer adam, least loss 1")
+    eventually(lambda: said.inner_text() == "adam 0.0003: lr 0.0003, optimizer adam, batch 64, least loss 1")
     assert page.locator("main a.at").count() == 2, "its line and its point"
     page.mouse.move(5, 5)
     page.get_by_text("Point at a run").wait_for()

@@ -225,8 +225,8 @@ export function charts(place, { over, log, smoothing, range, zoomed, placed }) {
           : { ...axis, size: 46, space: 60, values: (_, ticks, _axis, _space, step) => clockOf(ticks, step) },
         { ...axis, size: widthOf, values: (_, ticks) => labelsOf(chart.unit, ticks), ...(!log && chart.unit.startsWith("bytes") && { incrs: BYTE_STEPS }) },
       ],
-      series: [{}, ...chart.lines.map(({ colour }) => ({
-        stroke: colour, width: 1.5, alpha: smoothing ? FAINT : 1, points: { show: false, fill: colour, filter: (plot, line) => alone(plot.data[line]) },
+      series: [{}, ...chart.lines.map(({ colour }, at) => ({
+        stroke: colour, dash: chart.lines.findIndex((each) => each.colour === colour) < at ? [7, 4] : [], width: 1.5, alpha: smoothing ? FAINT : 1, points: { show: false, fill: colour, filter: (plot, line) => alone(plot.data[line]) },
       })), ...(smoothing ? chart.lines : []).map(({ colour }) => ({ stroke: colour, width: 2, points: { show: false } })),
       ...chart.lines.filter(isMean).flatMap(({ colour }) => [...[0, 1].map(() => ({ stroke: colour, width: 0, points: { show: false } })), { show: false, auto: false }])],
       bands: chart.lines.flatMap(({ colour }, line) => (chart.bands[line] ? [{ series: [chart.bands[line] + 1, chart.bands[line]], fill: colour + BAND }] : [])),

@@ -45,7 +45,7 @@ export function open(place) {
     return chosen.length ? chosen.slice(0, MOST_RUNS) : wanted(new URLSearchParams()).slice(0, 4).map((row) => row.id);
   };
   const lines = () => {
-    if (by()) return ofGroups(ids(), by()).slice(0, MOST_LINES);
+    if (by()) return ofGroups(ids(), by());
     const label = labels(ids());
     return ids().map((id) => ({ id, label: label(id), colour: colour(id) }));
   };
@@ -109,7 +109,7 @@ export function open(place) {
       return;
     }
     tellDifferences();
-    legend.replaceChildren(...lines().map((line, at, all) => {
+    legend.replaceChildren(...lines().slice(0, MOST_LINES).map((line, at, all) => {
       const its = line.id.split(",");
       const row = known.rows.get(its[0]);
       const drop = button("×", () => { change({ run: chosen.filter((each) => !its.includes(each)) }); rebuild(); }, { "aria-label": `Leave out ${line.label}` });
@@ -133,13 +133,14 @@ export function open(place) {
     const words = wordsOf(read().query.get("series"));
     const found = inOrder(titles).filter(([name, { text }]) => words.every((word) => `${name} ${text}`.toLowerCase().includes(word)));
     const chosen = read().query.getAll("run").filter((id) => known.rows.has(id)).length;
+    const all = lines();
     note.textContent = [
       chosen > ids().length && `The first ${ids().length} of ${chosen} chosen runs.`,
+      all.length > MOST_LINES && `The first ${MOST_LINES} of ${all.length} groups.`,
       Object.keys(titles).length && !found.length ? "No series has these words."
         : found.length > MOST_CHARTS && `The first ${MOST_CHARTS} of ${found.length.toLocaleString("en")} series: filter for others.`,
     ].filter(Boolean).join(" ");
-    const all = lines();
-    drawn?.show(new Map(found.slice(0, MOST_CHARTS).map(([name, title]) => [name, { title, lines: all }])));
+    drawn?.show(new Map(found.slice(0, MOST_CHARTS).map(([name, title]) => [name, { title, lines: all.slice(0, MOST_LINES) }])));
   }
 
   function key(event) {

@@ -5,7 +5,7 @@ import { ticksOf } from "./figures.js";
 const LOG_FROM = 100; // times the least value: an axis that reaches further is logarithmic
 const WANTED_TICKS = 5;
 const SHORT = 7; // letters of a number that stands as it was given
-const APART = 0.1; // of an axis: values that all lie further from each other are its ticks
+const APART = 0.1; // of an axis: short numbers that all lie further from each other are its ticks
 const COLOURS = [[84, 104, 212], [190, 82, 150], [240, 140, 46]];
 
 const order = new Intl.Collator("en", { numeric: true }).compare;
@@ -36,7 +36,7 @@ export function axisOf(values) {
   const scaled = log ? Math.log10 : (value) => value;
   const at = (value) => (high > low ? (scaled(value) - scaled(low)) / (scaled(high) - scaled(low)) : 0.5);
   const own = [...new Set(there)].sort((a, b) => a - b);
-  const apart = own.every((value, place) => !place || at(value) - at(own[place - 1]) >= APART);
+  const apart = own.every((value, place) => String(value).length <= SHORT && (!place || at(value) - at(own[place - 1]) >= APART));
   const marks = apart ? own : log ? powers(low, high) : steps(low, high);
   const short = marks.every((mark) => String(mark).length <= SHORT);
   const texts = short ? marks.map(String) : ticksOf("", marks);
