@@ -44,9 +44,9 @@ def test_points_lie_where_their_values_are_on_a_log_axis_and_runs_without_are_co
     page = one.view("runs")
     page.get_by_text("9 of 9 runs").wait_for()
     page.get_by_role("button", name="Parameters").click()
-    page.get_by_text("8 runs. 1 left out, without a last loss.").wait_for()
+    page.get_by_text("8 runs. 1 without loss left out.").wait_for()
     page.get_by_label("Which of its values").select_option("least")
-    page.get_by_text("1 left out, without a least loss.").wait_for()
+    page.get_by_role("heading", name="least loss over lr").wait_for()
     found = points(page)
     assert len(found) == 8
     columns = sorted({x for _, x, _ in found})

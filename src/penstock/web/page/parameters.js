@@ -26,6 +26,7 @@ function svg(name, attributes = {}, ...children) {
 const cut = (text) => (text.length > MOST_LETTERS ? `${text.slice(0, MOST_LETTERS - 1)}…` : text);
 const text = (content, x, y, anchor, more = {}) => svg("text", { x, y, "text-anchor": anchor, ...more }, svg("title", {}, content), cut(content));
 const up = (place) => HEIGHT - BOTTOM - place * (HEIGHT - TOP - BOTTOM);
+const plain = (column) => (column.ofMetric ? column.key.slice(column.key.indexOf(":") + 1) : column.label);
 const called = (column) => (column.ofMetric ? column.key.replace(":", " ") : column.label);
 
 const upright = (axis, x, name, anchor = "middle") => svg("g", {},
@@ -68,6 +69,7 @@ export function open(place) {
     button("Compare", () => go("compare", { run: read().query.getAll("run") }))), note, said, body);
   let drawn = "";
   let spoken = new Map();
+  let pointed = "";
 
   function rows() {
     const { query } = read();
@@ -81,9 +83,8 @@ export function open(place) {
   }
 
   function metricOf(names) {
-    const asked = columnOf(read().query.get("metric") || "");
-    const metric = asked || columnOf(names.length ? `last:${names[0]}` : "seconds");
-    const name = metric.ofMetric ? metric.key.slice(metric.key.indexOf(":") + 1) : metric.key;
+    const metric = columnOf(read().query.get("metric") || "") || columnOf(names.length ? `last:${names[0]}` : "seconds");
+    const name = metric.ofMetric ? plain(metric) : metric.key;
     const offered = names.includes(name) || !metric.ofMetric ? names.slice(0, MOST_OFFERED) : [name, ...names.slice(0, MOST_OFFERED)];
     fill(metricChoice, [...offered.map((each) => [each, each]), ...ALWAYS.map((key) => [key, columnOf(key).label])], name);
     kindChoice.hidden = !metric.ofMetric;
@@ -100,8 +101,7 @@ export function open(place) {
     const having = there.filter((row) => metric.of(row) !== undefined);
     const varied = varying(having);
     const columns = [...varied.slice(0, MOST_AXES).map((name) => columnOf(`param:${name}`)), metric];
-    const asked = read().query.get("x");
-    const at = Math.max(0, columns.slice(0, -1).findIndex((column) => column.label === asked));
+    const at = Math.max(0, columns.slice(0, -1).findIndex((column) => column.label === read().query.get("x")));
     fill(over, columns.slice(0, -1).map(({ label }) => [label, label]), columns[at].label);
     const table = having.map((row) => columns.map((column) => column.of(row)));
     const room = Math.max(300, body.clientWidth);
@@ -112,12 +112,12 @@ export function open(place) {
     const lacking = columns.length > 1 ? table.filter((values) => values[at] === undefined).length : 0;
     note.textContent = [
       `${having.length} run${having.length === 1 ? "" : "s"}.`, all.length > there.length && `The newest ${there.length} of ${all.length} are looked at: filter for others.`,
-      without > 0 && `${without} left out, without a ${called(metric)}.`, lacking > 0 && `${lacking} more without ${columns[at].label} have no point.`,
+      without > 0 && `${without} without ${plain(metric)} left out.`, lacking > 0 && `${lacking} more without ${columns[at].label} have no point.`,
       varied.length > MOST_AXES && `The first ${MOST_AXES} of ${varied.length} parameters that vary.`,
     ].filter(Boolean).join(" ");
     if (!known.rows.size) return body.replaceChildren(noRuns());
-    if (!varied.length) return body.replaceChildren(element("p", { class: "empty" }, "No parameter differs between these runs. A sweep has some: penstock run --grid lr=0.1,0.03 train.py --lr {lr}"));
     if (!having.length) return body.replaceChildren();
+    if (!varied.length) return body.replaceChildren(element("p", { class: "empty" }, "No parameter differs between these runs. A sweep has some: penstock run --grid lr=0.1,0.03 train.py --lr {lr}"));
     const axes = columns.map((_, place) => axisOf(table.map((values) => values[place])));
     const runs = having.map((row, place) => ({
       row, values: table[place], tint: colourAt(axes.at(-1).at(table[place].at(-1))),
@@ -129,16 +129,17 @@ export function open(place) {
       element("p", { class: "legend" }, `${called(metric)}${log ? ", logarithmic" : ""}: `, number(low, 4), element("span", { class: "ramp", colour: RAMP, "aria-hidden": "true" }), number(high, 4)),
       element("h2", {}, "All parameters"), parallel(runs, columns, axes, room), element("h2", {}, `${called(metric)} over ${columns[at].label}`),
       scatter(runs, at, columns[at], metric, axes, room)));
+    mark();
   }
 
-  function point(target) {
-    const id = target?.closest?.("a[data-id]")?.dataset.id;
+  function mark(id = pointed) {
+    pointed = id;
     body.classList.toggle("picked", Boolean(id));
     for (const each of body.querySelectorAll("a[data-id]")) each.classList.toggle("at", each.dataset.id === id);
     said.textContent = spoken.get(id) || REST;
   }
-  for (const kind of ["pointerover", "focusin"]) body.addEventListener(kind, (event) => point(event.target));
-  for (const kind of ["pointerleave", "focusout"]) body.addEventListener(kind, () => point(null));
+  for (const kind of ["pointerover", "focusin"]) body.addEventListener(kind, (event) => mark(event.target.closest("a[data-id]")?.dataset.id || ""));
+  for (const kind of ["pointerleave", "focusout"]) body.addEventListener(kind, () => mark(""));
   const resized = new ResizeObserver(() => draw());
   resized.observe(body);
   draw();

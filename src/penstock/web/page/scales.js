@@ -29,7 +29,7 @@ export function axisOf(values) {
   if (!there.every((value) => typeof value === "number")) {
     const words = [...new Set(there.map(String))].sort(order);
     const at = (word) => (words.indexOf(String(word)) + 0.5) / words.length;
-    return { at, ticks: words.map((word) => [at(word), word]), log: false };
+    return { at, ticks: words.map((word) => [at(word), word]) };
   }
   const [low, high] = [Math.min(...there), Math.max(...there)];
   const log = low > 0 && high > LOG_FROM * low;
@@ -37,9 +37,8 @@ export function axisOf(values) {
   const at = (value) => (high > low ? (scaled(value) - scaled(low)) / (scaled(high) - scaled(low)) : 0.5);
   const own = [...new Set(there)].sort((a, b) => a - b);
   const apart = own.every((value, place) => String(value).length <= SHORT && (!place || at(value) - at(own[place - 1]) >= APART));
-  const marks = apart ? own : log ? powers(low, high) : steps(low, high);
-  const short = marks.every((mark) => String(mark).length <= SHORT);
-  const texts = short ? marks.map(String) : ticksOf("", marks);
+  const marks = apart || high === low ? own : log ? powers(low, high) : steps(low, high);
+  const texts = marks.every((mark) => String(mark).length <= SHORT) ? marks.map(String) : ticksOf("", marks);
   return { at, ticks: marks.map((mark, place) => [at(mark), texts[place]]), log, low, high };
 }
 

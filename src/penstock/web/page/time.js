@@ -90,11 +90,9 @@ function counted(each) {
   const its = named.filter((row) => ids.has(row.id)).sort((a, b) => a.began - b.began);
   const [starts, others] = [startsOf(its).length, named.length - its.length];
   const runs = (count) => `${count} run${count > 1 ? "s" : ""}`;
-  return [
-    starts > 1 ? `${runs(its.length)} of ${starts} groups, begun from ${moment(its[0].began)} to ${moment(its.at(-1).began)}; the time of all is that from the first's begin to the last's end`
-      : `${runs(its.length)}, begun at ${moment(its[0]?.began)}`,
-    others > 0 && `${runs(others)} of other groups of this name ${others > 1 ? "do" : "does"} not count`,
-  ].filter(Boolean).join(". ") + ".";
+  const begun = starts > 1 ? ` of ${starts} groups, begun from ${moment(its[0].began)} to ${moment(its.at(-1).began)}; the time of all is from the first's begin to the last's end.`
+    : `, begun at ${moment(its[0]?.began)}.`;
+  return runs(its.length) + begun + (others ? ` ${runs(others)} of other groups of this name ${others > 1 ? "do" : "does"} not count.` : "");
 }
 
 function group(each, compared, said) {
