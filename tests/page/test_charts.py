@@ -273,3 +273,14 @@ def test_any_group_is_found_and_single_runs_of_a_name_are_one_group(tab, store):
     eventually(lambda: table.locator("tr").count() == 9)
     page.get_by_label("Search groups").fill("nothing such")
     page.get_by_text("no group has these words").wait_for()
+
+
+def test_the_mean_of_runs_that_go_on_is_drawn_further(tab, store):
+    runs = group(store, "goes", runs=["a", "b"], status=None, series={"loss": [3.0, 2], "step": [0.0, 10]})
+    chosen = "&".join(f"run={run.id}" for run in runs)
+    page = tab().view(f"compare?{chosen}&group=name&series=loss")
+    values = page.locator(".chart .values").first
+    eventually(lambda: "last, on average, 2," in values.inner_text())
+    for run, value in zip(runs, (1.0, 0.5), strict=True):
+        add_points(store, run.id, "loss", [value], run.began + 61, 0)
+    eventually(lambda: "last, on average, 0.75, least 0.5," in values.inner_text())

@@ -129,3 +129,23 @@ def test_parameters_are_looked_at_dark_and_narrow_and_keep_nobody_out(tab, store
     found = page.evaluate("axe.run().then(result => result.violations)")
     serious = [(each["id"], [node["html"] for node in each["nodes"]]) for each in found]
     assert not [each for each, of in zip(serious, found, strict=True) if of["impact"] in {"serious", "critical"}]
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "parameters?metric=name",
+        "parameters?metric=last:",
+        "parameters?metric=least:nothing",
+        "parameters?x=nothing&run=nobody",
+        "compare?group=param:nothing&first=nothing&large=nothing",
+        "compare?group=nothing",
+        "time?group=name:nothing&filter=nothing",
+    ],
+)
+def test_an_address_that_nobody_made_is_shown_without_an_error(tab, store, address):
+    sweep(store)
+    page = tab().view(address)
+    page.locator("main .tools").first.wait_for()
+    page.wait_for_timeout(1500)
+    assert page.locator("#trouble").inner_text() == ""
