@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 
 import numpy as np
 import pytest
@@ -123,3 +124,163 @@ def test_what_differs_between_runs_is_told_with_the_lines_of_their_changes(tab, 
     assert rows == ["parameter lr", "changes not committed", "package numpy"]
     assert "dropout = 0.5" in table.inner_text() and "same" not in table.inner_text()
     one.picture("differences")
+
+
+def seeds(store) -> dict[str, list]:
+    """Of two learning rates two runs each, of which one ends early."""
+    made = {}
+    for rate, losses in {"0.1": ([4.0, 3, 2, 1], [4.0, 1]), "0.3": ([8.0, 6, 4, 2], [6.0, 4, 2, 0])}.items():
+        made[rate] = [
+            group(
+                store,
+                "seeds",
+                runs=[f"seed {at}"],
+                parameters={"lr": rate},
+                series={"loss": loss, "step": [10.0 * step for step in range(len(loss))]},
+            )[0]
+            for at, loss in enumerate(losses)
+        ]
+    return made
+
+
+def test_groups_are_means_with_a_band_that_say_how_many_runs_they_are_of(tab, store):
+    made = seeds(store)
+    [lone] = group(store, "lone", series={"loss": [5.0, 5, 5, 5], "step": [0.0, 10, 20, 30]})
+    ids = [run.id for runs in made.values() for run in runs] + [lone.id]
+    one = tab()
+    page = one.view("compare?" + "&".join(f"run={id}" for id in ids) + "&series=loss&over=series%3Astep")
+    page.locator(".chart canvas").first.wait_for()
+    page.get_by_role("button", name="Groups").click()
+    page.get_by_label("Group by").select_option("lr")
+    legend = page.locator("main div.legend")
+    eventually(lambda: "lr = 0.1, 2 runs" in legend.inner_text())
+    assert "lr = –, 1 run" in legend.inner_text() and "Band: from the least" in legend.inner_text()
+    page.get_by_role("img", name="Chart of loss over step, 3 lines").locator("canvas").wait_for()
+    values = page.locator(".chart .values")
+    eventually(lambda: "lr = 0.1: last, on average, 1, least 1, most 4" in values.inner_text())
+    box = page.locator(".chart .u-over").bounding_box()
+    page.mouse.move(box["x"] + 1, box["y"] + 50)
+    eventually(lambda: "lr = 0.3 7, 6 to 8 in 2 runs" in values.inner_text())
+    page.mouse.move(box["x"] + box["width"] - 1, box["y"] + 50)
+    eventually(lambda: "lr = 0.3 1, 0 to 2 in 2 runs" in values.inner_text())
+    assert "lr = 0.1 1, 1 to 1 in 1 run " in values.inner_text(), "the other has ended"
+    assert "in 1 run" not in values.inner_text().split("lr = –")[1], "a run alone is no mean"
+    one.picture("compare groups")
+    page.wait_for_url(re.compile("group=param%3Alr"))
+    page.reload()
+    page.get_by_role("img", name="Chart of loss over step, 3 lines").locator("canvas").wait_for()
+    with page.expect_download() as download:
+        page.get_by_role("button", name="Save loss as CSV").click()
+    lines = download.value.path().read_text().splitlines()
+    assert lines[0].endswith('"lr = 0.3, least","lr = 0.3, greatest","lr = 0.3, runs"')
+    assert lines[1] == "0,4,7,5,4,4,2,6,8,2" and lines[4] == "30,1,1,5,1,1,1,0,2,2"
+    with page.expect_download() as download:
+        page.get_by_role("button", name="Save loss as SVG").click()
+    assert download.value.path().read_text().count("<polygon") == 2
+    page.get_by_role("button", name="Leave out lr = 0.1").click()
+    page.get_by_role("img", name="Chart of loss over step, 2 lines").locator("canvas").wait_for()
+    page.get_by_role("button", name="Runs", exact=True).click()
+    page.get_by_role("img", name="Chart of loss over step, 3 lines").locator("canvas").wait_for()
+
+
+def test_a_group_has_one_colour_in_the_table_the_charts_and_where_the_time_goes(tab, store):
+    runs = group(store, "both", runs=["a", "b"])
+    page = tab().view("runs?group=1")
+    colours = []
+    for address, place in (
+        ("runs?group=1", "tr.group .dot"),
+        (f"compare?run={runs[0].id}&run={runs[1].id}&group=1", "div.legend .dot"),
+        (f"time?group={runs[0].group_id}", "h2 .dot"),
+    ):
+        page = tab().view(address)
+        page.locator(f"main {place}").first.wait_for()
+        colours.append(page.locator(f"main {place}").first.evaluate("each => each.style.background"))
+    assert len(set(colours)) == 1, colours
+
+
+def test_all_runs_of_a_group_are_chosen_at_once(tab, store):
+    group(store, "both", runs=["a", "b"])
+    group(store, "other", runs=["c"])
+    page = tab().view("runs?group=1")
+    box = page.get_by_label("Compare all of both (plain)")
+    box.check()
+    assert page.locator("tbody tr:not(.group) input:checked").count() == 2
+    page.get_by_label("Compare a of both").uncheck()
+    assert not box.is_checked()
+    page.get_by_role("button", name="Compare").click()
+    page.locator("main div.legend a").wait_for()
+    assert page.locator("main div.legend a").all_inner_texts() == ["b (both, plain)"]
+
+
+def test_charts_are_pinned_moved_and_enlarged_by_keyboard_and_a_link_shows_the_same(tab, store):
+    [run] = group(store, "one", series=training())
+    one = tab()
+    page = one.view(f"compare?run={run.id}")
+    page.locator(".chart canvas").nth(3).wait_for()
+    for name in ("proc.cpu_s", "train/accuracy"):
+        button = page.get_by_role("button", name=f"Show {name} first")
+        button.focus()
+        page.keyboard.press("Enter")
+        assert button.get_attribute("aria-pressed") == "true"
+    assert titles(page)[:3] == ["CPU of its processes cores", "train/accuracy", "loss"]
+    page.get_by_role("button", name="Move train/accuracy earlier").focus()
+    page.keyboard.press("Enter")
+    page.keyboard.press("Enter")
+    assert titles(page)[:3] == ["train/accuracy", "CPU of its processes cores", "loss"]
+    assert page.evaluate("document.activeElement.ariaLabel") == "Move train/accuracy earlier"
+    page.get_by_role("button", name="Enlarge train/accuracy").click()
+    widths = page.locator(".chart canvas").evaluate_all("all => all.map((each) => each.clientWidth)")
+    assert widths[0] > 1.8 * widths[1]
+    one.picture("compare pinned")
+    page.wait_for_url(re.compile("first=train%2Faccuracy&first=proc.cpu_s.*large=train%2Faccuracy"))
+    again = tab(one.server)
+    there = again.view(page.url.partition("#/")[2])
+    there.locator(".chart canvas").nth(3).wait_for()
+    assert titles(there)[:3] == ["train/accuracy", "CPU of its processes cores", "loss"]
+    assert there.locator(".chart.large").count() == 1
+    page.get_by_role("button", name="Show proc.cpu_s first").click()
+    assert titles(page)[:3] == ["train/accuracy", "loss", "Waits for data % of the time"]
+
+
+def test_a_folded_chart_of_a_run_is_pinned_to_its_top(tab, store):
+    [run] = group(store, "one", series=training())
+    page = tab().view(f"run/{run.id}?first=proc.threads")
+    page.locator(".chart canvas").nth(2).wait_for()
+    assert titles(page)[:2] == ["Threads", "loss"]
+
+
+def test_any_group_is_found_and_single_runs_of_a_name_are_one_group(tab, store):
+    for at in range(9):
+        group(store, "by hand", runs=[f"run {at}"], began=1_790_000_000.0 + 100 * at)
+    group(store, "by hand", runs=["together"], mode="mps")
+    for at in range(15):
+        group(store, f"other {at}")
+    one = tab()
+    page = one.view("time")
+    page.get_by_text("the newest 12 of 26 groups: search for others").wait_for()
+    page.get_by_label("Search groups").fill("hand plain all")
+    choice = page.get_by_role("group", name="Groups").get_by_role("button")
+    eventually(lambda: choice.count() == 2)  # and the one that is shown
+    page.get_by_role("button", name="by hand (plain) all 9 groups, 9 runs").click()
+    table = page.get_by_role("table", name="Where the time of by hand goes")
+    eventually(lambda: table.locator("tr").count() == 9)
+    told = page.locator("section p.soft").all_inner_texts()
+    assert any(text.startswith("9 runs of 9 groups, begun from ") for text in told), told
+    assert any("1 run of other groups of this name does not count" in text for text in told), told
+    one.picture("time by name")
+    page.wait_for_url(re.compile("name%3Aby"))
+    page.reload()
+    eventually(lambda: table.locator("tr").count() == 9)
+    page.get_by_label("Search groups").fill("nothing such")
+    page.get_by_text("no group has these words").wait_for()
+
+
+def test_the_mean_of_runs_that_go_on_is_drawn_further(tab, store):
+    runs = group(store, "goes", runs=["a", "b"], status=None, series={"loss": [3.0, 2], "step": [0.0, 10]})
+    chosen = "&".join(f"run={run.id}" for run in runs)
+    page = tab().view(f"compare?{chosen}&group=name&series=loss")
+    values = page.locator(".chart .values").first
+    eventually(lambda: "last, on average, 2," in values.inner_text())
+    for run, value in zip(runs, (1.0, 0.5), strict=True):
+        add_points(store, run.id, "loss", [value], run.began + 61, 0)
+    eventually(lambda: "last, on average, 0.75, least 0.5," in values.inner_text())

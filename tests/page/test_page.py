@@ -474,7 +474,8 @@ def test_groups_of_one_name_are_told_apart_and_short_epochs_too(tab, store):
     row.wait_for()
     assert row.inner_text().split() == ["time", "of", "an", "epoch", "0.048", "s", "0.013", "s", "best", "0.27×"]
     names = page.get_by_role("group", name="Groups").get_by_role("button").all_inner_texts()
-    assert len(set(names)) == 2 and all(":" in name for name in names)
+    assert len(set(names)) == 3 and sum(":" in name for name in names) == 2
+    assert "small (plain) all 2 groups, 2 runs" in names
 
 
 def test_which_of_groups_is_best_is_not_said_where_nobody_knows(tab, store):
@@ -744,6 +745,7 @@ def test_nothing_serious_keeps_anybody_out(tab, store, scheme, width):
     chosen = "&".join(f"run={run.id}" for run in alone)
     views = {"now": "now", "runs": "runs?group=1", "compare": f"compare?{chosen}", "run": f"run/{alone[0].id}"}
     views["schedules"] = "schedules"
+    views["groups"] = f"compare?{chosen}&group=1&first=loss&large=loss"
     views["time"] = f"time?group={plain[0].group_id}&group={alone[0].group_id}"
     for name, address in views.items():
         page = one.view(address)

@@ -8,6 +8,7 @@ import pytest
 from tests.fakes.nvml.by_number import by_number
 from tests.fakes.nvml.fake_gpus import FakeGpus
 from tests.page.collocation import KINDS, add, going_on
+from tests.page.test_parameters import sweep as of_parameters
 from tests.web.scheduled import sweep, write
 
 pytestmark = [pytest.mark.page, by_number]
@@ -33,6 +34,11 @@ def test_the_pictures_of_the_docs_show_the_page_as_it_is(tab, store, open_page, 
         page.locator(".chart canvas").nth(3).wait_for()
         page.locator(".chart").first.hover(position={"x": 320, "y": 120})
         one.picture("page-compare")
+        all_runs = "&".join(f"run={run.id}" for of_group in groups for run in of_group)
+        page = one.view(f"compare?{all_runs}&group=1&first=feed.wait_s&first=gpm.0.sm_active_percent")
+        page.locator(".chart canvas").nth(3).wait_for()
+        page.locator(".chart").first.hover(position={"x": 200, "y": 120})
+        one.picture("page-groups")
         page = one.view(f"time?{beside}")
         page.get_by_role("table", name="Groups compared").wait_for()
         page.set_viewport_size({"width": 1280, "height": 1000})
@@ -54,3 +60,8 @@ def test_the_pictures_of_the_docs_show_the_page_as_it_is(tab, store, open_page, 
         last = tab(server, color_scheme="light", viewport={"width": 1280, "height": 560})
         last.view("schedules").locator(".gantt a").nth(11).wait_for()
         last.picture("page-schedules")
+        chosen = "&".join(f"run={run.id}" for run in of_parameters(store))
+        more = tab(server, color_scheme="light", viewport={"width": 1280, "height": 960})
+        more.view(f"parameters?metric=least:loss&{chosen}").locator("main circle").nth(7).wait_for()
+        more.page.locator("main circle").nth(3).hover()
+        more.picture("page-parameters")

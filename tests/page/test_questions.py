@@ -1,4 +1,4 @@
-"""Ten questions that people have of their runs, each answered from the page that opens first, within four clicks."""
+"""Ten questions that people have of their runs, each answered within four clicks."""
 
 from __future__ import annotations
 

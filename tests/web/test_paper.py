@@ -127,6 +127,6 @@ def test_a_million_points_become_a_small_picture_with_its_peaks(tmp_path: Path):
         values = np.zeros(1_000_000)
         values[333_333] = 5.0
         [run] = group(store, "long", series={"loss": values.tolist()})
-        drawn = chart([line_over("loss", store.series(run.id), "", run.began)], -math.inf, math.inf, 2000, 0.0)
+        drawn = chart([[line_over("loss", store.series(run.id), "", run.began)]], -math.inf, math.inf, 2000, 0.0)
         assert max(drawn["lines"][0][1]) == 5.0 and len(drawn["times"]) <= 2000
         assert len(penstock.show("long", store=store.folder).content("pdf")) < 100_000

@@ -187,7 +187,9 @@ def _figure(store: Store, views: Views, request: Request) -> Response:
             raise NoSuchRun(f"no run of the groups {', '.join(ids)} has begun, or they were removed")
         picture = (parts_picture if asked.get("of") == "parts" else groups_picture)(groups, 2)
     else:
-        labels = labels_of([store.run(id) for id in asked.getlist("id")])
+        ids, labels = asked.getlist("id"), asked.getlist("label")
+        if len(labels) != len(ids):
+            labels = labels_of([store.run(id) for id in ids])
         span = _number(request, "begin", -math.inf), _number(request, "end", math.inf)
         charts, log = {asked.get("name", ""): _chart(views, request)}, asked.get("log") == "true"
         picture = charts_picture(charts, labels, asked.get("over", ""), log, 1, span)

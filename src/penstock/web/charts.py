@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
@@ -68,19 +68,29 @@ def on_common_moments(
         end_s: Last moment of the chart, or infinity.
         most: Moments wanted, 4 or more.
     """
-    cut = [_cut(times_s, values, begin_s, end_s) for times_s, values in lines]
-    moments = np.unique(np.concatenate([times_s for times_s, _ in cut])) if cut else np.empty(0)
-    if len(moments) <= most:
+    cut = [part_of(line, begin_s, end_s) for line in lines]
+    if (moments := union((times_s for times_s, _ in cut), most)) is not None:
         return moments, [(np.searchsorted(moments, times_s), values) for times_s, values in cut]
-    begin_s = max(begin_s, float(moments[0]))
-    end_s = min(end_s, float(moments[-1]))
+    begin_s = max(begin_s, min(float(times_s[0]) for times_s, _ in cut if len(times_s)))
+    end_s = min(end_s, max(float(times_s[-1]) for times_s, _ in cut if len(times_s)))
     buckets = most // 2 - 1
     halves = begin_s + (end_s - begin_s) * (np.arange(2 * buckets) + 0.5) / (2 * buckets)
     found = [_extremes(times_s, values, begin_s, end_s, buckets) for times_s, values in cut]
     return np.concatenate([[begin_s], halves, [end_s]]), found
 
 
-def _cut(times_s: Floats, values: Floats, begin_s: float, end_s: float) -> Line:
+def union(moments: Iterable[Floats], most: int) -> Floats | None:
+    """Return all of these rising moments, each once; None if they are more than ``most``."""
+    each = list(moments)
+    if any(np.count_nonzero(np.diff(times_s)) >= most for times_s in each):
+        return None  # what is long is not sorted to find that out
+    found = np.unique(np.concatenate(each)) if each else np.empty(0)
+    return found if len(found) <= most else None
+
+
+def part_of(line: Line, begin_s: float, end_s: float) -> Line:
+    """Return a line between two moments, with its last point before them and its first behind."""
+    times_s, values = line
     first = max(0, int(np.searchsorted(times_s, begin_s)) - 1)
     last = int(np.searchsorted(times_s, end_s, side="right")) + 1
     return times_s[first:last], values[first:last]
@@ -96,13 +106,14 @@ def _extremes(times_s: Floats, values: Floats, begin_s: float, end_s: float, buc
     if first < last:
         inside = values[first:last]
         width_s = (end_s - begin_s) / buckets or 1.0
-        numbers = np.minimum(((times_s[first:last] - begin_s) / width_s).astype(np.int64), buckets - 1)
-        starts = np.flatnonzero(np.diff(numbers, prepend=-1))
-        place = np.repeat(np.arange(len(starts)), np.diff(starts, append=len(numbers)))
+        firsts = np.searchsorted(times_s[first:last], begin_s + width_s * np.arange(buckets))
+        filled = np.flatnonzero(np.diff(firsts, append=len(inside)))
+        starts = firsts[filled]
+        place = np.repeat(np.arange(len(starts)), np.diff(starts, append=len(inside)))
         least = _first_of(np.where(np.isnan(inside), np.inf, inside), np.minimum, starts, place)
         greatest = _first_of(np.where(np.isnan(inside), -np.inf, inside), np.maximum, starts, place)
         two = np.stack([np.minimum(least, greatest), np.maximum(least, greatest)], axis=1)
-        halves = 1 + 2 * numbers[starts, None] + np.arange(2)
+        halves = 1 + 2 * filled[:, None] + np.arange(2)
         wanted = np.stack([np.ones(len(starts), bool), least != greatest], axis=1)
         at.append(halves[wanted])
         drawn.append(inside[two[wanted]])

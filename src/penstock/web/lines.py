@@ -1,4 +1,4 @@
-"""What a chart makes of a line: over steps, smoothed, with what no axis has a place for."""
+"""What a chart makes of lines: over steps, smoothed, several as their mean, with what no axis has a place for."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from penstock.runs.figures import extremes
 from penstock.runs.listeners import is_measured
 from penstock.runs.store import Series
 from penstock.runs.store.columns import Floats
-from penstock.web.charts import Line, drawn, on_common_moments
+from penstock.web.charts import Line, drawn, on_common_moments, part_of, union
 
 CLOCK = "clock"
 _SERIES = "series:"
 _NOTHING: Line = np.empty(0), np.empty(0)
 _MOST_ODD = 50
-
+_MOST_PLACES = 20_000
 _LOST = 25.0
 """A block of values is smoothed at once while the first weighs at least exp(-25) in the last."""
 
@@ -49,10 +49,13 @@ def line_over(name: str, series: Mapping[str, Series], over: str, began: float |
     return (line[0] - began if over != CLOCK and began is not None else line[0]), line[1]
 
 
-def chart(lines: Sequence[Line], begin: float, end: float, most: int, smoothing: float) -> dict[str, Any]:
+def chart(
+    of_runs: Sequence[Sequence[Line]], begin: float, end: float, most: int, smoothing: float
+) -> dict[str, Any]:
     """Reduce lines to what a chart can show between two places of its x axis.
 
     Args:
+        of_runs: For each line of the chart, the line of a run, or those of several, of which it is the mean.
         begin: First place.
         end: Last place.
         most: Places wanted.
@@ -60,19 +63,41 @@ def chart(lines: Sequence[Line], begin: float, end: float, most: int, smoothing:
 
     Returns:
         ``times``, the places; ``lines``, for each line the indices of its places, None for all, and its values;
-        ``smooth``, the same of their moving averages; ``ends``, the places of their last points; ``odd``,
-        where they are NaN or infinite; ``figures``, the last value, the least and the greatest.
+        ``smooth``, the same of their moving averages; ``bands``, the same of the least, the greatest and the
+        number of runs of each mean, None for a single run; ``ends``, the places of their last points; ``odd``,
+        where they are NaN or infinite; ``figures``, the last value (the mean of several runs'), the least and the
+        greatest.
     """
-    smooth = [(at, smoothed(values, smoothing)) for at, values in lines] if smoothing else []
-    times, found = on_common_moments([*lines, *smooth], begin, end, most)
-    shown = [(None if len(at) == len(times) else at.tolist(), values.tolist()) for at, values in found]
+    made = [together(lines, begin, end) for lines in of_runs]
+    averaged = of_runs if smoothing else of_runs[:0]
+    smooth = [
+        together([(at, smoothed(values, smoothing)) for at, values in lines], begin, end) for lines in averaged
+    ]
+    bands = [band for _, *band in smooth or made]
+    flat = [mean for mean, *_ in made + smooth] + [line for band in bands for line in band]
+    times, found = on_common_moments(flat, begin, end, most)
+    shown = iter((None if len(at) == len(times) else at.tolist(), values.tolist()) for at, values in found)
     return {
         "times": times.tolist(),
-        "ends": [float(line[0][-1]) if len(line[0]) else None for line in lines],
-        "lines": shown[: len(lines)],
-        "smooth": shown[len(lines) :],
-        "odd": [odd(line, begin, end, _MOST_ODD) for line in lines],
-        "figures": [extremes(values)._asdict() for _, values in lines],
+        "ends": [max((float(at[-1]) for at, _ in lines if len(at)), default=None) for lines in of_runs],
+        "lines": [next(shown) for _ in made],
+        "smooth": [next(shown) for _ in smooth],
+        "bands": [[next(shown) for _ in band] or None for band in bands],
+        "odd": [
+            [mark for line in lines for mark in odd(line, begin, end, max(1, _MOST_ODD // len(lines)))]
+            for lines in of_runs
+        ],
+        "figures": [_figures_of(lines) for lines in of_runs],
+    }
+
+
+def _figures_of(lines: Sequence[Line]) -> dict[str, float | None]:
+    each = [figures for _, values in lines if (figures := extremes(values)).last is not None]
+    last, least, most = zip(*each, strict=True) if each else ((), (), ())
+    return {
+        "last": sum(last) / len(last) if last else None,
+        "least": min(least, default=None),
+        "most": max(most, default=None),
     }
 
 
@@ -122,3 +147,32 @@ def odd(line: Line, begin: float, end: float, most: int) -> list[tuple[float, st
     return [
         (float(line[0][at]), "NaN" if math.isnan(line[1][at]) else words[bool(line[1][at] > 0)]) for at in where
     ]
+
+
+def together(lines: Sequence[Line], begin: float, end: float) -> list[Line]:
+    """Return the mean of several lines, their least and greatest value, and their number, from place to place.
+
+    The common places are those of all points; of more than 20,000, as many at equal distances. Between its
+    points a line has the value of the last. Before its first point and behind its last it does not count, nor
+    where it is NaN or infinite. A single line is returned as it is.
+    """
+    if len(lines) == 1:
+        return [*lines]
+    lines = [line for line in lines if len(line[0])]
+    parts = [part_of(line, begin, end)[0] for line in lines]
+    places = union(parts, _MOST_PLACES)
+    if places is None:
+        there = np.concatenate([part[[0, -1]] for part in parts if len(part)])
+        places = np.linspace(max(begin, there.min()), min(end, there.max()), _MOST_PLACES)
+    runs, total = np.zeros(len(places)), np.zeros(len(places))
+    least, greatest = np.full(len(places), np.inf), np.full(len(places), -np.inf)
+    for at, values in lines:
+        held = values[np.maximum(np.searchsorted(at, places, side="right") - 1, 0)]
+        counts = np.isfinite(held) & (places >= at[0]) & (places <= at[-1])
+        runs += counts
+        total += np.where(counts, held, 0)
+        least = np.where(counts, np.minimum(least, held), least)
+        greatest = np.where(counts, np.maximum(greatest, held), greatest)
+    none = np.where(runs > 0, 0.0, np.nan)
+    mean = total / np.maximum(runs, 1) + none
+    return [(places, values) for values in (mean, least + none, greatest + none, runs)]

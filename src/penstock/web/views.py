@@ -6,8 +6,11 @@ import os
 import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from functools import partial
 from importlib import import_module
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +54,7 @@ class Views:
         self._followed: dict[tuple[str, float], tuple[Recent, float]] = {}
         self._ended: dict[str, dict[str, Any]] = {}
         self._lock = threading.Lock()
+        self._readers = ThreadPoolExecutor(os.cpu_count())
 
     def rows(self, known: Mapping[str, dict[str, Any]] | None = None) -> list[dict[str, Any]]:
         """Return a row of each run, in the order in which they were added.
@@ -120,7 +124,7 @@ class Views:
 
         Args:
             name: Name of the series.
-            ids: The runs.
+            ids: A run for each line; of several runs, with commas between them, the line is their mean.
             begin, end, most, smoothing: As ``penstock.web.lines.chart`` takes them.
             over: As ``penstock.web.lines.line_over`` takes it.
 
@@ -130,7 +134,9 @@ class Views:
         Raises:
             NoSuchRun: there is none, or several.
         """
-        return chart([self._line(name, self._store.run(id), over) for id in ids], begin, end, most, smoothing)
+        runs = [self._store.run(id) for each in ids for id in each.split(",")]
+        read = self._readers.map(partial(self._line, name, over=over), runs)
+        return chart([list(islice(read, each.count(",") + 1)) for each in ids], begin, end, most, smoothing)
 
     def newest(self, ids: Iterable[str], names: Iterable[str]) -> dict[str, dict[str, Any]]:
         """Return the points of runs' last seconds, by run and name; some may have been returned before."""
@@ -144,8 +150,12 @@ class Views:
         return found
 
     def groups(self, ids: Sequence[str]) -> Comparison:
-        """Return what groups took, by their ids, and once all runs have ended the conclusions."""
-        runs = {id: [run for run in self._store.runs(id) if run.began is not None] for id in ids}
+        """Return what groups took, by their ids, and once all runs have ended the conclusions.
+
+        Args:
+            ids: The groups' ids; of several, with commas between them, the runs count as those of one group.
+        """
+        runs = {each: [run for id in each.split(",") for run in self._store.runs(id) if run.began] for each in ids}
         begun = {id: of_group for id, of_group in runs.items() if of_group}
         if all(run.status in ENDED for of_group in begun.values() for run in of_group):
             return compare(begun, self._series)

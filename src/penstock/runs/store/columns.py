@@ -85,9 +85,9 @@ def coded_floats(values: Floats) -> Column:
 def decoded_ints(column: Column) -> Ints:
     """Return the whole numbers of a column."""
     zigzag = _numbers(column, 8).view("<u8")
-    numbers = (zigzag >> np.uint64(1)).astype(np.int64) ^ -(zigzag & np.uint64(1)).astype(np.int64)
+    numbers = (zigzag >> np.uint64(1)).view(np.int64) ^ -(zigzag & np.uint64(1)).view(np.int64)
     for _ in range(column.order):
-        numbers = np.cumsum(numbers)
+        np.cumsum(numbers, out=numbers)
     return numbers * column.factor
 
 

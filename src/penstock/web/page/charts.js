@@ -1,12 +1,15 @@
 // Charts of series over time: one cross-hair for all, drawn only while they are in sight.
 
 import uPlot from "./vendor/uPlot.esm.js";
-import { ask, colour, known } from "./data.js";
+import { ask, known } from "./data.js";
 import { arrange, button, dot, element } from "./elements.js";
 import { moment, number, shown, ticksOf } from "./figures.js";
-import { asCsv, asPng, css, FAINT, HEIGHT, pieces, saveDrawn, saved } from "./saving.js";
+import { enlarged, pinned, placing } from "./placing.js";
+import { asCsv, asPng, css, FAINT, pieces, saveDrawn, saved } from "./saving.js";
 
 export const MOST_CHARTS = 300;
+const [HEIGHT, LARGE_HEIGHT] = [220, 440];
+const BAND = "2e"; // how much is seen of it
 const LIVE_MS = 1000;
 const REDRAWN_TICKS = 5;
 const SETTLED_MS = 120;
@@ -14,8 +17,16 @@ const MOST_FIGURES = 6; // lines of which the last value stands below a chart
 const NEAR_PX = 12;
 const LEAST_AXIS_PX = 70; // so that charts below each other begin at one place
 
-// Series as they stand on the page: what scripts log first, then by place and name.
-export const inOrder = (titles) => Object.entries(titles).sort(([a, one], [b, other]) => one.place - other.place || a.localeCompare(b));
+// Series as they stand on the page: those that are pinned, then what scripts log, then by place and name.
+export function inOrder(titles) {
+  const first = pinned();
+  const at = (name) => (first.includes(name) ? first.indexOf(name) : first.length);
+  return Object.entries(titles).sort(([a, one], [b, other]) => at(a) - at(b) || one.place - other.place || a.localeCompare(b));
+}
+
+// The runs of a line: one, or those of which it is the mean.
+const runsOf = ({ id }) => id.split(",");
+const isMean = ({ id }) => id.includes(",");
 
 // A column of values for each line at the moments of a chart, as uPlot wants it: undefined where a line has none.
 const column = (length, at, values) => {
@@ -73,11 +84,9 @@ function spread(low, high) {
   return high - low <= 1e-5 * Math.abs(high) ? [low - room, high + room] : uPlot.rangeNum(low, high, 0.1, true);
 }
 
-
-
-// All charts of a view. `range` is [begin, end] of the horizontal axis, or null for all. `over` is that axis: "" for the
+// All charts of a view. `placed` is called once one is pinned, moved or enlarged. `range` is [begin, end] of the horizontal axis, or null for all. `over` is that axis: "" for the
 // seconds from each run's begin, "clock" for the time of day, "series:NAME" for what the runs logged under that name.
-export function charts(place, { over, log, smoothing, range, zoomed }) {
+export function charts(place, { over, log, smoothing, range, zoomed, placed }) {
   const relative = over === "";
   const isTime = relative || over === "clock";
   const axisName = isTime ? "time" : over.replace(/^series:/, "");
@@ -97,24 +106,26 @@ export function charts(place, { over, log, smoothing, range, zoomed }) {
   }, { rootMargin: "200px" });
   const timer = setInterval(follow, LIVE_MS);
   const resized = new ResizeObserver(() => {
-    for (const chart of all.values()) chart.plot?.setSize({ width: chart.box.clientWidth, height: HEIGHT });
+    for (const chart of all.values()) fit(chart);
   });
   resized.observe(grid);
+
+  const fit = (chart) => chart.plot?.setSize({ width: chart.box.clientWidth, height: chart.large ? LARGE_HEIGHT : HEIGHT });
 
   function make(name, { text, unit }, lines) {
     const values = element("div", { class: "values", "aria-hidden": "true" });
     const box = element("div", { role: "img", "aria-label": `Chart of ${text} over ${axisName}, ${lines.length} line${lines.length === 1 ? "" : "s"}` });
     const save = (kind, act) => button(kind, act, { "aria-label": `Save ${name} as ${kind}` });
     const chart = {
-      name, text, unit, lines, visible: false, plot: null, box, drawing: false, asked: false, data: null, ends: [], odd: [], figures: [], most: 0,
+      name, text, unit, lines, visible: false, plot: null, box, drawing: false, asked: false, data: null, ends: [], odd: [], figures: [], bands: [], most: 0, large: false,
     };
     chart.element = element("section", { class: "chart", "data-name": name },
-      element("h3", {}, element("span", { title: name }, text, " ", element("small", { class: "soft" }, unit)),
+      element("h3", {}, element("span", { title: name }, text, " ", element("small", { class: "soft" }, unit)), placing(name, placed),
         save("PNG", () => chart.plot && asPng(chart).toBlob((blob) => saved(`${name}.png`, blob))),
-        ["SVG", "PDF"].map((kind) => save(kind, () => saveDrawn(name, kind, [...askedOf(chart), ["log", log]]))),
+        ["SVG", "PDF"].map((kind) => save(kind, () => saveDrawn(name, kind, [...askedOf(chart), ...chart.lines.map(({ label }) => ["label", label]), ["log", log]]))),
         save("CSV", () => chart.data && saved(`${name}.csv`, new Blob([asCsv(chart, axisName)], { type: "text/csv" })))),
       box, values);
-    chart.liveIds = () => (range() ? [] : chart.lines.map(({ id }) => id).filter((id) => known.rows.get(id)?.status === "running"));
+    chart.liveIds = () => (range() ? [] : chart.lines.flatMap(runsOf).filter((id) => known.rows.get(id)?.status === "running"));
     chart.draw = async () => {
       chart.asked = true; // what is asked for meanwhile is drawn afterwards
       if (chart.drawing) return;
@@ -136,7 +147,7 @@ export function charts(place, { over, log, smoothing, range, zoomed }) {
 
   // One part of the time for all charts: from the begin of the first run to the end of the last.
   function whole() {
-    const rows = [...all.values()][0].lines.map(({ id }) => known.rows.get(id)).filter((row) => row && row.began !== null);
+    const rows = [...all.values()][0].lines.flatMap(runsOf).map((id) => known.rows.get(id)).filter((row) => row && row.began !== null);
     const moments = isTime ? rows.flatMap((row) => [relative ? 0 : row.began, row.ended ? (relative ? 0 : row.began) + row.seconds : null]) : [];
     for (const { data } of all.values()) if (data?.[0].length) moments.push(data[0][0], data[0][data[0].length - 1]);
     const there = moments.filter((moment) => moment !== null);
@@ -159,7 +170,7 @@ export function charts(place, { over, log, smoothing, range, zoomed }) {
     const charts = [...all.values()].filter((chart) => chart.visible && chart.plot && !chart.drawing && chart.liveIds().length);
     if (!charts.length || document.hidden || following) return;
     ticks += 1;
-    if (!isTime || smoothing) { // where the newest points come to lie, or what they change, the server knows
+    if (!isTime || smoothing || charts.some((chart) => chart.lines.some(isMean))) { // where the newest points come to lie, or what they change, the server knows
       if (ticks % REDRAWN_TICKS === 0 && !range()) for (const chart of charts) chart.draw();
       return;
     }
@@ -196,16 +207,18 @@ export function charts(place, { over, log, smoothing, range, zoomed }) {
   async function draw(chart, values) {
     const most = Math.max(200, 2 * Math.round(chart.box.clientWidth || 500));
     const asked = [...askedOf(chart), ["most", most]];
-    const { times, lines, smooth, ends, odd, figures } = await ask("/api/chart", asked);
+    const { times, lines, smooth, bands, ends, odd, figures } = await ask("/api/chart", asked);
     if (all.get(chart.name) !== chart) return;
-    chart.data = [times, ...[...lines, ...smooth].map(([at, line]) => column(times.length, at, line))];
+    let next = 1 + lines.length + smooth.length;
+    chart.bands = bands.map((band) => band && (next += band.length) - band.length); // where its columns begin
+    chart.data = [times, ...[...lines, ...smooth, ...bands.flatMap((band) => band || [])].map(([at, line]) => column(times.length, at, line))];
     chart.ends = ends.map((end) => end ?? -Infinity);
-    Object.assign(chart, { odd, figures, most: 1.25 * most });
+    Object.assign(chart, { odd, figures, smooth: smooth.length > 0, most: 1.25 * most });
     if (!chart.plot || chart.plot.cursor.idx === null) values.replaceChildren(...atRest(chart));
     if (chart.plot) return set([chart]);
     const axis = { stroke: css("--soft"), grid: { stroke: css("--line"), width: 1 }, ticks: { stroke: css("--line") } };
     chart.plot = new uPlot({
-      width: chart.box.clientWidth, height: HEIGHT, legend: { show: false },
+      width: chart.box.clientWidth, height: chart.large ? LARGE_HEIGHT : HEIGHT, legend: { show: false },
       cursor: {
         sync: { key: axisName }, y: false, drag: { x: true, y: false }, points: { size: 6 },
         hover: { prox: (plot, line) => (inside(plot, line, plot.cursor.left) ? Number.MAX_VALUE : 0) },
@@ -216,19 +229,23 @@ export function charts(place, { over, log, smoothing, range, zoomed }) {
           : { ...axis, size: 46, space: 60, values: (_, ticks, _axis, _space, step) => clockOf(ticks, step) },
         { ...axis, size: widthOf, values: (_, ticks) => labelsOf(chart.unit, ticks), ...(!log && chart.unit.startsWith("bytes") && { incrs: BYTE_STEPS }) },
       ],
-      series: [{}, ...chart.lines.map(({ id }) => ({
-        stroke: colour(id), width: 1.5, alpha: smoothing ? FAINT : 1, points: { show: false, fill: colour(id), filter: (plot, line) => alone(plot.data[line]) },
-      })), ...(smoothing ? chart.lines : []).map(({ id }) => ({ stroke: colour(id), width: 2, points: { show: false } }))],
+      series: [{}, ...chart.lines.map(({ colour }, at) => ({
+        stroke: colour, dash: chart.lines.findIndex((each) => each.colour === colour) < at ? [7, 4] : [], width: 1.5, alpha: smoothing ? FAINT : 1, points: { show: false, fill: colour, filter: (plot, line) => alone(plot.data[line]) },
+      })), ...(smoothing ? chart.lines : []).map(({ colour }) => ({ stroke: colour, width: 2, points: { show: false } })),
+      ...chart.lines.filter(isMean).flatMap(({ colour }) => [...[0, 1].map(() => ({ stroke: colour, width: 0, points: { show: false } })), { show: false, auto: false }])],
+      bands: chart.lines.flatMap(({ colour }, line) => (chart.bands[line] ? [{ series: [chart.bands[line] + 1, chart.bands[line]], fill: colour + BAND }] : [])),
       hooks: {
         setCursor: [(plot) => {
           const at = plot.cursor.idx;
           if (at === null || at === undefined) return values.replaceChildren(...atRest(chart));
           const among = (line) => plot.data[line]?.[plot.cursor.idxs[line]];
-          values.replaceChildren(`${placeOf(plot.posToVal(plot.cursor.left, "x"))}  `, ...chart.lines.map(({ id, label }, line) => {
-            const [value, smooth] = [among(line + 1), among(chart.lines.length + line + 1)];
+          values.replaceChildren(`${placeOf(plot.posToVal(plot.cursor.left, "x"))}  `, ...chart.lines.map(({ label, colour }, line) => {
+            const [value, smooth] = [among(line + 1), chart.smooth && among(chart.lines.length + line + 1)];
             if (value === undefined || value === null) return "";
-            const also = smooth === undefined || smooth === null ? "" : ` (${shown(chart.unit, smooth)})`;
-            return element("span", {}, dot(colour(id)), `${label} ${shown(chart.unit, value)}${also}  `);
+            const also = typeof smooth !== "number" ? "" : ` (${shown(chart.unit, smooth)})`;
+            const [least, greatest, runs] = chart.bands[line] ? [0, 1, 2].map((part) => among(chart.bands[line] + part)) : [];
+            const between = runs ? `, ${shown(chart.unit, least)} to ${shown(chart.unit, greatest)} in ${runs} run${runs > 1 ? "s" : ""}` : "";
+            return element("span", {}, dot(colour), `${label} ${shown(chart.unit, value)}${also}${between}  `);
           }));
         }],
         draw: [(plot) => markOdd(plot, chart)],
@@ -268,6 +285,13 @@ export function charts(place, { over, log, smoothing, range, zoomed }) {
         watch.observe(chart.element);
       }
       arrange(grid, [...wanted.keys()].map((name) => all.get(name).element));
+      for (const chart of all.values()) {
+        if (chart.large === enlarged(chart.name)) continue;
+        chart.large = !chart.large;
+        chart.element.classList.toggle("large", chart.large);
+        fit(chart);
+        if (chart.plot) chart.draw();
+      }
     },
     span() {
       const scales = [...all.values()].map((chart) => chart.plot?.scales.x).filter(Boolean);
@@ -296,12 +320,12 @@ export function charts(place, { over, log, smoothing, range, zoomed }) {
 // Of each line its last value, its least and its greatest; and that it has some that are no numbers.
 function atRest(chart) {
   if (chart.lines.length > MOST_FIGURES) return [];
-  return chart.lines.map(({ id, label }, line) => {
+  return chart.lines.map(({ id, label, colour }, line) => {
     const { last, least, most } = chart.figures[line] || {};
     const words = [...new Set((chart.odd[line] || []).map(([, word]) => word))].join(" and ");
     if ((last === null || last === undefined) && !words) return "";
-    const known = last === null || last === undefined ? "" : `last ${shown(chart.unit, last)}, least ${shown(chart.unit, least)}, most ${shown(chart.unit, most)}`;
-    return element("span", {}, dot(colour(id)), chart.lines.length > 1 && `${label}: `, known, words && element("span", { class: "bad" }, ` ${words}`), "  ");
+    const known = last === null || last === undefined ? "" : `${isMean({ id }) ? "last, on average," : "last"} ${shown(chart.unit, last)}, least ${shown(chart.unit, least)}, most ${shown(chart.unit, most)}`;
+    return element("span", {}, dot(colour), chart.lines.length > 1 && `${label}: `, known, words && element("span", { class: "bad" }, ` ${words}`), "  ");
   });
 }
 
@@ -312,7 +336,7 @@ function markOdd(plot, chart) {
   ctx.font = `bold ${Math.round(12 * devicePixelRatio)}px sans-serif`;
   ctx.textAlign = "center";
   chart.odd.forEach((marks, line) => {
-    ctx.fillStyle = colour(chart.lines[line].id);
+    ctx.fillStyle = chart.lines[line].colour;
     for (const [at, word] of marks) {
       const left = plot.valToPos(at, "x", true);
       if (left < bbox.left || left > bbox.left + bbox.width) continue;

@@ -79,6 +79,16 @@ export function varying(rows) {
   return [...seen].filter(([, values]) => values.size > 1 || [...values.values()][0] < rows.length).map(([name]) => name);
 }
 
+// How runs can be grouped, each for an address and for people.
+export const groupings = (rows) => [["1", "group"], ["name", "name of the group"], ...varying(rows).slice(0, MOST_OFFERED).map((name) => [`param:${name}`, name])];
+
+// Of runs grouped in such a way: what those of one group have in common, and what it is called.
+export function grouper(by) {
+  const column = by.startsWith("param:") && columnOf(by);
+  const called = column ? (row) => `${column.label} = ${column.text(row) || "–"}` : (row) => `${row.group} (${row.mode})`;
+  return { key: by === "1" ? (row) => row.group_id : called, called };
+}
+
 // The columns that an address asks for; else those that every run has, and after the name the parameters that vary.
 export function columnsOf(query, rows) {
   const asked = query.getAll("col").map(columnOf).filter(Boolean);

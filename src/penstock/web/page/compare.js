@@ -1,7 +1,8 @@
-// Series of several runs on one time line, one chart a series.
+// Series of several runs on one time line, one chart a series: a line a run, or a line a group.
 
-import { change, read } from "./address.js";
-import { ask, colour, known } from "./data.js";
+import { change, go, read } from "./address.js";
+import { grouper, groupings } from "./columns.js";
+import { ask, colour, colourOfGroup, known } from "./data.js";
 import { button, dot, element, noRuns } from "./elements.js";
 import { charts, inOrder, MOST_CHARTS } from "./charts.js";
 import { differences } from "./differences.js";
@@ -10,6 +11,8 @@ import { wanted, wordsOf } from "./runs.js";
 
 const LOOK_S = 5;
 const MOST_RUNS = 20;
+const MOST_LINES = 20;
+const MOST_GROUPED = 200;
 
 // Runs by their names, with their ids where two have one name.
 function labels(ids) {
@@ -20,15 +23,34 @@ function labels(ids) {
   };
 }
 
+// A line for each group of runs: their mean.
+function ofGroups(ids, by) {
+  const { key, called } = grouper(by);
+  const groups = new Map();
+  for (const row of ids.map((id) => known.rows.get(id))) groups.set(key(row), [...(groups.get(key(row)) || []), row]);
+  const names = [...groups.values()].map(([row]) => called(row));
+  return [...groups].map(([key, rows], at) => {
+    const also = names.indexOf(names[at]) === names.lastIndexOf(names[at]) ? "" : ` ${rows[0].group_id}`;
+    return { id: rows.map(({ id }) => id).join(), label: `${names[at]}${also}`, colour: colourOfGroup(key) };
+  });
+}
+
 export function open(place) {
   const { query } = read();
+  const by = () => read().query.get("group") || "";
   const range = () => (read().query.get("range")?.split(",").map(Number) ?? null);
   const ids = () => {
     const chosen = read().query.getAll("run").filter((id) => known.rows.has(id));
+    if (by()) return (chosen.length ? chosen : wanted(new URLSearchParams()).map((row) => row.id)).slice(0, MOST_GROUPED);
     return chosen.length ? chosen.slice(0, MOST_RUNS) : wanted(new URLSearchParams()).slice(0, 4).map((row) => row.id);
   };
+  const lines = () => {
+    if (by()) return ofGroups(ids(), by());
+    const label = labels(ids());
+    return ids().map((id) => ({ id, label: label(id), colour: colour(id) }));
+  };
   let drawn = null;
-  let titles = new Map();
+  let titles = {};
   let shownIds = null;
   let wentOn = "";
   let looked = 0;
@@ -45,11 +67,21 @@ export function open(place) {
   const body = element("div");
   const told = element("div");
   const differ = element("details", { hidden: true, ontoggle: () => tellDifferences() }, element("summary", {}, "What differs between them"), told);
-  place.append(element("div", { class: "tools" }, filter, how.elements, all), legend, differ, note, body);
+  const grouping = element("select", { "aria-label": "Group by", onchange: () => regroup(grouping.value) });
+  const grouped = element("label", {}, "by ", grouping);
+  const kinds = [["Runs", () => regroup("")], ["Groups", () => regroup(grouping.value || "1")]].map(([text, act]) => button(text, act));
+  const parameters = button("Parameters", () => go("parameters", { run: ids() }));
+  place.append(element("div", { class: "tools" }, filter, element("span", { role: "group", "aria-label": "A line for each of" }, kinds), grouped, how.elements, all, parameters),
+    legend, differ, note, body);
+
+  function regroup(next) {
+    change({ group: next });
+    rebuild();
+  }
 
   async function tellDifferences() {
     const chosen = ids();
-    differ.hidden = chosen.length < 2;
+    differ.hidden = chosen.length < 2 || chosen.length > MOST_RUNS;
     if (!differ.open || differ.hidden) return;
     const table = await differences(chosen, labels(chosen));
     if (chosen.join() === ids().join()) told.replaceChildren(table);
@@ -64,8 +96,12 @@ export function open(place) {
     drawn?.close();
     body.replaceChildren();
     legend.replaceChildren();
-    drawn = charts(body, { ...drawing(), range, zoomed: zoom });
+    drawn = charts(body, { ...drawing(), range, zoomed: zoom, placed: () => show() });
     const chosen = ids();
+    grouping.replaceChildren(...groupings([...known.rows.values()]).map(([value, text]) => element("option", { value }, text)));
+    grouping.value = by() || "1";
+    grouped.hidden = !by();
+    kinds.forEach((kind, at) => kind.setAttribute("aria-pressed", String(Boolean(by()) === (at === 1))));
     shownIds = chosen.join();
     wentOn = goingOn(chosen);
     if (!chosen.length) {
@@ -73,12 +109,13 @@ export function open(place) {
       return;
     }
     tellDifferences();
-    const label = labels(chosen);
-    legend.replaceChildren(...chosen.map((id) => {
-      const row = known.rows.get(id);
-      const drop = button("×", () => { change({ run: chosen.filter((each) => each !== id) }); rebuild(); }, { "aria-label": `Leave out ${row.name}` });
-      return element("span", {}, dot(colour(id)), element("a", { href: `#/run/${id}` }, `${label(id)} (${row.group}, ${row.mode})`), " ", chosen.length > 1 && drop);
-    }));
+    legend.replaceChildren(...lines().slice(0, MOST_LINES).map((line, at, all) => {
+      const its = line.id.split(",");
+      const row = known.rows.get(its[0]);
+      const drop = button("×", () => { change({ run: chosen.filter((each) => !its.includes(each)) }); rebuild(); }, { "aria-label": `Leave out ${line.label}` });
+      const text = by() ? `${line.label}, ${its.length} run${its.length > 1 ? "s" : ""}` : element("a", { href: `#/run/${line.id}` }, `${line.label} (${row.group}, ${row.mode})`);
+      return element("span", {}, dot(line.colour), text, " ", all.length > 1 && drop);
+    }), by() ? element("span", { class: "soft" }, "Line: the mean of the runs that have come so far. Band: from the least to the greatest of them.") : "");
     await look(chosen);
   }
 
@@ -87,19 +124,23 @@ export function open(place) {
     looked = Date.now();
     const there = await ask("/api/titles", chosen.map((id) => ["id", id]));
     if (!body.isConnected || chosen.join() !== shownIds) return;
-    titles = new Map(inOrder(there));
-    how.offer([...titles.keys()]);
+    titles = there;
+    how.offer(Object.keys(titles));
     show();
   }
 
   function show() {
     const words = wordsOf(read().query.get("series"));
-    const found = [...titles].filter(([name, { text }]) => words.every((word) => `${name} ${text}`.toLowerCase().includes(word)));
-    note.textContent = titles.size && !found.length ? "No series has these words."
-      : found.length > MOST_CHARTS ? `The first ${MOST_CHARTS} of ${found.length.toLocaleString("en")} series: filter for others.` : "";
-    const label = labels(ids());
-    const lines = ids().map((id) => ({ id, label: label(id) }));
-    drawn?.show(new Map(found.slice(0, MOST_CHARTS).map(([name, title]) => [name, { title, lines }])));
+    const found = inOrder(titles).filter(([name, { text }]) => words.every((word) => `${name} ${text}`.toLowerCase().includes(word)));
+    const chosen = read().query.getAll("run").filter((id) => known.rows.has(id)).length;
+    const all = lines();
+    note.textContent = [
+      chosen > ids().length && `The first ${ids().length} of ${chosen} chosen runs.`,
+      all.length > MOST_LINES && `The first ${MOST_LINES} of ${all.length} groups.`,
+      Object.keys(titles).length && !found.length ? "No series has these words."
+        : found.length > MOST_CHARTS && `The first ${MOST_CHARTS} of ${found.length.toLocaleString("en")} series: filter for others.`,
+    ].filter(Boolean).join(" ");
+    drawn?.show(new Map(found.slice(0, MOST_CHARTS).map(([name, title]) => [name, { title, lines: all.slice(0, MOST_LINES) }])));
   }
 
   function key(event) {

@@ -66,15 +66,35 @@ export function begin(showLink) {
   };
 }
 
+const ASKED_AT_ONCE = 200;
+
+let asking = false;
+
+// Ask what runs that have ended did on the whole, of so many at once; `then` is called once more is known.
+export async function summarise(rows, then) {
+  const asked = rows.filter((row) => row.ended && !known.glances[row.id]?.whole).slice(0, ASKED_AT_ONCE);
+  if (asking || !asked.length) return;
+  asking = true;
+  const found = await ask("/api/summaries", asked.map((row) => ["id", row.id])).finally(() => { asking = false; });
+  for (const row of asked) known.glances[row.id] = { ...found[row.id], whole: true };
+  then();
+}
+
 // One colour for each run, for ever: neighbours in a group differ, and nothing but the run decides.
 const COLOURS = [
   "#2f7fb8", "#d9822b", "#3d9a50", "#c74a52", "#8a6bbf", "#98684f", "#cf6fae", "#5f7f86", "#a39a24", "#28a3ad", "#5a5fd0",
   "#b2543b", "#6d9c2f", "#a8479f",
 ];
-export function colour(id) {
-  const row = known.rows.get(id);
-  if (!row) return COLOURS[0];
-  let first = row.index;
-  for (const letter of row.group_id) first += letter.charCodeAt(0) * 5;
+function colourOf(place, text) {
+  let first = place;
+  for (const letter of text) first += letter.charCodeAt(0) * 5;
   return COLOURS[first % COLOURS.length];
 }
+
+export function colour(id) {
+  const row = known.rows.get(id);
+  return row ? colourOf(row.index, row.group_id) : COLOURS[0];
+}
+
+// One for each group, by what its runs have in common.
+export const colourOfGroup = (key) => colourOf(0, key);

@@ -11,8 +11,9 @@ const VIEWS = {
   time: () => import("./time.js"),
   schedules: () => import("./schedules.js"),
   run: () => import("./run.js"),
+  parameters: () => import("./parameters.js"),
 };
-const OF_CHOSEN = ["runs", "compare"];
+const OF_CHOSEN = ["runs", "compare", "parameters"];
 const KEYS = { 1: "now", 2: "runs", 3: "compare", 4: "time", 5: "schedules" };
 const place = document.getElementById("view");
 const link = document.getElementById("link");

@@ -8,6 +8,7 @@ import { button, dot, element, term, update } from "./elements.js";
 import { notesOf } from "./notes.js";
 import { isLogged, logged, pathOf } from "./logged.js";
 import { openInPerfetto } from "./perfetto.js";
+import { pinned } from "./placing.js";
 import { bytes, moment, seconds, shown } from "./figures.js";
 
 const FOLDED = 9;
@@ -57,15 +58,16 @@ export function open(place, address) {
     for (const each of drawn) each.close();
     first.replaceChildren();
     rest.replaceChildren();
-    drawn = [first, rest].map((where) => charts(where, { ...drawing(), range, zoomed: zoom }));
+    drawn = [first, rest].map((where) => charts(where, { ...drawing(), range, zoomed: zoom, placed: show }));
     show();
   }
 
   function show() {
-    const lines = [{ id, label: run.name }];
+    const lines = [{ id, label: run.name, colour: colour(id) }];
     const all = inOrder(run.series);
     const wanted = (some) => new Map(some.slice(0, MOST_CHARTS).map(([name, title]) => [name, { title, lines }]));
-    const [told, folded] = [all.filter(([, { place }]) => place < FOLDED), all.filter(([, { place }]) => place >= FOLDED)];
+    const isTold = ([name, { place }]) => place < FOLDED || pinned().includes(name);
+    const [told, folded] = [all.filter(isTold), all.filter((each) => !isTold(each))];
     tools.hidden = !all.length;
     more.hidden = !folded.length;
     more.firstChild.textContent = `${folded.length} more series`;

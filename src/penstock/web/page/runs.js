@@ -1,14 +1,13 @@
 // The table of runs: filter, sort, group, pin, choose runs and columns.
 
 import { change, go, read } from "./address.js";
-import { columnOf, columnsOf, compared, limit, MOST_OFFERED, offered, varying } from "./columns.js";
-import { ask, known } from "./data.js";
-import { arrange, button, element, noRuns } from "./elements.js";
+import { columnOf, columnsOf, compared, grouper, groupings, limit, MOST_OFFERED, offered } from "./columns.js";
+import { colourOfGroup, known, summarise } from "./data.js";
+import { arrange, button, dot, element, noRuns } from "./elements.js";
 import { actions } from "./notes.js";
 import { tableSavers } from "./saving.js";
 
 const AT_ONCE = 50;
-const ASKED_AT_ONCE = 200;
 
 // A row that changes is another object: what is searched in one is put together once.
 const TEXT = Symbol("text");
@@ -51,7 +50,6 @@ export function wanted(query) {
 export function open(place) {
   let most = AT_ONCE;
   let at = "";
-  let asking = false;
   let rows = [];
   const lines = new Map();
   const search = element("input", {
@@ -66,6 +64,7 @@ export function open(place) {
   const all = element("input", { type: "checkbox", "aria-label": "Choose all", onchange: () => set({ run: all.checked ? rows.map((row) => row.id) : [] }) });
   const acts = actions();
   const toCompare = button("Compare", () => go("compare", { run: read().query.getAll("run") }));
+  const toParameters = button("Parameters", () => go("parameters", { run: read().query.getAll("run"), filter: search.value ? [search.value] : [] }));
   const count = element("span", { class: "soft", "aria-live": "polite" });
   let columns = [];
   let headings = [];
@@ -74,7 +73,7 @@ export function open(place) {
   const empty = element("tr", {}, noRuns("td", {}));
   const more = button("Show more", () => { most += AT_ONCE; draw(); });
   const table = element("div", { class: "scroll" }, element("table", { "aria-label": "Runs" }, head, body));
-  place.append(element("div", { class: "tools" }, search, element("label", {}, "group by ", grouping), choosing, showArchived, toCompare, acts.elements, tableSavers("runs", texts), count), acts.said, table, more);
+  place.append(element("div", { class: "tools" }, search, element("label", {}, "group by ", grouping), choosing, showArchived, toCompare, toParameters, acts.elements, tableSavers("runs", texts), count), acts.said, table, more);
 
   function set(changes) {
     change(changes);
@@ -120,10 +119,15 @@ export function open(place) {
     };
   }
 
-  function groupLine(row, by) {
-    const title = by ? `${by.label} = ${by.text(row) || "–"}` : `${row.group} (${row.mode})`;
-    const made = element("tr", { class: "group" }, element("th", { colspan: columns.length + 1, scope: "rowgroup" }, title, " ", !by && element("small", { class: "soft id" }, row.group_id)));
-    return { made };
+  // The heading of a group, with a box for all of its runs.
+  function groupLine(row, key, by) {
+    const title = by.called(row);
+    const box = element("input", { type: "checkbox", "aria-label": `Compare all of ${title}`, onchange: () => {
+      const its = rows.filter((each) => by.key(each) === key).map(({ id }) => id);
+      set({ run: [...read().query.getAll("run").filter((id) => !its.includes(id)), ...(box.checked ? its : [])] });
+    } });
+    const id = key === row.group_id && element("small", { class: "soft id" }, row.group_id);
+    return { box, made: element("tr", { class: "group" }, element("th", { colspan: columns.length + 1, scope: "rowgroup" }, box, dot(colourOfGroup(key)), title, " ", id)) };
   }
 
   // The heading, and lines that are made anew, once other columns are wanted, and nobody is writing a note in one.
@@ -155,8 +159,8 @@ export function open(place) {
     ]).filter(Boolean), button("As at first", () => { set({ col: "" }); offer(); }));
   }
 
-  function offerGroups(by, names) {
-    const texts = [["", "nothing"], ["1", "group"], ...names.map((name) => [`param:${name}`, name])];
+  function offerGroups(by) {
+    const texts = [["", "nothing"], ...groupings([...known.rows.values()])];
     if (grouping.options.length !== texts.length) grouping.replaceChildren(...texts.map(([value, text]) => element("option", { value }, text)));
     grouping.value = by;
   }
@@ -187,12 +191,12 @@ export function open(place) {
     const { query } = read();
     rows = wanted(query);
     const [chosen, pinned, grouped] = [new Set(query.getAll("run")), new Set(query.getAll("pin")), query.get("group") || ""];
-    const by = grouped.startsWith("param:") ? columnOf(grouped) : null;
-    const groupOf = (row) => (by ? by.text(row) : row.group_id);
+    const by = grouper(grouped);
+    const groupOf = by.key;
     const text = `${rows.length} of ${known.rows.size} runs`;
     if (count.textContent !== text) count.textContent = text;
     arrangeColumns(columnsOf(query, rows));
-    offerGroups(grouped, varying([...known.rows.values()]).slice(0, MOST_OFFERED));
+    offerGroups(grouped);
     toCompare.disabled = !chosen.size;
     archived.checked = query.has("archived");
     showArchived.hidden = !archived.checked && ![...known.rows.values()].some((row) => row.archived);
@@ -209,7 +213,11 @@ export function open(place) {
     const shown = rows.slice(0, most);
     const elements = [];
     shown.forEach((row, place) => {
-      if (grouped && (!place || groupOf(row) !== groupOf(shown[place - 1]))) elements.push(lineOf(`group ${grouped} ${groupOf(row)}`, groupLine, row, by).made);
+      if (grouped && (!place || groupOf(row) !== groupOf(shown[place - 1]))) {
+        const its = lineOf(`group ${grouped} ${groupOf(row)}`, groupLine, row, groupOf(row), by);
+        its.box.checked = rows.every((each) => groupOf(each) !== groupOf(row) || chosen.has(each.id));
+        elements.push(its.made);
+      }
       const its = lineOf(row.id, line, row);
       its.show(row, chosen.has(row.id), pinned.has(row.id));
       elements.push(its.made);
@@ -217,22 +225,8 @@ export function open(place) {
     arrange(body, known.rows.size ? elements : [empty]);
     for (const [key, each] of lines) if (!each.made.isConnected) lines.delete(key);
     const isOrdered = columnOf(sort.replace(/^-/, ""))?.ofMetric || wordsOf(query.get("filter")).some(limit);
-    summarise((isOrdered ? [...known.rows.values()] : shown).filter((row) => row.ended && !known.glances[row.id]?.whole));
+    summarise(isOrdered ? [...known.rows.values()] : shown, () => body.isConnected && draw());
     more.hidden = rows.length <= most;
-  }
-
-  // What runs did on the whole is asked for once they have ended, and only of those in the table.
-  async function summarise(ended) {
-    if (asking || !ended.length) return;
-    asking = true;
-    try {
-      const asked = ended.slice(0, ASKED_AT_ONCE);
-      const found = await ask("/api/summaries", asked.map((row) => ["id", row.id]));
-      for (const row of asked) known.glances[row.id] = { ...found[row.id], whole: true };
-    } finally {
-      asking = false;
-    }
-    if (body.isConnected) draw();
   }
 
   function key(event) {

@@ -1,9 +1,7 @@
 // Charts as files: what is seen as PNG, its points as CSV, as the server draws it SVG and PDF. Tables as CSV and LaTeX.
 
-import { colour } from "./data.js";
 import { button, element } from "./elements.js";
 
-export const HEIGHT = 220;
 export const FAINT = 0.25; // how much is seen of a line behind its moving average
 const ROW_PX = 16;
 
@@ -27,8 +25,9 @@ export function pieces(values) {
 
 export function asCsv(chart, axis) {
   const names = chart.lines.map(({ label }) => label);
-  const smooth = chart.data.length > names.length + 1 ? names.map((name) => `${name}, smoothed`) : [];
-  const lines = [[axis === "time" ? "seconds" : axis, ...names, ...smooth].map(quoted).join(",")];
+  const smooth = chart.smooth ? names.map((name) => `${name}, smoothed`) : [];
+  const bounds = names.flatMap((name, line) => (chart.bands[line] ? ["least", "greatest", "runs"].map((part) => `${name}, ${part}`) : []));
+  const lines = [[axis === "time" ? "seconds" : axis, ...names, ...smooth, ...bounds].map(quoted).join(",")];
   chart.data[0].forEach((time, at) => lines.push([time, ...chart.data.slice(1).map((column) => column[at] ?? "")].join(",")));
   return lines.join("\n") + "\n";
 }
@@ -46,9 +45,9 @@ export function asPng(chart) {
   pen.scale(scale, scale);
   const write = (text, left, top, fill) => Object.assign(pen, { fillStyle: fill, font: "12px sans-serif" }).fillText(text, left, top);
   write(`${chart.text} ${chart.unit}`, 8, 16, css("--front"));
-  chart.lines.forEach(({ id, label }, line) => {
-    const top = 20 + HEIGHT + ROW_PX * (line + 1);
-    write("●", 8, top - 4, colour(id));
+  chart.lines.forEach(({ label, colour }, line) => {
+    const top = 20 + chart.plot.height + ROW_PX * (line + 1);
+    write("●", 8, top - 4, colour);
     write(label, 24, top - 4, css("--front"));
   });
   return canvas;

@@ -1,9 +1,11 @@
 // Groups beside each other, figure by figure; a bar a run: starting, waiting for data, copying, computing, other; what to change first.
 
 import { change, read } from "./address.js";
-import { ask, known } from "./data.js";
+import { grouper } from "./columns.js";
+import { ask, colourOfGroup, known } from "./data.js";
 import { button, dot, element, noRuns, notRecorded, runLink, update } from "./elements.js";
 import { bytes, moment, number, seconds, share } from "./figures.js";
+import { wordsOf } from "./runs.js";
 import { saveDrawn, tableSavers } from "./saving.js";
 import { selecting } from "./selecting.js";
 
@@ -14,6 +16,10 @@ const PARTS = [
   ["computing", "computes", "#3d9a50"],
   ["other", "other", "#8b949e"],
 ];
+
+const MOST_OFFERED = 12;
+const NAMED = "name:"; // before what all groups of one name and mode are called
+const { called } = grouper("name");
 
 const sum = (values) => values.reduce((a, b) => a + b, 0);
 const measured = (each) => Object.values(each.energy_measured_j);
@@ -77,10 +83,26 @@ function toChange(each) {
   });
 }
 
+const startsOf = (rows) => [...new Set(rows.map((row) => row.group_id))];
+
+// Which runs of its name a group has.
+function counted(each) {
+  const ids = new Set(each.runs.map(({ id }) => id));
+  const named = [...known.rows.values()].filter((row) => row.group === each.name && row.began !== null);
+  const its = named.filter((row) => ids.has(row.id)).sort((a, b) => a.began - b.began);
+  const [starts, others] = [startsOf(its).length, named.length - its.length];
+  const runs = (count) => `${count} run${count > 1 ? "s" : ""}`;
+  const begun = starts > 1 ? ` of ${starts} groups, begun from ${moment(its[0].began)} to ${moment(its.at(-1).began)}; the time of all is from the first's begin to the last's end.`
+    : `, begun at ${moment(its[0]?.began)}.`;
+  return runs(its.length) + begun + (others ? ` ${runs(others)} of other groups of this name ${others > 1 ? "do" : "does"} not count.` : "");
+}
+
 function group(each, compared, said) {
   const advice = said ? [] : toChange(each);
-  return element("section", { "data-id": each.id },
-    element("h2", {}, `${each.name} (${each.mode})`),
+  const rows = each.runs.map(({ id }) => known.rows.get(id)).filter(Boolean);
+  return element("section", { "data-id": `${each.id} ${each.runs.length}` },
+    element("h2", {}, dot(colourOfGroup(startsOf(rows).length > 1 ? called(rows[0]) : each.id)), `${each.name} (${each.mode})`),
+    element("p", { class: "soft" }, counted(each)),
     compared ? null : element("p", { class: "soft" }, [
       `all ${seconds(each.seconds)}`, `each ${seconds(each.each_s)}`,
       each.epoch_s !== null && `an epoch ${seconds(each.epoch_s)}`, each.samples_per_s !== null && `${number(each.samples_per_s)} samples a second`,
@@ -92,15 +114,41 @@ function group(each, compared, said) {
 
 export function open(place) {
   const choice = element("div", { class: "tools", role: "group", "aria-label": "Groups" });
+  const search = element("input", { type: "search", placeholder: "Search groups: words", "aria-label": "Search groups", oninput: () => { change({ filter: search.value }); changed(); } });
+  search.value = read().query.get("filter") || "";
+  const more = element("span", { class: "soft", role: "status" });
   const body = element("div");
   const legend = () => element("div", { class: "legend" }, PARTS.map(([, label, tint]) => element("span", {}, dot(tint), label)));
-  place.append(choice, body);
+  place.append(element("div", { class: "tools" }, search, more), choice, body);
   let drawn = "";
   let chosen = [];
 
-  const groups = () => [...new Map([...known.rows.values()].filter((row) => row.began !== null).map((row) => [row.group_id, row])).values()].reverse();
+  // The runs of all groups, by the groups' ids, newest first; and those of all groups of one name as one.
+  function groups() {
+    const found = new Map();
+    for (const row of known.rows.values()) {
+      if (row.began === null) continue;
+      for (const key of [row.group_id, NAMED + called(row)]) {
+        const its = found.get(key) || [];
+        its.push(row);
+        found.delete(key);
+        found.set(key, its);
+      }
+    }
+    return new Map([...found].reverse());
+  }
 
-  const alike = (there, row) => there.filter((other) => other.group === row.group && other.mode === row.mode).length > 1;
+  function offer(there) {
+    const words = wordsOf(read().query.get("filter"));
+    const said = (key, rows) => (key.startsWith(NAMED) ? `all ${startsOf(rows).length} groups, ${rows.length} runs` : startsOf(there.get(NAMED + called(rows[0]))).length > 1 ? moment(rows.at(-1).began) : "");
+    const offered = [...there].filter(([key, rows]) => !key.startsWith(NAMED) || startsOf(rows).length > 1);
+    const found = offered.filter(([key, rows]) => words.every((word) => `${called(rows[0])} ${key} ${said(key, rows)}`.toLowerCase().includes(word)));
+    const shown = [...there].filter(([key]) => chosen.includes(key) || found.slice(0, MOST_OFFERED).some(([each]) => each === key));
+    more.textContent = found.length > MOST_OFFERED ? `the newest ${MOST_OFFERED} of ${found.length} groups: search for others` : words.length && !found.length ? "no group has these words" : "";
+    update(choice, element("div", {}, shown.map(([key, rows]) => element("button", {
+      type: "button", "data-id": key, title: key.startsWith(NAMED) ? startsOf(rows).join(" ") : key, "aria-pressed": String(chosen.includes(key)), onclick: () => toggle(key),
+    }, called(rows[0]), said(key, rows) ? [" ", element("small", { class: "soft" }, said(key, rows))] : null))));
+  }
 
   function toggle(id) {
     change({ group: chosen.includes(id) ? chosen.filter((each) => each !== id) : [...chosen, id] });
@@ -109,25 +157,25 @@ export function open(place) {
 
   async function changed() {
     const there = groups();
-    const asked = read().query.getAll("group").filter((id) => there.some((row) => row.group_id === id));
-    chosen = asked.length ? asked : there.slice(0, 1).map((row) => row.group_id);
-    const state = JSON.stringify([chosen, there.filter((row) => chosen.includes(row.group_id)).map((row) => [row.status, Math.round(row.seconds / 5)])]);
+    const asked = read().query.getAll("group").filter((key) => there.has(key));
+    chosen = asked.length ? asked : [...there.keys()].filter((key) => !key.startsWith(NAMED)).slice(0, 1);
+    offer(there);
+    const state = JSON.stringify(chosen.map((key) => there.get(key).map((row) => [row.id, row.status, Math.round(row.seconds / 5)])));
     if (state === drawn) return;
     drawn = state;
-    update(choice, element("div", {}, there.slice(0, 12).map((row) => element("button", {
-      type: "button", "data-id": row.group_id, title: row.group_id, "aria-pressed": String(chosen.includes(row.group_id)), onclick: () => toggle(row.group_id),
-    }, `${row.group} (${row.mode})`, alike(there, row) ? [" ", element("small", { class: "soft" }, moment(row.began))] : null))));
     if (!chosen.length) {
       body.replaceChildren(noRuns(), legend());
       return;
     }
-    const which = chosen.map((id) => ["id", id]);
-    const [found, selected] = await Promise.all([ask("/api/groups", which), ask("/api/selections", which)]);
+    const which = chosen.map((key) => startsOf(there.get(key)));
+    const [found, selected] = await Promise.all([
+      ask("/api/groups", which.map((ids) => ["id", ids.join()])), ask("/api/selections", which.map(([id]) => ["id", id])),
+    ]);
     if (!body.isConnected || state !== drawn) return;
     // The table as it stands there: a cell's first part is its value, the others say what is best.
     const besideTexts = () => [...body.querySelectorAll("table.groups tr")].map((row) => [...row.cells].map((cell) => (cell.firstElementChild && cell.tagName === "TD" ? cell.firstElementChild : cell).innerText.replace("\n", " ")));
     const tools = (of, name, words, more) => element("div", { class: "tools", "data-id": `save ${of}` }, element("span", { class: "soft" }, words), more, ["SVG", "PDF"].map((kind) =>
-      button(kind, () => saveDrawn(name, kind, [...chosen.map((id) => ["group", id]), ["of", of]]), { "aria-label": `Save ${name} as ${kind}` })));
+      button(kind, () => saveDrawn(name, kind, [...which.map((ids) => ["group", ids.join()]), ["of", of]]), { "aria-label": `Save ${name} as ${kind}` })));
     const said = found.sentences.map((text) => element("p", { class: "verdict" }, text));
     const advice = said.splice(found.groups.length - 1); // behind what each group is beside the first
     update(body, element("div", {}, said,
@@ -136,5 +184,5 @@ export function open(place) {
       advice.length ? [element("h2", {}, "What to change first"), ...advice] : null));
   }
   changed();
-  return { changed };
+  return { changed, key: ({ key }) => key === "/" && (search.focus(), true) };
 }

@@ -146,11 +146,25 @@ def _draw_lines(axes: Any, name: str, chart: dict[str, Any], is_clock: bool) -> 
         around = np.isfinite(np.pad(finite, 1, constant_values=np.nan))
         if (alone := around[1:-1] & ~around[:-2] & ~around[2:]).any():
             axes.plot(x[alone], finite[alone], ".", ms=4, color=color, gid=f"point {which}")
+        if not is_behind and (band := chart["bands"][which]):
+            _draw_band(axes, times, band[:2], factor, color, is_clock)
         for where, word in odd[which] if number < len(lines) else []:
             text, height, side = ("∞", 1.0, "top") if word == "∞" else (word.replace("NaN", "×"), 0.0, "bottom")
             place = _places([where], is_clock)[0], height
             axes.text(*place, text, transform=axes.get_xaxis_transform(), ha="center", va=side, color=color)
     return drawn[-len(lines) :]
+
+
+def _draw_band(axes: Any, times: Floats, band: Sequence[Any], factor: float, color: str, is_clock: bool) -> None:
+    """Fill what lies between the least and the greatest of several runs."""
+    edges: list[tuple[Floats, Floats]] = []
+    for at, values in band:
+        y = np.asarray(values, float)
+        there = np.isfinite(y)
+        edges.append(((times if at is None else times[at])[there], y[there] / factor))
+    (x, low), (end, high) = edges
+    around = _places(np.concatenate([x, end[::-1]]), is_clock)
+    axes.fill(around, np.concatenate([low, high[::-1]]), color=color, alpha=0.15, lw=0)
 
 
 @_style()

@@ -71,7 +71,7 @@ def runs_picture(
     series = [store.series(run.id, {*chosen, axis}.__contains__) for run in runs]
     charts: dict[str, dict[str, Any]] = {}
     for name in chosen:
-        lines = [line_over(name, each, asked, run.began) for run, each in zip(runs, series, strict=True)]
+        lines = [[line_over(name, each, asked, run.began)] for run, each in zip(runs, series, strict=True)]
         charts[name] = chart(lines, -math.inf, math.inf, _MOST_POINTS, smoothing)
     return charts_picture(charts, labels_of(runs), asked, log, columns)
 

@@ -1,0 +1,52 @@
+// Axes of numbers, linear or logarithmic, and of words at equal distances; and colours for a number.
+
+import { ticksOf } from "./figures.js";
+
+const LOG_FROM = 100; // times the least value: an axis that reaches further is logarithmic
+const WANTED_TICKS = 5;
+const SHORT = 7; // letters of a number that stands as it was given
+const APART = 0.1; // of an axis: short numbers that all lie further from each other are its ticks
+const COLOURS = [[84, 104, 212], [190, 82, 150], [240, 140, 46]];
+
+const order = new Intl.Collator("en", { numeric: true }).compare;
+
+function steps(low, high) {
+  const size = 10 ** Math.floor(Math.log10((high - low) / WANTED_TICKS));
+  const step = size * [1, 2, 5, 10].find((times) => (high - low) / (times * size) <= WANTED_TICKS);
+  const first = Math.ceil(low / step - 1e-9);
+  return Array.from({ length: Math.floor(high / step + 1e-9) - first + 1 }, (_, at) => Number(((first + at) * step).toPrecision(12)));
+}
+
+function powers(low, high) {
+  const [first, last] = [Math.ceil(Math.log10(low) - 1e-9), Math.floor(Math.log10(high) + 1e-9)];
+  const every = Math.ceil((last - first + 1) / (WANTED_TICKS + 1));
+  return Array.from({ length: Math.floor((last - first) / every) + 1 }, (_, at) => Number(`1e${first + at * every}`));
+}
+
+// An axis for some values: where each lies, from 0 to 1; and its ticks, each with its place and text.
+export function axisOf(values) {
+  const there = values.filter((value) => value !== undefined);
+  if (!there.every((value) => typeof value === "number")) {
+    const words = [...new Set(there.map(String))].sort(order);
+    const at = (word) => (words.indexOf(String(word)) + 0.5) / words.length;
+    return { at, ticks: words.map((word) => [at(word), word]) };
+  }
+  const [low, high] = [Math.min(...there), Math.max(...there)];
+  const log = low > 0 && high > LOG_FROM * low;
+  const scaled = log ? Math.log10 : (value) => value;
+  const at = (value) => (high > low ? (scaled(value) - scaled(low)) / (scaled(high) - scaled(low)) : 0.5);
+  const own = [...new Set(there)].sort((a, b) => a - b);
+  const apart = own.every((value, place) => String(value).length <= SHORT && (!place || at(value) - at(own[place - 1]) >= APART));
+  const marks = apart || high === low ? own : log ? powers(low, high) : steps(low, high);
+  const texts = marks.every((mark) => String(mark).length <= SHORT) ? marks.map(String) : ticksOf("", marks);
+  return { at, ticks: marks.map((mark, place) => [at(mark), texts[place]]), log, low, high };
+}
+
+// The colour of a place from 0 to 1, readable on light and on dark.
+export function colourAt(place) {
+  const part = place * (COLOURS.length - 1);
+  const first = Math.min(Math.floor(part), COLOURS.length - 2);
+  return `rgb(${COLOURS[first].map((from, at) => Math.round(from + (part - first) * (COLOURS[first + 1][at] - from))).join(",")})`;
+}
+
+export const RAMP = `linear-gradient(to right, ${COLOURS.map((each) => `rgb(${each.join(",")})`).join(",")})`;
