@@ -66,7 +66,8 @@ export function open(place) {
   const note = element("p", { class: "soft" });
   const body = element("div");
   const told = element("div");
-  const differ = element("details", { hidden: true, ontoggle: () => tellDifferences() }, element("summary", {}, "What differs between them"), told);
+  const isPair = query.getAll("run").length === 2; // of two, that is the question
+  const differ = element("details", { class: "differ", hidden: true, open: isPair, ontoggle: () => tellDifferences() }, element("summary", {}, "What differs between them"), told);
   const grouping = element("select", { "aria-label": "Group by", onchange: () => regroup(grouping.value) });
   const grouped = element("label", {}, "by ", grouping);
   const kinds = [["Runs", () => regroup("")], ["Groups", () => regroup(grouping.value || "1")]].map(([text, act]) => button(text, act));
