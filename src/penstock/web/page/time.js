@@ -175,7 +175,7 @@ export function open(place) {
     // The table as it stands there: a cell's first part is its value, the others say what is best.
     const besideTexts = () => [...body.querySelectorAll("table.groups tr")].map((row) => [...row.cells].map((cell) => (cell.firstElementChild && cell.tagName === "TD" ? cell.firstElementChild : cell).innerText.replace("\n", " ")));
     const tools = (of, name, words, more) => element("div", { class: "tools", "data-id": `save ${of}` }, element("span", { class: "soft" }, words), more, ["SVG", "PDF"].map((kind) =>
-      button(kind, () => saveDrawn(name, kind, [...which.map((ids) => ["group", ids.join()]), ["of", of]]), { "aria-label": `Save ${name} as ${kind}` })));
+      button(kind, () => saveDrawn(name, kind, [...chosen.map((key) => ["group", startsOf(groups().get(key)).join()]), ["of", of]]), { "aria-label": `Save ${name} as ${kind}` })));
     const said = found.sentences.map((text) => element("p", { class: "verdict" }, text));
     const advice = said.splice(found.groups.length - 1); // behind what each group is beside the first
     update(body, element("div", {}, said,

@@ -147,7 +147,8 @@ def _draw_lines(axes: Any, name: str, chart: dict[str, Any], is_clock: bool) -> 
         if (alone := around[1:-1] & ~around[:-2] & ~around[2:]).any():
             axes.plot(x[alone], finite[alone], ".", ms=4, color=color, gid=f"point {which}")
         if not is_behind and (band := chart["bands"][which]):
-            _draw_band(axes, times, band[:2], factor, color, is_clock)
+            x, y = _outline(times, band, factor)
+            axes.fill(_places(x, is_clock), y, color=color, alpha=0.15, lw=0, gid=f"band {which}")
         for where, word in odd[which] if number < len(lines) else []:
             text, height, side = ("∞", 1.0, "top") if word == "∞" else (word.replace("NaN", "×"), 0.0, "bottom")
             place = _places([where], is_clock)[0], height
@@ -155,16 +156,15 @@ def _draw_lines(axes: Any, name: str, chart: dict[str, Any], is_clock: bool) -> 
     return drawn[-len(lines) :]
 
 
-def _draw_band(axes: Any, times: Floats, band: Sequence[Any], factor: float, color: str, is_clock: bool) -> None:
-    """Fill what lies between the least and the greatest of several runs."""
+def _outline(times: Floats, band: Sequence[Any], factor: float) -> tuple[Floats, Floats]:
+    """Return the outline of what lies between the least and the greatest of several runs."""
     edges: list[tuple[Floats, Floats]] = []
-    for at, values in band:
+    for at, values in band[:2]:
         y = np.asarray(values, float)
         there = np.isfinite(y)
         edges.append(((times if at is None else times[at])[there], y[there] / factor))
     (x, low), (end, high) = edges
-    around = _places(np.concatenate([x, end[::-1]]), is_clock)
-    axes.fill(around, np.concatenate([low, high[::-1]]), color=color, alpha=0.15, lw=0)
+    return np.concatenate([x, end[::-1]]), np.concatenate([low, high[::-1]])
 
 
 @_style()

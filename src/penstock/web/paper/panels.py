@@ -9,6 +9,7 @@ from penstock.runs.compare import GroupFigures
 from penstock.runs.figures import RunFigures
 
 PARTS = (
+    ("starting", "starts", "#cc79a7", "\\\\"),
     ("waiting", "waits for data", "#d55e00", "////"),
     ("copying", "copies", "#f0e442", "...."),
     ("computing", "computes", "#56b4e9", ""),
