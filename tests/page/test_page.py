@@ -463,7 +463,7 @@ def test_advice_for_runs_that_go_on_is_given_once_and_names_the_run_that_waits_m
     page = tab().view(f"time?group={runs[0].group_id}")
     page.locator(".verdict").first.wait_for()
     [said] = page.locator(".verdict").all_inner_texts()
-    assert said.startswith("b waits ") and said.endswith("(2 of the runs do; it the most).")
+    assert said.startswith("b waits ") and said.endswith("(2 of the runs do, this one the most).")
 
 
 def test_groups_of_one_name_are_told_apart_and_short_epochs_too(tab, store):

@@ -48,8 +48,8 @@ def test_four_together_are_compared_with_four_one_after_the_other() -> None:
     assert (alone.seconds, alone.each_s, alone.cpu_s) == (40, 10, 32)
     assert (plain.seconds, plain.each_s, plain.cpu_s) == (16, 16, 36)
     assert found.sentences == (
-        "4 runs of 'plain' (plain) finish 2.5 times sooner than one after the other; each run takes 1.60 times as "
-        "long, and all take 1.12 times the CPU time.",
+        "4 runs of 'plain' (plain) finish 2.5 times sooner than 'alone' one after the other; each run takes 1.60 "
+        "times as long, and all take 1.12 times the CPU time.",
         UNRECORDED,
     )
 
@@ -61,7 +61,7 @@ def test_four_together_are_compared_with_four_one_after_the_other() -> None:
 def test_a_ratio_that_rounds_to_1_is_not_said_to_be_sooner_or_later(seconds: float, told: str) -> None:
     together = [run("plain", i, 100.0, seconds) for i in range(4)]
     found = sentences({"plain": together, "alone": ALONE}, {})
-    assert f"finish {told} one after the other; " in found[0]
+    assert f"finish {told} 'alone' one after the other; " in found[0]
     assert "CPU" not in found[0], "nobody sampled it"
 
 
@@ -131,7 +131,7 @@ def test_what_to_change_is_said_once_for_all_runs_of_a_rule_and_names_the_worst(
     assert found.groups[0].cpus_busy == pytest.approx(0.9875)
     (sentence,) = found.sentences
     assert sentence.startswith("In 'plain' (plain), run 'run 3' waits 40% of its time for data while the CPUs are")
-    assert sentence.endswith("(4 of its runs do; it the most).")
+    assert sentence.endswith("(4 of its runs do, this one the most).")
 
 
 def test_groups_with_other_numbers_of_runs_compare_by_the_run() -> None:

@@ -110,8 +110,8 @@ def test_what_runs_do_is_shown_while_they_do_it(launch, servers, tmp_path: Path)
     top = Forked(servers["command"], "penstock.cli", words, shown, directory=tmp_path, environment=environment)
     eventually(lambda: one.record().id in shown.read_text())
     (line, *_) = (line.split() for line in shown.read_text().splitlines() if one.record().id in line)
-    assert line[1:3] == ["nap", "running"]
-    assert float(line[4]) < 2 and float(line[5]) > 0, "cores and MiB"
+    assert line[1:5] == ["nap", "nap", "alone", "running"]
+    assert float(line[6]) < 2 and float(line[7]) > 0, "cores and MiB"
     top.signal("SIGINT")
     assert top.wait() == 130
     tmp_path.joinpath("go").touch()

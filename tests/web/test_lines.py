@@ -60,7 +60,9 @@ def test_what_is_not_finite_is_named_and_does_not_count():
     assert odd(line, 2, 2, 10) == [(2, "∞")]
     assert len(odd((np.arange(1000.0), np.full(1000, NAN)), -INF, INF, 50)) == 50
     assert extremes(line[1]) == (3, 1, 3)
-    assert extremes(array(NAN)) == (None, None, None)
+    assert math.isnan(extremes(array(1, NAN))[0]) and extremes(array(1, NAN))[1:] == (1, 1)
+    assert math.isnan(extremes(array(NAN))[0]) and extremes(array(NAN))[1:] == (None, None)
+    assert extremes(array()) == (None, None, None)
 
 
 def test_charts_over_steps_hold_every_run_at_its_own_steps(page, store):

@@ -165,8 +165,8 @@ def test_ids_that_lead_elsewhere_delete_and_bring_back_nothing(page, store):
 
 def test_a_change_that_is_too_large_is_refused_however_it_is_sent(page, store):
     [run] = group(store, "mine")
-    large = json.dumps({"runs": [run.id], "note": "x" * (64 << 10)}).encode()
-    assert "at most 64 KiB" in told(page.write(large))
+    large = json.dumps({"runs": [run.id], "note": "x" * (1 << 20)}).encode()
+    assert "at most 1024 KiB" in told(page.write(large))
     head = (
         f"POST /api/change HTTP/1.1\r\nHost: 127.0.0.1:{page.port}\r\nOrigin: http://127.0.0.1:{page.port}\r\n"
         f"Content-Type: application/json\r\nX-Penstock-Key: {page.write_key}\r\nCookie: {page.cookie}\r\n"
@@ -174,7 +174,7 @@ def test_a_change_that_is_too_large_is_refused_however_it_is_sent(page, store):
     with socket.create_connection(("127.0.0.1", page.port), 30) as endless:
         endless.sendall(f"{head}Transfer-Encoding: chunked\r\n\r\n".encode())
         with closing(endless.makefile("rb")) as answer:
-            for _ in range(65):
+            for _ in range(1025):
                 endless.sendall(b"400\r\n" + b" " * 1024 + b"\r\n")
             assert b" 400 " in answer.readline()
     with socket.create_connection(("127.0.0.1", page.port), 30) as half:

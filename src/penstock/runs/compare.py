@@ -23,7 +23,8 @@ class GroupFigures(msgspec.Struct, frozen=True, kw_only=True):
     """What a group took; None where nobody recorded it of one of its runs.
 
     Attributes:
-        seconds: From the start of its first run to the end of its last.
+        starts: How often it was started; more than once if groups of one name count as one.
+        seconds: From the start of its first run to the end of its last; of several starts, the sum.
         each_s: Median of its runs' seconds.
         epoch_s: Median of what its runs' epochs take.
         samples_per_s: Samples that all its runs were given, by ``seconds``.
@@ -40,6 +41,7 @@ class GroupFigures(msgspec.Struct, frozen=True, kw_only=True):
     id: str
     name: str
     mode: str
+    starts: int
     runs: tuple[RunFigures, ...]
     seconds: float
     each_s: float
@@ -110,22 +112,26 @@ def group_figures(runs: Sequence[RunRecord], series: AllSeries) -> GroupFigures:
     """Return what the runs of a group took; all of them have begun."""
     found = [series(run) for run in runs]
     of_runs = tuple(run_figures(run, each) for run, each in zip(runs, found, strict=True))
-    seconds = max((run.began or 0.0) + (run.seconds or 0.0) for run in runs) - min(
-        run.began or 0.0 for run in runs
-    )
+    starts = {
+        id: [run for run in runs if run.group_id == id] for id in dict.fromkeys(run.group_id for run in runs)
+    }
+    spans_s = {id: _span_s(its) for id, its in starts.items()}
+    seconds = math.fsum(spans_s.values())
     cpu_s = _sum(run.cpu_s for run in of_runs)
     samples, batches = _sum(run.samples for run in of_runs), _sum(run.batches for run in of_runs)
     epochs_s = [run.epoch_s for run in of_runs if run.epoch_s is not None]
     cpus = cpus_of(of_runs, seconds)
-    alone = runs[0].mode == "alone"
-    advice = {
-        run.id: advise(run, cpus_of([run], run.seconds), [run]) if alone else advise(run, cpus, of_runs)
-        for run in of_runs
-    }
+    advice: dict[str, RunAdvice | None] = {}
+    for id, its in starts.items():
+        together = [each for each in of_runs if each.id in {run.id for run in its}]
+        for run in together:
+            beside, span_s = ([run], run.seconds) if runs[0].mode == "alone" else (together, spans_s[id])
+            advice[run.id] = advise(run, cpus_of(beside, span_s), beside)
     return GroupFigures(
         id=runs[0].group_id,
         name=runs[0].group,
         mode=runs[0].mode,
+        starts=len(starts),
         runs=of_runs,
         seconds=seconds,
         each_s=statistics.median(run.seconds for run in of_runs),
@@ -140,6 +146,12 @@ def group_figures(runs: Sequence[RunRecord], series: AllSeries) -> GroupFigures:
         memory_bytes=memory_bytes(found),
         advice={id: each for id, each in advice.items() if each},
     )
+
+
+def _span_s(runs: Sequence[RunRecord]) -> float:
+    """Return the time from the first beginning to the last end."""
+    ends = [(run.began or 0.0) + (run.seconds or 0.0) for run in runs]
+    return max(ends) - min(run.began or 0.0 for run in runs)
 
 
 def _sum(values: Iterable[float | None]) -> float | None:
@@ -157,6 +169,10 @@ def _against(first: GroupFigures, other: GroupFigures) -> str:
         each = f"each epoch takes {_times(other.epoch_s / first.epoch_s)} as long on average"
     else:
         each = f"each run takes {_times(other.each_s / first.each_s)} as long"
+    if first.starts > 1 or other.starts > 1:
+        return (
+            f"{_called(other)} or {_called(first)} was not started at once, so only single runs compare: {each}."
+        )
     if len(first.runs) != len(other.runs):
         return (
             f"{_called(other)} has {len(other.runs)} runs and {_called(first)} {len(first.runs)}, so only single "
@@ -167,7 +183,9 @@ def _against(first: GroupFigures, other: GroupFigures) -> str:
     ratio = first.seconds / other.seconds
     times = f"{max(ratio, 1 / ratio):.2g}"
     sooner = f"{times} times {'sooner' if ratio > 1 else 'later'} than" if times != "1" else "about as soon as"
-    what = "one after the other" if first.mode == "alone" else _called(first)
+    what = _called(first) if first.mode != "alone" else "one after the other"
+    if first.mode == "alone" and first.name != other.name:
+        what = f"{first.name!r} one after the other"
     text = f"{len(other.runs)} runs of {_called(other)} finish {sooner} {what}; {each}"
     if first.cpu_s and other.cpu_s:
         text += f", and all take {_times(other.cpu_s / first.cpu_s)} the CPU time"
@@ -180,7 +198,7 @@ def _to_change(group: GroupFigures) -> list[str]:
     for kind in dict.fromkeys(advice.kind for advice in group.advice.values()):
         theirs = [run for run in group.runs if run.id in group.advice and group.advice[run.id].kind == kind]
         worst = max(theirs, key=lambda run: run.parts.waiting or 0.0)
-        others = "" if len(theirs) == 1 else f" ({len(theirs)} of its runs do; it the most)"
+        others = "" if len(theirs) == 1 else f" ({len(theirs)} of its runs do, this one the most)"
         sentences.append(f"In {_called(group)}, run {worst.name!r} {group.advice[worst.id].text}{others}.")
     return sentences
 

@@ -133,7 +133,7 @@ def run_figures(run: RunRecord, series: Mapping[str, Series]) -> RunFigures:
 
 
 class Extremes(NamedTuple):
-    """Of some values that are finite, the last, the least and the greatest; None where none is."""
+    """Of some values the last, and of those that are finite the least and the greatest; None where none is."""
 
     last: float | None
     least: float | None
@@ -141,11 +141,10 @@ class Extremes(NamedTuple):
 
 
 def extremes(values: Floats) -> Extremes:
-    """Return the last, the least and the greatest of the finite values."""
+    """Return the last value, NaN or infinite, too, and the least and the greatest of the finite ones."""
     finite = values[np.isfinite(values)]
-    if not len(finite):
-        return Extremes(None, None, None)
-    return Extremes(float(finite[-1]), float(finite.min()), float(finite.max()))
+    last = float(values[-1]) if len(values) else None
+    return Extremes(last, float(finite.min()), float(finite.max())) if len(finite) else Extremes(last, None, None)
 
 
 def parts_of(

@@ -92,12 +92,12 @@ def chart(
 
 
 def _figures_of(lines: Sequence[Line]) -> dict[str, float | None]:
-    each = [figures for _, values in lines if (figures := extremes(values)).last is not None]
-    last, least, most = zip(*each, strict=True) if each else ((), (), ())
+    each = [extremes(values) for _, values in lines]
+    lasts = [one.last for one in each if one.last is not None and math.isfinite(one.last)]
     return {
-        "last": sum(last) / len(last) if last else None,
-        "least": min(least, default=None),
-        "most": max(most, default=None),
+        "last": sum(lasts) / len(lasts) if lasts else None,
+        "least": min((one.least for one in each if one.least is not None), default=None),
+        "most": max((one.most for one in each if one.most is not None), default=None),
     }
 
 

@@ -16,7 +16,7 @@ from penstock.runs.store.notes import Change
 from penstock.web.files import Json
 from penstock.web.views import row_of
 
-_MOST_KIB = 64
+_MOST_KIB = 1024
 _Id = Annotated[str, msgspec.Meta(min_length=6, max_length=6)]
 
 

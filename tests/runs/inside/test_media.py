@@ -200,7 +200,7 @@ import numpy as np
 for i in range({3 * MOST}): penstock.log(image=np.zeros((1, 2, 3), np.uint8), text=str(i), step=i)
 """
     )
-    assert said.count("of the older, each second goes") == 2
+    assert said.count("every second of the older ones is removed") == 2
     found = [int(path.name.split(".")[0]) for path in images(script, "image")]
     assert found == [each["step"] for each in lines(script, "text", "text")]
     assert (

@@ -121,9 +121,9 @@ def test_rows_left_running_get_the_status_that_their_runs_have_now(file: Path):
         assert [group.name for group in spec.groups] == ["0-2"]
     assert [row.text("Status") for row in rows_of(file, file.read_text())] == ["FINISHED", "LOST", "RUNNING"]
     with Spec(file) as spec:
-        runs["r11"] = record(spec, 0, 1, "running")
+        runs["r11"] = msgspec.structs.replace(record(spec, 0, 1, "running"), id="r11")
     before = file.read_text()
-    with pytest.raises(BadSetting, match=r"runs\.csv:4: r01 goes on; wait, or end it: penstock runs stop r01"):
+    with pytest.raises(BadSetting, match=r"runs\.csv:4: r11 goes on; wait, or end it: penstock runs stop r11"):
         OpenedSpec(file, Gpus(), recorded=runs.get)
     assert file.read_text() == before
 

@@ -127,7 +127,8 @@ class ReadLoop:
 
     def submit(self, slots: Numbers) -> None:
         """Begin to read the next blocks into these slots, and those refused before, as far as there are any."""
-        slots = np.concatenate([self._refused, slots])
+        if len(self._refused):
+            slots = np.concatenate([self._refused, slots])
         if self._at >= self._period and not self._once:
             self._at -= self._period
         offsets = self._offsets[self._at : self._at + len(slots)]
@@ -141,6 +142,7 @@ class ReadLoop:
         self._refused = slots[taken:]
         self._at += taken
         self.under_way += taken
+        assert self.under_way, "a reader takes at least one"
 
     def turn(self) -> int:
         """Wait for a batch of reads, begin as many anew, and return how many were done.

@@ -150,7 +150,8 @@ class _Recorder:
                 multiprocessing.Finalize(None, self._end, exitpriority=0)
 
     def add(self, values: dict[str, Any]) -> None:
-        now_s, found = time.time(), dict[str, float | Media]()
+        now_s = time.time()
+        found: dict[str, float | Media] = {}
         self._collect(values, "", found)
         if len(self._waiting) < _MOST_WAITING:
             self._waiting.append((now_s, found))
@@ -227,13 +228,12 @@ class _Recorder:
             for name, value in values.items():
                 try:
                     if isinstance(value, tuple):
+                        self._waiting_bytes -= len(value.content)
                         self._write_media(name, value, values.get("step", values.get("epoch")), time_s)
                     else:
                         self._writer.add(name, value, time_s)
                 except BadSetting as error:
                     self._warn(name, f"{error}; it is left out")
-        if not self._waiting:
-            self._waiting_bytes = 0
 
     def _write_media(self, name: str, media: Media, step: float | Media | None, time_s: float) -> None:
         if self._media is None:
@@ -243,7 +243,8 @@ class _Recorder:
         try:
             if self._media.add(name, media, step if isinstance(step, float) else None, time_s):
                 self._warn(
-                    f"{name} thinned", f"{name!r} was logged more than 1,000 times: of the older, each second goes"
+                    f"{name} thinned",
+                    f"{name!r} was logged more than 1,000 times: every second of the older ones is removed",
                 )
         except StoreUnusable as error:
             self._warn(name, f"{name!r} is left out: {error}")

@@ -84,7 +84,7 @@ class Spec:
         news: dict[radt.Cell, str] = {}
         for row in radt.rows_of(self.path, text := _read(self.path)):
             record = recorded(row.text("Run")) if row.text("Status") == "RUNNING" else None
-            if record is None:
+            if record is None or record.id != row.text("Run"):
                 continue
             if record.status not in ENDED:
                 raise BadSetting(

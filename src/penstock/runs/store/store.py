@@ -9,6 +9,7 @@ import sqlite3
 import threading
 import time
 from collections.abc import Callable, Collection, Generator, Iterable, Sequence
+from collections.abc import Set as AbstractSet
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple, Self
@@ -319,7 +320,7 @@ class Store:
                 removed.append(each)
                 total -= each.nbytes
         if not dry_run:
-            self._remove(removed)
+            self._remove(removed, {run.id for run in deleted})
         return removed
 
     def environment(self, id: str) -> dict[str, Any] | None:
@@ -370,10 +371,13 @@ class Store:
                 nbytes += path.lstat().st_blocks * 512
         return nbytes
 
-    def _remove(self, removed: list[Removed]) -> None:
+    def _remove(self, removed: list[Removed], deleted: AbstractSet[str] = frozenset()) -> None:
+        """Remove runs, but of those that were deleted none that somebody has brought back since."""
         with self._lock, usable(self.folder), writing(self._connection):
             due = self._connection.execute("SELECT id FROM runs WHERE deleted < ?", (_forgotten_s(),)).fetchall()
-            for id in {*(run.id for run, _ in removed), *(id for (id,) in due)}:
+            there = self._connection.execute("SELECT id FROM runs WHERE deleted IS NULL")
+            back = {id for (id,) in there} & deleted
+            for id in {*(run.id for run, _ in removed), *(id for (id,) in due)} - back:  # restored meanwhile
                 self._connection.execute("DELETE FROM runs WHERE id = ?", (id,))
                 with suppress(FileNotFoundError):
                     self.folder_of(id).rename(self.folder / f"{id}.removed")

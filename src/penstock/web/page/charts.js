@@ -323,8 +323,9 @@ function atRest(chart) {
   return chart.lines.map(({ id, label, colour }, line) => {
     const { last, least, most } = chart.figures[line] || {};
     const words = [...new Set((chart.odd[line] || []).map(([, word]) => word))].join(" and ");
-    if ((last === null || last === undefined) && !words) return "";
-    const known = last === null || last === undefined ? "" : `${isMean({ id }) ? "last, on average," : "last"} ${shown(chart.unit, last)}, least ${shown(chart.unit, least)}, most ${shown(chart.unit, most)}`;
+    const isKnown = least !== null && least !== undefined; // then a last that is null is no number
+    if (!isKnown && !words) return "";
+    const known = !isKnown ? "" : `${isMean({ id }) ? "last, on average," : "last"} ${last === null ? "no number" : shown(chart.unit, last)}, least ${shown(chart.unit, least)}, most ${shown(chart.unit, most)}`;
     return element("span", {}, dot(colour), chart.lines.length > 1 && `${label}: `, known, words && element("span", { class: "bad" }, ` ${words}`), "  ");
   });
 }

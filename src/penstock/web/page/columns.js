@@ -20,7 +20,7 @@ const FIXED = [
   { key: "group", label: "group", of: (row) => row.group, text: (row) => row.group, class: "name wide" },
   { key: "mode", label: "mode", of: (row) => row.mode, text: (row) => row.mode, class: "wide" },
   { key: "status", label: "status", of: (row) => row.status, text: status, made: statusOf },
-  { key: "tags", label: "tags", of: (row) => row.tags.join(" ") || undefined, text: (row) => [...row.tags, row.archived].join(" "), made: tagsOf },
+  { key: "tags", label: "tags", of: (row) => row.tags.join(" ") || undefined, text: (row) => [...row.tags, row.archived && "archived"].filter(Boolean).join(" "), made: tagsOf },
   { key: "began", label: "began", of: (row) => row.began ?? Infinity, text: (row) => moment(row.began), class: "number wide" },
   { key: "seconds", label: "time", of: (row) => row.seconds ?? undefined, text: (row) => seconds(row.seconds), class: "number" },
   { key: "waiting", label: "waits", of: (row) => glance(row).waiting ?? undefined, text: (row) => share(glance(row).waiting), class: "number" },

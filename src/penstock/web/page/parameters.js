@@ -14,7 +14,7 @@ const ALWAYS = ["seconds", "waiting", "cores", "memory"]; // columns of every ru
 const AXES = ["step", "epoch"]; // logged to say where a run is
 const [HEIGHT, TOP, BOTTOM, LEFT, RIGHT, AXIS_PX] = [340, 44, 40, 74, 40, 120];
 const MOST_LETTERS = 16;
-const REST = "Point at a run, or reach it by Tab: here stands which it is. A click, or Enter, opens it.";
+const REST = "Point at a run, or reach it by Tab, to see which it is. A click, or Enter, opens it.";
 
 function svg(name, attributes = {}, ...children) {
   const made = document.createElementNS("http://www.w3.org/2000/svg", name);
@@ -96,30 +96,32 @@ export function open(place) {
     const all = rows();
     const there = all.slice(0, MOST_RUNS);
     summarise(there, () => body.isConnected && draw());
-    const names = [...new Set(there.flatMap((row) => Object.keys(glance(row).logged || {})))].filter((name) => !AXES.includes(name)).sort();
+    const having = new Map(); // of each name, how many runs log it
+    for (const row of there) for (const name of Object.keys(glance(row).logged || {})) having.set(name, (having.get(name) || 0) + 1);
+    const names = [...having.keys()].filter((name) => !AXES.includes(name)).sort((a, b) => having.get(b) - having.get(a) || (a < b ? -1 : 1));
     const metric = metricOf(names);
-    const having = there.filter((row) => metric.of(row) !== undefined);
-    const varied = varying(having);
+    const shown = there.filter((row) => metric.of(row) !== undefined);
+    const varied = varying(shown);
     const columns = [...varied.slice(0, MOST_AXES).map((name) => columnOf(`param:${name}`)), metric];
     const at = Math.max(0, columns.slice(0, -1).findIndex((column) => column.label === read().query.get("x")));
     fill(over, columns.slice(0, -1).map(({ label }) => [label, label]), columns[at].label);
-    const table = having.map((row) => columns.map((column) => column.of(row)));
+    const table = shown.map((row) => columns.map((column) => column.of(row)));
     const room = Math.max(300, body.clientWidth);
-    const state = JSON.stringify([room, at, columns.map(({ key }) => key), all.length, having.map(({ id, name }) => [id, name]), table]);
+    const state = JSON.stringify([room, at, columns.map(({ key }) => key), all.length, shown.map(({ id, name }) => [id, name]), table]);
     if (state === drawn) return;
     drawn = state;
-    const without = there.length - having.length;
+    const without = there.length - shown.length;
     const lacking = columns.length > 1 ? table.filter((values) => values[at] === undefined).length : 0;
     note.textContent = [
-      `${having.length} run${having.length === 1 ? "" : "s"}.`, all.length > there.length && `The newest ${there.length} of ${all.length} are looked at: filter for others.`,
+      `${shown.length} run${shown.length === 1 ? "" : "s"}.`, all.length > there.length && `The newest ${there.length} of ${all.length} are looked at: filter for others.`,
       without > 0 && `${without} without ${plain(metric)} left out.`, lacking > 0 && `${lacking} more without ${columns[at].label} have no point.`,
       varied.length > MOST_AXES && `The first ${MOST_AXES} of ${varied.length} parameters that vary.`,
     ].filter(Boolean).join(" ");
     if (!known.rows.size) return body.replaceChildren(noRuns());
-    if (!having.length) return body.replaceChildren();
+    if (!shown.length) return body.replaceChildren();
     if (!varied.length) return body.replaceChildren(element("p", { class: "empty" }, "No parameter differs between these runs. A sweep has some: penstock run --grid lr=0.1,0.03 train.py --lr {lr}"));
     const axes = columns.map((_, place) => axisOf(table.map((values) => values[place])));
-    const runs = having.map((row, place) => ({
+    const runs = shown.map((row, place) => ({
       row, values: table[place], tint: colourAt(axes.at(-1).at(table[place].at(-1))),
       said: `${row.name}: ${columns.map((column) => `${called(column)} ${column.text(row) || "–"}`).join(", ")}`,
     }));

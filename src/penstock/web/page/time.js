@@ -79,7 +79,7 @@ function toChange(each) {
   return kinds.map((kind) => {
     const theirs = each.runs.filter((run) => each.advice[run.id]?.[0] === kind);
     const worst = theirs.reduce((a, b) => ((b.parts.waiting ?? 0) > (a.parts.waiting ?? 0) ? b : a));
-    return `${worst.name} ${each.advice[worst.id][1]}${theirs.length > 1 ? ` (${theirs.length} of the runs do; it the most)` : ""}.`;
+    return `${worst.name} ${each.advice[worst.id][1]}${theirs.length > 1 ? ` (${theirs.length} of the runs do, this one the most)` : ""}.`;
   });
 }
 

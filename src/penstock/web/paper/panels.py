@@ -96,4 +96,7 @@ def names_of(groups: Sequence[GroupFigures]) -> list[str]:
     """Return what groups are called on an axis: by their modes, with their names where these differ."""
     one_name = len({group.name for group in groups}) == 1
     modes = [group.mode.replace(",", ", ") for group in groups]
-    return modes if one_name else [f"{group.name} {mode}" for group, mode in zip(groups, modes, strict=True)]
+    names = modes if one_name else [f"{group.name} {mode}" for group, mode in zip(groups, modes, strict=True)]
+    return [
+        name if names.count(name) == 1 else f"{name} {group.id}" for group, name in zip(groups, names, strict=True)
+    ]
