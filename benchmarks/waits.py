@@ -17,7 +17,7 @@ from benchmarks.children import ENVIRONMENT
 from benchmarks.claim import claim, report
 from benchmarks.share import jpeg
 
-REPEATS = 5
+REPEATS = 3
 BATCHES = 100_000
 SMALL = f"""
 import time, torch
