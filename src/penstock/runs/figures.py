@@ -204,7 +204,7 @@ def measured_energy_j(together: list[Mapping[str, Series]]) -> dict[str, float]:
     return used_j
 
 
-MEMORY = ("proc.pss_bytes", "proc.rss_bytes")
+_MEMORY = ("proc.pss_bytes", "proc.rss_bytes")
 """Series of the memory of a run's processes: shared pages divided among them, or counted for each."""
 
 
@@ -213,7 +213,7 @@ def memory_bytes(together: list[Mapping[str, Series]]) -> float | None:
 
     A page that processes share counts once where that was recorded (PSS), else for each of them (RSS).
     """
-    held = [next((series[name] for name in MEMORY if name in series), None) for series in together]
+    held = [next((series[name] for name in _MEMORY if name in series), None) for series in together]
     known = [each for each in held if each is not None and len(each.values)]
     if not known or len(known) < len(held):
         return None

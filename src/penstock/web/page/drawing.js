@@ -9,7 +9,9 @@ const OFFERED = ["step", "epoch"]; // what a script may have logged beside its n
 export const drawing = () => {
   const { query } = read();
   const smoothing = Number(query.get("smooth")) || 0;
-  return { over: query.get("over") || "", log: query.get("log") === "1", smoothing: Math.min(SMOOTHEST, Math.max(0, smoothing)) };
+  const asked = query.get("over") || "";
+  const over = !asked || asked === "clock" || asked.startsWith("series:") ? asked : `series:${asked}`;
+  return { over, log: query.get("log") === "1", smoothing: Math.min(SMOOTHEST, Math.max(0, smoothing)) };
 };
 
 // The controls; `changed` is called once something is set. `offer` takes the names of the series that there are.
