@@ -48,6 +48,7 @@ def test_runs_are_tagged_and_found_by_the_tag(tab, store):
     page.get_by_text("1 of 3 runs").wait_for()
     page.get_by_role("searchbox").fill("")
     page.get_by_role("checkbox", name="Compare b of sweep").uncheck()
+    page.get_by_role("button", name="Tag…").click()
     page.get_by_label("Tag", exact=True).fill("good")
     page.get_by_role("button", name="Remove tag").click()
     told(page, "a of sweep lost the tag good")

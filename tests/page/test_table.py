@@ -21,7 +21,7 @@ def sweep(store, count: int = 6) -> None:
 TEXTS = """(heading) => {
   const headings = [...document.querySelectorAll("main thead th")].map((each) => each.innerText);
   const place = headings.findIndex((each) => each.replace(/ [↓↑]$/, "") === heading);
-  return [...document.querySelectorAll("main tbody tr:not(.group)")].map((row) => row.cells[place].innerText);
+  return [...document.querySelectorAll("main tbody tr[data-id]")].map((row) => row.cells[place].innerText);
 }"""
 
 
