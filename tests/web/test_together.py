@@ -79,6 +79,7 @@ def test_moments_are_counted_without_being_sorted():
     assert union([], 9).tolist() == []
 
 
+@pytest.mark.whole
 def test_a_chart_holds_the_mean_of_runs_beside_a_single_one(page, store):
     ids = [
         group(store, "sweep", series={"loss": [4.0, 3, value, *more], "step": [0.0, 10, 20, *more]})[0].id
@@ -103,6 +104,7 @@ def test_a_chart_holds_the_mean_of_runs_beside_a_single_one(page, store):
     assert smooth["bands"][0][0][1][2] < smooth["smooth"][0][1][2] < smooth["bands"][0][1][1][2]
 
 
+@pytest.mark.whole
 def test_runs_of_several_groups_are_one_group_if_they_are_asked_for_together(page, store):
     ids = [group(store, "seeds", began=1_790_000_000.0 + 100 * at)[0].group_id for at in range(3)]
     found = page.json(f"/api/groups?id={','.join(ids)}")

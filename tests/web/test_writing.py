@@ -9,8 +9,11 @@ import socket
 from contextlib import closing
 from itertools import product
 
+import pytest
 from tests.forked import eventually
 from tests.web.seeded import group
+
+pytestmark = pytest.mark.whole
 
 
 def told(answer) -> str:
