@@ -39,7 +39,7 @@ test-page: $(PAGE)
 
 # Not with the others' processes: each of these tests starts several, and all but a few share one server.
 test-mlflow: $(MLFLOW)
-	$(BIN)/python -m pytest tests/mlflow
+	$(BIN)/python -m pytest -m mlflow tests/mlflow tests/inject
 
 # Two at once: each of these tests starts several Pythons that compute.
 test-frameworks: $(FRAMEWORKS)

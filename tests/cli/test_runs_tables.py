@@ -184,5 +184,5 @@ def test_tab_is_silent_where_no_store_is_and_makes_none(tmp_path):
 
 @pytest.mark.whole
 def test_completion_installs_itself_for_bash(tmp_path):
-    ran = piped("--show-completion", "bash", HOME=str(tmp_path))
+    ran = piped("--show-completion", "bash", HOME=str(tmp_path), _TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION="1")
     assert "complete -o default -F _penstock_completion penstock" in ran.stdout, ran
