@@ -112,10 +112,10 @@ def group_figures(runs: Sequence[RunRecord], series: AllSeries) -> GroupFigures:
     """Return what the runs of a group took; all of them have begun."""
     found = [series(run) for run in runs]
     of_runs = tuple(run_figures(run, each) for run, each in zip(runs, found, strict=True))
-    starts = {
-        id: [run for run in runs if run.group_id == id] for id in dict.fromkeys(run.group_id for run in runs)
-    }
-    spans_s = {id: _span_s(its) for id, its in starts.items()}
+    starts: dict[str, list[tuple[RunRecord, RunFigures]]] = {}
+    for pair in zip(runs, of_runs, strict=True):
+        starts.setdefault(pair[0].group_id, []).append(pair)
+    spans_s = {id: _span_s([run for run, _ in its]) for id, its in starts.items()}
     seconds = math.fsum(spans_s.values())
     cpu_s = _sum(run.cpu_s for run in of_runs)
     samples, batches = _sum(run.samples for run in of_runs), _sum(run.batches for run in of_runs)
@@ -123,7 +123,7 @@ def group_figures(runs: Sequence[RunRecord], series: AllSeries) -> GroupFigures:
     cpus = cpus_of(of_runs, seconds)
     advice: dict[str, RunAdvice | None] = {}
     for id, its in starts.items():
-        together = [each for each in of_runs if each.id in {run.id for run in its}]
+        together = [figures for _, figures in its]
         for run in together:
             beside, span_s = ([run], run.seconds) if runs[0].mode == "alone" else (together, spans_s[id])
             advice[run.id] = advise(run, cpus_of(beside, span_s), beside)

@@ -47,11 +47,11 @@ def media_of(value: Any) -> Media:
     file = io.BytesIO()
     if _is_of("matplotlib.figure", "Figure", value):
         width, height = value.get_size_inches() * value.dpi
-        _check(round(width), round(height), 4)
+        _check_image(round(width), round(height), 4)
         value.savefig(file, format="png", dpi="figure")
         return Media("image", file.getvalue())
     if _is_of("PIL.Image", "Image", value):
-        _check(value.width, value.height, len(value.getbands()))
+        _check_image(value.width, value.height, len(value.getbands()))
         plain = value if value.mode in {"1", "L", "LA", "P", "RGB", "RGBA"} else value.convert("RGB")
         plain.save(file, "PNG", compress_level=1)
         return Media("image", file.getvalue())
@@ -64,7 +64,7 @@ def media_of(value: Any) -> Media:
         if array.shape[2] not in _COLOURS and array.shape[0] in _COLOURS:  # channels first, as torch has them
             array = array.transpose(1, 2, 0)
         if array.shape[2] in _COLOURS:
-            _check(array.shape[1], array.shape[0], array.shape[2])
+            _check_image(array.shape[1], array.shape[0], array.shape[2])
             return Media("image", _png(array))
     return Media("histogram", json.dumps(_histogram(array.reshape(-1))).encode())
 
@@ -84,7 +84,7 @@ def _array(value: Any) -> NDArray[Any] | None:
     return np.asarray(value)
 
 
-def _check(width: int, height: int, channels: int) -> None:
+def _check_image(width: int, height: int, channels: int) -> None:
     nbytes = width * height * channels
     if nbytes > MOST_IMAGE_BYTES:
         pixels, most_mb = f"{width:,} x {height:,} pixels", MOST_IMAGE_BYTES / 1e6
