@@ -234,6 +234,8 @@ class _Recorder:
                         self._writer.add(name, value, time_s)
                 except BadSetting as error:
                     self._warn(name, f"{error}; it is left out")
+        if not self._waiting:
+            self._waiting_bytes = 0
 
     def _write_media(self, name: str, media: Media, step: float | Media | None, time_s: float) -> None:
         if self._media is None:
