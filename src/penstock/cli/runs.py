@@ -33,7 +33,7 @@ from penstock.errors import BadSetting
 from penstock.runs.keeper.output import read_output
 from penstock.runs.record import ENDED, STATUSES
 from penstock.runs.store import Store
-from penstock.runs.store.store import Removed
+from penstock.runs.store.removal import Removed
 
 app = typer.Typer(cls=Group, help="List, show, compare, stop and remove runs.", no_args_is_help=True)
 for verb in (figure, note, restore):

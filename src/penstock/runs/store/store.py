@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Generator, Iterable, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import Any, Self
 
 import msgspec
 
@@ -22,20 +22,12 @@ from penstock.runs.store.database import SELECT, Noted, connect, record_of, this
 from penstock.runs.store.folder import chosen_folder, private_folder, usable
 from penstock.runs.store.notes import Change, change_notes
 from penstock.runs.store.points import Series
+from penstock.runs.store.removal import KEPT_DAYS, Removed, disk_bytes, forgotten_s, pruned
 
 _FIRST, _LETTERS = "abcdefghjkmnpqrstuvwxyz", "abcdefghjkmnpqrstuvwxyz23456789"
 
 _DATABASE = "runs.sqlite"
 _NOT_WORTH_BYTES = 512
-KEPT_DAYS = 7
-"""For how long a deleted run can be brought back."""
-
-
-class Removed(NamedTuple):
-    """A run that was removed, and the bytes that it took on the disk."""
-
-    run: RunRecord
-    nbytes: int
 
 
 class Store:
@@ -270,7 +262,7 @@ class Store:
 
     def forget(self) -> None:
         """Remove for good what was deleted more than 7 days ago, as far as the disk allows it now."""
-        if self._read("WHERE runs.deleted < ?", _forgotten_s(), deleted=True):
+        if self._read("WHERE runs.deleted < ?", forgotten_s(), deleted=True):
             with suppress(StoreUnusable):
                 self._remove([])
 
@@ -294,7 +286,7 @@ class Store:
             raise BadSetting(
                 f"not ended yet: {', '.join(alive)}. {why} them first, or wait; nothing was removed{also}"
             )
-        removed = [Removed(run, self._nbytes(run.id)) for run in runs]
+        removed = [Removed(run, disk_bytes(self.folder_of(run.id))) for run in runs]
         self._remove(removed)
         return removed
 
@@ -309,16 +301,10 @@ class Store:
             dry_run: Remove nothing.
         """
         deleted = self.runs(deleted=True)
-        runs = [Removed(run, self._nbytes(run.id)) for run in (*deleted, *self.runs())]
-        total = sum(nbytes for _, nbytes in runs)
+        runs = [Removed(run, disk_bytes(self.folder_of(run.id))) for run in (*deleted, *self.runs())]
         ends = {run.id: 0.0 for run in deleted}
         ends |= {run.id: self._end_of(run) for run, _ in runs if run.status in ENDED and run.id not in ends}
-        removed: list[Removed] = []
-        for each in sorted((each for each in runs if each.run.id in ends), key=lambda each: ends[each.run.id]):
-            too_old = keep_s is not None and ends[each.run.id] < time.time() - keep_s
-            if too_old or (max_bytes is not None and total > max_bytes):
-                removed.append(each)
-                total -= each.nbytes
+        removed = pruned(runs, ends, keep_s, max_bytes)
         if not dry_run:
             self._remove(removed, {run.id for run in deleted})
         return removed
@@ -364,17 +350,10 @@ class Store:
             return run.began + run.seconds
         return self._read("WHERE runs.id = ?", run.id)[0]["added"]
 
-    def _nbytes(self, id: str) -> int:
-        nbytes = 0
-        for path in self.folder_of(id).rglob("*"):
-            with suppress(FileNotFoundError):
-                nbytes += path.lstat().st_blocks * 512
-        return nbytes
-
     def _remove(self, removed: list[Removed], deleted: AbstractSet[str] = frozenset()) -> None:
         """Remove runs, but of those that were deleted none that somebody has brought back since."""
         with self._lock, usable(self.folder), writing(self._connection):
-            due = self._connection.execute("SELECT id FROM runs WHERE deleted < ?", (_forgotten_s(),)).fetchall()
+            due = self._connection.execute("SELECT id FROM runs WHERE deleted < ?", (forgotten_s(),)).fetchall()
             there = self._connection.execute("SELECT id FROM runs WHERE deleted IS NULL")
             back = {id for (id,) in there} & deleted
             for id in {*(run.id for run, _ in removed), *(id for (id,) in due)} - back:  # restored meanwhile
@@ -402,10 +381,6 @@ class Store:
     def _read(self, condition: str, *values: object, deleted: bool = False) -> list[sqlite3.Row]:
         with self._lock, usable(self._database), closing(self._connection.cursor()) as cursor:
             return cursor.execute(f"{SELECT} {condition}", (deleted, *values)).fetchall()
-
-
-def _forgotten_s() -> float:
-    return time.time() - KEPT_DAYS * 86400
 
 
 def _new_ids(count: int, taken: set[str]) -> list[str]:
