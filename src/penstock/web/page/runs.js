@@ -211,11 +211,12 @@ export function open(place) {
       rows.sort((a, b) => first.get(groupOf(a)) - first.get(groupOf(b)));
     }
     const shown = rows.slice(0, most);
+    const partly = new Set(grouped ? rows.filter((row) => !chosen.has(row.id)).map(groupOf) : []); // groups of which not all are chosen
     const elements = [];
     shown.forEach((row, place) => {
       if (grouped && (!place || groupOf(row) !== groupOf(shown[place - 1]))) {
         const its = lineOf(`group ${grouped} ${groupOf(row)}`, groupLine, row, groupOf(row), by);
-        its.box.checked = rows.every((each) => groupOf(each) !== groupOf(row) || chosen.has(each.id));
+        its.box.checked = !partly.has(groupOf(row));
         elements.push(its.made);
       }
       const its = lineOf(row.id, line, row);
