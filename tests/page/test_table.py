@@ -60,9 +60,13 @@ def test_what_is_logged_is_chosen_as_columns_sorted_filtered_and_kept_in_the_add
     eventually(lambda: column(page, "least loss")[:1] == ["0.5"])
     assert column(page, "run")[0] == "run 3"
     assert "began" not in page.locator("main thead").inner_text()
+    page.get_by_role("searchbox").fill("waits>50")
+    eventually(lambda: len(column(page, "run")) == 0)
+    page.get_by_role("searchbox").fill("time>59 time<61")
+    eventually(lambda: len(column(page, "run")) == 6)
     page.get_by_role("searchbox").fill("accuracy>=0.6")
     eventually(lambda: len(column(page, "accuracy")) == 4)
-    page.wait_for_url(re.compile("filter="))
+    page.wait_for_url(re.compile("filter=accuracy"))  # earlier filters were written there, too
     page.reload()
     eventually(lambda: len(column(page, "accuracy")) == 4)
     assert column(page, "run")[0] == "run 3"

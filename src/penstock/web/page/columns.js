@@ -118,14 +118,20 @@ export function compared(a, b, down) {
 }
 
 const LIMIT = /^(.+?)(<=|>=|<|>)(-?[\d.]+(?:e[+-]?\d+)?)$/;
+// What is measured of every run, in the units in which a limit names it: %, s, cores, MiB.
+const MEASURED = {
+  waits: (row) => 100 * glance(row).waiting, time: (row) => row.seconds, cores: (row) => glance(row).cores, memory: (row) => glance(row).rss_bytes / 2 ** 20,
+};
 const HOLDS = { "<": (a, b) => a < b, ">": (a, b) => a > b, "<=": (a, b) => a <= b, ">=": (a, b) => a >= b };
 
-// What a word such as lr>0.1 or loss<2 asks of a parameter, or of the last value of what is logged; null if it is no such word.
+// What a word such as lr>0.1, loss<2 or waits>50 asks of a parameter, of the last value of what is logged, or of what is
+// measured; null if it is no such word.
 export function limit(word) {
   const found = LIMIT.exec(word);
   if (!found) return null;
   const [, name, relation, text] = found;
   const is = (value) => typeof value === "number" && HOLDS[relation](value, Number(text));
   const named = (values) => Object.keys(values || {}).find((each) => each.toLowerCase() === name);
+  if (name in MEASURED) return (row) => is(MEASURED[name](row) ?? undefined);
   return (row) => is(asNumber(row.parameters[named(row.parameters)])) || is(figure(row, "last", named(glance(row).logged)));
 }

@@ -53,7 +53,7 @@ export function open(place) {
   let rows = [];
   const lines = new Map();
   const search = element("input", {
-    type: "search", placeholder: "Filter: words, -words, lr=0.1, loss<2", "aria-label": "Filter runs", oninput: () => set({ filter: search.value }),
+    type: "search", placeholder: "Filter: words, -words, lr=0.1, loss<2, waits>50", "aria-label": "Filter runs", oninput: () => set({ filter: search.value }),
   });
   search.value = read().query.get("filter") || "";
   const grouping = element("select", { "aria-label": "Group by", onchange: () => set({ group: grouping.value }) });
