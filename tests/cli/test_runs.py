@@ -184,14 +184,28 @@ def test_runs_without_a_record_of_waits_say_once_how_to_have_one(command, store)
     assert "waits for data" not in page.partition("--no-watch")[0].replace("run waits for data is recorded", "")
 
 
+def test_show_takes_groups_and_tells_of_each_of_their_runs(command, runs):
+    shown = json.loads(told(command("runs", "show", runs[1].id, "[red]sweep", "--json")))
+    assert [run["id"] for run in shown] == [runs[place].id for place in (1, 0, 2, 3)]
+    page = told(command("runs", "show", "[red]sweep"))
+    assert page.count("of [red]sweep (plain)") == len(shown)
+
+
+def test_logs_as_json(command, runs):
+    one, silent = json.loads(told(command("runs", "logs", runs[0].id, runs[2].id, "--json")))
+    assert (one["output"], silent["output"]) == ("epoch 1\nValueError\n", "")
+    assert json.loads(told(command("runs", "logs", runs[0].id, "--json"))) == one
+    assert "not with --follow" in refused(command("runs", "logs", "-f", runs[0].id, "--json"))
+
+
 def test_logs_print_the_output_or_say_that_there_is_none(command, runs):
     assert told(command("runs", "logs", runs[0].id)) == "epoch 1\nValueError\n"
     silent = command("runs", "logs", "-f", runs[2].id)
     assert silent.stderr == f"Run {runs[2].id} (lost) has printed nothing.\n"
 
 
-def followed(run: RunRecord) -> subprocess.Popen[bytes]:
-    command = [sys.executable, "-m", "penstock", "runs", "logs", "-f", run.id]
+def followed(*runs: RunRecord) -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-m", "penstock", "runs", "logs", "-f", *(run.id for run in runs)]
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
 
 
@@ -206,6 +220,20 @@ def test_logs_that_follow_print_all_until_the_run_has_ended(runs, store):
         store.ended(runs[1].id, "finished", 0)
         assert process.stdout.read() == b"last"
         assert (process.wait(60), process.stderr.read()) == (0, b"")
+
+
+def test_logs_of_several_runs_have_their_names_before_the_lines(runs, store):
+    with followed(*runs[:3]) as process, (store.folder_of(runs[1].id) / "output").open("wb", 0) as output:
+        assert process.stdout
+        assert process.stderr
+        assert [process.stdout.readline() for _ in range(2)] == [b"run-0 | epoch 1\n", b"run-0 | ValueError\n"]
+        for text in (b"one\nt", b"wo"):
+            output.write(text)
+        assert process.stdout.readline() == b"run-1 | one\n"
+        store.ended(runs[1].id, "finished", 0)
+        assert process.stdout.read() == b"run-1 | two\n"
+        silent = f"Run {runs[2].id} (lost) has printed nothing.\n"
+        assert (process.wait(60), process.stderr.read().decode()) == (0, silent)
 
 
 def test_ctrl_c_ends_logs_that_follow_without_a_traceback(runs, store):

@@ -8,6 +8,7 @@ import os
 import shutil
 import subprocess
 import sys
+from contextlib import closing
 from typing import Any
 
 import pyarrow as pa
@@ -22,6 +23,7 @@ from tests.web.seeded import group
 
 from penstock.cli.runs_table import Looks
 from penstock.cli.written_table import escaped
+from penstock.runs.store.points import SeriesWriter
 
 NASTY = r"a_b %&#{}\^~$ [c] <d>|*"
 
@@ -86,6 +88,9 @@ def test_a_format_is_one_of_those_there_are_and_not_with_watch(command, store): 
 
 def test_an_export_to_parquet_has_the_same_points_with_their_types(command, store, tmp_path):  # noqa: F811
     runs = group(store, "sweep", parameters={"lr": "0.1"}, mode="mps") + group(store, "other", status="failed")
+    with closing(SeriesWriter(store.folder_of(runs[0].id) / "series" / "steps.points")) as writer:
+        for time_s, name, value in ((11, "before", 1), (12, "step", 100), (13, "after", 2)):
+            writer.add(name, value, time_s)
     for end in ("csv", "parquet"):
         told(command("runs", "export", "sweep", "other", str(tmp_path / f"all.{end}")))
     table = pq.read_table(tmp_path / "all.parquet")
@@ -94,6 +99,9 @@ def test_an_export_to_parquet_has_the_same_points_with_their_types(command, stor
     assert [table.schema.field(name).type for name in ("time_s", "value", "status")] == [
         pa.float64(), pa.float64(), pa.string(),
     ]  # fmt: skip
+    logged = {row["series"]: row["step"] for row in rows if row["run"] == runs[0].id}
+    assert (logged["before"], logged["step"], logged["after"]) == ("", "100.0", "100.0")
+    assert table["step"].to_pylist() == [float(row["step"]) if row["step"] else None for row in rows]
     assert table["value"].to_pylist() == [float(row["value"]) for row in rows]
     assert table["time_s"].to_pylist() == pytest.approx([float(row["time_s"]) for row in rows], abs=1e-6)
     for name in ("run", "series", "group", "mode", "status"):
@@ -163,7 +171,7 @@ def test_tab_completes_ids_and_groups(store, tmp_path):  # noqa: F811
     for verb in ("show", "rm"):
         assert one.id in completed(f"penstock runs {verb} {one.id[:3]}"), verb
     assert completed(f"penstock runs compare {other.group_id[:5]}") == [other.group_id]
-    assert "zoo" not in completed("penstock runs show z")
+    assert completed("penstock runs logs zo") == ["zoo"]
     apart = group(store, "zoo two")[0]
     assert completed("penstock runs compare zoo") == ["zoo"], (
         "bash would split the other: it is completed by its id"

@@ -57,6 +57,14 @@ class Across:
         standings = [self.feed(machine).cluster.standing for machine in range(len(self.trainers))]
         return max((each.passed for each in standings), key=lambda passed: passed.handed)
 
+    def handed(self, more: int) -> Passed:
+        """Wait until the feeds were handed this many blocks more; return what became of all then.
+
+        Feeds hear of it once a second.
+        """
+        before = self.passed().handed
+        return eventually(lambda: now if (now := self.passed()).handed > before + more else None, "too few blocks")
+
     def goes_on(self, epochs: int = 1) -> None:
         each_waits_for(self.trainers, "end", max(len(each.ended_epochs()) for each in self.trainers) + epochs)
 
@@ -90,11 +98,7 @@ def test_three_machines_get_the_same_blocks_and_each_is_made_once(across):
     across.cluster_makes_all()
     before = across.passed()
     across.goes_on(2)
-
-    def much_later() -> Passed | None:  # feeds hear of it once a second
-        return now if (now := across.passed()).handed > before.handed + 200 else None
-
-    after = eventually(much_later, "feeds were handed nothing")
+    after = across.handed(200)
     assert after.again <= 4, "but for those that one machine had before another was there"
     assert after.handed - before.handed > 1.5 * (after.made - before.made)
     across.end()
@@ -160,7 +164,7 @@ def test_together_those_that_are_ahead_wait_and_no_block_is_made_twice(across):
     across.cluster_makes_all()
     across.goes_on()
     slow, fast = across.trainers
-    before = across.passed()
+    before = across.handed(20)  # what one machine had before the other was there is made again for that one
     slow.stop()
     eventually(lambda: "waits for the feed on" in across.feed(1).source, across.feed(1).source)
     epochs = len(fast.ended_epochs())
@@ -168,7 +172,7 @@ def test_together_those_that_are_ahead_wait_and_no_block_is_made_twice(across):
     assert len(fast.ended_epochs()) <= epochs + 1
     slow.signal("SIGCONT")
     across.goes_on(2)
-    assert across.passed().again == before.again
+    assert across.handed(20).again == before.again
     across.end()
 
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import re
-import sys
-import time
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
@@ -26,20 +24,19 @@ from penstock.cli.command import (
 )
 from penstock.cli.command import show as show_or_json
 from penstock.cli.runs_figure import figure
+from penstock.cli.runs_logs import logs
 from penstock.cli.runs_notes import fields, note, restore
-from penstock.cli.runs_words import Groups, Id, newest, of_group, words
+from penstock.cli.runs_words import Groups, Named, newest, of_group, words
 from penstock.cli.written_table import Format, print_csv, print_latex
 from penstock.errors import BadSetting
-from penstock.runs.keeper.output import read_output
 from penstock.runs.record import ENDED, STATUSES
 from penstock.runs.store import Store
 from penstock.runs.store.removal import Removed
 
 app = typer.Typer(cls=Group, help="List, show, compare, stop and remove runs.", no_args_is_help=True)
-for verb in (figure, note, restore):
+for verb in (figure, logs, note, restore):
     app.command(cls=Command)(verb)
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
-_POLL_S = 0.2
 
 
 @app.command(cls=Command)
@@ -89,37 +86,17 @@ def top(interval: Interval = 1.0, store: StoreFolder = None) -> None:
 
 
 @app.command(cls=Command)
-def show(id: Id, as_json: AsJson = False, store: StoreFolder = None) -> None:
-    """Show a run: command, parameters, environment, where its time goes, and the series that it recorded."""
-    import numpy as np
+def show(named: Named, as_json: AsJson = False, store: StoreFolder = None) -> None:
+    """Show runs: command, parameters, environment, where the time goes, and the series that they recorded.
 
-    from penstock.cli.runs_table import run_page
-    from penstock.runs.compare import group_figures
+    JSON is an object for one run, and a list for several.
+    """
+    from penstock.cli.runs_show import known_of, run_pages
 
     with Store.open(store, to_read=True) as opened:
-        run = opened.run(id)
-        found = opened.series(run.id)
-        begun = [each for each in opened.runs(run.group_id) if each.began is not None]
-        beside = begun if run.began is not None else [run]
-        group = group_figures(beside, lambda each: found if each.id == run.id else opened.series(each.id))
-        folder, environment = opened.folder_of(run.id), opened.environment(run.id)
-    with np.errstate(invalid="ignore"):  # infinity less infinity
-        series = {
-            name: {"last": float(values[-1]), "mean": float(values.mean()), "points": len(values)}
-            for name, (_, values) in sorted(found.items())
-        }
-    figures, advice = next(each for each in group.runs if each.id == run.id), group.advice.get(run.id)
-    known = {
-        **fields(run),
-        "plan": run.plan,
-        "parameters": run.plan.parameters,
-        "environment": environment,
-        "series": series,
-        "parts": figures.parts,
-        "advice": advice.text if advice else "",
-        "folder": str(folder),
-    }
-    show_or_json(as_json, known, lambda: run_page(run, environment, series, folder, figures, advice))
+        known = known_of(opened, opened.named(named))
+    fields = [each.fields() for each in known]
+    show_or_json(as_json, fields if len(fields) > 1 else fields[0], lambda: run_pages(known))
 
 
 @app.command(cls=Command)
@@ -147,38 +124,8 @@ def compare(
 
 
 @app.command(cls=Command)
-def logs(
-    id: Id,
-    follow: Annotated[bool, option("-f", "--follow", "Go on until the run has ended.")] = False,
-    store: StoreFolder = None,
-) -> None:
-    """Print a run's output."""
-    with Store.open(store, to_read=True) as opened:
-        run = opened.run(id)
-        path = opened.folder_of(run.id) / "output"
-        while follow and not path.exists() and run.status not in ENDED:
-            time.sleep(_POLL_S)
-            run = opened.run(run.id)
-        if not path.exists():
-            typer.echo(f"Run {run.id} ({run.status}) has printed nothing.", err=True)
-            return
-        at = 0
-        with path.open("rb") as file:
-            while True:
-                run = opened.run(run.id)  # before the rest is read: what it prints last is read, too
-                text, at = read_output(file, at)
-                sys.stdout.buffer.write(text)
-                sys.stdout.buffer.flush()
-                if not follow or run.status in ENDED:
-                    return
-                time.sleep(_POLL_S)
-
-
-@app.command(cls=Command)
 def stop(
-    named: Annotated[
-        list[str], words("RUN|GROUP...", "Ids of runs, or their first letters; names or ids of groups.")
-    ],
+    named: Named,
     as_json: AsJson = False,
     store: StoreFolder = None,
 ) -> None:

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 from penstock.cli.command import AsJson, StoreFolder, argument, option
 from penstock.cli.command import show as show_or_json
-from penstock.cli.runs_words import words
+from penstock.cli.runs_words import Named
 from penstock.errors import BadSetting, NoSuchRun
 from penstock.runs.record import RunRecord
 from penstock.runs.store import Store
@@ -19,9 +19,7 @@ def fields(run: RunRecord) -> dict[str, Any]:
 
 
 def note(
-    named: Annotated[
-        list[str], words("RUN|GROUP...", "Ids of runs, or their first letters; names or ids of groups.")
-    ],
+    named: Named,
     text: Annotated[str | None, option("What is worth knowing of them.", metavar="TEXT")] = None,
     tag: Annotated[list[str] | None, option("A word to find them again; repeatable.", metavar="WORD")] = None,
     untag: Annotated[list[str] | None, option("A tag that they lose; repeatable.", metavar="WORD")] = None,

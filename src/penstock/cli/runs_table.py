@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import json
-import shlex
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
-from pathlib import Path
-from typing import Any
 
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from penstock.basics.terminal import printable, printable_lines, sized_console
+from penstock.basics.terminal import printable, sized_console
 from penstock.cli.command import plain_table
-from penstock.runs.advice import MUCH_WAITING, RunAdvice
+from penstock.runs.advice import MUCH_WAITING
 from penstock.runs.compare import Comparison, GroupFigures, group_figures
 from penstock.runs.figures import RunFigures
 from penstock.runs.glance import RECENT_S, Glance, Recent, glance, is_glanced_at
@@ -71,53 +67,11 @@ def brief_table(runs: Sequence[tuple[RunRecord, Glance]]) -> RenderableType:
     return _table(runs, "name status seconds waits cores memory logged", brief=True)
 
 
-def run_page(
-    run: RunRecord,
-    environment: Mapping[str, Any] | None,
-    series: Mapping[str, Mapping[str, float]],
-    folder: Path,
-    figures: RunFigures,
-    advice: RunAdvice | None,
-) -> RenderableType:
-    """Show all that is known of a run."""
-    facts = Table(box=None, show_header=False, padding=(0, 1, 0, 0))
-    facts.add_column(style="dim")
-    facts.add_column(overflow="fold")
-    exit_code = "" if run.exit_code is None else f", exit code {run.exit_code}"
-    facts.add_row("run", f"{run.id}, {printable(run.name)} of {printable(run.group)} ({printable(run.mode)})")
-    facts.add_row(
-        "status", Text.assemble(_status(run), exit_code, f": {printable(run.reason)}" if run.reason else "")
-    )
-    if run.began is not None:
-        facts.add_row("began", f"{_began(run)}, {run.seconds or 0:,.1f} s")
-    for name, text in (("tags", " ".join(run.tags)), ("note", run.note)):
-        if text:
-            facts.add_row(name, printable_lines(text))
-    facts.add_row("command", printable(shlex.join(run.plan.command)))
-    facts.add_row("in", printable(run.plan.directory))
-    for name, value in run.plan.parameters.items():
-        facts.add_row(printable(name), printable(value))
-    facts.add_row("kept in", printable(str(folder)))
-    for name, value in (environment or {}).items():
-        shown = printable(value if isinstance(value, str) else json.dumps(value))
-        facts.add_row(printable(name), shown if len(shown) <= 300 else f"{shown[:300]}… (--json has all)")
-    if figures.parts.waiting is not None:
-        facts.add_row("its time", parts_table([(run.group, figures)]))
-    if advice:
-        facts.add_row("", Text(printable(f"It {advice.text}."), "bold green"))
-    if not series:
-        return facts
-    table = plain_table("\nseries", "last", "mean", "points")
-    for name, each in series.items():
-        table.add_row(printable(name), _text(each["last"], 6), _text(each["mean"], 6), f"{each['points']:,}")
-    return Group(facts, table)
-
-
-def _status(run: RunRecord) -> Text:
+def status_text(run: RunRecord) -> Text:
     return Text(run.status, style=_STYLES.get(run.status, "bold red"))
 
 
-def _began(run: RunRecord) -> str:
+def began_text(run: RunRecord) -> str:
     return "" if run.began is None else f"{datetime.fromtimestamp(run.began):%m-%d %H:%M:%S}"
 
 
@@ -155,9 +109,9 @@ def _table(
         shown: dict[str, str | Text] = {
             **cells,
             "tags": printable(" ".join(run.tags)),
-            "status": _status(run),
+            "status": status_text(run),
             "exit": "" if run.exit_code is None else str(run.exit_code),
-            "began": _began(run),
+            "began": began_text(run),
             "seconds": _number(run.seconds),
             "held": _mib(memory.get(run.id)),
             **(_doing(run, now) if now else {"waits": _waits(waited.get(run.id))}),
@@ -167,7 +121,7 @@ def _table(
 
 
 def _doing(run: RunRecord, now: Glance) -> dict[str, str | Text]:
-    logged = " ".join(f"{name}={_text(value, 4)}" for name, value in sorted(now.logged.items())[:4])
+    logged = " ".join(f"{name}={figure_text(value, 4)}" for name, value in sorted(now.logged.items())[:4])
     if run.status != "running":
         return {"cores": "", "memory": "", "read": "", "waits": "", "logged": printable(logged)}
     return {
@@ -187,7 +141,7 @@ def _waits(part: float | None) -> Text:
     return Text(_number(part, ".0%"), "bold yellow" if (part or 0) >= MUCH_WAITING else "")
 
 
-def _text(value: float, digits: int) -> str:
+def figure_text(value: float, digits: int) -> str:
     """Return a number with this many digits; a whole number with all its digits."""
     return f"{value:,.0f}" if value.is_integer() and abs(value) < 2**53 else f"{value:,.{digits}g}"
 

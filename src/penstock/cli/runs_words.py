@@ -34,10 +34,6 @@ def _named(ctx: typer.Context, incomplete: str, groups: bool, runs: bool) -> lis
     return [(word, what) for word, what in found.items() if word.startswith(incomplete) and quote(word) == word]
 
 
-def _runs(ctx: typer.Context, incomplete: str) -> list[tuple[str, str]]:
-    return _named(ctx, incomplete, groups=False, runs=True)
-
-
 def _groups(ctx: typer.Context, incomplete: str) -> list[tuple[str, str]]:
     return _named(ctx, incomplete, groups=True, runs=False)
 
@@ -46,13 +42,15 @@ def _both(ctx: typer.Context, incomplete: str) -> list[tuple[str, str]]:
     return _named(ctx, incomplete, groups=True, runs=True)
 
 
-Id = Annotated[str, argument("ID", "Id of the run; its first letters are enough.", autocompletion=_runs)]
 Groups = Annotated[list[str], argument("GROUP...", "Names or ids of groups.", autocompletion=_groups)]
 
 
 def words(metavar: str, text: str) -> Any:
     """Make an argument that takes runs and groups."""
     return argument(metavar, text, autocompletion=_both)
+
+
+Named = Annotated[list[str], words("RUN|GROUP...", "Ids of runs, or their first letters; names or ids of groups.")]
 
 
 def of_group(store: Store, group: str | None) -> list[RunRecord]:

@@ -3,26 +3,30 @@
 from __future__ import annotations
 
 import csv
+import math
 from collections.abc import Iterator, Sequence
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
+
+import numpy as np
 
 from penstock.basics.packages import require
 from penstock.errors import BadSetting
 from penstock.linux.files import written_whole
 from penstock.runs.record import RunRecord
 from penstock.runs.store import Series, Store
+from penstock.runs.store.columns import Floats
 
-_COLUMNS = ("run", "name", "group", "series", "time_s", "value", "mode", "status")
+_COLUMNS = ("run", "name", "group", "series", "time_s", "step", "value", "mode", "status")
 
 
 def export(store: Store, runs: Sequence[RunRecord], path: Path) -> int:
     """Write all points of runs into a file, which is there once it is whole; return how many.
 
-    A line has its run, ``series``, ``time_s`` (seconds since 1970), ``value``, and ``param.NAME`` for each
-    parameter that any run has. In Parquet times and values are float64, all others text, null where a run lacks
-    the parameter.
+    A line has its run, ``series``, ``time_s`` (seconds since 1970), ``step`` (what the run had logged by that
+    name then), ``value``, and ``param.NAME`` for each parameter that any run has. In Parquet times, steps and
+    values are float64, all others text, null where a run lacks the parameter or the step.
 
     Raises:
         BadSetting: the file has another ending, or cannot be written.
@@ -41,39 +45,50 @@ def export(store: Store, runs: Sequence[RunRecord], path: Path) -> int:
         raise BadSetting(f"{path} cannot be written: {error.strerror or error}") from error
 
 
-def _series(store: Store, runs: Sequence[RunRecord]) -> Iterator[tuple[RunRecord, str, Series]]:
+class _Exported(NamedTuple):
+    run: RunRecord
+    name: str
+    series: Series
+    steps: Floats
+
+
+def _series(store: Store, runs: Sequence[RunRecord]) -> Iterator[_Exported]:
     for run in runs:
-        for name, series in sorted(store.series(run.id).items()):
-            yield run, name, series
+        found = store.series(run.id)
+        steps = found.get("step", Series(np.empty(0), np.empty(0)))
+        for name, series in sorted(found.items()):
+            yield _Exported(run, name, series, steps.at(series.times_s))
 
 
-def _write_csv(path: Path, parameters: Sequence[str], found: Iterator[tuple[RunRecord, str, Series]]) -> int:
+def _write_csv(path: Path, parameters: Sequence[str], found: Iterator[_Exported]) -> int:
     points = 0
     with path.open("w", newline="") as file:
         writer = csv.writer(file)
         writer.writerow((*_COLUMNS, *(f"param.{name}" for name in parameters)))
-        for run, name, (times_s, values) in found:
-            rows = zip(times_s.tolist(), values.tolist(), strict=True)
+        for run, name, (times_s, values), steps in found:
+            rows = zip(times_s.tolist(), steps.tolist(), values.tolist(), strict=True)
             named = run.id, run.name, run.group, name
             more = run.mode, run.status, *(run.plan.parameters.get(name, "") for name in parameters)
-            writer.writerows((*named, f"{at:.6f}", value, *more) for at, value in rows)
+            writer.writerows(
+                (*named, f"{at:.6f}", "" if math.isnan(step) else step, value, *more) for at, step, value in rows
+            )
             points += len(values)
     return points
 
 
-def _write_parquet(path: Path, parameters: Sequence[str], found: Iterator[tuple[RunRecord, str, Series]]) -> int:
+def _write_parquet(path: Path, parameters: Sequence[str], found: Iterator[_Exported]) -> int:
     arrow: Any = import_module("pyarrow")
     parquet: Any = import_module("pyarrow.parquet")
-    numbers = {"time_s", "value"}
+    numbers = {"time_s", "step", "value"}
     names = [*_COLUMNS, *(f"param.{name}" for name in parameters)]
     schema = arrow.schema([(name, arrow.float64() if name in numbers else arrow.string()) for name in names])
     points = 0
     with parquet.ParquetWriter(path, schema) as writer:
-        for run, series, (times_s, values) in found:
+        for run, name, (times_s, values), steps in found:
             its = run.plan.parameters
-            texts = [run.id, run.name, run.group, series, run.mode, run.status, *map(its.get, parameters)]
+            texts = [run.id, run.name, run.group, name, run.mode, run.status, *map(its.get, parameters)]
             columns = [arrow.repeat(arrow.scalar(text, arrow.string()), len(values)) for text in texts]
-            columns[4:4] = [arrow.array(times_s), arrow.array(values)]
+            columns[4:4] = [arrow.array(times_s), arrow.array(steps, mask=np.isnan(steps)), arrow.array(values)]
             writer.write_table(arrow.Table.from_arrays(columns, schema=schema))
             points += len(values)
     return points

@@ -106,8 +106,7 @@ def against(line: Line, axis: Series) -> Line:
 
     Points come by rising values of the axis, those at one value in the order of time.
     """
-    places = np.searchsorted(axis.times_s, line[0], side="right") - 1
-    along = np.where(places >= 0, axis.values[np.maximum(places, 0)] if len(axis.values) else np.nan, np.nan)
+    along = axis.at(line[0])
     known = np.isfinite(along)
     order = np.argsort(along[known], kind="stable")
     return along[known][order], line[1][known][order]

@@ -33,6 +33,13 @@ class Series(NamedTuple):
     times_s: NDArray[np.float64]
     values: NDArray[np.float64]
 
+    def at(self, times_s: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return what was measured last at or before each of some moments; NaN where nothing was."""
+        import numpy as np
+
+        places = np.searchsorted(self.times_s, times_s, side="right")
+        return np.concatenate([[np.nan], self.values])[places]
+
     @property
     def last(self) -> float | None:
         """The newest value; None without points."""

@@ -1,0 +1,128 @@
+"""``penstock runs show``: all that is known of runs."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from penstock.basics.terminal import printable, printable_lines
+from penstock.cli.command import plain_table
+from penstock.cli.runs_notes import fields
+from penstock.cli.runs_table import began_text, figure_text, parts_table, status_text
+from penstock.runs.advice import RunAdvice
+from penstock.runs.compare import group_figures
+from penstock.runs.figures import RunFigures
+from penstock.runs.record import RunRecord
+from penstock.runs.store import Series, Store
+from penstock.runs.store.columns import Floats
+
+
+class Known(NamedTuple):
+    """What is known of a run.
+
+    Attributes:
+        run: The run.
+        folder: Where its files are.
+        environment: What it ran on; None if it never began.
+        series: For each of its series the last value, the mean, and how many points it has.
+        figures: What it took.
+        advice: What to change first, if that is known.
+    """
+
+    run: RunRecord
+    folder: Path
+    environment: Mapping[str, Any] | None
+    series: Mapping[str, Mapping[str, float]]
+    figures: RunFigures
+    advice: RunAdvice | None
+
+    def fields(self) -> dict[str, Any]:
+        """Return what JSON has of it."""
+        return {
+            **fields(self.run),
+            "plan": self.run.plan,
+            "parameters": self.run.plan.parameters,
+            "environment": self.environment,
+            "series": self.series,
+            "parts": self.figures.parts,
+            "advice": self.advice.text if self.advice else "",
+            "folder": str(self.folder),
+        }
+
+
+def known_of(store: Store, runs: Sequence[RunRecord]) -> list[Known]:
+    """Return what is known of runs; what they took is told beside the runs of their groups that have begun."""
+    found: dict[str, Known] = {}
+    summaries: dict[str, dict[str, dict[str, float]]] = {run.id: {} for run in runs}
+
+    def series(run: RunRecord) -> dict[str, Series]:
+        its = store.series(run.id)
+        if run.id in summaries:
+            summaries[run.id] = {name: _summary(values) for name, (_, values) in sorted(its.items())}
+        return its
+
+    for group in dict.fromkeys(run.group_id for run in runs):
+        begun = [run for run in store.runs(group) if run.began is not None]
+        waiting = [[run] for run in runs if run.group_id == group and run.began is None]
+        for beside in filter(None, [begun, *waiting]):
+            together = group_figures(beside, series)
+            for run, figures in zip(beside, together.runs, strict=True):
+                if run.id in summaries:
+                    place = store.folder_of(run.id), store.environment(run.id)
+                    found[run.id] = Known(run, *place, summaries[run.id], figures, together.advice.get(run.id))
+    return [found[run.id] for run in runs]
+
+
+def run_pages(runs: Sequence[Known]) -> RenderableType:
+    """Show all that is known of runs, one below the other."""
+    return Group(*(line for known in runs for line in (Text(), _page(known))[known is runs[0] :]))
+
+
+def _page(known: Known) -> RenderableType:
+    run, figures = known.run, known.figures
+    facts = Table(box=None, show_header=False, padding=(0, 1, 0, 0))
+    facts.add_column(style="dim")
+    facts.add_column(overflow="fold")
+    exit_code = "" if run.exit_code is None else f", exit code {run.exit_code}"
+    facts.add_row("run", f"{run.id}, {printable(run.name)} of {printable(run.group)} ({printable(run.mode)})")
+    facts.add_row(
+        "status", Text.assemble(status_text(run), exit_code, f": {printable(run.reason)}" if run.reason else "")
+    )
+    if run.began is not None:
+        facts.add_row("began", f"{began_text(run)}, {run.seconds or 0:,.1f} s")
+    for name, text in (("tags", " ".join(run.tags)), ("note", run.note)):
+        if text:
+            facts.add_row(name, printable_lines(text))
+    facts.add_row("command", printable(shlex.join(run.plan.command)))
+    facts.add_row("in", printable(run.plan.directory))
+    for name, value in run.plan.parameters.items():
+        facts.add_row(printable(name), printable(value))
+    facts.add_row("kept in", printable(str(known.folder)))
+    for name, value in (known.environment or {}).items():
+        shown = printable(value if isinstance(value, str) else json.dumps(value))
+        facts.add_row(printable(name), shown if len(shown) <= 300 else f"{shown[:300]}… (--json has all)")
+    if figures.parts.waiting is not None:
+        facts.add_row("its time", parts_table([(run.group, figures)]))
+    if known.advice:
+        facts.add_row("", Text(printable(f"It {known.advice.text}."), "bold green"))
+    if not known.series:
+        return facts
+    table = plain_table("\nseries", "last", "mean", "points")
+    for name, each in known.series.items():
+        table.add_row(
+            printable(name), figure_text(each["last"], 6), figure_text(each["mean"], 6), f"{each['points']:,}"
+        )
+    return Group(facts, table)
+
+
+@np.errstate(invalid="ignore")  # infinity less infinity
+def _summary(values: Floats) -> dict[str, float]:
+    return {"last": float(values[-1]), "mean": float(values.mean()), "points": len(values)}
