@@ -58,6 +58,7 @@ class RayCluster:
         **environment: str,
     ) -> None:
         self.folder = tempfile.mkdtemp(prefix="ray")  # of short name: it holds sockets
+        os.mkdir(f"{self.folder}/ray")  # Ray writes the address of the newest cluster there
         order = {
             "nodes": list(nodes),
             "port": port,
@@ -73,7 +74,13 @@ class RayCluster:
                 stdout=subprocess.PIPE,
                 stderr=output,
                 text=True,
-                env={**inherited, "RAY_USAGE_STATS_ENABLED": "0", **LOOPBACK, **environment},
+                env={
+                    **inherited,
+                    "RAY_USAGE_STATS_ENABLED": "0",
+                    "RAY_TMPDIR": self.folder,
+                    **LOOPBACK,
+                    **environment,
+                },
             )
         answer = self._answer()
         self.address: str = answer["address"]

@@ -50,7 +50,8 @@ def _check_answers() -> None:
     address = os.environ.get("RAY_ADDRESS")
     if not address:
         with suppress(OSError):  # Ray says that there is no cluster
-            address = Path(os.environ.get("RAY_TMPDIR", "/tmp"), "ray", "ray_current_cluster").read_text().strip()
+            folder = os.environ.get("RAY_TMPDIR", os.environ.get("TMPDIR", "/tmp"))
+            address = Path(folder, "ray", "ray_current_cluster").read_text().strip()
     host, _, port = (address or "").rpartition(":")
     if host and port.isdecimal():
         try:
