@@ -18,12 +18,12 @@ def key(number: int) -> Key:
     return Key(Cursor(0, number), b"all")
 
 
-def take(passing: Passing, kept: set[Key], feed: str, number: int) -> bool:
+def take(passing: Passing, kept: set[Key], feed: str, number: int, oldest: int | None = None) -> bool:
     """A feed takes a block, as a conductor has it do; return whether that was made for it."""
-    new = not passing.asks(feed, key(number))
+    new = not passing.asks(feed, key(number), key(number if oldest is None else oldest).at)
     if new:
         kept.add(key(number))
-        kept.difference_update(passing.made(key(number), 10))
+        kept.difference_update(passing.made(key(number), 10, {feed}))
     kept.difference_update(passing.handed(feed, key(number)))
     return new
 
@@ -113,6 +113,16 @@ def test_feeds_that_wait_for_the_slowest_have_no_block_made_twice_and_never_all_
             take(passing, kept, feed, at[feed])
             at[feed] += 1
     assert passing.counts.again == 0
+
+
+def test_what_a_feed_asks_for_out_of_turn_is_made_once() -> None:
+    passing, kept = Passing(1000), set[Key]()
+    for feed in ("a", "b"):
+        hear(passing, kept, feed, 0.0)
+    assert [take(passing, kept, "a", number) for number in range(4)] == [True] * 4
+    assert [take(passing, kept, "b", number, oldest=0) for number in (2, 3, 0, 1)] == [False] * 4
+    assert take(passing, kept, "b", 4)
+    assert kept == {key(4)}
 
 
 def test_a_feed_that_asks_for_nothing_for_a_minute_is_waited_for_no_more() -> None:

@@ -71,6 +71,13 @@ class Held(NamedTuple):
     awaited: str
 
 
+class _Waited(NamedTuple):
+    """A block that is being made, and the feeds that wait for it."""
+
+    block: asyncio.Future[Any]
+    by: set[str]
+
+
 class Conductor:
     """Has blocks made for the feeds of one name.
 
@@ -87,7 +94,7 @@ class Conductor:
         stores_bytes = ray.cluster_resources().get("object_store_memory", 0)
         self._passing = Passing(min(_MOST_BYTES, int(_MOST_OF_STORES * stores_bytes) or _MOST_BYTES))
         self._kept: dict[Key, Any] = {}
-        self._waited: dict[Key, asyncio.Future[Any]] = {}
+        self._waited: dict[Key, _Waited] = {}
         self._keys: dict[int, Key] = {}
         self._numbers = count()
         self._standing = ClusterStanding(0)
@@ -106,8 +113,8 @@ class Conductor:
         """Return how the nodes stand, and what became of the blocks."""
         return Score(self._standing, self._passing.frontier, self._passing.counts)
 
-    async def make(self, feed: str, plan: Planned, cycle: int) -> LeftThere | Held:
-        """Return a reference to a block, which stays where it is."""
+    async def make(self, feed: str, plan: Planned, cycle: int, oldest: Cursor) -> LeftThere | Held:
+        """Return a reference to a block, which stays where it is; ``oldest`` is the first that the feed lacks."""
         key = Key(Cursor(cycle, plan.sample), plan.ids.tobytes())
         now_s = time.monotonic()
         until_s = now_s + _HELD_S
@@ -116,15 +123,16 @@ class Conductor:
                 return Held(awaited.partition(" ")[0])
             await asyncio.sleep(_LOOK_HELD_S)
             now_s = time.monotonic()
-        if self._passing.asks(feed, key):
+        if self._passing.asks(feed, key, oldest):
             block = self._kept[key]
         else:
             self._kept.pop(key, None)
             if key not in self._waited:
                 self._loop = asyncio.get_running_loop()
-                self._waited[key] = self._loop.create_future()
+                self._waited[key] = _Waited(self._loop.create_future(), set())
                 self._engine.do(partial(self._ask, key, plan, cycle))
-            block = await asyncio.shield(self._waited[key])
+            self._waited[key].by.add(feed)
+            block = await asyncio.shield(self._waited[key].block)
         self._drop(self._passing.handed(feed, key))
         return LeftThere(block)
 
@@ -152,11 +160,12 @@ class Conductor:
 
     def _take(self, key: Key, nbytes: int, block: Any) -> None:
         self._kept[key] = block
-        self._drop(self._passing.made(key, nbytes))
-        self._waited.pop(key).set_result(block)
+        waited = self._waited.pop(key)
+        self._drop(self._passing.made(key, nbytes, waited.by))
+        waited.block.set_result(block)
 
     def _refuse(self, key: Key, why: str) -> None:
-        self._waited.pop(key).set_exception(RuntimeError(why))
+        self._waited.pop(key).block.set_exception(RuntimeError(why))
 
     def _drop(self, keys: list[Key]) -> None:
         for key in keys:
@@ -210,7 +219,8 @@ class Conducted(Engine):
         self._nodes.ready(id)
 
     def _request(self, id: WorkerId, number: int, plan: Planned, cycle: int) -> None:
-        self._await(id, number, self._actors[id].make.remote(self._feed, plan, cycle))
+        oldest = min(Cursor(cycle, plan.sample) for plan, cycle in self._asked.values())
+        self._await(id, number, self._actors[id].make.remote(self._feed, plan, cycle, oldest))
 
     def _came(self, id: WorkerId, number: int | None, future: Any) -> None:
         answer = None if number is None or future.exception() else future.result()

@@ -7,6 +7,7 @@ later has it made again, or those that are ahead wait.
 
 from __future__ import annotations
 
+from collections.abc import Set
 from typing import NamedTuple
 
 from penstock.contracts import Cursor
@@ -49,6 +50,7 @@ class Passing:
         self._most_bytes = most_bytes
         self._feeds: dict[str, float] = {}  # when each was heard of last
         self._at: dict[str, Cursor] = {}
+        self._needs_from: dict[str, Cursor] = {}
         self._asked_s: dict[str, float] = {}
         self._kept: dict[Key, int] = {}  # sizes, oldest first
         self._had: dict[Key, set[str]] = {}
@@ -61,14 +63,21 @@ class Passing:
         for other in [each for each, heard_s in self._feeds.items() if heard_s < now_s - _SILENT_S]:
             del self._feeds[other]
             self._at.pop(other, None)
+            self._needs_from.pop(other, None)
         return self._let_go()
 
-    def asks(self, feed: str, key: Key) -> bool:
+    def asks(self, feed: str, key: Key, oldest: Cursor) -> bool:
         """A feed asks for a block; return whether it is kept.
 
         Whoever asks a second time has not got it: it may lie on a node that is gone, and is made again.
+
+        Args:
+            feed: Who asks.
+            key: For which block.
+            oldest: The first block that the feed has not got: what it asks for comes in any order.
         """
         self._at[feed] = key.at
+        self._needs_from[feed] = oldest
         if feed in self._had.get(key, ()):
             self._forget(key)
         return key in self._kept
@@ -96,17 +105,21 @@ class Passing:
         }
         return min(behind, key=behind.__getitem__, default="")
 
-    def made(self, key: Key, nbytes: int) -> list[Key]:
-        """A block was made, and is kept if a feed is still to come to it; return those that are not kept now."""
+    def made(self, key: Key, nbytes: int, by: Set[str]) -> list[Key]:
+        """A block that feeds asked for was made, and is kept if another is still to come to it.
+
+        Returns:
+            The blocks that are not kept now.
+        """
         self._made += 1
         self._again += hash(key) in self._once
         self._once.add(hash(key))
         if len(self._once) > _REMEMBERED:
             self._once.clear()
-        if not any(self._at.get(feed, _BEFORE) < key.at for feed in self._feeds):
+        if all(self._is_past(feed, key, by) for feed in self._feeds):
             return [key]
         self._kept[key] = nbytes
-        self._had.setdefault(key, set())
+        self._had[key] = set(by)
         gone: list[Key] = []
         while sum(self._kept.values()) > self._most_bytes and len(self._kept) > 1:
             gone.append(next(iter(self._kept)))
@@ -136,8 +149,8 @@ class Passing:
             self._forget(key)
         return gone
 
-    def _is_past(self, feed: str, key: Key, had: set[str]) -> bool:
-        return feed in had or (feed in self._at and self._at[feed] > key.at)
+    def _is_past(self, feed: str, key: Key, had: Set[str]) -> bool:
+        return feed in had or self._needs_from.get(feed, _BEFORE) > key.at
 
     def _forget(self, key: Key) -> None:
         del self._kept[key], self._had[key]
