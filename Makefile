@@ -6,8 +6,7 @@ READY := $(VENV)/.ready
 # Most tests wait more than they compute. A process that hangs is killed and replaced, which ends well with worksteal
 # only: of xdist 3.8's other ways, those that keep a file's tests together run the test that hung again, or hang too.
 # torch's threads would spin for each other, and take the others' turns away: one each.
-# What is compiled is kept, whatever the environment says: each target would compile all tests anew, in each process.
-PYTEST := OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest --dist worksteal -n $(shell expr $$(nproc) + 2)
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest --dist worksteal -n $(shell expr $$(nproc) + 2)
 QUICK := not soak and not whole and not page and not mlflow and not frameworks and not formats and not ray and not slurm
 DOCS := $(VENV)/.docs
 PAGE := $(VENV)/.page
@@ -17,6 +16,10 @@ FORMATS := $(VENV)/.formats
 RAY := $(VENV)/.ray
 MORE := $(VENV)/more
 TORCHVISION := tests/frameworks/sitecustomize.py
+
+# What is imported is compiled then and kept, whatever the environment says; most of what pip would compile never is.
+export PYTHONDONTWRITEBYTECODE :=
+PIP_INSTALL := -m pip install --quiet --no-compile
 
 # What needs a GPU: with any Python that has torch, as it is; see docs/hardware.md.
 PART ?= all
@@ -100,20 +103,20 @@ gpu-report:
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[dev]"
+	$(BIN)/python $(PIP_INSTALL) --constraint constraints.txt --editable ".[dev]"
 	touch $(READY)
 
 # The server has an environment of its own: it needs other versions of what Penstock uses.
 $(MLFLOW): $(READY) tests/mlflow/constraints.txt
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[mlflow]"
+	$(BIN)/python $(PIP_INSTALL) --constraint constraints.txt --editable ".[mlflow]"
 	$(PYTHON) -m venv $(VENV)/mlflow-server
-	$(VENV)/mlflow-server/bin/python -m pip install --quiet --constraint tests/mlflow/constraints.txt mlflow
+	$(VENV)/mlflow-server/bin/python $(PIP_INSTALL) --constraint tests/mlflow/constraints.txt mlflow
 	touch $(MLFLOW)
 
 # As does what trains: other versions of what the rest is tested with.
 $(FRAMEWORKS): $(READY) tests/frameworks/constraints.txt $(TORCHVISION)
 	$(PYTHON) -m venv $(VENV)/frameworks
-	$(VENV)/frameworks/bin/python -m pip install --quiet --constraint tests/frameworks/constraints.txt --editable \
+	$(VENV)/frameworks/bin/python $(PIP_INSTALL) --constraint tests/frameworks/constraints.txt --editable \
 		".[runs]" accelerate datasets lightning peft timm torch torchdata torchvision transformers webdataset
 	cp $(TORCHVISION) $(VENV)/frameworks/lib/python3*/site-packages
 	touch $(FRAMEWORKS)
@@ -121,31 +124,31 @@ $(FRAMEWORKS): $(READY) tests/frameworks/constraints.txt $(TORCHVISION)
 # What writes the fixtures of formats: each needs other versions, of NumPy for one.
 $(FORMATS): $(READY) tests/formats/constraints-mds.txt tests/formats/constraints-litdata.txt $(TORCHVISION)
 	$(PYTHON) -m venv $(VENV)/formats-mds
-	$(VENV)/formats-mds/bin/python -m pip install --quiet --constraint tests/formats/constraints-mds.txt \
+	$(VENV)/formats-mds/bin/python $(PIP_INSTALL) --constraint tests/formats/constraints-mds.txt \
 		mosaicml-streaming pillow torch
 	cp $(TORCHVISION) $(VENV)/formats-mds/lib/python3*/site-packages
 	$(PYTHON) -m venv $(VENV)/formats-litdata
-	$(VENV)/formats-litdata/bin/python -m pip install --quiet --constraint tests/formats/constraints-litdata.txt \
+	$(VENV)/formats-litdata/bin/python $(PIP_INSTALL) --constraint tests/formats/constraints-litdata.txt \
 		datasets litdata pandas pillow pyarrow torch zstd
 	touch $(FORMATS)
 
 $(RAY): $(READY)
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[ray]"
+	$(BIN)/python $(PIP_INSTALL) --constraint constraints.txt --editable ".[ray]"
 	touch $(RAY)
 
 $(MORE)/%/.ready: benchmarks/frameworks_more/%.txt $(TORCHVISION)
 	$(PYTHON) -m venv $(MORE)/$*
-	$(MORE)/$*/bin/python -m pip install --quiet --constraint $< --editable ".[runs]" torch $*
+	$(MORE)/$*/bin/python $(PIP_INSTALL) --constraint $< --editable ".[runs]" torch $*
 	cp $(TORCHVISION) $(MORE)/$*/lib/python3*/site-packages
 	touch $@
 
 $(DOCS): $(READY)
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[docs]"
+	$(BIN)/python $(PIP_INSTALL) --constraint constraints.txt --editable ".[docs]"
 	touch $(DOCS)
 
 # Debian's Chromium; axe-core finds what keeps people out. PyPI's playwright drives the one and runs the other.
 $(PAGE): $(READY)
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt playwright
+	$(BIN)/python $(PIP_INSTALL) --constraint constraints.txt playwright
 	command -v chromium || apt-get update -qq && apt-get install -qq --yes chromium
 	mkdir -p $(VENV)/axe && cd $(VENV)/axe && npm pack --silent axe-core@4.14.1 && tar xzf axe-core-*.tgz
 	touch $(PAGE)
