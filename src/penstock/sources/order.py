@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
@@ -169,12 +170,24 @@ def _grouped(ids: Ids, part: npt.NDArray[np.int16] | None) -> Ids:
     return ids if part is None else ids[np.argsort(part[ids], kind="stable")]
 
 
-class Ordered:
+class Ordered(ABC):
     """A source that visits its samples in an ``Order``; the attributes are those of ``Source``."""
 
     seekable = True
     selects = True
     joins = True
+
+    def open(self, at: Cursor, wanted: Wanted | None = None, joints: Joints = NO_JOINTS) -> Iterator[SourceBlock]:
+        return self.load(self.plans(at, wanted, joints), at.cycle)
+
+    def plans(self, at: Cursor, wanted: Wanted | None = None, joints: Joints = NO_JOINTS) -> Iterator[Planned]:
+        return planned(self._order.blocks(at, joints), wanted)
+
+    @abstractmethod
+    def load(self, plans: Iterator[Planned], cycle: int) -> Iterator[SourceBlock]: ...
+
+    def work_here(self) -> None:  # noqa: B027 - few have workers
+        """Load in this process from now on: as it does, unless it has workers."""
 
     def _visit(
         self,

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from penstock.contracts import NO_JOINTS, Cursor, Ids, Joints, SourceBlock, Tree, Wanted
+from penstock.contracts import Cursor, Ids, SourceBlock, Tree
 from penstock.errors import BadSetting, SourceError
-from penstock.sources.order import Ordered, Planned, digest, planned
+from penstock.sources.order import Ordered, Planned, digest
 from penstock.sources.seeds import order_seed, seed_process
 from penstock.tree import Ragged, Strings, array_nodes, build, describe
 
@@ -62,15 +62,6 @@ class ArraySource(Ordered):
         self._visit(rows, batch_size, segments, seed, shuffle=shuffle, drop_last=drop_last)
         self.order = digest("rows", self._order.digest)
         self.description = f"{rows:,} rows of arrays"
-
-    def open(self, at: Cursor, wanted: Wanted | None = None, joints: Joints = NO_JOINTS) -> Iterator[SourceBlock]:
-        return self.load(self.plans(at, wanted, joints), at.cycle)
-
-    def plans(self, at: Cursor, wanted: Wanted | None = None, joints: Joints = NO_JOINTS) -> Iterator[Planned]:
-        return planned(self._order.blocks(at, joints), wanted)
-
-    def work_here(self) -> None:
-        """Do nothing: rows are picked in this process as it is."""
 
     def load(self, plans: Iterator[Planned], cycle: int) -> Iterator[SourceBlock]:
         for plan in plans:

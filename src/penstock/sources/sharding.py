@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from typing import Any, NamedTuple, NoReturn
 
@@ -11,7 +10,7 @@ import numpy as np
 
 from penstock.basics.packages import data_loader_worker, initialized_distributed
 from penstock.basics.sizes import whole_number
-from penstock.contracts import Cursor, Ids, SourceBlock, Tree, Wanted
+from penstock.contracts import Cursor, Ids, Tree
 from penstock.errors import BadSetting
 from penstock.sources.order import Ordered
 from penstock.tree import Described, Leaf, Ragged, array_nodes, build, describe, joined
@@ -108,7 +107,7 @@ def drawn(count: int, start: int, stop: int, *words: int) -> tuple[int, ...]:
     return tuple(start + position for position in sorted(chosen))
 
 
-class Alone(Ordered, ABC):
+class Alone(Ordered):
     """Makes a source a loader: each loop over it is the next epoch, in this process.
 
     Batches are the source's blocks, or as long as these are where some are short amid a cycle; with ``drop_last``
@@ -118,9 +117,6 @@ class Alone(Ordered, ABC):
 
     shard: tuple[int, int] | None = None
     _epoch = 0
-
-    @abstractmethod
-    def open(self, at: Cursor, wanted: Wanted | None = None) -> Iterator[SourceBlock]: ...
 
     def __len__(self) -> int:
         _, world = self.shard or (0, 1)

@@ -21,7 +21,7 @@ from penstock.memory.slots import Slots
 from penstock.sources.formats import has_prefix, records_of, tables_of
 from penstock.sources.images.fields import ImageFields, image_fields
 from penstock.sources.images.labels import LabelledRecords, Labels, labels_of
-from penstock.sources.order import Order, Planned, digest, planned
+from penstock.sources.order import Order, Planned, digest
 from penstock.sources.records.files import is_remote
 from penstock.sources.records.offsets import OffsetRecords
 from penstock.sources.sharding import Alone, rank_of
@@ -234,13 +234,10 @@ class ImageSource(Alone):
         """Return what a cache could keep of these images, the best first, by what was measured so far."""
         return self._caching.choices(cache)
 
-    def open(self, at: Cursor, wanted: Wanted | None = None, joints: Joints = NO_JOINTS) -> Iterator[SourceBlock]:
-        return self.load(self.plans(at, wanted, joints), at.cycle)
-
     def plans(self, at: Cursor, wanted: Wanted | None = None, joints: Joints = NO_JOINTS) -> Iterator[Planned]:
         if self._tabled is not None:
             return self._tabled.plans(at, wanted, joints)
-        return planned(self._order.blocks(at, joints), wanted)
+        return super().plans(at, wanted, joints)
 
     def load(self, plans: Iterator[Planned], cycle: int) -> Iterator[SourceBlock]:
         if self._tabled is not None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from penstock.basics.sizes import size_text, whole_number
-from penstock.contracts import NO_JOINTS, ByteArray, Cursor, Joints, Reader, SourceBlock, Wanted
+from penstock.contracts import ByteArray, Reader, SourceBlock
 from penstock.errors import BadSetting, ReaderUnavailable, Untravelled
 from penstock.io.advice.advice import choose_reader
 from penstock.io.advice.measurements import saved_rows
@@ -23,7 +23,7 @@ from penstock.io.reader import host_memory
 from penstock.linux.fork import close_in_children
 from penstock.memory.room import aligned
 from penstock.memory.slots import OwnSlots, Slots
-from penstock.sources.order import Ordered, Planned, digest, planned
+from penstock.sources.order import Ordered, Planned, digest
 from penstock.sources.packed.files import PackedFiles
 from penstock.sources.packed.format import folder_at
 from penstock.sources.packed.reading import Reading, Shelf
@@ -140,15 +140,6 @@ class PackedSource(Ordered):
         seen = self.cached.hits + self.cached.missed
         hits = f"; {self.cached.hits / seen:.0%} of {seen:,} reads came from the cache" if seen else ""
         return f"{size}, {self._reads_by}{path_taken}{hits}"
-
-    def open(self, at: Cursor, wanted: Wanted | None = None, joints: Joints = NO_JOINTS) -> Iterator[SourceBlock]:
-        return self.load(self.plans(at, wanted, joints), at.cycle)
-
-    def plans(self, at: Cursor, wanted: Wanted | None = None, joints: Joints = NO_JOINTS) -> Iterator[Planned]:
-        return planned(self._order.blocks(at, joints), wanted)
-
-    def work_here(self) -> None:
-        """Do nothing: rows are read in this process as it is."""
 
     def load(self, plans: Iterator[Planned], cycle: int) -> Iterator[SourceBlock]:
         self._files.load()

@@ -122,9 +122,6 @@ class RecordSource(Alone):
     def description(self) -> str:
         return self._data.description
 
-    def open(self, at: Cursor, wanted: Wanted | None = None, joints: Joints = NO_JOINTS) -> Iterator[SourceBlock]:
-        return self.load(self.plans(at, wanted, joints), at.cycle)
-
     def plans(self, at: Cursor, wanted: Wanted | None = None, joints: Joints = NO_JOINTS) -> Iterator[Planned]:
         return self._data.plans(at, wanted, joints)
 

@@ -14,12 +14,12 @@ from typing import Any, Literal
 import numpy as np
 
 from penstock.basics.sizes import random_seed, whole_number
-from penstock.contracts import NO_JOINTS, Cursor, Ids, Joints, SourceBlock, Wanted
+from penstock.contracts import Ids, SourceBlock
 from penstock.errors import BadSetting
 from penstock.io.cache.cache import Cache
 from penstock.memory.room import aligned
 from penstock.memory.slots import Filled, Slots, place
-from penstock.sources.order import Planned, digest, permutation, planned
+from penstock.sources.order import Planned, digest, permutation
 from penstock.sources.sharding import Alone, rank_of
 from penstock.sources.tokens.files import TokenFile, Tokens, opened
 from penstock.sources.tokens.rows import Documents, Spans, distinct
@@ -129,15 +129,6 @@ class TokenSource(Alone):
         tokens = sum(len(file.tokens) for file in self._files)
         many = f"{len(self._files):,} files" if len(self._files) > 1 else str(self._files[0].path)
         return f"{tokens:,} tokens of {many}: {self._rows.description}"
-
-    def open(self, at: Cursor, wanted: Wanted | None = None, joints: Joints = NO_JOINTS) -> Iterator[SourceBlock]:
-        return self.load(self.plans(at, wanted, joints), at.cycle)
-
-    def plans(self, at: Cursor, wanted: Wanted | None = None, joints: Joints = NO_JOINTS) -> Iterator[Planned]:
-        return planned(self._order.blocks(at, joints), wanted)
-
-    def work_here(self) -> None:
-        """Do nothing: rows are copied in this process as it is."""
 
     def load(self, plans: Iterator[Planned], cycle: int) -> Iterator[SourceBlock]:
         for file in self._files:
