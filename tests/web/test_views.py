@@ -144,6 +144,18 @@ def test_a_rate_is_what_was_counted_by_the_time_it_took():
     assert rates(np.empty(0), np.empty(0))[0].tolist() == []
 
 
+def test_the_rate_of_what_two_processes_count_at_moments_of_their_own_is_steady_and_ends_so(page, store):
+    both = {"feed.wait_s": (0.6, 0.4), "feed.samples": (100.0, 100.0)}
+    [run] = group(store, "ranks", series={"loss": [1.0]}, seconds=60)
+    for rank in range(2):
+        for name, each in both.items():
+            counts = np.arange(60) * each[rank]
+            add_points(store, run.id, name, counts, run.began + 0.02 * rank, 59, writer=f"script-{rank}-a")
+    for name, rate in (("feed.wait_s", 60), ("feed.samples", 200)):
+        [[_, values]] = page.json(f"/api/chart?id={run.id}&name={name}")["lines"]
+        assert values == pytest.approx([rate] * 59, rel=0.05), name
+
+
 def test_the_last_of_a_counter_with_two_points_at_its_last_moment_is_the_rate_up_to_the_newer():
     series = Series(np.array([0.0, 30, 60, 60]), np.array([0.0, 60, 60, 120]))
     assert _figures("proc.read_bytes", series)["last"] == 2
