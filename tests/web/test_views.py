@@ -131,7 +131,15 @@ def test_what_changes_is_sent_while_it_happens(page, store):
 
 def test_counters_are_known_by_their_names():
     counters = ["proc.cpu_s", "disk.nvme0n1.read_bytes", "feed.wait_s", "energy.package0_j", "sampler.missed"]
-    others = ["proc.rss_bytes", "run.cpu_s", "loss", "time_s", "feed.epoch_s", "feed.lag_samples", "gpm.0.pcie_rx_bytes_per_s"]
+    others = [
+        "proc.rss_bytes",
+        "run.cpu_s",
+        "loss",
+        "time_s",
+        "feed.epoch_s",
+        "feed.lag_samples",
+        "gpm.0.pcie_rx_bytes_per_s",
+    ]
     assert [name for name in [*counters, *others] if is_counter(name)] == counters
     assert [unit_of(name) for name in counters] == ["cores", "bytes/s", "% of the time", "W", "/s"]
     assert [unit_of(name) for name in others] == ["bytes", "s", "", "s", "s", "", "bytes/s"]

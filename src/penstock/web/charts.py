@@ -24,7 +24,11 @@ _GAUGES = {"_bytes_per_s": "bytes/s", "_per_s": "/s", "_bytes": "bytes", "_s": "
 def is_counter(name: str) -> bool:
     """Return whether a series only grows, from the beginning of its run; what a run used in all is one figure."""
     begin, _, end = name.rpartition(".")
-    return is_measured(name) and begin != "run" and (end in _COUNTERS or (name.startswith("energy.") and end.endswith("_j")))
+    return (
+        is_measured(name)
+        and begin != "run"
+        and (end in _COUNTERS or (name.startswith("energy.") and end.endswith("_j")))
+    )
 
 
 def unit_of(name: str) -> str:

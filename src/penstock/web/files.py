@@ -5,9 +5,12 @@ from __future__ import annotations
 import hashlib
 import mimetypes
 import os
+import re
 import stat
+import threading
 from collections.abc import Iterator
 from contextlib import suppress
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, BinaryIO
 from urllib.parse import quote
@@ -49,6 +52,9 @@ def page_routes() -> list[Route]:
 
 
 _AT_ONCE_BYTES = 1 << 20
+_MOST_LISTED = 8
+_IMAGE = re.compile(r".+\.[0-9a-f]{8}\.\d+\.png", re.DOTALL)
+"""Names that ``penstock.runs.inside.media_files`` gives to images."""
 _SHOWN = {".png": "image/png", ".jpg": "image/jpeg", ".jpeg": "image/jpeg"}
 """Types that a run's files are given as, by suffix; all others are bytes to a browser, markup and SVG, too."""
 NOT_ELSEWHERE = os.O_NOFOLLOW | os.O_NONBLOCK
@@ -70,19 +76,22 @@ def artifact_routes(store: Store) -> list[Route]:
     A request for no such run, or for several, raises ``NoSuchRun``.
     """
 
+    one_lists = threading.Lock()
+
+    @lru_cache(_MOST_LISTED)
+    def listing(_: Path) -> Folder:
+        return Folder()
+
     def folder(request: Request) -> Path:
         return store.folder_of(store.run(request.path_params["id"]).id) / "files"
 
     def listed(request: Request) -> list[tuple[str, int]]:
-        return sorted((name, seen.st_size) for name, seen, _ in _files(folder(request)))
+        path = folder(request)
+        with one_lists:
+            return sorted(listing(path).files(path))
 
     def opened_file(request: Request) -> BinaryIO | None:
-        flags = os.O_RDONLY | NOT_ELSEWHERE | os.O_CLOEXEC
-        wanted: str = request.path_params["name"]
-        for name, _, (there, where) in _files(folder(request), wanted):
-            if name == wanted:
-                return os.fdopen(os.open(there, flags, dir_fd=where), "rb", buffering=0)
-        return None
+        return _opened(folder(request), request.path_params["name"])
 
     async def files(request: Request) -> Response:
         return Json(await run_in_threadpool(listed, request))
@@ -112,27 +121,68 @@ class _Name(PathConvertor):
 register_url_convertor("name", _Name())
 
 
-def _files(folder: Path, wanted: str = "") -> Iterator[tuple[str, os.stat_result, tuple[str, int]]]:
-    """Yield the files below a folder: the name there, the status, and the name within an open folder.
+class Folder:
+    """Lists a folder again and again; of logged images, there whole or not at all, only new ones are looked at.
 
-    If one is wanted, folders that cannot hold it are passed over. Links are not followed, not even if the folder
-    itself is one.
+    Links are not followed.
     """
-    with suppress(FileNotFoundError):  # no run has made it, or its run has just removed something
+
+    def __init__(self) -> None:
+        self._images: dict[str, int] = {}
+        self._folders: dict[str, Folder] = {}
+
+    def files(self, path: Path | str, within: str = "", parent: int | None = None) -> Iterator[tuple[str, int]]:
+        """Yield the files below it, and their bytes.
+
+        Args:
+            path: Where it is.
+            within: What comes before its files' names.
+            parent: An open folder that the path begins at.
+        """
+        try:
+            fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=parent)
+        except OSError:  # no run has made it, or has just removed it, or it is a link or closed
+            return
+        images, self._images, folders, self._folders = self._images, {}, self._folders, {}
+        try:
+            with os.scandir(fd) as entries:
+                for entry in entries:
+                    name, text = entry.name, within + _text(entry.name)
+                    if entry.is_dir(follow_symlinks=False):
+                        self._folders[name] = folders.get(name) or Folder()
+                        yield from self._folders[name].files(name, f"{text}/", fd)
+                    elif (nbytes := images.get(name)) or (nbytes := _nbytes(name, fd)) is not None:
+                        if _IMAGE.fullmatch(name):
+                            self._images[name] = nbytes
+                        yield text, nbytes
+        finally:
+            os.close(fd)
+
+
+def _nbytes(name: str, folder: int) -> int | None:
+    """Return the bytes of a file in an open folder; None if it is gone, or no file."""
+    with suppress(FileNotFoundError):
+        seen = os.stat(name, dir_fd=folder, follow_symlinks=False)
+        if stat.S_ISREG(seen.st_mode):
+            return seen.st_size
+    return None
+
+
+def _opened(folder: Path, wanted: str) -> BinaryIO | None:
+    """Open a file below a folder by its name there. Links are not followed, not even if the folder is one."""
+    flags = os.O_RDONLY | NOT_ELSEWHERE | os.O_CLOEXEC
+    with suppress(FileNotFoundError):  # its run has just removed something
         for place, folders, names, where in os.fwalk(folder):
-            if wanted:
-                folders[:] = [
-                    each for each in folders if wanted.startswith(_text(Path(place, each), folder) + "/")
-                ]
+            within = _text(os.path.relpath(place, folder)) + "/" if Path(place) != folder else ""
+            folders[:] = [each for each in folders if wanted.startswith(f"{within}{_text(each)}/")]
             for name in names:
-                with suppress(FileNotFoundError):
-                    seen = os.stat(name, dir_fd=where, follow_symlinks=False)
-                    if stat.S_ISREG(seen.st_mode):
-                        yield _text(Path(place, name), folder), seen, (name, where)
+                if within + _text(name) == wanted and _nbytes(name, where) is not None:
+                    return os.fdopen(os.open(name, flags, dir_fd=where), "rb", buffering=0)
+    return None
 
 
-def _text(path: Path, folder: Path) -> str:
-    return os.fsencode(path.relative_to(folder)).decode(errors="replace")
+def _text(name: str) -> str:
+    return os.fsencode(name).decode(errors="replace")
 
 
 def _content(opened: BinaryIO) -> Iterator[bytes]:
