@@ -13,7 +13,8 @@ pytestmark = pytest.mark.page
 CUT = """() => [...document.querySelectorAll("body *")].filter((each) => {
   const box = each.getBoundingClientRect();
   if (!box.width || !box.height || each.closest(".skip, .scroll, pre, .u-wrap, .lane")) return false;
-  if (getComputedStyle(each).overflowX !== "visible" && each.scrollWidth > each.clientWidth + 1 && !each.matches(".name, input, select")) return true;
+  const cuts = getComputedStyle(each).overflowX !== "visible" && !each.matches(".name, input, select");
+  if (cuts && each.scrollWidth > each.clientWidth + 1) return true;
   return box.right > innerWidth + 1 || box.left < -1;
 }).map((each) => each.outerHTML.slice(0, 200))"""
 

@@ -129,6 +129,17 @@ def test_what_changes_is_sent_while_it_happens(page, store):
         next(each for each in changes if run.id in each["removed"])
 
 
+def test_a_run_that_was_removed_while_others_are_looked_at_is_left_out(page, store):
+    there, gone = group(store, "two", runs=["a", "b"], status=None, series={"loss": [1.0, 2.0]})
+    store.ended(gone.id, "finished", 0)
+    store.remove([gone.id])
+    asked = f"id={gone.id}&id={there.id}"
+    assert list(page.json(f"/api/titles?{asked}")) == ["loss"]
+    assert list(page.json(f"/api/newest?{asked}&name=loss")) == [there.id]
+    chart = page.json(f"/api/chart?{asked}&name=loss")
+    assert chart["lines"] == [[[], []], [None, [1.0, 2.0]]] and chart["figures"][0]["last"] is None
+
+
 def test_counters_are_known_by_their_names():
     counters = ["proc.cpu_s", "disk.nvme0n1.read_bytes", "feed.wait_s", "energy.package0_j", "sampler.missed"]
     others = [
