@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 import os
-from collections import Counter
 from pathlib import Path
 from urllib.parse import quote
 
 import pytest
+from starlette.requests import Request
 from tests.web.seeded import group
 
 from penstock.runs.inside.media import Media
 from penstock.runs.inside.media_files import MediaFiles
-from penstock.web.files import Folder
+from penstock.web.files import artifact_routes
 
 pytestmark = pytest.mark.whole
 
@@ -115,14 +117,16 @@ def test_what_is_read_to_list_files_again_is_what_may_have_changed_and_not_each_
         media.add(f"image {at % 4}", Media("image", b"x" * (at + 1)), float(at), 0.0)
     media.add("said", Media("text", b'{"text":"a"}'), 0.0, 0.0)
     (files / "model.pt").write_bytes(b"weights")
-    folder, read = Folder(), Counter[str]()
+    listing, request = artifact_routes(store)[0], Request({"type": "http", "path_params": {"id": run.id}})
+    read: list[str] = []
     real = os.stat
-    monkeypatch.setattr(os, "stat", lambda name, **named: (read.update([name]), real(name, **named))[1])
+    monkeypatch.setattr(os, "stat", lambda name, **named: (read.append(name), real(name, **named))[1])
 
     def look() -> set[str]:
         read.clear()
-        found, seen = dict(folder.files(files)), set(read)
-        assert found == listed_anew(files)
+        found = json.loads(asyncio.run(listing.endpoint(request)).body)
+        seen = {name for name in read if not isinstance(name, Path)}
+        assert dict(found) == listed_anew(files)
         return seen
 
     mutable = {"model.pt", "text.0123abcd.jsonl"}
