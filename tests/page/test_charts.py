@@ -9,6 +9,7 @@ import re
 import numpy as np
 import pytest
 from tests.forked import eventually
+from tests.page.test_page import WRITTEN
 from tests.web.seeded import add_points, drawn, group
 
 pytestmark = pytest.mark.page
@@ -283,3 +284,27 @@ def test_the_mean_of_runs_that_go_on_is_drawn_further(tab, store):
     for run, value in zip(runs, (1.0, 0.5), strict=True):
         add_points(store, run.id, "loss", [value], run.began + 61, 0)
     eventually(lambda: "last, on average, 0.75, least 0.5," in values.inner_text())
+
+
+EDGES = {"huge": 1e36, "tiny": 1e-36, "vast": 1e300, "faint": 1e-300}
+
+
+@pytest.mark.parametrize("log", ["", "&log=1"])
+def test_axes_of_values_of_any_size_have_labels(tab, store, log):
+    ramp = np.linspace(1, 9, 30)
+    series = {name: (size * ramp).tolist() for name, size in EDGES.items()} | {"step": (1e40 * ramp).tolist()}
+    [run] = group(store, "one", series=series)
+    one = tab()
+    one.page.add_init_script(WRITTEN)
+    one.page.reload()
+    for over, more in (("", [" s"]), ("&over=series%3Astep", ["e+40"])):
+        one.page.evaluate("window.texts = []")
+        page = one.view(f"compare?run={run.id}{log}{over}")
+        ends = [f"e{math.log10(size):+.0f}" for size in EDGES.values()]
+
+        def labels(end: str, page=page) -> list[str]:
+            return sorted({text for text, _ in page.evaluate("texts") if text.endswith(end)})
+
+        for end in [*ends, *more]:
+            eventually(lambda end=end: len(labels(end)) > 1, f"no labels with {end}")
+        one.picture(f"sizes{log}{over[:5]}")

@@ -214,6 +214,7 @@ def pixels(chart, colour):
 
 def test_a_value_without_neighbours_is_a_point(tab, store):
     [run] = group(store, "first", series={"lone": [3.0], "gap": [1.0, float("nan"), 2.0]})
+    add_points(store, run.id, "run.cpu_s", [12.5], run.began + 60, 0, writer="keeper")
     page = tab().view(f"compare?run={run.id}")
     # Of a dot that was just redrawn, a browser knows no colour.
     colour_of = (
@@ -221,8 +222,8 @@ def test_a_value_without_neighbours_is_a_point(tab, store):
     )
     shown = page.wait_for_function(colour_of).json_value()
     colour = [int(each) for each in shown[4:-1].split(",")]
-    for name, points in (("lone", 1), ("gap", 2)):
-        chart = page.locator(f".chart[data-name={name}]")
+    for name, points in (("lone", 1), ("gap", 2), ("run.cpu_s", 1)):
+        chart = page.locator(f".chart[data-name='{name}']")
         chart.locator("canvas").wait_for()
         eventually(lambda chart=chart: pixels(chart, colour) > 0)
         drawn_alone = saved(page, "SVG", name).decode().partition('id="point 0"')[2].partition("</g>\n  </g>")[0]

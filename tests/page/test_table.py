@@ -81,11 +81,18 @@ def test_runs_are_grouped_by_a_parameter(tab, store):
     assert column(page, "optimizer") == ["adam"] * 3 + ["sgd"] * 3
 
 
-@pytest.mark.parametrize("width", [1280, 390])
-def test_the_table_is_looked_at(tab, store, width):
+@pytest.mark.parametrize("width", [1280, 640, 390])
+def test_the_table_and_what_chooses_its_columns_fit_on_any_screen(tab, store, width):
     sweep(store)
     one = tab(viewport={"width": width, "height": 700})
     page = one.view("runs?group=param:optimizer")
     page.get_by_text("6 of 6 runs").wait_for()
     one.picture(f"runs {width}")
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    eventually(lambda: "loss" in (page.locator("main tbody").text_content() or ""))
+    page.get_by_text("Columns", exact=True).click()
+    page.get_by_label("Column most accuracy").wait_for()
+    one.picture(f"runs {width} columns")
+    box = page.locator(".columns").bounding_box()
+    assert box["x"] >= 0 and box["x"] + box["width"] <= width
     assert page.evaluate("document.documentElement.scrollWidth") <= width

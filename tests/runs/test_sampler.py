@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
@@ -135,6 +136,24 @@ def test_it_goes_on_without_an_input_until_the_last_run_has_ended(group, sampler
     assert sampler.process.wait(30) == 0
     of_host = {f"host.{name}" for name in ("cpu_s", "cores", "cpus", "available_bytes")}
     assert set(group.last(0)) == of_host | {"sampler.missed"}
+
+
+def test_a_run_whose_command_has_ended_gets_no_rates_of_nothing_while_its_keeper_tidies_up(group, sampler):
+    group.begin(0)
+    group.begin(1)
+    sampler.tell(Begin(group.ids[0], ("proc", "host")), Begin(group.ids[1], ("proc", "host")))
+    until(group, 0, proc__cpu_s=2)
+    os.kill(group.kept[0].watched.pid, signal.SIGKILL)
+    group.kept[0].used_s()
+
+    def points(which: int) -> int:
+        return len(group.store.series(group.ids[which])["proc.cpu_s"].values)
+
+    until(group, 1, proc__cpu_s=points(1) + 3)  # what was read before is written
+    ended = points(0)
+    until(group, 1, proc__cpu_s=points(1) + 5)
+    assert points(0) == ended
+    assert group.kept[0].process.poll() is None
 
 
 def test_interrupts_are_for_the_runs(group, sampler):

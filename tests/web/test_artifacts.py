@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 import os
+from pathlib import Path
 from urllib.parse import quote
 
 import pytest
+from starlette.requests import Request
 from tests.web.seeded import group
+
+from penstock.runs.inside.media import Media
+from penstock.runs.inside.media_files import MediaFiles
+from penstock.web.files import artifact_routes
 
 pytestmark = pytest.mark.whole
 
@@ -95,3 +103,42 @@ def test_a_run_without_files_and_no_run_are_said(page, run):
 def test_files_are_given_to_nobody_without_the_key(page, run, files):
     (files / "a").write_text("secret")
     assert page.ask(f"/api/runs/{run.id}/files/a", Cookie="").status == 401
+
+
+def listed_anew(folder: Path) -> dict[str, int]:
+    return {
+        path.relative_to(folder).as_posix(): path.stat().st_size for path in folder.rglob("*") if path.is_file()
+    }
+
+
+def test_what_is_read_to_list_files_again_is_what_may_have_changed_and_not_each_image(store, run, monkeypatch):
+    media, files = MediaFiles(store.folder_of(run.id), "0123abcd"), store.folder_of(run.id) / "files"
+    for at in range(400):
+        media.add(f"image {at % 4}", Media("image", b"x" * (at + 1)), float(at), 0.0)
+    media.add("said", Media("text", b'{"text":"a"}'), 0.0, 0.0)
+    (files / "model.pt").write_bytes(b"weights")
+    listing, request = artifact_routes(store)[0], Request({"type": "http", "path_params": {"id": run.id}})
+    read: list[str] = []
+    real = os.stat
+    monkeypatch.setattr(os, "stat", lambda name, **named: (read.append(name), real(name, **named))[1])
+
+    def look() -> set[str]:
+        read.clear()
+        found = json.loads(asyncio.run(listing.endpoint(request)).body)
+        seen = {name for name in read if not isinstance(name, Path)}
+        assert dict(found) == listed_anew(files)
+        return seen
+
+    mutable = {"model.pt", "text.0123abcd.jsonl"}
+    assert len(look()) == 400 + 2
+    assert look() == mutable
+    with (files / "model.pt").open("ab") as file:
+        file.write(b" and more")
+    assert look() == mutable
+    media.add("image 1", Media("image", b"new"), 401.0, 0.0)
+    assert look() == mutable | {"401.0123abcd.100.png"}
+    media.add("image 9", Media("image", b"of another name"), 402.0, 0.0)
+    (files / "log" / "image 0" / "0.0123abcd.0.png").unlink()
+    assert look() == mutable | {"402.0123abcd.0.png"}
+    (files / "log" / "said" / "text.0123abcd.jsonl").unlink()
+    assert look() == {"model.pt"}

@@ -129,12 +129,31 @@ def test_what_changes_is_sent_while_it_happens(page, store):
         next(each for each in changes if run.id in each["removed"])
 
 
+def test_a_run_that_was_removed_while_others_are_looked_at_is_left_out(page, store):
+    there, gone = group(store, "two", runs=["a", "b"], status=None, series={"loss": [1.0, 2.0]})
+    store.ended(gone.id, "finished", 0)
+    store.remove([gone.id])
+    asked = f"id={gone.id}&id={there.id}"
+    assert list(page.json(f"/api/titles?{asked}")) == ["loss"]
+    assert list(page.json(f"/api/newest?{asked}&name=loss")) == [there.id]
+    chart = page.json(f"/api/chart?{asked}&name=loss")
+    assert chart["lines"] == [[[], []], [None, [1.0, 2.0]]] and chart["figures"][0]["last"] is None
+
+
 def test_counters_are_known_by_their_names():
     counters = ["proc.cpu_s", "disk.nvme0n1.read_bytes", "feed.wait_s", "energy.package0_j", "sampler.missed"]
-    others = ["proc.rss_bytes", "loss", "time_s", "feed.epoch_s", "feed.lag_samples", "gpm.0.pcie_rx_bytes_per_s"]
+    others = [
+        "proc.rss_bytes",
+        "run.cpu_s",
+        "loss",
+        "time_s",
+        "feed.epoch_s",
+        "feed.lag_samples",
+        "gpm.0.pcie_rx_bytes_per_s",
+    ]
     assert [name for name in [*counters, *others] if is_counter(name)] == counters
     assert [unit_of(name) for name in counters] == ["cores", "bytes/s", "% of the time", "W", "/s"]
-    assert [unit_of(name) for name in others] == ["bytes", "", "s", "s", "", "bytes/s"]
+    assert [unit_of(name) for name in others] == ["bytes", "s", "", "s", "s", "", "bytes/s"]
     assert unit_of("feed.held_back_s") == "% of the time"
 
 
@@ -142,6 +161,18 @@ def test_a_rate_is_what_was_counted_by_the_time_it_took():
     times, values = rates(np.array([0, 1, 1, 3.0]), np.array([0, 2, 4, 8.0]))
     assert times.tolist() == [1, 3] and values.tolist() == [4, 2]
     assert rates(np.empty(0), np.empty(0))[0].tolist() == []
+
+
+def test_the_rate_of_what_two_processes_count_at_moments_of_their_own_is_steady_and_ends_so(page, store):
+    both = {"feed.wait_s": (0.6, 0.4), "feed.samples": (100.0, 100.0)}
+    [run] = group(store, "ranks", series={"loss": [1.0]}, seconds=60)
+    for rank in range(2):
+        for name, each in both.items():
+            counts = np.arange(60) * each[rank]
+            add_points(store, run.id, name, counts, run.began + 0.02 * rank, 59, writer=f"script-{rank}-a")
+    for name, rate in (("feed.wait_s", 60), ("feed.samples", 200)):
+        [[_, values]] = page.json(f"/api/chart?id={run.id}&name={name}")["lines"]
+        assert values == pytest.approx([rate] * 59, rel=0.05), name
 
 
 def test_the_last_of_a_counter_with_two_points_at_its_last_moment_is_the_rate_up_to_the_newer():

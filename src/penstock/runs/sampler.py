@@ -19,7 +19,15 @@ import msgspec
 
 from penstock.basics.terminal import say
 from penstock.errors import PenstockError
-from penstock.runs.listeners.contract import Listener, Sample, Values, WatchedRun, listener_names, make_listener
+from penstock.runs.listeners.contract import (
+    Listener,
+    Sample,
+    Tick,
+    Values,
+    WatchedRun,
+    listener_names,
+    make_listener,
+)
 from penstock.runs.listeners.processes import Processes
 from penstock.runs.record import ENDED
 from penstock.runs.store import SeriesWriter, Store, points_file
@@ -93,12 +101,20 @@ class _Run:
     def __init__(self, store: Store, watched: WatchedRun, listeners: list[Listener]) -> None:
         self.watched = watched
         self.listeners = listeners
+        self._was_seen = False
         path = points_file(store.folder_of(watched.id), WRITER)
         # What a sampler that was killed has counted goes on from there.
         series = store.series(watched.id) if path.exists() else {}
         self._before = {name: each.last or 0.0 for name, each in series.items()}
         self._offsets: dict[str, float] = {}
         self.writer = SeriesWriter(path)
+
+    def goes_on(self, tick: Tick) -> bool:
+        """Return whether its command lives, or was never seen; later points would be rates of nothing."""
+        if self.watched.id not in tick.trees:
+            return False
+        was_seen, self._was_seen = self._was_seen, self.watched.pid in tick.trees[self.watched.id].pids
+        return self._was_seen or not was_seen
 
     def add(self, time_s: float, host: Values, own: Values) -> None:
         for values in (host, own):
@@ -143,7 +159,7 @@ class Sampler:
                 self._report(str(error), "flush")
 
     def tick(self, time_s: float, missed: int = 0) -> None:
-        """Ask the listeners and write their values; a run whose keeper has ended is dropped.
+        """Ask the listeners and write their values; a run whose command or keeper has ended is dropped.
 
         Args:
             time_s: Seconds since 1970.
@@ -151,7 +167,7 @@ class Sampler:
         """
         self._begin_waiting()
         tick = self._processes.look(time_s, [run.watched for run in self._runs.values()])
-        for id in self._runs.keys() - tick.trees.keys():
+        for id in [id for id, run in self._runs.items() if not run.goes_on(tick)]:
             self.end(id)
         wanted = {each.name: each for run in self._runs.values() for each in run.listeners}
         samples = {"sampler": Sample(Values({"sampler.missed": missed}))}

@@ -27,7 +27,7 @@ from penstock.runs.store import Store
 from penstock.select.meter import WATTS
 from penstock.select.savings import ESTIMATED_WH, Saving, balances, savings
 from penstock.web.access import LOCAL, Access, Connection, host_name
-from penstock.web.files import Json, artifact_routes, page_routes
+from penstock.web.files import Json, answering, artifact_routes, page_routes
 from penstock.web.live import Live
 from penstock.web.paper.pictures import KINDS, labels_of
 from penstock.web.views import Views
@@ -113,23 +113,10 @@ def application(store: Store, *, token: str, port: int, hosts: set[str], ending:
     live = Live(store, views, ending)
 
     def of_runs(look: Callable[[list[str]], Any]) -> Callable[[Request], Awaitable[Response]]:
-        async def answer(request: Request) -> Response:
-            return Json(await run_in_threadpool(look, request.query_params.getlist("id")))
-
-        return answer
-
-    async def run(request: Request) -> Response:
-        return Json(await run_in_threadpool(views.details, request.path_params["id"]))
-
-    async def chart(request: Request) -> Response:
-        return Json(await run_in_threadpool(_chart, views, request))
+        return answering(lambda request: look(request.query_params.getlist("id")))
 
     async def figure(request: Request) -> Response:
         return await run_in_threadpool(_figure, store, views, request)
-
-    async def newest(request: Request) -> Response:
-        asked = request.query_params
-        return Json(await run_in_threadpool(views.newest, asked.getlist("id"), asked.getlist("name")))
 
     async def events(_: Request) -> Response:
         return StreamingResponse(live.events(), media_type="text/event-stream")
@@ -137,11 +124,11 @@ def application(store: Store, *, token: str, port: int, hosts: set[str], ending:
     return Starlette(
         routes=[
             Route("/api/summaries", of_runs(views.summaries)),
-            Route("/api/runs/{id}", run),
+            Route("/api/runs/{id}", answering(lambda request: views.details(request.path_params["id"]))),
             Route("/api/titles", of_runs(views.titles)),
-            Route("/api/chart", chart),
+            Route("/api/chart", answering(partial(_chart, views))),
             Route("/api/figure", figure),
-            Route("/api/newest", newest),
+            Route("/api/newest", answering(partial(_newest, views))),
             Route("/api/groups", of_runs(views.groups)),
             Route("/api/selections", of_runs(partial(selections, store))),
             Route("/api/schedules", of_runs(lambda _: views.schedules())),
@@ -158,6 +145,10 @@ def application(store: Store, *, token: str, port: int, hosts: set[str], ending:
 def _error_answer(_: Request, error: Exception) -> Response:
     status = 404 if isinstance(error, NoSuchRun) else 400 if isinstance(error, BadSetting) else 503
     return Json({"error": str(error)}, status)
+
+
+def _newest(views: Views, request: Request) -> dict[str, Any]:
+    return views.newest(request.query_params.getlist("id"), request.query_params.getlist("name"))
 
 
 def _chart(views: Views, request: Request) -> dict[str, Any]:

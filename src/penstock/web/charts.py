@@ -17,13 +17,18 @@ _COUNTERS = {
     **dict.fromkeys(("reads", "writes", "flushes", "batches", "samples", "missed"), "/s"),
     "cpu_s": "cores",
 }
+_APART_S = 0.4
 _GAUGES = {"_bytes_per_s": "bytes/s", "_per_s": "/s", "_bytes": "bytes", "_s": "s", "_w": "W", "_percent": "%"}
 
 
 def is_counter(name: str) -> bool:
-    """Return whether a series only grows, from the beginning of its run."""
-    end = name.rpartition(".")[2]
-    return is_measured(name) and (end in _COUNTERS or (name.startswith("energy.") and end.endswith("_j")))
+    """Return whether a series only grows, from the beginning of its run; what a run used in all is one figure."""
+    begin, _, end = name.rpartition(".")
+    return (
+        is_measured(name)
+        and begin != "run"
+        and (end in _COUNTERS or (name.startswith("energy.") and end.endswith("_j")))
+    )
 
 
 def unit_of(name: str) -> str:
@@ -42,9 +47,18 @@ def drawn(name: str, series: Series) -> tuple[Floats, Floats]:
 
 
 def rates(times_s: Floats, counts: Floats) -> tuple[Floats, Floats]:
-    """Return a counter's growth per second, up to each of its moments but the first."""
+    """Return a counter's growth per second, up to each of its moments but the first.
+
+    Moments are at least 0.4 s apart. Several processes write at moments of their own, and between those of two
+    of them a counter that is the greatest of theirs stands still, and a sum grows by all of a process's.
+    """
     last = np.diff(times_s, append=np.inf) > 0  # of several points at one moment
     times_s, counts = times_s[last], counts[last]
+    if (np.diff(times_s) < _APART_S).any():
+        before, kept = np.searchsorted(times_s, times_s - _APART_S, side="right").tolist(), [len(times_s)]
+        while at := before[kept[-1] - 1]:
+            kept.append(at)
+        times_s, counts = (each[np.array(kept[::-1]) - 1] for each in (times_s, counts))
     return times_s[1:], np.diff(counts) / np.diff(times_s)
 
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 import hashlib
 import mimetypes
 import os
+import re
 import stat
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, BinaryIO
 from urllib.parse import quote
 
@@ -49,6 +51,9 @@ def page_routes() -> list[Route]:
 
 
 _AT_ONCE_BYTES = 1 << 20
+_MOST_LISTED = 8
+_IMAGE = re.compile(r"log/.+\.[0-9a-f]{8}\.\d+\.png", re.DOTALL)
+"""Images that are logged (``penstock.runs.inside.media_files``): they are there whole or not at all."""
 _SHOWN = {".png": "image/png", ".jpg": "image/jpeg", ".jpeg": "image/jpeg"}
 """Types that a run's files are given as, by suffix; all others are bytes to a browser, markup and SVG, too."""
 NOT_ELSEWHERE = os.O_NOFOLLOW | os.O_NONBLOCK
@@ -64,28 +69,40 @@ class Json(Response):
         return msgspec.json.encode(content)
 
 
+def answering(look: Callable[[Request], Any]) -> Callable[[Request], Awaitable[Response]]:
+    """Return an endpoint that answers what a look returns; it may wait for the disk."""
+
+    async def answer(request: Request) -> Response:
+        return Json(await run_in_threadpool(look, request))
+
+    return answer
+
+
 def artifact_routes(store: Store) -> list[Route]:
     """Return where a run's files are listed, and served: ``/api/runs/ID/files`` and ``/api/runs/ID/files/NAME``.
 
     A request for no such run, or for several, raises ``NoSuchRun``.
     """
 
+    images: dict[Path, dict[str, int]] = {}
+
     def folder(request: Request) -> Path:
         return store.folder_of(store.run(request.path_params["id"]).id) / "files"
 
     def listed(request: Request) -> list[tuple[str, int]]:
-        return sorted((name, seen.st_size) for name, seen, _ in _files(folder(request)))
+        path = folder(request)
+        known = images.pop(path, {})
+        found = {name: nbytes for name, nbytes, _ in _files(path, known)}
+        images[path] = {name: found[name] for name in found if name in known or _IMAGE.fullmatch(name)}
+        if len(images) > _MOST_LISTED:
+            images.pop(next(iter(images)), None)
+        return sorted(found.items())
 
     def opened_file(request: Request) -> BinaryIO | None:
         flags = os.O_RDONLY | NOT_ELSEWHERE | os.O_CLOEXEC
-        wanted: str = request.path_params["name"]
-        for name, _, (there, where) in _files(folder(request), wanted):
-            if name == wanted:
-                return os.fdopen(os.open(there, flags, dir_fd=where), "rb", buffering=0)
+        for _, _, (name, where) in _files(folder(request), wanted=request.path_params["name"]):
+            return os.fdopen(os.open(name, flags, dir_fd=where), "rb", buffering=0)
         return None
-
-    async def files(request: Request) -> Response:
-        return Json(await run_in_threadpool(listed, request))
 
     async def file(request: Request) -> Response:
         name: str = request.path_params["name"]
@@ -100,7 +117,7 @@ def artifact_routes(store: Store) -> list[Route]:
         media_type = _SHOWN.get(Path(name).suffix, "application/octet-stream")
         return StreamingResponse(_content(opened), media_type=media_type, headers=headers)
 
-    return [Route("/api/runs/{id}/files", files), Route("/api/runs/{id}/files/{name:name}", file)]
+    return [Route("/api/runs/{id}/files", answering(listed)), Route("/api/runs/{id}/files/{name:name}", file)]
 
 
 class _Name(PathConvertor):
@@ -112,27 +129,44 @@ class _Name(PathConvertor):
 register_url_convertor("name", _Name())
 
 
-def _files(folder: Path, wanted: str = "") -> Iterator[tuple[str, os.stat_result, tuple[str, int]]]:
-    """Yield the files below a folder: the name there, the status, and the name within an open folder.
+def _files(
+    path: Path | str,
+    known: Mapping[str, int] = MappingProxyType({}),
+    wanted: str = "",
+    within: str = "",
+    parent: int | None = None,
+) -> Iterator[tuple[str, int, tuple[str, int]]]:
+    """Yield the files below a folder: the name there, the bytes, and the name within an open folder.
 
-    If one is wanted, folders that cannot hold it are passed over. Links are not followed, not even if the folder
-    itself is one.
+    Links are not followed, not even if the folder itself is one.
+
+    Args:
+        path: The folder.
+        known: Bytes of files that are not looked at again.
+        wanted: The only file that is looked at; empty for all.
+        within: What comes before the files' names.
+        parent: An open folder that the path begins at.
     """
-    with suppress(FileNotFoundError):  # no run has made it, or its run has just removed something
-        for place, folders, names, where in os.fwalk(folder):
-            if wanted:
-                folders[:] = [
-                    each for each in folders if wanted.startswith(_text(Path(place, each), folder) + "/")
-                ]
-            for name in names:
-                with suppress(FileNotFoundError):
-                    seen = os.stat(name, dir_fd=where, follow_symlinks=False)
-                    if stat.S_ISREG(seen.st_mode):
-                        yield _text(Path(place, name), folder), seen, (name, where)
-
-
-def _text(path: Path, folder: Path) -> str:
-    return os.fsencode(path.relative_to(folder)).decode(errors="replace")
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=parent)
+    except OSError:  # no run has made it, or has just removed it, or it is a link or closed
+        return
+    try:
+        with os.scandir(fd) as entries:
+            for entry in entries:
+                text = within + os.fsencode(entry.name).decode(errors="replace")
+                if entry.is_dir(follow_symlinks=False):
+                    if not wanted or wanted.startswith(f"{text}/"):
+                        yield from _files(entry.name, known, wanted, f"{text}/", fd)
+                elif text in known:
+                    yield text, known[text], (entry.name, fd)
+                elif not wanted or text == wanted:
+                    with suppress(FileNotFoundError):
+                        seen = os.stat(entry.name, dir_fd=fd, follow_symlinks=False)
+                        if stat.S_ISREG(seen.st_mode):
+                            yield text, seen.st_size, (entry.name, fd)
+    finally:
+        os.close(fd)
 
 
 def _content(opened: BinaryIO) -> Iterator[bytes]:

@@ -16,7 +16,7 @@ from penstock.web.charts import Line, drawn, on_common_moments, part_of, union
 
 CLOCK = "clock"
 _SERIES = "series:"
-_NOTHING: Line = np.empty(0), np.empty(0)
+NOTHING: Line = np.empty(0), np.empty(0)
 _MOST_ODD = 50
 _MOST_PLACES = 20_000
 _LOST = 25.0
@@ -40,12 +40,12 @@ def line_over(name: str, series: Mapping[str, Series], over: str, began: float |
         began: When the run began, in seconds since 1970.
     """
     axis = axis_of(over)
-    line = drawn(name, series[name]) if name in series else _NOTHING
+    line = drawn(name, series[name]) if name in series else NOTHING
     if axis in series:
         return against(line, series[axis])
     if axis:
         counts = axis == "step" and not is_measured(name)
-        return (np.arange(len(line[0]), dtype=float), line[1]) if counts else _NOTHING
+        return (np.arange(len(line[0]), dtype=float), line[1]) if counts else NOTHING
     return (line[0] - began if over != CLOCK and began is not None else line[0]), line[1]
 
 

@@ -19,6 +19,7 @@ _PARTS = {
     "feed.batches": (2, "Batches"),
     "feed.epoch_s": (2, "Time of an epoch"),
     "proc.cpu_s": (3, "CPU of its processes"),
+    "run.cpu_s": (_REST, "CPU time in all"),
     "host.cpu_s": (3, "CPU of the machine"),
     "proc.rss_bytes": (4, "Memory of its processes"),
     "proc.pss_bytes": (4, "Memory of its processes, shared pages divided"),

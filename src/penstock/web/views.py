@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
@@ -26,7 +26,7 @@ from penstock.runs.store import Series, Store
 from penstock.schedule.ledger import newest_ledgers
 from penstock.web.charts import Line, drawn, is_counter
 from penstock.web.files import NOT_ELSEWHERE
-from penstock.web.lines import axis_of, chart, line_over
+from penstock.web.lines import NOTHING, axis_of, chart, line_over
 from penstock.web.titles import title_of
 
 import_module("numpy.ma")  # np.unique imports it when first called, which fails in two threads at once
@@ -80,10 +80,9 @@ class Views:
 
     def summaries(self, ids: Collection[str]) -> dict[str, Any]:
         """Return figures of whole runs that have ended, under the names that a glance has."""
-        for id in ids:
-            with suppress(NoSuchRun):  # removed since
-                if id not in self._ended and (run := self._store.run(id)).status in ENDED:
-                    self._ended[id] = _summary(run.seconds or 0.0, self._store.series(run.id, is_glanced_at))
+        for run in self._there(id for id in ids if id not in self._ended):
+            if run.status in ENDED:
+                self._ended[run.id] = _summary(run.seconds or 0.0, self._store.series(run.id, is_glanced_at))
         return {id: self._ended[id] for id in ids if id in self._ended}
 
     def details(self, id: str) -> dict[str, Any]:
@@ -109,7 +108,7 @@ class Views:
     def titles(self, ids: Iterable[str]) -> dict[str, dict[str, Any]]:
         """Return the series that runs have, by name, each with its title."""
         names: set[str] = set()
-        for run in map(self._store.run, ids):
+        for run in self._there(ids):
             if run.status in ENDED:
                 names |= set(self._store.names(run.id))
                 continue
@@ -124,17 +123,15 @@ class Views:
 
         Args:
             name: Name of the series.
-            ids: A run for each line; of several runs, with commas between them, the line is their mean.
+            ids: A run for each line; of several runs, with commas between them, the line is their mean. One that
+                was removed has no points.
             begin, end, most, smoothing: As ``penstock.web.lines.chart`` takes them.
             over: As ``penstock.web.lines.line_over`` takes it.
 
         Returns:
             What ``penstock.web.lines.chart`` does.
-
-        Raises:
-            NoSuchRun: there is none, or several.
         """
-        runs = [self._store.run(id) for each in ids for id in each.split(",")]
+        runs = [id for each in ids for id in each.split(",")]
         read = self._readers.map(partial(self._line, name, over=over), runs)
         return chart([list(islice(read, each.count(",") + 1)) for each in ids], begin, end, most, smoothing)
 
@@ -142,7 +139,7 @@ class Views:
         """Return the points of runs' last seconds, by run and name; some may have been returned before."""
         wanted = set(names)
         found: dict[str, dict[str, Any]] = {}
-        for id in (self._store.run(id).id for id in ids):
+        for id in (run.id for run in self._there(ids)):
             found[id] = {}
             for name, series in self._look(id, _LATE_S, wanted.__contains__).items():
                 times_s, values = drawn(name, series)
@@ -176,8 +173,16 @@ class Views:
             for id, ledger in sorted(newest.items(), key=lambda each: -each[1].began_s)
         ]
 
-    def _line(self, name: str, run: RunRecord, over: str) -> Line:
-        return line_over(name, self._series(run, {name, axis_of(over)}.__contains__), over, run.began)
+    def _there(self, ids: Iterable[str]) -> Iterator[RunRecord]:
+        """Yield runs by their ids, but for those that were removed since somebody had them."""
+        for id in ids:
+            with suppress(NoSuchRun):
+                yield self._store.run(id)
+
+    def _line(self, name: str, id: str, over: str) -> Line:
+        for run in self._there([id]):
+            return line_over(name, self._series(run, {name, axis_of(over)}.__contains__), over, run.began)
+        return NOTHING
 
     def _series(self, run: RunRecord, wanted: Callable[[str], object] = bool) -> dict[str, Series]:
         if run.status in ENDED:

@@ -119,7 +119,6 @@ class _Tree:
         self.keeper = _Process(pid)
         self.members: dict[int, _Process] = {}  # a parent before its children
         self._cpu_ticks, self._read_bytes, self._write_bytes = NeverFalling(), NeverFalling(), NeverFalling()
-        self._has_ended = False
         if int(self.keeper.stat()[19]) != started:
             self.keeper.close()
             raise ProcessLookupError
@@ -128,9 +127,8 @@ class _Tree:
     def read(self) -> Tree:
         """Add up what it uses and has used."""
         keeper = self.keeper.stat()
-        if self._has_ended:
+        if has_ended(keeper):  # and nobody has waited for it yet
             raise ProcessLookupError
-        self._has_ended = has_ended(keeper)  # and gives its last figures now
         # The keeper's own time is not the run's, nor is what it wrote itself: the run's output.
         cpu_ticks = int(keeper[13]) + int(keeper[14])
         own = _io_bytes(self._thread_io)

@@ -5,6 +5,7 @@ import { ask, known } from "./data.js";
 import { arrange, button, dot, element } from "./elements.js";
 import { moment, number, shown, ticksOf } from "./figures.js";
 import { enlarged, pinned, placing } from "./placing.js";
+import { powers, steps } from "./scales.js";
 import { asCsv, asPng, css, FAINT, pieces, saveDrawn, saved } from "./saving.js";
 
 export const MOST_CHARTS = 300;
@@ -57,7 +58,9 @@ function widthOf(plot, texts, at) {
   return Math.max(LEAST_AXIS_PX, longest / devicePixelRatio + gap + ticks.size);
 }
 
-const BYTE_STEPS = Array.from({ length: 60 }, (_, power) => 2 ** power);
+// Ticks of numbers however large or small: uPlot's own steps reach from 1e-32 to 1e32.
+const ticksBy = (apart_px, along, made) => ({ incrs: [Number.MAX_VALUE], splits: (plot, _, low, high) => made(low, high, plot[along] / apart_px) });
+const logTicks = (low, high, wanted) => (high > 200 * low ? powers(low, high, wanted) : powers(low, high, 9).flatMap((power) => [power, 2 * power, 5 * power]).filter((tick) => tick <= high));
 
 // Moments as everywhere on the page; the date where it changes.
 function clockOf(ticks, step) {
@@ -81,7 +84,9 @@ function inside(plot, line, left) {
 function spread(low, high) {
   if (low === null) return [null, null];
   const room = Math.abs(high) / 10 || 1;
-  return high - low <= 1e-5 * Math.abs(high) ? [low - room, high + room] : uPlot.rangeNum(low, high, 0.1, true);
+  if (high - low <= 1e-5 * Math.abs(high)) return [low - room, high + room];
+  const [begin, end] = [low - (high - low) / 10, high + (high - low) / 10];
+  return [low < 0 ? begin : Math.max(0, begin), high > 0 ? end : Math.min(0, end)];
 }
 
 // All charts of a view. `placed` is called once one is pinned, moved or enlarged. `range` is [begin, end] of the horizontal axis, or null for all. `over` is that axis: "" for the
@@ -225,9 +230,10 @@ export function charts(place, { over, log, smoothing, range, zoomed, placed }) {
       },
       scales: { x: { time: over === "clock" }, y: log ? { distr: 3 } : { range: (_, low, high) => spread(low, high) } },
       axes: [
-        over !== "clock" ? { ...axis, size: 30, values: (_, ticks) => ticks.map((tick) => `${number(Number(tick.toPrecision(6)), 6)}${relative ? " s" : ""}`) }
+        over !== "clock" ? { ...axis, size: 30, ...ticksBy(80, "width", steps), values: (_, ticks) => ticksOf("", ticks).map((text) => text + (relative ? " s" : "")) }
           : { ...axis, size: 46, space: 60, values: (_, ticks, _axis, _space, step) => clockOf(ticks, step) },
-        { ...axis, size: widthOf, values: (_, ticks) => labelsOf(chart.unit, ticks), ...(!log && chart.unit.startsWith("bytes") && { incrs: BYTE_STEPS }) },
+        { ...axis, size: widthOf, values: (_, ticks) => ticksOf(chart.unit, ticks), filter: (_, ticks) => ticks,
+          ...ticksBy(40, "height", log ? logTicks : (low, high, wanted) => steps(low, high, wanted, chart.unit.startsWith("bytes"))) },
       ],
       series: [{}, ...chart.lines.map(({ colour }, at) => ({
         stroke: colour, dash: chart.lines.findIndex((each) => each.colour === colour) < at ? [7, 4] : [], width: 1.5, alpha: smoothing ? FAINT : 1, points: { show: false, fill: colour, filter: (plot, line) => alone(plot.data[line]) },
@@ -345,12 +351,4 @@ function markOdd(plot, chart) {
     }
   });
   ctx.restore();
-}
-
-// Of a logarithmic axis not every place has a label.
-function labelsOf(unit, ticks) {
-  const there = ticks.filter((tick) => tick !== null);
-  const texts = ticksOf(unit, there);
-  let at = 0;
-  return ticks.map((tick) => (tick === null ? "" : texts[at++]));
 }

@@ -47,19 +47,25 @@ function take(change) {
 }
 
 const AGAIN_MS = 1000;
+const SILENT_MS = 20_000; // a server that is there tells something each second
 const GONE = "the server does not answer: trying again";
 const LOCKED = "the server was started again: open the URL that it has printed";
 
 // Listens for ever: first come all runs, then what changes. A page that was away begins anew.
 export function begin(showLink) {
   const stream = new EventSource("/api/live");
-  stream.onerror = async () => {
+  let silence = setTimeout(lost, SILENT_MS); // a computer that slept may not be told that a connection is gone
+  async function lost() {
+    clearTimeout(silence);
     stream.close();
-    const status = await fetch("/api/titles").then((answer) => answer.status, () => 0);
+    const status = await fetch("/api/titles", { signal: AbortSignal.timeout(SILENT_MS) }).then((answer) => answer.status, () => 0);
     showLink(status === 401 ? LOCKED : GONE);
     setTimeout(() => begin(showLink), AGAIN_MS);
-  };
+  }
+  stream.onerror = lost;
   stream.onmessage = (event) => {
+    clearTimeout(silence);
+    silence = setTimeout(lost, SILENT_MS);
     const change = JSON.parse(event.data);
     showLink(change.error || "");
     take(change);

@@ -24,7 +24,7 @@ function ownLines(texts) {
 
 function cells(texts) {
   if (!texts.some((text) => text.includes("\n"))) return texts.map((text) => element("td", {}, text || element("span", { class: "soft" }, "–")));
-  return ownLines(texts).map((text, at) => element("td", {}, text ? element("pre", { tabindex: "0", "aria-label": "Lines that differ" }, text)
+  return ownLines(texts).map((text, at) => element("td", {}, text ? element("pre", { tabindex: "0", role: "group", "aria-label": "Lines that differ" }, text)
     : element("span", { class: "soft" }, texts[at] ? "no line of its own" : "–")));
 }
 

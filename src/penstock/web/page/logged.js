@@ -70,14 +70,14 @@ function image({ name }) {
 }
 
 function text({ name }) {
-  const shown = element("pre", { tabindex: "0", "aria-label": name });
+  const shown = element("pre", { tabindex: "0", role: "group", "aria-label": name });
   const steps = slider(name, (entry) => { shown.textContent = entry.text; });
   return { parts: [shown, steps.label], seen: async ({ entries }) => steps.set(await linesOf(entries)) };
 }
 
 // A column for each step, as wide as it lasts; the darker, the more values are in a bin.
 function histogram({ name }) {
-  const canvas = Object.assign(element("canvas", { role: "img" }), { width: WIDE, height: HIGH });
+  const canvas = Object.assign(element("canvas", { role: "img", "aria-label": name }), { width: WIDE, height: HIGH });
   const [top, bottom, first, last] = ["", "", "", ""].map(() => element("span"));
   const odd = element("p", { class: "bad" });
   async function seen({ entries }) {

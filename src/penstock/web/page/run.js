@@ -89,7 +89,7 @@ export function open(place, address) {
     const follows = !before || before.scrollTop + before.clientHeight > before.scrollHeight - 5;
     update(about, element("div", {},
       element("h2", {}, "Output"),
-      run.output ? element("pre", { tabindex: "0", "aria-label": "What it printed last" }, run.output.replace(COLOURS, "")) : element("p", { class: "soft" }, "It has printed nothing."),
+      run.output ? element("pre", { tabindex: "0", role: "group", "aria-label": "What it printed last" }, run.output.replace(COLOURS, "")) : element("p", { class: "soft" }, "It has printed nothing."),
       written.length ? files(run.id, written) : null,
       element("h2", {}, "About it"),
       element("dl", {},

@@ -10,16 +10,18 @@ const COLOURS = [[84, 104, 212], [190, 82, 150], [240, 140, 46]];
 
 const order = new Intl.Collator("en", { numeric: true }).compare;
 
-function steps(low, high) {
-  const size = 10 ** Math.floor(Math.log10((high - low) / WANTED_TICKS));
-  const step = size * [1, 2, 5, 10].find((times) => (high - low) / (times * size) <= WANTED_TICKS);
+// Ticks at equal distances, of bytes by powers of two.
+export function steps(low, high, wanted = WANTED_TICKS, isBytes = false) {
+  const least = (high - low) / wanted;
+  const size = 10 ** Math.floor(Math.log10(least));
+  const step = isBytes ? 2 ** Math.ceil(Math.log2(least)) : size * [1, 2, 5, 10].find((times) => times * size >= least);
   const first = Math.ceil(low / step - 1e-9);
   return Array.from({ length: Math.floor(high / step + 1e-9) - first + 1 }, (_, at) => Number(((first + at) * step).toPrecision(12)));
 }
 
-function powers(low, high) {
+export function powers(low, high, wanted = WANTED_TICKS) {
   const [first, last] = [Math.ceil(Math.log10(low) - 1e-9), Math.floor(Math.log10(high) + 1e-9)];
-  const every = Math.ceil((last - first + 1) / (WANTED_TICKS + 1));
+  const every = Math.ceil((last - first + 1) / (wanted + 1));
   return Array.from({ length: Math.floor((last - first) / every) + 1 }, (_, at) => Number(`1e${first + at * every}`));
 }
 

@@ -67,10 +67,9 @@ function bar(run) {
     element("td", { class: "name" }, runLink(run)),
     element("td", { class: "number" }, seconds(run.seconds)),
     element("td", { class: "bars" }, parts.length
-      ? element("div", { class: "bar", role: "img", "aria-label": text, title: text },
-        parts.map(([key, , tint]) => element("span", { colour: tint, width: `${100 * run.parts[key]}%` })))
-      : notRecorded()),
-    element("td", { class: "soft wide" }, text));
+      ? [element("div", { class: "bar", role: "img", "aria-label": text, title: text },
+        parts.map(([key, , tint]) => element("span", { colour: tint, width: `${100 * run.parts[key]}%` }))), element("small", { class: "soft" }, text)]
+      : notRecorded()));
 }
 
 // What to change first, once for all runs that the same rule is for: of the one that waits most.
