@@ -225,6 +225,8 @@ class FeedState:
             # An epoch is one cycle long; where the length is unknown, it ends with its cycle.
             sample = 0 if self.samples is None else start.sample
             member.end = Cursor(start.cycle + self.epochs - epoch, sample)
+            if epoch >= self.epochs and member.next:  # it has all, where a selection may end far before its cycle
+                member.next = max(member.next, member.end)
         self._served |= member.finished
 
     def backlog(self, member: FeedMember) -> list[PublishedBlock]:
