@@ -216,7 +216,7 @@ class FeedStateMachine(RuleBasedStateMachine):
         sample = 0 if self.samples is None else trainer.start.sample
         end = Cursor(trainer.start.cycle + self.epochs - trainer.epoch, sample)
         self.state.begin_epoch(trainer.id, self.epochs, end)
-        trainer.start, trainer.next, trainer.epoch = end, end, self.epochs
+        trainer.next = end
         others = [t for t in self.trainers.values() if t is not trainer]
         assert others or self.state.finished
 

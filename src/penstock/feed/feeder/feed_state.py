@@ -218,6 +218,9 @@ class FeedState:
     def begin_epoch(self, id: int, epoch: int, start: Cursor) -> None:
         """Record where a member's epoch began, and so where its last epoch ends."""
         member = self.members[id]
+        if self.epochs is not None and epoch >= self.epochs and member.next and member.end:
+            self._advance(member, max(member.next, member.end))  # a selection may end long before its cycle
+            return
         if member.epoch_start != start:
             member.known = None
         member.epoch, member.epoch_start = epoch, start
@@ -225,8 +228,6 @@ class FeedState:
             # An epoch is one cycle long; where the length is unknown, it ends with its cycle.
             sample = 0 if self.samples is None else start.sample
             member.end = Cursor(start.cycle + self.epochs - epoch, sample)
-            if epoch >= self.epochs and member.next:  # it has all, where a selection may end far before its cycle
-                member.next = max(member.next, member.end)
         self._served |= member.finished
 
     def backlog(self, member: FeedMember) -> list[PublishedBlock]:
