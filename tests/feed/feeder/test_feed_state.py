@@ -207,14 +207,13 @@ class FeedStateMachine(RuleBasedStateMachine):
         trainer = data.draw(st.sampled_from(list(self.trainers.values())))
         assert not self.state.has_read(trainer.id, trainer.sent + more)
 
-    @precondition(lambda self: self.epochs is not None and self._readers())
+    @precondition(lambda self: any(t.epoch + 1 == self.epochs for t in self._readers()))
     @rule(data=st.data())
     def end_the_last_epoch(self, data: st.DataObject) -> None:
         """A trainer has all that it selects of its last epoch, before that has been sent to its end."""
-        trainer = data.draw(st.sampled_from(self._readers()))
-        assert trainer.start is not None
-        sample = 0 if self.samples is None else trainer.start.sample
-        end = Cursor(trainer.start.cycle + self.epochs - trainer.epoch, sample)
+        trainer = data.draw(st.sampled_from([t for t in self._readers() if t.epoch + 1 == self.epochs]))
+        assert trainer.start is not None and self.epochs is not None
+        end = Cursor(trainer.start.cycle + 1, 0 if self.samples is None else trainer.start.sample)
         self.state.begin_epoch(trainer.id, self.epochs, end)
         trainer.next = end
         others = [t for t in self.trainers.values() if t is not trainer]
