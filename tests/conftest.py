@@ -242,7 +242,11 @@ def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 @pytest.fixture
 def no_gc_callbacks() -> Iterator[None]:
-    """No callbacks when garbage is collected: Python loses the alarm that comes in one, such as hypothesis'."""
+    """No callbacks when garbage is collected: Python loses the alarm that comes in one, such as hypothesis'.
+
+    Nor those of earlier tests' garbage: each thread that has ended has one, in ``threading``.
+    """
+    gc.collect()
     callbacks = gc.callbacks[:]
     gc.callbacks.clear()
     yield

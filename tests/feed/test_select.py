@@ -69,6 +69,19 @@ def test_what_a_trainer_has_taken_is_what_it_was_handed(serve: Any) -> None:
         assert feeder.statistics().trainers[0].taken == len(part(0, 0.5))
 
 
+@pytest.mark.parametrize("world", [1, 2])
+def test_a_feed_ends_though_its_trainers_parts_end_far_before_its_last_cycle(serve: Any, world: int) -> None:
+    """As it was found: who left before the rest of the cycle had been sent was waited for ever after."""
+    serve(penstock.ArraySource(np.arange(50_000), batch_size=10, shuffle=False), window="64KiB", epochs=2)
+
+    def train(rank: int) -> list[int]:
+        with penstock.attach("feed", 3, shard=(rank, world), select=range(12), drop_last=True) as loader:
+            return [int(i) for _ in range(2) for batch in islice(loader, len(loader)) for i in batch]
+
+    assert sorted(id for rank in at_once(train, world) for id in rank) == sorted([*range(12)] * 2)
+    eventually(lambda: not penstock.feeds())
+
+
 @pytest.mark.parametrize("options", [{}, {"drop_last": True}, {"pad": True}])
 @pytest.mark.parametrize("size", [1, 9, 16])
 def test_ranks_deal_a_part_evenly(serve: Any, size: int, options: dict[str, Any]) -> None:

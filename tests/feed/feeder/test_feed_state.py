@@ -207,6 +207,18 @@ class FeedStateMachine(RuleBasedStateMachine):
         trainer = data.draw(st.sampled_from(list(self.trainers.values())))
         assert not self.state.has_read(trainer.id, trainer.sent + more)
 
+    @precondition(lambda self: any(t.epoch + 1 == self.epochs for t in self._readers()))
+    @rule(data=st.data())
+    def end_the_last_epoch(self, data: st.DataObject) -> None:
+        """A trainer has all that it selects of its last epoch, before that has been sent to its end."""
+        trainer = data.draw(st.sampled_from([t for t in self._readers() if t.epoch + 1 == self.epochs]))
+        assert trainer.start is not None and self.epochs is not None
+        end = Cursor(trainer.start.cycle + 1, 0 if self.samples is None else trainer.start.sample)
+        self.state.begin_epoch(trainer.id, self.epochs, end)
+        trainer.next = end
+        others = [t for t in self.trainers.values() if t is not trainer]
+        assert others or self.state.finished
+
     @precondition(lambda self: self.trainers)
     @rule(data=st.data())
     def leave(self, data: st.DataObject) -> None:

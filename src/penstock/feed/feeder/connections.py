@@ -75,6 +75,8 @@ class Peer:
             packet, fds = came.receive(self.connection, MAX_PACKET_BYTES, 1)
         except BlockingIOError:
             raise
+        except ConnectionResetError:  # once, of a peer that left with packets unread: what it sent last comes next
+            return self.receive()
         except OSError:
             return b""
         self._came.close()
@@ -265,9 +267,9 @@ class Connections:
     def _serve(self, peer: Peer, events: int) -> None:
         if events & select.EPOLLOUT:
             if not peer.flush():
-                self.drop(peer)
-                return
-            if not peer.queue:
+                peer.end()
+                events |= _READ  # what it sent last, and its end
+            elif not peer.queue:
                 self._epoll.modify(peer.connection, _READ)
         if events & _READ:
             self._receive(peer)

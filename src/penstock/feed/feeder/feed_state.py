@@ -218,6 +218,9 @@ class FeedState:
     def begin_epoch(self, id: int, epoch: int, start: Cursor) -> None:
         """Record where a member's epoch began, and so where its last epoch ends."""
         member = self.members[id]
+        if self.epochs is not None and epoch >= self.epochs and member.next and member.end:
+            self._advance(member, max(member.next, member.end))  # a selection may end long before its cycle
+            return
         if member.epoch_start != start:
             member.known = None
         member.epoch, member.epoch_start = epoch, start

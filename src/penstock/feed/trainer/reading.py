@@ -132,6 +132,8 @@ class EpochReader:
             self.check(self._rows.connection)
             self.check = None
         self._rows.let_go(given.place)
+        if self.rules.is_over(given.after):
+            self._end_if_last(given.after)
         return given
 
     def _next(self) -> PendingBatch | None:
@@ -154,6 +156,13 @@ class EpochReader:
         self._rows.let_go(self._rows.place)
         self._rows.destination.settle(wait=True)
         self._rows.connection.held.flush()
+
+    def _end_if_last(self, epoch: Epoch) -> None:
+        """Let the feed end with the last epoch: of a selection, that may be over long before its cycle."""
+        connection, following = self._rows.connection, self.rules.following(epoch)
+        if following.number == connection.welcome.settings.epochs and following.start is not None:
+            self._rows.held_from = None
+            connection.epoch(following.number, following.start)
 
     def _stand_at_epoch(self) -> None:
         """Bring the stream to the place of the epoch."""
