@@ -21,7 +21,7 @@ from penstock.fingerprint.comparison import Fingerprint
 from penstock.memory.slots import end_of_leaves
 from penstock.tree import Node
 
-PROTOCOL = 17
+PROTOCOL = 18
 MAX_PACKET_BYTES = 192 << 10
 """Below the default limit of a Unix socket's send buffer (net.core.wmem_default)."""
 
