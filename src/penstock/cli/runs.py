@@ -91,10 +91,10 @@ def show(named: Named, as_json: AsJson = False, store: StoreFolder = None) -> No
 
     JSON is an object for one run, and a list for several.
     """
-    from penstock.cli.runs_show import known_of, run_pages
+    from penstock.cli.runs_show import facts_of, run_pages
 
     with Store.open(store, to_read=True) as opened:
-        known = known_of(opened, opened.named(named))
+        known = facts_of(opened, opened.named(named))
     fields = [each.fields() for each in known]
     show_or_json(as_json, fields if len(fields) > 1 else fields[0], lambda: run_pages(known))
 

@@ -25,7 +25,7 @@ from penstock.runs.store import Series, Store
 from penstock.runs.store.columns import Floats
 
 
-class Known(NamedTuple):
+class RunFacts(NamedTuple):
     """What is known of a run.
 
     Attributes:
@@ -58,9 +58,9 @@ class Known(NamedTuple):
         }
 
 
-def known_of(store: Store, runs: Sequence[RunRecord]) -> list[Known]:
+def facts_of(store: Store, runs: Sequence[RunRecord]) -> list[RunFacts]:
     """Return what is known of runs; what they took is told beside the runs of their groups that have begun."""
-    found: dict[str, Known] = {}
+    found: dict[str, RunFacts] = {}
     summaries: dict[str, dict[str, dict[str, float]]] = {run.id: {} for run in runs}
 
     def series(run: RunRecord) -> dict[str, Series]:
@@ -77,16 +77,16 @@ def known_of(store: Store, runs: Sequence[RunRecord]) -> list[Known]:
             for run, figures in zip(beside, together.runs, strict=True):
                 if run.id in summaries:
                     place = store.folder_of(run.id), store.environment(run.id)
-                    found[run.id] = Known(run, *place, summaries[run.id], figures, together.advice.get(run.id))
+                    found[run.id] = RunFacts(run, *place, summaries[run.id], figures, together.advice.get(run.id))
     return [found[run.id] for run in runs]
 
 
-def run_pages(runs: Sequence[Known]) -> RenderableType:
+def run_pages(runs: Sequence[RunFacts]) -> RenderableType:
     """Show all that is known of runs, one below the other."""
     return Group(*(line for known in runs for line in (Text(), _page(known))[known is runs[0] :]))
 
 
-def _page(known: Known) -> RenderableType:
+def _page(known: RunFacts) -> RenderableType:
     run, figures = known.run, known.figures
     facts = Table(box=None, show_header=False, padding=(0, 1, 0, 0))
     facts.add_column(style="dim")

@@ -19,8 +19,8 @@ PARTS = (
 _BINARY = ("", "Ki", "Mi", "Gi", "Ti", "Pi")
 
 
-class Panel(NamedTuple):
-    """A panel: for each group a value, None if nobody recorded it, and those of its runs."""
+class GroupBars(NamedTuple):
+    """A panel of bars: for each group a value, None if nobody recorded it, and those of its runs."""
 
     title: str
     unit: str
@@ -65,9 +65,9 @@ _FIGURES: tuple[tuple[_Figure, ...], ...] = (
 NOTE = "bars: all runs of a group together (time an epoch: their median); dots: single runs"
 
 
-def panels_of(groups: Sequence[GroupFigures]) -> tuple[list[Panel], list[str]]:
+def panels_of(groups: Sequence[GroupFigures]) -> tuple[list[GroupBars], list[str]]:
     """Return the panels that have data, and sentences that say what is missing."""
-    panels: list[Panel] = []
+    panels: list[GroupBars] = []
     missing: list[str] = []
     for figures in _FIGURES:
         found = [(figure, [figure[2](group) for group in groups]) for figure in figures]
@@ -83,7 +83,7 @@ def panels_of(groups: Sequence[GroupFigures]) -> tuple[list[Panel], list[str]]:
         dots = [[dot for run in group.runs if (dot := of_run(run)) is not None] for group in groups]
         factor, unit = scale_of(unit, max(value for value in values if value is not None))
         scaled = [None if value is None else value / factor for value in values]
-        panels.append(Panel(title, unit, scaled, [[dot / factor for dot in each] for each in dots]))
+        panels.append(GroupBars(title, unit, scaled, [[dot / factor for dot in each] for each in dots]))
     missing += [
         f"{failed} of {len(group.runs)} runs of {group.name!r} ({group.mode}) did not finish"
         for group in groups
