@@ -19,15 +19,7 @@ import msgspec
 
 from penstock.basics.terminal import say
 from penstock.errors import PenstockError
-from penstock.runs.listeners.contract import (
-    Listener,
-    Sample,
-    Tick,
-    Values,
-    WatchedRun,
-    listener_names,
-    make_listener,
-)
+from penstock.runs.listeners.contract import Listener, Sample, Values, WatchedRun, listener_names, make_listener
 from penstock.runs.listeners.processes import Processes
 from penstock.runs.record import ENDED
 from penstock.runs.store import SeriesWriter, Store, points_file
@@ -109,11 +101,9 @@ class _Run:
         self._offsets: dict[str, float] = {}
         self.writer = SeriesWriter(path)
 
-    def goes_on(self, tick: Tick) -> bool:
-        """Return whether its command lives, or was never seen; later points would be rates of nothing."""
-        if self.watched.id not in tick.trees:
-            return False
-        was_seen, self._was_seen = self._was_seen, self.watched.pid in tick.trees[self.watched.id].pids
+    def goes_on(self, pids: tuple[int, ...]) -> bool:
+        """Return whether its command is among its processes, or never was; later points are rates of nothing."""
+        was_seen, self._was_seen = self._was_seen, self.watched.pid in pids
         return self._was_seen or not was_seen
 
     def add(self, time_s: float, host: Values, own: Values) -> None:
@@ -167,8 +157,9 @@ class Sampler:
         """
         self._begin_waiting()
         tick = self._processes.look(time_s, [run.watched for run in self._runs.values()])
-        for id in [id for id, run in self._runs.items() if not run.goes_on(tick)]:
-            self.end(id)
+        for id, run in list(self._runs.items()):
+            if id not in tick.trees or not run.goes_on(tick.trees[id].pids):
+                self.end(id)
         wanted = {each.name: each for run in self._runs.values() for each in run.listeners}
         samples = {"sampler": Sample(Values({"sampler.missed": missed}))}
         for name, listener in wanted.items():

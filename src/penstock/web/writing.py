@@ -13,7 +13,7 @@ from starlette.routing import Route
 from penstock.errors import BadSetting
 from penstock.runs.store import Store
 from penstock.runs.store.notes import Change
-from penstock.web.files import Json
+from penstock.web.files import Json, answering
 from penstock.web.views import row_of
 
 _MOST_KIB = 1024
@@ -56,7 +56,4 @@ def write_routes(store: Store, key: str) -> list[Route]:
             raise BadSetting(f"this is no change of runs: {error}") from None
         return Json(await run_in_threadpool(changed, asked))
 
-    async def key_of_page(_: Request) -> Response:
-        return Json({"key": key})
-
-    return [Route("/api/key", key_of_page), Route("/api/change", change, methods=["POST"])]
+    return [Route("/api/key", answering(lambda _: {"key": key})), Route("/api/change", change, methods=["POST"])]

@@ -2,6 +2,7 @@
 
 import uPlot from "./vendor/uPlot.esm.js";
 import { ask, known } from "./data.js";
+import { range } from "./drawing.js";
 import { arrange, button, dot, element } from "./elements.js";
 import { moment, number, shown, ticksOf } from "./figures.js";
 import { enlarged, pinned, placing } from "./placing.js";
@@ -89,9 +90,9 @@ function spread(low, high) {
   return [low < 0 ? begin : Math.max(0, begin), high > 0 ? end : Math.min(0, end)];
 }
 
-// All charts of a view. `placed` is called once one is pinned, moved or enlarged. `range` is [begin, end] of the horizontal axis, or null for all. `over` is that axis: "" for the
+// All charts of a view. `placed` is called once one is pinned, moved or enlarged. `over` is the horizontal axis: "" for the
 // seconds from each run's begin, "clock" for the time of day, "series:NAME" for what the runs logged under that name.
-export function charts(place, { over, log, smoothing, range, zoomed, placed }) {
+export function charts(place, { over, log, smoothing, zoomed, placed }) {
   const relative = over === "";
   const isTime = relative || over === "clock";
   const axisName = isTime ? "time" : over.replace(/^series:/, "");

@@ -3,10 +3,10 @@
 import { change, go, read } from "./address.js";
 import { grouper, groupings } from "./columns.js";
 import { ask, colour, colourOfGroup, known } from "./data.js";
-import { button, dot, element, noRuns } from "./elements.js";
+import { button, dot, element, fill, noRuns } from "./elements.js";
 import { charts, inOrder, MOST_CHARTS } from "./charts.js";
 import { differences } from "./differences.js";
-import { controls, drawing } from "./drawing.js";
+import { controls, drawing, range, setRange } from "./drawing.js";
 import { wanted, wordsOf } from "./runs.js";
 
 const LOOK_S = 5;
@@ -38,7 +38,6 @@ function ofGroups(ids, by) {
 export function open(place) {
   const { query } = read();
   const by = () => read().query.get("group") || "";
-  const range = () => (read().query.get("range")?.split(",").map(Number) ?? null);
   const ids = () => {
     const chosen = read().query.getAll("run").filter((id) => known.rows.has(id));
     if (by()) return (chosen.length ? chosen : wanted(new URLSearchParams()).map((row) => row.id)).slice(0, MOST_GROUPED);
@@ -89,7 +88,7 @@ export function open(place) {
   }
 
   function zoom(next) {
-    change({ range: next ? next.map((each) => Number(each.toFixed(3))).join(",") : "" });
+    setRange(next);
     drawn?.redraw();
   }
 
@@ -97,10 +96,9 @@ export function open(place) {
     drawn?.close();
     body.replaceChildren();
     legend.replaceChildren();
-    drawn = charts(body, { ...drawing(), range, zoomed: zoom, placed: () => show() });
+    drawn = charts(body, { ...drawing(), zoomed: zoom, placed: () => show() });
     const chosen = ids();
-    grouping.replaceChildren(...groupings([...known.rows.values()]).map(([value, text]) => element("option", { value }, text)));
-    grouping.value = by() || "1";
+    fill(grouping, groupings([...known.rows.values()]), by() || "1");
     grouped.hidden = !by();
     kinds.forEach((kind, at) => kind.setAttribute("aria-pressed", String(Boolean(by()) === (at === 1))));
     shownIds = chosen.join();

@@ -1,7 +1,7 @@
 // How charts are drawn: over which axis, smoothed, on a logarithmic scale. It stands in the address.
 
 import { change, read } from "./address.js";
-import { button, element } from "./elements.js";
+import { button, element, fill } from "./elements.js";
 
 const SMOOTHEST = 0.999;
 const OFFERED = ["step", "epoch"]; // what a script may have logged beside its numbers
@@ -13,6 +13,10 @@ export const drawing = () => {
   const over = !asked || asked === "clock" || asked.startsWith("series:") ? asked : `series:${asked}`;
   return { over, log: query.get("log") === "1", smoothing: Math.min(SMOOTHEST, Math.max(0, smoothing)) };
 };
+
+// The part of the axis that is shown: [begin, end], or null for all.
+export const range = () => read().query.get("range")?.split(",").map(Number) ?? null;
+export const setRange = (next) => change({ range: next ? next.map((each) => Number(each.toPrecision(14))).join(",") : "" });
 
 // The controls; `changed` is called once something is set. `offer` takes the names of the series that there are.
 export function controls(changed) {
@@ -34,10 +38,7 @@ export function controls(changed) {
     const axes = OFFERED.filter((name) => names.includes(name) || name === "step").map((name) => [`series:${name}`, name]);
     const now = drawing().over;
     if (now && now !== "clock" && !axes.some(([value]) => value === now)) axes.push([now, now.replace(/^series:/, "")]);
-    const choices = [["", "time since its beginning"], ["clock", "time of day"], ...axes];
-    const offered = [...over.options].map((option) => option.value).join("\n");
-    if (offered !== choices.map(([value]) => value).join("\n")) over.replaceChildren(...choices.map(([value, label]) => element("option", { value }, label)));
-    over.value = now;
+    fill(over, [["", "time since its beginning"], ["clock", "time of day"], ...axes], now);
   }
 
   offer([]);

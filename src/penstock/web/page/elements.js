@@ -37,6 +37,12 @@ export function button(label, act, attributes = {}) {
   return element("button", { type: "button", onclick: act, ...attributes }, label);
 }
 
+// Offer choices, each a value and its text, unless they stand there already; choose one.
+export function fill(select, choices, value) {
+  if ([...select.options].map((each) => each.value).join("\n") !== choices.map(([key]) => key).join("\n")) select.replaceChildren(...choices.map(([key, label]) => element("option", { value: key }, label)));
+  select.value = value;
+}
+
 // Put nodes into a place, in order: what is there stays, and what somebody has in hand is not even moved.
 export function arrange(place, nodes) {
   const staying = new Set(nodes);

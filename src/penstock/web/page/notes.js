@@ -70,20 +70,17 @@ export function noteOf(id) {
   return place;
 }
 
-function tagForm(...more) {
+// A field for a tag, and its form: what the button that is pressed says is done with the tag.
+function tagForm(act, ...more) {
   const tags = element("datalist", { id: "tags" });
   const offer = () => tags.replaceChildren(...[...new Set([...known.rows.values()].flatMap((row) => row.tags))].map((tag) => element("option", { value: tag })));
   const field = element("input", { "aria-label": "Tag", placeholder: "a word", size: "12", maxlength: "40", required: true, list: "tags", onfocus: offer });
-  return [field, element("form", { class: "tools" }, field, tags, element("button", { value: "tag" }, "Add tag"), ...more)];
-}
-
-// Do with a form's tag what its button says.
-function whenSent(form, field, act) {
-  form.addEventListener("submit", async (event) => {
+  const sent = async (event) => {
     event.preventDefault();
     await act(event.submitter.value, field.value.trim());
     field.value = "";
-  });
+  };
+  return [field, element("form", { class: "tools", onsubmit: sent }, field, tags, element("button", { value: "tag" }, "Add tag"), ...more)];
 }
 
 // Tags and note of one run.
@@ -91,8 +88,7 @@ export function notesOf(id) {
   const change = (way, tag) => write({ runs: [id], [way]: [tag] });
   const tags = element("span");
   const note = noteOf(id);
-  const [field, form] = tagForm();
-  whenSent(form, field, change);
+  const [field, form] = tagForm(change);
   form.prepend(tags);
   const place = element("div", {}, note, form);
   let shown = null;
@@ -123,11 +119,10 @@ async function act(runs, change, text, undone) {
 // What can be done with the runs that are chosen; `said` tells what was done, and undoes it.
 export function actions() {
   let chosen = [];
-  const [field, form] = tagForm(element("button", { value: "untag" }, "Remove tag"));
-  whenSent(form, field, (way, tag) => {
+  const [field, form] = tagForm((way, tag) => {
     const [other, text] = way === "tag" ? ["untag", "got"] : ["tag", "lost"];
     return act(chosen.filter((row) => row.tags.includes(tag) === (way === "untag")), { [way]: [tag] }, `${text} the tag ${tag}`, { [other]: [tag] });
-  });
+  }, element("button", { value: "untag" }, "Remove tag"));
   const expanded = () => tag.setAttribute("aria-expanded", String(!form.hidden));
   const tag = button("Tag…", () => {
     form.hidden = !form.hidden;

@@ -3,7 +3,7 @@
 import { change, go, read } from "./address.js";
 import { columnOf, glance, KINDS, MOST_OFFERED, varying } from "./columns.js";
 import { known, summarise } from "./data.js";
-import { button, element, noRuns, update } from "./elements.js";
+import { button, element, fill, noRuns, update } from "./elements.js";
 import { number } from "./figures.js";
 import { wanted } from "./runs.js";
 import { axisOf, colourAt, RAMP } from "./scales.js";
@@ -75,11 +75,6 @@ export function open(place) {
     const { query } = read();
     const chosen = query.getAll("run").map((id) => known.rows.get(id)).filter(Boolean);
     return chosen.length ? chosen : wanted(new URLSearchParams({ filter: query.get("filter") || "" }));
-  }
-
-  function fill(select, choices, value) {
-    if ([...select.options].map((each) => each.value).join("\n") !== choices.map(([key]) => key).join("\n")) select.replaceChildren(...choices.map(([key, label]) => element("option", { value: key }, label)));
-    select.value = value;
   }
 
   function metricOf(names) {

@@ -1,9 +1,8 @@
 // All of one run: its charts, what it printed, its files, what it was, its series.
 
-import { change, read } from "./address.js";
 import { charts, inOrder, MOST_CHARTS } from "./charts.js";
 import { ask, colour, known } from "./data.js";
-import { controls, drawing } from "./drawing.js";
+import { controls, drawing, range, setRange } from "./drawing.js";
 import { button, dot, element, term, update } from "./elements.js";
 import { notesOf } from "./notes.js";
 import { isLogged, logged, pathOf } from "./logged.js";
@@ -40,7 +39,6 @@ export function open(place, address) {
   let drawn = [];
 
   const entry = (name, value) => (value ? term(name, value) : []);
-  const range = () => (read().query.get("range")?.split(",").map(Number) ?? null);
   const how = controls(() => draw());
   const [head, first, rest, about] = ["", "", "", ""].map(() => element("div"));
   const tools = element("div", { class: "tools", hidden: true }, how.elements, button("All of it (0)", () => zoom(null)));
@@ -49,7 +47,7 @@ export function open(place, address) {
   place.append(head, notes, tools, first, others.place, more, about);
 
   function zoom(next) {
-    change({ range: next ? next.map((each) => Number(each.toFixed(3))).join(",") : "" });
+    setRange(next);
     for (const each of drawn) each.redraw();
   }
 
@@ -58,7 +56,7 @@ export function open(place, address) {
     for (const each of drawn) each.close();
     first.replaceChildren();
     rest.replaceChildren();
-    drawn = [first, rest].map((where) => charts(where, { ...drawing(), range, zoomed: zoom, placed: show }));
+    drawn = [first, rest].map((where) => charts(where, { ...drawing(), zoomed: zoom, placed: show }));
     show();
   }
 

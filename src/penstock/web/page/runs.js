@@ -3,7 +3,7 @@
 import { change, go, read } from "./address.js";
 import { columnOf, columnsOf, compared, grouper, groupings, limit, MOST_OFFERED, offered } from "./columns.js";
 import { colourOfGroup, known, summarise } from "./data.js";
-import { arrange, button, dot, element, noRuns } from "./elements.js";
+import { arrange, button, dot, element, fill, noRuns } from "./elements.js";
 import { actions } from "./notes.js";
 import { tableSavers } from "./saving.js";
 
@@ -159,12 +159,6 @@ export function open(place) {
     ]).filter(Boolean), button("As at first", () => { set({ col: "" }); offer(); }));
   }
 
-  function offerGroups(by) {
-    const texts = [["", "nothing"], ...groupings([...known.rows.values()])];
-    if (grouping.options.length !== texts.length) grouping.replaceChildren(...texts.map(([value, text]) => element("option", { value }, text)));
-    grouping.value = by;
-  }
-
   function heading(column) {
     let next = "";
     const sorter = button(column.label, () => set({ sort: next }));
@@ -196,7 +190,7 @@ export function open(place) {
     const text = `${rows.length} of ${known.rows.size} runs`;
     if (count.textContent !== text) count.textContent = text;
     arrangeColumns(columnsOf(query, rows));
-    offerGroups(grouped);
+    fill(grouping, [["", "nothing"], ...groupings([...known.rows.values()])], grouped);
     toCompare.disabled = !chosen.size;
     archived.checked = query.has("archived");
     showArchived.hidden = !archived.checked && ![...known.rows.values()].some((row) => row.archived);
