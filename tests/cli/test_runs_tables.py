@@ -31,11 +31,13 @@ NASTY = r"a_b %&#{}\^~$ [c] <d>|*"
 def test_runs_are_csv_with_numbers_as_they_are_and_parameters(command, store):  # noqa: F811
     one = group(store, NASTY, seconds=1234.5, parameters={"lr": "0.1"})[0]
     group(store, "other", series={"loss": [1.0]})
+    told(command("runs", "note", one.id, "--text", "one, two", "--tag", "good", "--tag", "fast"))
     rows = list(csv.DictReader(told(command("runs", "ls", "--format", "csv")).splitlines()))
     assert [row["group"] for row in rows] == [NASTY, "other"]
     assert rows[0]["id"] == one.id and float(rows[0]["seconds"]) == pytest.approx(1234.5)
     assert float(rows[0]["memory_bytes"]) == 5e8 + 59e6 and rows[1]["memory_bytes"] == ""
     assert (rows[0]["param.lr"], rows[1]["param.lr"]) == ("0.1", "")
+    assert (rows[0]["note"], rows[0]["tags"], rows[1]["tags"]) == ("one, two", "good fast", "")
 
 
 def test_runs_are_a_latex_table_whatever_they_are_called(command, store):  # noqa: F811

@@ -69,8 +69,11 @@ def ls(
         memory = {run.id: memory_bytes([opened.series(run.id, "proc.rss_bytes".__eq__)]) for run in found}
     rows = [fields(run) | {"memory_bytes": memory[run.id]} for run in found]
     if form == "csv":
-        parameters = [{f"param.{name}": value for name, value in run.plan.parameters.items()} for run in found]
-        print_csv([row | more for row, more in zip(rows, parameters, strict=True)])
+        more = [
+            {"tags": " ".join(run.tags)} | {f"param.{name}": value for name, value in run.plan.parameters.items()}
+            for run in found
+        ]
+        print_csv([row | its for row, its in zip(rows, more, strict=True)])
     elif form == "latex":
         print_latex(runs_table(found, memory))
     else:
