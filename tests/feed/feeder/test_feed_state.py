@@ -207,7 +207,7 @@ class FeedStateMachine(RuleBasedStateMachine):
         trainer = data.draw(st.sampled_from(list(self.trainers.values())))
         assert not self.state.has_read(trainer.id, trainer.sent + more)
 
-    @precondition(lambda self: any(t.epoch + 1 == self.epochs for t in self._readers()))
+    @precondition(lambda self: not self.gathers and any(t.epoch + 1 == self.epochs for t in self._readers()))
     @rule(data=st.data())
     def end_the_last_epoch(self, data: st.DataObject) -> None:
         """A trainer has all that it selects of its last epoch, before that has been sent to its end."""

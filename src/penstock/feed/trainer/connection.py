@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import socket
 import struct
 import time
@@ -13,21 +12,13 @@ from multiprocessing.connection import wait
 from typing import Any
 
 from penstock.contracts import Cursor, Known, Ring
-from penstock.errors import (
-    FeederLost,
-    PenstockError,
-    ProtocolError,
-    Refused,
-    TrainerEvicted,
-    WindowHeld,
-)
+from penstock.errors import FeederLost, PenstockError, ProtocolError, TrainerEvicted, WindowHeld
 from penstock.feed import wire
-from penstock.feed.endpoint import Endpoint, credentials
+from penstock.feed.endpoint import Endpoint
 from penstock.feed.statistics import FeederStatistics
 from penstock.feed.trainer.error_texts import Reasons, again, ended, failure, not_found, refusal, silent
 from penstock.feed.trainer.holdings import CycleEnded, Holdings, ReceivedBlock, most_unsent
-from penstock.feed.trainer.line import Line, despite_reset, of_the_system
-from penstock.feed.trainer.validation import MOST_RINGS, MessageValidator
+from penstock.feed.trainer.line import Line, despite_reset, introduced, of_the_system
 from penstock.linux.files import Descriptors
 from penstock.linux.fork import close_in_children
 from penstock.memory.host_ring import HostRing
@@ -105,7 +96,7 @@ class FeedConnection:
         self._send = self._line.send
         try:
             descriptors = Descriptors()
-            self.welcome, fds = self._introduce(hello, answer_s, descriptors)
+            self._validator, self.welcome, fds = introduced(self._socket, endpoint, hello, answer_s, descriptors)
             self.ring = open_ring(self.welcome, fds)
             descriptors.close()
             self.sharing = self.welcome.rings[-1 if self.ring.kind == HostRing.kind else 0]
@@ -244,34 +235,6 @@ class FeedConnection:
     def wait_s(self) -> float:
         """Time spent waiting for blocks."""
         return self._line.wait_s
-
-    def _introduce(
-        self, hello: wire.Hello, answer_s: float, descriptors: Descriptors
-    ) -> tuple[wire.Welcome, list[int]]:
-        pid, uid = credentials(self._socket)
-        if uid != os.getuid():
-            raise Refused(f"feed {self._endpoint.name!r} is served by uid {uid}, you are uid {os.getuid()}")
-        self._validator = MessageValidator(self._endpoint.name, pid, selects=hello.selected is not None)
-        self._socket.settimeout(answer_s)
-        try:
-            if hello.selected is None:
-                self._socket.send(wire.encode(hello))
-            else:
-                socket.send_fds(self._socket, [wire.encode(hello)], [hello.selected.fd])
-            packet, fds = despite_reset(
-                lambda: descriptors.receive(self._socket, wire.MAX_PACKET_BYTES, MOST_RINGS)
-            )
-        except TimeoutError:
-            raise silent(self._endpoint, answer_s) from None
-        except OSError:
-            raise not_found(self._endpoint.name) from None
-        if not packet:  # it was about to end
-            raise not_found(self._endpoint.name)
-        self._socket.settimeout(None)
-        message = self._validator.greeting(packet, fds)
-        if isinstance(message, wire.Rejected):
-            raise refusal(self._endpoint.name, message)
-        return message, fds
 
     def _wait(self, index: int) -> None:
         self.held.flush()

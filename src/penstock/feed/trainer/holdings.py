@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
@@ -9,7 +10,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from penstock.contracts import Cursor, Ids, Ring
-from penstock.errors import BadSetting
+from penstock.errors import BadSetting, WindowHeld
 from penstock.feed import wire
 from penstock.feed.trainer.validation import MessageValidator
 from penstock.memory.room import aligned
@@ -201,6 +202,19 @@ class Holdings:
     def viewed_bytes(self) -> int:
         """Size of the blocks that only loans hold."""
         return sum(aligned(block.nbytes) for block in list(self._lent.values()) if block.released and block.loans)
+
+    def check_views(self, feed: str) -> None:
+        """Check that another stream of this trainer, of the same feed, has room beside the views that it holds.
+
+        Raises:
+            WindowHeld: they take more than half of the window.
+        """
+        if self.viewed_bytes * 2 > self._window_bytes:
+            raise WindowHeld(
+                f"the views that this trainer (pid {os.getpid()}) holds (borrow=True) take {self.viewed_bytes:,} "
+                f"of the {self._window_bytes:,} bytes of the window of feed {feed!r}: let views go "
+                "before it selects other samples, copy what you need, or give the feed a larger window"
+            )
 
     def flush(self) -> None:
         """Send the feeder all releases."""

@@ -1,4 +1,4 @@
-"""A trainer's socket: what outlives its connection, and what it raises when its feeder is gone."""
+"""A trainer's socket: how it is introduced, what outlives its connection, and what a lost feeder raises."""
 
 from __future__ import annotations
 
@@ -7,7 +7,12 @@ import socket
 from collections.abc import Callable
 from typing import Any
 
+from penstock.errors import Refused
 from penstock.feed import wire
+from penstock.feed.endpoint import Endpoint, credentials
+from penstock.feed.trainer.error_texts import not_found, refusal, silent
+from penstock.feed.trainer.validation import MOST_RINGS, MessageValidator
+from penstock.linux.files import Descriptors
 
 
 def of_the_system(error: OSError) -> bool:
@@ -24,6 +29,34 @@ def despite_reset(receive: Callable[[], Any]) -> Any:
         return receive()
     except ConnectionResetError:
         return receive()
+
+
+def introduced(
+    connected: socket.socket, endpoint: Endpoint, hello: wire.Hello, answer_s: float, descriptors: Descriptors
+) -> tuple[MessageValidator, wire.Welcome, list[int]]:
+    """Send the hello; return what checks the feeder's messages, its welcome, and the rings that came with that."""
+    pid, uid = credentials(connected)
+    if uid != os.getuid():
+        raise Refused(f"feed {endpoint.name!r} is served by uid {uid}, you are uid {os.getuid()}")
+    validator = MessageValidator(endpoint.name, pid, selects=hello.selected is not None)
+    connected.settimeout(answer_s)
+    try:
+        if hello.selected is None:
+            connected.send(wire.encode(hello))
+        else:
+            socket.send_fds(connected, [wire.encode(hello)], [hello.selected.fd])
+        packet, fds = despite_reset(lambda: descriptors.receive(connected, wire.MAX_PACKET_BYTES, MOST_RINGS))
+    except TimeoutError:
+        raise silent(endpoint, answer_s) from None
+    except OSError:
+        raise not_found(endpoint.name) from None
+    if not packet:  # it was about to end
+        raise not_found(endpoint.name)
+    connected.settimeout(None)
+    message = validator.greeting(packet, fds)
+    if isinstance(message, wire.Rejected):
+        raise refusal(endpoint.name, message)
+    return validator, message, fds
 
 
 class Line:

@@ -1,4 +1,4 @@
-"""Where a trainer is asked to read its next epoch, by its feeder or by a file, and its connection there."""
+"""Where else a trainer reads on: where its feeder or a file asks it to, or on a feed of its own."""
 
 from __future__ import annotations
 
@@ -9,11 +9,14 @@ from typing import NamedTuple
 import msgspec
 
 from penstock.basics.terminal import say
-from penstock.errors import BadSetting, FeedNotFound, Refused
+from penstock.contracts import Cursor, Known, last_read
+from penstock.errors import BadSetting, FeedNotFound, Refused, SettingsDiffer
 from penstock.feed import wire
-from penstock.feed.endpoint import ANSWER_S, Endpoint
+from penstock.feed.endpoint import ANSWER_S, MAX_NAME_CHARACTERS, Endpoint
 from penstock.feed.suffix import FeedOfRun
 from penstock.feed.trainer.connection import FeedConnection, OpenRing
+from penstock.feed.trainer.deadlock import Deadlock
+from penstock.sources.order import digest
 
 Connect = Callable[[wire.Hello, OpenRing, wire.Welcome | None], FeedConnection]
 """Finds a feeder, or under ``share`` starts one (in the place of the one that sent this welcome, if any)."""
@@ -65,3 +68,30 @@ class Moving(NamedTuple):
         settings = msgspec.structs.replace(here.settings, expect=1)
         like = msgspec.structs.replace(here, name=to, settings=settings)
         return self.connect(self.hello, open_ring, like), True
+
+    def around(self, deadlock: Deadlock, here: wire.Welcome) -> wire.Welcome:
+        """Return a feed of equal order, for those who leave this one because of the same process."""
+        name = f"{here.name[: MAX_NAME_CHARACTERS - 24]}-without-{deadlock.holder_pid}"
+        say(f"{deadlock}. This one goes on from its place on a feed of its own, {name}")
+        return msgspec.structs.replace(here, name=name)
+
+    def for_rest(
+        self, here: wire.Welcome, at: Cursor, epoch_start: Cursor, known: Known, *, is_apart: bool
+    ) -> wire.Welcome:
+        """Return a feed that has the rest of an epoch in its order; ``is_apart`` says that this was to be one.
+
+        Raises:
+            SettingsDiffer: there is none.
+        """
+        what = f"an epoch that began at sample {epoch_start.sample:,} of cycle {epoch_start.cycle}"
+        if is_apart or not self.starts:
+            raise SettingsDiffer(
+                f"feed {here.name!r} has gone on without what makes {what} whole: its samples come in another "
+                "order by now. Begin that epoch anew, or read with share(), which gives its rest apart"
+            )
+        ranks, cycle = self.hello.world > 1, last_read(at, epoch_start)
+        decides = self.hello.group if ranks else known.joints.deciding(cycle)  # ranks may stand in two cycles
+        name = f"{here.name[: MAX_NAME_CHARACTERS - 24]}-apart-{digest(epoch_start, decides)}"
+        again = "" if ranks else f", and begins its next epoch on {here.name!r} again"
+        say(f"this trainer (pid {os.getpid()}) reads the rest of {what} on a feed of its own, {name}{again}")
+        return msgspec.structs.replace(here, name=name)

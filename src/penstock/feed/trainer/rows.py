@@ -7,7 +7,6 @@ import threading
 from collections.abc import Sequence
 from typing import NamedTuple
 
-import msgspec
 import numpy as np
 
 from penstock.basics.terminal import say
@@ -15,7 +14,6 @@ from penstock.contracts import Cursor, Ids, Known, Ring, last_read
 from penstock.errors import DeviceUnavailable, FeederLost, FeedStopped, PenstockError, SettingsDiffer, WindowHeld
 from penstock.feed import wire
 from penstock.feed.asking import feeds
-from penstock.feed.endpoint import MAX_NAME_CHARACTERS
 from penstock.feed.settings import MOST_BLOCKS
 from penstock.feed.suffix import FeedOfRun
 from penstock.feed.trainer.comparison import check_goes_on, difference_of_feeds, warn_of_other_data
@@ -26,7 +24,6 @@ from penstock.feed.trainer.holdings import CycleEnded, ReceivedBlock
 from penstock.feed.trainer.moving import Connect, Moving
 from penstock.feed.trainer.options import SelectedSamples
 from penstock.linux.when_gone import Living
-from penstock.sources.order import digest
 
 _POLLED_EVERY = 16
 """Blocks after which a trainer that has enough of them looks whether the feed has ended."""
@@ -173,20 +170,6 @@ class RowStream:
         self._start = at, epoch, epoch_start
         self.place = oldest._replace(at=at, row=row)
         self.connection.epoch(epoch, epoch_start)
-
-    def check_views(self) -> None:
-        """Check that another stream of this trainer has room beside the views that it holds.
-
-        Raises:
-            WindowHeld: they take more than half of the window.
-        """
-        window, held = self.connection.welcome.settings.window_bytes, self.connection.held
-        if held.viewed_bytes * 2 > window:
-            raise WindowHeld(
-                f"the views that this trainer (pid {os.getpid()}) holds (borrow=True) take {held.viewed_bytes:,} "
-                f"of the {window:,} bytes of the window of feed {self.connection.welcome.name!r}: let views go "
-                "before it selects other samples, copy what you need, or give the feed a larger window"
-            )
 
     def move(self) -> None:
         """Go to the feed that was asked for, where this trainer is then to start, as a late one.
@@ -388,28 +371,15 @@ class RowStream:
                 say(f"{deadlock}. Neither goes on by itself: end one of them")
                 return
             raise WindowHeld(f"{deadlock}. Read them at one rate, close one, or give the feed a larger window")
-        name = f"{welcome.name[: MAX_NAME_CHARACTERS - 24]}-without-{deadlock.holder_pid}"
-        say(f"{deadlock}. This one goes on from its place on a feed of its own, {name}")
-        self._go_on(msgspec.structs.replace(welcome, name=name))
+        self._go_on(self._moving.around(deadlock, welcome))
 
     def _end_epoch_apart(self, at: Cursor, epoch_start: Cursor, known: Known, *, is_apart: bool) -> None:
         """Read the rest of an epoch, in its order, on another feed, and come back for the next."""
-        welcome = self.connection.welcome
-        what = f"an epoch that began at sample {epoch_start.sample:,} of cycle {epoch_start.cycle}"
-        if is_apart or not self._failover:
-            raise SettingsDiffer(
-                f"feed {welcome.name!r} has gone on without what makes {what} whole: its samples come in another "
-                "order by now. Begin that epoch anew, or read with share(), which gives its rest apart"
-            )
-        ranks, cycle = self._hello.world > 1, last_read(at, epoch_start)
-        decides = self._hello.group if ranks else known.joints.deciding(cycle)  # ranks may stand in two cycles
-        name = f"{welcome.name[: MAX_NAME_CHARACTERS - 24]}-apart-{digest(epoch_start, decides)}"
-        again = "" if ranks else f", and begins its next epoch on {welcome.name!r} again"
-        say(f"this trainer (pid {os.getpid()}) reads the rest of {what} on a feed of its own, {name}{again}")
-        self._go_on(msgspec.structs.replace(welcome, name=name))
-        if not ranks:
-            self.home = welcome.name
-            self.connection.moves_to = self.connection.moves_to or welcome.name
+        home = self.connection.welcome
+        self._go_on(self._moving.for_rest(home, at, epoch_start, known, is_apart=is_apart))
+        if self._hello.world == 1:
+            self.home = home.name
+            self.connection.moves_to = self.connection.moves_to or home.name
 
     def _go_on(self, welcome: wire.Welcome) -> None:
         """Connect to the feeder in the place of this one, which is then asked for the first row not taken."""
