@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.forked import eventually
-from tests.page.test_page import AXE
+from tests.page.test_page import what_keeps_people_out
 from tests.scripts import run_python
 from tests.web.seeded import group
 
@@ -87,10 +87,7 @@ def test_they_are_readable_by_everybody(tab, store, scheme, width):
     card(page, "said").scroll_into_view_if_needed()
     eventually(lambda: "at step" in card(page, "said").locator("pre").inner_text())
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
-    if AXE.exists():
-        page.evaluate(AXE.read_text())
-        found = page.evaluate("axe.run(document, {resultTypes: ['violations']})")["violations"]
-        assert not [each["id"] for each in found if each["impact"] in ("serious", "critical")]
+    assert what_keeps_people_out(page) == []
     one.picture(f"logged-{scheme}-{width}")
 
 

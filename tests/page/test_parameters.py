@@ -7,7 +7,7 @@ from itertools import pairwise
 
 import pytest
 from tests.forked import eventually
-from tests.page.test_page import AXE
+from tests.page.test_page import what_keeps_people_out
 from tests.web.seeded import group
 
 pytestmark = pytest.mark.page
@@ -125,10 +125,7 @@ def test_parameters_are_looked_at_dark_and_narrow_and_keep_nobody_out(tab, store
     page.locator("main circle").nth(7).wait_for()
     one.picture(f"parameters {scheme} {width}")
     assert page.evaluate("document.documentElement.scrollWidth") <= width
-    page.evaluate(AXE.read_text())
-    found = page.evaluate("axe.run().then(result => result.violations)")
-    serious = [(each["id"], [node["html"] for node in each["nodes"]]) for each in found]
-    assert not [each for each, of in zip(serious, found, strict=True) if of["impact"] in {"serious", "critical"}]
+    assert what_keeps_people_out(page) == []
 
 
 ODD = (

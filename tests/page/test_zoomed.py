@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from tests.page.test_logged import DIGITS, script
-from tests.page.test_page import AXE
+from tests.page.test_page import what_keeps_people_out
 from tests.page.test_parameters import sweep
 from tests.web.scheduled import going_on
 from tests.web.seeded import group
@@ -49,14 +49,7 @@ def test_nothing_is_cut_at_200_percent_and_only_what_is_wide_is_scrolled(tab, st
         one.picture(f"zoomed {name} {scheme}")
         assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), name
         assert page.evaluate(CUT) == [], name
-        page.evaluate(AXE.read_text())
-        found = page.evaluate("axe.run().then(result => result.violations)")
-        serious = [
-            (each["id"], [node["html"] for node in each["nodes"]])
-            for each in found
-            if each["impact"] in {"serious", "critical"}
-        ]
-        assert not serious, f"{name}: {serious}"
+        assert what_keeps_people_out(page) == [], name
         if name == "runs":
             page.get_by_text("Columns", exact=True).click()
             page.get_by_label("Column most loss").wait_for()

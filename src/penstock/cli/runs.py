@@ -98,8 +98,8 @@ def show(named: Named, as_json: AsJson = False, store: StoreFolder = None) -> No
 
     with Store.open(store, to_read=True) as opened:
         known = facts_of(opened, opened.named(named))
-    fields = [each.fields() for each in known]
-    show_or_json(as_json, fields if len(fields) > 1 else fields[0], lambda: run_pages(known))
+    as_fields = [each.fields() for each in known]
+    show_or_json(as_json, as_fields if len(known) > 1 else as_fields[0], lambda: run_pages(known))
 
 
 @app.command(cls=Command)
