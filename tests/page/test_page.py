@@ -736,6 +736,28 @@ def test_a_thousand_runs_are_shown_and_drawn_only_as_far_as_one_looks(tab, store
     assert names(page) == ["run-0007"]
 
 
+def test_hundreds_of_runs_that_go_on_do_not_keep_the_page_busy(tab, store):
+    group(store, "many", runs=[f"run-{i:03}" for i in range(300)], series={"loss": [1.0, 2.0]}, status=None)
+    page = tab().page
+    page.get_by_text("… and 200 more, in the table of runs.").wait_for()
+    assert page.locator("main .cards .card").count() == 100
+    browser = page.context.new_cdp_session(page)
+    browser.send("Performance.enable")
+
+    def layouts() -> int:
+        return next(
+            each["value"]
+            for each in browser.send("Performance.getMetrics")["metrics"]
+            if each["name"] == "LayoutCount"
+        )
+
+    before = layouts()
+    page.wait_for_timeout(3000)
+    assert layouts() - before < 60, "the page is laid out for each card, where once a second is enough"
+    page.get_by_role("link", name="table of runs").click()
+    page.get_by_text("300 of 300 runs").wait_for()
+
+
 def test_only_charts_in_sight_are_drawn(tab, store):
     [run] = group(store, "wide", series={f"series {i:02}": [1.0, 2.0] for i in range(60)})
     page = compared(tab, run)

@@ -43,11 +43,13 @@ export function fill(select, choices, value) {
   select.value = value;
 }
 
+// What somebody has in hand. To ask for it costs a layout of the page once something has changed.
+const inHand = () => [document.activeElement, getSelection().anchorNode, getSelection().focusNode].filter(Boolean);
+
 // Put nodes into a place, in order: what is there stays, and what somebody has in hand is not even moved.
-export function arrange(place, nodes) {
+export function arrange(place, nodes, held = inHand()) {
   const staying = new Set(nodes);
   for (const each of [...place.childNodes]) if (!staying.has(each)) each.remove();
-  const held = [document.activeElement, getSelection().anchorNode, getSelection().focusNode].filter(Boolean);
   let next = place.firstChild;
   for (const each of nodes) {
     if (each !== next && each.parentNode === place && held.some((node) => each.contains(node))) {
@@ -64,7 +66,7 @@ export function arrange(place, nodes) {
 
 // Make what is in a place like what was made anew: what is the same already stays, listeners too. Those of one
 // data-id are the same thing, wherever they stand.
-export function update(old, made) {
+export function update(old, made, held = inHand()) {
   const named = new Map([...old.children].filter((each) => each.dataset.id).map((each) => [each.dataset.id, each]));
   const others = [...old.childNodes].filter((each) => !each.dataset?.id);
   arrange(old, [...made.childNodes].map((child) => {
@@ -82,7 +84,7 @@ export function update(old, made) {
       if (name === "style") there.style.cssText = value; // as an attribute, the page's own rules forbid it
       else there.setAttribute(name, value);
     }
-    update(there, child);
+    update(there, child, held);
     return there;
-  }));
+  }), held);
 }

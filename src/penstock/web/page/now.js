@@ -83,17 +83,27 @@ function cluster(report) {
     nodes.length || !why ? [] : term("nodes", element("span", { class: "bad" }, why))];
 }
 
+const MOST_RUNS = 100;
+
+function cards(rows) {
+  const left = rows.length - MOST_RUNS;
+  return [
+    element("div", { class: "cards" }, rows.slice(0, MOST_RUNS).map(run)),
+    left > 0 && element("p", {}, `… and ${number(left)} more, in the `, element("a", { href: "#/runs?filter=running" }, "table of runs"), "."),
+  ];
+}
+
 const endOf = (row) => (row.began ?? 0) + (row.seconds ?? 0);
 
 export function open(place) {
   function changed() {
     const running = [...known.rows.values()].filter((row) => row.status === "running" || row.status === "waiting");
     const ended = [...known.rows.values()].filter((row) => row.ended).sort((a, b) => endOf(b) - endOf(a)).slice(0, 5);
-    const { cards, note } = known.gpus;
+    const { cards: gpus, note } = known.gpus;
     update(place, element("div", {},
-      cards.length ? [element("h2", {}, "GPUs"), element("div", { class: "cards" }, cards.map(gpu))] : null,
+      gpus.length ? [element("h2", {}, "GPUs"), element("div", { class: "cards" }, gpus.map(gpu))] : null,
       element("h2", {}, "Runs"),
-      running.length ? element("div", { class: "cards" }, running.map(run))
+      running.length ? cards(running)
         : element("p", { class: "empty" }, "Nothing runs. penstock run train.py starts a run; it appears here at once."),
       element("h2", {}, "Feeds"),
       known.feeds.length ? element("div", { class: "cards" }, known.feeds.map(feed))
@@ -101,7 +111,7 @@ export function open(place) {
       ended.length ? [element("h2", {}, "Ended last"), element("ul", {}, ended.map((row) => element("li", { "data-id": row.id },
         runLink(row), ` ${row.status.replaceAll("_", " ")}`,
         row.reason ? element("span", { class: "soft" }, ` — ${row.reason}`) : null)))] : null,
-      note ? element("p", { class: "soft" }, cards.length ? note : `GPUs are not shown: ${note}.`) : null));
+      note ? element("p", { class: "soft" }, gpus.length ? note : `GPUs are not shown: ${note}.`) : null));
   }
   changed();
   return { changed };
