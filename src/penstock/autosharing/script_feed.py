@@ -14,7 +14,7 @@ from penstock.autosharing.ranks import Meeting
 from penstock.autosharing.recipe import LoaderRecipe
 from penstock.autosharing.verdict import Declined, Plan
 from penstock.feed.launch.shared import shared
-from penstock.feed.trainer.comparison import Finding, SampleComparison
+from penstock.feed.trainer.comparison import Compared, SampleComparison
 from penstock.feed.trainer.loader import Loader
 from penstock.feed.trainer.options import LoaderOptions
 from penstock.feed.wire import MOST_WITNESSES
@@ -94,7 +94,7 @@ class Proof:
                 self._going_on = None
                 self._conclude(epoch, finding, self._epochs)
 
-    def _conclude(self, epoch: int, finding: Finding, given: int) -> None:
+    def _conclude(self, epoch: int, finding: Compared, given: int) -> None:
         self._next_s = time.monotonic() + _PAUSE * finding.cpu_s
         self.unproved, self.random = finding.unproved, finding.random
         if finding.differs:

@@ -13,7 +13,7 @@ import pytest
 
 from penstock.feed import wire
 from penstock.feed.feeder.witness import Witnesses
-from penstock.feed.trainer.comparison import Finding, SampleComparison
+from penstock.feed.trainer.comparison import Compared, SampleComparison
 from penstock.fingerprint.batch import LeafDigest, leaves_of
 
 
@@ -108,5 +108,5 @@ def test_samples_that_differ_twice_are_others_and_so_are_those_that_cannot_be_ma
 ) -> None:
     feed: Any = Feed((4, 9))
     finding = SampleComparison(feed, 0, Own(tmp_path, *batches)).finding(wait=True)
-    assert isinstance(finding, Finding)
+    assert isinstance(finding, Compared)
     assert finding.differs == differs

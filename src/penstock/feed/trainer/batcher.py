@@ -16,7 +16,7 @@ from penstock.feed.trainer.rows import RowStream, Standing
 from penstock.sources.sharding import batches
 
 
-class Counts(NamedTuple):
+class HandedOut(NamedTuple):
     """What has been handed out."""
 
     batches: int = 0
@@ -24,8 +24,8 @@ class Counts(NamedTuple):
     copied_bytes: int = 0
     viewed_bytes: int = 0
 
-    def plus(self, other: Counts) -> Counts:
-        return Counts(*map(add, self, other))
+    def plus(self, other: HandedOut) -> HandedOut:
+        return HandedOut(*map(add, self, other))
 
 
 Named = dict[int, tuple[bytes, int, slice | Ids]]
@@ -43,7 +43,7 @@ class PendingBatch(NamedTuple):
 
     make: Make
     ready: Ready
-    counts: Counts
+    counts: HandedOut
     after: Epoch
     place: Standing
     named: Named
@@ -174,7 +174,7 @@ class Batcher:
         assert epoch.start is not None
         if self._pad and self._has_no_step(epoch):
             return None
-        mine: tuple[Make, Counts] | None = None
+        mine: tuple[Make, HandedOut] | None = None
         named: Named = {}
         passed, last = epoch.passed, False
         for rank in range(self._options.world):
@@ -220,12 +220,12 @@ class Batcher:
         left, full = self._rules.samples - passed, self._rows.connection.welcome.block_rows
         return left == 0 or (self._drop_last and full is not None and left < full)
 
-    def _handed(self, block: ReceivedBlock) -> tuple[Make, Counts]:
+    def _handed(self, block: ReceivedBlock) -> tuple[Make, HandedOut]:
         if self._options.borrow:
             make, copied, viewed = view(block, slice(0, block.rows), self._destination, whole=self._whole)
-            return make, Counts(1, block.rows, copied, viewed)
+            return make, HandedOut(1, block.rows, copied, viewed)
         make, nbytes = whole_copy(block, self._destination, None if self._whole else block.rows)
-        return make, Counts(1, block.rows, nbytes, 0)
+        return make, HandedOut(1, block.rows, nbytes, 0)
 
     def _skip(self, rows: int, cycle: int) -> int:
         """Skip up to ``rows`` rows of a cycle; return how many there were."""
@@ -306,9 +306,9 @@ class _Growing:
             stream.place = after
             del block  # not to be referred to beyond its release
 
-    def finish(self) -> tuple[Make, Counts]:
+    def finish(self) -> tuple[Make, HandedOut]:
         """Return what makes the batch, and its counts."""
         if self._viewed is not None:
             make, copied, viewed = self._viewed
-            return make, Counts(1, self._most, copied, viewed)
-        return self._batch.finish(), Counts(1, self.rows, self._batch.copied_bytes, 0)
+            return make, HandedOut(1, self._most, copied, viewed)
+        return self._batch.finish(), HandedOut(1, self.rows, self._batch.copied_bytes, 0)

@@ -123,7 +123,7 @@ def plan_difference(saved: Any, here: dict[str, Any]) -> str:
     return ", ".join(found)
 
 
-class Finding(NamedTuple):
+class Compared(NamedTuple):
     """What a comparison has found; nothing if the samples are the same.
 
     Attributes:
@@ -163,7 +163,7 @@ class SampleComparison:
         self._began_s = time.monotonic()
         connection.ask_witness(number)
 
-    def finding(self, *, wait: bool) -> Finding | None:
+    def finding(self, *, wait: bool) -> Compared | None:
         """Return what has been found; None if that takes longer, unless it is to be waited for.
 
         It is given up 2 s after it began, or when the feeder is gone.
@@ -174,9 +174,9 @@ class SampleComparison:
             self.close()
             raise
         if found is None and time.monotonic() - self._began_s > LIMIT_S:
-            found = Finding(unproved=f"making its samples took over {LIMIT_S:g} s")
+            found = Compared(unproved=f"making its samples took over {LIMIT_S:g} s")
         elif found is None and wait:
-            found = Finding(unproved="the feeder is gone")
+            found = Compared(unproved="the feeder is gone")
         if found is not None:
             self.close()
         return found
@@ -186,40 +186,40 @@ class SampleComparison:
         if self._making is not None:
             self._making.close()
 
-    def _found(self, *, wait: bool) -> Finding | None:
+    def _found(self, *, wait: bool) -> Compared | None:
         theirs = self._connection.witness(self._number, self._left_s(wait), complete=False)
         if theirs is None:
             return None
         if theirs.why:
-            return Finding(unproved=f"in the feeder, {theirs.why}")
+            return Compared(unproved=f"in the feeder, {theirs.why}")
         if theirs.made_s >= self._most_made_s:
-            return Finding(unproved=f"make_loader took {theirs.made_s:.1f} s")
+            return Compared(unproved=f"make_loader took {theirs.made_s:.1f} s")
         if self._making is None:
             self._making = Making(self._leaves_of, theirs.ids)
         mine = self._making.result(self._left_s(wait))
         if mine is None:
             return None
         if isinstance(mine, str):
-            return Finding(unproved=f"here, {mine}", cpu_s=self._making.cpu_s)
+            return Compared(unproved=f"here, {mine}", cpu_s=self._making.cpu_s)
         theirs = self._connection.witness(self._number, self._left_s(wait), complete=True)
         return None if theirs is None else self._compared(mine, theirs, self._making)
 
-    def _compared(self, mine: tuple[LeafDigest, ...], theirs: wire.Witness, making: Making) -> Finding:
+    def _compared(self, mine: tuple[LeafDigest, ...], theirs: wire.Witness, making: Making) -> Compared:
         """Compare what both have made; what differs is made once more, in another child, if that can be."""
         if theirs.leaves is None:
-            return Finding(unproved=f"in the feeder, {theirs.why}", cpu_s=making.cpu_s)
+            return Compared(unproved=f"in the feeder, {theirs.why}", cpu_s=making.cpu_s)
         here, there = ({leaf.name for leaf in each if leaf.repeats} for each in (mine, theirs.leaves))
         if not here & there - {STRUCTURE}:
-            return Finding(unproved="its data set makes nothing twice alike", cpu_s=making.cpu_s)
+            return Compared(unproved="its data set makes nothing twice alike", cpu_s=making.cpu_s)
         if difference(mine, theirs.leaves):
             self._making = Making(self._leaves_of, theirs.ids)
             again = self._making.result(LIMIT_S)
             if isinstance(again, tuple):
                 mine = twice(mine, again)
         if found := difference(mine, theirs.leaves):
-            return Finding(f"of sample {theirs.ids[found[1]]:,}, {found[0]} differs", cpu_s=making.cpu_s)
+            return Compared(f"of sample {theirs.ids[found[1]]:,}, {found[0]} differs", cpu_s=making.cpu_s)
         random = sorted({leaf.name for leaf in mine} - (here & there))
-        return Finding(cpu_s=making.cpu_s, random=", ".join(random)[:200])
+        return Compared(cpu_s=making.cpu_s, random=", ".join(random)[:200])
 
     def _left_s(self, wait: bool) -> float:
         return max(0.0, self._began_s + LIMIT_S - time.monotonic()) if wait else 0.0

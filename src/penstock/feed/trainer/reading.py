@@ -8,7 +8,7 @@ from typing import Any, Self
 from penstock.basics.terminal import say
 from penstock.contracts import Cursor, Tree, last_read
 from penstock.errors import BadSetting, FeedEnded, LoaderClosed
-from penstock.feed.trainer.batcher import Batcher, Counts, Named, PendingBatch
+from penstock.feed.trainer.batcher import Batcher, HandedOut, Named, PendingBatch
 from penstock.feed.trainer.connection import FeedConnection
 from penstock.feed.trainer.epoch import Epoch, EpochRules
 from penstock.feed.trainer.rows import RowStream
@@ -44,7 +44,7 @@ class EpochReader:
         self, rows: RowStream, rules: EpochRules, batcher: Batcher, finish: Callable[[Tree], Tree]
     ) -> None:
         self.epoch = rules.begin(0, None)
-        self.counts = Counts()
+        self.counts = HandedOut()
         self.named: Named = {}
         self.finished: tuple[Epoch, PendingBatch] | None = None
         self.in_place = False

@@ -76,7 +76,7 @@ class Admitted(NamedTuple):
         return cls(min(1.0, memory), min(1.0, both * (_MORE + spread)))
 
 
-class Counts(msgspec.Struct):
+class CacheCounts(msgspec.Struct):
     """What became of samples, so far.
 
     Attributes:
@@ -103,7 +103,7 @@ class Counts(msgspec.Struct):
     def hits(self) -> int:
         return self.memory + self.disk + self.nodes
 
-    def add(self, other: Counts) -> None:
+    def add(self, other: CacheCounts) -> None:
         """Count what another counts, too."""
         self.full = other.full or self.full
         for name in self.__struct_fields__[:-1]:
@@ -149,7 +149,7 @@ class Tiers:
         self._mapped: ByteArray = np.zeros(0, np.uint8)
         self._waiting: tuple[list[Item], list[Item]] = [], []
         self._waiting_bytes = [0, 0]
-        self.counts = Counts()
+        self.counts = CacheCounts()
         close_in_children(self)
 
     @property
@@ -158,9 +158,9 @@ class Tiers:
         slab = self._slabs[DISK]
         return None if slab is None else slab.path
 
-    def take_counts(self) -> Counts:
+    def take_counts(self) -> CacheCounts:
         """Return what became of samples since the last call."""
-        counts, self.counts = self.counts, Counts()
+        counts, self.counts = self.counts, CacheCounts()
         return counts
 
     def find(self, keys: Keys) -> list[Found | None]:

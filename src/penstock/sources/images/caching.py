@@ -17,7 +17,7 @@ from penstock.errors import BadSetting, PenstockError
 from penstock.io.advice.caching import CacheChoice, ImageCosts, choose_kept
 from penstock.io.cache.cache import Cache
 from penstock.io.cache.folder import read_rate
-from penstock.io.cache.tiers import LEAST_RECORDS, Admitted, CacheLayout, Counts, kept_bytes
+from penstock.io.cache.tiers import LEAST_RECORDS, Admitted, CacheCounts, CacheLayout, kept_bytes
 from penstock.io.files import DIRECT_ALIGNMENT
 from penstock.linux.cgroups import cores
 from penstock.sources.images.decoders import size_of
@@ -71,7 +71,7 @@ class ImageCaching:
         self._kind = ""
         self._image_bytes: dict[str, float] = {BYTES: 0.0, PIXELS: 0.0}
         self._choice: CacheChoice | None = None
-        self.counts = Counts()
+        self.counts = CacheCounts()
         self.layouts: dict[str, CacheLayout] = {}
         if cache is not None and (cache.keep != "auto" or decodes or beside):
             self._kind = BYTES if decodes or beside else cache.keep

@@ -14,7 +14,7 @@ import numpy as np
 
 from penstock.contracts import ByteArray, Ids, Place, Region
 from penstock.errors import ReadFailed, SourceError
-from penstock.io.cache.tiers import Admitted, CacheLayout, Counts, Tiers
+from penstock.io.cache.tiers import Admitted, CacheCounts, CacheLayout, Tiers
 from penstock.sources.images.crops import Augmentation, Draws, draws_of, union
 from penstock.sources.images.decoders import JPEG_END, decoder, whole_image, whole_jpeg
 from penstock.sources.images.fields import ImageFields
@@ -99,7 +99,7 @@ class Prepared(NamedTuple):
     """What became of a block; ``labels`` are those that lie beside its images, if they are wanted."""
 
     bad: list[Bad]
-    cached: Counts
+    cached: CacheCounts
     costs: Costs
     labels: Ids | None = None
 

@@ -16,7 +16,7 @@ from penstock.io.advice.advice import choose_reader
 from penstock.io.advice.measurements import saved_rows
 from penstock.io.cache.cache import Cache
 from penstock.io.cache.reader import CachedReader
-from penstock.io.cache.tiers import Admitted, Counts, Files, Tiers, memory_files
+from penstock.io.cache.tiers import Admitted, CacheCounts, Files, Tiers, memory_files
 from penstock.io.files import direct_aligned
 from penstock.io.open import FILE_MECHANISMS, MAX_DEPTH, open_reader
 from penstock.io.reader import host_memory
@@ -99,7 +99,7 @@ class PackedSource(Ordered):
         self._folder = folder_at(folder)
         self._cache, self._verify = cache, verify
         self._memory: list[FileIO] = []  # of the cache
-        self.cached = Counts()
+        self.cached = CacheCounts()
         self._files = PackedFiles(self._folder, keep_bytes=keep_bytes, verify=verify, runs=cache is None)
         self._visit(self._files.manifest.rows, batch_size, segments, seed, shuffle=shuffle, drop_last=drop_last)
         self.order = digest("packed", self._order.digest)

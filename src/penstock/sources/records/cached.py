@@ -10,7 +10,7 @@ from time import time_ns
 from penstock.contracts import ByteArray, Place
 from penstock.io.cache.keys import hash64, keys_of, origin_of
 from penstock.io.cache.slab import Item
-from penstock.io.cache.tiers import Admitted, Counts, Found, Tiers
+from penstock.io.cache.tiers import Admitted, CacheCounts, Found, Tiers
 from penstock.sources.records.files import is_remote, read, version_of
 
 PIXELS, BYTES = "pixels", "bytes"
@@ -96,12 +96,12 @@ class CachedBlock:
             item = Item(item.key, origin, pixels.copy().reshape(-1), height, width)
         self._tiers.keep(item, tier)
 
-    def finish(self) -> Counts:
+    def finish(self) -> CacheCounts:
         """Add to the cache what was read, and forget what is still coming; return what became of images lately."""
         for each in self._coming.values():
             each.cancel()
         if self._tiers is None:
-            return Counts()
+            return CacheCounts()
         self._tiers.forget(self._expected.values())
         self._tiers.flush()
         return self._tiers.take_counts()

@@ -12,7 +12,7 @@ import numpy as np
 from penstock.basics.terminal import say
 from penstock.contracts import ByteArray, Ids, Place, Records, Tree
 from penstock.io.cache.cache import Cache
-from penstock.io.cache.tiers import Admitted, CacheLayout, Counts
+from penstock.io.cache.tiers import Admitted, CacheCounts, CacheLayout
 from penstock.sources.order import Planned, permutation
 from penstock.sources.records.cached import BYTES
 from penstock.sources.rows.leaves import example_of
@@ -112,7 +112,7 @@ class SampleCaching:
         some = records.places(np.sort(permutation(samples, 0)[:_ASKED]))
         self._bytes = sum(each.nbytes or 0 for each in some) / len(some)
         self._samples = samples
-        self.counts = Counts()
+        self.counts = CacheCounts()
         self.layout: CacheLayout | None = None
 
     def open(self) -> list[FileIO]:

@@ -12,7 +12,7 @@ import numpy as np
 
 from penstock.contracts import Ids, Place
 from penstock.errors import ReadFailed, SourceError
-from penstock.io.cache.tiers import Admitted, CacheLayout, Counts, Tiers
+from penstock.io.cache.tiers import Admitted, CacheCounts, CacheLayout, Tiers
 from penstock.memory.slots import place
 from penstock.sources.records.cached import BYTES, CachedBlock
 from penstock.sources.records.files import is_outage
@@ -59,7 +59,7 @@ class Made(NamedTuple):
 
     varying: VaryingLeaves
     bad: list[str]
-    cached: Counts
+    cached: CacheCounts
 
 
 class RowRecipe(msgspec.Struct, frozen=True):
