@@ -108,5 +108,5 @@ def test_a_feed_names_the_copy_that_is_gone_and_gets_another(ray, source, commis
         engine.do(lambda number=number, plan=plan: engine.ask(number, plan, 0))
     eventually(lambda: len(client.came) == 4, f"{client.came}")
     assert set(client.came.values()) == {8}
-    passed = eventually(lambda: now if (now := engine.standing().passed).handed == 5 else None)
+    passed = eventually(lambda: now if (now := engine.standing().passed).again else None, "handed the same again")
     assert (passed.made, passed.again) == (5, 1)
