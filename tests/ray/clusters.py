@@ -8,8 +8,8 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -142,3 +142,16 @@ def is_gone(pid: int) -> bool:
 def wait_until_gone(*pids: int) -> None:
     """Wait for the end of processes."""
     eventually(lambda: all(map(is_gone, pids)), f"of {pids} some live on")
+
+
+@contextmanager
+def stopped(processes: list[psutil.Process]) -> Iterator[None]:
+    """Let processes stand still."""
+    for process in processes:
+        process.suspend()
+    try:
+        yield
+    finally:
+        for process in processes:
+            with suppress(psutil.NoSuchProcess):
+                process.resume()

@@ -6,13 +6,12 @@ import os
 import random
 import signal
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 
 import psutil
 import pytest
 from tests.forked import eventually
-from tests.ray.clusters import is_gone, wait_until_gone
+from tests.ray.clusters import is_gone, stopped, wait_until_gone
 
 
 @pytest.mark.parametrize("kills", [40, pytest.param(200, marks=[pytest.mark.soak, pytest.mark.timeout(1800)])])
@@ -54,16 +53,3 @@ def test_blocks_keep_coming_while_a_worker_a_node_the_head_or_the_bridge_is_froz
                 run.is_made_by(1, 1)
         run.is_made_by(2, 2)
     run.end()
-
-
-@contextmanager
-def stopped(processes: list[psutil.Process]) -> Iterator[None]:
-    """Let processes stand still."""
-    for process in processes:
-        process.suspend()
-    try:
-        yield
-    finally:
-        for process in processes:
-            with suppress(psutil.NoSuchProcess):
-                process.resume()

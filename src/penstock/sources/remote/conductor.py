@@ -40,6 +40,8 @@ _MOST_SILENCES = 5
 _HELD_S = 0.2
 """A feed that must wait for another is told so after this long, that it does not take its conductor for dead."""
 _LOOK_HELD_S = 0.02
+_FETCHED_S = 1.0
+"""A block that was handed and has not come after this long lies where it cannot be fetched from."""
 
 
 def conductor_of(feed: str) -> str:
@@ -113,8 +115,16 @@ class Conductor:
         """Return how the nodes stand, and what became of the blocks."""
         return Score(self._standing, self._passing.frontier, self._passing.counts)
 
-    async def make(self, feed: str, plan: Planned, cycle: int, oldest: Cursor) -> LeftThere | Held:
-        """Return a reference to a block, which stays where it is; ``oldest`` is the first that the feed lacks."""
+    async def make(self, feed: str, plan: Planned, cycle: int, oldest: Cursor, lost: str) -> LeftThere | Held:
+        """Return a reference to a block, which stays where it is.
+
+        Args:
+            feed: Who asks.
+            plan: What is asked for.
+            cycle: The cycle that it is of.
+            oldest: The first block that the feed lacks.
+            lost: The copy of the block that the feed was handed and cannot fetch; empty if there is none.
+        """
         key = Key(Cursor(cycle, plan.sample), plan.ids.tobytes())
         now_s = time.monotonic()
         until_s = now_s + _HELD_S
@@ -123,17 +133,18 @@ class Conductor:
                 return Held(awaited.partition(" ")[0])
             await asyncio.sleep(_LOOK_HELD_S)
             now_s = time.monotonic()
-        if self._passing.asks(feed, key, oldest):
-            block = self._kept[key]
-        else:
-            self._kept.pop(key, None)
+        self._drop(self._passing.asks(feed, key, oldest))
+        if key in self._kept and self._kept[key].hex() == lost:
+            self._passing.forget(key)
+            del self._kept[key]
+        if (block := self._kept.get(key)) is None:
             if key not in self._waited:
                 self._loop = asyncio.get_running_loop()
                 self._waited[key] = _Waited(self._loop.create_future(), set())
                 self._engine.do(partial(self._ask, key, plan, cycle))
             self._waited[key].by.add(feed)
             block = await asyncio.shield(self._waited[key].block)
-        self._drop(self._passing.handed(feed, key))
+        self._passing.handed(feed, key)
         return LeftThere(block)
 
     def _run(self) -> None:
@@ -169,7 +180,7 @@ class Conductor:
 
     def _drop(self, keys: list[Key]) -> None:
         for key in keys:
-            self._kept.pop(key, None)
+            del self._kept[key]
 
 
 class _Look(NamedTuple):
@@ -177,6 +188,18 @@ class _Look(NamedTuple):
 
     conductor: Any
     score: Score | str
+
+
+class _Copy(NamedTuple):
+    """A block that was handed and has not come yet.
+
+    Attributes:
+        name: What Ray calls it.
+        lost_s: When it is taken for lost.
+    """
+
+    name: str
+    lost_s: float
 
 
 class Conducted(Engine):
@@ -195,6 +218,7 @@ class Conducted(Engine):
         self._limit, self._across = most, across
         self._feed = f"{socket.gethostname()} {uuid4().hex}"
         self._awaited = ""
+        self._copies: dict[int, _Copy] = {}
         self._handle: Any = None
         self._silences = 0
         self._seen = self._look()
@@ -220,10 +244,19 @@ class Conducted(Engine):
 
     def _request(self, id: WorkerId, number: int, plan: Planned, cycle: int) -> None:
         oldest = min(Cursor(cycle, plan.sample) for plan, cycle in self._asked.values())
-        self._await(id, number, self._actors[id].make.remote(self._feed, plan, cycle, oldest))
+        self._copies = {each: copy for each, copy in self._copies.items() if each in self._asked}
+        copy = self._copies.get(number)
+        lost = copy.name if copy and time.monotonic() >= copy.lost_s else ""
+        self._await(id, number, self._actors[id].make.remote(self._feed, plan, cycle, oldest, lost))
 
     def _came(self, id: WorkerId, number: int | None, future: Any) -> None:
         answer = None if number is None or future.exception() else future.result()
+        if number in self._copies and future.exception():
+            self._copies[number] = self._copies[number]._replace(lost_s=0.0)
+        elif number is not None and isinstance(answer, LeftThere):
+            copy = _Copy(answer.block.hex(), time.monotonic() + _FETCHED_S)
+            if number not in self._copies or self._copies[number].name != copy.name:
+                self._copies[number] = copy
         self._awaited = answer.awaited if isinstance(answer, Held) else ""
         if number is None or not isinstance(answer, Held):
             super()._came(id, number, future)

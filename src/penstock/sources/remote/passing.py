@@ -1,8 +1,8 @@
 """Which blocks a cluster keeps for the feeds of one name, until each of them has had them: a model without Ray.
 
 Feeds that read the same order ask for the same blocks, each at its own time. A block is made when the first asks,
-and kept until the others have had it, or until too much is kept: then the oldest goes, and whoever asks for it
-later has it made again, or those that are ahead wait.
+and kept until each feed has got it, or until too much is kept: then one goes that was handed to all, else the
+oldest, and whoever asks for that later has it made again, or those that are ahead wait.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Passing:
         self._needs_from: dict[str, Cursor] = {}
         self._asked_s: dict[str, float] = {}
         self._kept: dict[Key, int] = {}  # sizes, oldest first
-        self._had: dict[Key, set[str]] = {}
+        self._handed_to: dict[Key, set[str]] = {}
         self._once: set[int] = set()
         self._made = self._again = self._handed = 0
 
@@ -66,10 +66,8 @@ class Passing:
             self._needs_from.pop(other, None)
         return self._let_go()
 
-    def asks(self, feed: str, key: Key, oldest: Cursor) -> bool:
-        """A feed asks for a block; return whether it is kept.
-
-        Whoever asks a second time has not got it: it may lie on a node that is gone, and is made again.
+    def asks(self, feed: str, key: Key, oldest: Cursor) -> list[Key]:
+        """A feed asks for a block; return blocks that nobody needs any more.
 
         Args:
             feed: Who asks.
@@ -78,9 +76,7 @@ class Passing:
         """
         self._at[feed] = key.at
         self._needs_from[feed] = oldest
-        if feed in self._had.get(key, ()):
-            self._forget(key)
-        return key in self._kept
+        return self._let_go()
 
     def awaited(self, feed: str, key: Key, now_s: float, under_way: int = 0) -> str:
         """Return which feed another waits for before it asks for a block; empty if it need not wait.
@@ -106,7 +102,7 @@ class Passing:
         return min(behind, key=behind.__getitem__, default="")
 
     def made(self, key: Key, nbytes: int, by: Set[str]) -> list[Key]:
-        """A block that feeds asked for was made, and is kept if another is still to come to it.
+        """A block that feeds asked for was made, and is kept until each has got it.
 
         Returns:
             The blocks that are not kept now.
@@ -116,22 +112,24 @@ class Passing:
         self._once.add(hash(key))
         if len(self._once) > _REMEMBERED:
             self._once.clear()
-        if all(self._is_past(feed, key, by) for feed in self._feeds):
-            return [key]
         self._kept[key] = nbytes
-        self._had[key] = set(by)
-        gone: list[Key] = []
+        self._handed_to[key] = set(by)
+        gone = self._let_go()
         while sum(self._kept.values()) > self._most_bytes and len(self._kept) > 1:
-            gone.append(next(iter(self._kept)))
-            self._forget(gone[-1])
+            had_by_all = filter(self._is_had_by_all, self._kept)
+            gone.append(next(had_by_all, next(iter(self._kept))))
+            self.forget(gone[-1])
         return gone
 
-    def handed(self, feed: str, key: Key) -> list[Key]:
-        """A feed was handed a block; return those that nobody needs any more."""
+    def handed(self, feed: str, key: Key) -> None:
+        """A feed was handed a block: whether it got it shows once it lacks only others."""
         self._handed += 1
-        if key in self._had:
-            self._had[key].add(feed)
-        return self._let_go()
+        if key in self._kept:
+            self._handed_to[key].add(feed)
+
+    def forget(self, key: Key) -> None:
+        """Keep a block no more."""
+        del self._kept[key], self._handed_to[key]
 
     @property
     def frontier(self) -> Cursor | None:
@@ -143,14 +141,13 @@ class Passing:
         return Passed(self._made, self._again, self._handed)
 
     def _let_go(self) -> list[Key]:
-        kept = self._had.items()
-        gone = [key for key, had in kept if all(self._is_past(feed, key, had) for feed in self._feeds)]
+        gone = [key for key in self._kept if all(self._is_past(feed, key) for feed in self._feeds)]
         for key in gone:
-            self._forget(key)
+            self.forget(key)
         return gone
 
-    def _is_past(self, feed: str, key: Key, had: Set[str]) -> bool:
-        return feed in had or self._needs_from.get(feed, _BEFORE) > key.at
+    def _is_past(self, feed: str, key: Key) -> bool:
+        return self._needs_from.get(feed, _BEFORE) > key.at
 
-    def _forget(self, key: Key) -> None:
-        del self._kept[key], self._had[key]
+    def _is_had_by_all(self, key: Key) -> bool:
+        return all(feed in self._handed_to[key] or self._is_past(feed, key) for feed in self._feeds)
