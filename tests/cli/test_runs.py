@@ -91,6 +91,12 @@ def test_in_a_pipe_a_run_is_a_line_however_long_its_name_is(command, store, monk
     assert len(lines) == 3 and all("long names and" in line for line in lines[1:])
 
 
+def test_in_a_narrow_terminal_no_heading_is_broken(command, runs, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "50")
+    heading = told(command("runs", "ls")).splitlines()[0]
+    assert heading.split() == ["id", "name", "group", "mode", "status", "exit", "began", "seconds"]
+
+
 def test_ls_as_json_has_all_fields_and_chooses_by_group_and_status(command, runs, store):
     store.add(group(1, name="other"))
     listed = json.loads(told(command("runs", "ls", "--json", "--group", "[red]sweep")))
