@@ -45,7 +45,9 @@ def runs(store) -> list[RunRecord]:
             writer.add("loss", loss, 1e9 + step)
         writer.add("gone", float("nan"), 1e9)
     (folder / "output").write_text("epoch 1\nValueError\n")
-    (folder / "environment.json").write_text('{"git": "0abc", "packages": {"torch": "2.13"}}')
+    (folder / "environment.json").write_text(
+        '{"command": ["true"], "git": "0abc", "packages": {"torch": "2.13"}, "driver": null}'
+    )
     return store.runs()
 
 
@@ -82,6 +84,19 @@ def test_ls_shows_each_run_in_a_line_and_names_as_they_are(command, runs):
     assert [line.split()[:5] for line in lines[1:]] == shown
 
 
+def test_in_a_pipe_a_run_is_a_line_however_long_its_name_is(command, store, monkeypatch):
+    store.add(group(2, name="a study of " + 20 * "long names and "))
+    monkeypatch.delenv("COLUMNS")
+    lines = told(command("runs", "ls")).splitlines()
+    assert len(lines) == 3 and all("long names and" in line for line in lines[1:])
+
+
+def test_in_a_narrow_terminal_no_heading_is_broken(command, runs, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "50")
+    heading = told(command("runs", "ls")).splitlines()[0]
+    assert heading.split() == ["id", "name", "group", "mode", "status", "exit", "began", "seconds"]
+
+
 def test_ls_as_json_has_all_fields_and_chooses_by_group_and_status(command, runs, store):
     store.add(group(1, name="other"))
     listed = json.loads(told(command("runs", "ls", "--json", "--group", "[red]sweep")))
@@ -101,12 +116,13 @@ def test_show_tells_plan_parameters_environment_and_series(command, runs, store)
     shown = json.loads(told(command("runs", "show", runs[0].id[:5], "--json")))
     assert shown["plan"]["command"] == ["true"]
     assert shown["parameters"] == {"i": "0"}
-    assert shown["environment"] == {"git": "0abc", "packages": {"torch": "2.13"}}
+    assert shown["environment"]["packages"] == {"torch": "2.13"} and shown["environment"]["driver"] is None
     gone, loss = {"last": None, "mean": None, "points": 1}, {"last": 1.5, "mean": 2.5, "points": 3}
     assert shown["series"] == {"gone": gone, "loss": loss}
     page = told(command("runs", "show", runs[0].id))
     assert r"failed, exit code 1: ValueError: no \x1b[2J" in page
     assert ["loss", "1.5", "2.5", "3"] in [line.split() for line in page.splitlines()]
+    assert page.count("command ") == 1 and "driver" not in page
     (store.folder_of(runs[1].id) / "environment.json").write_text('{"git": "0a')
     assert "unreadable: Input data was truncated" in told(command("runs", "show", runs[1].id))
 
@@ -159,8 +175,11 @@ def test_of_groups_of_one_name_the_newest_is_compared_and_the_others_are_named(c
     assert [group["seconds"] for group in json.loads(ran.stdout)["groups"]] == [20.0, 12.5]
     assert ran.stderr == (
         f"penstock: 'small' (plain) was started 3 times: the newest, {started[2]}, is compared. "
-        f"To compare others, give their ids: {started[1]}, {started[0]}\n"
+        f"--all takes all as one; to compare others, give their ids: {started[1]}, {started[0]}\n"
     )
+    together = json.loads(told(command("runs", "compare", "small", "--all", "--json")))["groups"]
+    assert [(group["starts"], len(group["runs"])) for group in together] == [(1, 2), (3, 6)]
+    assert [group["seconds"] for group in together] == [20.0, 47.5]
     page = told(command("runs", "compare", alone[0].group_id, started[0]))
     assert ["all,", "seconds", "20.0", "20.0"] in [line.split() for line in page.splitlines()]
 

@@ -61,8 +61,14 @@ SHARE = (
         (figures((2.0, None, 97.0)), 0.9, [], "none", "computes 95% of its time and waits 2% for data: data"),
         (figures((2.0, None, None)), 0.9, [], "none", "waits 2% for data: data is not"),
         (figures((2.0, 30.0, 97.0)), 0.9, [], "copy", "spends 30% of its time copying to the GPU: load with"),
-        (figures((2.0, None, 40.0, 55.0)), 0.9, [], "start", "spends 55% of its time before its first batch"),
-        (figures((2.0, None, 40.0)), 0.9, [], "other", "spends 60% of its time outside its loops over data"),
+        (figures((2.0, None, 40.0, 55.0)), 0.9, [], "start", "first batch: imports and set-up; it waits 2%"),
+        (
+            figures((2.0, None, 40.0)),
+            0.9,
+            [],
+            "other",
+            "loops over data: evaluation or saving; it waits 2% for",
+        ),
     ],
 )
 def test_each_rule_says_its_numbers_and_a_remedy(run, cpus_busy, together, kind, said):

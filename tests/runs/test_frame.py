@@ -44,6 +44,13 @@ def test_all_runs_or_one_of_them_are_loaded_and_a_name_that_is_not_there_is_one_
         penstock.load_runs("absent", store=store)
 
 
+def test_numbers_that_no_run_has_are_numbers_too(store):
+    runs = penstock.load_runs("other", store=store)
+    for name in ("waiting", "computing", "epoch_s", "samples"):
+        assert runs[name].dtype == float and runs[name].isna().all()
+    assert list(runs["exit_code"]) == [1] and list(runs["status"]) == ["failed"]
+
+
 def test_a_store_without_runs_is_an_empty_table_and_none_is_an_error(tmp_path):
     Store.open(tmp_path / "empty").close()
     assert len(penstock.load_runs(store=tmp_path / "empty")) == 0

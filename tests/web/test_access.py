@@ -11,6 +11,7 @@ import time
 from contextlib import ExitStack, suppress
 
 import pytest
+from tests.web.conftest import Page
 
 
 def test_nothing_is_shown_without_the_key(page):
@@ -111,6 +112,12 @@ def test_hundreds_of_half_requests_do_not_lock_the_owner_out(page, before):
                 half.sendall(before + b"GET / HTTP/1.1\r\nHost: localhost\r\nX")
             time.sleep(0.005)  # or the kernel drops what the server has no room for, and tries again after 1 s
         assert page.ask("/api/groups").status == 200
+
+
+def test_a_store_that_was_not_there_is_said_to_be_new(tmp_path, page):
+    said = f"penstock: the store of runs {tmp_path / 'typo'} was not there and is new"
+    assert said in Page(tmp_path / "typo", "--port", "0").close()
+    assert "is new" not in page.close()
 
 
 def test_an_address_that_all_can_reach_is_warned_of(open_page):

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
+import sys
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -66,12 +68,20 @@ Interval = Annotated[float, option("Time between refreshes, with --watch.", meta
 
 def show(as_json: bool, value: Any, page: Callable[[], RenderableType]) -> None:
     """Print a value as JSON, in which NaN and infinities become null, or else as a page."""
-    from penstock.basics.terminal import console
-
     if as_json:
         print_json(value)
     else:
-        console().print(page(), soft_wrap=True)
+        print_page(page())
+
+
+def print_page(page: RenderableType) -> None:
+    """Print a page; each row of a table is one line, for grep, where no terminal and no $COLUMNS has a width."""
+    from rich.table import Table
+
+    from penstock.basics.terminal import console
+
+    is_wide = isinstance(page, Table) and not (sys.stdout.isatty() or "COLUMNS" in os.environ)
+    console(width=10_000 if is_wide else None).print(page, soft_wrap=True)
 
 
 def print_json(value: Any) -> None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from penstock.basics.terminal import redraws, say
-from penstock.cli.command import Experiment, StoreFolder, argument, exit_code, option
+from penstock.cli.command import Experiment, StoreFolder, argument, exit_code, option, print_page
 
 if TYPE_CHECKING:
     from penstock.cli.runs_table import Looks
@@ -308,8 +308,6 @@ def _show_ends(store: Store, ended: list[RunRecord]) -> None:
     if len(ended) == 1:
         say(how_it_went(store, ended[0]))
         return
-    from penstock.basics.terminal import console
-
-    console().print(ended_table(store, ended), soft_wrap=True)
+    print_page(ended_table(store, ended))
     groups = dict.fromkeys(record.group_id for record in ended)
     say(f"more, and what to change first: penstock runs compare {' '.join(groups)}")

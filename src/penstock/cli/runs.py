@@ -26,7 +26,7 @@ from penstock.cli.command import show as show_or_json
 from penstock.cli.runs_figure import figure
 from penstock.cli.runs_logs import logs
 from penstock.cli.runs_notes import fields, note, restore
-from penstock.cli.runs_words import Groups, Named, newest, of_group, words
+from penstock.cli.runs_words import All, Groups, Named, newest, of_group, words
 from penstock.cli.written_table import Format, print_csv, print_latex
 from penstock.errors import BadSetting
 from penstock.runs.record import ENDED, STATUSES
@@ -105,19 +105,20 @@ def show(named: Named, as_json: AsJson = False, store: StoreFolder = None) -> No
 @app.command(cls=Command)
 def compare(
     groups: Groups,
+    together: All = False,
     form: Format = "table",
     as_json: AsJson = False,
     store: StoreFolder = None,
 ) -> None:
     """Compare groups of runs: time, throughput, CPU, energy, wait for data, and what to change first.
 
-    If several groups have one name, the newest of each mode is compared, and stderr lists the others.
+    If several groups have one name, the newest of each mode is compared, and stderr lists the others; or --all.
     """
     from penstock.cli.runs_table import comparison_page, comparison_table
     from penstock.runs.compare import compare as compared
 
     with Store.open(store, to_read=True) as opened:
-        comparison = compared(newest(opened, groups), lambda run: opened.series(run.id))
+        comparison = compared(newest(opened, groups, together), lambda run: opened.series(run.id))
     if form == "csv":
         print_csv([group.totals() for group in comparison.groups])
     elif form == "latex":

@@ -10,7 +10,7 @@ import typer
 from penstock.basics.packages import require
 from penstock.basics.terminal import say
 from penstock.cli.command import AsJson, StoreFolder, option, print_json
-from penstock.cli.runs_words import newest, words
+from penstock.cli.runs_words import All, newest, words
 from penstock.errors import BadSetting
 from penstock.runs.store import Store
 
@@ -24,6 +24,7 @@ def figure(
     over: Annotated[str, option("Its x axis: time, clock, step, epoch or series:NAME.", metavar="AXIS")] = "time",
     smoothing: Annotated[float, option("Its moving average: weight of what came before.", metavar="0..1")] = 0.0,
     log: Annotated[bool, option("--log", "Its y axis is logarithmic.")] = False,
+    together: All = False,
     columns: Annotated[Literal["1", "2"], option("Columns of a page that it is as wide as.", metavar="1|2")] = "2",
     as_json: AsJson = False,
     store: StoreFolder = None,
@@ -51,7 +52,7 @@ def figure(
             from penstock.web.paper.draw import groups_picture
             from penstock.web.paper.panels import panels_of
 
-            groups = compare(newest(opened, named), lambda run: opened.series(run.id)).groups
+            groups = compare(newest(opened, named, together), lambda run: opened.series(run.id)).groups
             _, missing = panels_of(groups)
             drawn = groups_picture(groups, wide)
             runs = [run for group in groups for run in group.runs]

@@ -101,7 +101,7 @@ def _table(
             heading,
             justify="right" if name in _NUMBERS else "left",
             no_wrap=is_short or brief,
-            min_width=max(map(len, heading.split("\n"))) if is_short else None,
+            min_width=max(map(len, heading.split("\n"))) if is_short or not brief else None,
             overflow="ellipsis" if brief else "fold",
         )
     for run, now in runs:

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from penstock.basics.terminal import say
-from penstock.cli.command import argument
+from penstock.cli.command import argument, option
 from penstock.errors import NoSuchRun, PenstockError
 from penstock.runs.record import RunRecord
 from penstock.runs.store import Store
@@ -45,6 +45,9 @@ def _both(ctx: typer.Context, incomplete: str) -> list[tuple[str, str]]:
 Groups = Annotated[list[str], argument("GROUP...", "Names or ids of groups.", autocompletion=_groups)]
 
 
+All = Annotated[bool, option("--all", "Take all groups of one name and mode as one.")]
+
+
 def words(metavar: str, text: str) -> Any:
     """Make an argument that takes runs and groups."""
     return argument(metavar, text, autocompletion=_both)
@@ -65,8 +68,8 @@ def of_group(store: Store, group: str | None) -> list[RunRecord]:
     return runs
 
 
-def newest(store: Store, groups: list[str]) -> dict[str, list[RunRecord]]:
-    """Return groups' runs, by their ids; if several groups have one name, the newest of each mode.
+def newest(store: Store, groups: list[str], together: bool) -> dict[str, list[RunRecord]]:
+    """Return groups' runs, by their ids; if several groups have one name, the newest of each mode, or all as one.
 
     Raises:
         NoSuchRun: there is no such group.
@@ -76,11 +79,12 @@ def newest(store: Store, groups: list[str]) -> dict[str, list[RunRecord]]:
         runs = of_group(store, group)
         last = {run.mode: run.group_id for run in runs}
         for mode, id in last.items():
-            same = dict.fromkeys(run.group_id for run in runs if run.mode == mode and run.group_id != id)
-            if older := list(same):
+            same = [run for run in runs if run.mode == mode]
+            older = list(dict.fromkeys(run.group_id for run in same if run.group_id != id))
+            if older and not together:
                 say(
-                    f"{group!r} ({mode}) was started {len(older) + 1} times: the newest, {id}, is compared. "
-                    f"To compare others, give their ids: {', '.join(reversed(older))}"
+                    f"{group!r} ({mode}) was started {len(older) + 1} times: the newest, {id}, is compared. --all "
+                    f"takes all as one; to compare others, give their ids: {', '.join(reversed(older))}"
                 )
-        found |= {id: [run for run in runs if run.group_id == id] for id in last.values()}
+            found[id] = same if together else [run for run in same if run.group_id == id]
     return found

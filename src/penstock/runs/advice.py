@@ -77,14 +77,14 @@ def advise(run: RunFigures, cpus: Cpus, together: Sequence[RunFigures]) -> RunAd
     if parts.starting is not None and parts.starting >= _MUCH_OTHER:
         return RunAdvice(
             "start",
-            f"spends {parts.starting:.0%} of its time before its first batch: imports and set-up; "
-            "look there first, data does not hold it back",
+            f"spends {parts.starting:.0%} of its time before its first batch: imports and set-up; it waits "
+            f"{parts.waiting:.0%} for data: look there first, data does not hold it back",
         )
     if parts.other is not None and parts.other >= _MUCH_OTHER:
         return RunAdvice(
             "other",
-            f"spends {parts.other:.0%} of its time outside its loops over data: evaluation or saving; "
-            "look there first, data does not hold it back",
+            f"spends {parts.other:.0%} of its time outside its loops over data: evaluation or saving; it waits "
+            f"{parts.waiting:.0%} for data: look there first, data does not hold it back",
         )
     computes = "" if parts.computing is None else f"computes {parts.computing:.0%} of its time and "
     return RunAdvice(

@@ -12,6 +12,8 @@ from penstock.runs.listeners import is_measured
 from penstock.runs.record import RunRecord
 from penstock.runs.store import Series, Store
 
+_TEXTS = ["name", "group", "group_id", "mode", "status", "reason", "note", "tags"]
+
 
 def load_runs(*groups: str, store: str | Path | None = None) -> Any:
     """Return runs as a pandas ``DataFrame``: a row each, in the order in which they were added.
@@ -42,11 +44,10 @@ def load_runs(*groups: str, store: str | Path | None = None) -> Any:
         runs = opened.named(groups) if groups else opened.runs()
         rows = [_row(run, opened.series(run.id)) for run in runs]
     frame = pandas.DataFrame(rows, index=pandas.Index([run.id for run in runs], name="id"))
-    for name in frame.columns:
-        if name.startswith("param."):
-            numbers = pandas.to_numeric(frame[name], errors="coerce")
-            if numbers.notna().equals(frame[name].notna()):
-                frame[name] = numbers
+    for name in frame.columns.difference(_TEXTS):
+        numbers = pandas.to_numeric(frame[name], errors="coerce")
+        if numbers.notna().equals(frame[name].notna()):
+            frame[name] = numbers
     if "began" in frame:
         frame["began"] = pandas.to_datetime(frame["began"], unit="s", utc=True)
     return frame
