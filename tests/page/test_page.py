@@ -557,6 +557,24 @@ def test_a_runs_files_are_downloaded_and_its_trace_goes_to_perfetto_within_the_b
     assert all(request.method == "GET" for request in sent)
 
 
+def test_files_are_listed_again_only_once_they_have_changed(tab, store):
+    [run] = group(store, "one", status=None)
+    files = store.folder_of(run.id) / "files"
+    files.mkdir()
+    (files / "first.pt").write_bytes(b"weights")
+    one = tab()
+    listed: list[int] = []
+    one.page.on("response", lambda answer: answer.url.endswith("/files") and listed.append(answer.status))
+    page = one.view(f"run/{run.id}")
+    row = page.get_by_role("row", name="first.pt")
+    row.wait_for()
+    eventually(lambda: page.wait_for_timeout(100) or len(listed) > 2)
+    assert set(listed[1:]) == {304}, "what has not changed was sent again"
+    (files / "second.pt").write_bytes(b"more")
+    page.get_by_role("row", name="second.pt").wait_for()
+    assert row.count() == 1
+
+
 @by_number
 def test_gpus_are_shown_with_the_runs_that_are_on_them(tab, store, open_page, fake_gpus: FakeGpus):
     [run] = group(store, "goes", runs=["lr=0.1"], status=None)  # kept by this process
@@ -751,9 +769,17 @@ def test_hundreds_of_runs_that_go_on_do_not_keep_the_page_busy(tab, store):
             if each["name"] == "LayoutCount"
         )
 
+    page.evaluate(
+        """() => {
+          window.made = 0;
+          const own = Number.prototype.toLocaleString;
+          Number.prototype.toLocaleString = function (...how) { window.made += 1; return own.apply(this, how); };
+        }"""
+    )
     before = layouts()
     page.wait_for_timeout(3000)
     assert layouts() - before < 60, "the page is laid out for each card, where once a second is enough"
+    assert page.evaluate("window.made") == 0, "a formatter is made for each number"
     page.get_by_role("link", name="table of runs").click()
     page.get_by_text("300 of 300 runs").wait_for()
 
