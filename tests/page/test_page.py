@@ -490,6 +490,24 @@ def test_groups_of_one_name_are_told_apart_and_short_epochs_too(tab, store):
     assert "small (plain) all 2 groups, 2 runs" in names
 
 
+def test_a_search_among_many_groups_of_one_name_looks_at_each_once(tab, store):
+    for _ in range(120):
+        group(store, "train.py", series={"loss": [1.0]})
+    page = tab().view("time")
+    search = page.get_by_role("searchbox", name="Search groups")
+    search.wait_for()
+    page.evaluate(
+        """() => {
+          window.looked = 0;
+          const own = Array.prototype.map;
+          Array.prototype.map = function (...how) { window.looked += this.length; return own.apply(this, how); };
+        }"""
+    )
+    search.fill("train")
+    page.get_by_text("the newest 12 of 121 groups: search for others").wait_for()
+    assert page.evaluate("window.looked") < 60 * 120, "at all of them for each"
+
+
 def test_which_of_groups_is_best_is_not_said_where_nobody_knows(tab, store):
     alone = group(store, "small", runs=["a", "b"], mode="alone", seconds=100)
     other = group(store, "small", seconds=60)
