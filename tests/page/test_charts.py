@@ -117,9 +117,13 @@ def test_what_differs_between_runs_is_told_with_the_lines_of_their_changes(tab, 
         told = {"git": git, "packages": {"torch": "2.13.0", "numpy": f"2.{line[-1]}"}, "variables": {}}
         (store.folder_of(run.id) / "environment.json").write_text(json.dumps(told))
     one = tab()
+    asked: list[str] = []
+    one.page.on("request", lambda request: "/api/runs/" in request.url and asked.append(request.url))
     page = one.view("compare?" + "&".join(f"run={run.id}" for run in runs))
     table = page.get_by_role("table", name="What differs")
     table.wait_for()
+    page.locator(".chart canvas").first.wait_for()
+    assert len(asked) == 2, "each run is asked for once"
     rows = [text.split("\t")[0].strip() for text in table.locator("tbody tr").all_inner_texts()]
     assert rows == ["parameter lr", "changes not committed", "package numpy"]
     assert "dropout = 0.5" in table.inner_text() and "same" not in table.inner_text()

@@ -490,6 +490,24 @@ def test_groups_of_one_name_are_told_apart_and_short_epochs_too(tab, store):
     assert "small (plain) all 2 groups, 2 runs" in names
 
 
+def test_a_search_among_many_groups_of_one_name_looks_at_each_once(tab, store):
+    for _ in range(120):
+        group(store, "train.py", series={"loss": [1.0]})
+    page = tab().view("time")
+    search = page.get_by_role("searchbox", name="Search groups")
+    search.wait_for()
+    page.evaluate(
+        """() => {
+          window.looked = 0;
+          const own = Array.prototype.map;
+          Array.prototype.map = function (...how) { window.looked += this.length; return own.apply(this, how); };
+        }"""
+    )
+    search.fill("train")
+    page.get_by_text("the newest 12 of 121 groups: search for others").wait_for()
+    assert page.evaluate("window.looked") < 60 * 120, "at all of them for each"
+
+
 def test_which_of_groups_is_best_is_not_said_where_nobody_knows(tab, store):
     alone = group(store, "small", runs=["a", "b"], mode="alone", seconds=100)
     other = group(store, "small", seconds=60)
@@ -555,6 +573,24 @@ def test_a_runs_files_are_downloaded_and_its_trace_goes_to_perfetto_within_the_b
         page.get_by_role("button", name="Open torch-7.json in Perfetto").click()
     opened.value.get_by_text('torch-7.json: {"traceEvents": []}').wait_for()
     assert all(request.method == "GET" for request in sent)
+
+
+def test_files_are_listed_again_only_once_they_have_changed(tab, store):
+    [run] = group(store, "one", status=None)
+    files = store.folder_of(run.id) / "files"
+    files.mkdir()
+    (files / "first.pt").write_bytes(b"weights")
+    one = tab()
+    listed: list[int] = []
+    one.page.on("response", lambda answer: answer.url.endswith("/files") and listed.append(answer.status))
+    page = one.view(f"run/{run.id}")
+    row = page.get_by_role("row", name="first.pt")
+    row.wait_for()
+    eventually(lambda: page.wait_for_timeout(100) or len(listed) > 2)
+    assert set(listed[1:]) == {304}, "what has not changed was sent again"
+    (files / "second.pt").write_bytes(b"more")
+    page.get_by_role("row", name="second.pt").wait_for()
+    assert row.count() == 1
 
 
 @by_number
@@ -751,9 +787,17 @@ def test_hundreds_of_runs_that_go_on_do_not_keep_the_page_busy(tab, store):
             if each["name"] == "LayoutCount"
         )
 
+    page.evaluate(
+        """() => {
+          window.made = 0;
+          const own = Number.prototype.toLocaleString;
+          Number.prototype.toLocaleString = function (...how) { window.made += 1; return own.apply(this, how); };
+        }"""
+    )
     before = layouts()
     page.wait_for_timeout(3000)
     assert layouts() - before < 60, "the page is laid out for each card, where once a second is enough"
+    assert page.evaluate("window.made") == 0, "a formatter is made for each number"
     page.get_by_role("link", name="table of runs").click()
     page.get_by_text("300 of 300 runs").wait_for()
 

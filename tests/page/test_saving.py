@@ -12,10 +12,10 @@ from tests.web.seeded import group
 pytestmark = pytest.mark.page
 
 
-def saved(page, name: str) -> str:
+def saved(page, name: str, encoding: str = "latin-1") -> str:
     with page.expect_download() as download:
         page.get_by_role("button", name=f"Save {name}", exact=True).click()
-    return download.value.path().read_bytes().decode("latin-1")
+    return download.value.path().read_bytes().decode(encoding)
 
 
 def test_all_runs_that_the_filter_lets_through_are_saved_as_they_are_shown(tab, store):
@@ -33,6 +33,19 @@ def test_all_runs_that_the_filter_lets_through_are_saved_as_they_are_shown(tab, 
     assert lines[0].startswith(r"\begin{tabular}{ll") and lines[1] == r"\toprule" and len(lines) == 60 + 6
     assert r"a\_b \%\&\#\{\}\textbackslash{}\textasciicircum{}\textasciitilde{}\$ {[}c] \textless{}d" in lines[4]
     one.picture("runs to save")
+
+
+def test_a_latex_table_shows_names_as_they_are_and_says_which_need_more_than_pdflatex(tab, store):
+    """pdflatex stopped at what is not seen, and at accents beside their letters."""
+    group(store, "--lr --- cafe\u0301 \u200bb\u00ad", runs=["latin"])
+    group(store, "Привет", runs=["other"])
+    one = tab()
+    one.view("runs?filter=latin").get_by_text("1 of 2 runs").wait_for()
+    lines = saved(one.page, "runs as LaTeX", "utf-8").splitlines()
+    assert lines[0].startswith("\\begin") and " & -{}-lr -{}-{}- café b & " in lines[4]
+    one.view("runs?filter=other").get_by_text("1 of 2 runs").wait_for()
+    lines = saved(one.page, "runs as LaTeX", "utf-8").splitlines()
+    assert lines[0].startswith("% With letters that pdflatex lacks") and " & Привет & " in lines[5]
 
 
 def test_groups_beside_each_other_and_where_their_time_goes_are_saved(tab, store):

@@ -36,8 +36,7 @@ def group(
     for record in records:
         store.began(record.id, keeper=(me.pid, me.started_ticks), pid=os.getpid(), time_s=began)
         folder = store.folder_of(record.id)
-        for series_name, values in (series or drawn()).items():
-            add_points(store, record.id, series_name, values, began, seconds)
+        add_series(store, record.id, series or drawn(), began, seconds)
         (folder / "output").write_text(f"{record.name} began\nepoch 0\n")
         if status:
             store.ended(record.id, status, 0 if status == "finished" else 1, reason)
@@ -56,9 +55,21 @@ def add_points(
     seconds: float,
     writer: str = "sampler",
 ) -> None:
-    file = SeriesWriter(points_file(store.folder_of(id), writer))
-    for time_s, value in zip(np.linspace(began, began + seconds, len(values)), values, strict=True):
-        file.add(name, float(value), float(time_s))
+    add_series(store, id, {name: values}, began, seconds, writer)
+
+
+def add_series(
+    store: Store,
+    id: str,
+    series: Mapping[str, Sequence[float]],
+    began: float,
+    seconds: float,
+    writer: str = "sampler",
+) -> None:
+    file = SeriesWriter(points_file(store.folder_of(id), writer))  # one for all: each reads what is there
+    for name, values in series.items():
+        for time_s, value in zip(np.linspace(began, began + seconds, len(values)), values, strict=True):
+            file.add(name, float(value), float(time_s))
     file.close()
 
 

@@ -100,6 +100,16 @@ def test_a_run_without_files_and_no_run_are_said(page, run):
     assert page.ask("/api/runs/zzz/files").status == page.ask("/api/runs/zzz/files/a").status == 404
 
 
+def test_a_list_of_files_that_has_not_changed_is_not_sent_again(page, run, files):
+    (files / "a").write_text("a")
+    path = f"/api/runs/{run.id}/files"
+    tag = page.ask(path).headers["ETag"]
+    same = page.ask(path, If_None_Match=tag)
+    assert (same.status, same.body) == (304, b"")
+    (files / "a").write_text("and b")
+    assert json.loads(page.ask(path, If_None_Match=tag).body) == [["a", 5]]
+
+
 def test_files_are_given_to_nobody_without_the_key(page, run, files):
     (files / "a").write_text("secret")
     assert page.ask(f"/api/runs/{run.id}/files/a", Cookie="").status == 401
@@ -117,7 +127,10 @@ def test_what_is_read_to_list_files_again_is_what_may_have_changed_and_not_each_
         media.add(f"image {at % 4}", Media("image", b"x" * (at + 1)), float(at), 0.0)
     media.add("said", Media("text", b'{"text":"a"}'), 0.0, 0.0)
     (files / "model.pt").write_bytes(b"weights")
-    listing, request = artifact_routes(store)[0], Request({"type": "http", "path_params": {"id": run.id}})
+    listing, request = (
+        artifact_routes(store)[0],
+        Request({"type": "http", "headers": [], "path_params": {"id": run.id}}),
+    )
     read: list[str] = []
     real = os.stat
     monkeypatch.setattr(os, "stat", lambda name, **named: (read.append(name), real(name, **named))[1])

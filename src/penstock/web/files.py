@@ -24,7 +24,7 @@ from starlette.routing import Route
 from penstock.runs.store import Store
 
 _PAGE = Path(__file__).with_name("page")
-_FIRST = ("main", "address", "data", "elements", "figures", "runs", "now")
+_FIRST = ("main", "address", "data", "elements", "figures", "runs", "now", "columns", "notes", "saving")
 """Modules that the page lists for loading at once; the browser finds the others."""
 _FOR_EVER = {"Cache-Control": "private, max-age=31536000, immutable"}
 
@@ -81,7 +81,8 @@ def answering(look: Callable[[Request], Any]) -> Callable[[Request], Awaitable[R
 def artifact_routes(store: Store) -> list[Route]:
     """Return where a run's files are listed, and served: ``/api/runs/ID/files`` and ``/api/runs/ID/files/NAME``.
 
-    A request for no such run, or for several, raises ``NoSuchRun``.
+    A request for no such run, or for several, raises ``NoSuchRun``. A listing that the client has already, by its
+    ETag, is not sent again.
     """
 
     images: dict[Path, dict[str, int]] = {}
@@ -89,14 +90,22 @@ def artifact_routes(store: Store) -> list[Route]:
     def folder(request: Request) -> Path:
         return store.folder_of(store.run(request.path_params["id"]).id) / "files"
 
-    def listed(request: Request) -> list[tuple[str, int]]:
+    def listed(request: Request) -> Response:
         path = folder(request)
         known = images.pop(path, {})
         found = {name: nbytes for name, nbytes, _ in _files(path, known)}
         images[path] = {name: found[name] for name in found if name in known or _IMAGE.fullmatch(name)}
         if len(images) > _MOST_LISTED:
             images.pop(next(iter(images)), None)
-        return sorted(found.items())
+        answer = Json(sorted(found.items()))
+        tag = f'"{hashlib.sha256(answer.body).hexdigest()[:16]}"'
+        if request.headers.get("if-none-match") == tag:
+            return Response(status_code=304)
+        answer.headers["etag"] = tag
+        return answer
+
+    async def listing(request: Request) -> Response:
+        return await run_in_threadpool(listed, request)
 
     def opened_file(request: Request) -> BinaryIO | None:
         flags = os.O_RDONLY | NOT_ELSEWHERE | os.O_CLOEXEC
@@ -117,7 +126,7 @@ def artifact_routes(store: Store) -> list[Route]:
         media_type = _SHOWN.get(Path(name).suffix, "application/octet-stream")
         return StreamingResponse(_content(opened), media_type=media_type, headers=headers)
 
-    return [Route("/api/runs/{id}/files", answering(listed)), Route("/api/runs/{id}/files/{name:name}", file)]
+    return [Route("/api/runs/{id}/files", listing), Route("/api/runs/{id}/files/{name:name}", file)]
 
 
 class _Name(PathConvertor):

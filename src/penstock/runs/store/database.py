@@ -169,13 +169,13 @@ SELECT = (
 """Rows of the runs that are there, or, if its first value is true, of those that were deleted."""
 
 
-def record_of(row: sqlite3.Row, folder: Path) -> RunRecord:
+def record_of(row: sqlite3.Row, store: Path) -> RunRecord:
     """Make a record of a row that ``SELECT`` gives; the run is "lost" if its keeper or starter does not live."""
     status, began, ended = row["status"], row["began"], row["ended"]
     keeper = msgspec.json.decode(row["keeper"], type=Noted) if row["keeper"] else None
     watched = keeper or msgspec.json.decode(row["owner"], type=Noted)
     if status not in ENDED and not watched.lives():
-        status, ended = "lost", _last_sign(folder, began or row["added"])
+        status, ended = "lost", _last_sign(store / row["id"], began or row["added"])
     plan = msgspec.json.decode(row["plan"], type=RunPlan)
     return RunRecord(
         id=row["id"],

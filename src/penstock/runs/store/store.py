@@ -169,7 +169,7 @@ class Store:
         if not found and id:
             found = self._read("WHERE substr(runs.id, 1, ?) = ? LIMIT 9", len(id), id)
         if len(found) == 1:
-            return record_of(found[0], self.folder_of(found[0]["id"]))
+            return record_of(found[0], self.folder)
         if found:
             raise NoSuchRun(
                 f"{len(found)} runs or more begin with {id!r}: {', '.join(row['id'] for row in found)}"
@@ -188,7 +188,7 @@ class Store:
             rows = self._read(order, deleted=deleted)
         else:
             rows = self._read(f"WHERE groups.id = ? OR groups.name = ? {order}", group, group, deleted=deleted)
-        return [record_of(row, self.folder_of(row["id"])) for row in rows]
+        return [record_of(row, self.folder) for row in rows]
 
     def named(self, words: Iterable[str]) -> list[RunRecord]:
         """List the runs of groups of these names or ids, and those whose ids these are, each once.

@@ -51,6 +51,7 @@ export function open(place) {
   let drawn = null;
   let titles = {};
   let shownIds = null;
+  let toldIds = "";
   let wentOn = "";
   let looked = 0;
 
@@ -81,8 +82,10 @@ export function open(place) {
 
   async function tellDifferences() {
     const chosen = ids();
+    const before = toldIds;
     differ.hidden = chosen.length < 2 || chosen.length > MOST_RUNS;
-    if (!differ.open || differ.hidden) return;
+    toldIds = differ.open && !differ.hidden ? chosen.join() : "";
+    if (!toldIds || toldIds === before) return; // one that is open from the beginning is also said to be opened
     const table = await differences(chosen, labels(chosen));
     if (chosen.join() === ids().join()) told.replaceChildren(table);
   }

@@ -11,9 +11,13 @@ export function whenChanged(listener) {
 // The server is away: the link to it says so, once for all that asks.
 export class Away extends Error {}
 
-async function answered(path, more) {
+async function reached(path, more) {
   const answer = await fetch(path, more).catch(() => { throw new Away(GONE); });
   if (answer.status === 401) throw new Away(LOCKED);
+  return answer;
+}
+
+async function valueOf(answer) {
   const value = await answer.json();
   if (!answer.ok) throw new Error(value.error);
   return value;
@@ -21,14 +25,20 @@ async function answered(path, more) {
 
 export async function ask(path, parameters = []) {
   const query = new URLSearchParams(parameters).toString();
-  return answered(query ? `${path}?${query}` : path);
+  return valueOf(await reached(query ? `${path}?${query}` : path));
+}
+
+// What a path answers now; `before`, which it answered earlier, if that has not changed.
+export async function askAgain(path, before) {
+  const answer = await reached(path, { headers: { "If-None-Match": before?.tag ?? "" } });
+  return answer.status === 304 ? before : { value: await valueOf(answer), tag: answer.headers.get("ETag") };
 }
 
 // Change something of runs. This page shows it at once, others with the server's next look.
 export async function write(change) {
   const { key } = await ask("/api/key"); // anew each time: the server may have been started again
   const headers = { "Content-Type": "application/json", "X-Penstock-Key": key };
-  const done = await answered("/api/change", { method: "POST", headers, body: JSON.stringify(change) });
+  const done = await valueOf(await reached("/api/change", { method: "POST", headers, body: JSON.stringify(change) }));
   document.getElementById("trouble").textContent = ""; // what was told before is over
   take(done);
 }

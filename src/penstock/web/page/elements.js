@@ -71,7 +71,7 @@ export function update(old, made, held = inHand()) {
   const others = [...old.childNodes].filter((each) => !each.dataset?.id);
   arrange(old, [...made.childNodes].map((child) => {
     const id = child.dataset?.id;
-    const at = others.findIndex((each) => each.nodeName === child.nodeName);
+    const at = id ? -1 : others.findIndex((each) => each.nodeName === child.nodeName);
     const there = id ? named.get(id) : others.splice(at, at < 0 ? 0 : 1)[0];
     if (!there) return child;
     if (child.nodeType === Node.TEXT_NODE) {

@@ -1,11 +1,14 @@
 // Numbers as people read them. What is not known is empty, never zero.
 
+// Made once: toLocaleString with options makes one for each number, which takes 40 µs.
+const english = new Intl.NumberFormat("en", { maximumSignificantDigits: 17 });
+
 export function number(value, digits = 3) {
   if (value === null || value === undefined) return "";
-  if (Number.isSafeInteger(value)) return (value + 0).toLocaleString("en"); // -0 is 0
+  if (Number.isSafeInteger(value)) return english.format(value + 0); // -0 is 0
   const size = Math.abs(value);
   if (size >= 1e6 || size < 1e-3) return value.toExponential(digits - 1);
-  return Number(value.toPrecision(digits)).toLocaleString("en", { maximumSignificantDigits: digits });
+  return english.format(Number(value.toPrecision(digits)));
 }
 
 export function bytes(value, digits = 3) {

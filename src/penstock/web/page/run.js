@@ -1,7 +1,7 @@
 // All of one run: its charts, what it printed, its files, what it was, its series.
 
 import { charts, inOrder, MOST_CHARTS } from "./charts.js";
-import { ask, colour, known } from "./data.js";
+import { ask, askAgain, colour, known } from "./data.js";
 import { controls, drawing, range, setRange } from "./drawing.js";
 import { button, dot, element, term, update } from "./elements.js";
 import { notesOf } from "./notes.js";
@@ -22,7 +22,7 @@ function files(id, found) {
       element("td", {}, element("a", { href: path, download: name.split("/").pop() }, name)), element("td", { class: "number" }, bytes(nbytes)),
       element("td", {}, IS_TRACE.test(name) && button("Open in Perfetto", () => openInPerfetto(path, name), { "aria-label": `Open ${name} in Perfetto` })));
   });
-  return [
+  return found.length > 0 && [
     element("h2", {}, "Files"),
     found.some(([name]) => IS_TRACE.test(name)) && element("p", { class: "soft" },
       "Perfetto is loaded from ui.perfetto.dev. It is handed the trace within your browser, from tab to tab: nothing is uploaded."),
@@ -36,15 +36,16 @@ export function open(place, address) {
   let asking = false;
   let closed = false;
   let run = null;
+  let written = null; // its files
   let drawn = [];
 
   const entry = (name, value) => (value ? term(name, value) : []);
   const how = controls(() => draw());
-  const [head, first, rest, about] = ["", "", "", ""].map(() => element("div"));
+  const [head, first, rest, printed, saved, about] = Array.from({ length: 6 }, () => element("div"));
   const tools = element("div", { class: "tools", hidden: true }, how.elements, button("All of it (0)", () => zoom(null)));
   const more = element("details", { hidden: true, ontoggle: () => show() }, element("summary"), rest);
   const [notes, others] = [notesOf(id), logged(id)];
-  place.append(head, notes, tools, first, others.place, more, about);
+  place.append(head, notes, tools, first, others.place, more, printed, saved, about);
 
   function zoom(next) {
     setRange(next);
@@ -74,7 +75,7 @@ export function open(place, address) {
     if (more.open) drawn[1].show(wanted(folded));
   }
 
-  function tell(written) {
+  function tell() {
     const parameters = Object.entries(run.parameters).map(([name, value]) => `${name}=${value}`).join("  ");
     const git = run.environment?.git;
     update(head, element("div", {},
@@ -83,12 +84,12 @@ export function open(place, address) {
         ` · ${seconds(run.seconds)} · ${run.group} (${run.mode}) · `,
         element("a", { href: `#/compare?run=${encodeURIComponent(run.id)}` }, "Compare"), " · ",
         element("a", { href: `#/time?group=${encodeURIComponent(run.group_id)}` }, "Where its time goes"))));
-    const before = about.querySelector("pre");
+    const before = printed.querySelector("pre");
     const follows = !before || before.scrollTop + before.clientHeight > before.scrollHeight - 5;
-    update(about, element("div", {},
+    update(printed, element("div", {},
       element("h2", {}, "Output"),
-      run.output ? element("pre", { tabindex: "0", role: "group", "aria-label": "What it printed last" }, run.output.replace(COLOURS, "")) : element("p", { class: "soft" }, "It has printed nothing."),
-      written.length ? files(run.id, written) : null,
+      run.output ? element("pre", { tabindex: "0", role: "group", "aria-label": "What it printed last" }, run.output.replace(COLOURS, "")) : element("p", { class: "soft" }, "It has printed nothing.")));
+    update(about, element("div", {},
       element("h2", {}, "About it"),
       element("dl", {},
         entry("id", run.id), entry("began", moment(run.began)), entry("parameters", parameters), entry("command", run.command.join(" ")), entry("in", run.directory),
@@ -100,7 +101,7 @@ export function open(place, address) {
         element("tbody", {}, Object.entries(run.series).map(([name, each]) => element("tr", {},
           element("td", {}, name), element("td", { class: "number" }, shown(each.unit, each.last)),
           element("td", { class: "number" }, shown(each.unit, each.mean)), element("td", { class: "number" }, each.unit), element("td", { class: "number" }, each.points.toLocaleString("en")))))))));
-    const output = about.querySelector("pre");
+    const output = printed.querySelector("pre");
     if (output && follows) output.scrollTop = output.scrollHeight;
   }
 
@@ -112,12 +113,14 @@ export function open(place, address) {
     const ended = row?.ended && state !== "";
     state = now;
     asking = true;
-    const both = ["", "/files"].map((what) => ask(`/api/runs/${encodeURIComponent(id)}${what}`));
-    const [found, written] = await Promise.all(both).finally(() => { asking = false; });
+    const path = `/api/runs/${encodeURIComponent(id)}`;
+    const [found, its] = await Promise.all([ask(path), askAgain(`${path}/files`, written)]).finally(() => { asking = false; });
     if (closed) return;
     run = found;
-    tell(written.filter(([name]) => !isLogged(name)));
-    others.show(written);
+    tell();
+    if (its !== written) update(saved, element("div", {}, files(id, its.value.filter(([name]) => !isLogged(name)))));
+    written = its;
+    others.show(written.value);
     if (drawn.length) show();
     else draw();
     if (ended) for (const each of drawn) each.redraw(); // what it has logged last came behind the last look

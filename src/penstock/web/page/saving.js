@@ -70,9 +70,13 @@ const LATEX = {
   "\\": "\\textbackslash{}", "^": "\\textasciicircum{}", "~": "\\textasciitilde{}", "<": "\\textless{}", ">": "\\textgreater{}", "|": "\\textbar{}", "[": "{[}", "*": "{*}",
 };
 
+// Accents stand on their letters, what is never seen is left out, and two hyphens are no dash.
+const latex = (text) => text.normalize().replace(/\p{Cf}/gu, "").replace(/\s+/g, " ").replace(/[$%&#_{}\\^~<>|[*]/g, (letter) => LATEX[letter] || `\\${letter}`).replace(/-(?=-)/g, "-{}");
+
 function tableAsLatex([head, ...rows]) {
-  const line = (cells) => `${cells.map((text) => text.replace(/[$%&#_{}\\^~<>|[*]/g, (letter) => LATEX[letter] || `\\${letter}`)).join(" & ")} \\\\`;
-  return ["\\begin{tabular}{" + "l".repeat(head.length) + "}", "\\toprule", line(head), "\\midrule", ...rows.map(line), "\\bottomrule", "\\end{tabular}", ""].join("\n");
+  const line = (cells) => `${cells.map(latex).join(" & ")} \\\\`;
+  const table = ["\\begin{tabular}{" + "l".repeat(head.length) + "}", "\\toprule", line(head), "\\midrule", ...rows.map(line), "\\bottomrule", "\\end{tabular}", ""].join("\n");
+  return /[^\0-\u017f\u2013-\u2026]/.test(table) ? `% With letters that pdflatex lacks: take LuaLaTeX or XeLaTeX, and a font that has them.\n${table}` : table;
 }
 
 const quoted = (text) => `"${String(text).replaceAll('"', '""')}"`;

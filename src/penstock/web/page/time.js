@@ -139,13 +139,14 @@ export function open(place) {
 
   function offer(there) {
     const words = wordsOf(read().query.get("filter"));
-    const said = (key, rows) => (key.startsWith(NAMED) ? `all ${startsOf(rows).length} groups, ${rows.length} runs` : startsOf(there.get(NAMED + called(rows[0]))).length > 1 ? moment(rows.at(-1).began) : "");
-    const offered = [...there].filter(([key, rows]) => !key.startsWith(NAMED) || startsOf(rows).length > 1);
+    const starts = new Map([...there].filter(([key]) => key.startsWith(NAMED)).map(([key, rows]) => [key, startsOf(rows)]));
+    const said = (key, rows) => (starts.has(key) ? `all ${starts.get(key).length} groups, ${rows.length} runs` : starts.get(NAMED + called(rows[0])).length > 1 ? moment(rows.at(-1).began) : "");
+    const offered = [...there].filter(([key]) => starts.get(key)?.length !== 1);
     const found = offered.filter(([key, rows]) => words.every((word) => `${called(rows[0])} ${key} ${said(key, rows)}`.toLowerCase().includes(word)));
     const shown = [...there].filter(([key]) => chosen.includes(key) || found.slice(0, MOST_OFFERED).some(([each]) => each === key));
     more.textContent = found.length > MOST_OFFERED ? `the newest ${MOST_OFFERED} of ${found.length} groups: search for others` : words.length && !found.length ? "no group has these words" : "";
     update(choice, element("div", {}, shown.map(([key, rows]) => element("button", {
-      type: "button", "data-id": key, title: key.startsWith(NAMED) ? startsOf(rows).join(" ") : key, "aria-pressed": String(chosen.includes(key)), onclick: () => toggle(key),
+      type: "button", "data-id": key, title: starts.get(key)?.join(" ") ?? key, "aria-pressed": String(chosen.includes(key)), onclick: () => toggle(key),
     }, called(rows[0]), said(key, rows) ? [" ", element("small", { class: "soft" }, said(key, rows))] : null))));
   }
 
