@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
+import time
 
 import numpy as np
 import pytest
@@ -97,6 +98,38 @@ def test_a_run_that_logs_while_it_is_looked_at_is_drawn_further_over_steps(tab, 
     add_points(store, run.id, "loss", [0.125], run.began + 61, 0)
     add_points(store, run.id, "step", [20.0], run.began + 61, 0)
     eventually(lambda: "last 0.125" in page.locator(".chart .values").first.inner_text())
+
+
+def test_a_name_that_every_object_has_does_not_stop_the_charts_of_runs_that_go_on(tab, store):
+    odd, plain = (
+        group(store, name, status=None, series={"loss": [1.0, 2.0], **more}, began=time.time() - 60)[0]
+        for name, more in (("odd", {"__proto__": [1.0, 2.0]}), ("plain", {}))
+    )
+    one = tab()
+    page = one.view(f"compare?run={odd.id}&run={plain.id}")
+    page.locator(".chart canvas").nth(1).wait_for()
+    with page.expect_response("**/api/newest*"):
+        pass
+    with page.expect_response("**/api/newest*"):  # the last did not stop it
+        pass
+
+
+def test_the_table_of_thousands_of_series_is_made_of_the_first_unless_all_are_asked_for(tab, store):
+    [run] = group(store, "many", series={f"s{each:04}": [1.0] for each in range(1000)})
+    page = tab().view(f"run/{run.id}")
+    rows = page.get_by_role("region", name="Series").locator("tbody tr")
+    page.get_by_role("button", name="Show all 1000 series").wait_for()
+    assert rows.count() == 200
+    page.get_by_role("button", name="Show all 1000 series").click()
+    eventually(lambda: rows.count() == 1000)
+
+
+def test_a_run_that_is_not_there_can_be_given_no_tag(tab, store):
+    one = tab()
+    one.may_complain = True  # the browser does, of an answer 404
+    page = one.view("run/nosuch")
+    page.get_by_text("nosuch").wait_for()
+    assert not page.get_by_role("button", name="Add tag").is_visible()
 
 
 def test_thousands_of_names_show_the_first_and_say_so(tab, store):

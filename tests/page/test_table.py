@@ -96,3 +96,28 @@ def test_the_table_and_what_chooses_its_columns_fit_on_any_screen(tab, store, wi
     box = page.locator(".columns").bounding_box()
     assert box["x"] >= 0 and box["x"] + box["width"] <= width
     assert page.evaluate("document.documentElement.scrollWidth") <= width
+
+
+def test_a_phone_shows_the_columns_that_are_ticked_and_those_that_are_asked_for(tab, store):
+    sweep(store)
+    page = tab(viewport={"width": 390, "height": 700}).view("runs")
+    page.get_by_text("6 of 6 runs").wait_for()
+    page.get_by_text("Columns", exact=True).click()
+    ticked = page.locator(".columns input:checked")
+    names = [each.get_attribute("aria-label").split()[-1] for each in ticked.all()]
+    shown = page.locator("main thead th button").all_inner_texts()
+    assert sorted(names) == sorted(shown) and "began" not in shown
+    page.get_by_label("Column began").check()
+    page.get_by_role("button", name="began", exact=True).wait_for()
+
+
+def test_a_name_that_every_object_has_is_like_any_other(tab, store):
+    group(
+        store, "odd", runs=["a"], series={"loss": [1.0], "constructor": [2.0, 3.0]}, parameters={"toString": "1"}
+    )
+    group(store, "plain", runs=["b"], series={"loss": [1.0]})
+    page = tab().view("runs?col=name&col=last:constructor&col=param:toString")
+    eventually(lambda: column(page, "constructor") == ["", "3"])
+    assert column(page, "toString") == ["", "1"]
+    page.get_by_role("searchbox").fill("constructor>2")
+    page.get_by_text("1 of 2 runs").wait_for()

@@ -18,6 +18,7 @@ from penstock.errors import BadSetting, NoSuchRun
 from penstock.runs.store import Store
 from penstock.web.lines import chart, line_over, smoothed
 from penstock.web.paper.panels import PARTS
+from penstock.web.paper.pictures import runs_picture
 
 pytestmark = pytest.mark.whole
 
@@ -47,6 +48,20 @@ def test_a_chart_is_drawn_as_the_page_draws_it(page, store):
     first = figure(page, name="loss", id=run.id, over="", begin=10, end=20)
     assert ">10<" in first and ">20<" in first and ">time (s)<" in first and ">60<" not in first
     assert "UTC" in figure(page, name="loss", id=run.id, over="clock", log="true")
+
+
+@pytest.mark.parametrize("over", ["time", "clock"])
+def test_values_that_are_no_numbers_are_within_the_picture(store, over):
+    nothing = group(store, "nothing", series={"loss": [math.nan] * 3})
+    diverged = group(store, "diverged", series={"loss": [1.0, 2.0, math.nan]})
+    for runs in (nothing, diverged):
+        picture = runs_picture(store, runs, ["loss"], over=over, smoothing=0, log=False, columns=1)
+        picture.content("png")  # which lays it out
+        [axes] = picture.axes
+        signs = [each for each in axes.texts if each.get_text() == "×"]
+        assert len(signs) == {"nothing": 3, "diverged": 1}[runs[0].group]
+        low, high = axes.get_xlim()
+        assert all(low < axes.convert_xunits(sign.get_position()[0]) < high for sign in signs)
 
 
 def test_the_time_of_groups_is_drawn_run_by_run(page, store):

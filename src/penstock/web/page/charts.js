@@ -1,7 +1,7 @@
 // Charts of series over time: one cross-hair for all, drawn only while they are in sight.
 
 import uPlot from "./vendor/uPlot.esm.js";
-import { ask, known } from "./data.js";
+import { ask, known, own } from "./data.js";
 import { range } from "./drawing.js";
 import { arrange, button, dot, element } from "./elements.js";
 import { moment, number, shown, ticksOf } from "./figures.js";
@@ -189,7 +189,7 @@ export function charts(place, { over, log, smoothing, zoomed, placed }) {
       if (all.get(chart.name) !== chart || chart.drawing || range()) continue;
       let gap = false;
       const added = chart.lines.map(({ id }, line) => {
-        const [times, values] = newest[id]?.[chart.name] || [[], []];
+        const [times, values] = own(newest[id], chart.name) || [[], []];
         const from = relative ? known.rows.get(id)?.began ?? 0 : 0;
         const first = times.findIndex((time) => time - from > chart.ends[line]);
         if (first < 0) return [[], []];

@@ -1,6 +1,6 @@
 // The columns of the table of runs: what every run has, its parameters, and what its script logs.
 
-import { colour, known } from "./data.js";
+import { colour, known, own } from "./data.js";
 import { dot, element } from "./elements.js";
 import { bytes, moment, number, seconds, share } from "./figures.js";
 import { noteOf, tagsOf } from "./notes.js";
@@ -13,21 +13,21 @@ const BAD = new Set(["failed", "out_of_memory", "timed_out", "killed", "lost"]);
 export const glance = (row) => known.glances[row.id] || {};
 
 // Of each column: what it sorts by, undefined for nothing; the text of a cell; and what a cell holds if that is more
-// (handed what it held before).
+// (handed what it held before); `wide` if a phone has no room for it unless it is asked for.
 const FIXED = [
-  { key: "id", label: "id", of: (row) => row.id, text: (row) => row.id, class: "id wide" },
+  { key: "id", label: "id", of: (row) => row.id, text: (row) => row.id, class: "id", wide: true },
   { key: "name", label: "run", of: (row) => row.name, text: (row) => row.name, made: link, class: "name" },
-  { key: "group", label: "group", of: (row) => row.group, text: (row) => row.group, class: "name wide" },
-  { key: "mode", label: "mode", of: (row) => row.mode, text: (row) => row.mode, class: "wide" },
+  { key: "group", label: "group", of: (row) => row.group, text: (row) => row.group, class: "name", wide: true },
+  { key: "mode", label: "mode", of: (row) => row.mode, text: (row) => row.mode, wide: true },
   { key: "status", label: "status", of: (row) => row.status, text: status, made: statusOf },
   { key: "tags", label: "tags", of: (row) => row.tags.join(" ") || undefined, text: (row) => [...row.tags, row.archived && "archived"].filter(Boolean).join(" "), made: tagsOf },
-  { key: "began", label: "began", of: (row) => row.began ?? Infinity, text: (row) => moment(row.began), class: "number wide" },
+  { key: "began", label: "began", of: (row) => row.began ?? Infinity, text: (row) => moment(row.began), class: "number", wide: true },
   { key: "seconds", label: "time", of: (row) => row.seconds ?? undefined, text: (row) => seconds(row.seconds), class: "number" },
   { key: "waiting", label: "waits", of: (row) => glance(row).waiting ?? undefined, text: (row) => share(glance(row).waiting), class: "number" },
-  { key: "cores", label: "cores", of: (row) => glance(row).cores ?? undefined, text: (row) => number(glance(row).cores), class: "number wide" },
-  { key: "memory", label: "memory", of: (row) => glance(row).rss_bytes ?? undefined, text: (row) => bytes(glance(row).rss_bytes), class: "number wide" },
-  { key: "logged", label: "logs", of: logged, text: logged, class: "name wide" },
-  { key: "note", label: "note", of: (row) => row.note || undefined, text: (row) => row.note, made: (row, before) => before || noteOf(row.id), class: "wide" },
+  { key: "cores", label: "cores", of: (row) => glance(row).cores ?? undefined, text: (row) => number(glance(row).cores), class: "number", wide: true },
+  { key: "memory", label: "memory", of: (row) => glance(row).rss_bytes ?? undefined, text: (row) => bytes(glance(row).rss_bytes), class: "number", wide: true },
+  { key: "logged", label: "logs", of: logged, text: logged, class: "name", wide: true },
+  { key: "note", label: "note", of: (row) => row.note || undefined, text: (row) => row.note, made: (row, before) => before || noteOf(row.id), wide: true },
 ];
 
 function link(row) {
@@ -53,7 +53,7 @@ const asNumber = (text) => (text?.trim() && Number.isFinite(Number(text)) ? Numb
 // A run's last, least or greatest value of what it logs; of one that goes on, only the last is known.
 function figure(row, kind, name) {
   const its = glance(row);
-  return its.figures?.[name]?.[KINDS.indexOf(kind)] ?? (kind === "last" ? its.logged?.[name] : undefined) ?? undefined;
+  return own(its.figures, name)?.[KINDS.indexOf(kind)] ?? (kind === "last" ? own(its.logged, name) : undefined) ?? undefined;
 }
 
 const made = new Map();
@@ -65,8 +65,8 @@ export function columnOf(key) {
   if (!made.has(key)) {
     const [kind, name] = [key.slice(0, key.indexOf(":")), key.slice(key.indexOf(":") + 1)];
     const isParameter = kind === "param";
-    const of = isParameter ? (row) => asNumber(row.parameters[name]) : (row) => figure(row, kind, name);
-    const text = isParameter ? (row) => row.parameters[name] ?? "" : (row) => number(figure(row, kind, name), 4);
+    const of = isParameter ? (row) => asNumber(own(row.parameters, name)) : (row) => figure(row, kind, name);
+    const text = isParameter ? (row) => own(row.parameters, name) ?? "" : (row) => number(figure(row, kind, name), 4);
     made.set(key, { key, label: isParameter || kind === "last" ? name : `${kind} ${name}`, of, text, class: "number", ofMetric: !isParameter });
   }
   return made.get(key);
@@ -89,13 +89,17 @@ export function grouper(by) {
   return { key: by === "1" ? (row) => row.group_id : called, called };
 }
 
+const NARROW = matchMedia("(max-width: 600px)");
+
 // The columns that an address asks for; else those that every run has, and after the name the parameters that vary.
 export function columnsOf(query, rows) {
   const asked = query.getAll("col").map(columnOf).filter(Boolean);
   if (asked.length) return asked;
   const parameters = varying(rows).slice(0, MOST_VARYING).map((name) => columnOf(`param:${name}`));
   const tagged = rows.some((row) => row.tags.length || row.archived);
-  return [...FIXED.slice(0, 2), ...parameters, ...FIXED.slice(2).filter(({ key }) => tagged || key !== "tags")];
+  const fixed = FIXED.filter(({ key, wide }) => (tagged || key !== "tags") && !(wide && NARROW.matches));
+  const after = fixed.findIndex(({ key }) => key === "name") + 1;
+  return [...fixed.slice(0, after), ...parameters, ...fixed.slice(after)];
 }
 
 // All that can be chosen: a title and keys each.
@@ -132,6 +136,7 @@ export function limit(word) {
   const [, name, relation, text] = found;
   const is = (value) => typeof value === "number" && HOLDS[relation](value, Number(text));
   const named = (values) => Object.keys(values || {}).find((each) => each.toLowerCase() === name);
-  if (name in MEASURED) return (row) => is(MEASURED[name](row) ?? undefined);
+  const measured = own(MEASURED, name);
+  if (measured) return (row) => is(measured(row) ?? undefined);
   return (row) => is(asNumber(row.parameters[named(row.parameters)])) || is(figure(row, "last", named(glance(row).logged)));
 }

@@ -2,6 +2,9 @@
 
 export const known = { rows: new Map(), glances: {}, feeds: [], gpus: { cards: [], note: "" } };
 
+// Of values by names that people chose, such as "constructor", which every object has.
+export const own = (values, name) => (values && Object.hasOwn(values, name) ? values[name] : undefined);
+
 const listeners = new Set();
 
 export function whenChanged(listener) {

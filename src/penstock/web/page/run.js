@@ -11,6 +11,7 @@ import { pinned } from "./placing.js";
 import { bytes, moment, seconds, shown } from "./figures.js";
 
 const FOLDED = 9;
+const MOST_SERIES = 200; // in the table of figures
 const IS_TRACE = /(^|\/)torch-[^/]*\.json$|\.trace\.json(\.gz)?$/;
 // What colours a terminal, and moves its cursor.
 const COLOURS = /\x1b\[[0-9;?]*[A-Za-z]/g;
@@ -38,6 +39,7 @@ export function open(place, address) {
   let run = null;
   let written = null; // its files
   let drawn = [];
+  let most = MOST_SERIES;
 
   const entry = (name, value) => (value ? term(name, value) : []);
   const how = controls(() => draw());
@@ -98,16 +100,18 @@ export function open(place, address) {
       element("h2", {}, "Series"),
       element("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Series" }, element("table", {},
         element("thead", {}, element("tr", {}, element("th", { scope: "col" }, "series"), ["last", "mean", "unit", "points"].map((label) => element("th", { scope: "col", class: "number" }, label)))),
-        element("tbody", {}, Object.entries(run.series).map(([name, each]) => element("tr", {},
+        element("tbody", {}, Object.entries(run.series).slice(0, most).map(([name, each]) => element("tr", {},
           element("td", {}, name), element("td", { class: "number" }, shown(each.unit, each.last)),
-          element("td", { class: "number" }, shown(each.unit, each.mean)), element("td", { class: "number" }, each.unit), element("td", { class: "number" }, each.points.toLocaleString("en")))))))));
+          element("td", { class: "number" }, shown(each.unit, each.mean)), element("td", { class: "number" }, each.unit), element("td", { class: "number" }, each.points.toLocaleString("en"))))))),
+      Object.keys(run.series).length > most && button(`Show all ${Object.keys(run.series).length} series`, () => { most = Infinity; tell(); })));
     const output = printed.querySelector("pre");
     if (output && follows) output.scrollTop = output.scrollHeight;
   }
 
   async function changed() {
-    notes.show();
     const row = known.rows.get(id);
+    notes.hidden = !row;
+    notes.show();
     const now = row ? `${row.status} ${row.ended ? 0 : Math.floor(row.seconds / 2)}` : "unknown";
     if (now === state || asking) return;
     const ended = row?.ended && state !== "";

@@ -14,7 +14,7 @@ const order = new Intl.Collator("en", { numeric: true }).compare;
 export function steps(low, high, wanted = WANTED_TICKS, isBytes = false) {
   const least = (high - low) / wanted;
   const size = 10 ** Math.floor(Math.log10(least));
-  const step = isBytes ? 2 ** Math.ceil(Math.log2(least)) : size * [1, 2, 5, 10].find((times) => times * size >= least);
+  const step = isBytes ? Math.max(1, 2 ** Math.ceil(Math.log2(least))) : size * [1, 2, 5, 10].find((times) => times * size >= least);
   const first = Math.ceil(low / step - 1e-9);
   return Array.from({ length: Math.floor(high / step + 1e-9) - first + 1 }, (_, at) => Number(((first + at) * step).toPrecision(12)));
 }

@@ -91,7 +91,7 @@ function counted(each) {
   const its = named.filter((row) => ids.has(row.id)).sort((a, b) => a.began - b.began);
   const [starts, others] = [startsOf(its).length, named.length - its.length];
   const runs = (count) => `${count} run${count > 1 ? "s" : ""}`;
-  const begun = starts > 1 ? ` of ${starts} groups, begun from ${moment(its[0].began)} to ${moment(its.at(-1).began)}; the time of all is from the first's begin to the last's end.`
+  const begun = starts > 1 ? ` of ${starts} groups, begun from ${moment(its[0].began)} to ${moment(its.at(-1).began)}; the time of all is the sum of theirs, each from its first begin to its last end.`
     : `, begun at ${moment(its[0]?.began)}.`;
   return runs(its.length) + begun + (others ? ` ${runs(others)} of other groups of this name ${others > 1 ? "do" : "does"} not count.` : "");
 }

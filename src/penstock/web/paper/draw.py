@@ -152,7 +152,9 @@ def _draw_lines(axes: Any, name: str, chart: dict[str, Any], is_clock: bool) -> 
         for where, word in odd[which] if number < len(lines) else []:
             text, height, side = ("∞", 1.0, "top") if word == "∞" else (word.replace("NaN", "×"), 0.0, "bottom")
             place = _places([where], is_clock)[0], height
-            axes.text(*place, text, transform=axes.get_xaxis_transform(), ha="center", va=side, color=color)
+            within: Any = {"transform": axes.get_xaxis_transform(), "color": color}
+            axes.plot(*place, alpha=0, **within)  # the axis reaches so far: a text alone does not count for that
+            axes.text(*place, text, ha="center", va=side, **within)
     return drawn[-len(lines) :]
 
 
