@@ -82,10 +82,17 @@ def test_a_day_of_refreshes_leaves_nothing_behind_and_the_page_shows_what_is_tru
         if hour in (len(views) - 1, HOURS - 1):
             page = one.view("now")
             page.get_by_role("link", name=new.name, exact=True).wait_for()
-            after, before = held(page), before or held(page)
-    assert after["Nodes"] < 1.2 * before["Nodes"] + 200
-    assert after["JSEventListeners"] < 1.2 * before["JSEventListeners"] + 50
-    assert after["JSHeapUsedSize"] < before["JSHeapUsedSize"] + (2 << 20)
+            before = before or held(page)
+    most = {
+        "Nodes": 1.2 * before["Nodes"] + 200,
+        "JSEventListeners": 1.2 * before["JSEventListeners"] + 50,
+        "JSHeapUsedSize": before["JSHeapUsedSize"] + (2 << 20),
+    }
+    for _ in range(20):  # a view that was left is held until what it has asked for has come
+        more = {name: value for name, value in held(page).items() if value >= most[name]}
+        if not more:
+            break
+    assert not more, most
     page = one.view("runs")
     page.get_by_text("4 of 4 runs").wait_for()
     eventually(lambda: f"loss {HOURS - 1}" in page.locator("main tbody").inner_text())

@@ -116,3 +116,8 @@ def test_a_torn_block_and_a_file_that_is_gone_change_nothing(tmp_path: Path) -> 
         assert recent.look(bool)["x"].values.tolist() == values
     compact(path.parent)
     assert recent.look(bool)["x"].values.tolist() == [1.0, 2.0]
+
+
+def test_a_run_that_is_removed_while_its_folder_is_opened_has_no_points(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setattr(Path, "is_dir", lambda path: True)  # as it was a moment ago
+    assert Recent(tmp_path / "removed", KEEP_S).look(bool) == {}

@@ -49,9 +49,10 @@ class Recent:
         return {name for file in self._points.values() for name in file}
 
     def _read_new(self) -> None:
-        for path in self._folder.glob("*.points"):
-            with suppress(OSError):  # compacted by now
-                self._read(path)
+        with suppress(FileNotFoundError):  # the run was removed while its folder was opened
+            for path in self._folder.glob("*.points"):
+                with suppress(OSError):  # compacted by now
+                    self._read(path)
 
     def _read(self, path: Path) -> None:
         with path.open("rb") as file:
