@@ -33,6 +33,7 @@ class Launch(Forked):
 
     def _run(self, server: ForkServer, folder: Path, what: str, words: list[str], more: dict[str, str]) -> None:
         self.folder, self._errors = folder, folder / "errors"
+        (folder / "store").mkdir(mode=0o700, exist_ok=True)  # one that is new is told of
         environment = {**os.environ, "PENSTOCK_STORE": str(folder / "store"), **more}
         at = {"errors": self._errors, "directory": folder, "environment": environment}
         super().__init__(server, what, words, folder / "out", **at)

@@ -54,6 +54,15 @@ def test_one_run_says_what_it_says_and_ends_as_it_ends(launch):
     assert sorted(one.kept().split()) == ["err", "out"]
 
 
+def test_a_store_that_was_not_there_is_said_to_be_new_once(tmp_path: Path):
+    words = ("run", *UNWATCHED, "true")
+    first, second = (penstock(tmp_path, *words, capture_output=True, text=True).stderr for _ in range(2))
+    assert first.startswith(
+        f"penstock: the store of runs {tmp_path / 'store'} was not there and is new: see --store"
+    )
+    assert "is new" not in second
+
+
 @pytest.mark.parametrize(
     "words",
     [
@@ -76,7 +85,7 @@ def test_output_and_errors_keep_their_order_where_they_go_to_one_pipe(tmp_path: 
     words = ("run", *UNWATCHED, "sh", "-c", printed)
     done = penstock(tmp_path, *words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     in_order = [line for i in range(50) for line in (f"out {i}", f"err {i}")]
-    assert done.stdout.splitlines()[:-1] == in_order
+    assert done.stdout.splitlines()[1:-1] == in_order
     with Store.open(tmp_path / "store") as store:
         (run,) = store.runs()
         assert (store.folder_of(run.id) / "output").read_text().splitlines() == in_order

@@ -66,6 +66,17 @@ Watch = Annotated[bool, option("--watch", "Refresh until Ctrl-C.")]
 Interval = Annotated[float, option("Time between refreshes, with --watch.", metavar="SECONDS")]
 
 
+def folder_of_store(store: Path | None) -> Path:
+    """Return the folder of a store to be written, and say of one that was named if it is new: it may be a typo."""
+    from penstock.basics.terminal import say
+    from penstock.runs.store.folder import chosen_folder
+
+    folder = store.absolute() if store else chosen_folder()
+    if (store or os.environ.get("PENSTOCK_STORE")) and not folder.exists():
+        say(f"the store of runs {folder} was not there and is new: see --store and PENSTOCK_STORE")
+    return folder
+
+
 def show(as_json: bool, value: Any, page: Callable[[], RenderableType]) -> None:
     """Print a value as JSON, in which NaN and infinities become null, or else as a page."""
     if as_json:

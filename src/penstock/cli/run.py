@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from penstock.basics.terminal import redraws, say
-from penstock.cli.command import Experiment, StoreFolder, argument, exit_code, option, print_page
+from penstock.cli.command import Experiment, StoreFolder, argument, exit_code, folder_of_store, option, print_page
 
 if TYPE_CHECKING:
     from penstock.cli.runs_table import Looks
@@ -245,7 +245,7 @@ def _start(
     settings["listeners"] = [group.listeners for group in groups]
     if place:
         place.check(groups)
-    with Store.open(folder) as opened:
+    with Store.open(folder_of_store(folder)) as opened:
         records = [add_masked(opened, group) for group in groups]
         ids = [group[0].group_id for group in records]
         if not detached:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, get_args
 import typer
 
 from penstock.basics.terminal import console, redraws, say, sized_console
-from penstock.cli.command import AsJson, StoreFolder, argument, exit_code, option, show
+from penstock.cli.command import AsJson, StoreFolder, argument, exit_code, folder_of_store, option, show
 from penstock.errors import BadSetting, PenstockError
 
 if TYPE_CHECKING:
@@ -96,7 +96,7 @@ def _opened(
     names = None if one_of("--policy", policy, (*PUBLISHED, PLANNED)) == PLANNED else (policy,)
     sharings: Any = names_in("--share", share, SHARINGS)
     file = stack.enter_context(Spec(spec, Gpus(), held=not is_dry))
-    opened = stack.enter_context(Store.open(store))
+    opened = stack.enter_context(Store.open(folder_of_store(store)))
     machine = host_machine(file.machine, mode_of_all(file.groups))
     wanted = one_of("--objective", objective or file.machine.objective, get_args(Objective))
     known = LedgerFile(opened, file.path)

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from penstock.cli.command import StoreFolder, option
+from penstock.cli.command import StoreFolder, folder_of_store, option
 
 
 def web(
@@ -24,16 +24,10 @@ def web(
     import socket
 
     from penstock.basics.packages import require
-    from penstock.basics.terminal import say
-    from penstock.runs.store.folder import chosen_folder
 
     require("penstock web", "web", "starlette", "uvicorn")
     from penstock.web.access import LOCAL
     from penstock.web.application import serve
-
-    folder = store.absolute() if store else chosen_folder()
-    if not folder.exists():
-        say(f"the store of runs {folder} was not there and is new: see --store and PENSTOCK_STORE")
 
     def print_address(token: str, at: int) -> None:
         if host in LOCAL:
@@ -49,4 +43,4 @@ def web(
         shown = socket.gethostname() if host in {"0.0.0.0", "::"} else f"[{host}]" if ":" in host else host
         typer.echo(f"http://{shown}:{at}/?token={token}")
 
-    serve(folder, host=host, port=port, allowed=allow_host or (), on_open=print_address)
+    serve(folder_of_store(store), host=host, port=port, allowed=allow_host or (), on_open=print_address)
