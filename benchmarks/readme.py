@@ -73,7 +73,7 @@ def page() -> None:
     machine = shared["machine"]
     print(f"`penstock run --share`, on {machine['cores']} cores of an {machine['cpu']}, {machine['date'][:10]}:")
     print("`python -m benchmarks.autosharing`, `python -m benchmarks.fingerprint`.")
-    print("`python -m benchmarks.witness`, `python -m benchmarks.own_clocks`: on an AMD EPYC, 2026-11-24 and 26.\n")
+    print("`python -m benchmarks.witness`, `python -m benchmarks.own_clocks`: AMD EPYC, 2026-11-24 and 26.\n")
     print_claims([*shared["claims"], *fingerprint_claims(read("fingerprint")), *of_runs()])
     print("\n## Parts of a feed\n")
     parts = read("selecting")
