@@ -51,12 +51,16 @@ def test_runs_are_a_latex_table_whatever_they_are_called(command, store):  # noq
     assert f"& {shown}\\textbar{{}}{{*}} &" in lines[4] and lines[4].endswith(r" \\")
     assert lines[-2:] == [r"\bottomrule", r"\end{tabular}"]
     assert escaped("plain text 1.5") == "plain text 1.5"
+    assert escaped("--lr --- cafe\u0301 \u200bb\u00ad") == "-{}-lr -{}-{}- caf\u00e9 b"
+    group(store, "\u041f\u0440\u0438\u0432\u0435\u0442")
+    assert told(command("runs", "ls", "--format", "latex")).startswith("% With letters that pdflatex lacks")
 
 
 @pytest.mark.whole
 @pytest.mark.skipif(not shutil.which("pdflatex"), reason="pdflatex is not there")
 def test_latex_takes_the_table(command, store, tmp_path):  # noqa: F811
     group(store, NASTY)
+    group(store, "--lr --- cafe\u0301 \u200bb\u00ad")
     table = told(command("runs", "ls", "--format", "latex"))
     (tmp_path / "t.tex").write_text(
         f"\\documentclass{{article}}\\usepackage{{booktabs}}\\begin{{document}}\n{table}\\end{{document}}\n"

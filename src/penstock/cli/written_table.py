@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import csv
+import re
 import sys
+import unicodedata
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -29,18 +31,20 @@ _ESCAPED = str.maketrans(
         "|": r"\textbar{}",
         "[": "{[}",  # behind \\, they would belong to it
         "*": "{*}",
-        "\n": " ",
     }
 )
+_NOT_IN_PDFLATEX = re.compile("[^\0-\u017f\u2013-\u2026]")
 
 
 def escaped(text: str) -> str:
-    r"""Return a text as LaTeX shows it.
+    r"""Return a text as LaTeX shows it: accents on their letters, without what is never seen, two hyphens no dash.
 
-    >>> escaped("lr_0.1 & 50%")
-    'lr\\_0.1 \\& 50\\%'
+    >>> escaped("--lr_0.1 & 50%")
+    '-{}-lr\\_0.1 \\& 50\\%'
     """
-    return text.translate(_ESCAPED)
+    whole = unicodedata.normalize("NFC", text)
+    seen = "".join(letter for letter in whole if unicodedata.category(letter) != "Cf")
+    return re.sub("-(?=-)", "-{}", " ".join(seen.split()).translate(_ESCAPED))
 
 
 def print_csv(rows: Sequence[Mapping[str, Any]]) -> None:
@@ -59,8 +63,9 @@ def print_latex(page: RenderableType) -> None:
         return
     lines = [[column.header, *column.cells] for column in page.columns]
     sides = "".join("r" if column.justify == "right" else "l" for column in page.columns)
-    head, *rows = (
-        " & ".join(escaped(str(cell).strip()) for cell in row) + r" \\" for row in zip(*lines, strict=True)
-    )
+    head, *rows = (" & ".join(escaped(str(cell)) for cell in row) + r" \\" for row in zip(*lines, strict=True))
     top = [f"\\begin{{tabular}}{{{sides}}}", r"\toprule", head, r"\midrule"]
-    typer.echo("\n".join([*top, *rows, r"\bottomrule", r"\end{tabular}"]))
+    table = "\n".join([*top, *rows, r"\bottomrule", r"\end{tabular}"])
+    if _NOT_IN_PDFLATEX.search(table):
+        typer.echo("% With letters that pdflatex lacks: take LuaLaTeX or XeLaTeX, and a font that has them.")
+    typer.echo(table)
