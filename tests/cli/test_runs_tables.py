@@ -171,15 +171,15 @@ def completed(line: str, **more: str) -> list[str]:
 
 @pytest.mark.whole
 def test_tab_completes_ids_and_groups(store, tmp_path):  # noqa: F811
-    one, other = group(store, "zebras")[0], group(store, "zoo")[0]
+    one, other = group(store, "Zebras")[0], group(store, "Zoo")[0]
     for verb in ("compare", "export"):
-        assert completed(f"penstock runs {verb} z") == ["zoo", "zebras"], verb
+        assert completed(f"penstock runs {verb} Z") == ["Zoo", "Zebras"], verb
     for verb in ("show", "rm"):
         assert one.id in completed(f"penstock runs {verb} {one.id[:3]}"), verb
     assert completed(f"penstock runs compare {other.group_id[:5]}") == [other.group_id]
-    assert completed("penstock runs logs zo") == ["zoo"]
-    apart = group(store, "zoo two")[0]
-    assert completed("penstock runs compare zoo") == ["zoo"], (
+    assert completed("penstock runs logs Zo") == ["Zoo"]
+    apart = group(store, "Zoo two")[0]
+    assert completed("penstock runs compare Zoo") == ["Zoo"], (
         "bash would split the other: it is completed by its id"
     )
     assert completed(f"penstock runs compare {apart.group_id[:5]}") == [apart.group_id]

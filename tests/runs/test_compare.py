@@ -114,11 +114,13 @@ def test_energy_that_several_runs_saw_counts_once() -> None:
 
 
 def test_memory_is_what_runs_held_at_one_moment() -> None:
-    first = {"proc.pss_bytes": series([0.0, 10.0], [5.0, 7.0]), "proc.rss_bytes": series([0.0], [99.0])}
+    rss = series([0.0, 5.0, 10.0], [10.0, 20.0, 14.0])
+    first = {"proc.pss_bytes": series([0.0, 10.0], [5.0, 7.0]), "proc.rss_bytes": rss}
     beside = {"proc.rss_bytes": series([5.0, 15.0], [20.0, 30.0])}
     after = {"proc.rss_bytes": series([20.0, 30.0], [8.0, 9.0])}
     assert memory_bytes([first, beside]) == 7 + 25
-    assert memory_bytes([first, after]) == 9
+    assert memory_bytes([first, after]) == memory_bytes([first]) == 10, "half is shared, also between two readings"
+    assert memory_bytes([{"proc.rss_bytes": rss}]) == 20
     assert memory_bytes([first, {}]) is None
 
 

@@ -54,7 +54,7 @@ def ls(
 ) -> None:
     """List runs, the newest last."""
     from penstock.cli.runs_table import runs_table
-    from penstock.runs.figures import memory_bytes
+    from penstock.runs.figures import MEMORY, memory_bytes
 
     if status is not None and status not in STATUSES:
         raise BadSetting(f"--status {status!r}: give one of {', '.join(STATUSES)}")
@@ -66,7 +66,7 @@ def ls(
             watch(partial(Looks(opened).table, group, status), interval, as_json or form != "table")
         every = [run for run in found if status in {None, run.status}]
         found = [run for run in every if archived or not run.archived]
-        memory = {run.id: memory_bytes([opened.series(run.id, "proc.rss_bytes".__eq__)]) for run in found}
+        memory = {run.id: memory_bytes([opened.series(run.id, MEMORY.__contains__)]) for run in found}
     rows = [fields(run) | {"memory_bytes": memory[run.id]} for run in found]
     if form == "csv":
         more = [

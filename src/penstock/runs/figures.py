@@ -204,17 +204,28 @@ def measured_energy_j(together: list[Mapping[str, Series]]) -> dict[str, float]:
     return used_j
 
 
-_MEMORY = ("proc.pss_bytes", "proc.rss_bytes")
+MEMORY = {"proc.pss_bytes", "proc.rss_bytes"}
 """Series of the memory of a run's processes: shared pages divided among them, or counted for each."""
+
+
+def _memory(series: Mapping[str, Series]) -> Series | None:
+    """Return the memory of a run's processes: RSS, less the part that PSS, read less often, says is shared."""
+    both = (series.get(name) for name in ("proc.rss_bytes", "proc.pss_bytes"))
+    rss, pss = (each if each and len(each.values) else None for each in both)
+    if rss is None or pss is None:
+        return rss or pss
+    then = np.interp(pss.times_s, rss.times_s, rss.values)
+    own = np.divide(pss.values, then, out=np.ones_like(then), where=then > 0)
+    return Series(rss.times_s, rss.values * np.interp(rss.times_s, pss.times_s, np.minimum(own, 1.0)))
 
 
 def memory_bytes(together: list[Mapping[str, Series]]) -> float | None:
     """Return the most memory that runs held at one moment, all of them together; None if one's is not known.
 
-    A page that processes share counts once where that was recorded (PSS), else for each of them (RSS).
+    A page that processes share is divided among them (PSS), unless that was never recorded (RSS).
     """
-    held = [next((series[name] for name in _MEMORY if name in series), None) for series in together]
-    known = [each for each in held if each is not None and len(each.values)]
+    held = [_memory(series) for series in together]
+    known = [each for each in held if each is not None]
     if not known or len(known) < len(held):
         return None
     moments_s = np.unique(np.concatenate([each.times_s for each in known]))

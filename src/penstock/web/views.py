@@ -18,7 +18,7 @@ import numpy as np
 
 from penstock.errors import NoSuchRun
 from penstock.runs.compare import Comparison, compare, group_figures
-from penstock.runs.figures import extremes
+from penstock.runs.figures import MEMORY, extremes, memory_bytes
 from penstock.runs.glance import Glance, Recent, glance, is_glanced_at
 from penstock.runs.listeners import is_measured
 from penstock.runs.record import ENDED, RunRecord
@@ -82,7 +82,7 @@ class Views:
         """Return figures of whole runs that have ended, under the names that a glance has."""
         for run in self._there(id for id in ids if id not in self._ended):
             if run.status in ENDED:
-                self._ended[run.id] = _summary(run.seconds or 0.0, self._store.series(run.id, is_glanced_at))
+                self._ended[run.id] = _summary(run.seconds or 0.0, self._store.series(run.id, _is_summed_up))
         return {id: self._ended[id] for id in ids if id in self._ended}
 
     def details(self, id: str) -> dict[str, Any]:
@@ -206,16 +206,19 @@ def row_of(record: RunRecord) -> dict[str, Any]:
     return {**fields, "ended": record.status in ENDED, "parameters": record.plan.parameters}
 
 
+def _is_summed_up(name: str) -> bool:
+    return is_glanced_at(name) or name in MEMORY
+
+
 def _summary(seconds: float, series: Mapping[str, Series]) -> dict[str, Any]:
     last = {name: each.last for name, each in series.items() if each.last is not None}
-    rss = series.get("proc.rss_bytes")
 
     def part(name: str) -> float | None:
         return last[name] / seconds if name in last and seconds > 0 else None
 
     return {
         "cores": part("proc.cpu_s"),
-        "rss_bytes": None if rss is None or not len(rss.values) else float(np.max(rss.values)),
+        "rss_bytes": memory_bytes([series]),
         "read_bytes_per_s": part("proc.read_bytes"),
         "waiting": part("feed.wait_s"),
         "logged": {name: value for name, value in last.items() if not is_measured(name)},
