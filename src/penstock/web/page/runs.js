@@ -220,7 +220,11 @@ export function open(place) {
     arrange(body, known.rows.size ? elements : [empty]);
     for (const [key, each] of lines) if (!each.made.isConnected) lines.delete(key);
     const isOrdered = columnOf(sort.replace(/^-/, ""))?.ofMetric || wordsOf(query.get("filter")).some(limit);
-    summarise(isOrdered ? [...known.rows.values()] : shown, () => body.isConnected && draw());
+    summarise(isOrdered ? [...known.rows.values()] : shown, () => {
+      if (!body.isConnected) return;
+      draw();
+      if (!columnList.contains(document.activeElement)) offer();
+    });
     more.hidden = rows.length <= most;
   }
 
