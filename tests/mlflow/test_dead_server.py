@@ -63,6 +63,7 @@ def test_each_point_is_there_once_after_a_kill_in_the_middle_of_a_push(mortal, s
 
 def _run(folder: Path, uri: str, script: str, *words: str) -> Pushed:
     (folder / "train.py").write_text(script)
+    (folder / "store").mkdir(mode=0o700)  # one that is new is told of
     words = ("-m", "penstock", "run", "--listeners", "none", "--mlflow", uri, *words, "train.py")
     environment = {**ENVIRONMENT, "PENSTOCK_STORE": str(folder / "store")}
     return run_python(*words, env=environment, cwd=folder, timeout=300)
