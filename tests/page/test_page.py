@@ -418,7 +418,7 @@ def test_what_somebody_holds_stays_while_charts_come(tab, store):
 
 def test_groups_stand_beside_each_other_with_the_sentence_above_and_the_best_marked(tab, store):
     alone = group(store, "small", runs=["a", "b"], mode="alone", seconds=100)
-    more = {"proc.pss_bytes": [1e9, 2e9], "energy.package0_j": [0, 30_000]}
+    more = {"proc.rss_bytes": [3e9, 4e9], "proc.pss_bytes": [1e9, 2e9], "energy.package0_j": [0, 30_000]}
     plain = group(store, "small", runs=["a", "b"], seconds=60, series=drawn() | more)
     feed = group(store, "one feed", runs=["a", "b"], seconds=40)
     chosen = [each[0].group_id for each in (plain, alone, feed)]
