@@ -31,7 +31,7 @@ def test_rates_are_those_of_the_last_seconds() -> None:
     )
     assert now.cores == pytest.approx(2.0)
     assert now.waiting == pytest.approx(0.25)
-    assert (now.rss_bytes, now.read_bytes_per_s, now.logged) == (7.0, None, {"loss": 0.5})
+    assert (now.memory_bytes, now.read_bytes_per_s, now.logged) == (7.0, None, {"loss": 0.5})
 
 
 def test_sparse_points_give_the_rate_between_the_last_two() -> None:

@@ -98,7 +98,7 @@ def test_what_a_run_did_on_the_whole_is_told_once_it_has_ended(page, store):
     found = page.json(f"/api/summaries?id={ended.id}&id={goes.id}")
     assert set(found) == {ended.id}
     assert found[ended.id]["waiting"] == pytest.approx(0.4 * 59 / 60)
-    assert found[ended.id]["rss_bytes"] == 5e8 + 59e6
+    assert found[ended.id]["memory_bytes"] == 5e8 + 59e6
     assert found[ended.id]["logged"] == {"loss": drawn()["loss"][-1]}
 
 

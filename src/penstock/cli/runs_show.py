@@ -106,10 +106,10 @@ def _page(known: RunFacts) -> RenderableType:
     for name, value in run.plan.parameters.items():
         facts.add_row(printable(name), printable(value))
     facts.add_row("kept in", printable(str(known.folder)))
-    its = (known.environment or {}).items()
-    for name, value in ((name, value) for name, value in its if value and name not in ("command", "directory")):
-        shown = printable(value if isinstance(value, str) else json.dumps(value))
-        facts.add_row(printable(name), shown if len(shown) <= 300 else f"{shown[:300]}… (--json has all)")
+    for name, value in (known.environment or {}).items():
+        if value and name not in {"command", "directory"}:
+            shown = printable(value if isinstance(value, str) else json.dumps(value))
+            facts.add_row(printable(name), shown if len(shown) <= 300 else f"{shown[:300]}… (--json has all)")
     if figures.parts.waiting is not None:
         facts.add_row("its time", parts_table([(run.group, figures)]))
     if known.advice:

@@ -126,7 +126,7 @@ def _doing(run: RunRecord, now: Glance) -> dict[str, str | Text]:
         return {"cores": "", "memory": "", "read": "", "waits": "", "logged": printable(logged)}
     return {
         "cores": _number(now.cores, ".2f"),
-        "memory": _mib(now.rss_bytes),
+        "memory": _mib(now.memory_bytes),
         "read": _number(None if now.read_bytes_per_s is None else now.read_bytes_per_s / 2**20),
         "waits": _waits(now.waiting),
         "logged": printable(logged),

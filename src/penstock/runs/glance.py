@@ -83,14 +83,14 @@ class Glance(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         cores: CPU time per second of its processes.
-        rss_bytes: Memory of its processes.
+        memory_bytes: Memory of its processes.
         read_bytes_per_s: Bytes per second that its processes read.
         waiting: The part of the time that it waited for data.
         logged: The newest value of each series that its script logs, by name.
     """
 
     cores: float | None
-    rss_bytes: float | None
+    memory_bytes: float | None
     read_bytes_per_s: float | None
     waiting: float | None
     logged: dict[str, float]
@@ -110,7 +110,7 @@ def glance(series: Mapping[str, Series]) -> Glance:
     rss = series.get("proc.rss_bytes")
     return Glance(
         cores=rate("proc.cpu_s"),
-        rss_bytes=rss.last if rss else None,
+        memory_bytes=rss.last if rss else None,
         read_bytes_per_s=rate("proc.read_bytes"),
         waiting=rate("feed.wait_s"),
         logged={

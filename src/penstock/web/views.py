@@ -218,7 +218,7 @@ def _summary(seconds: float, series: Mapping[str, Series]) -> dict[str, Any]:
 
     return {
         "cores": part("proc.cpu_s"),
-        "rss_bytes": memory_bytes([series]),
+        "memory_bytes": memory_bytes([series]),
         "read_bytes_per_s": part("proc.read_bytes"),
         "waiting": part("feed.wait_s"),
         "logged": {name: value for name, value in last.items() if not is_measured(name)},

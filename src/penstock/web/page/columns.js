@@ -25,7 +25,7 @@ const FIXED = [
   { key: "seconds", label: "time", of: (row) => row.seconds ?? undefined, text: (row) => seconds(row.seconds), class: "number" },
   { key: "waiting", label: "waits", of: (row) => glance(row).waiting ?? undefined, text: (row) => share(glance(row).waiting), class: "number" },
   { key: "cores", label: "cores", of: (row) => glance(row).cores ?? undefined, text: (row) => number(glance(row).cores), class: "number", wide: true },
-  { key: "memory", label: "memory", of: (row) => glance(row).rss_bytes ?? undefined, text: (row) => bytes(glance(row).rss_bytes), class: "number", wide: true },
+  { key: "memory", label: "memory", of: (row) => glance(row).memory_bytes ?? undefined, text: (row) => bytes(glance(row).memory_bytes), class: "number", wide: true },
   { key: "logged", label: "logs", of: logged, text: logged, class: "name", wide: true },
   { key: "note", label: "note", of: (row) => row.note || undefined, text: (row) => row.note, made: (row, before) => before || noteOf(row.id), wide: true },
 ];
@@ -124,7 +124,7 @@ export function compared(a, b, down) {
 const LIMIT = /^(.+?)(<=|>=|<|>)(-?[\d.]+(?:e[+-]?\d+)?)$/;
 // What is measured of every run, in the units in which a limit names it: %, s, cores, MiB.
 const MEASURED = {
-  waits: (row) => 100 * glance(row).waiting, time: (row) => row.seconds, cores: (row) => glance(row).cores, memory: (row) => glance(row).rss_bytes / 2 ** 20,
+  waits: (row) => 100 * glance(row).waiting, time: (row) => row.seconds, cores: (row) => glance(row).cores, memory: (row) => glance(row).memory_bytes / 2 ** 20,
 };
 const HOLDS = { "<": (a, b) => a < b, ">": (a, b) => a > b, "<=": (a, b) => a <= b, ">=": (a, b) => a >= b };
 

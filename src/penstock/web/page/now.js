@@ -48,7 +48,7 @@ function run(row) {
     element("dl", {},
       row.began === null ? term("waits", "to be started") : [...term("waits for data", share(glance.waiting) || notRecorded()), ...term("runs for", seconds(row.seconds))],
       glance.cores !== undefined && glance.cores !== null ? term("cores", number(glance.cores)) : [],
-      glance.rss_bytes ? term("memory", bytes(glance.rss_bytes)) : [],
+      glance.memory_bytes ? term("memory", bytes(glance.memory_bytes)) : [],
       glance.read_bytes_per_s ? term("reads", `${bytes(glance.read_bytes_per_s)}/s`) : [],
       logged.length ? term("logs", logged.join(", ")) : []));
 }
@@ -89,7 +89,7 @@ function cards(rows) {
   const left = rows.length - MOST_RUNS;
   return [
     element("div", { class: "cards" }, rows.slice(0, MOST_RUNS).map(run)),
-    left > 0 && element("p", {}, `… and ${number(left)} more, in the `, element("a", { href: "#/runs?filter=running" }, "table of runs"), "."),
+    left > 0 && element("p", {}, `… and ${number(left)} more, in the `, element("a", { href: "#/runs" }, "table of runs"), "."),
   ];
 }
 

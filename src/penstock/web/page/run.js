@@ -8,7 +8,7 @@ import { notesOf } from "./notes.js";
 import { isLogged, logged, pathOf } from "./logged.js";
 import { openInPerfetto } from "./perfetto.js";
 import { pinned } from "./placing.js";
-import { bytes, moment, seconds, shown } from "./figures.js";
+import { bytes, moment, number, seconds, shown } from "./figures.js";
 
 const FOLDED = 9;
 const MOST_SERIES = 200; // in the table of figures
@@ -102,7 +102,7 @@ export function open(place, address) {
         element("thead", {}, element("tr", {}, element("th", { scope: "col" }, "series"), ["last", "mean", "unit", "points"].map((label) => element("th", { scope: "col", class: "number" }, label)))),
         element("tbody", {}, Object.entries(run.series).slice(0, most).map(([name, each]) => element("tr", {},
           element("td", {}, name), element("td", { class: "number" }, shown(each.unit, each.last)),
-          element("td", { class: "number" }, shown(each.unit, each.mean)), element("td", { class: "number" }, each.unit), element("td", { class: "number" }, each.points.toLocaleString("en"))))))),
+          element("td", { class: "number" }, shown(each.unit, each.mean)), element("td", { class: "number" }, each.unit), element("td", { class: "number" }, number(each.points))))))),
       Object.keys(run.series).length > most && button(`Show all ${Object.keys(run.series).length} series`, () => { most = Infinity; tell(); })));
     const output = printed.querySelector("pre");
     if (output && follows) output.scrollTop = output.scrollHeight;
