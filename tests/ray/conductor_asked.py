@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from concurrent.futures import Future
+from functools import partial
 from threading import Thread
 from typing import Any
 
@@ -57,44 +58,116 @@ class Losing(Conducted):
 
     lost = ""
 
-    def _came(self, id: Any, number: int | None, future: Any) -> None:
-        if number in self._copies and not self.lost:
-            self.lost = self._copies[number].name
+    def _fetched(self, fetch: Any, future: Any) -> None:
+        if not self.lost:
+            self.lost = fetch.reference.hex()
             future = Future[Any]()
             future.set_exception(self._ray.exceptions.ObjectLostError(self.lost, None, ""))
-        super()._came(id, number, future)
+        super()._fetched(fetch, future)
+
+
+class Awaiting(Conducted):
+    """An engine to which some copies that it is handed do not come: their node is frozen."""
+
+    to_await = 1
+
+    def _await(self, question: Any) -> None:
+        if question in self._fetched_until and self.to_await > 0:
+            self.to_await -= 1
+            self._under_way.add(question)
+        else:
+            super()._await(question)
 
 
 class Client:
-    """Notes how many rows an engine's blocks have."""
+    """Notes how many rows an engine's blocks have, and why it has none."""
 
     def __init__(self) -> None:
         self.rows: dict[int, int] = {}
+        self.failed: dict[int, str] = {}
 
     def made(self, number: int, made: Any) -> None:
         self.rows[number] = made.rows
 
     def unmade(self, number: int, why: str) -> None:
-        raise AssertionError(f"{number}: {why}")
+        self.failed[number] = why
 
     def stands(self, standing: Any) -> None:
         pass
 
 
+class Feed:
+    """A feed whose engine asks a conductor that has one worker."""
+
+    def __init__(self, kind: type[Conducted], ray: Any) -> None:
+        self.client = Client()
+        self.engine: Any = kind(ray, COMMISSION, 1, self.client, Across(kind.__name__, False))
+        Thread(target=self.engine.run, daemon=True).start()
+        eventually(lambda: self.engine.standing().workers == 1, f"{self.engine.standing()}")
+
+    def asks(self, *numbers: int) -> None:
+        """Ask for blocks: those of 0 and 8 are the same."""
+        for number in numbers:
+            self.engine.do(partial(self.engine.ask, number, PLANS[number % 8], 0))
+
+    def gets(self, *numbers: int) -> None:
+        """Wait until it has these blocks, and no others; none failed."""
+        eventually(lambda: self.client.rows.keys() >= {*numbers}, f"{self.client.rows} {self.client.failed}")
+        assert self.client.rows == dict.fromkeys(numbers, 8)
+        assert not self.client.failed
+
+    def were_made(self, made: int, again: int) -> None:
+        """Wait until so many blocks were made, and some of them again."""
+
+        def are() -> bool:
+            passed = self.engine._seen.score.passed
+            return (passed.made, passed.again) == (made, again)
+
+        eventually(are, f"{self.engine.standing()}")
+
+
 def loses_a_copy(ray: Any) -> None:
     """A feed names the copy that is gone, and gets another."""
-    client = Client()
-    engine = Losing(ray, COMMISSION, 2, client, Across("losing", False))
-    Thread(target=engine.run, daemon=True).start()
-    eventually(lambda: engine.standing().workers == 2, f"{engine.standing()}")
-    for number, plan in enumerate(PLANS[:4]):
-        engine.do(lambda number=number, plan=plan: engine.ask(number, plan, 0))
-    eventually(lambda: len(client.rows) == 4, f"{client.rows}")
-    assert set(client.rows.values()) == {8}
-    passed = eventually(lambda: now if (now := engine.standing().passed).again else None, "handed the same again")
-    assert (passed.made, passed.again) == (5, 1)
+    feed = Feed(Losing, ray)
+    feed.asks(0, 1, 2, 3)
+    feed.gets(0, 1, 2, 3)
+    feed.were_made(5, again=1)
+
+
+def waits_for_a_copy(ray: Any) -> None:
+    """A copy that does not come is made again, though there is one worker; and is not handed to whom it failed."""
+    feed = Feed(Awaiting, ray)
+    feed.asks(0, 1, 2, 3)
+    feed.gets(0, 1, 2, 3)
+    feed.were_made(5, again=1)
+
+
+def forgets_a_copy(ray: Any) -> None:
+    """A copy that does not come, of a block that nobody wants any more, holds nobody back."""
+    feed = Feed(Awaiting, ray)
+    feed.asks(0)
+    eventually(lambda: not feed.engine.to_await, "no copy was handed")
+    feed.engine.do(feed.engine.forget)
+    feed.asks(1)
+    feed.gets(1)
+    eventually(lambda: not feed.engine._fetched_until, "it is waited for")
+    feed.asks(8)
+    feed.gets(1, 8)
+    feed.were_made(3, again=1)
+
+
+def fetches_none(ray: Any) -> None:
+    """Where no copy can be fetched a feed is told so, and sets the conductor aside."""
+    feed = Feed(Awaiting, ray)
+    feed.engine.to_await = 100
+    feed.asks(0, 1, 2)
+    eventually(lambda: len(feed.client.failed) == 3, f"{feed.client.failed}")
+    assert {*feed.client.failed.values()} == {"its blocks cannot be fetched from where they lie"}
+    assert not feed.engine.standing().workers
+    feed.were_made(6, again=3)
 
 
 if __name__ == "__main__":
-    {"asks again": asks_again, "loses a copy": loses_a_copy}[sys.argv[1]](connected())
+    trials = (asks_again, loses_a_copy, waits_for_a_copy, forgets_a_copy, fetches_none)
+    next(each for each in trials if each.__name__ == sys.argv[1].replace(" ", "_"))(connected())
     os._exit(0)  # engines know no end but their process's

@@ -50,7 +50,7 @@ class Across:
     def cluster_makes_all(self) -> None:
         """Wait until no feeder loads by itself."""
         for machine in range(len(self.trainers)):
-            eventually(lambda m=machine: "made by" in self.feed(m).source, f"{self.feed(machine).source}")
+            eventually(lambda m=machine: "made by" in self.feed(m).source, f"machine {machine} loads by itself")
 
     def passed(self) -> Passed:
         """What became of the blocks, as the machine says that heard of it last."""
@@ -101,10 +101,10 @@ def conductor() -> psutil.Process:
     return eventually(found, "there is no conductor")[0]
 
 
-@pytest.mark.usefixtures("cluster")
-def test_three_machines_get_the_same_blocks_and_each_is_made_once(across):
+def test_three_machines_get_the_same_blocks_and_each_is_made_once(cluster, across):
     across.start(3)
     across.cluster_makes_all()
+    assert conductor().ppid() == cluster.raylet, "it is not on the machine of a feeder"
     before = across.all_have_begun()
     across.goes_on(2)
     after = across.handed(200)

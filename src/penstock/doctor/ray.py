@@ -60,7 +60,7 @@ def _node(ray: Any, node: dict[str, Any]) -> Finding:
         return Finding(name, "limited", "Ray takes it for dead", "ray start --address on it again")
     if not resources.get("CPU"):
         return Finding(name, "limited", "it has no cores for blocks", "ray start --num-cpus N")
-    asked: Any = ray.remote(_probe).options(num_cpus=0, max_retries=0, **on_node(node["NodeID"], soft=False))
+    asked: Any = ray.remote(_probe).options(num_cpus=0, max_retries=0, **on_node(node["NodeID"]))
     try:
         theirs, _ = ray.get(asked.remote(), timeout=_ANSWER_S)
         began = time.perf_counter()

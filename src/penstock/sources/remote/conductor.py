@@ -11,6 +11,7 @@ import asyncio
 import os
 import socket
 import time
+from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
 from itertools import count
@@ -24,9 +25,9 @@ from penstock.contracts import Cursor
 from penstock.fingerprint.batch import LeafDigest, difference
 from penstock.sources.order import Planned
 from penstock.sources.remote.connecting import on_node
-from penstock.sources.remote.engine import LOOK_S, Client, Engine, LeftThere, in_words
+from penstock.sources.remote.engine import LOOK_S, Client, Engine, Question, in_words
 from penstock.sources.remote.maker import Commission
-from penstock.sources.remote.nodes import WorkerId
+from penstock.sources.remote.nodes import Usual, WorkerId
 from penstock.sources.remote.passing import Across, Key, Passing
 from penstock.sources.remote.standing import ClusterStanding, Passed
 
@@ -40,8 +41,9 @@ _MOST_SILENCES = 5
 _HELD_S = 0.2
 """A feed that must wait for another is told so after this long, that it does not take its conductor for dead."""
 _LOOK_HELD_S = 0.02
-_FETCHED_S = 1.0
-"""A block that was handed and has not come after this long lies where it cannot be fetched from."""
+_FETCHED_S = 3.0
+"""A block that was handed and has not come after this long, or five times what is usual, cannot be fetched."""
+_UNFETCHED = "its blocks cannot be fetched from where they lie"
 
 
 def conductor_of(feed: str) -> str:
@@ -61,6 +63,12 @@ class Score(NamedTuple):
     standing: ClusterStanding
     frontier: Cursor | None
     passed: Passed
+
+
+class LeftThere(NamedTuple):
+    """Stands for a block that lies elsewhere: a reference to it."""
+
+    block: Any
 
 
 class Held(NamedTuple):
@@ -190,16 +198,21 @@ class _Look(NamedTuple):
     score: Score | str
 
 
-class _Copy(NamedTuple):
-    """A block that was handed and has not come yet.
+@dataclass(eq=False, frozen=True)
+class _Call(Question):
+    """A conductor is asked for a block, and told which copy of it cannot be fetched, if one cannot."""
 
-    Attributes:
-        name: What Ray calls it.
-        lost_s: When it is taken for lost.
-    """
+    number: int
+    lost: str = ""
 
-    name: str
-    lost_s: float
+
+@dataclass(eq=False, frozen=True)
+class _Fetch(Question):
+    """A block is brought here; ``again`` if it was made anew, as a copy could not be fetched."""
+
+    number: int
+    again: bool = False
+    since_s: float = 0.0
 
 
 class Conducted(Engine):
@@ -218,7 +231,9 @@ class Conducted(Engine):
         self._limit, self._across = most, across
         self._feed = f"{socket.gethostname()} {uuid4().hex}"
         self._awaited = ""
-        self._copies: dict[int, _Copy] = {}
+        self._fetched_until: dict[_Fetch, float] = {}  # when each is given up
+        self._fetching = Usual()
+        self._gone: set[str] = set()  # what Ray calls the copies of those that were
         self._handle: Any = None
         self._silences = 0
         self._seen = self._look()
@@ -242,29 +257,54 @@ class Conducted(Engine):
         self._actors[id] = self._seen.conductor
         self._nodes.ready(id)
 
-    def _request(self, id: WorkerId, number: int, plan: Planned, cycle: int) -> None:
-        oldest = min(Cursor(cycle, plan.sample) for plan, cycle in self._asked.values())
-        self._copies = {each: copy for each, copy in self._copies.items() if each in self._asked}
-        copy = self._copies.get(number)
-        lost = copy.name if copy and time.monotonic() >= copy.lost_s else ""
-        self._await(id, number, self._actors[id].make.remote(self._feed, plan, cycle, oldest, lost))
+    def _act(self, now_s: float) -> None:
+        for fetch in [each for each, until_s in self._fetched_until.items() if now_s >= until_s]:
+            self._give_up(fetch, now_s)
+        super()._act(now_s)
 
-    def _came(self, id: WorkerId, number: int | None, future: Any) -> None:
-        answer = None if number is None or future.exception() else future.result()
-        if number in self._copies and future.exception():
-            self._copies[number] = self._copies[number]._replace(lost_s=0.0)
-        elif number is not None and isinstance(answer, LeftThere):
-            copy = _Copy(answer.block.hex(), time.monotonic() + _FETCHED_S)
-            if number not in self._copies or self._copies[number].name != copy.name:
-                self._copies[number] = copy
-        self._awaited = answer.awaited if isinstance(answer, Held) else ""
-        if number is None or not isinstance(answer, Held):
-            super()._came(id, number, future)
-        elif self._nodes.held(id, number, time.monotonic()):
-            self._request(id, number, *self._asked[number])
+    def _request(self, id: WorkerId, number: int, plan: Planned, cycle: int, lost: str = "") -> None:
+        oldest = min(Cursor(cycle, plan.sample) for plan, cycle in self._asked.values())
+        asked = self._actors[id].make.remote(self._feed, plan, cycle, oldest, lost)
+        self._await(_Call(id, number, asked, lost=lost))
+
+    def _came(self, question: Question, future: Any) -> None:
+        if isinstance(question, _Fetch):
+            self._fetched(question, future)
+        elif isinstance(question, _Call) and not future.exception():
+            self._handed(question, future.result())
         else:
-            self._under_way.pop((id, number), None)
-            self._awaited = ""
+            super()._came(question, future)
+
+    def _handed(self, call: _Call, answer: LeftThere | Held) -> None:
+        now_s = time.monotonic()
+        self._awaited = ""
+        name = answer.block.hex() if isinstance(answer, LeftThere) else ""
+        if isinstance(answer, LeftThere) and call.number in self._asked and name not in self._gone:
+            fetch = _Fetch(call.id, call.number, answer.block, again=bool(call.lost), since_s=now_s)
+            self._fetched_until[fetch] = now_s + self._fetching.patience_s(_FETCHED_S, _FETCHED_S)
+            self._await(fetch)
+        elif self._nodes.held(call.id, call.number, now_s):
+            self._awaited = answer.awaited if isinstance(answer, Held) else ""
+            self._request(call.id, call.number, *self._asked[call.number], lost=name)
+
+    def _fetched(self, fetch: _Fetch, future: Any) -> None:
+        now_s = time.monotonic()
+        if not future.exception():
+            self._fetching.add(now_s - fetch.since_s)
+            self._fetched_until.pop(fetch, None)
+            super()._came(fetch, future)
+        elif fetch in self._fetched_until:
+            self._give_up(fetch, now_s)
+
+    def _give_up(self, fetch: _Fetch, now_s: float) -> None:
+        """Have a block made again whose copy does not come: once, and nodes that fail so are set aside."""
+        del self._fetched_until[fetch]
+        lost = fetch.reference.hex()
+        self._gone.add(lost)
+        if fetch.again:
+            self._nodes.raised(fetch.id, fetch.number, _UNFETCHED, now_s)
+        elif self._nodes.held(fetch.id, fetch.number, now_s):
+            self._request(fetch.id, fetch.number, *self._asked[fetch.number], lost=lost)
 
     def _lost(self, id: WorkerId, why: str, now_s: float) -> None:
         self._nodes.failed(id, why, now_s)
@@ -276,7 +316,7 @@ class Conducted(Engine):
         try:
             if self._handle is None:
                 options = {"name": conductor_of(self._across.feed), "get_if_exists": True, "num_cpus": 0}
-                here = on_node(self._ray.get_runtime_context().get_node_id(), soft=True)
+                here = on_node(self._ray.get_runtime_context().get_node_id())
                 made = self._ray.remote(Conductor).options(**options, max_concurrency=_MOST_CALLS, **here)
                 self._handle = made.remote(own, self._limit, self._across.together)
             asked = self._handle.stand.remote(self._feed, own.order, own.leaves)

@@ -60,7 +60,7 @@ def _check_answers() -> None:
             raise ConnectionError(f"no Ray head answers at {address}: {error.strerror or error}") from None
 
 
-def on_node(node: str, *, soft: bool) -> dict[str, Any]:
-    """Return the options of a Ray task or actor that runs on a node; if ``soft``, elsewhere where that is gone."""
+def on_node(node: str) -> dict[str, Any]:
+    """Return the options of a Ray task or actor that runs on a node, and nowhere else."""
     strategies = import_module("ray.util.scheduling_strategies")
-    return {"scheduling_strategy": strategies.NodeAffinitySchedulingStrategy(node, soft=soft)}
+    return {"scheduling_strategy": strategies.NodeAffinitySchedulingStrategy(node, soft=False)}

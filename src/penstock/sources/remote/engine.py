@@ -5,10 +5,11 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
 from queue import Empty, SimpleQueue
 from threading import Thread
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 from penstock.sources.order import Planned
 from penstock.sources.remote.connecting import on_node
@@ -20,10 +21,21 @@ LOOK_S = 1.0
 """Time between two looks at the nodes that Ray knows."""
 
 
-class LeftThere(NamedTuple):
-    """Stands for a block that lies elsewhere: a reference to it."""
+@dataclass(eq=False, frozen=True)
+class Question:
+    """What a worker was asked, and has not answered: Ray ends where a reference is given up before that.
 
-    block: Any
+    Attributes:
+        id: The worker.
+        number: The block that it is to make; None to ask whether it is good.
+        reference: What Ray will answer.
+        block: Where the block will lie, if the answer is its size alone.
+    """
+
+    id: WorkerId
+    number: int | None
+    reference: Any
+    block: Any = None
 
 
 class Client(Protocol):
@@ -65,7 +77,7 @@ class Engine:
         self._events = SimpleQueue[Callable[[], None]]()
         self._ids: dict[str, str] = {}  # what Ray calls each node
         self._actors: dict[WorkerId, Any] = {}
-        self._under_way: dict[tuple[WorkerId, int | None], Any] = {}  # a reference that is given up ends Ray
+        self._under_way: set[Question] = set()
         self._said, self._said_s = ClusterStanding(-1), 0.0
 
     def do(self, event: Callable[[], None]) -> None:
@@ -125,33 +137,37 @@ class Engine:
         """Ask a worker for a block."""
         actor = self._actors[id]
         if self._fetches:
-            self._await(id, number, actor.make.remote(plan, cycle))
+            self._await(Question(id, number, actor.make.remote(plan, cycle)))
         else:
             size, block = actor.make_apart.options(num_returns=2).remote(plan, cycle)
-            self._await(id, number, size, block)
+            self._await(Question(id, number, size, block))
 
     def _start(self, id: WorkerId) -> None:
         options = {
             "num_cpus": 1,
             "max_restarts": 0,
             "max_task_retries": 0,
-            **on_node(self._ids[id.node], soft=False),
+            **on_node(self._ids[id.node]),
         }
         self._sent = self._sent or self._ray.put(self._commission)
         self._actors[id] = actor = self._maker.options(**options).remote(self._sent)
-        self._await(id, None, actor.check.remote())
+        self._await(Question(id, None, actor.check.remote()))
 
-    def _await(self, id: WorkerId, number: int | None, reference: Any, block: Any = None) -> None:
-        self._under_way[id, number] = reference, block
+    def _await(self, question: Question) -> None:
+        self._under_way.add(question)
 
         def done(future: Any) -> None:
-            self._events.put(partial(self._came, id, number, future))
+            self._events.put(partial(self._answered, question, future))
 
-        reference.future().add_done_callback(done)
+        question.reference.future().add_done_callback(done)
 
-    def _came(self, id: WorkerId, number: int | None, future: Any) -> None:
+    def _answered(self, question: Question, future: Any) -> None:
+        self._under_way.remove(question)
+        self._came(question, future)
+
+    def _came(self, question: Question, future: Any) -> None:
         """Take in what a worker has answered."""
-        _, block = self._under_way.pop((id, number), (None, None))
+        id, number = question.id, question.number
         now_s, error = time.monotonic(), future.exception()
         if error is not None and not isinstance(error, self._ray.exceptions.RayTaskError):
             self._lost(id, in_words(error), now_s)
@@ -163,11 +179,9 @@ class Engine:
                 self._nodes.ready(id)
         elif error is not None:
             self._nodes.raised(id, number, in_words(error), now_s)
-        elif isinstance(future.result(), LeftThere):
-            self._await(id, number, future.result().block)
         elif self._nodes.came(id, number, now_s):
             del self._asked[number]
-            self._client.made(number, future.result() if self._fetches else (future.result(), block))
+            self._client.made(number, future.result() if self._fetches else (future.result(), question.block))
 
     def _lost(self, id: WorkerId, why: str, now_s: float) -> None:
         self._nodes.failed(id, why, now_s)

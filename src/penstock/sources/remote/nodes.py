@@ -61,6 +61,24 @@ class NodeReport(msgspec.Struct, frozen=True):
 
 
 @dataclass(eq=False)
+class Usual:
+    """How long something usually takes, in seconds; None before the first time."""
+
+    s: float | None = None
+
+    def add(self, took_s: float) -> None:
+        """It took this long; what was frozen once is not slow ever after."""
+        if self.s is None:
+            self.s = took_s
+        else:
+            self.s += _USUAL_OF * (min(took_s, _TIMES_USUAL * self.s) - self.s)
+
+    def patience_s(self, least_s: float, first_s: float) -> float:
+        """Return how long it may take, and how long the first time, before it is late."""
+        return first_s if self.s is None else max(least_s, _TIMES_USUAL * self.s)
+
+
+@dataclass(eq=False)
 class _Worker:
     id: WorkerId
     state: str = "wanted"
@@ -75,7 +93,7 @@ class _Worker:
 @dataclass(eq=False)
 class _Node:
     workers: list[_Worker]
-    usual_s: float | None = None
+    usual: Usual = field(default_factory=Usual)
     blocks: int = 0
     aside: str = ""
     until_s: float | None = None
@@ -176,7 +194,7 @@ class Nodes:
             free = [each for each in others if len(each.has) < QUEUED and number not in each.has]
             if not free:
                 continue
-            worker = min(free, key=lambda each: (len(each.has), self._nodes[each.id.node].usual_s or 0.0))
+            worker = min(free, key=lambda each: (len(each.has), self._nodes[each.id.node].usual.s or 0.0))
             self._waiting.remove(number)
             if not worker.has:
                 worker.since_s = now_s
@@ -188,11 +206,7 @@ class Nodes:
         """A worker's answer has come; return whether that block was still missing."""
         if (worker := self._worker(id)) is not None and number in worker.has:
             node = self._nodes[id.node]
-            took_s = now_s - worker.since_s
-            if node.usual_s is None:
-                node.usual_s = took_s
-            else:  # a node that was frozen is not slow ever after
-                node.usual_s += _USUAL_OF * (min(took_s, _TIMES_USUAL * node.usual_s) - node.usual_s)
+            node.usual.add(now_s - worker.since_s)
             node.aside, node.until_s, node.failures = "", None, 0
             node.blocks += 1
             self._done(worker, number, now_s)
@@ -267,7 +281,7 @@ class Nodes:
         """Return how each node stands."""
         return [
             NodeReport(
-                name, sum(each.state == "ready" for each in node.workers), node.blocks, node.usual_s, node.aside
+                name, sum(each.state == "ready" for each in node.workers), node.blocks, node.usual.s, node.aside
             )
             for name, node in self._nodes.items()
         ]
@@ -302,8 +316,7 @@ class Nodes:
         return worker if worker is not None and worker.id == id else None
 
     def _deadline_s(self, worker: _Worker) -> float:
-        usual_s = self._nodes[worker.id.node].usual_s
-        return worker.since_s + (_FIRST_S if usual_s is None else max(_LEAST_S, _TIMES_USUAL * usual_s))
+        return worker.since_s + self._nodes[worker.id.node].usual.patience_s(_LEAST_S, _FIRST_S)
 
     def _look_idle(self, node: _Node) -> None:
         """Take a node for good again if none of its workers has a block that could be late."""
