@@ -21,7 +21,8 @@ def store(tmp_path: Path) -> Path:
             series = {"eval/loss": [3.0, 1.0 + at, math.nan, 2.0], "feed.wait_s": [0.0, 15.0]}
             [run] = group(store, "sweep", runs=[f"run {at}"], parameters={"lr": lr, "opt": "sgd"}, series=series)
             store.annotate([run.id], Change(note=f"with {lr}", tag=("good", "paper")[: at + 1]))
-        group(store, "other", runs=["one"], status="failed", series={"proc.cpu_s": [0.0, 3.0]})
+        command = ["python", "train.py", "--seed=3"]
+        group(store, "other", runs=["one"], status="failed", series={"proc.cpu_s": [0.0, 3.0]}, command=command)
     return tmp_path / "store"
 
 
@@ -38,7 +39,8 @@ def test_runs_are_rows_with_their_parameters_and_what_they_logged(store):
 def test_all_runs_or_one_of_them_are_loaded_and_a_name_that_is_not_there_is_one_error(store):
     runs = penstock.load_runs(store=store)
     assert len(runs) == 3 and list(runs["status"]) == ["finished", "finished", "failed"]
-    assert runs["param.lr"].isna().sum() == 1 and runs["last.eval/loss"].isna().sum() == 1
+    assert list(runs["param.seed"].dropna()) == [3] and runs["param.lr"].isna().sum() == 1
+    assert runs["last.eval/loss"].isna().sum() == 1
     assert list(penstock.load_runs(runs.index[2], store=store)["cpu_s"]) == [3]
     with pytest.raises(NoSuchRun, match="no run 'absent'"):
         penstock.load_runs("absent", store=store)

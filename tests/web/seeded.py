@@ -25,10 +25,11 @@ def group(
     series: Mapping[str, Sequence[float]] | None = None,
     began: float = 1_790_000_000.0,
     parameters: Mapping[str, str] | None = None,
+    command: Sequence[str] = ("python", "train.py"),
 ) -> list[RunRecord]:
     """Add a group whose runs have ended, or still run below this process if ``status`` is None."""
     plan = [
-        RunPlan(command=("python", "train.py"), name=each, directory="/", parameters=dict(parameters or {}))
+        RunPlan(command=tuple(command), name=each, directory="/", parameters=dict(parameters or {}))
         for each in runs
     ]
     records = store.add(GroupPlan(name=name, mode=mode, runs=tuple(plan)))

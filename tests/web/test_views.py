@@ -17,11 +17,11 @@ from penstock.web.views import _figures
 
 def test_rows_are_the_runs_of_the_store(page, store):
     assert page.rows() == []
-    [good] = group(store, "good", parameters={"lr": "0.1"})
+    [good] = group(store, "good", parameters={"lr": "0.1"}, command=["python", "train.py", "--width", "8"])
     [bad] = group(store, "bad", status="failed", reason="ValueError: boom")
     rows = page.rows()
     assert [row["id"] for row in rows] == [good.id, bad.id]
-    assert rows[0]["parameters"] == {"lr": "0.1"} and rows[0]["ended"] and rows[0]["seconds"] == 60
+    assert rows[0]["parameters"] == {"width": "8", "lr": "0.1"} and rows[0]["ended"] and rows[0]["seconds"] == 60
     assert (rows[1]["status"], rows[1]["exit_code"], rows[1]["reason"]) == ("failed", 1, "ValueError: boom")
 
 

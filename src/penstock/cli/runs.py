@@ -70,7 +70,7 @@ def ls(
     rows = [fields(run) | {"memory_bytes": memory[run.id]} for run in found]
     if form == "csv":
         more = [
-            {"tags": " ".join(run.tags)} | {f"param.{name}": value for name, value in run.plan.parameters.items()}
+            {"tags": " ".join(run.tags)} | {f"param.{name}": value for name, value in run.plan.settings.items()}
             for run in found
         ]
         print_csv([row | its for row, its in zip(rows, more, strict=True)])

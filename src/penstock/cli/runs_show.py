@@ -49,7 +49,7 @@ class RunFacts(NamedTuple):
         return {
             **fields(self.run),
             "plan": self.run.plan,
-            "parameters": self.run.plan.parameters,
+            "parameters": self.run.plan.settings,
             "environment": self.environment,
             "series": self.series,
             "parts": self.figures.parts,
@@ -103,7 +103,7 @@ def _page(known: RunFacts) -> RenderableType:
             facts.add_row(name, printable_lines(text))
     facts.add_row("command", printable(shlex.join(run.plan.command)))
     facts.add_row("in", printable(run.plan.directory))
-    for name, value in run.plan.parameters.items():
+    for name, value in run.plan.settings.items():
         facts.add_row(printable(name), printable(value))
     facts.add_row("kept in", printable(str(known.folder)))
     for name, value in (known.environment or {}).items():

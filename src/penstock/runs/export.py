@@ -37,7 +37,7 @@ def export(store: Store, runs: Sequence[RunRecord], path: Path) -> int:
     if path.suffix == ".parquet":
         require("an export to Parquet", "columns", "pyarrow")
     write = _write_csv if path.suffix == ".csv" else _write_parquet
-    parameters = sorted({name for run in runs for name in run.plan.parameters})
+    parameters = sorted({name for run in runs for name in run.plan.settings})
     try:
         with written_whole(path) as half:
             return write(half, parameters, _series(store, runs))
@@ -68,7 +68,7 @@ def _write_csv(path: Path, parameters: Sequence[str], found: Iterator[_Exported]
         for run, name, (times_s, values), steps in found:
             rows = zip(times_s.tolist(), steps.tolist(), values.tolist(), strict=True)
             named = run.id, run.name, run.group, name
-            more = run.mode, run.status, *(run.plan.parameters.get(name, "") for name in parameters)
+            more = run.mode, run.status, *(run.plan.settings.get(name, "") for name in parameters)
             writer.writerows(
                 (*named, f"{at:.6f}", "" if math.isnan(step) else step, value, *more) for at, step, value in rows
             )
@@ -85,7 +85,7 @@ def _write_parquet(path: Path, parameters: Sequence[str], found: Iterator[_Expor
     points = 0
     with parquet.ParquetWriter(path, schema) as writer:
         for run, name, (times_s, values), steps in found:
-            its = run.plan.parameters
+            its = run.plan.settings
             texts = [run.id, run.name, run.group, name, run.mode, run.status, *map(its.get, parameters)]
             columns = [arrow.repeat(arrow.scalar(text, arrow.string()), len(values)) for text in texts]
             columns[4:4] = [arrow.array(times_s), arrow.array(steps, mask=np.isnan(steps)), arrow.array(values)]

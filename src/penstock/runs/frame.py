@@ -61,7 +61,7 @@ def _row(run: RunRecord, series: dict[str, Series]) -> dict[str, Any]:
         **{name: getattr(run, name) for name in ("exit_code", "reason", "began", "seconds")},
         **{name: getattr(figures, name) for name in ("epoch_s", "samples", "cpu_s")},
         **{name: getattr(figures.parts, name) for name in ("waiting", "copying", "computing")},
-        **{f"param.{name}": value for name, value in run.plan.parameters.items()},
+        **{f"param.{name}": value for name, value in run.plan.settings.items()},
     }
     for name, (_, values) in sorted(series.items()):
         if not is_measured(name):

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
+from itertools import pairwise
 from typing import Literal, get_args
 
 import msgspec
@@ -59,6 +62,32 @@ class RunPlan(msgspec.Struct, frozen=True, kw_only=True):
     preempt: bool = False
     feed: str = "auto"
     epochs: int | None = None
+
+    @property
+    def settings(self) -> dict[str, str]:
+        """What its script is asked for, by name: the options of its command, and what a grid filled in."""
+        return {**_options(self.command), **self.parameters}
+
+
+_PYTHON = re.compile(r"(.*/)?python[\d.]*")
+_SCRIPT = re.compile(r".*\.(py|sh)")
+_OPTION = re.compile(r"--([^\W\d][\w.-]*)(?:=(.*))?", re.DOTALL)
+_ASSIGNMENT = re.compile(r"\+{0,2}([^\W\d][\w./]*)=(.*)", re.DOTALL)
+_NO_VALUE = re.compile(r"-[^\d.].*", re.DOTALL)
+
+
+def _options(command: Sequence[str]) -> dict[str, str]:
+    """Read ``--lr 0.1``, ``--lr=0.1``, ``--amp`` and Hydra's ``optimizer.lr=0.1`` of a script's own words."""
+    module = "-m" if _PYTHON.fullmatch(command[0]) else None
+    first = next((at for at, word in enumerate(command) if word == module or _SCRIPT.fullmatch(word)), 0)
+    options: dict[str, str] = {}
+    for word, following in pairwise((*command[first + 1 :], "-end")):
+        if option := _OPTION.fullmatch(word):
+            takes = option[2] is None and not _NO_VALUE.fullmatch(following)
+            options[option[1]] = following if takes else "true" if option[2] is None else option[2]
+        elif assigned := _ASSIGNMENT.fullmatch(word):
+            options[assigned[1]] = assigned[2]
+    return options
 
 
 class MachinePlan(msgspec.Struct, frozen=True, kw_only=True):

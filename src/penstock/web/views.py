@@ -203,7 +203,7 @@ class Views:
 def row_of(record: RunRecord) -> dict[str, Any]:
     """Return the row of a run."""
     fields = {name: getattr(record, name) for name in _FIELDS}
-    return {**fields, "ended": record.status in ENDED, "parameters": record.plan.parameters}
+    return {**fields, "ended": record.status in ENDED, "parameters": record.plan.settings}
 
 
 def _is_summed_up(name: str) -> bool:

@@ -216,9 +216,9 @@ class Push:
         self._client.log_batch(
             run_id, tags=[entities.RunTag(name, text[:_MOST_TAG]) for name, text in tags.items() if text]
         )
-        names = unique_names(run.plan.parameters)
+        names = unique_names(run.plan.settings)
         parameters = [
-            entities.Param(names[name], text[:_MOST_PARAMETER]) for name, text in run.plan.parameters.items()
+            entities.Param(names[name], text[:_MOST_PARAMETER]) for name, text in run.plan.settings.items()
         ]
         for at in range(0, len(parameters), _MOST_PARAMETERS):
             self._client.log_batch(run_id, params=parameters[at : at + _MOST_PARAMETERS])

@@ -1,0 +1,44 @@
+"""What a run's script is asked for, as its command says."""
+
+from __future__ import annotations
+
+import pytest
+
+from penstock.runs.record import RunPlan
+
+
+@pytest.mark.parametrize(
+    ("command", "settings"),
+    [
+        (["python", "train.py"], {}),
+        (["python", "train.py", "--lr", "0.1", "--opt=sgd"], {"lr": "0.1", "opt": "sgd"}),
+        (
+            ["python", "train.py", "--amp", "--no-cache", "--lr", "1"],
+            {"amp": "true", "no-cache": "true", "lr": "1"},
+        ),
+        (["python", "train.py", "--shift", "-0.5", "--low", "-.5"], {"shift": "-0.5", "low": "-.5"}),
+        (["python", "train.py", "--name", "two words", "-v", "--last"], {"name": "two words", "last": "true"}),
+        (
+            ["python", "train.py", "--empty=", "--eq=a=b", "--lr", "1", "--lr", "2"],
+            {"empty": "", "eq": "a=b", "lr": "2"},
+        ),
+        (
+            ["python", "train.py", "opt.lr=0.1", "+model/size=big", "++x=1"],
+            {"opt.lr": "0.1", "model/size": "big", "x": "1"},
+        ),
+        (["python", "train.py", "data", "--", "-x", "https://a/?b=c", "--1=2", "=3"], {}),
+        (["torchrun", "--nproc-per-node", "2", "train.py", "--lr", "1"], {"lr": "1"}),
+        (["/usr/bin/python3.11", "-W", "error", "-m", "my.train", "--lr", "1"], {"lr": "1"}),
+        (["./train", "--lr", "1", "-m", "5"], {"lr": "1"}),
+        (["bash", "train.sh", "--lr", "1"], {"lr": "1"}),
+    ],
+)
+def test_options_of_a_command_are_settings(command, settings):
+    assert RunPlan(command=tuple(command), name="a", directory="/").settings == settings
+
+
+def test_what_a_grid_filled_in_goes_before():
+    plan = RunPlan(
+        command=("train.py", "--lr", "0.10"), name="a", directory="/", parameters={"lr": "0.1", "x": "1"}
+    )
+    assert plan.settings == {"lr": "0.1", "x": "1"}
