@@ -93,6 +93,24 @@ def test_a_metric_is_drawn_over_steps_with_its_runs_named_as_they_are(command, s
     assert "Memory of its processes (GiB)" in " ".join(texts(file)) and {"time (s)", "60"} <= set(texts(file))
 
 
+def test_runs_without_a_line_are_named_and_stand_in_no_legend(command, store, tmp_path):  # noqa: F811
+    group(store, "sweep", runs=["has epochs"], series={"loss": [2.0, 1.0], "epoch": [0.0, 1.0]})
+    group(store, "sweep", runs=["has none"], series={"loss": [2.0, 1.0]})
+    group(store, "sweep", runs=["also has"], series={"loss": [3.0, 1.0], "epoch": [0.0, 1.0]})
+    file = tmp_path / "fig.svg"
+    ran = command("runs", "figure", "sweep", "--all", "--series", "loss", "--over", "epoch", "--out", str(file))
+    assert ran.returncode == 0 and "nothing to draw over epoch was recorded of has none" in ran.stderr
+    assert {"has epochs", "also has"} <= set(texts(file)) and "has none" not in texts(file)
+
+
+def test_characters_that_the_font_lacks_are_one_sentence(command, store, tmp_path):  # noqa: F811
+    group(store, "sweep", runs=["訓練", "b"], series={"loss": [2.0, 1.0]})
+    for kind, lacks in (("pdf", True), ("png", True), ("svg", False)):
+        ran = command("runs", "figure", "sweep", "--series", "loss", "--out", str(tmp_path / f"fig.{kind}"))
+        assert ran.returncode == 0 and ("the font lacks 2 characters, which are boxes: 訓練" in ran.stderr) == lacks
+    assert "訓練" in texts(tmp_path / "fig.svg")
+
+
 @pytest.mark.parametrize(
     ("words", "says"),
     [

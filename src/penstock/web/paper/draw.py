@@ -6,8 +6,10 @@ from __future__ import annotations
 
 import io
 import math
+import re
 import textwrap
 import threading
+import warnings
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -51,6 +53,7 @@ _STYLE = {
     "savefig.dpi": 300,
 }
 _WITHOUT_DATE: dict[str, Any] = {"pdf": {"CreationDate": None}, "svg": {"Date": None}}
+_LACKING = re.compile(r"Glyph (\d+) .*missing from")
 _MOST_NAMES = 24
 _drawing = threading.Lock()
 
@@ -63,13 +66,25 @@ def _style() -> Generator[None]:
 
 
 class Picture(Figure):
-    """A figure, which a notebook shows; its files are the same for the same data."""
+    """A figure, which a notebook shows; its files are the same for the same data.
+
+    Attributes:
+        without: Names of the lines that have no point in any of its charts.
+        lacking: Characters that its font lacks, as its last file shows: it has boxes for them.
+    """
+
+    without: Sequence[str] = ()
+    lacking: str = ""
 
     @_style()
     def content(self, kind: str) -> bytes:
         """Return a file of a kind: "pdf", "svg" or "png"."""
         file = io.BytesIO()
-        self.savefig(file, format=kind, metadata=_WITHOUT_DATE.get(kind))
+        with warnings.catch_warnings(record=True) as told:
+            warnings.filterwarnings("always", _LACKING.pattern)
+            self.savefig(file, format=kind, metadata=_WITHOUT_DATE.get(kind))
+        lacking = filter(None, (_LACKING.match(str(each.message)) for each in told))
+        self.lacking = "".join(dict.fromkeys(chr(int(each[1])) for each in lacking))
         return file.getvalue()
 
     def _repr_png_(self) -> bytes:
@@ -97,7 +112,12 @@ def charts_picture(
     """
     across = min(columns, len(charts))
     down = -(-len(charts) // across)
-    legend_high = 0.16 * len(labels) if len(labels) > 1 else 0.0
+    shown = [
+        which
+        for which in range(len(labels))
+        if any(len(chart["lines"][which][1]) or chart["odd"][which] for chart in charts.values())
+    ]
+    legend_high = 0.16 * len(shown) if len(labels) > 1 else 0.0
     figure = _picture(columns, (2.0 if across == columns else 2.8) * down + min(legend_high, 1.6))
     grid = figure.add_gridspec(down, across)
     lines: list[Any] = []
@@ -115,8 +135,9 @@ def charts_picture(
         for axis in (axes.yaxis,) if over == CLOCK else (axes.xaxis, axes.yaxis):
             axis.set_major_formatter(FuncFormatter(_number))
         axes.tick_params(axis="x", rotation=30 if over == CLOCK else 0)
-    if len(labels) > 1:
-        _legend(figure, lines, labels, columns)
+    if len(labels) > 1 and shown:
+        _legend(figure, [lines[which] for which in shown], [labels[which] for which in shown], columns)
+    figure.without = [label for which, label in enumerate(labels) if which not in shown]
     return figure
 
 
