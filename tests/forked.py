@@ -20,11 +20,11 @@ SERVER = Path(__file__).parent / "fork_server.py"
 FORKING_PYTHON = Path(__file__).parent / "forking_python.py"
 
 
-def eventually(what: Callable[[], Any], why: str = "it never came to pass") -> Any:
-    """Wait until ``what()`` is true; only a hang makes this fail."""
+def eventually(what: Callable[[], Any], why: str | Callable[[], str] = "it never came to pass") -> Any:
+    """Wait until ``what()`` is true; only a hang makes this fail, and says why, or what ``why()`` is then."""
     deadline = time.monotonic() + HANG_S
     while not (found := what()):
-        assert time.monotonic() < deadline, why
+        assert time.monotonic() < deadline, why if isinstance(why, str) else why()
         time.sleep(0.005)
     return found
 

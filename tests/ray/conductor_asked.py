@@ -103,7 +103,7 @@ class Feed:
         self.client = Client()
         self.engine: Any = kind(ray, COMMISSION, 1, self.client, Across(kind.__name__, False))
         Thread(target=self.engine.run, daemon=True).start()
-        eventually(lambda: self.engine.standing().workers == 1, f"{self.engine.standing()}")
+        eventually(lambda: self.engine.standing().workers == 1, lambda: f"{self.engine.standing()}")
 
     def asks(self, *numbers: int) -> None:
         """Ask for blocks: those of 0 and 8 are the same."""
@@ -112,7 +112,9 @@ class Feed:
 
     def gets(self, *numbers: int) -> None:
         """Wait until it has these blocks, and no others; none failed."""
-        eventually(lambda: self.client.rows.keys() >= {*numbers}, f"{self.client.rows} {self.client.failed}")
+        eventually(
+            lambda: self.client.rows.keys() >= {*numbers}, lambda: f"{self.client.rows} {self.client.failed}"
+        )
         assert self.client.rows == dict.fromkeys(numbers, 8)
         assert not self.client.failed
 
@@ -123,7 +125,7 @@ class Feed:
             passed = self.engine._seen.score.passed
             return (passed.made, passed.again) == (made, again)
 
-        eventually(are, f"{self.engine.standing()}")
+        eventually(are, lambda: f"{self.engine.standing()}")
 
 
 def loses_a_copy(ray: Any) -> None:
@@ -161,7 +163,7 @@ def fetches_none(ray: Any) -> None:
     feed = Feed(Awaiting, ray)
     feed.engine.to_await = 100
     feed.asks(0, 1, 2)
-    eventually(lambda: len(feed.client.failed) == 3, f"{feed.client.failed}")
+    eventually(lambda: len(feed.client.failed) == 3, lambda: f"{feed.client.failed}")
     assert {*feed.client.failed.values()} == {"its blocks cannot be fetched from where they lie"}
     assert not feed.engine.standing().workers
     feed.were_made(6, again=3)

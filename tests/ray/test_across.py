@@ -50,7 +50,7 @@ class Across:
     def cluster_makes_all(self) -> None:
         """Wait until no feeder loads by itself."""
         for machine in range(len(self.trainers)):
-            eventually(lambda m=machine: "made by" in self.feed(m).source, f"machine {machine} loads by itself")
+            eventually(lambda m=machine: "made by" in self.feed(m).source, lambda m=machine: self.feed(m).source)
 
     def passed(self) -> Passed:
         """What became of the blocks, as the machine says that heard of it last."""
@@ -188,7 +188,7 @@ def test_together_those_that_are_ahead_wait_and_blocks_are_made_once(across):
     slow, fast = across.trainers
     before = across.all_have_begun()
     slow.stop()
-    eventually(lambda: "waits for the feed on" in across.feed(1).source, across.feed(1).source)
+    eventually(lambda: "waits for the feed on" in across.feed(1).source, lambda: across.feed(1).source)
     epochs = len(fast.ended_epochs())
     time.sleep(2.5)
     assert len(fast.ended_epochs()) <= epochs + 1
@@ -204,5 +204,5 @@ def test_a_feed_of_the_same_name_and_another_order_gets_nothing_of_it(across):
     across.cluster_makes_all()
     across.source["segments"] = 2
     across.start(1)
-    eventually(lambda: "other data, another order" in across.feed(1).source, across.feed(1).source)
+    eventually(lambda: "other data, another order" in across.feed(1).source, lambda: across.feed(1).source)
     across.end()
