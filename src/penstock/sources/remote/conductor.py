@@ -231,9 +231,9 @@ class Conducted(Engine):
         self._limit, self._across = most, across
         self._feed = f"{socket.gethostname()} {uuid4().hex}"
         self._awaited = ""
-        self._fetched_until: dict[_Fetch, float] = {}  # when each is given up
+        self._fetched_until: dict[_Fetch, float] = {}
         self._fetching = Usual()
-        self._gone: set[str] = set()  # what Ray calls the copies of those that were
+        self._gone: set[str] = set()  # what Ray calls copies that were given up
         self._handle: Any = None
         self._silences = 0
         self._seen = self._look()
