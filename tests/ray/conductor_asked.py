@@ -71,12 +71,12 @@ class Awaiting(Conducted):
 
     to_await = 1
 
-    def _await(self, question: Any) -> None:
-        if question in self._fetched_until and self.to_await > 0:
+    def _await(self, inquiry: Any) -> None:
+        if inquiry in self._fetched_until and self.to_await > 0:
             self.to_await -= 1
-            self._under_way.add(question)
+            self._under_way.add(inquiry)
         else:
-            super()._await(question)
+            super()._await(inquiry)
 
 
 class Client:

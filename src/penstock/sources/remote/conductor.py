@@ -25,7 +25,7 @@ from penstock.contracts import Cursor
 from penstock.fingerprint.batch import LeafDigest, difference
 from penstock.sources.order import Planned
 from penstock.sources.remote.connecting import on_node
-from penstock.sources.remote.engine import LOOK_S, Client, Engine, Question, in_words
+from penstock.sources.remote.engine import LOOK_S, Client, Engine, Inquiry, in_words
 from penstock.sources.remote.maker import Commission
 from penstock.sources.remote.nodes import Usual, WorkerId
 from penstock.sources.remote.passing import Across, Key, Passing
@@ -199,7 +199,7 @@ class _Look(NamedTuple):
 
 
 @dataclass(eq=False, frozen=True)
-class _Call(Question):
+class _Call(Inquiry):
     """A conductor is asked for a block, and told which copy of it cannot be fetched, if one cannot."""
 
     number: int
@@ -207,7 +207,7 @@ class _Call(Question):
 
 
 @dataclass(eq=False, frozen=True)
-class _Fetch(Question):
+class _Fetch(Inquiry):
     """A block is brought here; ``again`` if it was made anew, as a copy could not be fetched."""
 
     number: int
@@ -267,13 +267,13 @@ class Conducted(Engine):
         asked = self._actors[id].make.remote(self._feed, plan, cycle, oldest, lost)
         self._await(_Call(id, number, asked, lost=lost))
 
-    def _came(self, question: Question, future: Any) -> None:
-        if isinstance(question, _Fetch):
-            self._fetched(question, future)
-        elif isinstance(question, _Call) and not future.exception():
-            self._handed(question, future.result())
+    def _came(self, inquiry: Inquiry, future: Any) -> None:
+        if isinstance(inquiry, _Fetch):
+            self._fetched(inquiry, future)
+        elif isinstance(inquiry, _Call) and not future.exception():
+            self._handed(inquiry, future.result())
         else:
-            super()._came(question, future)
+            super()._came(inquiry, future)
 
     def _handed(self, call: _Call, answer: LeftThere | Held) -> None:
         now_s = time.monotonic()

@@ -22,7 +22,7 @@ LOOK_S = 1.0
 
 
 @dataclass(eq=False, frozen=True)
-class Question:
+class Inquiry:
     """What a worker was asked, and has not answered: Ray ends where a reference is given up before that.
 
     Attributes:
@@ -77,7 +77,7 @@ class Engine:
         self._events = SimpleQueue[Callable[[], None]]()
         self._ids: dict[str, str] = {}  # what Ray calls each node
         self._actors: dict[WorkerId, Any] = {}
-        self._under_way: set[Question] = set()
+        self._under_way: set[Inquiry] = set()
         self._said, self._said_s = ClusterStanding(-1), 0.0
 
     def do(self, event: Callable[[], None]) -> None:
@@ -137,10 +137,10 @@ class Engine:
         """Ask a worker for a block."""
         actor = self._actors[id]
         if self._fetches:
-            self._await(Question(id, number, actor.make.remote(plan, cycle)))
+            self._await(Inquiry(id, number, actor.make.remote(plan, cycle)))
         else:
             size, block = actor.make_apart.options(num_returns=2).remote(plan, cycle)
-            self._await(Question(id, number, size, block))
+            self._await(Inquiry(id, number, size, block))
 
     def _start(self, id: WorkerId) -> None:
         options = {
@@ -151,23 +151,23 @@ class Engine:
         }
         self._sent = self._sent or self._ray.put(self._commission)
         self._actors[id] = actor = self._maker.options(**options).remote(self._sent)
-        self._await(Question(id, None, actor.check.remote()))
+        self._await(Inquiry(id, None, actor.check.remote()))
 
-    def _await(self, question: Question) -> None:
-        self._under_way.add(question)
+    def _await(self, inquiry: Inquiry) -> None:
+        self._under_way.add(inquiry)
 
         def done(future: Any) -> None:
-            self._events.put(partial(self._answered, question, future))
+            self._events.put(partial(self._answered, inquiry, future))
 
-        question.reference.future().add_done_callback(done)
+        inquiry.reference.future().add_done_callback(done)
 
-    def _answered(self, question: Question, future: Any) -> None:
-        self._under_way.remove(question)
-        self._came(question, future)
+    def _answered(self, inquiry: Inquiry, future: Any) -> None:
+        self._under_way.remove(inquiry)
+        self._came(inquiry, future)
 
-    def _came(self, question: Question, future: Any) -> None:
+    def _came(self, inquiry: Inquiry, future: Any) -> None:
         """Take in what a worker has answered."""
-        id, number = question.id, question.number
+        id, number = inquiry.id, inquiry.number
         now_s, error = time.monotonic(), future.exception()
         if error is not None and not isinstance(error, self._ray.exceptions.RayTaskError):
             self._lost(id, in_words(error), now_s)
@@ -181,7 +181,7 @@ class Engine:
             self._nodes.raised(id, number, in_words(error), now_s)
         elif self._nodes.came(id, number, now_s):
             del self._asked[number]
-            self._client.made(number, future.result() if self._fetches else (future.result(), question.block))
+            self._client.made(number, future.result() if self._fetches else (future.result(), inquiry.block))
 
     def _lost(self, id: WorkerId, why: str, now_s: float) -> None:
         self._nodes.failed(id, why, now_s)
