@@ -108,7 +108,7 @@ def test_characters_that_the_font_lacks_are_one_sentence(command, store, tmp_pat
     for kind, lacks in (("pdf", True), ("png", True), ("svg", False)):
         ran = command("runs", "figure", "sweep", "--series", "loss", "--out", str(tmp_path / f"fig.{kind}"))
         assert ran.returncode == 0
-        assert ("the font lacks 2 characters, which are boxes: 訓練" in ran.stderr) == lacks
+        assert ("boxes stand for what the font lacks: 訓, 練" in ran.stderr) == lacks
     assert "訓練" in texts(tmp_path / "fig.svg")
 
 

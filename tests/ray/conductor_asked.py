@@ -70,12 +70,18 @@ class Awaiting(Conducted):
     """An engine to which some copies that it is handed do not come: their node is frozen."""
 
     to_await = 1
+    frozen: tuple[Any, ...] = ()
 
     def _await(self, inquiry: Any) -> None:
         if inquiry in self._fetched_until and self.to_await > 0:
             self.to_await -= 1
-            self._under_way.add(inquiry)
+            self.frozen += (inquiry,)
         else:
+            super()._await(inquiry)
+
+    def thaw(self) -> None:
+        """Have what was frozen come; in the engine's thread."""
+        for inquiry in self.frozen:
             super()._await(inquiry)
 
 
@@ -122,8 +128,8 @@ class Feed:
         """Wait until so many blocks were made, and some of them again."""
 
         def are() -> bool:
-            passed = self.engine._seen.score.passed
-            return (passed.made, passed.again) == (made, again)
+            passed = getattr(self.engine._seen.score, "passed", None)  # else it has not answered in time
+            return passed is not None and (passed.made, passed.again) == (made, again)
 
         eventually(are, lambda: f"{self.engine.standing()}")
 
@@ -158,6 +164,20 @@ def forgets_a_copy(ray: Any) -> None:
     feed.were_made(3, again=1)
 
 
+def gets_a_copy_late(ray: Any) -> None:
+    """A copy that was given up and has come after all is handed again, rather than made again."""
+    feed = Feed(Awaiting, ray)
+    feed.asks(0)
+    eventually(lambda: feed.engine.frozen, "no copy was handed")
+    feed.engine.do(feed.engine.forget)
+    eventually(lambda: feed.engine._gone, "it is waited for")
+    feed.engine.do(feed.engine.thaw)
+    eventually(lambda: not feed.engine._gone, "it does not come")
+    feed.asks(8, 1)
+    feed.gets(8, 1)
+    feed.were_made(2, again=0)
+
+
 def fetches_none(ray: Any) -> None:
     """Where no copy can be fetched a feed is told so, and sets the conductor aside."""
     feed = Feed(Awaiting, ray)
@@ -170,6 +190,6 @@ def fetches_none(ray: Any) -> None:
 
 
 if __name__ == "__main__":
-    trials = (asks_again, loses_a_copy, waits_for_a_copy, forgets_a_copy, fetches_none)
+    trials = (asks_again, loses_a_copy, waits_for_a_copy, forgets_a_copy, gets_a_copy_late, fetches_none)
     next(each for each in trials if each.__name__ == sys.argv[1].replace(" ", "_"))(connected())
     os._exit(0)  # engines know no end but their process's

@@ -11,7 +11,8 @@ import pytest
 
 @pytest.mark.usefixtures("cluster")
 @pytest.mark.parametrize(
-    "what", ["asks again", "loses a copy", "waits for a copy", "forgets a copy", "fetches none"]
+    "what",
+    ["asks again", "loses a copy", "waits for a copy", "forgets a copy", "gets a copy late", "fetches none"],
 )
 def test_a_copy_is_made_again_only_if_it_cannot_be_fetched(what):
     command = [sys.executable, "-m", "tests.ray.conductor_asked", what]

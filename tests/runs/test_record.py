@@ -27,18 +27,40 @@ from penstock.runs.record import RunPlan
             {"opt.lr": "0.1", "model/size": "big", "x": "1"},
         ),
         (["python", "train.py", "data", "--", "-x", "https://a/?b=c", "--1=2", "=3"], {}),
+        (
+            ["python", "train.py", "--lr", "0.1", "--run-name", "lr=0.2,x=8"],
+            {"lr": "0.1", "run-name": "lr=0.2,x=8"},
+        ),
+        (["python", "train.py", "--out", "runs/lr=0.1/seed=3"], {"out": "runs/lr=0.1/seed=3"}),
+        (["python", "train.py", "--layers", "64", "128", "1e3", "data/"], {"layers": "64 128 1e3"}),
+        (["python", "train.py", "--data", "a", "b", "3"], {"data": "a"}),
+        (["python", "-c", "t=1; print(t)", "--lr", "1"], {"lr": "1"}),
         (["torchrun", "--nproc-per-node", "2", "train.py", "--lr", "1"], {"lr": "1"}),
+        (["python", "-m", "torch.distributed.run", "--standalone", "train.py", "--lr", "1"], {"lr": "1"}),
+        (["srun", "-c", "4", "python", "train.py", "--lr", "1"], {"lr": "1"}),
         (["/usr/bin/python3.11", "-W", "error", "-m", "my.train", "--lr", "1"], {"lr": "1"}),
         (["./train", "--lr", "1", "-m", "5"], {"lr": "1"}),
+        (
+            ["train", "--lr", "1", "--config", "a.py", "--x=b.sh", "--seed", "2"],
+            {"lr": "1", "config": "a.py", "x": "b.sh", "seed": "2"},
+        ),
         (["bash", "train.sh", "--lr", "1"], {"lr": "1"}),
+        (["train"], {}),
     ],
 )
 def test_options_of_a_command_are_settings(command, settings):
     assert RunPlan(command=tuple(command), name="a", directory="/").settings == settings
 
 
-def test_what_a_grid_filled_in_goes_before():
+def test_what_a_grid_filled_in_counts_before_options():
     plan = RunPlan(
         command=("train.py", "--lr", "0.10"), name="a", directory="/", parameters={"lr": "0.1", "x": "1"}
     )
     assert plan.settings == {"lr": "0.1", "x": "1"}
+
+
+def test_what_a_grid_filled_in_comes_first():
+    plan = RunPlan(
+        command=("train.py", "--out", "a", "--lr", "1"), name="a", directory="/", parameters={"lr": "1"}
+    )
+    assert list(plan.settings) == ["lr", "out"]

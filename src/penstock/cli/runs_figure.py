@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 import typer
 
 from penstock.basics.packages import require
-from penstock.basics.terminal import listed, say
+from penstock.basics.terminal import listed, printable, say
 from penstock.cli.command import AsJson, StoreFolder, option, print_json
 from penstock.cli.runs_words import All, newest, words
 from penstock.errors import BadSetting
@@ -49,7 +49,7 @@ def figure(
             runs = opened.named(named)
             drawn = runs_picture(opened, runs, series, over=over, smoothing=smoothing, log=log, columns=wide)
             if drawn.without:
-                missing = [f"nothing to draw over {over} was recorded of {listed(drawn.without)}"]
+                missing = [f"nothing to draw over {over} was recorded of {printable(listed(drawn.without))}"]
         else:
             from penstock.web.paper.draw import groups_picture
             from penstock.web.paper.panels import panels_of
@@ -62,8 +62,8 @@ def figure(
         out.write_bytes(drawn.content(kind))
     except OSError as error:
         raise BadSetting(f"{out} cannot be written: {error.strerror}") from None
-    if drawn.lacking and kind != "svg":  # whose text stays text
-        missing.append(f"the font lacks {len(drawn.lacking)} characters, which are boxes: {drawn.lacking[:20]}")
+    if drawn.lacks and kind != "svg":  # whose text stays text
+        missing.append(drawn.lacks)
     for sentence in missing:
         say(sentence)
     if as_json:

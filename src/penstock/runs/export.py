@@ -68,7 +68,8 @@ def _write_csv(path: Path, parameters: Sequence[str], found: Iterator[_Exported]
         for run, name, (times_s, values), steps in found:
             rows = zip(times_s.tolist(), steps.tolist(), values.tolist(), strict=True)
             named = run.id, run.name, run.group, name
-            more = run.mode, run.status, *(run.plan.settings.get(name, "") for name in parameters)
+            its = run.plan.settings
+            more = run.mode, run.status, *(its.get(name, "") for name in parameters)
             writer.writerows(
                 (*named, f"{at:.6f}", "" if math.isnan(step) else step, value, *more) for at, step, value in rows
             )

@@ -18,6 +18,10 @@ from penstock.runs.launch.environment import masked, masked_words
         (["sk-abcdefghijklmnopqrstuv"], ["***"]),
         (["ghp_abcdefghijklmnopqrstuvwxyz0123456789"], ["***"]),
         (["--key", "0123", "--key=abc", "-p", "word"], ["--key", "***", "--key=***", "-p", "***"]),
+        (
+            ["--password=p&ss", "--passphrase=a b", "--token=,x", "+hub.token=a;b"],
+            ["--password=***", "--passphrase=***", "--token=***", "+hub.token=***"],
+        ),
         (["-p", "0.5", "-p", "1e-3", "--keys", "a"], None),
         (["--max-tokens=512", "--tokenizer=gpt2", "--sort-key", "x", "key=value"], None),
         (["sh", "-c", "echo tokens: 3"], None),

@@ -169,7 +169,8 @@ def _follows(option: str, word: str) -> bool:
 
 def _masked_word(word: str) -> str:
     option, equals, _ = word.partition("=")
-    return f"{option}={MASK}" if equals and option in _SECRET_OPTIONS else masked(word)
+    hidden = option in _SECRET_OPTIONS or is_secret(option.lstrip("+"))
+    return f"{option}={MASK}" if equals and hidden else masked(word)
 
 
 def masked_variables(variables: Mapping[str, str]) -> dict[str, str]:

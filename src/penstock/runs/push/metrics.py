@@ -71,12 +71,12 @@ def metrics_of(
     }
 
 
-def unique_names(names: Mapping[str, object]) -> dict[str, str]:
+def unique_names(names: Mapping[str, object], kept: str = "/") -> dict[str, str]:
     """Return for each name one that MLflow takes; other characters become ``_``, in paths slashes, too;
-    no two become one."""
+    no two become one. A slash is no longer one if ``kept`` is empty."""
     taken: dict[str, str] = {}
     for name in names:
-        safe = re.sub(r"[^/\w.\- :]", "_", name)[:LONGEST_NAME]
+        safe = re.sub(rf"[^{kept}\w.\- :]", "_", name)[:LONGEST_NAME]
         if safe in (".", "") or posixpath.normpath(safe) != safe or safe.startswith(("/", "..")):
             safe = re.sub(r"^\.+|/", lambda found: "_" * len(found[0]), safe)
         if safe != name and (safe in names or safe in taken.values()):

@@ -216,10 +216,9 @@ class Push:
         self._client.log_batch(
             run_id, tags=[entities.RunTag(name, text[:_MOST_TAG]) for name, text in tags.items() if text]
         )
-        names = unique_names(run.plan.settings)
-        parameters = [
-            entities.Param(names[name], text[:_MOST_PARAMETER]) for name, text in run.plan.settings.items()
-        ]
+        settings = run.plan.settings
+        names = unique_names(settings, kept="")  # a store of files has no model/size beside a model
+        parameters = [entities.Param(names[name], text[:_MOST_PARAMETER]) for name, text in settings.items()]
         for at in range(0, len(parameters), _MOST_PARAMETERS):
             self._client.log_batch(run_id, params=parameters[at : at + _MOST_PARAMETERS])
 

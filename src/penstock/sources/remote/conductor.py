@@ -43,6 +43,10 @@ _HELD_S = 0.2
 _LOOK_HELD_S = 0.02
 _FETCHED_S = 3.0
 """A block that was handed and has not come after this long, or five times what is usual, cannot be fetched."""
+_USUAL_FETCH_S = 0.5
+_MOST_FETCHED_S = 30.0
+_MOST_UNFETCHED = 64
+"""With so many under way that were given up, no more are asked for: Ray keeps each until it comes."""
 _UNFETCHED = "its blocks cannot be fetched from where they lie"
 
 
@@ -208,7 +212,7 @@ class _Call(Inquiry):
 
 @dataclass(eq=False, frozen=True)
 class _Fetch(Inquiry):
-    """A block is brought here; ``again`` if it was made anew, as a copy could not be fetched."""
+    """A block is brought here, since a time; ``again`` if it was made anew, as a copy could not be fetched."""
 
     number: int
     again: bool = False
@@ -232,8 +236,8 @@ class Conducted(Engine):
         self._feed = f"{socket.gethostname()} {uuid4().hex}"
         self._awaited = ""
         self._fetched_until: dict[_Fetch, float] = {}
-        self._fetching = Usual()
-        self._gone: set[str] = set()  # what Ray calls copies that were given up
+        self._fetching = Usual(_USUAL_FETCH_S)
+        self._gone: set[str] = set()  # what Ray calls copies that were given up, and may still come
         self._handle: Any = None
         self._silences = 0
         self._seen = self._look()
@@ -247,6 +251,8 @@ class Conducted(Engine):
         if isinstance(score := self._seen.score, str):
             return ClusterStanding(0, why=score)
         workers = min(self._nodes.ready_workers, score.standing.workers)
+        if len(self._gone) >= _MOST_UNFETCHED:
+            return ClusterStanding(0, why=_UNFETCHED)
         if score.standing.workers and not workers:
             return ClusterStanding(0, why="the cluster's conductor does not answer in time")
         passed, awaited = score.passed, self._awaited
@@ -259,6 +265,7 @@ class Conducted(Engine):
 
     def _act(self, now_s: float) -> None:
         for fetch in [each for each, until_s in self._fetched_until.items() if now_s >= until_s]:
+            self._gone.add(fetch.reference.hex())
             self._give_up(fetch, now_s)
         super()._act(now_s)
 
@@ -268,6 +275,7 @@ class Conducted(Engine):
         self._await(_Call(id, number, asked, lost=lost))
 
     def _came(self, inquiry: Inquiry, future: Any) -> None:
+        self._awaited = ""
         if isinstance(inquiry, _Fetch):
             self._fetched(inquiry, future)
         elif isinstance(inquiry, _Call) and not future.exception():
@@ -277,11 +285,10 @@ class Conducted(Engine):
 
     def _handed(self, call: _Call, answer: LeftThere | Held) -> None:
         now_s = time.monotonic()
-        self._awaited = ""
         name = answer.block.hex() if isinstance(answer, LeftThere) else ""
         if isinstance(answer, LeftThere) and call.number in self._asked and name not in self._gone:
             fetch = _Fetch(call.id, call.number, answer.block, again=bool(call.lost), since_s=now_s)
-            self._fetched_until[fetch] = now_s + self._fetching.patience_s(_FETCHED_S, _FETCHED_S)
+            self._fetched_until[fetch] = now_s + min(_MOST_FETCHED_S, self._fetching.patience_s(_FETCHED_S))
             self._await(fetch)
         elif self._nodes.held(call.id, call.number, now_s):
             self._awaited = answer.awaited if isinstance(answer, Held) else ""
@@ -289,6 +296,7 @@ class Conducted(Engine):
 
     def _fetched(self, fetch: _Fetch, future: Any) -> None:
         now_s = time.monotonic()
+        self._gone.discard(fetch.reference.hex())
         if not future.exception():
             self._fetching.add(now_s - fetch.since_s)
             self._fetched_until.pop(fetch, None)
@@ -299,12 +307,10 @@ class Conducted(Engine):
     def _give_up(self, fetch: _Fetch, now_s: float) -> None:
         """Have a block made again whose copy does not come: once, and nodes that fail so are set aside."""
         del self._fetched_until[fetch]
-        lost = fetch.reference.hex()
-        self._gone.add(lost)
         if fetch.again:
             self._nodes.raised(fetch.id, fetch.number, _UNFETCHED, now_s)
         elif self._nodes.held(fetch.id, fetch.number, now_s):
-            self._request(fetch.id, fetch.number, *self._asked[fetch.number], lost=lost)
+            self._request(fetch.id, fetch.number, *self._asked[fetch.number], lost=fetch.reference.hex())
 
     def _lost(self, id: WorkerId, why: str, now_s: float) -> None:
         self._nodes.failed(id, why, now_s)

@@ -67,14 +67,14 @@ class Usual:
     s: float | None = None
 
     def add(self, took_s: float) -> None:
-        """It took this long; what was frozen once is not slow ever after."""
+        """Learn how long it took; what was frozen once is not slow ever after."""
         if self.s is None:
             self.s = took_s
         else:
             self.s += _USUAL_OF * (min(took_s, _TIMES_USUAL * self.s) - self.s)
 
-    def patience_s(self, least_s: float, first_s: float) -> float:
-        """Return how long it may take, and how long the first time, before it is late."""
+    def patience_s(self, least_s: float, first_s: float = 0.0) -> float:
+        """Return how long it may take at least, and how long the first time, before it is late."""
         return first_s if self.s is None else max(least_s, _TIMES_USUAL * self.s)
 
 
@@ -218,7 +218,7 @@ class Nodes:
         return True
 
     def held(self, id: WorkerId, number: int, now_s: float) -> bool:
-        """A worker is to make a block later; return whether it is to be asked for that again."""
+        """A worker makes a block later, or what it made is lost; return whether it is to be asked again."""
         worker = self._worker(id)
         if worker is None or number not in worker.has:
             return False

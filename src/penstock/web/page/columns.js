@@ -72,12 +72,15 @@ export function columnOf(key) {
   return made.get(key);
 }
 
-// Parameters of which runs have different values.
-export function varying(rows) {
+// The values of each parameter, and how many runs have each.
+function valuesOf(rows) {
   const seen = new Map();
   for (const row of rows) for (const [name, value] of Object.entries(row.parameters)) seen.set(name, (seen.get(name) || new Map()).set(value, (seen.get(name)?.get(value) || 0) + 1));
-  return [...seen].filter(([, values]) => values.size > 1 || [...values.values()][0] < rows.length).map(([name]) => name);
+  return [...seen];
 }
+
+// Parameters of which runs have different values, or some of them none.
+export const varying = (rows) => valuesOf(rows).filter(([, values]) => values.size > 1 || [...values.values()][0] < rows.length).map(([name]) => name);
 
 // How runs can be grouped, each for an address and for people.
 export const groupings = (rows) => [["1", "group"], ["name", "name of the group"], ...varying(rows).slice(0, MOST_OFFERED).map((name) => [`param:${name}`, name])];
@@ -91,11 +94,11 @@ export function grouper(by) {
 
 const NARROW = matchMedia("(max-width: 600px)");
 
-// The columns that an address asks for; else those that every run has, and after the name the parameters that vary.
+// The columns that an address asks for; else those that every run has, and after the name the parameters of several values.
 export function columnsOf(query, rows) {
   const asked = query.getAll("col").map(columnOf).filter(Boolean);
   if (asked.length) return asked;
-  const parameters = varying(rows).slice(0, MOST_VARYING).map((name) => columnOf(`param:${name}`));
+  const parameters = valuesOf(rows).filter(([, values]) => values.size > 1).slice(0, MOST_VARYING).map(([name]) => columnOf(`param:${name}`));
   const tagged = rows.some((row) => row.tags.length || row.archived);
   const fixed = FIXED.filter(({ key, wide }) => (tagged || key !== "tags") && !(wide && NARROW.matches));
   const after = fixed.findIndex(({ key }) => key === "name") + 1;

@@ -22,7 +22,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter, PercentFormatter
 
-from penstock.basics.terminal import printable
+from penstock.basics.terminal import listed, printable
 from penstock.bench.experiment import short
 from penstock.errors import BadSetting
 from penstock.runs.compare import GroupFigures
@@ -70,11 +70,11 @@ class Picture(Figure):
 
     Attributes:
         without: Names of the lines that have no point in any of its charts.
-        lacking: Characters that its font lacks, as its last file shows: it has boxes for them.
+        lacks: Sentence on the characters that its font lacks, as its last file shows; empty if there are none.
     """
 
     without: Sequence[str] = ()
-    lacking: str = ""
+    lacks: str = ""
 
     @_style()
     def content(self, kind: str) -> bytes:
@@ -83,12 +83,20 @@ class Picture(Figure):
         with warnings.catch_warnings(record=True) as told:
             warnings.filterwarnings("always", _LACKING.pattern)
             self.savefig(file, format=kind, metadata=_WITHOUT_DATE.get(kind))
-        lacking = filter(None, (_LACKING.match(str(each.message)) for each in told))
-        self.lacking = "".join(dict.fromkeys(chr(int(each[1])) for each in lacking))
+        lacking: dict[str, None] = {}
+        for each in told:
+            if glyph := _LACKING.match(str(each.message)):
+                lacking[chr(int(glyph[1]))] = None
+            else:
+                warnings.warn_explicit(each.message, each.category, each.filename, each.lineno)
+        self.lacks = f"boxes stand for what the font lacks: {listed([*lacking], 20)}" if lacking else ""
         return file.getvalue()
 
     def _repr_png_(self) -> bytes:
-        return self.content("png")
+        content = self.content("png")
+        if self.lacks:
+            warnings.warn(self.lacks, stacklevel=2)
+        return content
 
 
 @_style()
