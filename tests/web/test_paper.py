@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 import threading
+import warnings
 from pathlib import Path
 from urllib.parse import urlencode
 
@@ -135,6 +136,17 @@ def test_a_notebook_shows_what_a_runs_page_begins_with_or_what_is_named(store, t
             penstock.show(*wrong, store=folder)
     with pytest.raises(BadSetting, match="smoothing 2: give a weight"):
         penstock.show("sweep", smoothing=2, store=folder)
+
+
+def test_a_notebook_is_told_what_a_font_lacks_and_of_other_warnings(store, monkeypatch):
+    runs = group(store, "sweep", runs=["訓練", "b"], series={"loss": [2.0, 1.0]})
+    picture = runs_picture(store, runs, ["loss"], over="time", smoothing=0, log=False, columns=1)
+    with pytest.warns(UserWarning, match="boxes stand for what the font lacks: 訓, 練"):
+        picture._repr_png_()
+    monkeypatch.setattr(picture, "savefig", lambda *_, **__: warnings.warn("something else", stacklevel=1))
+    with pytest.warns(UserWarning, match="something else"):
+        picture.content("png")
+    assert not picture.lacks
 
 
 def test_a_million_points_become_a_small_picture_with_its_peaks(tmp_path: Path):
