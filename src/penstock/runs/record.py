@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import re
-from collections import deque
-from collections.abc import Mapping, Sequence
-from functools import lru_cache
-from itertools import pairwise
 from typing import Literal, get_args
 
 import msgspec
 
 from penstock.autosharing.options import ShareOptions
+from penstock.runs.words import options_of
 
 
 class RunPlan(msgspec.Struct, frozen=True, kw_only=True):
@@ -68,47 +64,7 @@ class RunPlan(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def settings(self) -> dict[str, str]:
         """What its script is asked for, by name: the options of its command, and what a grid filled in."""
-        return {**self.parameters, **_options(self.command), **self.parameters}
-
-
-_LAUNCHER = re.compile(
-    r"(.*/)?(python[\d.]*|bash|sh|torchrun|accelerate|deepspeed|mpirun|mpiexec|srun|uv|env|nice|taskset|numactl|nsys|ncu)"
-)
-_LAUNCHERS_MODULES = ("torch.distributed.", "accelerate.", "deepspeed.")
-_SCRIPT = re.compile(r"[^-].*\.(py|sh)", re.DOTALL)
-_OPTION = re.compile(r"--([^\W\d][\w.-]*)(?:=(.*))?", re.DOTALL)
-_ASSIGNMENT = re.compile(r"\+{0,2}([^\W\d][\w./]*)=(.*)", re.DOTALL)
-_NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)(e[-+]?\d+)?", re.IGNORECASE)
-
-
-def _script_at(command: Sequence[str]) -> int:
-    """Return the place of a command's script, after which come its own words."""
-    if _LAUNCHER.fullmatch(command[0]):
-        for at, (word, following) in enumerate(pairwise(command)):
-            if word in {"-m", "-c"} and not following.startswith(_LAUNCHERS_MODULES):
-                return at + 1
-            if _SCRIPT.fullmatch(following):
-                return at + 1
-    return 0
-
-
-@lru_cache(maxsize=4096)
-def _options(command: tuple[str, ...]) -> Mapping[str, str]:
-    """Read ``--lr 0.1``, ``--lr=0.1``, ``--layers 64 128``, ``--amp`` and Hydra's ``optimizer.lr=0.1``."""
-    options: dict[str, str] = {}
-    words = deque(command[_script_at(command) + 1 :])
-    while words:
-        word = words.popleft()
-        if option := _OPTION.fullmatch(word):
-            values = [] if option[2] is None else [option[2]]
-            if not values and words and (_NUMBER.fullmatch(words[0]) or not words[0].startswith("-")):
-                values.append(words.popleft())
-                while words and all(map(_NUMBER.fullmatch, (values[-1], words[0]))):
-                    values.append(words.popleft())
-            options[option[1]] = " ".join(values) if values else "true"
-        elif assigned := _ASSIGNMENT.fullmatch(word):
-            options[assigned[1]] = assigned[2]
-    return options
+        return {**self.parameters, **options_of(self.command), **self.parameters}
 
 
 class MachinePlan(msgspec.Struct, frozen=True, kw_only=True):

@@ -26,6 +26,7 @@ from penstock.runs.launch.launched import Launched
 from penstock.runs.machine import describe
 from penstock.runs.record import GroupPlan, RunPlan, RunRecord
 from penstock.runs.store import Store
+from penstock.runs.words import NUMBER
 
 MOST_DIFF_BYTES = 1_000_000
 _GIT_S = 5.0
@@ -136,7 +137,6 @@ _SHAPES = re.compile(
     r"\b(?:hf_\w{16,}|sk-[\w-]{16,}|gh[pousr]_\w{16,}|github_pat_\w{16,}|glpat-[\w-]{16,}|xox[a-z]-[\w-]{10,}"
     r"|A[KS]IA[A-Z0-9]{16}|AIza[\w-]{30,}|eyJ[\w-]{10,}\.[\w-]+\.[\w-]*)|(?<=://)[^/\s:@]*:[^/\s@]+(?=@)"
 )
-_NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)(e[-+]?\d+)?", re.IGNORECASE)
 _SECRET_OPTIONS = ("--key", "-p")
 """Options that stand before a secret, whose names alone do not say so; a number after ``-p`` is none."""
 _SHORTEST = 8
@@ -164,7 +164,7 @@ def masked_words(words: Sequence[str]) -> tuple[str, ...]:
 
 
 def _follows(option: str, word: str) -> bool:
-    return option in _SECRET_OPTIONS and not (option == "-p" and _NUMBER.fullmatch(word))
+    return option in _SECRET_OPTIONS and not (option == "-p" and NUMBER.fullmatch(word))
 
 
 def _masked_word(word: str) -> str:
