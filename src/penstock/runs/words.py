@@ -22,8 +22,8 @@ NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)(e[-+]?\d+)?", re.IGNORECASE)
 def options_of(command: tuple[str, ...]) -> Mapping[str, str]:
     """Return the options of a command's script by name, as text.
 
-    Of ``--lr 0.1``, ``--lr=0.1``, ``--layers 64 128``, ``--amp`` (which is ``"true"``), and ``optimizer.lr=0.1`` as
-    Hydra has it. Which words a script takes for an option's, only it knows: the first counts, or all numbers.
+    Of ``--lr 0.1``, ``--lr=0.1``, ``--layers 64 128``, ``--amp`` (``"true"``), and Hydra's ``optimizer.lr=0.1``.
+    Which words a script takes for an option's, only it knows: the first counts, or all numbers.
     """
     options: dict[str, str] = {}
     words = deque(command[_script_at(command) + 1 :])
