@@ -43,6 +43,18 @@ def test_parameters_that_vary_are_columns_and_sorted_as_numbers(tab, store):
     assert sorted(column(page, "lr")) == ["0.8", "0.9"]
 
 
+def test_options_of_a_script_are_columns_if_they_have_several_values(tab, store):
+    for lr, *more in (["0.1"], ["0.3", "--amp"], ["1"]):
+        group(store, "loop", command=["python", "train.py", "--lr", lr, "--width=8", *more])
+    page = tab().view("runs")
+    page.get_by_text("3 of 3 runs").wait_for()
+    assert page.locator("main thead th").all_inner_texts()[3:5] == ["lr", "group"]
+    assert sorted(column(page, "lr")) == ["0.1", "0.3", "1"]
+    page.get_by_text("Columns", exact=True).click()
+    page.get_by_label("Column amp").check()
+    assert sorted(column(page, "amp")) == ["", "", "true"]
+
+
 def test_what_is_logged_is_chosen_as_columns_sorted_filtered_and_kept_in_the_address(tab, store):
     sweep(store)
     one = tab()

@@ -12,6 +12,7 @@ import numpy as np
 from penstock.runs.record import RunRecord
 from penstock.runs.store import Series
 from penstock.runs.store.columns import Floats
+from penstock.runs.words import script_of
 
 _ENERGY = re.compile(r"energy\.(.+)_j")
 _DISK = re.compile(r"disk\.(.+)\.busy_s")
@@ -107,7 +108,7 @@ def run_figures(run: RunRecord, series: Mapping[str, Series]) -> RunFigures:
         id=run.id,
         name=run.name,
         index=run.index,
-        script=next((word for word in run.plan.command if word.endswith(".py")), ""),
+        script=script_of(run.plan.command),
         status=run.status,
         seconds=seconds,
         epoch_s=float(np.mean(epochs.values)) if epochs and len(epochs.values) else None,

@@ -63,7 +63,7 @@ class RunPlan(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def settings(self) -> dict[str, str]:
-        """What its script is asked for, by name: the options of its command, and what a grid filled in."""
+        """What its script is asked for, by name: what a grid filled in, first, and the options of its command."""
         return {**self.parameters, **options_of(self.command), **self.parameters}
 
 

@@ -41,6 +41,11 @@ def options_of(command: tuple[str, ...]) -> Mapping[str, str]:
     return options
 
 
+def script_of(command: Sequence[str]) -> str:
+    """Return the first word of a command that names a file of Python; empty if none does."""
+    return next((word for word in command if word.endswith(".py")), "")
+
+
 def _script_at(command: Sequence[str]) -> int:
     """Return the place of a command's script, after which come its own words."""
     if _LAUNCHER.fullmatch(command[0]):

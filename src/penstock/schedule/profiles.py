@@ -15,6 +15,7 @@ from penstock.feed.launch.feeds import made_of
 from penstock.linux.files import written_whole
 from penstock.runs.launch.environment import masked_words
 from penstock.runs.record import RunPlan
+from penstock.runs.words import script_of
 
 _APART = "apart.json"
 
@@ -101,7 +102,7 @@ class Profiles:
         """Return what profiles are kept by: a digest of a run's command, its code and the GPU."""
         command = masked_words(plan.command)  # as the store has it
         digest = hashlib.sha256(msgspec.json.encode((command, plan.directory, plan.share, self._gpu)))
-        if script := next((word for word in plan.command if word.endswith(".py")), None):
+        if script := script_of(plan.command):
             digest.update(self._code_of(Path(plan.directory, script)))
         return digest.hexdigest()[:24]
 

@@ -20,6 +20,7 @@ from penstock.runs.launch.environment import masked
 from penstock.runs.push.metrics import Metric, Notes, Pushed, metrics_of, unique_names
 from penstock.runs.record import ENDED, RunRecord, Status
 from penstock.runs.store import Store
+from penstock.runs.words import script_of
 
 MOST_FILES_BYTES = 1 << 30
 """Bytes of a run's own files beyond which none of them is pushed."""
@@ -201,7 +202,7 @@ class Push:
         git: dict[str, str] = (self._store.environment(run.id) or {}).get("git") or {}
         command = run.plan.command
         tags = {
-            "mlflow.source.name": next((word for word in command if word.endswith(".py")), command[0]),
+            "mlflow.source.name": script_of(command) or command[0],
             "mlflow.source.type": "LOCAL",
             "mlflow.source.git.commit": git.get("commit", ""),
             "penstock.group": run.group,

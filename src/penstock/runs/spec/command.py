@@ -15,6 +15,7 @@ from penstock.runs.record import GroupPlan, RunPlan
 from penstock.runs.spec.checks import Gpus
 from penstock.runs.spec.checks import command as executed
 from penstock.runs.spec.grid import Grid, check_count, combinations, fill, grid_from
+from penstock.runs.words import script_of
 
 _LONGEST_VALUE = 16
 _LONGEST = 48
@@ -22,8 +23,7 @@ _LONGEST = 48
 
 def base_name(command: Sequence[str]) -> str:
     """Return what a run of this command is called when nothing varies: its script's name, or its program's."""
-    script = next((word for word in command if word.endswith(".py")), command[0])
-    return PurePath(script).stem or "run"
+    return PurePath(script_of(command) or command[0]).stem or "run"
 
 
 def varied(base: str, all_parameters: Sequence[Mapping[str, str]]) -> list[str]:
