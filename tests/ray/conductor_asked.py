@@ -17,7 +17,7 @@ from penstock.contracts import Cursor
 from penstock.sources.adapt import adapt
 from penstock.sources.order import Planned
 from penstock.sources.pure import PureSource
-from penstock.sources.remote.conductor import Conducted, Conductor
+from penstock.sources.remote.conductor import Conducted, conducting
 from penstock.sources.remote.connecting import connected
 from penstock.sources.remote.maker import commission_of
 from penstock.sources.remote.passing import Across
@@ -31,7 +31,7 @@ PLANS = list(SOURCE.plans(Cursor(0, 0)))
 
 def asks_again(ray: Any) -> None:
     """A feed that asks again gets the same copy, unless it could not fetch that."""
-    conductor = ray.remote(Conductor).options(num_cpus=0).remote(COMMISSION, 1, False)
+    conductor = conducting(ray, Across("asking", False), COMMISSION, 1)
 
     def copy(feed: str, plan: Planned, lost: str = "") -> str:
         """What Ray calls the copy that a feed is handed, which can be fetched."""

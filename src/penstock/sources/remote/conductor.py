@@ -195,6 +195,14 @@ class Conductor:
             del self._kept[key]
 
 
+def conducting(ray: Any, across: Across, commission: Commission, most: int | None) -> Any:
+    """Return the conductor of a name, as a Ray actor, which is started on this node if there is none."""
+    here = on_node(ray.get_runtime_context().get_node_id())
+    options = {"name": conductor_of(across.feed), "get_if_exists": True, "num_cpus": 0, **here}
+    made = ray.remote(Conductor).options(**options, max_concurrency=_MOST_CALLS)
+    return made.remote(commission, most, across.together)
+
+
 class _Look(NamedTuple):
     """What an engine last saw of its conductor: how it stands, or in words why the engine gets nothing."""
 
@@ -321,10 +329,7 @@ class Conducted(Engine):
         own = self._commission
         try:
             if self._handle is None:
-                options = {"name": conductor_of(self._across.feed), "get_if_exists": True, "num_cpus": 0}
-                here = on_node(self._ray.get_runtime_context().get_node_id())
-                made = self._ray.remote(Conductor).options(**options, max_concurrency=_MOST_CALLS, **here)
-                self._handle = made.remote(own, self._limit, self._across.together)
+                self._handle = conducting(self._ray, self._across, own, self._limit)
             asked = self._handle.stand.remote(self._feed, own.order, own.leaves)
             look = _Look(self._handle, self._ray.get(asked, timeout=_ANSWER_S))
             self._silences = 0
