@@ -338,6 +338,12 @@ def test_the_environment_of_a_run_is_kept_without_secrets(launch, tmp_path: Path
     assert not [leaked for leaked in (secret, "X123", "T456", "wandb-secret", "abcdefgh12345") if leaked in every]
 
 
+def test_a_secret_that_a_script_is_given_and_prints_as_it_ends_is_not_in_its_record(launch, tmp_path: Path):
+    one = ended(launch, "sh", "-c", 'echo "unrecognized arguments: $*" >&2; exit 2', "train.sh", "--key", "0123")
+    assert one.record().plan.command[-2:] == ("--key", "***")
+    assert one.record().reason == "unrecognized arguments: --key ***"
+
+
 def test_a_script_that_prints_for_nobody_any_more_ends(launch, tmp_path: Path):
     environment = {**os.environ, "PENSTOCK_STORE": str(tmp_path / "store")}
     reading, writing = os.pipe()

@@ -235,8 +235,8 @@ def _start(
     pushed: Callable[[Path, list[str]], AbstractContextManager[None]],
 ) -> None:
     """Run groups with settings of ``GroupsInTurn``, and exit as they did; or leave them to another process."""
-    from penstock.runs.launch.environment import add_masked
     from penstock.runs.launch.groups import GroupsInTurn, detach
+    from penstock.runs.masking import add_masked
     from penstock.runs.store import Store
 
     if not groups:

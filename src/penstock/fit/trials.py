@@ -20,8 +20,8 @@ from penstock.inject import TOGETHER
 from penstock.linux.files import taken
 from penstock.linux.leftovers import remove_abandoned
 from penstock.linux.process import descendants, pss_bytes, unlink_shared_memory
-from penstock.runs.launch.environment import add_masked
 from penstock.runs.launch.launcher import Launcher
+from penstock.runs.masking import add_masked
 from penstock.runs.record import GroupPlan, RunRecord
 from penstock.runs.spec.command import base_name, named, runs_of
 from penstock.runs.store import Store

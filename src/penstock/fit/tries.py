@@ -20,7 +20,7 @@ from penstock.fit.trial import WARM_BATCHES, Trial
 from penstock.fit.trials import Bounds, Script, Trials
 from penstock.linux.cgroups import memory_limit_bytes
 from penstock.linux.files import written_whole
-from penstock.runs.launch.environment import masked_words
+from penstock.runs.masking import masked_words
 from penstock.runs.record import RunPlan
 from penstock.runs.spec.checks import command as executed
 from penstock.runs.store import Store

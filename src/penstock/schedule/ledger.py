@@ -12,7 +12,7 @@ import msgspec
 
 from penstock.errors import NoSuchRun, StoreUnusable
 from penstock.linux.files import written_whole
-from penstock.runs.launch.environment import add_masked, masked_plan
+from penstock.runs.masking import add_masked, masked_plan
 from penstock.runs.record import GroupPlan, RunPlan, RunRecord
 from penstock.runs.store import Store
 

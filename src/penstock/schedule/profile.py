@@ -15,8 +15,8 @@ from penstock.feed.launch.feeds import feeds, stop_suffixed
 from penstock.linux.process import descendants, pss_bytes
 from penstock.runs.inside.phases import Phase, Stretch
 from penstock.runs.keeper.keeper import FEEDER
-from penstock.runs.launch.environment import add_masked
 from penstock.runs.launch.launcher import Launcher
+from penstock.runs.masking import add_masked
 from penstock.runs.record import GroupPlan, RunPlan, RunRecord
 from penstock.runs.store import Store
 from penstock.schedule.machine import SPARE

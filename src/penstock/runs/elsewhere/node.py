@@ -24,8 +24,8 @@ from penstock.linux.files import taken
 from penstock.linux.leftovers import remove_abandoned
 from penstock.runs.elsewhere import PART_BYTES
 from penstock.runs.elsewhere.packets import Began, EndedThere, FilePart, JobOrder, Lines, Packet, Printed, Words
-from penstock.runs.launch.environment import masked_plan
 from penstock.runs.launch.launcher import Launcher, RunBegan, RunEnded, RunEvent, RunPrinted
+from penstock.runs.masking import masked_plan
 from penstock.runs.modes.mode import mode_of, opened
 from penstock.runs.record import RunRecord
 from penstock.runs.store import Store

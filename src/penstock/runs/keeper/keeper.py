@@ -288,6 +288,9 @@ class Keeper:
             writer.close()
 
     def _record_ended(self, ended: Verdict) -> None:
-        reason = "; ".join(filter(None, (ended.reason, self._remark)))
         with self._recording(f"its end ({ended.status}, {ended.reason})"), self._store() as store:
+            from penstock.runs.masking import masked_reason
+
+            reason = "; ".join(filter(None, (ended.reason, self._remark)))
+            reason = masked_reason(reason, self._assignment.command)
             store.ended(self._assignment.id, ended.status, ended.exit_code, reason)

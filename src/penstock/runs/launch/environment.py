@@ -1,4 +1,4 @@
-"""What a run ran in, for its ``environment.json``, and how secrets are masked there and in the store.
+"""What a run ran in, for its ``environment.json``.
 
 A run is described while it runs, so that its start does not wait.
 """
@@ -11,7 +11,7 @@ import re
 import subprocess
 import sys
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
@@ -24,9 +24,8 @@ from penstock.gpus.nvml import devices
 from penstock.linux.files import written_whole
 from penstock.runs.launch.launched import Launched
 from penstock.runs.machine import describe
-from penstock.runs.record import GroupPlan, RunPlan, RunRecord
+from penstock.runs.masking import masked, masked_variables, masked_words
 from penstock.runs.store import Store
-from penstock.runs.words import NUMBER
 
 MOST_DIFF_BYTES = 1_000_000
 _GIT_S = 5.0
@@ -123,75 +122,3 @@ def _git(directory: str, *words: str) -> bytes:
         failed = process.wait() != 0
         limit.cancel()
     return b"" if whole and failed else output
-
-
-MASK = "***"
-
-_NAME = (
-    r"[\w.-]*(?:(?:api|access|secret|private|auth|account)[_-]?key|token|passw(?:or)?d|passphrase|credentials?"
-    r"|authorization|secret[\w-]*|(?-i:[A-Z]_KEY))"
-)
-_SECRET_NAME = re.compile(rf"(?i)-*{_NAME}")
-_ASSIGNED = re.compile(rf"""(?ix)(?<![\w-])(-*{_NAME}["']?\s*[=:]\s*["']?(?:Bearer\s+|Basic\s+)?)[^\s"',;&]+""")
-_SHAPES = re.compile(
-    r"\b(?:hf_\w{16,}|sk-[\w-]{16,}|gh[pousr]_\w{16,}|github_pat_\w{16,}|glpat-[\w-]{16,}|xox[a-z]-[\w-]{10,}"
-    r"|A[KS]IA[A-Z0-9]{16}|AIza[\w-]{30,}|eyJ[\w-]{10,}\.[\w-]+\.[\w-]*)|(?<=://)[^/\s:@]*:[^/\s@]+(?=@)"
-)
-_SECRET_OPTIONS = ("--key", "-p")
-"""Options that stand before a secret, whose names alone do not say so; a number after ``-p`` is none."""
-_SHORTEST = 8
-
-
-def is_secret(name: str) -> bool:
-    """Return whether an argument or a variable of this name has a value that nobody else should see."""
-    return _SECRET_NAME.fullmatch(name) is not None
-
-
-def masked(text: str) -> str:
-    """Mask values of secret names, what looks like a token, and values of this process's secret variables."""
-    for name, value in os.environ.items():
-        if len(value) >= _SHORTEST and is_secret(name):
-            text = text.replace(value, MASK)
-    return _SHAPES.sub(MASK, _ASSIGNED.sub(lambda found: found[1] + MASK, text))
-
-
-def masked_words(words: Sequence[str]) -> tuple[str, ...]:
-    """Mask a command's secret arguments: ``--token=X``, and the word after ``--token``."""
-    return tuple(
-        MASK if before.startswith("-") and (is_secret(before) or _follows(before, word)) else _masked_word(word)
-        for before, word in zip(("", *words), words, strict=False)
-    )
-
-
-def _follows(option: str, word: str) -> bool:
-    return option in _SECRET_OPTIONS and not (option == "-p" and NUMBER.fullmatch(word))
-
-
-def _masked_word(word: str) -> str:
-    option, equals, _ = word.partition("=")
-    hidden = option in _SECRET_OPTIONS or is_secret(option.lstrip("+"))
-    return f"{option}={MASK}" if equals and hidden else masked(word)
-
-
-def masked_variables(variables: Mapping[str, str]) -> dict[str, str]:
-    """Mask the values of secret names."""
-    return {name: MASK if is_secret(name) else masked(value) for name, value in variables.items()}
-
-
-def masked_plan(run: RunPlan) -> RunPlan:
-    """Return a run without secrets in its command and parameters."""
-    return msgspec.structs.replace(
-        run, command=masked_words(run.command), parameters=masked_variables(run.parameters)
-    )
-
-
-def add_masked(store: Store, group: GroupPlan, to: str = "") -> list[RunRecord]:
-    """Add a group to the store, where secrets in commands and parameters are masked; return its runs unmasked.
-
-    Args:
-        store: The store.
-        group: The group.
-        to: As of ``Store.add``.
-    """
-    records = store.add(msgspec.structs.replace(group, runs=tuple(map(masked_plan, group.runs))), to)
-    return [msgspec.structs.replace(record, plan=run) for record, run in zip(records, group.runs, strict=True)]

@@ -16,7 +16,7 @@ from typing import Any
 from penstock.basics.terminal import say
 from penstock.errors import PushFailed
 from penstock.linux.files import locked
-from penstock.runs.launch.environment import masked
+from penstock.runs.masking import masked
 from penstock.runs.push.metrics import Metric, Notes, Pushed, metrics_of, unique_names
 from penstock.runs.record import ENDED, RunRecord, Status
 from penstock.runs.store import Store

@@ -15,9 +15,9 @@ from penstock.bench.experiment import Report, Tell, as_json
 from penstock.errors import BadSetting
 from penstock.linux.files import written_whole
 from penstock.runs.figures import run_figures
-from penstock.runs.launch.environment import add_masked
 from penstock.runs.launch.groups import GroupsInTurn
 from penstock.runs.machine import Machine, describe
+from penstock.runs.masking import add_masked
 from penstock.runs.record import GroupPlan, RunPlan, RunRecord
 from penstock.runs.store import Store
 from penstock.select.bench.spec import UNSCORED, BenchSpec, MethodComparison

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.runs.launch.environment import masked, masked_words
+from penstock.runs.masking import masked, masked_reason, masked_words
 
 
 @pytest.mark.parametrize(
@@ -35,3 +35,11 @@ def test_a_value_of_a_secret_variable_is_masked_wherever_it_stands(monkeypatch: 
     monkeypatch.setenv("MY_SERVICE_TOKEN", "plainwords")
     assert masked("+url = 'http://host/plainwords/x'") == "+url = 'http://host/***/x'"
     assert masked('+    "password": "a b",\n') == '+    "password": "*** b",\n'
+
+
+def test_a_secret_of_the_command_is_masked_in_what_a_script_says_of_its_end():
+    command = ["train.py", "--key", "0123", "--lr", "0.1", "--token=a.b", "-p", ""]
+    assert masked_reason("unrecognized arguments: --key 0123 --lr 0.1 (a.b, axb, 01234)", command) == (
+        "unrecognized arguments: --key *** --lr 0.1 (***, axb, 01234)"
+    )
+    assert masked_reason("KeyError: 'token=abc'", ["train.py"]) == "KeyError: 'token=***'"
