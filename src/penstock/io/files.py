@@ -15,8 +15,6 @@ import struct
 from glob import glob
 from typing import NamedTuple
 
-import psutil
-
 from penstock.errors import ReaderUnavailable
 
 _PATH = re.compile(r"(/dev/libnvm\d+)(?:n([1-9]\d*))?")
@@ -144,6 +142,8 @@ def direct_alignment(fd: int) -> int:
 
 def file_system(path: str) -> str:
     """Return the type of a path's file system, such as "ext4"."""
+    import psutil
+
     real = os.path.realpath(path)
     mounts = [
         m for m in psutil.disk_partitions(all=True) if os.path.commonpath([m.mountpoint, real]) == m.mountpoint

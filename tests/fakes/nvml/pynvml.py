@@ -17,12 +17,13 @@ import re
 import sysconfig
 import time
 from ctypes import c_void_p, cast
+from importlib.machinery import SourceFileLoader
 from pathlib import Path
 
 import fake_gpus
 
-_real = Path(sysconfig.get_path("purelib"), "pynvml.py")
-exec(compile(_real.read_text(), str(_real), "exec"), globals())
+_real = SourceFileLoader("pynvml", str(Path(sysconfig.get_path("purelib"), "pynvml.py")))
+exec(_real.get_code("pynvml"), globals())  # pyright: ignore
 
 calls: list[str] = []
 """Names of the functions that this process has called."""

@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from tests.sources.records.writers import write_litdata, write_mds
+from tests.sources.rows.decoding import doubled, worded
 from tests.sources.tables.files import numbers, saved, written
 
 from penstock import RecordSource, pack
@@ -92,10 +93,6 @@ class TestSavedToDisk(RowsContract):
         return saved(folder / "hf", [numbers(100), numbers(103, 100)])
 
 
-def doubled(row: dict[str, Any]) -> dict[str, Any]:
-    return {"id": row["id"], "pair": np.array([row["half"], 2 * row["half"]])}
-
-
 class TestPacked(RowsContract):
     @pytest.fixture(autouse=True)
     def _small_groups(self, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -160,10 +157,6 @@ class TestDecoded(RowsContract):
 @pytest.mark.whole
 class TestDecodedInHandfuls(TestDecoded):
     options: ClassVar[dict[str, Any]] = {"decode": doubled, "shuffle_bytes": 1600}
-
-
-def worded(row: dict[str, Any]) -> dict[str, Any]:
-    return {"id": row["id"], "text": "ü" * int(row["id"])}
 
 
 @pytest.mark.whole

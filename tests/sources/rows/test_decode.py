@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.sources.records.writers import write_litdata, write_mds
+from tests.sources.rows.decoding import at_13, dies, fails, never, no_dict, not_the_first, other_keys, sized
 from tests.sources.tables.files import numbers, written
 
 import penstock
@@ -34,33 +35,6 @@ def opened(data: Any, **options: Any) -> Any:
 def batches(data: Any, **options: Any) -> list[Any]:
     with opened(data, **options) as source:
         return list(source)
-
-
-def fails(row: dict[str, Any]) -> dict[str, Any]:
-    if row["id"] == 13:
-        raise KeyError("thirteen")
-    return row
-
-
-def at_13(value: Any, usual: Any = 1) -> Any:
-    """A decoder whose result for row 13 has another value."""
-    return AtThirteen(value, usual)
-
-
-class AtThirteen:
-    def __init__(self, value: Any, usual: Any) -> None:
-        self.value, self.usual = value, usual
-
-    def __call__(self, row: dict[str, Any]) -> Any:
-        return {"id": row["id"], "x": self.value if row["id"] == 13 else self.usual}
-
-
-def other_keys(row: dict[str, Any]) -> dict[str, Any]:
-    return {"id": row["id"], **({"more": 1} if row["id"] == 13 else {})}
-
-
-def no_dict(row: dict[str, Any]) -> Any:
-    return [1] if row["id"] == 13 else row
 
 
 WRONG = [
@@ -119,14 +93,6 @@ def test_what_the_first_row_becomes_is_looked_at_when_the_source_is_made(path, d
         RecordSource(path, decode=decode)
 
 
-def not_the_first(row: dict[str, Any]) -> dict[str, Any]:
-    return {"inverse": 1 / int(row["id"])}
-
-
-def never(row: dict[str, Any]) -> dict[str, Any]:
-    raise RuntimeError("never")
-
-
 def test_a_first_row_that_is_bad_is_skipped_too(path):
     bad = np.concatenate([batch["bad"] for batch in batches(path, decode=not_the_first, on_bad="skip")])
     assert np.flatnonzero(bad).tolist() == [0]
@@ -139,10 +105,6 @@ def test_values_that_fit_the_first_rows_type_are_taken(path):
     for value, other in usual.values():
         found = np.concatenate([batch["x"] for batch in batches(path, decode=at_13(other, value))])
         assert found[13] == other and found[0] == value and found.dtype == np.asarray(value).dtype
-
-
-def sized(row: dict[str, Any]) -> dict[str, Any]:
-    return {"id": row["id"], "list": np.arange(int(row["id"]) % 4), "text": "ü" * int(row["id"]), "raw": b"\0"}
 
 
 @pytest.mark.parametrize("ragged", ["pad", "pack"])
@@ -177,12 +139,6 @@ def test_workers_that_are_killed_change_no_batch(path):
                     os.kill(source._data._decoded._pool._workers[cycle % 2].pid, signal.SIGKILL)
             assert [batch["text"] for batch in found] == [batch["text"] for batch in wanted]
             assert [batch["id"].tolist() for batch in found] == [batch["id"].tolist() for batch in wanted]
-
-
-def dies(row: dict[str, Any]) -> dict[str, Any]:
-    if row["id"] == 13:
-        os.kill(os.getpid(), signal.SIGKILL)
-    return row
 
 
 def test_a_row_that_kills_its_workers_is_an_error_that_names_its_block(path):

@@ -20,7 +20,6 @@ from time import perf_counter
 from typing import NamedTuple
 
 import msgspec
-import psutil
 
 from penstock.basics.sizes import size_text
 from penstock.errors import BadSetting
@@ -214,6 +213,8 @@ def reads_direct(limit: int) -> bool:
 
     The page cache holds what was read last: a cycle finds nothing of that if not all of it fits.
     """
+    import psutil  # which a worker, who asks nobody, need not wait for
+
     return limit > psutil.virtual_memory().available // 2
 
 

@@ -13,7 +13,6 @@ import os
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from functools import cached_property
-from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 import cv2
@@ -152,6 +151,8 @@ class NvImageCodecDecoder(WholeDecoder):
 
 def nvimagecodec_version() -> str:
     """Return the version of nvImageCodec; empty if it is not installed."""
+    from importlib.metadata import PackageNotFoundError, version
+
     for package in _PACKAGES:
         try:
             return version(package)
