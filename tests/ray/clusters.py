@@ -19,6 +19,8 @@ from tests.forked import eventually
 SERVER = Path(__file__).with_name("cluster_server.py")
 LOOPBACK = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
 """With this, Ray takes 127.0.0.1 for an address at which nodes listen; else only for a name of another one."""
+NO_NICER = {"RAY_worker_niceness": "0"}
+"""Ray's workers get their share beside tests' trainers: at 15, as Ray has it, importing torch takes a minute."""
 
 
 class Node(NamedTuple):
@@ -79,6 +81,7 @@ class RayCluster:
                     "RAY_USAGE_STATS_ENABLED": "0",
                     "RAY_TMPDIR": self.folder,
                     **LOOPBACK,
+                    **NO_NICER,
                     **environment,
                 },
             )

@@ -13,7 +13,7 @@ import psutil
 import pytest
 from tests.faults.conftest import Trainer, each_has_all, each_waits_for
 from tests.forked import eventually
-from tests.ray.clusters import bridge_of, stopped, wait_until_gone
+from tests.ray.clusters import RayCluster, bridge_of, stopped, wait_until_gone
 from tests.ray.conftest import SAMPLES
 
 import penstock
@@ -91,20 +91,23 @@ def across(train: Any, tmp_path: Path, shard: str, monkeypatch: pytest.MonkeyPat
     return Across(train, tmp_path, shard, monkeypatch)
 
 
-def conductor() -> psutil.Process:
-    """The process of the conductor, which is waited for."""
+def conductor(cluster: RayCluster) -> psutil.Process:
+    """The process of a cluster's conductor, which is waited for: others may be in clusters of other tests."""
 
     def found() -> list[psutil.Process]:
-        named = ((each, each.info["cmdline"] or []) for each in psutil.process_iter(["cmdline"]))
-        return [each for each, words in named if any("ray::Conductor" in word for word in words)]
+        every = psutil.process_iter(["ppid", "cmdline"])
+        named = [
+            (each, " ".join(each.info["cmdline"] or [])) for each in every if each.info["ppid"] == cluster.raylet
+        ]
+        return [each for each, words in named if "ray::Conductor" in words]
 
-    return eventually(found, "there is no conductor")[0]
+    return eventually(found, "there is no conductor where the feeders are")[0]
 
 
 def test_three_machines_get_the_same_blocks_and_each_is_made_once(cluster, across):
     across.start(3)
     across.cluster_makes_all()
-    assert conductor().ppid() == cluster.raylet, "it is not on the machine of a feeder"
+    assert conductor(cluster)
     before = across.all_have_begun()
     across.goes_on(2)
     after = across.handed(200)
@@ -127,13 +130,12 @@ def test_a_machine_that_comes_later_begins_where_the_others_are(across):
     across.end()
 
 
-@pytest.mark.usefixtures("cluster")
 @pytest.mark.parametrize("what", ["conductor", "feeder"])
-def test_a_conductor_and_a_feeder_that_are_killed_cost_no_sample(across, what):
+def test_a_conductor_and_a_feeder_that_are_killed_cost_no_sample(cluster, across, what):
     across.start(2)
     across.cluster_makes_all()
     across.goes_on()
-    os.kill(conductor().pid if what == "conductor" else across.feed(0).pid, signal.SIGKILL)
+    os.kill(conductor(cluster).pid if what == "conductor" else across.feed(0).pid, signal.SIGKILL)
     across.goes_on(2)
     across.cluster_makes_all()
     across.end()
@@ -153,12 +155,11 @@ def test_blocks_that_lie_on_a_node_that_is_killed_or_frozen_are_made_again_on_an
     across.end()
 
 
-@pytest.mark.usefixtures("cluster")
-def test_while_the_conductor_is_frozen_the_feeds_load_by_themselves(across):
+def test_while_the_conductor_is_frozen_the_feeds_load_by_themselves(cluster, across):
     across.start(2)
     across.cluster_makes_all()
     across.goes_on()
-    frozen = conductor()
+    frozen = conductor(cluster)
     frozen.suspend()
     across.goes_on(2)
     assert all("loaded by the feeder itself" in across.feed(machine).source for machine in range(2))
