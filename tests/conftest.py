@@ -147,6 +147,7 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, ForkServer]]:
     """Processes that fork others: with numpy, with torch too, and with the command line."""
     numpy = ["penstock.feed.launch.process", "penstock.feed.launch.shared", "pytest", "sources"]
+    # and what they import once they run
     command = [*VERBS, "typer._adapters", "penstock.runs.launch.launcher", "penstock.runs.spec.open"]
     modules = {"numpy": numpy, "torch": [*numpy, "torch.utils.data"], "command": command}
     faults = Path(__file__).parent / "faults"

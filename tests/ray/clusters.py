@@ -19,8 +19,6 @@ from tests.forked import eventually
 SERVER = Path(__file__).with_name("cluster_server.py")
 LOOPBACK = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
 """With this, Ray takes 127.0.0.1 for an address at which nodes listen; else only for a name of another one."""
-NO_NICER = {"RAY_worker_niceness": "0"}
-"""Ray's workers get their share beside tests' trainers: at 15, as Ray has it, importing torch takes a minute."""
 
 
 class Node(NamedTuple):
@@ -32,11 +30,7 @@ class Node(NamedTuple):
 
     def worker(self) -> int | None:
         """The pid of its worker that makes blocks, if there is one."""
-        with suppress(psutil.NoSuchProcess):
-            for process in psutil.Process(self.raylet).children(recursive=True):
-                if "ray::NodeMaker" in " ".join(process.cmdline()):
-                    return process.pid
-        return None
+        return started_by(self.raylet, "ray::NodeMaker")
 
 
 class RayCluster:
@@ -81,7 +75,7 @@ class RayCluster:
                     "RAY_USAGE_STATS_ENABLED": "0",
                     "RAY_TMPDIR": self.folder,
                     **LOOPBACK,
-                    **NO_NICER,
+                    "RAY_worker_niceness": "0",  # at 15, as usual, trainers leave them no time to import torch
                     **environment,
                 },
             )
@@ -124,14 +118,19 @@ class RayCluster:
         return json.loads(line)
 
 
-def bridge_of(feeder: int) -> int | None:
-    """The pid of a feeder's bridge, if there is one."""
+def started_by(pid: int, words: str) -> int | None:
+    """The pid of a process that this one, or what it started, has started with such words, if there is one."""
     with suppress(psutil.NoSuchProcess):
-        for process in psutil.Process(feeder).children():
+        for process in psutil.Process(pid).children(recursive=True):
             with suppress(psutil.NoSuchProcess):
-                if "penstock.sources.remote.bridge" in process.cmdline():
+                if words in " ".join(process.cmdline()):
                     return process.pid
     return None
+
+
+def bridge_of(feeder: int) -> int | None:
+    """The pid of a feeder's bridge, if there is one."""
+    return started_by(feeder, "penstock.sources.remote.bridge")
 
 
 def is_gone(pid: int) -> bool:

@@ -10,7 +10,7 @@ from threading import Thread
 from typing import Any
 
 import torch
-from tests.forked import HANG_S, eventually
+from tests.forked import eventually
 from torch.utils.data import DataLoader, TensorDataset
 
 from penstock.contracts import Cursor
@@ -36,20 +36,20 @@ def asks_again(ray: Any) -> None:
     def copy(feed: str, plan: Planned, lost: str = "") -> str:
         """What Ray calls the copy that a feed is handed, which can be fetched."""
         asked = conductor.make.remote(feed, plan, 0, Cursor(0, plan.sample), lost)
-        reference = ray.get(asked, timeout=HANG_S).block
-        assert ray.get(reference, timeout=HANG_S).rows == 8
+        reference = ray.get(asked, timeout=60).block
+        assert ray.get(reference, timeout=60).rows == 8
         return reference.hex()
 
     for feed in ("here", "there"):
         stands = conductor.stand.remote(feed, SOURCE.order, COMMISSION.leaves)
-        assert not isinstance(ray.get(stands, timeout=HANG_S), str)
+        assert not isinstance(ray.get(stands, timeout=60), str)
     first = copy("here", PLANS[0])
     assert copy("here", PLANS[0]) == copy("there", PLANS[0]) == first
     second = copy("here", PLANS[0], lost=first)
     assert second != first
     late = copy("there", PLANS[0], lost=first)
     assert late == copy("there", PLANS[0]) == second, "who hears late of it gets the new one"
-    passed = ray.get(conductor.score.remote(), timeout=HANG_S).passed
+    passed = ray.get(conductor.score.remote(), timeout=60).passed
     assert (passed.made, passed.again, passed.handed) == (2, 1, 6)
 
 

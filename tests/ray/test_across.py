@@ -13,7 +13,7 @@ import psutil
 import pytest
 from tests.faults.conftest import Trainer, each_has_all, each_waits_for
 from tests.forked import eventually
-from tests.ray.clusters import RayCluster, bridge_of, stopped, wait_until_gone
+from tests.ray.clusters import RayCluster, bridge_of, started_by, stopped, wait_until_gone
 from tests.ray.conftest import SAMPLES
 
 import penstock
@@ -92,22 +92,15 @@ def across(train: Any, tmp_path: Path, shard: str, monkeypatch: pytest.MonkeyPat
 
 
 def conductor(cluster: RayCluster) -> psutil.Process:
-    """The process of a cluster's conductor, which is waited for: others may be in clusters of other tests."""
-
-    def found() -> list[psutil.Process]:
-        every = psutil.process_iter(["ppid", "cmdline"])
-        named = [
-            (each, " ".join(each.info["cmdline"] or [])) for each in every if each.info["ppid"] == cluster.raylet
-        ]
-        return [each for each, words in named if "ray::Conductor" in words]
-
-    return eventually(found, "there is no conductor where the feeders are")[0]
+    """The process of a cluster's conductor, which is waited for; it is on the feeders' machine, the head's."""
+    pid = eventually(lambda: started_by(cluster.raylet, "ray::Conductor"), "there is none where the feeders are")
+    return psutil.Process(pid)
 
 
 def test_three_machines_get_the_same_blocks_and_each_is_made_once(cluster, across):
     across.start(3)
     across.cluster_makes_all()
-    assert conductor(cluster)
+    assert conductor(cluster).ppid() == cluster.raylet, "it is not on the machine of a feeder"
     before = across.all_have_begun()
     across.goes_on(2)
     after = across.handed(200)

@@ -292,5 +292,5 @@ class Keeper:
             from penstock.runs.masking import masked_reason
 
             reason = "; ".join(filter(None, (ended.reason, self._remark)))
-            reason = masked_reason(reason, self._assignment.command)
-            store.ended(self._assignment.id, ended.status, ended.exit_code, reason)
+            shown = masked_reason(reason, self._assignment.command)
+            store.ended(self._assignment.id, ended.status, ended.exit_code, shown)
