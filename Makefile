@@ -6,7 +6,9 @@ READY := $(VENV)/.ready
 # Most tests wait more than they compute. A process that hangs is killed and replaced, which ends well with worksteal
 # only: of xdist 3.8's other ways, those that keep a file's tests together run the test that hung again, or hang too.
 # torch's threads would spin for each other, and take the others' turns away: one each.
-PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest --dist worksteal -n $(shell expr $$(nproc) + 2)
+# .ci/run has another PYTEST, which runs what fails once more.
+PYTEST := $(BIN)/python -m pytest
+SPREAD := OMP_NUM_THREADS=1 $(PYTEST) --dist worksteal -n $(shell expr $$(nproc) + 2)
 QUICK := not soak and not whole and not page and not mlflow and not frameworks and not formats and not ray and not slurm
 DOCS := $(VENV)/.docs
 PAGE := $(VENV)/.page
@@ -32,35 +34,35 @@ demo: $(READY)
 	$(BIN)/penstock demo
 
 test: $(READY)
-	$(PYTEST) -m "$(QUICK)"
+	$(SPREAD) -m "$(QUICK)"
 
 test-whole: $(READY)
-	$(PYTEST) -m "whole and not soak"
+	$(SPREAD) -m "whole and not soak"
 
 test-page: $(PAGE)
-	$(PYTEST) -m page
+	$(SPREAD) -m page
 
 # Not with the others' processes: each of these tests starts several, and all but a few share one server.
 test-mlflow: $(MLFLOW)
-	$(BIN)/python -m pytest -m mlflow tests/mlflow tests/inject
+	$(PYTEST) -m mlflow tests/mlflow tests/inject
 
 # Two at once: each of these tests starts several Pythons that compute.
 test-frameworks: $(FRAMEWORKS)
-	$(BIN)/python -m pytest -n 2 --dist worksteal tests/frameworks
+	$(PYTEST) -n 2 --dist worksteal tests/frameworks
 
 # One after another: each of these tests starts a Python or several that import torch.
 test-formats: $(FORMATS)
-	$(BIN)/python -m pytest tests/formats
+	$(PYTEST) tests/formats
 
 # Two at once, file by file: each of these tests starts many processes, and most share one cluster.
 test-ray: $(RAY)
-	$(BIN)/python -m pytest -n 2 --dist loadfile -m "ray and not soak" tests/ray
+	$(PYTEST) -n 2 --dist loadfile -m "ray and not soak" tests/ray
 
 # Debian's Slurm, whose daemons the tests start and end; where it can be neither found nor installed, they are skipped.
 test-slurm: $(READY)
 	command -v slurmctld || { [ $$(id -u) = 0 ] && command -v apt-get && apt-get update -qq && \
 	  DEBIAN_FRONTEND=noninteractive apt-get install -qq --yes slurm-wlm munge; } || true
-	$(BIN)/python -m pytest tests/slurm
+	$(PYTEST) tests/slurm
 
 # Frameworks that need an environment each; what works is kept.
 test-frameworks-more: $(READY) $(patsubst %,$(MORE)/%/.ready,ultralytics fastai mmengine)
@@ -76,24 +78,24 @@ docs: $(DOCS)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
 
 test-docs: $(DOCS)
-	$(BIN)/python -m pytest tests/docs/test_site.py
+	$(PYTEST) tests/docs/test_site.py
 
 bench: $(READY)
 	$(BIN)/python -m benchmarks.share
 
 soak: $(READY) $(RAY)
-	$(PYTEST) -m "soak or hypothesis" --hypothesis-profile soak --timeout 1800 --override-ini faulthandler_timeout=0
+	$(SPREAD) -m "soak or hypothesis" --hypothesis-profile soak --timeout 1800 --override-ini faulthandler_timeout=0
 	$(MAKE) test-processors test-busy
 
 # Processors without AVX-512, and without AVX2, for NumPy and torch.
 test-processors: $(READY)
-	NPY_DISABLE_CPU_FEATURES="X86_V4 AVX512_ICL AVX512_SPR" ATEN_CPU_CAPABILITY=avx2 $(PYTEST) -m "$(QUICK)"
-	NPY_DISABLE_CPU_FEATURES="X86_V3 X86_V4 AVX512_ICL AVX512_SPR" ATEN_CPU_CAPABILITY=default $(PYTEST) -m "$(QUICK)"
+	NPY_DISABLE_CPU_FEATURES="X86_V4 AVX512_ICL AVX512_SPR" ATEN_CPU_CAPABILITY=avx2 $(SPREAD) -m "$(QUICK)"
+	NPY_DISABLE_CPU_FEATURES="X86_V3 X86_V4 AVX512_ICL AVX512_SPR" ATEN_CPU_CAPABILITY=default $(SPREAD) -m "$(QUICK)"
 
 # Ten times in a row, beside a process that computes all the while.
 test-busy: $(READY)
 	for time in $$(seq 10); do timeout 3600 sh -c 'while :; do :; done' & busy=$$!; \
-	  $(PYTEST) -m "$(QUICK)"; ended=$$?; kill $$busy; [ $$ended = 0 ] || exit $$ended; done
+	  $(SPREAD) -m "$(QUICK)"; ended=$$?; kill $$busy; [ $$ended = 0 ] || exit $$ended; done
 
 gpu:
 	$(ON_PATH) $(PYTHON) -m benchmarks.gpu.evidence --part $(PART) --out $(OUT) $(if $(WHEELS),--wheels $(WHEELS))

@@ -40,12 +40,18 @@ class TestHostRing(RingContract):
         )
 
 
-def mappers(inode: int) -> list[str]:
+def place(fd: int) -> list[str]:
+    """A file as /proc/PID/maps names it; other devices have files of equal numbers."""
+    file = os.fstat(fd)
+    return [f"{os.major(file.st_dev):02x}:{os.minor(file.st_dev):02x}", str(file.st_ino)]
+
+
+def mappers(place: list[str]) -> list[str]:
     """The processes that map a file."""
     found: list[str] = []
     for maps in Path("/proc").glob("[0-9]*/maps"):
         with suppress(OSError):
-            if any(line.split()[4] == str(inode) for line in maps.read_text().splitlines()):
+            if any(line.split()[3:5] == place for line in maps.read_text().splitlines()):
                 found.append(maps.parent.name)
     return found
 
@@ -61,20 +67,20 @@ def test_a_ring_takes_memory_only_where_it_was_written():
 
 def test_memory_goes_when_the_last_view_dies():
     ring = WritableHostRing.create(PAGE_BYTES)
-    inode = os.fstat(ring.fd).st_ino
+    file = place(ring.fd)
     view = ring.readable(0, 10)
     ring.close()
     del ring
     gc.collect()
-    assert mappers(inode) == [str(os.getpid())]
+    assert mappers(file) == [str(os.getpid())]
     del view
     gc.collect()
-    assert mappers(inode) == []
+    assert mappers(file) == []
 
 
 def test_memory_goes_when_the_last_process_that_maps_it_is_killed():
     ring = WritableHostRing.create(PAGE_BYTES)
-    inode = os.fstat(ring.fd).st_ino
+    file = place(ring.fd)
     fd = ring.open_for_readers()
     code = (
         f"from penstock.memory.host_ring import HostRing; ring = HostRing.attach({fd}, {PAGE_BYTES}); "
@@ -89,9 +95,9 @@ def test_memory_goes_when_the_last_process_that_maps_it_is_killed():
         ring.close()
         del ring
         gc.collect()
-        assert mappers(inode) == [str(child.pid)]
+        assert mappers(file) == [str(child.pid)]
         child.kill()
-    assert mappers(inode) == []
+    assert mappers(file) == []
 
 
 def test_a_ring_that_cannot_be_mapped_leaves_no_descriptor():
