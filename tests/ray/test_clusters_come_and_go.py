@@ -5,9 +5,16 @@ from __future__ import annotations
 import os
 import signal
 import socket
+from contextlib import closing
 
+import numpy as np
 import pytest
 from tests.ray.clusters import wait_until_gone
+
+import penstock
+from penstock.contracts import Cursor
+from penstock.sources.remote import workers
+from penstock.sources.remote.source import RemoteSource
 
 LEARNS_SOON = {"RAY_gcs_rpc_server_reconnect_timeout_s": "3"}
 """Ray ends after 3 s without its head, instead of 60."""
@@ -33,6 +40,19 @@ def test_a_cluster_that_comes_later_is_used_until_its_raylet_here_dies(new_clust
     run.is_loaded_by_the_feeder()
     run.goes_on()
     run.end()
+
+
+def test_a_head_that_is_frozen_holds_up_no_feed_but_one_across_machines(monkeypatch):
+    monkeypatch.setattr(workers, "_CONNECTS_S", 3600.0)  # who waited for it would never have a batch
+    with socket.create_server(("127.0.0.1", 0)) as frozen:
+        monkeypatch.setenv("RAY_ADDRESS", f"127.0.0.1:{frozen.getsockname()[1]}")
+        loader = penstock.ArraySource({"id": np.arange(100)}, batch_size=10)
+        for cycle in range(2):  # as each feeder does that replaces one
+            source = RemoteSource(loader, loader, None, segments=None, seed=0)
+            with closing(source):
+                ids = [int(i) for block in source.open(Cursor(cycle, 0)) for i in block.tree["id"]]
+                assert sorted(ids) == list(range(100))
+                assert "it is being connected" in source.description
 
 
 def test_a_feed_whose_clusters_head_dies_goes_on_alone_and_uses_the_next_one_until_that_is_shut_down(

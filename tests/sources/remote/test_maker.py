@@ -7,7 +7,7 @@ import random
 import shutil
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
@@ -170,11 +170,10 @@ def test_a_block_that_fails_leaves_what_comes_after_it_as_it_was(
 
 def test_an_image_that_is_torn_fails_its_block_and_no_other(tmp_path: Path, maker_of: MakerOf) -> None:
     source = images(tmp_path)
-    commission = commissioned(source)
-    torn = int(next(id for id in range(ROWS) if id not in commission.witness.ids))
-    Path(source.paths[torn]).write_bytes(b"torn")
-    maker = maker_of(commission)
+    maker = maker_of(commissioned(source))
     assert maker.check() == ""
+    torn = ROWS // 2
+    Path(source.paths[torn]).write_bytes(b"torn")
     failed = 0
     for plan, cycle in plans_of(source):
         if torn in plan.ids:
@@ -210,7 +209,55 @@ def test_a_node_whose_files_have_the_same_names_and_other_content_says_which_sam
     for path in (tmp_path / "images").rglob("*.jpg"):
         path.write_bytes(jpeg(noise(20, 30, 100)))
     said = maker_of(commission).check()
-    assert said == f"it makes batch[0] of sample {commission.witness.ids[0]} otherwise than the feeder"
+    assert said == f"it makes batch[0] of sample {commission.witness[0].ids[0]} otherwise than the feeder"
+
+
+class FromFiles(Dataset[int]):
+    """Reads a sample's file where it is asked for."""
+
+    def __init__(self, paths: Sequence[str]) -> None:
+        self.paths = paths
+
+    def __len__(self) -> int:
+        return len(self.paths)
+
+    def __getitem__(self, i: int) -> Any:
+        return list(Path(self.paths[i]).read_bytes()[-64:])
+
+
+@pytest.mark.parametrize("batch_size", [1, 8, 50])
+@pytest.mark.parametrize("what", ["files", "images"])
+def test_a_node_one_in_ten_of_whose_samples_is_stale_is_found_out(
+    what: str, batch_size: int, tmp_path: Path, maker_of: MakerOf
+) -> None:
+    stale = np.random.default_rng(0).permutation(300)[:30]
+
+    def write(changed: Ids) -> Any:
+        for i in range(300) if not len(changed) else changed:
+            (tmp_path / f"{i:03}.jpg").write_bytes(jpeg(noise(20, 30, i + len(changed))))
+        found = penstock.ImageSource(tmp_path, size=16, batch_size=batch_size, workers=1, seed=SEED)
+        files = DataLoader(FromFiles(found.paths), batch_size=batch_size, shuffle=True)
+        return files if what == "files" else found
+
+    commission = commissioned(write(stale[:0]))
+    assert maker_of(commission).check() == ""
+    write(stale)
+    said = maker_of(commission).check()
+    assert said.startswith("it makes batch") and said.endswith("otherwise than the feeder")
+
+
+@pytest.mark.parametrize("bad", [3, 9, 30])
+def test_a_bad_sample_beyond_the_first_ends_no_feed_before_its_turn(
+    bad: int, monkeypatch: pytest.MonkeyPatch, maker_of: MakerOf
+) -> None:
+    monkeypatch.setattr(Late, "bad", bad)
+    loader = DataLoader(Late(), batch_size=1)
+    if bad == 3:  # which comes first, with seven others
+        loader = DataLoader(Late(), batch_size=8)
+        with pytest.raises(OSError, match="torn"):
+            commissioned(loader)
+        return
+    assert maker_of(commissioned(loader)).check() == ""
 
 
 def test_a_node_that_runs_other_versions_names_its_own_and_the_feeders(tmp_path: Path, maker_of: MakerOf) -> None:

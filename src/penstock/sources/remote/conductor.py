@@ -22,11 +22,11 @@ from uuid import uuid4
 import msgspec
 
 from penstock.contracts import Cursor
-from penstock.fingerprint.batch import LeafDigest, difference
+from penstock.fingerprint.batch import difference
 from penstock.sources.order import Planned
 from penstock.sources.remote.connecting import on_node
 from penstock.sources.remote.engine import LOOK_S, Client, Engine, Inquiry, in_words
-from penstock.sources.remote.maker import Commission
+from penstock.sources.remote.maker import Commission, Leaves
 from penstock.sources.remote.nodes import Usual, WorkerId
 from penstock.sources.remote.passing import Across, Key, Passing
 from penstock.sources.remote.standing import ClusterStanding, Passed
@@ -115,10 +115,10 @@ class Conductor:
         self._engine = Engine(ray, commission, most, self, fetches=False)
         Thread(target=self._run, daemon=True).start()
 
-    async def stand(self, feed: str, order: str, leaves: tuple[LeafDigest, ...]) -> Score | str:
+    async def stand(self, feed: str, order: str, leaves: list[Leaves]) -> Score | str:
         """A feed lives: return how the nodes stand, or why it gets nothing from here."""
         own = self._commission
-        if order != own.order or difference(leaves, own.leaves):
+        if order != own.order or any(map(difference, leaves, own.leaves)):
             return "the feed of this name on another machine has other data, another order or another recipe"
         self._drop(self._passing.hear(feed, time.monotonic()))
         return await self.score()

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import os
+import secrets
 import socket
+import subprocess
+import sys
 from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
@@ -14,6 +17,17 @@ from penstock.errors import BadSetting
 OPEN = "PENSTOCK_RAY_OPEN"
 NAMESPACE = "penstock"
 _ANSWER_S = 3.0
+_STRANGER_S = 10.0
+_ASKS_AS_A_STRANGER = """
+import sys
+from ray._raylet import GcsClient  # ray.init() tries a wrong token for 20 s
+from ray.exceptions import AuthenticationError
+try:
+    GcsClient(address=sys.argv[1]).check_alive([], 3.0)
+    print("let in")
+except AuthenticationError:
+    print("refused")
+"""
 _LOOPBACK = {"127.0.0.1", "::1"}
 """Addresses that Ray binds to alone; for any other, 127.0.0.2 too, it listens everywhere."""
 
@@ -34,15 +48,35 @@ def connected() -> Any:
         raise ConnectionError(
             f"{error}: if the cluster has a token, set RAY_AUTH_MODE=token and that RAY_AUTH_TOKEN here"
         ) from error
-    guarded = os.environ.get("RAY_AUTH_MODE") == "token" or os.environ.get(OPEN) == "1"
-    hosts = {node["NodeManagerAddress"] for node in ray.nodes() if node["Alive"]}
-    if not guarded and (reached := hosts - _LOOPBACK):
+    hosts: set[str] = {node["NodeManagerAddress"] for node in ray.nodes() if node["Alive"]}
+    reached = hosts - _LOOPBACK if os.environ.get(OPEN) != "1" else None
+    if reached and not _refuses_strangers(ray.get_runtime_context().gcs_address):
         raise BadSetting(
             f"the Ray cluster at {min(reached)} lets everybody who reaches it run programs as you. Start it with "
             "RAY_AUTH_MODE=token on each machine, or, for this machine alone, with "
             f"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER=0, which is to be set here too; {OPEN}=1 uses it as it is"
         )
     return ray
+
+
+def _refuses_strangers(address: str) -> bool:
+    """Whether the cluster refuses a wrong token: with the right one, or none, it would answer here in any case.
+
+    Raises:
+        ConnectionError: it cannot be found out.
+    """
+    if os.environ.get("RAY_AUTH_MODE") != "token":
+        return False  # and was let in
+    wrong = os.environ | {"RAY_AUTH_TOKEN": secrets.token_hex(32)}
+    ask = [sys.executable, "-c", _ASKS_AS_A_STRANGER, address]
+    try:
+        asked = subprocess.run(ask, env=wrong, capture_output=True, text=True, timeout=_STRANGER_S, check=False)
+        answer, why = asked.stdout.strip(), asked.stderr.strip().rpartition("\n")[2]
+    except subprocess.TimeoutExpired:
+        answer, why = "", f"no answer in {_STRANGER_S:.0f} s"
+    if answer not in {"refused", "let in"}:
+        raise ConnectionError(f"whether the cluster at {address} refuses a wrong token cannot be found out: {why}")
+    return answer == "refused"
 
 
 def _check_answers() -> None:

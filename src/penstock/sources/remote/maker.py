@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import math
 import pickle
 import platform
 import sys
-from typing import Any, NamedTuple
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import closing
+from itertools import islice
+from time import monotonic
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 
 from penstock._version import __version__
 from penstock.basics.packages import import_path
-from penstock.contracts import ByteArray, Cursor, Ids, Tree
+from penstock.contracts import ByteArray, Cursor, Ids, SourceBlock, Tree
 from penstock.errors import BadSetting, UnsupportedLeaf, Untravelled
 from penstock.fingerprint.batch import LeafDigest, difference, leaves_of
 from penstock.memory.host_ring import WritableHostRing
@@ -22,10 +27,17 @@ from penstock.sources.pickling import SourcePickler
 from penstock.sources.pure import PureSource
 from penstock.tree import Array, array_nodes, bytes_of, describe
 
-_WITNESSES = 8
+_OF_A_BLOCK = 8
+_MOST_WITNESSES = 64
+_WITNESSED_S = 1.0
+"""After the first block, as many others are compared as are made here in this time."""
 _PAGE = 4096
+_MOST_BLOCKS = 1 << 16
+"""Witnesses are of the first so many blocks: planning more takes too long."""
 _UNKNOWN_BYTES = 1 << 20
 """Taken for the size of a block whose leaves are not all arrays."""
+
+Leaves = tuple[LeafDigest, ...]
 
 
 class Commission(NamedTuple):
@@ -38,7 +50,7 @@ class Commission(NamedTuple):
         order: The source's order.
         path: Where the feeder finds modules.
         versions: What runs in the feeder.
-        witness: A block of few samples.
+        witness: Blocks of few samples, from all over a cycle.
         leaves: Digests of these samples, as the feeder makes them.
     """
 
@@ -48,8 +60,8 @@ class Commission(NamedTuple):
     order: str
     path: list[str]
     versions: tuple[str, ...]
-    witness: Planned
-    leaves: tuple[LeafDigest, ...]
+    witness: list[Planned]
+    leaves: list[Leaves]
 
 
 class MadeBlock(NamedTuple):
@@ -84,10 +96,23 @@ def commission_of(loader: Any, source: PureSource, segments: int | None, seed: i
             f'workers="ray": a {type(loader).__name__} cannot be sent to other machines: {error}. Let it open '
             "what it needs (files, locks, connections) where it reads, not where it is made"
         ) from error
-    witness = next(source.plans(Cursor(0, 0), _few))
-    leaves = _witnessed(source, witness)
+    plans = [*islice(source.plans(Cursor(0, 0), _few), _MOST_BLOCKS)]
+    witness = plans[:: -(-len(plans) * len(plans[0].ids) // _MOST_WITNESSES)]
+    leaves: list[Leaves] = []
+    until_s = math.inf
+    try:
+        for found in _witnessed(source, witness):
+            leaves.append(found)
+            until_s = until_s if len(leaves) > 1 else monotonic() + _WITNESSED_S
+            if monotonic() >= until_s:
+                break
+    except Exception:  # whatever a user's data set raises of a bad sample, which is said where it comes up
+        if not leaves:
+            raise
     source.close()
-    return Commission(data, segments, seed, source.order, import_path(), versions(), witness, leaves)
+    return Commission(
+        data, segments, seed, source.order, import_path(), versions(), witness[: len(leaves)], leaves
+    )
 
 
 def versions() -> tuple[str, ...]:
@@ -128,7 +153,8 @@ class NodeMaker:
                 return "its data are others, or fewer, than the feeder's"
             source.work_here()
             self._source = source
-            own, again = (_witnessed(source, self._commission.witness) for _ in range(2))
+            witness = self._commission.witness
+            own, again = ([*_witnessed(source, some)] for some in (witness, witness[:1]))
         except Exception as error:  # whatever a user's loader raises
             return f"it cannot load the data: {type(error).__name__}: {error}"
         if found := self._first_difference(own, again):
@@ -176,12 +202,13 @@ class NodeMaker:
         self._slots = Slots(self._ring)
         self._source.fill(self._slots)
 
-    def _first_difference(self, own: tuple[LeafDigest, ...], others: tuple[LeafDigest, ...]) -> str:
+    def _first_difference(self, own: Sequence[Leaves], others: Sequence[Leaves]) -> str:
         """Return what of which sample differs; empty if nothing does."""
-        if (found := difference(own, others)) is None:
-            return ""
-        leaf, row = found
-        return f"{leaf} of sample {self._commission.witness.ids[row]:,}"
+        for plan, mine, other in zip(self._commission.witness, own, others, strict=False):
+            if (found := difference(mine, other)) is not None:
+                leaf, row = found
+                return f"{leaf} of sample {plan.ids[row]:,}"
+        return ""
 
 
 def in_one_piece(tree: Tree) -> MadeBlock | Tree:
@@ -201,9 +228,10 @@ def in_one_piece(tree: Tree) -> MadeBlock | Tree:
 
 
 def _few(sample: int, ids: Ids) -> Any:
-    return np.arange(len(ids)) < _WITNESSES
+    return np.arange(len(ids)) < _OF_A_BLOCK
 
 
-def _witnessed(source: PureSource, witness: Planned) -> tuple[LeafDigest, ...]:
-    (block,) = source.load(iter([witness]), 0)
-    return leaves_of(block.tree, block.stored)
+def _witnessed(source: PureSource, witness: Sequence[Planned]) -> Iterator[Leaves]:
+    with closing(cast("Generator[SourceBlock]", source.load(iter(witness), 0))) as blocks:
+        for block in blocks:
+            yield leaves_of(block.tree, block.stored)

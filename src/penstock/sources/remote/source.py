@@ -75,8 +75,7 @@ class RemoteSource(ByBlock):
     @property
     def begins_at(self) -> Cursor:
         """Where a feed begins that shares its blocks with others: at the next segment of theirs."""
-        if self._is_across:
-            self._wait()
+        self._wait()
         frontier = self._workers.frontier
         return Cursor(0, 0) if frontier is None else frontier.next_segment(self._source.segment_starts)
 
@@ -90,8 +89,8 @@ class RemoteSource(ByBlock):
                 yield from self._loaded(plans.until(self._workers.usable), at.cycle)
 
     def _wait(self) -> None:
-        """Wait, once, until it is known whether there is a cluster."""
-        if not self._waited:
+        """Wait, once, until it is known whether other feeds share the blocks: who shares none begins by itself."""
+        if self._is_across and not self._waited:
             self._waited = True
             self._workers.wait()
 

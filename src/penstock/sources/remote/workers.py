@@ -38,6 +38,8 @@ from penstock.sources.workers.pool import start_process
 
 _AGAIN_S = 10.0
 _CONNECTS_S = 15.0
+_MOST_CONNECTING_S = 60.0
+"""Ray itself may try for minutes; on a busy machine, importing it alone takes over 10 s."""
 _ALONE_S = 0.5
 """No worker can be asked: the feeder waits this long for another one."""
 _SETTLE_S = 5.0
@@ -101,29 +103,27 @@ class NodeWorkers:
         self._slots = slots
 
     def wait(self) -> None:
-        """Connect to the cluster, and wait until it is known whether there is one.
+        """Connect to the cluster, and wait until it is known whether there is one."""
+        until_s = time.monotonic() + _CONNECTS_S
+        while not self.usable() and self.standing.why == _CONNECTING and time.monotonic() < until_s:
+            self._hear(0.1)
+
+    def usable(self) -> bool:
+        """Whether blocks can be asked for; connects to the cluster anew where that is due.
 
         Raises:
             BadSetting: it is not safe to use.
         """
-        until_s = time.monotonic() + _CONNECTS_S
-        while not self.usable() and self.standing.why == _CONNECTING and time.monotonic() < until_s:
-            self._hear(0.1)
+        since_s = time.monotonic() - self._started_s
+        if self.standing.why == _CONNECTING and since_s >= _MOST_CONNECTING_S:
+            self._end()
+        if self._connection is None and since_s >= _AGAIN_S:
+            self._start()
+        self._hear(0.0)
         if self._refused:
             raise BadSetting(f'workers="ray": {self._refused}')
-        if self.standing.why:
-            self._say()
-
-    def usable(self) -> bool:
-        """Whether blocks can be asked for; connects to the cluster anew where that is due."""
-        if time.monotonic() >= self._started_s + _AGAIN_S:
-            if self.standing.why == _CONNECTING:  # Ray may try for minutes
-                self._end()
-            if self._connection is None:
-                self._start()
-        self._hear(0.0)
         usable = self._connection is not None and self.standing.workers > 0
-        if usable:
+        if usable or self.standing.why not in {"", _CONNECTING}:
             self._say()
         return usable
 
