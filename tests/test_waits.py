@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 import threading
+import types
 from collections.abc import Iterator
 
 import pytest
@@ -44,8 +45,13 @@ def totals() -> dict[str, float]:
     return {name.removeprefix("feed."): value for name, value in values.items()}
 
 
-def epochs_s() -> list[float]:
-    return [point.values["feed.epoch_s"] for point in waits.points() if "feed.epoch_s" in point.values]
+def epochs_s(name: str = "main.epoch_s") -> list[float]:
+    points = waits.points(is_last=name == "main.epoch_s")
+    return [point.values[f"feed.{name}"] for point in points if f"feed.{name}" in point.values]
+
+
+def trained() -> dict[str, float]:
+    return {name.removeprefix("train."): value for name, value in totals().items() if name.startswith("train.")}
 
 
 def batch(clock: Clock, iteration: Iteration, wait_s: float, rows: float = 4) -> None:
@@ -103,7 +109,9 @@ def test_an_iterator_that_is_let_go_ends_its_loop_and_one_that_is_kept_unused_do
     del kept
 
 
-def test_a_loop_within_a_loop_counts_once_and_only_the_loader_with_most_batches_has_epochs(clock: Clock):
+def test_a_loop_within_a_loop_counts_once_and_where_nothing_steps_the_loader_with_most_loop_time_has_epochs(
+    clock: Clock,
+):
     train, validation = Loader(), Loader()
     outer = Iteration(train)
     for step in range(6):
@@ -118,9 +126,180 @@ def test_a_loop_within_a_loop_counts_once_and_only_the_loader_with_most_batches_
     again = Iteration(validation)
     batch(clock, again, 1)
     end(again)
-    points = waits.points()
-    assert points[-1].values == {"feed.wait_s": 9, "feed.loop_s": 15, "feed.batches": 9, "feed.samples": 36}
-    assert [point.values for point in points[:-1]] == [{"feed.epoch_s": 14}]
+    points = waits.points(is_last=True)
+    assert [point.values for point in points] == [
+        {"feed.wait_s": 9, "feed.loop_s": 15, "feed.batches": 9, "feed.samples": 36},
+        {"feed.main.epoch_s": 14},
+        {"feed.main.batches": 6, "feed.main.samples": 24},
+    ]
+    assert len(waits.points(is_last=True)) == 1, "told once"
+
+
+def train(
+    clock: Clock, batches: int, work_s: float = 1, *, steps: bool = True, loader: Loader | None = None
+) -> None:
+    """A whole loop, of which each batch takes so long besides a second of waiting; an optimizer steps for each."""
+    iteration = Iteration(loader or Loader())
+    for _ in range(batches):
+        batch(clock, iteration, 1)
+        clock.pass_s(work_s)
+        if steps:
+            waits._stepped()
+    end(iteration)
+
+
+def test_a_validation_of_more_batches_or_time_than_the_training_is_no_epoch(clock: Clock):
+    validation = Loader()
+    for _ in range(2):
+        train(clock, 3)
+        train(clock, 50, 0.1, steps=False, loader=validation)
+    assert epochs_s("epoch_s") == [6, 6]
+    assert trained() == {"wait_s": 6, "loop_s": 12, "batches": 6, "samples": 24}
+    assert totals()["batches"] == 106 and epochs_s() == []
+
+
+def test_an_evaluation_before_the_training_neither_is_an_epoch_nor_hides_one(clock: Clock):
+    validation = Loader()
+    for _ in range(2):
+        train(clock, 50, steps=False, loader=validation)
+        assert epochs_s("epoch_s") == [] and trained() == {}
+    held = Iteration(validation)  # broken off, as a sanity check, and kept by its loader
+    batch(clock, held, 1)
+    clock.pass_s(1)
+    train(clock, 3)
+    assert epochs_s("epoch_s") == [6]
+    assert trained() == {"wait_s": 3, "loop_s": 6, "batches": 3, "samples": 12}
+    del held
+
+
+def test_a_step_counts_for_the_innermost_loop_that_goes_on(clock: Clock):
+    outer = Iteration(Loader())
+    for _ in range(2):
+        batch(clock, outer, 1)
+        clock.pass_s(1)
+        train(clock, 2)  # as the tasks of an outer loader, which itself does not train
+    end(outer)
+    assert epochs_s("epoch_s") == [4, 4] and trained()["batches"] == 4
+    outer = Iteration(Loader())
+    for _ in range(2):
+        batch(clock, outer, 1)
+        clock.pass_s(1)
+        train(clock, 9, steps=False)  # an evaluation between batch and step
+        waits._stepped()
+    end(outer)
+    assert epochs_s("epoch_s") == [40] and trained()["batches"] == 6
+
+
+@pytest.mark.parametrize(("lengths", "batches"), [((3, 3), 6), ((3, 5), 6), ((5, 3), 7)])
+def test_loaders_in_one_loop_have_one_epoch_whichever_is_shorter(clock: Clock, lengths, batches: int):
+    def loop(length: int) -> Iterator[int]:
+        iteration = Iteration(Loader())
+        for _ in range(length):
+            batch(clock, iteration, 1)
+            yield length
+        end(iteration)
+
+    for _ in range(2):
+        for _ in zip(*map(loop, lengths), strict=False):
+            clock.pass_s(1)
+            waits._stepped()
+            waits._stepped()  # of two optimizers, as in a GAN
+    assert [took_s > 8 for took_s in epochs_s("epoch_s")] == [True, True]
+    assert trained()["batches"] == 2 * batches
+
+
+def test_a_loader_that_begins_anew_within_a_longer_loop_has_no_epochs_of_its_own(clock: Clock):
+    kept = Iteration(Loader())
+    for _ in range(2):
+        longer = Iteration(Loader())
+        for _ in range(7):
+            batch(clock, longer, 1)
+            if kept._figures.batches == 3:
+                end(kept)
+                kept = Iteration(Loader())
+            batch(clock, kept, 1)
+            clock.pass_s(1)
+            waits._stepped()
+        end(longer)
+    assert epochs_s("epoch_s") == [21, 21]
+    del kept
+
+
+def test_loops_that_were_not_ended_train_too_and_have_no_epochs(clock: Clock):
+    for steps in (False, True):
+        iteration = Iteration(Loader())
+        for _ in range(3):
+            batch(clock, iteration, 1)
+            if steps:
+                waits._stepped()
+            clock.pass_s(1)
+        del iteration
+    assert epochs_s("epoch_s") == [] and trained()["batches"] == 3
+
+
+def test_a_step_counts_for_the_loop_of_a_thread_that_reads_ahead(clock: Clock):
+    iteration = Iteration(Loader())
+    for _ in range(2):
+        thread = threading.Thread(target=batch, args=(clock, iteration, 1))
+        thread.start()
+        thread.join()
+        waits._stepped()
+    end(iteration)
+    train(clock, 50, steps=False)
+    assert epochs_s("epoch_s") == [2] and trained()["batches"] == 2
+
+
+def test_a_step_outside_of_loops_hides_no_epoch(clock: Clock):
+    for _ in range(2):
+        train(clock, 3, steps=False)
+        waits._stepped()  # as after gradients of a whole epoch
+        train(clock, 5, 0, steps=False)
+    assert trained() == {} and epochs_s() == [6, 6]
+
+
+def test_a_loader_made_anew_each_epoch_counts_as_one_where_nothing_steps(clock: Clock):
+    validation = Loader()
+    for _ in range(3):
+        train(clock, 3, 4, steps=False)
+        train(clock, 9, 0, steps=False, loader=validation)
+    assert epochs_s() == [15, 15, 15]
+
+
+def test_a_training_without_end_is_not_taken_for_its_validations_where_nothing_steps(clock: Clock):
+    endless = Iteration(Loader())
+    for _ in range(3):
+        batch(clock, endless, 1)
+        clock.pass_s(9)
+        train(clock, 5, 0, steps=False)
+    batch(clock, endless, 1)
+    points = waits.points(is_last=True)
+    assert points[-1].values == {"feed.main.batches": 4, "feed.main.samples": 16} and len(points) == 2
+    del endless
+
+
+def test_once_an_optimizer_was_made_only_what_it_steps_in_counts(clock: Clock, monkeypatch: pytest.MonkeyPatch):
+    class Optimizer:
+        def step(self) -> None: ...
+
+    class Sgd(Optimizer):
+        def step(self) -> None: ...
+
+    hooks = []
+    torch = types.SimpleNamespace(Optimizer=Optimizer, register_optimizer_step_post_hook=hooks.append)
+    monkeypatch.setattr(waits, "_hears_steps", False)
+    evaluation = Iteration(Loader())
+    batch(clock, evaluation, 1)
+    monkeypatch.setitem(waits.sys.modules, "torch.optim.optimizer", torch)  # imported later
+    batch(clock, evaluation, 1)
+    assert len(hooks) == 1 and trained() == {}
+    Sgd.step.hooked = True  # as the first one does
+    assert trained() == {"wait_s": 0, "loop_s": 0, "batches": 0, "samples": 0}
+    end(evaluation)
+    iteration = Iteration(Loader())
+    batch(clock, iteration, 1)
+    hooks[0](Sgd(), (), {})
+    end(iteration)
+    assert trained()["batches"] == 1 and len(hooks) == 1
 
 
 def test_what_is_asked_for_within_a_wait_is_part_of_that_wait(clock: Clock):
@@ -174,7 +353,7 @@ def test_iterators_by_the_thousand_cost_no_memory_and_no_second(clock: Clock):
         if i % 7 == 0:
             waits.points()
     assert totals() == {"wait_s": 5000, "loop_s": 5000, "batches": 5000, "samples": 20000}
-    assert len(waits._totals._covered) < 2000 and not waits._totals._going_on
+    assert len(waits._totals._all.covered) < 2000 and not waits._totals._going_on
 
 
 def test_loops_by_the_thousand_count_once_while_an_iterator_from_before_them_is_kept(clock: Clock):
@@ -223,7 +402,6 @@ def test_loops_that_nobody_asks_about_neither_have_epochs_nor_hide_those_of_othe
         for _ in range(5):
             batch(clock, unasked, 1)
         end(unasked)
-    assert epochs_s() == []
     end(outer)
     assert len(epochs_s()) == 1
 

@@ -38,6 +38,20 @@ for _ in range(1000):
     for batch in DataLoader(data, BATCH):
         time.sleep(0.02)
 """
+TRAINS = """
+model = torch.nn.Linear(1, 1)
+def evaluate():
+    for batch in DataLoader(data, 1):
+        time.sleep(0.002)
+        if batch[0] > 200: break
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+evaluate()
+while True:
+    for i, batch in enumerate(DataLoader(data, size)):
+        model(batch[0][:, None].float()).sum().backward(); optimizer.step(); time.sleep(0.02)
+        if i == 20: break
+    evaluate()
+"""
 Try = Callable[..., Trial]
 
 
@@ -66,6 +80,12 @@ def trials(store: Store, folder: Path, text: str, *, first_s: float = 30.0, memo
 
 def scratch_is_empty(folder: Path) -> bool:
     return not list((folder.parent / "scratch").glob("penstock-fit-*"))
+
+
+def test_a_batch_size_is_that_of_the_training_whatever_is_evaluated_beside_it(store: Store, folder: Path):
+    text = LOOP[: LOOP.index("held")] + TRAINS
+    trial = trials(store, folder, text).run(50)
+    assert not trial.failed and trial.batch == 50
 
 
 def test_a_script_is_measured_and_ended_and_what_it_writes_to_its_folder_is_gone(store, folder):

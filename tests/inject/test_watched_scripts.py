@@ -137,11 +137,107 @@ for epoch in range(2):
 """
     )
     assert found["feed.batches"][-1] == 14 and found["feed.samples"][-1] == 46
-    assert len(found["feed.epoch_s"]) == 2
+    assert len(found["feed.main.epoch_s"]) == 2 and "feed.epoch_s" not in found
+    assert (found["feed.main.batches"], found["feed.main.samples"]) == ([10], [40])
     assert 46 * 0.02 <= found["feed.wait_s"][-1] <= found["feed.loop_s"][-1] - 1.0
-    assert sum(found["feed.epoch_s"]) <= found["feed.loop_s"][-1]
+    assert sum(found["feed.main.epoch_s"]) <= found["feed.loop_s"][-1]
     for name in ("feed.wait_s", "feed.loop_s", "feed.batches", "feed.samples"):
         assert found[name] == sorted(found[name])
+
+
+TRAINS = """
+model = torch.nn.Linear(1, 1)
+def made(): return torch.optim.SGD(model.parameters(), lr=1e-3)
+def step(optimizer, *rows):
+    optimizer.zero_grad(); sum(model(each["drawn"][:, None]).sum() for each in rows).backward(); optimizer.step()
+@torch.no_grad()
+def evaluate(loader):
+    for batch in loader: model(batch["drawn"][:, None])
+"""
+TRAININGS = {  # with how many epochs, batches and samples
+    "a validation of more batches": (
+        """
+train, validation, optimizer = DataLoader(Rows(30), 10), DataLoader(Rows(50), 1), made()
+for epoch in range(2):
+    for batch in train: step(optimizer, batch)
+    evaluate(validation)
+""",
+        (2, 6, 60),
+    ),
+    "evaluations before": (
+        """
+train, validation = DataLoader(Rows(30), 10), DataLoader(Rows(50), 1, num_workers=1, persistent_workers=True)
+evaluate(validation); evaluate(validation)
+optimizer = made()
+for batch in validation: break
+for epoch in range(2):
+    for batch in train: step(optimizer, batch)
+""",
+        (2, 6, 60),
+    ),
+    "two loaders in one loop, the longer first": (
+        """
+optimizer, kept = made(), DataLoader(Rows(30), 10, num_workers=1, persistent_workers=True)
+for epoch in range(3):
+    for pair in zip(DataLoader(Rows(50), 10), kept): step(optimizer, *pair)
+    evaluate(DataLoader(Rows(50), 1))
+""",
+        (3, 21, 210),
+    ),
+    "two optimizers, and a validation within": (
+        """
+train, validation, one, two = DataLoader(Rows(30), 10), DataLoader(Rows(50), 1), made(), made()
+for epoch in range(2):
+    for batch in train:
+        evaluate(validation)
+        step(one, batch); step(two, batch)
+""",
+        (2, 6, 60),
+    ),
+    "an outer loop that does not train": (
+        """
+optimizer = made()
+for task in DataLoader(Rows(2), 1):
+    for batch in DataLoader(Rows(30), 10): step(optimizer, batch)
+""",
+        (2, 6, 60),
+    ),
+    "a step that is compiled": (
+        """
+optimizer = made()
+compiled = torch.compile(optimizer.step, backend="eager")
+for epoch in range(2):
+    for batch in DataLoader(Rows(30), 10):
+        model(batch["drawn"][:, None]).sum().backward()
+        compiled()
+    evaluate(DataLoader(Rows(50), 1))
+""",
+        (2, 6, 60),
+    ),
+    "it ends with a test": (
+        """
+optimizer = made()
+for epoch in range(2):
+    for batch in DataLoader(Rows(30), 10): step(optimizer, batch)
+if not os.fork():
+    evaluate(DataLoader(Rows(500), 1))
+    sys.exit()
+os.wait()
+""",
+        (2, 6, 60),
+    ),
+}
+
+
+@pytest.mark.parametrize("what", TRAININGS)
+def test_an_epoch_is_that_of_a_training(watched, tmp_path: Path, what: str):
+    text, (epochs, batches, samples) = TRAININGS[what]
+    found = watched(TRAINS + text)
+    assert len(found["feed.epoch_s"]) == epochs
+    assert (found["feed.train.batches"][-1], found["feed.train.samples"][-1]) == (batches, samples)
+    assert sum(found["feed.epoch_s"]) <= found["feed.train.loop_s"][-1] + 0.1 <= found["feed.loop_s"][-1] + 0.1
+    frame = penstock.load_runs(store=tmp_path / "store")
+    assert frame[["epoch_s", "samples"]].values.tolist() == [[sum(found["feed.epoch_s"]) / epochs, samples]]
 
 
 def test_no_loader_and_no_batch_raises_or_loses_what_is_logged_because_it_is_watched(watched):
@@ -196,7 +292,6 @@ if __name__ == "__main__":
 """
     )
     assert (found["feed.batches"][-1], found["feed.samples"][-1]) == (30, 98)
-    assert len(found["feed.epoch_s"]) == 3
 
 
 def test_ranks_count_once_and_child_processes_are_watched(watched: Callable[..., dict[str, list[float]]]):
@@ -214,8 +309,8 @@ dist.destroy_process_group()
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     found = watched(ranks, *torchrun, "train.py")
     assert (found["feed.batches"][-1], found["feed.samples"][-1]) == (20, 80), "those of both ranks"
-    assert len(found["feed.epoch_s"]) == 2
-    assert 1.0 <= found["feed.loop_s"][-1] <= 1.0 + 2 * sum(found["feed.epoch_s"])
+    assert len(found["feed.main.epoch_s"]) == 2
+    assert 1.0 <= found["feed.loop_s"][-1] <= 1.0 + 2 * sum(found["feed.main.epoch_s"])
 
 
 def test_processes_one_after_the_other_add_up(watched: Callable[..., dict[str, list[float]]]):
@@ -286,6 +381,6 @@ def test_the_start_of_a_feed_is_waited_for_as_the_script_s_own_clock_says(launch
     for counted_s, own_s in [
         (found["feed.wait_s"][-1], waited_s),
         (found["feed.loop_s"][-1], loops_s),
-        *zip(found["feed.epoch_s"], epochs_s, strict=True),
+        *zip(found["feed.main.epoch_s"], epochs_s, strict=True),
     ]:
         assert 0.9 * own_s <= counted_s <= own_s, (counted_s, own_s)

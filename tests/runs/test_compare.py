@@ -10,7 +10,7 @@ import pytest
 from penstock.errors import BadSetting
 from penstock.runs.advice import UNRECORDED
 from penstock.runs.compare import compare
-from penstock.runs.figures import measured_energy_j, memory_bytes
+from penstock.runs.figures import measured_energy_j, memory_bytes, run_figures
 from penstock.runs.record import RunPlan, RunRecord
 from penstock.runs.store import Series
 
@@ -77,6 +77,34 @@ def test_epochs_are_compared_where_they_were_recorded() -> None:
     ]
     assert "; each epoch takes 1.68 times as long on average." in compared.sentences[0]
     assert [group.batches_per_s for group in compared.groups] == [None, None], "nobody recorded them"
+
+
+TRAINED = {
+    "nothing is known to train": ({"feed.main.epoch_s": [3.0, 5.0], "feed.main.samples": [96]}, (4, 96)),
+    "an optimizer stepped": ({"feed.epoch_s": [2.0], "feed.train.samples": [64]}, (2, 64)),
+    "a test in a process of its own": (
+        {
+            "feed.epoch_s": [2.0],
+            "feed.train.samples": [64],
+            "feed.train.batches": [2],
+            "feed.main.epoch_s": [9.0],
+            "feed.main.samples": [900],
+            "feed.main.batches": [900],
+        },
+        (2, 64),
+    ),
+    "it was killed before its first step": ({"feed.train.samples": [0], "feed.train.batches": [0]}, (None, 0)),
+    "nobody can count what it trained on": ({"feed.epoch_s": [2.0], "feed.train.batches": [2]}, (2, None)),
+}
+
+
+@pytest.mark.parametrize("what", TRAINED)
+def test_an_epoch_and_its_samples_are_those_of_a_training(what: str) -> None:
+    values, (epoch_s, samples) = TRAINED[what]
+    begin = "main" if "nothing" in what else "train"
+    more = {"feed.batches": [800], f"feed.{begin}.batches": [2]} | values
+    found = run_figures(ALONE[0], {name: series([0.0] * len(each), each) for name, each in more.items()})
+    assert (found.epoch_s, found.samples) == (epoch_s, samples)
 
 
 def test_a_run_that_first_waits_for_its_feed_is_not_said_to_take_half_of_the_time() -> None:

@@ -10,13 +10,14 @@ import numpy as np
 from msgspec.structs import replace
 
 from penstock.runs.compare import group_figures
+from penstock.runs.figures import training
 from penstock.runs.record import RunRecord
 from penstock.runs.store import Series
 
 WARM_BATCHES = 5
 MUCH = "more memory than it may take"
 MEASURED = "it was measured"
-_LOOP = ("feed.samples", "feed.batches", "feed.loop_s", "feed.wait_s")
+_LOOP = ("samples", "batches", "loop_s", "wait_s")
 _NO_MEMORY = (
     *("can't allocate memory", "Cannot allocate memory", "MemoryError"),
     *("is killed by signal: Killed", "is killed by signal: Bus error"),
@@ -117,7 +118,7 @@ def _failed(runs: Sequence[RunRecord], series: Mapping[str, Mapping[str, Series]
     if measured == len(runs):
         return ""
     batches = min(batches_of(series[run.id]) for run in runs)
-    if batches and any("feed.samples" not in series[run.id] for run in runs):
+    if batches and any(f"{training(series[run.id])}samples" not in series[run.id] for run in runs):
         return "nobody can count its batches' samples: give its loader a batch_size"
     if any(run.status == "killed" for run in runs):
         return f"its steps are too slow: it asked for {batches:,.0f} batches; --first-batch gives it longer"
@@ -128,8 +129,9 @@ def _failed(runs: Sequence[RunRecord], series: Mapping[str, Mapping[str, Series]
 
 
 def batches_of(series: Mapping[str, Series]) -> float:
-    """Return how many batches a run was given, as far as its series tell."""
-    return (series["feed.batches"].last or 0.0) if "feed.batches" in series else 0.0
+    """Return how many batches a run's training was given, as far as its series tell."""
+    batches = series.get(f"{training(series)}batches")
+    return (batches.last or 0.0) if batches else 0.0
 
 
 def _lacked_memory(run: RunRecord) -> bool:
@@ -158,10 +160,12 @@ class _Loop(NamedTuple):
     @classmethod
     def of(cls, series: Mapping[str, Series], warm: int) -> _Loop | None:
         """Return what a run's series tell; None if they tell too little."""
-        if not all(name in series for name in _LOOP):
+        found = [series.get(f"{training(series)}{name}") for name in _LOOP]
+        known = [each for each in found if each]
+        if len(known) < len(found):
             return None
-        count = min(len(series[name].values) for name in _LOOP)
-        samples, batches, loop_s, wait_s = (series[name].values[:count] for name in _LOOP)
+        count = min(len(each.values) for each in known)
+        samples, batches, loop_s, wait_s = (each.values[:count] for each in known)
         late = np.flatnonzero(batches >= min(warm, batches[-1] / 2))
         if not late.size or batches[-1] <= batches[late[0]]:
             return None
@@ -171,5 +175,5 @@ class _Loop(NamedTuple):
             samples_per_s=float(given / took_s),
             batch=float(given / (batches[-1] - batches[first])),
             waiting=float(min(1.0, (wait_s[-1] - wait_s[first]) / took_s)),
-            since_s=float(series["feed.batches"].times_s[first]),
+            since_s=float(known[0].times_s[first]),
         )

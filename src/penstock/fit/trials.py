@@ -20,6 +20,7 @@ from penstock.inject import TOGETHER
 from penstock.linux.files import taken
 from penstock.linux.leftovers import remove_abandoned
 from penstock.linux.process import descendants, pss_bytes, unlink_shared_memory
+from penstock.runs.figures import LOOPS
 from penstock.runs.launch.launcher import Launcher
 from penstock.runs.masking import add_masked
 from penstock.runs.record import GroupPlan, RunRecord
@@ -266,7 +267,7 @@ class _Watched:
         now_s = time.monotonic()
         late = now_s - began_s > self._bounds.first_s
         batches = {
-            record.id: batches_of(self._store.series(record.id, "feed.batches".__eq__)) for record in self._records
+            record.id: batches_of(self._store.series(record.id, LOOPS.__contains__)) for record in self._records
         }
         for id, count in batches.items():
             if count >= self._warm_batches or (count and late):

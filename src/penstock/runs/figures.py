@@ -14,74 +14,53 @@ from penstock.runs.store import Series
 from penstock.runs.store.columns import Floats
 from penstock.runs.words import script_of
 
+LOOPS = {f"feed.{of}{name}" for of in ("", "train.") for name in ("samples", "batches", "loop_s", "wait_s")}
 _ENERGY = re.compile(r"energy\.(.+)_j")
 _DISK = re.compile(r"disk\.(.+)\.busy_s")
 
 
+def training(series: Mapping[str, Series]) -> str:
+    """Return how the names of a run's series of its training begin; where no optimizer steps, of all loops."""
+    steps, every = series.get("feed.train.batches"), series.get("feed.batches")
+    is_known = steps and every and (steps.last or steps.times_s[-1] >= every.times_s[-1])
+    return "feed.train." if is_known else "feed."
+
+
 class Parts(msgspec.Struct, frozen=True, kw_only=True):
-    """The parts of a run's time, each from 0 to 1; None where it was not recorded.
+    """The parts of a run's time, each from 0 to 1; None where it was not recorded."""
 
-    Attributes:
-        starting: Before its first loop over a loader: imports and set-up.
-        waiting: For data.
-        copying: From the host to a device.
-        computing: The rest of its loops over loaders.
-        other: Between those loops and after them: evaluation, saving.
-    """
-
-    starting: float | None
-    waiting: float | None
-    copying: float | None
-    computing: float | None
-    other: float | None
+    starting: float | None  # before its first loop over a loader: imports and set-up
+    waiting: float | None  # for data
+    copying: float | None  # from the host to a device
+    computing: float | None  # the rest of its loops over loaders
+    other: float | None  # between those loops and after them: evaluation, saving
 
 
 class RunFigures(msgspec.Struct, frozen=True, kw_only=True):
-    """What one run took; None where it was not recorded.
-
-    Attributes:
-        script: The Python script that it runs; empty if it runs something else.
-        seconds: From its start to its end.
-        epoch_s: Mean duration of its epochs: the first one has waited for what starts with it, such as a feed.
-        samples: Samples that it was given.
-        batches: Batches that it was given.
-        cpu_s: CPU time of its processes.
-        energy_estimated_j: The part of the machine's energy that is its, estimated.
-        gco2_estimated: Grams of CO2 of that energy, at the stated intensity.
-        parts: Where its time went.
-        on_feed: Whether it read a feed.
-        held_up_by: Index in its group of the run that its feed waited for most of its time, if there was one.
-        cores: Cores that it might use.
-        machine_busy: Busy part of all the machine's cores, whoever used them, from 0 to 1.
-        disk: The disk that was busy for most of its time; empty if none was used.
-        disk_busy: The part of its time for which that disk was busy, whoever used it, from 0 to 1.
-        disk_bytes: Bytes that this disk moved in that time, whoever wanted them.
-        moved_bytes: Bytes that its processes had read from disks and written to them.
-        memory_bytes: The most memory that its processes held at one moment.
-    """
+    """What one run took; None where it was not recorded."""
 
     id: str
     name: str
     index: int
-    script: str
+    script: str  # The Python script that it runs; empty if it runs something else
     status: str
-    seconds: float
-    epoch_s: float | None
-    samples: float | None
-    batches: float | None
-    cpu_s: float | None
-    energy_estimated_j: float | None
-    gco2_estimated: float | None
-    parts: Parts
-    on_feed: bool
-    held_up_by: int | None
-    cores: float | None
-    machine_busy: float | None
-    disk: str
-    disk_busy: float | None
-    disk_bytes: float | None
-    moved_bytes: float | None
-    memory_bytes: float | None
+    seconds: float  # from its start to its end
+    epoch_s: float | None  # mean of its epochs: the first one has waited for what starts with it, such as a feed
+    samples: float | None  # samples that its training was given (``training``)
+    batches: float | None  # batches that its training was given
+    cpu_s: float | None  # CPU time of its processes
+    energy_estimated_j: float | None  # the part of the machine's energy that is its, estimated
+    gco2_estimated: float | None  # grams of CO2 of that energy, at the stated intensity
+    parts: Parts  # where its time went
+    on_feed: bool  # whether it read a feed
+    held_up_by: int | None  # index in its group of the run that its feed waited for most of its time, if any
+    cores: float | None  # cores that it might use
+    machine_busy: float | None  # busy part of all the machine's cores, whoever used them, from 0 to 1
+    disk: str  # the disk that was busy for most of its time; empty if none was used
+    disk_busy: float | None  # the part of its time for which that disk was busy, whoever used it, from 0 to 1
+    disk_bytes: float | None  # bytes that this disk moved in that time, whoever wanted them
+    moved_bytes: float | None  # bytes that its processes had read from disks and written to them
+    memory_bytes: float | None  # the most memory that its processes held at one moment
 
 
 def run_figures(run: RunRecord, series: Mapping[str, Series]) -> RunFigures:
@@ -103,7 +82,9 @@ def run_figures(run: RunRecord, series: Mapping[str, Series]) -> RunFigures:
         if (found := _DISK.fullmatch(name)) and (rise := each.rise_per_s())
     }
     disk = max(disks, key=lambda name: disks[name], default="")
-    epochs = series.get("feed.epoch_s")
+    begin, epochs = training(series), series.get("feed.epoch_s") or series.get("feed.main.epoch_s")
+    if begin == "feed." and "feed.main.batches" in series:
+        begin = "feed.main."
     return RunFigures(
         id=run.id,
         name=run.name,
@@ -112,8 +93,8 @@ def run_figures(run: RunRecord, series: Mapping[str, Series]) -> RunFigures:
         status=run.status,
         seconds=seconds,
         epoch_s=float(np.mean(epochs.values)) if epochs and len(epochs.values) else None,
-        samples=last("feed.samples"),
-        batches=last("feed.batches"),
+        samples=last(f"{begin}samples"),
+        batches=last(f"{begin}batches"),
         # As the keeper counted it, it lacks a feeder; as the sampler did, the last second.
         cpu_s=max((each for each in (last("run.cpu_s"), last("proc.cpu_s")) if each is not None), default=None),
         energy_estimated_j=last("energy.estimated_j"),

@@ -14,13 +14,14 @@ from typing import NamedTuple
 from penstock.feed.asking import FeedLook, read_by
 from penstock.feed.statistics import FeederStatistics
 from penstock.linux.process import descendants, stat_of
+from penstock.runs.figures import LOOPS, training
 from penstock.runs.glance import Recent
 from penstock.runs.keeper.keeper import FEEDER
 from penstock.runs.record import RunRecord
 from penstock.runs.store import Series, Store
 from penstock.runs.store.merged import read_series
 
-_LOOP = ("feed.samples", "feed.loop_s", "feed.wait_s")
+_LOOP = ("samples", "loop_s", "wait_s")
 _MEMORY = ("gpu.memory_bytes", "proc.pss_bytes")
 _RECENT_S = 2.0
 _MOST_AHEAD_S = 1.0
@@ -31,27 +32,17 @@ _WORKER = b"pt_data_worker\n"
 
 
 class Look(NamedTuple):
-    """What a run has used up to a moment.
+    """What a run has used up to a moment."""
 
-    Attributes:
-        time_s: The moment, of the monotonic clock.
-        samples: Samples that its loops were given.
-        loop_s: Time of those loops.
-        wait_s: Time for which they waited for data.
-        own_cpu_s: CPU time of its processes, feeders left out.
-        memory_bytes: The most that it has taken up to now, on one GPU or of the host; None where nobody knows.
-        feed: The feed that it reads, of several the busiest; None for none.
-        workers_cpu_s: The part of ``own_cpu_s`` of DataLoader workers, and of children that have ended.
-    """
-
-    time_s: float
-    samples: float
-    loop_s: float
-    wait_s: float
-    own_cpu_s: float
-    memory_bytes: int | None
-    feed: FeedLook | None
-    workers_cpu_s: float = 0.0
+    time_s: float  # the moment, of the monotonic clock
+    samples: float  # samples that its training was given (``runs.figures.training``)
+    loop_s: float  # time of its loops
+    wait_s: float  # time for which they waited for data
+    own_cpu_s: float  # CPU time of its processes, feeders left out
+    memory_bytes: int | None  # the most so far, on one GPU or of the host; None where nobody knows
+    feed: FeedLook | None  # the feed that it reads, of several the busiest; None for none
+    workers_cpu_s: float = 0.0  # the part of ``own_cpu_s`` of DataLoader workers, and of children that have ended
+    of: str = "feed."  # as ``training`` says
 
 
 class SampleCosts(NamedTuple):
@@ -77,11 +68,11 @@ def look(store: Store, record: RunRecord, feeds: Sequence[FeederStatistics], *, 
     pids = descendants(record.keeper[0], without=FEEDER) if record.keeper else []
     main_s, workers_s, rss_bytes = _used(pids)
     time_s, now_s = time.monotonic(), time.time()
-    samples, loop_s, wait_s, most = _seen(store.folder_of(record.id)).read(now_s)
+    (samples, loop_s, wait_s), of, most = _seen(store.folder_of(record.id)).read(now_s)
     gpu_bytes = most["gpu.memory_bytes"] / (record.plan.gpus or 1)
     taken = int(gpu_bytes if on_gpus else most["proc.pss_bytes"] or rss_bytes) or None
     feed = read_by(pids, feeds)
-    return Look(time_s, samples, loop_s, wait_s, main_s + workers_s, taken, feed, workers_s)
+    return Look(time_s, samples, loop_s, wait_s, main_s + workers_s, taken, feed, workers_s, of)
 
 
 def costs(before: Look, after: Look) -> SampleCosts:
@@ -143,13 +134,13 @@ class _Seen:
         self._most = {name: float(before[name].values.max()) if name in before else 0.0 for name in _MEMORY}
         self._recent = Recent(run_folder, _RECENT_S)
 
-    def read(self, now_s: float) -> tuple[float, float, float, dict[str, float]]:
-        """Return samples, loop time and wait at a time in seconds since 1970, and the most memory so far."""
-        found = self._recent.look(lambda name: name in (*_LOOP, *_MEMORY))
+    def read(self, now_s: float) -> tuple[list[float], str, dict[str, float]]:
+        """Return samples, loop time and wait at a time in seconds since 1970, of what, and the most memory."""
+        found = self._recent.look(lambda name: name in (*LOOPS, *_MEMORY))
         for name in found.keys() & self._most.keys():
             self._most[name] = max(self._most[name], float(found[name].values.max()))
-        samples, loop_s, wait_s = (_at(found.get(name), now_s) for name in _LOOP)
-        return samples, loop_s, wait_s, self._most
+        of = training(found)
+        return [_at(found.get(f"{of}{name}"), now_s) for name in _LOOP], of, self._most
 
 
 _seen = lru_cache(maxsize=1024)(_Seen)

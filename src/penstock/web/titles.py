@@ -15,9 +15,12 @@ AXES = ("step", "epoch")
 """What scripts log to say where they are: charts are drawn over it."""
 _PARTS = {
     "feed.wait_s": (1, "Waits for data"),
-    "feed.samples": (2, "Samples"),
-    "feed.batches": (2, "Batches"),
+    "feed.train.samples": (2, "Samples trained on"),
+    "feed.train.batches": (2, "Batches trained on"),
+    "feed.samples": (2, "Samples of all loops"),
+    "feed.batches": (2, "Batches of all loops"),
     "feed.epoch_s": (2, "Time of an epoch"),
+    "feed.main.epoch_s": (2, "Time of an epoch of the main loader"),
     "proc.cpu_s": (3, "CPU of its processes"),
     "run.cpu_s": (_REST, "CPU time in all"),
     "host.cpu_s": (3, "CPU of the machine"),

@@ -295,7 +295,7 @@ print(waited, file=open(os.environ["WAITED"], "w"))
     assert waits == sorted(waits) and waits[-1] > 0.5
     assert len(waits) >= 3, "also while it waits"
     assert waits[-1] >= float((script.store.folder / "waited").read_text())
-    (epoch_s,) = script.series("feed.epoch_s")
+    (epoch_s,) = script.series("feed.main.epoch_s")
     assert waits[-1] <= script.series("feed.loop_s")[-1] <= epoch_s + 0.1
     assert (script.series("feed.batches")[-1], script.series("feed.samples")[-1]) == (8, 32)
 

@@ -18,7 +18,7 @@ def write(run: Path, writer: str, name: str, *points: tuple[float, float]) -> No
 
 
 @pytest.mark.parametrize("compacted", [False, True])
-@pytest.mark.parametrize("name", ["feed.wait_s", "feed.loop_s", "feed.copy_s"])
+@pytest.mark.parametrize("name", ["feed.wait_s", "feed.train.wait_s", "feed.train.loop_s", "feed.copy_s"])
 def test_of_ranks_the_one_that_counted_most_counts(tmp_path: Path, name: str, compacted: bool):
     write(tmp_path, "script-1", name, (10, 1), (20, 2), (30, 3))
     write(tmp_path, "script-2", name, (11, 5), (21, 6), (29, 9))
@@ -30,7 +30,7 @@ def test_of_ranks_the_one_that_counted_most_counts(tmp_path: Path, name: str, co
 
 
 @pytest.mark.parametrize("compacted", [False, True])
-@pytest.mark.parametrize("name", ["feed.batches", "feed.samples"])
+@pytest.mark.parametrize("name", ["feed.batches", "feed.train.samples", "feed.main.samples"])
 def test_what_ranks_were_given_adds_up(tmp_path: Path, name: str, compacted: bool):
     write(tmp_path, "script-1", name, (10, 8), (20, 16))
     write(tmp_path, "script-2", name, (11, 8), (21, 24))

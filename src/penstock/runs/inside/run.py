@@ -200,7 +200,7 @@ class _Recorder:
         try:
             self._append()
             try:
-                self._waiting.extend(waits.points())
+                self._waiting.extend(waits.points(is_last=self._is_over))
             except Exception as error:
                 self._warn("waits", f"what loops wait for cannot be recorded: {type(error).__name__}: {error}")
             self._append()

@@ -34,8 +34,8 @@ from penstock.runs.store.points import HEAD_BYTES, MAGIC, Block, Series, blocks,
 
 _COMPACTED = "compacted"
 _MAGIC = b"penstock series 1\n"
-_TIMES_OF_A_PROCESS = {"feed.wait_s", "feed.loop_s", "feed.copy_s"}
-_COUNTS_OF_A_PROCESS = {"feed.batches", "feed.samples"}
+_TIMES_OF_A_PROCESS = {"feed.wait_s", "feed.loop_s", "feed.train.wait_s", "feed.train.loop_s", "feed.copy_s"}
+_COUNTS_OF_A_PROCESS = {f"feed.{of}{what}" for of in ("", "train.", "main.") for what in ("batches", "samples")}
 POINT = np.dtype([("number", "<u4"), ("time_us", "<i8"), ("value", "<f8")])
 
 Points = tuple[Ints, Floats]
