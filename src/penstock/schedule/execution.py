@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from penstock.basics.terminal import say
 from penstock.errors import PenstockError
+from penstock.runs.figures import LOOPS, training
 from penstock.runs.launch.launcher import Launcher, RunEnded, RunEvent
 from penstock.runs.modes.mode import Mode, opened
 from penstock.runs.record import ENDED, RunRecord
@@ -177,10 +178,11 @@ class Execution:
         schedule, entry = self._schedule, self._schedule.entries[name]
         watched = schedule.watched.pop(name)
         del schedule.running[name]
-        if schedule.beliefs.source(entry) != "measured" and (seen := watched.seen(1.0)):
+        if schedule.beliefs.source(entry) != "measured" and (seen := watched.in_all()):
             schedule.beliefs.learn(entry, seen, schedule.data.get(name, ""), has_gpu=False)
         if watched.newest and schedule.record(entry).status == "finished":
-            counted = schedule.store.series(entry.id, "feed.samples".__eq__).get("feed.samples")
+            series = schedule.store.series(entry.id, LOOPS.__contains__)
+            counted = series.get(f"{training(series)}samples")
             samples = float(counted.values[-1]) if counted else watched.newest.samples
             schedule.beliefs.finished(entry, watched.newest, samples)
         elif watched.newest and entry.resumes:

@@ -36,15 +36,21 @@ class Watched:
         self.newest: Look | None = None
         self.expected: float | None = None
         self._looks: deque[Look] = deque()
+        self._all: deque[Look] = deque(maxlen=round(_KEPT_S))  # whoever was beside it
 
     def add(self, look: Look) -> None:
-        """Take a look."""
+        """Take a look; it tells nothing of training if no sample has come since the last."""
         self.newest = look
-        if not look.samples:
+        if self._all and look.of != self._all[-1].of:
+            self.first = None
+            self._looks.clear()
+            self._all.clear()
+        if look.samples <= (self._all[-1].samples if self._all else 0.0):
             return
         if self.first is None:
             self.first = look
         self._looks.append(look)
+        self._all.append(look)
         while look.time_s - self._looks[0].time_s > _KEPT_S:
             self._looks.popleft()
 
@@ -55,12 +61,18 @@ class Watched:
 
     def seen(self, least_s: float = SETTLED_S) -> Seen | None:
         """Return what was seen of it beside the same others; None if that is too little."""
-        if len(self._looks) < 2 or self.first is None:
+        return self._seen(self._looks, least_s)
+
+    def in_all(self) -> Seen | None:
+        """Return what was seen of one that has ended, whoever was beside it: where a feed was read, of that."""
+        fed = [look for look in self._all if look.feed]
+        of_feed = [look for look in fed if look.feed and fed[-1].feed and look.feed.pid == fed[-1].feed.pid]
+        return self._seen(of_feed or self._all, 1.0)
+
+    def _seen(self, looks: Sequence[Look], least_s: float) -> Seen | None:
+        if self.first is None or len(looks) < 2 or looks[-1].time_s - looks[0].time_s < least_s:
             return None
-        before, now = self._looks[0], self._looks[-1]
-        if now.time_s - before.time_s < least_s or now.samples <= before.samples:
-            return None
-        return Seen(self.first, now, costs(before, now))
+        return Seen(self.first, looks[-1], costs(looks[0], looks[-1]))
 
     def is_off(self) -> bool:
         """Whether its rate is not the model's."""
