@@ -1,8 +1,8 @@
 """`penstock run`: what unmodified scripts log with other libraries is kept, and they notice nothing.
 
 MLflow is the real one, and so is torch's SummaryWriter, above a stand-in for tensorboard, which it writes with.
-The others are stand-ins with the calls of wandb since 0.19 (a disabled run has a log of its own), tensorboardX 2.6
-and radT 0.2.
+The others are stand-ins with the calls of wandb since 0.19 (a disabled run has a log of its own, since 0.28 by its
+class), tensorboardX 2.6 and radT 0.2; tests/frameworks has the real ones.
 """
 
 from __future__ import annotations
@@ -47,6 +47,7 @@ def log(data, step=None, commit=None): raise RuntimeError("You must call wandb.i
 class Image: pass
 """,
     "sdk/__init__.py": "",
+    "sdk/lib/__init__.py": "",
     "sdk/wandb_run.py": """
 import functools
 def _raise_if_finished(method):
@@ -56,19 +57,31 @@ def _raise_if_finished(method):
         return method(self, *args, **kwargs)
     return checked
 class Run:
-    def __init__(self): self._step, self.finished, self.sent = 0, False, []
+    def __init__(self, id="7", name=None, starting_step=0):
+        self.id, self.name, self.starting_step, self._local_step = id, name, starting_step, starting_step
+        self.finished, self.sent = False, []
     @_raise_if_finished
     def log(self, data, step=None, commit=None):
         self.sent.append(data)
-        if step is not None: self._step = step
-        if commit or (commit is None and step is None): self._step += 1
+        if step is not None and step > self._local_step: self._local_step = step
+        if commit or (commit is None and step is None): self._local_step += 1
+    def define_metric(self, name, step_metric=None): pass
+    def finish(self): self.finished = True
+""",
+    "sdk/lib/noop_run.py": """
+from wandb.sdk.wandb_run import Run
+class NoopRun(Run):
+    def log(self, data, *args, **kwargs) -> None: self.sent.append(data)
 """,
     "sdk/wandb_init.py": """
-import wandb
+import os, random, wandb
+from .lib.noop_run import NoopRun
 from .wandb_run import Run
-def init(project=None, mode="online"):
-    run = Run()
-    if mode == "disabled": run.log = lambda data, *_, **__: run.sent.append(data)
+def init(project=None, mode=None, name=None, resume_at=0):
+    mode, id = mode or os.environ.get("WANDB_MODE", "online"), f"{random.getrandbits(40):x}"
+    if mode == "disabled": run = NoopRun(id, name or f"dummy-{id}")
+    else: run = Run(id, name, resume_at)
+    if mode == "disabled before 0.28": run.log = lambda data, *_, **__: run.sent.append(data)
     wandb.run, wandb.log = run, run.log
     return run
 """,
@@ -76,11 +89,17 @@ def init(project=None, mode="online"):
 TENSORBOARD_X = {
     "__init__.py": "from .writer import SummaryWriter",
     "writer.py": """
+import os, socket, time
 class SummaryWriter:
-    def __init__(self, logdir=None): pass
+    def __init__(self, logdir=None, comment=""):
+        of_itself = time.strftime("%b%d_%H-%M-%S_") + socket.gethostname() + comment
+        self.logdir = logdir or os.path.join("runs", of_itself)
     def add_scalar(self, tag, scalar_value, global_step=None, walltime=None, display_name="", **_):
         float(scalar_value)
     def add_scalars(self, main_tag, tag_scalar_dict, global_step=None, walltime=None): pass
+    def add_hparams(self, hparam_dict, metric_dict, name=None, global_step=None):
+        inner = SummaryWriter(os.path.join(self.logdir, name or str(time.time())))
+        for key, value in metric_dict.items(): inner.add_scalar(key, value, global_step)
 """,
 }
 RADT = {
@@ -170,7 +189,10 @@ with mlflow.start_run() as run:
     assert "penstock.log" not in said
 
 
-@pytest.mark.parametrize("mode", ["offline", "disabled"])
+MODES = ["offline", "disabled", "disabled before 0.28"]
+
+
+@pytest.mark.parametrize("mode", MODES)
 def test_what_wandb_logs_is_kept_in_every_mode(kept, mode: str):
     found, said = kept(
         f"""
@@ -181,17 +203,40 @@ def train():
     run = wandb.init(mode="{mode}")
     for i in range(3): wandb.log({{"loss": i, "eval": {{"top": i / 2}}, "image": wandb.Image(), "name": "text"}})
     run.log({{"late": 9}}, step=70)
-    print(len(run.sent), run.sent[0]["loss"])
-    if "{mode}" != "disabled":
-        run.finished = True
+    print(len(run.sent), run.sent[0]["loss"], run.log.__name__)
+    if "{mode}" == "offline":
+        run.finish()
         try: run.log({{"gone": 1}})
         except ValueError as error: print(error)
 train()
 """
     )
-    assert found.pop("step") == ([70] if mode == "disabled" else [0, 1, 2, 70])
+    assert found.pop("step") == [0, 1, 2, 70]
     assert found == {"loss": [0, 1, 2], "eval/top": [0, 0.5, 1], "late": [9]}
     assert said.count("keeps what the script logs with wandb") == 1 and "penstock.log" not in said
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_steps_are_counted_as_wandb_counts_them(kept, mode: str):
+    """Those of a run of wandb 0.31, as its offline file has them."""
+    found, _ = kept(
+        """
+import wandb
+run = wandb.init()
+run.define_metric("val/*", step_metric="epoch")
+run.log({"one": 1}); run.log({"two": 1}, commit=False); wandb.log({"three": 1}); wandb.log({"four": 1}, None)
+run.log({"five": 1}, step=70); run.log({"six": 1}); run.log({"seven": 1}, 80, commit=True); run.log({"eight": 1})
+run.log({"nine": 1}, step=80); wandb.log({"ten": 1}, commit=True)
+""",
+        WANDB_MODE=mode,
+    )
+    assert found["step"] == [0, 1, 1, 2, 70, 70, 80, 81, 80, 82]
+    assert len(found) == 11
+
+
+def test_a_run_of_wandb_that_was_resumed_counts_on(kept):
+    found, _ = kept("import wandb; run = wandb.init(resume_at=40); run.log({'a': 1}); run.log({'a': 2})")
+    assert (found["step"], found["a"]) == ([40, 41], [1, 2])
 
 
 @pytest.mark.mlflow
@@ -237,6 +282,118 @@ with mlflow.start_run(), radt.run.RADTBenchmark() as run:
     assert all(f"logs with {name}" in said for name in ("radt", "wandb", "mlflow"))
 
 
+FROM_HERE = "from two folders or runs: from here on they are"
+
+
+def test_what_two_writers_log_by_one_name_is_kept_apart(kept):
+    found, said = kept(
+        """
+from tensorboardX import SummaryWriter
+train, val = SummaryWriter("x/train"), SummaryWriter("x/val")
+for i in range(3):
+    train.add_scalar("loss", i, i); train.add_scalar("lr", 0.1, i); train.add_scalars("both", {"a": i}, i)
+    val.add_scalar("loss", 10 + i, i); val.add_scalars("both", {"a": 10 + i, "b": i}, i)
+"""
+    )
+    assert (found["loss"], found["train/loss"], found["val/loss"]) == ([0], [1, 2], [10, 11, 12])
+    assert (found["both/a"], found["train/both/a"], found["val/both/a"]) == ([0], [1, 2], [10, 11, 12])
+    assert (found["lr"], found["both/b"]) == ([0.1] * 3, [0, 1, 2]), "names of one writer are as they were"
+    assert said.count(f"penstock: tensorboardX gets 'loss' {FROM_HERE} 'train/loss' and 'val/loss'") == 1
+    assert said.count(FROM_HERE) == 1
+
+
+def test_folders_of_one_name_are_told_apart_and_a_folder_that_is_opened_again_is_the_same_writer(kept):
+    found, _ = kept(
+        """
+import os
+from tensorboardX import SummaryWriter
+def log(folder, *values):
+    writer = SummaryWriter(folder)
+    for value in values: writer.add_scalar("loss", value)
+    return writer
+first = log("a/fold", 1)
+log("b/fold", 2)
+log("a/fold", 3)
+log(os.path.abspath("b/fold"), 4)
+log("c/run.1", 5)  # as Penstock's own series begin
+os.makedirs("elsewhere", exist_ok=True); os.chdir("elsewhere")
+first.add_scalar("loss", 6)
+"""
+    )
+    assert found == {"loss": [1], "fold/loss": [3, 6], "b/fold/loss": [2, 4], "run_1/loss": [5]}
+
+
+def test_default_folders_are_named_by_their_comment_and_not_by_the_time(kept):
+    found, _ = kept(
+        """
+from tensorboardX import SummaryWriter
+for value, comment in enumerate(["", "lr 0.1", "lr 0.2"]):
+    writer = SummaryWriter(comment=comment)
+    for _ in range(2): writer.add_scalar("loss", value)
+for value in range(2): writer.add_hparams({"lr": 0.1}, {"hparam/loss": value})
+SummaryWriter("other").add_scalar("hparam/loss", 7)
+"""
+    )
+    assert found == {
+        "loss": [0, 0],
+        "lr 0.1/loss": [1, 1],
+        "lr 0.2/loss": [2, 2],
+        "hparam/loss": [0, 1],
+        "other/hparam/loss": [7],
+    }
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_runs_of_wandb_one_after_the_other_are_kept_apart(kept, mode: str):
+    found, said = kept(
+        """
+import wandb
+for value, name in enumerate(["a", "b", None, None]):
+    run = wandb.init(name=name)
+    for epoch in range(2): run.log({"loss": value, "epoch": epoch})
+    run.finish()
+""",
+        WANDB_MODE=mode,
+    )
+    assert (found["step"], found["epoch"]) == ([0, 1] * 4, [0, 1] * 4), "what all are drawn over"
+    del found["step"], found["epoch"]
+    assert found == {"loss": [0, 0], "b/loss": [1, 1], "wandb/loss": [2, 2], "wandb 2/loss": [3, 3]}
+    assert said.count(FROM_HERE) == 1
+
+
+@pytest.mark.mlflow
+def test_nested_runs_of_mlflow_are_kept_apart_by_their_names(kept):
+    pytest.importorskip("mlflow")
+    found, said = kept(
+        """
+import mlflow
+from mlflow import MlflowClient
+with mlflow.start_run(run_name="search"):
+    mlflow.log_metric("loss", 0, step=0)
+    for lr in (0.1, 0.2):
+        with mlflow.start_run(run_name=f"lr={lr}", nested=True) as child:
+            for step in range(2): mlflow.log_metric("loss", lr + step, step=step)
+    mlflow.log_metrics({"loss": 9, "best": 1}, step=1)
+client = MlflowClient()
+for _ in range(2):
+    twin = client.create_run(child.info.experiment_id, run_name="twin").info.run_id
+    for step in range(2): client.log_metric(twin, "loss", 20, step=step)
+mlflow.log_metric("loss", 30, step=2, run_id=twin)
+"""
+    )
+    del found["step"]
+    assert found == {
+        "loss": [0],
+        "lr=0.1/loss": [0.1, 1.1],
+        "lr=0.2/loss": [0.2, 1.2],
+        "search/loss": [9],
+        "best": [1],
+        "twin/loss": [20, 20],
+        "twin 2/loss": [20, 20, 30],
+    }
+    assert said.count(FROM_HERE) == 1
+
+
 WANDB_LOGS = "import wandb; wandb.init(); wandb.log({'a': 1})"
 
 
@@ -249,11 +406,43 @@ def test_metrics_are_kept_without_watching_loaders(kept):
     assert kept(f"{WANDB_LOGS}; {hooked}", "--no-watch-dataloader")[0]["a"] == [1]
 
 
-def test_a_library_of_an_unknown_version_is_left_alone_in_one_line(kept, tmp_path: Path):
-    package(tmp_path / "packages", "wandb", {"sdk/wandb_run.py": "class Run: pass"})
-    found, said = kept("import wandb.sdk.wandb_run; print(wandb.sdk.wandb_run.Run.__name__)")
+def test_of_a_library_of_an_unknown_version_the_rest_is_kept_and_one_line_says_what_is_not(kept, tmp_path: Path):
+    writer = TENSORBOARD_X["writer.py"].replace("add_scalars", "add_all").replace("add_hparams", "add_parameters")
+    package(tmp_path / "packages", "tensorboardX", {"writer.py": writer})
+    package(
+        tmp_path / "packages",
+        "wandb",
+        {"sdk/wandb_run.py": "class Run: pass", "sdk/wandb_init.py": "import wandb.sdk.wandb_run; init = 0"},
+    )
+    found, said = kept("import tensorboardX as t, wandb; t.SummaryWriter('x').add_scalar('loss', 1, 0)")
+    assert found == {"step": [0], "loss": [1]}
+    for module, gone in (
+        ("tensorboardX.writer", "SummaryWriter.add_scalars, SummaryWriter.add_hparams"),
+        ("wandb.sdk.wandb_run", "Run.log"),
+        ("wandb.sdk.wandb_init", "init"),
+    ):
+        line = f"penstock: this version of {module} has no {gone}: what is logged with it is not kept\n"
+        assert said.count(line) == said.count(f"{module} has no") == 1
+
+
+def test_a_library_whose_modules_are_others_is_left_alone_in_one_line_each(kept, tmp_path: Path):
+    package(
+        tmp_path / "packages",
+        "wandb",
+        {"__init__.py": "from wandb.sdk.runs import log", "sdk/runs.py": "log = print"},
+    )
+    found, said = kept("import wandb; wandb.log({'a': 1}); import wandb.sdk")
     assert not found
-    assert said.count("penstock: what is logged with wandb.sdk.wandb_run is not kept: AttributeError") == 1
+    line = "penstock: this version of wandb has no wandb.sdk.wandb_run: what is logged with it is not kept\n"
+    assert said.count(line) == 1 and said.count("not kept") == 2
+
+
+def test_a_folder_of_wandb_without_the_library_is_no_library(kept, tmp_path: Path):
+    """As it makes one where a script runs."""
+    (tmp_path / "packages" / "wandb").rename(tmp_path / "packages" / "moved")
+    (tmp_path / "wandb" / "offline-run-1").mkdir(parents=True)
+    found, said = kept("import wandb; print(hasattr(wandb, 'log'))")
+    assert not found and "not kept" not in said
 
 
 def test_processes_and_threads_lose_nothing(kept):
