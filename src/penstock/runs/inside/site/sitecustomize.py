@@ -17,13 +17,13 @@ _CLASSES = {
     "torchdata.stateful_dataloader.stateful_dataloader": "StatefulDataLoader",
     "fastai.data.load": "DataLoader",  # none of torch's: it cannot be hooked, and its user is warned
 }
-_METRICS = {
+_METRICS = {  # of a package, the modules that take metrics, which it imports
     "mlflow": ("mlflow.tracking.fluent", "mlflow.tracking.client"),
     "radt": ("radt.run.benchmark",),
     "tensorboardX": ("tensorboardX.writer",),
     "torch.utils.tensorboard": ("torch.utils.tensorboard.writer",),
     "wandb": ("wandb.sdk.wandb_run", "wandb.sdk.wandb_init"),
-}  # of a package, the modules that take metrics, which it imports
+}
 _wanted: "set[str]" = set()
 
 
@@ -46,7 +46,7 @@ class _Finder:
             spec = next(filter(None, (each.find_spec(name, path, target) for each in others)), None)
         finally:
             self._asked.discard(asked)
-        if spec is not None and spec.loader is not None:  # a folder of that name has none, as wandb makes one
+        if spec is not None and spec.loader is not None:  # a mere folder has none: wandb makes one of its name
             loader: Any = spec.loader
             execute = loader.exec_module
 
@@ -69,8 +69,8 @@ def _hook(module: "ModuleType") -> None:
     name = module.__name__
     try:
         if name in _METRICS:
-            for gone in (each for each in _METRICS[name] if each not in sys.modules):
-                _warn(f"this version of {name} has no {gone}: what is logged with it is not kept")
+            if gone := [each for each in _METRICS[name] if each not in sys.modules]:
+                raise ImportError(f"this version has no {', '.join(gone)}")
         elif name not in _CLASSES:
             from penstock.runs.inside import metrics
 
@@ -80,13 +80,12 @@ def _hook(module: "ModuleType") -> None:
 
             watch.hooked(getattr(module, _CLASSES[name]))
     except Exception as error:
-        kept = f"what is logged with {name} is not kept"
+        kept = f"not all that is logged with {name} is kept"
         _warn(f"loaders of {name} are neither watched nor shared" if name in _CLASSES else kept, error)
 
 
-def _warn(what: str, error: "Exception | None" = None) -> None:
-    why = f": {type(error).__name__}: {error}" if error else ""
-    print(f"penstock: {what}{why}", file=sys.stderr, flush=True)
+def _warn(what: str, error: Exception) -> None:
+    print(f"penstock: {what}: {type(error).__name__}: {error}", file=sys.stderr, flush=True)
 
 
 def _begin() -> None:
@@ -97,10 +96,8 @@ def _begin() -> None:
     # Children may be of another Python, for which Penstock is not installed.
     if os.environ.get("PENSTOCK_INJECT") == f"{sys.hexversion:x}:{sys.prefix}":
         watched = os.environ.get("PENSTOCK_WATCH", "loaders").split(",")
-        if "metrics" in watched:
-            _wanted.update(_METRICS, *_METRICS.values())
-        if "loaders" in watched:
-            _wanted.update(_CLASSES)
+        _wanted.update(_CLASSES if "loaders" in watched else ())
+        _wanted.update(*[_METRICS, *_METRICS.values()] if "metrics" in watched else ())
         sys.meta_path.insert(0, _Finder())
 
 
