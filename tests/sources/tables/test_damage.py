@@ -150,6 +150,47 @@ def test_bytes_that_are_flipped_end_in_an_error_of_ours_and_never_lose_a_row(pat
             assert path.name in str(error)  # noqa: PT017
 
 
+@pytest.mark.parametrize(
+    "how",
+    [
+        {"compression": "none", "use_dictionary": False},
+        {"compression": "snappy", "data_page_size": 100},
+        {"compression": "zstd", "data_page_version": "2.0"},
+    ],
+)
+def test_pages_that_were_written_with_checksums_are_compared_with_them(tmp_path, how):
+    path = Path(written(tmp_path / "x.parquet", texts(ROWS), 40, write_page_checksum=True, **how))
+    whole, right = path.read_bytes(), rows_of(path)
+    chance, named = random.Random(0), 0
+    for _ in range(40):
+        data = bytearray(whole)
+        data[chance.randrange(4, len(whole) - 8 - int.from_bytes(whole[-8:-4], "little"))] ^= (
+            1 << chance.randrange(8)
+        )
+        path.write_bytes(data)
+        try:
+            assert rows_of(path) == right  # what pages do not need, such as statistics in their headers
+        except PenstockError as error:
+            named += "x.parquet, row group" in str(error)
+    assert named > 30
+
+
+def test_rows_that_a_filter_reads_are_compared_with_checksums_too(tmp_path):
+    table = pa.table({"id": np.arange(100), "x": np.arange(100) * 7})
+    how = {"write_page_checksum": True, "use_dictionary": False, "compression": "none"}
+    path = Path(written(tmp_path / "x.parquet", table, 100, **how))
+    stored = (50 * 7).to_bytes(8, "little")
+    assert path.read_bytes().count(stored) == 1
+    path.write_bytes(path.read_bytes().replace(stored, (51 * 7).to_bytes(8, "little")))
+    with pytest.raises(ReadFailed, match=r"row group 0 cannot be read, or is damaged: .*CRC checksum"):
+        opened(path, filter="x == 357")
+
+
+def rows_of(path: Path) -> list[str]:
+    with opened(path, shuffle=False) as source:
+        return [str({name: list(values) for name, values in batch.items()}) for batch in source]
+
+
 def footers_with(path: Path, some: str, others: str) -> Iterator[None]:
     """Have the file with other bytes in its footer, at each place where some stand."""
     whole = path.read_bytes()

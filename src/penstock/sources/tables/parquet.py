@@ -113,7 +113,9 @@ class ParquetTables(TableFiles):
             if len(readers) >= _MOST_OPEN:
                 readers.pop(next(iter(readers))).close(force=True)
             where = opened(self._paths[file], self._versions[file], self._fetch)
-            readers[file] = parquet.ParquetFile(where, metadata=self._metadata[file], pre_buffer=True)
+            readers[file] = parquet.ParquetFile(
+                where, metadata=self._metadata[file], pre_buffer=True, page_checksum_verification=True
+            )
         return readers[file]
 
 
