@@ -280,6 +280,41 @@ def test_several_columns_become_one_array_where_a_type_holds_them(tmp_path):
         RecordSource(path, columns=["c"])
 
 
+@pytest.mark.parametrize(
+    ("moment", "kind"),
+    [
+        (dt.datetime(1000, 1, 1), pa.timestamp("us")),
+        (dt.datetime(9999, 12, 31), pa.timestamp("s")),
+        (dt.datetime(2262, 4, 12), pa.timestamp("ms")),
+        (300_000 * 365 * 86_400, pa.timestamp("s")),
+    ],
+)
+def test_moments_of_int96_that_nanoseconds_do_not_hold_are_refused_by_their_column(tmp_path, moment, kind):
+    kept = dt.datetime(1700, 1, 1, 2, 3, 4)
+    table = pa.table(
+        {
+            "id": [0, 1, 2],
+            "good": pa.array([kept, None, kept], kind),
+            "t": pa.array([kept, moment, None], kind),
+            "list": pa.array([[kept], [kept, moment], []], pa.list_(kind)),
+            "in": pa.array(
+                [{"t": kept, "n": 1}, {"t": moment, "n": 2}, None], pa.struct([("t", kind), ("n", "i4")])
+            ),
+        }
+    )
+    path = written(tmp_path / "x.parquet", table, use_deprecated_int96_timestamps=True)
+    for columns in (["t"], ["list"], ["in.t"], ["id", "in"]):
+        name = columns[-1].removesuffix(".t")
+        with pytest.raises(
+            SourceError, match=rf"row group 0: a moment of '{name}' lies before 1677 or after 2262"
+        ):
+            rows_of(path, columns=columns, fill={name: kept} if name == "t" else None)
+    with pytest.raises(SourceError, match="a moment of 't' lies before 1677"):
+        rows_of(path, columns=["id"], filter="t == None")
+    found = rows_of(path, columns=["id", "good", "in.n"], shuffle=False, fill={"good": kept, "in.n": 0})
+    assert [(row["good"], row["in.n"]) for row in found.values()] == [(np.datetime64(kept), n) for n in (1, 2, 0)]
+
+
 def test_files_are_joined_in_the_order_of_their_names(tmp_path: Path):
     for i in (1, 0, 2):
         written(tmp_path / f"{i}.parquet", pa.table({"id": [2 * i, 2 * i + 1]}))

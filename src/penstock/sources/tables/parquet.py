@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from penstock.contracts import Ids
-from penstock.errors import BadSetting, ReadFailed
+from penstock.errors import BadSetting, ReadFailed, SourceError
 from penstock.fingerprint.files import FileVersion
 from penstock.io.cache.cache import Cache
 from penstock.sources.tables.files import Fetch, OwnOfThreads, TableFiles, failed, opened, opened_for_datasets, pa
@@ -84,6 +84,7 @@ class ParquetTables(TableFiles):
         try:
             table = self._reader(file).read_row_group(number, columns=list(columns), use_threads=False)
             table.validate(full=True)
+            self._check_times(group, table, columns)
         except (pa.ArrowException, OSError) as error:
             self._check([file])  # which explains it
             raise failed(self.where(group), path, error) from None
@@ -98,6 +99,23 @@ class ParquetTables(TableFiles):
         file, number, _ = self._groups[group]
         return f"{self._paths[file]}, row group {number:,}"
 
+    def _check_times(self, group: int, table: Any, columns: Sequence[str]) -> None:
+        """Refuse moments of INT96 that nanoseconds, as which they are read, do not hold: Arrow gives others."""
+        file, number, _ = self._groups[group]
+        paths = self._metadata[file].schema
+        leaves = [each.path for each in map(paths.column, range(len(paths))) if each.physical_type == "INT96"]
+        if tops := [name for name in table.schema.names if any(_of(path, name) for path in leaves)]:
+            own = [column for column in columns if any(_of(column, top) for top in tops)]
+            wide = self._reader(file, "ms").read_row_group(number, columns=own, use_threads=False)
+            try:
+                wide.cast(table.select(tops).schema)
+            except pa.ArrowInvalid:
+                raise SourceError(
+                    f"{self.where(group)}: a moment of {' or '.join(map(repr, tops))} lies before 1677 or after "
+                    "2262, and INT96 is read as nanoseconds, which do not hold it. Write it as timestamp[us], as "
+                    "Spark's outputTimestampType=TIMESTAMP_MICROS does, or leave it out with columns="
+                ) from None
+
     def _chunks(self, column: str) -> Iterator[list[Any]]:
         """Yield the parts of a column in each group, in all of which they have the same numbers."""
         paths = self._metadata[0].schema
@@ -106,17 +124,20 @@ class ParquetTables(TableFiles):
             chunks = self._metadata[group.file].row_group(group.number)
             yield [chunks.column(i) for i in own]
 
-    def _reader(self, file: int) -> Any:
-        """Return a reader of a file, one for each thread."""
-        readers: dict[int, Any] = self._open.__dict__.setdefault("readers", {})
-        if file not in readers:
+    def _reader(self, file: int, int96: str | None = None) -> Any:
+        """Return a reader of a file, which gives INT96 in a unit; one for each thread."""
+        readers: dict[tuple[int, str | None], Any] = self._open.__dict__.setdefault("readers", {})
+        if (file, int96) not in readers:
             if len(readers) >= _MOST_OPEN:
                 readers.pop(next(iter(readers))).close(force=True)
-            where = opened(self._paths[file], self._versions[file], self._fetch)
-            readers[file] = parquet.ParquetFile(
-                where, metadata=self._metadata[file], pre_buffer=True, page_checksum_verification=True
+            readers[file, int96] = parquet.ParquetFile(
+                opened(self._paths[file], self._versions[file], self._fetch),
+                metadata=self._metadata[file],
+                pre_buffer=True,
+                coerce_int96_timestamp_unit=int96,
+                page_checksum_verification=True,
             )
-        return readers[file]
+        return readers[file, int96]
 
 
 _MOST_OPEN = 16
