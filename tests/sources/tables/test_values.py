@@ -280,6 +280,38 @@ def test_several_columns_become_one_array_where_a_type_holds_them(tmp_path):
         RecordSource(path, columns=["c"])
 
 
+def test_times_become_one_array_only_with_their_kind_and_in_a_unit_that_holds_them(tmp_path):
+    table = pa.table(
+        {
+            "day": pa.array([dt.date(2020, 1, 1), dt.date(3000, 1, 1)]),
+            "when": pa.array([1, 2], pa.timestamp("ns")),
+            "long": pa.array([1, 2], pa.duration("s")),
+            "wait": pa.array([3, 2**60], pa.duration("s")),
+            "fine": pa.array([5, 6], pa.duration("ms")),
+            "n": [7, 8],
+            "ok": [True, False],
+        }
+    )
+    path = written(tmp_path / "x.parquet", table)
+    for columns in (["when", "long"], ["long", "day"], ["n", "long"], ["fine", "ok"]):
+        with pytest.raises(
+            BadSetting, match=rf"columns\['m'\]: no type of numbers holds those of {columns[0]} \("
+        ):
+            RecordSource(path, columns={"m": columns})
+    with closing(RecordSource(path, columns={"m": ["long", "fine"]}, shuffle=False)) as source:
+        (batch,) = source
+    assert batch["m"].dtype == "m8[ms]" and batch["m"].astype(int).tolist() == [[1000, 5], [2000, 6]]
+    for columns, match in (
+        (
+            ["day", "when"],
+            r"column 'day' has 3000-01-01, which datetime64\[ns\], the type of columns\['m'\], does not",
+        ),
+        (["fine", "wait"], rf"column 'wait' has {2**60} seconds, which timedelta64\[ms\]"),
+    ):
+        with pytest.raises(SourceError, match=match):
+            rows_of(path, columns={"m": columns})
+
+
 @pytest.mark.parametrize(
     ("moment", "kind"),
     [

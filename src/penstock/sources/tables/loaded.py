@@ -53,7 +53,7 @@ class TableLeaf(NamedTuple):
         return self.columns[0].varies
 
     def check(self, columns: Sequence[Values | VaryingRows], where: str) -> None:
-        """Check that whole numbers stay the same in the type that they share with others.
+        """Check that whole numbers and times stay the same in the type that they share with others.
 
         Args:
             columns: Rows of each column.
@@ -63,7 +63,16 @@ class TableLeaf(NamedTuple):
             SourceError: one does not.
         """
         for column, values in zip(self.columns, columns, strict=True):
-            if isinstance(values, VaryingRows) or self.dtype != "f8" or column.dtype.kind not in "iu":
+            if isinstance(values, VaryingRows) or self.dtype == column.dtype:
+                continue
+            if column.dtype.kind in "mM":
+                there_and_back = values.astype(self.dtype).astype(column.dtype)
+                if (odd := np.flatnonzero(there_and_back.view("i8") != values.view("i8"))).size:
+                    raise SourceError(
+                        f"{where}: column {column.name!r} has {values[odd[0]]}, which {self.dtype}, the type of "
+                        f"columns[{self.name!r}], does not hold: leave it out of that array"
+                    )
+            if self.dtype != "f8" or column.dtype.kind not in "iu":
                 continue
             least, most = int(values.min(initial=0)), int(values.max(initial=0))
             if max(-least, most) > _EXACT:

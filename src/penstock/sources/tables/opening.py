@@ -121,10 +121,11 @@ def _outputs(tables: Tables, columns: Columns) -> list[TableLeaf]:
 
 
 def _fit_together(columns: Sequence[TableColumn]) -> bool:
-    """Whether one array can hold columns; whole numbers that only fit a type of floats do not."""
+    """Whether one array can hold columns; whole numbers that only fit floats do not, nor numbers beside times."""
     kinds = [column.dtype for column in columns]
+    different = {kind.kind for kind in kinds}
     try:
-        return np.result_type(*kinds).kind in {kind.kind for kind in kinds}
+        return np.result_type(*kinds).kind in different and (len(different) == 1 or not different & {*"mM"})
     except TypeError:
         return False
 
