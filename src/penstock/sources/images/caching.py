@@ -7,7 +7,6 @@ from collections.abc import Callable
 from contextlib import suppress
 from io import FileIO
 
-import cv2
 import numpy as np
 import simplejpeg  # pyright: ignore[reportMissingTypeStubs]
 
@@ -21,6 +20,7 @@ from penstock.io.cache.tiers import LEAST_RECORDS, Admitted, CacheCounts, CacheL
 from penstock.io.files import DIRECT_ALIGNMENT
 from penstock.linux.cgroups import cores
 from penstock.sources.images.decoders import size_of
+from penstock.sources.images.opencv import cv2
 from penstock.sources.images.worker import Costs, Prepared
 from penstock.sources.order import permutation
 from penstock.sources.records.cached import BYTES, PIXELS

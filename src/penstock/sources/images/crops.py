@@ -6,12 +6,12 @@ import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-import cv2
 import msgspec
 import numpy as np
 import numpy.typing as npt
 
 from penstock.contracts import ByteArray, Region
+from penstock.sources.images.opencv import cv2
 
 Draws = npt.NDArray[np.float64]
 

@@ -15,12 +15,13 @@ from contextlib import contextmanager
 from functools import cached_property
 from typing import Any
 
-import cv2
 import numpy as np
 import simplejpeg  # pyright: ignore[reportMissingTypeStubs]
 
 from penstock.contracts import ByteArray, Decoder, Region
 from penstock.errors import BadSetting, SourceError
+from penstock.sources.images.headers import header_of
+from penstock.sources.images.opencv import MOST_PIXELS, cv2
 from penstock.sources.images.turbo import TurboDecoder, turbo_library, with_margin
 
 _CUT_SHORT = "Premature end"
@@ -83,18 +84,39 @@ def whole_jpeg(encoded: bytes) -> ByteArray:
 
 
 def whole_image(encoded: bytes) -> ByteArray:
-    """Decode an image of any format that OpenCV knows.
+    """Decode an image of any format that OpenCV knows; alpha is left out, as by Pillow.
 
     Raises:
         ValueError: it cannot be decoded.
     """
+    encoded, most, has_alpha, is_multiplied = header_of(encoded)
+    flags = cv2.IMREAD_UNCHANGED if has_alpha else _FLAGS | (cv2.IMREAD_ANYDEPTH if most else 0)
     try:
-        image = cv2.imdecode(np.frombuffer(encoded, np.uint8), _FLAGS)
+        image = cv2.imdecode(np.frombuffer(encoded, np.uint8), flags)
     except cv2.error as error:
-        raise ValueError(str(error).strip()) from None
+        too_large = f"it says that it has more than {MOST_PIXELS:,} pixels" if "IO_MAX" in str(error) else ""
+        raise ValueError(too_large or str(error).strip()) from None
     if image is None:  # pyright: ignore[reportUnnecessaryComparison]
         raise ValueError("no image of a known format")
-    return np.asarray(image, np.uint8)
+    if most:
+        scaled = np.rint(np.arange(2**16) * (255 / most)).clip(max=255).astype(np.uint8)
+        return scaled[np.asarray(image, np.uint16)]
+    return _without_alpha(image, is_multiplied=is_multiplied) if has_alpha else np.asarray(image, np.uint8)
+
+
+def _without_alpha(image: Any, *, is_multiplied: bool) -> ByteArray:
+    """Return the colours of blue, green, red and alpha."""
+    if image.dtype == np.uint16 and is_multiplied:
+        image = (image >> 8).astype(np.uint8)
+    if image.dtype != np.uint8 or image.ndim != 3 or image.shape[2] != 4:
+        raise ValueError("its kind of alpha is not read: write it without, or pass decode=")
+    colours = image[..., 2::-1]
+    if is_multiplied:
+        alpha = image[..., 3:].astype(np.uint32)
+        colours = np.where(
+            alpha > 0, np.minimum(255 * colours.astype(np.uint32) // np.maximum(alpha, 1), 255), colours
+        )
+    return np.ascontiguousarray(colours, np.uint8)
 
 
 _PACKAGES = "nvidia-nvimgcodec-cu12", "nvidia-nvimgcodec-cu13"

@@ -8,7 +8,6 @@ from collections.abc import Callable, Mapping, Sequence
 from time import perf_counter, thread_time
 from typing import Any, NamedTuple
 
-import cv2
 import msgspec
 import numpy as np
 
@@ -18,6 +17,7 @@ from penstock.io.cache.tiers import Admitted, CacheCounts, CacheLayout, Tiers
 from penstock.sources.images.crops import Augmentation, Draws, draws_of, union
 from penstock.sources.images.decoders import JPEG_END, decoder, whole_image, whole_jpeg
 from penstock.sources.images.fields import ImageFields
+from penstock.sources.images.opencv import checked, cv2
 from penstock.sources.records.cached import CachedBlock
 from penstock.sources.records.files import is_outage
 from penstock.sources.workers import Steps
@@ -26,8 +26,6 @@ from penstock.sources.workers.pool import serve
 
 _JPEG = b"\xff\xd8"
 _PNG = b"\x89PNG\r\n\x1a\n"
-_MOST_PIXELS = 178_956_970
-"""As for Pillow: an image that says that it has more is taken for a decompression bomb."""
 
 
 class ImageTask(NamedTuple):
@@ -232,7 +230,7 @@ class Preparer:
             box = Region(0, 0, *pixels.shape[:2])
             self._costs.pixel_bytes += pixels.nbytes
             return pixels, augmentation.regions(box.height, box.width, draws), box
-        height, width = _checked(*self._decoder.size(encoded))
+        height, width = checked(*self._decoder.size(encoded))
         self._costs.pixel_bytes += height * width * 3
         regions = augmentation.regions(height, width, draws)
         box = Region(0, 0, height, width) if whole else union(regions)
@@ -246,7 +244,7 @@ class Preparer:
     def _whole(self, encoded: bytes) -> ByteArray:
         if self._recipe.decode is None:
             if encoded.startswith(_PNG) and len(encoded) > 24:
-                _checked(int.from_bytes(encoded[20:24]), int.from_bytes(encoded[16:20]))
+                checked(int.from_bytes(encoded[20:24]), int.from_bytes(encoded[16:20]))
             return whole_image(encoded)
         try:
             pixels = np.asarray(self._recipe.decode(encoded))
@@ -268,12 +266,6 @@ def _own_traceback(error: Exception) -> str:
 def _part(pixels: ByteArray, region: Region) -> ByteArray:
     top, left, height, width = region
     return pixels[top : top + height, left : left + width]
-
-
-def _checked(height: int, width: int) -> tuple[int, int]:
-    if height * width > _MOST_PIXELS:
-        raise ValueError(f"it says that it has {width:,} x {height:,} pixels, more than {_MOST_PIXELS:,}")
-    return height, width
 
 
 def main(fd: int) -> None:

@@ -1,0 +1,28 @@
+"""OpenCV, told before it is loaded how many pixels it may decode; it reads that once, from the environment."""
+
+import os
+
+__all__ = ["MOST_PIXELS", "checked", "cv2"]
+
+MOST_PIXELS = 178_956_970
+"""As for Pillow: an image that says that it has more is taken for a decompression bomb."""
+_LIMIT = "OPENCV_IO_MAX_IMAGE_PIXELS"
+
+_before = os.environ.get(_LIMIT)
+os.environ[_LIMIT] = str(MOST_PIXELS)
+import cv2  # noqa: E402
+
+del os.environ[_LIMIT]
+if _before is not None:
+    os.environ[_LIMIT] = _before
+
+
+def checked(height: int, width: int) -> tuple[int, int]:
+    """Return a size that an image says it has.
+
+    Raises:
+        ValueError: it is too large.
+    """
+    if height * width > MOST_PIXELS:
+        raise ValueError(f"it says that it has {width:,} x {height:,} pixels, more than {MOST_PIXELS:,}")
+    return height, width
