@@ -121,6 +121,23 @@ def head(whole: bytes, message: int) -> int:
     return int.from_bytes(whole[message + 4 : message + 8], "little")
 
 
+@pytest.mark.parametrize("kind", ["arrow", "stream"], indirect=True)
+def test_a_flipped_bit_in_a_batch_s_row_count_is_refused_at_once(path):
+    whole = path.read_bytes()
+    with opened(path) as source:
+        groups = source._data._opened.reading.tables._groups
+    for batch in (groups[1][1], groups[-1][1]):
+        rows = whole.index((40).to_bytes(8, "little"), batch.offset + 8)  # the count, before that of each column
+        for bit in range(64):
+            data = bytearray(whole)
+            data[rows + bit // 8] ^= 1 << bit % 8
+            path.write_bytes(data)
+            with pytest.raises(
+                BadSetting, match=rf"{path.name} is damaged: the message at byte {batch.offset:,} "
+            ):
+                opened(path)
+
+
 @pytest.mark.whole
 @pytest.mark.parametrize("flips", [150, pytest.param(5000, marks=[pytest.mark.soak, pytest.mark.timeout(1200)])])
 def test_bytes_that_are_flipped_end_in_an_error_of_ours_and_never_lose_a_row(path, kind, flips):

@@ -28,9 +28,9 @@ _CONTINUES = 0xFFFFFFFF
 _SCHEMA, _DICTIONARY, _BATCH = 1, 2, 3
 _HEADER_TYPE, _HEADER, _BODY_BYTES = 1, 2, 3
 """Fields of a ``Message``, by number."""
-_ROWS = 0
-"""The field of a ``RecordBatch``."""
-_FORMAT = 1
+_ROWS, _NODES = 0, 1
+"""Fields of a ``RecordBatch``."""
+_FORMAT = 2
 
 
 class _Batch(NamedTuple):
@@ -195,13 +195,16 @@ def _messages(path: str, version: FileVersion) -> Iterator[tuple[int, int, int, 
 
 
 def _read(message: bytes) -> tuple[int, int, int]:
-    """Return a message's kind, the size of its body, and of a batch its rows."""
-    root = _unpack(message, 0, "<I")
+    """Return a message's kind, the size of its body, and of a batch its rows, which its first column has too."""
+    root, rows = _unpack(message, 0, "<I"), 0
     kind = _number(message, root, _HEADER_TYPE, "<B")
-    at = _field(message, root, _HEADER)
-    rows = _number(message, at + _unpack(message, at, "<I"), _ROWS, "<q") if kind == _BATCH else 0
-    if rows < 0:
-        raise IndexError
+    if kind == _BATCH:
+        at = _field(message, root, _HEADER)
+        batch = at + _unpack(message, at, "<I")
+        rows, at = _number(message, batch, _ROWS, "<q"), _field(message, batch, _NODES)
+        nodes = at + _unpack(message, at, "<I") if at else 0
+        if rows < 0 or (nodes and _unpack(message, nodes, "<I") and _unpack(message, nodes + 4, "<q") != rows):
+            raise IndexError
     return kind, _number(message, root, _BODY_BYTES, "<q"), rows
 
 
