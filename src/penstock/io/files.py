@@ -89,14 +89,14 @@ def open_file(path: str, *, direct: bool) -> tuple[int, int]:
     """
     refuse_disk(path)
     try:
-        _refuse_what_is_no_file(os.stat(path).st_mode)
+        refuse_what_is_no_file(os.stat(path).st_mode)
     except ValueError as error:  # a NUL in the path, or half a character
         raise OSError(errno.EINVAL, f"no file can have this name ({error})") from None
     # O_NONBLOCK: a pipe that has just come in its place would wait for a writer.
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     try:
         status = os.fstat(fd)
-        _refuse_what_is_no_file(status.st_mode)
+        refuse_what_is_no_file(status.st_mode)
         fcntl.fcntl(fd, fcntl.F_SETFL, 0)
         if direct:
             _bypass_the_cache(fd, path)
@@ -107,7 +107,8 @@ def open_file(path: str, *, direct: bool) -> tuple[int, int]:
     return fd, nbytes
 
 
-def _refuse_what_is_no_file(mode: int) -> None:
+def refuse_what_is_no_file(mode: int) -> None:
+    """Raise OSError for the mode of a directory, or of what may stand for ever, such as a pipe."""
     kind = stat.S_IFMT(mode)
     if kind in _NO_FILES:
         raise OSError(errno.EISDIR if kind == stat.S_IFDIR else errno.EINVAL, f"it is {_NO_FILES[kind]}, no file")

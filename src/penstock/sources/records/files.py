@@ -13,6 +13,7 @@ from pathlib import Path
 from penstock.contracts import Ids, Place
 from penstock.errors import BadSetting, ReadFailed
 from penstock.fingerprint.files import FileVersion
+from penstock.io.files import refuse_what_is_no_file
 from penstock.io.object_store import ObjectStores
 
 _AHEAD_BYTES = 16 << 10
@@ -73,7 +74,8 @@ def version_of(path: str) -> FileVersion:
         if is_remote(path):
             found = stores().head(path)
             return FileVersion(found.nbytes, etag=found.etag)
-        return FileVersion.of(os.stat(path))
+        refuse_what_is_no_file((status := os.stat(path)).st_mode)
+        return FileVersion.of(status)
     except OSError as error:
         raise ReadFailed(f"{path} cannot be read: {error.strerror}", path, 0, error.errno or 0) from None
 
@@ -88,7 +90,8 @@ def read(place: Place) -> bytes:
     try:
         if is_remote(path):
             return stores().read(path, offset, nbytes or 0, etag)
-        with open(path, "rb", buffering=0) as file:
+        with open(path, "rb", buffering=0, opener=_open_at_once) as file:
+            refuse_what_is_no_file(os.fstat(file.fileno()).st_mode)
             if nbytes is None:
                 return file.read()
             data = os.pread(file.fileno(), nbytes, offset)
@@ -97,6 +100,11 @@ def read(place: Place) -> bytes:
     if len(data) < nbytes:
         raise ReadFailed(f"{path} ended {nbytes - len(data):,} bytes too early", path, offset)
     return data
+
+
+def _open_at_once(path: str, flags: int) -> int:
+    """Open a file; of a pipe without waiting for who writes to it."""
+    return os.open(path, flags | os.O_NONBLOCK)
 
 
 def read_ahead(whole: Place) -> Callable[[int, int], bytes]:
