@@ -250,6 +250,50 @@ def test_a_npy_and_a_file_of_four_bytes_a_token_are_read_as_they_are(tmp_path):
     assert wide[:, 0].tolist() == [70_000, 70_033, 70_066]
 
 
+@pytest.mark.parametrize(
+    ("dtype", "least", "most"),
+    [("uint32", 0, 50_257), ("uint32", 0, 128_256), ("int64", 0, 262_144), ("int32", -1, 100)],
+)
+def test_wider_tokens_without_a_header_are_not_read_as_uint16_but_by_their_type(tmp_path, dtype, least, most):
+    tokens = np.random.default_rng(0).integers(least, most, 1000).astype(dtype)
+    tokens.tofile(tmp_path / "x.bin")
+    seems = "uint32" if dtype == "int32" else dtype
+    refused(
+        rf"x\.bin has no header, and is no uint16.*Pass dtype='{seems}', or dtype='uint16' if", tmp_path / "x.bin"
+    )
+    (short,) = blocks(TokenSource(tmp_path / "x.bin", length=999, dtype="uint16", shuffle=False, batch_size=1))[:1]
+    assert short.tolist() == [tokens.view(np.uint16)[:1000].tolist()]
+    np.abs(tokens).tofile(tmp_path / "x.bin")
+    (row,) = blocks(TokenSource(tmp_path / "x.bin", length=999, dtype=dtype))
+    assert row.dtype == dtype and row.tolist() == [np.abs(tokens).tolist()]
+
+
+@pytest.mark.parametrize("tokens", [np.arange(100) % 4, np.zeros(100), np.arange(7), np.tile([9, 0, 5, 4], 30)])
+def test_few_different_tokens_of_uint16_are_no_wider_ones(tmp_path, tokens):
+    tokens.astype(np.uint16).tofile(tmp_path / "x.bin")
+    (rows,) = blocks(TokenSource(tmp_path / "x.bin", length=len(tokens) - 1))
+    assert rows.tolist() == [tokens.tolist()]
+
+
+@pytest.mark.parametrize("kind", ["bin", "npy", "megatron"])
+def test_negative_ids_end_the_feed_with_the_file_that_has_them(tmp_path, kind):
+    tokens = np.arange(100, dtype=np.int64)
+    tokens[70] = -100
+    if kind == "bin":
+        tokens.tofile(tmp_path / "x.bin")
+    elif kind == "npy":
+        np.save(tmp_path / "x.npy", tokens)
+    else:
+        megatron(tmp_path / "x.bin", [tokens[:60].astype(np.int32), tokens[60:].astype(np.int32)])
+    options = {"dtype": "int64"} if kind == "bin" else {"documents": "packed"} if kind == "megatron" else {}
+    source = TokenSource(tmp_path / "x*", length=9, batch_size=2, shuffle=False, **options)
+    given = 0
+    with pytest.raises(penstock.SourceError, match=r"x\.(bin|npy) has the token -100: ids are 0 or more"):
+        for _ in source:
+            given += 1
+    assert given < 6
+
+
 def refused(match: str, files: Any, **options: Any) -> None:
     with pytest.raises(penstock.BadSetting, match=match):
         TokenSource(files, **{"length": 4, **options})

@@ -38,6 +38,8 @@ _LLM_C = {(20240520, 1): "uint16", (20240801, 7): "uint32"}
 
 _DATES = range(20200101, 21000101)
 """What llm.c's magic numbers are, of weights and evaluations too."""
+_FEW, _NEGATIVE = 3, 65535
+"""What stands in the upper half of a token's 32 bits: more than 3 in no vocabulary; the most in negative ones."""
 _FIELDS = 32
 """Numbers of such a header; the rest of it is 0."""
 
@@ -51,7 +53,7 @@ class TokenFile:
 
     Args:
         path: A ``.bin`` without a header or with llm.c's, an ``.npy``, or Megatron's ``.bin`` beside its ``.idx``.
-        dtype: Type of tokens without a header; None for uint16, as nanoGPT writes them.
+        dtype: Type of tokens without a header; None for uint16, as of nanoGPT, if it looks so.
         keep: Keeps a file in a cache; None to map it where it lies.
 
     Attributes:
@@ -152,6 +154,11 @@ class TokenFile:
                 f"have {known}. Write it again with llm.c's dev/data, or without a header"
             )
         kind = dtype or "uint16"
+        if dtype is None and (wide := _wider(self._mapped[:_HEADER_BYTES])):
+            raise BadSetting(
+                f"{self.path} has no header, and is no uint16, as which it would be read: at every second place "
+                f"stands almost nothing, as in {wide}. Pass dtype={wide!r}, or dtype='uint16' if it is that"
+            )
         count, rest = divmod(self._version.nbytes, np.dtype(kind).itemsize)
         if rest:
             raise BadSetting(
@@ -190,6 +197,15 @@ class TokenFile:
         if asked is not None and np.dtype(asked).newbyteorder("<") != kind:
             raise BadSetting(f"dtype={asked!r}: {self.path} says that its tokens are {kind.name}; leave dtype out")
         return kind.str
+
+
+def _wider(head: bytes) -> str:
+    """Return the type of larger numbers that the first bytes look like; empty if they look like uint16."""
+    words = np.frombuffer(head[: len(head) // 8 * 8], "<u2").reshape(-1, 4)
+    few = (words <= _FEW) | (words == _NEGATIVE)
+    if len(words) < 2 or few.all() or not few[:, 1::2].all():
+        return ""
+    return "int64" if few[:, 1:].all() and (words[:, 2] == words[:, 3]).all() else "uint32"
 
 
 def files_at(pattern: str | Path) -> list[str]:

@@ -15,7 +15,7 @@ import numpy as np
 
 from penstock.basics.sizes import random_seed, whole_number
 from penstock.contracts import Ids, SourceBlock
-from penstock.errors import BadSetting
+from penstock.errors import BadSetting, SourceError
 from penstock.io.cache.cache import Cache
 from penstock.memory.room import aligned
 from penstock.memory.slots import Filled, Slots, place
@@ -31,6 +31,7 @@ _READ_AHEAD_BLOCKS = 64
 """Once a block was not in the page cache, this many are read ahead."""
 _MOST_REPEATS = 100
 _EXTRA = 2
+_SHOWN = 3
 
 Named = str | Path
 Documenting = Literal["split", "packed"]
@@ -50,7 +51,7 @@ class TokenSource(Alone):
             once, and others more often.
         length: Tokens that a row predicts.
         batch_size: Rows of a block.
-        dtype: Type of tokens without a header: ``"uint16"`` unless given, or ``"uint32"``.
+        dtype: Type of tokens without a header: ``"uint16"`` unless given; ``"uint32"``, ``"int32"``, ``"int64"``.
         documents: None for rows of the whole stream, whatever documents they cross; ``"split"`` for one
             document or a piece of one in each row; ``"packed"`` for as many as fit. Needs Megatron's index.
         cache: Where the files are fetched to, whole and once, before the first batch, and mapped; objects of a
@@ -80,7 +81,7 @@ class TokenSource(Alone):
         *,
         length: int,
         batch_size: int = 128,
-        dtype: Literal["uint16", "uint32"] | None = None,
+        dtype: Literal["uint16", "uint32", "int32", "int64"] | None = None,
         documents: Documenting | None = None,
         cache: Cache | None = None,
         shuffle: bool = True,
@@ -91,8 +92,8 @@ class TokenSource(Alone):
     ) -> None:
         length = whole_number("length", length, 1, 2**24)
         seed = random_seed(seed)
-        if dtype not in (None, "uint16", "uint32"):
-            raise BadSetting(f"dtype={dtype!r}: tokens without a header are uint16 or uint32")
+        if dtype not in (None, "uint16", "uint32", "int32", "int64"):
+            raise BadSetting(f"dtype={dtype!r}: tokens without a header are uint16, uint32, int32 or int64")
         if documents not in (None, "split", "packed"):
             raise BadSetting(f"documents={documents!r}: it must be 'split', 'packed', or left out")
         named = [files] if isinstance(files, (str, Path)) else list(files) if isinstance(files, Iterable) else []  # pyright: ignore[reportUnnecessaryIsInstance]
@@ -166,8 +167,12 @@ class TokenSource(Alone):
             ]
             tree = Filled(slot, rows, placement)
         self._rows.fill(plan.ids, np.arange(rows), leaves)
-        for file in self._rows.files_of(plan.ids):
+        files = self._rows.files_of(plan.ids)
+        for file in files:
             file.check_unchanged()
+        if leaves[0].dtype.kind == "i" and (least := int(leaves[0].min())) < 0:
+            where = " or ".join(file.path for file in files[:_SHOWN]) + " or others" * (len(files) > _SHOWN)
+            raise SourceError(f"{where} has the token {least}: ids are 0 or more. Write the file again without it")
         return plan.block(tree)
 
 
