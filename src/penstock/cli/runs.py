@@ -28,7 +28,7 @@ from penstock.cli.runs_logs import logs
 from penstock.cli.runs_notes import fields, note, restore
 from penstock.cli.runs_words import All, Groups, Named, newest, of_group, words
 from penstock.cli.written_table import Format, print_csv, print_latex
-from penstock.errors import BadSetting
+from penstock.errors import BadSetting, StoreUnusable
 from penstock.runs.record import ENDED, STATUSES
 from penstock.runs.store import Store
 from penstock.runs.store.removal import Removed
@@ -66,7 +66,12 @@ def ls(
             watch(partial(Looks(opened).table, group, status), interval, as_json or form != "table")
         every = [run for run in found if status in {None, run.status}]
         found = [run for run in every if archived or not run.archived]
-        memory = {run.id: memory_bytes([opened.series(run.id, MEMORY.__contains__)]) for run in found}
+        memory: dict[str, float | None] = {}
+        for run in found:
+            try:
+                memory[run.id] = memory_bytes([opened.series(run.id, MEMORY.__contains__)])
+            except StoreUnusable as error:  # the others stand
+                memory[run.id] = say(f"run {run.id}: {error}")
     rows = [fields(run) | {"memory_bytes": memory[run.id]} for run in found]
     if form == "csv":
         more = [
@@ -197,6 +202,8 @@ def export(
     with Store.open(store, to_read=True) as opened:
         runs = opened.named(chosen)
         points = write(opened, runs, Path(file))
+        for damage in filter(None, (opened.damage(run.id) for run in runs)):
+            say(damage)
     if as_json:
         print_json({"file": file, "points": points, "runs": [run.id for run in runs]})
     else:

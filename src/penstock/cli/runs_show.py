@@ -26,21 +26,13 @@ from penstock.runs.store.columns import Floats
 
 
 class RunFacts(NamedTuple):
-    """What is known of a run.
-
-    Attributes:
-        run: The run.
-        folder: Where its files are.
-        environment: What it ran on; None if it never began.
-        series: For each of its series the last value, the mean, and how many points it has.
-        figures: What it took.
-        advice: What to change first, if that is known.
-    """
+    """What is known of a run."""
 
     run: RunRecord
-    folder: Path
-    environment: Mapping[str, Any] | None
-    series: Mapping[str, Mapping[str, float]]
+    folder: Path  # where its files are
+    environment: Mapping[str, Any] | None  # what it ran on; None if it never began
+    series: Mapping[str, Mapping[str, float]]  # of each the last value, the mean, and how many points it has
+    damage: str  # what is gone of its series, in a sentence; "" for nothing
     figures: RunFigures
     advice: RunAdvice | None
 
@@ -52,6 +44,7 @@ class RunFacts(NamedTuple):
             "parameters": self.run.plan.settings,
             "environment": self.environment,
             "series": self.series,
+            "damage": self.damage,
             "parts": self.figures.parts,
             "advice": self.advice.text if self.advice else "",
             "folder": str(self.folder),
@@ -77,7 +70,8 @@ def facts_of(store: Store, runs: Sequence[RunRecord]) -> list[RunFacts]:
             for run, figures in zip(beside, together.runs, strict=True):
                 if run.id in summaries:
                     place = store.folder_of(run.id), store.environment(run.id)
-                    found[run.id] = RunFacts(run, *place, summaries[run.id], figures, together.advice.get(run.id))
+                    told = summaries[run.id], store.damage(run.id), figures, together.advice.get(run.id)
+                    found[run.id] = RunFacts(run, *place, *told)
     return [found[run.id] for run in runs]
 
 
@@ -110,6 +104,8 @@ def _page(known: RunFacts) -> RenderableType:
         if value and name not in {"command", "directory"}:
             shown = printable(value if isinstance(value, str) else json.dumps(value))
             facts.add_row(printable(name), shown if len(shown) <= 300 else f"{shown[:300]}… (--json has all)")
+    if known.damage:
+        facts.add_row("damaged", Text(printable(known.damage), "bold red"))
     if figures.parts.waiting is not None:
         facts.add_row("its time", parts_table([(run.group, figures)]))
     if known.advice:

@@ -12,7 +12,7 @@ import numpy as np
 
 from penstock.runs.listeners import is_measured
 from penstock.runs.store.merged import Points, in_order, merged_files, points_of, series_of
-from penstock.runs.store.points import HEAD_BYTES, Series, blocks
+from penstock.runs.store.points import HEAD_BYTES, Series, points_in
 
 
 class Recent:
@@ -58,15 +58,13 @@ class Recent:
         with path.open("rb") as file:
             file.seek(end := self._ends.get(path.name, HEAD_BYTES))
             content = file.read()
-        found = list(blocks(content, 0))
-        if not found:
-            return
-        self._ends[path.name] = end + found[-1].end
         names = self._names[path.name]
-        for block in found:
-            names += block.names
+        # What is not whole may be half written.
+        if not (found := [block for block in points_in(content, names, 0, end) if block.body]):
+            return
+        self._ends[path.name] = found[-1].end
         known = self._points[path.name]
-        for name, new in points_of(names, found, None).items():
+        for name, new in points_of(names, found, None)[0].items():
             times_us, values = in_order([known[name], new] if name in known else [new])
             first = max(0, int(np.searchsorted(times_us, int(times_us[-1]) - self._window_us)) - 1)
             known[name] = times_us[first:], values[first:]

@@ -96,6 +96,7 @@ class Views:
             **row_of(record),
             "command": list(record.plan.command),
             "directory": record.plan.directory,
+            "damage": self._store.damage(record.id) if record.status in ENDED else "",
             "environment": self._store.environment(record.id),
             "output": _tail(self._store.folder_of(record.id) / "output"),
             "series": {

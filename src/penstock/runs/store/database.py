@@ -8,7 +8,7 @@ import time
 import warnings
 from collections.abc import Generator
 from contextlib import closing, contextmanager, suppress
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 
 import msgspec
@@ -16,7 +16,7 @@ import msgspec
 from penstock.errors import StoreUnusable
 from penstock.linux.files import locked, written_whole
 from penstock.linux.process import start_ticks
-from penstock.runs.record import ENDED, RunPlan, RunRecord
+from penstock.runs.record import ENDED, RunPlan, RunRecord, Status
 from penstock.runs.store.folder import network_file_system, usable
 
 
@@ -101,6 +101,7 @@ def connect(path: Path) -> sqlite3.Connection:
     with usable(path):
         connection = sqlite3.connect(path, timeout=_BUSY_S, isolation_level=None, check_same_thread=False)
         try:
+            connection.text_factory = partial(str, encoding="utf-8", errors="replace")
             connection.execute("PRAGMA foreign_keys = ON")
             wanted = "delete" if network else "wal"
             if _version(connection, path) < len(STEPS) or _mode(connection) != wanted:
@@ -164,13 +165,47 @@ def _migrate(connection: sqlite3.Connection, path: Path, version: int) -> None:
 
 SELECT = (
     "SELECT runs.*, groups.name AS group_name, groups.mode, groups.owner, groups.added "
-    "FROM runs JOIN groups ON groups.id = runs.group_id AND (runs.deleted IS NOT NULL) = ?"
+    "FROM (SELECT * FROM runs WHERE (deleted IS NOT NULL) = ?) AS runs LEFT JOIN groups ON groups.id = group_id"
 )
 """Rows of the runs that are there, or, if its first value is true, of those that were deleted."""
 
+_PLAIN = (
+    "status",
+    "began",
+    "ended",
+    "exit_code",
+    "position",
+    "pid",
+    "group_name",
+    "mode",
+    "added",
+    "reason",
+    "note",
+)
+_TYPES = tuple[Status, float | None, float | None, int | None, int, int | None, str, str, float, str, str]
+
 
 def record_of(row: sqlite3.Row, store: Path) -> RunRecord:
-    """Make a record of a row that ``SELECT`` gives; the run is "lost" if its keeper or starter does not live."""
+    """Make a record of a row that ``SELECT`` gives; that of a damaged row says so, and can be removed."""
+    try:
+        msgspec.convert([row[name] for name in _PLAIN], _TYPES)
+        return _whole_record(row, store)
+    except (ValueError, TypeError) as error:
+        return RunRecord(
+            id=str(row["id"]),
+            name="damaged",
+            group=str(row["group_name"]),
+            group_id=str(row["group_id"]),
+            mode=str(row["mode"]),
+            index=0,
+            status=row["status"] if row["status"] in ENDED else "lost",
+            reason=f"its row in the database is damaged: {error}",
+            plan=RunPlan(command=("?",), name="damaged", directory="?"),
+        )
+
+
+def _whole_record(row: sqlite3.Row, store: Path) -> RunRecord:
+    """Make a record of a row; the run is "lost" if its keeper or starter does not live."""
     status, began, ended = row["status"], row["began"], row["ended"]
     keeper = msgspec.json.decode(row["keeper"], type=Noted) if row["keeper"] else None
     watched = keeper or msgspec.json.decode(row["owner"], type=Noted)

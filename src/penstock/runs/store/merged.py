@@ -1,25 +1,25 @@
 """The series of a run, whoever wrote them: whole blocks of the writers' files, and one compacted file.
 
-The compacted file is a line that names the format, the CRC-32 of the rest, and a MessagePack. That lists the
-files of points that it has taken, by their random bytes, and up to where: if a killed process left one of
-them, only its later points count.
+The compacted file has a line that names the format, then blocks, each a MessagePack: columns of times, and series.
+Those of times list the files of points that it has taken, and up to where: if a killed process left one of them,
+only its later points count.
 """
 
 from __future__ import annotations
 
-import mmap
 import os
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, suppress
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 import numpy as np
 
-from penstock.basics.crc32 import crc32
-from penstock.errors import BadSetting, StoreUnusable
+from penstock.errors import BadSetting
 from penstock.linux.files import locked
+from penstock.runs.store.blocks import Block, block_of, blocks, refuse_others
 from penstock.runs.store.columns import (
     Column,
     Floats,
@@ -30,10 +30,10 @@ from penstock.runs.store.columns import (
     decoded_ints,
 )
 from penstock.runs.store.folder import usable
-from penstock.runs.store.points import HEAD_BYTES, MAGIC, Block, Series, blocks, locked_file
+from penstock.runs.store.points import MAGIC, Series, key_of, locked_file, points_in
 
 _COMPACTED = "compacted"
-_MAGIC = b"penstock series 1\n"
+_MAGIC = b"penstock series 2\n"
 _TIMES_OF_A_PROCESS = {"feed.wait_s", "feed.loop_s", "feed.train.wait_s", "feed.train.loop_s", "feed.copy_s"}
 _COUNTS_OF_A_PROCESS = {f"feed.{of}{what}" for of in ("", "train.", "main.") for what in ("batches", "samples")}
 POINT = np.dtype([("number", "<u4"), ("time_us", "<i8"), ("value", "<f8")])
@@ -42,53 +42,83 @@ Points = tuple[Ints, Floats]
 Wanted = Callable[[str], object]
 
 
-class _Compacted(msgspec.Struct):
-    """What the file holds: for each series its column of times, the first time that is its, and its values.
+class _Times(msgspec.Struct, tag=True, array_like=True):
+    """The times of some series; without them nothing of these is read, and what was taken need not be known."""
 
-    A column is decoded when it is wanted.
-    """
+    column: Column
+    taken: dict[str, tuple[bytes, int]]  # of each file of points, by its name: the key, and up to where
+    points: int  # in all of the compacted file
 
-    taken: dict[str, int]
-    columns: list[msgspec.Raw]
-    series: dict[str, tuple[int, int, int]]
+
+class _Values(msgspec.Struct, tag=True, array_like=True):
+    """A series."""
+
+    name: str
+    times: int  # the block that has its times
+    first: int  # the first of these that is its
+    column: Column
+
+
+_items = msgspec.msgpack.Decoder(_Times | _Values)
+
+
+class _Read(NamedTuple):
+    """What was read of a file."""
+
+    points: dict[str, Points]
+    lost: int  # points that are gone
+    end: int = 0  # of the last block
 
 
 def read_series(folder: Path, wanted: Wanted | None = None) -> dict[str, Series]:
-    """Return the series in a folder, all or those whose names are wanted; blocks that were torn are left out."""
-    # Points first: a file that is compacted in the meantime is in what is read afterwards.
-    with usable(folder):
-        contents = [_content(path) for path in sorted(folder.glob("*.points"))]
-        merged, _ = _merged(folder / _COMPACTED, contents, wanted)
-    return series_of(merged)
+    """Return the series in a folder, all or those whose names are wanted, without points that are gone."""
+    return series_of(merged_files(each.points for each in _files(folder, wanted)))
+
+
+def lost_points(folder: Path) -> int:
+    """Return how many points of the series in a folder are gone: about, where a block's header is damaged."""
+    return sum(each.lost for each in _files(folder, lambda name: False))
 
 
 def read_names(folder: Path) -> list[str]:
-    """Return the names of the series in a folder; of what is compacted, no checksum is computed."""
+    """Return the names of the series in a folder."""
+    found: dict[str, None] = {}
     with usable(folder):
-        contents = [_content(path) for path in sorted(folder.glob("*.points"))]
-        compacted = _named(folder / _COMPACTED)
-    named = [name for content in contents for block in blocks(content) for name in block.names]
-    return list(dict.fromkeys([*named, *compacted]))
+        for path in sorted(folder.glob("*.points")):
+            content, names = _content(path) or b"", list[str]()
+            refuse_others(path, content, MAGIC, bool([*points_in(content, names)] and names))
+            found |= dict.fromkeys(filter(None, names))
+        path = folder / _COMPACTED
+        for _, item in _items_in(path, _content(path) or b""):
+            if isinstance(item, _Values):
+                found[item.name] = None
+    return list(found)
 
 
 def compact(folder: Path) -> None:
-    """Put all series in a folder into one compressed file; files that have a writer stay as they are.
+    """Put all series in a folder into one compressed file; files that have a writer, or damage, stay as they are.
 
     A death at any moment loses no point and doubles none.
 
     Raises:
-        StoreUnusable: the disk has no room, and all is as it was; or the compacted file is damaged.
+        StoreUnusable: the disk has no room, and all is as it was.
     """
     with usable(folder), ExitStack() as locks:
         here = locks.enter_context(locked(folder, os.O_RDONLY))
+        before, taken = _unpacked(folder / _COMPACTED, None)
         paths: list[Path] = []
+        files = [before.points]
         for path in sorted(folder.glob("*.points")):
             with suppress(BadSetting):
                 locks.callback(os.close, locked_file(path, os.O_RDWR))
-                paths.append(path)
-        if not paths:
+                content = _content(path) or b""
+                read = _points(path, content, taken, None)
+                if not read.lost:
+                    files.append(read.points)
+                    paths.append(path)
+                    taken[path.name] = key_of(content), read.end
+        if before.lost or not (paths and (merged := merged_files(files))):
             return
-        merged, taken = _merged(folder / _COMPACTED, [_content(path) for path in paths])
         half = folder / f"{_COMPACTED}.half"
         try:
             with os.fdopen(os.open(half, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
@@ -109,38 +139,30 @@ def series_of(points: Mapping[str, Points]) -> dict[str, Series]:
     return {name: Series(times_us / 1e6, values) for name, (times_us, values) in points.items()}
 
 
-def _content(path: Path) -> bytes:
+def _content(path: Path) -> bytes | None:
     with suppress(FileNotFoundError):  # compacted by now
         return path.read_bytes()
-    return b""
+    return None
 
 
-def _named(compacted: Path) -> Iterable[str]:
-    """Return the names in the compacted file; only the pages with names are read."""
-    try:
-        with compacted.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
-            return msgspec.msgpack.decode(memoryview(content)[len(_MAGIC) + 4 :], type=_Compacted).series
-    except FileNotFoundError:
-        return ()
-    except (msgspec.DecodeError, ValueError):  # an empty file cannot be mapped
-        raise _damaged(compacted) from None
+def _files(folder: Path, wanted: Wanted | None) -> list[_Read]:
+    """Return what was compacted, then what each file of points has besides."""
+    with usable(folder):
+        # Points first: a file that is compacted in the meantime is in what is read afterwards.
+        contents = {path: _content(path) for path in sorted(folder.glob("*.points"))}
+        compacted, taken = _unpacked(folder / _COMPACTED, wanted)
+        return [compacted, *(_points(path, content or b"", taken, wanted) for path, content in contents.items())]
 
 
-def _merged(
-    compacted: Path, contents: list[bytes], wanted: Wanted | None = None
-) -> tuple[dict[str, Points], dict[str, int]]:
-    """Return what was compacted with the points of these files, and the files that it then holds."""
-    points, taken = _unpacked(compacted, wanted)
-    files = [points]
-    for content in contents:
-        if len(content) < HEAD_BYTES or not content.startswith(MAGIC):
-            continue
-        key = content[len(MAGIC) : HEAD_BYTES].hex()
-        found = list(blocks(content))
-        if new := [block for block in found if block.end > taken.get(key, 0)]:
-            taken[key] = new[-1].end
-            files.append(points_of([name for block in found for name in block.names], new, wanted))
-    return merged_files(files), taken
+def _points(path: Path, content: bytes, taken: Mapping[str, tuple[bytes, int]], wanted: Wanted | None) -> _Read:
+    """Return what a file of points has behind what was taken of it."""
+    key, end = taken.get(path.name, (b"", 0))
+    end = end if key_of(content) in {key, b""} else 0  # another file of that name
+    names: list[str] = []
+    found = [block for block in points_in(content, names) if block.end > end]
+    refuse_others(path, content, MAGIC, bool(names))
+    points, nameless = points_of(names, found, wanted)
+    return _Read(points, nameless + sum(block.lost for block in found), found[-1].end if found else end)
 
 
 def merged_files(files: Iterable[Mapping[str, Points]]) -> dict[str, Points]:
@@ -180,22 +202,18 @@ def _slowest(parts: list[Points]) -> Points:
     return times_us, np.maximum.accumulate(values)
 
 
-def points_of(names: list[str], found: list[Block], wanted: Wanted | None) -> dict[str, Points]:
-    """Divide the points in some blocks of a file among the series that they are of.
-
-    Args:
-        names: What the file has declared until their end.
-        found: The blocks.
-        wanted: Whether the series of a name is wanted; None for all.
-    """
-    every = np.concatenate([np.frombuffer(block.points, POINT) for block in found])
+def points_of(names: list[str], found: list[Block], wanted: Wanted | None) -> tuple[dict[str, Points], int]:
+    """Divide the points in some blocks of a file among the series that they are of; count those without a name."""
+    every = np.frombuffer(b"".join(block.body for block in found), POINT)
     every = every[np.argsort(every["number"], kind="stable")]
     bounds = np.searchsorted(every["number"], np.arange(len(names) + 1))
-    return {
-        name: (every[begin:stop]["time_us"].astype(np.int64), every[begin:stop]["value"].astype(np.float64))
-        for name, begin, stop in zip(names, bounds, bounds[1:], strict=False)
-        if begin < stop and (wanted is None or wanted(name))
+    parts = [(name, every[begin:end]) for name, begin, end in zip(names, bounds, bounds[1:], strict=False)]
+    points = {
+        name: (part["time_us"].astype(np.int64), part["value"].astype(np.float64))
+        for name, part in parts
+        if len(part) and name and (wanted is None or wanted(name))
     }
+    return points, sum(len(part) for name, part in parts if not name)
 
 
 def in_order(parts: list[Points]) -> Points:
@@ -207,51 +225,59 @@ def in_order(parts: list[Points]) -> Points:
     return times_us[order], values[order]
 
 
-def _packed(merged: dict[str, Points], taken: dict[str, int]) -> bytes:
-    compacted = _Compacted(taken=taken, columns=[], series={})
+def _packed(merged: dict[str, Points], taken: dict[str, tuple[bytes, int]]) -> bytes:
+    content = bytearray(_MAGIC)
     times: dict[int, Ints] = {}
+    total = sum(len(values) for _, values in merged.values())
+    place = before = 0
 
-    def put(column: Column) -> int:
-        compacted.columns.append(msgspec.Raw(msgspec.msgpack.encode(column)))
-        return len(compacted.columns) - 1
+    def put(item: _Times | _Values, points: int = 0) -> int:
+        nonlocal content, place, before
+        content += block_of(msgspec.msgpack.encode(item), points, place, before, len(content))
+        place, before = place + 1, before + points
+        return place - 1
 
     def place_of(times_us: Ints) -> tuple[int, int]:
         for number, column_us in times.items():
             first = int(np.searchsorted(column_us, times_us[:1])[0])
             if np.array_equal(column_us[first : first + len(times_us)], times_us):
                 return number, first
-        times[number := put(coded_ints(times_us))] = times_us
+        times[number := put(_Times(coded_ints(times_us), taken, total))] = times_us
         return number, 0
 
     # The longest first: the times of a series that began later are part of its.
     for name, (times_us, values) in sorted(merged.items(), key=lambda item: -len(item[1][0])):
-        compacted.series[name] = (*place_of(times_us), put(coded_floats(values)))
-    content = msgspec.msgpack.encode(compacted)
-    return _MAGIC + crc32(content).to_bytes(4, "little") + content
+        put(_Values(name, *place_of(times_us), coded_floats(values)), len(values))
+    return bytes(content)
 
 
-def _unpacked(path: Path, wanted: Wanted | None) -> tuple[dict[str, Points], dict[str, int]]:
-    if not (content := _content(path)):
-        return {}, {}
-    begin = len(_MAGIC) + 4
-    if content[:begin] != _MAGIC + crc32(memoryview(content)[begin:]).to_bytes(4, "little"):
-        raise _damaged(path)
-    compacted = msgspec.msgpack.decode(memoryview(content)[begin:], type=_Compacted)
+def _items_in(path: Path, content: bytes) -> Iterator[tuple[Block, _Times | _Values]]:
+    """Yield what the whole blocks of the compacted file hold."""
+    found = [block for block in blocks(content, len(_MAGIC)) if block.body]
+    refuse_others(path, content, _MAGIC, bool(found))
+    for block in found:
+        yield block, _items.decode(block.body)
 
-    def column(number: int) -> Column:
-        return msgspec.msgpack.decode(compacted.columns[number], type=Column)
 
+def _unpacked(path: Path, wanted: Wanted | None) -> tuple[_Read, dict[str, tuple[bytes, int]]]:
+    """Return what is compacted, and the files that it holds."""
+    if (content := _content(path)) is None:
+        return _Read({}, 0), {}
     points: dict[str, Points] = {}
+    times: dict[int, _Times] = {}
     times_us: dict[int, Ints] = {}
-    for name, (times, first, values) in compacted.series.items():
-        if wanted is not None and not wanted(name):
-            continue
-        if times not in times_us:
-            times_us[times] = decoded_ints(column(times))
-        found = decoded_floats(column(values))
-        points[name] = times_us[times][first : first + len(found)], found
-    return points, compacted.taken
-
-
-def _damaged(path: Path) -> StoreUnusable:
-    return StoreUnusable(f"{path} is damaged: its checksum is wrong. Restore it, or remove the run")
+    read = written = 0
+    for block, item in _items_in(path, content):
+        written = block.before + block.points
+        if isinstance(item, _Times):
+            times[block.place] = item
+        elif item.times in times:
+            read += block.points
+            if wanted is None or wanted(item.name):
+                if item.times not in times_us:
+                    times_us[item.times] = decoded_ints(times[item.times].column)
+                its_us = times_us[item.times][item.first : item.first + block.points]
+                points[item.name] = its_us, decoded_floats(item.column)
+    for known in times.values():
+        return _Read(points, known.points - read), known.taken
+    return _Read({}, max(1, written)), {}

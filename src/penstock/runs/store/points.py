@@ -7,14 +7,15 @@ import os
 import struct
 import threading
 import time
-import zlib
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
+from zlib import crc32
 
 from penstock.errors import BadSetting
 from penstock.linux.files import taken
+from penstock.runs.store.blocks import POINT_BYTES, Block, block_of, blocks, refuse_others
 from penstock.runs.store.folder import usable
 
 if TYPE_CHECKING:
@@ -23,15 +24,10 @@ if TYPE_CHECKING:
 
 
 class Series(NamedTuple):
-    """Points of one name, oldest first.
+    """Points of one name, oldest first."""
 
-    Attributes:
-        times_s: Seconds since 1970, to the microsecond.
-        values: What was measured; NaN and infinities are values.
-    """
-
-    times_s: NDArray[np.float64]
-    values: NDArray[np.float64]
+    times_s: NDArray[np.float64]  # seconds since 1970, to the microsecond
+    values: NDArray[np.float64]  # what was measured; NaN and infinities are values
 
     def at(self, times_s: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return what was measured last at or before each of some moments; NaN where nothing was."""
@@ -48,8 +44,7 @@ class Series(NamedTuple):
     def rise_per_s(self, recent_s: float = math.inf) -> float | None:
         """Return how fast a counter rose, per second; None if there is no time between its points.
 
-        Args:
-            recent_s: Seconds before the newest point that count; the newest two points do in any case.
+        Only the last ``recent_s`` count, but the newest two points in any case.
         """
         if len(self.times_s) < 2:
             return None
@@ -58,22 +53,13 @@ class Series(NamedTuple):
         return float(self.values[-1] - self.values[first]) / passed_s if passed_s > 0 else None
 
 
-MAGIC = b"penstock points 1\n"
-HEAD_BYTES = len(MAGIC) + 8
-_BLOCK = struct.Struct("<III")  # length of the rest, its CRC-32, number of points
+MAGIC = b"penstock points 2\n"
+HEAD_BYTES = len(MAGIC) + 12
 _POINT = struct.Struct("<Iqd")
-_MOST_BYTES = 4096 * _POINT.size
+_MOST_BYTES = 4096 * POINT_BYTES
 _MOST_AGE_S = 1.0
 _MOST_NAMES = 100_000
 _MOST_NAME_LENGTH = 250
-
-
-class Block(NamedTuple):
-    """A block of a file: the names that it declares, its points as bytes, and where it ends in the file."""
-
-    names: list[str]
-    points: memoryview
-    end: int
 
 
 class SeriesWriter:
@@ -84,7 +70,7 @@ class SeriesWriter:
     Threads may share it; a forked child may not use it.
 
     Args:
-        path: The file. If an earlier writer left it, this one goes on behind its last whole block.
+        path: The file. If an earlier writer left it, this one goes on behind it; only a torn end is overwritten.
 
     Attributes:
         dropped: Points that a full disk did not take.
@@ -99,6 +85,7 @@ class SeriesWriter:
         self._path = path
         self._lock = threading.Lock()
         self._numbers: dict[str, int] = {}
+        self._declared = self._before = 0  # names and points in the file
         self._new: list[str] = []
         self._points = bytearray()
         self._oldest_s = 0.0
@@ -128,7 +115,7 @@ class SeriesWriter:
         with self._lock:
             number = self._numbers.get(name)
             if number is None:
-                number = self._declared(name)
+                number = self.declare(name)
             try:
                 # In one step: an exception out of a signal's handler leaves no half of a point.
                 self._points += _POINT.pack(number, time_us, value)
@@ -160,6 +147,18 @@ class SeriesWriter:
                 os.close(self._fd)
                 self._fd = -1
 
+    def declare(self, name: str) -> int:
+        """Return the number of a name that has none yet."""
+        check_name(name)
+        if self._declared + len(self._new) == _MOST_NAMES:
+            raise BadSetting(
+                f"series {name!r} would be the {_MOST_NAMES + 1:,}th of {self._path.name}: a name stands for a "
+                "quantity, not for a step or a file"
+            )
+        self._numbers[name] = self._declared + len(self._new)
+        self._new.append(name)
+        return self._numbers[name]
+
     def _whole(self) -> int:
         """Cut a torn block off the file, declare its names as known, and return where it ends."""
         os.lseek(self._fd, 0, os.SEEK_SET)
@@ -167,28 +166,19 @@ class SeriesWriter:
             content = file.read()
         if len(content) < HEAD_BYTES:  # new, or its writer died at once
             os.ftruncate(self._fd, 0)
-            os.pwrite(self._fd, MAGIC + os.urandom(8), 0)
+            key = os.urandom(8)
+            os.pwrite(self._fd, MAGIC + key + crc32(key).to_bytes(4, "little"), 0)
             return HEAD_BYTES
-        if not content.startswith(MAGIC):
+        end, names = HEAD_BYTES, list[str]()
+        for block in points_in(content, names):
+            end, self._before = block.end, block.before + block.points
+        refuse_others(self._path, content, MAGIC, bool(names))
+        if not names and not content.startswith(MAGIC):
             raise BadSetting(f"{self._path} holds no points of Penstock's: give another file")
-        end = HEAD_BYTES
-        for block in blocks(content):
-            for name in block.names:
-                self._numbers[name] = len(self._numbers)
-            end = block.end
+        self._declared = len(names)
+        self._numbers = {name: number for number, name in enumerate(names) if name}
         os.ftruncate(self._fd, end)
         return end
-
-    def _declared(self, name: str) -> int:
-        check_name(name)
-        if len(self._numbers) == _MOST_NAMES:
-            raise BadSetting(
-                f"series {name!r} would be the {_MOST_NAMES + 1:,}th of {self._path.name}: a name stands for a "
-                "quantity, not for a step or a file"
-            )
-        self._new.append(name)
-        self._numbers[name] = len(self._numbers)
-        return self._numbers[name]
 
     def _write(self) -> None:
         if not self._points:
@@ -196,8 +186,8 @@ class SeriesWriter:
         names = [name.encode() for name in self._new]
         declared = b"".join(len(name).to_bytes(2, "little") + name for name in names)
         body = len(names).to_bytes(2, "little") + declared + self._points
-        count = len(self._points) // _POINT.size
-        block = _BLOCK.pack(len(body), zlib.crc32(body), count) + body
+        count = len(self._points) // POINT_BYTES
+        block = block_of(body, count, self._declared, self._before, self._end)
         self._points.clear()
         try:
             with usable(self._path):
@@ -210,6 +200,8 @@ class SeriesWriter:
                 os.ftruncate(self._fd, self._end)
             raise
         self._end += len(block)
+        self._before += count
+        self._declared += len(self._new)
         self._new.clear()
 
 
@@ -219,11 +211,7 @@ def points_file(run_folder: Path, writer: str) -> Path:
 
 
 def check_name(name: str) -> None:
-    """Refuse what cannot be the name of a series.
-
-    Raises:
-        BadSetting: it cannot be; the message says why.
-    """
+    """Refuse what cannot be the name of a series."""
     if not isinstance(name, str):  # pyright: ignore[reportUnnecessaryIsInstance]  # a script gives anything
         raise BadSetting(f"series {name!r}: a name is text")
     if not name:
@@ -237,31 +225,29 @@ def check_name(name: str) -> None:
     raise BadSetting(f"{name[:_MOST_NAME_LENGTH]!r} cannot name a series: {why}")
 
 
-def blocks(content: bytes, at: int = HEAD_BYTES) -> Iterator[Block]:
-    """Yield the whole blocks of a file from here on, up to the first that was torn."""
-    view = memoryview(content)
-    while len(content) - at >= _BLOCK.size:
-        length, crc, count = _BLOCK.unpack_from(content, at)
-        end = at + _BLOCK.size + length
-        body = view[at + _BLOCK.size : end]
-        if len(body) < length or zlib.crc32(body) != crc or length < 2 + count * _POINT.size:
-            return
-        names: list[str] = []
+def key_of(content: bytes) -> bytes:
+    """Return the random bytes that tell a file of points from others; none if they are damaged."""
+    key = content[len(MAGIC) : HEAD_BYTES - 4]
+    return key if crc32(key).to_bytes(4, "little") == content[HEAD_BYTES - 4 : HEAD_BYTES] else b""
+
+
+def points_in(content: bytes, names: list[str], at: int = HEAD_BYTES, offset: int = 0) -> Iterator[Block]:
+    """Yield blocks as ``blocks`` does, with points alone as bodies; add the names that they declare to ``names``.
+
+    Their places are their numbers; "" stands for those whose block is gone.
+    """
+    for block in blocks(content, at, offset):
+        names += [""] * (block.place - len(names))
         where = 2
-        for _ in range(int.from_bytes(body[:2], "little")):
-            size = int.from_bytes(body[where : where + 2], "little")
-            names.append(bytes(body[where + 2 : where + 2 + size]).decode())
+        for _ in range(int.from_bytes(block.body[:2], "little")):
+            size = int.from_bytes(block.body[where : where + 2], "little")
+            names.append(bytes(block.body[where + 2 : where + 2 + size]).decode())
             where += 2 + size
-        yield Block(names, body[length - count * _POINT.size :], end)
-        at = end
+        yield block._replace(body=block.body[where:])
 
 
 def locked_file(path: Path, flags: int) -> int:
-    """Open a file that nobody else writes or compacts.
-
-    Raises:
-        BadSetting: somebody does.
-    """
+    """Open a file that nobody else writes or compacts."""
     try:
         return taken(path, flags)
     except BlockingIOError:

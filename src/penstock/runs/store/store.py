@@ -16,6 +16,7 @@ from typing import Any, Self
 
 import msgspec
 
+from penstock.basics.terminal import say
 from penstock.errors import BadSetting, NoSuchRun, StoreUnusable
 from penstock.runs.record import ENDED, GroupPlan, RunPlan, RunRecord, Status
 from penstock.runs.store.database import SELECT, Noted, connect, record_of, this_place, this_process, writing
@@ -315,7 +316,7 @@ class Store:
             return msgspec.json.decode((self.folder_of(id) / "environment.json").read_bytes(), type=dict[str, Any])
         except FileNotFoundError:
             return None
-        except msgspec.DecodeError as error:  # whoever wrote it was killed
+        except (OSError, ValueError) as error:  # its writer was killed, or it is damaged
             return {"environment": f"unreadable: {error}"}
 
     def series(self, id: str, wanted: Callable[[str], object] | None = None) -> dict[str, Series]:
@@ -323,6 +324,13 @@ class Store:
         from penstock.runs.store.merged import read_series
 
         return read_series(self.folder_of(id) / "series", wanted)
+
+    def damage(self, id: str) -> str:
+        """Return in a sentence how many points of a run's series are gone; "" if its files are whole."""
+        from penstock.runs.store.merged import lost_points
+
+        lost = lost_points(folder := self.folder_of(id) / "series")
+        return f"about {lost:,} points of run {id} are gone: files in {folder} are damaged" if lost else ""
 
     def names(self, id: str) -> list[str]:
         """Return the names of a run's series."""
@@ -333,13 +341,17 @@ class Store:
     def compact(self, id: str) -> None:
         """Compress the series of a run that has ended into one file; a death at any moment loses nothing.
 
-        A few points stay as they are: a run that ends at once waits for no NumPy.
+        A few points stay as they are: a run that ends at once waits for no NumPy. So does what a full disk has no
+        room for, or what is damaged.
         """
         folder = self.folder_of(id) / "series"
         if sum(path.stat().st_size for path in folder.glob("*.points")) > _NOT_WORTH_BYTES:
             from penstock.runs.store.merged import compact
 
-            compact(folder)
+            try:
+                compact(folder)
+            except StoreUnusable as error:
+                say(f"the series of run {id} are not compressed: {error}")
 
     def _is_elsewhere(self, run: RunRecord) -> bool:
         (row,) = self._read("WHERE runs.id = ?", run.id)
@@ -348,7 +360,7 @@ class Store:
     def _end_of(self, run: RunRecord) -> float:
         if run.began is not None and run.seconds is not None:
             return run.began + run.seconds
-        return self._read("WHERE runs.id = ?", run.id)[0]["added"]
+        return self._read("WHERE runs.id = ?", run.id)[0]["added"] or 0.0
 
     def _remove(self, removed: list[Removed], deleted: AbstractSet[str] = frozenset()) -> None:
         """Remove runs, but of those that were deleted none that somebody has brought back since."""

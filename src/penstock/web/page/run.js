@@ -85,7 +85,8 @@ export function open(place, address) {
       element("p", {}, run.status.replaceAll("_", " ") + (run.exit_code ? `, exit code ${run.exit_code}` : "") + (run.reason ? `: ${run.reason}` : ""),
         ` · ${seconds(run.seconds)} · ${run.group} (${run.mode}) · `,
         element("a", { href: `#/compare?run=${encodeURIComponent(run.id)}` }, "Compare"), " · ",
-        element("a", { href: `#/time?group=${encodeURIComponent(run.group_id)}` }, "Where its time goes"))));
+        element("a", { href: `#/time?group=${encodeURIComponent(run.group_id)}` }, "Where its time goes")),
+      run.damage && element("p", {}, element("strong", {}, run.damage))));
     const before = printed.querySelector("pre");
     const follows = !before || before.scrollTop + before.clientHeight > before.scrollHeight - 5;
     update(printed, element("div", {},
