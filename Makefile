@@ -119,7 +119,8 @@ $(MLFLOW): $(READY) tests/mlflow/constraints.txt
 $(FRAMEWORKS): $(READY) tests/frameworks/constraints.txt $(TORCHVISION)
 	$(PYTHON) -m venv $(VENV)/frameworks
 	$(VENV)/frameworks/bin/python $(PIP_INSTALL) --constraint tests/frameworks/constraints.txt --editable \
-		".[runs]" accelerate datasets lightning peft timm torch torchdata torchvision transformers webdataset
+		".[runs]" accelerate datasets lightning peft tensorboard tensorboardX timm torch torchdata torchvision \
+		transformers wandb webdataset
 	cp $(TORCHVISION) $(VENV)/frameworks/lib/python3*/site-packages
 	touch $(FRAMEWORKS)
 
