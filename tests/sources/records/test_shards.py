@@ -6,12 +6,13 @@ import gzip
 import io
 import os
 import tarfile
+from contextlib import closing
 from itertools import permutations
 from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.sources.images.pictures import jpeg, noise
+from tests.sources.images.pictures import encoded, jpeg, noise
 
 import penstock
 from penstock.contracts import Place
@@ -174,7 +175,7 @@ def test_a_shard_is_walked_through_once_and_again_when_it_was_written_to(tmp_pat
     assert walked == [path]
     assert (again.names, again.labels) == (first.names, first.labels)
     assert again.places(np.arange(10)) == first.places(np.arange(10))
-    ShardRecords(path, (".jpg", ".json"))
+    ShardRecords(path, (".jpg", ".jpeg"))
     shard(path, 5)
     assert ShardRecords(path, (".jpg",)).names[0] == "0005.jpg"
     assert walked == [path] * 3
@@ -303,10 +304,51 @@ def test_images_whose_names_have_dots_have_the_labels_of_their_names(tmp_path):
         assert labels_of(packed(tmp_path / "x.tar", each)) == ["0", "1", "2"]
     del files["img.v1.1.cls"]
     unlabelled(packed(tmp_path / "x.tar", files), r"1 images have no .cls beside them, such as img.v1.1.jpg")
-    pair = {"0.left.jpg": b"", "0.right.jpg": b"", "0.cls": b"4"}
-    assert labels_of(packed(tmp_path / "x.tar", pair)) == ["4", "4"]
     odd = {"0.jpg": b"", "0.fine.cls": b"1", "0.coarse.cls": b"2"}
     unlabelled(packed(tmp_path / "x.tar", odd), r"1 images have no .cls beside them, such as 0.jpg")
+
+
+@pytest.mark.parametrize(
+    ("endings", "named"),
+    [
+        (["jpg", "seg.png", "cls"], "1.jpg and 1.seg.png"),
+        (["left.jpg", "right.jpg", "cls"], "1.left.jpg and 1.right.jpg"),
+        (["0.jpg", "1.jpg", "2.jpg", "3.jpg", "cls"], "1.0.jpg and 1.1.jpg and 1.2.jpg"),
+        (["jpg", "png", "cls", "json"], "1.jpg and 1.png"),
+        (["jpg", "mask.png"], "1.jpg and 1.mask.png"),
+        (["rgb.png", "depth.png", "json"], "1.rgb.png and 1.depth.png"),
+    ],
+)
+def test_several_images_a_sample_are_refused_by_their_names_unless_one_is_picked(tmp_path, endings, named):
+    """As it was found: masks beside images were trained on, with the images' labels."""
+    level = {ending: 40 + 9 * i for i, ending in enumerate(endings)}
+    data = {ending: encoded(np.full((9, 9, 3), at, np.uint8), ".png") for ending, at in level.items()}
+    data |= {ending: of for ending, of in (("cls", b"3"), ("json", b"{}")) if ending in endings}
+    for folder in ("", "cats/"):
+        path = packed(tmp_path / "x.tar", {f"{folder}{i}.{end}": of for i in (1, 2) for end, of in data.items()})
+        named = named.replace("1.", f"{folder}1.", 1).replace("and 1.", f"and {folder}1.")
+        with pytest.raises(
+            penstock.BadSetting, match=rf"x\.tar: a sample has several images, {named}, .*pass image="
+        ):
+            penstock.ImageSource(path, workers=1, labels=[0, 1] if not folder else None)
+    label = "cls" if "cls" in endings else None
+    with closing(penstock.ImageSource(path, size=8, image=endings[1], label=label, workers=1)) as source:
+        (batch,) = source
+    images = batch[0] if label else batch
+    assert len(images) == 2 and (images == level[endings[1]]).all()
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        ["cat.0.jpg", "cat.1.jpg", "dog.0.jpg", "dog.1.jpg"],
+        ["a.one.jpg", "a.two.jpg", "b.three.jpg", "b.four.jpg"],
+        [f"{i}.{side}.{end}" for i in range(2) for side in ("left", "right") for end in ("jpg", "cls")],
+    ],
+)
+def test_images_with_dots_in_their_names_are_no_parts_of_one_sample(tmp_path, names):
+    images = [name for name in names if name.endswith("jpg")]
+    assert ShardRecords(packed(tmp_path / "x.tar", dict.fromkeys(names, b"7")), (".jpg",)).names == images
 
 
 def test_labels_that_are_given_need_none_beside_the_images(tmp_path):

@@ -17,7 +17,8 @@ from penstock.sources.records.shard_files import ShardedRecords, found, known
 from penstock.sources.records.tar import Member, members_of
 
 _LABEL = ".cls"
-_FORMAT = 6
+_FORMAT = 7
+_SHOWN = 3
 
 
 class _Index(NamedTuple):
@@ -109,7 +110,28 @@ def _walked(path: str, version: FileVersion, suffixes: tuple[str, ...]) -> _Inde
     samples = [image for group in groups for image in group.images]
     if not samples:
         raise BadSetting(f"{path}: no member ends in {', '.join(sorted(suffixes))}")
+    if several := _several(groups):
+        raise BadSetting(
+            f"{path}: a sample has several images, {' and '.join(several[:_SHOWN])}: pass "
+            "image= and label=, the endings of those wanted (image='jpg', label='cls'), or suffixes= of one"
+        )
     return _Index(samples, *_labels(path, groups, doubtful), sorted(folders))
+
+
+def _several(groups: Sequence[_Group]) -> list[str]:
+    """Return images that are parts of one sample: they share its label, or have endings that another key has too.
+
+    Endings with digits may be names of files, as of ``cat.0.jpg`` and ``dog.0.jpg``.
+    """
+    some = [(group, [name for name, *_ in group.images]) for group in groups if len(group.images) > 1]
+    endings = [tuple(sorted(name.removeprefix(group.key) for name in names)) for group, names in some]
+    keys = Counter(ending for _, ending in {*zip([group.key for group, _ in some], endings, strict=True)})
+    for (group, names), ending in zip(some, endings, strict=True):
+        of_each = {os.path.splitext(name)[0] for name in names}
+        share = group.key in group.labels and not (len(of_each) == len(names) and of_each <= {*group.labels})
+        if share or (not group.labels and keys[ending] > 1 and not any(map(str.isdigit, "".join(ending)))):
+            return names
+    return []
 
 
 def _labels(path: str, groups: Sequence[_Group], doubtful: Container[str]) -> tuple[list[str], str]:
