@@ -316,6 +316,28 @@ def test_a_file_in_another_order_of_columns_is_refused_and_other_metadata_are_no
         RecordSource([one, other])
 
 
+@pytest.mark.parametrize(
+    ("folders", "named"),
+    [
+        (["label=cat", "label=dog"], "label"),
+        (["split=train/day=2020-01-01"], "day, split"),
+        (["id=1/label=cat", "id=2/label=dog"], "label"),
+    ],
+)
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_column_that_only_folders_hold_is_not_left_out_unasked(tmp_path, kind, folders, named):
+    for i, folder in enumerate(folders):
+        (tmp_path / folder).mkdir(parents=True)
+        path = written(tmp_path / folder / f"k=v.{kind}", numbers(10, 10 * i), 10, kind)
+    found = f"{tmp_path}/**/*{Path(path).suffix}"
+    with pytest.raises(
+        BadSetting, match=rf"{folders[0]}.*: folders \(NAME=VALUE\) hold {named}, which is not read"
+    ):
+        RecordSource(found)
+    with opened(found, columns=["id"]) as source:
+        assert sorted(id for batch in source for id in batch["id"]) == [*range(10 * len(folders))]
+
+
 def test_without_pyarrow_the_command_that_installs_it_is_named(path, monkeypatch):
     monkeypatch.setattr("penstock.basics.packages.find_spec", lambda _: None)
     for data in (str(path), f"hf:{path.parent}"):

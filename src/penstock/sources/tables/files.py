@@ -146,6 +146,9 @@ class TableFiles(ShardFiles):
         """
         paths = self._paths
         self.schema = same_schema(paths, schemas)
+        folders = {part for path in paths for part in os.path.dirname(path).split("/") if "=" in part}
+        # Columns of Hive's layout, which no file has.
+        self.in_folders = sorted({part.partition("=")[0] for part in folders} - {*self.schema.names})
         if not groups:
             raise BadSetting(f"{paths[0]}{' and others' * (len(paths) > 1)}: no row lies there")
         file_of, rows = np.array(groups, np.int64).T
