@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
 import json
 import shutil
@@ -98,6 +99,48 @@ def test_a_compressed_shard_that_is_damaged_is_named(tmp_path, kind):
     if kind == "mds":
         change(folder, lambda index: index["shards"][-1]["zip_data"].update(bytes=shard.stat().st_size))
     refused(kind, folder, f"{shard.name} is damaged: it becomes 0 bytes")
+
+
+@pytest.mark.parametrize("algorithm", ["sha1", "md5", "blake2b", "sha3_256"])
+@pytest.mark.parametrize("compression", [None, "zstd"])
+def test_shards_are_compared_with_the_hashes_of_their_index_once_a_version(
+    tmp_path, monkeypatch, algorithm, compression
+):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    folder = mds(tmp_path / "data", compression=compression)
+    whole = hashed(folder, algorithm)
+    right = [str(each) for each in all_of(opened("mds", folder))]
+    shard, data = max(whole.items())
+    for at in (len(data) - 1, len(data) // 2, 30):
+        shard.write_bytes(data[:at] + bytes([data[at] ^ 4]) + data[at + 1 :])
+        refused("mds", folder, f"{shard.name} is damaged, .*its {algorithm} is [0-9a-f]+, and its index.json says")
+    shard.write_bytes(data)
+    assert [str(each) for each in all_of(opened("mds", folder))] == right
+    monkeypatch.setattr("hashlib.file_digest", None)  # what was compared is not compared again
+    assert [str(each) for each in all_of(opened("mds", folder))] == right
+
+
+def test_a_hash_that_cannot_be_computed_is_named_and_one_that_can_be_is_compared(tmp_path, monkeypatch, capfd):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    folder = mds(tmp_path / "data")
+    change(folder, lambda index: [each["raw_data"].update(hashes={"xxh64": "0"}) for each in index["shards"]])
+    opened("mds", folder)
+    assert "its hashes (xxh64) are none of hashlib's, and are not compared" in capfd.readouterr().err
+    change(folder, lambda index: index["shards"][0]["raw_data"]["hashes"].update(sha1="0"))
+    refused("mds", folder, "its sha1 is .*, and its index.json says 0")
+
+
+def hashed(folder: Path, algorithm: str) -> dict[Path, bytes]:
+    """Put into an index the hashes of its shards, as ``MDSWriter(hashes=...)`` does; return the shards."""
+    whole = {path: path.read_bytes() for path in sorted(folder.iterdir()) if path.name != "index.json"}
+
+    def add(index: Any) -> None:
+        for data, shard in zip(whole.values(), index["shards"], strict=True):
+            digest = hashlib.new(algorithm, data).hexdigest()
+            shard["zip_data" if shard["zip_data"] else "raw_data"]["hashes"] = {algorithm: digest}
+
+    change(folder, add)
+    return whole
 
 
 def test_shards_are_unpacked_once_and_again_where_that_was_broken_off(tmp_path, monkeypatch, capfd):

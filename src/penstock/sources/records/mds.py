@@ -27,6 +27,7 @@ _Count = Annotated[int, msgspec.Meta(ge=0)]
 class _File(msgspec.Struct):
     basename: str
     bytes: _Count
+    hashes: dict[str, str] = {}
 
 
 class _Shard(msgspec.Struct):
@@ -84,8 +85,9 @@ class MdsRecords(OffsetRecords):
 def _described(shard: _Shard) -> Shard:
     raw, packed = shard.raw_data, shard.zip_data
     if packed is None:
-        return Shard(raw.basename, shard.samples, (raw.bytes,))
-    return Shard(packed.basename, shard.samples, (raw.bytes,), shard.compression or "?", packed.bytes)
+        return Shard(raw.basename, shard.samples, (raw.bytes,), hashes=raw.hashes)
+    compression = shard.compression or "?"
+    return Shard(packed.basename, shard.samples, (raw.bytes,), compression, packed.bytes, hashes=packed.hashes)
 
 
 def _columns(root: str, shard: _Shard) -> tuple[StoredColumn, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import struct
 from collections.abc import Callable, Mapping, Sequence
@@ -12,6 +13,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from penstock.basics.terminal import printable, say
 from penstock.contracts import Place
 from penstock.errors import BadSetting, ReadFailed
 from penstock.fingerprint.files import FileVersion
@@ -46,6 +48,7 @@ class Shard(NamedTuple):
     compression: str = ""
     packed_bytes: int | None = None
     rewritten: Callable[[bytes], bytes] | None = None
+    hashes: Mapping[str, str] = {}  # of all its bytes as they lie there, by the name of an algorithm
 
 
 class OffsetRecords(ShardedRecords):
@@ -132,12 +135,30 @@ def _whole(path: str, version: FileVersion, shard: Shard) -> str | Packed:
             f"{path} has {version.nbytes:,} bytes, and its {INDEX} says {sizes[0]:,}: it was cut short, or "
             "belongs to another index"
         )
+    if shard.hashes and not is_remote(path):
+        known(bool, partial(_compared, path, shard.hashes), version, "hash 1", path, sorted(shard.hashes.items()))
     if not shard.compression:
         return path
     codec = shard.compression.partition(":")[0]
     if codec not in CODECS:
         raise BadSetting(f"{path} is compressed by {codec!r}: known are {', '.join(CODECS)}")
     return Packed(path, version, codec, shard.nbytes, shard.rewritten)
+
+
+def _compared(path: str, hashes: Mapping[str, str]) -> bool:
+    """Compare a file with one of its hashes, which takes reading all of it; return whether that could be done."""
+    for name in hashes:
+        if name in hashlib.algorithms_guaranteed and not name.startswith("shake"):
+            with open(path, "rb") as file:
+                found = hashlib.file_digest(file, name).hexdigest()
+            if found != hashes[name]:
+                raise BadSetting(
+                    f"{path} is damaged, or belongs to another index: its {name} is {found}, and its {INDEX} says "
+                    f"{hashes[name]}. Fetch it or write it again"
+                )
+            return True
+    say(f"{printable(path)}: its hashes ({', '.join(hashes)}) are none of hashlib's, and are not compared")
+    return False
 
 
 def _offsets(path: str, version: FileVersion, shard: Shard, whole: str | Packed) -> npt.NDArray[np.int64]:
