@@ -44,11 +44,7 @@ class WholeDecoder:
 
 
 def size_of(encoded: bytes) -> tuple[int, int]:
-    """Return height and width of an image.
-
-    Raises:
-        ValueError: it is none.
-    """
+    """Return height and width of an image."""
     if encoded.startswith(b"\xff\xd8"):
         return WholeDecoder().size(encoded)
     height, width, _ = whole_image(encoded).shape
@@ -56,11 +52,7 @@ def size_of(encoded: bytes) -> tuple[int, int]:
 
 
 def whole_jpeg(encoded: bytes) -> ByteArray:
-    """Decode a JPEG of any kind; damage is an error where an end is missing, or pixels, as with Pillow.
-
-    Raises:
-        ValueError: it cannot be decoded.
-    """
+    """Decode a JPEG of any kind; damage is an error where an end is missing, or pixels, as with Pillow."""
     try:
         return simplejpeg.decode_jpeg(encoded, "RGB")
     except ValueError as error:
@@ -84,11 +76,7 @@ def whole_jpeg(encoded: bytes) -> ByteArray:
 
 
 def whole_image(encoded: bytes) -> ByteArray:
-    """Decode an image of any format that OpenCV knows; alpha is left out, as by Pillow.
-
-    Raises:
-        ValueError: it cannot be decoded.
-    """
+    """Decode an image of any format that OpenCV knows; alpha is left out, as by Pillow."""
     encoded, most, has_alpha, is_multiplied = header_of(encoded)
     flags = cv2.IMREAD_UNCHANGED if has_alpha else _FLAGS | (cv2.IMREAD_ANYDEPTH if most else 0)
     try:
@@ -201,11 +189,7 @@ DECODER = "PENSTOCK_DECODER"
 
 
 def decoder() -> Decoder:
-    """Make the fastest decoder that this machine has: by regions of images, or of whole images.
-
-    Raises:
-        BadSetting: ``PENSTOCK_DECODER`` names none that is installed, or ``PENSTOCK_TURBOJPEG`` no such library.
-    """
+    """Make the fastest decoder that this machine has: by regions of images, or of whole images."""
     named = os.environ.get(DECODER)
     for name, make in _DECODERS.items():
         if named in (None, "", name) and (found := make()) is not None:

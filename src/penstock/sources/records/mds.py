@@ -56,10 +56,6 @@ class MdsRecords(OffsetRecords):
 
     Args:
         folder: The folder that ``index.json`` lies in, or its URL.
-
-    Raises:
-        BadSetting: there is none, it or a shard is damaged, incomplete or of another version.
-        ReadFailed: a shard cannot be read.
     """
 
     def __init__(self, folder: str | os.PathLike[str]) -> None:

@@ -63,11 +63,6 @@ class OffsetRecords(ShardedRecords):
     Attributes:
         fields: The type of each column.
         parse: What parses a sample.
-
-    Raises:
-        BadSetting: a shard is missing, has another size than the index says, offsets that make no sense, or an
-            unknown compression; or there is no sample.
-        ReadFailed: one cannot be read.
     """
 
     def __init__(self, root: str, kind: str, shards: Sequence[Shard], parse: ColumnParser) -> None:
@@ -97,11 +92,7 @@ class OffsetRecords(ShardedRecords):
 
 
 def opened(folder: str | os.PathLike[str], kind: str) -> tuple[str, bytes]:
-    """Return where shards lie, and their index.
-
-    Raises:
-        BadSetting: there is none.
-    """
+    """Return where shards lie, and their index."""
     root = str(folder).rstrip("/")
     if not root:
         raise BadSetting(f"no folder of {kind} is named: its path stands behind the prefix")
@@ -116,11 +107,7 @@ def opened(folder: str | os.PathLike[str], kind: str) -> tuple[str, bytes]:
 
 
 def decoded(root: str, index: bytes, kind: type[T]) -> T:
-    """Return what an index says.
-
-    Raises:
-        BadSetting: it does not say it, or not in this way.
-    """
+    """Return what an index says."""
     try:
         return msgspec.json.decode(index, type=kind)
     except (msgspec.DecodeError, ValueError, RecursionError) as error:
@@ -162,11 +149,7 @@ def _compared(path: str, hashes: Mapping[str, str]) -> bool:
 
 
 def _offsets(path: str, version: FileVersion, shard: Shard, whole: str | Packed) -> npt.NDArray[np.int64]:
-    """Return where a shard's samples begin, and where the last one ends.
-
-    Raises:
-        BadSetting: its table says what cannot be.
-    """
+    """Return where a shard's samples begin, and where the last one ends."""
     is_packed = isinstance(whole, Packed)
     nbytes = whole.unpacked.stat().st_size if is_packed else version.nbytes
     table_bytes = 4 * shard.samples + _HEAD_BYTES

@@ -47,9 +47,6 @@ class ShardRecords(ShardedRecords):
     Args:
         shards: A tar, a pattern (``*``, ``{0000..0127}``), or several.
         suffixes: Endings of members that are samples, in small letters.
-
-    Raises:
-        BadSetting: there are no such files, one is no tar, or has no sample.
     """
 
     def __init__(self, shards: str | Path | Sequence[str | Path], suffixes: Sequence[str]) -> None:

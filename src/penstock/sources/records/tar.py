@@ -73,9 +73,6 @@ def walk(path: str, size: int, pread: Callable[[int, int], bytes]) -> Iterator[M
         path: Its name, for errors.
         size: Its size in bytes.
         pread: Reads a number of bytes at an offset.
-
-    Raises:
-        BadSetting: it is no tar, is compressed or cut short, or has a sparse file.
     """
     at, tar, ended, long_name, long_link, extended = 0, 0, False, "", "", dict[str, str]()
     seen: dict[str, Member] = {}  # which hard links may name
@@ -122,11 +119,7 @@ def walk(path: str, size: int, pread: Callable[[int, int], bytes]) -> Iterator[M
 
 
 def _checked(path: str, header: bytes, at: int) -> int:
-    """Return the size of the member whose header this is.
-
-    Raises:
-        BadSetting: it is no header.
-    """
+    """Return the size of the member whose header this is."""
     if at == 0 and (how := _COMPRESSED.get(header[:2])):
         raise BadSetting(f"{path} is compressed ({how}), so nothing in it can be read by itself: unpack it first")
     try:
@@ -150,11 +143,7 @@ def _text(field: bytes) -> str:
 
 
 def _pax(path: str, records: bytes, at: int) -> dict[str, str]:
-    """Read extended headers: ``length key=value`` and a line feed, again and again.
-
-    Raises:
-        BadSetting: they are none, or give a size below 0.
-    """
+    """Read extended headers: ``length key=value`` and a line feed, again and again."""
     found: dict[str, str] = {}
     try:
         while records.strip(b"\0"):

@@ -54,9 +54,6 @@ class ArrowTables(TableFiles):
     Args:
         paths: The files or streams, or objects of a store.
         cache: Where parts of these are kept; None for nowhere.
-
-    Raises:
-        BadSetting: one is no Arrow file, was cut short, or has other columns than the first; or none has a row.
     """
 
     def __init__(self, paths: Sequence[str], cache: Cache | None = None) -> None:
@@ -104,11 +101,7 @@ def saved_tables(folder: str, cache: Cache | None = None) -> ArrowTables:
 
 
 def saved_files(folder: str) -> list[str]:
-    """Return the Arrow files of a folder that ``datasets.Dataset.save_to_disk`` wrote, in their order.
-
-    Raises:
-        BadSetting: it is none, or has several data sets of which one must be named.
-    """
+    """Return the Arrow files of a folder that ``datasets.Dataset.save_to_disk`` wrote, in their order."""
     path = folder.rstrip("/") if is_remote(folder) else os.path.abspath(os.path.expanduser(folder))
     if names := _json(f"{path}/dataset_dict.json", {}).get("splits"):
         splits = ", ".join(f"hf:{folder}/{name}" for name in names)
@@ -165,11 +158,7 @@ def _walked(path: str, version: FileVersion) -> _Index:
 
 
 def _messages(path: str, version: FileVersion) -> Iterator[tuple[int, int, int, int, int]]:
-    """Yield kind, offset, bytes without and of the body, and the rows of each message.
-
-    Raises:
-        BadSetting: something else lies there, or the file was cut short.
-    """
+    """Yield kind, offset, bytes without and of the body, and the rows of each message."""
     end = version.nbytes
     pread = read_ahead(Place(path, 0, end, version.etag))
     is_file = pread(min(end, len(_MAGIC)), 0) == _MAGIC  # not a stream, which may end with any message

@@ -103,11 +103,7 @@ def opened(path: str, version: FileVersion, fetch: Fetch) -> Any:
 
 
 def fetching(cache: Cache | None, root: str, paths: Sequence[str], versions: Sequence[FileVersion]) -> Fetch:
-    """Return what reads parts of files.
-
-    Raises:
-        BadSetting: there is a cache, and it is to keep pixels, or the files do not lie in an object store.
-    """
+    """Return what reads parts of files."""
     if cache is None:
         return read
     cache.refuse_pixels("tables")
@@ -140,9 +136,6 @@ class TableFiles(ShardFiles):
             files: What they are.
             schemas: The schema of each.
             groups: File and rows of each group.
-
-        Raises:
-            BadSetting: one has other columns than the first; or none has a row.
         """
         paths = self._paths
         self.schema = same_schema(paths, schemas)
@@ -166,11 +159,7 @@ def opened_for_datasets(path: str, version: FileVersion, fetch: Fetch) -> tuple[
 
 
 def same_schema(paths: Sequence[str], schemas: Iterable[Any]) -> Any:
-    """Return the schema that all files have.
-
-    Raises:
-        BadSetting: one has another.
-    """
+    """Return the schema that all files have."""
     every = iter(schemas)
     first = next(every)
     for path, schema in zip(paths[1:], every, strict=True):

@@ -58,9 +58,6 @@ class TableLeaf(NamedTuple):
         Args:
             columns: Rows of each column.
             where: The row group, for errors.
-
-        Raises:
-            SourceError: one does not.
         """
         for column, values in zip(self.columns, columns, strict=True):
             if isinstance(values, VaryingRows) or self.dtype == column.dtype:

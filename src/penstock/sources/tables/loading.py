@@ -42,12 +42,7 @@ class TableReading(NamedTuple):
         return self.tables.read(group, self.needed).filter(self.condition).num_rows
 
     def read(self, group: int) -> list[Values | VaryingRows]:
-        """Return the columns of a group.
-
-        Raises:
-            ReadFailed: it cannot be read.
-            SourceError: a column has nulls that nothing fills, or lists of different length.
-        """
+        """Return the columns of a group."""
         names = [column.name for column in self.columns]
         table = self.tables.read(group, list(dict.fromkeys([*names, *self.needed])))
         where = self.tables.where(group)
@@ -119,12 +114,7 @@ class GroupLoader:
         self._begun[handful.groups] = loaded, futures
 
     def get(self, handful: Handful) -> Loaded:
-        """Return a handful, once all of it was read; those that were begun before it are given up first.
-
-        Raises:
-            ReadFailed: a group cannot be read.
-            SourceError: a value is none that can be given.
-        """
+        """Return a handful, once all of it was read; those that were begun before it are given up first."""
         self._forget_parents()
         for earlier in list(self._begun):
             if earlier == handful.groups:

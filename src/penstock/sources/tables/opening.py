@@ -36,9 +36,6 @@ class OpenedTables:
         groups: The groups that have such rows.
         rows: How many.
         nbytes: Bytes of each in memory, about.
-
-    Raises:
-        BadSetting: there are no such columns or rows.
     """
 
     def __init__(

@@ -30,9 +30,6 @@ class ParquetTables(TableFiles):
     Args:
         paths: The files, or objects of a store.
         cache: Where parts of these are kept; None for nowhere.
-
-    Raises:
-        BadSetting: one is no Parquet file, or has other columns than the first; or none has a row.
     """
 
     def __init__(self, paths: Sequence[str], cache: Cache | None = None) -> None:

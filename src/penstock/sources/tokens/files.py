@@ -59,9 +59,6 @@ class TokenFile:
     Attributes:
         tokens: All tokens, one axis.
         documents: The first token of each document, and the number of tokens; None if the file has no index.
-
-    Raises:
-        BadSetting: it is no file of tokens; the message names what it is.
     """
 
     def __init__(self, path: str, dtype: str | None, keep: Keep | None = None) -> None:
@@ -115,9 +112,6 @@ class TokenFile:
         Args:
             firsts: The first token of each part.
             count: Tokens of each part.
-
-        Raises:
-            ReadFailed: the copy is damaged, and the file cannot be read again.
         """
         if self._whole is not None:
             size = self.tokens.itemsize
@@ -209,11 +203,7 @@ def _wider(head: bytes) -> str:
 
 
 def files_at(pattern: str | Path) -> list[str]:
-    """Return the ``.bin`` and ``.npy`` files that a path, a folder or a pattern (``*``, ``**``) names, sorted.
-
-    Raises:
-        BadSetting: there are none.
-    """
+    """Return the ``.bin`` and ``.npy`` files that a path, a folder or a pattern (``*``, ``**``) names, sorted."""
     if is_remote(str(pattern)):
         found, is_folder = _objects_at(str(pattern))
     else:
@@ -250,9 +240,6 @@ def opened(
         patterns: Files, folders or patterns.
         dtype: Type of tokens without a header; None for uint16.
         cache: Where the files are kept, and mapped; None to map them where they lie.
-
-    Raises:
-        BadSetting: there are none, one is no file of tokens or is named twice, or they differ in type.
     """
     paths = {str(pattern): files_at(pattern) for pattern in patterns}
     named = [path for pattern in patterns for path in paths[str(pattern)]]
