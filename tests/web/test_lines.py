@@ -12,7 +12,7 @@ from tests.web.seeded import add_points, group
 
 from penstock.runs.figures import extremes
 from penstock.runs.store import Series
-from penstock.web.lines import against, odd, smoothed
+from penstock.web.lines import against, chart, line_over, odd, smoothed
 from penstock.web.titles import title_of
 
 NAN, INF = math.nan, math.inf
@@ -124,3 +124,30 @@ def test_names_may_hold_what_a_script_likes(page, store):
     add_points(store, run.id, "series:step", [3.0], run.began, 0, "other")
     assert set(page.json(f"/api/titles?id={run.id}")) == {"a/b c?&=#é", "series:step"}
     assert page.json(f"/api/chart?id={run.id}&name=a%2Fb%20c%3F%26%3D%23%C3%A9")["lines"] == [[None, [1, 2]]]
+
+
+def logged_again(of: list[range]) -> tuple[Series, Series]:
+    """Return a loss and the steps that it was logged at, some of them again with other values."""
+    steps = [float(step) for each in of for step in each]
+    values = [step + 1000 * attempt for attempt, each in enumerate(of) for step in each]
+    times_s = np.arange(len(steps)) + 1e9
+    return Series(times_s, array(*values)), Series(times_s, array(*steps))
+
+
+@pytest.mark.parametrize(
+    "of",
+    [
+        [range(120), range(100, 200)],
+        [range(50), range(10, 30), range(20, 60)],
+        [range(10)] * 3,
+        [range(20), range(5)],
+    ],
+)
+def test_a_step_that_was_logged_again_has_its_newer_value_alone(of):
+    loss, steps = logged_again(of)
+    newest = dict(zip(steps.values.tolist(), loss.values.tolist(), strict=True))
+    at, values = line_over("loss", {"loss": loss, "step": steps}, "series:step", 1e9)
+    assert dict(zip(at.tolist(), values.tolist(), strict=True)) == newest and len(at) == len(newest)
+    found = chart([[(at, values)]], -INF, INF, 2000, 0.9)
+    assert found["smooth"][0][1] == pytest.approx(smoothed(array(*(newest[step] for step in sorted(newest))), 0.9))
+    assert len(line_over("loss", {"loss": loss, "step": steps}, "", 1e9)[0]) == len(loss.values), "over time, all"

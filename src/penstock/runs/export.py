@@ -14,6 +14,7 @@ import numpy as np
 from penstock.basics.packages import require
 from penstock.errors import BadSetting
 from penstock.linux.files import written_whole
+from penstock.runs.figures import newest_at
 from penstock.runs.record import RunRecord
 from penstock.runs.store import Series, Store
 from penstock.runs.store.columns import Floats
@@ -25,8 +26,9 @@ def export(store: Store, runs: Sequence[RunRecord], path: Path) -> int:
     """Write all points of runs into a file, which is there once it is whole; return how many.
 
     A line has its run, ``series``, ``time_s`` (seconds since 1970), ``step`` (what the run had logged by that
-    name then), ``value``, and ``param.NAME`` for each parameter that any run has. In Parquet times, steps and
-    values are float64, all others text, null where a run lacks the parameter or the step.
+    name then; none where the series has a newer value of that step), ``value``, and ``param.NAME`` for each
+    parameter that any run has. In Parquet times, steps and values are float64, all others text, null where there
+    is none.
 
     Raises:
         BadSetting: the file has another ending, or cannot be written.
@@ -57,7 +59,11 @@ def _series(store: Store, runs: Sequence[RunRecord]) -> Iterator[_Exported]:
         found = store.series(run.id)
         steps = found.get("step", Series(np.empty(0), np.empty(0)))
         for name, series in sorted(found.items()):
-            yield _Exported(run, name, series, steps.at(series.times_s))
+            along = steps.at(series.times_s)
+            newest = newest_at(along)
+            shown = np.full(len(along), np.nan)
+            shown[newest] = along[newest]
+            yield _Exported(run, name, series, shown)
 
 
 def _write_csv(path: Path, parameters: Sequence[str], found: Iterator[_Exported]) -> int:

@@ -11,7 +11,7 @@ import numpy as np
 
 from penstock.runs.record import RunRecord
 from penstock.runs.store import Series
-from penstock.runs.store.columns import Floats
+from penstock.runs.store.columns import Floats, Ints
 from penstock.runs.words import script_of
 
 LOOPS = {f"feed.{of}{name}" for of in ("", "train.") for name in ("samples", "batches", "loop_s", "wait_s")}
@@ -127,6 +127,13 @@ def extremes(values: Floats) -> Extremes:
     finite = values[np.isfinite(values)]
     last = float(values[-1]) if len(values) else None
     return Extremes(last, float(finite.min()), float(finite.max())) if len(finite) else Extremes(last, None, None)
+
+
+def newest_at(places: Floats) -> Ints:
+    """Return the last point at each place of an axis, by rising places: the newer value of a step counts."""
+    known = np.flatnonzero(np.isfinite(places))
+    known = known[np.argsort(places[known], kind="stable")]
+    return known[np.diff(places[known], append=np.inf) > 0]
 
 
 def parts_of(

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from penstock.runs.figures import extremes
+from penstock.runs.figures import extremes, newest_at
 from penstock.runs.listeners import is_measured
 from penstock.runs.store import Series
 from penstock.runs.store.columns import Floats
@@ -104,12 +104,11 @@ def _figures_of(lines: Sequence[Line]) -> dict[str, float | None]:
 def against(line: Line, axis: Series) -> Line:
     """Return a line over the values that another series had at its moments; what comes before those is left out.
 
-    Points come by rising values of the axis, those at one value in the order of time.
+    Of several points at one value, as of a step that was logged again, it has the newest.
     """
     along = axis.at(line[0])
-    known = np.isfinite(along)
-    order = np.argsort(along[known], kind="stable")
-    return along[known][order], line[1][known][order]
+    newest = newest_at(along)
+    return along[newest], line[1][newest]
 
 
 def smoothed(values: Floats, weight: float) -> Floats:
