@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 import subprocess
 import sys
 import threading
@@ -258,7 +259,7 @@ def test_a_store_that_is_gone_or_full_fails_no_script(script: Script):
     series = script.store.folder_of(script.id) / "series"
     series.touch()
     said = script.run("for _ in range(3): penstock.log(a=1)")
-    assert said.count("penstock.log:") == 1
+    assert said.count("penstock.log:") == 2 and "did not take 3 points" in said
     series.unlink()
     said = script.run(
         "import resource, signal\n"
@@ -361,3 +362,23 @@ def test_a_script_that_can_start_no_thread_is_heard_when_it_ends(script: Script)
     said = script.run("import threading\nthreading.stack_size(1 << 46)\nfor i in range(3): penstock.log(a=i)")
     assert script.series("a") == [0, 1, 2]
     assert said.count("penstock.log:") == 1 and "can't start new thread" in said
+
+
+@pytest.mark.parametrize(
+    ("limit", "calls", "most"),
+    [(900_000, 60_000, 100_000), (5_000, 30_000, 100_000), (0, 9_000, 100_000), (200_000, 60_000, 500)],
+)
+def test_on_a_full_disk_points_that_are_kept_and_that_are_said_to_be_lost_are_all(
+    script: Script, limit, calls, most
+):
+    said = script.run(
+        "import resource\n"
+        "from penstock.runs.inside import run as inside\n"
+        f"inside._MOST_WAITING = {most}\n"
+        f"resource.setrlimit(resource.RLIMIT_FSIZE, ({limit}, resource.RLIM_INFINITY))\n"
+        f"for step in range({calls}): penstock.log(step=step, loss=1.0)"
+    )
+    kept = sum(len(series.values) for series in script.store.series(script.id).values())
+    lost = [int(found.replace(",", "")) for found in re.findall(r"did not take ([\d,]+) points", said)]
+    assert len(lost) == 1 and kept + lost[0] == 2 * calls
+    assert len(said.splitlines()) <= 3 and ("Make room" in said or most == 500)

@@ -139,6 +139,8 @@ class _Recorder:
         self._writer: SeriesWriter | None = None
         self.writing = threading.Lock()
         self._warned: set[str] = set()
+        self._refused = deque[int]()  # how many values each call had that did not wait
+        self._told = 0  # values of which it has been told that they are lost
         self._is_over = not threading.main_thread().is_alive()  # in an exit handler, where threads are too late
         if not self._is_over:
             try:
@@ -156,9 +158,10 @@ class _Recorder:
         if len(self._waiting) < _MOST_WAITING:
             self._waiting.append((now_s, found))
         else:
-            self._warn("", f"more than {_MOST_WAITING:,} calls wait for the disk; some are left out")
+            self._warn("many", f"more than {_MOST_WAITING:,} calls wait for the disk; some are left out")
+            self._refused.append(len(found))
         if self._is_over:
-            self.write()
+            self._end()
 
     def _collect(self, values: Mapping[Any, Any], within: str, found: dict[str, float | Media]) -> None:
         """Collect what can be stored among values, and within those that are dicts."""
@@ -234,6 +237,8 @@ class _Recorder:
                         self._writer.add(name, value, time_s)
                 except BadSetting as error:
                     self._warn(name, f"{error}; it is left out")
+                except StoreUnusable as error:  # the writer counts what is lost, and may find room for the others
+                    self._warn("", f"{error}")
         if not self._waiting:
             self._waiting_bytes = 0
 
@@ -259,16 +264,23 @@ class _Recorder:
     def _end(self) -> None:
         self._is_over = True
         self.write()
-        if self._writer and self._writer.dropped:
-            self._warn("dropped", f"the disk did not take {self._writer.dropped:,} points; they are lost")
+        lost = sum(self._refused) + sum(len(values) for _, values in self._waiting)
+        lost += self._writer.dropped if self._writer else 0
+        if lost > self._told:
+            self._told = lost
+            _say(f"the disk did not take {lost:,} points; they are lost")
 
     def _warn(self, what: str, sentence: str) -> None:
         if what not in self._warned and len(self._warned) <= _MOST_WARNINGS:
             self._warned.add(what)
             if len(self._warned) > _MOST_WARNINGS:
                 sentence = "further warnings are not printed"
-            with suppress(Exception):
-                print(f"penstock.log: {sentence}", file=sys.stderr, flush=True)
+            _say(sentence)
+
+
+def _say(sentence: str) -> None:
+    with suppress(Exception):
+        print(f"penstock.log: {sentence}", file=sys.stderr, flush=True)
 
 
 def _number(value: Any) -> float | None:
