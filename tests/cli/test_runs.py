@@ -370,3 +370,80 @@ def test_deleted_runs_are_listed_and_brought_back(command, store, runs):
     assert len(store.runs()) == 3
     told(command("runs", "restore", "[red]sweep"))
     assert [run.id for run in store.runs()] == [run.id for run in runs]
+
+
+def test_an_export_names_each_step_of_a_series_once_with_its_newer_value(command, store, tmp_path):
+    (run,) = store.add(group(1))
+    with closing(SeriesWriter(store.folder_of(run.id) / "series" / "script.points")) as writer:
+        for second, step in enumerate([*range(6), *range(4, 9)]):
+            writer.add("step", step, 1e9 + second)
+            writer.add("loss", 100 * second, 1e9 + second)
+    told(command("runs", "export", run.id, str(tmp_path / "all.csv")))
+    with (tmp_path / "all.csv").open() as file:
+        rows = [row for row in csv.DictReader(file) if row["series"] == "loss"]
+    assert [float(row["value"]) for row in rows] == [100.0 * second for second in range(11)]
+    steps = [row["step"] for row in rows]
+    assert steps == ["0.0", "1.0", "2.0", "3.0", "", "", "4.0", "5.0", "6.0", "7.0", "8.0"]
+
+
+def damaged(store: Store, run: RunRecord) -> None:
+    """Write three blocks of a run's points, and turn a bit of the number in the second."""
+    path = store.folder_of(run.id) / "series" / "b.points"
+    ends: list[int] = []
+    with closing(SeriesWriter(path)) as writer:
+        for value in range(3):
+            writer.add("x", value, value)
+            writer.flush()
+            ends.append(path.stat().st_size)
+    content = bytearray(path.read_bytes())
+    content[ends[0] + 12] ^= 1
+    path.write_bytes(content)
+
+
+def test_what_is_gone_of_a_run_is_said_once_by_show_and_export(command, store, runs, tmp_path):
+    damaged(store, runs[0])
+    says = f"points of run {runs[0].id} that are gone: about 1; files in "
+    assert " ".join(told(command("runs", "show", runs[0].id)).split()).count(says) == 1
+    assert json.loads(told(command("runs", "show", runs[0].id, "--json")))["damage"].startswith(says)
+    ran = command("runs", "export", "[red]sweep", str(tmp_path / "all.csv"))
+    assert ran.returncode == 0 and ran.stderr.count(says) == 1
+    told(command("runs", "export", runs[1].id, str(tmp_path / "one.csv")))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "plan = '{\"name\": 5'", "plan = '{}'", "plan = CAST(x'ff01' AS TEXT)", "keeper = 'zz'", "tags = '[5]'",
+        "began = 'soon'", "exit_code = 'x'", "group_id = 'gone'", "reason = CAST(x'ff' AS TEXT)",
+    ],
+)  # fmt: skip
+def test_a_damaged_row_is_one_run_that_can_be_removed_and_the_others_stand(command, store, runs, change):
+    with closing(sqlite3.connect(store.folder / "runs.sqlite")) as database, database:
+        database.execute(f"UPDATE runs SET {change} WHERE id = ?", (runs[0].id,))
+    page = told(command("runs", "ls"))
+    assert all(run.id in page for run in runs)
+    assert "reason" in change or re.search(rf"{runs[0].id} +damaged ", page)
+    told(command("runs", "show", runs[0].id))
+    assert "1 run removed" in told(command("runs", "rm", runs[0].id))
+    page = told(command("runs", "ls"))
+    assert runs[0].id not in page and all(run.id in page for run in runs[1:])
+
+
+@pytest.mark.parametrize("content", [b'\xff\xfe{"a": 1}', b'{"a": "\xff"}', b"[1]", None])
+def test_what_a_run_ran_in_hides_nothing_where_it_cannot_be_read(command, store, runs, content):
+    path = store.folder_of(runs[0].id) / "environment.json"
+    if content is None:
+        path.unlink()
+        path.mkdir()
+    else:
+        path.write_bytes(content)
+    assert "unreadable: " in told(command("runs", "show", runs[0].id))
+    told(command("runs", "rm", runs[0].id))
+
+
+def test_a_run_in_another_format_is_named_by_ls_and_the_others_stand(command, store, runs):
+    (store.folder_of(runs[0].id) / "series" / "old.points").write_bytes(b"penstock points 1\n" + bytes(60))
+    ran = command("runs", "ls")
+    assert ran.returncode == 0 and all(run.id in ran.stdout for run in runs)
+    assert ran.stderr.count("\n") == 1 and f"run {runs[0].id}: " in ran.stderr and "points 1" in ran.stderr
+    told(command("runs", "rm", runs[0].id))

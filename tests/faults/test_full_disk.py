@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -205,6 +206,32 @@ with Store.open(folder) as store:
 
 def test_a_full_disk_is_one_error_and_all_goes_on_when_there_is_room_again(tmp_path):
     output_of(STORE_WITHOUT_ROOM, tmp_path / "store")
+
+
+NO_ROOM_TO_COMPRESS = """
+import resource, sys
+from pathlib import Path
+from penstock.runs.record import GroupPlan, RunPlan
+from penstock.runs.store import SeriesWriter, Store, points_file
+
+with Store.open(Path(sys.argv[1])) as store:
+    (run,) = store.add(GroupPlan(name="g", runs=(RunPlan(command=("true",), name="a", directory="/"),)))
+    path = points_file(store.folder_of(run.id), "a")
+    writer = SeriesWriter(path)
+    for value in range(100):
+        writer.add("x", value, value)
+    writer.close()
+    resource.setrlimit(resource.RLIMIT_FSIZE, (10, resource.RLIM_INFINITY))
+    sys.stderr = sys.stdout
+    store.compact(run.id)
+    assert [file.name for file in path.parent.iterdir()] == ["a.points"]
+    assert store.series(run.id)["x"].values.tolist() == list(range(100))
+"""
+
+
+def test_what_a_full_disk_leaves_uncompressed_is_said_and_ends_no_command(tmp_path):
+    said = output_of(NO_ROOM_TO_COMPRESS, tmp_path / "store")
+    assert re.match(r"penstock: the series of run \w+ are not compressed: .*Make room", said)
 
 
 def test_a_store_that_others_own_or_may_enter_is_refused_and_left_as_it_is(tmp_path, monkeypatch):

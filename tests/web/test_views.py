@@ -184,3 +184,14 @@ def test_what_numpy_imports_late_is_there_before_threads_are() -> None:
     """Two threads that call ``np.unique`` first, at once, end in a RecursionError of NumPy's."""
     code = "import sys, penstock.web.views; sys.exit('numpy.ma' not in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_what_is_gone_of_a_run_is_said_on_its_page(page, store):
+    whole, damaged = group(store, "one", runs=["a", "b"])
+    path = next((store.folder_of(damaged.id) / "series").iterdir())
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 1
+    path.write_bytes(content)
+    said = page.json(f"/api/runs/{damaged.id}")["damage"]
+    assert said.startswith(f"points of run {damaged.id} that are gone: about ")
+    assert page.json(f"/api/runs/{whole.id}")["damage"] == ""

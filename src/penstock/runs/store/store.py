@@ -330,7 +330,7 @@ class Store:
         from penstock.runs.store.merged import lost_points
 
         lost = lost_points(folder := self.folder_of(id) / "series")
-        return f"about {lost:,} points of run {id} are gone: files in {folder} are damaged" if lost else ""
+        return f"points of run {id} that are gone: about {lost:,}; files in {folder} are damaged" if lost else ""
 
     def names(self, id: str) -> list[str]:
         """Return the names of a run's series."""
