@@ -84,7 +84,7 @@ def scratch_is_empty(folder: Path) -> bool:
 
 def test_a_batch_size_is_that_of_the_training_whatever_is_evaluated_beside_it(store: Store, folder: Path):
     text = LOOP[: LOOP.index("held")] + TRAINS
-    trial = trials(store, folder, text).run(50)
+    trial = trials(store, folder, text, first_s=100).run(50)
     assert not trial.failed and trial.batch == 50
 
 
