@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import functools
 import importlib
+import mmap
+import multiprocessing
 import os
 import random
 import sys
@@ -22,6 +24,7 @@ from penstock.fingerprint.code import version_of
 from penstock.fingerprint.comparison import Fingerprint, fingerprint_difference
 from penstock.fingerprint.content import place_in_file
 from penstock.fingerprint.objects import fingerprint_of_objects, small_state
+from penstock.fingerprint.shared_memory import shared_memory_state
 
 
 class Thing:
@@ -334,6 +337,40 @@ def test_the_small_state_tells_a_change_in_mid_training(change: str) -> None:
     exec(f"thing.{change}", {"thing": thing, "sum": sum})
     assert before != small_state({"dataset": thing})
     assert name != of(thing)
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        lambda: torch.zeros(9).share_memory_(),
+        lambda: torch.zeros(9).share_memory_().numpy()[::2],
+        lambda: np.frombuffer(mmap.mmap(-1, 72), np.int64),
+        lambda: mmap.mmap(-1, 72),
+        lambda: multiprocessing.Array("i", 9),
+        lambda: np.memmap("x", np.int64, "w+", shape=(9,)),
+    ],
+)
+def test_the_state_of_shared_memory_tells_its_changes_and_nothing_else(
+    made: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    others = multiprocessing.Value("d")
+    thing = Thing(size=3, own=torch.zeros(3), held=[Thing(stage=made())])
+    before = shared_memory_state({"dataset": thing})
+    thing.size, thing.more = 4, np.ones(3)
+    thing.own += 1
+    others.value = 1.0
+    if os.path.exists("x"):
+        os.utime("x")
+    assert shared_memory_state({"dataset": thing}) == before != shared_memory_state({"dataset": Thing(size=3)})
+    thing.held[0].stage[4] = 1
+    assert shared_memory_state({"dataset": thing}) != before
+
+
+def test_a_file_that_is_mapped_for_reading_and_a_private_map_are_no_shared_memory(tmp_path: Path) -> None:
+    np.zeros(9).tofile(tmp_path / "x")
+    thing = Thing(maps=[np.memmap(tmp_path / "x", np.float64, mode) for mode in ("r", "c")])
+    assert shared_memory_state({"dataset": thing}) == shared_memory_state({"dataset": Thing()})
 
 
 def test_labels_are_read_whole_after_whatever_many_images_and_the_many_by_samples() -> None:

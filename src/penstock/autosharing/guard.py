@@ -25,6 +25,7 @@ from penstock.autosharing.script_feed import ScriptFeed
 from penstock.autosharing.verdict import Declined, Plan, judge, ranks_here
 from penstock.fingerprint.comparison import Fingerprint
 from penstock.fingerprint.objects import fingerprint_of_objects, small_state
+from penstock.fingerprint.shared_memory import shared_memory_state
 from penstock.inject import FEEDER
 
 options: ShareOptions | None = from_environment()
@@ -38,6 +39,7 @@ class _Decision(NamedTuple):
 
     state: str
     feed: ScriptFeed
+    shared: str = ""  # of memory that its persistent workers share
 
 
 def guard(loader: Any, make: Callable[[], Any]) -> Any:
@@ -125,8 +127,9 @@ def _feed_of(loader: Any) -> ScriptFeed:
     if asked.only and not any(fnmatch(name, asked.only) for name in (kind, place())):
         raise Declined(f"neither {kind} nor {place()} is among --only {asked.only}", expected=True)
     things = things_of(loader, plan)
-    # Workers that persist see no change of what they have.
+    # Workers that persist see no change of what they have, unless it is in memory that they share.
     state = small_state({"sampler": things.get("sampler")} if loader.persistent_workers else things)
+    shared = shared_memory_state(things) if loader.persistent_workers else ""
     decision = _known.decisions.get(loader)
     if decision is None or decision.state != state or decision.feed.plan != plan:
         fingerprint = fingerprint_of_objects(things)
@@ -137,7 +140,11 @@ def _feed_of(loader: Any) -> ScriptFeed:
             say_once(f"{place()} is shared as {feed.name}: {plan.reason}")
         if decision is not None and decision.feed is feed:
             feed.proof.renew()
-        decision = _known.decisions[loader] = _Decision(state, feed)
+        decision = _known.decisions[loader] = _Decision(state, feed, shared)
+    elif decision.shared != shared:
+        decision.feed.proof.refusal = (
+            "memory that its persistent workers share has changed, which a feed does not see"
+        )
     _known.latest = decision.feed
     return decision.feed
 

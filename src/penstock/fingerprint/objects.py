@@ -13,7 +13,7 @@ import sys
 import types
 from collections import deque
 from collections.abc import Generator, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cached_property, lru_cache, partial
 from importlib.util import resolve_name
 from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, ModuleType
@@ -63,7 +63,7 @@ _DESCRIPTORS = (types.GetSetDescriptorType, types.MemberDescriptorType)
 _OF_CLASSES = "__annotations__ __annotate_func__ __annotations_cache__ __orig_bases__ __parameters__ __slotnames__"
 _NOT_CODE = {*NOT_CODE, *_OF_CLASSES.split(), "_abc_impl"}
 _QUICK_ITEMS = 100_000  # of longer containers, and of larger arrays, not all is read again in each epoch
-_QUICK_BYTES = 64 << 20
+QUICK_BYTES = 64 << 20
 _SMALL_BYTES = 1 << 20
 
 
@@ -108,7 +108,7 @@ class Objects(Walk):
 
     def __init__(self, *, quick: bool = False) -> None:
         super().__init__(quick=quick)
-        self._room = [_QUICK_BYTES, _QUICK_BYTES]  # what may still be read of large arrays, and of small ones
+        self._room = [QUICK_BYTES, QUICK_BYTES]  # what may still be read of large arrays, and of small ones
 
     def reads(self, module: str) -> bool:
         """Whether the code of a module is read: the user's; of others, the version counts."""
@@ -138,7 +138,7 @@ class Objects(Walk):
         if isinstance(thing, _RANDOM) or (self.torch and isinstance(thing, self.torch.Generator)):
             return joined("random", str(kind))
         if isinstance(thing, np.ndarray):
-            return self._array(path, thing)
+            return self.array(path, thing)
         if self.torch and isinstance(thing, self.torch.Tensor):
             return self._tensor(path, thing)
         return self._object(path, thing)
@@ -177,7 +177,7 @@ class Objects(Walk):
         shown = SHORT.repr(thing)[:80] if count <= NAMED_ITEMS else f"{kind} of {count:,}"
         return self.leaf(path, joined(kind, *sorted(digests)), shown)
 
-    def _array(self, path: str, thing: Any) -> bytes:
+    def array(self, path: str, thing: Any) -> bytes:
         if self.quick and not self._has_room(thing):
             return joined("array", sample_of(thing))
         if thing.dtype.hasobject or thing.dtype.kind == "T":
@@ -200,7 +200,7 @@ class Objects(Walk):
         if self.quick:
             known = joined("tensor", str(id(thing)), str(thing.shape), str(thing.is_inference() or thing._version))
             plain = thing.device.type == "cpu" and thing.layout is self.torch.strided and not thing.is_quantized
-            return joined(known, self._array(path, array_of(thing))) if plain else known
+            return joined(known, self.array(path, array_of(thing))) if plain else known
         if thing.device.type != "cpu":
             raise Untravelled(f"{path} is a tensor on {thing.device}: data that a feeder reads lie on the host")
         if thing.layout is not self.torch.strided or thing.is_quantized:
@@ -250,7 +250,9 @@ class Objects(Walk):
         return joined(*digests, *(self.digest(path, content) for content in held if content is not None))
 
     def _quickly(self, path: str, thing: Any) -> bytes:
-        """Digest an object's attributes, and its items where they are few; what has neither by its identity."""
+        """Digest memory, or an object's attributes and few items; what has none of these by its identity."""
+        with suppress(TypeError, ValueError):
+            return joined(name_of(type(thing)), self.array(path, np.frombuffer(memoryview(thing), np.uint8)))
         state = dict(getattr(thing, "__dict__", {}))
         for names in (vars(one).get("__slots__", ()) for one in type(thing).__mro__):
             for name in [names] if isinstance(names, str) else names:

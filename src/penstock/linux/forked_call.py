@@ -155,7 +155,15 @@ def _reopen(fd: int, access: int, nothing: int) -> None:
 
 def _protect_shared_memory() -> None:
     with open("/proc/self/maps", "rb") as maps:
-        for bounds, access, *_ in map(bytes.split, maps.readlines()):
-            if access.startswith(b"rw") and access.endswith(b"s"):
-                begin, end = (int(each, 16) for each in bounds.split(b"-"))
-                _libc.mprotect(begin, end - begin, mmap.PROT_READ)
+    for begin, end in writable_shared_memory():
+        _libc.mprotect(begin, end - begin, mmap.PROT_READ)
+
+
+def writable_shared_memory() -> list[tuple[int, int]]:
+    """Return the bounds of memory that this process may write to, and its children share."""
+        found = [
+            bounds.split(b"-")
+            for bounds, access, *_ in map(bytes.split, maps)
+            if access[:2] + access[3:] == b"rws"
+        ]
+    return [(int(begin, 16), int(end, 16)) for begin, end in found]
