@@ -13,9 +13,9 @@ pytestmark = pytest.mark.whole
 N = 12
 
 
-def run(scripts: Scripts, what: str, together: int = 1, **options: Any) -> tuple[list[Any], str]:
+def run(scripts: Scripts, what: str, *words: str, together: int = 1, **options: Any) -> tuple[list[Any], str]:
     """Return what a script saw, and said."""
-    done = scripts.start(0, "corners.py", what, together=together, options=options)
+    done = scripts.start(0, "corners.py", what, *words, together=together, options=options)
     assert done.wait() == 0, done.output
     assert "Traceback" not in done.output
     *said, seen = done.output.splitlines()
@@ -69,6 +69,13 @@ def test_a_look_leaves_its_feed_to_others_and_goes_on_from_its_place_when_it_is_
     (seen, readers), said = run(scripts, "looks_on")
     assert all_once(seen) and said.count("reads feed") == 2
     assert sorted(readers) in ([0, 1], [1])
+
+
+@pytest.mark.parametrize("workers", ["0", "2"])
+def test_a_feed_s_process_is_as_strict_as_the_script_s(scripts: Scripts, workers: str):
+    """Which one row shows that is seldom compared."""
+    seen, said = run(scripts, "strict", workers, explain=True)
+    assert seen == [35_106] * 3 and "reads feed" in said and "not compared" not in said
 
 
 def test_a_generator_that_the_data_set_owns_goes_on_from_epoch_to_epoch(scripts: Scripts):

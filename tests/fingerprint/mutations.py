@@ -123,6 +123,10 @@ def theirs(change: str, kind: str = "Rows") -> Script:
     return Script(f"import theirs\ndataset = theirs.{kind}()\n{in_second(change)}\n", THEIRS)
 
 
+WARNED = "try:\n    warnings.warn('bad', KIND)\n    return i\nexcept UserWarning:\n    return -1"
+DIVIDED = "try:\n    return float(np.ones(1)[0] / np.zeros(1)[0])\nexcept FloatingPointError:\n    return -1"
+DECIMAL = "return str(decimal.Decimal(i + 1) / 7)"
+HELD = "import builtins\nbuiltins.NUMBER = 3\ndef scaled(i):\n    return i * NUMBER\nbuiltins.scaled = scaled\ndel scaled"
 FORMAT = """
 from PIL import Image, PngImagePlugin
 import io
@@ -267,7 +271,78 @@ MUTATIONS: dict[str, Script] = {
         "return i * type(self).__annotations__['n']", after="Rows.__annotations__ = {'n': VALUE}", by="witness"
     ),
     "a doc string of a class": rows("return len(self.__doc__)", after="Rows.__doc__ = 'a' * VALUE", by="witness"),
-    "the command line": rows("return i * int(sys.argv[1])", by="witness"),
+    "the command line": rows("return i * int(sys.argv[1])"),
+    "the command line by a module imported when called": rows("import sys as s\nreturn i * int(s.argv[-1])"),
+    "the command line by a parser": rows(
+        "return i * parsed().n",
+        "import argparse\ndef parsed():\n    p = argparse.ArgumentParser()\n    p.add_argument('n', type=int)\n    return p.parse_args()",
+    ),
+    "the command line by getattr": rows("return i * int(getattr(sys, 'argv')[1])"),
+    # what the process is
+    "warnings that raise": rows(
+        WARNED, "import warnings\nKIND = UserWarning", second="warnings.simplefilter('error')"
+    ),
+    "warnings of one kind that raise": rows(
+        WARNED,
+        "import warnings\nclass KIND(UserWarning):\n    pass",
+        second="warnings.simplefilter('ignore')\nwarnings.filterwarnings('error', 'bad', KIND)",
+    ),
+    "warnings that raise but for one": rows(
+        WARNED,
+        "import warnings\nKIND = UserWarning\nwarnings.simplefilter('error')",
+        second="warnings.filterwarnings('ignore', 'bad')",
+    ),
+    "NumPy's errors": rows(DIVIDED, second="np.seterr(all='raise')"),
+    "one of NumPy's errors": rows(DIVIDED, second="np.seterr(divide='raise')"),
+    "decimal's precision": rows(DECIMAL, "import decimal\ndecimal.getcontext().prec = 5 * VALUE"),
+    "decimal's rounding": rows(
+        DECIMAL, "import decimal", second="decimal.getcontext().rounding = decimal.ROUND_UP"
+    ),
+    "decimal's traps": rows(
+        "try:\n    return str(decimal.Decimal(i) / 7)\nexcept decimal.Inexact:\n    return -1",
+        "import decimal",
+        second="decimal.getcontext().traps[decimal.Inexact] = True",
+    ),
+    "the digits of an integer": rows(
+        "try:\n    return len(str(10 ** 5000)) + i\nexcept ValueError:\n    return -1",
+        second="sys.set_int_max_str_digits(0)",
+    ),
+    "GIF's loading": rows(
+        "return opened()",
+        """
+from PIL import GifImagePlugin, Image
+import io
+if VALUE == 2:
+    GifImagePlugin.LOADING_STRATEGY = GifImagePlugin.LoadingStrategy.RGB_ALWAYS
+file = io.BytesIO()
+Image.new("P", (4, 4)).save(file, "GIF")
+def opened():
+    return Image.open(io.BytesIO(file.getvalue())).mode
+""",
+    ),
+    "a number in builtins": rows("return i * NUMBER", "import builtins\nbuiltins.NUMBER = VALUE"),
+    "a number by builtins": rows("return i * builtins.NUMBER", "import builtins\nbuiltins.NUMBER = VALUE"),
+    "a number by getattr of builtins": rows(
+        "import builtins as b\nreturn i * getattr(b, 'NUMBER', 0)", "import builtins\nbuiltins.NUMBER = VALUE"
+    ),
+    "a name in builtins that may be missing": rows(
+        "try:\n    return i * NUMBER\nexcept NameError:\n    return -1",
+        "import builtins",
+        second="builtins.NUMBER = 2",
+    ),
+    "a function in builtins": rows("return scaled(i)", HELD.replace("= 3", "= VALUE")),
+    "a class in builtins": rows(
+        "return Kind().n * i", "import builtins\nclass K:\n    n = VALUE\nbuiltins.Kind = K"
+    ),
+    "a function of Python's that stands for another": rows(
+        "return round(i + 0.5)", "import builtins", second="builtins.round = int"
+    ),
+    "a number in builtins that a module of the user's reads": Script(
+        "import builtins\nbuiltins.NUMBER = VALUE\nimport theirs\ndataset = theirs.Rows()",
+        {
+            "theirs.py": "class Rows:\n    def __len__(self):\n        return 8\n    def __getitem__(self, i):\n        return i * NUMBER\n"
+        },
+    ),
     # collation and workers
     "a collation's closure": rows(
         "return i", "def c(n):\n    return lambda x: [each * n for each in x]\ncollate_fn = c(VALUE)"
@@ -436,6 +511,16 @@ def opened():
 }
 
 ALIKE: dict[str, Script] = {
+    "warnings that are printed": rows(
+        "warnings.warn('x')\nreturn i", "import warnings", second="warnings.simplefilter('ignore')"
+    ),
+    "what has happened in a decimal context": rows("return i", "import decimal", second="decimal.Decimal(1) / 3"),
+    "a built-in name that nothing reads": rows("return len(str(i))", "import builtins\nbuiltins.NUMBER = VALUE"),
+    "a built-in name that all have": rows("return i * NUMBER + scaled(i)", HELD),
+    "a command line that others parse": rows(
+        "return i",
+        "import argparse\ndef parsed():\n    return argparse.ArgumentParser().parse_known_args(sys.argv)\nparsed()",
+    ),
     "seeds": rows("return i", "torch.manual_seed(VALUE)\nrandom.seed(VALUE)\nseed = VALUE"),
     "a learning rate and a model": rows("return i", "lr = VALUE\nmodel = torch.nn.Linear(VALUE, 1)"),
     "ranks": rows("return i", environment={"RANK": "{}", "LOCAL_RANK": "{}", "CUDA_VISIBLE_DEVICES": "{}"}),

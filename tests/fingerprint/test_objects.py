@@ -582,7 +582,8 @@ class Photos:
 photos = Photos()
 print(fingerprint_of_objects({"dataset": photos}).digest)
 with open(sys.argv[2], "wb") as file:
-    file.write(pickle_spec(FeederSpec(functools.partial(print, photos), "a", Settings(), Fingerprint("3 a"), [])))
+    spec = FeederSpec(functools.partial(print, photos), "a", Settings(), Fingerprint("3 a"), sys.argv)
+    file.write(pickle_spec(spec))
 """
 RECEIVED = """
 import sys

@@ -10,6 +10,7 @@ import socket
 import subprocess
 import sys
 import time
+import warnings
 from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
@@ -41,6 +42,23 @@ def test_it_answers_with_the_memory_of_its_parent_and_leaves_no_child_and_no_des
     assert answer_of(call) == known
     assert descriptors() == before
     check_reaped(call)
+
+
+def test_what_warns_raises_in_a_child_if_it_does_in_its_parent():
+    def warn() -> bytes:
+        try:
+            warnings.warn("odd", stacklevel=1)
+        except UserWarning:
+            return b"raised"
+        return b"printed"
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert answer_of(ForkedCall(warn, 60)) == b"raised"
+        before = list(warnings.filters)
+        warnings.simplefilter("ignore")
+        assert answer_of(ForkedCall(warn, 60)) == b"printed"
+        assert warnings.filters[1:] == before
 
 
 def test_a_function_that_raises_has_an_empty_answer():

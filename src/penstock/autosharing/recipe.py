@@ -5,14 +5,19 @@
 
 from __future__ import annotations
 
+import builtins
+import decimal
+import locale
 import sys
-from collections.abc import Callable
+import time
+import warnings
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from functools import partial
 from importlib import import_module
 from inspect import signature
 from types import FunctionType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch.utils.data import DataLoader
@@ -26,27 +31,26 @@ from penstock.sources.torch.compat import changed_collate_fn_map, set_collate_fn
 
 
 class _Setting(NamedTuple):
-    """A setting of a library: an attribute of a module, or what one function returns and another sets.
-
-    Attributes:
-        unchanged: What it is if nobody sets it; None for what differs by machine, and decides no sample.
-    """
+    """A setting of a library: an attribute of a module, or what one function returns and another sets."""
 
     module: str
     name: str
-    unchanged: Any
-    setter: str = ""
+    unchanged: Any  # what it is if nobody sets it; None for what differs by machine, and decides no sample
+    setter: str = ""  # gets a dict by its names
+    of: tuple[Any, ...] = ()  # arguments of both functions
 
     def get(self) -> Any:
         value = getattr(sys.modules[self.module], self.name, self.unchanged)
-        return value() if self.setter else value
+        return value(*self.of) if self.setter else value
 
     def set(self, value: Any) -> None:
         module = import_module(self.module)
-        if self.setter:
-            getattr(module, self.setter)(value)
-        else:
+        if not self.setter:
             setattr(module, self.name, value)
+        elif isinstance(value, dict):
+            getattr(module, self.setter)(**value)
+        else:
+            getattr(module, self.setter)(*self.of, value)
 
 
 _SETTINGS = (
@@ -54,20 +58,33 @@ _SETTINGS = (
     _Setting("PIL.Image", "MAX_IMAGE_PIXELS", 1024**3 // 4 // 3),
     _Setting("PIL.PngImagePlugin", "MAX_TEXT_CHUNK", 1 << 20),
     _Setting("PIL.PngImagePlugin", "MAX_TEXT_MEMORY", 1 << 26),
+    _Setting("PIL.GifImagePlugin", "LOADING_STRATEGY", 0),
+    _Setting("PIL.TiffImagePlugin", "READ_LIBTIFF", False),
+    _Setting("PIL.BmpImagePlugin", "USE_RAW_ALPHA", False),
     _Setting("torchvision", "_image_backend", "PIL"),
     _Setting("torch", "get_default_dtype", torch.float32, "set_default_dtype"),
+    _Setting("torch", "get_deterministic_debug_mode", 0, "set_deterministic_debug_mode"),
+    _Setting("numpy", "geterr", {}, "seterr"),
     _Setting("csv", "field_size_limit", 1 << 17, "field_size_limit"),
+    _Setting("locale", "setlocale", "C", "setlocale", (locale.LC_ALL,)),
+    _Setting("sys", "get_int_max_str_digits", sys.int_info.default_max_str_digits, "set_int_max_str_digits"),
     _Setting("sys", "getrecursionlimit", None, "setrecursionlimit"),
     _Setting("cv2", "getNumThreads", None, "setNumThreads"),
 )
 
 
 class Surroundings:
-    """What a script has changed of libraries when this is made."""
+    """What a script has changed of its process, these names in ``builtins`` included, and of libraries."""
 
-    def __init__(self) -> None:
-        found = [(one, one.get()) for one in _SETTINGS if one.module in sys.modules]
-        self._settings = [(one, value) for one, value in found if value != one.unchanged]
+    def __init__(self, built_ins: Iterable[str] = ()) -> None:
+        self._settings = [(one, one.get()) for one in _SETTINGS if one.module in sys.modules]
+        self._decimal = decimal.getcontext().copy()
+        self._decimal.clear_flags()
+        raising = max((i for i, each in enumerate(warnings.filters, 1) if each[0] == "error"), default=0)
+        self._raising = warnings.filters[:raising]  # the last that raises, and those before it
+        # The others only print or record, and libraries' own categories may take seconds to import.
+        self._others = [each for each in warnings.filters[raising:] if each[2].__module__ == "builtins"]
+        self._built_ins = {name: vars(builtins)[name] for name in built_ins}
         self._collate_fn_map = changed_collate_fn_map()
         opens: dict[str, Any] = vars(sys.modules.get("PIL.Image", object)).get("OPEN", {})
         self._formats = {name: how for name, how in opens.items() if not how[0].__module__.startswith("PIL.")}
@@ -76,15 +93,31 @@ class Surroundings:
     def deciding(self) -> dict[str, Any]:
         """What of it decides samples, by name."""
         named = {
-            f"{one.module}.{one.name}": repr(value) for one, value in self._settings if one.unchanged is not None
+            f"{one.module}.{one.name}": repr(value)
+            for one, value in self._settings
+            if one.unchanged not in (None, value)
         }
         entries = list((self._collate_fn_map or {}).items())
-        return {**named, "default_collate_fn_map": entries, "PIL.Image.OPEN": self._formats}
+        return {
+            **named,
+            "decimal.getcontext": repr(self._decimal),
+            "warnings.filters": self._raising,
+            "time.tzname": repr(time.tzname),
+            "default_collate_fn_map": entries,
+            "PIL.Image.OPEN": self._formats,
+        }
 
     def bring(self) -> None:
-        """Change this process's libraries alike."""
+        """Change this process and its libraries alike."""
+        builtins.__dict__.update(self._built_ins)
+        decimal.setcontext(self._decimal)
+        warnings.resetwarnings()
+        cast("list[Any]", warnings.filters).extend([*self._raising, *self._others])
+        # Of Python 3.12: a feeder has threads.
+        warnings.filterwarnings("ignore", ".* is multi-threaded, use of fork", DeprecationWarning)
         for one, value in self._settings:
-            one.set(value)
+            if value != one.unchanged or one.module in sys.modules:
+                one.set(value)
         for name, how in self._formats.items():
             import_module("PIL.Image").register_open(name, *how)
         if self._collate_fn_map is not None:
@@ -118,7 +151,7 @@ class LoaderRecipe:
         self._things = things
         self._fingerprint = fingerprint
         self._dataset = loader.dataset
-        self._surroundings = Surroundings()
+        self._surroundings = Surroundings(fingerprint.built_ins)
         self._kind = plan.kind
         self._sampler = plan.sampler
         self._rows = plan.loader_batch_size

@@ -31,11 +31,13 @@ class Fingerprint(msgspec.Struct, frozen=True):
         parts: The first parts, by name: ``"the code of make"``, ``"args.data"``.
         data: Versions of the files that its values name, except Python's own. They only lead to warnings: a
             function may write what it reads.
+        built_ins: Names of what the process has put into ``builtins``, and the code reads.
     """
 
     digest: str
     parts: dict[str, Part] = {}
     data: DataFingerprint = DataFingerprint()
+    built_ins: tuple[str, ...] = ()
 
     @property
     def modules(self) -> list[str]:

@@ -56,7 +56,7 @@ class _Function(Objects):
         return ""
 
     def named_by_code(self) -> Iterable[bytes]:
-        return ()
+        return self.named_built_ins()
 
     def other(self, path: str, thing: Any) -> bytes:
         if isinstance(thing, (tuple, list, dict)):

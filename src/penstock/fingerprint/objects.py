@@ -47,7 +47,7 @@ from penstock.fingerprint.content import (
     sample_of,
 )
 from penstock.fingerprint.files import fingerprint_of_files
-from penstock.fingerprint.reach import built_in, is_replacement, looks_of
+from penstock.fingerprint.reach import is_replacement, looks_of
 from penstock.fingerprint.walk import NAMED_ITEMS, Walk, is_plain
 
 _RANDOM = (random.Random, np.random.Generator, np.random.RandomState, np.random.BitGenerator)
@@ -89,7 +89,8 @@ def fingerprint_of_objects(things: Mapping[str, Any]) -> Fingerprint:
     walk.leaf("the working directory", joined(os.getcwd()), os.getcwd())  # paths may be relative
     python = f"{sys.version_info.major}.{sys.version_info.minor}"
     whole = joined(python, os.getcwd(), walk.digests(things))
-    return Fingerprint(f"{python} {whole.hex()}", walk.parts(), fingerprint_of_files(sorted(walk.paths)))
+    files = fingerprint_of_files(sorted(walk.paths))
+    return Fingerprint(f"{python} {whole.hex()}", walk.parts(), files, tuple(sorted(walk.reach.built_ins())))
 
 
 def small_state(things: Mapping[str, Any]) -> str:
@@ -282,8 +283,9 @@ class Objects(Walk):
                     held = vars(module := self.reach.modules[name])
                     named = [(f"{name}.{each}", held[each]) for each in self.reach.attributes(module)]
                     yield joined(name, *(joined(path, self.digest(path, value)) for path, value in named))
-            for name in self.reach.variables():
-                yield self.digest(f"environ[{name!r}]", os.environ[name])
+            yield from self.named_built_ins()
+            for path, value in self.reach.of_process().items():
+                yield self.digest(path, value)
             for name, function in {} if self.quick else self.reach.replacements().items():
                 yield joined(name, self.leaf(name, self.digest(name, function)))
 
@@ -322,8 +324,6 @@ class Objects(Walk):
             for names in read_by(code):
                 if names[0] in held or (users and names[0] in globals_):
                     digests.append(self.value(names, held if names[0] in held else globals_))
-                elif users and (replaced := built_in(names[0])):
-                    digests.append(joined(names[0], self.digest(names[0], replaced)))
             if users:
                 digests += self._looked_up_when_run(function)
         return joined("function", self.owner(module), name, *digests)

@@ -21,6 +21,8 @@ NOT_DATA = re.compile(r"(?i)seed|rank|world_?size|worker|replicas|(^|_)lr$|learn
 _LOOKS_AT_VARIABLES = {"environ", "environb", "getenv", "getenvb", "expandvars"}
 _READS_ALL = {"vars", "getattr", "__dict__", "attrgetter", "__getattribute__"}
 _BY_NAME = {"modules", "import_module", "__import__"}
+_PARSES_ARGUMENTS = {"parse_args", "parse_known_args"}
+_OF_BUILTINS = {"builtins", "_io", "io", "_sitebuiltins", "IPython"}
 _DEEPEST = 4
 _MOST = 5000
 
@@ -72,8 +74,8 @@ class Reach:
                 if isinstance(found := sys.modules.get(name), ModuleType) and is_users(name) and name not in MAIN:
                     self.modules[name] = found
 
-    def variables(self) -> list[str]:
-        """List the set environment variables that the code may read."""
+    def of_process(self) -> dict[str, Any]:
+        """Return the set environment variables and the command lines that the code may read, by expression."""
         found = [name for name in os.environ if name in self.words]
         if self.looks_at_variables and self._builds:
             parts = {part for word in self.words for part in word.upper().split("_")}
@@ -87,7 +89,15 @@ class Reach:
                     for word in ends
                 )
             ]
-        return sorted({name for name in found if not NEVER.fullmatch(name)})
+        named = {f"environ[{name!r}]": os.environ[name] for name in sorted(found) if not NEVER.fullmatch(name)}
+        parsed = ("argv",) if self.names & _PARSES_ARGUMENTS else ()
+        lines = {"argv", "orig_argv"}.intersection(self.names | self.words).union(parsed)
+        return named | {f"sys.{name}": getattr(sys, name) for name in sorted(lines)}
+
+    def built_ins(self) -> dict[str, Any]:
+        """Return what the process has put into ``builtins``, and the code may read."""
+        named, there = self.names | self.words, vars(builtins)
+        return {name: there[name] for name in sorted(named & there.keys()) if not _is_own(name, there[name])}
 
     def attributes(self, module: ModuleType) -> list[str]:
         """List what the code may read of a module that is handed to it."""
@@ -132,10 +142,11 @@ def is_replacement(value: Any, module: str) -> bool:
     return apart and bool(file_of(whose)) and is_users(whose)
 
 
-def built_in(name: str) -> FunctionType | None:
-    """Return the user's function that stands for a built-in one; ranks that are silent replace ``print``."""
-    value = vars(builtins).get(name)
-    return value if name != "print" and is_replacement(value, "builtins") else None
+def _is_own(name: str, value: Any) -> bool:
+    """Whether it is Python's own, or a notebook's, or ``print``, which ranks replace to be silent."""
+    module = str(getattr(value, "__module__", "")).partition(".")[0]
+    own = module in _OF_BUILTINS and getattr(value, "__name__", name) == name
+    return own or name == "print" or name.startswith("__")
 
 
 def _may_be_data(value: Any) -> bool:

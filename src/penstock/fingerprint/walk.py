@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
 from pathlib import PurePath
 from typing import Any
@@ -128,6 +128,13 @@ class Walk:
     def named_by_code(self) -> Iterable[bytes]:
         """Digest what the code that was met names otherwise than by its bytecode."""
         raise NotImplementedError
+
+    def named_built_ins(self) -> Iterator[bytes]:
+        done: set[str] = set()
+        while left := [each for each in self.reach.built_ins().items() if each[0] not in done]:
+            for name, value in left:  # a function may read others
+                done.add(name)
+                yield joined(name, self.digest(f"builtins.{name}", value))
 
     def unnamed(self, path: str, thing: Any) -> bytes:
         self.nameless += 1

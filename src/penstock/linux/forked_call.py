@@ -45,7 +45,7 @@ class ForkedCall:
         self.cpu_s = 0.0
         self._answers, answer = Pipe(duplex=False)
         parent = os.getpid()
-        with warnings.catch_warnings():
+        with (quiet := warnings.catch_warnings()):
             warnings.simplefilter("ignore")  # of Python 3.12 and of jax, that other threads run
             # Neither may a signal's handler run in the child, nor leave it unknown to this process.
             before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
@@ -53,6 +53,7 @@ class ForkedCall:
                 with _interrupts_held():
                     self._pid = os.fork()
                     if self._pid == 0:
+                        quiet.__exit__(None, None, None)
                         _run(function, limit_s, parent, answer)
             finally:
                 signal.pthread_sigmask(signal.SIG_SETMASK, before)
@@ -154,13 +155,13 @@ def _reopen(fd: int, access: int, nothing: int) -> None:
 
 
 def _protect_shared_memory() -> None:
-    with open("/proc/self/maps", "rb") as maps:
     for begin, end in writable_shared_memory():
         _libc.mprotect(begin, end - begin, mmap.PROT_READ)
 
 
 def writable_shared_memory() -> list[tuple[int, int]]:
     """Return the bounds of memory that this process may write to, and its children share."""
+    with open("/proc/self/maps", "rb") as maps:
         found = [
             bounds.split(b"-")
             for bounds, access, *_ in map(bytes.split, maps)

@@ -117,6 +117,39 @@ def dtype() -> Any:
     return [str(batch.dtype) for batch in DataLoader(Halves(), 4, shuffle=True)]
 
 
+def strict(workers: str) -> Any:
+    """Has a process that is strict, which one row of its data set shows."""
+    import builtins
+    import decimal
+    import warnings
+
+    import numpy as np
+
+    np.seterr(all="raise")
+    decimal.getcontext().prec = 3
+    sys.set_int_max_str_digits(0)
+    warnings.simplefilter("error")
+    builtins.HUNDRED = 100  # type: ignore[attr-defined]
+
+    class Shown(Rows):
+        def __getitem__(self, i: int) -> Any:
+            if i != N - 1:
+                return 0
+            found = len(str(10**5000)) + len(str(decimal.Decimal(1) / 3)) + HUNDRED  # type: ignore[name-defined]  # noqa: F821
+            try:
+                np.ones(1) / np.zeros(1)
+            except FloatingPointError:
+                found += 10_000
+            try:
+                warnings.warn("it is the last row", stacklevel=1)
+            except UserWarning:
+                found += 20_000
+            return found
+
+    loader = DataLoader(Shown(), 4, shuffle=True, num_workers=int(workers))
+    return [sum(ids(loader)) for _ in range(3)]
+
+
 def own_generator() -> Any:
     """Its data set draws from a generator of its own."""
 
@@ -257,4 +290,4 @@ def shared() -> int:
 
 if __name__ == "__main__":
     torch.manual_seed(1)
-    print(json.dumps(globals()[sys.argv[1]]()))
+    print(json.dumps(globals()[sys.argv[1]](*sys.argv[2:])))
