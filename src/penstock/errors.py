@@ -175,6 +175,13 @@ class ForkedLoader(PenstockError):
     """A forked child used its parent's ``Loader``. A connection belongs to one process: attach in the child."""
 
 
+class LocksRefused(PenstockError, OSError):
+    """A file system locks no files, or not in this way; the message names it."""
+
+    def __str__(self) -> str:
+        return f"{self.filename}: {self.strerror}"
+
+
 class StoreUnusable(PenstockError):
     """The store of runs cannot be opened or written to: its disk is full, or a newer Penstock has written it."""
 

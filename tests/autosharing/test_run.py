@@ -37,6 +37,14 @@ def test_a_script_without_a_loader_is_told_of(launch: Callable[..., Any]):
     assert "shared nothing: it has iterated no DataLoader" in without.errors
 
 
+@pytest.mark.parametrize("flag", ["-I", "-E", "-S"])
+def test_a_python_that_did_not_load_the_hook_is_told_of(launch: Callable[..., Any], flag: str):
+    without = launch("--share", sys.executable, flag, "-c", "print('trained')")
+    assert without.wait() == 0, without.errors
+    assert "shared nothing: its Python did not load our hook (python -I, -E, -S, or another than" in without.errors
+    assert "iterated no DataLoader" not in without.errors
+
+
 def test_options_of_sharing_without_it_are_refused(launch: Callable[..., Any]):
     done = launch("--only", "Rows", "--strict", "train.py")
     assert done.wait() != 0

@@ -51,6 +51,17 @@ def test_a_lock_that_cannot_be_written_is_one_error_and_leaves_nothing(feeds_dir
     assert not list(feeds_directory.iterdir())
 
 
+@pytest.mark.parametrize("use", USES.values(), ids=list(USES))
+@pytest.mark.parametrize("limit", [1000 << 10, 100 << 20])
+def test_a_limit_on_files_is_not_the_doing_of_make_loader(feeds_directory, use, limit):
+    program = NO_ROOM.format(limit=limit, use=use).replace("penstock.DirectoryUnusable", "penstock.PenstockError")
+    program = program.replace("    print", "    assert type(error) is penstock.PenstockError, error\n    print")
+    said = output_of(program, cwd=Path(__file__).parent)
+    assert "no file of 536,870,912 bytes can be made in memory (memfd_create: File too large)" in said
+    assert f"no file may have over {limit:,} here, in memory neither: raise ulimit -f" in said
+    assert "make_loader" not in said
+
+
 @pytest.mark.parametrize(
     ("suffix", "use"),
     [(".sock", lambda: penstock.Feeder(rows(), "feed")), (".log", lambda: penstock.share(rows, "feed"))],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import stat
@@ -121,6 +122,25 @@ def test_a_lock_that_was_removed_between_open_and_lock_is_not_taken_for_the_feed
     assert os.path.samestat(os.fstat(lock.fileno()), endpoint.lock_path.stat())
     assert Endpoint("feed").acquire() is None
     endpoint.remove(lock)
+
+
+@pytest.mark.parametrize("number", [errno.ENOLCK, errno.ENOSYS, errno.EBADF])
+def test_a_file_system_that_locks_no_files_is_named_at_once_and_nothing_is_left(patch, feeds_directory, number):
+    def refused(*_):
+        raise OSError(number, os.strerror(number))
+
+    patch.setattr(fcntl, "flock", refused)
+    says = rf"feeds cannot be kept in {feeds_directory}: its file system, \w+, locks no files .*set PENSTOCK_DIR"
+    for use in (lambda: penstock.Feeder(ARRAYS, "feed"), lambda: next(iter(penstock.share(arrays, "feed", 5)))):
+        with pytest.raises(penstock.DirectoryUnusable, match=says):
+            use()
+    for path in feeds_directory.iterdir():
+        assert path.suffix == ".lock"
+        path.unlink()
+
+
+def arrays():
+    return ARRAYS
 
 
 def is_refused(says: str) -> None:

@@ -253,7 +253,7 @@ def _start(
             with pushed(opened.folder, ids):
                 settings["elsewhere"] = _launcher(opened, place)
                 ended = GroupsInTurn(opened, records, below=below, **settings).run()
-            _report_without_loaders(opened, ended)
+            _report_without_loaders(opened, ended, here=place is None)
             _show_ends(opened, ended)
             sys.exit(exit_code(ended))
 
@@ -280,11 +280,14 @@ def _launcher(store: Store, place: JobPlace | None) -> LauncherElsewhere | None:
     return LauncherElsewhere(store, place)
 
 
-def _report_without_loaders(store: Store, ended: list[RunRecord]) -> None:
+def _report_without_loaders(store: Store, ended: list[RunRecord], *, here: bool) -> None:
     """Name the runs that were to share, and have read no loader."""
     for record in ended:
         if record.plan.share and record.status == "finished" and "feed.batches" not in store.names(record.id):
-            say(f"{record.name} shared nothing: it has iterated no DataLoader")
+            why = "it has iterated no DataLoader"
+            if here and not (store.folder_of(record.id) / "hooked").exists():
+                why = f"its Python did not load our hook (python -I, -E, -S, or another than {sys.executable})"
+            say(f"{record.name} shared nothing: {why}")
 
 
 def _lines_below(store: Store, ids: list[str]) -> Callable[[], list[str]] | None:

@@ -23,7 +23,7 @@ import psutil
 
 from penstock.errors import BadSetting, DirectoryUnusable, FeedExists, InsecureDirectory
 from penstock.feed.directory import directory, entered, usable
-from penstock.linux.files import opened
+from penstock.linux.files import lock_file, opened
 from penstock.linux.fork import close_in_children, fill_standard_descriptors
 
 MAX_NAME_CHARACTERS = 1000
@@ -74,10 +74,13 @@ class Endpoint:
                 raise InsecureDirectory(f"{self.lock_path} is no lock of Penstock's; remove it")
             close_in_children(lock)
             try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
+                lock_file(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError as error:
                 lock.close()
-                return None
+                if isinstance(error, BlockingIOError):
+                    return None
+                with usable(self._directory):
+                    raise
             if self.is_lock(os.fstat(lock.fileno())):
                 self.write_owner(lock)
                 return lock

@@ -5,8 +5,11 @@ number that is noted, and closed already, may be that of another file when it is
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
+import re
+import resource
 import socket
 import struct
 from collections.abc import Callable, Generator, Iterable
@@ -17,15 +20,40 @@ from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
-from penstock.errors import BadSetting
+from penstock.errors import BadSetting, LocksRefused, PenstockError
 from penstock.linux.when_gone import when_gone
 
 _DESCRIPTOR = struct.Struct("i")
+_MOUNTS = Path("/proc/self/mountinfo")
+_NOEXEC = Path("/proc/sys/vm/memfd_noexec")
+_NOEXEC_SEAL = 8  # memfd_create knows it where that is; Linux 6.3 to 6.5 may demand it
 
 
 def opened(mode: str, opens: Callable[..., int], *arguments: Any) -> FileIO:
     """Open a file by a function of C's."""
     return next(map(FileIO, map(opens, *zip(arguments, strict=True)), (mode,)))
+
+
+def memory_file(name: str, nbytes: int = 0, flags: int = os.MFD_CLOEXEC) -> FileIO:
+    """Make a file of zeros in memory, which nobody can make executable.
+
+    Raises:
+        PenstockError: this process may make none, or none so large.
+    """
+    with ExitStack() as undo:
+        try:
+            file = opened("r+", os.memfd_create, name, flags | (_NOEXEC_SEAL if _NOEXEC.exists() else 0))
+            undo.callback(file.close)
+            file.truncate(nbytes)
+        except OSError as error:
+            why = "look at the sysctl vm.memfd_noexec, and at what confines this process (seccomp, a container)"
+            if error.errno == errno.EFBIG:
+                most, _ = resource.getrlimit(resource.RLIMIT_FSIZE)
+                why = f"no file may have over {most:,} here, in memory neither: raise ulimit -f, or ask for less"
+            says = f"no file of {nbytes:,} bytes can be made in memory (memfd_create: {error.strerror}): {why}"
+            raise PenstockError(says) from None
+        undo.pop_all()
+        return file
 
 
 class Descriptors:
@@ -72,12 +100,43 @@ def written_whole(path: Path) -> Generator[Path]:
         half.unlink(missing_ok=True)
 
 
+def file_system(path: str | Path, mounts: Path | None = None) -> str:
+    """Return the type of the file system that a file or folder lies on."""
+    inside = os.path.realpath(path) + "/"
+    best, kind = "", ""
+    with open(mounts or _MOUNTS) as lines:
+        for line in lines:
+            # "36 35 98:0 /mnt1 /mnt2 rw,noatime master:1 - ext3 /dev/root rw"; octal escapes in paths
+            before, _, after = line.partition(" - ")
+            point = re.sub(r"\\([0-7]{3})", lambda match: chr(int(match[1], 8)), before.split(" ")[4])
+            if inside.startswith(point.rstrip("/") + "/") and len(point) >= len(best):
+                best, kind = point, after.split(" ")[0]
+    return kind
+
+
+def lock_file(file: int | FileIO, how: int, by: str = "flock") -> None:
+    """Lock an open file, by ``flock`` or ``lockf``.
+
+    Raises:
+        BlockingIOError: another process has locked it, and this one does not wait.
+        LocksRefused: its file system has no such locks.
+    """
+    try:
+        getattr(fcntl, by)(file, how)
+    except BlockingIOError:
+        raise
+    except OSError as error:
+        path = os.readlink(f"/proc/self/fd/{file if isinstance(file, int) else file.fileno()}")
+        why = f"its file system, {file_system(path)}, locks no files ({by}: {error.strerror})"
+        raise LocksRefused(error.errno, why, path) from None
+
+
 @contextmanager
 def locked(path: Path, flags: int = os.O_RDWR | os.O_CREAT) -> Generator[int]:
     """Hold a file, or a folder (``os.O_RDONLY``), for this process alone, once nobody else does."""
     fd = os.open(path, flags | os.O_CLOEXEC, 0o600)
     try:
-        fcntl.flock(fd, fcntl.LOCK_EX)
+        lock_file(fd, fcntl.LOCK_EX)
         yield fd
     finally:
         os.close(fd)
@@ -93,7 +152,7 @@ def taken(path: Path, flags: int) -> int:
         with ExitStack() as undo:
             fd = os.open(path, flags | os.O_CLOEXEC, 0o600)
             undo.callback(os.close, fd)
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            lock_file(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
             with suppress(FileNotFoundError):
                 if os.path.samestat(os.fstat(fd), os.stat(path)):
                     undo.pop_all()
@@ -126,4 +185,18 @@ def held(folder: Path, of: str, doing: str) -> Generator[None]:
 
 def cache_folder() -> Path:
     """Return the folder, which may not exist."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "penstock"
+    return user_folder("XDG_CACHE_HOME", "~/.cache")
+
+
+def user_folder(variable: str, unless_set: str) -> Path:
+    """Return Penstock's folder in one of the user's, which a variable names; it may not exist.
+
+    Raises:
+        BadSetting: the user has no home folder.
+    """
+    folder = os.environ.get(variable) or unless_set
+    try:
+        return Path(folder).expanduser().absolute() / "penstock"
+    except RuntimeError:
+        who = f"neither HOME nor a passwd entry names a home folder (uid {os.getuid()})"
+        raise BadSetting(f"{folder}: {who}. Set HOME, or {variable}") from None

@@ -19,7 +19,7 @@ import numpy as np
 
 from penstock.contracts import ByteArray, Gpu
 from penstock.errors import PinningRefused
-from penstock.linux.files import opened
+from penstock.linux.files import memory_file, opened
 from penstock.linux.when_gone import in_python, when_gone
 from penstock.memory.room import ALIGNMENT, Room
 
@@ -180,9 +180,8 @@ class WritableHostRing(HostRing):
     @classmethod
     def create(cls, capacity_bytes: int) -> WritableHostRing:
         """Create a ring of ``capacity_bytes``, a multiple of the page size."""
-        file = opened("r+", os.memfd_create, "penstock-ring", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        file = memory_file("penstock-ring", capacity_bytes, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         try:
-            file.truncate(capacity_bytes)
             # Its size is sealed: reading past the end of a file would kill a trainer.
             fcntl.fcntl(file, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL)
             return cls(file, capacity_bytes)

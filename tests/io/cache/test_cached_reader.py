@@ -51,10 +51,11 @@ class TestByMechanism(Cached):
 class TestFromMemory(Cached):
     @pytest.fixture(autouse=True)
     def _memory(self) -> Iterator[None]:
-        self.files = memory_files()
+        opened = memory_files()
+        self.files = Files(*(file.fileno() for file in opened))
         yield
-        for fd in self.files:
-            os.close(fd)
+        for file in opened:
+            file.close()
 
 
 class TestFaulty(Cached):

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import os
+import re
 import shutil
 import stat
 from collections.abc import Callable
@@ -14,10 +17,10 @@ import numpy as np
 import pytest
 from tests.io.cache.slabs import closed_later, content, ends_well, forked, items, read
 
-from penstock import BadSetting, Cache
+from penstock import BadSetting, Cache, TokenSource
 from penstock.io.cache.folder import CacheFolder
 from penstock.io.cache.slab import Slab
-from penstock.io.cache.tiers import Admitted, CacheLayout, Tiers
+from penstock.io.cache.tiers import Admitted, CacheCounts, CacheLayout, Tiers
 
 NOBODY = 65534
 as_root = pytest.mark.skipif(os.getuid() != 0, reason="only root can be two users")
@@ -175,6 +178,48 @@ def test_a_folder_that_may_only_be_read_is_read(tmp_path: Path) -> None:
         assert not folder.drop(found.path)
 
     as_nobody(reads)
+
+
+def refuse(monkeypatch: pytest.MonkeyPatch, number: int, how: int = ~0) -> None:
+    """Refuse a kind of locks; those for one alone only of files that may not be written, as over NFS."""
+    real = fcntl.flock
+
+    def flock(fd: int, asked: int) -> None:
+        if asked & how and (how == ~0 or fcntl.fcntl(fd, fcntl.F_GETFL) & os.O_ACCMODE == os.O_RDONLY):
+            raise OSError(number, os.strerror(number))
+        real(fd, asked)
+
+    monkeypatch.setattr(fcntl, "flock", flock)
+
+
+@pytest.mark.parametrize("number", [errno.ENOLCK, errno.ENOSYS, errno.EBADF])
+def test_a_folder_whose_file_system_locks_no_files_goes_unused_and_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], number: int
+) -> None:
+    refuse(monkeypatch, number)
+    folder = CacheFolder(tmp_path / "cache", 1 << 20)
+    assert folder.open("data", "bytes") is None
+    says = rf"its file system, \w+, locks no files \(flock: {os.strerror(number)}\)"
+    tiers = Tiers(CacheLayout("data", "bytes", str(tmp_path / "cache"), 1 << 20, shared=False))
+    assert tiers.wanted(np.arange(4, dtype=np.uint64), Admitted(1.0, 1.0)) == [None] * 4
+    assert re.fullmatch(says, tiers.counts.full)
+    np.arange(1000, dtype=np.uint16).tofile(tmp_path / "tokens.bin")
+    with pytest.raises(BadSetting, match=rf"nothing can be kept in .*/cache: {says}. Name a folder"):
+        TokenSource(str(tmp_path / "tokens.bin"), length=10, cache=Cache(tmp_path / "cache", "1MB"))
+    counts = CacheCounts()
+    for _ in range(2):
+        counts.add(tiers.counts)
+    assert len(re.findall(f"the cache is of no use: {says}", capsys.readouterr().err)) == 1
+
+
+def test_over_nfs_the_least_used_still_goes_where_room_is_needed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    refuse(monkeypatch, errno.EBADF, fcntl.LOCK_EX)
+    folder = CacheFolder(tmp_path, 40_000)
+    for root in ("old", "new"):
+        slab = opened(folder, root)
+        assert slab.append(items(*range(4))) == 4  # about 33,000 bytes
+        slab.close()
+    assert [each.about.root for each in folder.data_sets()] == ["new"]
 
 
 @as_root

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
+import os
 import sqlite3
 import subprocess
 import sys
@@ -102,6 +105,23 @@ def test_two_processes_migrate_at_once_and_a_copy_is_kept(tmp_path):
         Store.open(tmp_path / "store")
 
 
+@pytest.mark.parametrize("number", [errno.ENOLCK, errno.ENOSYS, errno.EBADF])
+@pytest.mark.parametrize("by", ["lockf", "flock"])
+def test_a_file_system_that_locks_no_files_is_named_at_once(tmp_path, monkeypatch, by, number):
+    """SQLite would take it for one that is busy, and try for 30 s."""
+    if by == "lockf":  # such as a store that was copied there
+        Store.open(tmp_path / "store").close()
+
+    def refused(*_):
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(fcntl, by, refused)
+    with pytest.raises(StoreUnusable, match=rf"its file system, \w+, locks no files \({by}: .*set PENSTOCK_STORE"):
+        Store.open(tmp_path / "store")
+    monkeypatch.undo()
+    Store.open(tmp_path / "store").close()
+
+
 def mounts(tmp_path: Path, kind: str) -> Path:
     path = tmp_path / "mountinfo"
     where = str(tmp_path / "my home").replace(" ", "\\040")
@@ -125,7 +145,7 @@ def test_the_file_system_of_a_folder_is_that_of_the_nearest_mount(tmp_path, kind
 
 
 def test_on_a_network_file_system_there_is_no_write_ahead_log_which_is_said_once(tmp_path, monkeypatch):
-    monkeypatch.setattr("penstock.runs.store.folder._MOUNTS", mounts(tmp_path, "nfs4"))
+    monkeypatch.setattr("penstock.linux.files._MOUNTS", mounts(tmp_path, "nfs4"))
     with pytest.warns(UserWarning, match="lies on nfs4: it works without a write-ahead log"):
         store = Store.open(tmp_path / "my home" / "store")
     with store:

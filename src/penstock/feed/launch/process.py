@@ -44,6 +44,7 @@ def main(lock_fd: int, report_fd: int) -> None:
     close_in_children(lock)
     close_in_children(report)
     making.set("")
+    whose = "make_loader"
     try:
         spec = read_spec(sys.stdin.buffer)
         making.set(spec.name)
@@ -60,10 +61,11 @@ def main(lock_fd: int, report_fd: int) -> None:
         witnesses = Witnesses(*witness_of(loader), time.monotonic() - began_s)
         read = found.common(fingerprint_of_files(files))  # without what make_loader writes
         fingerprint = msgspec.structs.replace(spec.fingerprint, data=read)
+        whose = "the feeder"
         feeder = Feeder(loader, spec.name, lock=lock, fingerprint=fingerprint, witnesses=witnesses, **settings)
         making.set(None)
     except BaseException as error:
-        _write(report, _report(error))
+        _write(report, _report(error, whose))
         sys.exit(1)
     with suppress(BrokenPipeError):  # what waited for it has been killed; trainers may be here already
         _write(report, Ready())
@@ -101,8 +103,8 @@ def _write(report: FileIO, ready: Ready) -> None:
         write_all(report.fileno(), msgspec.json.encode(ready) + b"\n")
 
 
-def _report(error: BaseException) -> Ready:
+def _report(error: BaseException, whose: str) -> Ready:
     text = users_traceback(error)
     if isinstance(error, PenstockError):
         return Ready(str(error), type(error).__name__, text)
-    return Ready(f"make_loader raised {type(error).__name__}: {error}\n\nIn the feeder:\n{text}", "", text)
+    return Ready(f"{whose} raised {type(error).__name__}: {error}\n\nIn the feeder:\n{text}", "", text)

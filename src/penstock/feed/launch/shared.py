@@ -38,7 +38,7 @@ from penstock.feed.trainer.options import LoaderOptions
 from penstock.fingerprint.comparison import Fingerprint, fingerprint_difference, same_fingerprint
 from penstock.fingerprint.files import fingerprint_of_files
 from penstock.inject import without_injection
-from penstock.linux.files import opened
+from penstock.linux.files import memory_file
 from penstock.linux.fork import close_in_children
 from penstock.sources.adapt import with_workers, witness_of
 from penstock.sources.seeds import seed_process
@@ -149,7 +149,7 @@ def _answer(pickled: bytes, endpoint: Endpoint, lock: FileIO) -> Ready:
         answer, written = map(passed_on, pipe)
         writing = written.fileno()
         log = passed_on(endpoint.open_log())
-        spec = passed_on(opened("r+", os.memfd_create, "penstock-spec"))
+        spec = passed_on(memory_file("penstock-spec", len(pickled), 0))
         write_all(spec.fileno(), memoryview(pickled))
         spec.seek(0)
         passed = {0: spec, 1: log, 2: log, lock.fileno(): lock, writing: written}

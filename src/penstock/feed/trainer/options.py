@@ -20,7 +20,7 @@ from penstock.feed.settings import flag
 from penstock.feed.trainer.batch_builder import Framework, check_framework, converted, filled
 from penstock.feed.trainer.destination import Destination, OnGpu, on_host
 from penstock.feed.trainer.holdings import Mine, ReceivedBlock
-from penstock.linux.files import opened
+from penstock.linux.files import memory_file
 from penstock.linux.fork import close_in_children
 from penstock.memory.cuda import gpu_of, is_host
 from penstock.sources.sharding import rank_of
@@ -185,7 +185,7 @@ class SelectedSamples:
 
     def __init__(self, selection: Selection) -> None:
         self.selection = selection
-        self._file = opened("r+", os.memfd_create, "penstock-selection", os.MFD_CLOEXEC)
+        self._file = memory_file("penstock-selection")
         close_in_children(self._file)
         self._bitmap = selection.bitmap()
         self._file.write(self._bitmap.packed.data)

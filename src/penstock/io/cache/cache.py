@@ -98,8 +98,8 @@ class Cache:
 
     def open_memory(self) -> tuple[Files | None, list[FileIO]]:
         """Make the files of a slab in memory, if the cache has one; they last while somebody has them open."""
-        memory = memory_files() if self.memory_bytes else None
-        return memory, [FileIO(fd, "r+") for fd in memory or ()]
+        files = list(memory_files()) if self.memory_bytes else []
+        return Files(*(file.fileno() for file in files)) if files else None, files
 
     def layout(self, root: str, kind: str, memory: Files | None) -> CacheLayout:
         """Return where samples of a data set are kept."""

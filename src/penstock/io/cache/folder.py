@@ -22,11 +22,11 @@ from typing import NamedTuple
 import msgspec
 
 from penstock.basics.sizes import size_text
-from penstock.errors import BadSetting
+from penstock.errors import BadSetting, LocksRefused
 from penstock.fingerprint.files import path_text
 from penstock.io.cache.keys import hash64
 from penstock.io.cache.slab import Allowance, Slab
-from penstock.linux.files import written_whole
+from penstock.linux.files import lock_file, written_whole
 
 _FORMAT = 1
 _NAME = re.compile(r"penstock-[0-9a-f]{16}-[a-z]+")
@@ -78,9 +78,14 @@ class CacheFolder:
         limit: Most bytes of all slabs together.
         shared: Whether others of the folder's group may read and add.
 
+    Attributes:
+        unused: Why no slab was opened.
+
     Raises:
         BadSetting: it cannot be made or entered, or is no folder.
     """
+
+    unused = "its folder may only be read, or is full"
 
     def __init__(self, path: str | Path, limit: int, *, shared: bool = False) -> None:
         self.path = Path(os.path.abspath(os.path.expanduser(path)))
@@ -100,24 +105,28 @@ class CacheFolder:
     def open(self, root: str, kind: str) -> Slab | None:
         """Open the slab of a data set, which is made if there is none; None if that cannot be.
 
-        The folder may only be read, or is being removed, or its disk is full.
+        The folder may only be read, or is being removed, or its disk is full or locks no files.
         """
         path = _path(self.path, root, kind)
         exists = (path / _INDEX).exists()
         writes = os.access(path / _INDEX if exists else self.path, os.W_OK)
         if not writes and not exists:
             return None
-        with self._locked():
-            if writes:
-                self.room(path, 0)  # less may be asked for than lies there
-            alone = writes and exists and not _is_open(path)
-            about = About(path_text(root), kind)
-            slab = self._opened(path, about, writes=writes)
-            if alone and slab is not None and slab.is_worn_out:
-                slab.close()
-                _drop(path)
+        try:
+            with self._locked():
+                if writes:
+                    self.room(path, 0)  # less may be asked for than lies there
+                alone = writes and exists and not _is_open(path)
+                about = About(path_text(root), kind)
                 slab = self._opened(path, about, writes=writes)
-            return slab
+                if alone and slab is not None and slab.is_worn_out:
+                    slab.close()
+                    _drop(path)
+                    slab = self._opened(path, about, writes=writes)
+                return slab
+        except LocksRefused as error:
+            self.unused = str(error.strerror)
+            return None
 
     def _opened(self, path: Path, about: About, *, writes: bool) -> Slab | None:
         flags = os.O_CLOEXEC | (os.O_RDWR | os.O_CREAT if writes else os.O_RDONLY)
@@ -127,14 +136,14 @@ class CacheFolder:
                 self._make(path, about)
             names = [path / _OPEN, path / _DATA, path / _INDEX, *([self.path / _LOCK] if writes else [])]
             opened.extend(self._descriptor(name, flags) for name in names)
+            lock_file(opened[0], fcntl.LOCK_SH)
         except OSError as error:
             for fd in opened:
                 os.close(fd)
-            if error.errno in (errno.ENOSPC, errno.ENOENT):
+            if isinstance(error, LocksRefused) or error.errno in (errno.ENOSPC, errno.ENOENT):
                 return None
             raise BadSetting(f"{path} cannot be opened: {error.strerror}") from None
         held, data, index, *locks = opened
-        fcntl.flock(held, fcntl.LOCK_SH)
         with suppress(OSError):  # it may only be read
             os.utime(held)
         direct = None
@@ -202,7 +211,7 @@ class CacheFolder:
             yield
             return
         try:
-            fcntl.flock(fd, fcntl.LOCK_EX)
+            lock_file(fd, fcntl.LOCK_EX)
             yield
         finally:
             os.close(fd)
@@ -253,7 +262,7 @@ def slab_to_read(path: Path) -> Slab | None:
     opened: list[int] = []
     try:
         opened.extend(os.open(path / name, os.O_RDONLY | os.O_CLOEXEC) for name in (_OPEN, _DATA, _INDEX))
-        fcntl.flock(opened[0], fcntl.LOCK_SH)
+        lock_file(opened[0], fcntl.LOCK_SH)
     except OSError:
         for fd in opened:
             os.close(fd)
@@ -268,11 +277,13 @@ def _path(folder: Path, root: str, kind: str) -> Path:
 
 def _is_open(path: Path) -> bool:
     try:
-        fd = os.open(path / _OPEN, os.O_RDONLY | os.O_CLOEXEC)
+        # Over NFS, a lock for one alone needs a file that may be written.
+        writes = os.access(path / _OPEN, os.W_OK)
+        fd = os.open(path / _OPEN, (os.O_RDWR if writes else os.O_RDONLY) | os.O_CLOEXEC)
     except FileNotFoundError:  # just dropped
         return False
     try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        lock_file(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         return True
     finally:

@@ -22,6 +22,7 @@ from penstock.basics.crc32 import crc32
 from penstock.contracts import ByteArray, Ids
 from penstock.io.cache.keys import Keys, ReadAhead
 from penstock.io.files import DIRECT_ALIGNMENT, direct_aligned
+from penstock.linux.files import lock_file
 
 _FRAME = struct.Struct("<4sII")
 """Mark, number of records, and CRC of the records that follow."""
@@ -324,7 +325,7 @@ class Slab:
 
     @contextmanager
     def _locked(self, lock: int) -> Generator[None]:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+        lock_file(lock, fcntl.LOCK_EX)
         try:
             yield
         finally:

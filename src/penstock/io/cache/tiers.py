@@ -6,16 +6,19 @@ import math
 import mmap
 import os
 from collections.abc import Iterable
+from io import FileIO
 from typing import NamedTuple
 
 import msgspec
 import numpy as np
 
 from penstock.basics.sizes import size_text
+from penstock.basics.terminal import say
 from penstock.contracts import ByteArray
 from penstock.io.cache.folder import CacheFolder, open_to_read
 from penstock.io.cache.keys import Keys, owners, parts_of
 from penstock.io.cache.slab import Allowance, Item, Slab
+from penstock.linux.files import memory_file
 from penstock.linux.fork import close_in_children
 
 _BATCH_BYTES = 4 << 20
@@ -104,7 +107,9 @@ class CacheCounts(msgspec.Struct):
         return self.memory + self.disk + self.nodes
 
     def add(self, other: CacheCounts) -> None:
-        """Count what another counts, too."""
+        """Count what another counts, too; say once if nothing can be kept at all."""
+        if other.full and not (self.full or self.hits or self.kept):
+            say(f"the cache is of no use: {other.full}")
         self.full = other.full or self.full
         for name in self.__struct_fields__[:-1]:
             setattr(self, name, getattr(self, name) + getattr(other, name))
@@ -137,11 +142,11 @@ class Tiers:
 
     def __init__(self, layout: CacheLayout) -> None:
         self._layout = layout
-        folder = CacheFolder(layout.folder, layout.limit, shared=layout.shared)
+        self._folder = CacheFolder(layout.folder, layout.limit, shared=layout.shared)
         self._others = list(layout.others.values())
         self._slabs = [
             _slab_in_memory(layout),
-            folder.open(layout.root, layout.kind),
+            self._folder.open(layout.root, layout.kind),
             *(None for _ in self._others),
         ]
         self._nodes = sorted([layout.node, *layout.others])
@@ -227,7 +232,7 @@ class Tiers:
         """Return for each key the tier that keeps it, MEMORY or DISK; None if it is another node's, or none's."""
         if not self._adds(MEMORY) and not self._adds(DISK):
             slab = self._slabs[DISK] or self._slabs[MEMORY]
-            self.counts.full = "its folder may only be read, or is full" if slab is None else slab.full
+            self.counts.full = self._folder.unused if slab is None else slab.full
         owned = owners(keys, self._nodes) == self._own
         parts = parts_of(keys)
         in_memory = parts < (admitted.memory if self._adds(MEMORY) else 0.0)
@@ -297,9 +302,9 @@ def kept_bytes(layout: CacheLayout) -> int:
     return nbytes
 
 
-def memory_files() -> Files:
+def memory_files() -> tuple[FileIO, FileIO]:
     """Make the files of a slab in memory, which last while somebody has them open."""
-    return Files(*(os.memfd_create(f"penstock-cache-{part}", os.MFD_CLOEXEC) for part in ("data", "index")))
+    return memory_file("penstock-cache-data"), memory_file("penstock-cache-index")
 
 
 def _slab_in_memory(layout: CacheLayout) -> Slab | None:

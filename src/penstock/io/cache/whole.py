@@ -183,11 +183,12 @@ def slab_of(layout: CacheLayout) -> Slab:
     """Open the slab of a data set whose files are kept whole.
 
     Raises:
-        BadSetting: the folder may only be read, or its disk is full.
+        BadSetting: the folder may only be read, or its disk is full or locks no files.
     """
-    slab = CacheFolder(layout.folder, layout.limit, shared=layout.shared).open(layout.root, layout.kind)
+    folder = CacheFolder(layout.folder, layout.limit, shared=layout.shared)
+    slab = folder.open(layout.root, layout.kind)
     if slab is None:
-        raise BadSetting(f"{layout.folder} may only be read, or its disk is full: nothing can be kept in it")
+        raise BadSetting(f"nothing can be kept in {layout.folder}: {folder.unused}. Name a folder on a local disk")
     close_in_children(slab)
     return slab
 

@@ -7,6 +7,7 @@ import os
 import select
 from collections import deque
 from contextlib import suppress
+from io import FileIO
 from typing import Any, NamedTuple
 
 
@@ -43,13 +44,10 @@ class Assignment(NamedTuple):
     terminal: tuple[bool, bool, bool] = (False, False, False)
     size: tuple[int, int] = (0, 0)
 
-    def to_file(self) -> int:
-        """Write the assignment into memory; return its descriptor."""
-        fd = os.memfd_create("penstock-order")
-        with open(fd, "w", closefd=False) as file:
-            json.dump(self._asdict(), file)
-        os.lseek(fd, 0, os.SEEK_SET)
-        return fd
+    def to_file(self, file: FileIO) -> None:
+        """Write the assignment into a file, and go back to its start."""
+        file.write(json.dumps(self._asdict()).encode())
+        file.seek(0)
 
     @classmethod
     def from_file(cls, fd: int) -> Assignment:

@@ -17,6 +17,7 @@ from typing import Any
 import penstock.runs.keeper
 from penstock.autosharing.options import to_environment
 from penstock.inject import WATCH, injected, without_injection
+from penstock.linux.files import memory_file
 from penstock.runs.inside import SITE
 from penstock.runs.keeper.link import Assignment
 from penstock.runs.modes.mode import Mode
@@ -66,7 +67,8 @@ class Launched:
         folder = store.folder_of(record.id)
         (folder / "files").mkdir(exist_ok=True)
         self.environment = _environment_of(record, store, variables)
-        order = Assignment(
+        order = memory_file("penstock-order", flags=0)
+        Assignment(
             id=record.id,
             store=str(store.folder),
             folder=str(folder),
@@ -80,13 +82,13 @@ class Launched:
             merged=_outputs_are_one(),
             terminal=terminal,
             size=os.get_terminal_size(terminal.index(True)) if any(terminal) else (0, 0),
-        ).to_file()
+        ).to_file(order)
         self.keeper: int | None = None
         self._killed = False
         self.link, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         lease = () if mode.lease is None else (mode.lease,)
-        given = (order, theirs.fileno(), *lease, *held)
-        with theirs, open(order, closefd=True):
+        given = (order.fileno(), theirs.fileno(), *lease, *held)
+        with theirs, order:
             self._guard = subprocess.Popen(
                 # Python variables of the run's environment are not meant for its keeper.
                 [sys.executable, "-I", "-S", str(_KEEPER), *map(str, given)],

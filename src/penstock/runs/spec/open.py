@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Self
 
 from penstock.errors import BadSetting, PenstockError
-from penstock.linux.files import taken
+from penstock.linux.files import lock_file, taken
 from penstock.runs.record import ENDED, GroupPlan, MachinePlan, RunPlan, RunRecord
 from penstock.runs.spec import radt
 from penstock.runs.spec.checks import Gpus
@@ -155,7 +155,7 @@ class Spec:
         lock = None
         try:
             lock = os.open(part, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-            fcntl.flock(lock, fcntl.LOCK_EX)  # of the file that comes, before anybody can open it
+            lock_file(lock, fcntl.LOCK_EX)  # of the file that comes, before anybody can open it
             os.fchmod(lock, path.stat().st_mode & 0o7777)
             with open(lock, "wb", closefd=False) as file:
                 file.write(text.encode())
@@ -188,7 +188,8 @@ def _read(path: Path) -> str:
 def _locked(path: Path) -> int:
     """Lock the file that ``path`` names, also if another process replaces it meanwhile."""
     try:
-        return taken(path, os.O_RDONLY)
+        # Over NFS, a lock for one alone needs a file that may be written.
+        return taken(path, os.O_RDWR if os.access(path, os.W_OK) else os.O_RDONLY)
     except BlockingIOError:
         raise BadSetting(f"{path}: another penstock run is at work on it; wait for it, or stop it") from None
     except OSError as error:

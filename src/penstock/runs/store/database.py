@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import sqlite3
 import time
@@ -14,7 +15,7 @@ from pathlib import Path
 import msgspec
 
 from penstock.errors import StoreUnusable
-from penstock.linux.files import locked, written_whole
+from penstock.linux.files import lock_file, locked, opened, written_whole
 from penstock.linux.process import start_ticks
 from penstock.runs.record import ENDED, RunPlan, RunRecord, Status
 from penstock.runs.store.folder import network_file_system, usable
@@ -99,6 +100,10 @@ def connect(path: Path) -> sqlite3.Connection:
     """
     network = network_file_system(path.parent)
     with usable(path):
+        # SQLite takes a file system that refuses its locks for one that is busy, and waits.
+        flags = os.O_RDONLY | os.O_CREAT | os.O_CLOEXEC
+        with opened("r", os.open, path.with_name("lock"), flags, 0o600) as probe, suppress(BlockingIOError):
+            lock_file(probe, fcntl.LOCK_SH | fcntl.LOCK_NB, "lockf")
         connection = sqlite3.connect(path, timeout=_BUSY_S, isolation_level=None, check_same_thread=False)
         try:
             connection.text_factory = partial(str, encoding="utf-8", errors="replace")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import shlex
 import sqlite3
 import stat
@@ -12,8 +11,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from penstock.errors import InsecureDirectory, StoreUnusable
+from penstock.linux.files import file_system, user_folder
 
-_MOUNTS = Path("/proc/self/mountinfo")
 _OVER_A_NETWORK = {"9p", "afs", "beegfs", "ceph", "cifs", "glusterfs", "gpfs", "lustre", "nfs", "nfs4", "smb3"}
 _REMEDY = "set PENSTOCK_STORE, or --store, to a folder of your own"
 
@@ -25,8 +24,7 @@ def chosen_folder(variable: str = "PENSTOCK_STORE", name: str = "runs") -> Path:
     """
     if chosen := os.environ.get(variable):
         return Path(chosen).absolute()
-    data = os.environ.get("XDG_DATA_HOME") or "~/.local/share"
-    return Path(data).expanduser().absolute() / "penstock" / name
+    return user_folder("XDG_DATA_HOME", "~/.local/share") / name
 
 
 def private_folder(folder: Path) -> None:
@@ -66,13 +64,5 @@ def usable(path: Path) -> Generator[None]:
 
 def network_file_system(folder: Path, mounts: Path | None = None) -> str | None:
     """Return the type of the file system that a folder lies on, if it is one over a network or in user space."""
-    inside = os.path.realpath(folder) + "/"
-    best, kind = "", ""
-    with open(mounts or _MOUNTS) as lines:
-        for line in lines:
-            # "36 35 98:0 /mnt1 /mnt2 rw,noatime master:1 - ext3 /dev/root rw"; octal escapes in paths
-            before, _, after = line.partition(" - ")
-            point = re.sub(r"\\([0-7]{3})", lambda match: chr(int(match[1], 8)), before.split(" ")[4])
-            if inside.startswith(point.rstrip("/") + "/") and len(point) >= len(best):
-                best, kind = point, after.split(" ")[0]
+    kind = file_system(folder, mounts)
     return kind if kind in _OVER_A_NETWORK or kind.split(".")[0] == "fuse" else None

@@ -14,7 +14,7 @@ import numpy as np
 
 from penstock.contracts import ByteArray, Cursor, Ids, Joints, Place, Tables, Wanted
 from penstock.errors import BadSetting, SourceError
-from penstock.linux.files import opened
+from penstock.linux.files import memory_file
 from penstock.sources.order import Order, Planned
 from penstock.sources.rows.tables import order_in_words, table_plans
 from penstock.sources.tables.columns import NoNulls, bytes_columns, columns_of
@@ -76,7 +76,7 @@ class TableImages:
     def open_memory(self) -> FileIO:
         """Make the memory that images are read to; what was there before is forgotten."""
         self.close()
-        self._file = opened("r+", os.memfd_create, "penstock-tables", os.MFD_CLOEXEC)
+        self._file = memory_file("penstock-tables")
         self._memory = _Memory(self._file.fileno())
         reading, groups, rows = self._opened.reading, self._opened.groups, self._opened.rows
         self._loader = GroupLoader(reading, groups, rows, self._threads, self._memory.empty)

@@ -194,7 +194,7 @@ class PackedSource(Ordered):
         if self._cache is None:
             return reader
         if self._cache.memory_bytes and not self._memory:
-            self._memory = [FileIO(fd, "r+") for fd in memory_files()]
+            self._memory = list(memory_files())
             for file in self._memory:
                 close_in_children(file)
         files = Files(*(file.fileno() for file in self._memory)) if self._memory else None

@@ -15,7 +15,7 @@ from typing import Any
 from penstock.basics.terminal import say
 from penstock.contracts import Cursor, Tree
 from penstock.errors import BadSetting
-from penstock.linux.files import opened
+from penstock.linux.files import memory_file
 from penstock.memory.slots import Filled, Slots
 from penstock.sources.remote import bridge
 from penstock.sources.remote.bridge import (
@@ -187,7 +187,7 @@ class NodeWorkers:
     def _start(self) -> None:
         self._started_s = self._heard_s = time.monotonic()
         ring = None if self._slots is None else MemoryFile(*self._slots.ring_file)
-        with opened("r+", os.memfd_create, "penstock-commission", os.MFD_CLOEXEC) as file:
+        with memory_file("penstock-commission") as file:
             left = memoryview(self._commission)
             while left:
                 left = left[file.write(left) :]

@@ -16,7 +16,7 @@ import numpy as np
 
 from penstock.contracts import ByteArray, Ids, SourceBlock, Tree
 from penstock.errors import BadSetting, SourceError, Untravelled
-from penstock.linux.files import opened
+from penstock.linux.files import memory_file
 from penstock.linux.fork import close_in_children
 from penstock.memory.room import aligned
 from penstock.memory.slots import Filled, OwnSlots, Placement, Slot, Slots, place
@@ -171,9 +171,8 @@ class BlockMaker(ABC, Generic[Task, Result]):
         most = max(2, _MOST_OWN_BYTES // self.block_bytes)
         spare = 1 if self._slots is not None else min(self._pool.capacity + 1, most)
         if not self._memories:
-            file = opened("r+", os.memfd_create, "penstock-blocks", os.MFD_CLOEXEC)
+            file = memory_file("penstock-blocks", spare * self.block_bytes)
             self._files.append(file)
-            file.truncate(spare * self.block_bytes)
             files = [MemoryFile(file.fileno(), spare * self.block_bytes)]
             memories = [files[0].map()]
             if self._slots is not None:
