@@ -17,7 +17,7 @@ from penstock.select.choices import diverse
 from penstock.select.embedding_methods import nearest, pooled
 from penstock.select.scoring import METHODS, score
 from penstock.select.task import Batch, Task
-from penstock.select.training import digest_of, train
+from penstock.select.training import digest_of, read_checkpoint, train
 from penstock.testing.scorer import ScorerContract
 
 
@@ -440,6 +440,65 @@ def test_the_state_of_adam_is_that_of_its_parameter_whatever_its_groups(tmp_path
     torch.save(content, tmp_path / "end.pt")
     with pytest.raises(BadSetting, match="was saved with a learning rate of 0"):
         score(images(checkpoints=[str(tmp_path / "end.pt")]), "less")
+
+
+def test_each_parameter_counts_by_the_learning_rate_of_its_own_group(tmp_path: Any) -> None:
+    """As the steps of an optimiser whose one group has each parameter's step multiplied by its rate."""
+
+    def scored(name: str, rates: tuple[float, float], **settings: Any) -> Any:
+        torch.manual_seed(3)
+        model = convolutional()
+        named = [*model.named_parameters()]
+        with_optimizer(tmp_path / name, [{"params": named[:1]}, {"params": named[1:]}], model)
+        content = torch.load(tmp_path / name)
+        for group, rate in zip(content["optimizer"]["param_groups"], rates, strict=True):
+            group["lr"] = rate
+        torch.save(content, tmp_path / name)
+        return score(images(checkpoints=[str(tmp_path / name)]), "less", **settings).values
+
+    for adam in (True, False):
+        both, first, second = (
+            scored(f"{adam}-{i}.pt", rates, adam=adam)
+            for i, rates in enumerate([(1e-2, 1e-2), (1e-2, 1e-9), (1e-9, 1e-2)])
+        )
+        assert not np.allclose(both / both.std(), first / first.std(), rtol=1e-2)
+        assert not np.allclose(first / first.std(), second / second.std(), rtol=1e-2)
+    model = convolutional()
+    path = with_optimizer(tmp_path / "rates.pt", [{"params": [each]} for each in model.named_parameters()], model)
+    content = torch.load(path)
+    for i, group in enumerate(content["optimizer"]["param_groups"]):
+        group["lr"] = (1 + i) * 1e-3
+    torch.save(content, path)
+    found = read_checkpoint(path, convolutional())
+    rates = [found.relative[name] * found.learning_rate for name, _ in model.named_parameters()]
+    assert np.allclose(rates, [(1 + i) * 1e-3 for i in range(len(rates))])
+
+
+@pytest.mark.parametrize(
+    ("prefix", "names"),
+    [
+        ("module.", ("model", "optimizer")),
+        ("_orig_mod.", ("model", "optimizer")),
+        ("module._orig_mod.", ("model_state_dict", "optimizer_state_dict")),
+        ("", ("model_state_dict", "optimizer_state_dict")),
+        ("model.", ("state_dict", "optimizer_states")),
+        ("net._orig_mod.", ("state_dict", "optimizer_states")),
+    ],
+)
+def test_checkpoints_of_wrapped_models_and_other_habits_are_read(tmp_path: Any, prefix: str, names: Any) -> None:
+    model = convolutional()
+    path = with_optimizer(tmp_path / "plain.pt", model.parameters(), model)
+    plain, read = read_checkpoint(path, convolutional()), torch.load(path)
+    state = {f"{prefix}{name}": each for name, each in read["model"].items()}
+    optimizer = [read["optimizer"]] if names[1] == "optimizer_states" else read["optimizer"]
+    torch.save({names[0]: state, names[1]: optimizer, "epoch": 1}, tmp_path / "other.pt")
+    torch.save(state, tmp_path / "alone.pt")
+    other, alone = (read_checkpoint(tmp_path / f"{name}.pt", convolutional()) for name in ("other", "alone"))
+    for name, value in plain.state.items():
+        assert torch.equal(other.state[name], value)
+        assert torch.equal(alone.state[name], value)
+    assert (other.learning_rate, alone.learning_rate) == (plain.learning_rate, 1.0)
+    assert all(torch.equal(other.moments[name].square, each.square) for name, each in plain.moments.items())
 
 
 def frozen() -> nn.Module:

@@ -35,11 +35,7 @@ def opened(mode: str, opens: Callable[..., int], *arguments: Any) -> FileIO:
 
 
 def memory_file(name: str, nbytes: int = 0, flags: int = os.MFD_CLOEXEC) -> FileIO:
-    """Make a file of zeros in memory, which nobody can make executable.
-
-    Raises:
-        PenstockError: this process may make none, or none so large.
-    """
+    """Make a file of zeros in memory, which nobody can make executable."""
     with ExitStack() as undo:
         try:
             file = opened("r+", os.memfd_create, name, flags | (_NOEXEC_SEAL if _NOEXEC.exists() else 0))
@@ -189,11 +185,7 @@ def cache_folder() -> Path:
 
 
 def user_folder(variable: str, unless_set: str) -> Path:
-    """Return Penstock's folder in one of the user's, which a variable names; it may not exist.
-
-    Raises:
-        BadSetting: the user has no home folder.
-    """
+    """Return Penstock's folder in one of the user's, which a variable names; it may not exist."""
     folder = os.environ.get(variable) or unless_set
     try:
         return Path(folder).expanduser().absolute() / "penstock"

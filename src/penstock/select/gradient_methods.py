@@ -78,7 +78,7 @@ _SAME = 0.02  # of numbers of 16 bits, too
 class Less(msgspec.Struct, frozen=True):
     """The cosine between a sample's Adam step and the mean gradient of a target, summed over checkpoints.
 
-    Each checkpoint counts by its learning rate.
+    Each checkpoint counts by its learning rate, and each parameter in its steps by that of its group.
 
     Source: Xia et al., LESS: Selecting Influential Data for Targeted Instruction Tuning (2402.04333).
 
@@ -107,10 +107,10 @@ class Less(msgspec.Struct, frozen=True):
         gradients = _compared(task, found[0].into(model))
 
         def projections(batches: Iterator[Batch], of: Checkpoint | None) -> Iterator[tuple[np.ndarray, Tensor]]:
-            """Yield ids and projected gradients; of Adam's steps, if a checkpoint's state is to count."""
+            """Yield ids and projected gradients; of a checkpoint, the steps by its optimiser."""
             for batch in batches:
                 rows = gradients.by_rows(lambda batch=batch: task.losses(model, batch), len(batch.ids))
-                parts = (_step(of, each) if of and self.adam else each.gradients for each in rows)
+                parts = (_step(of, each, adam=self.adam) if of else each.gradients for each in rows)
                 yield batch.ids, projected(parts, gradients.length, self.dimensions, seed)
 
         def scores_at(checkpoint: Checkpoint, what: str) -> Tensor:
@@ -153,14 +153,17 @@ def _compared(task: Task, model: nn.Module) -> SampleGradients:
     return gradients
 
 
-def _step(checkpoint: Checkpoint, rows: RowGradients) -> Tensor:
+def _step(checkpoint: Checkpoint, rows: RowGradients, *, adam: bool) -> Tensor:
+    relative = checkpoint.relative.get(rows.parameter, 1.0)
+    if not adam:
+        return relative * rows.gradients
     moments = checkpoint.moments.get(rows.parameter)
     if moments is None:
         raise BadSetting(
             f"less: the checkpoint has no Adam state of {rows.parameter}. Save {{'model': model.state_dict(), "
             "'optimizer': optimizer.state_dict()}, or take plain gradients: adam=False"
         )
-    return adam_direction(rows.gradients, moments.of_rows(rows.rows))
+    return relative * adam_direction(rows.gradients, moments.of_rows(rows.rows))
 
 
 _SMALLER = 10

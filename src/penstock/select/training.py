@@ -5,8 +5,9 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from importlib import import_module
 from os import PathLike
 from pathlib import Path
@@ -16,11 +17,14 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from penstock.basics.terminal import say
 from penstock.contracts import Ids
 from penstock.errors import BadSetting
 from penstock.select.task import Batch, Task
 
 _BETAS, _EPS = (0.9, 0.999), 1e-8
+_MODELS = "model", "model_state_dict", "state_dict"
+_OPTIMIZERS = "optimizer", "optimizer_state_dict", "optimizer_states"
 _WEIGHTS, _OPTIMIZER = ("adapter_model.safetensors", "model.safetensors"), "optimizer.pt"
 
 
@@ -44,12 +48,15 @@ class Checkpoint(NamedTuple):
     Attributes:
         state: Its ``state_dict``, which may leave out what is frozen.
         moments: Adam's moments by the name of the parameter; empty if they are not known.
-        learning_rate: The learning rate at that moment, or its mean over the epoch; 1 if it is not known.
+        learning_rate: The learning rate at that moment, or its mean over the epoch; 1 if it is not known. Where
+            groups of parameters have their own, the mean of all numbers.
+        relative: The learning rate of a parameter by its name, as a multiple of that; 1 unless it is there.
     """
 
     state: dict[str, Tensor]
     moments: dict[str, Moments]
     learning_rate: float
+    relative: Mapping[str, float] = {}
 
     def into(self, model: nn.Module) -> nn.Module:
         """Return a model with these parameters, in evaluation mode.
@@ -131,10 +138,10 @@ def train(
 
 
 def read_checkpoint(path: str | PathLike[str], model: nn.Module) -> Checkpoint:
-    """Read a model's ``state_dict`` that ``torch.save`` wrote, alone or beside its optimiser's, by these names.
+    """Read a model's ``state_dict`` that ``torch.save`` or Lightning wrote, alone or beside its optimiser's.
 
     Or a folder that Hugging Face's Trainer wrote. What is frozen may be missing; adapters are called as peft saves
-    them, or as the model does.
+    them, or as the model does. All names may have one prefix, such as ``module.``.
 
     Raises:
         BadSetting: there is no such file, it is neither, does not fit the model, or weighs nothing.
@@ -152,24 +159,33 @@ def read_checkpoint(path: str | PathLike[str], model: nn.Module) -> Checkpoint:
     if not isinstance(read, Mapping):
         raise BadSetting(f"checkpoints: {path} holds a {type(read).__name__}, and no state_dict")
     content = cast("Mapping[str, Any]", read)
-    alone = not isinstance(content.get("model"), Mapping)
-    state = content if alone else cast("Mapping[str, Tensor]", content["model"])
+    state = next((content[each] for each in _MODELS if isinstance(content.get(each), Mapping)), content)
     found = Checkpoint(_named_as_in(model, state), {}, 1.0)
     try:
         found.into(model)
     except BadSetting as error:
         raise BadSetting(f"checkpoints: {path}: {error}") from None
-    if alone:
+    optimizer: Any = next((content[each] for each in _OPTIMIZERS if content.get(each)), {})
+    if state is content or not optimizer:
         return found
-    optimizer: Mapping[str, Any] = content.get("optimizer", {})
-    groups: list[dict[str, Any]] = optimizer.get("param_groups", [])
-    rate = float(groups[0]["lr"]) if groups else 1.0
+    optimizer = optimizer[0] if isinstance(optimizer, list) else optimizer  # Lightning has a list
+    groups: list[dict[str, Any]] = [group for group in optimizer.get("param_groups", []) if group["params"]]
+    names = _names_of(folder, model, groups)
+    sizes = [model.get_parameter(name).numel() for name in names]
+    rates = [float(group["lr"]) for group in groups for _ in group["params"]]
+    if rates and not any(rates) and (ended := folder / "trainer_state.json").exists():
+        epochs = json.loads(ended.read_bytes())["epoch"]  # over the last of which it fell to 0, evenly unless told
+        rates = [float(group.get("initial_lr", 0)) / 2 / epochs for group in groups for _ in group["params"]]
+        say(f"{path} was saved with a learning rate of 0: it counts by that of its epoch, {max(rates):.3g}")
+    rate = float(np.average(rates, weights=sizes)) if rates else 1.0
     if rate == 0:
         raise BadSetting(
             f"checkpoints: {path} was saved with a learning rate of 0, by which its scores would count: save it "
             "before the schedule ends"
         )
-    return Checkpoint(found.state, _moments_of(path, model, groups, optimizer.get("state", {})), rate)
+    relative = {name: each / rate for name, each in zip(names, rates, strict=bool(rates))}
+    moments = _moments_of(folder, model, names, groups, optimizer.get("state", {}))
+    return Checkpoint(found.state, moments, rate, relative)
 
 
 def _read(path: Path) -> Any:
@@ -189,25 +205,37 @@ def _read(path: Path) -> Any:
 
 def _named_as_in(model: nn.Module, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Return a state by the model's names: peft saves adapters' parameters without the name of the adapter."""
+    named = model.state_dict()
     if not hasattr(model, "peft_config"):
-        return dict(state)
+        return dict(zip(_unprefixed(list(state), named), state.values(), strict=True))
     saved = import_module("peft").get_peft_model_state_dict(model, save_embedding_layers=False)
-    names = {each.data_ptr(): name for name, each in model.state_dict().items()}
+    names = {each.data_ptr(): name for name, each in named.items()}
+    state = dict(zip(_unprefixed(list(state), named | saved), state.values(), strict=True))
     return {names[saved[name].data_ptr()] if name in saved else name: each for name, each in state.items()}
 
 
-def _moments_of(
-    path: str | PathLike[str], model: nn.Module, groups: list[dict[str, Any]], state: Mapping[int, Any]
-) -> dict[str, Moments]:
-    """Return Adam's state by the names of parameters: torch numbers these group by group, in their order there.
+def _unprefixed(names: list[str], known: Collection[str]) -> list[str]:
+    """Return names without what all begin with, up to a dot, if a model knows them so."""
+    short = names
+    while short and not any(name in known for name in short):
+        heads, _, _ = zip(*(parts := [str(name).partition(".") for name in short]), strict=True)
+        if len(set(heads)) > 1 or not parts[0][1]:
+            return names
+        short = [rest for _, _, rest in parts]
+    return short
 
-    Raises:
-        BadSetting: the parameters cannot be matched.
-    """
+
+def _names_of(path: Path, model: nn.Module, groups: list[dict[str, Any]]) -> list[str]:
+    """Return an optimiser's parameters: torch numbers these group by group, in their order there."""
     named, trained = dict(model.named_parameters()), _trained(model)
-    groups = [group for group in groups if group["params"]]
     places = [place for group in groups for place in group["params"]]
-    names = [name for group in groups for name in group.get("param_names", [])]
+    names = _unprefixed([name for group in groups for name in group.get("param_names", [])], named)
+    if not names and len(groups) == 2 and path.is_dir():  # Trainer's, the second without weight decay
+        decays = import_module("transformers").Trainer.get_decay_parameter_names(None, model)
+        names = sorted(trained, key=lambda name: name not in decays)
+        if sum(name in decays for name in trained) == len(groups[0]["params"]) and len(names) == len(places):
+            return names
+        names = []
     names = names or [*(trained if len(places) == len(trained) else named)]
     if places and (len(places) != len(names) or not trained.keys() <= set(names) <= named.keys()):
         raise BadSetting(
@@ -220,7 +248,13 @@ def _moments_of(
             "them: make it of model.named_parameters(), so that it has their names, or take adam=False and "
             "save the model alone"
         )
-    found = dict[str, Moments]()
+    return names if places else []
+
+
+def _moments_of(path: Path, model: nn.Module, names: list[str], groups: Any, state: Any) -> dict[str, Moments]:
+    """Return Adam's state by the names of parameters."""
+    named, found = dict(model.named_parameters()), dict[str, Moments]()
+    places = [place for group in groups for place in group["params"]]
     settings = [group for group in groups for _ in group["params"]]
     for name, place, group in zip(names, places, settings, strict=bool(places)):
         its: Mapping[str, Any] = state.get(place, {})
