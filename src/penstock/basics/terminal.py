@@ -6,7 +6,8 @@ import codecs
 import io
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, cast
 
 if TYPE_CHECKING:
@@ -28,7 +29,21 @@ def console(**options: Any) -> Console:
 
 def say(sentence: str) -> None:
     """Print a sentence for the user on standard error, at once, and in one piece where threads speak together."""
-    print(f"penstock: {sentence}\n", end="", file=sys.stderr, flush=True)
+    with suppress(OSError):  # a full disk: no reason to end what it is about
+        print(f"penstock: {sentence}\n", end="", file=sys.stderr, flush=True)
+
+
+@contextmanager
+def told(what: str) -> Generator[None]:
+    """Print something at the end of work that is done: where it cannot be printed, say so, and go on."""
+    try:
+        yield
+        sys.stdout.flush()
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # else the rest would fail again at exit
+        say(f"{what} cannot be printed: {error.strerror}")
 
 
 def listed(names: Sequence[str], most: int = 3) -> str:
@@ -72,6 +87,10 @@ def prepare_output() -> None:
     is due, would lose its rest: Python does not look at how much was written.
     """
     codecs.register_error("penstock", _in_other_words)
+    for name in ("stdin", "stdout", "stderr"):
+        if getattr(sys, name) is None:  # it is closed, and would be the next file that is opened
+            os.open(os.devnull, os.O_RDONLY)
+            setattr(sys, name, open(os.devnull, "r+"))  # noqa: SIM115
     for name in ("stdout", "stderr"):
         given: object = getattr(sys, name)
         if isinstance(given, io.TextIOWrapper):

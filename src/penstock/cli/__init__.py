@@ -23,6 +23,11 @@ def main() -> None:
         # The reader of our output is gone: the rest of the buffer must not be written at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
+    finally:
+        try:
+            sys.stderr.flush()
+        except OSError:  # a full disk; Python would try again, and exit with 120
+            os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
 
 
 def _run() -> None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from penstock.basics.terminal import redraws, say
+from penstock.basics.terminal import redraws, say, told
 from penstock.cli.command import Experiment, StoreFolder, argument, exit_code, folder_of_store, option, print_page
 
 if TYPE_CHECKING:
@@ -266,9 +266,8 @@ def _start(
                 GroupsInTurn(store, records, orphans="keep", **settings).run()
 
     detach(run)
-    for group in records:
-        for record in group:
-            typer.echo(record.id)
+    with told("which runs go on"):
+        typer.echo("\n".join(record.id for group in records for record in group))
 
 
 def _launcher(store: Store, place: JobPlace | None) -> LauncherElsewhere | None:
@@ -311,6 +310,7 @@ def _show_ends(store: Store, ended: list[RunRecord]) -> None:
     if len(ended) == 1:
         say(how_it_went(store, ended[0]))
         return
-    print_page(ended_table(store, ended))
+    with told("how they ended"):
+        print_page(ended_table(store, ended))
     groups = dict.fromkeys(record.group_id for record in ended)
     say(f"more, and what to change first: penstock runs compare {' '.join(groups)}")

@@ -9,8 +9,18 @@ from typing import TYPE_CHECKING, Annotated, Any, get_args
 
 import typer
 
-from penstock.basics.terminal import console, redraws, say, sized_console
-from penstock.cli.command import AsJson, StoreFolder, argument, exit_code, folder_of_store, option, show
+from penstock.basics.terminal import console, redraws, say, sized_console, told
+from penstock.cli import INTERRUPTED
+from penstock.cli.command import (
+    AsJson,
+    StoreFolder,
+    argument,
+    exit_code,
+    exit_on_sigterm,
+    folder_of_store,
+    option,
+    show,
+)
 from penstock.errors import BadSetting, PenstockError
 
 if TYPE_CHECKING:
@@ -69,7 +79,8 @@ def run(
                 from penstock.schedule.board import picture
 
                 picture(schedule).savefig(plot)
-            _show(json, schedule, None)
+            with told("how it went"):
+                _show(json, schedule, None)
             sys.exit(exit_code(schedule.record(entry) for entry in schedule.ledger.entries))
 
 
@@ -189,16 +200,17 @@ def _run(file: Spec, schedule: LiveSchedule, records: dict[str, RunRecord], know
         newest[:] = [plan]
         return shown.refresh()
 
+    exit_on_sigterm()
     try:
         Execution(schedule, records, known, show=on_event, tick=tick).run()
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, SystemExit) as end:
         shown.end()
         counts = f"{len(schedule.running)} runs go on, {len(schedule.waiting)} wait"
         say(
             f"{counts}: the same command goes on with them; penstock runs stop ends a run. "
             "Until then penstock runs ls calls those that wait lost"
         )
-        sys.exit(130)
+        sys.exit(end.code if isinstance(end, SystemExit) else INTERRUPTED)
     shown.end()
 
 

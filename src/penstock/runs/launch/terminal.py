@@ -10,8 +10,10 @@ import time
 import tty
 from collections.abc import Callable
 from contextlib import suppress
+from functools import cache
 from typing import Any, Self
 
+from penstock.basics.terminal import say
 from penstock.errors import PenstockError
 from penstock.runs.keeper.output import collapse, last_state
 from penstock.runs.launch.launched import Launched
@@ -81,13 +83,24 @@ class Below:
 
 
 def write(descriptor: int, data: bytes) -> None:
-    """Write all of it.
+    """Write all of it, or say once why it cannot be, such as that a disk is full.
 
     Raises:
         BrokenPipeError: nobody reads there any more.
     """
-    while data:
-        data = data[os.write(descriptor, data) :]
+    try:
+        while data:
+            data = data[os.write(descriptor, data) :]
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        _say_unprinted(descriptor, error.strerror)
+
+
+@cache
+def _say_unprinted(descriptor: int, why: str) -> None:
+    where = "output" if descriptor == 1 else "error"
+    say(f"not all that runs print can be written to standard {where}: {why}; they go on: see penstock runs logs")
 
 
 _COLOURS = (36, 33, 35, 32, 34, 31)
