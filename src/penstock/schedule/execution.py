@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 
 from msgspec.structs import replace
 
@@ -197,8 +197,9 @@ class Execution:
             entry = self._schedule.entries[name]
             try:
                 if (record := self._schedule.record(entry)).status in ENDED and not entry.status:
-                    self._schedule.store.compact(record.id)
                     self._end(entry, record)
+                    with suppress(OSError, PenstockError):  # where a disk is full, its points stay as they are
+                        self._schedule.store.compact(record.id)
             except (OSError, PenstockError) as error:  # a full disk: at the next look again
                 self._say_once(f"what {name} has come to could not be recorded: {error}")
                 self._to_settle.append(name)

@@ -57,6 +57,8 @@ class Assignment(NamedTuple):
 
 
 CHUNK_BYTES = 1 << 16
+ENDED_LINK = "ended"
+"""In a run's folder, a link to its status and exit code, where a full disk had no room for its record."""
 MOST_WAITING = 16
 
 

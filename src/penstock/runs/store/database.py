@@ -17,6 +17,7 @@ import msgspec
 from penstock.errors import StoreUnusable
 from penstock.linux.files import lock_file, locked, opened, written_whole
 from penstock.linux.process import start_ticks
+from penstock.runs.keeper.link import ENDED_LINK
 from penstock.runs.record import ENDED, RunPlan, RunRecord, Status
 from penstock.runs.store.folder import network_file_system, usable
 
@@ -214,7 +215,11 @@ def _whole_record(row: sqlite3.Row, store: Path) -> RunRecord:
     status, began, ended = row["status"], row["began"], row["ended"]
     keeper = msgspec.json.decode(row["keeper"], type=Noted) if row["keeper"] else None
     watched = keeper or msgspec.json.decode(row["owner"], type=Noted)
-    if status not in ENDED and not watched.lives():
+    exit_code, reason = row["exit_code"], row["reason"]
+    if status not in ENDED and (link := store / row["id"] / ENDED_LINK).is_symlink():
+        status, code = os.readlink(link).split()
+        exit_code, reason, ended = int(code), "the disk was full: more is not recorded", link.lstat().st_mtime
+    elif status not in ENDED and not watched.lives():
         status, ended = "lost", _last_sign(store / row["id"], began or row["added"])
     plan = msgspec.json.decode(row["plan"], type=RunPlan)
     return RunRecord(
@@ -225,8 +230,8 @@ def _whole_record(row: sqlite3.Row, store: Path) -> RunRecord:
         mode=row["mode"],
         index=row["position"],
         status=status,
-        exit_code=row["exit_code"],
-        reason=row["reason"],
+        exit_code=exit_code,
+        reason=reason,
         began=began,
         seconds=None if began is None else max(0.0, (ended or time.time()) - began),
         plan=plan,
