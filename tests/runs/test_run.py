@@ -192,18 +192,19 @@ def test_how_a_run_ended_is_kept(launch, program: str, status: str, code: int, r
 
 @pytest.mark.whole
 @pytest.mark.parametrize("name", ["INT", "TERM", "HUP"])
-def test_a_signal_is_passed_on_and_a_second_one_kills(launch, name: str):
-    program = f"trap 'echo heard' {name}; echo ready; while :; do sleep 60 & wait; done"
+def test_a_signal_is_passed_on_and_a_second_ctrl_c_kills(launch, name: str):
+    program = f"trap 'echo heard' INT {name}; echo ready; while :; do sleep 60 & wait; done"
     both = launch("-n", "2", "sh", "-c", program)
     eventually(lambda: both.output.count("ready") == 2)
     both.signal(f"SIG{name}")
     eventually(lambda: both.output.count("heard") == 2)
     assert [record.status for record in both.records()] == ["running", "running"]
+    both.signal("SIGINT")
     time.sleep(groups._ONE_SIGNAL_S)
-    both.signal("SIGTERM")
+    both.signal("SIGINT")
     assert both.wait() == 137
     assert {record.status for record in both.records()} == {"killed"}
-    assert {record.reason for record in both.records()} == {"killed by a second signal: SIGTERM to penstock run"}
+    assert {record.reason for record in both.records()} == {"killed by a second Ctrl-C"}
 
 
 class Told:
@@ -219,14 +220,14 @@ class Told:
         self.told.append(why)
 
 
-def test_signals_within_a_second_are_one_as_timeout_sends_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_ctrl_c_within_a_second_is_one_as_timeout_sends_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     with Store.open(tmp_path) as store, monkeypatch.context() as patch:
         started = groups.GroupsInTurn(store, [store.add(group(1))], listeners=[()])
         patch.setattr(Launcher, "running", [run := Told()])
         for now_s in (100.0, 100.1, 100.9, 101.0):
             patch.setattr(groups.time, "monotonic", lambda now_s=now_s: now_s)
-            started._forward(signal.SIGTERM, "SIGTERM to penstock run")
-    assert run.told == [f"{signal.SIGTERM:d}", "killed by a second signal: SIGTERM to penstock run"]
+            started._forward(signal.SIGINT, "Ctrl-C")
+    assert run.told == [*3 * [f"{signal.SIGINT:d}"], "killed by a second Ctrl-C"]
 
 
 def test_a_script_that_obeys_a_ctrl_c_was_killed_and_those_after_it_never_begin(launch):

@@ -26,6 +26,10 @@ _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 _PR_GET_CHILD_SUBREAPER = 37
 _SIGINFO_BYTES = 128
+NOTICES = (signal.SIGUSR1, signal.SIGUSR2, signal.SIGALRM, signal.SIGVTALRM, signal.SIGIO)
+"""Signals by which others tell a process something; it may get each more than once."""
+SENT = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, *NOTICES)
+"""Those, and the signals by which others end a process, such as Slurm all of a job."""
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
@@ -103,12 +107,51 @@ def start_ticks(pid: int) -> int | None:
     return None if fields is None or has_ended(fields) else int(fields[19])
 
 
+def ignore_sent() -> None:
+    """Have this process, and those that it starts, ignore what others send to all."""
+    for number in SENT:
+        signal.signal(number, signal.SIG_IGN)
+
+
 def survives(pid: int, number: int) -> bool:
     """Return whether a process handles, ignores or blocks a signal; else it would die of it at once."""
+    return _has(pid, number, b"SigBlk", b"SigIgn", b"SigCgt")
+
+
+def handles(pid: int, number: int) -> bool:
+    """Return whether a process does something of its own at a signal, now or once it waits for it."""
+    return _has(pid, number, b"SigBlk", b"SigCgt")
+
+
+def _has(pid: int, number: int, *masks: bytes) -> bool:
     with suppress(OSError), open(f"/proc/{pid}/status", "rb") as file:  # it has ended
-        masks = (int(line.split()[1], 16) for line in file if line.startswith((b"SigBlk", b"SigIgn", b"SigCgt")))
-        return any(mask >> (number - 1) & 1 for mask in masks)
+        found = (int(line.split()[1], 16) for line in file if line.startswith(masks))
+        return any(mask >> (number - 1) & 1 for mask in found)
     return False
+
+
+def addressed(pid: int, number: int, without: bytes = b"") -> list[int]:
+    """List the processes that get a signal which is meant for one and what it has started.
+
+    A notice is for the topmost that handle it, in whatever group: others would die of it. Ctrl-C is for the whole
+    process group. Other signals are, too, but what is below a process that handles one is left to that.
+    """
+    known = {each: fields for each in (pid, *descendants(pid, without)) if (fields := stat_of(each))}
+    below: dict[int, list[int]] = {}
+    for each, fields in known.items():
+        below.setdefault(int(fields[1]), []).append(each)
+    found, looked = list[int](), [pid]
+    while looked:
+        one = looked.pop()
+        stops = number != signal.SIGINT and handles(one, number)
+        if number not in NOTICES:
+            found.append(one)
+            looked += [] if stops else [each for each in below.get(one, []) if int(known[each][2]) == pid]
+        elif stops:
+            found.append(one)
+        else:
+            looked += below.get(one, [])
+    return found or [pid]
 
 
 def pss_bytes(pid: int) -> int:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 import resource
 import select
-import signal
 import sys
 import time
 from pathlib import Path
@@ -19,6 +18,7 @@ import msgspec
 
 from penstock.basics.terminal import say
 from penstock.errors import PenstockError
+from penstock.linux.process import ignore_sent
 from penstock.runs.listeners.contract import Listener, Sample, Values, WatchedRun, listener_names, make_listener
 from penstock.runs.listeners.processes import Processes
 from penstock.runs.record import ENDED
@@ -239,9 +239,7 @@ class Sampler:
 
 def main(folder: Path | None) -> None:
     """Sample until the standard input has ended and all runs have."""
-    # Ctrl-C and a closed terminal are for the runs; what they still do is sampled.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    ignore_sent()  # they are for the runs; what these still do is sampled
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # two files for each process of a run
     with Store.open(folder) as store:

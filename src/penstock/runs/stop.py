@@ -8,6 +8,7 @@ import signal
 from collections.abc import Sequence
 
 from penstock.linux.process import start_ticks, who
+from penstock.runs.keeper.signals import STOP
 from penstock.runs.record import ENDED, RunRecord
 from penstock.runs.store import Store
 
@@ -46,7 +47,7 @@ def ask_to_end(store: Store, run: RunRecord) -> int | None:
     except ProcessLookupError:
         return None
     if start_ticks(pid) == started_ticks:
-        signal.pidfd_send_signal(keeper, signal.SIGTERM)
+        signal.pidfd_send_signal(keeper, STOP)
         return keeper
     os.close(keeper)
     return None

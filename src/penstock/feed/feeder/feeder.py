@@ -270,6 +270,10 @@ class Feeder:
         """Wait until the feed is stopped or has no trainer left, even while its source is busy."""
         self._server.wait_until_ending()
 
+    def end_without_trainers(self) -> None:
+        """End the feed once no trainer is left, without lingering; a handler of signals may call this."""
+        self._server.end_without_trainers()
+
     def __enter__(self) -> Self:
         return self
 

@@ -76,6 +76,10 @@ class Patience:
         """Record that a trainer has left, or reads no more."""
         self._empty_since_s = now_s
 
+    def lose(self, now_s: float) -> None:
+        """Wait for trainers no more."""
+        self._linger_s, self._empty_since_s = 0.0, min(self._empty_since_s, now_s)
+
     def gathers(self, now_s: float) -> None:
         """Record that a trainer waits for those that are expected; the first one's time counts."""
         if self._gather_until_s is None:

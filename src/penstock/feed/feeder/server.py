@@ -127,6 +127,11 @@ class Server:
         with self.lock:
             self.changed.wait_for(lambda: self.closing or not self._serves)
 
+    def end_without_trainers(self) -> None:
+        """End once no trainer is left, without lingering; from a handler of signals, too, so without the lock."""
+        self._patience.lose(time.monotonic())
+        self.connections.wake()
+
     def is_over(self) -> bool:
         """Whether nothing need be published any more; raises what has ended the other thread, if anything did."""
         if self._crash is not None:

@@ -23,6 +23,7 @@ from penstock.feed.launch.spec import Ready, making, read_spec
 from penstock.fingerprint.files import fingerprint_of_files
 from penstock.inject import FEEDER
 from penstock.linux.fork import close_in_children
+from penstock.linux.process import NOTICES, SENT
 from penstock.sources.adapt import with_workers, witness_of
 from penstock.sources.seeds import seed_process
 
@@ -70,32 +71,39 @@ def main(lock_fd: int, report_fd: int) -> None:
     with suppress(BrokenPipeError):  # what waited for it has been killed; trainers may be here already
         _write(report, Ready())
     try:
-        serve(feeder)
+        serve(feeder, while_trained=True)
     except PenstockError:
         sys.exit(1)  # every trainer has got the error
 
 
-def serve(feeder: Feeder) -> None:
+def serve(feeder: Feeder, *, while_trained: bool = False) -> None:
     """Run a feeder in the main thread of its own process, until its end.
 
     A source that does not return when the feed ends is interrupted after 2 s;
-    15 s later the process is killed.
+    15 s later the process is killed. With ``while_trained``, signals that others send to all processes of a run
+    end it only once its last trainer has left.
     """
-    signal.signal(signal.SIGTERM, _terminate)
-    threading.Thread(target=_end_with, args=(feeder,), daemon=True).start()
+    ending = threading.Event()
+
+    def hear(number: int, _: FrameType | None) -> None:
+        if ending.is_set() or not while_trained:
+            raise SystemExit(0)
+        if number not in NOTICES:
+            feeder.end_without_trainers()
+
+    for number in SENT if while_trained else (signal.SIGTERM,):
+        signal.signal(number, hear)
+    threading.Thread(target=_end_with, args=(feeder, ending), daemon=True).start()
     feeder.run()
 
 
-def _end_with(feeder: Feeder) -> None:
+def _end_with(feeder: Feeder, ending: threading.Event) -> None:
     feeder.wait_until_ending()
     time.sleep(_GRACE_S)
+    ending.set()
     os.kill(os.getpid(), signal.SIGTERM)
     time.sleep(_LAST_GRACE_S)
     os.kill(os.getpid(), signal.SIGKILL)
-
-
-def _terminate(_signal: int, _frame: FrameType | None) -> None:
-    raise SystemExit(0)
 
 
 def _write(report: FileIO, ready: Ready) -> None:

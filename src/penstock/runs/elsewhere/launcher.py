@@ -13,6 +13,7 @@ from typing import Self
 
 import msgspec
 
+from penstock.linux.process import NOTICES
 from penstock.runs.elsewhere import PART_BYTES
 from penstock.runs.elsewhere.jobs import JobPlace, last_words, packed
 from penstock.runs.elsewhere.packets import Began, EndedThere, FilePart, JobOrder, Lines, Packet, Printed, Words
@@ -70,7 +71,7 @@ class _Job:
     def send(self, id: str, words: dict[str, str | int]) -> None:
         """Send words to a run's keeper; the job ends where none of its runs is to begin."""
         self._write(Words(id, words))
-        if not self.heard:
+        if not self.heard and words.get("signal") not in NOTICES:
             self.sent[id] = str(words.get("why") or words.get("end") or words.get("kill"))
             if len(self.sent) == len(self.ids):
                 self.process.terminate()

@@ -22,6 +22,7 @@ from penstock.errors import PenstockError
 from penstock.inject import TOGETHER
 from penstock.linux.files import taken
 from penstock.linux.leftovers import remove_abandoned
+from penstock.linux.process import SENT
 from penstock.runs.elsewhere import PART_BYTES
 from penstock.runs.elsewhere.packets import Began, EndedThere, FilePart, JobOrder, Lines, Packet, Printed, Words
 from penstock.runs.launch.launcher import Launcher, RunBegan, RunEnded, RunEvent, RunPrinted
@@ -110,9 +111,9 @@ def _run(
 
         def end(number: int, _: object) -> None:
             for run in launcher.running:
-                run.send(end=f"its job was ended by {signal.Signals(number).name}")
+                run.send(signal=number, why=f"its job got {signal.Signals(number).name}")
 
-        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        for number in SENT:
             signal.signal(number, end)
         for run in runs:
             launcher.start(run, mode, listeners=order.listeners, variables=sharing if run.plan.share else {})

@@ -15,9 +15,7 @@ from contextlib import suppress
 if not __package__:  # started by its file, so that nothing of the run's own Python settings reaches it
     sys.path.insert(0, os.path.abspath(f"{__file__}/../../../.."))
 
-import signal
-
-from penstock.linux.process import adopt_orphans, kill_descendants
+from penstock.linux.process import adopt_orphans, ignore_sent, kill_descendants
 from penstock.runs.keeper.keeper import FEEDER, Keeper
 from penstock.runs.keeper.link import Assignment
 
@@ -36,8 +34,7 @@ def main(order_fd: int, link: int, *held: int) -> None:
 
 
 def _guard(keeper: int, held: Collection[int]) -> None:
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
-        signal.signal(number, signal.SIG_IGN)
+    ignore_sent()
     for fd in map(int, os.listdir("/proc/self/fd")):
         if fd > 2 and fd not in held:
             with suppress(OSError):  # that of the list itself

@@ -16,10 +16,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from penstock.linux.cgroups import oom_kills
-from penstock.linux.process import descendants, read_signals, reap, signals_as_file, survives, who
+from penstock.linux.process import NOTICES, addressed, descendants, reap, survives, who
 from penstock.runs.keeper.command import Verdict, resize, start, verdict
-from penstock.runs.keeper.link import CHUNK_BYTES, MOST_WAITING, Assignment, Link
+from penstock.runs.keeper.link import CHUNK_BYTES, ENDED_LINK, MOST_WAITING, Assignment, Link
 from penstock.runs.keeper.output import Output
+from penstock.runs.keeper.signals import Signals
 
 if TYPE_CHECKING:
     from penstock.runs.record import Status
@@ -44,9 +45,7 @@ class Keeper:
     def __init__(self, assignment: Assignment, link: int) -> None:
         self._assignment = assignment
         self._link = Link(link)
-        self._signals = signals_as_file(
-            (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
-        )
+        self._signals = Signals()
         self._typed = b""
         self._returned: int | None = None
         self._ended_as = self._why = self._remark = ""
@@ -77,7 +76,10 @@ class Keeper:
         limit_s = self._assignment.time_limit_s
         limit_at = began_s + limit_s if limit_s is not None else None
         while self._returned is None:
-            self._step(min((at for at in (limit_at, self._kill_at) if at is not None), default=None))
+            moments = limit_at, self._kill_at, self._signals.next_s
+            self._step(min((at for at in moments if at is not None), default=None))
+            for number in self._signals.due():
+                self._signal_command(number)
             if limit_at is not None and time.monotonic() >= limit_at:
                 limit_at = None
                 self._end("timed_out", f"ran longer than its time limit of {limit_s:g} s")
@@ -85,6 +87,8 @@ class Keeper:
                 self._kill_at = None
                 self._signal_all(signal.SIGKILL)
         self._read_all()
+        if not self._ended_as and (why := self._signals.why.get(-self._returned)):
+            self._ended_as, self._why = "signalled", why
         self._record_ended(
             verdict(
                 self._returned,
@@ -107,7 +111,7 @@ class Keeper:
     def _step(self, until: float | None) -> None:
         """Wait for something to do, at most until a moment of the monotonic clock, and do it."""
         poll, outputs, terminal = select.poll(), self._command.outputs, self._command.terminal
-        poll.register(self._signals, select.POLLIN)
+        poll.register(self._signals.fd, select.POLLIN)
         self._link.register(poll)
         if not self._link.full:  # else what reads our output is slow, and so is the run
             for fd in outputs:
@@ -116,7 +120,7 @@ class Keeper:
             poll.register(terminal, select.POLLIN | select.POLLOUT)
         timeout_ms = None if until is None else max(0, until - time.monotonic()) * 1000 + 1
         for fd, events in poll.poll(timeout_ms):
-            if fd == self._signals:
+            if fd == self._signals.fd:
                 self._hear_signals()
             elif fd == self._link.fd:
                 self._talk(events)
@@ -170,8 +174,9 @@ class Keeper:
         elif "end" in message:
             self._end("killed", message["end"])
         elif "signal" in message:
-            self._ended_as, self._why = self._ended_as or "signalled", self._why or message["why"]
-            self._signal_group(message["signal"])
+            if message["signal"] not in NOTICES:
+                self._ended_as, self._why = self._ended_as or "signalled", self._why or message["why"]
+            self._signals.ask(message["signal"], message["why"])
         elif "note" in message:
             self._remark = message["note"]
         elif "size" in message and terminal in self._command.outputs:
@@ -202,46 +207,50 @@ class Keeper:
         if self._ended_as not in ("killed", "timed_out"):
             self._ended_as, self._why = ended_as, why
             self._kill_at = time.monotonic() + GRACE_S
-            self._signal_group(signal.SIGTERM)
+            self._signal_command(signal.SIGTERM)
 
     def _hear_signals(self) -> None:
-        for received in read_signals(self._signals):
-            if received.number != signal.SIGCHLD:
-                self._end("killed", f"ended by {who(received.pid)}")
+        for received in self._signals.read(lambda: descendants(os.getpid(), without=FEEDER)):
+            self._end("killed", f"ended by {who(received.pid)}")
         if (status := reap().get(self._command.pid)) is not None:
             self._returned = os.waitstatus_to_exitcode(status)
 
-    def _signal_group(self, number: int) -> None:
+    def _signal_command(self, number: int) -> None:
         if self._returned is None:
-            self._spare_other_clients(number, descendants(os.getpid(), without=FEEDER))
-            with suppress(ProcessLookupError):
-                os.killpg(self._command.pid, number)
+            pids = addressed(self._command.pid, number, without=FEEDER)
+            self._signals.tell(number, pids)
+            self._signal_each(number, pids)
 
-    def _signal_all(self, number: int) -> bool:
-        """Signal every process of the run; return whether there is one."""
-        left = descendants(os.getpid(), without=FEEDER)
-        self._spare_other_clients(number, left)
-        for pid in left:
+    def _signal_all(self, number: int) -> None:
+        """Signal every process of the run."""
+        self._signal_each(number, descendants(os.getpid(), without=FEEDER))
+
+    def _signal_each(self, number: int, pids: list[int]) -> None:
+        self._spare_other_clients(number, pids)
+        for pid in pids:
             with suppress(ProcessLookupError):
                 os.kill(pid, number)
-        return bool(left)
 
     def _spare_other_clients(self, number: int, pids: list[int]) -> None:
         """Have the MPS daemon end what processes do on GPUs if they are to die of a signal at once."""
-        if self._assignment.mps and (dying := [pid for pid in pids if number and not survives(pid, number)]):
+        if self._assignment.mps and (dying := [pid for pid in pids if not survives(pid, number)]):
             from penstock.runs.modes.daemon import end_clients
 
             end_clients(self._assignment.mps, dying)
 
     def _end_leftovers(self) -> None:
-        self._kill_at = None
-        number, kill_at = signal.SIGTERM, time.monotonic() + _LEFTOVERS_GRACE_S
-        left = self._signal_all(number)
-        while left:
-            self._step(min(kill_at, time.monotonic() + 0.1))
-            if self._kill_at is not None or time.monotonic() >= kill_at:
-                number, kill_at = signal.SIGKILL, time.monotonic() + 0.1
-            left = self._signal_all(number if number == signal.SIGKILL else 0)
+        """End what is left of the run; what does something at a signal that it has got may do that to its end."""
+        asked, self._kill_at = set[int](), None
+        kill_at = time.monotonic() + _LEFTOVERS_GRACE_S
+        while left := descendants(os.getpid(), without=FEEDER):
+            is_killed = self._kill_at is not None and time.monotonic() >= self._kill_at
+            left = [pid for pid in left if is_killed or not self._signals.heeds(pid)]
+            if is_killed or time.monotonic() >= kill_at:
+                self._signal_each(signal.SIGKILL, left)
+            elif new := [pid for pid in left if pid not in asked]:
+                self._signal_each(signal.SIGTERM, new)
+                asked |= {*new}
+            self._step(time.monotonic() + 0.1)
 
     def _store(self) -> Any:
         sys.path[:] = self._assignment.path
@@ -288,9 +297,14 @@ class Keeper:
             writer.close()
 
     def _record_ended(self, ended: Verdict) -> None:
-        with self._recording(f"its end ({ended.status}, {ended.reason})"), self._store() as store:
-            from penstock.runs.masking import masked_reason
+        with self._recording(f"its end ({ended.status}, {ended.reason})"):
+            try:
+                with self._store() as store:
+                    from penstock.runs.masking import masked_reason
 
-            reason = "; ".join(filter(None, (ended.reason, self._remark)))
-            shown = masked_reason(reason, self._assignment.command)
-            store.ended(self._assignment.id, ended.status, ended.exit_code, shown)
+                    reason = "; ".join(filter(None, (ended.reason, self._remark)))
+                    shown = masked_reason(reason, self._assignment.command)
+                    store.ended(self._assignment.id, ended.status, ended.exit_code, shown)
+            except Exception as error:  # a full disk has room for a link, which needs none
+                os.symlink(f"{ended.status} {ended.exit_code}", f"{self._assignment.folder}/{ENDED_LINK}")
+                self._link.report(said=f"of its end only '{ended.status}' and the exit code are recorded: {error}")

@@ -6,12 +6,13 @@ import os
 import signal
 import time
 from collections.abc import Callable, Generator, Sequence
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from types import FrameType
 
 from penstock.basics.terminal import say
 from penstock.errors import PenstockError
 from penstock.inject import TOGETHER
+from penstock.linux.process import NOTICES, SENT
 from penstock.runs.elsewhere.launcher import LauncherElsewhere
 from penstock.runs.launch.admission import Admission
 from penstock.runs.launch.launcher import NO_TERMINAL, Launcher, RunEnded, RunPrinted
@@ -22,9 +23,8 @@ from penstock.runs.spec.after import after_unfinished, runs_before
 from penstock.runs.spec.machine import Room, needs
 from penstock.runs.store import Store
 
-_FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _ONE_SIGNAL_S = 1.0
-"""Signals within this time count as one: ``timeout`` signals the process, and again its group."""
+"""Ctrl-C twice within this time counts as one: ``timeout`` signals the process, and again its group."""
 
 
 class GroupsInTurn:
@@ -66,7 +66,7 @@ class GroupsInTurn:
         self._room = room or {}
         self._one = len(self._records) == 1 and orphans == "end"
         self._ended_by = ""
-        self._ended_at_s = 0.0
+        self._interrupted_s = float("inf")
         self._shown = Prefixed([record.name for record in self._records], below)
         self._shows = True
 
@@ -85,7 +85,8 @@ class GroupsInTurn:
                         self._store.ended(record.id, "failed", None, f"never began: {error}")
                 raise
             for record in self._records:
-                self._store.compact(record.id)
+                with suppress(OSError, PenstockError):  # where a disk is full, its points stay as they are
+                    self._store.compact(record.id)
         return [self._store.run(record.id) for record in self._records]
 
     def _run_group(self, records: Sequence[RunRecord]) -> None:
@@ -145,7 +146,7 @@ class GroupsInTurn:
         for record in together:
             if self._waits(record):
                 # A signal must reach this run, too.
-                blocked = signal.pthread_sigmask(signal.SIG_BLOCK, _FORWARDED)
+                blocked = signal.pthread_sigmask(signal.SIG_BLOCK, SENT)
                 listeners = self._listeners[self._group_of[record.id]]
                 try:
                     if isinstance(self._launcher, LauncherElsewhere):
@@ -187,7 +188,8 @@ class GroupsInTurn:
                 case RunPrinted(id, descriptor, data):
                     self._show(id, descriptor, data)
                 case RunEnded(id):
-                    self._shown.close(self._places[id])
+                    with self._shows_on():
+                        self._shown.close(self._places[id])
                     self._admission.end(id)
                     self._note(id)
                 case _:
@@ -202,25 +204,32 @@ class GroupsInTurn:
                 say(str(error))
 
     def _show(self, id: str, descriptor: int, data: bytes) -> None:
-        if self._shows:
-            try:
-                if self._one:
-                    write(descriptor, data)
-                else:
-                    self._shown.add(self._places[id], descriptor, data)
-            except BrokenPipeError:  # as for a program in a pipeline: it learns that when it next prints
-                self._shows = False
-                self._forward(signal.SIGTERM, "nobody reads the output of penstock run any more")
+        with self._shows_on():
+            if self._shows and self._one:
+                write(descriptor, data)
+            elif self._shows:
+                self._shown.add(self._places[id], descriptor, data)
+
+    @contextmanager
+    def _shows_on(self) -> Generator[None]:
+        try:
+            yield
+        except BrokenPipeError:  # as for a program in a pipeline: it learns that when it next prints
+            self._shows = False
+            self._forward(signal.SIGTERM, "nobody reads the output of penstock run any more")
 
     def _forward(self, number: int, why: str) -> None:
-        if self._ended_by:
-            if time.monotonic() - self._ended_at_s >= _ONE_SIGNAL_S:
-                for run in self._launcher.running:
-                    run.kill(f"killed by a second signal: {why}")
-            return
-        self._ended_by, self._ended_at_s = why, time.monotonic()
+        """Pass a signal on; only a second Ctrl-C kills."""
+        kills = number == signal.SIGINT and time.monotonic() - self._interrupted_s >= _ONE_SIGNAL_S
+        if number == signal.SIGINT:
+            self._interrupted_s = min(self._interrupted_s, time.monotonic())
+        if number not in NOTICES:
+            self._ended_by = self._ended_by or why
         for run in self._launcher.running:
-            run.send(signal=number, why=why)
+            if kills:
+                run.kill(f"killed by a second {why}")
+            else:
+                run.send(signal=number, why=why)
 
     @contextmanager
     def _forwarding(self) -> Generator[None]:
@@ -228,14 +237,14 @@ class GroupsInTurn:
             name = signal.Signals(number).name
             self._forward(number, "Ctrl-C" if number == signal.SIGINT else f"{name} to penstock run")
 
-        before = {number: signal.getsignal(number) for number in _FORWARDED}
-        for number in _FORWARDED:
+        before = {number: signal.getsignal(number) for number in SENT}
+        for number in SENT:
             if before[number] != signal.SIG_IGN:  # nohup
                 signal.signal(number, forward)
         try:
             yield
         finally:
-            for number in _FORWARDED:
+            for number in SENT:
                 signal.signal(number, before[number])
 
 

@@ -18,6 +18,7 @@ import penstock.runs.keeper
 from penstock.autosharing.options import to_environment
 from penstock.inject import WATCH, injected, without_injection
 from penstock.linux.files import memory_file
+from penstock.linux.process import SENT
 from penstock.runs.inside import SITE
 from penstock.runs.keeper.link import Assignment
 from penstock.runs.modes.mode import Mode
@@ -88,6 +89,8 @@ class Launched:
         self.link, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         lease = () if mode.lease is None else (mode.lease,)
         given = (order.fileno(), theirs.fileno(), *lease, *held)
+        # Guard and keeper begin with these blocked, and so live until they can tell that all of the run got one.
+        blocked = signal.pthread_sigmask(signal.SIG_BLOCK, SENT)
         with theirs, order:
             self._guard = subprocess.Popen(
                 # Python variables of the run's environment are not meant for its keeper.
@@ -98,6 +101,7 @@ class Launched:
                 env=without_injection(self.environment),
                 start_new_session=True,
             )
+        signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
 
     def receive(self) -> tuple[int, bytes] | dict[str, Any] | None:
         """Return what the keeper sends next: output, with the number of its descriptor; or a report.

@@ -14,13 +14,12 @@ if not __package__:  # started by its file: it needs little, and nothing of the 
     sys.path.insert(0, os.path.abspath(f"{__file__}/../../../.."))
 
 import shutil
-import signal
 import subprocess
 import time
 from collections.abc import Collection
 from pathlib import Path
 
-from penstock.linux.process import adopt_orphans, descendants, die_with_parent, kill_descendants, reap
+from penstock.linux.process import adopt_orphans, descendants, die_with_parent, ignore_sent, kill_descendants, reap
 
 PROGRAM = "nvidia-cuda-mps-control"
 _START_S = 20.0
@@ -30,8 +29,7 @@ _QUIT_S = 5
 def main(lease: int, pipes: str, uuids: str) -> None:
     """Start the daemon of a pipe directory on these GPUs, wait for the end of the lease, and end it."""
     adopt_orphans()
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
-        signal.signal(number, signal.SIG_IGN)
+    ignore_sent()
     os.chdir("/")
     try:
         try:

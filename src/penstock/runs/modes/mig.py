@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import subprocess
 import sys
 import time
@@ -23,6 +22,7 @@ from typing import Any
 from penstock.basics.terminal import say
 from penstock.errors import BadSetting, DeviceUnavailable, PenstockError
 from penstock.gpus.nvml import NvmlGpu, answer, answer_of, gpu_processes, instances, nvml, visible_gpus
+from penstock.linux.process import ignore_sent
 from penstock.runs.modes.mode import Mode, start_guard
 from penstock.runs.record import RunPlan, RunRecord
 
@@ -233,8 +233,7 @@ class _Maker:
 
 def main(lease: int, wanted: Sequence[str]) -> None:
     """Make instances, print their UUIDs or the error, and take them back when the lease has ended."""
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, signal.SIG_IGN)
+    ignore_sent()
     known, maker = nvml(), _Maker()
     try:
         try:

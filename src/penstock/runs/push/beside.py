@@ -16,6 +16,7 @@ from pathlib import Path
 
 from penstock.basics.terminal import say
 from penstock.errors import PenstockError
+from penstock.linux.process import ignore_sent
 from penstock.runs.record import ENDED
 from penstock.runs.store import Store
 
@@ -64,6 +65,7 @@ def later(groups: Sequence[str]) -> str:
 def _main(folder: str, *groups: str) -> int:
     from penstock.runs.push.to_mlflow import Push
 
+    ignore_sent()  # they are for the runs
     uri, rest_s = os.environ["MLFLOW_TRACKING_URI"], _EVERY_S
     with Store.open(Path(folder)) as store:
         push = Push(store, uri)
