@@ -168,8 +168,9 @@ WITH_WORKERS = """
 import torch
 from torch.utils.data import DataLoader, TensorDataset
 if __name__ == "__main__":
-    loader = DataLoader(TensorDataset(torch.arange(200)), batch_size=10, num_workers=2)
-    for number, batch in enumerate(batch for _ in range(10**6) for batch in loader):
+    # Of one long epoch: what a handler raises while Python forks a worker may be lost, with or without us.
+    loader = DataLoader(TensorDataset(torch.arange(10**6)), batch_size=10, num_workers=2)
+    for number, batch in enumerate(loader):
         time.sleep(0.02)
         if number == 5:
             print("ready", os.getpid(), flush=True)
