@@ -120,7 +120,10 @@ def test_runs_with_other_data_have_a_feed_of_their_own_and_one_line_tells_what_d
 
 
 @pytest.mark.whole
-def test_data_that_change_with_the_epoch_are_read_from_a_feed_for_each_epoch(scripts: Scripts):
+def test_data_that_change_with_the_epoch_are_read_from_a_feed_for_each_epoch(
+    scripts: Scripts, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("SHORT", "are worth it")
     seen, said = scripts.shared(["told"], ["told"])
     assert len(feeds_read(said)) == EPOCHS
     expected = scripts.alone("told")

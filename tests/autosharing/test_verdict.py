@@ -128,6 +128,38 @@ def test_ranks_of_a_distributed_sampler_are_padded_as_it_pads():
     assert not plan(Ranks(1, 3, True), batch_size=4, sampler=dropping, drop_last=True).pad
 
 
+def test_a_distributed_sampler_of_one_replica_shuffles_as_any_other():
+    own = DistributedSampler(DATA, 1, 0)
+    assert plan(batch_size=4, sampler=own) == plan(batch_size=4, shuffle=True)
+    of_torchdata = of_library("StatefulDistributedSampler", "torchdata", DistributedSampler, length=15)
+    DistributedSampler.__init__(of_torchdata, DATA, 1, 0)
+    assert plan(batch_size=4, sampler=of_torchdata).kind == "shuffled"
+    assert plan(batch_size=4, sampler=DistributedSampler(TensorDataset(torch.arange(9)), 1, 0)).kind == "sampler"
+
+
+class ByEpoch(RandomSampler):
+    """Has an order of its own for each epoch."""
+
+
+@pytest.mark.parametrize(
+    ("sampler", "shares"),
+    [(ByEpoch(DATA), False), (SubsetRandomSampler(range(9)), True), (RandomSampler(DATA), True)],
+)
+def test_what_goes_on_in_the_middle_of_an_order_of_its_own_is_declined(sampler: Any, shares: bool):
+    batches = BatchSampler(sampler, 4, False)
+    module = "accelerate.data_loader"
+    rest = of_library(
+        "SkipBatchSampler", module, BatchSampler, batch_sampler=batches, skip_batches=1, sampler=sampler, length=2
+    )
+    if shares:
+        assert plan(batch_sampler=rest).batches
+    else:
+        with pytest.raises(Declined, match="goes on in the middle of the order that its ByEpoch gives"):
+            plan(batch_sampler=rest)
+    rest.skip_batches = 0
+    assert plan(batch_sampler=rest).batches
+
+
 def test_a_distributed_sampler_that_keeps_the_order_is_declined_even_if_the_script_asks():
     loader = DataLoader(DATA, 4, sampler=DistributedSampler(DATA, 2, 1, shuffle=False))
     with pytest.raises(Declined, match="in order"):

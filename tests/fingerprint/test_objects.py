@@ -233,13 +233,12 @@ class Counted:
         return self.size * 3
 
 
-def test_an_epoch_and_caches_do_not_count_and_what_the_epoch_decides_does() -> None:
+def test_caches_do_not_count_and_what_they_are_made_of_does() -> None:
     thing = Counted()
     before, small = of(thing), small_state({"dataset": thing})
-    thing.set_epoch(3)
     assert (thing.doubled, thing.tripled()) == (2, 3)
     assert (of(thing), small_state({"dataset": thing})) == (before, small)
-    thing.set_epoch(10)
+    thing.size = 2
     assert of(thing).digest != before.digest
     assert small_state({"dataset": thing}) != small
 
@@ -251,12 +250,61 @@ class ByEpoch:
     set_epoch = Counted.set_epoch
 
 
-def test_an_epoch_that_may_decide_samples_counts() -> None:
-    thing = ByEpoch()
-    before, small = of(thing), small_state({"dataset": thing})
-    thing.set_epoch(3)
-    assert of(thing).digest != before.digest
-    assert small_state({"dataset": thing}) != small
+class Reseeded:
+    """A sampler that seeds a generator with the epoch, deep in what it holds."""
+
+    def __init__(self, generator: Any) -> None:
+        self.held = {"draws": [generator]}
+
+    def set_epoch(self, epoch: int) -> None:
+        generator = self.held["draws"][0]
+        if isinstance(generator, torch.Generator):
+            generator.manual_seed(epoch)
+        elif isinstance(generator, random.Random | np.random.RandomState):
+            generator.seed(epoch)
+        else:
+            generator.bit_generator.state = np.random.PCG64(epoch).state
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(())
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        Counted,
+        ByEpoch,
+        lambda: Reseeded(random.Random()),
+        lambda: Reseeded(np.random.RandomState()),
+        lambda: Reseeded(np.random.default_rng()),
+        lambda: Reseeded(torch.Generator()),
+    ],
+)
+def test_what_is_told_of_an_epoch_counts(make: Any) -> None:
+    told = []
+    for epoch in (0, 3, 0):
+        (thing := make()).set_epoch(epoch)
+        states = [small_state({"sampler": thing}), small_state({"sampler": thing})]
+        assert states[0] == states[1]
+        told.append((of(thing).digest, states[0] if make is Counted else ""))
+    assert told[0] == told[2] != told[1]
+
+
+def test_a_small_state_sees_that_a_generator_was_told_an_epoch() -> None:
+    for generator in (random.Random(), np.random.default_rng(), torch.Generator()):
+        (thing := Reseeded(generator)).set_epoch(1)
+        before = small_state({"sampler": thing})
+        thing.set_epoch(2)
+        assert small_state({"sampler": thing}) != before
+
+
+def test_nothing_counts_of_what_is_left_out_of_a_small_state() -> None:
+    thing = Thing(data=[1], more=2)
+    before = small_state({"sampler": thing}, without=[thing.data])
+    thing.data.append(3)
+    assert small_state({"sampler": thing}, without=[thing.data]) == before
+    thing.more = 3
+    assert small_state({"sampler": thing}, without=[thing.data]) != before
 
 
 @pytest.mark.parametrize("view", [lambda x: x, lambda x: x[10:20], lambda x: x[::2], lambda x: np.asarray(x)[5:]])

@@ -6,6 +6,7 @@ import hashlib
 import os
 import sys
 import threading
+import time
 import weakref
 from collections import Counter
 from collections.abc import Callable
@@ -27,6 +28,7 @@ from penstock.fingerprint.comparison import Fingerprint
 from penstock.fingerprint.objects import fingerprint_of_objects, small_state
 from penstock.fingerprint.shared_memory import shared_memory_state
 from penstock.inject import FEEDER
+from penstock.sources.torch.sampling import chain_of
 
 options: ShareOptions | None = from_environment()
 """What is asked for all of the script's loaders; None if only those are shared that it has marked."""
@@ -34,12 +36,24 @@ marks: dict[int, tuple[Any, str]] = {}
 """Data sets whose loaders the script has marked, by identity, and the names of their feeds."""
 
 
+_LEAST_STARTS = 10
+"""An epoch that lasts for fewer starts of a feeder is not worth one of its own."""
+
+
+_SHARED = "memory that its persistent workers share has changed, which a feed does not see"
+_CHANGED = (
+    "its sampler was told more, and its data have changed since its persistent workers began, which see no "
+    "change: its own workers begin now, with what is now"
+)
+
+
 class _Decision(NamedTuple):
-    """A feed, and the loader's small state when it was chosen."""
+    """A feed, the loader's small state when it was chosen, and of that what workers that persist began with."""
 
     state: str
     feed: ScriptFeed
-    shared: str = ""  # of memory that its persistent workers share
+    workers: str
+    shared: str  # of memory that they share
 
 
 def guard(loader: Any, make: Callable[[], Any]) -> Any:
@@ -97,6 +111,7 @@ class _Known:
         self.feeds: weakref.WeakValueDictionary[Any, ScriptFeed] = weakref.WeakValueDictionary()
         self.joined: Counter[str] = Counter()
         self.meetings: dict[tuple[str, int, int], Meeting] = {}
+        self.alone: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()  # and why
         self.places: set[tuple[str, str]] = set()  # where data sets of which class have been read
         self.latest: ScriptFeed | None = None  # for a loader that is made anew for each epoch
 
@@ -126,12 +141,25 @@ def _feed_of(loader: Any) -> ScriptFeed:
     kind = type(loader.dataset).__name__
     if asked.only and not any(fnmatch(name, asked.only) for name in (kind, place())):
         raise Declined(f"neither {kind} nor {place()} is among --only {asked.only}", expected=True)
+    if why := _known.alone.get(loader):
+        raise Declined(why)
     things = things_of(loader, plan)
     # Workers that persist see no change of what they have, unless it is in memory that they share.
     state = small_state({"sampler": things.get("sampler")} if loader.persistent_workers else things)
     shared = shared_memory_state(things) if loader.persistent_workers else ""
     decision = _known.decisions.get(loader)
-    if decision is None or decision.state != state or decision.feed.plan != plan:
+    is_other = decision is None or decision.state != state or decision.feed.plan != plan
+    workers = small_state({**things, "sampler": None}) if is_other and loader.persistent_workers else ""
+    if decision is not None:
+        why = _SHARED if decision.shared != shared else ""
+        if is_other:
+            why = why or (_CHANGED if decision.workers != workers else _too_short(loader, plan, decision.feed))
+        if why:
+            _known.alone[loader] = why
+            decision.feed.leave()
+            del _known.decisions[loader]
+            raise Declined(why)
+    if decision is None or is_other:
         fingerprint = fingerprint_of_objects(things)
         stem = (mark and mark[1]) or asked.name or _script()
         feed = _feed(loader, plan, things, fingerprint, stem, is_first=(kind, place()) not in _known.places)
@@ -140,13 +168,27 @@ def _feed_of(loader: Any) -> ScriptFeed:
             say_once(f"{place()} is shared as {feed.name}: {plan.reason}")
         if decision is not None and decision.feed is feed:
             feed.proof.renew()
-        decision = _known.decisions[loader] = _Decision(state, feed, shared)
-    elif decision.shared != shared:
-        decision.feed.proof.refusal = (
-            "memory that its persistent workers share has changed, which a feed does not see"
-        )
+        decision = _known.decisions[loader] = _Decision(state, feed, workers, shared)
     _known.latest = decision.feed
     return decision.feed
+
+
+def _too_short(loader: Any, plan: Plan, feed: ScriptFeed) -> str:
+    """Return why a loader reads no feed of its next epoch, and none of the later ones; empty if it does.
+
+    A look at the first batch was no epoch.
+    """
+    told = [each for each in (*chain_of(plan.sampler), loader.dataset) if hasattr(each, "set_epoch")]
+    if not told or feed.begun_s is None or feed.looked_at:
+        return ""
+    lasted_s = time.monotonic() - feed.begun_s
+    why = (
+        f"what its {type(told[0]).__name__} is told of the epoch takes a feed for each, and an epoch lasts "
+        f"{lasted_s:.1f} s, less than {_LEAST_STARTS} starts of a feeder ({feed.start_s:.1f} s)"
+    )
+    found = why if lasted_s < _LEAST_STARTS * feed.start_s else "-"
+    found = feed.meeting.first_says(found) if feed.meeting else found
+    return "" if found == "-" else found
 
 
 def _feed(

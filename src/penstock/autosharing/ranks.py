@@ -70,6 +70,10 @@ class Meeting:
                 others = self._missing(store, f"{key}/came")
                 raise Declined(f"this rank iterates alone: within {PATIENCE_S:g} s {others} did not come")
 
+    def first_says(self, finding: str) -> str:
+        """Return what the first of the ranks has found that comes here."""
+        return default_store().compare_set(f"penstock/{self._feed}/found", "", finding).decode()
+
     def agreed(self, refusal: str) -> str:
         """Return why this rank, or else another, refuses what it has read; empty if none does.
 

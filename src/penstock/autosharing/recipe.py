@@ -28,6 +28,7 @@ from penstock.fingerprint.code import is_users, read_by
 from penstock.fingerprint.comparison import Fingerprint, fingerprint_difference, same_fingerprint
 from penstock.fingerprint.objects import fingerprint_of_objects
 from penstock.sources.torch.compat import changed_collate_fn_map, set_collate_fn_map
+from penstock.sources.torch.sampling import ToldLoader, as_told
 
 
 class _Setting(NamedTuple):
@@ -148,12 +149,12 @@ class LoaderRecipe:
     def __init__(
         self, loader: Any, plan: Plan, workers: int, things: dict[str, Any], fingerprint: Fingerprint
     ) -> None:
-        self._things = things
+        self._sampler = as_told(plan.sampler, loader.dataset)  # the script's own goes on, and may be told more
+        self._things = {**things, "sampler": self._sampler}
         self._fingerprint = fingerprint
         self._dataset = loader.dataset
         self._surroundings = Surroundings(fingerprint.built_ins)
         self._kind = plan.kind
-        self._sampler = plan.sampler
         self._rows = plan.loader_batch_size
         self._whole = plan.whole
         self._drops = _drops_in_feeder(plan)
@@ -185,7 +186,7 @@ class LoaderRecipe:
             "whole": {"batch_size": None, "sampler": self._sampler},
             "stream": {"batch_size": self._rows, "drop_last": self._drops},
         }[self._kind]
-        return DataLoader(self._dataset, **order, **self._options)
+        return (DataLoader if self._sampler is None else ToldLoader)(self._dataset, **order, **self._options)
 
     def cut_to(self, rows: int | None) -> None:
         """Make blocks of ``rows`` rows, if batches can be cut."""

@@ -143,6 +143,8 @@ class ScriptFeed:
         looked_at: The batch of a look, which the next iteration gives first; else none.
         failed: Why there is no such feed any more: its data set has raised, or cannot be made in a feeder.
         proof: What is known of whether it gives what the script's own data set does.
+        start_s: How long it took to join it, and so to start it if nobody had.
+        begun_s: When that was done, by the monotonic clock; None before.
     """
 
     name: str
@@ -161,6 +163,8 @@ class ScriptFeed:
         self.looked_at: list[Any] = []
         self.failed = ""
         self.proof = Proof()
+        self.start_s = 0.0
+        self.begun_s: float | None = None
         self._beside: ScriptFeed | None = None
         self._idle: list[Loader] = []
         self._begun = Living["SharedIterator"]()
@@ -234,6 +238,7 @@ class ScriptFeed:
         else:
             seed = state["plan"]["seed"]
             self.recipe.cut_to(state["plan"]["source_batch_size"])
+        asked_s = time.monotonic()
         loader = shared(
             self.recipe,
             self.name,
@@ -250,6 +255,9 @@ class ScriptFeed:
             joined=self.recipe.cut_to,
             seed=seed,
         )
+        if self.begun_s is None:
+            self.begun_s = time.monotonic()
+            self.start_s = self.begun_s - asked_s
         try:
             batches = len(loader)
         except TypeError:
@@ -263,6 +271,11 @@ class ScriptFeed:
         """Take a Loader whose iteration is over."""
         self._end(iterator)
         self._idle.append(loader)
+
+    def leave(self) -> None:
+        """Close the Loaders that no iteration has: the script comes back to none of them."""
+        while self._idle:
+            self._idle.pop().close()
 
     def forget(self, iterator: SharedIterator) -> None:
         """Count no more on an iteration whose Loader is of no use."""

@@ -168,6 +168,7 @@ def _map_style(loader: Any, asked: bool) -> Plan:
     if not _is(outer, BatchSampler):
         _check_shuffled(outer, asked)
         _check_no_part(loader.batch_sampler)
+        _check_begins(loader.batch_sampler, outer)
         return Plan("batch sampler", outer, False, True, None, False, length(outer), None)
     sampler, size, drop_last = outer.sampler, outer.batch_size, outer.drop_last
     whole = not _row_wise(loader.collate_fn)
@@ -199,6 +200,8 @@ def _map_style(loader: Any, asked: bool) -> Plan:
         size //= shard[1]
     if shard is not None and kind != "shuffled":
         raise Declined(f"its {type(sampler).__name__} and its ranks together: only shuffling is divided by a feed")
+    if kind == "sampler":
+        _check_begins(loader.batch_sampler, sampler)
     decides = None if kind == "shuffled" else sampler
     return Plan(kind, decides, drop_last, whole, shard, pad, batches, size, full)
 
@@ -232,6 +235,8 @@ def _is(thing: Any, kind: type, *names: str) -> bool:
 
 def _is_plain_shuffle(sampler: Any, dataset: Any) -> bool:
     """Whether a sampler gives each sample once, in random order."""
+    if _is(sampler, DistributedSampler, "StatefulDistributedSampler"):  # whose part, if it is one, was declined
+        return sampler.shuffle and len(sampler.dataset) == len(dataset)
     return (
         _is(sampler, RandomSampler, "SeedableRandomSampler")
         and not sampler.replacement
@@ -271,6 +276,12 @@ def _check_no_part(sampler: Any) -> None:
         for name in ("num_replicas", "num_processes", "world_size", "_world_size"):
             if isinstance(parts := getattr(each, name, None), int) and parts > 1:
                 raise Declined(f"its {type(each).__name__} ({name}={parts}) divides it among ranks in its own way")
+
+
+def _check_begins(batch_sampler: Any, sampler: Any) -> None:
+    skips = any(getattr(each, "skip_batches", 0) for each in chain_of(batch_sampler))
+    if skips and type(sampler) not in _SHUFFLED:
+        raise Declined(f"it goes on in the middle of the order that its {type(sampler).__name__} gives")
 
 
 def _check_ranks(plan: Plan, ranks: Ranks) -> None:

@@ -117,11 +117,6 @@ def _inner(code: CodeType) -> list[CodeType]:
     return [const for const in code.co_consts if isinstance(const, CodeType)]
 
 
-def stored_by(code: CodeType) -> set[str]:
-    """List the attributes that a function's code assigns, of whatever object."""
-    return {one.argval for one in dis.get_instructions(code) if one.opname == "STORE_ATTR"}
-
-
 MAIN = ("__main__", "__mp_main__")
 _STANDARD = tuple({sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib")})
 _INSTALLED = ("site-packages", "dist-packages")
@@ -213,16 +208,13 @@ def is_or_inherits(kind: type, name: str) -> bool:
 
 @lru_cache(maxsize=1024)
 def not_counted(kind: type) -> frozenset[str]:
-    """List attributes that only caches fill, and the epoch that a sampler's or a stream's ``set_epoch`` stores."""
+    """List attributes that only caches fill."""
     files = {file_of(one.__module__) or "" for one in kind.__mro__ if is_users(one.__module__)}
     masked = {
         name for one in kind.__mro__ for name, value in vars(one).items() if isinstance(value, cached_property)
     }
     if masked:  # a value that a program gives is none that was computed
         masked -= assigned_in(*sys.argv[:1], *files)
-    set_epoch = getattr(kind, "set_epoch", None)
-    if isinstance(set_epoch, FunctionType) and hasattr(kind, "__iter__") and not hasattr(kind, "__getitem__"):
-        masked |= {name for name in stored_by(set_epoch.__code__) if "epoch" in name}
     if is_or_inherits(kind, "transformers.tokenization_utils_base.PreTrainedTokenizerBase"):
         masked |= {"cache", "deprecation_warnings"}
     return frozenset(masked)

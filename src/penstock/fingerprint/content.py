@@ -183,3 +183,10 @@ def digest_of_container(container: Any, digest_of: Callable[[Any], bytes]) -> by
             raise
         raise NotPlain from None
     return digest_of_array(np.frombuffer(file.getbuffer(), np.uint8))
+
+
+def state_of(generator: Any) -> Any:
+    """Return the state of a random number generator, in plain values and arrays."""
+    read = getattr(generator, "getstate", None) or getattr(generator, "get_state", None)
+    state: Any = read() if read else getattr(generator, "bit_generator", generator).state
+    return state.numpy() if hasattr(state, "numpy") else state

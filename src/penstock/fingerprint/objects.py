@@ -45,6 +45,7 @@ from penstock.fingerprint.content import (
     joined,
     place_in_file,
     sample_of,
+    state_of,
 )
 from penstock.fingerprint.files import fingerprint_of_files
 from penstock.fingerprint.reach import is_replacement, looks_of
@@ -75,9 +76,8 @@ def fingerprint_of_objects(things: Mapping[str, Any]) -> Fingerprint:
     script and of modules outside of installed packages counts, with the globals that
     it reads; of an installed package the version counts. A memory-mapped array
     counts by its file's path, size and time, a data set of Hugging Face by its own
-    fingerprint. Random number generators, the epoch that a sampler's or a stream's
-    ``set_epoch`` sets, caches of ``functools``, and what a call sets in a tokenizer
-    do not count.
+    fingerprint. Random number generators do not count, but in what has a ``set_epoch``,
+    which may seed them; nor do caches of ``functools``, and what a call sets in a tokenizer.
 
     Args:
         things: Objects by the names that begin the names of parts, such as ``"dataset"``.
@@ -93,22 +93,22 @@ def fingerprint_of_objects(things: Mapping[str, Any]) -> Fingerprint:
     return Fingerprint(f"{python} {whole.hex()}", walk.parts(), files, tuple(sorted(walk.reach.built_ins())))
 
 
-def small_state(things: Mapping[str, Any]) -> str:
+def small_state(things: Mapping[str, Any], without: Iterable[Any] = ()) -> str:
     """Digest what is quickly read of objects, to see in one process whether they have changed.
 
     Attributes, containers of up to 100,000 items and arrays and tensors count by value:
     64 MiB of those of up to 1 MiB each, and 64 MiB of larger ones. Of further arrays 64
     pieces of 4 KiB count, so that a change between them is missed, and of longer
-    containers identity and length.
+    containers identity and length. Nothing counts of those in ``without``.
     """
-    return Objects(quick=True).digests(things).hex()
+    return Objects(quick=True, without=without).digests(things).hex()
 
 
 class Objects(Walk):
     """Digests objects, and the code behind them."""
 
-    def __init__(self, *, quick: bool = False) -> None:
-        super().__init__(quick=quick)
+    def __init__(self, *, quick: bool = False, without: Iterable[Any] = ()) -> None:
+        super().__init__(quick=quick, without=without)
         self._room = [QUICK_BYTES, QUICK_BYTES]  # what may still be read of large arrays, and of small ones
 
     def reads(self, module: str) -> bool:
@@ -137,7 +137,7 @@ class Objects(Walk):
         if kind in WRAPPERS:
             return joined(kind.__name__, *(self.digest(path, getattr(thing, name)) for name in WRAPPERS[kind]))
         if isinstance(thing, _RANDOM) or (self.torch and isinstance(thing, self.torch.Generator)):
-            return joined("random", str(kind))
+            return joined("random", str(kind), self.unnamed(path, state_of(thing) if self.told else None))
         if isinstance(thing, np.ndarray):
             return self.array(path, thing)
         if self.torch and isinstance(thing, self.torch.Tensor):

@@ -36,6 +36,7 @@ class Walk:
 
     Args:
         quick: Digest only what is quickly read.
+        without: Things of which nothing counts.
 
     Attributes:
         paths: Values that may be a file's path.
@@ -43,21 +44,24 @@ class Walk:
         strict: Whether what cannot go to another process is an error.
         nameless: Above 0 where what is met has no name.
         initializes: Whether what is met initializes workers: seeds and ranks are no data there.
+        told: Whether what is met is within what has a ``set_epoch``: a generator's state counts there.
         torch: The module, if it is imported.
         reach: What the code that is met names.
     """
 
-    def __init__(self, *, quick: bool = False) -> None:
+    def __init__(self, *, quick: bool = False, without: Iterable[Any] = ()) -> None:
         self.paths: set[str] = set()
         self.quick = quick
         self.strict = not quick
         self.nameless = 0
         self.initializes = False
+        self.told = False
         self.torch: Any = sys.modules.get("torch")
         self.reach = Reach()
         self._leaves: list[tuple[str, bytes, str]] = []
         self._owners: dict[str, Part] = {}
-        self._done: dict[int, tuple[bytes, Any]] = {}  # with the thing, so that its id stays its own
+        # With the thing, so that its id stays its own.
+        self._done: dict[int, tuple[bytes, Any]] = {id(thing): (b"left out", thing) for thing in without}
         self._within: dict[int, int] = {}
         self._entered = 0
 
@@ -106,6 +110,7 @@ class Walk:
         if kind is not tuple:  # equal tuples may be one
             self._entered += 1
             self._within[id(thing)] = self._entered
+        told, self.told = self.told, self.told or hasattr(kind, "set_epoch")
         try:
             digest = self.other(path, thing)
         except Exception as error:
@@ -117,6 +122,7 @@ class Walk:
                 text = f"{path[:200]} ({kind.__qualname__}) cannot go to another process: {raised(error)}"
                 raise Untravelled(text) from error
         finally:
+            self.told = told
             self._within.pop(id(thing), None)
         self._done[id(thing)] = digest, thing
         return digest

@@ -26,6 +26,7 @@ from torch.utils.data import (
 import penstock
 from penstock.contracts import Cursor
 from penstock.sources.adapt import adapt
+from penstock.sources.torch.sampling import ToldLoader
 
 SIZE = 60
 DATA = Drawing(SIZE)
@@ -300,6 +301,61 @@ def test_a_sampler_that_gives_more_or_less_than_it_said_is_an_error_with_both_nu
         for block in source.open(Cursor(0, 0)):
             given += block.tree["id"].tolist()
     assert given == list(range(min(says, gives)))
+
+
+class Counts(Own):
+    """Counts its passes in what it holds, beside a generator."""
+
+    def __init__(self) -> None:
+        self.held = {"passes": 0}
+        self.draws = random.Random(3)
+
+    def __iter__(self) -> Iterator[int]:
+        self.held["passes"] += 1
+        yield from random.Random(self.held["passes"]).sample(range(SIZE), SIZE)
+
+
+TOLD = {"by epoch": ByEpoch, "counts": Counts, "in place": ShufflesInPlace, "generators": HoldsGenerators}
+
+
+@pytest.mark.parametrize("kind", TOLD)
+def test_of_a_script_s_sampler_each_cycle_is_the_pass_that_comes_next_and_only_generators_go_on(kind):
+    def make() -> Any:
+        sampler: Any = TOLD[kind]()
+        if kind == "by epoch":
+            sampler.set_epoch(5)
+        return ToldLoader(DATA, 10, sampler=sampler)
+
+    random.seed(9)
+    first = list(make().sampler)
+    source = source_of(make)
+    cycles = [ids_of(source, Cursor(cycle, 0)) for cycle in range(3)]
+    if kind in ("by epoch", "counts"):
+        assert cycles == [first] * 3
+    else:
+        assert len({*map(tuple, cycles)}) == 3
+    ids_of(source, Cursor(1, 0), 20)  # broken off
+    for cycle in (2, 0, 1):
+        assert ids_of(source, Cursor(cycle, 0)) == cycles[cycle]
+        assert ids_of(source_of(make), Cursor(cycle, 0)) == cycles[cycle]
+
+
+def test_a_script_s_sampler_may_give_more_or_less_than_it_says_and_none_that_is_told_begins_anywhere():
+    class Says(ByEpoch):
+        replacement = True
+        says: int | None = 40
+
+        def __len__(self) -> int:
+            if self.says is None:
+                raise TypeError("it is counted")
+            return self.says
+
+    for says, batches in ((40, 4), (None, 6), (3, 6)):
+        sampler = Says()
+        sampler.says = says
+        source = adapt(ToldLoader(DATA, 10, sampler=sampler), segments=1, seed=0)
+        assert (source.samples, source.batches, source.anywhere) == (None, batches, False)
+        assert sorted(ids_of(source, Cursor(1, 0))) == list(range(SIZE))
 
 
 class Shard(BatchSampler):

@@ -87,6 +87,7 @@ class WholeBatchLoader(InOnePass):
         self.anywhere = hardly_ends(loader)
         batches = length(loader)
         self.batches = None if not self.anywhere and self._passes.never_end(batches) else batches
+        self.batches = self.batches or self._passes.counted()
         self.order = digest("whole batches", self._passes.order)
         self.description = describe_loader(loader)
 

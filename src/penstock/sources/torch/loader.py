@@ -167,6 +167,10 @@ class SamplerSource(LoadsIntoSlots, InOnePass):
         self.anywhere = hardly_ends(loader) or (known and draws_with_replacement(loader))
         if not self.anywhere and self._passes.never_end(self.batches):
             self.samples = self.batches = None
+        elif not self.anywhere and self._passes.of_script:
+            self.samples = None  # a script reads as many as its sampler gives, whatever that says
+        if self.samples is None and self.batches is None:
+            self.batches = self._passes.counted()
         self.order = digest("sampler", self._passes.order, loader.batch_size, self.samples)
         self.description = describe_loader(loader)
         self._planned = PlannedLoader(loader)

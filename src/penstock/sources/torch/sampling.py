@@ -26,6 +26,7 @@ from torch.utils.data import (
 
 from penstock.contracts import Cursor
 from penstock.errors import SourceError
+from penstock.fingerprint.objects import small_state
 from penstock.sources.order import digest
 from penstock.sources.plain import length
 from penstock.sources.seeds import SamplersOwn, data_seed, order_seed, seed_process
@@ -36,21 +37,33 @@ _GENERATORS = (torch.Generator, random.Random, np.random.Generator, np.random.Ra
 _PLAIN = (bool, int, float, complex, str, bytes, type(None))
 _CONTAINERS = (list, tuple, set, frozenset, dict, range)
 _DATA_NAMES = ("data_source", "dataset")
+_HARDLY = 16  # a pass of so many times the data set hardly ends
 _PROBED = 8
 """Batches that are compared to learn whether two processes draw alike."""
+
+
+class ToldLoader(DataLoader[Any]):
+    """A script's loader in a feeder, whose name counts what the script has told the samplers.
+
+    Each cycle is the pass that they give next: of what a pass changes, only what the name does not count goes on
+    to the next (``small_state``).
+    """
 
 
 class SamplerPasses:
     """Passes over a loader's sampler or batch sampler, in any sequence of cycles.
 
     A copy of the sampler runs under separate global generators, seeded for each
-    cycle, and gets the cycle by ``set_epoch``. What it remembers from pass to
+    cycle, and gets the cycle by ``set_epoch``, but in a ``ToldLoader``. What it remembers from pass to
     pass (a generator that it holds, a list that it shuffles in place, a count of
     its passes) is restored by drawing the earlier passes again, without loading.
 
     Args:
         loader: A loader whose dataset is no ``IterableDataset``.
         seed: Random seed of the feed.
+
+    Attributes:
+        of_script: Whether it is a ``ToldLoader`` whose samplers are not all torch's own.
     """
 
     def __init__(self, loader: DataLoader[Any], seed: int) -> None:
@@ -59,18 +72,24 @@ class SamplerPasses:
         sampler = loader.sampler if loader.batch_sampler is None else whole_batch_sampler(loader)
         self._name = type(chain_of(sampler)[-1]).__name__
         self._given = sampler, loader.generator
-        self._shared = {id(thing): thing for thing in [loader.dataset, *_not_state(sampler)]}
+        self._told = isinstance(loader, ToldLoader)
+        not_state = data_of(sampler) if self._told else _not_state(sampler)
+        self._shared = {id(thing): thing for thing in [loader.dataset, *not_state]}
         samplers = chain_of(sampler)
-        self._of_torch = all(type(each) in (*_TORCHS, *_CONTAINERS) for each in samplers)
-        by_cycle = all(type(each) in (*_TORCHS, *_CONTAINERS) or hasattr(each, "set_epoch") for each in samplers)
+        own = [each for each in samplers if type(each) not in (*_TORCHS, *_CONTAINERS)]
+        self._of_torch = not own
+        self.of_script = bool(own) and self._told
+        by_cycle = all(hasattr(each, "set_epoch") and not self._told for each in own)
         holds = loader.generator is not None or any(
             isinstance(value, _GENERATORS) for each in samplers for value in attributes(each).values()
         )
         self._remembers = holds or not by_cycle
+        self._most = _HARDLY * (length(loader.dataset) or 0)
         self._running: tuple[Any, torch.Generator | None] = self._given
         self._next: int | None = 0  # the cycle that the running copy gives next; None within a pass
         self._copied = True
         self._begun = False
+        self._state = ""  # of a ToldLoader: what the feed's name counts, before the first pass
         self._restart()
         self._set_cycle(0)
         self.order = digest(
@@ -93,17 +112,22 @@ class SamplerPasses:
         Raises:
             SourceError: the sampler cannot be copied, and has gone past this cycle.
         """
-        if self._next != at.cycle:
-            if not self._copied and (self._next is None or self._next > at.cycle):
+        changed = self._state != self._counted()
+        if self._next != at.cycle or changed:
+            if not self._copied and (self._next is None or self._next > at.cycle or changed):
                 raise SourceError(
                     f"the sampler ({self._name}) cannot be brought back to cycle {at.cycle}: it holds what cannot "
                     "be copied. Give one that can, such as a class whose __iter__ starts afresh"
                 )
             if self._copied:
                 self._restart()
-            for earlier in range(cast("int", self._next) if self._remembers else at.cycle, at.cycle):
+            first = cast("int", self._next) if self._remembers and not changed else at.cycle
+            for earlier in range(first, at.cycle):
                 for _ in self._steps(earlier, *self._begin(earlier)[1:]):
                     pass
+                if self._state != self._counted():
+                    self._restart()
+                    break
         workers, batches, own = self._begin(at.cycle)
         if at.sample or (at.cycle and self._persistent):
             workers.manual_seed(data_seed(self._seed, at))
@@ -134,6 +158,18 @@ class SamplerPasses:
 
         return bool(self._probed(goes_on))
 
+    def counted(self) -> int | None:
+        """Return how many steps a pass of a script's own sampler has; None if it hardly ends, or is not one."""
+        if not self.of_script:
+            return None
+
+        def count(batches: Iterator[Any], own: SamplersOwn) -> int:
+            with own:
+                return sum(1 for _ in islice(batches, self._most + 1))
+
+        found = self._probed(count) or 0
+        return found if 0 < found <= self._most else None
+
     def _probed(self, look: Callable[[Iterator[Any], SamplersOwn], Any]) -> Any:
         """Return what is found in a first pass, which is as if it had not been; None if that cannot be known."""
         if not self._copied:
@@ -152,11 +188,15 @@ class SamplerPasses:
         except Exception:  # whatever its parts raise: a generator function's result, a lock, a file
             self._copied = False
         self._next = 0
+        self._state = self._counted()
 
     def _set_cycle(self, cycle: int) -> None:
-        for each in chain_of(self._running[0]):
+        for each in () if self._told else chain_of(self._running[0]):
             if hasattr(each, "set_epoch"):
                 each.set_epoch(cycle)
+
+    def _counted(self) -> str:
+        return small_state({"sampler": self._running[0]}, without=self._shared.values()) if self._told else ""
 
     def _begin(self, cycle: int) -> tuple[torch.Generator, Iterator[Any], SamplersOwn]:
         """Return a generator for the workers' seed, the sampler's iterator, and what that runs under."""
@@ -217,12 +257,13 @@ def chain_of(sampler: Any) -> list[Any]:
 def hardly_ends(loader: DataLoader[Any]) -> bool:
     """Whether a pass of a loader's sampler is so long that nobody waits for the next: 16 times the data set."""
     samples = length(loader.dataset)
-    return samples is not None and any((length(each) or 0) > 16 * samples for each in samplers_of(loader))
+    return samples is not None and any((length(each) or 0) > _HARDLY * samples for each in samplers_of(loader))
 
 
 def draws_with_replacement(loader: DataLoader[Any]) -> bool:
-    """Whether samples come again within a pass of a loader's sampler, as chance has it."""
-    return any(getattr(each, "replacement", None) is True for each in samplers_of(loader))
+    """Whether samples come again within a pass of a loader's sampler, as chance has it, and no epoch has."""
+    told = isinstance(loader, ToldLoader) and any(hasattr(each, "set_epoch") for each in samplers_of(loader))
+    return not told and any(getattr(each, "replacement", None) is True for each in samplers_of(loader))
 
 
 def attributes(thing: Any) -> dict[str, Any]:
@@ -270,6 +311,20 @@ def _canonical_sampler(sampler: Any) -> Any:
 def draw(generator: torch.Generator) -> int:
     """Draw a seed as a loader and a ``RandomSampler`` do."""
     return int(torch.empty((), dtype=torch.int64).random_(generator=generator).item())
+
+
+def as_told(sampler: Any, dataset: Any) -> Any:
+    """Return a copy of a sampler, with all that it holds but its data; itself if it cannot be copied."""
+    try:
+        return deepcopy(sampler, {id(thing): thing for thing in [dataset, *data_of(sampler)]})
+    except Exception:  # whatever its parts raise
+        return sampler
+
+
+def data_of(sampler: Any) -> list[Any]:
+    """Return the data that samplers hold by the names that torch's have for them."""
+    held = (attributes(each).items() for each in chain_of(sampler))
+    return [value for items in held for name, value in items if name in _DATA_NAMES]
 
 
 def _not_state(sampler: Any) -> Iterator[Any]:

@@ -1,0 +1,110 @@
+"""Scripts that tell their samplers, or their data, the epoch. Prints, as JSON, the batches of each."""
+
+from __future__ import annotations
+
+import json
+import random
+import sys
+from typing import Any
+
+import torch
+from torch.utils.data import DataLoader, Dataset, DistributedSampler, IterableDataset, SubsetRandomSampler
+
+SIZE = 300
+
+
+class Rows(Dataset[int]):
+    def __len__(self) -> int:
+        return SIZE
+
+    def __getitem__(self, i: int) -> int:
+        return i
+
+
+class Budget:
+    """A batch sampler by a budget of tokens, whose number of batches changes with the epoch."""
+
+    def __init__(self) -> None:
+        self.shuffle, self.epoch = True, 0
+        self.lengths = [random.Random(i).randint(1, 29) for i in range(SIZE)]
+
+    def set_epoch(self, epoch: int) -> None:
+        self.epoch = epoch
+
+    def batches(self) -> list[list[int]]:
+        found: list[list[int]] = [[]]
+        for i in random.Random(self.epoch).sample(range(SIZE), SIZE):
+            if sum(self.lengths[j] for j in (*found[-1], i)) > 60:
+                found.append([])
+            found[-1].append(i)
+        return found
+
+    def __iter__(self) -> Any:
+        return iter(self.batches())
+
+    def __len__(self) -> int:
+        return len(self.batches())
+
+
+class Stages(SubsetRandomSampler):
+    """Picks its 60 ids by the epoch."""
+
+    def __init__(self) -> None:
+        super().__init__(range(60))
+
+    def set_epoch(self, epoch: int) -> None:
+        self.indices = range(50 * epoch, 50 * epoch + 60)
+
+
+class Grows(Stages):
+    """Its length grows with the epoch, whatever it says."""
+
+    def set_epoch(self, epoch: int) -> None:
+        self.indices = range(20 + 10 * epoch)
+
+    def __len__(self) -> int:
+        return 60
+
+
+class Stream(IterableDataset[int]):
+    """Shuffles by the epoch, as those of Hugging Face do."""
+
+    epoch = 0
+
+    def set_epoch(self, epoch: int) -> None:
+        self.epoch = epoch
+
+    def __iter__(self) -> Any:
+        return iter(random.Random(self.epoch).sample(range(40), 40))
+
+
+def loader_of(kind: str) -> tuple[Any, Any]:
+    """Return a loader, and what is told the epoch."""
+    match kind:
+        case "budget":
+            return DataLoader(Rows(), batch_sampler=(told := Budget())), told
+        case "persistent":
+            told = Budget()
+            return DataLoader(Rows(), batch_sampler=told, num_workers=1, persistent_workers=True), told
+        case "stages" | "grows":
+            told = Stages() if kind == "stages" else Grows()
+            return DataLoader(Rows(), 8, sampler=told), told
+        case "stream":
+            return DataLoader(told := Stream(), 8), told
+        case _:
+            return DataLoader(Rows(), 8, sampler=(told := DistributedSampler(Rows(), 1, 0))), told
+
+
+def main() -> None:
+    kind, first, epochs = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+    torch.manual_seed(1)
+    loader, told = loader_of(kind)
+    seen: list[Any] = []
+    for epoch in range(first, first + epochs):
+        told.set_epoch(epoch)
+        seen.append([batch.tolist() for batch in loader])
+    print(json.dumps(seen))
+
+
+if __name__ == "__main__":
+    main()
