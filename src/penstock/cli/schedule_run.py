@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 from contextlib import ExitStack
 from pathlib import Path
@@ -10,17 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, get_args
 import typer
 
 from penstock.basics.terminal import console, redraws, say, sized_console, told
-from penstock.cli import INTERRUPTED
-from penstock.cli.command import (
-    AsJson,
-    StoreFolder,
-    argument,
-    exit_code,
-    exit_on_sigterm,
-    folder_of_store,
-    option,
-    show,
-)
+from penstock.cli.command import AsJson, StoreFolder, argument, exit_code, folder_of_store, option, show
 from penstock.errors import BadSetting, PenstockError
 
 if TYPE_CHECKING:
@@ -200,17 +191,17 @@ def _run(file: Spec, schedule: LiveSchedule, records: dict[str, RunRecord], know
         newest[:] = [plan]
         return shown.refresh()
 
-    exit_on_sigterm()
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # the runs go on
     try:
         Execution(schedule, records, known, show=on_event, tick=tick).run()
-    except (KeyboardInterrupt, SystemExit) as end:
+    except KeyboardInterrupt:
         shown.end()
         counts = f"{len(schedule.running)} runs go on, {len(schedule.waiting)} wait"
         say(
             f"{counts}: the same command goes on with them; penstock runs stop ends a run. "
             "Until then penstock runs ls calls those that wait lost"
         )
-        sys.exit(end.code if isinstance(end, SystemExit) else INTERRUPTED)
+        sys.exit(130)
     shown.end()
 
 

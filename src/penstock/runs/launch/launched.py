@@ -91,17 +91,19 @@ class Launched:
         given = (order.fileno(), theirs.fileno(), *lease, *held)
         # Guard and keeper begin with these blocked, and so live until they can tell that all of the run got one.
         blocked = signal.pthread_sigmask(signal.SIG_BLOCK, SENT)
-        with theirs, order:
-            self._guard = subprocess.Popen(
-                # Python variables of the run's environment are not meant for its keeper.
-                [sys.executable, "-I", "-S", str(_KEEPER), *map(str, given)],
-                stdin=None if stdin else subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                pass_fds=given,
-                env=without_injection(self.environment),
-                start_new_session=True,
-            )
-        signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
+        try:
+            with theirs, order:
+                self._guard = subprocess.Popen(
+                    # Python variables of the run's environment are not meant for its keeper.
+                    [sys.executable, "-I", "-S", str(_KEEPER), *map(str, given)],
+                    stdin=None if stdin else subprocess.DEVNULL,
+                    stdout=subprocess.DEVNULL,
+                    pass_fds=given,
+                    env=without_injection(self.environment),
+                    start_new_session=True,
+                )
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
 
     def receive(self) -> tuple[int, bytes] | dict[str, Any] | None:
         """Return what the keeper sends next: output, with the number of its descriptor; or a report.
