@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.feed.reading import ids_of
 from tests.forked import eventually
+from torch.utils.data import DataLoader, Dataset
 
 import penstock
 from penstock.contracts import Cursor
@@ -189,6 +191,40 @@ def test_a_feed_is_no_further_ahead_of_its_trainer(
             for batch in loader:
                 seen += len(batch["id"])
                 assert feeder.statistics().samples <= seen + (batches + untold) * ROWS
+
+
+@pytest.mark.parametrize(("block_s", "most"), [(0.0, 40), (0.001, 40), (0.1, 20), (0.5, 4), (60.0, 2)])
+def test_no_more_is_made_ahead_than_takes_two_seconds_but_for_two_blocks(block_s: float, most: int) -> None:
+    feed = state(1)
+    begin(feed, 1)
+    feed.batches, feed.block_s = 40, block_s
+    for unread in range(41):
+        feed.members[1].unread = unread
+        assert feed.has_enough(10, 100) == (unread >= most)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_trainer_that_ends_leaves_no_cycle_of_slow_rows_behind(
+    serve: Any, monkeypatch: pytest.MonkeyPatch, workers: int, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(pace, "_MOST_AHEAD_S", 0.2)
+    made = tmp_path / "made"
+
+    class Slow(Dataset[dict[str, int]]):
+        def __len__(self) -> int:
+            return CYCLE
+
+        def __getitem__(self, i: int) -> dict[str, int]:
+            with made.open("ab") as file:
+                file.write(b".")
+            time.sleep(0.01)
+            return {"id": i}
+
+    feeder = serve(DataLoader(Slow(), ROWS, num_workers=workers))
+    with penstock.attach("feed") as loader:
+        assert len(ids_of(loader)) == CYCLE
+        eventually(lambda: feeder.statistics().waits_for == "trainers")
+        assert made.stat().st_size <= CYCLE + (2 + 2 + 2 * workers + 2) * ROWS  # it may not know the last two
 
 
 def test_a_stream_s_feed_is_no_further_ahead_than_a_cycle_once_it_knows_how_long_that_is(serve: Any) -> None:

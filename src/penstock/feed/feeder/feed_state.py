@@ -65,6 +65,7 @@ class FeedState:
         self.taken = 0
         self._in_cycle = 0  # blocks that were published of the present cycle
         self._served = False
+        self.block_s = 0.0  # that the source takes for a block; 0 while unknown
 
     @property
     def blocks(self) -> dict[int, PublishedBlock]:
@@ -285,11 +286,8 @@ class FeedState:
         What a member has read and holds does not count, or it would wait for a block that never comes. One that
         waits for the feed to come to its place has nothing to read.
         """
-        return all(
-            m.unread >= blocks_ready(m, rows, nbytes, self.room.capacity_bytes, self.batches, self.prefetch)
-            for m in self.members.values()
-            if m.reads
-        )
+        block = rows, nbytes, self.room.capacity_bytes, self.batches, self.prefetch, self.block_s
+        return all(m.unread >= blocks_ready(m, *block) for m in self.members.values() if m.reads)
 
     def reserve(self, nbytes: int, offset: int | None = None) -> int | None:
         """Reserve room for a block; None while bytes are lacking, or too many blocks are on their way.

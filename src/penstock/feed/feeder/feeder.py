@@ -344,7 +344,10 @@ class Feeder:
         self._waits_for = "source"
         began = time.monotonic()
         block = next(blocks, None)
-        self._source_s += time.monotonic() - began
+        took_s = time.monotonic() - began
+        self._source_s += took_s
+        if block is not None:
+            self._state.block_s = self._published.took(took_s)
         self._waits_for = ""
         return block
 

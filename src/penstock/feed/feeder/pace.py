@@ -111,10 +111,18 @@ class Patience:
 
 _READY_BYTES = 8 << 20
 """Where batches are smaller than half of this, more than two are made ready: handing each over takes its time."""
+_MOST_AHEAD_S = 2.0
+"""More than two are made ready only as far as they take no longer: the last trainer may need none of them."""
 
 
 def blocks_ready(
-    member: FeedMember, rows: int, nbytes: int, window_bytes: int, batches: int | None, prefetch: int | None
+    member: FeedMember,
+    rows: int,
+    nbytes: int,
+    window_bytes: int,
+    batches: int | None,
+    prefetch: int | None,
+    block_s: float = 0.0,
 ) -> int:
     """Return how many blocks of this size are made ready for a trainer.
 
@@ -125,6 +133,7 @@ def blocks_ready(
         window_bytes: Size of the ring.
         batches: Blocks in a cycle; None while unknown.
         prefetch: Batches to have ready, if the feed's settings set it.
+        block_s: How long the source takes for a block; 0 while unknown.
     """
     blocks_per_batch = ceil((member.batch_rows or rows) * member.world / (rows * member.part))
     if batches is not None:
@@ -135,10 +144,13 @@ def blocks_ready(
     if prefetch is not None:
         return prefetch * blocks_per_batch
     small = _READY_BYTES // aligned(nbytes)
+    if small * block_s > _MOST_AHEAD_S:
+        small = int(_MOST_AHEAD_S / block_s)
     return max(2 * blocks_per_batch, small if batches is None else min(small, batches))
 
 
 _RATE_OVER_S = 5.0
+_USUAL_OF = 64
 
 
 class Throughput:
@@ -151,6 +163,12 @@ class Throughput:
     def __init__(self) -> None:
         self.blocks = self.in_place = self.samples = self.bytes = 0
         self._recent: deque[tuple[float, int]] = deque()
+        self._took_s: deque[float] = deque(maxlen=_USUAL_OF)
+
+    def took(self, took_s: float) -> float:
+        """Note how long a block took; return the usual time, without the longest, in which the source began."""
+        self._took_s.append(took_s)
+        return (sum(self._took_s) - max(self._took_s)) / max(1, len(self._took_s) - 1)
 
     def count(self, rows: int, nbytes: int, now_s: float, *, in_place: bool) -> None:
         self.blocks += 1
