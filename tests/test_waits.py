@@ -287,6 +287,7 @@ def test_once_an_optimizer_was_made_only_what_it_steps_in_counts(clock: Clock, m
     hooks = []
     torch = types.SimpleNamespace(Optimizer=Optimizer, register_optimizer_step_post_hook=hooks.append)
     monkeypatch.setattr(waits, "_hears_steps", False)
+    monkeypatch.delitem(waits.sys.modules, "torch.optim.optimizer", raising=False)
     evaluation = Iteration(Loader())
     batch(clock, evaluation, 1)
     monkeypatch.setitem(waits.sys.modules, "torch.optim.optimizer", torch)  # imported later

@@ -179,7 +179,7 @@ class LocksRefused(PenstockError, OSError):
     """A file system locks no files, or not in this way; the message names it."""
 
     def __str__(self) -> str:
-        return f"{self.filename}: {self.strerror}"
+        return f"{self.filename}: {self.strerror}" if self.filename else super().__str__()
 
 
 class StoreUnusable(PenstockError):

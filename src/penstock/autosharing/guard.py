@@ -129,11 +129,7 @@ os.register_at_fork(after_in_child=_forget)
 
 
 def _feed_of(loader: Any) -> ScriptFeed:
-    """Choose the feed that a loader reads in the epoch that begins.
-
-    Raises:
-        Declined: it reads none.
-    """
+    """Choose the feed that a loader reads in the epoch that begins."""
     if threading.current_thread() is not threading.main_thread():
         raise Declined("it is iterated in a thread, and a feed is read in the main thread of a process")
     asked, mark = _asked(), marks.get(id(loader.dataset))

@@ -46,11 +46,7 @@ class ScriptDraws:
             self._first = list(islice(self._indices, 1))
 
     def next(self) -> None:
-        """Draw what the next batch takes.
-
-        Raises:
-            StopIteration: the sampler has ended.
-        """
+        """Draw what the next batch takes."""
         if self._of_stream:
             return
         if self._first:
@@ -91,9 +87,6 @@ class SharedIterator:
         feed: The feed that it reads.
         make: Makes the loader's own iterator.
         options: Whether failures are raised, and whether what could not be compared is printed.
-
-    Raises:
-        Declined: the loader is to go on where its own iterator stood.
 
     Attributes:
         given: Batches that it has given.
@@ -217,11 +210,7 @@ class SharedIterator:
             say_reads(self._feed, self._loader)
 
     def _prove(self) -> None:
-        """Check that the feed gives what the script's own data set does.
-
-        Raises:
-            OtherData: it does not.
-        """
+        """Check that the feed gives what the script's own data set does."""
         assert self._loader is not None
         proof, meeting = self._feed.proof, self._feed.meeting
         proof.begin_epoch(self._script, self._loader)

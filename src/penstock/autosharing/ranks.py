@@ -45,11 +45,7 @@ class Meeting:
         self._number = 0
 
     def hold(self) -> None:
-        """Wait for all ranks.
-
-        Raises:
-            Declined: they did not come, or run on several machines: each would have a feed of its own.
-        """
+        """Wait for all ranks."""
         store: Any = default_store()
         if store is None:
             raise Declined("this torch has no store by which its ranks could agree")

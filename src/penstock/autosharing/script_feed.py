@@ -183,11 +183,7 @@ class ScriptFeed:
         return self._beside.without_others(iterator)
 
     def take(self, iterator: SharedIterator) -> Loader:
-        """Return a Loader for an iteration that begins.
-
-        Raises:
-            Declined: nobody can read this feed as the script reads.
-        """
+        """Return a Loader for an iteration that begins."""
         if self.failed:
             raise Declined(self.failed)
         if self.proof.refusal and not self.meeting:  # ranks compare refusals where they meet
@@ -225,11 +221,7 @@ class ScriptFeed:
         self.is_new = self.is_new and not iterator.given
 
     def joined_anew(self, state: dict[str, Any] | None = None) -> Loader:
-        """Join the feed, and start it if nobody has: with the blocks that a Loader's state counts on.
-
-        Raises:
-            Declined: its epochs are not as long as the script's loader.
-        """
+        """Join the feed, and start it if nobody has: with the blocks that a Loader's state counts on."""
         plan = self.plan
         if state is None:
             words = f"{self.name} {self.joined[self.name]}".encode()

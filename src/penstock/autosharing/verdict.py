@@ -130,9 +130,6 @@ def judge(loader: Any, ranks: Ranks, *, iterable: bool = False, asked: bool = Fa
         iterable: Whether one over an ``IterableDataset`` may be.
         asked: Whether the script asked for it by ``penstock.share(loader)``: then also one whose sampler is not
             known to shuffle.
-
-    Raises:
-        Declined: it is not.
     """
     if not torch.is_grad_enabled() or torch.is_inference_mode_enabled():
         raise Declined("gradients are off: it validates", expected=True)
@@ -245,11 +242,7 @@ def _is_plain_shuffle(sampler: Any, dataset: Any) -> bool:
 
 
 def _check_shuffled(sampler: Any, asked: bool) -> None:
-    """Check that a loader with this sampler is for training.
-
-    Raises:
-        Declined: it reads in order, or nobody knows how it reads.
-    """
+    """Check that a loader with this sampler is for training."""
     chain = chain_of(sampler)
     shuffles = [each.shuffle for each in chain if isinstance(getattr(each, "shuffle", None), bool)]
     if asked or any(shuffles) or any(isinstance(each, _SHUFFLED) or _is(each, RandomSampler) for each in chain):

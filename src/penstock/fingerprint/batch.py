@@ -64,11 +64,7 @@ class LeafDigest(msgspec.Struct, frozen=True, array_like=True):
 
 
 def leaves_of(batch: Any, samples: int) -> tuple[LeafDigest, ...]:
-    """Digest a batch of ``samples`` samples; its structure, with types and shapes, is one more leaf.
-
-    Raises:
-        UnsupportedLeaf: a leaf cannot travel.
-    """
+    """Digest a batch of ``samples`` samples; its structure, with types and shapes, is one more leaf."""
     layout, _, leaves = describe(batch, whole=True)
     found = [LeafDigest(STRUCTURE, (RowDigest(_digest(msgspec.msgpack.encode(layout))),))]
     for node, name, leaf in zip(array_nodes(layout), leaf_names(layout), leaves, strict=True):

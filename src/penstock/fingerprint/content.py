@@ -169,9 +169,6 @@ def digest_of_container(container: Any, digest_of: Callable[[Any], bytes]) -> by
     Args:
         container: A list, tuple or dict.
         digest_of: Called with each thing inside that is not a number, text, bytes or container.
-
-    Raises:
-        NotPlain: it holds a set, or itself.
     """
     file = io.BytesIO()
     try:

@@ -81,9 +81,6 @@ def fingerprint_of_objects(things: Mapping[str, Any]) -> Fingerprint:
 
     Args:
         things: Objects by the names that begin the names of parts, such as ``"dataset"``.
-
-    Raises:
-        Untravelled: something in them cannot go to another process.
     """
     walk = Objects()
     walk.leaf("the working directory", joined(os.getcwd()), os.getcwd())  # paths may be relative

@@ -111,12 +111,7 @@ def file_system(path: str | Path, mounts: Path | None = None) -> str:
 
 
 def lock_file(file: int | FileIO, how: int, by: str = "flock") -> None:
-    """Lock an open file, by ``flock`` or ``lockf``.
-
-    Raises:
-        BlockingIOError: another process has locked it, and this one does not wait.
-        LocksRefused: its file system has no such locks.
-    """
+    """Lock an open file, by ``flock`` or ``lockf``."""
     try:
         getattr(fcntl, by)(file, how)
     except BlockingIOError:
@@ -139,11 +134,7 @@ def locked(path: Path, flags: int = os.O_RDWR | os.O_CREAT) -> Generator[int]:
 
 
 def taken(path: Path, flags: int) -> int:
-    """Open and lock a file or folder, whoever replaces or removes it meanwhile.
-
-    Raises:
-        BlockingIOError: another process has locked it.
-    """
+    """Open and lock a file or folder, whoever replaces or removes it meanwhile."""
     while True:
         with ExitStack() as undo:
             fd = os.open(path, flags | os.O_CLOEXEC, 0o600)
@@ -157,11 +148,7 @@ def taken(path: Path, flags: int) -> int:
 
 @contextmanager
 def held(folder: Path, of: str, doing: str) -> Generator[None]:
-    """Hold a folder of something for this process alone; it is made if need be, and who holds it may remove it.
-
-    Raises:
-        BadSetting: it cannot be made; or another process holds it, which is "comparing in" it, or the like.
-    """
+    """Hold a folder of something for this process alone; it is made if need be, and who holds it may remove it."""
     busy = BadSetting(f"another process is {doing} {folder}: wait for it, or give another name")
     try:
         folder.mkdir(parents=True, exist_ok=True)

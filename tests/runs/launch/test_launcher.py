@@ -15,6 +15,7 @@ from tests.forked import eventually
 from tests.runs.running import nothing_is_left
 
 from penstock.errors import BadSetting
+from penstock.runs.keeper.signals import STOP
 from penstock.runs.launch import groups
 from penstock.runs.launch.groups import GroupsInTurn
 from penstock.runs.launch.launched import Launched
@@ -151,7 +152,7 @@ def test_what_may_outlive_the_launcher_is_left_at_once_and_sampled_no_more(store
             pass
         assert run.keeper is not None
     assert store.run(record.id).status == "running"
-    os.kill(run.keeper, signal.SIGTERM)
+    os.kill(run.keeper, STOP)
     eventually(lambda: store.run(record.id).status == "killed")
 
 

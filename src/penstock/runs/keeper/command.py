@@ -29,11 +29,7 @@ class RunningCommand(NamedTuple):
 
 
 def start(assignment: Assignment) -> RunningCommand:
-    """Start a run's command.
-
-    Raises:
-        OSError: the command cannot be executed, or not in its directory.
-    """
+    """Start a run's command."""
     given, outputs = [0, 1, 2], dict[int, int]()
     terminal, theirs = os.openpty() if any(assignment.terminal) else (None, None)
     if terminal is not None:

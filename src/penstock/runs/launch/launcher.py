@@ -108,9 +108,6 @@ class Launcher:
             stdin: Whether it gets this process's standard input; else it finds that empty.
             held: Descriptors that its keeper holds open as long as anything of it lives, and that its command does
                 not get. A lock on such a file is free once nothing is left of the run.
-
-        Raises:
-            BadSetting: it has begun, or ended, already.
         """
         if self._store.run(record.id).began is not None:
             raise BadSetting(f"run {record.id} cannot start: it has begun already")

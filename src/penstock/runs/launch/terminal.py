@@ -83,11 +83,7 @@ class Below:
 
 
 def write(descriptor: int, data: bytes) -> None:
-    """Write all of it, or say once why it cannot be, such as that a disk is full.
-
-    Raises:
-        BrokenPipeError: nobody reads there any more.
-    """
+    """Write all of it, or say once why it cannot be, such as that a disk is full."""
     try:
         while data:
             data = data[os.write(descriptor, data) :]

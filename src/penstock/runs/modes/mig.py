@@ -38,9 +38,6 @@ def check(what: str, mode: str, runs: Sequence[RunPlan], gpus: Sequence[NvmlGpu]
         mode: "mig:" with a profile for all, or one for each.
         runs: The runs; their devices are UUIDs.
         gpus: GPUs that ``penstock run`` sees.
-
-    Raises:
-        BadSetting: one cannot; the message says why.
     """
     profiles = mode.count(",") + 1
     if profiles not in (1, len(runs)):
@@ -55,10 +52,6 @@ class Mig(Mode):
 
     Attributes:
         lease: At its end, the process that made instances takes them back; None if none were made.
-
-    Raises:
-        BadSetting: there are fewer instances than runs, and no more may be made.
-        DeviceUnavailable: NVML refuses to make them; what was made is taken back.
     """
 
     def __init__(self, mode: str, records: Sequence[RunRecord]) -> None:
@@ -103,11 +96,7 @@ def _with_profiles(mode: str, runs: Sequence[RunPlan]) -> list[tuple[RunPlan, st
 
 
 def _given(what: str, wanted: Sequence[tuple[RunPlan, str]], gpus: Sequence[NvmlGpu]) -> list[NvmlGpu]:
-    """Return, for each run and its profile, its instance; or the GPU on which one is to be made.
-
-    Raises:
-        BadSetting: that is not possible; the message begins with ``what``.
-    """
+    """Return, for each run and its profile, its instance; or the GPU on which one is to be made."""
     whole = {gpu.parent or gpu.uuid: NvmlGpu(gpu.index, gpu.parent or gpu.uuid, "", 0) for gpu in gpus}
     there = {gpu.profile for gpu in gpus if gpu.parent}.union(*map(_profiles, whole))
     for _, profile in wanted:

@@ -64,9 +64,6 @@ def check(what: str, mode: str, runs: Sequence[RunPlan], gpus: Sequence[NvmlGpu]
         mode: Its name, as ``GroupPlan`` has it.
         runs: The runs; their devices are UUIDs.
         gpus: GPUs that ``penstock run`` sees.
-
-    Raises:
-        BadSetting: they cannot; the message says why.
     """
     _kind(mode)[0](what, mode, runs, gpus)
 
@@ -79,9 +76,6 @@ def opened(mode: str, records: Sequence[RunRecord], *, outlived: bool = False) -
 
     Args:
         outlived: Whether runs go on where an exception, such as a Ctrl-C, ends the block.
-
-    Raises:
-        PenstockError: it does not come up, though ``check`` saw nothing wrong; nothing of it is left.
     """
     opened_mode = _kind(mode)[1](mode, records)
     try:

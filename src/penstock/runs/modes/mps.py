@@ -35,9 +35,6 @@ def check(what: str, mode: str, runs: Sequence[RunPlan], gpus: Sequence[NvmlGpu]
         mode: "mps".
         runs: The runs; their devices are UUIDs.
         gpus: GPUs that ``penstock run`` sees.
-
-    Raises:
-        BadSetting: they cannot; the message says why.
     """
     sets = {run.devices or tuple(gpu.uuid for gpu in gpus) for run in runs}
     by_uuid = {gpu.uuid: gpu for gpu in gpus}
@@ -81,9 +78,6 @@ class Mps(Mode):
 
     Attributes:
         lease: Its end ends the daemons.
-
-    Raises:
-        DeviceUnavailable: a daemon does not start; the message has its output.
     """
 
     def __init__(self, mode: str, records: Sequence[RunRecord]) -> None:

@@ -62,9 +62,6 @@ def check_after(groups: Sequence[GroupPlan], where: Sequence[Mapping[str, str]],
         groups: All groups of a file.
         where: Of each run, where each name of its ``after`` stands, as errors begin.
         in_turn: What has the groups run one after the other: "penstock run", or a key; empty if nothing has.
-
-    Raises:
-        BadSetting: a name means nothing, runs wait for each other, or for a group that comes later.
     """
     names = Names(groups)
     by_group = zip(names.runs, where, strict=True)

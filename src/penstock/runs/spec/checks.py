@@ -26,11 +26,7 @@ _SECONDS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
 
 
 def command(words: Sequence[str], directory: str) -> tuple[str, ...]:
-    """Return what is executed for a script or a command with its arguments: this Python for a script.
-
-    Raises:
-        BadSetting: it is not there, or cannot be executed.
-    """
+    """Return what is executed for a script or a command with its arguments: this Python for a script."""
     first = words[0]
     path = Path(directory, first)
     if first.endswith(".py"):
@@ -54,22 +50,14 @@ def command(words: Sequence[str], directory: str) -> tuple[str, ...]:
 
 
 def listeners_from(setting: str, text: str) -> tuple[str, ...]:
-    """Read names of listeners, separated by commas; "none" is none of them.
-
-    Raises:
-        BadSetting: there is no such listener.
-    """
+    """Read names of listeners, separated by commas; "none" is none of them."""
     return check_listeners(
         f"{setting}={text!r}", [name.strip() for name in text.split(",")] if text != "none" else []
     )
 
 
 def check_listeners(what: str, names: Sequence[str]) -> tuple[str, ...]:
-    """Check that there are such listeners; return their names.
-
-    Raises:
-        BadSetting: there is no such listener; the message begins with ``what``.
-    """
+    """Check that there are such listeners; return their names."""
     from penstock.runs.listeners.contract import listener_names
 
     there = listener_names()
@@ -79,11 +67,7 @@ def check_listeners(what: str, names: Sequence[str]) -> tuple[str, ...]:
 
 
 def seconds_from(setting: str, text: str) -> float:
-    """Read a time such as ``90``, ``"10m"`` or ``"1h30m"``, in seconds.
-
-    Raises:
-        BadSetting: it is no time above 0; the message begins with ``setting``.
-    """
+    """Read a time such as ``90``, ``"10m"`` or ``"1h30m"``, in seconds."""
     parts = re.findall(r"([0-9]+(?:\.[0-9]+)?)\s*([smhd]?)\s*", text)
     whole = re.fullmatch(r"\s*(?:[0-9]+(?:\.[0-9]+)?\s*[smhd]\s*)+|\s*[0-9]+(?:\.[0-9]+)?\s*", text)
     seconds = sum(float(number) * _SECONDS[unit] for number, unit in parts) if whole else 0.0
@@ -122,9 +106,6 @@ class Gpus:
         Args:
             what: Where they are asked for; the error's first words.
             names: Their numbers, which count inside CUDA_VISIBLE_DEVICES, or their UUIDs or beginnings of these.
-
-        Raises:
-            BadSetting: there is no such GPU, or it is named twice.
         """
         if names and self._without:
             self._asked["devices"] = None
@@ -147,11 +128,7 @@ class Gpus:
         return tuple(found)
 
     def profilers(self, what: str, texts: Sequence[str]) -> tuple[str, ...]:
-        """Check that profilers are there; those that only look at GPUs are left out if GPUs are.
-
-        Raises:
-            BadSetting: there is no such profiler; the message begins with ``what``.
-        """
+        """Check that profilers are there; those that only look at GPUs are left out if GPUs are."""
         dropped = [text for text in texts if self._without and text.split()[:1] != ["torch"]]
         self._asked |= dict.fromkeys(f"profiler {text}" for text in dropped)
         return check_profilers(what, [text for text in texts if text not in dropped])
@@ -161,9 +138,6 @@ class Gpus:
 
         Args:
             what: Where the mode is asked for; the error's first words.
-
-        Raises:
-            BadSetting: it cannot, or there is no such mode.
         """
         if not _MODE.fullmatch(group.mode):
             raise BadSetting(
@@ -192,11 +166,7 @@ class Gpus:
         return 0 if self._without else number
 
     def seen(self, what: str) -> list[NvmlGpu]:
-        """Return the GPUs that ``penstock run`` sees.
-
-        Raises:
-            BadSetting: there is none; the message begins with ``what``.
-        """
+        """Return the GPUs that ``penstock run`` sees."""
         try:
             if self._visible:
                 return self._visible

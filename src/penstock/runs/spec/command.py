@@ -50,9 +50,6 @@ def runs_of(
 
     Their names need not be unique: ``named`` makes them so over a whole group. ``common`` has the other attributes
     of their ``RunPlan``.
-
-    Raises:
-        BadSetting: the command, its grid or a number of it cannot be; the message begins with ``what``.
     """
     if not command or not command[0]:
         raise BadSetting(f"{what}: the command is empty")
@@ -126,9 +123,6 @@ def group_of(
         devices: GPUs that each run sees, by number or UUID; empty for all.
         profile: Profilers, each with its options.
         common: What else each run's ``RunPlan`` has.
-
-    Raises:
-        BadSetting: there is no such script, command, mode or device, or the grid makes no sense.
     """
     if mode != "mps" and any(common.get(limit) is not None for limit in ("mps_threads", "mps_memory_bytes")):
         raise BadSetting("--mps-threads, --mps-memory: only with --mode mps")

@@ -44,11 +44,7 @@ Grid = dict[str, Values]
 
 
 def grid_from(options: Sequence[str]) -> Grid:
-    """Read ``lr=0.1,0.03`` and ``lr=1e-4..1e-1:log``, as ``--grid`` takes them.
-
-    Raises:
-        BadSetting: an option has no name or no values, or a name or value comes twice.
-    """
+    """Read ``lr=0.1,0.03`` and ``lr=1e-4..1e-1:log``, as ``--grid`` takes them."""
     grid: Grid = {}
     for option in options:
         name, equals, text = option.partition("=")
@@ -67,9 +63,6 @@ def values_from(what: str, name: str, texts: Sequence[str]) -> Values:
         what: What was written, and where; the error's first words.
         name: The name.
         texts: Its values.
-
-    Raises:
-        BadSetting: it is no name, or these are no values.
     """
     if not _NAME.fullmatch(name):
         raise BadSetting(f"{what}: {name!r} is no name: letters, digits and _, no digit first")
@@ -100,9 +93,6 @@ def combinations(
         grid: Values of each name; if empty, braces in the command mean nothing.
         take: How many to draw; None for all.
         seed: Begins the draws: one seed, one result.
-
-    Raises:
-        BadSetting: a name stands nowhere in the command, or has no values; or there are too few combinations.
     """
     if take is not None and (not grid or take < 1):
         why = f"must be above 0, not {take}" if grid else "draws from a grid, and there is none"

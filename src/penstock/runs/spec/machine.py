@@ -48,9 +48,6 @@ class SpecMachine:
         plan: The table ``machine``.
         gpus: GPUs that ``penstock run`` sees.
         room: What runs may take together; empty as long as none was checked that says what it needs.
-
-    Raises:
-        BadSetting: a value is wrong, or a GPU is not there; the message has file, line and key.
     """
 
     def __init__(self, read: YamlText, table: MachineTable, gpus: Gpus) -> None:
@@ -89,11 +86,7 @@ class SpecMachine:
         return number
 
     def check(self, where: Callable[[str], str], run: RunPlan) -> None:
-        """Check that a run has a place on the machine; ``where`` returns where its key stands, as errors begin.
-
-        Raises:
-            BadSetting: it could never start.
-        """
+        """Check that a run has a place on the machine; ``where`` returns where its key stands, as errors begin."""
         named = self.plan.gpus
         if isinstance(named, int) and run.devices and not self.plan.simulated:
             named = tuple(gpu.uuid for gpu in self.gpus.seen(where("devices"))[:named])

@@ -39,9 +39,6 @@ class Spec:
         machine: What it says of the machine.
         room: What runs that say what they need may take together.
         left_out: Sentences on what the file asks for and will not be done.
-
-    Raises:
-        BadSetting: it cannot be read, something in it is wrong, or another process runs it.
     """
 
     def __init__(
@@ -133,9 +130,6 @@ class Spec:
         Args:
             group: Place of its group in ``groups``.
             record: The run; its index is that of its plan in the group.
-
-        Raises:
-            PenstockError: the row has been edited meanwhile, or the disk is full; the file is as it was.
         """
         if not self._rows:
             return

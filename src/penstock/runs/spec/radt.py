@@ -35,11 +35,7 @@ class Record(msgspec.Struct, frozen=True):
 
 
 def records_of(path: Path, text: str) -> list[Record]:
-    """Split text into records; empty lines are none.
-
-    Raises:
-        BadSetting: a quote has no end; the message has file and line.
-    """
+    """Split text into records; empty lines are none."""
     records: list[Record] = []
     cells: list[Cell] = []
     at, line, first_line = int(text.startswith("\ufeff")), 1, 1
@@ -125,11 +121,7 @@ class Row(msgspec.Struct, frozen=True):
 
 
 def rows_of(path: Path, text: str) -> list[Row]:
-    """Read all rows.
-
-    Raises:
-        BadSetting: a column is unknown, missing or there twice, or a line has too many or too few cells.
-    """
+    """Read all rows."""
     header, *records = records_of(path, text) or [Record((), 1)]
     columns = [cell.text for cell in header.cells]
     for column in columns:
@@ -158,11 +150,7 @@ def groups_of(rows: Sequence[Row]) -> list[list[Row]]:
 
 
 def plan_rows(path: Path, rows: Sequence[Row], gpus: Gpus) -> GroupPlan:
-    """Plan the runs of one Experiment and Workload. As in radT, each runs in its script's folder.
-
-    Raises:
-        BadSetting: a cell is wrong; the message has file, line and column.
-    """
+    """Plan the runs of one Experiment and Workload. As in radT, each runs in its script's folder."""
     known = [_listeners(row) for row in rows]
     all_names = dict.fromkeys(name for names in known for name in names or ())
     return GroupPlan(

@@ -90,10 +90,6 @@ def plan_yaml(
     """Plan the groups of a YAML spec, each with the place where it stands; paths count from its folder.
 
     With ``in_turn``, groups run one after the other whatever it says, and no run may come after a later group.
-
-    Raises:
-        BadSetting: a key, a type, a script or a value is wrong; the message has file, line and key.
-        PackageMissing: PyYAML is not installed.
     """
     read = read_yaml(path, text)
     try:

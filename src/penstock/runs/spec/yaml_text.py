@@ -38,12 +38,7 @@ class YamlText(msgspec.Struct, frozen=True):
 
 
 def read_yaml(path: Path, text: str) -> YamlText:
-    """Read one document.
-
-    Raises:
-        BadSetting: it is no YAML, has a key twice, or uses what a spec has no need of; the message has the line.
-        PackageMissing: PyYAML is not installed.
-    """
+    """Read one document."""
     require(f"{path.name}: YAML", "runs", "yaml")
     import yaml as untyped
 

@@ -94,11 +94,7 @@ STEPS = [
 
 
 def connect(path: Path) -> sqlite3.Connection:
-    """Open the database, made or migrated if needed.
-
-    Raises:
-        StoreUnusable: it cannot be opened, is none, or a newer Penstock has written it.
-    """
+    """Open the database, made or migrated if needed."""
     network = network_file_system(path.parent)
     with usable(path):
         # SQLite takes a file system that refuses its locks for one that is busy, and waits.

@@ -28,12 +28,7 @@ def chosen_folder(variable: str = "PENSTOCK_STORE", name: str = "runs") -> Path:
 
 
 def private_folder(folder: Path) -> None:
-    """Make a folder with mode 0700, or check that it is this user's alone.
-
-    Raises:
-        InsecureDirectory: it belongs to another user, or others may enter it.
-        StoreUnusable: it cannot be made.
-    """
+    """Make a folder with mode 0700, or check that it is this user's alone."""
     with usable(folder):
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         seen = folder.stat()

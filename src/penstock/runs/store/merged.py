@@ -99,9 +99,6 @@ def compact(folder: Path) -> None:
     """Put all series in a folder into one compressed file; files that have a writer, or damage, stay as they are.
 
     A death at any moment loses no point and doubles none.
-
-    Raises:
-        StoreUnusable: the disk has no room, and all is as it was.
     """
     with usable(folder), ExitStack() as locks:
         here = locks.enter_context(locked(folder, os.O_RDONLY))

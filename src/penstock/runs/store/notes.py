@@ -33,12 +33,7 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def change_notes(connection: sqlite3.Connection, ids: Iterable[str], change: Change) -> None:
-    """Change what is noted of runs, within a transaction.
-
-    Raises:
-        NoSuchRun: one has just been removed.
-        BadSetting: a tag or a note cannot be one, or the note was changed meanwhile.
-    """
+    """Change what is noted of runs, within a transaction."""
     for tag in change.tag:
         if not 0 < len(tag) <= _MOST_TAG or not tag.isprintable() or " " in tag or "," in tag or tag[0] == "-":
             raise BadSetting(

@@ -74,10 +74,6 @@ class SeriesWriter:
 
     Attributes:
         dropped: Points that a full disk did not take.
-
-    Raises:
-        BadSetting: another writer has the file.
-        StoreUnusable: the file cannot be made.
     """
 
     def __init__(self, path: Path) -> None:
@@ -105,10 +101,6 @@ class SeriesWriter:
             name: Name of the series.
             value: Any number that becomes a 64-bit float.
             time_s: Seconds since 1970, rounded to the microsecond; now, if None.
-
-        Raises:
-            BadSetting: the name cannot be one, or the value is no number.
-            StoreUnusable: the disk took no points; ``dropped`` counts them.
         """
         now_s = time.time()
         time_us = round((now_s if time_s is None else time_s) * 1e6)
@@ -128,11 +120,7 @@ class SeriesWriter:
                 self._write()
 
     def flush(self) -> None:
-        """Write what was added.
-
-        Raises:
-            StoreUnusable: the disk took no points; ``dropped`` counts them.
-        """
+        """Write what was added."""
         with self._lock:
             self._write()
 

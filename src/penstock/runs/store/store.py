@@ -56,10 +56,6 @@ class Store:
         Args:
             folder: Where it lies; ``$PENSTOCK_STORE`` or the user's data directory, if None.
             to_read: Whether it is opened for what it holds: one that was named is not made then.
-
-        Raises:
-            InsecureDirectory: the folder belongs to another user, or others may enter it.
-            StoreUnusable: it cannot be made, is not there, or a newer Penstock has written it.
         """
         is_named = folder is not None or "PENSTOCK_STORE" in os.environ
         folder = folder.absolute() if folder else chosen_folder()
@@ -161,11 +157,7 @@ class Store:
         )
 
     def run(self, id: str) -> RunRecord:
-        """Return a run by its id, or by the first letters of it that no other run's id begins with.
-
-        Raises:
-            NoSuchRun: there is none, or several.
-        """
+        """Return a run by its id, or by the first letters of it that no other run's id begins with."""
         found = self._read("WHERE runs.id = ?", id)
         if not found and id:
             found = self._read("WHERE substr(runs.id, 1, ?) = ? LIMIT 9", len(id), id)
@@ -192,20 +184,12 @@ class Store:
         return [record_of(row, self.folder) for row in rows]
 
     def named(self, words: Iterable[str]) -> list[RunRecord]:
-        """List the runs of groups of these names or ids, and those whose ids these are, each once.
-
-        Raises:
-            NoSuchRun: there is neither a group nor a run of a name.
-        """
+        """List the runs of groups of these names or ids, and those whose ids these are, each once."""
         found = (run for word in words for run in self.runs(word) or [self.run(word)])
         return list({run.id: run for run in found}.values())
 
     def version(self) -> tuple[int, int]:
-        """Return what differs once another process, or this one, has changed the records of runs.
-
-        Raises:
-            StoreUnusable: somebody has deleted it.
-        """
+        """Return what differs once another process, or this one, has changed the records of runs."""
         if not self._database.exists():
             raise StoreUnusable(f"the store {self.folder} is gone: it was deleted while it was open")
         with self._lock, usable(self._database), closing(self._connection.cursor()) as cursor:
@@ -216,12 +200,7 @@ class Store:
         return self.folder / id
 
     def annotate(self, ids: Iterable[str], change: Change) -> list[RunRecord]:
-        """Change what is noted of runs: of all of them, or of none; return them as they are then.
-
-        Raises:
-            NoSuchRun: there is no such run.
-            BadSetting: a tag or a note cannot be one, or the note was changed meanwhile.
-        """
+        """Change what is noted of runs: of all of them, or of none; return them as they are then."""
         chosen = list({self.run(id).id: None for id in ids})
         with self._changing():
             change_notes(self._connection, chosen, change)
@@ -231,10 +210,6 @@ class Store:
         """Delete runs that have ended: nothing lists them any more, but ``restore`` brings them back for 7 days.
 
         Then their files go with the next deletion or removal, or when ``penstock web`` starts.
-
-        Raises:
-            NoSuchRun: there is no such run.
-            BadSetting: one waits or runs; nothing is deleted.
         """
         runs = list({run.id: run for run in map(self.run, ids)}.values())
         if going := [f"{run.id} ({run.status})" for run in runs if run.status not in ENDED]:
@@ -247,11 +222,7 @@ class Store:
         return runs
 
     def restore(self, ids: Iterable[str]) -> list[RunRecord]:
-        """Bring deleted runs back: all of them, or none; those that are back already stay.
-
-        Raises:
-            NoSuchRun: one is gone for good.
-        """
+        """Bring deleted runs back: all of them, or none; those that are back already stay."""
         chosen = list(dict.fromkeys(ids))
         with self._changing():
             for id in chosen:
@@ -273,9 +244,6 @@ class Store:
         Args:
             ids: The runs.
             force: Also remove runs of another machine or container, though they may still go on.
-
-        Raises:
-            BadSetting: one waits or runs; nothing is removed.
         """
         runs = {run.id: run for run in map(self.run, ids)}.values()
         going = [run for run in runs if run.status not in ENDED]

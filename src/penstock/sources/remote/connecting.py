@@ -33,12 +33,7 @@ _LOOPBACK = {"127.0.0.1", "::1"}
 
 
 def connected() -> Any:
-    """Connect to the cluster that ``RAY_ADDRESS`` names, or to that of this machine; return Ray.
-
-    Raises:
-        ConnectionError: nobody answers there.
-        BadSetting: anybody who reaches it may run programs there.
-    """
+    """Connect to the cluster that ``RAY_ADDRESS`` names, or to that of this machine; return Ray."""
     _check_answers()
     ray: Any = import_module("ray")
     address = os.environ.get("RAY_ADDRESS") or "auto"
@@ -60,11 +55,7 @@ def connected() -> Any:
 
 
 def _refuses_strangers(address: str) -> bool:
-    """Whether the cluster refuses a wrong token: with the right one, or none, it would answer here in any case.
-
-    Raises:
-        ConnectionError: it cannot be found out.
-    """
+    """Whether the cluster refuses a wrong token: with the right one, or none, it would answer here in any case."""
     if os.environ.get("RAY_AUTH_MODE") != "token":
         return False  # and was let in
     wrong = os.environ | {"RAY_AUTH_TOKEN": secrets.token_hex(32)}

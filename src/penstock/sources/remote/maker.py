@@ -80,9 +80,6 @@ def commission_of(loader: Any, source: PureSource, segments: int | None, seed: i
         source: The source, from which nothing was loaded yet.
         segments: Segments that were asked for.
         seed: Seed of the feed.
-
-    Raises:
-        BadSetting: it cannot travel.
     """
     try:
         data = SourcePickler.pickled(loader)

@@ -37,10 +37,6 @@ class RemoteSource(ByBlock):
         segments: Segments that were asked for.
         seed: Seed of the feed.
         across: Feeds on other machines that share the blocks; None if none does.
-
-    Raises:
-        BadSetting: a block of this source is no function of its plan; the message says why.
-        PackageMissing: Ray is not installed; the message has the command.
     """
 
     def __init__(

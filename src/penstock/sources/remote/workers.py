@@ -109,11 +109,7 @@ class NodeWorkers:
             self._hear(0.1)
 
     def usable(self) -> bool:
-        """Whether blocks can be asked for; connects to the cluster anew where that is due.
-
-        Raises:
-            BadSetting: it is not safe to use.
-        """
+        """Whether blocks can be asked for; connects to the cluster anew where that is due."""
         since_s = time.monotonic() - self._started_s
         if self.standing.why == _CONNECTING and since_s >= _MOST_CONNECTING_S:
             self._end()
@@ -133,12 +129,7 @@ class NodeWorkers:
         self._send(task)
 
     def result(self, number: int) -> Tree | Filled:
-        """Wait for a block.
-
-        Raises:
-            NodesLost: nobody makes it.
-            NotMade: it was tried in vain.
-        """
+        """Wait for a block."""
         while number not in self._answers:
             if self._connection is None:
                 self._lose()
