@@ -225,6 +225,33 @@ def test_a_loader_that_begins_anew_within_a_longer_loop_has_no_epochs_of_its_own
     del kept
 
 
+def test_an_iterator_that_trained_once_and_is_kept_costs_no_epoch(clock: Clock):
+    kept = Iteration(Loader())  # of a warm-up, or a captured graph
+    batch(clock, kept, 1)
+    waits._stepped()
+    for _ in range(2):
+        train(clock, 5)
+        waits.points()
+    points = waits.points(is_last=True)
+    assert sum("feed.epoch_s" in point.values for point in points) == 2
+    del kept
+
+
+def test_loops_beside_an_iterator_without_end_have_their_epochs(clock: Clock):
+    endless = Iteration(Loader())
+    for _ in range(3):
+        labelled = Iteration(Loader())
+        for _ in range(4):
+            batch(clock, labelled, 1)
+            batch(clock, endless, 1)
+            waits._stepped()
+        end(labelled)
+        waits.points()
+    points = waits.points(is_last=True)
+    assert [point.values["feed.epoch_s"] for point in points if "feed.epoch_s" in point.values] == [8, 8, 8]
+    del endless
+
+
 def test_loops_that_were_not_ended_train_too_and_have_no_epochs(clock: Clock):
     for steps in (False, True):
         iteration = Iteration(Loader())

@@ -182,7 +182,7 @@ class _Totals:
         for loop in ended:
             others = [each for each in training if each.figures is not loop]
             around = [each for each in others if each.figures.began_s <= loop.first_s or each.figures in loop.amid]
-            if any(each.figures.until_s > loop.until_s for each in around):
+            if any(each.figures.ended and each.figures.until_s > loop.until_s for each in around):
                 continue
             if is_last or all(each.is_over for each in around):
                 assert loop.ended
@@ -197,8 +197,6 @@ class _Totals:
 
     def _add_alike(self, seen: _Seen) -> None:
         loader, ended = seen.figures.loader, seen.figures.ended
-        if ended and loader.length is None:
-            loader.length = seen.batches, str(seen.samples)
         alike = self._alike.setdefault(loader.length, _Alike())
         alike.loop_s += seen.until_s - seen.figures.began_s
         alike.batches, alike.samples = alike.batches + seen.batches, alike.samples + seen.samples
@@ -306,9 +304,12 @@ class Iteration:
         """End the wait and the loop: the iterator is exhausted."""
         figures = self._figures
         if self.pause() and not figures.is_over:
-            if self._counts and figures.batches and _is_first_rank():
-                figures.ended = time.time(), figures.until_s - figures.began_s
-                figures.amid = [] if figures in _asking.given else [*_asking.given]
+            if self._counts and figures.batches:
+                loader = figures.loader
+                loader.length = loader.length or (figures.batches, str(figures.samples))
+                if _is_first_rank():
+                    figures.ended = time.time(), figures.until_s - figures.began_s
+                    figures.amid = [] if figures in _asking.given else [*_asking.given]
             figures.is_over = True
 
     def break_off(self) -> None:

@@ -41,7 +41,7 @@ def test_a_script_without_a_loader_is_told_of(launch: Callable[..., Any]):
 def test_a_python_that_did_not_load_the_hook_is_told_of(launch: Callable[..., Any], flag: str):
     without = launch("--share", sys.executable, flag, "-c", "print('trained')")
     assert without.wait() == 0, without.errors
-    assert "shared nothing: its Python did not load our hook (python -I, -E, -S, or another than" in without.errors
+    assert "shared nothing: no Python of it loaded our hook (python -I, -E, -S, or another than" in without.errors
     assert "iterated no DataLoader" not in without.errors
 
 

@@ -15,6 +15,7 @@ from tests.forked import eventually
 from tests.runs.running import UNWATCHED, Launch, left
 
 import penstock
+from penstock.runs.keeper import signals
 from penstock.runs.launch import groups
 
 SCRIPT = """
@@ -242,6 +243,76 @@ def test_a_keeper_and_its_guard_heed_no_signal_but_that_of_runs_stop(launch, com
     assert command("runs", "stop", one.record().id, "--store", str(tmp_path / "store")).returncode == 0
     assert one.wait() == 143
     assert one.record().reason.startswith("ended by ")
+
+
+STUBBORN = """
+import os, signal, time
+for name in "INT TERM HUP QUIT USR1".split():
+    signal.signal(signal.Signals["SIG" + name], lambda number, _: print("told", number, flush=True))
+print("ready", os.getpid(), flush=True)
+while True: time.sleep(0.05)
+"""
+
+
+@pytest.fixture
+def stubborn(launch, tmp_path: Path) -> Callable[..., Launch]:
+    """Start a command that dies of a signal, with one below it that never ends by itself."""
+    (tmp_path / "stubborn.py").write_text(STUBBORN)
+    return lambda *options: ready(
+        launch(*UNWATCHED, *options, "sh", "-c", f"{sys.executable} stubborn.py & exec sleep 60")
+    )
+
+
+@pytest.mark.whole
+@pytest.mark.parametrize("first", ["", "TERM"])
+def test_what_outlives_its_command_is_killed_once_runs_stop_says_so(stubborn, command, tmp_path: Path, first: str):
+    one = stubborn()
+    if first:  # what was passed on has its time; the record says that the run has ended
+        one.signal(f"SIG{first}")
+        eventually(lambda: one.record().status == "killed")
+    assert command("runs", "stop", one.record().id, "--store", str(tmp_path / "store")).returncode == 0
+    assert one.wait() == 143
+    assert not left(tmp_path)
+
+
+@pytest.mark.whole
+def test_what_outlives_its_command_is_killed_after_a_time_limit(stubborn, tmp_path: Path):
+    assert stubborn("--time-limit", "3s").wait() == 143
+    assert not left(tmp_path)
+
+
+@pytest.mark.whole
+def test_a_notice_lets_nobody_outlive_a_run_for_ever(monkeypatch):
+    monkeypatch.setattr(signals, "_NOTICE_S", -1.0)
+    heard = signals.Signals()
+    os.close(heard.fd)
+    signal.signal(signal.SIGUSR1, lambda *_: None)
+    try:
+        heard.tell(signal.SIGINT, [os.getpid()])
+        assert heard.heeds(os.getpid())
+        heard.tell(signal.SIGUSR1, [os.getpid()])
+        assert not heard.heeds(os.getpid())
+    finally:
+        signal.signal(signal.SIGUSR1, signal.SIG_DFL)
+
+
+def test_a_command_that_a_signal_to_all_has_missed_gets_it_from_its_keeper(launch, tmp_path: Path):
+    one = launch(*UNWATCHED, "sh", "-c", "echo ready $$; exec sleep 60")
+    ready(one)
+    eventually(lambda: one.record().keeper)
+    command = int(one.output.split("ready ")[1].split()[0])
+    for pid in {one.pid, *left(tmp_path)} - {command}:  # as pkill -f penstock
+        os.kill(pid, signal.SIGTERM)
+    assert one.wait() == 143
+    assert one.record().status == "killed"
+
+
+def test_who_has_lost_its_parent_gets_what_its_group_gets(launch, tmp_path: Path):
+    (tmp_path / "orphan.py").write_text(SCRIPT + RUNS["run"][1])
+    one = ready(launch(*UNWATCHED, "sh", "-c", f"({sys.executable} orphan.py 0.3 &); exec sleep 60"))
+    one.signal("SIGINT")
+    assert one.wait() == 130
+    assert one.output.split("ready ")[1].split()[1:] == ["told", "SIGINT", "saved"]
 
 
 READS = """

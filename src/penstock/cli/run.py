@@ -285,7 +285,7 @@ def _report_without_loaders(store: Store, ended: list[RunRecord], *, here: bool)
         if record.plan.share and record.status == "finished" and "feed.batches" not in store.names(record.id):
             why = "it has iterated no DataLoader"
             if here and not (store.folder_of(record.id) / "hooked").exists():
-                why = f"its Python did not load our hook (python -I, -E, -S, or another than {sys.executable})"
+                why = f"no Python of it loaded our hook (python -I, -E, -S, or another than {sys.executable})"
             say(f"{record.name} shared nothing: {why}")
 
 

@@ -71,7 +71,8 @@ def ls(
             try:
                 memory[run.id] = memory_bytes([opened.series(run.id, MEMORY.__contains__)])
             except StoreUnusable as error:  # the others stand
-                memory[run.id] = say(f"run {run.id}: {error}")
+                memory[run.id] = None
+                say(f"run {run.id}: {error}")
     rows = [fields(run) | {"memory_bytes": memory[run.id]} for run in found]
     if form == "csv":
         more = [

@@ -136,11 +136,13 @@ def addressed(pid: int, number: int, without: bytes = b"") -> list[int]:
     A notice is for the topmost that handle it, in whatever group: others would die of it. Ctrl-C is for the whole
     process group. Other signals are, too, but what is below a process that handles one is left to that.
     """
-    known = {each: fields for each in (pid, *descendants(pid, without)) if (fields := stat_of(each))}
+    own = os.getpid()  # whose child is what has lost its parent
+    known = {each: fields for each in {pid, *descendants(own, without)} if (fields := stat_of(each))}
     below: dict[int, list[int]] = {}
     for each, fields in known.items():
         below.setdefault(int(fields[1]), []).append(each)
-    found, looked = list[int](), [pid]
+    orphans = [each for each in below.get(own, []) if each != pid and int(known[each][2]) == pid]
+    found, looked = list[int](), [pid, *orphans]
     while looked:
         one = looked.pop()
         stops = number != signal.SIGINT and handles(one, number)

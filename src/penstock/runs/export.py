@@ -15,6 +15,7 @@ from penstock.basics.packages import require
 from penstock.errors import BadSetting
 from penstock.linux.files import written_whole
 from penstock.runs.figures import newest_at
+from penstock.runs.listeners import is_measured
 from penstock.runs.record import RunRecord
 from penstock.runs.store import Series, Store
 from penstock.runs.store.columns import Floats
@@ -60,7 +61,7 @@ def _series(store: Store, runs: Sequence[RunRecord]) -> Iterator[_Exported]:
         steps = found.get("step", Series(np.empty(0), np.empty(0)))
         for name, series in sorted(found.items()):
             along = steps.at(series.times_s)
-            newest = newest_at(along)
+            newest = newest_at(along, every=is_measured(name))
             shown = np.full(len(along), np.nan)
             shown[newest] = along[newest]
             yield _Exported(run, name, series, shown)

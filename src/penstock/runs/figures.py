@@ -129,11 +129,14 @@ def extremes(values: Floats) -> Extremes:
     return Extremes(last, float(finite.min()), float(finite.max())) if len(finite) else Extremes(last, None, None)
 
 
-def newest_at(places: Floats) -> Ints:
-    """Return the last point at each place of an axis, by rising places: the newer value of a step counts."""
+def newest_at(places: Floats, *, every: bool = False) -> Ints:
+    """Return the last point at each place of an axis, by rising places: the newer value of a step counts.
+
+    Of what is measured meanwhile, ``every`` point counts.
+    """
     known = np.flatnonzero(np.isfinite(places))
     known = known[np.argsort(places[known], kind="stable")]
-    return known[np.diff(places[known], append=np.inf) > 0]
+    return known if every else known[np.diff(places[known], append=np.inf) > 0]
 
 
 def parts_of(

@@ -36,7 +36,7 @@ def ask_to_end(store: Store, run: RunRecord) -> int | None:
     if run.status == "waiting":
         store.ended(run.id, "killed", None, f"never began: ended by {who(os.getpid())}")
         run = store.run(run.id)  # it may just have begun
-    if run.status in ENDED:
+    if run.status in ENDED and run.keeper is None:
         return None
     if run.keeper is None:  # on another machine, where the process that started it ends it
         store.ended(run.id, "killed", None, f"ended by {who(os.getpid())}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 
 from msgspec.structs import replace
 
@@ -198,8 +198,7 @@ class Execution:
             try:
                 if (record := self._schedule.record(entry)).status in ENDED and not entry.status:
                     self._end(entry, record)
-                    with suppress(OSError, PenstockError):  # where a disk is full, its points stay as they are
-                        self._schedule.store.compact(record.id)
+                    self._schedule.store.compact(record.id)
             except (OSError, PenstockError) as error:  # a full disk: at the next look again
                 self._say_once(f"what {name} has come to could not be recorded: {error}")
                 self._to_settle.append(name)

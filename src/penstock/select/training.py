@@ -174,7 +174,10 @@ def read_checkpoint(path: str | PathLike[str], model: nn.Module) -> Checkpoint:
     sizes = [model.get_parameter(name).numel() for name in names]
     rates = [float(group["lr"]) for group in groups for _ in group["params"]]
     if rates and not any(rates) and (ended := folder / "trainer_state.json").exists():
-        epochs = json.loads(ended.read_bytes())["epoch"]  # over the last of which it fell to 0, evenly unless told
+        try:  # over the last of its epochs it fell to 0, evenly unless told
+            epochs = max(1.0, float(json.loads(ended.read_bytes())["epoch"]))
+        except (ValueError, KeyError, TypeError, OSError):
+            raise BadSetting(f"checkpoints: {ended} names no epoch: it is damaged") from None
         rates = [float(group.get("initial_lr", 0)) / 2 / epochs for group in groups for _ in group["params"]]
         say(f"{path} was saved with a learning rate of 0: it counts by that of its epoch, {max(rates):.3g}")
     rate = float(np.average(rates, weights=sizes)) if rates else 1.0

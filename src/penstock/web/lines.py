@@ -42,7 +42,7 @@ def line_over(name: str, series: Mapping[str, Series], over: str, began: float |
     axis = axis_of(over)
     line = drawn(name, series[name]) if name in series else NOTHING
     if axis in series:
-        return against(line, series[axis])
+        return against(line, series[axis], every=is_measured(name))
     if axis:
         counts = axis == "step" and not is_measured(name)
         return (np.arange(len(line[0]), dtype=float), line[1]) if counts else NOTHING
@@ -101,13 +101,13 @@ def _figures_of(lines: Sequence[Line]) -> dict[str, float | None]:
     }
 
 
-def against(line: Line, axis: Series) -> Line:
+def against(line: Line, axis: Series, *, every: bool = False) -> Line:
     """Return a line over the values that another series had at its moments; what comes before those is left out.
 
-    Of several points at one value, as of a step that was logged again, it has the newest.
+    Of several points at one value, as of a step that was logged again, it has the newest, or ``every`` one.
     """
     along = axis.at(line[0])
-    newest = newest_at(along)
+    newest = newest_at(along, every=every)
     return along[newest], line[1][newest]
 
 

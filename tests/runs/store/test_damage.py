@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import os
 import random
 import re
 import shutil
@@ -18,6 +19,7 @@ from tests.runs.store.groups import group
 from penstock.cli.runs_show import facts_of, run_pages
 from penstock.cli.runs_table import runs_table
 from penstock.errors import BadSetting, StoreUnusable
+from penstock.linux.process import start_ticks
 from penstock.runs.export import export
 from penstock.runs.store import SeriesWriter, Store
 from penstock.runs.store.merged import compact, lost_points, read_names, read_series
@@ -209,6 +211,21 @@ def test_damages_change_no_figure_raise_nothing_and_hide_no_whole_block(tmp_path
             wrong.append(f"{number}: {type(error).__name__}: {error}")
         shutil.rmtree(folder)
     assert not wrong, "\n".join([f"{len(wrong)} of {tries}", *wrong[:30]])
+
+
+@pytest.mark.parametrize("column", ["plan", "tags", "exit_code"])
+def test_a_damaged_row_of_a_run_that_goes_on_is_not_taken_for_one_that_has_ended(tmp_path, column):
+    keeper = os.getpid(), start_ticks(os.getpid())
+    with Store.open(tmp_path) as store:
+        one, other = store.add(group(2))
+        assert store.began(one.id, keeper=keeper, pid=os.getpid())
+        with closing(sqlite3.connect(tmp_path / "runs.sqlite")) as database, database:
+            database.execute(f"UPDATE runs SET {column} = ? WHERE id = ?", (b"\xff{", one.id))
+        found = store.run(one.id)
+        assert (found.name, found.status, found.keeper) == ("damaged", "running", keeper)
+        with pytest.raises(BadSetting):
+            store.remove([one.id])
+        assert [run.id for run in store.runs()] == [one.id, other.id]
 
 
 def three_blocks(folder: Path) -> tuple[Path, list[int]]:

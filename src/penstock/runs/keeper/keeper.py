@@ -79,7 +79,8 @@ class Keeper:
             moments = limit_at, self._kill_at, self._signals.next_s
             self._step(min((at for at in moments if at is not None), default=None))
             for number in self._signals.due():
-                self._signal_command(number)
+                if not self._signals.has_reached(self._command.pid, number):
+                    self._signal_command(number)
             if limit_at is not None and time.monotonic() >= limit_at:
                 limit_at = None
                 self._end("timed_out", f"ran longer than its time limit of {limit_s:g} s")
@@ -240,7 +241,7 @@ class Keeper:
 
     def _end_leftovers(self) -> None:
         """End what is left of the run; what does something at a signal that it has got may do that to its end."""
-        asked, self._kill_at = set[int](), None
+        asked = set[int]()
         kill_at = time.monotonic() + _LEFTOVERS_GRACE_S
         while left := descendants(os.getpid(), without=FEEDER):
             is_killed = self._kill_at is not None and time.monotonic() >= self._kill_at

@@ -6,13 +6,15 @@ import signal
 import time
 from collections.abc import Callable, Iterable
 
-from penstock.linux.process import NOTICES, SENT, Received, handles, read_signals, signals_as_file, who
+from penstock.linux.process import NOTICES, SENT, Received, handles, read_signals, signals_as_file, survives, who
 
 STOP = signal.SIGRTMIN
 """``penstock runs stop`` sends it to a keeper, which heeds no other."""
 _ALL_S = 0.5
 """Who signals all processes of a run, as Slurm does, has reached its keeper by then."""
 _AGAIN_S = 1.0
+_NOTICE_S = 60.0
+"""What a run leaves behind has this long for what it does at a notice."""
 
 
 class Signals:
@@ -26,14 +28,17 @@ class Signals:
         self.why: dict[int, str] = {}  # of each signal that has come
         self._due_s: dict[int, float] = {}  # when each is to be given to the command
         self._came_s: dict[int, float] = {}  # when each last came to the run
-        self._told: dict[int, int] = {}  # the signal that each process got last
+        self._told: dict[int, tuple[int, float]] = {}  # the signal that each process got last, and when
+        self._of_all: set[int] = set()  # those that came to the keeper too
 
     def read(self, processes: Callable[[], Iterable[int]]) -> list[Received]:
         """Return what came for the keeper; of other signals, note that these processes have got them."""
         received = read_signals(self.fd)
         for number, pid in received:
             if number in SENT:
-                self._due_s.pop(number, None)
+                self._came_s[number] = time.monotonic()
+                self._of_all.add(number)
+                self._due_s[number] = self._came_s[number] + _ALL_S
                 self.why.setdefault(number, f"{signal.Signals(number).name} from {who(pid)}")
                 self.tell(number, processes())
         return [each for each in received if each.number == STOP]
@@ -43,14 +48,14 @@ class Signals:
         now_s = time.monotonic()
         again_s = _AGAIN_S if number in NOTICES else float("inf")
         self.why[number] = why
-        if now_s - self._came_s.get(number, float("-inf")) >= again_s or number not in self._came_s:
+        if now_s - self._came_s.get(number, float("-inf")) >= again_s:
             self._came_s[number] = now_s
+            self._of_all.discard(number)
             self._due_s[number] = now_s + _ALL_S
 
     def tell(self, number: int, processes: Iterable[int]) -> None:
         """Note that processes have got a signal."""
-        self._came_s[number] = time.monotonic()
-        self._told |= dict.fromkeys(processes, number)
+        self._told |= dict.fromkeys(processes, (number, time.monotonic()))
 
     def due(self) -> list[int]:
         """Return the signals that are to be given to the command now."""
@@ -64,6 +69,12 @@ class Signals:
         """When ``due`` has something."""
         return min(self._due_s.values(), default=None)
 
+    def has_reached(self, pid: int, number: int) -> bool:
+        """Return whether a process has got a signal from who sent it to all: one that would die of it has died."""
+        return number in self._of_all and (number in NOTICES or survives(pid, number))
+
     def heeds(self, pid: int) -> bool:
-        """Return whether a process may still do what it does at a signal that it has got."""
-        return pid in self._told and handles(pid, self._told[pid])
+        """Return whether a process may still do what it does at a signal that it has got: a notice ends nobody."""
+        number, told_s = self._told.get(pid, (0, 0.0))
+        is_over = number in NOTICES and time.monotonic() >= told_s + _NOTICE_S
+        return number > 0 and not is_over and handles(pid, number)

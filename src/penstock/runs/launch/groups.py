@@ -6,7 +6,7 @@ import os
 import signal
 import time
 from collections.abc import Callable, Generator, Sequence
-from contextlib import ExitStack, contextmanager, nullcontext, suppress
+from contextlib import ExitStack, contextmanager, nullcontext
 from types import FrameType
 
 from penstock.basics.terminal import say
@@ -85,8 +85,7 @@ class GroupsInTurn:
                         self._store.ended(record.id, "failed", None, f"never began: {error}")
                 raise
             for record in self._records:
-                with suppress(OSError, PenstockError):  # where a disk is full, its points stay as they are
-                    self._store.compact(record.id)
+                self._store.compact(record.id)
         return [self._store.run(record.id) for record in self._records]
 
     def _run_group(self, records: Sequence[RunRecord]) -> None:

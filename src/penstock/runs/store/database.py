@@ -193,6 +193,10 @@ def record_of(row: sqlite3.Row, store: Path) -> RunRecord:
         msgspec.convert([row[name] for name in _PLAIN], _TYPES)
         return _whole_record(row, store)
     except (ValueError, TypeError) as error:
+        keeper = None
+        with suppress(ValueError, TypeError):
+            keeper = msgspec.json.decode(row["keeper"], type=Noted)
+        lives = keeper is not None and keeper.lives() and row["status"] not in ENDED
         return RunRecord(
             id=str(row["id"]),
             name="damaged",
@@ -200,7 +204,8 @@ def record_of(row: sqlite3.Row, store: Path) -> RunRecord:
             group_id=str(row["group_id"]),
             mode=str(row["mode"]),
             index=0,
-            status=row["status"] if row["status"] in ENDED else "lost",
+            status=row["status"] if row["status"] in ENDED else "running" if lives else "lost",
+            keeper=(keeper.pid, keeper.started_ticks) if keeper and lives else None,
             reason=f"its row in the database is damaged: {error}",
             plan=RunPlan(command=("?",), name="damaged", directory="?"),
         )

@@ -318,7 +318,7 @@ class Store:
 
             try:
                 compact(folder)
-            except StoreUnusable as error:
+            except (StoreUnusable, OSError) as error:
                 say(f"the series of run {id} are not compressed: {error}")
 
     def _is_elsewhere(self, run: RunRecord) -> bool:
