@@ -358,6 +358,44 @@ def test_a_script_s_sampler_may_give_more_or_less_than_it_says_and_none_that_is_
         assert sorted(ids_of(source, Cursor(1, 0))) == list(range(SIZE))
 
 
+class NeverEnds(Sampler[int]):
+    """Gives indices for ever, as samplers of diffusion models do, and counts them."""
+
+    def __init__(self, says: int | None, drawn: list[int]) -> None:
+        self.says = says
+        self.shuffle = True
+        self.drawn = drawn
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
+        return type(self)(self.says, self.drawn)
+
+    def __len__(self) -> int:
+        if self.says is None:
+            raise TypeError("it never ends")
+        return self.says
+
+    def __iter__(self) -> Iterator[int]:
+        while True:
+            self.drawn[0] += 1
+            yield self.drawn[0] % SIZE
+
+
+@pytest.mark.parametrize("says", [None, SIZE, 10])
+@pytest.mark.parametrize("form", ["samples", "batches", "whole batches"])
+def test_of_a_script_s_sampler_that_never_ends_few_times_the_data_set_are_drawn_before_it_is_fed(form, says):
+    drawn = [0]
+    sampler = NeverEnds(says, drawn)
+    given: dict[str, Any] = {"batch_size": 10, "sampler": sampler}
+    if form == "batches":
+        given = {"batch_sampler": BatchSampler(sampler, 10, drop_last=False)}
+    if form == "whole batches":
+        given = {"batch_size": None, "sampler": BatchSampler(sampler, 10, drop_last=False)}
+    source = adapt(ToldLoader(DATA, **given), segments=1, seed=0)
+    assert (source.samples, source.batches) == (None, None)
+    assert drawn[0] < 6 * SIZE
+    source.close()
+
+
 class Shard(BatchSampler):
     """As Accelerate's BatchSamplerShard."""
 

@@ -38,6 +38,7 @@ _PLAIN = (bool, int, float, complex, str, bytes, type(None))
 _CONTAINERS = (list, tuple, set, frozenset, dict, range)
 _DATA_NAMES = ("data_source", "dataset")
 _HARDLY = 16  # a pass of so many times the data set hardly ends
+_COUNTED = 2  # a pass is counted to so many times the data set: samplers that never end are drawn so far
 _PROBED = 8
 """Batches that are compared to learn whether two processes draw alike."""
 
@@ -84,7 +85,7 @@ class SamplerPasses:
             isinstance(value, _GENERATORS) for each in samplers for value in attributes(each).values()
         )
         self._remembers = holds or not by_cycle
-        self._most = _HARDLY * (length(loader.dataset) or 0)
+        self._most = _COUNTED * (length(loader.dataset) or 0)
         self._running: tuple[Any, torch.Generator | None] = self._given
         self._next: int | None = 0  # the cycle that the running copy gives next; None within a pass
         self._copied = True
@@ -159,16 +160,21 @@ class SamplerPasses:
         return bool(self._probed(goes_on))
 
     def counted(self) -> int | None:
-        """Return how many steps a pass of a script's own sampler has; None if it hardly ends, or is not one."""
+        """Return how many steps a pass of a script's own sampler has; None if they are too many, or it is none."""
         if not self.of_script:
             return None
 
         def count(batches: Iterator[Any], own: SamplersOwn) -> int:
+            steps = rows = 0
             with own:
-                return sum(1 for _ in islice(batches, self._most + 1))
+                for batch in batches:
+                    steps += 1
+                    rows += len(batch) if isinstance(batch, (list, tuple, np.ndarray)) else 1
+                    if rows > self._most:
+                        return 0
+            return steps
 
-        found = self._probed(count) or 0
-        return found if 0 < found <= self._most else None
+        return self._probed(count) or None
 
     def _probed(self, look: Callable[[Iterator[Any], SamplersOwn], Any]) -> Any:
         """Return what is found in a first pass, which is as if it had not been; None if that cannot be known."""
