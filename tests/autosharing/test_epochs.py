@@ -154,7 +154,7 @@ def alone(kind: str, first: int, epochs: int) -> list[Any]:
 
 
 @pytest.mark.whole
-@pytest.mark.parametrize("kind", ["budget", "persistent", "stages", "grows", "stream"])
+@pytest.mark.parametrize("kind", ["budget", "persistent", "stages", "grows", "drops", "stream"])
 def test_runs_get_the_batches_of_the_epochs_that_they_name_and_share_them(scripts: Scripts, kind: str):
     seen, said = run(scripts, (kind, 3, 2), (kind, 3, 2), SHORT="are worth it")
     assert len(feeds_read(said)) == 2 and "is not shared" not in said and seen[0] == seen[1]

@@ -66,6 +66,16 @@ class Grows(Stages):
         return 60
 
 
+class Uneven(Stages):
+    """Shuffles 60 ids by the epoch, which make batches of 8 and a short one."""
+
+    def set_epoch(self, epoch: int) -> None:
+        self.indices = random.Random(epoch).sample(range(60), 60)
+
+    def __iter__(self) -> Any:
+        return iter(self.indices)
+
+
 class Stream(IterableDataset[int]):
     """Shuffles by the epoch, as those of Hugging Face do."""
 
@@ -89,6 +99,8 @@ def loader_of(kind: str) -> tuple[Any, Any]:
         case "stages" | "grows":
             told = Stages() if kind == "stages" else Grows()
             return DataLoader(Rows(), 8, sampler=told), told
+        case "drops":
+            return DataLoader(Rows(), 8, sampler=(told := Uneven()), drop_last=True), told
         case "stream":
             return DataLoader(told := Stream(), 8), told
         case _:
