@@ -10,6 +10,7 @@ import os
 import random
 import sys
 import threading
+from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -296,6 +297,48 @@ def test_a_small_state_sees_that_a_generator_was_told_an_epoch() -> None:
         before = small_state({"sampler": thing})
         thing.set_epoch(2)
         assert small_state({"sampler": thing}) != before
+
+
+class Shuffled:
+    """Shuffles in place what it holds, of whichever kind, when it is told the epoch."""
+
+    def __init__(self, held: Any) -> None:
+        self.held = held
+
+    def set_epoch(self, epoch: int) -> None:
+        if isinstance(self.held, torch.Generator):
+            self.held.manual_seed(epoch)
+        elif isinstance(self.held, set):
+            self.held.remove(epoch)
+        else:
+            self.held[50_000] = -epoch
+
+
+class Longer(list[int]):
+    pass
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        torch.Generator,
+        lambda: list(range(100_001)),
+        lambda: dict.fromkeys(range(100_001)),
+        lambda: set(range(100_001)),
+        lambda: deque(range(100_001)),
+        lambda: Longer(range(100_001)),
+        lambda: np.zeros(9 << 20),
+    ],
+)
+@pytest.mark.parametrize("shared", [False, True])
+def test_a_small_state_sees_whatever_set_epoch_changes_in_place(make: Any, shared: bool) -> None:
+    held = make()
+    things = {"dataset": Thing(held=held) if shared else None, "sampler": (told := Shuffled(held))}
+    told.set_epoch(1)
+    before, name = small_state(things), fingerprint_of_objects(things)
+    assert before == small_state(things)
+    told.set_epoch(2)
+    assert small_state(things) != before and fingerprint_of_objects(things) != name
 
 
 def test_nothing_counts_of_what_is_left_out_of_a_small_state() -> None:

@@ -96,7 +96,7 @@ def small_state(things: Mapping[str, Any], without: Iterable[Any] = ()) -> str:
     Attributes, containers of up to 100,000 items and arrays and tensors count by value:
     64 MiB of those of up to 1 MiB each, and 64 MiB of larger ones. Of further arrays 64
     pieces of 4 KiB count, so that a change between them is missed, and of longer
-    containers identity and length. Nothing counts of those in ``without``.
+    containers identity and length; within what has a ``set_epoch``, all. Nothing counts of those in ``without``.
     """
     return Objects(quick=True, without=without).digests(things).hex()
 
@@ -134,7 +134,7 @@ class Objects(Walk):
         if kind in WRAPPERS:
             return joined(kind.__name__, *(self.digest(path, getattr(thing, name)) for name in WRAPPERS[kind]))
         if isinstance(thing, _RANDOM) or (self.torch and isinstance(thing, self.torch.Generator)):
-            return joined("random", str(kind), self.unnamed(path, state_of(thing) if self.told else None))
+            return joined("random", str(kind), self.unnamed(path, None if self.partly(thing) else state_of(thing)))
         if isinstance(thing, np.ndarray):
             return self.array(path, thing)
         if self.torch and isinstance(thing, self.torch.Tensor):
@@ -144,7 +144,7 @@ class Objects(Walk):
     def container(self, path: str, thing: Any) -> bytes:
         kind, count = type(thing).__name__, len(thing)
         if count > NAMED_ITEMS:
-            if self.quick and count > _QUICK_ITEMS:
+            if self.quick and count > _QUICK_ITEMS and self.partly(thing):
                 return joined(kind, str(id(thing)), str(count))
             return self.leaf(path, joined(kind, self._long(path, thing)), f"{kind} of {count:,}")
         if isinstance(thing, dict):
@@ -166,7 +166,7 @@ class Objects(Walk):
 
     def unordered(self, path: str, thing: Any) -> bytes:
         kind, count = type(thing).__name__, len(thing)
-        if count > _QUICK_ITEMS and self.quick:
+        if self.quick and count > _QUICK_ITEMS and self.partly(thing):
             return joined(kind, str(id(thing)), str(count))
         if set(map(type, thing)) <= {str}:
             digests = [digest_of_container(sorted(thing), joined)]
@@ -176,7 +176,7 @@ class Objects(Walk):
         return self.leaf(path, joined(kind, *sorted(digests)), shown)
 
     def array(self, path: str, thing: Any) -> bytes:
-        if self.quick and not self._has_room(thing):
+        if self.quick and not self._has_room(thing) and self.partly(thing):
             return joined("array", sample_of(thing))
         if thing.dtype.hasobject or thing.dtype.kind == "T":
             content = joined(str(thing.dtype), str(thing.shape), self.unnamed(path, thing.tolist()))
@@ -256,9 +256,10 @@ class Objects(Walk):
             for name in [names] if isinstance(names, str) else names:
                 state[name] = getattr(thing, name, None)
         digests = [self.digest(path, type(thing)), self.attributes(path, state, not_counted(type(thing)))]
-        if isinstance(thing, (dict, list, tuple, deque)) and len(thing) <= _QUICK_ITEMS:
+        holds = isinstance(thing, (dict, list, tuple, deque))
+        if holds and (len(thing) <= _QUICK_ITEMS or not self.partly(thing)):
             digests.append(self.digest(path, list(thing.items() if isinstance(thing, dict) else thing)))
-        elif not state or isinstance(thing, (dict, list, tuple, deque)):
+        elif holds or not state:
             digests.append(joined(str(id(thing))))
         return joined(*digests)
 

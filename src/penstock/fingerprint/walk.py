@@ -44,7 +44,7 @@ class Walk:
         strict: Whether what cannot go to another process is an error.
         nameless: Above 0 where what is met has no name.
         initializes: Whether what is met initializes workers: seeds and ranks are no data there.
-        told: Whether what is met is within what has a ``set_epoch``: a generator's state counts there.
+        told: Whether what is met is within what has a ``set_epoch``: generators and long containers count there.
         torch: The module, if it is imported.
         reach: What the code that is met names.
     """
@@ -62,6 +62,7 @@ class Walk:
         self._owners: dict[str, Part] = {}
         # With the thing, so that its id stays its own.
         self._done: dict[int, tuple[bytes, Any]] = {id(thing): (b"left out", thing) for thing in without}
+        self._partly: set[int] = set()  # what has been met, and counts as a whole once it is met where ``told``
         self._within: dict[int, int] = {}
         self._entered = 0
 
@@ -103,7 +104,7 @@ class Walk:
         kind = type(thing)
         if kind in _PLAIN or isinstance(thing, _ALSO_PLAIN):
             return self._plain(path, thing)
-        if known := self._done.get(id(thing)):
+        if (known := self._done.get(id(thing))) and not (self.told and id(thing) in self._partly):
             return known[0]
         if id(thing) in self._within:
             return joined("within", str(self._within[id(thing)]))
@@ -126,6 +127,11 @@ class Walk:
             self._within.pop(id(thing), None)
         self._done[id(thing)] = digest, thing
         return digest
+
+    def partly(self, thing: Any) -> bool:
+        """Whether not all of a thing counts that ``set_epoch`` may change; that is noted."""
+        (self._partly.discard if self.told else self._partly.add)(id(thing))
+        return not self.told
 
     def other(self, path: str, thing: Any) -> bytes:
         """Digest a thing that is no plain value, and is met for the first time."""
