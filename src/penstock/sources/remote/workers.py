@@ -85,7 +85,7 @@ class NodeWorkers:
         self._started_s = self._heard_s = 0.0
         self._alone_since_s: float | None = None
         self._settled = True
-        self._said: bool | None = None
+        self._said: tuple[bool, str] | None = None  # whether nodes make blocks, and why the cluster is refused
         self.standing = ClusterStanding(0, why=_CONNECTING)
         self.frontier: Cursor | None = None
         self.received_bytes = 0
@@ -112,11 +112,12 @@ class NodeWorkers:
         """Whether blocks can be asked for; connects to the cluster anew where that is due."""
         since_s = time.monotonic() - self._started_s
         if self.standing.why == _CONNECTING and since_s >= _MOST_CONNECTING_S:
-            self._end()
+            self._lose_bridge(f"it has not answered for {_MOST_CONNECTING_S:.0f} s")
+            self._say()
         if self._connection is None and since_s >= _AGAIN_S:
             self._start()
         self._hear(0.0)
-        if self._refused:
+        if self._refused and self._said is None:
             raise BadSetting(f'workers="ray": {self._refused}')
         usable = self._connection is not None and self.standing.workers > 0
         if usable or self.standing.why not in {"", _CONNECTING}:
@@ -212,7 +213,7 @@ class NodeWorkers:
                 self._lose_bridge(answer.why)
                 break
             if isinstance(answer, Connected):
-                self.standing, self.frontier = ClusterStanding(0), answer.frontier
+                self.standing, self.frontier, self._refused = ClusterStanding(0), answer.frontier, ""
             elif isinstance(answer, ClusterStanding):
                 self.standing = answer
             elif isinstance(answer, str):
@@ -237,9 +238,9 @@ class NodeWorkers:
     def _say(self) -> None:
         """Print who makes the blocks, where that has changed."""
         makes = self.standing.workers > 0
-        if makes == self._said:
+        if self._said == (makes, self._refused):
             return
-        self._said = makes
+        self._said = makes, self._refused
         if makes:
             say(f"the Ray cluster makes the blocks: {self.standing.in_words}")
         else:
