@@ -316,6 +316,9 @@ def test_images_whose_names_have_dots_have_the_labels_of_their_names(tmp_path):
         (["0.jpg", "1.jpg", "2.jpg", "3.jpg", "cls"], "1.0.jpg and 1.1.jpg and 1.2.jpg"),
         (["jpg", "png", "cls", "json"], "1.jpg and 1.png"),
         (["jpg", "mask.png"], "1.jpg and 1.mask.png"),
+        (["jpg", "mask1.png"], "1.jpg and 1.mask1.png"),
+        (["jpg", "mask1.png", "mask2.png"], "1.jpg and 1.mask1.png and 1.mask2.png"),
+        (["jpg", "x2.jpg"], "1.jpg and 1.x2.jpg"),
         (["rgb.png", "depth.png", "json"], "1.rgb.png and 1.depth.png"),
     ],
 )

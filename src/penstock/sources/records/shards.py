@@ -118,15 +118,16 @@ def _walked(path: str, version: FileVersion, suffixes: tuple[str, ...]) -> _Inde
 def _several(groups: Sequence[_Group]) -> list[str]:
     """Return images that are parts of one sample: they share its label, or have endings that another key has too.
 
-    Endings with digits may be names of files, as of ``cat.0.jpg`` and ``dog.0.jpg``.
+    Endings with numbers may be names of files, as of ``cat.0.jpg`` and ``dog.0.jpg``.
     """
     some = [(group, [name for name, *_ in group.images]) for group in groups if len(group.images) > 1]
     endings = [tuple(sorted(name.removeprefix(group.key) for name in names)) for group, names in some]
     keys = Counter(ending for _, ending in {*zip([group.key for group, _ in some], endings, strict=True)})
     for (group, names), ending in zip(some, endings, strict=True):
         of_each = {os.path.splitext(name)[0] for name in names}
+        numbered = any(map(str.isdigit, ".".join(ending).split(".")))
         share = group.key in group.labels and not (len(of_each) == len(names) and of_each <= {*group.labels})
-        if share or (not group.labels and keys[ending] > 1 and not any(map(str.isdigit, "".join(ending)))):
+        if share or (not group.labels and keys[ending] > 1 and not numbered):
             return names
     return []
 
