@@ -252,7 +252,15 @@ def test_a_npy_and_a_file_of_four_bytes_a_token_are_read_as_they_are(tmp_path):
 
 @pytest.mark.parametrize(
     ("dtype", "least", "most"),
-    [("uint32", 0, 50_257), ("uint32", 0, 128_256), ("int64", 0, 262_144), ("int32", -1, 100)],
+    [
+        ("uint32", 0, 4),
+        ("uint32", 0, 2),
+        ("int64", 0, 4),
+        ("uint32", 0, 50_257),
+        ("uint32", 0, 128_256),
+        ("int64", 0, 262_144),
+        ("int32", -1, 100),
+    ],
 )
 def test_wider_tokens_without_a_header_are_not_read_as_uint16_but_by_their_type(tmp_path, dtype, least, most):
     tokens = np.random.default_rng(0).integers(least, most, 1000).astype(dtype)

@@ -197,7 +197,9 @@ def _wider(head: bytes) -> str:
     """Return the type of larger numbers that the first bytes look like; empty if they look like uint16."""
     words = np.frombuffer(head[: len(head) // 8 * 8], "<u2").reshape(-1, 4)
     few = (words <= _FEW) | (words == _NEGATIVE)
-    if len(words) < 2 or few.all() or not few[:, 1::2].all():
+    if len(words) < 2 or not few[:, 1::2].all():
+        return ""
+    if few.all() and (words[:, 1::2].any() or not words.any()):  # few different tokens
         return ""
     return "int64" if few[:, 1:].all() and (words[:, 2] == words[:, 3]).all() else "uint32"
 
