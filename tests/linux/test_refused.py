@@ -81,6 +81,13 @@ def test_where_no_file_in_memory_can_be_made_the_sysctl_is_named(monkeypatch, nu
         memory_file("some")
 
 
+@pytest.mark.parametrize("number", [errno.EMFILE, errno.ENFILE, errno.ENOMEM])
+def test_where_a_file_in_memory_finds_no_room_the_sysctl_is_not_named(monkeypatch, number: int) -> None:
+    kernel(monkeypatch, lambda flags: number, knows_seal=True)
+    with pytest.raises(PenstockError, match=rf"memfd_create: {os.strerror(number)}\)$"):
+        memory_file("some")
+
+
 def test_a_limit_on_files_holds_for_those_in_memory_and_is_named() -> None:
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     open_before = os.listdir("/proc/self/fd")

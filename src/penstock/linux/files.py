@@ -42,11 +42,13 @@ def memory_file(name: str, nbytes: int = 0, flags: int = os.MFD_CLOEXEC) -> File
             undo.callback(file.close)
             file.truncate(nbytes)
         except OSError as error:
-            why = "look at the sysctl vm.memfd_noexec, and at what confines this process (seccomp, a container)"
+            why = ""
+            if error.errno in {errno.EACCES, errno.EPERM, errno.EINVAL, errno.ENOSYS}:
+                why = ": look at the sysctl vm.memfd_noexec, and at what confines this process (seccomp, ...)"
             if error.errno == errno.EFBIG:
                 most, _ = resource.getrlimit(resource.RLIMIT_FSIZE)
-                why = f"no file may have over {most:,} here, in memory neither: raise ulimit -f, or ask for less"
-            says = f"no file of {nbytes:,} bytes can be made in memory (memfd_create: {error.strerror}): {why}"
+                why = f": no file may have over {most:,} here, in memory neither: raise ulimit -f, or ask for less"
+            says = f"no file of {nbytes:,} bytes can be made in memory (memfd_create: {error.strerror}){why}"
             raise PenstockError(says) from None
         undo.pop_all()
         return file

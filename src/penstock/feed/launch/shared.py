@@ -149,7 +149,7 @@ def _answer(pickled: bytes, endpoint: Endpoint, lock: FileIO) -> Ready:
         answer, written = map(passed_on, pipe)
         writing = written.fileno()
         log = passed_on(endpoint.open_log())
-        spec = passed_on(memory_file("penstock-spec", len(pickled), 0))
+        spec = passed_on(memory_file("penstock-spec", len(pickled)))
         write_all(spec.fileno(), memoryview(pickled))
         spec.seek(0)
         passed = {0: spec, 1: log, 2: log, lock.fileno(): lock, writing: written}
