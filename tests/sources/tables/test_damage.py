@@ -338,6 +338,22 @@ def test_a_column_that_only_folders_hold_is_not_left_out_unasked(tmp_path, kind,
         assert sorted(id for batch in source for id in batch["id"]) == [*range(10 * len(folders))]
 
 
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("named", ["exp/lr=0.1,seed=3/x.*", "exp/lr=0.1,seed=3/../lr=0.1,seed=3/x.*", "x.*"])
+def test_folders_that_are_named_themselves_are_no_columns(tmp_path, monkeypatch, kind, named):
+    folder = tmp_path / "exp" / "lr=0.1,seed=3"
+    folder.mkdir(parents=True)
+    written(folder / f"x.{kind}", numbers(10), 10, kind)
+    monkeypatch.chdir(folder if named == "x.*" else tmp_path)
+    suffix = next(folder.iterdir()).suffix
+    for given in (named.replace(".*", suffix), [Path(named.replace("x.*", f"*{suffix}"))]):
+        with opened(given) as source:
+            assert source.samples == 10
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(BadSetting, match=r"folders \(NAME=VALUE\) hold lr, which is not read"):
+        RecordSource(f"exp/*/x{suffix}")
+
+
 def test_without_pyarrow_the_command_that_installs_it_is_named(path, monkeypatch):
     monkeypatch.setattr("penstock.basics.packages.find_spec", lambda _: None)
     for data in (str(path), f"hf:{path.parent}"):

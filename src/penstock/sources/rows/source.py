@@ -148,8 +148,11 @@ def _data_of(
                 "filter="
             )
         from penstock.sources.rows.table_data import TableData
+        from penstock.sources.tables.files import TableFiles
         from penstock.sources.tables.opening import OpenedTables
 
+        if columns is None and isinstance(tables, TableFiles):
+            tables.check_folders(data)
         ragged = settings.ragged if settings.decode is None else "pack"
         opened = OpenedTables(tables, columns, ragged, fill, condition, settings.workers)
         return TableData(opened, settings)

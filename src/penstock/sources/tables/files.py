@@ -7,6 +7,7 @@ import os
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -139,9 +140,7 @@ class TableFiles(ShardFiles):
         """
         paths = self._paths
         self.schema = same_schema(paths, schemas)
-        folders = {part for path in paths for part in os.path.dirname(path).split("/") if "=" in part}
-        # Columns of Hive's layout, which no file has.
-        self.in_folders = sorted({part.partition("=")[0] for part in folders} - {*self.schema.names})
+        self._folders = {part for path in paths for part in os.path.dirname(path).split("/") if "=" in part}
         if not groups:
             raise BadSetting(f"{paths[0]}{' and others' * (len(paths) > 1)}: no row lies there")
         file_of, rows = np.array(groups, np.int64).T
@@ -150,6 +149,21 @@ class TableFiles(ShardFiles):
         self.parts = [*zip(map(os.path.basename, paths), its_rows, strict=True)]
         many = f"{len(paths):,} {files}" if len(paths) > 1 else paths[0]
         self.description = f"{len(groups):,} {kind} of {many}"
+
+    def check_folders(self, named: Any) -> None:
+        """Refuse columns of Hive's layout, which no file has; folders that ``named`` itself names are none.
+
+        Args:
+            named: The path or pattern of the files, or several.
+        """
+        several = [named] if isinstance(named, (str, Path)) else named
+        asked = {part for each in several for part in os.path.abspath(each).split("/")}  # such as a run's lr=0.1
+        held = {part.partition("=")[0] for part in self._folders - asked} - {*self.schema.names}
+        if held:
+            raise BadSetting(
+                f"{self._paths[0]}: folders (NAME=VALUE) hold {', '.join(sorted(held))}, which is not read "
+                "from there: write it into the files, or pass columns=, a list of those of the files"
+            )
 
 
 def opened_for_datasets(path: str, version: FileVersion, fetch: Fetch) -> tuple[Any, Any]:

@@ -14,7 +14,6 @@ from penstock.contracts import Ids, Tables
 from penstock.errors import BadSetting
 from penstock.sources.tables import Columns
 from penstock.sources.tables.columns import TableColumn, Values, VaryingRows, columns_of, flat_fields, pa
-from penstock.sources.tables.files import TableFiles
 from penstock.sources.tables.filters import columns_in, condition_of
 from penstock.sources.tables.loaded import TableLeaf
 from penstock.sources.tables.loading import TableReading
@@ -98,11 +97,6 @@ def _outputs(tables: Tables, columns: Columns) -> list[TableLeaf]:
 
     if not isinstance(columns, Mapping):
         names = [columns] if isinstance(columns, str) else columns
-        if names is None and isinstance(tables, TableFiles) and tables.in_folders:
-            raise BadSetting(
-                f"{tables.where(0)}: folders (NAME=VALUE) hold {', '.join(tables.in_folders)}, which is not read "
-                "from there: write it into the files, or pass columns=, a list of those of the files"
-            )
         return [TableLeaf.of(column.name, [column]) for column in of(names)]
     found = list[TableLeaf]()
     for name, named in columns.items():
