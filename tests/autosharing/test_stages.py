@@ -8,7 +8,10 @@ from typing import Any
 import pytest
 from tests.autosharing.running import Scripts
 
-CHANGED = "is not shared: memory that its persistent workers share has changed"
+CHANGED = (
+    "is not shared: memory that its persistent workers share has changed, which a feed does not see: its own "
+    "workers begin now, with what is now"
+)
 
 
 def whole(*each: str) -> Any:

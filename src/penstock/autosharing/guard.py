@@ -40,7 +40,10 @@ _LEAST_STARTS = 10
 """An epoch that lasts for fewer starts of a feeder is not worth one of its own."""
 
 
-_SHARED = "memory that its persistent workers share has changed, which a feed does not see"
+_SHARED = (
+    "memory that its persistent workers share has changed, which a feed does not see: its own workers begin now, "
+    "with what is now"
+)
 _CHANGED = (
     "its sampler was told more, and its data have changed since its persistent workers began, which see no "
     "change: its own workers begin now, with what is now"
