@@ -90,6 +90,7 @@ class CacheCounts(msgspec.Struct):
         kept: Added to the cache.
         damaged: Found in the cache with other bytes than were kept; they were read from where they lie.
         stale: Found there as they were before their files changed; they were read again, too.
+        unused: Looks for a sample of processes that can neither read nor add any.
         full: Why nothing is added any more; empty as long as there is room.
     """
 
@@ -100,6 +101,7 @@ class CacheCounts(msgspec.Struct):
     kept: int = 0
     damaged: int = 0
     stale: int = 0
+    unused: int = 0
     full: str = ""
 
     @property
@@ -108,7 +110,7 @@ class CacheCounts(msgspec.Struct):
 
     def add(self, other: CacheCounts) -> None:
         """Count what another counts, too; say once if nothing can be kept at all."""
-        if other.full and not (self.full or self.hits or self.kept):
+        if other.unused and not self.unused:
             say(f"the cache is of no use: {other.full}")
         self.full = other.full or self.full
         for name in self.__struct_fields__[:-1]:
@@ -233,6 +235,7 @@ class Tiers:
         if not self._adds(MEMORY) and not self._adds(DISK):
             slab = self._slabs[DISK] or self._slabs[MEMORY]
             self.counts.full = self._folder.unused if slab is None else slab.full
+            self.counts.unused += slab is None
         owned = owners(keys, self._nodes) == self._own
         parts = parts_of(keys)
         in_memory = parts < (admitted.memory if self._adds(MEMORY) else 0.0)
