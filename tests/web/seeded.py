@@ -34,8 +34,9 @@ def group(
     ]
     records = store.add(GroupPlan(name=name, mode=mode, runs=tuple(plan)))
     me = this_process()
+    keeper = me.pid, 1 if status else me.started_ticks  # of one that has ended, another process has its number
     for record in records:
-        store.began(record.id, keeper=(me.pid, me.started_ticks), pid=os.getpid(), time_s=began)
+        store.began(record.id, keeper=keeper, pid=os.getpid(), time_s=began)
         folder = store.folder_of(record.id)
         add_series(store, record.id, series or drawn(), began, seconds)
         (folder / "output").write_text(f"{record.name} began\nepoch 0\n")
