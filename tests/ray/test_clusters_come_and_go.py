@@ -42,7 +42,7 @@ def test_a_cluster_that_comes_later_is_used_until_its_raylet_here_dies(new_clust
     run.end()
 
 
-def test_a_head_that_is_frozen_holds_up_no_feed_but_one_across_machines(monkeypatch):
+def test_a_head_that_is_frozen_holds_up_no_feed_but_one_across_machines(monkeypatch, capfd):
     monkeypatch.setattr(workers, "_CONNECTS_S", 3600.0)  # who waited for it would never have a batch
     with socket.create_server(("127.0.0.1", 0)) as frozen:
         monkeypatch.setenv("RAY_ADDRESS", f"127.0.0.1:{frozen.getsockname()[1]}")
@@ -53,6 +53,7 @@ def test_a_head_that_is_frozen_holds_up_no_feed_but_one_across_machines(monkeypa
                 ids = [int(i) for block in source.open(Cursor(cycle, 0)) for i in block.tree["id"]]
                 assert sorted(ids) == list(range(100))
                 assert "it is being connected" in source.description
+    assert not capfd.readouterr().err
 
 
 def test_a_feed_whose_clusters_head_dies_goes_on_alone_and_uses_the_next_one_until_that_is_shut_down(

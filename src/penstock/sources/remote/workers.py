@@ -111,7 +111,8 @@ class NodeWorkers:
     def usable(self) -> bool:
         """Whether blocks can be asked for; connects to the cluster anew where that is due."""
         since_s = time.monotonic() - self._started_s
-        if self.standing.why == _CONNECTING and since_s >= _MOST_CONNECTING_S:
+        is_connecting = self._connection is not None and self.standing.why == _CONNECTING
+        if is_connecting and since_s >= _MOST_CONNECTING_S:
             self._lose_bridge(f"it has not answered for {_MOST_CONNECTING_S:.0f} s")
             self._say()
         if self._connection is None and since_s >= _AGAIN_S:
