@@ -307,6 +307,17 @@ def test_a_command_that_a_signal_to_all_has_missed_gets_it_from_its_keeper(launc
     assert one.record().status == "killed"
 
 
+@pytest.mark.parametrize("save_s", [0.0, 0.3])
+def test_a_script_that_has_had_a_signal_may_end_as_slowly_as_it_likes(launch, tmp_path: Path, save_s: float):
+    """While Python takes its modules down, it handles no signal any more: it would die of another."""
+    slow = "class Slow:\n    def __del__(self, sleep=time.sleep): sleep(1.2)\nslow = Slow()\n"
+    (tmp_path / "train.py").write_text(SCRIPT + slow + RUNS["run"][1])
+    one = ready(launch(*RUNS["run"][0], "train.py", str(save_s)))
+    eventually(lambda: one.record().status == "running")
+    sent(one, tmp_path, "TERM", "every")
+    assert one.wait() == 7, one.errors
+
+
 def test_who_has_lost_its_parent_gets_what_its_group_gets(launch, tmp_path: Path):
     (tmp_path / "orphan.py").write_text(SCRIPT + RUNS["run"][1])
     one = ready(launch(*UNWATCHED, "sh", "-c", f"({sys.executable} orphan.py 0.3 &); exec sleep 60"))

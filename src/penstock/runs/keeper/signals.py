@@ -12,6 +12,8 @@ STOP = signal.SIGRTMIN
 """``penstock runs stop`` sends it to a keeper, which heeds no other."""
 _ALL_S = 0.5
 """Who signals all processes of a run, as Slurm does, has reached its keeper by then."""
+_MISSED_S = 3.0
+"""A command that lives so long after a signal to all that it would die of has not got it."""
 _AGAIN_S = 1.0
 _NOTICE_S = 60.0
 """What a run leaves behind has this long for what it does at a notice."""
@@ -29,7 +31,7 @@ class Signals:
         self._due_s: dict[int, float] = {}  # when each is to be given to the command
         self._came_s: dict[int, float] = {}  # when each last came to the run
         self._told: dict[int, tuple[int, float]] = {}  # the signal that each process got last, and when
-        self._of_all: set[int] = set()  # those that came to the keeper too
+        self._reached: dict[int, set[int]] = {}  # of each that came to the keeper too, who then did not die of it
 
     def read(self, processes: Callable[[], Iterable[int]]) -> list[Received]:
         """Return what came for the keeper; of other signals, note that these processes have got them."""
@@ -37,10 +39,11 @@ class Signals:
         for number, pid in received:
             if number in SENT:
                 self._came_s[number] = time.monotonic()
-                self._of_all.add(number)
-                self._due_s[number] = self._came_s[number] + _ALL_S
+                self._due_s[number] = self._came_s[number] + _MISSED_S
                 self.why.setdefault(number, f"{signal.Signals(number).name} from {who(pid)}")
-                self.tell(number, processes())
+                told = list(processes())
+                self._reached[number] = {each for each in told if number in NOTICES or survives(each, number)}
+                self.tell(number, told)
         return [each for each in received if each.number == STOP]
 
     def ask(self, number: int, why: str) -> None:
@@ -50,7 +53,7 @@ class Signals:
         self.why[number] = why
         if now_s - self._came_s.get(number, float("-inf")) >= again_s:
             self._came_s[number] = now_s
-            self._of_all.discard(number)
+            self._reached.pop(number, None)
             self._due_s[number] = now_s + _ALL_S
 
     def tell(self, number: int, processes: Iterable[int]) -> None:
@@ -70,8 +73,11 @@ class Signals:
         return min(self._due_s.values(), default=None)
 
     def has_reached(self, pid: int, number: int) -> bool:
-        """Return whether a process has got a signal from who sent it to all: one that would die of it has died."""
-        return number in self._of_all and (number in NOTICES or survives(pid, number))
+        """Return whether a process has got a signal from who sent it to all.
+
+        By what it did at the signal: while Python ends, it heeds none, and would die of another.
+        """
+        return pid in self._reached.get(number, ())
 
     def heeds(self, pid: int) -> bool:
         """Return whether a process may still do what it does at a signal that it has got: a notice ends nobody."""
