@@ -153,18 +153,6 @@ def test_a_handler_below_torchrun_has_its_time(launch, tmp_path: Path, name: str
     assert one.output.split("ready ")[1].split()[1:] == ["told", f"SIG{name}", "saved"]
 
 
-@pytest.mark.whole
-@pytest.mark.parametrize("name", ["TERM", "USR1"])
-def test_a_handler_below_accelerate_has_its_time(launch, tmp_path: Path, name: str):
-    pytest.importorskip("accelerate")
-    (tmp_path / "train.py").write_text(SCRIPT + RUNS["run"][1])
-    one = launch(*UNWATCHED, sys.executable, "-m", "accelerate.commands.launch", "--cpu", "train.py", "2.5")
-    ready(one)
-    sent(one, tmp_path, name, "launcher")
-    assert one.wait() != 0
-    assert one.output.split("ready ")[1].split()[1:] == ["told", f"SIG{name}", "saved"]
-
-
 WITH_WORKERS = """
 import torch
 from torch.utils.data import DataLoader, TensorDataset
