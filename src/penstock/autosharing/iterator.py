@@ -30,7 +30,6 @@ class ScriptDraws:
 
     Args:
         loader: The script's loader, whose iterator was just asked for.
-        of_stream: Whether its sampler never ends, as over an ``IterableDataset``.
         workers_live_on: Whether its workers have been seeded already, and persist.
     """
 
@@ -40,7 +39,7 @@ class ScriptDraws:
         self._indices: Iterator[Any] = iter(loader._index_sampler)
         if not workers_live_on:
             draw(self._generator)  # the seed of its workers
-        self._of_stream = of_stream
+        self._of_stream = of_stream  # whether its sampler never ends, as over an ``IterableDataset``
         self._first: list[Any] = []
         if loader.num_workers and not of_stream:  # workers are given their first indices at once
             self._first = list(islice(self._indices, 1))
@@ -81,13 +80,6 @@ class SharedIterator:
     It joins the feed when its first batch is asked for. Whatever fails until then is printed in one line, and the
     loop goes on with the loader's own iterator.
 
-    Args:
-        loader: The script's loader.
-        decide: Decides, at each epoch, which feed is read; None for none.
-        feed: The feed that it reads.
-        make: Makes the loader's own iterator.
-        options: Whether failures are raised, and whether what could not be compared is printed.
-
     Attributes:
         given: Batches that it has given.
         look: A copy of the first batch of a new feed, for as long as that may have been a mere look; else nothing.
@@ -96,15 +88,15 @@ class SharedIterator:
 
     def __init__(
         self,
-        loader: Any,
+        loader: Any,  # the script's loader
         decide: Callable[[Any], ScriptFeed | None],
-        feed: ScriptFeed,
+        feed: ScriptFeed,  # the feed that it reads
         make: Callable[[], Any],
         options: ShareOptions,
     ) -> None:
-        self._decide = decide
-        self._make = make
-        self._options = options
+        self._decide = decide  # decides, at each epoch, which feed is read; None for none
+        self._make = make  # makes the loader's own iterator
+        self._options = options  # whether failures are raised, and whether what could not be compared is printed
         self._own: Any = None  # the loader's own iterator, once it was needed
         self._private: Any = None  # the same in an epoch that reads no feed
         self._loader: Loader | None = None

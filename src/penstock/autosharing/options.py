@@ -14,23 +14,14 @@ from penstock.linux.fork import importing
 
 
 class ShareOptions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
-    """Which loaders of a run are shared, and how.
+    """Which loaders of a run are shared, and how."""
 
-    Attributes:
-        name: First part of the names of its feeds; the script's if empty.
-        workers: Worker processes of a feed's loader; as many as the script's loader has, if None.
-        only: Pattern of the loaders that may be shared: of the data set's class, or of file and line.
-        iterable: Whether loaders over an ``IterableDataset`` may be shared.
-        explain: Whether each verdict is printed, with its reason.
-        strict: Whether what hinders sharing ends the script.
-    """
-
-    name: str = ""
-    workers: int | None = None
-    only: str = ""
-    iterable: bool = False
-    explain: bool = False
-    strict: bool = False
+    name: str = ""  # first part of the names of its feeds; the script's if empty
+    workers: int | None = None  # worker processes of a feed's loader; as many as the script's loader has, if None
+    only: str = ""  # pattern of the loaders that may be shared: of the data set's class, or of file and line
+    iterable: bool = False  # whether loaders over an ``IterableDataset`` may be shared
+    explain: bool = False  # whether each verdict is printed, with its reason
+    strict: bool = False  # whether what hinders sharing ends the script
 
 
 def to_environment(options: ShareOptions) -> dict[str, str]:

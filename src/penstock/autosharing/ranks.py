@@ -29,19 +29,13 @@ class Meeting:
 
     A feed gives ranks nothing until all of them ask, while a DataLoader lets one of them read alone. So a rank
     that has waited in vain calls the meeting off, and whoever comes to it later goes to the next one.
-
-    Args:
-        feed: Name of the feed.
-        rank: Rank of this process.
-        world: Number of ranks.
-        fingerprint: Fingerprint of what the feed is made of.
     """
 
     def __init__(self, feed: str, rank: int, world: int, fingerprint: Fingerprint) -> None:
-        self._feed = feed
-        self._fingerprint = fingerprint
-        self._rank = rank
-        self._world = world
+        self._feed = feed  # name of the feed
+        self._fingerprint = fingerprint  # fingerprint of what the feed is made of
+        self._rank = rank  # rank of this process
+        self._world = world  # number of ranks
         self._number = 0
 
     def hold(self) -> None:

@@ -143,7 +143,6 @@ class LoaderRecipe:
         plan: How it is shared.
         workers: Worker processes of the feed's loader.
         things: What decides its batches.
-        fingerprint: Fingerprint of that, which it must have in the feeder, too.
     """
 
     def __init__(
@@ -151,7 +150,7 @@ class LoaderRecipe:
     ) -> None:
         self._sampler = as_told(plan.sampler, loader.dataset)  # the script's own goes on, and may be told more
         self._things = {**things, "sampler": self._sampler}
-        self._fingerprint = fingerprint
+        self._fingerprint = fingerprint  # fingerprint of that, which it must have in the feeder, too
         self._dataset = loader.dataset
         self._surroundings = Surroundings(fingerprint.built_ins)
         self._kind = plan.kind

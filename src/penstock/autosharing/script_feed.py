@@ -41,13 +41,12 @@ class Proof:
     child of the script makes them; whatever else cannot be compared is shared, and ``unproved`` is the reason.
 
     Attributes:
-        refusal: Why the feed is not to be read; empty if nothing speaks against it.
         unproved: Why the newest comparison has found nothing.
         random: Leaves that it has not compared, as they come out another each time.
     """
 
     def __init__(self) -> None:
-        self.refusal = ""
+        self.refusal = ""  # why the feed is not to be read; empty if nothing speaks against it
         self.unproved = self.random = ""
         self._epochs = 0
         self._equal_in = 0  # epoch of the newest comparison that has found no difference
@@ -67,7 +66,6 @@ class Proof:
 
         Args:
             script: The script's loader.
-            loader: The feed's.
         """
         self.go_on()
         self._epochs += 1
@@ -125,46 +123,27 @@ class ScriptFeed:
 
     If the first iteration of all ends after one batch, it was such a look: the next one gives a copy of that
     batch, and goes on behind it. One rank may have looked alone, while the others read that epoch.
-
-    Args:
-        name: Name of the feed.
-        fingerprint: Fingerprint of what decides its batches.
-        recipe: Makes its loader in the feeder.
-        plan: How it is read.
-        asked: Settings that it must have, as ``share`` takes them.
-        data: Name of the data set's class.
-        joined: How often this process has joined each feed, by name.
-        meeting: Where the ranks of this job meet; None for a job of one process.
-        before: The feed beside which this one is.
-
-    Attributes:
-        is_announced: Whether a message has said that this feed is read.
-        is_new: Whether an iteration that ends now may have been a look.
-        looked_at: The batch of a look, which the next iteration gives first; else none.
-        failed: Why there is no such feed any more: its data set has raised, or cannot be made in a feeder.
-        proof: What is known of whether it gives what the script's own data set does.
-        start_s: How long it took to join it, and so to start it if nobody had.
-        begun_s: When that was done, by the monotonic clock; None before.
     """
 
-    name: str
-    fingerprint: Fingerprint
-    recipe: LoaderRecipe
-    plan: Plan
-    asked: dict[str, Any]
-    data: str
-    joined: Counter[str]
-    meeting: Meeting | None = None
-    before: ScriptFeed | None = None
+    name: str  # name of the feed
+    fingerprint: Fingerprint  # fingerprint of what decides its batches
+    recipe: LoaderRecipe  # makes its loader in the feeder
+    plan: Plan  # how it is read
+    asked: dict[str, Any]  # settings that it must have, as ``share`` takes them
+    data: str  # name of the data set's class
+    joined: Counter[str]  # how often this process has joined each feed, by name
+    meeting: Meeting | None = None  # where the ranks of this job meet; None for a job of one process
+    before: ScriptFeed | None = None  # the feed beside which this one is
 
     def __post_init__(self) -> None:
-        self.is_announced = False
-        self.is_new = self.plan.kind != "stream"
-        self.looked_at: list[Any] = []
+        self.is_announced = False  # whether a message has said that this feed is read
+        self.is_new = self.plan.kind != "stream"  # whether an iteration that ends now may have been a look
+        self.looked_at: list[Any] = []  # the batch of a look, which the next iteration gives first; else none
         self.failed = ""
-        self.proof = Proof()
-        self.start_s = 0.0
-        self.begun_s: float | None = None
+        """Why there is no such feed any more: its data set has raised, or cannot be made in a feeder."""
+        self.proof = Proof()  # what is known of whether it gives what the script's own data set does
+        self.start_s = 0.0  # how long it took to join it, and so to start it if nobody had
+        self.begun_s: float | None = None  # when that was done, by the monotonic clock; None before
         self._beside: ScriptFeed | None = None
         self._idle: list[Loader] = []
         self._begun = Living["SharedIterator"]()

@@ -39,62 +39,38 @@ _ROW_WISE = {
 
 
 class Declined(Exception):
-    """A loader is not shared; the message is the reason.
-
-    Attributes:
-        expected: Whether that needs no message, as for validation.
-    """
+    """A loader is not shared; the message is the reason."""
 
     def __init__(self, why: str, *, expected: bool = False) -> None:
         super().__init__(why)
-        self.expected = expected
+        self.expected = expected  # whether that needs no message, as for validation
 
 
 class Ranks(NamedTuple):
-    """This process's place among those that train one model.
-
-    Attributes:
-        rank: Its number.
-        world: Their number.
-        initialized: Whether ``torch.distributed`` knows it; else the environment names the ranks.
-        one_node: Whether all of them run on this machine.
-        named: Whether all ranks of one job, and no others, have a name in common.
-    """
+    """This process's place among those that train one model."""
 
     rank: int = 0
-    world: int = 1
-    initialized: bool = False
-    one_node: bool = True
-    named: bool = True
+    world: int = 1  # their number
+    initialized: bool = False  # whether ``torch.distributed`` knows it; else the environment names the ranks
+    one_node: bool = True  # whether all of them run on this machine
+    named: bool = True  # whether all ranks of one job, and no others, have a name in common
 
 
 class Plan(NamedTuple):
-    """How a loader is shared.
-
-    Attributes:
-        kind: What decides the order: "shuffled" (the feed), "sampler" or "batch sampler" (that of the script),
-            "whole" (a sampler, over a data set of batches), or "stream" (an ``IterableDataset``).
-        sampler: The script's sampler or batch sampler, where that decides.
-        drop_last: Whether rows that fill no batch are left out.
-        whole: Whether batches stay as the script's ``collate_fn`` makes them.
-        shard: ``(rank, world)`` of a data-parallel run.
-        pad: Whether rows are repeated so that ranks get equally many.
-        full: Whether they then fill the last batch of each.
-        batches: Batches of an epoch; None if only a pass shows it.
-        loader_batch_size: Rows of a batch in the feeder; None where a batch sampler decides.
-        pin_memory: Whether batches are put into pinned memory.
-    """
+    """How a loader is shared."""
 
     kind: Literal["shuffled", "sampler", "batch sampler", "whole", "stream"]
-    sampler: Any
-    drop_last: bool
-    whole: bool
-    shard: tuple[int, int] | None
-    pad: bool
-    batches: int | None
-    loader_batch_size: int | None
-    full: bool = False
-    pin_memory: bool = False
+    """What decides the order: "shuffled" (the feed), "sampler" or "batch sampler" (that of the script), "whole" (a
+    sampler, over a data set of batches), or "stream" (an ``IterableDataset``)."""
+    sampler: Any  # the script's sampler or batch sampler, where that decides
+    drop_last: bool  # whether rows that fill no batch are left out
+    whole: bool  # whether batches stay as the script's ``collate_fn`` makes them
+    shard: tuple[int, int] | None  # ``(rank, world)`` of a data-parallel run
+    pad: bool  # whether rows are repeated so that ranks get equally many
+    batches: int | None  # batches of an epoch; None if only a pass shows it
+    loader_batch_size: int | None  # rows of a batch in the feeder; None where a batch sampler decides
+    full: bool = False  # whether they then fill the last batch of each
+    pin_memory: bool = False  # whether batches are put into pinned memory
 
     @property
     def batch_size(self) -> int | None:

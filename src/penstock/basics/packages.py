@@ -16,9 +16,6 @@ def require(what: str, extra: str, *modules: str) -> None:
     Args:
         what: What needs them; the error's first words.
         extra: The extra that brings them, such as ``"demo"``, or several with commas.
-
-    Raises:
-        PackageMissing: a module is missing; the message has the command that installs it.
     """
     if missing := [module for module in modules if find_spec(module) is None]:
         raise PackageMissing(f'{what} needs {", ".join(missing)}: pip install "penstock[{extra}]"')

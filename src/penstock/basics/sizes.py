@@ -21,11 +21,7 @@ _EXAMPLES = {"sample": "110KB", "bs": "64KiB", "dataset": "100GB", "rate": "2GB"
 
 
 def size_from(name: str, size: int | str) -> int:
-    """Read bytes from ``2048``, ``"110KB"``, ``"512MiB"`` or ``"2 GB"``; ``"4k"`` is 4 KiB, as in fio.
-
-    Raises:
-        BadSetting: it is no size above 0; the message begins with ``name``.
-    """
+    """Read bytes from ``2048``, ``"110KB"``, ``"512MiB"`` or ``"2 GB"``; ``"4k"`` is 4 KiB, as in fio."""
     if isinstance(size, str):
         match = re.fullmatch(r"\s*([0-9.]+)\s*([KMGT]?I?B?)\s*", size, re.IGNORECASE)
         unit = _UNITS.get(match[2].upper()) if match else None
@@ -45,11 +41,7 @@ def size_from(name: str, size: int | str) -> int:
 
 
 def whole_number(name: str, value: SupportsIndex, least: int, most: int = 2**63 - 1) -> int:
-    """Check that a setting is a whole number, of Python's or NumPy's, within a range.
-
-    Raises:
-        BadSetting: it is no whole number (True is not one), or out of range; the message begins with ``name``.
-    """
+    """Check that a setting is a whole number, of Python's or NumPy's, within a range."""
     with suppress(TypeError):  # a user may give anything
         if not isinstance(value, bool) and least <= (number := index(value)) <= most:
             return number
@@ -57,11 +49,7 @@ def whole_number(name: str, value: SupportsIndex, least: int, most: int = 2**63 
 
 
 def random_seed(value: SupportsIndex) -> int:
-    """Check that ``seed=`` is a whole number that generators take.
-
-    Raises:
-        BadSetting: it is none.
-    """
+    """Check that ``seed=`` is a whole number that generators take."""
     return whole_number("seed", value, -(2**63), 2**64 - 1)
 
 

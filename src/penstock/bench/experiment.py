@@ -65,33 +65,27 @@ class Result(msgspec.Struct, Generic[F], frozen=True):
 
 
 class Report(msgspec.Struct, Generic[S, F], kw_only=True):
-    """Everything that an experiment has measured so far, as it is saved.
-
-    Attributes:
-        absent: Arms that could not run here, and why.
-        sentence: What follows from the figures.
-    """
+    """Everything that an experiment has measured so far, as it is saved."""
 
     benchmark: str
     version: int = 2
     machine: Machine
     settings: S
     results: list[Result[F]] = []
-    absent: dict[str, str] = {}
-    sentence: str = ""
+    absent: dict[str, str] = {}  # arms that could not run here, and why
+    sentence: str = ""  # what follows from the figures
 
     def measure(
         self,
         arms: Mapping[str, Callable[[int], F]],
         repeats: Iterable[int],
         tell: Tell,
-        save: Callable[[], object] = lambda: None,
+        save: Callable[[], object] = lambda: None,  # called after each result
     ) -> None:
         """Measure each arm once in each repeat, forth and back in turn; results that are there are not repeated.
 
         Args:
             arms: By name, a function that runs an arm once in a repeat and returns its figures.
-            save: Called after each result.
         """
         turns = [
             (arm, repeat)
@@ -172,12 +166,7 @@ def as_json(report: object) -> bytes:
 
 
 def check_files(*files: Path | None, plot: Path | None = None) -> None:
-    """Check that files can be written, and a picture drawn, before minutes of measuring.
-
-    Raises:
-        BadSetting: one cannot be written, or the picture's name has no known suffix.
-        PackageMissing: matplotlib is not installed.
-    """
+    """Check that files can be written, and a picture drawn, before minutes of measuring."""
     for file in filter(None, (*files, plot)):
         folder = file.absolute().parent
         if not folder.is_dir():
@@ -193,11 +182,7 @@ def check_files(*files: Path | None, plot: Path | None = None) -> None:
 
 
 def save(file: Path | None, write: Callable[[Path], object], console: Console) -> None:
-    """Write a file, if one is asked for, and print its name.
-
-    Raises:
-        BadSetting: it could not be written.
-    """
+    """Write a file, if one is asked for, and print its name."""
     if file is None:
         return
     try:

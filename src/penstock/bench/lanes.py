@@ -7,21 +7,13 @@ from typing import NamedTuple
 
 
 class Bar(NamedTuple):
-    """Something that lasts.
+    """Something that lasts."""
 
-    Attributes:
-        lane: Number of the lane that it lies in, from 0; those that overlap in one lie below each other.
-        start: Where it begins on the axis of time.
-        end: Where it ends.
-        label: Written into it, if it is long enough.
-        group: Number of its colour.
-    """
-
-    lane: int
-    start: float
-    end: float
-    label: str
-    group: int
+    lane: int  # number of the lane that it lies in, from 0; those that overlap in one lie below each other
+    start: float  # where it begins on the axis of time
+    end: float  # where it ends
+    label: str  # written into it, if it is long enough
+    group: int  # number of its colour
 
 
 def rows_of(bars: Sequence[Bar]) -> tuple[list[int], list[int]]:

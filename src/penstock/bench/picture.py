@@ -46,11 +46,7 @@ class Curve(NamedTuple):
 
 
 class Panel(NamedTuple):
-    """Curve on axes that begin at 0, or on logarithmic ones.
-
-    Attributes:
-        counts: Marks of an axis that counts, such as trainers; on a logarithmic one, the other axis begins at 0.
-    """
+    """Curve on axes that begin at 0, or on logarithmic ones."""
 
     title: str
     series: Sequence[Curve]
@@ -58,22 +54,18 @@ class Panel(NamedTuple):
     y_label: str = ""
     log: bool = False
     counts: Sequence[int] = ()
+    """Marks of an axis that counts, such as trainers; on a logarithmic one, the other axis begins at 0."""
 
 
 class Bars(NamedTuple):
-    """Groups of bars side by side.
-
-    Attributes:
-        values: By arm, a value for each name.
-        shown: Format of a value.
-        gain: What the second arm gains over the first, in words; and whether it is better.
-    """
+    """Groups of bars side by side."""
 
     title: str
     names: Sequence[str]
-    values: Sequence[Sequence[float]]
-    shown: str = ",.0f"
+    values: Sequence[Sequence[float]]  # by arm, a value for each name
+    shown: str = ",.0f"  # format of a value
     gain: tuple[str, bool] | None = None
+    """What the second arm gains over the first, in words; and whether it is better."""
 
 
 def series_picture(title: str, about: str, panels: Sequence[Panel], *, columns: int, note: str = "") -> Any:
@@ -248,18 +240,12 @@ def gantt_picture(
     title: str,
     about: str,
     bars: Sequence[Bar],
-    groups: Sequence[str],
-    unit: str,
+    groups: Sequence[str],  # names of the groups; those after the seventh share a colour
+    unit: str,  # of the axis of time
     beside: Panel | None = None,
-    lanes: Sequence[str] = (),
+    lanes: Sequence[str] = (),  # their names; numbers of GPUs unless given
 ) -> Any:
-    """Draw what lasts in lanes, by group, and a panel beside it.
-
-    Args:
-        groups: Names of the groups; those after the seventh share a colour.
-        unit: Of the axis of time.
-        lanes: Their names; numbers of GPUs unless given.
-    """
+    """Draw what lasts in lanes, by group, and a panel beside it."""
     last = len(_GROUPS) - 1
     named = [*groups[:last], "others"] if len(groups) > last else groups
     handles = [Line2D([], [], lw=8, color=color, label=name) for name, color in zip(named, _GROUPS, strict=False)]

@@ -15,19 +15,13 @@ ANSWER_S = 2.0
 
 
 class FeedLook(NamedTuple):
-    """A feed that processes read.
-
-    Attributes:
-        cpu_s: CPU time of its feeder and that one's workers.
-        samples: Samples that it has published.
-        samples_per_epoch: Samples of a cycle; None where only a pass of the source shows it.
-    """
+    """A feed that processes read."""
 
     name: str
     pid: int
-    cpu_s: float
-    samples: int
-    samples_per_epoch: int | None
+    cpu_s: float  # CPU time of its feeder and that one's workers
+    samples: int  # samples that it has published
+    samples_per_epoch: int | None  # samples of a cycle; None where only a pass of the source shows it
 
 
 def feeds(answer_s: float = ANSWER_S) -> list[FeederStatistics]:

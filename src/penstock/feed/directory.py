@@ -23,10 +23,6 @@ def directory() -> Path:
     It is ``$PENSTOCK_DIR``, else ``penstock`` in ``$XDG_RUNTIME_DIR``, else
     ``/tmp/penstock-<uid>``. An ``XDG_RUNTIME_DIR`` that belongs to another user,
     as ``sudo -E`` leaves it, is not used.
-
-    Raises:
-        InsecureDirectory: it, or the directory above it, belongs to another user, or others may enter it.
-        DirectoryUnusable: it cannot be made.
     """
     path = _chosen()
     with usable(path):
@@ -47,10 +43,6 @@ def entered(path: Path) -> Generator[int]:
 
     Whoever renames the directory, and puts another in its place, cannot redirect
     what is done here.
-
-    Raises:
-        InsecureDirectory: the directory is not this user's alone.
-        OSError: the directory cannot be opened.
     """
     with _opened(path, _ENTER) as where:
         _check(path, os.fstat(where))

@@ -60,10 +60,6 @@ class Endpoint:
 
         The lock belongs to the open file, which a child process may inherit. It is
         freed when the last process that has the file ends, however it ends.
-
-        Raises:
-            DirectoryUnusable: the lock cannot be written.
-            InsecureDirectory: something else lies in its place.
         """
         while True:
             with usable(self._directory), entered(self._directory) as where:
@@ -87,11 +83,7 @@ class Endpoint:
             lock.close()  # its last owner removed it between our open and our lock
 
     def await_lock(self) -> FileIO:
-        """Take the feed's lock; wait while its holder does not serve (it sweeps, starts or ends).
-
-        Raises:
-            FeedExists: another feeder serves the name, or has been starting for 10 s.
-        """
+        """Take the feed's lock; wait while its holder does not serve (it sweeps, starts or ends)."""
         deadline = time.monotonic() + _AWAIT_LOCK_S
         while (lock := self.acquire()) is None:
             if self._is_served() or time.monotonic() > deadline:
@@ -100,11 +92,7 @@ class Endpoint:
         return lock
 
     def write_owner(self, lock: FileIO) -> None:
-        """Write this process into the lock file as its owner; give up the lock if that fails.
-
-        Raises:
-            DirectoryUnusable: the disk is full.
-        """
+        """Write this process into the lock file as its owner; give up the lock if that fails."""
         content = msgspec.msgpack.encode(Owner(self.name, os.getpid()))
         try:
             with usable(self._directory):
@@ -174,11 +162,7 @@ class Endpoint:
         return ""
 
     def listen(self) -> socket.socket:
-        """Bind the feed's socket and listen on it; the caller holds the lock.
-
-        Raises:
-            DirectoryUnusable: the socket cannot be made.
-        """
+        """Bind the feed's socket and listen on it; the caller holds the lock."""
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         try:
             with usable(self._directory), entered(self._directory) as where:
@@ -191,12 +175,7 @@ class Endpoint:
         return listener
 
     def connect(self, wait_s: float = ANSWER_S) -> socket.socket:
-        """Connect to the feeder.
-
-        Raises:
-            TimeoutError: a feeder listens, and its backlog was full for ``wait_s`` seconds.
-            OSError: nobody listens.
-        """
+        """Connect to the feeder."""
         peer = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         try:
             # While the backlog is full, connect() waits for no longer than the send timeout.
@@ -232,11 +211,7 @@ class Endpoint:
 
 
 def checked_name(name: str) -> str:
-    """Return the name of a feed, checked.
-
-    Raises:
-        BadSetting: no feed can have this name.
-    """
+    """Return the name of a feed, checked."""
     given = cast("object", name)  # of any type: it comes from a user
     if not isinstance(given, str):
         raise BadSetting(f"a feed's name must be a string, not {type(given).__name__} {given!r}")

@@ -78,20 +78,14 @@ class FeedSettings(TypedDict, total=False):
 
 
 class Settings(msgspec.Struct, frozen=True):
-    """What decides how a feed runs and what its trainers receive: ``FeedSettings``, checked and complete.
+    """What decides how a feed runs and what its trainers receive: ``FeedSettings``, checked and complete."""
 
-    Attributes:
-        segments: As given; None until the source has chosen.
-        window_bytes: Size of the ring, a multiple of the page size.
-        linger: As given; None for ever.
-    """
-
-    segments: int | None = None
+    segments: int | None = None  # as given; None until the source has chosen
     seed: int = 0
-    window_bytes: int = 512 << 20
+    window_bytes: int = 512 << 20  # size of the ring, a multiple of the page size
     prefetch: int | None = None
     epochs: int | None = None
-    linger: float | None = None
+    linger: float | None = None  # as given; None for ever
     stall_timeout: float | None = None
     whole_batches: bool = False
     memory: str = "host"
@@ -127,21 +121,13 @@ class Settings(msgspec.Struct, frozen=True):
 
 
 class RemoteWorkers(NamedTuple):
-    """Workers on a cluster.
+    """Workers on a cluster."""
 
-    Attributes:
-        most: Most of them; None for one on each core.
-    """
-
-    most: int | None
+    most: int | None  # most of them; None for one on each core
 
 
 def remote_workers(text: str) -> RemoteWorkers:
-    """Return what ``"ray"`` or ``"ray:16"`` asks for.
-
-    Raises:
-        BadSetting: it is neither.
-    """
+    """Return what ``"ray"`` or ``"ray:16"`` asks for."""
     engine, colon, most = text.partition(":")
     if engine != "ray" or (colon and not (most.isdecimal() and int(most))):
         raise BadSetting(
@@ -158,11 +144,7 @@ def check_keywords(function: str, given: Iterable[str], *kinds: type) -> None:
 
 
 def checked(**given: Unpack[FeedSettings]) -> dict[str, Any]:
-    """Check the given settings (those that are not None), and name them as ``Settings`` does.
-
-    Raises:
-        BadSetting: a value is of a wrong type, or out of range.
-    """
+    """Check the given settings (those that are not None), and name them as ``Settings`` does."""
     return {_FIELDS.get(name, name): _CHECKS[name](value) for name, value in given.items() if value is not None}
 
 
@@ -182,11 +164,7 @@ def check_memory(window_bytes: int) -> None:
 
 
 def real_number(name: str, value: Any, least: float, most: float) -> float:
-    """Check that a setting is a real number, of Python's or NumPy's, within a range.
-
-    Raises:
-        BadSetting: it is no number, or out of range.
-    """
+    """Check that a setting is a real number, of Python's or NumPy's, within a range."""
     given: object = value
     is_number = not isinstance(given, bool) and isinstance(given, Real)
     if not is_number or not least <= value <= most:
@@ -195,11 +173,7 @@ def real_number(name: str, value: Any, least: float, most: float) -> float:
 
 
 def flag(name: str, value: Any) -> bool:
-    """Check that a setting is True or False.
-
-    Raises:
-        BadSetting: it is something else, even if Python takes it for one of them.
-    """
+    """Check that a setting is True or False."""
     if not isinstance(value, bool):
         raise BadSetting(f"{name}={value!r}: it must be True or False")
     return value

@@ -22,21 +22,14 @@ class FeedOfRun:
     Args:
         name: The name in the script.
         data: Digest of what the feed is made of; empty if nobody knows.
-
-    Attributes:
-        asked: The feed that was named last.
-        version: Version of the file that named it; None without a file.
-
-    Raises:
-        BadSetting: it is no name, or would be none with the suffix; or the file cannot be read.
     """
 
     def __init__(self, name: str, data: str = "") -> None:
         self._name = checked_name(name)
         self._data = f"-{data[:6]}" if data else ""
         self._file = os.environ.get(_FILE, "")
-        self.version = self.newest()
-        self.asked = self.named()
+        self.version = self.newest()  # version of the file that named it; None without a file
+        self.asked = self.named()  # the feed that was named last
 
     def newest(self) -> tuple[int, ...] | None:
         """Return what tells the file from those that replace it; None without a file. It costs one stat."""
@@ -47,11 +40,7 @@ class FeedOfRun:
         return seen and (seen.st_ino, seen.st_mtime_ns, seen.st_size)
 
     def named(self) -> str:
-        """Return the feed that is named now.
-
-        Raises:
-            BadSetting: there is no such name, or the file cannot be read.
-        """
+        """Return the feed that is named now."""
         suffix, where = os.environ.get(_SUFFIX, ""), f"{_SUFFIX}="
         if self._file:
             suffix, where = self._read(), f"{_FILE}={self._file} with "

@@ -24,15 +24,11 @@ STRUCTURE = "its structure"
 
 
 class RowDigest(msgspec.Struct, frozen=True, array_like=True):
-    """One sample's part of a leaf.
+    """One sample's part of a leaf."""
 
-    Attributes:
-        digest: Digest of its bytes; of floats, of where they are not finite.
-        sums: Of each piece of the floats, sums under random weights, and what an error of 1e-6 an item makes.
-    """
-
-    digest: bytes
+    digest: bytes  # digest of its bytes; of floats, of where they are not finite
     sums: tuple[float, ...] = ()
+    """Of each piece of the floats, sums under random weights, and what an error of 1e-6 an item makes."""
 
     def equals(self, other: RowDigest) -> bool:
         """Whether two rows are the same but for errors of about 1e-6 in floats."""
@@ -43,17 +39,11 @@ class RowDigest(msgspec.Struct, frozen=True, array_like=True):
 
 
 class LeafDigest(msgspec.Struct, frozen=True, array_like=True):
-    """A leaf of a batch.
+    """A leaf of a batch."""
 
-    Attributes:
-        name: Its path, such as ``batch['image']``.
-        rows: One for each sample, or a single one where the leaf has no row axis.
-        repeats: Whether the process made it twice alike.
-    """
-
-    name: str
-    rows: tuple[RowDigest, ...]
-    repeats: bool = True
+    name: str  # its path, such as ``batch['image']``
+    rows: tuple[RowDigest, ...]  # one for each sample, or a single one where the leaf has no row axis
+    repeats: bool = True  # whether the process made it twice alike
 
     def differs_at(self, other: LeafDigest) -> int | None:
         """Return the first row that differs; None if all are the same."""
@@ -167,7 +157,6 @@ class Making:
 
     Args:
         leaves_of: Makes the batch.
-        ids: Its samples.
     """
 
     def __init__(self, leaves_of: LeavesOf, ids: Sequence[int]) -> None:

@@ -24,20 +24,14 @@ class Part(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Fingerprint(msgspec.Struct, frozen=True):
-    """A fingerprint of a function.
+    """A fingerprint of a function."""
 
-    Attributes:
-        digest: The version of Python, and a digest of all parts.
-        parts: The first parts, by name: ``"the code of make"``, ``"args.data"``.
-        data: Versions of the files that its values name, except Python's own. They only lead to warnings: a
-            function may write what it reads.
-        built_ins: Names of what the process has put into ``builtins``, and the code reads.
-    """
-
-    digest: str
-    parts: dict[str, Part] = {}
+    digest: str  # the version of Python, and a digest of all parts
+    parts: dict[str, Part] = {}  # the first parts, by name: ``"the code of make"``, ``"args.data"``
     data: DataFingerprint = DataFingerprint()
-    built_ins: tuple[str, ...] = ()
+    """Versions of the files that its values name, except Python's own. They only lead to warnings: a function may
+    write what it reads."""
+    built_ins: tuple[str, ...] = ()  # names of what the process has put into ``builtins``, and the code reads
 
     @property
     def modules(self) -> list[str]:

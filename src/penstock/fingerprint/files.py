@@ -27,21 +27,14 @@ _waited_for: set[str] = set()  # files that were open for writing, or empty, all
 
 
 class FileVersion(msgspec.Struct, frozen=True, array_like=True):
-    """One version of a file, or of an object in a store.
-
-    Attributes:
-        nbytes: Its size.
-        inode: Inode of a file, which differs if the file was replaced.
-        mtime_ns: Time of the last write, which a writer can set.
-        ctime_ns: Time of the last change of any kind, which cannot be set.
-        etag: ETag of an object in a store, or a digest of a file's bytes, and then no inode and time; else empty.
-    """
+    """One version of a file, or of an object in a store."""
 
     nbytes: int
-    inode: int = 0
-    mtime_ns: int = 0
-    ctime_ns: int = 0
+    inode: int = 0  # inode of a file, which differs if the file was replaced
+    mtime_ns: int = 0  # time of the last write, which a writer can set
+    ctime_ns: int = 0  # time of the last change of any kind, which cannot be set
     etag: str = ""
+    """ETag of an object in a store, or a digest of a file's bytes, and then no inode and time; else empty."""
 
     @classmethod
     def of(cls, status: os.stat_result) -> FileVersion:

@@ -44,20 +44,13 @@ def looks_of(code: CodeType) -> CodeNames:
 
 
 class Reach:
-    """Collects what code names, and what it may read by that.
-
-    Attributes:
-        names: Names that it looks up.
-        words: Texts that may name something.
-        modules: The user's modules that are handed to it, by name.
-        installed: Functions, classes and modules of installed packages that it names.
-    """
+    """Collects what code names, and what it may read by that."""
 
     def __init__(self) -> None:
-        self.names: set[str] = set()
-        self.words: set[str] = set()
-        self.modules: dict[str, ModuleType] = {}
-        self.installed: dict[int, Any] = {}
+        self.names: set[str] = set()  # names that it looks up
+        self.words: set[str] = set()  # texts that may name something
+        self.modules: dict[str, ModuleType] = {}  # the user's modules that are handed to it, by name
+        self.installed: dict[int, Any] = {}  # functions, classes and modules of installed packages that it names
         self._builds = False
         self.looks_at_variables = False
 

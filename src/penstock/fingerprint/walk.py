@@ -35,29 +35,20 @@ class Walk:
     A thing that is met inside itself counts as its number in that order.
 
     Args:
-        quick: Digest only what is quickly read.
         without: Things of which nothing counts.
-
-    Attributes:
-        paths: Values that may be a file's path.
-        quick: As given.
-        strict: Whether what cannot go to another process is an error.
-        nameless: Above 0 where what is met has no name.
-        initializes: Whether what is met initializes workers: seeds and ranks are no data there.
-        told: Whether what is met is within what has a ``set_epoch``: generators and long containers count there.
-        torch: The module, if it is imported.
-        reach: What the code that is met names.
     """
 
     def __init__(self, *, quick: bool = False, without: Iterable[Any] = ()) -> None:
-        self.paths: set[str] = set()
-        self.quick = quick
-        self.strict = not quick
-        self.nameless = 0
-        self.initializes = False
+        self.paths: set[str] = set()  # values that may be a file's path
+        self.quick = quick  # digest only what is quickly read
+        """As given."""
+        self.strict = not quick  # whether what cannot go to another process is an error
+        self.nameless = 0  # above 0 where what is met has no name
+        self.initializes = False  # whether what is met initializes workers: seeds and ranks are no data there
         self.told = False
-        self.torch: Any = sys.modules.get("torch")
-        self.reach = Reach()
+        """Whether what is met is within what has a ``set_epoch``: generators and long containers count there."""
+        self.torch: Any = sys.modules.get("torch")  # the module, if it is imported
+        self.reach = Reach()  # what the code that is met names
         self._leaves: list[tuple[str, bytes, str]] = []
         self._owners: dict[str, Part] = {}
         # With the thing, so that its id stays its own.

@@ -26,37 +26,24 @@ _FURTHER = 8
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True):
-    """What was found.
+    """What was found."""
 
-    Attributes:
-        chosen: The setting to take; None if none works.
-        trials: What each setting took, by rising settings.
-        failed: Those that failed.
-        sentences: The answer, and what else follows.
-        largest: Of batch sizes, the largest that leaves a reserve of the memory; None if nobody knows, or any.
-        predicted_bytes: Memory that the chosen batch size is predicted to take, and the largest.
-        share: Of trainings at once, whether those that were chosen read one feed.
-    """
-
-    chosen: int | None
-    trials: tuple[Trial, ...]
-    failed: tuple[Trial, ...]
-    sentences: tuple[str, ...]
+    chosen: int | None  # the setting to take; None if none works
+    trials: tuple[Trial, ...]  # what each setting took, by rising settings
+    failed: tuple[Trial, ...]  # those that failed
+    sentences: tuple[str, ...]  # the answer, and what else follows
     largest: int | None = None
+    """Of batch sizes, the largest that leaves a reserve of the memory; None if nobody knows, or any."""
     predicted_bytes: tuple[int, ...] = ()
-    share: bool = False
+    """Memory that the chosen batch size is predicted to take, and the largest."""
+    share: bool = False  # of trainings at once, whether those that were chosen read one feed
 
 
 class Limit(NamedTuple):
-    """A memory that is to suffice.
-
-    Attributes:
-        nbytes: Its size.
-        whose: What it is, in words.
-    """
+    """A memory that is to suffice."""
 
     nbytes: int
-    whose: str
+    whose: str  # what it is, in words
 
 
 def of_batch_sizes(tried: Tried, limit: Limit, cost: str) -> Answer:
@@ -149,7 +136,6 @@ def of_together(own: Tried, shared: Tried, fit: int, limit: Limit, cost: str) ->
         own: What those with loaders of their own took.
         shared: What those on one feed took.
         fit: How many fit the memory, as one alone takes it.
-        limit: The memory.
         cost: What the trials took, in words.
     """
     arms = [(each.chosen, each) for each in (own, shared) if each.chosen is not None]

@@ -15,19 +15,12 @@ _WORKERS = (0, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256)
 
 
 class Question(NamedTuple):
-    """What can be found.
+    """What can be found."""
 
-    Attributes:
-        setting: What varies.
-        option: How a command may name it; empty where that has no place for it.
-        time_limit: Time for all trials.
-        find: Tries a script, and answers.
-    """
-
-    setting: str
-    option: str
-    time_limit: str
-    find: Callable[[Tries, Limit], Answer]
+    setting: str  # what varies
+    option: str  # how a command may name it; empty where that has no place for it
+    time_limit: str  # time for all trials
+    find: Callable[[Tries, Limit], Answer]  # tries a script, and answers
 
 
 def _batch_size(tries: Tries, limit: Limit) -> Answer:

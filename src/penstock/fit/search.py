@@ -81,7 +81,6 @@ def growing(values: Iterable[int], best: float = 0.0, *, patience: int = 2) -> G
     """Try settings that grow until throughput no longer grows by ``CLOSE``; return one that lacked memory.
 
     Args:
-        values: The settings.
         best: Throughput of what was tried before.
         patience: Settings in a row that bring nothing before it ends.
     """
@@ -133,15 +132,10 @@ def smaller(than: Trial, best: float) -> Search:
 
 
 class Memory(NamedTuple):
-    """What memory grows by, as a straight line through what was measured.
+    """What memory grows by, as a straight line through what was measured."""
 
-    Attributes:
-        base_bytes: Memory beside batches.
-        sample_bytes: Memory of a sample of a batch.
-    """
-
-    base_bytes: float
-    sample_bytes: float
+    base_bytes: float  # memory beside batches
+    sample_bytes: float  # memory of a sample of a batch
 
     @classmethod
     def of(cls, trials: Sequence[Trial]) -> Memory | None:

@@ -25,37 +25,22 @@ _NO_MEMORY = (
 
 
 class Trial(msgspec.Struct, frozen=True, kw_only=True):
-    """What copies of a command took at one setting, all of them together.
+    """What copies of a command took at one setting, all of them together."""
 
-    Attributes:
-        value: The setting: a batch size, a number of workers, or of copies.
-        share: Whether they read one feed.
-        samples_per_s: Samples that they were given in a second of their loops; 0 if they failed.
-        batch: Samples of a batch.
-        waiting: Part of their loops in which they waited for data, from 0 to 1.
-        memory_bytes: The most that they held at one moment, on one GPU or of the host; 0 where nobody knows.
-        processes: The most that they had at one moment, once each had had its first batches; 0 where a feed loads.
-        first_s: Seconds until each had its first batch.
-        seconds: Seconds that the trial took.
-        advice: The kind of ``RunAdvice`` for the first of them.
-        failed: Why nothing was measured; else empty.
-        out_of_memory: Whether that was for want of memory.
-        run_id: The first of them in the store.
-    """
-
-    value: int
-    share: bool = False
-    samples_per_s: float = 0.0
-    batch: float = 0.0
-    waiting: float = 0.0
-    memory_bytes: int = 0
+    value: int  # the setting: a batch size, a number of workers, or of copies
+    share: bool = False  # whether they read one feed
+    samples_per_s: float = 0.0  # samples that they were given in a second of their loops; 0 if they failed
+    batch: float = 0.0  # samples of a batch
+    waiting: float = 0.0  # part of their loops in which they waited for data, from 0 to 1
+    memory_bytes: int = 0  # the most that they held at one moment, on one GPU or of the host; 0 where nobody knows
     processes: int = 0
-    first_s: float = 0.0
-    seconds: float = 0.0
-    advice: str = ""
-    failed: str = ""
-    out_of_memory: bool = False
-    run_id: str = ""
+    """The most that they had at one moment, once each had had its first batches; 0 where a feed loads."""
+    first_s: float = 0.0  # seconds until each had its first batch
+    seconds: float = 0.0  # seconds that the trial took
+    advice: str = ""  # the kind of ``RunAdvice`` for the first of them
+    failed: str = ""  # why nothing was measured; else empty
+    out_of_memory: bool = False  # whether that was for want of memory
+    run_id: str = ""  # the first of them in the store
 
     @property
     def name(self) -> str:
@@ -64,27 +49,16 @@ class Trial(msgspec.Struct, frozen=True, kw_only=True):
 
 def trial_of(
     runs: Sequence[RunRecord],
-    series: Mapping[str, Mapping[str, Series]],
+    series: Mapping[str, Mapping[str, Series]],  # their series, by id
     *,
-    warm: int,
-    over: str,
-    memory_bytes: int,
-    first_s: float,
-    share: bool,
-    processes: int,
+    warm: int,  # first batches of each that do not count
+    over: str,  # why they were ended early; else empty
+    memory_bytes: int,  # the most that they held of the host; 0 if nobody has looked
+    first_s: float,  # seconds until each had its first batch
+    share: bool,  # whether they were to read one feed
+    processes: int,  # the most processes that they had
 ) -> Trial:
-    """Return what runs that have ended took together.
-
-    Args:
-        runs: The runs.
-        series: Their series, by id.
-        warm: First batches of each that do not count.
-        over: Why they were ended early; else empty.
-        memory_bytes: The most that they held of the host; 0 if nobody has looked.
-        first_s: Seconds until each had its first batch.
-        share: Whether they were to read one feed.
-        processes: The most processes that they had.
-    """
+    """Return what runs that have ended took together."""
     loops = [_Loop.of(series[run.id], warm) for run in runs]
     known = [loop for loop in loops if loop is not None]
     failed = over or _failed(runs, series, measured=len(known))

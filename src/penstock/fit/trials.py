@@ -45,15 +45,10 @@ _LEAST_BYTES = 64 << 10
 
 
 class Script(NamedTuple):
-    """A command that is tried.
+    """A command that is tried."""
 
-    Attributes:
-        words: Its words; ``{}`` stands for the setting.
-        directory: Where it is called.
-    """
-
-    words: tuple[str, ...]
-    directory: Path
+    words: tuple[str, ...]  # its words; ``{}`` stands for the setting
+    directory: Path  # where it is called
 
     @property
     def name(self) -> str:
@@ -65,29 +60,14 @@ class Script(NamedTuple):
 
 
 class Bounds(NamedTuple):
-    """What a trial may take.
+    """What a trial may take."""
 
-    Attributes:
-        first_s: Seconds until the first batch.
-        memory_bytes: Memory of all copies, of the host; None where that of GPUs counts.
-    """
-
-    first_s: float
-    memory_bytes: int | None
+    first_s: float  # seconds until the first batch
+    memory_bytes: int | None  # memory of all copies, of the host; None where that of GPUs counts
 
 
 class Trials:
-    """Starts copies of a script, each time with another setting; they are runs of one group of a store.
-
-    Args:
-        store: Where they are kept.
-        script: The command.
-        group: Name of their group.
-        group_id: The group, if there is one already.
-        bounds: What each may take.
-        setting: What varies, for the names of runs.
-        listens: Whether to record what CPUs, disks and processes do besides.
-    """
+    """Starts copies of a script, each time with another setting; they are runs of one group of a store."""
 
     def __init__(
         self,
@@ -98,14 +78,14 @@ class Trials:
         group_id: str,
         bounds: Bounds,
         setting: str,
-        listens: bool,
+        listens: bool,  # whether to record what CPUs, disks and processes do besides
     ) -> None:
-        self._store = store
+        self._store = store  # where they are kept
         self._script = script
-        self._group = group
-        self.group_id = group_id
-        self._bounds = bounds
-        self._setting = setting
+        self._group = group  # name of their group
+        self.group_id = group_id  # the group, if there is one already
+        self._bounds = bounds  # what each may take
+        self._setting = setting  # what varies, for the names of runs
         self._listeners = None if listens or bounds.memory_bytes is None else ()
 
     def run(self, value: int, copies: int = 1, *, share: bool = False, warm: int = WARM_BATCHES) -> Trial:
@@ -195,13 +175,7 @@ def _copied_bytes(path: Path, most: int) -> int:
 
 
 class _Watched:
-    """Runs that are measured for a while, and then ended.
-
-    Attributes:
-        suffix: How the names of their feeds end.
-        processes: The most that they had at one moment, once each had had its first batches.
-        seen: The numbers of all of them that were seen.
-    """
+    """Runs that are measured for a while, and then ended."""
 
     def __init__(
         self,
@@ -218,9 +192,9 @@ class _Watched:
         self._records = records
         self._bounds = bounds
         self._warm_batches = warm
-        self.suffix = f"fit-{records[0].id}"
-        self.processes = 0
-        self.seen = set[int]()
+        self.suffix = f"fit-{records[0].id}"  # how the names of their feeds end
+        self.processes = 0  # the most that they had at one moment, once each had had its first batches
+        self.seen = set[int]()  # the numbers of all of them that were seen
         self._share = self._is_filled = share
         self._memory_bytes = 0
         self._over = ""

@@ -37,47 +37,27 @@ class NotTried(PenstockError):
 
 
 class Kept(msgspec.Struct):
-    """What is known of a script.
+    """What is known of a script."""
 
-    Attributes:
-        group_id: The group of its runs.
-        trials: What they took, in order.
-    """
-
-    group_id: str = ""
-    trials: list[Trial] = []
+    group_id: str = ""  # the group of its runs
+    trials: list[Trial] = []  # what they took, in order
 
 
 class Tries:
-    """Tries a script at one setting after another.
-
-    Args:
-        store: Where runs and what they took are kept.
-        script: The script.
-        setting: What varies: "batch size", "workers" or "together".
-        bounds: What each trial may take.
-        gpu: Name of the GPU; empty without.
-        seconds: For all trials together; what was tried before does not count.
-        within: What else decides what a trial finds: a limit of memory.
-        again: Whether what is known is measured anew.
-        tell: Told of each trial.
-
-    Attributes:
-        cut_before: The setting that there was no time for; None if there was enough.
-    """
+    """Tries a script at one setting after another."""
 
     def __init__(
         self,
-        store: Store,
+        store: Store,  # where runs and what they took are kept
         script: Script,
-        setting: str,
+        setting: str,  # what varies: "batch size", "workers" or "together"
         *,
-        bounds: Bounds,
-        gpu: str,
-        seconds: float,
-        within: str,
-        again: bool,
-        tell: Tell,
+        bounds: Bounds,  # what each trial may take
+        gpu: str,  # name of the GPU; empty without
+        seconds: float,  # for all trials together; what was tried before does not count
+        within: str,  # what else decides what a trial finds: a limit of memory
+        again: bool,  # whether what is known is measured anew
+        tell: Tell,  # told of each trial
     ) -> None:
         plan = RunPlan(command=script.words, name=script.name, directory=str(script.directory))
         key = f"{Profiles(store.folder, gpu).key(plan)}|{setting}|{within}"
@@ -86,7 +66,7 @@ class Tries:
         self._script, self._setting, self._seconds, self._tell = script, setting, seconds, tell
         self._began_s = time.monotonic()
         self._new = 0
-        self.cut_before: int | None = None
+        self.cut_before: int | None = None  # the setting that there was no time for; None if there was enough
         self._trials = Trials(
             store,
             script,
@@ -128,7 +108,6 @@ class Tries:
         """Try what a search asks for; return whether it came to its end.
 
         Args:
-            search: The search.
             shared: Another, of copies that share: the two go on by turns, the smaller setting first.
             copies: Whether settings are numbers of copies.
         """
@@ -182,11 +161,7 @@ class Tries:
 
 
 def check(script: Script, option: str) -> None:
-    """Check that there is such a command, and that it has a place for a setting that an option is to name.
-
-    Raises:
-        BadSetting: there is none, or no place.
-    """
+    """Check that there is such a command, and that it has a place for a setting that an option is to name."""
     executed(script.at(1), str(script.directory))
     has_place = any("{}" in word for word in script.words)
     if has_place and not option:
@@ -202,7 +177,6 @@ def limit_of(machine: HostMachine, memory: str | None) -> tuple[Limit, int | Non
     """Return the memory that is to suffice, and what trials may take of the host's; None where GPUs have theirs.
 
     Args:
-        machine: The machine.
         memory: The limit that is asked for; None for what there is.
     """
     asked = None if memory is None else size_from("--memory", memory)

@@ -16,19 +16,12 @@ MIB = 1 << 20
 
 
 class Activity(msgspec.Struct, frozen=True):
-    """One interval on a GPU, by NVML's GPM, which exists from Hopper on.
+    """One interval on a GPU, by NVML's GPM, which exists from Hopper on."""
 
-    Attributes:
-        seconds: Length of the interval.
-        sm_active: Part of the multiprocessors' time in which they were busy, 0 to 1.
-        received_bytes: Bytes that came over PCIe, for any process and purpose.
-        note: Why a value is missing.
-    """
-
-    seconds: float = 0.0
-    sm_active: float | None = None
-    received_bytes: int | None = None
-    note: str = ""
+    seconds: float = 0.0  # length of the interval
+    sm_active: float | None = None  # part of the multiprocessors' time in which they were busy, 0 to 1
+    received_bytes: int | None = None  # bytes that came over PCIe, for any process and purpose
+    note: str = ""  # why a value is missing
 
 
 class Gpm:
@@ -37,9 +30,6 @@ class Gpm:
     Args:
         uuid: UUID of the GPU or of the instance.
         metrics: NVML_GPM_METRIC_… that are asked for.
-
-    Raises:
-        pynvml.NVMLError: NVML does not report it of this GPU.
     """
 
     def __init__(self, uuid: str, *metrics: int) -> None:
@@ -58,11 +48,7 @@ class Gpm:
         self._began = False
 
     def read(self) -> list[float | None] | None:
-        """Return each metric since the last reading, None for one that NVML does not report; None the first time.
-
-        Raises:
-            pynvml.NVMLError: NVML reports none, or the GPU is lost. The next reading is a first one again.
-        """
+        """Return each metric since the last reading, None for one that NVML does not report; None at first."""
         known, began, self._began = self._nvml, self._began, False
         before, now = self._samples = self._samples[::-1]
         if self._instance is None:
@@ -86,14 +72,10 @@ class Gpm:
 
 
 class Gpms:
-    """A ``Gpm`` of each unit that is read: made at its first reading, freed at the first without it.
-
-    Args:
-        metrics: NVML_GPM_METRIC_… that are asked for, by the ends of their names.
-    """
+    """A ``Gpm`` of each unit that is read: made at its first reading, freed at the first without it."""
 
     def __init__(self, *metrics: str) -> None:
-        self._metrics = metrics
+        self._metrics = metrics  # NVML_GPM_METRIC_… that are asked for, by the ends of their names
         self._open: dict[str, Gpm | None] = {}
 
     def read(self, uuids: Iterable[str]) -> dict[str, list[float | None]]:
@@ -118,13 +100,10 @@ class Meter:
 
     NVML's older PCIe counter (field 198) is not used: it wraps several times a
     second at the speed of a copy.
-
-    Args:
-        uuid: UUID of the GPU; empty for none.
     """
 
     def __init__(self, uuid: str) -> None:
-        self._uuid = uuid
+        self._uuid = uuid  # UUID of the GPU; empty for none
         self._began = 0.0
         self.activity = Activity()
 

@@ -17,21 +17,13 @@ from penstock.linux.process import numbers_are_the_machines
 
 
 class NvmlGpu(msgspec.Struct, frozen=True):
-    """A GPU, or one instance of a GPU in MIG mode.
+    """A GPU, or one instance of a GPU in MIG mode."""
 
-    Attributes:
-        index: Its place, or that of its GPU, among the machine's GPUs in NVML's order.
-        uuid: "GPU-…", or "MIG-…" of an instance.
-        name: Its model; behind it, of an instance, "MIG" and the profile.
-        memory_bytes: Its memory.
-        parent: UUID of the GPU that an instance lies in; empty of a GPU.
-    """
-
-    index: int
-    uuid: str
-    name: str
+    index: int  # its place, or that of its GPU, among the machine's GPUs in NVML's order
+    uuid: str  # "GPU-…", or "MIG-…" of an instance
+    name: str  # its model; behind it, of an instance, "MIG" and the profile
     memory_bytes: int
-    parent: str = ""
+    parent: str = ""  # UUID of the GPU that an instance lies in; empty of a GPU
 
     @property
     def profile(self) -> str:
@@ -49,11 +41,7 @@ class Instance(NamedTuple):
 
 @cache
 def nvml() -> Any:
-    """Return the module ``pynvml``, initialised.
-
-    Raises:
-        GpuMissing: nvidia-ml-py is not installed, or NVML reports why it cannot be used.
-    """
+    """Return the module ``pynvml``, initialised."""
     try:
         import pynvml
     except ImportError:
@@ -74,11 +62,7 @@ def answer_of(call: Callable[..., Any], *args: Any) -> Any:
 
 
 def answer(call: Callable[..., Any], *args: Any) -> Any:
-    """Return NVML's answer to a call without which there is nothing to go on.
-
-    Raises:
-        GpuMissing: NVML gives none: the GPU is lost, or its driver does not know the call.
-    """
+    """Return NVML's answer to a call without which there is nothing to go on."""
     try:
         return call(*args)
     except nvml().NVMLError as error:
@@ -86,11 +70,7 @@ def answer(call: Callable[..., Any], *args: Any) -> Any:
 
 
 def gpus() -> list[tuple[NvmlGpu, list[NvmlGpu]]]:
-    """List the machine's GPUs, each with its MIG instances; a GPU that is lost is left out.
-
-    Raises:
-        GpuMissing: NVML cannot be used.
-    """
+    """List the machine's GPUs, each with its MIG instances; a GPU that is lost is left out."""
     known = nvml()
     found: list[tuple[NvmlGpu, list[NvmlGpu]]] = []
     for index in range(answer(known.nvmlDeviceGetCount)):
@@ -110,9 +90,6 @@ def visible_gpus(environment: Mapping[str, str]) -> list[NvmlGpu]:
     Args:
         environment: Variables of the process. CUDA_VISIBLE_DEVICES lists indices, UUIDs, or their beginnings; the
             first one that names no GPU, several, or one again ends the list.
-
-    Raises:
-        GpuMissing: NVML cannot be used.
     """
     machine = gpus()
     given = environment.get("CUDA_VISIBLE_DEVICES")
@@ -142,11 +119,7 @@ def _shown(unit: NvmlGpu, migs: list[NvmlGpu]) -> list[NvmlGpu]:
 
 
 def devices(environment: Mapping[str, str]) -> list[tuple[str, Any]]:
-    """List UUID and NVML's handle of each GPU that CUDA shows a process, whole or an instance of it.
-
-    Raises:
-        GpuMissing: NVML cannot be used, or CUDA shows no GPU.
-    """
+    """List UUID and NVML's handle of each GPU that CUDA shows a process, whole or an instance of it."""
     uuids = dict.fromkeys(gpu.parent or gpu.uuid for gpu in visible_gpus(environment))
     if not uuids:
         given = environment.get("CUDA_VISIBLE_DEVICES")

@@ -20,11 +20,7 @@ GUARDS: list[Guard] = []
 
 
 def hook(loader_class: type) -> None:
-    """Guard the iterators of all loaders of a class, except in the workers of another loader.
-
-    Raises:
-        TypeError: the class has no such method as every torch since 1.9 has.
-    """
+    """Guard the iterators of all loaders of a class, except in the workers of another loader."""
     original: Any = vars(loader_class).get("_get_iterator")
     if hasattr(original, "__wrapped__"):
         return

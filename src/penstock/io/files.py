@@ -21,15 +21,10 @@ _PATH = re.compile(r"(/dev/libnvm\d+)(?:n([1-9]\d*))?")
 
 
 class DiskPath(NamedTuple):
-    """A namespace of a disk.
+    """A namespace of a disk."""
 
-    Attributes:
-        device: The kernel module's file.
-        nsid: Number of the namespace, from 1; the module has no files for namespaces, only Penstock names them.
-    """
-
-    device: str
-    nsid: int
+    device: str  # the kernel module's file
+    nsid: int  # number of the namespace, from 1; the module has no files for namespaces, only Penstock names them
 
 
 def disk_path(path: str) -> DiskPath | None:
@@ -44,11 +39,7 @@ def devices() -> list[str]:
 
 
 def refuse_disk(path: str) -> None:
-    """Refuse a disk under the module.
-
-    Raises:
-        ReaderUnavailable: the path names such a disk.
-    """
+    """Refuse a disk under the module."""
     if disk_path(path):
         raise ReaderUnavailable(
             f"{path} is a disk under BaM's kernel module: the kernel has no blocks and no files of it",
@@ -81,12 +72,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def open_file(path: str, *, direct: bool) -> tuple[int, int]:
-    """Open a file or block device; return a descriptor and its size.
-
-    Raises:
-        OSError: the system refuses, or it is something else, such as a pipe, which is not opened.
-        ReaderUnavailable: its file system has no O_DIRECT, or it is a disk under BaM's kernel module.
-    """
+    """Open a file or block device; return a descriptor and its size."""
     refuse_disk(path)
     try:
         refuse_what_is_no_file(os.stat(path).st_mode)

@@ -39,11 +39,7 @@ _ways: dict[tuple[int, int], str] = {}
 
 @cache
 def version() -> str:
-    """Return the version of cuFile.
-
-    Raises:
-        ReaderUnavailable: cuFile does not work here; the message says why, and what to do.
-    """
+    """Return the version of cuFile."""
     if not Path("/proc/driver/nvidia/version").exists():
         raise _unavailable("no NVIDIA driver is loaded")
     return probe()
@@ -55,9 +51,6 @@ def probe(command: Sequence[str] = _PROBE, limit_s: float = PROBE_S) -> str:
     Args:
         command: The child; it prints an answer, or on its last line why there is none.
         limit_s: Time after which it is killed.
-
-    Raises:
-        ReaderUnavailable: cuFile does not work here; the message says why, and what to do.
     """
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=limit_s, check=False)
@@ -101,16 +94,12 @@ class GdsQueue(BlockingQueue):
     Args:
         depth: Most reads that may be queued.
         threads: Most reads under way in cuFile.
-        memory: Memory on the GPU, registered with cuFile if it allows that.
-
-    Raises:
-        ReaderUnavailable: cuFile does not work here; the message says why.
     """
 
     def __init__(self, depth: int, threads: int, memory: DeviceBytes) -> None:
         self._cufile, self._version = _opened()
         super().__init__("gds", depth, threads)
-        self._memory = memory
+        self._memory = memory  # memory on the GPU, registered with cuFile if it allows that
         self._base = int(memory.data_ptr())
         self._files: dict[int, int] = {}
         self._ways: dict[str, None] = {}  # of the files that are open, in order

@@ -32,9 +32,6 @@ class ObjectQueue(BlockingQueue):
         timeout_s: Limit for one try, from connecting to the body's last byte.
         retries: Most retries after server errors, timeouts and connections that break off; None for no limit.
         retry_s: Time after which no further try begins; for opening, 10 s if that is less.
-
-    Raises:
-        ReaderUnavailable: obstore is not installed.
     """
 
     def __init__(

@@ -19,17 +19,11 @@ from penstock.errors import ReaderUnavailable
 
 
 class Object(NamedTuple):
-    """An object in a store.
-
-    Attributes:
-        url: Its URL.
-        nbytes: Its size.
-        etag: Its version: the ETag, or the time of its last change where the store has none.
-    """
+    """An object in a store."""
 
     url: str
     nbytes: int
-    etag: str
+    etag: str  # its version: the ETag, or the time of its last change where the store has none
 
 
 class ObjectStores:
@@ -39,12 +33,7 @@ class ObjectStores:
     ``AWS_ACCESS_KEY_ID``, ``AWS_SKIP_SIGNATURE``, ...).
 
     Args:
-        timeout_s: Limit for one try, from connecting to the body's last byte.
         retries: Most retries after server errors, timeouts and connections that break off; None for no limit.
-        retry_s: Time after which no further try begins; for listing and opening, 10 s if that is less.
-
-    Raises:
-        ReaderUnavailable: obstore is not installed.
     """
 
     def __init__(self, *, timeout_s: float = 30.0, retries: int | None = None, retry_s: float = 90.0) -> None:
@@ -55,18 +44,14 @@ class ObjectStores:
                 "object stores are read with obstore, which is not installed", 'pip install "penstock[s3]"'
             ) from None
         self.obstore: Any = obstore
-        self._timeout_s = timeout_s
+        self._timeout_s = timeout_s  # limit for one try, from connecting to the body's last byte
         self._retries: Any = {"max_retries": _ENDLESS if retries is None else retries, "backoff": _BACKOFF}
         self._retry_s = retry_s
+        """Time after which no further try begins; for listing and opening, 10 s if that is less."""
         self._stores: dict[tuple[str, bool], Any] = {}
 
     def at(self, url: str, *, opens: bool = False) -> tuple[Any, str]:
-        """Return the store that a URL names, and the object's key in it; ``opens`` tries for a shorter time.
-
-        Raises:
-            OSError: it is no URL.
-            ReaderUnavailable: it is a URL of another kind.
-        """
+        """Return the store that a URL names, and the object's key in it; ``opens`` tries for a shorter time."""
         try:
             root, key = _split(url)
             return self._store(root, opens=opens), key
@@ -74,11 +59,7 @@ class ObjectStores:
             raise OSError(errno.EINVAL, f"it is no URL: {error}") from None
 
     def listed(self, url: str) -> Iterator[Object]:
-        """Yield the objects below ``s3://bucket/prefix``.
-
-        Raises:
-            OSError: the store refuses.
-        """
+        """Yield the objects below ``s3://bucket/prefix``."""
         bucket, _, prefix = url.removeprefix("s3://").partition("/")
         store = self._store(f"s3://{bucket}", opens=True)
         with self.in_its_words():
@@ -87,11 +68,7 @@ class ObjectStores:
                     yield Object(f"s3://{bucket}/{meta['path']}", meta["size"], etag_of(meta))
 
     def head(self, url: str) -> Object:
-        """Return an object's size and version.
-
-        Raises:
-            OSError: there is none, or the store refuses.
-        """
+        """Return an object's size and version."""
         meta = self.meta(*self.at(url, opens=True))
         return Object(url, meta["size"], etag_of(meta))
 
@@ -109,11 +86,7 @@ class ObjectStores:
                 return self.obstore.head(store, key)
 
     def read(self, url: str, offset: int, nbytes: int, etag: str) -> bytes:
-        """Return a part of an object of this version.
-
-        Raises:
-            OSError: it cannot be read, or was replaced.
-        """
+        """Return a part of an object of this version."""
         if not nbytes:
             return b""
         store, key = self.at(url)

@@ -28,28 +28,20 @@ STAGING_BYTES = 64 << 20
 
 
 def open_reader(
-    mech: str,
-    memory: ByteArray | DeviceBytes,
+    mech: str,  # one of ``MECHANISMS``
+    memory: ByteArray | DeviceBytes,  # where bytes go while the reader lives: a host array, or a tensor on ``gpu``
     *,
-    depth: int = 128,
-    threads: int = 8,
+    depth: int = 128,  # extents under way at once, 1 to 4096
+    threads: int = 8,  # threads that wait for the kernel, or submit commands, 1 to 1024, if the mechanism has any
     gpu: Gpu | None = None,
     staging_bytes: int = STAGING_BYTES,
 ) -> Reader:
     """Open a reader into this memory.
 
     Args:
-        mech: One of ``MECHANISMS``.
-        memory: Where bytes go while the reader lives: a host array, or a tensor on ``gpu``.
-        depth: Extents under way at once, 1 to 4096.
-        threads: Threads that wait for the kernel, or submit commands, 1 to 1024, if the mechanism has any.
         gpu: GPU of the memory, or with which host memory is registered so that copies from it are
             asynchronous. Under ``"gpu"`` its threads submit; without it, threads of the CPU do.
         staging_bytes: Host memory through which bytes go to the device, if the mechanism needs that.
-
-    Raises:
-        BadSetting: an argument is out of range, or the mechanism does not reach this memory.
-        ReaderUnavailable: the mechanism does not work here; the message says why.
     """
     if mech not in MECHANISMS:
         raise BadSetting(f"mech={mech!r}: it must be one of {', '.join(MECHANISMS)}")

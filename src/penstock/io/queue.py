@@ -22,35 +22,22 @@ CPU_SERVED = "CPU-served"
 
 
 class Reads(NamedTuple):
-    """Reads to begin; every field has one entry per read.
+    """Reads to begin; every field has one entry per read."""
 
-    Attributes:
-        ids: Numbers below the queue's depth, none of them under way.
-        files: Files as ``Queue.open`` numbered them.
-        offsets: Offsets in the file, multiples of the queue's alignment.
-        nbytes: Bytes to read, multiples of the queue's alignment.
-        addresses: Addresses in this process or on the device, multiples of the queue's alignment.
-    """
-
-    ids: Numbers
-    files: Numbers
-    offsets: Numbers
-    nbytes: Numbers
-    addresses: Numbers
+    ids: Numbers  # numbers below the queue's depth, none of them under way
+    files: Numbers  # files as ``Queue.open`` numbered them
+    offsets: Numbers  # offsets in the file, multiples of the queue's alignment
+    nbytes: Numbers  # bytes to read, multiples of the queue's alignment
+    addresses: Numbers  # addresses in this process or on the device, multiples of the queue's alignment
 
 
 class Results(NamedTuple):
-    """Reads that are done.
+    """Reads that are done."""
 
-    Attributes:
-        ids: Ids of the reads.
-        nbytes: How many bytes came, or the negative error number.
-        reasons: By id, why a read failed, if the storage gives more than a number.
-    """
-
-    ids: Numbers
-    nbytes: Numbers
+    ids: Numbers  # ids of the reads
+    nbytes: Numbers  # how many bytes came, or the negative error number
     reasons: Mapping[int, str] = MappingProxyType({})
+    """By id, why a read failed, if the storage gives more than a number."""
 
 
 class Queue(Protocol):
@@ -74,12 +61,7 @@ class Queue(Protocol):
     def path_taken(self) -> str: ...
 
     def open(self, path: str) -> Opened:
-        """Open a file that has not been opened here before.
-
-        Raises:
-            OSError: the system refuses.
-            ReaderUnavailable: this mechanism cannot read it.
-        """
+        """Open a file that has not been opened here before."""
         ...
 
     def push(self, reads: Reads) -> None:
@@ -99,16 +81,14 @@ class BlockingQueue(ABC):
     """A mechanism whose reads each block a thread; threads are started as reads need them.
 
     Args:
-        mech: The mechanism's name.
-        depth: Most reads that may be queued.
         threads: Most reads under way at once; fewer where the system gives no more threads.
     """
 
     alignment = 1
 
     def __init__(self, mech: str, depth: int, threads: int) -> None:
-        self.mech = mech
-        self.depth = depth
+        self.mech = mech  # the mechanism's name
+        self.depth = depth  # most reads that may be queued
         self._limit = threads
         self._under_way = 0
         self._asked: SimpleQueue[tuple[int, int, int, int, int] | None] = SimpleQueue()
@@ -126,11 +106,7 @@ class BlockingQueue(ABC):
 
     @abstractmethod
     def read(self, file: int, offset: int, nbytes: int, address: int) -> int:
-        """Read in any thread, waiting; return how many bytes came.
-
-        Raises:
-            OSError: the read failed; ``strerror`` is the reason.
-        """
+        """Read in any thread, waiting; return how many bytes came."""
 
     @abstractmethod
     def release(self) -> None:
@@ -190,12 +166,11 @@ class ThreadQueue(BlockingQueue):
     Args:
         depth: Most reads that may be queued.
         threads: Most reads under way in the kernel.
-        direct: Whether to bypass the page cache (O_DIRECT).
     """
 
     def __init__(self, depth: int, threads: int, *, direct: bool) -> None:
         super().__init__("direct" if direct else "posix", depth, threads)
-        self._direct = direct
+        self._direct = direct  # whether to bypass the page cache (O_DIRECT)
         self._fds: list[int] = []
 
     @property

@@ -65,11 +65,6 @@ class QueueReader:
 
     An extent whose offset, size or destination is not a multiple of the queue's
     alignment is read with its surroundings into a buffer, then copied.
-
-    Args:
-        queue: The mechanism; closed with the reader.
-        memory: Where bytes go; on a device only if the queue's alignment is 1.
-        new_buffer: Makes a buffer of a size in bytes that begins on a page.
     """
 
     def __init__(
@@ -80,9 +75,9 @@ class QueueReader:
     ) -> None:
         self.mech = queue.mech
         self.depth = queue.depth
-        self._queue = queue
-        self._memory = memory
-        self._new_buffer = new_buffer
+        self._queue = queue  # the mechanism; closed with the reader
+        self._memory = memory  # where bytes go; on a device only if the queue's alignment is 1
+        self._new_buffer = new_buffer  # makes a buffer of a size in bytes that begins on a page
         on_device = not isinstance(memory, np.ndarray)
         assert not on_device or queue.alignment == 1
         self._address = int(memory.data_ptr() if on_device else memory.ctypes.data)

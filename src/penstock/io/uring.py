@@ -56,17 +56,13 @@ class UringQueue:
     """An io_uring whose files and memory are registered with the kernel, once; it reads with O_DIRECT.
 
     Args:
-        depth: Most reads under way.
         memory: Where most reads go.
-
-    Raises:
-        ReaderUnavailable: this kernel, or its configuration, does not allow io_uring.
     """
 
     mech = "uring"
 
     def __init__(self, depth: int, memory: ByteArray) -> None:
-        self.depth = depth
+        self.depth = depth  # most reads under way
         self.alignment = 1
         params = np.zeros(1, _PARAMS)
         params["flags"] = _COOP_TASKRUN

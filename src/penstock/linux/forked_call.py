@@ -36,13 +36,10 @@ class ForkedCall:
     Args:
         function: Returns the answer. An exception makes the answer empty.
         limit_s: Seconds after which the child is killed.
-
-    Attributes:
-        cpu_s: CPU time of the child, once it has answered.
     """
 
     def __init__(self, function: Callable[[], bytes], limit_s: float) -> None:
-        self.cpu_s = 0.0
+        self.cpu_s = 0.0  # CPU time of the child, once it has answered
         self._answers, answer = Pipe(duplex=False)
         parent = os.getpid()
         with (quiet := warnings.catch_warnings()):

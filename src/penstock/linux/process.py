@@ -34,14 +34,10 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 class Received(NamedTuple):
-    """A signal that came.
-
-    Attributes:
-        pid: Process that sent it; 0 for the kernel.
-    """
+    """A signal that came."""
 
     number: int
-    pid: int
+    pid: int  # process that sent it; 0 for the kernel
 
 
 def numbers_are_the_machines() -> bool:

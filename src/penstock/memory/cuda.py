@@ -34,9 +34,6 @@ class CudaGpu:
 
     Args:
         device: ``"cuda"`` (the current one), ``"cuda:1"``, or the UUID of a GPU or MIG instance.
-
-    Raises:
-        DeviceUnavailable: there is no such device, or no working driver.
     """
 
     def __init__(self, device: str) -> None:
@@ -215,17 +212,11 @@ class _Event:
 
 @dataclass(eq=False)
 class _Loan:
-    """A loan of mapped memory, and the end of what may still run on it.
+    """A loan of mapped memory, and the end of what may still run on it."""
 
-    Attributes:
-        memory: Memory that stays mapped until the event has passed.
-        ended: Called at its end.
-        event: Event after the last launch on it; None while it cannot be recorded.
-    """
-
-    memory: SharedMemory
-    ended: Callable[[], None]
-    event: _Event | None = None
+    memory: SharedMemory  # memory that stays mapped until the event has passed
+    ended: Callable[[], None]  # called at its end
+    event: _Event | None = None  # event after the last launch on it; None while it cannot be recorded
 
 
 def _torch(device: str) -> Any:
@@ -250,11 +241,7 @@ def _torch(device: str) -> Any:
 
 
 def index_of(torch: Any, device: str) -> int:
-    """Return this process's index of a device named by number or UUID.
-
-    Raises:
-        DeviceUnavailable: this process sees no such device.
-    """
+    """Return this process's index of a device named by number or UUID."""
     count = torch.cuda.device_count()
     uuids = [uuid_of(torch, i) for i in range(count)]
     kind, _, number = device.partition(":")

@@ -29,22 +29,14 @@ class SharedMemory:
     """One range of GPU memory, mapped into this process until nothing refers to it.
 
     Args:
-        torch: The module.
         device: Index of the GPU in this process.
-        nbytes: Size, a multiple of ``granularity``.
         fd: A descriptor of memory that another process made; None to make it here.
-
-    Attributes:
-        address: Where it is mapped.
-
-    Raises:
-        DeviceUnavailable: the GPU has too little memory, or cannot reach it.
     """
 
     def __init__(self, torch: Any, device: int, nbytes: int, fd: int | None = None) -> None:
         driver = _driver()
         cuda = _Calls(torch, device, nbytes)
-        self.nbytes = nbytes
+        self.nbytes = nbytes  # size, a multiple of ``granularity``
         kind = driver.CUmemAllocationHandleType.CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR
         if fd is None:
             handle = _created(driver, cuda)
@@ -71,7 +63,7 @@ class SharedMemory:
             raise
         finally:
             cuda.checked(driver.cuMemRelease(handle))  # the mapping holds it
-        self.address = int(address)
+        self.address = int(address)  # where it is mapped
         # At the interpreter's exit kernels may still read it, and the driver takes it back anyway.
         when_gone(self, in_python(partial(_died, torch, device, mapping, os.getpid())))
 

@@ -29,11 +29,7 @@ class DeviceRing:
 
     @classmethod
     def attach(cls, gpu: Gpu, fd: int, capacity_bytes: int) -> DeviceRing:
-        """Map a ring that another process writes; ``fd`` may then be closed.
-
-        Raises:
-            DeviceUnavailable: the ring lies on a GPU whose memory this one cannot reach.
-        """
+        """Map a ring that another process writes; ``fd`` may then be closed."""
         return cls(gpu, capacity_bytes, gpu.open_shared(fd, capacity_bytes))
 
     def readable(self, offset: int, nbytes: int) -> DeviceBytes:
@@ -59,13 +55,6 @@ class WritableDeviceRing(DeviceRing):
     Args:
         gpu: GPU of the ring.
         capacity_bytes: Size of the ring, and of its twin.
-
-    Attributes:
-        twin: The ring on the host.
-        path: How blocks get to the GPU, as ``statistics()`` names it.
-
-    Raises:
-        DeviceUnavailable: the GPU has no room for the ring.
     """
 
     def __init__(self, gpu: Gpu, capacity_bytes: int) -> None:
@@ -73,10 +62,11 @@ class WritableDeviceRing(DeviceRing):
         super().__init__(gpu, capacity_bytes, memory)
         self._shared = Descriptors()
         self._fd = self._shared.open(int, fd)
-        self.twin = WritableHostRing.create(capacity_bytes)
+        self.twin = WritableHostRing.create(capacity_bytes)  # the ring on the host
         self.twin.registered = True
         self._pinned: ByteArray | None = self.twin.readable(0, capacity_bytes)
         self.path = f"{self.kind}, copied from its pinned twin on the host"
+        """How blocks get to the GPU, as ``statistics()`` names it."""
         try:
             gpu.pin(self._pinned)
         except PinningRefused as refused:

@@ -120,9 +120,6 @@ class HostRing:
 
         A GPU registers only writable pages, so they are mapped writable, and made
         read-only once it has (docs/decisions/0013-pinning.md).
-
-        Raises:
-            PinningRefused: the system does not allow it.
         """
         try:
             file = opened("r+", os.open, f"/proc/self/fd/{fd}", os.O_RDWR | os.O_CLOEXEC)
@@ -244,15 +241,11 @@ class UnusedPages:
     First fit reserves the lowest bytes, so what is not needed is the end. Whoever
     calls this holds the lock that guards the room. Where a ring's pages may be
     registered, all of them stay: a GPU would go on reading those that were given back.
-
-    Args:
-        room: What is reserved.
-        ring: Where it is reserved.
     """
 
     def __init__(self, room: Room, ring: WritableHostRing) -> None:
-        self._room = room
-        self._ring = ring
+        self._room = room  # what is reserved
+        self._ring = ring  # where it is reserved
         self._written = 0  # nothing beyond has been written since its pages were given back
         self._peak = 0  # of the last interval
         self._next_look_s = 0.0

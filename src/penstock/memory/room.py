@@ -19,19 +19,13 @@ class Room:
     The lowest gap that fits is taken, so a feed whose trainers are in step reuses
     a few warm pages, and a block that a trainer holds costs only its own bytes
     (docs/decisions/0001-first-fit.md).
-
-    Args:
-        capacity_bytes: Size of the ring.
-
-    Attributes:
-        peak: The highest ``top`` since ``forget_peak``.
     """
 
     def __init__(self, capacity_bytes: int) -> None:
-        self.capacity_bytes = capacity_bytes
+        self.capacity_bytes = capacity_bytes  # size of the ring
         self._gaps: list[tuple[int, int]] = [(0, capacity_bytes)]  # (start, stop), sorted, disjoint
         self._taken: dict[int, int] = {}
-        self.peak = 0
+        self.peak = 0  # the highest ``top`` since ``forget_peak``
 
     @property
     def used_bytes(self) -> int:

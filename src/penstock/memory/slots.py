@@ -18,19 +18,12 @@ from penstock.tree import Array, Constant, Node, array_nodes, build, leaf_from_b
 
 
 class Placement(NamedTuple):
-    """A block's tree, and where in the block each leaf lies.
-
-    Attributes:
-        layout: The tree.
-        leaf_offsets: Bytes from the block's beginning, for each leaf in order.
-        leaf_bytes: The size of each leaf.
-        nbytes: Size of the block.
-    """
+    """A block's tree, and where in the block each leaf lies."""
 
     layout: Node
-    leaf_offsets: tuple[int, ...]
-    leaf_bytes: tuple[int, ...]
-    nbytes: int
+    leaf_offsets: tuple[int, ...]  # bytes from the block's beginning, for each leaf in order
+    leaf_bytes: tuple[int, ...]  # the size of each leaf
+    nbytes: int  # size of the block
 
     @property
     def end(self) -> int:
@@ -131,13 +124,10 @@ class Slots:
     They wait in a pipe: a record is written and read in one piece, a killed
     worker leaves no lock behind, and no message passes through the feeder. An
     instance may be passed to a process that is being spawned.
-
-    Args:
-        ring: Ring in which slots lie.
     """
 
     def __init__(self, ring: WritableHostRing) -> None:
-        self._ring = ring
+        self._ring = ring  # ring in which slots lie
         # In C: were Ctrl-C to come between, nobody would close the pipe.
         ends = chain.from_iterable(map(os.pipe2, (os.O_NONBLOCK | os.O_CLOEXEC,)))
         self._reading, self._writing = map(FileIO, ends, "rw")

@@ -22,27 +22,17 @@ UNRECORDED = (
 
 
 class RunAdvice(NamedTuple):
-    """What holds a run back, and what to do about it.
+    """What holds a run back, and what to do about it."""
 
-    Attributes:
-        kind: The rule that gave it: "share", "workers", …
-        text: A sentence that begins with what the run does.
-    """
-
-    kind: str
-    text: str
+    kind: str  # the rule that gave it: "share", "workers", …
+    text: str  # a sentence that begins with what the run does
 
 
 class Cpus(NamedTuple):
-    """CPUs while runs ran, in parts of what they may use, from 0 to 1; None where nobody recorded it.
+    """CPUs while runs ran, in parts of what they may use, from 0 to 1; None where nobody recorded it."""
 
-    Attributes:
-        busy: Busy, whoever used them.
-        used: Used by these runs.
-    """
-
-    busy: float | None
-    used: float | None
+    busy: float | None  # busy, whoever used them
+    used: float | None  # used by these runs
 
 
 def cpus_of(together: Sequence[RunFigures], seconds: float) -> Cpus:
@@ -59,7 +49,6 @@ def advise(run: RunFigures, cpus: Cpus, together: Sequence[RunFigures]) -> RunAd
     """Return what to change first; None if too little was recorded to judge.
 
     Args:
-        run: The run.
         cpus: The CPUs while those ran.
         together: The runs that ran at one time, this one included.
     """

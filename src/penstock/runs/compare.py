@@ -20,41 +20,26 @@ AllSeries = Callable[[RunRecord], Mapping[str, Series]]
 
 
 class GroupFigures(msgspec.Struct, frozen=True, kw_only=True):
-    """What a group took; None where nobody recorded it of one of its runs.
-
-    Attributes:
-        starts: How often it was started; more than once if groups of one name count as one.
-        seconds: From the start of its first run to the end of its last; of several starts, the sum.
-        each_s: Median of its runs' seconds.
-        epoch_s: Median of what its runs' epochs take.
-        samples_per_s: Samples that all its runs were given, by ``seconds``.
-        batches_per_s: Batches that all its runs were given, by ``seconds``.
-        cpu_s: CPU time of all its runs.
-        energy_measured_j: What each device used while they ran, whoever used it; empty if none was measured.
-        energy_estimated_j: What its runs used, estimated.
-        gco2_estimated: Grams of CO2 of the estimated energy.
-        cpus_busy: The part of the CPUs that was busy, whoever used them, from 0 to 1.
-        memory_bytes: The most that all its runs held at one moment.
-        advice: What to change first, by the ids of its runs.
-    """
+    """What a group took; None where nobody recorded it of one of its runs."""
 
     id: str
     name: str
     mode: str
-    starts: int
+    starts: int  # how often it was started; more than once if groups of one name count as one
     runs: tuple[RunFigures, ...]
-    seconds: float
-    each_s: float
-    epoch_s: float | None
-    samples_per_s: float | None
-    batches_per_s: float | None
-    cpu_s: float | None
+    seconds: float  # from the start of its first run to the end of its last; of several starts, the sum
+    each_s: float  # median of its runs' seconds
+    epoch_s: float | None  # median of what its runs' epochs take
+    samples_per_s: float | None  # samples that all its runs were given, by ``seconds``
+    batches_per_s: float | None  # batches that all its runs were given, by ``seconds``
+    cpu_s: float | None  # CPU time of all its runs
     energy_measured_j: dict[str, float]
-    energy_estimated_j: float | None
-    gco2_estimated: float | None
-    cpus_busy: float | None
-    memory_bytes: float | None
-    advice: dict[str, RunAdvice]
+    """What each device used while they ran, whoever used it; empty if none was measured."""
+    energy_estimated_j: float | None  # what its runs used, estimated
+    gco2_estimated: float | None  # grams of CO2 of the estimated energy
+    cpus_busy: float | None  # the part of the CPUs that was busy, whoever used them, from 0 to 1
+    memory_bytes: float | None  # the most that all its runs held at one moment
+    advice: dict[str, RunAdvice]  # what to change first, by the ids of its runs
 
     @property
     def finished(self) -> bool:
@@ -72,14 +57,10 @@ class GroupFigures(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Comparison(msgspec.Struct, frozen=True, kw_only=True):
-    """Groups of runs; each is compared with the first.
-
-    Attributes:
-        sentences: What follows from the figures, in plain words.
-    """
+    """Groups of runs; each is compared with the first."""
 
     groups: tuple[GroupFigures, ...]
-    sentences: tuple[str, ...]
+    sentences: tuple[str, ...]  # what follows from the figures, in plain words
 
 
 def compare(groups: Mapping[str, Sequence[RunRecord]], series: AllSeries) -> Comparison:
@@ -88,9 +69,6 @@ def compare(groups: Mapping[str, Sequence[RunRecord]], series: AllSeries) -> Com
     Args:
         groups: The runs of each group, by its id.
         series: Looks a run's series up.
-
-    Raises:
-        BadSetting: a run has not ended, so there is nothing to compare yet.
     """
     for run in (run for runs in groups.values() for run in runs):
         if run.status not in ENDED or run.began is None or run.seconds is None:

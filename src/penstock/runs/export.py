@@ -30,10 +30,6 @@ def export(store: Store, runs: Sequence[RunRecord], path: Path) -> int:
     name then; none where the series has a newer value of that step), ``value``, and ``param.NAME`` for each
     parameter that any run has. In Parquet times, steps and values are float64, all others text, null where there
     is none.
-
-    Raises:
-        BadSetting: the file has another ending, or cannot be written.
-        PackageMissing: pyarrow is not there, which writes Parquet.
     """
     if path.suffix not in {".csv", ".parquet"}:
         raise BadSetting(f"{path}: an export ends in .csv or .parquet")

@@ -140,21 +140,13 @@ def newest_at(places: Floats, *, every: bool = False) -> Ints:
 
 
 def parts_of(
-    seconds: float,
-    waited_s: float | None,
-    copied_s: float | None,
-    loop_s: float | None,
-    start_s: float | None = None,
+    seconds: float,  # the run's time
+    waited_s: float | None,  # waited for data
+    copied_s: float | None,  # copied from the host to a device
+    loop_s: float | None,  # spent in loops over loaders, with waiting and copying
+    start_s: float | None = None,  # until the first of these loops began
 ) -> Parts:
-    """Divide a run's time into parts, each cut to 0 to 1 where clocks disagree.
-
-    Args:
-        seconds: The run's time.
-        waited_s: Waited for data.
-        copied_s: Copied from the host to a device.
-        loop_s: Spent in loops over loaders, with waiting and copying.
-        start_s: Until the first of these loops began.
-    """
+    """Divide a run's time into parts, each cut to 0 to 1 where clocks disagree."""
 
     def part(of_s: float | None) -> float | None:
         return None if of_s is None or seconds <= 0 else min(1.0, max(0.0, of_s / seconds))

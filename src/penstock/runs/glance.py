@@ -77,21 +77,13 @@ RECENT_S = 10.0
 
 
 class Glance(msgspec.Struct, frozen=True, kw_only=True):
-    """The last seconds of a run; None where nothing was sampled.
+    """The last seconds of a run; None where nothing was sampled."""
 
-    Attributes:
-        cores: CPU time per second of its processes.
-        memory_bytes: Memory of its processes.
-        read_bytes_per_s: Bytes per second that its processes read.
-        waiting: The part of the time that it waited for data.
-        logged: The newest value of each series that its script logs, by name.
-    """
-
-    cores: float | None
-    memory_bytes: float | None
-    read_bytes_per_s: float | None
-    waiting: float | None
-    logged: dict[str, float]
+    cores: float | None  # CPU time per second of its processes
+    memory_bytes: float | None  # memory of its processes
+    read_bytes_per_s: float | None  # bytes per second that its processes read
+    waiting: float | None  # the part of the time that it waited for data
+    logged: dict[str, float]  # the newest value of each series that its script logs, by name
 
 
 def is_glanced_at(name: str) -> bool:

@@ -17,16 +17,11 @@ _LIBRARIES = ("numpy", "msgspec", "torch", "simplejpeg", "opencv-python-headless
 
 
 class Machine(msgspec.Struct, frozen=True):
-    """Hardware, system and versions at one moment.
-
-    Attributes:
-        cores: Cores that this process may run on.
-        load_before: Runnable processes over the last minute; near 0 if the machine was idle.
-    """
+    """Hardware, system and versions at one moment."""
 
     date: str
     cpu: str
-    cores: int
+    cores: int  # cores that this process may run on
     memory_bytes: int
     gpus: list[str]
     system: str
@@ -34,7 +29,7 @@ class Machine(msgspec.Struct, frozen=True):
     python: str
     libraries: dict[str, str]
     penstock: str
-    load_before: float
+    load_before: float  # runnable processes over the last minute; near 0 if the machine was idle
 
 
 def describe() -> Machine:

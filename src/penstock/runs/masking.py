@@ -85,8 +85,6 @@ def add_masked(store: Store, group: GroupPlan, to: str = "") -> list[RunRecord]:
     """Add a group to the store, where secrets in commands and parameters are masked; return its runs unmasked.
 
     Args:
-        store: The store.
-        group: The group.
         to: As of ``Store.add``.
     """
     records = store.add(msgspec.structs.replace(group, runs=tuple(map(masked_plan, group.runs))), to)

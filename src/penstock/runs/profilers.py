@@ -35,9 +35,6 @@ def check_profilers(what: str, texts: Sequence[str]) -> tuple[str, ...]:
     Args:
         what: Where they are asked for; the error's first words.
         texts: Each a name, and options of that profiler: ``"torch"``, ``"torch 100-110"``, ``"nsys -t cuda"``.
-
-    Raises:
-        BadSetting: there is no such profiler, or its program is not on the PATH.
     """
     programs: list[str] = []
     for text in texts:
@@ -64,7 +61,6 @@ def command_of(plan: RunPlan, files: Path) -> list[str]:
     """Return what is executed for a run: its command, below the profiler that runs it.
 
     Args:
-        plan: The run.
         files: Folder of the run's own files, into which the profiler writes.
     """
     for text in plan.profile:

@@ -11,55 +11,34 @@ from penstock.runs.words import options_of
 
 
 class RunPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """One run.
+    """One run."""
 
-    Attributes:
-        command: The program and its arguments, as they are started.
-        name: What people call it; unique within its group.
-        parameters: What a grid filled in, by name.
-        devices: GPUs that it may use, by UUID; empty for those that ``penstock run`` sees.
-        directory: Its working directory, absolute.
-        time_limit_s: Seconds after which it is ended.
-        mps_threads: Percentage of a GPU's threads that it may use in mode mps; None for all.
-        mps_memory_bytes: Memory of each GPU that it may use in mode mps; None for all.
-        mig_changes: Whether mode mig may make instances for its group, as root, and take them back.
-        watch_dataloader: Whether the waits for its plain DataLoaders are recorded.
-        watch_metrics: Whether what it logs with other libraries is kept.
-        profile: Profilers that look at it, each with its options: "torch 10-20", "nsys --trace=cuda".
-        share: How its loaders are shared with other runs; None if they are not.
-        after: Names of the runs and groups of its file that must have ended before it starts.
-        gpus: How many GPUs it computes on; None where its file does not say.
-        memory_bytes: Memory that it needs on each of its GPUs, or of the host where there is none; None where its
-            file does not say.
-        priority: Its weight in a schedule's objective.
-        deadline_s: Seconds from a schedule's start by which it must have ended.
-        preempt: Whether a scheduler may end it and start it again: it saves checkpoints and resumes.
-        feed: What it reads: "auto" for what it turns out to; "none" for data that it shares with nobody; or
-            FILE.py:FUNCTION, the function that makes its loader.
-        epochs: How often it reads its data; None where its file does not say.
-    """
-
-    command: tuple[str, ...]
-    name: str
-    parameters: dict[str, str] = {}
-    devices: tuple[str, ...] = ()
-    directory: str
-    time_limit_s: float | None = None
-    mps_threads: float | None = None
-    mps_memory_bytes: int | None = None
-    mig_changes: bool = False
-    watch_dataloader: bool = False
-    watch_metrics: bool = False
+    command: tuple[str, ...]  # the program and its arguments, as they are started
+    name: str  # what people call it; unique within its group
+    parameters: dict[str, str] = {}  # what a grid filled in, by name
+    devices: tuple[str, ...] = ()  # GPUs that it may use, by UUID; empty for those that ``penstock run`` sees
+    directory: str  # its working directory, absolute
+    time_limit_s: float | None = None  # seconds after which it is ended
+    mps_threads: float | None = None  # percentage of a GPU's threads that it may use in mode mps; None for all
+    mps_memory_bytes: int | None = None  # memory of each GPU that it may use in mode mps; None for all
+    mig_changes: bool = False  # whether mode mig may make instances for its group, as root, and take them back
+    watch_dataloader: bool = False  # whether the waits for its plain DataLoaders are recorded
+    watch_metrics: bool = False  # whether what it logs with other libraries is kept
     profile: tuple[str, ...] = ()
-    share: ShareOptions | None = None
-    after: tuple[str, ...] = ()
-    gpus: int | None = None
+    """Profilers that look at it, each with its options: "torch 10-20", "nsys --trace=cuda"."""
+    share: ShareOptions | None = None  # how its loaders are shared with other runs; None if they are not
+    after: tuple[str, ...] = ()  # names of the runs and groups of its file that must have ended before it starts
+    gpus: int | None = None  # how many GPUs it computes on; None where its file does not say
     memory_bytes: int | None = None
-    priority: float = 1.0
-    deadline_s: float | None = None
-    preempt: bool = False
+    """Memory that it needs on each of its GPUs, or of the host where there is none; None where its file does not
+    say."""
+    priority: float = 1.0  # its weight in a schedule's objective
+    deadline_s: float | None = None  # seconds from a schedule's start by which it must have ended
+    preempt: bool = False  # whether a scheduler may end it and start it again: it saves checkpoints and resumes
     feed: str = "auto"
-    epochs: int | None = None
+    """What it reads: "auto" for what it turns out to; "none" for data that it shares with nobody; or
+    FILE.py:FUNCTION, the function that makes its loader."""
+    epochs: int | None = None  # how often it reads its data; None where its file does not say
 
     @property
     def settings(self) -> dict[str, str]:
@@ -68,40 +47,26 @@ class RunPlan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MachinePlan(msgspec.Struct, frozen=True, kw_only=True):
-    """What a file says of the machine that its runs share.
+    """What a file says of the machine that its runs share."""
 
-    Attributes:
-        gpus: GPUs by UUID, or how many; None for those that are there.
-        cores: CPU cores that its runs may keep busy; None for those that this process may use.
-        memory_bytes: Memory of each GPU, or of the host where there is none; None for what is there.
-        objective: What a schedule makes small: "makespan" or "jct".
-        simulated: Whether its GPUs are numbers only, whose locks the runs take themselves.
-        in_turn: Whether its groups run one after the other.
-    """
-
-    gpus: tuple[str, ...] | int | None = None
-    cores: float | None = None
+    gpus: tuple[str, ...] | int | None = None  # GPUs by UUID, or how many; None for those that are there
+    cores: float | None = None  # CPU cores that its runs may keep busy; None for those that this process may use
     memory_bytes: int | None = None
-    objective: str = "makespan"
-    simulated: bool = False
-    in_turn: bool = False
+    """Memory of each GPU, or of the host where there is none; None for what is there."""
+    objective: str = "makespan"  # what a schedule makes small: "makespan" or "jct"
+    simulated: bool = False  # whether its GPUs are numbers only, whose locks the runs take themselves
+    in_turn: bool = False  # whether its groups run one after the other
 
 
 class GroupPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """Runs that belong together.
+    """Runs that belong together."""
 
-    Attributes:
-        name: What people call the group.
-        mode: "alone" (one after the other), "plain" (all at once, sharing the GPU in time slices), "mps", or
-            "mig:PROFILE" (all at once, each in an instance of this profile; joined by commas, one for each run).
-        runs: Its runs, in order.
-        listeners: Names of what is sampled; None for all that can run here.
-    """
-
-    name: str
+    name: str  # what people call the group
     mode: str = "plain"
-    runs: tuple[RunPlan, ...]
-    listeners: tuple[str, ...] | None = None
+    """One after the other ("alone"), or all at once: in time slices ("plain"), by "mps", each in an instance of a
+    profile ("mig:PROFILE"; several, joined by commas, are one for each run)."""
+    runs: tuple[RunPlan, ...]  # its runs, in order
+    listeners: tuple[str, ...] | None = None  # names of what is sampled; None for all that can run here
 
 
 Status = Literal["waiting", "running", "finished", "failed", "out_of_memory", "timed_out", "killed", "lost"]
@@ -111,40 +76,24 @@ ENDED = frozenset(STATUSES) - {"waiting", "running"}
 
 
 class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """One run.
+    """One run."""
 
-    Attributes:
-        id: Its key in the store; short enough to type.
-        group: Name of its group.
-        group_id: Key of its group: two groups may have one name.
-        mode: Mode of its group.
-        index: Its place in its group, from 0.
-        status: "lost" if its keeper died without recording an end.
-        exit_code: Its exit code, 128 + n for signal n; None until it has ended, or if nobody knows.
-        reason: Why it was ended, or the last line that a crash printed; else empty.
-        began: When it started, in seconds since 1970; None while it waits.
-        seconds: How long it has run, or ran.
-        keeper: Its keeper's process, and when that started in clock ticks since boot; None while it waits.
-        pid: Process of its command; None while it waits.
-        note: What somebody wrote of it.
-        tags: Words by which it is found again.
-        archived: Whether lists leave it out unless they are asked for it.
-    """
-
-    id: str
+    id: str  # its key in the store; short enough to type
     name: str
-    group: str
-    group_id: str
-    mode: str
-    index: int
-    status: Status
+    group: str  # name of its group
+    group_id: str  # key of its group: two groups may have one name
+    mode: str  # mode of its group
+    index: int  # its place in its group, from 0
+    status: Status  # "lost" if its keeper died without recording an end
     exit_code: int | None = None
-    reason: str = ""
-    began: float | None = None
-    seconds: float | None = None
+    """Its exit code, 128 + n for signal n; None until it has ended, or if nobody knows."""
+    reason: str = ""  # why it was ended, or the last line that a crash printed; else empty
+    began: float | None = None  # when it started, in seconds since 1970; None while it waits
+    seconds: float | None = None  # how long it has run, or ran
     plan: RunPlan
     keeper: tuple[int, int] | None = None
-    pid: int | None = None
-    note: str = ""
-    tags: tuple[str, ...] = ()
-    archived: bool = False
+    """Its keeper's process, and when that started in clock ticks since boot; None while it waits."""
+    pid: int | None = None  # process of its command; None while it waits
+    note: str = ""  # what somebody wrote of it
+    tags: tuple[str, ...] = ()  # words by which it is found again
+    archived: bool = False  # whether lists leave it out unless they are asked for it

@@ -28,14 +28,10 @@ WRITER = "sampler"
 
 
 class Begin(msgspec.Struct, tag="begin"):
-    """A run begins, or has begun; it is sampled as soon as the store knows its processes.
-
-    Attributes:
-        listeners: What is sampled of it; None for all that can run here.
-    """
+    """A run begins, or has begun; it is sampled as soon as the store knows its processes."""
 
     id: str
-    listeners: tuple[str, ...] | None = None
+    listeners: tuple[str, ...] | None = None  # what is sampled of it; None for all that can run here
 
 
 class End(msgspec.Struct, tag="end"):
@@ -58,15 +54,12 @@ class Schedule:
 
     Args:
         hz: Ticks per second.
-
-    Attributes:
-        missed: Ticks that were left out because their time, and the next one's, had come.
     """
 
     def __init__(self, hz: float = 1.0) -> None:
         self._interval_s = 1 / hz
         self._next_s = 0.0
-        self.missed = 0
+        self.missed = 0  # ticks that were left out because their time, and the next one's, had come
 
     def restart(self, now_s: float, hz: float | None = None) -> None:
         """Let a tick be due now, and the others from here on; with another rate, this many in each second."""

@@ -19,9 +19,6 @@ def stop(store: Store, ids: Sequence[str]) -> list[tuple[RunRecord, RunRecord]]:
     """End runs, all at once; return each as it was, and as it is.
 
     A run gets SIGTERM, and is killed 5 s later if it has not ended; one that waits will not begin.
-
-    Raises:
-        NoSuchRun: there is no run of this id; then none is ended.
     """
     found = [store.run(id) for id in ids]
     waited = [ask_to_end(store, run) for run in found]

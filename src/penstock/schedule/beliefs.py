@@ -28,17 +28,11 @@ _LEAST_LEFT = 0.02
 
 
 class Seen(NamedTuple):
-    """What was seen of a run that goes on.
+    """What was seen of a run that goes on."""
 
-    Attributes:
-        first: The first look that saw samples.
-        now: The newest look.
-        costs: What a sample took in the last seconds.
-    """
-
-    first: Look
-    now: Look
-    costs: SampleCosts
+    first: Look  # the first look that saw samples
+    now: Look  # the newest look
+    costs: SampleCosts  # what a sample took in the last seconds
 
 
 class Beliefs:
@@ -46,16 +40,11 @@ class Beliefs:
 
     A run of which nothing is known takes a whole GPU, and so runs alone there until it has been measured. What was
     measured of one run is believed of those that differ from it in parameters only, until they are measured.
-
-    Args:
-        entries: The runs.
-        profiles: What was measured before, and is kept of what is measured now.
-        machine: What they run on.
     """
 
     def __init__(self, entries: Sequence[Entry], profiles: Profiles, machine: HostMachine) -> None:
-        self.profiles = profiles
-        self._machine = machine
+        self.profiles = profiles  # what was measured before, and is kept of what is measured now
+        self._machine = machine  # what they run on
         self._kinds = {entry.name: profiles.key(entry.plan) for entry in entries}
         self._known = {name: profiles.get(kind) for name, kind in self._kinds.items()}
         alike = dict[tuple[object, ...], list[Entry]]()
@@ -238,7 +227,6 @@ def dependencies(
 
     Args:
         entries: The runs: first those of the groups, in order.
-        groups: The file's.
         in_turn: Whether each group starts after the one before.
     """
     names = Names(groups)

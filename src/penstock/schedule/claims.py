@@ -19,11 +19,6 @@ def claimed(names: Sequence[str]) -> Generator[None]:
 
     Args:
         names: What is claimed, each once: "GPU " and a UUID, "GPU 0 (simulated)", "the CPUs".
-
-    Raises:
-        BadSetting: another process of this user has claimed one of them.
-        InsecureDirectory: the directory of the locks, which is that of feeds, belongs to another user.
-        DirectoryUnusable: it cannot be made, or written.
     """
     with ExitStack() as claims:
         for name in sorted(names):  # of two who want the same, one gets all

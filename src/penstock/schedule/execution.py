@@ -30,20 +30,12 @@ _FIRST_CPU_S, _AGAIN_CPU_S = 2.0, 0.5
 
 
 class Execution:
-    """Brings a schedule to its end.
-
-    Args:
-        schedule: Its runs.
-        records: Their records by id, as they are to be started, secrets included.
-        file: Where the schedule is remembered.
-        show: Called with what runs print, and when they end.
-        tick: Draws what is due, and returns the seconds until something will be; None for never.
-    """
+    """Brings a schedule to its end."""
 
     def __init__(
         self,
         schedule: LiveSchedule,
-        records: Mapping[str, RunRecord],
+        records: Mapping[str, RunRecord],  # their records by id, as they are to be started, secrets included
         file: LedgerFile,
         *,
         show: Callable[[str, RunEvent], None],
@@ -51,9 +43,9 @@ class Execution:
     ) -> None:
         self._schedule = schedule
         self._records = dict(records)
-        self._file = file
-        self._show = show
-        self._tick = tick
+        self._file = file  # where the schedule is remembered
+        self._show = show  # called with what runs print, and when they end
+        self._tick = tick  # draws what is due, and returns the seconds until something will be; None for never
         self._names = {entry.id: entry.name for entry in schedule.ledger.entries}
         self._started: set[str] = set()  # by this process
         self._to_settle: list[str] = []

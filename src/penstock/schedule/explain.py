@@ -13,11 +13,7 @@ _GIB = 2**30
 
 
 def explain(schedule: LiveSchedule, plan: PresentPlan | None, name: str) -> list[str]:
-    """Say in sentences how a run stands, and what would be if it started now.
-
-    Raises:
-        BadSetting: the schedule has no such run.
-    """
+    """Say in sentences how a run stands, and what would be if it started now."""
     if name not in schedule.entries:
         there = ", ".join(schedule.entries)
         raise BadSetting(f"--explain {name}: no run of the file has this name; there are {there}")

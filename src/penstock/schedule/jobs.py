@@ -12,66 +12,43 @@ GpuMode = Literal["plain", "mps"]
 
 
 class Job(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A run to be scheduled: what is left of it, and what a sample of it costs.
+    """A run to be scheduled: what is left of it, and what a sample of it costs."""
 
-    Attributes:
-        name: Unique among the jobs of a plan.
-        samples: Samples that it has yet to train on.
-        preparation_s: CPU-seconds in which its loader prepares a sample. A feed spends them once for its members.
-        own_s: CPU-seconds a sample in its own process.
-        gpu_s: Seconds a sample on a GPU that it has for itself.
-        start_s: CPU-seconds until its first batch: imports, mostly.
-        feed_start_s: CPU-seconds that it takes besides to start its feed, if none with its data runs.
-        sm_share: Part of a GPU's multiprocessors that it keeps busy while it computes alone.
-        memory_bytes: GPU memory that it needs, on each of its GPUs; host memory on a machine without GPUs.
-        gpus: How many GPUs it computes on at once.
-        data: Fingerprint of its data and loader: jobs with equal ones can be fed by one feed. Empty: by none.
-        kind: By what its interference with others was measured: its command and code.
-        priority: Weight in a plan's objective.
-        deadline_s: When it must have ended, in seconds from the plan's beginning; None for no deadline.
-        after: Names of the jobs that must end before it starts.
-        arrives_s: When it can start at the earliest, in seconds from the plan's beginning.
-        devices: Numbers of the GPUs that it may use; empty for all.
-        alone: Whether nobody may share its GPUs.
-    """
-
-    name: str
-    samples: float
+    name: str  # unique among the jobs of a plan
+    samples: float  # samples that it has yet to train on
     preparation_s: float
-    own_s: float = 0.0
-    gpu_s: float
-    start_s: float = 0.0
-    feed_start_s: float = 0.0
-    sm_share: float = 1.0
-    memory_bytes: int = 0
-    gpus: int = 1
+    """CPU-seconds in which its loader prepares a sample. A feed spends them once for its members."""
+    own_s: float = 0.0  # CPU-seconds a sample in its own process
+    gpu_s: float  # seconds a sample on a GPU that it has for itself
+    start_s: float = 0.0  # CPU-seconds until its first batch: imports, mostly
+    feed_start_s: float = 0.0  # CPU-seconds that it takes besides to start its feed, if none with its data runs
+    sm_share: float = 1.0  # part of a GPU's multiprocessors that it keeps busy while it computes alone
+    memory_bytes: int = 0  # GPU memory that it needs, on each of its GPUs; host memory on a machine without GPUs
+    gpus: int = 1  # how many GPUs it computes on at once
     data: str = ""
-    kind: str = ""
-    priority: float = 1.0
+    """Fingerprint of its data and loader: jobs with equal ones can be fed by one feed. Empty: by none."""
+    kind: str = ""  # by what its interference with others was measured: its command and code
+    priority: float = 1.0  # weight in a plan's objective
     deadline_s: float | None = None
-    after: tuple[str, ...] = ()
-    arrives_s: float = 0.0
-    devices: tuple[int, ...] = ()
-    alone: bool = False
+    """When it must have ended, in seconds from the plan's beginning; None for no deadline."""
+    after: tuple[str, ...] = ()  # names of the jobs that must end before it starts
+    arrives_s: float = 0.0  # when it can start at the earliest, in seconds from the plan's beginning
+    devices: tuple[int, ...] = ()  # numbers of the GPUs that it may use; empty for all
+    alone: bool = False  # whether nobody may share its GPUs
 
 
 class GpuMachine(msgspec.Struct, frozen=True, kw_only=True):
-    """What jobs run on.
+    """What jobs run on."""
 
-    Attributes:
-        cores: CPU cores.
-        memories: Memory of each GPU in bytes, less what must stay free; of the host, where there is no GPU.
-        mode: How jobs share a GPU: by turns ("plain"), or each with the multiprocessors that it uses ("mps").
-        pairs: What was measured of two kinds on one GPU: the rate of the first, as a part of its rate alone; 0 if
-            they do not fit together.
-        most_on_gpu: Jobs that may share a GPU.
-    """
-
-    cores: float
+    cores: float  # CPU cores
     memories: tuple[float, ...]
+    """Memory of each GPU in bytes, less what must stay free; of the host, where there is no GPU."""
     mode: GpuMode = "plain"
+    """How jobs share a GPU: by turns ("plain"), or each with the multiprocessors that it uses ("mps")."""
     pairs: Mapping[tuple[str, str], float] = {}
-    most_on_gpu: int = 1_000_000
+    """What was measured of two kinds on one GPU: the rate of the first, as a part of its rate alone; 0 if they do
+    not fit together."""
+    most_on_gpu: int = 1_000_000  # jobs that may share a GPU
 
     @property
     def gpus(self) -> int:

@@ -18,41 +18,23 @@ from penstock.runs.store import Store
 
 
 class Entry(msgspec.Struct, kw_only=True):
-    """A run of a schedule.
+    """A run of a schedule."""
 
-    Attributes:
-        name: Its name; no other run of the schedule has it.
-        group: Name of its group in the file.
-        mode: Mode of its group.
-        listeners: What is sampled of it, as ``GroupPlan`` has it.
-        plan: The run, as the file has it; secrets in it are masked.
-        id: Its record in the store; the newest, if it was started several times.
-        earlier: Its records before that, each with its GPUs.
-        gpus: Numbers of the GPUs that it was started on.
-        feed: Suffix of the feed that it is to read.
-        trained: Samples that it had trained on when it was ended to be started again.
-        needs_gpu_alone: Whether it ran out of memory beside others.
-        resumes: Whether it is being ended, to be started again later.
-        index: Its place in its group.
-        status: How it ended, once it has.
-        is_left_out: Whether the file has it no more.
-    """
-
-    name: str
-    group: str
-    mode: str
-    listeners: tuple[str, ...] | None = None
-    plan: RunPlan
-    id: str
-    earlier: list[tuple[str, tuple[int, ...]]] = []
-    gpus: tuple[int, ...] = ()
-    feed: str = ""
-    trained: float = 0.0
-    needs_gpu_alone: bool = False
-    resumes: bool = False
-    index: int = 0
-    status: str = ""
-    is_left_out: bool = False
+    name: str  # its name; no other run of the schedule has it
+    group: str  # name of its group in the file
+    mode: str  # mode of its group
+    listeners: tuple[str, ...] | None = None  # what is sampled of it, as ``GroupPlan`` has it
+    plan: RunPlan  # the run, as the file has it; secrets in it are masked
+    id: str  # its record in the store; the newest, if it was started several times
+    earlier: list[tuple[str, tuple[int, ...]]] = []  # its records before that, each with its GPUs
+    gpus: tuple[int, ...] = ()  # numbers of the GPUs that it was started on
+    feed: str = ""  # suffix of the feed that it is to read
+    trained: float = 0.0  # samples that it had trained on when it was ended to be started again
+    needs_gpu_alone: bool = False  # whether it ran out of memory beside others
+    resumes: bool = False  # whether it is being ended, to be started again later
+    index: int = 0  # its place in its group
+    status: str = ""  # how it ended, once it has
+    is_left_out: bool = False  # whether the file has it no more
 
 
 class Expected(msgspec.Struct, frozen=True):
@@ -65,27 +47,16 @@ class Expected(msgspec.Struct, frozen=True):
 
 
 class Ledger(msgspec.Struct, kw_only=True):
-    """A schedule.
+    """A schedule."""
 
-    Attributes:
-        id: Begins the suffixes of its feeds.
-        began_s: When it was first started, in seconds since 1970.
-        entries: Its runs, in the file's order.
-        gpus: How many GPUs its runs share; 0 where there are none.
-        expected: Its first plan.
-        coming: Its newest plan, of the runs that had not ended then.
-        feeds: Number of the suffixes that have been used.
-        is_over: Whether it has ended; the next one of its file begins anew.
-    """
-
-    id: str
-    began_s: float
-    entries: list[Entry]
-    gpus: int = 0
-    expected: list[Expected] = []
-    coming: list[Expected] = []
-    feeds: int = 0
-    is_over: bool = False
+    id: str  # begins the suffixes of its feeds
+    began_s: float  # when it was first started, in seconds since 1970
+    entries: list[Entry]  # its runs, in the file's order
+    gpus: int = 0  # how many GPUs its runs share; 0 where there are none
+    expected: list[Expected] = []  # its first plan
+    coming: list[Expected] = []  # its newest plan, of the runs that had not ended then
+    feeds: int = 0  # number of the suffixes that have been used
+    is_over: bool = False  # whether it has ended; the next one of its file begins anew
 
     def new_feed(self) -> str:
         """Return a suffix that no feed of this schedule has had."""
@@ -106,11 +77,7 @@ class LedgerFile:
         self._path = store.folder / "schedules" / f"{digest[:16]}.json"
 
     def read(self) -> Ledger | None:
-        """Return the schedule that was begun and is not over; None if there is none.
-
-        Raises:
-            StoreUnusable: it cannot be read.
-        """
+        """Return the schedule that was begun and is not over; None if there is none."""
         try:
             ledger = msgspec.json.decode(self._path.read_bytes(), type=Ledger)
         except FileNotFoundError:

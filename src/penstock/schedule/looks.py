@@ -60,7 +60,6 @@ def look(store: Store, record: RunRecord, feeds: Sequence[FeederStatistics], *, 
     What its script counted half a second ago is carried on to this moment, at the rate of that time.
 
     Args:
-        store: The run's.
         record: The run; it has begun.
         feeds: All feeds, as ``feeds()`` lists them.
         on_gpus: Whether the memory that counts is that of GPUs.

@@ -19,19 +19,13 @@ _ANY_MEMORY = float(1 << 60)
 
 
 class HostMachine(NamedTuple):
-    """What runs share here.
-
-    Attributes:
-        model: The machine, as plans see it; without GPUs it has one that stands for the host and its memory.
-        devices: UUIDs of its GPUs; empty where there are none, or simulated ones.
-        gpu: Name of its GPUs, by which profiles are kept.
-        simulated: Whether its GPUs are numbers only.
-    """
+    """What runs share here."""
 
     model: GpuMachine
-    devices: tuple[str, ...] = ()
-    gpu: str = ""
-    simulated: bool = False
+    """The machine, as plans see it; without GPUs it has one that stands for the host and its memory."""
+    devices: tuple[str, ...] = ()  # UUIDs of its GPUs; empty where there are none, or simulated ones
+    gpu: str = ""  # name of its GPUs, by which profiles are kept
+    simulated: bool = False  # whether its GPUs are numbers only
 
     @property
     def has_gpus(self) -> bool:

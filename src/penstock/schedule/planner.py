@@ -46,21 +46,13 @@ _ORDERS: dict[str, Order] = {
 
 
 class PolicyPlan(NamedTuple):
-    """A policy, a way of sharing, and how they go.
+    """A policy, a way of sharing, and how they go."""
 
-    Attributes:
-        name: Of the policy.
-        policy: Who starts, at each event.
-        sharing: How those that run are divided into feeds.
-        outcome: When each job runs, in the model.
-        cost: What the objective makes of it: seconds.
-    """
-
-    name: str
-    policy: Policy
-    sharing: Sharing
-    outcome: Forecast
-    cost: float
+    name: str  # of the policy
+    policy: Policy  # who starts, at each event
+    sharing: Sharing  # how those that run are divided into feeds
+    outcome: Forecast  # when each job runs, in the model
+    cost: float  # what the objective makes of it: seconds
 
 
 class Portfolio:
@@ -92,17 +84,7 @@ class Portfolio:
 
 
 class Planner:
-    """Finds plans for one machine.
-
-    Args:
-        machine: What jobs run on.
-        objective: What is to be small: the time until all have ended, or the mean time from arrival to end.
-        sharings: The ways of sharing that may be chosen.
-        names: The policies that may be chosen; None for all, and for exchanges after them.
-        most_s: CPU-seconds after which no further policy is tried.
-        swaps_s: CPU-seconds for exchanges, within ``most_s``.
-        seed: Of the exchanges.
-    """
+    """Finds plans for one machine."""
 
     def __init__(
         self,
@@ -113,14 +95,15 @@ class Planner:
         names: Sequence[str] | None = None,
         most_s: float = 2.0,
         swaps_s: float = 0.5,
-        seed: int = 0,
+        seed: int = 0,  # of the exchanges
     ) -> None:
-        self._machine = machine
+        self._machine = machine  # what jobs run on
         self._objective: Objective = objective
-        self._sharings = sharings
-        self._names = names
-        self._most_s = most_s
-        self._swaps_s = swaps_s
+        """What is to be small: the time until all have ended, or the mean time from arrival to end."""
+        self._sharings = sharings  # the ways of sharing that may be chosen
+        self._names = names  # the policies that may be chosen; None for all, and for exchanges after them
+        self._most_s = most_s  # CPU-seconds after which no further policy is tried
+        self._swaps_s = swaps_s  # CPU-seconds for exchanges, within ``most_s``
         self._chance = random.Random(seed)
 
     def plan(self, jobs: Sequence[Job], running: Sequence[Running] = ()) -> PolicyPlan:
@@ -196,17 +179,11 @@ def _can_share(jobs: Sequence[Job]) -> bool:
 
 
 class _List(NamedTuple):
-    """A plan as a list of jobs.
+    """A plan as a list of jobs."""
 
-    Attributes:
-        order: Indices of the jobs, as they are to start.
-        most: For each job, the most jobs on its GPU when it starts.
-        backfill: Whether a job may start before one that finds no room.
-    """
-
-    order: tuple[int, ...]
-    most: tuple[int, ...]
-    backfill: bool
+    order: tuple[int, ...]  # indices of the jobs, as they are to start
+    most: tuple[int, ...]  # for each job, the most jobs on its GPU when it starts
+    backfill: bool  # whether a job may start before one that finds no room
 
     @classmethod
     def of(cls, outcome: Forecast, jobs: int) -> Self:
@@ -240,17 +217,13 @@ class _List(NamedTuple):
 
 
 class _Spent:
-    """The CPU time of this thread from now on, of a limit in seconds.
-
-    Attributes:
-        part: The part of it that is spent.
-    """
+    """The CPU time of this thread from now on, of a limit in seconds."""
 
     def __init__(self, limit_s: float) -> None:
         self._limit_s = limit_s
         self._began = self._last = time.thread_time()
         self._longest_s = 0.0
-        self.part = 0.0
+        self.part = 0.0  # the part of it that is spent
 
     def has_time(self) -> bool:
         """Whether there is time for one more step, as long as the longest between two calls."""

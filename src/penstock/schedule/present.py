@@ -34,23 +34,14 @@ _NEARLY_S = 1.0
 
 
 class PresentPlan(NamedTuple):
-    """What is to come, as the newest plan has it.
+    """What is to come, as the newest plan has it."""
 
-    Attributes:
-        chosen: The plan; its jobs are ``names``, in their order.
-        names: Those of the runs that had not ended.
-        jobs: What was believed of each.
-        running: Those that ran.
-        model: The machine, as it was.
-        at_s: When it was made, in seconds from the schedule's start.
-    """
-
-    chosen: PolicyPlan
-    names: list[str]
-    jobs: list[Job]
-    running: list[Running]
-    model: GpuMachine
-    at_s: float
+    chosen: PolicyPlan  # the plan; its jobs are ``names``, in their order
+    names: list[str]  # those of the runs that had not ended
+    jobs: list[Job]  # what was believed of each
+    running: list[Running]  # those that ran
+    model: GpuMachine  # the machine, as it was
+    at_s: float  # when it was made, in seconds from the schedule's start
 
     def placed(self, names: Sequence[str], entries: Mapping[str, Entry]) -> list[Placed]:
         """Return some of the runs where they run."""
@@ -70,24 +61,7 @@ class PresentPlan(NamedTuple):
 
 
 class LiveSchedule:
-    """A schedule's runs, which of them run, and what is believed of them.
-
-    Args:
-        store: Where the runs are.
-        ledger: The schedule.
-        machine: What they run on.
-        beliefs: What is believed of its runs.
-        needs: By name, the runs that must end before one starts.
-        planner: Makes a planner for the machine as it is; the number is the CPU-seconds that it may take.
-
-    Attributes:
-        entries: Its runs, by name.
-        profiles: What was measured of runs, now and before.
-        running: The records of those that run.
-        watched: The looks at those.
-        data: What they were seen to read, as profiles name it.
-        waiting: Names of those that have yet to start.
-    """
+    """A schedule's runs, which of them run, and what is believed of them."""
 
     def __init__(
         self,
@@ -98,20 +72,21 @@ class LiveSchedule:
         needs: Mapping[str, frozenset[str]],
         planner: Callable[[GpuMachine, float], Planner],
     ) -> None:
-        self.store = store
+        self.store = store  # where the runs are
         self.ledger = ledger
         ledger.gpus = machine.model.gpus if machine.has_gpus else 0
-        self.machine = machine
-        self.entries = {entry.name: entry for entry in ledger.entries}
-        self.beliefs = beliefs
-        self.profiles = beliefs.profiles
-        self.watched: dict[str, Watched] = {}
-        self.running: dict[str, RunRecord] = {}
-        self.waiting: list[str] = []
-        self.data: dict[str, str] = {}
+        self.machine = machine  # what they run on
+        self.entries = {entry.name: entry for entry in ledger.entries}  # its runs, by name
+        self.beliefs = beliefs  # what is believed of its runs
+        self.profiles = beliefs.profiles  # what was measured of runs, now and before
+        self.watched: dict[str, Watched] = {}  # the looks at those
+        self.running: dict[str, RunRecord] = {}  # the records of those that run
+        self.waiting: list[str] = []  # names of those that have yet to start
+        self.data: dict[str, str] = {}  # what they were seen to read, as profiles name it
         self._ended: dict[str, RunRecord] = {}
-        self.needs = needs
+        self.needs = needs  # by name, the runs that must end before one starts
         self._planner = planner
+        """Makes a planner for the machine as it is; the number is the CPU-seconds that it may take."""
         self._began_s = time.monotonic() - max(0.0, time.time() - ledger.began_s)
         for entry in ledger.entries:
             record = self.record(entry)
@@ -232,11 +207,7 @@ class LiveSchedule:
 
 
 def keeper_lock(store: Store, id: str) -> int:
-    """Take the lock that a run's keeper holds for as long as anything of the run lives; return its descriptor.
-
-    Raises:
-        BlockingIOError: a keeper of the run lives, whatever the store says.
-    """
+    """Take the lock that a run's keeper holds for as long as anything of the run lives; return its descriptor."""
     return taken(store.folder_of(id) / _HELD, os.O_RDWR | os.O_CREAT)
 
 

@@ -33,28 +33,17 @@ class NotProfiled(PenstockError):
 
 
 def profiled(
-    store: Store,
+    store: Store,  # where it is a run for as long as it is measured
     plan: RunPlan,
     *,
-    has_gpus: bool = False,
-    variables: Mapping[str, str] = {},
-    limit_s: float = 60.0,
-    on_phase: Callable[[str], object] = lambda phase: None,
+    has_gpus: bool = False,  # whether there are GPUs to listen to
+    variables: Mapping[str, str] = {},  # environment variables that it gets besides
+    limit_s: float = 60.0,  # seconds after which it is ended in any case
+    on_phase: Callable[[str], object] = lambda phase: None,  # called with the name of the phase, twice a second
 ) -> Profile:
     """Start a run, and return what it takes; it is ended then, and nothing of it stays in the store.
 
     Its script runs as it is. Where it reads a feed, that is one of its own, which is ended, too.
-
-    Args:
-        store: Where it is a run for as long as it is measured.
-        plan: The run.
-        has_gpus: Whether there are GPUs to listen to.
-        variables: Environment variables that it gets besides.
-        limit_s: Seconds after which it is ended in any case.
-        on_phase: Called with the name of the phase, twice a second.
-
-    Raises:
-        NotProfiled: it gave no batches, or died; the message says how.
     """
     if (plan.gpus or 1) > 1:
         raise NotProfiled(f"{plan.name}: only runs on one GPU are profiled, and it asks for {plan.gpus}")
@@ -71,17 +60,13 @@ def profiled(
 
 
 class _Measured:
-    """A run that is started to be measured.
-
-    Attributes:
-        suffix: How the names of its feeds end.
-    """
+    """A run that is started to be measured."""
 
     def __init__(self, store: Store, record: RunRecord) -> None:
         self._store = store
         self._record = record
         self._path = store.folder_of(record.id) / "phases"
-        self.suffix = f"profile-{record.id}"
+        self.suffix = f"profile-{record.id}"  # how the names of its feeds end
         self._stretches: list[Stretch] = []
         self._memory_bytes = 0.0
         self._data = ""

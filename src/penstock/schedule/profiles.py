@@ -35,31 +35,18 @@ def data_of(feed: str, suffix: str) -> str:
 
 
 class Profile(msgspec.Struct, frozen=True, kw_only=True):
-    """What a run takes, as it was measured.
+    """What a run takes, as it was measured."""
 
-    Attributes:
-        preparation_s: CPU-seconds in which its loader prepares a sample.
-        own_s: CPU-seconds a sample in its own processes.
-        gpu_s: Seconds a sample, with the data at hand and the GPU for itself.
-        start_s: CPU-seconds until its first batch.
-        feed_start_s: CPU-seconds that a feed of its own, with its workers, takes besides until then.
-        sm_share: Part of a GPU's multiprocessors that it keeps busy while it computes alone.
-        memory_bytes: Most memory that it took, on one GPU or of the host; None where nobody knows.
-        data: Names what it reads: runs with equal text can be fed by one feed. Empty: by none.
-        samples_per_epoch: Samples of an epoch; None where nobody knows.
-        samples: Samples that a whole run trained on; None before one has ended.
-    """
-
-    preparation_s: float
-    own_s: float
-    gpu_s: float
-    start_s: float
-    feed_start_s: float = 0.0
-    sm_share: float = 1.0
-    memory_bytes: int | None = None
-    data: str = ""
-    samples_per_epoch: int | None = None
-    samples: float | None = None
+    preparation_s: float  # CPU-seconds in which its loader prepares a sample
+    own_s: float  # CPU-seconds a sample in its own processes
+    gpu_s: float  # seconds a sample, with the data at hand and the GPU for itself
+    start_s: float  # CPU-seconds until its first batch
+    feed_start_s: float = 0.0  # CPU-seconds that a feed of its own, with its workers, takes besides until then
+    sm_share: float = 1.0  # part of a GPU's multiprocessors that it keeps busy while it computes alone
+    memory_bytes: int | None = None  # most memory that it took, on one GPU or of the host; None where nobody knows
+    data: str = ""  # names what it reads: runs with equal text can be fed by one feed. Empty: by none.
+    samples_per_epoch: int | None = None  # samples of an epoch; None where nobody knows
+    samples: float | None = None  # samples that a whole run trained on; None before one has ended
 
 
 class Profiles:
@@ -67,12 +54,11 @@ class Profiles:
 
     Args:
         store: Folder of the store.
-        gpu: Name of the GPUs on which they are measured; empty without.
     """
 
     def __init__(self, store: Path, gpu: str) -> None:
         self._folder = store / "profiles"
-        self._gpu = gpu
+        self._gpu = gpu  # name of the GPUs on which they are measured; empty without
         self._code_of = cache(_code)
 
     def get(self, key: str) -> Profile | None:

@@ -11,18 +11,13 @@ from penstock.schedule.jobs import GpuMachine, Job, alone_sample_s
 
 
 class Placed(NamedTuple):
-    """A job that runs.
-
-    Attributes:
-        job: The job.
-        gpus: The GPUs that it computes on.
-        weight: Its priority times the seconds in which it trains on a sample alone. Progress is the sum of all
-            rates by these weights.
-    """
+    """A job that runs."""
 
     job: Job
-    gpus: tuple[int, ...]
+    gpus: tuple[int, ...]  # the GPUs that it computes on
     weight: float
+    """Its priority times the seconds in which it trains on a sample alone. Progress is the sum of all rates by
+    these weights."""
 
     @classmethod
     def on(cls, job: Job, gpus: tuple[int, ...], machine: GpuMachine) -> Placed:
@@ -30,17 +25,11 @@ class Placed(NamedTuple):
 
 
 class Demand(NamedTuple):
-    """What one unit of progress of a feed takes; or of a job that starts, whose unit is a CPU-second.
+    """What one unit of progress of a feed takes; or of a job that starts, whose unit is a CPU-second."""
 
-    Attributes:
-        fastest: Units a second if it had all for itself.
-        cpu_s: CPU-seconds.
-        gpu_s: Seconds of each GPU.
-    """
-
-    fastest: float
-    cpu_s: float
-    gpu_s: tuple[tuple[int, float], ...]
+    fastest: float  # units a second if it had all for itself
+    cpu_s: float  # CPU-seconds
+    gpu_s: tuple[tuple[int, float], ...]  # seconds of each GPU
 
 
 _NOTHING = 1e-15

@@ -21,60 +21,35 @@ class JobStart(NamedTuple):
 
 
 class Running(NamedTuple):
-    """A job that runs when a plan begins.
-
-    Attributes:
-        job: Its index.
-        gpus: The GPUs that it has.
-        since_s: When it started, relative to now: at most 0.
-    """
+    """A job that runs when a plan begins."""
 
     job: int
-    gpus: tuple[int, ...]
-    since_s: float = 0.0
+    gpus: tuple[int, ...]  # the GPUs that it has
+    since_s: float = 0.0  # when it started, relative to now: at most 0
 
 
 class ScheduledRun(NamedTuple):
-    """When and where a job runs.
-
-    Attributes:
-        job: Its index.
-        gpus: The GPUs that it computes on.
-        start_s: When it starts.
-        end_s: When it ends.
-    """
+    """When and where a job runs."""
 
     job: int
-    gpus: tuple[int, ...]
-    start_s: float
-    end_s: float
+    gpus: tuple[int, ...]  # the GPUs that it computes on
+    start_s: float  # when it starts
+    end_s: float  # when it ends
 
 
 class State:
-    """Who waits and who runs, at a moment of a plan; what policies see.
-
-    Attributes:
-        jobs: All jobs, by index.
-        machine: What they run on.
-        now_s: Seconds since the plan's beginning.
-        waiting: Indices of the jobs that may start now, by arrival.
-        placed: The jobs that run, by index.
-        on: By GPU, the jobs that run there.
-        free_bytes: By GPU, memory that no job has.
-        left: By index, the samples that each running job has yet to train on.
-        started_s: By index, when each running job started.
-    """
+    """Who waits and who runs, at a moment of a plan; what policies see."""
 
     def __init__(self, jobs: Sequence[Job], machine: GpuMachine, running: Sequence[Running]) -> None:
-        self.jobs = jobs
-        self.machine = machine
-        self.now_s = 0.0
-        self.waiting: list[int] = []
-        self.placed: dict[int, Placed] = {}
-        self.on: list[list[int]] = [[] for _ in range(machine.gpus)]
-        self.free_bytes = list(machine.memories)
-        self.left: dict[int, float] = {}
-        self.started_s: dict[int, float] = {}
+        self.jobs = jobs  # all jobs, by index
+        self.machine = machine  # what they run on
+        self.now_s = 0.0  # seconds since the plan's beginning
+        self.waiting: list[int] = []  # indices of the jobs that may start now, by arrival
+        self.placed: dict[int, Placed] = {}  # the jobs that run, by index
+        self.on: list[list[int]] = [[] for _ in range(machine.gpus)]  # by GPU, the jobs that run there
+        self.free_bytes = list(machine.memories)  # by GPU, memory that no job has
+        self.left: dict[int, float] = {}  # by index, the samples that each running job has yet to train on
+        self.started_s: dict[int, float] = {}  # by index, when each running job started
         for each in running:
             self.place(each.job, each.gpus)
             self.started_s[each.job] = each.since_s
@@ -109,17 +84,11 @@ Policy = Callable[[State], JobStart | None]
 
 
 class Forecast(NamedTuple):
-    """How a plan goes.
+    """How a plan goes."""
 
-    Attributes:
-        runs: All jobs, by index.
-        makespan_s: When the last has ended.
-        stuck: Indices of the jobs that have not ended, where the policy starts no more or the time was up.
-    """
-
-    runs: dict[int, ScheduledRun]
-    makespan_s: float
-    stuck: list[int]
+    runs: dict[int, ScheduledRun]  # all jobs, by index
+    makespan_s: float  # when the last has ended
+    stuck: list[int]  # indices of the jobs that have not ended, where the policy starts no more or the time was up
 
     def mean_jct_s(self, jobs: Sequence[Job]) -> float:
         """Return the mean time from arrival to end, weighted by priority."""
@@ -128,23 +97,14 @@ class Forecast(NamedTuple):
 
 
 def simulate(
-    jobs: Sequence[Job],
-    machine: GpuMachine,
-    policy: Policy,
-    sharing: Sharing,
-    running: Sequence[Running] = (),
-    until_s: float = math.inf,
+    jobs: Sequence[Job],  # what is left of each
+    machine: GpuMachine,  # what they run on
+    policy: Policy,  # who starts, at each event
+    sharing: Sharing,  # how those that run are divided into feeds
+    running: Sequence[Running] = (),  # the jobs that run already
+    until_s: float = math.inf,  # give up once the makespan cannot be less
 ) -> Forecast:
-    """Run a policy in the model.
-
-    Args:
-        jobs: What is left of each.
-        machine: What they run on.
-        policy: Who starts, at each event.
-        sharing: How those that run are divided into feeds.
-        running: The jobs that run already.
-        until_s: Give up once the makespan cannot be less.
-    """
+    """Run a policy in the model."""
     state = State(jobs, machine, running)
     starting = {each.job: jobs[each.job].start_s for each in running if jobs[each.job].start_s > 0}
     left, began = state.left, state.started_s

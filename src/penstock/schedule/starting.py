@@ -22,22 +22,14 @@ _FEED = "feed"
 
 
 class Starter:
-    """Starts runs where a plan has them.
-
-    Args:
-        schedule: The runs.
-        launcher: Starts them.
-        mode: The open mode of all.
-
-    Attributes:
-        rates: Samples a second that the model expects of each run that runs from now on.
-    """
+    """Starts runs where a plan has them."""
 
     def __init__(self, schedule: LiveSchedule, launcher: Launcher, mode: Mode) -> None:
         self._schedule = schedule
-        self._launcher = launcher
-        self._mode = mode
+        self._launcher = launcher  # starts them
+        self._mode = mode  # the open mode of all
         self.rates: dict[str, float] = {}
+        """Samples a second that the model expects of each run that runs from now on."""
 
     def divide(self, plan: PresentPlan, starting: Sequence[str]) -> bool:
         """Divide the runs that run from now on into feeds; return whether one that runs is to change its feed."""
@@ -61,14 +53,8 @@ class Starter:
         """Start a run.
 
         Args:
-            name: Its name.
             record: Its record, with its secrets.
-            plan: The plan.
             together: Names of all that start now.
-
-        Raises:
-            OSError: the disk is full, or a keeper of it lives already.
-            PenstockError: the store cannot be used.
         """
         schedule, entries = self._schedule, self._schedule.entries
         entry, machine = entries[name], schedule.machine

@@ -24,39 +24,24 @@ _CORES = (0.25, 0.5, 1.0, 2.0, 4.0)
 
 
 class PolicyRow(NamedTuple):
-    """How a policy goes with a way of sharing.
-
-    Attributes:
-        policy: Its name.
-        sharing: The way of sharing.
-        makespan_s: When all have ended; infinite if some job is never run.
-        jct_s: Mean time from arrival to end.
-        plan: The plan.
-    """
+    """How a policy goes with a way of sharing."""
 
     policy: str
-    sharing: Sharing
-    makespan_s: float
-    jct_s: float
+    sharing: Sharing  # the way of sharing
+    makespan_s: float  # when all have ended; infinite if some job is never run
+    jct_s: float  # mean time from arrival to end
     plan: PolicyPlan
 
 
 class Study(NamedTuple):
-    """Policies compared on one set of jobs.
-
-    Attributes:
-        jobs: The jobs.
-        machine: What they run on.
-        objective: What was to be small.
-        rows: Each policy by each way of sharing.
-        gains: By ρ, the objective of the best plan with sharing over that of the best without.
-    """
+    """Policies compared on one set of jobs."""
 
     jobs: Sequence[Job]
-    machine: GpuMachine
-    objective: Objective
-    rows: tuple[PolicyRow, ...]
+    machine: GpuMachine  # what they run on
+    objective: Objective  # what was to be small
+    rows: tuple[PolicyRow, ...]  # each policy by each way of sharing
     gains: tuple[tuple[float, float], ...]
+    """By ρ, the objective of the best plan with sharing over that of the best without."""
 
     @property
     def best(self) -> PolicyRow:

@@ -27,31 +27,21 @@ _DRAWN_S = (600.0, 3600.0)
 
 
 class Trace(NamedTuple):
-    """Jobs of a trace.
+    """Jobs of a trace."""
 
-    Attributes:
-        jobs: The jobs that can be scheduled.
-        pairs: What was measured of two kinds on one GPU; see ``GpuMachine``.
-        left_out: Why jobs are missing, and how many: "need more than 8 GPUs".
-        assumed: What the trace does not say, a sentence each.
-    """
-
-    jobs: tuple[Job, ...]
+    jobs: tuple[Job, ...]  # the jobs that can be scheduled
     pairs: Mapping[tuple[str, str], float] = MappingProxyType({})
+    """What was measured of two kinds on one GPU; see ``GpuMachine``."""
     left_out: Mapping[str, int] = MappingProxyType({})
-    assumed: tuple[str, ...] = ()
+    """Why jobs are missing, and how many: "need more than 8 GPUs"."""
+    assumed: tuple[str, ...] = ()  # what the trace does not say, a sentence each
 
 
 class _Class(NamedTuple):
-    """A kind of training in Synergy's table, on a V100.
+    """A kind of training in Synergy's table, on a V100."""
 
-    Attributes:
-        cores: CPU cores that saturate the GPU.
-        sample_s: Seconds a sample once they do.
-    """
-
-    cores: int
-    sample_s: float
+    cores: int  # CPU cores that saturate the GPU
+    sample_s: float  # seconds a sample once they do
 
 
 SYNERGY = {
@@ -83,9 +73,6 @@ def read_trace(text: str, *, gpus: int, same_data: float = 1.0, seed: int = 0) -
         gpus: GPUs of the machine: jobs that need more are left out.
         same_data: Of drawn jobs, the part that trains on one data set of images.
         seed: Of what is drawn.
-
-    Raises:
-        BadSetting: there is no such file, or it does not hold what it should.
     """
     form, _, rest = text.partition(":")
     if form == "synergy" and rest:

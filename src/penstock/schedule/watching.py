@@ -23,18 +23,12 @@ _SLOWER = 0.95
 
 
 class Watched:
-    """The looks at one run that goes on.
-
-    Attributes:
-        first: The first look that saw samples.
-        newest: The newest look.
-        expected: Samples a second that the model expects; None before it trains.
-    """
+    """The looks at one run that goes on."""
 
     def __init__(self) -> None:
-        self.first: Look | None = None
-        self.newest: Look | None = None
-        self.expected: float | None = None
+        self.first: Look | None = None  # the first look that saw samples
+        self.newest: Look | None = None  # the newest look
+        self.expected: float | None = None  # samples a second that the model expects; None before it trains
         self._looks: deque[Look] = deque()
         self._all: deque[Look] = deque(maxlen=round(_KEPT_S))  # whoever was beside it
 
@@ -81,20 +75,13 @@ class Watched:
 
 
 def slower_together(
-    watched: Mapping[str, Watched],
-    placed: Sequence[Placed],
-    left: Mapping[str, float],
+    watched: Mapping[str, Watched],  # the looks at runs, by name
+    placed: Sequence[Placed],  # the runs that train
+    left: Mapping[str, float],  # samples that each has yet to train on
     machine: GpuMachine,
-    sharing: Sharing,
+    sharing: Sharing,  # how feeds are shared
 ) -> list[tuple[str, str]]:
-    """Name pairs on one GPU that would be faster one after the other, everything else being as it is.
-
-    Args:
-        watched: The looks at runs, by name.
-        placed: The runs that train.
-        left: Samples that each has yet to train on.
-        sharing: How feeds are shared.
-    """
+    """Name pairs on one GPU that would be faster one after the other, everything else being as it is."""
     found = list[tuple[str, str]]()
     for number, one in enumerate(placed):
         for other in placed[number + 1 :]:

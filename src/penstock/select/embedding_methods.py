@@ -37,14 +37,11 @@ class Rds(msgspec.Struct, frozen=True):
     mean over its positions, with weights that rise with the position.
 
     Source: Ivison et al., Large-Scale Data Selection for Instruction Tuning (2503.01807).
-
-    Attributes:
-        epochs: Epochs that the model is trained for first; 0 for a model that ``make_model`` makes trained.
-        centred: Whether the mean embedding of the data is subtracted first.
     """
 
     epochs: Epochs = 1
-    centred: bool = True
+    """Epochs that the model is trained for first; 0 for a model that ``make_model`` makes trained."""
+    centred: bool = True  # whether the mean embedding of the data is subtracted first
     name = "rds"
     version = "2"
     direction: ClassVar[Direction] = "high"
@@ -93,9 +90,6 @@ def pooled(hidden: Tensor, mask: Tensor | None) -> Tensor:
     Args:
         hidden: Shape ``(n, d)``, or ``(n, length, d)``.
         mask: Which positions count, shape ``(n, length)``.
-
-    Raises:
-        BadSetting: there are positions, and no mask for them.
     """
     if hidden.dim() == 2:
         return hidden
@@ -156,15 +150,13 @@ class Diverse(msgspec.Struct, frozen=True):
     """The place of a sample in the greedy k-center order of embeddings: the top is without near-duplicates.
 
     Source: Sener & Savarese, Active Learning for Convolutional Neural Networks (1708.00489).
-
-    Attributes:
-        epochs: Epochs that the model is trained for first; 0 if ``embed`` or ``make_model`` needs no training.
-        fraction: Part of the samples that is put in order, which takes long; the others come behind, first those
-            that are far from all of it.
     """
 
     epochs: Epochs = 1
+    """Epochs that the model is trained for first; 0 if ``embed`` or ``make_model`` needs no training."""
     fraction: Annotated[float, msgspec.Meta(gt=0, le=1)] = 1.0
+    """Part of the samples that is put in order, which takes long; the others come behind, first those that are far
+    from all of it."""
     name = "diverse"
     version = "2"
     direction: ClassVar[Direction] = "high"

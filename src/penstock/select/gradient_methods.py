@@ -32,16 +32,11 @@ class El2n(msgspec.Struct, frozen=True):
     High scores are hard samples, and wrong labels too.
 
     Source: Paul et al., Deep Learning on a Data Diet (2107.07075), which takes 10 models after 10 of 200 epochs.
-
-    Attributes:
-        models: Number of models.
-        epochs: Epochs that each is trained for.
-        direction: "high" prefers the hard ones, as the paper does; "low" the easy ones.
     """
 
-    models: Count = 3
-    epochs: Epochs = 2
-    direction: Direction = "high"
+    models: Count = 3  # number of models
+    epochs: Epochs = 2  # epochs that each is trained for
+    direction: Direction = "high"  # "high" prefers the hard ones, as the paper does; "low" the easy ones
     name = "el2n"
     version = "1"
 
@@ -81,18 +76,13 @@ class Less(msgspec.Struct, frozen=True):
     Each checkpoint counts by its learning rate, and each parameter in its steps by that of its group.
 
     Source: Xia et al., LESS: Selecting Influential Data for Targeted Instruction Tuning (2402.04333).
-
-    Attributes:
-        warm_up: Part of the data that the model is trained on first.
-        epochs: Epochs of that training; each gives a checkpoint.
-        dimensions: Length that gradients are projected to.
-        adam: Whether the state of Adam counts, which checkpoints must then hold.
     """
 
     warm_up: Annotated[float, msgspec.Meta(gt=0, le=1)] = 0.05
-    epochs: Count = 4
-    dimensions: Count = 8192
-    adam: bool = True
+    """Part of the data that the model is trained on first."""
+    epochs: Count = 4  # epochs of that training; each gives a checkpoint
+    dimensions: Count = 8192  # length that gradients are projected to
+    adam: bool = True  # whether the state of Adam counts, which checkpoints must then hold
     name = "less"
     version = "2"
     direction: ClassVar[Direction] = "high"
@@ -175,14 +165,10 @@ class Sketch(msgspec.Struct, frozen=True):
     One short training of a proxy with at most a tenth of the model's parameters, one forward pass. To first order,
     the product is what a step on the sample takes off the target's loss (Pruthi et al., TracIn, 2002.08484); the
     sketch of both factors is LoGra's (Choe et al., 2405.13954).
-
-    Attributes:
-        epochs: Epochs that the proxy is trained for.
-        side: Length that each factor of a gradient is projected to if it is longer.
     """
 
-    epochs: Epochs = 4
-    side: Count = 128
+    epochs: Epochs = 4  # epochs that the proxy is trained for
+    side: Count = 128  # length that each factor of a gradient is projected to if it is longer
     name = "sketch"
     version = "1"
     direction: ClassVar[Direction] = "high"

@@ -49,9 +49,6 @@ class SampleGradients:
         losses: Computes the losses of some samples, shape ``(n,)``, to see what the model does.
         samples: How many these are.
 
-    Raises:
-        BadSetting: no parameter can be compared.
-
     Attributes:
         parameters: Those that are compared, by name; of tied ones, the first.
         left_out: The names of the others that are trained.
@@ -94,10 +91,6 @@ class SampleGradients:
         Args:
             losses: Computes the losses, shape ``(n,)``.
             samples: How many these are, n.
-
-        Raises:
-            BadSetting: a parameter has no gradients of single samples here, though it had them before, or what it
-                meets was changed in place.
         """
         batch, wrong = self._seen(losses, samples)
         if wrong:

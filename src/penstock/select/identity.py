@@ -22,20 +22,15 @@ _MOST_S = 10.0
 
 
 class DataIdentity(msgspec.Struct, frozen=True):
-    """What distinguishes a data set from others.
-
-    Attributes:
-        samples: Its size.
-        content: Digests of what the parts of 64 samples, spread evenly, hold, by the name of the part; without
-            parts that differ when they are read twice, such as augmented images.
-        drawn: Digests of those parts, as one state of the random generators makes them.
-        every: Digests of the parts of ``content`` of all samples; empty where reading them takes too long.
-    """
+    """What distinguishes a data set from others."""
 
     samples: int
     content: dict[str, str] = {}
-    drawn: dict[str, str] = {}
+    """Digests of what the parts of 64 samples, spread evenly, hold, by the name of the part; without parts that
+    differ when they are read twice, such as augmented images."""
+    drawn: dict[str, str] = {}  # digests of those parts, as one state of the random generators makes them
     every: dict[str, str] = {}
+    """Digests of the parts of ``content`` of all samples; empty where reading them takes too long."""
 
     def difference(self, now: DataIdentity) -> str:
         """Describe how another data set differs; empty if that cannot be seen."""
@@ -77,9 +72,6 @@ def identity_of(data: Any) -> DataIdentity:
 
     Args:
         data: ``data[id]`` is a sample, and ``len(data)`` their number.
-
-    Raises:
-        BadSetting: it has no length.
     """
     try:
         count = len(data)

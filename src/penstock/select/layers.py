@@ -23,7 +23,6 @@ def sketched_gradients(model: nn.Module, losses: Callable[[], Tensor], side: int
     Source: Choe et al., What is Your Data Worth to GPT? (2405.13954).
 
     Args:
-        model: The model.
         losses: Computes the losses, shape ``(n,)``.
         side: Length that what the layer was given, and the gradient at what it gave, are projected to if longer.
         seed: Random seed of the projections.
@@ -58,28 +57,17 @@ def sketched_gradients(model: nn.Module, losses: Callable[[], Tensor], side: int
 
 
 class Call(NamedTuple):
-    """The last call of a linear layer.
+    """The last call of a linear layer."""
 
-    Attributes:
-        given: What the layer was given.
-        version: Version of that memory then.
-        edge: Where gradients come back to what it gave; None where there are none.
-        times: How often this layer has been called.
-    """
-
-    given: Tensor
-    version: int
-    edge: GradientEdge | None
-    times: int
+    given: Tensor  # what the layer was given
+    version: int  # version of that memory then
+    edge: GradientEdge | None  # where gradients come back to what it gave; None where there are none
+    times: int  # how often this layer has been called
 
 
 @contextmanager
 def last_linear(model: nn.Module) -> Generator[Callable[[], Call]]:
-    """Record the last call of a linear layer, and yield what returns it; with a gradient where there is one.
-
-    Raises:
-        BadSetting: the model has no linear layer, or calls none.
-    """
+    """Record the last call of a linear layer, and yield what returns it; with a gradient where there is one."""
     layers = [each for each in model.modules() if isinstance(each, nn.Linear)]
     if not layers:
         raise BadSetting(f"{type(model).__name__} has no linear layer, whose inputs this method compares")

@@ -86,11 +86,7 @@ Epochs = Annotated[int, msgspec.Meta(ge=0)]
 def one_trained(
     task: Task, make: Callable[[], nn.Module], epochs: int, seed: int, progress: Progress
 ) -> nn.Module:
-    """Return the model of a method that compares by one: the checkpoint's, or one that is trained.
-
-    Raises:
-        BadSetting: there are several checkpoints.
-    """
+    """Return the model of a method that compares by one: the checkpoint's, or one that is trained."""
     if len(task.checkpoints) > 1:
         raise BadSetting(
             f"checkpoints: this method compares by one model, and {len(task.checkpoints)} are given; less and "

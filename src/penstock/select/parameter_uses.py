@@ -55,25 +55,16 @@ Adds = Callable[[Tensor, slice, Tensor, SampleAxis], None]
 
 
 class Use(NamedTuple):
-    """A use of a parameter, or of what is computed of parameters alone.
+    """A use of a parameter, or of what is computed of parameters alone."""
 
-    Attributes:
-        of: What is used.
-        operation: Its name.
-        given: The other operand, and the version of its memory; None where that does not matter.
-        edge: Where gradients come back to what the operation gives.
-        shape: Of that.
-        adds: Its formula.
-        axes: Those of the output on which samples may be.
-    """
-
-    of: Tensor
+    of: Tensor  # what is used
     operation: str
     given: tuple[Tensor, int] | None
-    edge: GradientEdge
+    """The other operand, and the version of its memory; None where that does not matter."""
+    edge: GradientEdge  # where gradients come back to what the operation gives
     shape: torch.Size
     adds: Adds
-    axes: list[int]
+    axes: list[int]  # those of the output on which samples may be
 
     def check(self, name: str) -> None:
         """Raise BadSetting if what the operation was given has another content now."""
@@ -93,14 +84,13 @@ class Uses(TorchFunctionMode):
 
     Args:
         parameters: Those that count.
-        samples: How many samples the model is given at once.
     """
 
     def __init__(self, parameters: Iterable[Tensor], samples: int) -> None:
         super().__init__()
         self.found = list[Use]()
         self._own = {id(each): each for each in parameters}  # held, so that no other tensor gets such an id
-        self._samples = samples
+        self._samples = samples  # how many samples the model is given at once
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Do what is asked, and note which parameters that uses."""

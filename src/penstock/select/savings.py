@@ -23,36 +23,25 @@ ESTIMATED_WH = "Wh of CPU time"
 
 
 class RunsCost(msgspec.Struct, frozen=True):
-    """What runs took and reached: medians.
+    """What runs took and reached: medians."""
 
-    Attributes:
-        runs: Number of runs that finished.
-        seconds: Time on the clock.
-        cpu_s: CPU time; None where nobody recorded it.
-        wh: Energy, by the counters; None without.
-        logged: What they logged last, rising, by name.
-    """
-
-    runs: int
-    seconds: float
-    cpu_s: float | None
-    wh: float | None
-    logged: dict[str, list[float]]
+    runs: int  # number of runs that finished
+    seconds: float  # time on the clock
+    cpu_s: float | None  # CPU time; None where nobody recorded it
+    wh: float | None  # energy, by the counters; None without
+    logged: dict[str, list[float]]  # what they logged last, rising, by name
 
 
 class Balance(msgspec.Struct, frozen=True):
     """One measure of cost.
 
     Attributes:
-        scoring: What scoring cost.
-        full: What a run on all samples costs.
-        selected: What a run on the selection costs.
         pays_after: Runs after which the selection has paid; None if it never does.
     """
 
-    scoring: float
-    full: float
-    selected: float
+    scoring: float  # what scoring cost
+    full: float  # what a run on all samples costs
+    selected: float  # what a run on the selection costs
 
     @property
     def pays_after(self) -> int | None:
@@ -61,23 +50,14 @@ class Balance(msgspec.Struct, frozen=True):
 
 
 class Saving(msgspec.Struct, frozen=True):
-    """What a selection has brought a group of runs.
+    """What a selection has brought a group of runs."""
 
-    Attributes:
-        group: Name of the group.
-        against: Name of the group of runs on all samples; empty if there is none.
-        methods: What scored the samples.
-        scoring: What that cost, once: all scores that a run has read, the median over the runs.
-        selected: What the runs took.
-        full: What the runs on all samples took, if there are some.
-    """
-
-    group: str
-    against: str
-    methods: tuple[str, ...]
-    scoring: Cost
-    selected: RunsCost
-    full: RunsCost | None
+    group: str  # name of the group
+    against: str  # name of the group of runs on all samples; empty if there is none
+    methods: tuple[str, ...]  # what scored the samples
+    scoring: Cost  # what that cost, once: all scores that a run has read, the median over the runs
+    selected: RunsCost  # what the runs took
+    full: RunsCost | None  # what the runs on all samples took, if there are some
 
 
 def cost_of(store: Store, group: str) -> RunsCost:
@@ -86,9 +66,6 @@ def cost_of(store: Store, group: str) -> RunsCost:
     Args:
         store: The store that keeps them.
         group: Name or id of the group.
-
-    Raises:
-        BadSetting: there is no such group, or none of its runs has finished.
     """
     runs = _finished(store, group)
     if not runs:
@@ -97,11 +74,7 @@ def cost_of(store: Store, group: str) -> RunsCost:
 
 
 def check_selected(store: Store, group: str, name: str, header: ScoresHeader) -> None:
-    """Check that the runs of a group may have trained by these scores.
-
-    Raises:
-        BadSetting: they have read others, and not these.
-    """
+    """Check that the runs of a group may have trained by these scores."""
     read = [item for run in _finished(store, group) for item in _used(store, run).items()]
     if read and header not in [its for _, its in read]:
         raise BadSetting(
@@ -111,11 +84,7 @@ def check_selected(store: Store, group: str, name: str, header: ScoresHeader) ->
 
 
 def cost_of_full(store: Store, group: str) -> RunsCost:
-    """Return what the runs of a group on all samples took.
-
-    Raises:
-        BadSetting: as ``cost_of``; or some of them have read scores.
-    """
+    """Return what the runs of a group on all samples took."""
     runs = _finished(store, group)
     if selecting := [run.id for run in runs if _used(store, run)]:
         raise BadSetting(

@@ -198,11 +198,7 @@ class Scores:
 
 
 def path_of(where: str | os.PathLike[str]) -> Path:
-    """Return the file of scores that a path or a name means.
-
-    Raises:
-        BadSetting: it is neither.
-    """
+    """Return the file of scores that a path or a name means."""
     text = os.fspath(where)
     if text.endswith(".parquet"):
         return Path(text)
@@ -214,11 +210,7 @@ def path_of(where: str | os.PathLike[str]) -> Path:
 
 
 def room_for(path: Path) -> None:
-    """Make the folder of a file of scores, unless it is there.
-
-    Raises:
-        BadSetting: it cannot be made, or not be written to.
-    """
+    """Make the folder of a file of scores, unless it is there."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:

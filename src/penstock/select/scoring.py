@@ -119,11 +119,7 @@ def scored(
 
 
 def method_of(method: str | Scorer, settings: dict[str, Any]) -> Scorer:
-    """Return the method of a name, with its settings.
-
-    Raises:
-        BadSetting: there is none, or it has no such setting.
-    """
+    """Return the method of a name, with its settings."""
     if not isinstance(method, str):
         if isinstance(method, type):
             raise BadSetting(f"{method.__name__} is a class: give a Scorer made of it, {method.__name__}()")

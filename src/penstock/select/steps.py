@@ -39,9 +39,6 @@ class Steps:
             of: What it is of, by name.
             meter: Measures it.
             anew: Whether steps of another one are deleted.
-
-        Raises:
-            BadSetting: the folder holds steps of another one.
         """
         if (path := self.folder / _OF).exists():
             then = msgspec.json.decode(path.read_bytes(), type=dict[str, str])
@@ -106,11 +103,7 @@ def step(name: str, compute: Callable[[], _Found]) -> _Found:
 
 @contextmanager
 def steps_in(folder: Path) -> Generator[Steps]:
-    """Keep the steps of the scoring inside in a folder, made if need be, and locked for this process.
-
-    Raises:
-        BadSetting: it cannot be made, or another process scores there.
-    """
+    """Keep the steps of the scoring inside in a folder, made if need be, and locked for this process."""
     with held(folder, "partial results", "scoring in"):
         steps = Steps(folder)
         token = _now.set(steps)

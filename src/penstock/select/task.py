@@ -62,9 +62,6 @@ def cross_entropy(outputs: Any, labels: Tensor) -> Tensor:
             holds them as ``logits``, as models of Hugging Face's give. Of theirs for causal language models,
             labels are those of the inputs, so each position is compared with the next one's.
         labels: Shape ``(n,)`` or ``(n, positions)``; -100 means that a position has none.
-
-    Raises:
-        BadSetting: these are no logits, or labels are no classes of theirs.
     """
     if "CausalLM" in type(outputs).__name__:
         labels = functional.pad(labels[:, 1:], (0, 1), value=_NO_LABEL)
@@ -344,11 +341,7 @@ class Task:
 
 
 def check_finite(what: str, found: Tensor, batch: Batch) -> None:
-    """Check what a model gave for each sample of a batch, shape ``(n, ...)``.
-
-    Raises:
-        BadSetting: some is NaN or infinite; the message names the samples that hold such numbers themselves.
-    """
+    """Check what a model gave for each sample of a batch, shape ``(n, ...)``."""
     if torch.isfinite(found).all():
         return
     wrong, holding = _rows(found), {row for leaf in _tensors(batch.content) for row in _rows(leaf)}

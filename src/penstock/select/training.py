@@ -43,27 +43,18 @@ class Moments(NamedTuple):
 
 
 class Checkpoint(NamedTuple):
-    """A model at one moment of its training.
+    """A model at one moment of its training."""
 
-    Attributes:
-        state: Its ``state_dict``, which may leave out what is frozen.
-        moments: Adam's moments by the name of the parameter; empty if they are not known.
-        learning_rate: The learning rate at that moment, or its mean over the epoch; 1 if it is not known. Where
-            groups of parameters have their own, the mean of all numbers.
-        relative: The learning rate of a parameter by its name, as a multiple of that; 1 unless it is there.
-    """
-
-    state: dict[str, Tensor]
-    moments: dict[str, Moments]
+    state: dict[str, Tensor]  # its ``state_dict``, which may leave out what is frozen
+    moments: dict[str, Moments]  # Adam's moments by the name of the parameter; empty if they are not known
     learning_rate: float
+    """The learning rate at that moment, or its mean over the epoch; 1 if it is not known. Where groups of
+    parameters have their own, the mean of all numbers."""
     relative: Mapping[str, float] = {}
+    """The learning rate of a parameter by its name, as a multiple of that; 1 unless it is there."""
 
     def into(self, model: nn.Module) -> nn.Module:
-        """Return a model with these parameters, in evaluation mode.
-
-        Raises:
-            BadSetting: they do not fit.
-        """
+        """Return a model with these parameters, in evaluation mode."""
         frozen = {name: each.detach() for name, each in model.named_parameters(remove_duplicate=False)}
         for name in _trained(model):
             del frozen[name]
@@ -89,28 +80,17 @@ def digest_of(model: nn.Module) -> str:
 
 def train(
     task: Task,
-    model: nn.Module,
+    model: nn.Module,  # what is trained, in place
     *,
-    epochs: int,
-    seed: int,
-    ids: Ids | None = None,
-    report: Callable[[Batch, Tensor], None] | None = None,
+    epochs: int,  # number of epochs
+    seed: int,  # random seed of the order
+    ids: Ids | None = None,  # the samples to train on; all unless given
+    report: Callable[[Batch, Tensor], None] | None = None,  # called with each batch and its losses, shape ``(n,)``
 ) -> list[Checkpoint]:
     """Train a model by AdamW, with a learning rate that falls evenly to 0.
 
-    Args:
-        task: The task.
-        model: What is trained, in place.
-        epochs: Number of epochs.
-        seed: Random seed of the order.
-        ids: The samples to train on; all unless given.
-        report: Called with each batch and its losses, shape ``(n,)``.
-
     Returns:
         A checkpoint for each epoch.
-
-    Raises:
-        BadSetting: nothing in the model can be trained.
     """
     named = _trained(model)
     if not named:
@@ -142,9 +122,6 @@ def read_checkpoint(path: str | PathLike[str], model: nn.Module) -> Checkpoint:
 
     Or a folder that Hugging Face's Trainer wrote. What is frozen may be missing; adapters are called as peft saves
     them, or as the model does. All names may have one prefix, such as ``module.``.
-
-    Raises:
-        BadSetting: there is no such file, it is neither, does not fit the model, or weighs nothing.
     """
     folder = Path(path)
     if folder.is_dir():

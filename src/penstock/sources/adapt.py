@@ -25,9 +25,6 @@ def adapt(thing: Any, *, segments: int | None, seed: int, in_order: bool = False
     taken as a tree of arrays with one row per sample; a list or other
     re-iterable of batches; a Source; or a text that names one, such as
     ``"packed:FOLDER"``. ``in_order`` leaves out the shuffling that Penstock would do.
-
-    Raises:
-        BadSetting: it is none of these.
     """
     torch = sys.modules.get("torch")
     if torch is not None:
@@ -68,11 +65,7 @@ def adapt(thing: Any, *, segments: int | None, seed: int, in_order: bool = False
 
 
 def with_workers(thing: Any, workers: int | None) -> Any:
-    """Return what is to be fed, with ``workers`` workers if it is a torch ``DataLoader``; None for its own number.
-
-    Raises:
-        BadSetting: its data set may not divide itself among them.
-    """
+    """Return what is to be fed, with ``workers`` workers if it is a ``DataLoader``; None for its own number."""
     torch = sys.modules.get("torch")
     if workers is None or torch is None or not isinstance(thing, torch.utils.data.DataLoader):
         return thing

@@ -53,17 +53,11 @@ _OF_THE_FEED = {"segments", "seed", "shard"}
 
 
 class NamedSource(NamedTuple):
-    """A source that a text names.
+    """A source that a text names."""
 
-    Attributes:
-        text: Such as ``images:photos``.
-        make: What makes the source.
-        path: What stands behind the prefix.
-    """
-
-    text: str
-    make: Callable[..., Any]
-    path: str
+    text: str  # such as ``images:photos``
+    make: Callable[..., Any]  # what makes the source
+    path: str  # what stands behind the prefix
 
     @property
     def options(self) -> dict[str, Any]:
@@ -72,11 +66,7 @@ class NamedSource(NamedTuple):
         return {name: kinds[name] for name in self._parameters()}
 
     def open(self, *, segments: int | None, seed: int, **options: Any) -> Any:
-        """Make the source.
-
-        Raises:
-            BadSetting: it has no such option, needs one more, or refuses a value.
-        """
+        """Make the source."""
         parameters = self._parameters()
         for name in options.keys() - parameters.keys():
             near = difflib.get_close_matches(name, parameters, 1)
@@ -97,11 +87,7 @@ class NamedSource(NamedTuple):
 
 
 def named_source(text: object) -> NamedSource | None:
-    """Return the source that a text names; None if it names none.
-
-    Raises:
-        BadSetting: no path stands behind the prefix.
-    """
+    """Return the source that a text names; None if it names none."""
     prefix = next((prefix for prefix in SOURCES if isinstance(text, str) and text.startswith(prefix)), None)
     if prefix is None:
         return None
@@ -117,9 +103,6 @@ def records_of(named: Any, suffixes: Sequence[str]) -> Any:
     Args:
         named: One path, URL or pattern, or a list of them.
         suffixes: Endings of samples that are wanted, in small letters.
-
-    Raises:
-        BadSetting: they are no records of a known format.
     """
     several = _several(named)
     if opener := _by_suffix(several, _RECORDS_BY_SUFFIX):
@@ -136,22 +119,13 @@ def has_prefix(named: Any) -> bool:
 
 
 def field_records_of(named: Any) -> FieldRecords | None:
-    """Return the ``FieldRecords`` of a folder that a prefix names the format of, or of files; None of others.
-
-    Raises:
-        BadSetting: they are damaged, or hold what is not read.
-    """
+    """Return the ``FieldRecords`` of a folder that a prefix names the format of, or of files; None of others."""
     opener, there = _known(named, _FIELD_RECORDS_BY_PREFIX, _FIELD_RECORDS_BY_SUFFIX)
     return _opener(opener)(there) if opener else None
 
 
 def tables_of(named: Any, cache: Any = None) -> Tables | None:
-    """Return the ``Tables`` of a folder that a prefix names the format of, or of files; None of others.
-
-    Raises:
-        BadSetting: they are damaged, of several formats, or hold what is not read.
-        PackageMissing: pyarrow is not installed.
-    """
+    """Return the ``Tables`` of a folder that a prefix names the format of, or of files; None of others."""
     opener, there = _known(named, _TABLES_BY_PREFIX, _TABLES_BY_SUFFIX)
     if not opener:
         return None

@@ -30,17 +30,13 @@ def permutation(n: int, *words: int) -> Ids:
 
 
 class Planned(NamedTuple):
-    """A block that is to be loaded; the attributes are those of ``SourceBlock``.
-
-    Attributes:
-        way: What its source needs besides to load it.
-    """
+    """A block that is to be loaded; the attributes are those of ``SourceBlock``."""
 
     sample: int
     rows: int
     ids: Ids
     kept: Ids | None
-    way: Any = None
+    way: Any = None  # what its source needs besides to load it
 
     def block(self, tree: Tree) -> SourceBlock:
         """Return the block, once it is loaded."""
@@ -69,47 +65,36 @@ class Order:
     Every cycle is shuffled as a whole and then grouped, in that order, by where its samples
     lay in the cycle before: between which joints. Segments are joints that are in force for ever; so each has the
     same samples in every cycle, those that it has in the first.
-
-    Args:
-        samples: Size of the data.
-        batch_size: Rows of a block.
-        segments: How many to make, at most one for each block; None for one.
-        seed: Any integer.
-        shuffle: False for the data's own order.
-        sizes: Rows of each sample, if samples are groups of rows: joints lie at rows. None for one of each.
-
-    Attributes:
-        samples: Samples in a cycle.
-        batches: Blocks in a cycle.
-        shuffled: Whether they come in another order than that of the data.
-        digest: Digest of all that decides the order.
     """
 
     def __init__(
         self,
         samples: int,
         batch_size: int,
-        segments: int | None,
-        seed: int,
+        segments: int | None,  # how many to make, at most one for each block; None for one
+        seed: int,  # any integer
         *,
-        shuffle: bool,
+        shuffle: bool,  # False for the data's own order
         sizes: Ids | None = None,
     ) -> None:
         if samples < 1:
             raise BadSetting(f"the source has {samples} samples, which make no batch of {batch_size}")
-        self.batches = -(-samples // batch_size)
+        self.batches = -(-samples // batch_size)  # blocks in a cycle
         segments = min(segments or 1, self.batches)
-        self.samples = samples
-        self.batch_size = batch_size
+        self.samples = samples  # size of the data
+        """Samples in a cycle."""
+        self.batch_size = batch_size  # rows of a block
         self._seed = seed % 2**64
         self.segment_starts = tuple(i * self.batches // segments * batch_size for i in range(segments))
-        self.shuffled = shuffle
+        self.shuffled = shuffle  # whether they come in another order than that of the data
         self._sizes = sizes
+        """Rows of each sample, if samples are groups of rows: joints lie at rows. None for one of each."""
         self._partition: Ids | None = None
         self._parts: dict[Joints, npt.NDArray[np.int16] | None] = {}
         drawn = self._seed if shuffle else None
         joined = ["joined"] if shuffle and segments > 1 else []  # segments were once shuffled each by itself
         self.digest = digest(samples, batch_size, self.segment_starts, drawn, *joined)
+        """Digest of all that decides the order."""
 
     def ids(self, cycle: int, joints: Joints = NO_JOINTS, base: Base | None = None) -> Ids:
         """Return the samples of a cycle of shuffled data in their order."""

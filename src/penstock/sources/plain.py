@@ -98,13 +98,6 @@ class IterableSource(InOnePass):
     It has one segment, and a position is reached by reading what lies before it.
     The generators of Python, NumPy and torch are seeded at the beginning of each
     pass, so that an order drawn from them can be repeated.
-
-    Args:
-        batches: Each ``iter()`` of it begins a new pass.
-        seed: Random seed of what it draws in the first pass; later passes' seeds derive from it.
-
-    Raises:
-        BadSetting: it can be iterated only once.
     """
 
     def __init__(self, batches: Iterable[Tree], *, seed: int = 0) -> None:
@@ -113,8 +106,8 @@ class IterableSource(InOnePass):
                 f"a {type(batches).__name__} can be iterated only once, a feed is read pass after pass: "
                 "give a list, or an object whose __iter__ starts afresh"
             )
-        self._batches = batches
-        self._seed = seed
+        self._batches = batches  # each ``iter()`` of it begins a new pass
+        self._seed = seed  # random seed of what it draws in the first pass; later passes' seeds derive from it
         self.batches = length(batches)
         self.order = digest("batches", type(batches).__qualname__, self.batches, seed)
         self.description = f"batches of a {type(batches).__name__}"

@@ -43,12 +43,7 @@ class ByBlock:
     """A source each of whose blocks is loaded by itself: the same on every machine that has the data.
 
     Args:
-        source: The source.
         asked: The argument that asks for it, for the error.
-        joins: Whether epochs may begin at any block of it, and then decide later orders.
-
-    Raises:
-        BadSetting: a block of this source is no function of its plan.
     """
 
     def __init__(self, source: Any, asked: str, *, joins: bool) -> None:
@@ -62,7 +57,7 @@ class ByBlock:
         for name in _ATTRIBUTES:
             if hasattr(source, name):
                 setattr(self, name, getattr(source, name))
-        self.joins = joins
+        self.joins = joins  # whether epochs may begin at any block of it, and then decide later orders
         own = getattr(source, "order_by_block", source.order)
         self.order = own if joins else digest("without joints", own)
 

@@ -30,11 +30,7 @@ class RankSlice(NamedTuple):
 
 
 def rank_of(shard: Any) -> tuple[int, int] | None:
-    """Return ``shard=`` as (rank, world); None for a trainer that is not data-parallel.
-
-    Raises:
-        BadSetting: it is none.
-    """
+    """Return ``shard=`` as (rank, world); None for a trainer that is not data-parallel."""
     if shard is None:
         return None
     try:
@@ -75,9 +71,6 @@ def batches(samples: int, batch_size: int, world: int, *, drop_last: bool, pad: 
     """Return how many batches ``next_slice`` gives each rank in an epoch.
 
     With ``pad`` they are those of a ``DataLoader`` over torch's ``DistributedSampler``.
-
-    Raises:
-        BadSetting: these samples cannot be split evenly.
     """
     if pad:
         samples, world = -(-samples // world), 1
@@ -182,11 +175,7 @@ def _padded(batch: Described) -> Tree:
 
 
 def _check_alone(name: str, shard: tuple[int, int] | None) -> None:
-    """Refuse what would give everything to each of several processes.
-
-    Raises:
-        BadSetting: this process is a worker of a ``DataLoader``, or one of several ranks.
-    """
+    """Refuse what would give everything to each of several processes."""
     if (worker := data_loader_worker()) is not None:
         raise BadSetting(
             f"{name} in a DataLoader with {worker.num_workers} workers: each would give all of it, and each epoch "

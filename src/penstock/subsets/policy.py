@@ -226,11 +226,7 @@ class AnnealToFull(Policy):
 
 
 def selected_at(given: Any, epoch: int) -> tuple[Selection | None, Policy | None]:
-    """Return what ``select=`` selects in an epoch, and the policy that decides it, if it is one.
-
-    Raises:
-        BadSetting: it is none.
-    """
+    """Return what ``select=`` selects in an epoch, and the policy that decides it, if it is one."""
     return (given.selection(epoch), given) if isinstance(given, Policy) else (selection_of(given), None)
 
 
@@ -242,11 +238,7 @@ def pool_of(samples: Any) -> Selection:
 
 
 def count_of(fraction: float, samples: int) -> int:
-    """Return how many samples a fraction selects.
-
-    Raises:
-        BadSetting: it is none, or selects nothing.
-    """
+    """Return how many samples a fraction selects."""
     if not isinstance(fraction, int | float | np.number) or not 0 < fraction <= 1:  # pyright: ignore[reportUnnecessaryIsInstance]
         raise BadSetting(f"fraction={fraction!r} must be a number above 0, and at most 1")
     count = round(fraction * samples)
@@ -256,11 +248,7 @@ def count_of(fraction: float, samples: int) -> int:
 
 
 def first_full_epoch(epochs: int, last: float) -> int:
-    """Return from which epoch on all samples are taken, if the last part of the epochs takes them.
-
-    Raises:
-        BadSetting: a value makes no sense.
-    """
+    """Return from which epoch on all samples are taken, if the last part of the epochs takes them."""
     whole_number("epochs", epochs, 1)
     if not 0 <= last <= 1:
         raise BadSetting(f"last={last} must be from 0 to 1: the part of the epochs that hold all samples")
@@ -268,11 +256,7 @@ def first_full_epoch(epochs: int, last: float) -> int:
 
 
 def _worth_of(ids: Ids, scores: Any) -> npt.NDArray[np.float32]:
-    """Return the worth of samples by their ids.
-
-    Raises:
-        BadSetting: some have no score, or several.
-    """
+    """Return the worth of samples by their ids."""
     if (targets := scores.worth.shape[1]) > 1:
         raise BadSetting(f"scores: they are of {targets} targets; give those of one")
     places = np.searchsorted(scores.ids, ids)
@@ -285,11 +269,7 @@ def _worth_of(ids: Ids, scores: Any) -> npt.NDArray[np.float32]:
 
 
 def finite(what: str, given: Any, count: int, ids: Ids) -> npt.NDArray[np.float64]:
-    """Return a finite number for each of these samples.
-
-    Raises:
-        BadSetting: there are more, fewer, or some that are not finite.
-    """
+    """Return a finite number for each of these samples."""
     values = np.asarray(given.detach().float().cpu() if hasattr(given, "detach") else given, np.float64)
     if values.shape != (count,):
         raise BadSetting(f"{what}: shape {values.shape}, for {count:,} samples: one number each")
@@ -300,11 +280,7 @@ def finite(what: str, given: Any, count: int, ids: Ids) -> npt.NDArray[np.float6
 
 
 def ids_of_report(ids: Any, samples: int) -> Ids:
-    """Return the ids of a report.
-
-    Raises:
-        BadSetting: they are no ids of this data set.
-    """
+    """Return the ids of a report."""
     given = np.asarray(ids.cpu() if hasattr(ids, "cpu") else ids)
     if given.ndim != 1 or (given.size and given.dtype.kind not in "ui"):
         raise BadSetting(f"report: ids of shape {given.shape}, {given.dtype}; give loader.ids, whole numbers")

@@ -18,16 +18,11 @@ Mask = npt.NDArray[np.bool_]
 
 
 class Bitmap:
-    """Some samples of a data set, or what several such sets hold together.
-
-    Args:
-        packed: A bit for each sample, the first one's lowest.
-        digests: Digests of the selections that it consists of.
-    """
+    """Some samples of a data set, or what several such sets hold together."""
 
     def __init__(self, packed: ByteArray, digests: frozenset[str]) -> None:
-        self.packed = packed
-        self.digests = digests
+        self.packed = packed  # a bit for each sample, the first one's lowest
+        self.digests = digests  # digests of the selections that it consists of
         self._covered: dict[frozenset[str], bool] = {}
 
     def __len__(self) -> int:
@@ -154,11 +149,7 @@ class Selection:
 
 
 def selection_of(given: Any) -> Selection | None:
-    """Return what ``select=`` means: a Selection, or None for all samples.
-
-    Raises:
-        BadSetting: it is none.
-    """
+    """Return what ``select=`` means: a Selection, or None for all samples."""
     return given if given is None or isinstance(given, Selection) else Selection(given)
 
 

@@ -164,11 +164,7 @@ class LeafSize(NamedTuple):
 
 
 def leaf_sizes(layout: Node) -> list[LeafSize | None]:
-    """Return the size of each leaf, in order; None for scalars and ragged rows, which can have any.
-
-    Raises:
-        ValueError: no tree of arrays has this layout; the message says why.
-    """
+    """Return the size of each leaf, in order; None for scalars and ragged rows, which can have any."""
     sizes: list[LeafSize | None] = []
     _walk(layout, sizes, 0)
     return sizes

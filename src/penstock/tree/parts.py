@@ -49,9 +49,6 @@ def describe(tree: Tree, *, whole: bool = False, anywhere: bool = False) -> Desc
         whole: Whether the block is handed on as it is (a feed of whole batches),
             so that its arrays need not have a row for each sample.
         anywhere: Whether leaves may lie on a GPU.
-
-    Raises:
-        UnsupportedLeaf: a leaf cannot travel, or has other rows than the rest.
     """
     try:
         rows = first_rows(tree)

@@ -57,11 +57,7 @@ def _torch(dtype: str) -> tuple[Any, Any]:
 
 
 def device_leaf(node: Array, memory: DeviceBytes, rows: int | None) -> Any:
-    """Make a tensor over memory of a GPU; ``rows`` is its first axis unless None.
-
-    Raises:
-        UnsupportedLeaf: torch has no such type.
-    """
+    """Make a tensor over memory of a GPU; ``rows`` is its first axis unless None."""
     import torch
 
     if node.library == "torch":

@@ -36,20 +36,16 @@ class Access:
     read the key, nor send such a request without asking first (CORS), which is refused.
 
     Args:
-        app: What they pass to.
-        token: What the printed URL holds.
-        key: What requests that change something hold, as ``X-Penstock-Key``.
         port: The server's port; servers of one machine share their cookies.
-        hosts: Names and addresses under which the server is known, lower case.
     """
 
     def __init__(self, app: ASGIApp, *, token: str, key: str, port: int, hosts: set[str]) -> None:
-        self._app = app
-        self._token = token
-        self._key = key
+        self._app = app  # what they pass to
+        self._token = token  # what the printed URL holds
+        self._key = key  # what requests that change something hold, as ``X-Penstock-Key``
         self._cookie = f"penstock-{port}"
         self._value = secrets.token_urlsafe(32)
-        self._hosts = hosts
+        self._hosts = hosts  # names and addresses under which the server is known, lower case
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass a request on, or answer why not."""

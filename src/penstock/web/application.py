@@ -51,10 +51,6 @@ def serve(
         port: Port to listen at; if None, the first that is free from 7367 on.
         allowed: More names under which browsers reach this server.
         on_open: Called with the token and the port, once pages can be opened.
-
-    Raises:
-        BadSetting: nothing can listen there.
-        StoreUnusable: the store cannot be opened.
     """
     with Store.open(store) as opened, _listening(host, port) as listening:
         opened.forget()
@@ -199,7 +195,6 @@ def selections(store: Store, groups: Iterable[str]) -> list[dict[str, Any]]:
     """Return what each selection among some groups has cost and saved.
 
     Args:
-        store: The store.
         groups: Ids of groups; the runs of all groups with their names count.
     """
     names = (run.group for id in groups for run in store.runs(id)[:1])

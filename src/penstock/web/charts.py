@@ -77,7 +77,6 @@ def on_common_moments(
     it has the value between its points.
 
     Args:
-        lines: The lines.
         begin_s: First moment of the chart, or minus infinity for that of the first point.
         end_s: Last moment of the chart, or infinity.
         most: Moments wanted, 4 or more.

@@ -140,21 +140,14 @@ register_url_convertor("name", _Name())
 
 def _files(
     path: Path | str,
-    known: Mapping[str, int] = MappingProxyType({}),
-    wanted: str = "",
-    within: str = "",
-    parent: int | None = None,
+    known: Mapping[str, int] = MappingProxyType({}),  # bytes of files that are not looked at again
+    wanted: str = "",  # the only file that is looked at; empty for all
+    within: str = "",  # what comes before the files' names
+    parent: int | None = None,  # an open folder that the path begins at
 ) -> Iterator[tuple[str, int, tuple[str, int]]]:
     """Yield the files below a folder: the name there, the bytes, and the name within an open folder.
 
     Links are not followed, not even if the folder itself is one.
-
-    Args:
-        path: The folder.
-        known: Bytes of files that are not looked at again.
-        wanted: The only file that is looked at; empty for all.
-        within: What comes before the files' names.
-        parent: An open folder that the path begins at.
     """
     try:
         fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=parent)

@@ -21,39 +21,23 @@ from penstock.web.views import Views
 
 
 class Unit(msgspec.Struct, frozen=True, kw_only=True):
-    """What runs compute on: a GPU, or an instance of one in MIG mode. None where NVML does not report it.
+    """What runs compute on: a GPU, or an instance of one in MIG mode. None where NVML does not report it."""
 
-    Attributes:
-        profile: MIG profile of an instance, such as "1g.10gb"; empty of a GPU.
-        memory_bytes: Its memory.
-        used_bytes: Memory in use.
-        sm_active_percent: Multiprocessors busy since the last look, by GPM.
-        runs: Bytes that each run on it uses there, by the run's id.
-        others: Processes on it that belong to none of the runs.
-    """
-
-    profile: str
+    profile: str  # MIG profile of an instance, such as "1g.10gb"; empty of a GPU
     memory_bytes: int
-    used_bytes: int | None
-    sm_active_percent: float | None
-    runs: dict[str, int | None]
-    others: int
+    used_bytes: int | None  # memory in use
+    sm_active_percent: float | None  # multiprocessors busy since the last look, by GPM
+    runs: dict[str, int | None]  # bytes that each run on it uses there, by the run's id
+    others: int  # processes on it that belong to none of the runs
 
 
 class Card(msgspec.Struct, frozen=True, kw_only=True):
-    """A GPU at one moment.
+    """A GPU at one moment."""
 
-    Attributes:
-        index: Its place in NVML's order.
-        name: Its model.
-        readings: NVML's readings, by their names in listener ``gpu``.
-        units: Its instances in MIG mode, else itself.
-    """
-
-    index: int
+    index: int  # its place in NVML's order
     name: str
-    readings: dict[str, float]
-    units: tuple[Unit, ...]
+    readings: dict[str, float]  # NVML's readings, by their names in listener ``gpu``
+    units: tuple[Unit, ...]  # its instances in MIG mode, else itself
 
 
 class Cards(msgspec.Struct, frozen=True):
@@ -64,14 +48,10 @@ class Cards(msgspec.Struct, frozen=True):
 
 
 class GpuLook:
-    """Looks at all GPUs of the machine; asked by one thread at a time.
-
-    Args:
-        store: Knows the processes of the runs.
-    """
+    """Looks at all GPUs of the machine; asked by one thread at a time."""
 
     def __init__(self, store: Store) -> None:
-        self._store = store
+        self._store = store  # knows the processes of the runs
         self._gpms = Gpms("SM_UTIL")
 
     def look(self, running: Iterable[str]) -> Cards:
@@ -143,19 +123,13 @@ _MOST_WAITING = 30
 
 
 class Live:
-    """Looks once a second for all open pages together.
-
-    Args:
-        store: What is looked at.
-        views: Reads it for the page.
-        ending: Returns whether the server ends, and with it every stream.
-    """
+    """Looks once a second for all open pages together."""
 
     def __init__(self, store: Store, views: Views, ending: Callable[[], bool]) -> None:
-        self._store = store
-        self._views = views
+        self._store = store  # what is looked at
+        self._views = views  # reads it for the page
         self._gpus = GpuLook(store)
-        self._ending = ending
+        self._ending = ending  # returns whether the server ends, and with it every stream
         self._pages: set[asyncio.Queue[str | None]] = set()
         self._one_looks = asyncio.Lock()
         self._looking: asyncio.Task[None] | None = None

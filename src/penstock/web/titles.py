@@ -57,17 +57,11 @@ _DISK_PARTS = {"read_bytes": "reads", "write_bytes": "writes", "busy_s": "busy"}
 
 
 class Title(NamedTuple):
-    """How a series is shown.
+    """How a series is shown."""
 
-    Attributes:
-        text: What people call it.
-        unit: Unit of its axis; empty if nobody knows.
-        place: Where it stands among a run's charts: what the script logs first, from 9 on folded away.
-    """
-
-    text: str
-    unit: str
-    place: int
+    text: str  # what people call it
+    unit: str  # unit of its axis; empty if nobody knows
+    place: int  # where it stands among a run's charts: what the script logs first, from 9 on folded away
 
 
 def title_of(name: str) -> Title:

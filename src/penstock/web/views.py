@@ -43,11 +43,7 @@ _FIELDS = (
 
 
 class Views:
-    """Reads a store for the page; called from several threads.
-
-    Args:
-        store: The store.
-    """
+    """Reads a store for the page; called from several threads."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -86,11 +82,7 @@ class Views:
         return {id: self._ended[id] for id in ids if id in self._ended}
 
     def details(self, id: str) -> dict[str, Any]:
-        """Return all that is known of a run, without the points of its series.
-
-        Raises:
-            NoSuchRun: there is none, or several.
-        """
+        """Return all that is known of a run, without the points of its series."""
         record = self._store.run(id)
         return {
             **row_of(record),

@@ -31,21 +31,13 @@ class BadImage(BadSetting):
 
 
 class ImageFolder(msgspec.Struct, frozen=True):
-    """A data set in a folder.
+    """A data set in a folder."""
 
-    Attributes:
-        name: Last part of the folder's path.
-        train: Files to train on, and their classes.
-        classes: Number of classes.
-        crop_px: Side of the square that a model gets.
-        note: What the user should know about how the folder was read; may be empty.
-    """
-
-    name: str
-    train: list[Labelled]
-    classes: int
-    crop_px: int
-    note: str = ""
+    name: str  # last part of the folder's path
+    train: list[Labelled]  # files to train on, and their classes
+    classes: int  # number of classes
+    crop_px: int  # side of the square that a model gets
+    note: str = ""  # what the user should know about how the folder was read; may be empty
 
     def mean_bytes(self) -> int:
         """Return the mean size of a training file, from about 500 of them."""
@@ -59,9 +51,6 @@ def find_images(root: Path, most: int | None) -> ImageFolder:
     Args:
         root: Holds a folder for each class; or ``train`` with such folders; or just JPEGs.
         most: Training images to use, drawn at random with a fixed seed; None for all.
-
-    Raises:
-        BadSetting: there is no such folder, or nothing in it to train on.
     """
     if not root.exists():
         raise BadSetting(f"--data {root}: there is no such folder")
@@ -91,11 +80,7 @@ def _crop_px(train: Sequence[Labelled]) -> int:
 
 
 def decode(path: str) -> NDArray[np.uint8]:
-    """Decode a file's picture, rows x columns x RGB.
-
-    Raises:
-        BadImage: the file cannot be decoded.
-    """
+    """Decode a file's picture, rows x columns x RGB."""
     with open(path, "rb") as file:
         data = file.read()
     try:
@@ -152,22 +137,15 @@ class DemoRun(msgspec.Struct, frozen=True):
 
 
 class TrainerJob(msgspec.Struct, frozen=True):
-    """The job of one trainer process.
-
-    Attributes:
-        train: The training images.
-        classes: Number of classes.
-        workers: Workers of this trainer's own loader, or of the feed's.
-        feed: Name of the feed to share; None for its own loader.
-    """
+    """The job of one trainer process."""
 
     run: DemoRun
-    train: list[Labelled]
-    classes: int
+    train: list[Labelled]  # the training images
+    classes: int  # number of classes
     crop_px: int
     epochs: int
-    workers: int
-    feed: str | None = None
+    workers: int  # workers of this trainer's own loader, or of the feed's
+    feed: str | None = None  # name of the feed to share; None for its own loader
 
 
 def runs(count: int) -> list[DemoRun]:

@@ -18,39 +18,23 @@ _IDLE_CORES = 0.2
 
 
 class ModelFigures(DemoRun, frozen=True, kw_only=True):
-    """A run, and its figures in one arm.
+    """A run, and its figures in one arm."""
 
-    Attributes:
-        images: Images that it received in all its epochs.
-        images_per_s: Images per second, from the moment when every run of the arm had its first batch.
-    """
-
-    images: int
-    images_per_s: float
+    images: int  # images that it received in all its epochs
+    images_per_s: float  # images per second, from the moment when every run of the arm had its first batch
 
 
 class ArmFigures(msgspec.Struct, frozen=True):
-    """The figures of one arm.
+    """The figures of one arm."""
 
-    Attributes:
-        device: What the models were trained on, such as "cpu".
-        workers: Loader workers, all together.
-        images_per_s: Images per second of all runs, from the moment when all had their first batch.
-        wall_s: Time from starting the first process to the end of the last run, imports included.
-        cpu_s: CPU time of all processes in that time: trainers, loader workers, feeder.
-        cpu_s_per_1000_images: CPU time for each 1,000 images received, both from that moment on.
-        peak_pss_bytes: Memory of all processes together; a shared page counts once.
-        others_cpu_s: CPU time of everything else on the machine in the arm's wall time.
-    """
-
-    device: str
-    workers: int
-    images_per_s: float
-    wall_s: float
-    cpu_s: float
-    cpu_s_per_1000_images: float
-    peak_pss_bytes: int
-    others_cpu_s: float
+    device: str  # what the models were trained on, such as "cpu"
+    workers: int  # loader workers, all together
+    images_per_s: float  # images per second of all runs, from the moment when all had their first batch
+    wall_s: float  # time from starting the first process to the end of the last run, imports included
+    cpu_s: float  # CPU time of all processes in that time: trainers, loader workers, feeder
+    cpu_s_per_1000_images: float  # CPU time for each 1,000 images received, both from that moment on
+    peak_pss_bytes: int  # memory of all processes together; a shared page counts once
+    others_cpu_s: float  # CPU time of everything else on the machine in the arm's wall time
     runs: list[ModelFigures]
 
 

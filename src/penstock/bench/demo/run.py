@@ -30,10 +30,6 @@ def compare(folder: ImageFolder, trainers: int, epochs: int, tell: Tell) -> Demo
     """Train equal models on one set of images in both arms.
 
     Both have equally many loader workers: one per core, and at least one per run.
-
-    Raises:
-        BadSetting: a file in the folder cannot be used.
-        PenstockError: a run failed.
     """
     settings = DemoSettings(
         data=folder.name,
@@ -66,12 +62,7 @@ def _read_once(folder: ImageFolder) -> None:
 
 
 def _figures(jobs: Sequence[TrainerJob]) -> ArmFigures:
-    """Run these jobs side by side.
-
-    Raises:
-        BadSetting: one of the user's files cannot be used.
-        PenstockError: a run failed.
-    """
+    """Run these jobs side by side."""
     with family() as members, tempfile.TemporaryDirectory() as scratch, ProcessPool(Path(scratch)) as pool:
         began_s, machine_before_s = time.monotonic(), machine_cpu_s()
         # One thread: the trainers share the cores.
@@ -124,11 +115,7 @@ def _of_each(trainers: Sequence[MeasuredProcess], key: str) -> list[float]:
 
 
 def _ends(trainers: Sequence[MeasuredProcess], members: Family) -> list[dict[str, Any]]:
-    """Return the last reports of all trainers; sample their memory meanwhile.
-
-    Raises:
-        MemberFailed: one failed, or died.
-    """
+    """Return the last reports of all trainers; sample their memory meanwhile."""
     found = dict[int, dict[str, Any]]()
     while waiting := [trainer for trainer in trainers if trainer.pid not in found]:
         members.sample_memory()

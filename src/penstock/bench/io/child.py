@@ -21,26 +21,18 @@ from penstock.linux.process import die_with_parent
 
 
 class CaseJob(msgspec.Struct, frozen=True):
-    """A case, and what else its process needs to know.
-
-    Attributes:
-        nbytes: Size of the file; None to ask the reader.
-    """
+    """A case, and what else its process needs to know."""
 
     case: Case
     settings: IoSettings
     path: str
-    nbytes: int | None
+    nbytes: int | None  # size of the file; None to ask the reader
     cold: bool
     seed: int
 
 
 def run(job: CaseJob) -> Measurement:
-    """Measure one case.
-
-    Raises:
-        PenstockError: the mechanism, the file or the GPU is not available, or a read failed.
-    """
+    """Measure one case."""
     case, settings = job.case, job.settings
     gpu = _gpu(case)
     with closing(_reader(job, gpu)) as reader:

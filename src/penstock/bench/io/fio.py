@@ -48,11 +48,7 @@ def cases(settings: IoSettings) -> Iterator[Case]:
 
 
 def measured(case: Case, target: Target, settings: IoSettings, *, cold: bool) -> Measurement:
-    """Run fio for one case.
-
-    Raises:
-        MeasurementFailed: it failed, hung, or its answer is not understood.
-    """
+    """Run fio for one case."""
     limit_s = settings.warm_up_s + settings.runtime_s + settings.limit_s
     return row(case, answer(command(case, target, settings), limit_s=limit_s), cold=cold)
 
@@ -96,11 +92,7 @@ def command(case: Case, target: Target, settings: IoSettings) -> list[str]:
 
 
 def row(case: Case, text: str, *, cold: bool) -> Measurement:
-    """Parse fio's answer.
-
-    Raises:
-        MeasurementFailed: the answer is not understood.
-    """
+    """Parse fio's answer."""
     engine = case.mech.partition(":")[2]
     try:
         # fio's warnings come before its JSON.

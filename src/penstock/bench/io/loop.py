@@ -63,27 +63,19 @@ _MOST_BLOCKS = 1 << 22
 
 
 class Figures(NamedTuple):
-    """What a loop has read, and what that cost.
-
-    Attributes:
-        cpu_s: User and kernel time of this process, all threads.
-        exhausted: Whether it ended because every block had been read.
-    """
+    """What a loop has read, and what that cost."""
 
     ops: int
     elapsed_s: float
-    cpu_s: float
+    cpu_s: float  # user and kernel time of this process, all threads
     latencies: Latencies
-    exhausted: bool
+    exhausted: bool  # whether it ended because every block had been read
 
 
 def places(nbytes: int, bs_bytes: int, pattern: str, seed: int) -> Numbers:
     """Return offsets of blocks in reading order, none twice.
 
     At most 4 million: a block is read again only after all others.
-
-    Raises:
-        BadSetting: not one block fits into the file.
     """
     blocks = nbytes // bs_bytes
     if blocks == 0:
@@ -104,7 +96,6 @@ class ReadLoop:
     Args:
         offsets: Offsets of the blocks, in reading order.
         threads: Threads of the reader that must always find reads waiting; 0 if it has none.
-        once: Whether each block is read only once; else they are read over and over.
     """
 
     def __init__(
@@ -119,7 +110,7 @@ class ReadLoop:
         self._targets = np.arange(depth) * stride(bs_bytes)
         self._begun_s = np.zeros(depth)
         self._refused = np.array([], np.int64)
-        self._once = once
+        self._once = once  # whether each block is read only once; else they are read over and over
         # Reads that begin together are one slice.
         self._offsets = offsets if once else np.resize(offsets, len(offsets) + depth)
         self._period = len(offsets)
@@ -145,11 +136,7 @@ class ReadLoop:
         assert self.under_way, "a reader takes at least one"
 
     def turn(self) -> int:
-        """Wait for a batch of reads, begin as many anew, and return how many were done.
-
-        Raises:
-            ReadFailed: a read failed; the figures would mean nothing.
-        """
+        """Wait for a batch of reads, begin as many anew, and return how many were done."""
         done = self._reader.completed(min(self._batch, self.under_way))
         if done.failures:
             raise next(iter(done.failures.values()))
@@ -162,11 +149,7 @@ class ReadLoop:
 def measure(
     loop: ReadLoop, depth: int, *, runtime_s: float, warm_up_s: float, watches: Sequence[IntervalWatch] = ()
 ) -> Figures:
-    """Run a loop: warm up, then count and watch.
-
-    Raises:
-        ReadFailed: a read failed.
-    """
+    """Run a loop: warm up, then count and watch."""
     loop.submit(np.arange(depth))
     warm_s = time.perf_counter() + warm_up_s
     while loop.under_way and time.perf_counter() < warm_s:

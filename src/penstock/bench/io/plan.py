@@ -55,14 +55,7 @@ class Case(msgspec.Struct, frozen=True):
 
 
 class IoSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """How the benchmark runs; each tuple multiplies the cases.
-
-    Attributes:
-        scratch_bytes: Size of the file that is made in a directory.
-        warm_up_s: Warm-up time of a case.
-        limit_s: Time that a case may take beyond its warm-up and measured time.
-        readers: The function that opens a reader, as ``module:function``.
-    """
+    """How the benchmark runs; each tuple multiplies the cases."""
 
     mech: tuple[str, ...] = ("posix", "direct", "uring")
     bs_bytes: tuple[int, ...] = (4 << 10, 64 << 10, 1 << 20)
@@ -73,18 +66,14 @@ class IoSettings(msgspec.Struct, frozen=True, kw_only=True):
     cold: bool = False
     runtime_s: float = 2.0
     repeats: int = 1
-    scratch_bytes: int = 1 << 30
+    scratch_bytes: int = 1 << 30  # size of the file that is made in a directory
     external: tuple[str, ...] = ()
-    warm_up_s: float = 0.3
-    limit_s: float = 30.0
-    readers: str = "penstock.io.open:open_reader"
+    warm_up_s: float = 0.3  # warm-up time of a case
+    limit_s: float = 30.0  # time that a case may take beyond its warm-up and measured time
+    readers: str = "penstock.io.open:open_reader"  # the function that opens a reader, as ``module:function``
 
     def check(self) -> IoSettings:
-        """Check and return these settings.
-
-        Raises:
-            BadSetting: one is out of range.
-        """
+        """Check and return these settings."""
         for option, given, known in (
             ("mech", self.mech, MECHANISMS),
             ("pattern", self.pattern, PATTERNS),
@@ -136,11 +125,7 @@ def words(text: str) -> tuple[str, ...]:
 
 
 def numbers(option: str, text: str) -> tuple[int, ...]:
-    """Read whole numbers from a list with commas.
-
-    Raises:
-        BadSetting: a part is no whole number.
-    """
+    """Read whole numbers from a list with commas."""
     try:
         return tuple(int(part) for part in words(text))
     except ValueError:
@@ -150,11 +135,7 @@ def numbers(option: str, text: str) -> tuple[int, ...]:
 
 
 def sizes(option: str, text: str) -> tuple[int, ...]:
-    """Read sizes in bytes from a list such as ``"4KiB,1MiB"``.
-
-    Raises:
-        BadSetting: one is no size.
-    """
+    """Read sizes in bytes from a list such as ``"4KiB,1MiB"``."""
     return tuple(size_from(f"--{option}", part) for part in words(text))
 
 

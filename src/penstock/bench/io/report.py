@@ -133,12 +133,7 @@ def table(rows: Sequence[Measurement], title: str) -> Table:
 
 
 def bench_io(settings: IoSettings, path: str, json: Path | None, csv: Path | None, plot: Path | None) -> IoReport:
-    """Measure, show the table, and save files.
-
-    Raises:
-        BadSetting: a setting is out of range, the path cannot be read, or a file could not be written afterwards.
-        ReaderUnavailable: nothing could be measured; the message says why.
-    """
+    """Measure, show the table, and save files."""
     check_files(json, csv, plot=plot)
     shown = console(width=max(WIDTH, console().width))
     with progress(shown) as tell:

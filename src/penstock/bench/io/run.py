@@ -25,13 +25,10 @@ _STILL_COLD = 0.01
 
 
 class IoReport(Report[IoSettings, Measurement]):
-    """What was measured, with remarks.
-
-    Attributes:
-        remarks: What holds for all rows: why fio was not run, caches that were not empty.
-    """
+    """What was measured, with remarks."""
 
     remarks: list[str] = msgspec.field(default_factory=list[str])
+    """What holds for all rows: why fio was not run, caches that were not empty."""
 
     @property
     def rows(self) -> list[Measurement]:
@@ -44,9 +41,6 @@ def run(settings: IoSettings, path: str, tell: Tell) -> IoReport:
     Args:
         path: A file or block device, which is only read; a directory, for a scratch file; or the address of
             an object.
-
-    Raises:
-        BadSetting: a setting is out of range, or the path cannot be read.
     """
     settings = _for_path(settings, path).check()
     report = IoReport(benchmark="bench io", machine=describe(), settings=settings)
@@ -146,11 +140,7 @@ class _Bench:
 
 
 def _for_path(settings: IoSettings, path: str) -> IoSettings:
-    """Choose the one mechanism that reads an object, or a disk under BaM's module; else change nothing.
-
-    Raises:
-        BadSetting: another mechanism was asked for.
-    """
+    """Choose the one mechanism that reads an object, or a disk under BaM's module; else change nothing."""
     if is_url(path):
         what, only = "an object", "object"
     elif disk_path(path):

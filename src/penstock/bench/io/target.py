@@ -24,17 +24,12 @@ _PIECE_BYTES = 16 << 20
 
 
 class Target(NamedTuple):
-    """A file, device or object to be read, never written.
+    """A file, device or object to be read, never written."""
 
-    Attributes:
-        path: Path that a reader opens.
-        name: Name for a person.
-        nbytes: Its size; None for an object or a disk under BaM's kernel module, whose size the reader knows.
-    """
-
-    path: str
-    name: str
+    path: str  # path that a reader opens
+    name: str  # name for a person
     nbytes: int | None
+    """Its size; None for an object or a disk under BaM's kernel module, whose size the reader knows."""
 
     @property
     def is_file(self) -> bool:
@@ -55,9 +50,6 @@ def opened_target(path: str, scratch_bytes: int, *, named: bool = False) -> Gene
 
     Args:
         named: Whether that file needs a name, as for cuFile, which opens it anew.
-
-    Raises:
-        BadSetting: it does not exist, is empty, must not be read, or there is no room for a scratch file.
     """
     if is_url(path) or disk_path(path):
         yield Target(path, path, None)
@@ -143,11 +135,7 @@ def cached_share(path: str, nbytes: int) -> float | None:
 
 
 def dropped(path: str, nbytes: int) -> float | None:
-    """Drop a file from the page cache; return ``cached_share`` afterwards.
-
-    Raises:
-        OSError: the file cannot be opened.
-    """
+    """Drop a file from the page cache; return ``cached_share`` afterwards."""
     _drop(path)
     share = cached_share(path, nbytes)
     for _ in range(_TRIES):

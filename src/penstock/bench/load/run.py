@@ -26,16 +26,11 @@ _PROBE = "import sys\nfrom importlib.util import find_spec\nfor name in sys.argv
 
 
 class LoadKind(NamedTuple):
-    """What is loaded, and the loaders of it.
+    """What is loaded, and the loaders of it."""
 
-    Attributes:
-        script: What runs one of the loaders.
-        sample: What a sample is called.
-    """
-
-    script: str
+    script: str  # what runs one of the loaders
     loaders: dict[str, Loads]
-    sample: str
+    sample: str  # what a sample is called
 
 
 IMAGES = LoadKind(arms.__file__, arms.ARMS, "image")
@@ -59,18 +54,12 @@ class LoadSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LoadFigures(msgspec.Struct, frozen=True, kw_only=True):
-    """One measurement of one loader.
-
-    Attributes:
-        cpu_ms_per_sample: CPU time of the process and its workers.
-        first_batch_s: Time from its start to the first batch.
-        decoder: What it decodes with, and its version.
-    """
+    """One measurement of one loader."""
 
     samples_per_s: float
-    cpu_ms_per_sample: float
-    first_batch_s: float
-    decoder: str = ""
+    cpu_ms_per_sample: float  # CPU time of the process and its workers
+    first_batch_s: float  # time from its start to the first batch
+    decoder: str = ""  # what it decodes with, and its version
 
 
 LoadReport = Report[LoadSettings, LoadFigures]
@@ -82,9 +71,6 @@ def measure(settings: LoadSettings, wanted: Sequence[str] | None, peers: Sequenc
     Args:
         wanted: Loaders, by their names in ``arms.ARMS`` or ``tables.ARMS``; None for all.
         peers: Environments in which some of them are installed, as ``LOADER=PYTHON``.
-
-    Raises:
-        BadSetting: an argument makes no sense, there are no such data, or Penstock's own loader cannot run.
     """
     kind = settings.kind
     pythons = dict(_peer(text, kind) for text in peers)

@@ -27,16 +27,13 @@ class Family:
     Inside ``family()`` a descendant whose parent ends becomes this process's
     child, so a feeder that outlives the trainer that started it is accounted
     for to its end.
-
-    Attributes:
-        peak_pss_bytes: Most memory that all held at one time; a shared page counts once.
     """
 
     def __init__(self) -> None:
         self._self = psutil.Process()
         self._others = {child.pid for child in self._self.children(recursive=True)}
         self._before_s = children_cpu_s()
-        self.peak_pss_bytes = 0
+        self.peak_pss_bytes = 0  # most memory that all held at one time; a shared page counts once
 
     def cpu_s(self) -> float:
         """Return the CPU time of all of them until now."""

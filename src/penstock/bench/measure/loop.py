@@ -25,21 +25,15 @@ _MOST_PROBES = 4000
 
 
 class Batches(NamedTuple):
-    """A source of batches for a measured trainer.
+    """A source of batches for a measured trainer."""
 
-    Attributes:
-        batches: Batches without end.
-        rows: Returns the samples of a batch.
-        latency_s: Returns the newest block's time from publishing to receipt; None if not known.
-        close: Closes the source.
-        copied_bytes: Returns the bytes that this process has copied to its device so far; 0 if not counted.
-    """
-
-    batches: Iterator[Any]
-    rows: Callable[[Any], int]
+    batches: Iterator[Any]  # batches without end
+    rows: Callable[[Any], int]  # returns the samples of a batch
     latency_s: Callable[[], float] | None
-    close: Callable[[], None]
+    """Returns the newest block's time from publishing to receipt; None if not known."""
+    close: Callable[[], None]  # closes the source
     copied_bytes: Callable[[], int] = lambda: 0
+    """Returns the bytes that this process has copied to its device so far; 0 if not counted."""
 
 
 class CommandReader:

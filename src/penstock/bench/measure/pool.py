@@ -27,19 +27,13 @@ ONE_THREAD = {"OMP_NUM_THREADS": "1"}
 
 
 class MemberFailed(PenstockError):
-    """Raised when a measured process died, failed, or did not answer in time.
-
-    Attributes:
-        kind: Type of the error that the process reports; empty if it reports none.
-        message: Message of that error.
-        traceback_text: Traceback of that error.
-    """
+    """Raised when a measured process died, failed, or did not answer in time."""
 
     def __init__(self, text: str, kind: str = "", message: str = "", traceback_text: str = "") -> None:
         super().__init__(text)
-        self.kind = kind
-        self.message = message
-        self.traceback_text = traceback_text
+        self.kind = kind  # type of the error that the process reports; empty if it reports none
+        self.message = message  # message of that error
+        self.traceback_text = traceback_text  # traceback of that error
 
 
 class MeasuredProcess:
@@ -77,11 +71,7 @@ class MeasuredProcess:
         return self._process.stdout.fileno()
 
     def hear(self, deadline: float) -> dict[str, Any]:
-        """Wait for its next answer.
-
-        Raises:
-            MemberFailed: it reports an error, has ended, or gives none before ``deadline``.
-        """
+        """Wait for its next answer."""
         while not self._heard:
             ready, _, _ = select.select([self], [], [], max(0.0, deadline - time.monotonic()))
             if not ready:
@@ -202,9 +192,6 @@ def answer(command: Sequence[str], *, limit_s: float, sent: bytes = b"") -> str:
     Args:
         limit_s: Time after which it is killed.
         sent: Its standard input.
-
-    Raises:
-        MeasurementFailed: it was killed, or its status is not 0; the message has its last line.
     """
     # A new process group: another tool's child processes must not outlive this call.
     process = subprocess.Popen(

@@ -15,22 +15,15 @@ from penstock.linux.process import cpu_s, pss_bytes, with_descendants
 
 
 class Interval(msgspec.Struct, frozen=True):
-    """The time in which one case is measured.
+    """The time in which one case is measured."""
 
-    Attributes:
-        seconds: Length of the measured time.
-        warm_up: Batches that each trainer takes before it.
-        step_s: Time that a trainer waits for each batch, in place of training on it.
-        limit_s: Time within which all trainers must be warm.
-        fixed: Whether to count exactly these seconds; else from the first batch after the interval's
-            start to the first after its end, which is finer if batches come evenly.
-    """
-
-    seconds: float
-    warm_up: int
-    step_s: float = 0.0
-    limit_s: float = START_S
+    seconds: float  # length of the measured time
+    warm_up: int  # batches that each trainer takes before it
+    step_s: float = 0.0  # time that a trainer waits for each batch, in place of training on it
+    limit_s: float = START_S  # time within which all trainers must be warm
     fixed: bool = False
+    """Whether to count exactly these seconds; else from the first batch after the interval's start to the first
+    after its end, which is finer if batches come evenly."""
 
 
 class IntervalWatch(Protocol):
@@ -50,45 +43,27 @@ class Unfinished(MemberFailed):
 
 
 class Rates(msgspec.Struct, frozen=True):
-    """What trainers took in one interval.
+    """What trainers took in one interval."""
 
-    Attributes:
-        samples_per_s: Samples per second of each trainer.
-        batches_per_s: Batches per second of each trainer.
-        trainer_us_per_batch: CPU time per batch of a trainer's own process.
-        feeder_cpu_s: CPU time of feeders, children included, per 1,000 samples delivered to all together.
-        trainers_cpu_s: CPU time of trainers, children included, per 1,000 samples delivered to all together.
-        latency_us: (median, 99th percentile) from publishing to receipt; None if not known.
-        pss_bytes: Memory of all processes together at the interval's end; a shared page counts once.
-        copied_bytes_per_batch: Bytes that a trainer itself copied to its device; 0 if not counted.
-    """
-
-    samples_per_s: tuple[float, ...]
-    batches_per_s: tuple[float, ...]
-    trainer_us_per_batch: float
-    feeder_cpu_s: float
-    trainers_cpu_s: float
+    samples_per_s: tuple[float, ...]  # samples per second of each trainer
+    batches_per_s: tuple[float, ...]  # batches per second of each trainer
+    trainer_us_per_batch: float  # CPU time per batch of a trainer's own process
+    feeder_cpu_s: float  # CPU time of feeders, children included, per 1,000 samples delivered to all together
+    trainers_cpu_s: float  # CPU time of trainers, children included, per 1,000 samples delivered to all together
     latency_us: tuple[float, float] | None
-    pss_bytes: int
-    copied_bytes_per_batch: float
+    """(median, 99th percentile) from publishing to receipt; None if not known."""
+    pss_bytes: int  # memory of all processes together at the interval's end; a shared page counts once
+    copied_bytes_per_batch: float  # bytes that a trainer itself copied to its device; 0 if not counted
 
 
 def measured(
     members: Sequence[MeasuredProcess],
     orders: Sequence[dict[str, Any]],
     interval: Interval,
-    feeders: Sequence[int] = (),
+    feeders: Sequence[int] = (),  # pids of processes that load for the members
     watches: Sequence[IntervalWatch] = (),
 ) -> Rates:
-    """Let each member take batches by its order, and measure them.
-
-    Args:
-        feeders: Pids of processes that load for the members.
-
-    Raises:
-        Unfinished: a member was not warm in time, or had no batches in the interval.
-        MemberFailed: a process died or failed.
-    """
+    """Let each member take batches by its order, and measure them."""
     deadline = time.monotonic() + interval.limit_s
     for member, order in zip(members, orders, strict=True):
         member.send({"do": "take", "warm_up": interval.warm_up, "step_s": interval.step_s, **order})

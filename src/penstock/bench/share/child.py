@@ -31,18 +31,12 @@ from penstock.tree import first_rows
 
 
 class UsersLoader(msgspec.Struct, frozen=True):
-    """Describes what a user's function makes.
+    """Describes what a user's function makes."""
 
-    Attributes:
-        description: The source in words, as a feed's statistics have it.
-        workers: Workers of a ``DataLoader``; None for another source.
-        samples: Samples of one pass; None if unknown.
-    """
-
-    description: str
-    workers: int | None
+    description: str  # the source in words, as a feed's statistics have it
+    workers: int | None  # workers of a ``DataLoader``; None for another source
     batch_size: int | None
-    samples: int | None
+    samples: int | None  # samples of one pass; None if unknown
 
 
 def _made(where: str) -> Any:
@@ -52,11 +46,7 @@ def _made(where: str) -> Any:
 
 
 def described(where: str) -> UsersLoader:
-    """Describe what the function makes.
-
-    Raises:
-        BadSetting: it cannot be fed.
-    """
+    """Describe what the function makes."""
     thing = _made(where)
     source = adapt(thing, segments=1, seed=0)
     workers = thing.num_workers if _is_loader(thing) else None
@@ -90,11 +80,7 @@ def _is_loader(thing: Any) -> bool:
 
 
 def _passes(where: str, open_pass: Callable[[int], Iterator[Any]]) -> Generator[Any]:
-    """Yield the batches of pass after pass.
-
-    Raises:
-        SourceError: the user's code raised, or a pass gave nothing.
-    """
+    """Yield the batches of pass after pass."""
     try:
         for cycle in count():
             given = 0

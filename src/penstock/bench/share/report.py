@@ -26,28 +26,17 @@ _KINDS: dict[Kind, str] = {"alone": "the loader alone", "separate": "a loader ea
 
 
 class SharePlan(msgspec.Struct, frozen=True, kw_only=True):
-    """How the benchmark runs.
+    """How the benchmark runs."""
 
-    Attributes:
-        trainers: Numbers of trainers at once, one per case.
-        step_ms: Time that a trainer waits for each batch, in place of training on it.
-        seconds: Measured time of each case.
-        window: Size of the feed's ring.
-    """
-
-    trainers: tuple[int, ...] = (1, 2, 4, 8)
-    step_ms: float = 0.0
-    seconds: float = 4.0
+    trainers: tuple[int, ...] = (1, 2, 4, 8)  # numbers of trainers at once, one per case
+    step_ms: float = 0.0  # time that a trainer waits for each batch, in place of training on it
+    seconds: float = 4.0  # measured time of each case
     repeats: int = 3
-    window: str = DEFAULT_WINDOW
+    window: str = DEFAULT_WINDOW  # size of the feed's ring
     warm_up_batches: int = 4
 
     def check(self) -> None:
-        """Check the numbers.
-
-        Raises:
-            BadSetting: one is out of range.
-        """
+        """Check the numbers."""
         if not self.trainers or not all(1 <= k <= MOST_TRAINERS for k in self.trainers):
             given = ",".join(map(str, self.trainers))
             raise BadSetting(f"--trainers {given}: give numbers between 1 and {MOST_TRAINERS}, such as 1,2,4,8")
@@ -62,23 +51,15 @@ class SharePlan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ShareFigures(msgspec.Struct, frozen=True):
-    """The figures of one case in one repeat.
-
-    Attributes:
-        workers: Loader workers of all processes together; None for a source that has none.
-        samples_per_s: Samples per second of each trainer.
-        batches_per_s: Batches per second of each trainer.
-        cpu_s_per_1000_samples: CPU time of all processes, for 1,000 samples delivered to one trainer.
-        pss_bytes: Memory of all processes; a page that n share counts once.
-    """
+    """The figures of one case in one repeat."""
 
     kind: Kind
     trainers: int
-    workers: int | None
-    samples_per_s: tuple[float, ...]
-    batches_per_s: tuple[float, ...]
-    cpu_s_per_1000_samples: float
-    pss_bytes: int
+    workers: int | None  # loader workers of all processes together; None for a source that has none
+    samples_per_s: tuple[float, ...]  # samples per second of each trainer
+    batches_per_s: tuple[float, ...]  # batches per second of each trainer
+    cpu_s_per_1000_samples: float  # CPU time of all processes, for 1,000 samples delivered to one trainer
+    pss_bytes: int  # memory of all processes; a page that n share counts once
 
     @property
     def slowest(self) -> float:
@@ -92,31 +73,21 @@ class ShareFigures(msgspec.Struct, frozen=True):
 
 
 class Gain(msgspec.Struct, frozen=True):
-    """Ratios of one feed to separate loaders (to the loader alone, for one trainer), each within a repeat.
-
-    Attributes:
-        together: Ratio of samples per second, all trainers together.
-        cpu: Ratio of CPU time per sample.
-        memory: Ratio of PSS.
-        steps_kept: Batches per second of the slowest trainer with its own loader, as a part of what ``step_ms``
-            allows; None without steps.
-    """
+    """Ratios of one feed to separate loaders (to the loader alone, for one trainer), each within a repeat."""
 
     trainers: int
-    together: Spread
-    cpu: Spread
-    memory: Spread
+    together: Spread  # ratio of samples per second, all trainers together
+    cpu: Spread  # ratio of CPU time per sample
+    memory: Spread  # ratio of PSS
     steps_kept: float | None
+    """Batches per second of the slowest trainer with its own loader, as a part of what ``step_ms`` allows; None
+    without steps."""
 
 
 class ShareReport(Report[SharePlan, ShareFigures]):
-    """Everything that one run measured.
+    """Everything that one run measured."""
 
-    Attributes:
-        function: The user's function that makes the loader.
-    """
-
-    function: str
+    function: str  # the user's function that makes the loader
     loader: UsersLoader
     comparisons: list[Gain] = msgspec.field(default_factory=list[Gain])
 

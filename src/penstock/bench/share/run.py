@@ -28,17 +28,12 @@ _PATIENCE_S = 600.0  # a loader may look at its files for minutes
 
 
 class ShareCase(NamedTuple):
-    """A number of trainers at once, and what feeds them.
-
-    Attributes:
-        kind: "alone" (one trainer with the whole loader), "separate" (a loader in each trainer),
-            "shared" (all on one feed).
-        workers: Workers of each loader; empty for a source that has none.
-    """
+    """A number of trainers at once, and what feeds them."""
 
     kind: Kind
+    """One trainer with the whole loader ("alone"), a loader in each ("separate"), or one feed ("shared")."""
     trainers: int
-    workers: tuple[int, ...]
+    workers: tuple[int, ...]  # workers of each loader; empty for a source that has none
 
 
 def cases(trainers: tuple[int, ...], workers: int | None) -> Iterator[ShareCase]:
@@ -73,12 +68,6 @@ def run(settings: SharePlan, where: str, tell: Tell) -> ShareReport:
 
     Args:
         where: The function that makes the loader, as ``FILE.py:FUNCTION``.
-
-    Raises:
-        BadSetting: a setting is out of range, or there is no such function.
-        FunctionFailed: the file or the function raised.
-        SourceError: the loader raised, or gives no batches.
-        PenstockError: a process died, or the loader gives batches too rarely.
     """
     settings.check()
     machine = describe()

@@ -16,31 +16,21 @@ _BEGINNING = Cursor(0, 0)
 
 @dataclass
 class PublishedBlock:
-    """A block in the ring, and which members still need it.
+    """A block in the ring, and which members still need it."""
 
-    Attributes:
-        at: Its first sample.
-        offset: Where it lies in the ring.
-        ids: Numbers of its samples in the data set, as a message has them.
-        kept: Which of its rows it has, as a message has it.
-        number: Its number in the order of publishing, from then on.
-        published_ns: When that was, by the monotonic clock.
-        union: What was loaded of it; None for all.
-        stays: Whether it stays in the ring for those who may come, though nobody holds it (``Beginning``).
-        holders: For each member, how many times it was sent the block and has not released it.
-    """
-
-    at: Cursor
+    at: Cursor  # its first sample
     rows: int
-    offset: int
+    offset: int  # where it lies in the ring
     placement: Placement
-    ids: bytes = b""
-    kept: bytes = b""
-    number: int = -1
-    published_ns: int = 0
-    union: Bitmap | None = None
+    ids: bytes = b""  # numbers of its samples in the data set, as a message has them
+    kept: bytes = b""  # which of its rows it has, as a message has it
+    number: int = -1  # its number in the order of publishing, from then on
+    published_ns: int = 0  # when that was, by the monotonic clock
+    union: Bitmap | None = None  # what was loaded of it; None for all
     stays: bool = False
+    """Whether it stays in the ring for those who may come, though nobody holds it (``Beginning``)."""
     holders: dict[int, int] = field(default_factory=dict[int, int])
+    """For each member, how many times it was sent the block and has not released it."""
 
     def rows_for(self, selected: Bitmap | None) -> int:
         """Return how many of its rows a trainer of these samples takes."""
@@ -52,53 +42,34 @@ class PublishedBlock:
 
 @dataclass
 class FeedMember:
-    """One trainer of a feed.
-
-    Attributes:
-        next: The first sample that it has not been sent, once it reads.
-        end: Where its last epoch ends; None for a feed without end.
-        epoch_start: Where its epoch began, once it reads.
-        serial: Serial of its newest start; 0 before the first.
-        sent: How many blocks it has been sent, which numbers them in the order of sending.
-        batch_rows: Rows of its batch; None for those of a block.
-        read: It has read the blocks before this number.
-        unread: How many of ``held`` it has not read.
-        held: Blocks that it has not released, by that number. A block may be there twice: it
-            is sent again after a new start, while views of it live.
-        pending: Whether it has asked to start, and waits for the other ranks of its group.
-        selected: The samples that it takes; None for all.
-        part: What part of all samples these are.
-        taken: Rows taken, of those that it has released.
-        wait_s: Time for which it has waited for blocks, as it reports.
-        not_before: Where its epoch begins at the earliest, while it waits.
-        known: What it brought of the joints of an epoch that began under another feeder.
-        resting: Whether it reads no more, and only holds blocks whose views live.
-    """
+    """One trainer of a feed."""
 
     id: int
     rank: int = 0
     world: int = 1
     group: str = ""
-    batch_rows: int | None = None
+    batch_rows: int | None = None  # rows of its batch; None for those of a block
     epoch: int = 0
-    next: Cursor | None = None
-    end: Cursor | None = None
-    epoch_start: Cursor | None = None
-    serial: int = 0
-    sent: int = 0
-    read: int = 0
-    unread: int = 0
+    next: Cursor | None = None  # the first sample that it has not been sent, once it reads
+    end: Cursor | None = None  # where its last epoch ends; None for a feed without end
+    epoch_start: Cursor | None = None  # where its epoch began, once it reads
+    serial: int = 0  # serial of its newest start; 0 before the first
+    sent: int = 0  # how many blocks it has been sent, which numbers them in the order of sending
+    read: int = 0  # it has read the blocks before this number
+    unread: int = 0  # how many of ``held`` it has not read
     held: dict[int, PublishedBlock] = field(default_factory=dict[int, PublishedBlock])
+    """Blocks that it has not released, by that number. A block may be there twice: it is sent again after a new
+    start, while views of it live."""
     held_bytes: int = 0
     held_rows: int = 0
-    pending: bool = False
-    resting: bool = False
-    not_before: Cursor = _BEGINNING
-    known: Known | None = None
-    selected: Bitmap | None = None
-    part: float = 1.0
-    taken: int = 0
-    wait_s: float = 0.0
+    pending: bool = False  # whether it has asked to start, and waits for the other ranks of its group
+    resting: bool = False  # whether it reads no more, and only holds blocks whose views live
+    not_before: Cursor = _BEGINNING  # where its epoch begins at the earliest, while it waits
+    known: Known | None = None  # what it brought of the joints of an epoch that began under another feeder
+    selected: Bitmap | None = None  # the samples that it takes; None for all
+    part: float = 1.0  # what part of all samples these are
+    taken: int = 0  # rows taken, of those that it has released
+    wait_s: float = 0.0  # time for which it has waited for blocks, as it reports
 
     @property
     def behind(self) -> Cursor:
@@ -129,20 +100,12 @@ class FeedMember:
 
 
 class HeldBlocks:
-    """The blocks in a ring, as its members hold them.
-
-    Args:
-        room: The ring's bytes.
-        samples: Samples in a cycle; None when unknown.
-
-    Attributes:
-        by_number: The blocks, in the order in which they were published.
-    """
+    """The blocks in a ring, as its members hold them."""
 
     def __init__(self, room: Room, samples: int | None) -> None:
-        self.by_number: dict[int, PublishedBlock] = {}
-        self._room = room
-        self._samples = samples
+        self.by_number: dict[int, PublishedBlock] = {}  # the blocks, in the order in which they were published
+        self._room = room  # the ring's bytes
+        self._samples = samples  # samples in a cycle; None when unknown
         self._number = 0
 
     def add(self, block: PublishedBlock) -> None:
@@ -204,13 +167,12 @@ class Beginning:
     """Holds blocks in the ring as a trainer would: all from the oldest beginning on that is young, and fits.
 
     Args:
-        held: The blocks in the ring.
         window_bytes: Size of the ring.
         most_blocks: Most blocks that may be on their way.
     """
 
     def __init__(self, held: HeldBlocks, window_bytes: int, most_blocks: int) -> None:
-        self._held = held
+        self._held = held  # the blocks in the ring
         self._most_bytes = window_bytes // _WINDOW_SHARE
         self._most_blocks = most_blocks // _WINDOW_SHARE
         self._staying: list[PublishedBlock] = []  # without a gap, up to the newest block

@@ -20,25 +20,16 @@ _MOST_QUEUED = 8192
 
 
 class Peer:
-    """One peer, to which sending never waits: what the kernel does not take stays queued, in order.
-
-    Args:
-        connection: Its socket.
-        id: Its number.
-        hello_until_s: When it must have introduced itself, in seconds of the monotonic clock.
-
-    Attributes:
-        introduced: Whether it has introduced itself.
-        brought: The descriptor that came with its newest packet, until it is introduced.
-    """
+    """One peer, to which sending never waits: what the kernel does not take stays queued, in order."""
 
     def __init__(self, connection: socket.socket, id: int, hello_until_s: float) -> None:
         connection.setblocking(False)
         self.connection = connection
         self.id = id
         self.hello_until_s = hello_until_s
-        self.introduced = False
-        self.brought: int | None = None
+        """When it must have introduced itself, in seconds of the monotonic clock."""
+        self.introduced = False  # whether it has introduced itself
+        self.brought: int | None = None  # the descriptor that came with its newest packet, until it is introduced
         self._came = Descriptors()
         self.pid, self.uid = credentials(connection)
         self.queue: deque[bytes] = deque()
@@ -63,11 +54,7 @@ class Peer:
         return True
 
     def receive(self) -> bytes:
-        """Return its next packet, empty if there will be none.
-
-        Raises:
-            BlockingIOError: none has come.
-        """
+        """Return its next packet, empty if there will be none."""
         try:
             if self.introduced:
                 return self.connection.recv(MAX_PACKET_BYTES)
@@ -140,13 +127,6 @@ class Connections:
 
     Call every method but ``poll_once``, ``wake`` and ``close`` with ``lock`` held;
     ``poll_once`` takes it for the callbacks.
-
-    Args:
-        listener: Bound and listening.
-        lock: Guards the peers, and whatever the callbacks touch.
-        admit: Called when a peer has connected.
-        hear: Called with each packet of a peer.
-        gone: Called when a peer has been dropped, by its own end or by ours.
     """
 
     def __init__(
@@ -154,18 +134,18 @@ class Connections:
         listener: socket.socket,
         lock: threading.RLock,
         *,
-        admit: Callable[[Peer], None],
-        hear: Callable[[Peer, bytes], None],
-        gone: Callable[[Peer], None],
+        admit: Callable[[Peer], None],  # called when a peer has connected
+        hear: Callable[[Peer, bytes], None],  # called with each packet of a peer
+        gone: Callable[[Peer], None],  # called when a peer has been dropped, by its own end or by ours
     ) -> None:
         self.peers: dict[int, Peer] = {}  # by id
-        self._lock = lock
+        self._lock = lock  # guards the peers, and whatever the callbacks touch
         self._admit, self._hear, self._gone = admit, hear, gone
         self._by_fd: dict[int, Peer] = {}
         self._strangers: deque[Peer] = deque()  # yet to introduce themselves, oldest first; some may have by now
         self._next_id = 0
         self._full = False
-        self._listener = listener
+        self._listener = listener  # bound and listening
         self._listener.setblocking(False)
         self._woken, self._waker = socket.socketpair()
         for own in (listener, self._woken, self._waker):

@@ -24,45 +24,36 @@ class FeedState:
     """The members of a feed and the blocks they hold.
 
     Attributes:
-        room: The ring's bytes.
-        samples: Samples in a cycle; None when unknown.
-        segment_starts: Where segments begin.
-        epochs: Epochs that each member gets; None for no end.
-        batches: Blocks in a cycle; None when unknown, until the first has ended.
-        prefetch: Batches to have ready for the fastest member; see ``Settings``.
-        anywhere: Whether an epoch may begin at any block; of a source of unknown length, until a cycle has ended.
-        expect: Members, the ranks of a run counted once, that must have begun to read before anything is needed.
-        joints: Which places are joints; None where there can be none.
-        block_rows: Rows of a full block.
-        across: Whether ranks of a run may read other feeds, on other machines: its epochs are cycles then.
         position: Where the next block begins, unless somebody needs another.
         furthest: The end of the furthest block that was ever published.
-        beginning: The blocks that stay for newcomers, for some seconds.
-        taken: Samples that members took of the blocks that they have released, counted for each of them.
-        gathers: Whether it waits for those expected. It no longer does once one has left, or one was there before:
-            it has begun elsewhere in the feed.
     """
 
-    room: Room
-    samples: int | None
-    segment_starts: tuple[int, ...]
-    epochs: int | None
-    batches: int | None = None
-    prefetch: int | None = None
+    room: Room  # the ring's bytes
+    samples: int | None  # samples in a cycle; None when unknown
+    segment_starts: tuple[int, ...]  # where segments begin
+    epochs: int | None  # epochs that each member gets; None for no end
+    batches: int | None = None  # blocks in a cycle; None when unknown, until the first has ended
+    prefetch: int | None = None  # batches to have ready for the fastest member; see ``Settings``
     anywhere: bool = False
+    """Whether an epoch may begin at any block; of a source of unknown length, until a cycle has ended."""
     expect: int = 1
-    joints: FeedJoints | None = None
-    block_rows: int = 1
+    """Members, the ranks of a run counted once, that must have begun to read before anything is needed."""
+    joints: FeedJoints | None = None  # which places are joints; None where there can be none
+    block_rows: int = 1  # rows of a full block
     across: bool = False
+    """Whether ranks of a run may read other feeds, on other machines: its epochs are cycles then."""
 
     def __post_init__(self) -> None:
         self.members: dict[int, FeedMember] = {}
         self.position = self.furthest = Cursor(0, 0)
         self.gathers = self.expect > 1
+        """Whether it waits for those expected. It no longer does once one has left, or one was there before: it
+        has begun elsewhere in the feed."""
         self.planned = PlannedBlocks()
         self.held = HeldBlocks(self.room, self.samples)
         self.beginning = Beginning(self.held, self.room.capacity_bytes, MOST_BLOCKS)
-        self.taken = 0
+        """The blocks that stay for newcomers, for some seconds."""
+        self.taken = 0  # samples that members took of the blocks that they have released, counted for each of them
         self._in_cycle = 0  # blocks that were published of the present cycle
         self._served = False
         self.block_s = 0.0  # that the source takes for a block; 0 while unknown
@@ -140,9 +131,6 @@ class FeedState:
         Ranks of one group begin an epoch together, or where others of them
         have begun it, under a feeder that died or before this rank was
         interrupted.
-
-        Raises:
-            ProtocolError: others of its ranks are amid an epoch whose beginning this feed cannot give again.
         """
         member = self.members[id]
         member.pending, member.epoch, member.next, member.serial = at is None, epoch, None, serial

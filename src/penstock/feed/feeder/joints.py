@@ -28,36 +28,26 @@ APART_BATCHES = 20
 
 
 class FeedJoints:
-    """The joints of a feed, cycle by cycle. What is in force in a cycle is fixed when that is opened.
-
-    Args:
-        samples: Samples of a cycle.
-        always: Joints in force in every cycle: where its segments begin.
-        block_rows: Rows of a block, at whose beginnings epochs begin.
-        shuffled: False of data in one order, whose epochs may begin at any block without a joint.
-        starts: Returns the places of a cycle where epochs may begin; None for the beginnings of its blocks.
-
-    Attributes:
-        joints: What is in force, up to ``opened``.
-        opened: The last cycle that was opened.
-    """
+    """The joints of a feed, cycle by cycle. What is in force in a cycle is fixed when that is opened."""
 
     def __init__(
         self,
         samples: int,
-        always: Collection[int],
+        always: Collection[int],  # joints in force in every cycle: where its segments begin
         block_rows: int = 1,
         *,
         shuffled: bool = True,
         starts: Callable[[int, Joints], Sequence[int]] | None = None,
     ) -> None:
-        self.joints = NO_JOINTS
-        self.opened = 0
-        self._samples = samples
+        self.joints = NO_JOINTS  # what is in force, up to ``opened``
+        self.opened = 0  # the last cycle that was opened
+        self._samples = samples  # samples of a cycle
         self._always = frozenset(always)
-        self._block_rows = block_rows
+        self._block_rows = block_rows  # rows of a block, at whose beginnings epochs begin
         self._shuffled = shuffled
+        """False of data in one order, whose epochs may begin at any block without a joint."""
         self._starts = starts
+        """Returns the places of a cycle where epochs may begin; None for the beginnings of its blocks."""
         self._begun = False  # nothing was opened and nobody admitted: what comes first is taken over
         self._inherited: frozenset[int] = frozenset()  # of trainers who read from another feeder, and may yet come
 
@@ -65,7 +55,6 @@ class FeedJoints:
         """Fix what is in force in a cycle, and in those before; return whether that is news to trainers.
 
         Args:
-            cycle: The cycle.
             began: Where in their cycles the epochs of live trainers began.
         """
         self._begun = True

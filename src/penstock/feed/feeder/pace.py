@@ -14,13 +14,10 @@ class Pace:
     """Charges the time that a feeder waits for room to the trainer that holds the most.
 
     Times are given in seconds of one monotonic clock.
-
-    Attributes:
-        culprit: The trainer (its member number) that holds the feed back now.
     """
 
     def __init__(self) -> None:
-        self.culprit: int | None = None
+        self.culprit: int | None = None  # the trainer (its member number) that holds the feed back now
         self._total_s: Counter[int] = Counter()
         self._since_s = 0.0
 
@@ -63,12 +60,11 @@ class Patience:
     Times are given in seconds of one monotonic clock.
 
     Args:
-        linger_s: Seconds from the last trainer's end to the feed's; None for a feed that stays.
         now_s: When the feed begins.
     """
 
     def __init__(self, linger_s: float | None, now_s: float) -> None:
-        self._linger_s = linger_s
+        self._linger_s = linger_s  # seconds from the last trainer's end to the feed's; None for a feed that stays
         self._empty_since_s = now_s + max(0.0, _FIRST_TRAINER_S - (linger_s or 0))
         self._gather_until_s: float | None = None
 
@@ -117,24 +113,14 @@ _MOST_AHEAD_S = 2.0
 
 def blocks_ready(
     member: FeedMember,
-    rows: int,
-    nbytes: int,
-    window_bytes: int,
-    batches: int | None,
-    prefetch: int | None,
-    block_s: float = 0.0,
+    rows: int,  # rows of a block
+    nbytes: int,  # bytes of a block
+    window_bytes: int,  # size of the ring
+    batches: int | None,  # blocks in a cycle; None while unknown
+    prefetch: int | None,  # batches to have ready, if the feed's settings set it
+    block_s: float = 0.0,  # how long the source takes for a block; 0 while unknown
 ) -> int:
-    """Return how many blocks of this size are made ready for a trainer.
-
-    Args:
-        member: The trainer.
-        rows: Rows of a block.
-        nbytes: Bytes of a block.
-        window_bytes: Size of the ring.
-        batches: Blocks in a cycle; None while unknown.
-        prefetch: Batches to have ready, if the feed's settings set it.
-        block_s: How long the source takes for a block; 0 while unknown.
-    """
+    """Return how many blocks of this size are made ready for a trainer."""
     blocks_per_batch = ceil((member.batch_rows or rows) * member.world / (rows * member.part))
     if batches is not None:
         blocks_per_batch = min(blocks_per_batch, batches)

@@ -42,7 +42,6 @@ class PlannedBlocks:
         Args:
             at: Its first position.
             end: The position after it.
-            ids: Its samples.
             selections: What its readers take, as far as they are known; if nobody reads, the last ones count.
         """
         known = [each for each in selections if each is not None]

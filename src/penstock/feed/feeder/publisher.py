@@ -24,22 +24,17 @@ class Publisher:
     """Publishes blocks to a feed's trainers, and waits while they need none, or hold all room.
 
     Only the thread that runs the source calls it.
-
-    Args:
-        server: Knows the trainers; its lock guards everything.
-        state: Who reads what.
-        feed: Name of the feed.
-        stall_timeout: Seconds for which a trainer may hold the feed back; None for no limit.
     """
 
     def __init__(self, server: Server, state: FeedState, feed: str, stall_timeout: float | None) -> None:
-        self._server = server
+        self._server = server  # knows the trainers; its lock guards everything
         self._lock = server.lock
         self._changed = server.changed
         self._pace = server.pace
-        self._state = state
-        self._feed = feed
+        self._state = state  # who reads what
+        self._feed = feed  # name of the feed
         self._stall_timeout = stall_timeout
+        """Seconds for which a trainer may hold the feed back; None for no limit."""
 
     def await_need(self) -> Cursor | None:
         """Wait until somebody needs a position; None once the feed is over."""

@@ -36,30 +36,11 @@ from penstock.memory.slots import EMPTY
 
 
 class Server:
-    """Serves one feed's trainers: one session each.
-
-    Args:
-        endpoint: The feed's files; the caller holds its lock.
-        state: Who reads what; guarded by ``lock`` from now on.
-        welcome: The welcome that each trainer gets.
-        rings: The rings that the welcome names; a trainer gets their descriptors.
-        unused_pages: Gives back the pages of the last of them.
-        statistics: Returns the feed's statistics.
-        selects: Whether the source can load some samples only.
-        witnesses: What the feed's loader makes of a few samples.
-
-    Attributes:
-        lock: Guards everything. It is entered by ``with`` itself: a Condition's is entered in Python, and stays
-            locked for ever if Ctrl-C comes there.
-        changed: Notified when anything that a waiting thread may want has changed.
-        closing: Why the feed ends, once it does; empty when it has simply been read to its end.
-        sessions: The trainers, by the id of their peer, which is the member's.
-        pace: Who holds the feed back.
-    """
+    """Serves one feed's trainers: one session each."""
 
     def __init__(
         self,
-        endpoint: Endpoint,
+        endpoint: Endpoint,  # the feed's files; the caller holds its lock
         state: FeedState,
         welcome: wire.Welcome,
         rings: Sequence[WritableRing],
@@ -70,21 +51,25 @@ class Server:
         witnesses: Witnesses,
     ) -> None:
         self.lock = threading.RLock()
+        """Guards everything. It is entered by ``with`` itself: a Condition's is entered in Python, and stays
+        locked for ever if Ctrl-C comes there."""
         self.changed = threading.Condition(self.lock)
-        self.pace = Pace()
+        """Notified when anything that a waiting thread may want has changed."""
+        self.pace = Pace()  # who holds the feed back
         self.closing: str | None = None
-        self._state = state
+        """Why the feed ends, once it does; empty when it has simply been read to its end."""
+        self._state = state  # who reads what; guarded by ``lock`` from now on
         self._settings: Settings = welcome.settings
-        self._welcome = welcome
-        self._rings = rings
-        self._unused_pages = unused_pages
-        self._statistics = statistics
-        self._selects = selects
-        self._witnesses = witnesses
+        self._welcome = welcome  # the welcome that each trainer gets
+        self._rings = rings  # the rings that the welcome names; a trainer gets their descriptors
+        self._unused_pages = unused_pages  # gives back the pages of the last of them
+        self._statistics = statistics  # returns the feed's statistics
+        self._selects = selects  # whether the source can load some samples only
+        self._witnesses = witnesses  # what the feed's loader makes of a few samples
         self._failed: wire.Failed | None = None
         self._serves = True
         self._crash: BaseException | None = None
-        self.sessions: dict[int, Session] = {}
+        self.sessions: dict[int, Session] = {}  # the trainers, by the id of their peer, which is the member's
         self._patience = Patience(self._settings.linger, time.monotonic())
         self.connections = Connections(
             endpoint.listen(), self.lock, admit=self._connected, hear=self._hear, gone=self._forget

@@ -23,23 +23,14 @@ from penstock.subsets.selection import Bitmap
 
 @dataclass
 class Session:
-    """A trainer that was admitted.
-
-    Attributes:
-        peer: Its connection.
-        hello: Its hello.
-        member: What it reads, and holds.
-        starved: Serial of its newest ``Starved``; None once that was answered.
-        compares: Whether it has asked for a witness.
-        layout: Layout of the block that was last announced to it.
-    """
+    """A trainer that was admitted."""
 
     peer: Peer
     hello: wire.Hello
-    member: FeedMember
-    starved: int | None = None
-    compares: bool = False
-    layout: object = None
+    member: FeedMember  # what it reads, and holds
+    starved: int | None = None  # serial of its newest ``Starved``; None once that was answered
+    compares: bool = False  # whether it has asked for a witness
+    layout: object = None  # layout of the block that was last announced to it
 
     def statistics(self, state: FeedState, batch_size: int | None, held_back_s: float) -> TrainerStatistics:
         """Return this trainer as it is now.
@@ -181,11 +172,7 @@ def _cannot_select(welcome: wire.Welcome, *, selects: bool) -> str:
 
 
 def member_of(peer: Peer, hello: wire.Hello, samples: int | None) -> FeedMember:
-    """Return the feed's member for a trainer.
-
-    Raises:
-        ProtocolError: the bits of its selection did not come with its hello.
-    """
+    """Return the feed's member for a trainer."""
     member = FeedMember(peer.id, hello.rank, hello.world, hello.group, hello.batch_size)
     if hello.selected is not None and samples is not None:
         packed = np.zeros(-(-samples // 8), np.uint8)

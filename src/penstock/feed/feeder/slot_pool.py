@@ -16,19 +16,12 @@ RING_SHARE = 4
 
 
 class Reservation(NamedTuple):
-    """Room in the ring for one block, to be published or cancelled.
+    """Room in the ring for one block, to be published or cancelled."""
 
-    Attributes:
-        at: The block's first sample.
-        block: The block.
-        offset: Where the room begins.
-        slot: The slot in which the block lies already, if it does.
-    """
-
-    at: Cursor
+    at: Cursor  # the block's first sample
     block: SourceBlock
-    offset: int
-    slot: Slot | None
+    offset: int  # where the room begins
+    slot: Slot | None  # the slot in which the block lies already, if it does
 
 
 class SlotPool:
@@ -39,14 +32,6 @@ class SlotPool:
     (``RING_SHARE``): S of them in at least (2S + 1) times their size
     leave a gap that fits a block, however they lie, so the feed never waits
     for room that only later blocks hold.
-
-    Args:
-        slots: Where slots are offered.
-        room: Where they are reserved.
-        most: Slots that the source can use at once; 0 if it cannot fill any.
-        window_bytes: Size of the ring.
-        batch_size: Rows of a full block.
-        slot_bytes: Size of a slot; None to take it from the first block.
     """
 
     def __init__(
@@ -54,16 +39,16 @@ class SlotPool:
         slots: Slots,
         room: Publisher,
         *,
-        most: int,
-        window_bytes: int,
+        most: int,  # slots that the source can use at once; 0 if it cannot fill any
+        window_bytes: int,  # size of the ring
         batch_size: int,
-        slot_bytes: int | None = None,
+        slot_bytes: int | None = None,  # size of a slot; None to take it from the first block
     ) -> None:
-        self._slots = slots
-        self._room = room
+        self._slots = slots  # where slots are offered
+        self._room = room  # where they are reserved
         self._wanted = most
         self._most_bytes = window_bytes // RING_SHARE
-        self._batch_size = batch_size
+        self._batch_size = batch_size  # rows of a full block
         self._out: set[Slot] = set()
         self._most = None if slot_bytes is None else self._affordable(slot_bytes)
 

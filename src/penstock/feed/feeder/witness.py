@@ -23,15 +23,13 @@ class Witnesses:
     once, from the first block after it was wanted; the first of them from the first block.
 
     Args:
-        leaves_of: Makes and digests samples in a child.
         hindrance: Why it cannot; empty if it can.
-        made_s: Time that ``make_loader`` took, in seconds.
     """
 
     def __init__(self, leaves_of: LeavesOf | None = None, hindrance: str = "", made_s: float = 0.0) -> None:
-        self._leaves_of = leaves_of
+        self._leaves_of = leaves_of  # makes and digests samples in a child
         self._hindrance = hindrance or ("" if leaves_of else "its source is no DataLoader that share() made")
-        self._made_s = made_s
+        self._made_s = made_s  # time that ``make_loader`` took, in seconds
         self._known: dict[int, wire.Witness] = {}
         self._wanted = set[int]() if self._hindrance else {0}
         self._changing = threading.Lock()

@@ -32,25 +32,17 @@ class DeviceTransform:
 
     It returns while copies and then kernels may still run: the device waits for
     them, this process does not.
-
-    Args:
-        gpu: The GPU.
-        call: Takes the block's tree, with its arrays as tensors on the GPU; strings and ragged rows
-            stay as they are.
-        whole: Whether the feed gives whole batches.
     """
 
     def __init__(self, gpu: Gpu, call: Callable[[Tree], Tree], *, whole: bool) -> None:
         self._gpu = gpu
         self._call = call
-        self._whole = whole
+        """Takes the block's tree, with its arrays as tensors on the GPU; strings and ragged rows stay as they are.
+        """
+        self._whole = whole  # whether the feed gives whole batches
 
     def __call__(self, tree: Tree) -> Tree:
-        """Return what the function makes of a block.
-
-        Raises:
-            UnsupportedLeaf: an array has a type that no tensor has, or cannot travel.
-        """
+        """Return what the function makes of a block."""
         parts = describe(tree, whole=self._whole)
         leaves: list[Any] = []
         taken: list[DeviceBytes] = []
@@ -89,30 +81,19 @@ class BlockWriter:
     """Takes a feed's blocks apart and copies them into its ring.
 
     Args:
-        ring: Where they go.
         whole_batches: Whether shapes may vary from block to block.
-        gpu: GPU of the ring, where leaves may lie too; None for the host.
-
-    Attributes:
-        copy_s: Time spent copying.
     """
 
     def __init__(self, ring: WritableRing, *, whole_batches: bool, gpu: Gpu | None = None) -> None:
-        self.copy_s = 0.0
-        self._ring = ring
+        self.copy_s = 0.0  # time spent copying
+        self._ring = ring  # where they go
         self._whole = whole_batches
-        self._gpu = gpu
+        self._gpu = gpu  # GPU of the ring, where leaves may lie too; None for the host
         self._layout: Node | None = None
         self._nodes: list[Leaf] = []
 
     def place(self, block: SourceBlock) -> tuple[Placement, Leaves]:
-        """Take a block apart; return where its leaves lie in the ring, and the bytes to copy there.
-
-        Raises:
-            BlockChanged: its structure, types or shapes are not those of the blocks before.
-            BlockTooLarge: it can never fit the window.
-            UnsupportedLeaf: a leaf cannot travel.
-        """
+        """Take a block apart; return where its leaves lie in the ring, and the bytes to copy there."""
         if not block.stored:
             return EMPTY, []
         if isinstance(block.tree, Filled):

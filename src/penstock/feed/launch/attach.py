@@ -84,11 +84,7 @@ def attach(
 
 
 def workers() -> int | None:
-    """Return how many workers a feeder that this run starts gives its torch loader; None for the loader's own.
-
-    Raises:
-        BadSetting: the environment names no such number.
-    """
+    """Return how many workers a feeder that this run starts gives its torch loader; None for the loader's own."""
     given = os.environ.get(_WORKERS)
     if not given:
         return None

@@ -99,12 +99,6 @@ def move(name: str, pid: int, to: str) -> None:
         name: Feed that the trainer reads.
         pid: Process of the trainer, as in ``feeds()``.
         to: Feed to move to: of the same ``make_loader`` and settings, started by ``share``.
-
-    Raises:
-        FeedNotFound: no feed has this name; the message lists those that run.
-        FeederSilent: its feeder does not answer.
-        Refused: the process does not train from it, or is one of several ranks, which begin each epoch together.
-        BadSetting: ``to`` is no name of a feed.
     """
     endpoint = Endpoint(name)
     request = wire.MoveTrainer(whole_number("pid", pid, 1, 2**31), checked_name(to))
@@ -130,11 +124,7 @@ def made_of(name: str) -> Fingerprint | None:
 
 
 def _obeys(endpoint: Endpoint) -> bool:
-    """Ask a feeder to end; False if it does not answer.
-
-    Raises:
-        FeedNotFound: no feeder holds the lock.
-    """
+    """Ask a feeder to end; False if it does not answer."""
     deadline = time.monotonic() + _STOP_ANSWER_S
     while True:
         try:
@@ -175,11 +165,7 @@ def _killed(endpoint: Endpoint) -> Ended:
 
 
 def _holder(endpoint: Endpoint) -> psutil.Process:
-    """Return the process that the lock names, if it is this user's and has the lock open.
-
-    Raises:
-        FeederSilent: it is not.
-    """
+    """Return the process that the lock names, if it is this user's and has the lock open."""
     owner = endpoint.owner()
     try:
         process = psutil.Process(owner.pid if owner else 0)

@@ -18,25 +18,15 @@ from penstock.errors import BadSetting, PenstockError
 
 
 class FunctionFailed(Exception):
-    """The user's own code raised.
-
-    Attributes:
-        traceback_text: The traceback, from the user's file on.
-    """
+    """The user's own code raised."""
 
     def __init__(self, message: str, traceback_text: str) -> None:
         super().__init__(message)
-        self.traceback_text = traceback_text
+        self.traceback_text = traceback_text  # the traceback, from the user's file on
 
 
 def function_at(where: str) -> Callable[[], Any]:
-    """Run ``FILE.py`` and return its function.
-
-    Raises:
-        BadSetting: there is no such file or function, and the message names what there is; or it needs arguments.
-        FunctionFailed: the file raised.
-        PackageMissing: the file needs torch, which is not installed.
-    """
+    """Run ``FILE.py`` and return its function."""
     path, _, function = where.rpartition(":")
     if not path or not function.isidentifier():
         raise BadSetting(f"{where!r} names no function: write FILE.py:FUNCTION, such as train.py:make_loader")
@@ -58,11 +48,7 @@ def function_at(where: str) -> Callable[[], Any]:
 
 
 def call(make: Callable[[], Any], where: str) -> Any:
-    """Call a function that was found at ``where``.
-
-    Raises:
-        FunctionFailed: it raised.
-    """
+    """Call a function that was found at ``where``."""
     path, _, function = where.rpartition(":")
     with users_code(f"{function}() in {path}"):
         return make()
@@ -83,11 +69,7 @@ def missing_arguments(function: Callable[..., Any]) -> str:
 
 @contextmanager
 def users_code(what: str) -> Generator[None]:
-    """Run code of the user's.
-
-    Raises:
-        FunctionFailed: it raised; the message begins with ``what`` did.
-    """
+    """Run code of the user's."""
     try:
         yield
     except PenstockError:

@@ -61,12 +61,6 @@ def _connection_to(spec: FeederSpec, hello: wire.Hello, open_ring: OpenRing) -> 
     """Connect to a feed; if nobody serves it, start its feeder, or wait while another process does.
 
     Returns the connection, and whether this process has started the feeder.
-
-    Raises:
-        BadSetting: the loader's function cannot be pickled.
-        SourceError: the loader could not be made, or the feeder's process died three times before it served.
-        FeederSilent: the feeder, or the process that is starting it, is stopped.
-        Refused: the feeder does not admit this trainer.
     """
     start, starts, died = _Start(Endpoint(spec.name)), 0, ""
     while True:
@@ -109,10 +103,6 @@ def _start_feeder(spec: FeederSpec, endpoint: Endpoint, lock: FileIO) -> str:
     """Start a feeder in a separate process, hand it the lock, and wait until it serves.
 
     Returns how it died before it served, if another may fare better; empty if it serves.
-
-    Raises:
-        BadSetting: its loader's function cannot be pickled.
-        SourceError: it could not make its loader.
     """
     try:
         with lock:  # the feeder inherits it, and holds it
@@ -176,25 +166,19 @@ def _answer(pickled: bytes, endpoint: Endpoint, lock: FileIO) -> Ready:
 
 
 def shared(
-    make_loader: Callable[[], Any],
-    name: str,
-    fingerprint: Fingerprint,
-    asked: dict[str, Any],
-    given: LoaderOptions,
+    make_loader: Callable[[], Any],  # function that is called in the feeder
+    name: str,  # name of the feed
+    fingerprint: Fingerprint,  # what the feed must have been made of
+    asked: dict[str, Any],  # settings that it must have, as ``checked`` returns them
+    given: LoaderOptions,  # what this trainer asks
     joined: Callable[[int | None], None] = lambda rows: None,
-    seed: int = 0,
+    seed: int = 0,  # seed of a feed that is started here, where none is asked; one that runs may have another
     compares: bool = False,
 ) -> Loader:
     """Join or start a feed of a fingerprint that is known already; see ``share``.
 
     Args:
-        make_loader: Function that is called in the feeder.
-        name: Name of the feed.
-        fingerprint: What the feed must have been made of.
-        asked: Settings that it must have, as ``checked`` returns them.
-        given: What this trainer asks.
         joined: Gets the rows of a block, each time that a feeder has admitted this trainer.
-        seed: Seed of a feed that is started here, where none is asked; one that runs may have another.
         compares: Whether this process's own samples are compared, before the first batch, with those of a feeder
             that another process has started.
     """

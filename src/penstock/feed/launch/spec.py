@@ -108,11 +108,7 @@ def _pickled(*things: Any) -> bytes:
 
 
 def pickle_spec(spec: FeederSpec) -> bytes:
-    """Pickle a spec, and what of the main script its loader uses.
-
-    Raises:
-        BadSetting: the loader's function holds something that cannot be pickled.
-    """
+    """Pickle a spec, and what of the main script its loader uses."""
     try:
         return _pickled(spec)
     except Exception as error:

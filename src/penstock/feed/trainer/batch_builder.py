@@ -42,11 +42,7 @@ _FROM_DLPACK = {
 
 
 def check_framework(framework: str | None) -> None:
-    """Check that a framework is known and installed.
-
-    Raises:
-        BadSetting: there is no such framework, or it is not installed.
-    """
+    """Check that a framework is known and installed."""
     if framework is None:
         return
     if framework not in get_args(Framework):
@@ -63,9 +59,6 @@ def converted(tree: Tree, framework: Framework) -> Tree:
 
     Without ``jax_enable_x64`` JAX turns 64-bit numbers into 32-bit ones. It
     copies those, and arrays that do not begin at a multiple of 64 bytes.
-
-    Raises:
-        UnsupportedLeaf: the framework has no such type, or cannot reach where the leaf lies.
     """
     module, function = _FROM_DLPACK[framework]
     from_dlpack = getattr(importlib.import_module(module), function)
@@ -133,20 +126,12 @@ Make = Callable[[], Tree]
 
 
 class BatchBuilder:
-    """Collects the rows of one batch, block by block, so that each block can go at once.
-
-    Args:
-        most: Most rows that it will have.
-        destination: Where rows are copied to.
-
-    Attributes:
-        rows: Rows that it has; the caller adds those that it has copied.
-    """
+    """Collects the rows of one batch, block by block, so that each block can go at once."""
 
     def __init__(self, most: int, destination: Destination) -> None:
-        self.rows = 0
-        self._most = most
-        self._destination = destination
+        self.rows = 0  # rows that it has; the caller adds those that it has copied
+        self._most = most  # most rows that it will have
+        self._destination = destination  # where rows are copied to
         self._layout: Node | None = None
         self._nodes: list[Leaf] = []
         self._row_bytes: list[int] = []

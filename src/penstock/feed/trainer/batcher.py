@@ -36,9 +36,6 @@ class PendingBatch(NamedTuple):
     """A batch, and where its trainer stands once it has been handed out.
 
     It may still be on its way: ``tree`` is what ``make()`` returns after ``ready()``.
-
-    Attributes:
-        named: Where its samples' ids stand.
     """
 
     make: Make
@@ -46,28 +43,18 @@ class PendingBatch(NamedTuple):
     counts: HandedOut
     after: Epoch
     place: Standing
-    named: Named
+    named: Named  # where its samples' ids stand
     tree: Tree = None
 
 
 class Batcher:
-    """Takes rows from a stream, batch by batch.
-
-    Args:
-        rows: The stream.
-        rules: How epochs are cut.
-        options: What the trainer asked.
-        drop_last: What came of ``options.drop_last``.
-
-    Raises:
-        BadSetting: the feed cannot be cut, or dealt to ranks, as asked.
-    """
+    """Takes rows from a stream, batch by batch."""
 
     def __init__(self, rows: RowStream, rules: EpochRules, options: LoaderOptions, *, drop_last: bool) -> None:
         self._rows = rows
-        self._rules = rules
-        self._options = options
-        self._drop_last = drop_last
+        self._rules = rules  # how epochs are cut
+        self._options = options  # what the trainer asked
+        self._drop_last = drop_last  # what came of ``options.drop_last``
         self._pad = options.pad and options.world > 1
         self._destination = rows.destination
         self._whole = rows.connection.welcome.settings.whole_batches
@@ -271,16 +258,13 @@ class _Growing:
 
     Args:
         rows: Where rows come from.
-        epoch: The place before the batch.
-        most: Most rows that it will have.
-        borrow: Whether it is a view if all of it lies together in one block.
     """
 
     def __init__(self, rows: RowStream, epoch: Epoch, most: int, *, borrow: bool) -> None:
-        self.epoch = epoch
+        self.epoch = epoch  # the place before the batch
         self._stream = rows
-        self._most = most
-        self._borrow = borrow
+        self._most = most  # most rows that it will have
+        self._borrow = borrow  # whether it is a view if all of it lies together in one block
         self._viewed: tuple[Make, int, int] | None = None
         self.named: Named = {}
         self._batch = BatchBuilder(most, rows.destination)

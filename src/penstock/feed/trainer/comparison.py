@@ -85,11 +85,7 @@ def difference_of_feeds(here: wire.Welcome, there: wire.Welcome, *, views: bool)
 
 
 def check_state(state: Any, welcome: wire.Welcome) -> None:
-    """Check that a state comes from a Loader of this version, of a feed with the same order of samples.
-
-    Raises:
-        BadSetting: it does not.
-    """
+    """Check that a state comes from a Loader of this version, of a feed with the same order of samples."""
     if not isinstance(state, dict) or "plan" not in state:
         raise BadSetting("this state does not come from a Loader's state_dict()")
     saved = cast("dict[str, Any]", state)
@@ -124,19 +120,12 @@ def plan_difference(saved: Any, here: dict[str, Any]) -> str:
 
 
 class Compared(NamedTuple):
-    """What a comparison has found; nothing if the samples are the same.
+    """What a comparison has found; nothing if the samples are the same."""
 
-    Attributes:
-        differs: Which sample differs, and in which leaf.
-        unproved: Why it is not known.
-        random: Leaves that come out another each time, and so are not compared.
-        cpu_s: CPU time of this process's child.
-    """
-
-    differs: str = ""
-    unproved: str = ""
-    cpu_s: float = 0.0
-    random: str = ""
+    differs: str = ""  # which sample differs, and in which leaf
+    unproved: str = ""  # why it is not known
+    cpu_s: float = 0.0  # CPU time of this process's child
+    random: str = ""  # leaves that come out another each time, and so are not compared
 
 
 class SampleComparison:
@@ -144,21 +133,15 @@ class SampleComparison:
 
     Either makes them in a child of its own, and twice; only what comes out alike in each of them is compared.
     Random images so have labels that are.
-
-    Args:
-        connection: The feed.
-        number: Which samples: the feeder chooses some for each number.
-        leaves_of: Makes samples, in a child.
-        most_made_s: Compare only if the feed's ``make_loader`` took less time.
     """
 
     def __init__(
         self, connection: FeedConnection, number: int, leaves_of: LeavesOf, most_made_s: float = float("inf")
     ) -> None:
         self._connection = connection
-        self._number = number
-        self._leaves_of = leaves_of
-        self._most_made_s = most_made_s
+        self._number = number  # which samples: the feeder chooses some for each number
+        self._leaves_of = leaves_of  # makes samples, in a child
+        self._most_made_s = most_made_s  # compare only if the feed's ``make_loader`` took less time
         self._making: Making | None = None
         self._began_s = time.monotonic()
         connection.ask_witness(number)

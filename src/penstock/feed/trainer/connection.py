@@ -44,33 +44,21 @@ class FeedConnection:
     taken from the record together with what it changes.
 
     Args:
-        endpoint: The feed.
         hello: This trainer's hello.
         open_ring: Maps a ring of the feed's.
         answer_s: How long to wait for the feeder's answer, in seconds; once admitted, a trainer waits for ever.
 
     Attributes:
         welcome: The feeder's welcome.
-        ring: The mapped ring.
-        sharing: Name of the ring.
-        held: Blocks that have come.
-        latency_s: Time from publishing to receiving the newest block that was waited for.
-        moves_to: The feed that the feeder asks this trainer to move to, as far as it has been heard.
-        known: What is known of joints at the place that is read.
-        held_up: Called now and then while this trainer waits for a block because of another.
-
-    Raises:
-        FeedNotFound: nobody serves the name.
-        FeederSilent: its feeder does not answer.
-        ProtocolError: its feeder's answer makes no sense.
-        Refused: the feeder does not admit this trainer.
     """
 
     def __init__(self, endpoint: Endpoint, hello: wire.Hello, open_ring: OpenRing, answer_s: float) -> None:
-        self.latency_s = 0.0
+        self.latency_s = 0.0  # time from publishing to receiving the newest block that was waited for
         self.moves_to: str | None = None
-        self.known = Known()
+        """The feed that the feeder asks this trainer to move to, as far as it has been heard."""
+        self.known = Known()  # what is known of joints at the place that is read
         self.held_up: Callable[[], None] = lambda: None
+        """Called now and then while this trainer waits for a block because of another."""
         self._endpoint = endpoint
         self._inbox: deque[bytes] = deque()
         self._ordinal = 0  # of the next block that is announced
@@ -97,9 +85,9 @@ class FeedConnection:
         try:
             descriptors = Descriptors()
             self._validator, self.welcome, fds = introduced(self._socket, endpoint, hello, answer_s, descriptors)
-            self.ring = open_ring(self.welcome, fds)
+            self.ring = open_ring(self.welcome, fds)  # the mapped ring
             descriptors.close()
-            self.sharing = self.welcome.rings[-1 if self.ring.kind == HostRing.kind else 0]
+            self.sharing = self.welcome.rings[-1 if self.ring.kind == HostRing.kind else 0]  # name of the ring
             self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", _TICK_S, 0))
             self.held = Holdings(
                 self.ring,
@@ -109,6 +97,7 @@ class FeedConnection:
                 send=self._line.send_releases,
                 idle=self._line.loans_ended,
             )
+            """Blocks that have come."""
         except BaseException:
             self._socket.close()
             raise
@@ -127,9 +116,6 @@ class FeedConnection:
             epoch_start: Where that began.
             known: What the trainer knows of the joints there.
             leaves: Whether it can read elsewhere, where it would wait for the feed for cycles.
-
-        Raises:
-            EpochApart: the feed's order is another there, or the feed is cycles behind.
         """
         asked = at, epoch, epoch_start, known
         if self._asked_for != asked:  # else a call was broken off while it waited, and waits on
@@ -157,13 +143,7 @@ class FeedConnection:
         self._send(wire.EpochBegun(epoch, *start))
 
     def item(self, index: int) -> ReceivedBlock | CycleEnded:
-        """Return the block, or the end of a cycle, at this index; wait for it if need be.
-
-        Raises:
-            SourceError: the source failed at this point.
-            WindowHeld: the views that this trainer holds leave no room for it.
-            FeederLost, FeedStopped, TrainerEvicted, FeedEnded: there will be no more.
-        """
+        """Return the block, or the end of a cycle, at this index; wait for it if need be."""
         if index >= self.held.end:
             self._wait(index)
         return self.held.items[index]
@@ -188,9 +168,6 @@ class FeedConnection:
 
         Called after a copy out of the ring, it raises if the bytes may have been
         overwritten: a feeder announces an eviction before it writes again.
-
-        Raises:
-            TrainerEvicted, FeederLost: this trainer's blocks are no longer safe, or no more will come.
         """
         self._receive(wait=False)
         if isinstance(self._ended, (TrainerEvicted, FeederLost, ProtocolError)):

@@ -34,23 +34,14 @@ class Deadlock(Exception):
 
 
 class Wait(NamedTuple):
-    """A run stands still until another reads on.
+    """A run stands still until another reads on."""
 
-    Attributes:
-        run: Who waits: a process, or the ranks of one job.
-        pid: Its process that does.
-        feed: The feed that it waits on, which waits for room.
-        holder: The run that holds most of that feed's window; of two that hold as much, there are two waits.
-        holder_pid: That run's process that holds it.
-        wait_s: Time for which the process has waited on this feed in all.
-    """
-
-    run: str
-    pid: int
-    feed: str
-    holder: str
-    holder_pid: int
-    wait_s: float
+    run: str  # who waits: a process, or the ranks of one job
+    pid: int  # its process that does
+    feed: str  # the feed that it waits on, which waits for room
+    holder: str  # the run that holds most of that feed's window; of two that hold as much, there are two waits
+    holder_pid: int  # that run's process that holds it
+    wait_s: float  # time for which the process has waited on this feed in all
 
 
 def waits(before: Sequence[FeederStatistics], now: Sequence[FeederStatistics]) -> list[Wait]:
@@ -111,19 +102,12 @@ def _run(trainer: TrainerStatistics) -> str:
 
 @dataclass
 class DeadlockWatch:
-    """Looks at all feeds while a trainer waits on one.
+    """Looks at all feeds while a trainer waits on one."""
 
-    Attributes:
-        feeds: Returns the statistics of all feeds.
-        feed: The feed that the trainer waits on.
-        pid: The trainer's process.
-        clock: Returns the time, in seconds of a monotonic clock.
-    """
-
-    feeds: Callable[[], list[FeederStatistics]]
-    feed: str
-    pid: int
-    clock: Callable[[], float] = time.monotonic
+    feeds: Callable[[], list[FeederStatistics]]  # returns the statistics of all feeds
+    feed: str  # the feed that the trainer waits on
+    pid: int  # the trainer's process
+    clock: Callable[[], float] = time.monotonic  # returns the time, in seconds of a monotonic clock
 
     def __post_init__(self) -> None:
         self._before: list[FeederStatistics] = []
@@ -131,11 +115,7 @@ class DeadlockWatch:
         self._seen = 0
 
     def look(self) -> None:
-        """Look, if the last time was long enough ago.
-
-        Raises:
-            Deadlock: the trainer waits for itself, and of those who do it is the one to go on alone.
-        """
+        """Look, if the last time was long enough ago."""
         if self.clock() < self._next_s:
             return
         now = self.feeds()

@@ -93,18 +93,15 @@ class OnHost:
 
 
 class OnPinnedHost(OnHost):
-    """Private copies in pinned memory, from which a GPU copies while the program goes on.
-
-    Args:
-        allocate: Makes a tensor of a number of bytes. Torch's own allocator reuses its memory only when the copies
-            from it have ended, which ``Recycler`` could not know.
-    """
+    """Private copies in pinned memory, from which a GPU copies while the program goes on."""
 
     handed = "pinned private copy"
 
     def __init__(self, allocate: Callable[[int], Any]) -> None:
         super().__init__()
         self._allocate = allocate
+        """Makes a tensor of a number of bytes. Torch's own allocator reuses its memory only when the copies from
+        it have ended, which ``Recycler`` could not know."""
 
     def take(self, nbytes: int) -> Any:
         return self._allocate(nbytes)
@@ -138,18 +135,14 @@ class OnGpu:
     come from its twin on the host. A ring on the host is registered with the
     GPU once. Where the system refuses that, bytes go by way of a registered
     buffer, which costs the process a copy.
-
-    Args:
-        gpu: Where batches end.
-        views: Whether batches are to be views, which only a ring on a GPU can give.
     """
 
     runs_ahead = True
     registers = True
 
     def __init__(self, gpu: Gpu, *, views: bool = False) -> None:
-        self._gpu = gpu
-        self._views = views
+        self._gpu = gpu  # where batches end
+        self._views = views  # whether batches are to be views, which only a ring on a GPU can give
         self._on_device = False
         self._pinned: ByteArray | None = None
         self._unpinned = ""  # why the host ring is not registered
@@ -170,11 +163,7 @@ class OnGpu:
         return f"copy on {self._gpu.name} {how}" + (f" ({why})" if why else "")
 
     def open_ring(self, welcome: wire.Welcome, fds: Sequence[int]) -> Ring:
-        """Map one of a feed's rings.
-
-        Raises:
-            DeviceUnavailable: views were asked of a ring that cannot be reached from here.
-        """
+        """Map one of a feed's rings."""
         window_bytes = welcome.settings.window_bytes
         self._on_device, self._unpinned, self._unmapped = len(fds) > 1, "", ""
         if self._on_device:

@@ -17,24 +17,16 @@ _LEFT_OUT = 2
 
 
 class Epoch(NamedTuple):
-    """A place in an epoch.
+    """A place in an epoch."""
 
-    Attributes:
-        number: Number of the epoch, from 0.
-        start: Its first sample; None until the feeder has chosen where a new trainer joins.
-        passed: Rows that are past: handed out to some rank, or left out.
-        left_out: Rows, sorted and counted from its start, that no rank gets (``drop_last``).
-        at: Where its next row is looked for, of a trainer that takes some samples only; None if that follows
-            from ``passed``.
-        known: What a loaded state knows of joints; None for what the feed has sent.
-    """
-
-    number: int = 0
-    start: Cursor | None = None
-    passed: int = 0
-    left_out: tuple[int, ...] = ()
+    number: int = 0  # number of the epoch, from 0
+    start: Cursor | None = None  # its first sample; None until the feeder has chosen where a new trainer joins
+    passed: int = 0  # rows that are past: handed out to some rank, or left out
+    left_out: tuple[int, ...] = ()  # rows, sorted and counted from its start, that no rank gets (``drop_last``)
     at: Cursor | None = None
-    known: Known | None = None
+    """Where its next row is looked for, of a trainer that takes some samples only; None if that follows from
+    ``passed``."""
+    known: Known | None = None  # what a loaded state knows of joints; None for what the feed has sent
 
 
 class Dealt(NamedTuple):
@@ -47,39 +39,23 @@ class Dealt(NamedTuple):
 
 @dataclass(frozen=True)
 class EpochRules:
-    """How one trainer's epochs are cut into batches.
+    """How one trainer's epochs are cut into batches."""
 
-    Attributes:
-        cycle: Samples of a cycle; None if only a pass of the source shows it.
-        batch_size: Rows of a batch of one rank; None where batches come as the source makes them.
-        rank: Rank of this trainer.
-        world: Number of ranks.
-        drop_last: Whether rows that fill no batch of all ranks are left out.
-        segment_starts: Where the feed's segments begin. With one segment the last rows of an epoch that begins
-            with a cycle are left out, else rows drawn afresh from all of each epoch, so that no sample is always
-            missing.
-        seed: Random seed of the feed.
-        pad: Whether ranks get rows twice where these are too few for equal batches.
-        full: Whether padded batches are full ones.
-        selected: How many samples this trainer takes of each cycle; None for all.
-        anywhere: Whether an epoch may begin at any block.
-        joins: Whether it may do so by a joint made there.
-        at_joints: Whether it may do so at some blocks only.
-    """
-
-    cycle: int | None
-    batch_size: int | None
-    rank: int
-    world: int
-    drop_last: bool
+    cycle: int | None  # samples of a cycle; None if only a pass of the source shows it
+    batch_size: int | None  # rows of a batch of one rank; None where batches come as the source makes them
+    rank: int  # rank of this trainer
+    world: int  # number of ranks
+    drop_last: bool  # whether rows that fill no batch of all ranks are left out
     segment_starts: Sequence[int]
-    seed: int
-    pad: bool = False
-    full: bool = False
-    selected: int | None = None
-    anywhere: bool = False
-    joins: bool = False
-    at_joints: bool = False
+    """Where the feed's segments begin. With one segment the last rows of an epoch that begins with a cycle are
+    left out, else rows drawn afresh from all of each epoch, so that no sample is always missing."""
+    seed: int  # random seed of the feed
+    pad: bool = False  # whether ranks get rows twice where these are too few for equal batches
+    full: bool = False  # whether padded batches are full ones
+    selected: int | None = None  # how many samples this trainer takes of each cycle; None for all
+    anywhere: bool = False  # whether an epoch may begin at any block
+    joins: bool = False  # whether it may do so by a joint made there
+    at_joints: bool = False  # whether it may do so at some blocks only
 
     @property
     def samples(self) -> int | None:
@@ -152,9 +128,6 @@ class EpochRules:
 
         Rows are left out as the state says; if this trainer has another batch
         size, those left out of the rest are drawn anew.
-
-        Raises:
-            BadSetting: a number makes no sense in this feed, or what is left cannot be dealt to these ranks.
         """
         epoch = Epoch(
             _whole(state, "epoch", 10**9),
@@ -183,11 +156,7 @@ class EpochRules:
         return not self.joins or known.may_begin(start, self.segment_starts, at_joints=self.at_joints)
 
     def known(self, state: dict[str, Any], epoch: Epoch) -> Known:
-        """Return what a state knows of joints at its place.
-
-        Raises:
-            BadSetting: no feed can have them.
-        """
+        """Return what a state knows of joints at its place."""
         given: Any = state.get("joints", {})
         assert epoch.start is not None
         opened = last_read(self.at(epoch), epoch.start)

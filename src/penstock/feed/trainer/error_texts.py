@@ -95,18 +95,11 @@ _MORE = ("more trainer", "more trainers")
 
 
 class Reasons:
-    """Prints why a trainer waits: each reason once, and after 10 s of one wait again.
-
-    Args:
-        pid: Process of the trainer.
-
-    Attributes:
-        answer: Its feeder's newest answer during this wait.
-    """
+    """Prints why a trainer waits: each reason once, and after 10 s of one wait again."""
 
     def __init__(self, pid: int) -> None:
-        self.answer: FeederStatistics | None = None
-        self._pid = pid
+        self.answer: FeederStatistics | None = None  # its feeder's newest answer during this wait
+        self._pid = pid  # process of the trainer
         self._asked = 0  # since the feeder has answered
         self._printed: set[str] = set()
         self._repeated_in = 0.0

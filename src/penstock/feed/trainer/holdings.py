@@ -29,43 +29,27 @@ class ReceivedBlock:
 
     Args:
         message: Announcement of the block.
-        ordinal: How many blocks were announced on this connection before it.
-        validator: Has checked the message; knows the block's tree, and reads its lists.
-
-    Attributes:
-        at: Its first sample.
-        rows: How many samples it has.
-        placement: Its tree, and where each leaf lies.
-        nodes: The tree's leaves, in order.
-        published_ns: When, by the monotonic clock.
-        ids: Numbers of its samples in the data set, as a message has them; empty if nobody knows them.
-        kept: Which of its rows it has; None for all.
-        stored: How many these are.
-        mine: Those that this trainer takes, once it has selected them.
-        offset: Where it lies in the ring.
-        leaves: The bytes of each of ``nodes``, once ``Holdings.open`` has filled them in.
-        loans: Loans of it that have not ended.
-        released: Whether the stream of rows is past it, and only loans hold it.
     """
 
     def __init__(self, message: wire.BlockAnnounced, ordinal: int, validator: MessageValidator) -> None:
         assert validator.placement is not None
-        self._validator = validator
-        self.at = Cursor(message.cycle, message.sample)
-        self.rows = message.rows
-        self.ordinal = ordinal
-        self.nodes = validator.nodes
-        self.published_ns = message.published_ns
+        self._validator = validator  # has checked the message; knows the block's tree, and reads its lists
+        self.at = Cursor(message.cycle, message.sample)  # its first sample
+        self.rows = message.rows  # how many samples it has
+        self.ordinal = ordinal  # how many blocks were announced on this connection before it
+        self.nodes = validator.nodes  # the tree's leaves, in order
+        self.published_ns = message.published_ns  # when, by the monotonic clock
         self.ids = message.ids
-        self.kept = validator.kept
-        self.stored = message.rows if self.kept is None else len(self.kept)
-        self.mine: Mine | None = None
-        self.offset = message.offset
-        self.placement = validator.placement
-        self.leaves: list[Any] = []
+        """Numbers of its samples in the data set, as a message has them; empty if nobody knows them."""
+        self.kept = validator.kept  # which of its rows it has; None for all
+        self.stored = message.rows if self.kept is None else len(self.kept)  # how many these are
+        self.mine: Mine | None = None  # those that this trainer takes, once it has selected them
+        self.offset = message.offset  # where it lies in the ring
+        self.placement = validator.placement  # its tree, and where each leaf lies
+        self.leaves: list[Any] = []  # the bytes of each of ``nodes``, once ``Holdings.open`` has filled them in
         self._offsets: dict[int, Ids] = {}
-        self.loans: set[object] = set()
-        self.released = False
+        self.loans: set[object] = set()  # loans of it that have not ended
+        self.released = False  # whether the stream of rows is past it, and only loans hold it
 
     @property
     def nbytes(self) -> int:
@@ -121,20 +105,9 @@ class Holdings:
 
     Views may die in any thread, in the middle of any statement.
 
-    Args:
-        ring: Where the blocks lie.
-        window_bytes: Size of the ring.
-        most_unsent: Releases that may wait to be sent.
-        borrow: Whether leaves are views that the trainer may hold.
-        send: Sends the ordinals of released blocks to the feeder.
-        idle: Called when the last of the loans has ended.
-
     Attributes:
-        items: Blocks and ends of cycles, by a running index.
         first: First index in ``items``.
         end: Index after the last.
-        unsent: Bytes of released blocks whose release has not been sent, by ordinal.
-        largest_bytes: Size of the largest block so far.
     """
 
     def __init__(
@@ -147,17 +120,17 @@ class Holdings:
         send: Callable[[list[int]], None],
         idle: Callable[[], None],
     ) -> None:
-        self.items: dict[int, ReceivedBlock | CycleEnded] = {}
+        self.items: dict[int, ReceivedBlock | CycleEnded] = {}  # blocks and ends of cycles, by a running index
         self.first = self.end = 0
-        self.unsent: dict[int, int] = {}
-        self.largest_bytes = 0
-        self._ring = ring
-        self._window_bytes = window_bytes
-        self._most_unsent = most_unsent
+        self.unsent: dict[int, int] = {}  # bytes of released blocks whose release has not been sent, by ordinal
+        self.largest_bytes = 0  # size of the largest block so far
+        self._ring = ring  # where the blocks lie
+        self._window_bytes = window_bytes  # size of the ring
+        self._most_unsent = most_unsent  # releases that may wait to be sent
         self._most_unsent_bytes = min(_MOST_UNSENT_BYTES, window_bytes // _UNSENT_SHARE)
-        self._borrow = borrow
-        self._send = send
-        self._idle = idle
+        self._borrow = borrow  # whether leaves are views that the trainer may hold
+        self._send = send  # sends the ordinals of released blocks to the feeder
+        self._idle = idle  # called when the last of the loans has ended
         self._lent: dict[int, ReceivedBlock] = {}  # by ordinal
 
     def open(self, block: ReceivedBlock) -> None:
@@ -204,11 +177,7 @@ class Holdings:
         return sum(aligned(block.nbytes) for block in list(self._lent.values()) if block.released and block.loans)
 
     def check_views(self, feed: str) -> None:
-        """Check that another stream of this trainer, of the same feed, has room beside the views that it holds.
-
-        Raises:
-            WindowHeld: they take more than half of the window.
-        """
+        """Check that another stream of this trainer, of the same feed, has room beside the views that it holds."""
         if self.viewed_bytes * 2 > self._window_bytes:
             raise WindowHeld(
                 f"the views that this trainer (pid {os.getpid()}) holds (borrow=True) take {self.viewed_bytes:,} "

@@ -23,19 +23,12 @@ Connect = Callable[[wire.Hello, OpenRing, wire.Welcome | None], FeedConnection]
 
 
 class Moving(NamedTuple):
-    """How one trainer moves.
+    """How one trainer moves."""
 
-    Attributes:
-        connect: Finds a feeder, or starts it.
-        hello: The trainer's hello.
-        of_run: The feed that the environment asks for.
-        starts: Whether ``connect`` starts a feeder.
-    """
-
-    connect: Connect
-    hello: wire.Hello
-    of_run: FeedOfRun
-    starts: bool
+    connect: Connect  # finds a feeder, or starts it
+    hello: wire.Hello  # the trainer's hello
+    of_run: FeedOfRun  # the feed that the environment asks for
+    starts: bool  # whether ``connect`` starts a feeder
 
     def asked(self, here: FeedConnection) -> str | None:
         """Return the feed that this trainer is asked to move to; the later word counts."""
@@ -53,10 +46,6 @@ class Moving(NamedTuple):
 
         Returns:
             The connection, and whether the feed has begun for this trainer.
-
-        Raises:
-            Refused: this trainer cannot move.
-            PenstockError: the feed does not run, cannot be started, or differs.
         """
         if self.hello.world > 1:
             raise Refused("it is one of several ranks, which begin each epoch on one feed")
@@ -78,11 +67,7 @@ class Moving(NamedTuple):
     def for_rest(
         self, here: wire.Welcome, at: Cursor, epoch_start: Cursor, known: Known, *, is_apart: bool
     ) -> wire.Welcome:
-        """Return a feed that has the rest of an epoch in its order; ``is_apart`` says that this was to be one.
-
-        Raises:
-            SettingsDiffer: there is none.
-        """
+        """Return a feed that has the rest of an epoch in its order; ``is_apart`` says that this was to be one."""
         what = f"an epoch that began at sample {epoch_start.sample:,} of cycle {epoch_start.cycle}"
         if is_apart or not self.starts:
             raise SettingsDiffer(

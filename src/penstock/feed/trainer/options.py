@@ -127,11 +127,7 @@ class LoaderOptions(NamedTuple):
 
 
 def loader_options(batch_size: int | None, **given: Unpack[TrainerOptions]) -> LoaderOptions:
-    """Check what a trainer asks.
-
-    Raises:
-        BadSetting: a value makes no sense.
-    """
+    """Check what a trainer asks."""
     asked = LoaderOptions(batch_size, **given)
     if batch_size is not None:
         batch_size = whole_number("batch_size", batch_size, 1, 2**31 - 1)
@@ -174,14 +170,7 @@ def warn_of_ranks(feed: str) -> None:
 
 
 class SelectedSamples:
-    """A trainer's selection: as a feeder receives it, and as blocks are read by it.
-
-    Args:
-        selection: The samples.
-
-    Attributes:
-        message: What a feeder receives; the bits' descriptor travels beside it.
-    """
+    """A trainer's selection: as a feeder receives it, and as blocks are read by it."""
 
     def __init__(self, selection: Selection) -> None:
         self.selection = selection
@@ -190,13 +179,10 @@ class SelectedSamples:
         self._bitmap = selection.bitmap()
         self._file.write(self._bitmap.packed.data)
         self.message = wire.Selected(selection.digest, self._file.fileno())
+        """What a feeder receives; the bits' descriptor travels beside it."""
 
     def check(self, welcome: wire.Welcome) -> None:
-        """Check that the samples are in a feed.
-
-        Raises:
-            BadSetting: some are not, or the selection is a mask of another length.
-        """
+        """Check that the samples are in a feed."""
         assert welcome.samples is not None, "the feeder admits no selection otherwise"
         try:
             self._bitmap = self.selection.bitmap(welcome.samples)

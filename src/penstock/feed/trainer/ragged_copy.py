@@ -19,15 +19,11 @@ class RaggedCopy:
     """Private copies of rows of a ragged leaf, block by block, joined when all have arrived.
 
     Before that it is not known how long they are.
-
-    Args:
-        node: The leaf.
-        destination: Where rows are copied to.
     """
 
     def __init__(self, node: Ragged, destination: Destination) -> None:
         self._node = node
-        self._destination = destination
+        self._destination = destination  # where rows are copied to
         self._item_bytes = item_bytes(node)
         self._parts: list[tuple[int, Ids, Any]] = []  # where each begins, how long its rows are, their bytes
         self._offsets: Any = None

@@ -21,41 +21,26 @@ class EpochReader:
     ``epoch`` passes a batch when that is handed out, and no earlier. If a batch
     was not handed out, its rows are read again: from the blocks that are still
     held, else from the feeder.
-
-    Args:
-        rows: The stream.
-        rules: How epochs are cut.
-        batcher: Cuts them.
-        finish: Turns a batch into what the trainer gets (framework, transform).
-
-    Attributes:
-        epoch: The place behind the last batch that was handed out.
-        counts: What has been handed out.
-        named: Where the ids of the samples stand that were handed out last.
-        finished: A batch that is yet to be handed out, and the place before it.
-        in_place: Whether the stream stands where ``epoch`` does.
-        resumed: Whether ``epoch`` was loaded, and no loop has begun since.
-        newest: Mark of the loop that may go on.
-        not_before: Where a trainer that has read before begins at the earliest.
-        check: Checks the feed before the first batch is handed out; None once it has.
     """
 
     def __init__(
         self, rows: RowStream, rules: EpochRules, batcher: Batcher, finish: Callable[[Tree], Tree]
     ) -> None:
-        self.epoch = rules.begin(0, None)
-        self.counts = HandedOut()
-        self.named: Named = {}
+        self.epoch = rules.begin(0, None)  # the place behind the last batch that was handed out
+        self.counts = HandedOut()  # what has been handed out
+        self.named: Named = {}  # where the ids of the samples stand that were handed out last
         self.finished: tuple[Epoch, PendingBatch] | None = None
-        self.in_place = False
-        self.resumed = False
-        self.newest: object = None
-        self.not_before = Cursor(0, 0)
+        """A batch that is yet to be handed out, and the place before it."""
+        self.in_place = False  # whether the stream stands where ``epoch`` does
+        self.resumed = False  # whether ``epoch`` was loaded, and no loop has begun since
+        self.newest: object = None  # mark of the loop that may go on
+        self.not_before = Cursor(0, 0)  # where a trainer that has read before begins at the earliest
         self.check: Callable[[FeedConnection], None] | None = None
-        self.rules = rules
+        """Checks the feed before the first batch is handed out; None once it has."""
+        self.rules = rules  # how epochs are cut
         self._rows = rows
-        self._batcher = batcher
-        self._finish = finish
+        self._batcher = batcher  # cuts them
+        self._finish = finish  # turns a batch into what the trainer gets (framework, transform)
         self._ahead: PendingBatch | None = None
 
     def load(self, state: dict[str, Any]) -> None:

@@ -34,19 +34,12 @@ _streams = Living["RowStream"]()
 
 
 class Standing(NamedTuple):
-    """Where a trainer reads.
+    """Where a trainer reads."""
 
-    Attributes:
-        at: The position of the next row, or where it is looked for.
-        row: Its number in the trainer's epoch.
-        connection: The connection it comes on.
-        next_item: Index on that connection of the block that may hold it.
-    """
-
-    at: Cursor
-    row: int
-    connection: FeedConnection
-    next_item: int
+    at: Cursor  # the position of the next row, or where it is looked for
+    row: int  # its number in the trainer's epoch
+    connection: FeedConnection  # the connection it comes on
+    next_item: int  # index on that connection of the block that may hold it
 
 
 class RowStream:
@@ -54,24 +47,6 @@ class RowStream:
 
     Rows that have been read can be read again while they are held: until
     ``let_go`` after they were handed out, or until room must be made before waiting.
-
-    Args:
-        connect: Finds, or starts, the feeder.
-        hello: The trainer's hello.
-        destination: Where rows are copied to; it lets blocks go.
-        of_run: The feed that the environment asks for.
-        failover: Whether ``connect`` may be called again when the feeder dies.
-        selected: The samples that it takes; None for all.
-        after: The stream that this one follows, in the same feed.
-
-    Attributes:
-        place: Where it stands; plain assignment moves it.
-        held_from: The place from which everything is held or still to come, if there is one.
-        moved: Whether it has come to another feed, and has yet to start there.
-        home: The feed whose epoch it reads to its end on another, and to which it then comes back; or that began
-            as it moved there.
-        destination: Where rows are copied to.
-        selected: The samples that it takes; None for all.
     """
 
     def __init__(
@@ -79,28 +54,34 @@ class RowStream:
         connect: Connect,
         hello: wire.Hello,
         destination: Destination,
-        of_run: FeedOfRun,
+        of_run: FeedOfRun,  # the feed that the environment asks for
         *,
         failover: bool,
         selected: SelectedSamples | None = None,
-        after: RowStream | None = None,
+        after: RowStream | None = None,  # the stream that this one follows, in the same feed
     ) -> None:
-        self._connect = connect
+        self._connect = connect  # finds, or starts, the feeder
         self._thread = threading.current_thread()  # that reads
         _streams.add(self)
-        self._hello = hello
-        self.selected = selected
-        self.destination = destination
-        self._failover = failover
+        self._hello = hello  # the trainer's hello
+        self.selected = selected  # the samples that it takes; None for all
+        """The samples that it takes; None for all."""
+        self.destination = destination  # where rows are copied to; it lets blocks go
+        """Where rows are copied to."""
+        self._failover = failover  # whether ``connect`` may be called again when the feeder dies
         self._moving = Moving(connect, hello, of_run, failover)
         self._start: tuple[Cursor | None, int, Cursor] | None = None
         self.place = Standing(Cursor(0, 0), 0, self._connected(after and after.connection.welcome), 0)
+        """Where it stands; plain assignment moves it."""
         if after:
             self.connection.moves_to = after.connection.asked_to_move()
         self.held_from: Standing | None = None
+        """The place from which everything is held or still to come, if there is one."""
         self._started_on: Standing | None = None  # where the feeder was asked for rows, and on which connection
-        self.moved = False
+        self.moved = False  # whether it has come to another feed, and has yet to start there
         self.home = after.home if after else ""
+        """The feed whose epoch it reads to its end on another, and to which it then comes back; or that began as
+        it moved there."""
         self.failovers = after.failovers if after else 0
         self._past_wait_s = after.wait_s if after else 0.0
 
@@ -270,10 +251,6 @@ class RowStream:
         Where the feed evicts nobody, this only looks for its end, now and then.
 
         If the feed evicts trainers, asynchronous copies are waited for.
-
-        Raises:
-            TrainerEvicted: it may not have been.
-            FeederLost: the feeder is gone, and cannot be replaced or could have evicted.
         """
         evicts = self.connection.welcome.settings.stall_timeout is not None
         if evicts:

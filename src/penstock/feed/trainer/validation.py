@@ -39,31 +39,18 @@ class MessageValidator:
 
     Checking one message twice is harmless; the caller sets ``next`` when it takes
     the message.
-
-    Args:
-        name: Name of the feed, as the trainer asked for it.
-        pid: The feeder's process, from the kernel.
-        selects: Whether this trainer takes some samples only, so that blocks may lack others.
-
-    Attributes:
-        next: The first sample that is yet to come; None before the first ``Started``.
-        asked: Whether the feeder was asked for its statistics.
-        layout: The tree of the newest block.
-        nodes: That tree's leaves, in order.
-        placement: How the newest block lies in memory.
-        kept: Which rows the newest block has; None for all.
     """
 
     def __init__(self, name: str, pid: int, *, selects: bool) -> None:
-        self.next: Cursor | None = None
-        self.asked = False
-        self.layout: Node | None = None
-        self.nodes: list[Leaf] = []
-        self.placement: Placement | None = None
-        self.kept: Ids | None = None
-        self._name = name
-        self._pid = pid
-        self._selects = selects
+        self.next: Cursor | None = None  # the first sample that is yet to come; None before the first ``Started``
+        self.asked = False  # whether the feeder was asked for its statistics
+        self.layout: Node | None = None  # the tree of the newest block
+        self.nodes: list[Leaf] = []  # that tree's leaves, in order
+        self.placement: Placement | None = None  # how the newest block lies in memory
+        self.kept: Ids | None = None  # which rows the newest block has; None for all
+        self._name = name  # name of the feed, as the trainer asked for it
+        self._pid = pid  # the feeder's process, from the kernel
+        self._selects = selects  # whether this trainer takes some samples only, so that blocks may lack others
         self._window_bytes = 0
         self._samples: int | None = None
         self._whole = False
@@ -71,11 +58,7 @@ class MessageValidator:
         self._checked: tuple[object, ...] = ()
 
     def greeting(self, packet: bytes, fds: Sequence[int]) -> wire.Welcome | wire.Rejected:
-        """Decode and check the answer to a Hello.
-
-        Raises:
-            ProtocolError: it is no answer, or its numbers or descriptors are wrong.
-        """
+        """Decode and check the answer to a Hello."""
         message = self._decoded(packet)
         if isinstance(message, wire.Rejected):
             return message
@@ -88,11 +71,7 @@ class MessageValidator:
         return message
 
     def message(self, packet: bytes) -> tuple[wire.FromFeeder, Cursor | None]:
-        """Decode and check a later message; return it and the sample that must come after it.
-
-        Raises:
-            ProtocolError: it does not follow from what came before.
-        """
+        """Decode and check a later message; return it and the sample that must come after it."""
         message, following = self._decoded(packet), self.next
         if isinstance(message, wire.BlockAnnounced):
             following = self._check_block(message)
@@ -113,11 +92,7 @@ class MessageValidator:
         return message, following
 
     def scalars(self, encoded: memoryview, rows: int) -> list[Scalar]:
-        """Decode a list with one scalar per row; in whole batches it may have any length.
-
-        Raises:
-            ProtocolError: no such list lies there.
-        """
+        """Decode a list with one scalar per row; in whole batches it may have any length."""
         try:
             values = msgspec.msgpack.decode(encoded, type=list[Any])
         except wire.UNDECODABLE as error:
@@ -127,11 +102,7 @@ class MessageValidator:
         return values
 
     def offsets(self, node: Ragged, leaf: Any, read: Callable[[Any], memoryview], rows: int) -> Ids:
-        """Return where the rows of a ragged leaf lie; ``read`` brings bytes of it to the host.
-
-        Raises:
-            ProtocolError: no such rows lie there; in whole batches there may be any number of them.
-        """
+        """Return where the rows of a ragged leaf lie; ``read`` brings bytes of it to the host."""
         count = int(np.frombuffer(read(leaf[:8]), np.int64)[0]) if leaf.nbytes >= 8 else -1
         if not 0 <= count < leaf.nbytes // 8 or (count != rows and not self._whole):
             raise self.nonsense(f"a leaf of {count} ragged rows lies where one for {rows} rows should")

@@ -19,24 +19,16 @@ SAME = 1.03
 
 
 class Advice(msgspec.Struct, frozen=True, kw_only=True):
-    """The setting to read with for a need, and why.
-
-    Attributes:
-        choice: The setting to read with.
-        suffices: Whether it is expected to reach the need's rate; true without a rate.
-        headroom: Throughput beyond that rate, as a part of it; below 0 if it falls short. None without a rate.
-        reasons: Reasons, each tagged with its source.
-        alternatives: The best setting of each other mechanism.
-        remedies: What to do if nothing suffices, also tagged; empty if the choice does.
-    """
+    """The setting to read with for a need, and why."""
 
     need: Requirement
-    choice: Setting
-    suffices: bool
+    choice: Setting  # the setting to read with
+    suffices: bool  # whether it is expected to reach the need's rate; true without a rate
     headroom: float | None
-    reasons: list[Reason]
-    alternatives: list[Setting]
-    remedies: list[Reason]
+    """Throughput beyond that rate, as a part of it; below 0 if it falls short. None without a rate."""
+    reasons: list[Reason]  # reasons, each tagged with its source
+    alternatives: list[Setting]  # the best setting of each other mechanism
+    remedies: list[Reason]  # what to do if nothing suffices, also tagged; empty if the choice does
 
 
 def advise(rows: Iterable[Measurement], need: Requirement) -> Advice:
@@ -47,9 +39,6 @@ def advise(rows: Iterable[Measurement], need: Requirement) -> Advice:
     reach it. Without a rate: the fastest within the cores. Among equals (3%)
     the one with less CPU time, or, if that was compared, with fewer reads
     under way.
-
-    Raises:
-        BadSetting: no row is about this need.
     """
     rows = list(rows)
     choices, reasons = predict(rows, need)

@@ -10,62 +10,38 @@ from typing import NamedTuple
 
 
 class ImageCosts(NamedTuple):
-    """What an image takes, on average.
+    """What an image takes, on average."""
 
-    Attributes:
-        nbytes: Its size as it is stored.
-        pixel_bytes: Its size when decoded.
-        read_s: Time for which a worker waits for it where it lies, in seconds.
-        decode_s: CPU time to decode what its crops need.
-        finish_s: CPU time for all else.
-    """
-
-    nbytes: float
-    pixel_bytes: float
-    read_s: float
-    decode_s: float
-    finish_s: float
+    nbytes: float  # its size as it is stored
+    pixel_bytes: float  # its size when decoded
+    read_s: float  # time for which a worker waits for it where it lies, in seconds
+    decode_s: float  # CPU time to decode what its crops need
+    finish_s: float  # CPU time for all else
 
 
 class CacheChoice(NamedTuple):
-    """What to keep, and what is expected of it.
+    """What to keep, and what is expected of it."""
 
-    Attributes:
-        kind: ``"bytes"`` or ``"pixels"``.
-        part: The part of the images for which there is room.
-        images_per_s: Images that workers can prepare when the cache is full.
-    """
-
-    kind: str
-    part: float
-    images_per_s: float
+    kind: str  # ``"bytes"`` or ``"pixels"``
+    part: float  # the part of the images for which there is room
+    images_per_s: float  # images that workers can prepare when the cache is full
 
 
 def choose_kept(
-    costs: ImageCosts,
+    costs: ImageCosts,  # what was measured when nothing was kept
     *,
-    images: int,
-    workers: int,
-    cores: float,
-    reads_ahead: bool,
-    memory_bytes: float,
-    disk_bytes: float,
-    disk_bytes_per_s: float,
+    images: int,  # images in a cycle
+    workers: int,  # processes that prepare them
+    cores: float,  # cores that they have
+    reads_ahead: bool,  # whether workers decode while they wait for the store
+    memory_bytes: float,  # room in memory
+    disk_bytes: float,  # room on the disk
+    disk_bytes_per_s: float,  # what the disk gives
 ) -> list[CacheChoice]:
     """Return what may be kept, first what makes cycles shortest once the cache is full.
 
     A cycle takes what the slowest of these takes: the workers, the cores, the disk, and the store, which gives no
     more than it gave when nothing was kept.
-
-    Args:
-        costs: What was measured when nothing was kept.
-        images: Images in a cycle.
-        workers: Processes that prepare them.
-        cores: Cores that they have.
-        reads_ahead: Whether workers decode while they wait for the store.
-        memory_bytes: Room in memory.
-        disk_bytes: Room on the disk.
-        disk_bytes_per_s: What the disk gives.
     """
     first_s = costs.read_s + costs.decode_s + costs.finish_s
     choices: list[CacheChoice] = []

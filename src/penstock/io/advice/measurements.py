@@ -15,61 +15,37 @@ from penstock.linux.files import cache_folder, written_whole
 
 
 class Measurement(msgspec.Struct, frozen=True, kw_only=True):
-    """A measurement of one mechanism under one setting.
-
-    Attributes:
-        mech: ``"posix"``, ``"direct"``, ``"uring"``, ``"gds"``, ``"gpu"``, ``"object"``, or another tool's,
-            such as ``"fio:io_uring"``.
-        bs_bytes: Size of one read.
-        qd: Reads under way.
-        threads: Threads of the process that waited for the kernel; on the device for ``"gpu"``.
-        pattern: ``"random"`` or ``"sequential"``.
-        dest: ``"host"``, ``"pinned"``, or a GPU such as ``"cuda:0"``.
-        cold: Whether the page cache was empty of the file.
-        runtime_s: How long it was measured.
-        iops: Reads per second.
-        mb_s: Throughput in 10^6 bytes per second.
-        p50_us: Median time from submission to completion; None where the tool does not report it.
-        p99_us: 99th percentile.
-        p999_us: 99.9th percentile.
-        cpu_us_per_op: CPU time of the process, user and kernel, for each read.
-        cpu_s_per_gib: CPU time for each GiB.
-        cores_busy: CPU time over elapsed time.
-        gpu_threads: Threads of the GPU that began reads; None if it began none.
-        sm_share: Part of the GPU's multiprocessors that were busy, 0 to 1, or the most that can have been; the
-            note names it. None if not known.
-        copy_included: Whether these numbers include a copy to the GPU.
-        path_taken: What carried the bytes.
-        repeat: Number of the repetition, from 0.
-        note: What to know about the row; the error, if there is no measurement.
-        machine: CPU, cores, GPUs and kernel, in words.
-        date: When it was measured, UTC.
-    """
+    """A measurement of one mechanism under one setting."""
 
     mech: str
-    bs_bytes: int
-    qd: int
-    threads: int
-    pattern: str
-    dest: str = "host"
-    cold: bool = False
-    runtime_s: float = 0.0
-    iops: float = 0.0
-    mb_s: float = 0.0
+    """``"posix"``, ``"direct"``, ``"uring"``, ``"gds"``, ``"gpu"``, ``"object"``, or another tool's, such as
+    ``"fio:io_uring"``."""
+    bs_bytes: int  # size of one read
+    qd: int  # reads under way
+    threads: int  # threads of the process that waited for the kernel; on the device for ``"gpu"``
+    pattern: str  # ``"random"`` or ``"sequential"``
+    dest: str = "host"  # ``"host"``, ``"pinned"``, or a GPU such as ``"cuda:0"``
+    cold: bool = False  # whether the page cache was empty of the file
+    runtime_s: float = 0.0  # how long it was measured
+    iops: float = 0.0  # reads per second
+    mb_s: float = 0.0  # throughput in 10^6 bytes per second
     p50_us: float | None = None
-    p99_us: float | None = None
-    p999_us: float | None = None
-    cpu_us_per_op: float = 0.0
-    cpu_s_per_gib: float = 0.0
-    cores_busy: float = 0.0
-    gpu_threads: int | None = None
+    """Median time from submission to completion; None where the tool does not report it."""
+    p99_us: float | None = None  # 99th percentile
+    p999_us: float | None = None  # 99.9th percentile
+    cpu_us_per_op: float = 0.0  # CPU time of the process, user and kernel, for each read
+    cpu_s_per_gib: float = 0.0  # CPU time for each GiB
+    cores_busy: float = 0.0  # CPU time over elapsed time
+    gpu_threads: int | None = None  # threads of the GPU that began reads; None if it began none
     sm_share: float | None = None
-    copy_included: bool = False
-    path_taken: str = ""
-    repeat: int = 0
-    note: str = ""
-    machine: str = ""
-    date: str = ""
+    """Part of the GPU's multiprocessors that were busy, 0 to 1, or the most that can have been; the note names it.
+    None if not known."""
+    copy_included: bool = False  # whether these numbers include a copy to the GPU
+    path_taken: str = ""  # what carried the bytes
+    repeat: int = 0  # number of the repetition, from 0
+    note: str = ""  # what to know about the row; the error, if there is no measurement
+    machine: str = ""  # CPU, cores, GPUs and kernel, in words
+    date: str = ""  # when it was measured, UTC
 
 
 class Benchmark(msgspec.Struct, frozen=True):
@@ -84,11 +60,7 @@ class Benchmark(msgspec.Struct, frozen=True):
 
 
 def read_benchmark(path: str | Path) -> Benchmark:
-    """Read a file of rows: a list of them, or an object that has them under ``rows``.
-
-    Raises:
-        BadSetting: it cannot be read, is no such file, or holds no row.
-    """
+    """Read a file of rows: a list of them, or an object that has them under ``rows``."""
     try:
         fd, _ = open_file(str(path), direct=False)
         with open(fd, "rb") as file:

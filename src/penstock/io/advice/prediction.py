@@ -40,30 +40,17 @@ class Reason(msgspec.Struct, frozen=True):
 
 
 class Requirement(msgspec.Struct, frozen=True, kw_only=True):
-    """What is to be read, and what may be spent on it.
+    """What is to be read, and what may be spent on it."""
 
-    Attributes:
-        sample_bytes: Size of one sample, which one random read brings.
-        rate_bytes_per_s: Rate that the trainers need; None for the fastest.
-        access: ``"random"`` (one sample per read) or ``"sequential"`` (reads of any size).
-        cores: CPU cores that reading may take; None for any number.
-        gpu_share: Part of the GPU's multiprocessors that reading may take, 0 to 1; None for any.
-        dest: ``"host"``, or a GPU such as ``"cuda:0"``.
-        dataset_bytes: Size of all samples; None if not known.
-        memory_bytes: Memory that could hold them; 0 if not known.
-
-    Raises:
-        BadSetting: a value is out of range, or all data are less than a sample.
-    """
-
-    sample_bytes: int
-    rate_bytes_per_s: float | None = None
+    sample_bytes: int  # size of one sample, which one random read brings
+    rate_bytes_per_s: float | None = None  # rate that the trainers need; None for the fastest
     access: Literal["random", "sequential"] = "random"
-    cores: float | None = None
-    gpu_share: float | None = None
-    dest: str = "host"
-    dataset_bytes: int | None = None
-    memory_bytes: int = 0
+    """``"random"`` (one sample per read) or ``"sequential"`` (reads of any size)."""
+    cores: float | None = None  # CPU cores that reading may take; None for any number
+    gpu_share: float | None = None  # part of the GPU's multiprocessors that reading may take, 0 to 1; None for any
+    dest: str = "host"  # ``"host"``, or a GPU such as ``"cuda:0"``
+    dataset_bytes: int | None = None  # size of all samples; None if not known
+    memory_bytes: int = 0  # memory that could hold them; 0 if not known
 
     def __post_init__(self) -> None:
         if self.access not in ("random", "sequential"):
@@ -94,41 +81,25 @@ class Requirement(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Setting(msgspec.Struct, frozen=True, kw_only=True):
-    """A mechanism under one setting, and what it would do for a need.
+    """A mechanism under one setting, and what it would do for a need."""
 
-    Attributes:
-        mech: Mechanism, as ``penstock.io.open.open_reader`` takes it.
-        qd: Reads under way.
-        threads: Threads; on the GPU for ``"gpu"``.
-        bs_bytes: Size of one read.
-        dest: Destination of the bytes when it was measured.
-        mb_s: Throughput within the need's cores, in 10^6 bytes of samples per second.
-        full_mb_s: Throughput with as many cores as it takes.
-        cpu_us_per_read: CPU time of one read.
-        cpu_s_per_gib: CPU time for each GiB of samples.
-        cores: Cores that it takes at the need's rate, or at ``mb_s`` if that is less or there is no rate.
-        sm_share: Most of the GPU's multiprocessors that it takes, 0 to 1; None if it takes none, or not known.
-        basis: ``"measured"`` at this size, ``"interpolated"`` between two, ``"extrapolated"`` beyond all.
-        measured_bytes: The measured sizes that this comes from.
-        cold: Whether nothing came from the page cache.
-        path_taken: What carries the bytes.
-    """
-
-    mech: str
-    qd: int
-    threads: int
-    bs_bytes: int
-    dest: str
-    mb_s: float
-    full_mb_s: float
-    cpu_us_per_read: float
-    cpu_s_per_gib: float
-    cores: float
+    mech: str  # mechanism, as ``penstock.io.open.open_reader`` takes it
+    qd: int  # reads under way
+    threads: int  # threads; on the GPU for ``"gpu"``
+    bs_bytes: int  # size of one read
+    dest: str  # destination of the bytes when it was measured
+    mb_s: float  # throughput within the need's cores, in 10^6 bytes of samples per second
+    full_mb_s: float  # throughput with as many cores as it takes
+    cpu_us_per_read: float  # CPU time of one read
+    cpu_s_per_gib: float  # CPU time for each GiB of samples
+    cores: float  # cores that it takes at the need's rate, or at ``mb_s`` if that is less or there is no rate
     sm_share: float | None
+    """Most of the GPU's multiprocessors that it takes, 0 to 1; None if it takes none, or not known."""
     basis: Literal["measured", "interpolated", "extrapolated"]
-    measured_bytes: tuple[int, ...]
-    cold: bool
-    path_taken: str
+    """``"measured"`` at this size, ``"interpolated"`` between two, ``"extrapolated"`` beyond all."""
+    measured_bytes: tuple[int, ...]  # the measured sizes that this comes from
+    cold: bool  # whether nothing came from the page cache
+    path_taken: str  # what carries the bytes
 
     @property
     def full_cores(self) -> float:
@@ -167,11 +138,7 @@ class _Read(NamedTuple):
 
 
 def predict(rows: Iterable[Measurement], need: Requirement) -> tuple[list[Setting], list[Reason]]:
-    """Return a prediction for each setting that may serve this need, and remarks on rows left out.
-
-    Raises:
-        BadSetting: no row is about this need.
-    """
+    """Return a prediction for each setting that may serve this need, and remarks on rows left out."""
     usable, reasons = _usable(list(rows), need)
     ways: dict[tuple[_Way, bool], list[Measurement]] = defaultdict(list)
     for row in usable:

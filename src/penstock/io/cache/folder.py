@@ -37,32 +37,20 @@ _PROBE_BYTES = 8 << 20
 
 
 class About(msgspec.Struct, frozen=True):
-    """The description in the slab of a data set.
+    """The description in the slab of a data set."""
 
-    Attributes:
-        root: What the samples are read from.
-        kind: ``"bytes"`` as they are stored, ``"pixels"``, or ``"rows"`` of a packed data set.
-    """
-
-    root: str
-    kind: str
+    root: str  # what the samples are read from
+    kind: str  # ``"bytes"`` as they are stored, ``"pixels"``, or ``"rows"`` of a packed data set
     format: int = _FORMAT
 
 
 class DataSet(NamedTuple):
-    """A data set in a cache.
+    """A data set in a cache."""
 
-    Attributes:
-        path: Folder of its slab.
-        about: Its description.
-        nbytes: Size of its files.
-        opened_s: When it was opened last, as ``time.time()``.
-    """
-
-    path: Path
+    path: Path  # folder of its slab
     about: About
-    nbytes: int
-    opened_s: float
+    nbytes: int  # size of its files
+    opened_s: float  # when it was opened last, as ``time.time()``
 
     @property
     def in_use(self) -> bool:
@@ -75,22 +63,17 @@ class CacheFolder:
 
     Args:
         path: The folder, which is made if there is none.
-        limit: Most bytes of all slabs together.
-        shared: Whether others of the folder's group may read and add.
 
     Attributes:
         unused: Why no slab was opened.
-
-    Raises:
-        BadSetting: it cannot be made or entered, or is no folder.
     """
 
     unused = "its folder may only be read, or is full"
 
     def __init__(self, path: str | Path, limit: int, *, shared: bool = False) -> None:
         self.path = Path(os.path.abspath(os.path.expanduser(path)))
-        self._limit = limit
-        self._shared = shared
+        self._limit = limit  # most bytes of all slabs together
+        self._shared = shared  # whether others of the folder's group may read and add
         try:
             if not self.path.is_dir():
                 self.path.mkdir(parents=True, exist_ok=True)

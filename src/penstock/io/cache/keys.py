@@ -68,7 +68,6 @@ class ReadAhead:
     """Reads pieces of a file.
 
     Args:
-        fd: The file.
         direct: Whether it was opened with O_DIRECT; only then is anything read ahead.
     """
 

@@ -17,19 +17,12 @@ from penstock.io.cache.tiers import DISK, Admitted, Found, Tiers
 
 
 class _Asked(NamedTuple):
-    """An extent under way.
+    """An extent under way."""
 
-    Attributes:
-        extent: It, as the caller asked for it.
-        key: Its key.
-        row: Its record in the cache's folder, from which it is read; None if it is read where it lies.
-        tier: Where it is to be kept; None for nowhere.
-    """
-
-    extent: Extents
+    extent: Extents  # it, as the caller asked for it
     key: int
-    row: int | None
-    tier: int | None
+    row: int | None  # its record in the cache's folder, from which it is read; None if it is read where it lies
+    tier: int | None  # where it is to be kept; None for nowhere
 
 
 class CachedReader:
@@ -39,7 +32,6 @@ class CachedReader:
 
     Args:
         reader: Reads files, and the cache's; closed with this one.
-        memory: Its memory.
         tiers: The cache; closed with this one.
         admitted: Which part of all extents is kept.
     """

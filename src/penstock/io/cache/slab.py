@@ -44,21 +44,13 @@ _DAMAGED = "its files were damaged; penstock cache drop deletes them"
 
 
 class Item(NamedTuple):
-    """What is to be kept.
+    """What is to be kept."""
 
-    Attributes:
-        key: What it is found by.
-        origin: Version of what it was read from.
-        content: Its bytes, in one piece.
-        height: Rows of its pixels; 0 if it has none.
-        width: Columns of its pixels.
-    """
-
-    key: int
-    origin: int
-    content: bytes | ByteArray
-    height: int = 0
-    width: int = 0
+    key: int  # what it is found by
+    origin: int  # version of what it was read from
+    content: bytes | ByteArray  # its bytes, in one piece
+    height: int = 0  # rows of its pixels; 0 if it has none
+    width: int = 0  # columns of its pixels
 
     @property
     def nbytes(self) -> int:
@@ -81,36 +73,30 @@ class Slab:
     """Records of one data set, which several processes read and add to.
 
     Args:
-        data: Descriptor of the file of records.
-        index: Descriptor of its index.
         lock: Descriptor of the file that is locked by who adds; opened by this process itself. None if nothing can
             be added.
-        room: Returns, under the lock, how many of the bytes asked for may be added.
         direct: Descriptor of the file of records under O_DIRECT; None to read through ``data``.
-        path: Path of the file of records; None if it has none.
-        held: Descriptor whose lock marks this slab as in use. All are closed with the slab.
 
     Attributes:
         data_fd: Descriptor of the file of records.
-        records: All records; later ones replace earlier ones with the same key.
-        full: Why nothing is added any more; empty as long as there is room.
     """
 
     def __init__(
         self,
-        data: int,
-        index: int,
+        data: int,  # descriptor of the file of records
+        index: int,  # descriptor of its index
         lock: int | None,
-        room: Callable[[int], Allowance],
+        room: Callable[[int], Allowance],  # returns, under the lock, how many of the bytes asked for may be added
         direct: int | None = None,
-        held: int | None = None,
+        held: int | None = None,  # descriptor whose lock marks this slab as in use. All are closed with the slab.
         path: str | None = None,
     ) -> None:
         self.data_fd, self._index, self._lock, self._room = data, index, lock, room
         self._fds = [fd for fd in (data, index, lock, direct, held) if fd is not None]
-        self.path = path
+        self.path = path  # path of the file of records; None if it has none
         self._parsed = 0
         self.records: npt.NDArray[np.void] = np.zeros(0, RECORD)
+        """All records; later ones replace earlier ones with the same key."""
         self._grown = self.records
         self._keys: Keys = np.zeros(0, np.uint64)  # sorted
         self._rows = np.zeros(0, np.int64)  # record of each
@@ -118,6 +104,7 @@ class Slab:
         self._usable = np.ones(0, np.bool_)
         self._pieces = ReadAhead(data if direct is None else direct, direct=direct is not None)
         self.full = "" if lock is not None else "it may only be read"
+        """Why nothing is added any more; empty as long as there is room."""
         weakref.finalize(self, _close, self._fds)
         self.refresh()
         self._check_size()

@@ -38,29 +38,17 @@ class Files(NamedTuple):
 
 
 class CacheLayout(msgspec.Struct, frozen=True):
-    """Where the samples of one data set are kept; it may be sent to other processes.
+    """Where the samples of one data set are kept; it may be sent to other processes."""
 
-    Attributes:
-        root: What the samples are read from.
-        kind: What is kept of them.
-        folder: The cache's folder.
-        limit: Most bytes there.
-        shared: Whether others of its group may use it.
-        memory_bytes: Most bytes in memory.
-        memory: The slab in memory; None without one.
-        node: Name of this node.
-        others: Folders of other nodes, by name.
-    """
-
-    root: str
-    kind: str
-    folder: str
-    limit: int
-    shared: bool
-    memory_bytes: int = 0
-    memory: Files | None = None
-    node: str = ""
-    others: dict[str, str] = {}
+    root: str  # what the samples are read from
+    kind: str  # what is kept of them
+    folder: str  # the cache's folder
+    limit: int  # most bytes there
+    shared: bool  # whether others of its group may use it
+    memory_bytes: int = 0  # most bytes in memory
+    memory: Files | None = None  # the slab in memory; None without one
+    node: str = ""  # name of this node
+    others: dict[str, str] = {}  # folders of other nodes, by name
 
 
 class Admitted(NamedTuple):
@@ -80,29 +68,17 @@ class Admitted(NamedTuple):
 
 
 class CacheCounts(msgspec.Struct):
-    """What became of samples, so far.
+    """What became of samples, so far."""
 
-    Attributes:
-        memory: Read from memory.
-        disk: Read from the folder.
-        nodes: Read from other nodes' folders.
-        missed: Read from where they lie.
-        kept: Added to the cache.
-        damaged: Found in the cache with other bytes than were kept; they were read from where they lie.
-        stale: Found there as they were before their files changed; they were read again, too.
-        unused: Looks for a sample of processes that can neither read nor add any.
-        full: Why nothing is added any more; empty as long as there is room.
-    """
-
-    memory: int = 0
-    disk: int = 0
-    nodes: int = 0
-    missed: int = 0
-    kept: int = 0
-    damaged: int = 0
-    stale: int = 0
-    unused: int = 0
-    full: str = ""
+    memory: int = 0  # read from memory
+    disk: int = 0  # read from the folder
+    nodes: int = 0  # read from other nodes' folders
+    missed: int = 0  # read from where they lie
+    kept: int = 0  # added to the cache
+    damaged: int = 0  # found in the cache with other bytes than were kept; they were read from where they lie
+    stale: int = 0  # found there as they were before their files changed; they were read again, too
+    unused: int = 0  # looks for a sample of processes that can neither read nor add any
+    full: str = ""  # why nothing is added any more; empty as long as there is room
 
     @property
     def hits(self) -> int:
@@ -133,17 +109,10 @@ class Hit(NamedTuple):
 
 
 class Tiers:
-    """The slabs of one data set.
-
-    Args:
-        layout: Where they lie.
-
-    Attributes:
-        counts: What became of samples since they were taken.
-    """
+    """The slabs of one data set."""
 
     def __init__(self, layout: CacheLayout) -> None:
-        self._layout = layout
+        self._layout = layout  # where they lie
         self._folder = CacheFolder(layout.folder, layout.limit, shared=layout.shared)
         self._others = list(layout.others.values())
         self._slabs = [
@@ -156,7 +125,7 @@ class Tiers:
         self._mapped: ByteArray = np.zeros(0, np.uint8)
         self._waiting: tuple[list[Item], list[Item]] = [], []
         self._waiting_bytes = [0, 0]
-        self.counts = CacheCounts()
+        self.counts = CacheCounts()  # what became of samples since they were taken
         close_in_children(self)
 
     @property

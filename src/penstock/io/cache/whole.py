@@ -40,16 +40,7 @@ class WholeFile:
     Args:
         slab: Where its pieces lie, which ``slab_of`` opens.
         limit: Most bytes of the cache.
-        path: The file.
-        version: Its version.
         read: Reads a part of that version where it lies: offset and size. Any thread may call it.
-
-    Attributes:
-        mapped: All of the file.
-
-    Raises:
-        BadSetting: the cache has no room for all of it.
-        ReadFailed: it cannot be read where it lies.
     """
 
     def __init__(
@@ -65,6 +56,7 @@ class WholeFile:
             with slab.filled_alone():
                 self._fetch(self._missing())
         self.mapped = mmap.mmap(-1, version.nbytes, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, mmap.PROT_READ)
+        """All of the file."""
         self._bytes: ByteArray = np.frombuffer(self.mapped, np.uint8)
         self._map()
 
@@ -75,9 +67,6 @@ class WholeFile:
             starts: Where the parts begin.
             nbytes: Size of each part, or of all.
             again: Whether they are compared once more when they are needed next.
-
-        Raises:
-            ReadFailed: it cannot be read where it lies.
         """
         if self._is_checked.all():
             return
@@ -180,11 +169,7 @@ class WholeFile:
 
 
 def slab_of(layout: CacheLayout) -> Slab:
-    """Open the slab of a data set whose files are kept whole.
-
-    Raises:
-        BadSetting: the folder may only be read, or its disk is full or locks no files.
-    """
+    """Open the slab of a data set whose files are kept whole."""
     folder = CacheFolder(layout.folder, layout.limit, shared=layout.shared)
     slab = folder.open(layout.root, layout.kind)
     if slab is None:

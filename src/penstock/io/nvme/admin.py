@@ -33,22 +33,14 @@ OFF_THE_BUS = 0xFFFF_FFFF
 
 
 class Capabilities(NamedTuple):
-    """Register CAP, and VS.
-
-    Attributes:
-        entries: Most entries of a queue.
-        ready_limit_s: Time within which the disk becomes ready, or stops.
-        doorbell_stride: Distance from one doorbell to the next, in words.
-        reads_blocks: Whether it knows the NVM command set.
-        least_page_bytes: The smallest memory page that it takes.
-    """
+    """Register CAP, and VS."""
 
     version: str
-    entries: int
-    ready_limit_s: float
-    doorbell_stride: int
-    reads_blocks: bool
-    least_page_bytes: int
+    entries: int  # most entries of a queue
+    ready_limit_s: float  # time within which the disk becomes ready, or stops
+    doorbell_stride: int  # distance from one doorbell to the next, in words
+    reads_blocks: bool  # whether it knows the NVM command set
+    least_page_bytes: int  # the smallest memory page that it takes
 
 
 def capabilities(registers: Array) -> Capabilities:
@@ -80,9 +72,6 @@ class Admin:
     Args:
         module: The kernel module's file of the disk.
         limit_s: Time within which each command must be answered.
-
-    Raises:
-        ReaderUnavailable: the disk cannot be driven here. All methods raise it if the disk refuses.
     """
 
     def __init__(self, module: LibnvmModule, limit_s: float = _LIMIT_S) -> None:

@@ -22,16 +22,11 @@ _NLBAF, _FLBAS, _LBA_FORMATS = 25, 26, 128
 
 
 class Disk(NamedTuple):
-    """The capabilities that a controller reports.
-
-    Attributes:
-        max_read_bytes: Most bytes that one command reads, as far as Penstock uses it.
-        namespaces: Highest possible number of a namespace.
-    """
+    """The capabilities that a controller reports."""
 
     model: str
-    max_read_bytes: int
-    namespaces: int
+    max_read_bytes: int  # most bytes that one command reads, as far as Penstock uses it
+    namespaces: int  # highest possible number of a namespace
 
 
 class Namespace(NamedTuple):
@@ -54,9 +49,6 @@ def namespace_from(data: bytes, name: str) -> Namespace:
 
     Args:
         name: Name of the namespace, for errors.
-
-    Raises:
-        ReaderUnavailable: it has no blocks, or blocks with metadata.
     """
     (blocks,) = struct.unpack_from("<Q", data)
     if blocks == 0:
@@ -85,18 +77,14 @@ class DiskController:
     Args:
         module: The kernel module's file of the disk; closed with this, or if this fails.
         nsid: Namespace whose block size the queues use.
-        depth: Most commands under way.
         queues: Most pairs of queues, 1 to 64.
         patience_s: Time within which some read must complete.
-
-    Raises:
-        ReaderUnavailable: the disk refuses, or does not answer; it is then turned off.
     """
 
     def __init__(
         self, module: LibnvmModule, nsid: int, *, depth: int, queues: int, patience_s: float = _PATIENCE_S
     ) -> None:
-        self.depth = depth
+        self.depth = depth  # most commands under way
         self._module, self._patience_s = module, patience_s
         self._failed = False
         self._created = 0
@@ -139,11 +127,7 @@ class DiskController:
         return f"disk-served: {self._disk.model}, {self._module.path}, blocks of {self.memory.block_bytes} bytes"
 
     def open(self, path: str) -> Opened:
-        """Open a namespace; return its id and size.
-
-        Raises:
-            ReaderUnavailable: there is no namespace of this name, or its blocks have another size.
-        """
+        """Open a namespace; return its id and size."""
         named = disk_path(path)
         if named is None or named.device != self._module.path:
             raise ReaderUnavailable(
@@ -159,11 +143,7 @@ class DiskController:
         return Opened(named.nsid, nbytes)
 
     def map(self, memory: ByteArray) -> Array:
-        """Let the disk write into this memory, until it is closed; return the bus address of each page.
-
-        Raises:
-            ReaderUnavailable: the disk cannot be given this memory.
-        """
+        """Let the disk write into this memory, until it is closed; return the bus address of each page."""
         return self._module.map_host(memory)
 
     def wake(self) -> None:
@@ -197,11 +177,7 @@ class DiskController:
         )
 
     def close(self) -> None:
-        """Delete the queues, turn the disk off, undo the mappings.
-
-        Raises:
-            ReaderUnavailable: the disk does not stop; its memory stays taken until the kernel module is unloaded.
-        """
+        """Delete the queues, turn the disk off, undo the mappings."""
         try:
             while self._created and not self._failed:
                 self._admin.delete_pair(self._created)

@@ -28,9 +28,6 @@ class HostThreads:
     Args:
         memory: The queues that they serve.
         threads: Number of threads.
-
-    Raises:
-        ReaderUnavailable: there is no C++ compiler.
     """
 
     def __init__(self, memory: QueueMemory, threads: int) -> None:
@@ -86,11 +83,7 @@ class HostThreads:
 
 
 def library() -> Path:
-    """Return the compiled header; compile it unless this compiler has, for this kind of machine.
-
-    Raises:
-        ReaderUnavailable: there is no C++ compiler, or it fails.
-    """
+    """Return the compiled header; compile it unless this compiler has, for this kind of machine."""
     compiler = next(filter(None, map(shutil.which, (os.environ.get("CXX", ""), "c++", "g++", "clang++"))), None)
     if compiler is None:
         raise ReaderUnavailable(

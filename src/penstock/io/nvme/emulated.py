@@ -23,13 +23,6 @@ class EmulatedController:
 
     It sleeps while ``busy`` is clear. While it is set, it waits in the backend
     for reads, or without any naps between looks at the doorbells.
-
-    Args:
-        memory: The queues.
-        backend: Reads; only the controller's thread uses it, except for ``open``. Closed with this.
-
-    Attributes:
-        busy: Set while there are commands that it has not completed.
     """
 
     max_read_bytes = MAX_READ_BYTES
@@ -37,8 +30,9 @@ class EmulatedController:
     def __init__(self, memory: QueueMemory, backend: Queue) -> None:
         self.memory = memory
         self.depth = min(memory.ids, backend.depth)
-        self.busy = threading.Event()
+        self.busy = threading.Event()  # set while there are commands that it has not completed
         self._backend = backend
+        """Reads; only the controller's thread uses it, except for ``open``. Closed with this."""
         self._mask = memory.entries - 1
         self._words = memory.cq.view("u8").reshape(memory.queues, memory.entries, 2)
         self._files, self._sizes = np.zeros(0, np.int64), np.zeros(0, np.int64)

@@ -32,12 +32,8 @@ class DeviceThreads:
     """Threads of a GPU that serve queues in registered host memory.
 
     Args:
-        memory: The queues.
         threads: Number of threads, rounded up to whole warps.
         device: Index of the GPU in this process.
-
-    Raises:
-        ReaderUnavailable: there is no such GPU, driver or NVRTC, or it cannot map the queues.
     """
 
     def __init__(self, memory: QueueMemory, threads: int, device: int) -> None:
@@ -137,9 +133,6 @@ def most_busy_share(threads: int, device: int) -> float:
 
     Each warp is a separate block on one multiprocessor; as many launches as
     there are streams may run at once.
-
-    Raises:
-        ReaderUnavailable: there is no such GPU, or no driver.
     """
     driver = _driver()
     count = driver.CUdevice_attribute.CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT
@@ -151,11 +144,7 @@ _COMPUTE = "CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_"
 
 
 def compile_for(architecture: str) -> bytes:
-    """Compile the header to machine code of a GPU architecture, such as "sm_90".
-
-    Raises:
-        ReaderUnavailable: there is no NVRTC, or it fails.
-    """
+    """Compile the header to machine code of a GPU architecture, such as "sm_90"."""
     try:
         from cuda.bindings import nvrtc
 

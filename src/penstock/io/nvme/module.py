@@ -55,16 +55,10 @@ class LibnvmModule:
     A mapping outlives the file and the process, and only the thread that made it
     can undo it (the module compares ``current``). So one thread makes and undoes
     all mappings.
-
-    Args:
-        path: The module's file, such as ``/dev/libnvm0``.
-
-    Raises:
-        ReaderUnavailable: there is no such disk, it may not be opened, or another reader has it.
     """
 
     def __init__(self, path: str) -> None:
-        self.path = path
+        self.path = path  # the module's file, such as ``/dev/libnvm0``
         with ExitStack() as undo:
             try:
                 self._fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
@@ -81,11 +75,7 @@ class LibnvmModule:
         self._mapped: dict[int, ByteArray] = {}  # by address, until the disk cannot write there
 
     def registers(self, nbytes: int) -> Array:
-        """Map the disk's first registers (BAR 0), in whole pages, as words of 32 bits.
-
-        Raises:
-            ReaderUnavailable: they cannot be mapped.
-        """
+        """Map the disk's first registers (BAR 0), in whole pages, as words of 32 bits."""
         nbytes = -(-nbytes // PAGE_BYTES) * PAGE_BYTES
         try:
             return np.frombuffer(mmap.mmap(self._fd, nbytes), np.uint32)
@@ -101,9 +91,6 @@ class LibnvmModule:
 
         Returns:
             The bus address of each page of 4096 bytes.
-
-        Raises:
-            ReaderUnavailable: the memory is not made of whole pages, or the module refuses.
         """
         start, pages = memory.ctypes.data, memory.nbytes // PAGE_BYTES
         if start % PAGE_BYTES or memory.nbytes % PAGE_BYTES:

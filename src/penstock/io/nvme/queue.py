@@ -32,12 +32,7 @@ Submitter = HostThreads | DeviceThreads
 
 
 class GpuQueue:
-    """Reads through NVMe queues.
-
-    Args:
-        controller: Serves them; closed with this.
-        submitter: Begins the reads; closed with this.
-    """
+    """Reads through NVMe queues."""
 
     mech = "gpu"
 
@@ -45,8 +40,8 @@ class GpuQueue:
         self.depth = controller.depth
         self.alignment = controller.memory.block_bytes
         self._memory = controller.memory
-        self._submitter = submitter
-        self._controller = controller
+        self._submitter = submitter  # begins the reads; closed with this
+        self._controller = controller  # serves them; closed with this
         self._size_of = np.zeros(1, np.int64)
         # Memory that has bus addresses: where each piece begins, and the address of its table.
         self._starts, self._tables = np.zeros(0, np.int64), np.zeros(0, np.int64)
@@ -68,11 +63,7 @@ class GpuQueue:
         return opened
 
     def reach(self, memory: ByteArray) -> None:
-        """Let reads go into this memory, until the queue is closed.
-
-        Raises:
-            ReaderUnavailable: the controller cannot be given it.
-        """
+        """Let reads go into this memory, until the queue is closed."""
         table = self._controller.map(memory)
         if table is None:
             return
@@ -82,11 +73,7 @@ class GpuQueue:
         self._tables = np.insert(self._tables, at, self._submitter.expose(table))
 
     def new_buffer(self, nbytes: int) -> ByteArray:
-        """Allocate memory that reads can go into; it begins on a page.
-
-        Raises:
-            ReaderUnavailable: the controller cannot be given it.
-        """
+        """Allocate memory that reads can go into; it begins on a page."""
         buffer: ByteArray = np.frombuffer(mmap.mmap(-1, -(-nbytes // PAGE_BYTES) * PAGE_BYTES), np.uint8)
         self.reach(buffer)
         return buffer[:nbytes]
@@ -154,13 +141,9 @@ class GpuOfFirstPath:
     and memory registered twice would count twice against the limit.
 
     Args:
-        depth: Reads under way at once.
         threads: Number of threads that submit.
         gpu: GPU of these threads; None for threads of the CPU.
         memory: Where bytes go.
-
-    Raises:
-        ReaderUnavailable: this processor may show a completion before its bytes.
     """
 
     mech = "gpu"
@@ -171,7 +154,7 @@ class GpuOfFirstPath:
                 f"mech='gpu' relies on the order in which x86-64 shows writes, and this is {machine}",
                 "read with mech='uring'",
             )
-        self.depth = depth
+        self.depth = depth  # reads under way at once
         self._threads, self._gpu, self._memory = threads, gpu, memory
         self._queue: GpuQueue | None = None
         self._device: str | None = None  # the disk, if one is read
@@ -225,9 +208,6 @@ def queue_into(memory: ByteArray, controller: Controller, threads: int, gpu: Gpu
 
     Args:
         controller: Closed with the queue, or if making the queue fails.
-
-    Raises:
-        ReaderUnavailable: there are no such threads, or the controller cannot be given the memory.
     """
     kind, _, number = gpu.name.partition(":") if gpu else ("", "", "")
     queues = controller.memory

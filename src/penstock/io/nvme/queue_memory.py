@@ -105,22 +105,17 @@ class QueueMemory:
     Each queue begins on a page, as disks need it.
 
     Args:
-        queues: Pairs of a submission and a completion queue.
-        entries: Entries of each queue, a power of two; one is always empty.
-        depth: Most requests under way.
-        block_bytes: Block size of the namespaces, a power of two.
         registers: The disk's mapped registers, in words of 32 bits; None to have the doorbells in this memory.
-        stride: Distance from one doorbell to the next, in words.
     """
 
     def __init__(
         self,
-        queues: int,
-        entries: int,
-        depth: int,
-        block_bytes: int,
+        queues: int,  # pairs of a submission and a completion queue
+        entries: int,  # entries of each queue, a power of two; one is always empty
+        depth: int,  # most requests under way
+        block_bytes: int,  # block size of the namespaces, a power of two
         registers: Array | None = None,
-        stride: int = 1,
+        stride: int = 1,  # distance from one doorbell to the next, in words
     ) -> None:
         assert 1 <= queues <= MAX_QUEUES
         assert 2 <= entries <= MAX_ENTRIES and not entries & (entries - 1)

@@ -27,17 +27,11 @@ On = Literal["ray", "slurm"]
 
 
 class JobPlace(NamedTuple):
-    """Where runs go.
+    """Where runs go."""
 
-    Attributes:
-        on: What starts jobs.
-        cpus: CPU cores of each job; one a run, if None.
-        gpus: GPUs of each job; as many as its runs say that they compute on, if None.
-    """
-
-    on: On
-    cpus: int | None = None
-    gpus: int | None = None
+    on: On  # what starts jobs
+    cpus: int | None = None  # CPU cores of each job; one a run, if None
+    gpus: int | None = None  # GPUs of each job; as many as its runs say that they compute on, if None
 
     def command(self, runs: Sequence[RunPlan]) -> list[str]:
         """Return the command that starts the job of some runs, and whose pipes are the node's."""
@@ -47,12 +41,7 @@ class JobPlace(NamedTuple):
         return [*_srun(cpus, gpus), f"--job-name={runs[0].name}", *_PYTHON, NODE]
 
     def check(self, groups: Sequence[GroupPlan]) -> None:
-        """Check that there is a node for each job, before anything starts.
-
-        Raises:
-            BadSetting: there is none, or nothing that answers; the message says why.
-            PackageMissing: Ray is not installed.
-        """
+        """Check that there is a node for each job, before anything starts."""
         if self.on == "ray":
             require("--on ray", "ray", "ray")
         elif shutil.which("srun") is None:

@@ -27,23 +27,14 @@ _LOOKS_S = 1.0
 
 
 class _Job:
-    """The command that is the connection to a job's node.
-
-    Attributes:
-        process: The command.
-        ids: Its runs.
-        heard: Whether the node has sent anything.
-        sent: Runs that were asked to end before the node answered, each with the reason.
-        pipes: How many of its two outputs have not ended.
-        errors: What it printed to standard error.
-    """
+    """The command that is the connection to a job's node."""
 
     def __init__(self, words: list[str], order: JobOrder) -> None:
         self.ids = [run.id for run in order.runs]
-        self.heard = False
-        self.sent = dict[str, str]()
-        self.pipes = 2
-        self.errors = b""
+        self.heard = False  # whether the node has sent anything
+        self.sent = dict[str, str]()  # runs that were asked to end before the node answered, each with the reason
+        self.pipes = 2  # how many of its two outputs have not ended
+        self.errors = b""  # what it printed to standard error
         self.lines = Lines()
         self._unwritten = b""
         self.process = subprocess.Popen(
@@ -78,20 +69,13 @@ class _Job:
 
 
 class RunElsewhere:
-    """A run that was started on another machine, and has not ended.
-
-    Attributes:
-        record: The run, as it was before it began.
-        job: Its job; None until that is started.
-        unsent: What was to be sent to it before.
-        output: Its stored output, once it has begun.
-    """
+    """A run that was started on another machine, and has not ended."""
 
     def __init__(self, record: RunRecord) -> None:
-        self.record = record
-        self.job: _Job | None = None
-        self.unsent: list[dict[str, str | int]] = []
-        self.output: Output | None = None
+        self.record = record  # the run, as it was before it began
+        self.job: _Job | None = None  # its job; None until that is started
+        self.unsent: list[dict[str, str | int]] = []  # what was to be sent to it before
+        self.output: Output | None = None  # its stored output, once it has begun
 
     def send(self, **words: str | int) -> None:
         """Send a message to its keeper."""
@@ -110,15 +94,11 @@ class LauncherElsewhere:
 
     Runs that start between two calls of ``events`` and share a feed go to one node. Their records, output, series
     and files are written into the store while they go on.
-
-    Args:
-        store: Where the runs wait.
-        place: Where they go.
     """
 
     def __init__(self, store: Store, place: JobPlace) -> None:
-        self._store = store
-        self._place = place
+        self._store = store  # where the runs wait
+        self._place = place  # where they go
         self._running: dict[str, RunElsewhere] = {}
         self._new: list[tuple[RunElsewhere, tuple[str, ...] | None]] = []
         self._selector = selectors.DefaultSelector()

@@ -8,17 +8,11 @@ from penstock.runs.record import RunRecord, Status
 
 
 class JobOrder(msgspec.Struct):
-    """The first line to a node: the runs of a job.
+    """The first line to a node: the runs of a job."""
 
-    Attributes:
-        runs: They belong to one group.
-        listeners: What is sampled of them, as ``GroupPlan`` has it.
-        python: The Python of this machine; commands that begin with it use the node's.
-    """
-
-    runs: list[RunRecord]
-    listeners: tuple[str, ...] | None
-    python: str
+    runs: list[RunRecord]  # they belong to one group
+    listeners: tuple[str, ...] | None  # what is sampled of them, as ``GroupPlan`` has it
+    python: str  # the Python of this machine; commands that begin with it use the node's
 
 
 class Words(msgspec.Struct):

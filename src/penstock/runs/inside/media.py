@@ -23,23 +23,14 @@ _COLOURS = {1: 0, 3: 2, 4: 6}  # PNG's types of colour, by channels
 
 
 class Media(NamedTuple):
-    """An image, a histogram or a text.
+    """An image, a histogram or a text."""
 
-    Attributes:
-        kind: Which of them.
-        content: A PNG of an image; of the others, what their line has besides the step and the time (JSON).
-    """
-
-    kind: Literal["image", "histogram", "text"]
-    content: bytes
+    kind: Literal["image", "histogram", "text"]  # which of them
+    content: bytes  # a PNG of an image; of the others, what their line has besides the step and the time (JSON)
 
 
 def media_of(value: Any) -> Media:
-    """Return what is stored of a value. It is read at once, as the script may change it.
-
-    Raises:
-        BadSetting: it is no text, figure, image or array, is empty, or larger than what is stored.
-    """
+    """Return what is stored of a value. It is read at once, as the script may change it."""
     if isinstance(value, str):
         if len(value) > MOST_CHARACTERS:
             raise BadSetting(f"it has {len(value):,} characters, more than {MOST_CHARACTERS:,}")

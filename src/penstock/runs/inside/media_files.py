@@ -28,13 +28,12 @@ class MediaFiles:
 
     Args:
         run_folder: The run's folder in the store.
-        writer: What no other process of the run is called.
     """
 
     def __init__(self, run_folder: Path, writer: str) -> None:
         self._folder = run_folder / "files" / "log"
         self._half = run_folder / f"log-{writer}.half"
-        self._writer = writer
+        self._writer = writer  # what no other process of the run is called
         self._counts = Counter[tuple[str, str]]()
         self._images = defaultdict[Path, list[Path]](list)
         self._lines = Counter[Path]()
@@ -43,10 +42,6 @@ class MediaFiles:
         """Write one of them; return whether older ones of its name had to be thinned out.
 
         Without a step it stands at its number among those of its name; the time is in seconds since 1970.
-
-        Raises:
-            BadSetting: the name cannot be one, or there are too many.
-            StoreUnusable: the disk does not take it.
         """
         check_name(name)
         number = self._counts[name, media.kind]

@@ -71,11 +71,7 @@ _renamed: dict[tuple[_Writer, str], str] = {}
 
 
 def hooked(module: ModuleType) -> None:
-    """Keep what is logged through a module of one of these libraries, which has just been imported.
-
-    Raises:
-        AttributeError: it lacks what every version that is known has.
-    """
+    """Keep what is logged through a module of one of these libraries, which has just been imported."""
     if module.__name__ == "wandb.sdk.wandb_init":
         vars(module)["init"] = _disabled_too(module.init, module.Run.log)
     for of, owner, function, parameters in _CALLS:

@@ -37,32 +37,21 @@ _FEWEST, _LAST, _APART = 6, 4, 0.03
 
 
 class Stretch(msgspec.Struct, frozen=True, kw_only=True):
-    """What was used in a stretch of a phase.
-
-    Attributes:
-        phase: "start", until the first batch; "as it is"; "loader": it is asked for batches, and the script gets
-            none; "replay": the script gets one batch again and again; "over".
-        until_s: Its end, of the monotonic clock.
-        seconds: Its length.
-        samples: Samples that came from the loader, or were given again; of "start" those of an epoch, if known.
-        own_s: CPU time of this process.
-        children_s: CPU time of its children, as a DataLoader's workers; feeders left out.
-        feed: Feed that it reads, if it does.
-        feeder_s: CPU time of that one's feeder and workers.
-        published: Samples that the feed has published.
-        settles: Whether what was loaded ahead before counts in it.
-    """
+    """What was used in a stretch of a phase."""
 
     phase: Phase
-    until_s: float
+    """Until the first batch it is "start". In "loader" it is asked for batches and the script gets none, in
+    "replay" the script gets one batch again and again."""
+    until_s: float  # its end, of the monotonic clock
     seconds: float = 0.0
     samples: float = 0.0
-    own_s: float = 0.0
-    children_s: float = 0.0
-    feed: str = ""
-    feeder_s: float = 0.0
-    published: int = 0
-    settles: bool = False
+    """Samples that came from the loader, or were given again; of "start" those of an epoch, if known."""
+    own_s: float = 0.0  # CPU time of this process
+    children_s: float = 0.0  # CPU time of its children, as a DataLoader's workers; feeders left out
+    feed: str = ""  # feed that it reads, if it does
+    feeder_s: float = 0.0  # CPU time of that one's feeder and workers
+    published: int = 0  # samples that the feed has published
+    settles: bool = False  # whether what was loaded ahead before counts in it
 
 
 class _Used(NamedTuple):

@@ -122,14 +122,10 @@ def _store() -> Path | None:
 
 
 class _Recorder:
-    """Takes points from any thread, and writes them from one of its own.
-
-    Args:
-        run_folder: The run's folder in the store.
-    """
+    """Takes points from any thread, and writes them from one of its own."""
 
     def __init__(self, run_folder: Path) -> None:
-        self._run_folder = run_folder
+        self._run_folder = run_folder  # the run's folder in the store
         # Not by the process alone: what it counted before an exec, or another of its number, is another counter.
         self._name = f"script-{os.getpid()}-{os.urandom(4).hex()}"
         # Appends need no lock, in signals neither.

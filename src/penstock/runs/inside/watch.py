@@ -130,11 +130,7 @@ def watch_loaders() -> None:
 
 
 def hooked(loader_class: type) -> None:
-    """Watch, and share if ``penstock run --share`` asks for it, all loaders of a class.
-
-    Raises:
-        TypeError: the class has no such method as every torch since 1.9 has.
-    """
+    """Watch, and share if ``penstock run --share`` asks for it, all loaders of a class."""
     if watch not in hook.GUARDS:
         hook.GUARDS.append(watch)
     if SHARE in os.environ:

@@ -15,17 +15,12 @@ from penstock.runs.keeper.link import Assignment
 
 
 class RunningCommand(NamedTuple):
-    """A command that runs.
+    """A command that runs."""
 
-    Attributes:
-        pid: Its process, which leads a process group.
-        outputs: Descriptors of what it prints, each with the number of the descriptor that it prints to.
-        terminal: The keeper's side of its terminal, if it has one.
-    """
-
-    pid: int
+    pid: int  # its process, which leads a process group
     outputs: dict[int, int]
-    terminal: int | None
+    """Descriptors of what it prints, each with the number of the descriptor that it prints to."""
+    terminal: int | None  # the keeper's side of its terminal, if it has one
 
 
 def start(assignment: Assignment) -> RunningCommand:

@@ -38,7 +38,6 @@ class Keeper:
     """The keeper of one run.
 
     Args:
-        assignment: The run.
         link: A sequenced socket to what started the run.
     """
 

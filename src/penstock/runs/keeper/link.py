@@ -12,37 +12,23 @@ from typing import Any, NamedTuple
 
 
 class Assignment(NamedTuple):
-    """A run, as its keeper is to start it.
+    """A run, as its keeper is to start it."""
 
-    Attributes:
-        id: Its key in the store.
-        store: Folder of the store.
-        folder: The run's folder in it.
-        command: The program and its arguments.
-        directory: Its working directory.
-        environment: All its environment variables.
-        path: Where Python finds the store's modules.
-        time_limit_s: Seconds after which it is ended.
-        orphans: What becomes of the run if what started it disappears: "end" or "keep".
-        mps: Pipe directory of the MPS daemon that it is a client of; empty for none.
-        merged: Whether standard output and error are one pipe, so that the order of what is printed to both stays.
-        terminal: Which of descriptors 0 to 2 are to be a terminal of its own.
-        size: Columns and lines of that terminal.
-    """
-
-    id: str
-    store: str
-    folder: str
-    command: list[str]
-    directory: str
-    environment: dict[str, str]
-    path: list[str]
-    time_limit_s: float | None = None
-    orphans: str = "end"
-    mps: str = ""
+    id: str  # its key in the store
+    store: str  # folder of the store
+    folder: str  # the run's folder in it
+    command: list[str]  # the program and its arguments
+    directory: str  # its working directory
+    environment: dict[str, str]  # all its environment variables
+    path: list[str]  # where Python finds the store's modules
+    time_limit_s: float | None = None  # seconds after which it is ended
+    orphans: str = "end"  # what becomes of the run if what started it disappears: "end" or "keep"
+    mps: str = ""  # pipe directory of the MPS daemon that it is a client of; empty for none
     merged: bool = False
+    """Whether standard output and error are one pipe, so that the order of what is printed to both stays."""
     terminal: tuple[bool, bool, bool] = (False, False, False)
-    size: tuple[int, int] = (0, 0)
+    """Which of descriptors 0 to 2 are to be a terminal of its own."""
+    size: tuple[int, int] = (0, 0)  # columns and lines of that terminal
 
     def to_file(self, file: FileIO) -> None:
         """Write the assignment into a file, and go back to its start."""
@@ -67,18 +53,12 @@ class Link:
 
     It receives what is typed (``i`` and the bytes), signals and sizes of the terminal (JSON). It sends the output
     (``1`` or ``2`` and the bytes) and reports (JSON). What the other side does not take yet waits here.
-
-    Args:
-        fd: The socket.
-
-    Attributes:
-        fd: The socket; None once the other side has disappeared.
     """
 
     def __init__(self, fd: int) -> None:
         os.set_inheritable(fd, False)
         os.set_blocking(fd, False)
-        self.fd: int | None = fd
+        self.fd: int | None = fd  # the socket; None once the other side has disappeared
         self._waiting: deque[bytes] = deque()
 
     @property

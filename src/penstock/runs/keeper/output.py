@@ -66,14 +66,11 @@ class Output:
         path: The file; made, or emptied.
         head: Most bytes that are stored of the beginning.
         tail: Most bytes that are stored of the end; at least half of them are.
-
-    Attributes:
-        failed: Why it could not be written; empty as long as it could.
     """
 
     def __init__(self, path: str, head: int = HEAD_BYTES, tail: int = TAIL_BYTES) -> None:
         self._recent = b""
-        self.failed = ""
+        self.failed = ""  # why it could not be written; empty as long as it could
         self._head, self._tail = head, tail
         self._tail_begins = 0
         self._left_out = 0

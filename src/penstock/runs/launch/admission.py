@@ -10,18 +10,16 @@ class Admission:
 
     Args:
         before: Of each run, those that must have ended before it starts; others than these runs have.
-        needs: What each run takes while it runs, by names.
-        room: What there is.
     """
 
     def __init__(
         self,
         before: Mapping[str, Collection[str]],
         needs: Mapping[str, Mapping[str, int]],
-        room: Mapping[str, int],
+        room: Mapping[str, int],  # what there is
     ) -> None:
         self._waiting = {run: before.keys() & earlier for run, earlier in before.items()}
-        self._needs = needs
+        self._needs = needs  # what each run takes while it runs, by names
         self._free = dict(room)
 
     def take(self) -> list[str]:

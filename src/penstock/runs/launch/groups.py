@@ -31,14 +31,7 @@ class GroupsInTurn:
     """What ``penstock run`` does once its runs are in the store.
 
     Args:
-        store: Where the runs wait.
-        groups: Runs of each group, in order.
-        listeners: What is sampled of each group's runs, as ``GroupPlan`` has it.
-        on_change: Called when a run has begun and when it has ended, with the place of its group and the run.
-        room: What runs that say what they need may take together.
-        orphans: What becomes of a run if this process disappears: "end" or "keep".
         below: Returns the lines to be shown below what several runs print; only for a terminal.
-        elsewhere: Starts the runs on other machines, if they are to run there.
     """
 
     def __init__(
@@ -48,15 +41,16 @@ class GroupsInTurn:
         *,
         listeners: Sequence[tuple[str, ...] | None],
         on_change: Callable[[int, RunRecord], None] | None = None,
-        room: Room | None = None,
-        orphans: str = "end",
+        room: Room | None = None,  # what runs that say what they need may take together
+        orphans: str = "end",  # what becomes of a run if this process disappears: "end" or "keep"
         below: Callable[[], list[str]] | None = None,
-        elsewhere: LauncherElsewhere | None = None,
+        elsewhere: LauncherElsewhere | None = None,  # starts the runs on other machines, if they are to run there
     ) -> None:
-        self._store = store
-        self._groups = groups
-        self._listeners = listeners
+        self._store = store  # where the runs wait
+        self._groups = groups  # runs of each group, in order
+        self._listeners = listeners  # what is sampled of each group's runs, as ``GroupPlan`` has it
         self._on_change = on_change
+        """Called when a run has begun and when it has ended, with the place of its group and the run."""
         self._launcher = elsewhere or Launcher(store, orphans=orphans)
         self._group_of = {record.id: place for place, group in enumerate(groups) for record in group}
         self._records = [record for group in groups for record in group]

@@ -34,40 +34,31 @@ class Launched:
     """A run that was started, and whose keeper can be heard.
 
     Args:
-        store: Where the run is recorded.
-        record: The run.
-        mode: The open mode that it runs in.
-        orphans: What becomes of it if this process disappears: "end" or "keep".
         terminal: Which of descriptors 0 to 2 are a terminal, in whose place the run gets one of its own.
-        stdin: Whether it gets this process's standard input; else it finds that empty.
-        variables: Environment variables that it gets besides this process's.
         held: Descriptors that its keeper holds open as long as anything of it lives, besides its mode's lease.
 
     Attributes:
-        record: The run, as it was before it began.
-        mode: The open mode that it runs in.
-        environment: All its environment variables.
         link: A socket to its keeper.
-        keeper: Process of its keeper; None until that has reported it.
     """
 
     def __init__(
         self,
-        store: Store,
+        store: Store,  # where the run is recorded
         record: RunRecord,
         mode: Mode,
         *,
-        orphans: str,
+        orphans: str,  # what becomes of it if this process disappears: "end" or "keep"
         terminal: tuple[bool, bool, bool],
-        stdin: bool,
-        variables: Mapping[str, str],
+        stdin: bool,  # whether it gets this process's standard input; else it finds that empty
+        variables: Mapping[str, str],  # environment variables that it gets besides this process's
         held: Sequence[int] = (),
     ) -> None:
-        self.record = record
-        self.mode = mode
+        self.record = record  # the run, as it was before it began
+        self.mode = mode  # the open mode that it runs in
+        """The open mode that it runs in."""
         folder = store.folder_of(record.id)
         (folder / "files").mkdir(exist_ok=True)
-        self.environment = _environment_of(record, store, variables)
+        self.environment = _environment_of(record, store, variables)  # all its environment variables
         order = memory_file("penstock-order", flags=0)
         Assignment(
             id=record.id,
@@ -84,7 +75,7 @@ class Launched:
             terminal=terminal,
             size=os.get_terminal_size(terminal.index(True)) if any(terminal) else (0, 0),
         ).to_file(order)
-        self.keeper: int | None = None
+        self.keeper: int | None = None  # process of its keeper; None until that has reported it
         self._killed = False
         self.link, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         lease = () if mode.lease is None else (mode.lease,)

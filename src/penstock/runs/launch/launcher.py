@@ -56,15 +56,11 @@ class Launcher:
 
     At the end of the block, or by ``close``, runs that go on are ended; those
     that may outlive this process are left alone.
-
-    Args:
-        store: Where the runs wait.
-        orphans: What becomes of a run if this process disappears: "end" or "keep".
     """
 
     def __init__(self, store: Store, *, orphans: str = "end") -> None:
-        self._store = store
-        self._orphans = orphans
+        self._store = store  # where the runs wait
+        self._orphans = orphans  # what becomes of a run if this process disappears: "end" or "keep"
         self._running: dict[str, Launched] = {}
         self._new: list[tuple[Launched, tuple[str, ...] | None]] = []
         self._sampling = _Sampling(store)
@@ -88,24 +84,19 @@ class Launcher:
 
     def start(
         self,
-        record: RunRecord,
-        mode: Mode | None = None,
+        record: RunRecord,  # a run that waits in the store
+        mode: Mode | None = None,  # an open mode, of a set of runs that has this one; time slices, if None
         *,
-        listeners: tuple[str, ...] | None = None,
-        variables: Mapping[str, str] = {},
+        listeners: tuple[str, ...] | None = None,  # what is sampled of it; None for all that can run here
+        variables: Mapping[str, str] = {},  # environment variables that it gets besides its mode's
         terminal: tuple[bool, bool, bool] = NO_TERMINAL,
-        stdin: bool = False,
+        stdin: bool = False,  # whether it gets this process's standard input; else it finds that empty
         held: Sequence[int] = (),
     ) -> Launched:
         """Start a run now; ``events`` reports its start, or its end if it cannot be executed.
 
         Args:
-            record: A run that waits in the store.
-            mode: An open mode, of a set of runs that has this one; time slices, if None.
-            listeners: What is sampled of it; None for all that can run here.
-            variables: Environment variables that it gets besides its mode's.
             terminal: Which of descriptors 0 to 2 are a terminal, in whose place it gets one of its own.
-            stdin: Whether it gets this process's standard input; else it finds that empty.
             held: Descriptors that its keeper holds open as long as anything of it lives, and that its command does
                 not get. A lock on such a file is free once nothing is left of the run.
         """
@@ -231,9 +222,6 @@ class _Sampling:
 
     Args:
         store: Where the runs are.
-
-    Attributes:
-        ended: A descriptor that can be read once the process has died; None without a process.
     """
 
     def __init__(self, store: Store) -> None:
@@ -241,6 +229,7 @@ class _Sampling:
         self._runs: dict[str, tuple[str, ...] | None] = {}
         self._process: subprocess.Popen[bytes] | None = None
         self.ended: int | None = None
+        """A descriptor that can be read once the process has died; None without a process."""
         self._starts = 0
 
     def begin(self, id: str, listeners: tuple[str, ...] | None) -> None:

@@ -30,15 +30,11 @@ class Below:
 
     The cursor stands before the first of them, and they are erased from there on: that stays right when others
     print meanwhile, or the window changes its size.
-
-    Args:
-        lines: Returns them, as they are now, escape sequences and all; fewer than the terminal has.
-        terminal: Descriptor of the terminal.
     """
 
     def __init__(self, lines: Callable[[], list[str]], terminal: int = 1) -> None:
-        self._terminal = terminal
-        self._lines = lines
+        self._terminal = terminal  # descriptor of the terminal
+        self._lines = lines  # returns them, as they are now, escape sequences and all; fewer than the terminal has
         self._drawn = b""
         self._is_shown = False
         self._shown_s = 0.0
@@ -168,7 +164,6 @@ class Terminal:
     The run's own terminal does the rest.
 
     Args:
-        run: The run.
         which: Which of descriptors 0 to 2 are a terminal.
     """
 

@@ -23,17 +23,13 @@ class EnergyListener:
     In each second, a run gets its part of the machine's CPU time as its part of the processors' energy. A GPU's
     energy is divided evenly among the runs that NVML lists there. So idle power is shared out too, and no
     instruction or kernel counts as dearer than another.
-
-    Args:
-        powercap: Folder with the kernel's power zones.
-        environment: Variables that name the GPUs in sight and the carbon intensity.
     """
 
     name = "energy"
 
     def __init__(self, powercap: Path = POWERCAP, environment: Mapping[str, str] = os.environ) -> None:
-        self._powercap = powercap
-        self._environment = environment
+        self._powercap = powercap  # folder with the kernel's power zones
+        self._environment = environment  # variables that name the GPUs in sight and the carbon intensity
         intensity = environment.get(CARBON_INTENSITY)
         self._g_per_kwh = float(intensity) if intensity else None
         self._zones = rapl_zones(powercap)
@@ -119,17 +115,12 @@ def rapl_missing(powercap: Path = POWERCAP) -> tuple[str, str] | None:
 
 
 class GpuCounter:
-    """The energy counter of a GPU, which begins anew with its driver.
-
-    Attributes:
-        device: NVML's handle.
-        total_j: Joules from the first reading to the last.
-    """
+    """The energy counter of a GPU, which begins anew with its driver."""
 
     def __init__(self, device: Any) -> None:
-        self.device = device
+        self.device = device  # NVML's handle
         self._before_mj: int | None = None
-        self.total_j = 0.0
+        self.total_j = 0.0  # joules from the first reading to the last
 
     def read_j(self) -> float | None:
         """Read it; return the joules since the last reading, None if it cannot be read."""
@@ -143,18 +134,14 @@ class GpuCounter:
 
 
 class Zone:
-    """One counter, which begins anew at its range's end.
-
-    Attributes:
-        total_j: Joules from the first reading to the last.
-    """
+    """One counter, which begins anew at its range's end."""
 
     def __init__(self, name: str, folder: Path) -> None:
         self.name = name
         self.counter = folder / "energy_uj"
         self._range_uj = int((folder / "max_energy_range_uj").read_text())
         self._before_uj: int | None = None
-        self.total_j = 0.0
+        self.total_j = 0.0  # joules from the first reading to the last
 
     def read_j(self) -> float:
         """Read it; return the joules since the last reading."""

@@ -20,14 +20,10 @@ _THROTTLED = {
 
 
 class _OfGpus(Listener):
-    """Looks at the GPUs in sight.
-
-    Args:
-        environment: Variables that name them.
-    """
+    """Looks at the GPUs in sight."""
 
     def __init__(self, environment: Mapping[str, str] = os.environ) -> None:
-        self._environment = environment
+        self._environment = environment  # variables that name them
         self._devices: list[tuple[str, Any]] = []
 
     def unavailable(self) -> str | None:

@@ -15,23 +15,17 @@ from penstock.runs.listeners.contract import Listener, Sample, Tick, Values
 
 
 class HostListener(Listener):
-    """What all processes of the machine use, and what is left.
-
-    Args:
-        meminfo: The kernel's figures of memory.
-        cgroups: Where cgroups are mounted.
-        membership: The kernel's list of this process's cgroups.
-    """
+    """What all processes of the machine use, and what is left."""
 
     name = "host"
 
     def __init__(
         self,
         meminfo: Path = Path("/proc/meminfo"),
-        cgroups: Path = MOUNTED,
-        membership: Path = MEMBERSHIP,
+        cgroups: Path = MOUNTED,  # where cgroups are mounted
+        membership: Path = MEMBERSHIP,  # the kernel's list of this process's cgroups
     ) -> None:
-        self._meminfo = meminfo
+        self._meminfo = meminfo  # the kernel's figures of memory
         self._cores = cores(cgroups, membership)
 
     def sample(self, tick: Tick) -> Sample:
@@ -49,18 +43,13 @@ _NO_DISKS = ("loop", "ram", "zram")
 
 
 class DiskListener(Listener):
-    """What each disk has done; one that was never used is left out, and so are parts of disks.
-
-    Args:
-        diskstats: The kernel's figures (Documentation/admin-guide/iostats.rst).
-        disks: Folder with an entry for each whole disk.
-    """
+    """What each disk has done; one that was never used is left out, and so are parts of disks."""
 
     name = "disk"
 
     def __init__(self, diskstats: Path = Path("/proc/diskstats"), disks: Path = Path("/sys/block")) -> None:
-        self._diskstats = diskstats
-        self._disks = disks
+        self._diskstats = diskstats  # the kernel's figures (Documentation/admin-guide/iostats.rst)
+        self._disks = disks  # folder with an entry for each whole disk
         self._before: dict[str, list[int]] = {}
 
     def unavailable(self) -> str | None:
@@ -100,17 +89,13 @@ class ProcListener(Listener):
 
     PSS counts a page that n processes map as 1/n. It is dear: the kernel walks through all pages of a process.
     So it is read for one run after another, with at most ``pss_share`` of a core.
-
-    Args:
-        pss_share: That part of a core.
-        cpu_clock: CPU time of this thread, in seconds.
     """
 
     name = "proc"
 
     def __init__(self, pss_share: float = PSS_SHARE, cpu_clock: Callable[[], float] = time.thread_time) -> None:
-        self._pss_share = pss_share
-        self._cpu_clock = cpu_clock
+        self._pss_share = pss_share  # that part of a core
+        self._cpu_clock = cpu_clock  # CPU time of this thread, in seconds
         self._next_pss_s = 0.0
         self._pss_read_s: dict[str, float] = {}
         self._scan = _PssScan("", [])

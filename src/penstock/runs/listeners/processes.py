@@ -108,11 +108,7 @@ class _Process:
 
 
 class _Tree:
-    """A keeper, and all that descends from it.
-
-    Raises:
-        OSError: one of ``_GONE``: the keeper has ended.
-    """
+    """A keeper, and all that descends from it."""
 
     def __init__(self, keeper: tuple[int, int]) -> None:
         pid, started = keeper

@@ -15,14 +15,12 @@ class Mode:
     """How a set of runs shares GPUs. It is open from before the first of them starts until all have ended.
 
     Modes alone and plain need no more than this: the GPU itself divides its time between processes.
-
-    Attributes:
-        lease: Descriptor of a pipe that each keeper holds open for as long as its run lives; None if not needed. A
-            process of the mode's waits at the other end and puts back what was changed once the last keeper has
-            ended, even if ``penstock run`` was killed.
     """
 
     lease: int | None = None
+    """Descriptor of a pipe that each keeper holds open for as long as its run lives; None if not needed. A process
+    of the mode's waits at the other end and puts back what was changed once the last keeper has ended, even if
+    ``penstock run`` was killed."""
 
     def variables(self, record: RunRecord) -> Mapping[str, str]:
         """Return environment variables of one run; called from several threads."""
@@ -32,7 +30,6 @@ class Mode:
         """Take note of a run that has begun.
 
         Args:
-            record: The run.
             pid: Process of its command.
             note: Prints what is wrong with the run, and records it in its reason; any thread may call it.
         """

@@ -131,17 +131,12 @@ def _system(name: str, each: Series, series: Mapping[str, Series], memory_bytes:
 
 
 class Pushed(msgspec.Struct):
-    """What one experiment on one server has of a run.
+    """What one experiment on one server has of a run."""
 
-    Attributes:
-        run_id: Its key there.
-        metrics: For each metric how many points it has, and the milliseconds since 1970 of the last.
-        whole: Whether the run has ended, and all of it is there.
-    """
-
-    run_id: str
+    run_id: str  # its key there
     metrics: dict[str, tuple[int, int]] = {}
-    whole: bool = False
+    """For each metric how many points it has, and the milliseconds since 1970 of the last."""
+    whole: bool = False  # whether the run has ended, and all of it is there
 
     def rest(self, name: str, metric: Metric) -> int:
         """Return the index of the first point to be pushed: 0 if points earlier than those there have come."""
@@ -154,12 +149,11 @@ class Notes:
 
     Args:
         folder: The run's folder in the store.
-        place: The server and the experiment.
     """
 
     def __init__(self, folder: Path, place: str) -> None:
         self._path = folder / "mlflow.json"
-        self._place = place
+        self._place = place  # the server and the experiment
         self._all: dict[str, Pushed] = {}
         with suppress(FileNotFoundError, msgspec.DecodeError):
             self._all = msgspec.json.decode(self._path.read_bytes(), type=dict[str, Pushed])

@@ -41,8 +41,6 @@ class Push:
     """A connection to an MLflow server, from a process that does nothing else: its environment is set for MLflow.
 
     Args:
-        store: Where the runs are.
-        uri: The server, or what else MLflow takes for a tracking URI.
         experiment: Experiment of the runs; if empty, ``$MLFLOW_EXPERIMENT_NAME``, else the name of each group.
 
     Attributes:
@@ -55,8 +53,8 @@ class Push:
             os.environ.setdefault(name, value)
         os.environ["MLFLOW_DISABLE_TELEMETRY"] = "true"
         logging.disable(logging.WARNING)
-        self._store = store
-        self._uri = uri
+        self._store = store  # where the runs are
+        self._uri = uri  # the server, or what else MLflow takes for a tracking URI
         self._experiment = experiment or os.environ.get("MLFLOW_EXPERIMENT_NAME", "")
         # An extra brings it, and it ships no strict types.
         self._mlflow: Any = import_module("mlflow")
@@ -71,11 +69,7 @@ class Push:
             self.runs(self._store.runs(id))
 
     def runs(self, chosen: Sequence[RunRecord]) -> None:
-        """Push runs of one group, those that have begun.
-
-        Raises:
-            PushFailed: the server did not take all; what it took is remembered.
-        """
+        """Push runs of one group, those that have begun."""
         begun = [run for run in chosen if run.status != "waiting"]
         if not begun:
             return

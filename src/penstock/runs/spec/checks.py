@@ -81,18 +81,13 @@ _LISTENERS = ("gpu", "gpm", "dcgm")
 
 
 class Gpus:
-    """The GPUs of ``penstock run``: those that it sees, none with ``--no-gpu``, or other machines' with ``--on``.
-
-    Args:
-        without: Whether all that needs a GPU is left out (``--no-gpu``).
-        mig_changes: Whether mode mig may make instances, and take them back (``--allow-mig-changes``).
-        elsewhere: Whether they are other machines', which nothing here can check.
-    """
+    """The GPUs of ``penstock run``: those it sees, none with ``--no-gpu``, other machines' with ``--on``."""
 
     def __init__(self, *, without: bool = False, mig_changes: bool = False, elsewhere: bool = False) -> None:
-        self.elsewhere = elsewhere
-        self._without = without
+        self.elsewhere = elsewhere  # whether they are other machines', which nothing here can check
+        self._without = without  # whether all that needs a GPU is left out (``--no-gpu``)
         self._mig_changes = mig_changes
+        """Whether mode mig may make instances, and take them back (``--allow-mig-changes``)."""
         self._asked: dict[str, None] = {}
 
     @property

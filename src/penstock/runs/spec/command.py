@@ -92,36 +92,24 @@ def named(runs: Sequence[RunPlan]) -> tuple[RunPlan, ...]:
 
 
 def group_of(
-    words: Sequence[str],
-    gpus: Gpus,
+    words: Sequence[str],  # a script or a command, and its arguments
+    gpus: Gpus,  # GPUs that it can ask for
     *,
-    repeat: int = 1,
-    name: str = "",
-    group: str = "",
-    mode: str = "",
-    grid: Sequence[str] = (),
-    take: int | None = None,
-    seed: int = 0,
-    listeners: tuple[str, ...] | None = None,
-    devices: Sequence[str] = (),
-    profile: Sequence[str] = (),
+    repeat: int = 1,  # how often each combination is run
+    name: str = "",  # name of the runs; that of the script or command, if empty
+    group: str = "",  # name of the group; that of the runs, if empty
+    mode: str = "",  # mode of the group; "alone" for one run and "plain" for several, if empty
+    grid: Sequence[str] = (),  # options such as ``"lr=0.1,0.03"``
+    take: int | None = None,  # how many of the grid's combinations are drawn; None for all
+    seed: int = 0,  # random seed of that
+    listeners: tuple[str, ...] | None = None,  # as ``GroupPlan`` has them
+    devices: Sequence[str] = (),  # GPUs that each run sees, by number or UUID; empty for all
+    profile: Sequence[str] = (),  # profilers, each with its options
     **common: Any,
 ) -> GroupPlan:
     """Plan the group that a command line asks for.
 
     Args:
-        words: A script or a command, and its arguments.
-        gpus: GPUs that it can ask for.
-        repeat: How often each combination is run.
-        name: Name of the runs; that of the script or command, if empty.
-        group: Name of the group; that of the runs, if empty.
-        mode: Mode of the group; "alone" for one run and "plain" for several, if empty.
-        grid: Options such as ``"lr=0.1,0.03"``.
-        take: How many of the grid's combinations are drawn; None for all.
-        seed: Random seed of that.
-        listeners: As ``GroupPlan`` has them.
-        devices: GPUs that each run sees, by number or UUID; empty for all.
-        profile: Profilers, each with its options.
         common: What else each run's ``RunPlan`` has.
     """
     if mode != "mps" and any(common.get(limit) is not None for limit in ("mps_threads", "mps_memory_bytes")):

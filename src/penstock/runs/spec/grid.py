@@ -61,8 +61,6 @@ def values_from(what: str, name: str, texts: Sequence[str]) -> Values:
 
     Args:
         what: What was written, and where; the error's first words.
-        name: The name.
-        texts: Its values.
     """
     if not _NAME.fullmatch(name):
         raise BadSetting(f"{what}: {name!r} is no name: letters, digits and _, no digit first")

@@ -42,13 +42,7 @@ def needs(run: RunPlan, room: Room) -> Room:
 
 
 class SpecMachine:
-    """What a file says of the machine, and what its runs may ask of it.
-
-    Attributes:
-        plan: The table ``machine``.
-        gpus: GPUs that ``penstock run`` sees.
-        room: What runs may take together; empty as long as none was checked that says what it needs.
-    """
+    """What a file says of the machine, and what its runs may ask of it."""
 
     def __init__(self, read: YamlText, table: MachineTable, gpus: Gpus) -> None:
         where = partial(read.where_key, "$.machine")
@@ -58,8 +52,9 @@ class SpecMachine:
             raise BadSetting(f"{where('groups')}={table.groups!r}: leave it out, or write: in turn")
         if table.simulated and (not isinstance(table.gpus, int) or table.gpus < 1):
             raise BadSetting(f"{where('simulated')}: gpus must say how many GPUs these are")
-        self.gpus = gpus
+        self.gpus = gpus  # GPUs that ``penstock run`` sees
         self.room: Room = {}
+        """What runs may take together; empty as long as none was checked that says what it needs."""
         self.plan = MachinePlan(
             gpus=self._gpus(where("gpus"), table),
             cores=table.cores,
@@ -68,6 +63,7 @@ class SpecMachine:
             simulated=table.simulated,
             in_turn=bool(table.groups),
         )
+        """The table ``machine``."""
 
     def _gpus(self, where: str, table: MachineTable) -> tuple[str, ...] | int | None:
         if isinstance(table.gpus, list):

@@ -26,34 +26,30 @@ class Spec:
     Everything in it has been checked when it is open, and nothing has been started.
 
     Args:
-        path: The file; its suffix is one of ``command_line.SPECS``.
-        gpus: GPUs that it can ask for.
         in_turn: Whether its groups run one after the other whatever it says, as ``penstock run`` does it.
-        held: Whether nobody else can start its runs; False for a look at it.
         recorded: Finds a run by its id. Rows of a CSV file whose runs were left running by a ``penstock run`` that
             is gone get the status that these have now; one that goes on is an error.
 
     Attributes:
-        groups: What is to be run, one group after the other. Groups of a CSV file whose runs have all ended are
-            left out; if one run of a group has not, the whole group runs again, for its runs belong together.
         machine: What it says of the machine.
         room: What runs that say what they need may take together.
-        left_out: Sentences on what the file asks for and will not be done.
     """
 
     def __init__(
         self,
-        path: Path,
-        gpus: Gpus,
+        path: Path,  # the file; its suffix is one of ``command_line.SPECS``
+        gpus: Gpus,  # GPUs that it can ask for
         *,
         in_turn: bool = False,
-        held: bool = True,
+        held: bool = True,  # whether nobody else can start its runs; False for a look at it
         recorded: Callable[[str], RunRecord | None] = lambda id: None,
     ) -> None:
         self.path = path.absolute()
         self.machine, self.room = MachinePlan(), dict[str, int]()
         self.groups: list[GroupPlan] = []
-        self.left_out: list[str] = []
+        """What is to be run, one group after the other. Groups of a CSV file whose runs have all ended are left
+        out; if one run of a group has not, the whole group runs again, for its runs belong together."""
+        self.left_out: list[str] = []  # sentences on what the file asks for and will not be done
         self._rows: list[list[radt.Row]] = []
         self._lock = _locked(self.path) if held else None
         try:

@@ -87,17 +87,11 @@ _MIG_PROFILE = re.compile(r"\d+g\.\d+gb(?:\+[\w.]+)?")
 
 
 class Row(msgspec.Struct, frozen=True):
-    """One line: its cells by column.
+    """One line: its cells by column."""
 
-    Attributes:
-        where: File and line, as errors begin.
-        number: Its place among the file's records.
-        cells: What stands in it, by column.
-    """
-
-    where: str
-    number: int
-    cells: dict[str, Cell]
+    where: str  # file and line, as errors begin
+    number: int  # its place among the file's records
+    cells: dict[str, Cell]  # what stands in it, by column
 
     def text(self, column: str) -> str:
         """Return the text in a column; nothing if there is no such column."""

@@ -14,17 +14,11 @@ _DEEPEST = 20
 
 
 class YamlText(msgspec.Struct, frozen=True):
-    """One file.
+    """One file."""
 
-    Attributes:
-        path: Where it lies.
-        tree: Dicts, lists, text and None.
-        lines: Line, from 1, of each part, by its path as msgspec writes it: ``$.groups[0].grid``.
-    """
-
-    path: Path
-    tree: Any
-    lines: dict[str, int]
+    path: Path  # where it lies
+    tree: Any  # dicts, lists, text and None
+    lines: dict[str, int]  # line, from 1, of each part, by its path as msgspec writes it: ``$.groups[0].grid``
 
     def where(self, at: str) -> str:
         """Return file and line of a part, or of the nearest part around it that has one, as errors begin."""

@@ -15,21 +15,14 @@ _MOST_TAGS = 30
 
 
 class Change(msgspec.Struct, frozen=True, kw_only=True):
-    """What is to be changed of runs.
+    """What is to be changed of runs."""
 
-    Attributes:
-        note: What their note says from now on; None if it stays.
-        before: What it says so far: if another has changed it since, it stays. None for whatever it says.
-        tag: Tags that they get.
-        untag: Tags that they lose.
-        archived: Whether lists leave them out; None if that stays.
-    """
-
-    note: str | None = None
+    note: str | None = None  # what their note says from now on; None if it stays
     before: str | None = None
-    tag: tuple[str, ...] = ()
-    untag: tuple[str, ...] = ()
-    archived: bool | None = None
+    """What it says so far: if another has changed it since, it stays. None for whatever it says."""
+    tag: tuple[str, ...] = ()  # tags that they get
+    untag: tuple[str, ...] = ()  # tags that they lose
+    archived: bool | None = None  # whether lists leave them out; None if that stays
 
 
 def change_notes(connection: sqlite3.Connection, ids: Iterable[str], change: Change) -> None:

@@ -68,17 +68,12 @@ class SeriesWriter:
     Points are written when 4,096 have come, and by the first ``add`` a second
     after the last block; whoever adds seldom calls ``flush`` each second.
     Threads may share it; a forked child may not use it.
-
-    Args:
-        path: The file. If an earlier writer left it, this one goes on behind it; only a torn end is overwritten.
-
-    Attributes:
-        dropped: Points that a full disk did not take.
     """
 
     def __init__(self, path: Path) -> None:
-        self.dropped = 0
+        self.dropped = 0  # points that a full disk did not take
         self._path = path
+        """The file. If an earlier writer left it, this one goes on behind it; only a torn end is overwritten."""
         self._lock = threading.Lock()
         self._numbers: dict[str, int] = {}
         self._declared = self._before = 0  # names and points in the file

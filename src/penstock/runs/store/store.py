@@ -36,13 +36,10 @@ class Store:
 
     A run is "lost" if it was running and its keeper is dead, or if it was
     waiting and the process that would start it is dead.
-
-    Attributes:
-        folder: Where it lies.
     """
 
     def __init__(self, folder: Path, connection: sqlite3.Connection) -> None:
-        self.folder = folder
+        self.folder = folder  # where it lies
         self._database = folder / _DATABASE
         self._connection = connection
         self._connection.row_factory = sqlite3.Row
@@ -80,7 +77,6 @@ class Store:
         """Add a group; its runs wait for this process, or one that calls ``own``, to start them.
 
         Args:
-            group: The group.
             to: Id of a group whose runs they become, after those that it has; if there is none, a new one is made.
         """
         with self._lock, usable(self._database), writing(self._connection):
@@ -134,7 +130,6 @@ class Store:
         """Note that a waiting run has begun; return whether it waited until now.
 
         Args:
-            id: The run.
             keeper: Its keeper's process, in this namespace, and when that started in clock ticks since boot; None
                 if that is on another machine.
             pid: Process of its command.
@@ -242,7 +237,6 @@ class Store:
         """Remove runs that have ended, with their folders.
 
         Args:
-            ids: The runs.
             force: Also remove runs of another machine or container, though they may still go on.
         """
         runs = {run.id: run for run in map(self.run, ids)}.values()

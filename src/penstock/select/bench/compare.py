@@ -26,9 +26,6 @@ def compare_methods(
 
     On fresh seeds, the choice runs beside full, InfoBatch, ``random`` at its fraction, and RS2 and full for fewer
     epochs at its cost, selection included.
-
-    Raises:
-        BadSetting: a run failed; or the folder holds another comparison, and ``again`` is false.
     """
     with held(folder, "results", "comparing in"):
         spec = comparison.spec

@@ -24,31 +24,27 @@ class ArmRow(msgspec.Struct, frozen=True, kw_only=True):
     """An arm over several seeds.
 
     Attributes:
-        metric: What was reached.
-        figures: The same, by seed.
-        scoring_cpu_s: CPU time of scoring, once.
-        training_cpu_s: CPU time of a training.
         scoring_s, training_s: Time on the clock.
         scoring_wh, training_wh: Energy: measured, or CPU time times the stated power.
-        cost: By the number of runs that share the selection, the median over seeds of the CPU time of selection
-            and training, relative to full's.
-        pays_after: Runs after which the selection has paid in CPU time; None if never, 0 if there is none.
     """
 
     label: str
     arm: int
     fraction: float
     seeds: int
-    metric: Spread
-    figures: dict[int, float]
-    scoring_cpu_s: float
-    training_cpu_s: float
+    metric: Spread  # what was reached
+    figures: dict[int, float]  # the same, by seed
+    scoring_cpu_s: float  # CPU time of scoring, once
+    training_cpu_s: float  # CPU time of a training
     scoring_s: float
     training_s: float
     scoring_wh: float
     training_wh: float
     cost: dict[int, float]
+    """By the number of runs that share the selection, the median over seeds of the CPU time of selection and
+    training, relative to full's."""
     pays_after: int | None
+    """Runs after which the selection has paid in CPU time; None if never, 0 if there is none."""
 
 
 class SelectReport(msgspec.Struct):
@@ -56,23 +52,18 @@ class SelectReport(msgspec.Struct):
 
     Attributes:
         name, metric: Of the spec.
-        machine: What it ran on.
-        budget: Part of full's CPU time that the choice may cost. If no arm with scores is within it, the
-            cheapest is chosen.
-        chosen: Name of the arm that was chosen; empty without fresh seeds.
-        on_seeds: All arms, on the seeds that the choice was made on.
-        on_fresh_seeds: The choice and its baselines, on others.
-        against: By how much the choice is above each baseline, seed by seed.
     """
 
     name: str
     metric: str
-    machine: Machine
+    machine: Machine  # what it ran on
     budget: float
-    chosen: str
-    on_seeds: list[ArmRow]
-    on_fresh_seeds: list[ArmRow]
-    against: dict[str, Spread]
+    """Part of full's CPU time that the choice may cost. If no arm with scores is within it, the cheapest is
+    chosen."""
+    chosen: str  # name of the arm that was chosen; empty without fresh seeds
+    on_seeds: list[ArmRow]  # all arms, on the seeds that the choice was made on
+    on_fresh_seeds: list[ArmRow]  # the choice and its baselines, on others
+    against: dict[str, Spread]  # by how much the choice is above each baseline, seed by seed
 
 
 def rows_of(results: BenchResults, arms: Sequence[tuple[int, float]], seeds: Sequence[int]) -> list[ArmRow]:
@@ -82,11 +73,7 @@ def rows_of(results: BenchResults, arms: Sequence[tuple[int, float]], seeds: Seq
 
 
 def full_of(spec: BenchSpec) -> tuple[int, float]:
-    """Return the arm that trains on all samples.
-
-    Raises:
-        BadSetting: there is none.
-    """
+    """Return the arm that trains on all samples."""
     for arm, fraction in arms_of(spec):
         if spec.arms[arm].method == "full" and fraction == 1:
             return arm, fraction
@@ -94,11 +81,7 @@ def full_of(spec: BenchSpec) -> tuple[int, float]:
 
 
 def choose(results: BenchResults) -> tuple[int, float]:
-    """Return the scored arm with the best median within the budget; the cheapest one if none is within.
-
-    Raises:
-        BadSetting: no arm has scores.
-    """
+    """Return the scored arm with the best median within the budget; the cheapest one if none is within."""
     spec = results.settings
     scored = [each for each in arms_of(spec) if spec.arms[each[0]].method not in UNSCORED]
     rows = rows_of(results, scored, spec.seeds)

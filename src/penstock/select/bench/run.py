@@ -26,31 +26,19 @@ from penstock.select.meter import J_PER_WH
 
 
 class Outcome(msgspec.Struct, frozen=True):
-    """What a run cost and reached.
+    """What a run cost and reached."""
 
-    Attributes:
-        run: Its id in the store.
-        seconds: Time on the clock.
-        cpu_s: CPU time.
-        wh: Energy, estimated from counters; None without.
-        metric: What it logged last; None for a scoring.
-    """
-
-    run: str
-    seconds: float
-    cpu_s: float
-    wh: float | None
-    metric: float | None
+    run: str  # its id in the store
+    seconds: float  # time on the clock
+    cpu_s: float  # CPU time
+    wh: float | None  # energy, estimated from counters; None without
+    metric: float | None  # what it logged last; None for a scoring
 
 
 class BenchResults(Report[BenchSpec, Outcome]):
-    """All results of a comparison so far: trainings and scorings by seed; the file from which it goes on.
+    """All results of a comparison so far: trainings and scorings by seed; the file from which it goes on."""
 
-    Attributes:
-        code: Digests of the scripts, by name.
-    """
-
-    code: dict[str, str]
+    code: dict[str, str]  # digests of the scripts, by name
 
 
 def scoring(spec: BenchSpec, arm: int) -> str:
@@ -68,7 +56,6 @@ class Bench:
     """Runs the missing runs of a comparison.
 
     Args:
-        folder: Where scores and results lie.
         again: Whether to replace results of scripts that have changed since; otherwise they are refused.
     """
 
@@ -76,17 +63,13 @@ class Bench:
         self, comparison: MethodComparison, folder: Path, store: Store, tell: Tell, *, again: bool = False
     ) -> None:
         self._comparison = comparison
-        self._folder = folder
+        self._folder = folder  # where scores and results lie
         self._store = store
         self._tell = tell
         self.results = _read(folder / "results.json", comparison, again=again)
 
     def run(self, arms: Sequence[tuple[int, float]], seeds: Sequence[int]) -> None:
-        """Run the trainings of arms, each with all seeds, and before them the scorings that they need.
-
-        Raises:
-            BadSetting: one failed, or logged nothing.
-        """
+        """Run the trainings of arms, each with all seeds, and before them the scorings that they need."""
         spec = self.results.settings
         trainings = {training(spec, *each): partial(self._train, *each, seeds) for each in arms}
         self.results.measure(trainings, seeds, self._tell, self.save)
@@ -184,11 +167,7 @@ def label(spec: BenchSpec, arm: int, fraction: float) -> str:
 
 
 def _read(path: Path, comparison: MethodComparison, *, again: bool) -> BenchResults:
-    """Return the earlier results of a comparison that were run by the same code.
-
-    Raises:
-        BadSetting: some were run by other code, and are not to be repeated.
-    """
+    """Return the earlier results of a comparison that were run by the same code."""
     spec, code = comparison.spec, comparison.code()
     results = BenchResults(benchmark="select bench", machine=describe(), settings=spec, code=code)
     if not path.exists():

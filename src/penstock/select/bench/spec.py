@@ -25,22 +25,16 @@ Seed = Annotated[int, msgspec.Meta(ge=0)]
 
 
 class Arm(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A method, and how it is used.
+    """A method, and how it is used."""
 
-    Attributes:
-        method: One of ``UNSCORED``, or a method that scores.
-        fractions: Parts of the samples that an epoch holds; for ``full`` and ``infobatch``, of the epochs.
-        pool: Part of the samples that is chosen by the scores; each epoch draws its fraction from it. Unless
-            given, the fraction itself.
-        by: "top", or "class": the best of each class.
-        settings: Attributes of the method.
-    """
-
-    method: str
+    method: str  # one of ``UNSCORED``, or a method that scores
     fractions: list[Fraction]
+    """Parts of the samples that an epoch holds; for ``full`` and ``infobatch``, of the epochs."""
     pool: Fraction | None = None
-    by: Literal["top", "class"] = "top"
-    settings: dict[str, str] = {}
+    """Part of the samples that is chosen by the scores; each epoch draws its fraction from it. Unless given, the
+    fraction itself."""
+    by: Literal["top", "class"] = "top"  # "top", or "class": the best of each class
+    settings: dict[str, str] = {}  # attributes of the method
 
     @property
     def scores(self) -> str:
@@ -56,45 +50,28 @@ class Arm(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class BenchSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A comparison.
+    """A comparison."""
 
-    Attributes:
-        task: Function that makes the Task of a seed, as ``FILE.py:FUNCTION``.
-        train: Command of a training run, which asks ``penstock.select.plan_of_run``.
-        metric: Name of what the runs log; higher is better.
-        arms: What is compared; ``full`` with fraction 1 must be there. RS2 and InfoBatch are, named or not.
-        seeds: Seeds on which method and fraction are chosen.
-        fresh_seeds: Seeds on which the choice is run again, beside the baselines at its cost.
-        budget: Part of full's CPU time that the choice may cost, selection included.
-        together: Number of runs at a time.
-        watts: Power of a busy core, for the energy where no counter can be read.
-        name: Name of the groups of runs; the file's, unless given.
-    """
-
-    task: str
-    train: str | list[str]
+    task: str  # function that makes the Task of a seed, as ``FILE.py:FUNCTION``
+    train: str | list[str]  # command of a training run, which asks ``penstock.select.plan_of_run``
     arms: list[Arm]
-    seeds: list[Seed]
-    fresh_seeds: list[Seed] = []
-    metric: str = "accuracy"
+    """What is compared; ``full`` with fraction 1 must be there. RS2 and InfoBatch are, named or not."""
+    seeds: list[Seed]  # seeds on which method and fraction are chosen
+    fresh_seeds: list[Seed] = []  # seeds on which the choice is run again, beside the baselines at its cost
+    metric: str = "accuracy"  # name of what the runs log; higher is better
     budget: Annotated[float, msgspec.Meta(gt=0)] = 0.7
-    together: Annotated[int, msgspec.Meta(ge=1)] = 1
-    watts: float = WATTS
-    name: str = ""
+    """Part of full's CPU time that the choice may cost, selection included."""
+    together: Annotated[int, msgspec.Meta(ge=1)] = 1  # number of runs at a time
+    watts: float = WATTS  # power of a busy core, for the energy where no counter can be read
+    name: str = ""  # name of the groups of runs; the file's, unless given
 
 
 class MethodComparison(msgspec.Struct, frozen=True):
-    """A spec, checked.
+    """A spec, checked."""
 
-    Attributes:
-        spec: As written.
-        directory: Its folder, from which paths count.
-        words: The command of a training run.
-    """
-
-    spec: BenchSpec
-    directory: Path
-    words: tuple[str, ...]
+    spec: BenchSpec  # as written
+    directory: Path  # its folder, from which paths count
+    words: tuple[str, ...]  # the command of a training run
 
     @property
     def training_script(self) -> str | None:
@@ -128,12 +105,7 @@ class MethodComparison(msgspec.Struct, frozen=True):
 
 
 def read_spec(path: Path) -> MethodComparison:
-    """Read a spec, and check all that can be checked before hours of runs.
-
-    Raises:
-        BadSetting: there is no such file, or a key, method, function or script makes no sense.
-        PackageMissing: PyYAML is not installed.
-    """
+    """Read a spec, and check all that can be checked before hours of runs."""
     try:
         text = path.read_text()
     except OSError as error:

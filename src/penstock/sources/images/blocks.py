@@ -29,37 +29,23 @@ _NAMED = 3
 
 
 class ImageBlocks(BlockMaker[ImageTask, Prepared]):
-    """Makes blocks of images.
-
-    Args:
-        records: Where the images lie.
-        labels: A row for each image; None if they have none, or it lies beside each.
-        recipe: What workers do.
-        example: A block of one row.
-        rows: Rows of a full block.
-        workers: How many processes.
-        caching: What is kept of the images.
-        tabled: The records, if they are those of tables.
-
-    Attributes:
-        skipped: Bad images so far that came black.
-    """
+    """Makes blocks of images."""
 
     def __init__(
         self,
-        records: Records,
-        labels: npt.NDArray[Any] | None,
-        recipe: ImageRecipe,
-        example: Tree,
-        rows: int,
-        workers: int,
-        caching: ImageCaching,
+        records: Records,  # where the images lie
+        labels: npt.NDArray[Any] | None,  # a row for each image; None if they have none, or it lies beside each
+        recipe: ImageRecipe,  # what workers do
+        example: Tree,  # a block of one row
+        rows: int,  # rows of a full block
+        workers: int,  # how many processes
+        caching: ImageCaching,  # what is kept of the images
         tabled: TableImages | None = None,
     ) -> None:
-        self._tabled = tabled
+        self._tabled = tabled  # the records, if they are those of tables
         self._records, self._labels, self._recipe, self._caching = records, labels, recipe, caching
         self._beside: dict[int, Ids] = {}
-        self.skipped = 0
+        self.skipped = 0  # bad images so far that came black
         super().__init__(
             records.root, example, rows, partial(WorkerPool[ImageTask, Prepared], workers, ImageRecipe.__module__)
         )

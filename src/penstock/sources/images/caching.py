@@ -39,16 +39,9 @@ class ImageCaching:
 
     Args:
         cache: The user's cache; None for none.
-        records: The images.
         workers: Processes that prepare them.
         decodes: Whether a user's function decodes, of whose pixels nothing is known from one run to the next.
         beside: Whether labels lie beside images, in the same bytes.
-
-    Attributes:
-        counts: What became of images, so far.
-
-    Raises:
-        BadSetting: pixels of a user's function are to be kept, or without the labels beside them.
     """
 
     def __init__(
@@ -71,7 +64,7 @@ class ImageCaching:
         self._kind = ""
         self._image_bytes: dict[str, float] = {BYTES: 0.0, PIXELS: 0.0}
         self._choice: CacheChoice | None = None
-        self.counts = CacheCounts()
+        self.counts = CacheCounts()  # what became of images, so far
         self.layouts: dict[str, CacheLayout] = {}
         if cache is not None and (cache.keep != "auto" or decodes or beside):
             self._kind = BYTES if decodes or beside else cache.keep

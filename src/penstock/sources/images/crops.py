@@ -29,28 +29,19 @@ _OF_CENTER = 0.875
 
 
 class Augmentation(msgspec.Struct, frozen=True):
-    """What is done to each image; the numbers are torchvision's.
+    """What is done to each image; the numbers are torchvision's."""
 
-    Attributes:
-        size: Side of the square that comes out, in pixels.
-        crop: ``"rrc"`` (RandomResizedCrop), ``"center"``, ``"whole"``, or ``"padded"``: the whole image, black
-            around it, cut at random (RandomCrop).
-        scale: Least and most part of the image's area that a random crop takes.
-        ratio: Least and most width of a random crop, of its height.
-        flip: Probability of a mirror image.
-        jitter: Strength of changes of brightness, contrast, saturation and hue; all 0 for none.
-        shrink: How crops that are larger than ``size`` shrink: ``"bilinear"`` or ``"area"``.
-        padding: Black pixels on each side of ``"padded"``.
-    """
-
-    size: int
+    size: int  # side of the square that comes out, in pixels
     crop: str
-    scale: tuple[float, float]
-    ratio: tuple[float, float]
-    flip: float
+    """``"rrc"`` (RandomResizedCrop), ``"center"``, ``"whole"``, or ``"padded"``: the whole image, black around it,
+    cut at random (RandomCrop)."""
+    scale: tuple[float, float]  # least and most part of the image's area that a random crop takes
+    ratio: tuple[float, float]  # least and most width of a random crop, of its height
+    flip: float  # probability of a mirror image
     jitter: tuple[float, float, float, float]
-    shrink: str
-    padding: int = 0
+    """Strength of changes of brightness, contrast, saturation and hue; all 0 for none."""
+    shrink: str  # how crops that are larger than ``size`` shrink: ``"bilinear"`` or ``"area"``
+    padding: int = 0  # black pixels on each side of ``"padded"``
 
     def regions(self, height: int, width: int, draws: Draws) -> list[Region]:
         """Return the parts of an image that its crops take."""

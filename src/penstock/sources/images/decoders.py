@@ -115,11 +115,7 @@ _WIDEST_UNIT_PX = 32
 
 
 class NvImageCodecDecoder(WholeDecoder):
-    """Decodes regions by nvImageCodec.
-
-    Args:
-        version: Its version.
-    """
+    """Decodes regions by nvImageCodec."""
 
     def __init__(self, version: str) -> None:
         self.name = f"nvImageCodec {version}, regions"

@@ -17,24 +17,14 @@ _WHOLE_NUMBERS = re.compile(r"u?int\d*")
 
 
 class ImageFields(msgspec.Struct, frozen=True):
-    """Finds the image and the label in a sample's bytes.
+    """Finds the image and the label in a sample's bytes."""
 
-    Attributes:
-        parse: From a sample's bytes to its fields.
-        image: The field of the image.
-        label: The field of the label; None for none.
-    """
-
-    parse: Callable[[bytes], dict[str, Any]]
-    image: str
-    label: str | None
+    parse: Callable[[bytes], dict[str, Any]]  # from a sample's bytes to its fields
+    image: str  # the field of the image
+    label: str | None  # the field of the label; None for none
 
     def __call__(self, sample: bytes) -> tuple[bytes, int]:
-        """Return the image as it is encoded, and its label, or 0.
-
-        Raises:
-            ValueError: the sample is damaged, or its label is no number that int64 holds.
-        """
+        """Return the image as it is encoded, and its label, or 0."""
         values = self.parse(sample)
         label = 0 if self.label is None else int(values[self.label])
         if not -(2**63) <= label < 2**63:
@@ -46,12 +36,8 @@ def image_fields(images: Any, image: str | None, label: str | None) -> tuple[Any
     """Return the records of shards, and what finds images and labels in their samples.
 
     Args:
-        images: The shards.
         image: The field of the image; None for the only one whose type is that of images.
         label: The field of the label; None for none.
-
-    Raises:
-        BadSetting: they are no shards of a known format, or there is no such field, or it is of another type.
     """
     records = field_records_of(images)
     if records is None:

@@ -34,11 +34,7 @@ class Header(NamedTuple):
 
 
 def header_of(encoded: bytes) -> Header:
-    """Tell how to decode an image of any format.
-
-    Raises:
-        ValueError: OpenCV would give other pixels, or it is too large.
-    """
+    """Tell how to decode an image of any format."""
     if encoded[:4] in _TIFF:
         return _tiff(encoded)
     if encoded[4:8] == b"ftyp" and _AVIF_ALPHA in encoded:

@@ -34,15 +34,11 @@ class LabelledRecords(Records, Protocol):
 
 
 class Labels(NamedTuple):
-    """What is known of each image.
-
-    Attributes:
-        values: A class for each image, int64; or where images have several, or none, a row of 0 and 1 (uint8).
-        classes: Names of the classes.
-    """
+    """What is known of each image."""
 
     values: npt.NDArray[Any]
-    classes: Sequence[str]
+    """A class for each image, int64; or where images have several, or none, a row of 0 and 1 (uint8)."""
+    classes: Sequence[str]  # names of the classes
 
 
 def labels_of(
@@ -51,13 +47,9 @@ def labels_of(
     """Find the labels of images; None if they have none.
 
     Args:
-        records: The images.
         given: A dict from their paths within the folder to a label or a list of labels; a file with a path and its
             labels in each line, between commas, tabs or spaces; a label for each image; None for the labels beside
             them, or the folders that they lie in.
-
-    Raises:
-        BadSetting: some images have a label, and others have none; or one is no label.
     """
     names = records.names
     index: Any = getattr(given, "index", ())  # of a table of pandas'; that of a list is a function
@@ -124,11 +116,7 @@ def _several(label: Any) -> list[Any]:
 
 
 def _numbered(labels: list[list[Any]], where: Callable[[int], str]) -> Labels:
-    """Take whole numbers as they are; number names in their order. ``where`` gives the place of an image's labels.
-
-    Raises:
-        BadSetting: one is neither, or they are some of both kinds; or some images have one, and some have none.
-    """
+    """Take whole numbers as they are; number names in their order. ``where`` names the place of an image."""
     read = [[_read_one(label, where, i) for label in several] for i, several in enumerate(labels)]
     counts = {len(several) for several in read}
     if counts == {0, 1}:

@@ -18,11 +18,7 @@ if _before is not None:
 
 
 def checked(height: int, width: int) -> tuple[int, int]:
-    """Return a size that an image says it has.
-
-    Raises:
-        ValueError: it is too large.
-    """
+    """Return a size that an image says it has."""
     if height * width > MOST_PIXELS:
         raise ValueError(f"it says that it has {width:,} x {height:,} pixels, more than {MOST_PIXELS:,}")
     return height, width

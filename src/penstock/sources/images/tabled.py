@@ -27,31 +27,16 @@ _IMAGE, _LABEL = "image", "label"
 
 
 class TableImages:
-    """The images of tables' rows. Attributes are those of ``Records``.
-
-    Args:
-        tables: The tables.
-        image: The column of the images; None for the only one that holds bytes.
-        label: The column of the labels; None for none.
-        order: From the opened tables to the order of their rows.
-        threads: How many row groups are read at once.
-
-    Attributes:
-        order: The order of the rows.
-        classes: Names of the classes, if the tables have them.
-
-    Raises:
-        BadSetting: there are no such columns.
-    """
+    """The images of tables' rows. Attributes are those of ``Records``."""
 
     labels: Sequence[str] = ()
 
     def __init__(
         self,
         tables: Tables,
-        image: str | None,
-        label: str | None,
-        order: Callable[[OpenedTables], Order | Handfuls],
+        image: str | None,  # the column of the images; None for the only one that holds bytes
+        label: str | None,  # the column of the labels; None for none
+        order: Callable[[OpenedTables], Order | Handfuls],  # from the opened tables to the order of their rows
         threads: int,
     ) -> None:
         columns = {_IMAGE: _image(tables, image)} | ({} if label is None else {_LABEL: _label(tables, label)})
@@ -59,12 +44,13 @@ class TableImages:
         if label is not None:
             fill[label] = NoNulls("write them without these rows, or pass labels= with a label for each image")
         self._opened = OpenedTables(tables, columns, "refuse", fill, None, threads)
-        self.order = order(self._opened)
+        self.order = order(self._opened)  # the order of the rows
         self.root, self.parts = tables.root, tables.parts
         self.names: Any = range(self.order.samples)
         self.classes = [] if label is None else _classes(tables.schema, label)
+        """Names of the classes, if the tables have them."""
         self.has_labels = label is not None
-        self._threads = threads
+        self._threads = threads  # how many row groups are read at once
         self._asked = deque[Loaded]()  # the handful of each block that is on its way
         self._file: FileIO | None = None
 

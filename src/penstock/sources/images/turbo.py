@@ -37,14 +37,10 @@ class _Region(ctypes.Structure):
 
 
 class TurboDecoder:
-    """Decodes regions by libjpeg-turbo.
-
-    Args:
-        library: The library, as ``turbo_library`` found it.
-    """
+    """Decodes regions by libjpeg-turbo."""
 
     def __init__(self, library: ctypes.CDLL) -> None:
-        self._library = library
+        self._library = library  # the library, as ``turbo_library`` found it
         self._pixels = np.empty(0, np.uint8)
         self.name = f"libjpeg-turbo, regions ({Path(library._name).name})"
 
@@ -98,7 +94,6 @@ def with_margin(region: Region, width: int, unit: int) -> Region:
     They are interpolated from pixels beside it: of one unit to the left, and two to the right.
 
     Args:
-        region: The region.
         width: The image's width.
         unit: Width of a minimum coded unit.
     """
@@ -108,11 +103,7 @@ def with_margin(region: Region, width: int, unit: int) -> Region:
 
 
 def turbo_library() -> ctypes.CDLL | None:
-    """Return libjpeg-turbo 3.0.2 or later, or what ``PENSTOCK_TURBOJPEG`` names; None if there is none.
-
-    Raises:
-        BadSetting: ``PENSTOCK_TURBOJPEG`` names no such library.
-    """
+    """Return libjpeg-turbo 3.0.2 or later, or what ``PENSTOCK_TURBOJPEG`` names; None if there is none."""
     named = os.environ.get(OVERRIDE)
     for path in [named] if named else _candidates():
         try:

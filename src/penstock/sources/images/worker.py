@@ -29,29 +29,17 @@ _PNG = b"\x89PNG\r\n\x1a\n"
 
 
 class ImageTask(NamedTuple):
-    """A block to prepare.
+    """A block to prepare."""
 
-    Attributes:
-        memory: Which of the memories it is written to.
-        offset: Where its pixels lie there.
-        cycle: Its cycle.
-        sample: Its first sample.
-        rows: How many rows it has when all are wanted.
-        places: Where the images lie that are wanted.
-        kept: Which of the rows these are; None for all.
-        caches: What is kept of images: one of the layouts that the worker knows; empty for nothing.
-        admitted: Which part of all images is kept.
-    """
-
-    memory: int
-    offset: int
+    memory: int  # which of the memories it is written to
+    offset: int  # where its pixels lie there
     cycle: int
-    sample: int
-    rows: int
-    places: Sequence[Place]
-    kept: Ids | None
-    caches: str = ""
-    admitted: Admitted = Admitted(0.0, 0.0)
+    sample: int  # its first sample
+    rows: int  # how many rows it has when all are wanted
+    places: Sequence[Place]  # where the images lie that are wanted
+    kept: Ids | None  # which of the rows these are; None for all
+    caches: str = ""  # what is kept of images: one of the layouts that the worker knows; empty for nothing
+    admitted: Admitted = Admitted(0.0, 0.0)  # which part of all images is kept
 
     def __str__(self) -> str:
         return f"rows {self.sample:,} to {self.sample + self.rows - 1:,} of cycle {self.cycle}"
@@ -66,27 +54,16 @@ class Bad(NamedTuple):
 
 
 class Costs(msgspec.Struct):
-    """What images took, in seconds of a worker.
+    """What images took, in seconds of a worker."""
 
-    Attributes:
-        images: How many were prepared.
-        decoded: How many of them were read and decoded.
-        read_s: Time that reading them took.
-        read_bytes: Their bytes.
-        pixel_bytes: Size of these, decoded as a whole.
-        decode_s: CPU time that decoding took.
-        finish_s: CPU time that resizing and all else took.
-        busy_s: Time that whole blocks took.
-    """
-
-    images: int = 0
-    decoded: int = 0
-    read_s: float = 0.0
-    read_bytes: int = 0
-    pixel_bytes: int = 0
-    decode_s: float = 0.0
-    finish_s: float = 0.0
-    busy_s: float = 0.0
+    images: int = 0  # how many were prepared
+    decoded: int = 0  # how many of them were read and decoded
+    read_s: float = 0.0  # time that reading them took
+    read_bytes: int = 0  # their bytes
+    pixel_bytes: int = 0  # size of these, decoded as a whole
+    decode_s: float = 0.0  # CPU time that decoding took
+    finish_s: float = 0.0  # CPU time that resizing and all else took
+    busy_s: float = 0.0  # time that whole blocks took
 
     def add(self, other: Costs) -> None:
         for name in self.__struct_fields__:
@@ -103,42 +80,32 @@ class Prepared(NamedTuple):
 
 
 class ImageRecipe(msgspec.Struct, frozen=True):
-    """How images become rows.
+    """How images become rows."""
 
-    Attributes:
-        augmentation: What is done to them.
-        crops: How many crops of each.
-        seed: Seed of the crops.
-        decode: A user's function from bytes to pixels; None for the formats that are known.
-        skips: Whether bad images are skipped.
-        fields: What finds the image in a sample; None where it is all of it.
-    """
-
-    augmentation: Augmentation
-    crops: int
-    seed: int
+    augmentation: Augmentation  # what is done to them
+    crops: int  # how many crops of each
+    seed: int  # seed of the crops
     decode: Callable[[bytes], Any] | None
-    skips: bool
-    fields: ImageFields | None = None
+    """A user's function from bytes to pixels; None for the formats that are known."""
+    skips: bool  # whether bad images are skipped
+    fields: ImageFields | None = None  # what finds the image in a sample; None where it is all of it
 
 
 class Preparer:
     """Prepares blocks, in a worker's process.
 
     Args:
-        recipe: How.
         memories: Where tasks lie.
-        layouts: Where images may be kept, by what is kept of them.
     """
 
     def __init__(
         self, recipe: ImageRecipe, memories: Sequence[MemoryFile], layouts: Mapping[str, CacheLayout]
     ) -> None:
         cv2.setNumThreads(1)
-        self._recipe = recipe
+        self._recipe = recipe  # how
         self._decoder = decoder()
         self._memories = [each.map() for each in memories]
-        self._layouts = layouts
+        self._layouts = layouts  # where images may be kept, by what is kept of them
         self._tiers: dict[str, Tiers] = {}
 
     def __call__(self, task: ImageTask) -> Steps[Prepared]:

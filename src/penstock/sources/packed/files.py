@@ -38,12 +38,7 @@ class Checksums:
 
     Args:
         folder: Folder of the packed data set.
-        leaf: The leaf.
         rows: Number of its rows.
-
-    Raises:
-        PackDamaged: the checksums are not those that were packed.
-        ReadFailed: they cannot be read.
     """
 
     def __init__(self, folder: Path, leaf: Leaf, rows: int) -> None:
@@ -60,11 +55,7 @@ class Checksums:
         self._is_new = np.ones(rows, bool)
 
     def check(self, rows: Sequence[int], content: ByteArray) -> None:
-        """Compare rows that were read, which lie one after the other in ``content``.
-
-        Raises:
-            PackDamaged: a row is not the one that was packed.
-        """
+        """Compare rows that were read, which lie one after the other in ``content``."""
         for row, found in self.wrong(rows, content):
             offset = HEADER_BYTES + row * self._row_bytes
             raise PackDamaged(
@@ -89,10 +80,6 @@ def check(folder: str | Path, progress: Callable[[int, int], None] | None = None
     Args:
         folder: Where it lies.
         progress: Called with the bytes done and their total.
-
-    Raises:
-        BadSetting: there is no finished data set.
-        PackDamaged: something is not what was packed, or cannot be read; the message has a line for each file.
     """
     folder = folder_at(folder)
     manifest = read_manifest(folder)
@@ -168,9 +155,7 @@ class PackedFiles:
     rows one by one is slow; others are read when they are needed.
 
     Args:
-        folder: Where they lie.
         keep_bytes: Bytes that may be held in memory.
-        verify: Compare each row's checksum the first time it is read.
         runs: Read rows that lie side by side at once.
     """
 
@@ -178,8 +163,8 @@ class PackedFiles:
         self._run_bytes = _EXTENT_BYTES if runs else 0
         self.manifest = manifest = read_set(folder)
         self.row_bytes = [leaf.row_bytes for leaf in manifest.leaves]
-        self._folder = folder
-        self._verify = verify
+        self._folder = folder  # where they lie
+        self._verify = verify  # compare each row's checksum the first time it is read
         self._paths = [folder / leaf.file for leaf in manifest.leaves]
         self._identities = [_status(path) for path in self._paths]
         self._sums: list[Checksums] = []
@@ -197,12 +182,7 @@ class PackedFiles:
         return [str(self._paths[i]) for i in self.read]
 
     def load(self) -> None:
-        """Read the leaves that are held in memory, once.
-
-        Raises:
-            PackDamaged: it is not what was packed.
-            ReadFailed: the disk fails.
-        """
+        """Read the leaves that are held in memory, once."""
         rows = self.manifest.rows
         if self._verify and not self._sums:
             self._sums = [Checksums(self._folder, leaf, rows) for leaf in self.manifest.leaves]

@@ -25,12 +25,7 @@ from penstock.tree import Array, Node, array_nodes
 
 
 def read_bytes(path: Path, offset: int = 0, nbytes: int | None = None) -> ByteArray:
-    """Read bytes of a file from ``offset``, up to its end unless ``nbytes`` come before.
-
-    Raises:
-        FileNotFoundError: there is no such file.
-        ReadFailed: the system refuses, the disk fails, or it is no regular file.
-    """
+    """Read bytes of a file from ``offset``, up to its end unless ``nbytes`` come before."""
     try:
         fd, size = open_file(str(path), direct=False)
         try:
@@ -67,14 +62,7 @@ def sealed(page: msgspec.Struct) -> bytes:
 
 
 def read_page(path: Path, kind: type[Page], remedy: str) -> Page:
-    """Read and check a sealed page.
-
-    Raises:
-        FileNotFoundError: there is no such page.
-        BadSetting: it is undamaged, and of another version of the format.
-        PackDamaged: a byte of it has changed.
-        ReadFailed: the disk fails.
-    """
+    """Read and check a sealed page."""
     text = read_bytes(path).tobytes()
     found = zlib.crc32(text.rpartition(_SEAL)[0])
     try:
@@ -103,23 +91,14 @@ _LOOKED_AT, _NAMED = 1000, 3
 
 
 class Leaf(msgspec.Struct, frozen=True, kw_only=True):
-    """One leaf of the samples' tree, and its files.
+    """One leaf of the samples' tree, and its files."""
 
-    Attributes:
-        name: Its path in the tree, such as ``batch['image']``.
-        file: File of an array of all rows, one after the other.
-        checksums: File of an array of the CRC-32 of each row.
-        dtype: NumPy's type; an unsigned integer for types that NumPy lacks (bfloat16).
-        shape: Shape of one row.
-        checksums_crc32: CRC-32 of the content of ``checksums``, without its header.
-    """
-
-    name: str
-    file: str
-    checksums: str
-    dtype: str
-    shape: tuple[int, ...]
-    checksums_crc32: int = 0
+    name: str  # its path in the tree, such as ``batch['image']``
+    file: str  # file of an array of all rows, one after the other
+    checksums: str  # file of an array of the CRC-32 of each row
+    dtype: str  # NumPy's type; an unsigned integer for types that NumPy lacks (bfloat16)
+    shape: tuple[int, ...]  # shape of one row
+    checksums_crc32: int = 0  # CRC-32 of the content of ``checksums``, without its header
 
     @property
     def row_bytes(self) -> int:
@@ -127,23 +106,14 @@ class Leaf(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):
-    """Content of ``penstock.json``, which is written last: where it is, all is there.
+    """Content of ``penstock.json``, which is written last: where it is, all is there."""
 
-    Attributes:
-        format: ``"penstock packed 2"``.
-        source: What was packed, in words.
-        rows: Rows of every leaf.
-        leaves: Leaves, in the order of the tree.
-        layout: The tree, from which Penstock rebuilds it.
-        crc32: CRC-32 of the page that this is written to (see ``sealed``).
-    """
-
-    format: str
-    source: str
-    rows: int
-    leaves: tuple[Leaf, ...]
-    layout: Node
-    crc32: int = 0
+    format: str  # ``"penstock packed 2"``
+    source: str  # what was packed, in words
+    rows: int  # rows of every leaf
+    leaves: tuple[Leaf, ...]  # leaves, in the order of the tree
+    layout: Node  # the tree, from which Penstock rebuilds it
+    crc32: int = 0  # CRC-32 of the page that this is written to (see ``sealed``)
 
     @property
     def nbytes(self) -> int:
@@ -152,11 +122,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def folder_at(folder: str | Path) -> Path:
-    """Check a folder's path, and return it.
-
-    Raises:
-        BadSetting: no folder can have this path.
-    """
+    """Check a folder's path, and return it."""
     asked = cast("object", folder)  # of any type: it comes from a user
     if not isinstance(asked, (str, Path)) or not str(asked) or "\0" in str(asked):
         raise BadSetting(f"folder={folder!r}: give the path of a folder")
@@ -176,12 +142,7 @@ def remedy(folder: Path) -> str:
 
 
 def check_file(path: Path, dtype: str, shape: tuple[int, ...]) -> None:
-    """Compare a file's size and header with those in the manifest.
-
-    Raises:
-        PackDamaged: they differ, or it is missing.
-        ReadFailed: the disk fails.
-    """
+    """Compare a file's size and header with those in the manifest."""
     try:
         size = path.stat().st_size
         found = read_bytes(path, 0, HEADER_BYTES).tobytes()
@@ -205,11 +166,7 @@ def check_file(path: Path, dtype: str, shape: tuple[int, ...]) -> None:
 
 
 def read_set(folder: Path) -> Manifest:
-    """Read a folder's manifest, and compare it with the sizes and headers of its files.
-
-    Raises:
-        BadSetting, PackDamaged, ReadFailed: as ``read_manifest`` and ``check_file`` do.
-    """
+    """Read a folder's manifest, and compare it with the sizes and headers of its files."""
     manifest = read_manifest(folder)
     for path, dtype, shape in files_of(folder, manifest):
         check_file(path, dtype, shape)
@@ -224,13 +181,7 @@ def files_of(folder: Path, manifest: Manifest) -> Iterator[tuple[Path, str, tupl
 
 
 def read_manifest(folder: Path) -> Manifest:
-    """Read a folder's manifest.
-
-    Raises:
-        BadSetting: there is no packed data set, or it is unfinished, or of another version or byte order.
-        PackDamaged: the manifest is not what was written.
-        ReadFailed: the disk fails.
-    """
+    """Read a folder's manifest."""
     path = folder / MANIFEST
     try:
         manifest = read_page(path, Manifest, remedy(folder))

@@ -22,21 +22,13 @@ _TAGS = 1 << 32
 
 @dataclass(eq=False)
 class Shelf:
-    """Memory, its slots that blocks may be read into, and the reader that fills them.
+    """Memory, its slots that blocks may be read into, and the reader that fills them."""
 
-    Attributes:
-        memory: All of the memory.
-        places: Its slots.
-        reader: Reads into it; None if nothing is to be read.
-        files: The reader's handles of the leaves that are read.
-        gives_slots: Whether blocks are given in their slots; else they are copied.
-    """
-
-    memory: ByteArray
+    memory: ByteArray  # all of the memory
     places: Slots | OwnSlots
-    reader: Reader | None
-    files: Sequence[int]
-    gives_slots: bool = field(kw_only=True)
+    reader: Reader | None  # reads into it; None if nothing is to be read
+    files: Sequence[int]  # the reader's handles of the leaves that are read
+    gives_slots: bool = field(kw_only=True)  # whether blocks are given in their slots; else they are copied
     _waiting: deque[Extents] = field(default_factory=deque[Extents], init=False)
 
     def ask(self, extents: Extents) -> None:
@@ -91,14 +83,7 @@ class _Block:
 
 
 class Reading:
-    """Reads blocks in the order of a plan, as many at once as there are slots.
-
-    Args:
-        files: Files of the data set.
-        plan: What to read.
-        shelf: Where blocks are read to.
-        spare: Gives another shelf that always has a slot, for when this one has none and nothing is under way.
-    """
+    """Reads blocks in the order of a plan, as many at once as there are slots."""
 
     def __init__(
         self,
@@ -107,21 +92,17 @@ class Reading:
         shelf: Shelf,
         spare: Callable[[], Shelf],
     ) -> None:
-        self._files = files
-        self._plan = plan
-        self._shelf = shelf
+        self._files = files  # files of the data set
+        self._plan = plan  # what to read
+        self._shelf = shelf  # where blocks are read to
         self._spare = spare
+        """Gives another shelf that always has a slot, for when this one has none and nothing is under way."""
         self._next = next(plan, None)
         self._count = 0
         self._under_way: dict[int, _Block] = {}  # by number, in order
 
     def blocks(self) -> Iterator[SourceBlock]:
-        """Yield every block of the plan.
-
-        Raises:
-            ReadFailed: a row cannot be read.
-            PackDamaged: a row is not the one that was packed, or a file was replaced.
-        """
+        """Yield every block of the plan."""
         try:
             while True:
                 self._begin()

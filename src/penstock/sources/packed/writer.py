@@ -68,18 +68,13 @@ def stopping(path: Path, safe_rows: int) -> Generator[None]:
 
 
 class Writer:
-    """The files of a packing.
-
-    Args:
-        folder: Folder of the files.
-        journal: How far packing had come; what was written after that is cut off.
-    """
+    """The files of a packing."""
 
     def __init__(self, folder: Path, journal: Journal) -> None:
-        self.journal = journal
+        self.journal = journal  # how far packing had come; what was written after that is cut off
         self.rows = journal.rows
         self.unsafe_bytes = 0
-        self._folder = folder
+        self._folder = folder  # folder of the files
         self._files: list[list[Any]] = []  # of each leaf: rows, checksums
         if journal.layout is not None:
             try:

@@ -59,11 +59,7 @@ class CachedBlock:
         return hit[0].reshape(hit[1], hit[2], 3)
 
     def encoded(self, row: int) -> bytes:
-        """Return an image's bytes as they are stored: those that were kept, or else read where they lie.
-
-        Raises:
-            ReadFailed: they cannot be read.
-        """
+        """Return an image's bytes as they are stored: those that were kept, or else read where they lie."""
         if self.kind == BYTES and (hit := self._hit(row)) is not None:
             return hit[0].tobytes()
         place = self._places[row]
@@ -123,11 +119,7 @@ def _fetchers() -> ThreadPoolExecutor:
 
 
 def _origin(place: Place) -> int:
-    """Return the version of what a place lies in; 0 if it was written just now, and may be again at the same time.
-
-    Raises:
-        ReadFailed: it is not there any more.
-    """
+    """Return the version of what a place lies in; 0 if it was written just now, and may be again at once."""
     if place.etag:
         return hash64(place.etag)
     version = version_of(place.path)

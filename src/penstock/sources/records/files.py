@@ -21,11 +21,7 @@ _AHEAD_BYTES = 16 << 10
 
 @cache
 def stores() -> ObjectStores:
-    """Return this process's connections to object stores.
-
-    Raises:
-        ReaderUnavailable: obstore is not installed.
-    """
+    """Return this process's connections to object stores."""
     return ObjectStores()
 
 
@@ -47,11 +43,7 @@ def check_once(paths: Sequence[str]) -> None:
 
 
 def objects_like(pattern: str) -> list[str]:
-    """Return the URLs of objects that a pattern names, sorted; ``*`` stands for anything but a slash.
-
-    Raises:
-        BadSetting: the store refuses, or there are none.
-    """
+    """Return the URLs of objects that a pattern names, sorted; ``*`` stands for anything but a slash."""
     fixed = pattern[: pattern.index("*")].rpartition("/")[0]
     parts = ("[^/]*".join(map(re.escape, part.split("*"))) for part in pattern.split("**"))
     like = re.compile(".*".join(parts))
@@ -65,11 +57,7 @@ def objects_like(pattern: str) -> list[str]:
 
 
 def version_of(path: str) -> FileVersion:
-    """Return the version of a file or an object as it is now.
-
-    Raises:
-        ReadFailed: it is not there any more, or the store refuses.
-    """
+    """Return the version of a file or an object as it is now."""
     try:
         if is_remote(path):
             found = stores().head(path)
@@ -81,11 +69,7 @@ def version_of(path: str) -> FileVersion:
 
 
 def read(place: Place) -> bytes:
-    """Return the bytes of a place.
-
-    Raises:
-        ReadFailed: they cannot be read, or the file ended too early.
-    """
+    """Return the bytes of a place."""
     path, offset, nbytes, etag, _ = place
     try:
         if is_remote(path):
@@ -126,11 +110,7 @@ class FolderRecords:
     """A folder's files, and those of folders below, in ImageFolder's order. Attributes are those of ``Records``.
 
     Args:
-        folder: The folder.
         suffixes: Endings of files that are samples, in small letters; others are left out.
-
-    Raises:
-        BadSetting: there is no such folder, or nothing in it.
     """
 
     labels: Sequence[str] = ()
@@ -173,11 +153,7 @@ def in_order(folders: Iterable[tuple[str, list[str]]], suffixes: Sequence[str]) 
 
 
 def _folders(top: str) -> Iterator[tuple[str, list[str]]]:
-    """Yield the path within ``top`` of each folder, and its files; links are followed.
-
-    Raises:
-        BadSetting: a folder cannot be listed, or links lead round in a circle.
-    """
+    """Yield the path within ``top`` of each folder, and its files; links are followed."""
     above: dict[str, set[tuple[int, int]]] = {}  # of each folder: those on its path
 
     def refuse(error: OSError) -> None:
@@ -200,10 +176,6 @@ class BucketRecords:
     Args:
         url: ``s3://bucket/prefix``.
         suffixes: Endings of keys that are samples, in small letters; others are left out.
-
-    Raises:
-        BadSetting: it is no such URL, the store refuses, or nothing lies there.
-        ReaderUnavailable: obstore is not installed.
     """
 
     labels: Sequence[str] = ()

@@ -61,10 +61,6 @@ class LitDataRecords(OffsetRecords):
 
     Args:
         folder: The folder that ``index.json`` lies in, or its URL.
-
-    Raises:
-        BadSetting: there is none, it or a chunk is damaged, incomplete or of another version.
-        ReadFailed: a chunk cannot be read.
     """
 
     def __init__(self, folder: str | os.PathLike[str]) -> None:
@@ -98,11 +94,7 @@ def _described(chunk: _Chunk, config: _Config) -> Shard:
 
 
 def _names(root: str, spec: str | None) -> list[str]:
-    """Return the path of each leaf of an item's tree.
-
-    Raises:
-        BadSetting: the tree is of another version, or has something in it that has no names.
-    """
+    """Return the path of each leaf of an item's tree."""
     try:
         protocol, tree = json.loads(spec or "")
         if protocol == _PROTOCOL:

@@ -18,11 +18,7 @@ _FRAME = struct.Struct("<2IQ2I")
 
 
 def from_batches(chunk: bytes) -> bytes:
-    """Return a chunk as it is without compression.
-
-    Raises:
-        ValueError: it is damaged, as for other errors: OSError, struct.error.
-    """
+    """Return a chunk as it is without compression."""
     arrow: Any = import_module("pyarrow")
     magic, version, _, count, _, frames = _HEADER.unpack_from(chunk)
     if (magic, version) != (_MAGIC, _VERSION):

@@ -30,24 +30,16 @@ _HEAD_BYTES = 8
 
 
 class Shard(NamedTuple):
-    """A shard, as an index describes it.
+    """A shard, as an index describes it."""
 
-    Attributes:
-        name: Its path within the folder.
-        samples: How many it holds.
-        nbytes: Its size, or sizes that versions of its format would write, once it is unpacked; empty if the index
-            does not say it.
-        compression: How it is compressed, such as ``"zstd:3"``; empty if it is not.
-        packed_bytes: Its size as it lies there, if the index says it.
-        rewritten: What unpacks all of it, if it is not compressed as a whole.
-    """
-
-    name: str
-    samples: int
+    name: str  # its path within the folder
+    samples: int  # how many it holds
     nbytes: tuple[int, ...]
-    compression: str = ""
-    packed_bytes: int | None = None
-    rewritten: Callable[[bytes], bytes] | None = None
+    """Its size, or sizes that versions of its format would write, once it is unpacked; empty if the index does not
+    say it."""
+    compression: str = ""  # how it is compressed, such as ``"zstd:3"``; empty if it is not
+    packed_bytes: int | None = None  # its size as it lies there, if the index says it
+    rewritten: Callable[[bytes], bytes] | None = None  # what unpacks all of it, if it is not compressed as a whole
     hashes: Mapping[str, str] = {}  # of all its bytes as they lie there, by the name of an algorithm
 
 
@@ -55,19 +47,14 @@ class OffsetRecords(ShardedRecords):
     """The samples of shards that begin with the offsets of their samples. Attributes are those of ``Records``.
 
     Args:
-        root: The folder, or its URL.
         kind: What they are, for a person.
         shards: Those of the index, in its order.
-        parse: What parses a sample.
-
-    Attributes:
-        fields: The type of each column.
-        parse: What parses a sample.
     """
 
     def __init__(self, root: str, kind: str, shards: Sequence[Shard], parse: ColumnParser) -> None:
-        self.parse = parse
-        self.fields: Mapping[str, str] = parse.fields
+        self.parse = parse  # what parses a sample
+        """What parses a sample."""
+        self.fields: Mapping[str, str] = parse.fields  # the type of each column
         shards = [shard for shard in shards if shard.samples]
         if not shards:
             raise BadSetting(f"{root}: its {INDEX} names no sample")
@@ -80,7 +67,7 @@ class OffsetRecords(ShardedRecords):
             super().__init__([f"{root}/{shard.name}" for shard in shards])
         except ReadFailed as error:
             raise BadSetting(f"{error}; {root}/{INDEX} names it: fetch it, or write the data again") from None
-        self.root = root
+        self.root = root  # the folder, or its URL
         whole = self._each(_whole, shards)
         unpack([packed for packed in whole if isinstance(packed, Packed)])
         tables = self._each(_offsets, shards, whole)

@@ -32,17 +32,9 @@ class ShardFiles:
 
     Args:
         paths: These.
-
-    Attributes:
-        root: What they all lie below.
-        parts: Each by its name, and how many samples or rows it holds.
-
-    Raises:
-        BadSetting: one is named twice.
-        ReadFailed: one is not there.
     """
 
-    parts: Sequence[tuple[str, int]] = ()
+    parts: Sequence[tuple[str, int]] = ()  # each by its name, and how many samples or rows it holds
 
     def __init__(self, paths: Sequence[str]) -> None:
         check_once(paths)
@@ -50,14 +42,10 @@ class ShardFiles:
         with ThreadPoolExecutor(_AT_ONCE) as pool:
             self._versions = list(pool.map(version_of, paths))
         self._tokens = [version.etag or repr(version) for version in self._versions]
-        self.root = _root(paths)
+        self.root = _root(paths)  # what they all lie below
 
     def _check(self, touched: Iterable[int]) -> None:
-        """Check that these files are those that were looked through.
-
-        Raises:
-            ReadFailed: one was written to or replaced.
-        """
+        """Check that these files are those that were looked through."""
         for shard in touched:
             path = self._paths[shard]  # of an object, the store compares the version
             if not is_remote(path) and self._versions[shard].difference(version_of(path)):
@@ -110,11 +98,7 @@ def _root(paths: Sequence[str]) -> str:
 
 
 def found(shards: str | Path | Sequence[str | Path]) -> list[str]:
-    """Return the tar files or objects that one or several patterns name (``*``, ``{0000..0127}``), each's sorted.
-
-    Raises:
-        BadSetting: there are none.
-    """
+    """Return the tar files or objects that patterns name (``*``, ``{0000..0127}``), those of each sorted."""
     patterns = [shards] if isinstance(shards, (str, Path)) else list(shards)
     return [path for pattern in patterns for path in _found(str(pattern))]
 

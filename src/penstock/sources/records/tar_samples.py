@@ -55,10 +55,6 @@ class TarSamples(ShardedRecords):
 
     Args:
         shards: A tar, a pattern (``*``, ``{0000..0127}``), or several.
-
-    Raises:
-        BadSetting: there are no such files, one is no tar, or has no sample; or members of a sample lie apart, or
-            are links.
     """
 
     def __init__(self, shards: str | Path | Sequence[str | Path]) -> None:
@@ -76,13 +72,9 @@ class TarSamples(ShardedRecords):
 
 
 class TarParser(msgspec.Struct, frozen=True):
-    """Parses samples that are a part of a tar.
+    """Parses samples that are a part of a tar."""
 
-    Attributes:
-        endings: The fields that each of them has.
-    """
-
-    endings: tuple[str, ...]
+    endings: tuple[str, ...]  # the fields that each of them has
 
     @property
     def fields(self) -> Mapping[str, str]:

@@ -30,21 +30,13 @@ _PIECE_BYTES = 4 << 20
 
 
 class Packed(msgspec.Struct, frozen=True):
-    """A compressed shard.
+    """A compressed shard."""
 
-    Attributes:
-        path: Where it lies.
-        version: Its version.
-        codec: How it was compressed.
-        sizes: How many bytes it may become; empty if nobody knows.
-        rewritten: What unpacks all of it, if it is not compressed as a whole.
-    """
-
-    path: str
+    path: str  # where it lies
     version: FileVersion
-    codec: str
-    sizes: tuple[int, ...]
-    rewritten: Callable[[bytes], bytes] | None = None
+    codec: str  # how it was compressed
+    sizes: tuple[int, ...]  # how many bytes it may become; empty if nobody knows
+    rewritten: Callable[[bytes], bytes] | None = None  # what unpacks all of it, if it is not compressed as a whole
 
     @property
     def unpacked(self) -> Path:
@@ -60,13 +52,7 @@ class Packed(msgspec.Struct, frozen=True):
 
 
 def unpack(shards: Sequence[Packed]) -> None:
-    """Unpack those that were not before, each whole.
-
-    Raises:
-        BadSetting: the cache has no room.
-        PackageMissing: pyarrow is not installed.
-        ReadFailed: one cannot be read, or is damaged.
-    """
+    """Unpack those that were not before, each whole."""
     if not any(shard.is_missing for shard in shards):
         return
     require(f"a shard that is compressed ({shards[0].codec})", "columns", "pyarrow")

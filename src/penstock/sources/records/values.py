@@ -28,31 +28,19 @@ _CHANNELS = {"L": 1, "LA": 2, "RGB": 3, "YCbCr": 3, "HSV": 3, "LAB": 3, "RGBA": 
 
 
 class StoredColumn(NamedTuple):
-    """A column of samples.
-
-    Attributes:
-        name: Its name.
-        type: Its type, in a word.
-        read: What reads a value.
-        nbytes: Size of each value; None if samples say it.
-    """
+    """A column of samples."""
 
     name: str
-    type: str
-    read: Reader
-    nbytes: int | None = None
+    type: str  # its type, in a word
+    read: Reader  # what reads a value
+    nbytes: int | None = None  # size of each value; None if samples say it
 
 
 class ColumnParser(msgspec.Struct, frozen=True):
-    """Parses samples that hold sizes, 32 bits each, and then the bytes of one column after another.
+    """Parses samples that hold sizes, 32 bits each, and then the bytes of one column after another."""
 
-    Attributes:
-        columns: The columns, in that order.
-        wanted: Names of those that are parsed; None for all.
-    """
-
-    columns: tuple[StoredColumn, ...]
-    wanted: frozenset[str] | None = None
+    columns: tuple[StoredColumn, ...]  # the columns, in that order
+    wanted: frozenset[str] | None = None  # names of those that are parsed; None for all
 
     def __call__(self, sample: bytes) -> dict[str, Any]:
         return without_surprise(self._parsed, sample)
@@ -126,11 +114,7 @@ class Shaped(msgspec.Struct, frozen=True):
 
 
 def shaped(data: bytes, dtype: str, shape: Sequence[int]) -> npt.NDArray[Any]:
-    """Return an array that may not be written to.
-
-    Raises:
-        ValueError: the bytes are not as many as that takes.
-    """
+    """Return an array that may not be written to."""
     nbytes = np.dtype(dtype).itemsize * math.prod(shape)
     if len(data) != nbytes and tuple(shape) != (-1,):
         raise ValueError(f"{len(data):,} bytes are no array of {dtype} of shape {tuple(shape)}")

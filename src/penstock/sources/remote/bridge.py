@@ -28,19 +28,12 @@ from penstock.sources.workers.block_maker import MemoryFile
 
 
 class Setup(NamedTuple):
-    """What the bridge is started with.
+    """What the bridge is started with."""
 
-    Attributes:
-        commission: How nodes make blocks, pickled.
-        most: Most workers; None for one on each core.
-        across: Feeds on other machines that share the blocks; None if none does.
-        ring: Where slots lie; None if the feed has none.
-    """
-
-    commission: MemoryFile
-    most: int | None
-    across: Across | None
-    ring: MemoryFile | None
+    commission: MemoryFile  # how nodes make blocks, pickled
+    most: int | None  # most workers; None for one on each core
+    across: Across | None  # feeds on other machines that share the blocks; None if none does
+    ring: MemoryFile | None  # where slots lie; None if the feed has none
 
 
 class BlockTask(NamedTuple):
@@ -74,14 +67,10 @@ class Unmade(NamedTuple):
 
 
 class Connected(NamedTuple):
-    """There is a cluster.
-
-    Attributes:
-        frontier: The furthest block that the feeds of this name on other machines have asked for; None if there
-            are none.
-    """
+    """There is a cluster."""
 
     frontier: Cursor | None
+    """The furthest block that the feeds of this name on other machines have asked for; None if there are none."""
 
 
 class NotSafe(NamedTuple):

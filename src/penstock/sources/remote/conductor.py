@@ -56,17 +56,11 @@ def conductor_of(feed: str) -> str:
 
 
 class Score(NamedTuple):
-    """How a conductor stands.
-
-    Attributes:
-        standing: Its workers.
-        frontier: The furthest block that a feed has asked for; None if none has.
-        passed: What became of the blocks.
-    """
+    """How a conductor stands."""
 
     standing: ClusterStanding
-    frontier: Cursor | None
-    passed: Passed
+    frontier: Cursor | None  # the furthest block that a feed has asked for; None if none has
+    passed: Passed  # what became of the blocks
 
 
 class LeftThere(NamedTuple):
@@ -76,13 +70,9 @@ class LeftThere(NamedTuple):
 
 
 class Held(NamedTuple):
-    """Stands for a block that a feed must wait for, as another is to catch up: it asks again.
+    """Stands for a block that a feed must wait for, as another is to catch up: it asks again."""
 
-    Attributes:
-        awaited: The machine of that feed.
-    """
-
-    awaited: str
+    awaited: str  # the machine of that feed
 
 
 class _Waited(NamedTuple):
@@ -96,14 +86,12 @@ class Conductor:
     """Has blocks made for the feeds of one name.
 
     Args:
-        commission: How they are made; that of the first feed.
         most: Most workers; None for one on each core.
-        together: Whether feeds that are ahead wait for the slowest, as the first feed asks.
     """
 
     def __init__(self, commission: Commission, most: int | None, together: bool) -> None:
-        self._commission = commission
-        self._together = together
+        self._commission = commission  # how they are made; that of the first feed
+        self._together = together  # whether feeds that are ahead wait for the slowest, as the first feed asks
         ray = import_module("ray")
         stores_bytes = ray.cluster_resources().get("object_store_memory", 0)
         self._passing = Passing(min(_MOST_BYTES, int(_MOST_OF_STORES * stores_bytes) or _MOST_BYTES))

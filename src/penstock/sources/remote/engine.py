@@ -23,19 +23,12 @@ LOOK_S = 1.0
 
 @dataclass(eq=False, frozen=True)
 class Inquiry:
-    """What a worker was asked, and has not answered: Ray ends where a reference is given up before that.
-
-    Attributes:
-        id: The worker.
-        number: The block that it is to make; None to ask whether it is good.
-        reference: What Ray will answer.
-        block: Where the block will lie, if the answer is its size alone.
-    """
+    """What a worker was asked, and has not answered: Ray ends where a reference is given up before that."""
 
     id: WorkerId
-    number: int | None
-    reference: Any
-    block: Any = None
+    number: int | None  # the block that it is to make; None to ask whether it is good
+    reference: Any  # what Ray will answer
+    block: Any = None  # where the block will lie, if the answer is its size alone
 
 
 class Client(Protocol):
@@ -58,7 +51,6 @@ class Engine:
     """Asks nodes for blocks.
 
     Args:
-        ray: Ray, connected.
         commission: How blocks are made.
         most: Most workers; None for one on each core.
         client: Who gets them.
@@ -68,7 +60,7 @@ class Engine:
     def __init__(
         self, ray: Any, commission: Commission, most: int | None, client: Client, *, fetches: bool
     ) -> None:
-        self._ray = ray
+        self._ray = ray  # Ray, connected
         self._maker: Any = ray.remote(NodeMaker)
         self._commission, self._sent = commission, None
         self._client, self._fetches = client, fetches

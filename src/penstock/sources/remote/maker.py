@@ -41,27 +41,16 @@ Leaves = tuple[LeafDigest, ...]
 
 
 class Commission(NamedTuple):
-    """What a node needs to make a feed's blocks.
+    """What a node needs to make a feed's blocks."""
 
-    Attributes:
-        loader: What is fed, pickled.
-        segments: As the feed has them.
-        seed: Seed of the feed.
-        order: The source's order.
-        path: Where the feeder finds modules.
-        versions: What runs in the feeder.
-        witness: Blocks of few samples, from all over a cycle.
-        leaves: Digests of these samples, as the feeder makes them.
-    """
-
-    loader: bytes
-    segments: int | None
-    seed: int
-    order: str
-    path: list[str]
-    versions: tuple[str, ...]
-    witness: list[Planned]
-    leaves: list[Leaves]
+    loader: bytes  # what is fed, pickled
+    segments: int | None  # as the feed has them
+    seed: int  # seed of the feed
+    order: str  # the source's order
+    path: list[str]  # where the feeder finds modules
+    versions: tuple[str, ...]  # what runs in the feeder
+    witness: list[Planned]  # blocks of few samples, from all over a cycle
+    leaves: list[Leaves]  # digests of these samples, as the feeder makes them
 
 
 class MadeBlock(NamedTuple):
@@ -124,14 +113,10 @@ def other_versions(some: tuple[str, ...], others: tuple[str, ...], whose: str) -
 
 
 class NodeMaker:
-    """Makes blocks of a source in this process.
-
-    Args:
-        commission: How.
-    """
+    """Makes blocks of a source in this process."""
 
     def __init__(self, commission: Commission) -> None:
-        self._commission = commission
+        self._commission = commission  # how
         self._source: Any = None
         self._ring: WritableHostRing | None = None
         self._slots: Slots | None = None

@@ -43,21 +43,13 @@ class WorkerId(NamedTuple):
 
 
 class NodeReport(msgspec.Struct, frozen=True):
-    """How a node stands.
-
-    Attributes:
-        node: Its name.
-        workers: Workers that are ready there.
-        blocks: Blocks that it made.
-        usual_s: Time that it usually takes for one; None if it made none.
-        aside: Why it makes none now; empty if it does.
-    """
+    """How a node stands."""
 
     node: str
-    workers: int
-    blocks: int
-    usual_s: float | None
-    aside: str
+    workers: int  # workers that are ready there
+    blocks: int  # blocks that it made
+    usual_s: float | None  # time that it usually takes for one; None if it made none
+    aside: str  # why it makes none now; empty if it does
 
 
 @dataclass(eq=False)
@@ -103,14 +95,10 @@ class _Node:
 
 
 class Nodes:
-    """The nodes of a cluster, their workers, and the blocks that are under way.
-
-    Args:
-        most: Most workers on all nodes together; None for one on each core.
-    """
+    """The nodes of a cluster, their workers, and the blocks that are under way."""
 
     def __init__(self, most: int | None = None) -> None:
-        self._most = most
+        self._most = most  # most workers on all nodes together; None for one on each core
         self._nodes: dict[str, _Node] = {}
         self._waiting: set[int] = set()  # blocks that no worker has
         self._open: set[int] = set()  # blocks that have not come

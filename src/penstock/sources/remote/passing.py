@@ -28,26 +28,17 @@ class Key(NamedTuple):
 
 
 class Across(NamedTuple):
-    """Feeds on several machines that have their blocks in common.
+    """Feeds on several machines that have their blocks in common."""
 
-    Attributes:
-        feed: Their name.
-        together: Whether those that are ahead wait for the slowest, where else its blocks would be made again.
-    """
-
-    feed: str
-    together: bool
+    feed: str  # their name
+    together: bool  # whether those that are ahead wait for the slowest, where else its blocks would be made again
 
 
 class Passing:
-    """The feeds of one name, and the blocks that are kept for them.
-
-    Args:
-        most_bytes: Size of blocks that are kept at once; the newest stays, however large.
-    """
+    """The feeds of one name, and the blocks that are kept for them."""
 
     def __init__(self, most_bytes: int) -> None:
-        self._most_bytes = most_bytes
+        self._most_bytes = most_bytes  # size of blocks that are kept at once; the newest stays, however large
         self._feeds: dict[str, float] = {}  # when each was heard of last
         self._at: dict[str, Cursor] = {}
         self._needs_from: dict[str, Cursor] = {}
@@ -86,7 +77,6 @@ class Passing:
         Args:
             feed: Who is to ask.
             key: For which block.
-            now_s: The time.
             under_way: Blocks that are being made.
         """
         self._asked_s[feed] = now_s

@@ -29,25 +29,17 @@ class RemoteSource(ByBlock):
 
     Each block is a function of its plan: whoever makes it, and how often, it is the same. While no node of the
     cluster makes blocks, this process loads them.
-
-    Args:
-        loader: What is fed.
-        source: The source that was made of it.
-        most: Most workers; None for one on each core of the cluster.
-        segments: Segments that were asked for.
-        seed: Seed of the feed.
-        across: Feeds on other machines that share the blocks; None if none does.
     """
 
     def __init__(
         self,
-        loader: Any,
-        source: Any,
-        most: int | None,
+        loader: Any,  # what is fed
+        source: Any,  # the source that was made of it
+        most: int | None,  # most workers; None for one on each core of the cluster
         *,
-        segments: int | None,
-        seed: int,
-        across: Across | None = None,
+        segments: int | None,  # segments that were asked for
+        seed: int,  # seed of the feed
+        across: Across | None = None,  # feeds on other machines that share the blocks; None if none does
     ) -> None:
         super().__init__(source, _ASKED, joins=across is None)
         require(_ASKED, "ray", "ray")

@@ -8,35 +8,22 @@ from penstock.sources.remote.nodes import NodeReport
 
 
 class Passed(msgspec.Struct, frozen=True):
-    """What became of the blocks so far.
+    """What became of the blocks so far."""
 
-    Attributes:
-        made: Blocks that were made.
-        again: Those of them that had been made before.
-        handed: Times that one was handed to a feed.
-    """
-
-    made: int
-    again: int
-    handed: int
+    made: int  # blocks that were made
+    again: int  # those of them that had been made before
+    handed: int  # times that one was handed to a feed
 
 
 class ClusterStanding(msgspec.Struct, frozen=True):
-    """How the nodes stand.
+    """How the nodes stand."""
 
-    Attributes:
-        workers: Workers that can be asked.
-        nodes: The nodes.
-        why: Why there are no workers; empty while some start for the first time.
-        passed: What became of the blocks of all feeds of this name; None of a feed that shares none.
-        awaited: The machine whose feed of this name this one waits for; empty if it waits for none.
-    """
-
-    workers: int
+    workers: int  # workers that can be asked
     nodes: tuple[NodeReport, ...] = ()
-    why: str = ""
+    why: str = ""  # why there are no workers; empty while some start for the first time
     passed: Passed | None = None
-    awaited: str = ""
+    """What became of the blocks of all feeds of this name; None of a feed that shares none."""
+    awaited: str = ""  # the machine whose feed of this name this one waits for; empty if it waits for none
 
     @property
     def in_words(self) -> str:
@@ -50,16 +37,9 @@ class ClusterStanding(msgspec.Struct, frozen=True):
 
 
 class ClusterReport(msgspec.Struct, frozen=True):
-    """Who made a feed's blocks.
-
-    Attributes:
-        standing: The nodes.
-        blocks: Blocks that came from the cluster.
-        bytes: Their bytes, if all their leaves are arrays: over the network, unless a node here made them.
-        own: Blocks that the feeder loaded by itself.
-    """
+    """Who made a feed's blocks."""
 
     standing: ClusterStanding
-    blocks: int
-    bytes: int
-    own: int
+    blocks: int  # blocks that came from the cluster
+    bytes: int  # their bytes, if all their leaves are arrays: over the network, unless a node here made them
+    own: int  # blocks that the feeder loaded by itself

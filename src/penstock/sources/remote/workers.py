@@ -65,20 +65,13 @@ class NodeWorkers:
         commission: How they make blocks.
         most: Most workers; None for one on each core.
         across: Feeds on other machines that share the blocks; None if none does.
-
-    Attributes:
-        pid: Process of the bridge; 0 before the first.
-        standing: How the nodes stand.
-        fills_slots: Whether blocks may lie in slots, as far as is known: all their leaves are arrays.
-        received_bytes: Size of the blocks that came, but for those whose leaves are not all arrays.
-        frontier: The furthest block that other feeds of the name had asked for; None if there were none.
     """
 
     def __init__(self, commission: Commission, most: int | None, across: Across | None) -> None:
         self._commission = pickle.dumps(commission)
         self._most, self._across = most, across
         self._slots: Slots | None = None
-        self.pid = 0
+        self.pid = 0  # process of the bridge; 0 before the first
         self._connection: Connection[Any, Any] | None = None
         self._answers: dict[int, InSlot | Whole | Unmade] = {}
         self._tasks: dict[int, BlockTask] = {}
@@ -86,10 +79,11 @@ class NodeWorkers:
         self._alone_since_s: float | None = None
         self._settled = True
         self._said: tuple[bool, str] | None = None  # whether nodes make blocks, and why the cluster is refused
-        self.standing = ClusterStanding(0, why=_CONNECTING)
+        self.standing = ClusterStanding(0, why=_CONNECTING)  # how the nodes stand
         self.frontier: Cursor | None = None
-        self.received_bytes = 0
-        self.fills_slots = True
+        """The furthest block that other feeds of the name had asked for; None if there were none."""
+        self.received_bytes = 0  # size of the blocks that came, but for those whose leaves are not all arrays
+        self.fills_slots = True  # whether blocks may lie in slots, as far as is known: all their leaves are arrays
         self._refused = ""
 
     @property

@@ -18,26 +18,16 @@ BAD = "bad"
 
 
 class RowLeaf(NamedTuple):
-    """A leaf of a sample.
-
-    Attributes:
-        name: Its name.
-        kind: "fixed" if all are equally large; "list" of arrays of different length; "text"; "bytes".
-        dtype: Type of its numbers.
-        shape: Shape of one; of a list, that of an item.
-    """
+    """A leaf of a sample."""
 
     name: str
     kind: Literal["fixed", "list", "text", "bytes"]
-    dtype: str = ""
-    shape: tuple[int, ...] = ()
+    """Values of one size are "fixed", arrays of different length a "list"."""
+    dtype: str = ""  # type of its numbers
+    shape: tuple[int, ...] = ()  # shape of one; of a list, that of an item
 
     def checked(self, value: Any) -> Any:
-        """Return a value of this leaf in its type.
-
-        Raises:
-            ValueError: it is none.
-        """
+        """Return a value of this leaf in its type."""
         if self.kind in ("text", "bytes"):
             if not isinstance(value, str if self.kind == "text" else bytes):
                 raise ValueError(
@@ -65,12 +55,8 @@ def leaves_of(sample: Any, ragged: RaggedChoice, names: str) -> list[RowLeaf]:
     """Return the leaves of the first sample.
 
     Args:
-        sample: The sample.
         ragged: What becomes of arrays with one axis or more.
         names: What gave the sample, for errors.
-
-    Raises:
-        BadSetting: it is no dict, or a value cannot be in a batch.
     """
     if not isinstance(sample, Mapping) or not sample:
         kind = type(cast("object", sample)).__name__
@@ -99,11 +85,7 @@ def _leaf(name: str, value: Any, ragged: RaggedChoice, names: str) -> RowLeaf:
 
 
 def with_bad(leaves: Sequence[RowLeaf], on_bad: str) -> tuple[RowLeaf, ...]:
-    """Return the leaves, and if bad samples are skipped one that says which.
-
-    Raises:
-        BadSetting: a leaf has that name.
-    """
+    """Return the leaves, and if bad samples are skipped one that says which."""
     if on_bad != "skip":
         return tuple(leaves)
     if BAD in (leaf.name for leaf in leaves):

@@ -21,15 +21,9 @@ class RecordData:
     """Samples of shards.
 
     Args:
-        records: The shards.
         names: Fields by the names that they get; empty for all.
         settings: How they become blocks.
         cache: Where samples are kept; None for nowhere.
-
-    Attributes:
-        order: The order of samples.
-        block_bytes: Size of a full block; 0 where rows are of different size.
-        identity: What decides which samples there are.
     """
 
     def __init__(
@@ -37,8 +31,8 @@ class RecordData:
     ) -> None:
         self._records, s = records, settings
         samples = len(records.names)
-        self.order = Order(samples, s.batch_size, s.segments, s.seed, shuffle=s.shuffle)
-        self.identity = (list(records.names), list(records.parts))
+        self.order = Order(samples, s.batch_size, s.segments, s.seed, shuffle=s.shuffle)  # the order of samples
+        self.identity = (list(records.names), list(records.parts))  # what decides which samples there are
         parse = records.parse.only(names.values()) if names else records.parse
         some = (records.places(np.array([i]))[0] for i in range(samples))
         first = ((place.where, lambda place=place: parse(read(place))) for place in some)
@@ -47,6 +41,7 @@ class RecordData:
         check = records.check_unchanged
         self._blocks = SampleBlocks(records.root, self._places, check, recipe, s, samples, self._caching)
         self.block_bytes = self._blocks.block_bytes if self._blocks.in_ring else 0
+        """Size of a full block; 0 where rows are of different size."""
 
     @property
     def description(self) -> str:
@@ -75,11 +70,7 @@ class RecordData:
 
 
 def named_fields(columns: Any, fields: Sequence[str], where: str) -> dict[str, str]:
-    """Return fields by the names that they get.
-
-    Raises:
-        BadSetting: there is no such field, or several are to become one.
-    """
+    """Return fields by the names that they get."""
     if columns is None:
         return {}
     listed = [columns] if isinstance(columns, str) else columns

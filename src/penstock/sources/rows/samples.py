@@ -31,32 +31,23 @@ class SampleBlocks(BlockMaker[RowTask, Made]):
     """Makes blocks of samples.
 
     Args:
-        root: Name of the data.
         samples: Returns where samples lie, or the samples; called in the order of blocks.
-        check: Raises what explains that samples failed, or forbids to give them.
-        recipe: What workers do.
-        settings: How they become blocks.
-        count: How many there are.
-        caching: What is kept of the samples; None for nothing.
-
-    Attributes:
-        skipped: Bad samples so far.
     """
 
     def __init__(
         self,
-        root: str,
+        root: str,  # name of the data
         samples: Callable[[Planned], Sequence[Place] | Sequence[Mapping[str, Any]]],
-        check: Callable[[Ids], None],
-        recipe: RowRecipe,
+        check: Callable[[Ids], None],  # raises what explains that samples failed, or forbids to give them
+        recipe: RowRecipe,  # what workers do
         settings: RowSettings,
-        count: int,
+        count: int,  # how many there are
         caching: SampleCaching | None,
     ) -> None:
         self._samples, self._check, self._recipe = samples, check, recipe
-        self._settings = settings
-        self._caching = caching
-        self.skipped = 0
+        self._settings = settings  # how they become blocks
+        self._caching = caching  # what is kept of the samples; None for nothing
+        self.skipped = 0  # bad samples so far
         self.in_ring = all(leaf.kind == "fixed" for leaf in recipe.leaves)
         super().__init__(
             root,
@@ -102,8 +93,6 @@ class SampleCaching:
 
     Args:
         cache: The user's cache.
-        records: The samples.
-        samples: How many there are.
     """
 
     def __init__(self, cache: Cache, records: Records, samples: int) -> None:
@@ -111,7 +100,7 @@ class SampleCaching:
         self._cache, self._root = cache, records.root
         some = records.places(np.sort(permutation(samples, 0)[:_ASKED]))
         self._bytes = sum(each.nbytes or 0 for each in some) / len(some)
-        self._samples = samples
+        self._samples = samples  # how many there are
         self.counts = CacheCounts()
         self.layout: CacheLayout | None = None
 

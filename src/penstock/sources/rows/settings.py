@@ -32,8 +32,8 @@ class RowSettings(NamedTuple):
     def recipe(
         self,
         samples: Iterable[tuple[str, Callable[[], Mapping[str, Any]]]],
-        root: str,
-        names: Mapping[str, str] | None = None,
+        root: str,  # name of the data
+        names: Mapping[str, str] | None = None,  # those of ``RowRecipe``, as ``parse`` is
         parse: Callable[[bytes], dict[str, Any]] | None = None,
     ) -> RowRecipe:
         """Return how samples become rows.
@@ -41,11 +41,6 @@ class RowSettings(NamedTuple):
         Args:
             samples: Where the first samples lie, and what reads their fields. Where bad ones are skipped, the
                 first good one shows what all are.
-            root: Name of the data.
-            names: Those of ``RowRecipe``, as ``parse`` is.
-
-        Raises:
-            BadSetting: none of them can be taken.
         """
         recipe = RowRecipe((), root, names or {}, parse, self.decode, self.on_bad == "skip")
         where, error = root, None

@@ -29,24 +29,21 @@ class TableData:
     Args:
         opened: The tables, and what is read of them.
         settings: How they become blocks.
-
-    Attributes:
-        order: The order of rows; of handfuls where they do not fit in memory.
-        block_bytes: Size of a full block; 0 where rows are of different size.
-        identity: What decides which rows there are.
     """
 
     def __init__(self, opened: OpenedTables, settings: RowSettings) -> None:
         self._opened, self._settings, s = opened, settings, settings
         self.order = order_of(opened, s.shuffle_bytes, s.batch_size, s.segments, s.seed, shuffle=s.shuffle)
+        """The order of rows; of handfuls where they do not fit in memory."""
         kept = str(opened.reading.condition)
         self.identity = (opened.reading.tables.parts, opened.groups.tolist(), opened.rows.tolist(), kept)
+        """What decides which rows there are."""
         loader = GroupLoader(opened.reading, opened.groups, opened.rows, s.workers)
         give = "padded" if s.ragged == "pad" else "ragged"
         self._rows = TableRows(loader, opened.reading.outputs, give, min(s.batch_size, self.order.samples))
         self._loader = loader
         self._decoded = None if s.decode is None else self._decoding()
-        self.block_bytes = self._rows.block_bytes
+        self.block_bytes = self._rows.block_bytes  # size of a full block; 0 where rows are of different size
         if self._decoded is not None:
             self.block_bytes = self._decoded.block_bytes if self._decoded.in_ring else 0
         self._warn()

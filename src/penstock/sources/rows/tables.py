@@ -29,11 +29,7 @@ _SLOTS = 2
 def order_of(
     opened: OpenedTables, shuffle_bytes: int, batch_size: int, segments: int | None, seed: int, *, shuffle: bool
 ) -> Order | Handfuls:
-    """Return the order of tables' rows: of handfuls where they do not fit in memory.
-
-    Raises:
-        BadSetting: these have no segments.
-    """
+    """Return the order of tables' rows: of handfuls where they do not fit in memory."""
     total = int(opened.nbytes.sum())
     if total <= shuffle_bytes:
         return Order(int(opened.rows.sum()), batch_size, segments, seed, shuffle=shuffle)
@@ -103,9 +99,6 @@ class TableRows:
         outputs: The leaves of a block.
         give: How lists of different length are handed out.
         rows: Rows of a full block.
-
-    Attributes:
-        block_bytes: Size of a full block; 0 where rows are of different size.
     """
 
     def __init__(self, loader: GroupLoader, outputs: Sequence[TableLeaf], give: Any, rows: int) -> None:
@@ -114,6 +107,7 @@ class TableRows:
         self._is_varying = any(output.varies for output in outputs)
         self._row_bytes = [0 if each.varies else each.dtype.itemsize * math.prod(each.shape) for each in outputs]
         self.block_bytes = 0 if self._is_varying else sum(aligned(nbytes * rows) for nbytes in self._row_bytes)
+        """Size of a full block; 0 where rows are of different size."""
         self._layout: Node | None = None
 
     def fill(self, slots: Slots) -> int:

@@ -24,69 +24,41 @@ from penstock.tree import describe
 
 
 class RowTask(NamedTuple):
-    """A block to make.
+    """A block to make."""
 
-    Attributes:
-        memory: Which of the memories it is written to.
-        offset: Where it lies there.
-        cycle: Its cycle.
-        sample: Its first sample.
-        ids: Numbers of its samples in the data.
-        samples: Where its samples lie, or the samples themselves.
-        admitted: Which part of all samples is kept in the cache.
-    """
-
-    memory: int
-    offset: int
+    memory: int  # which of the memories it is written to
+    offset: int  # where it lies there
     cycle: int
-    sample: int
-    ids: Ids
-    samples: Sequence[Place] | Sequence[Mapping[str, Any]]
-    admitted: Admitted = Admitted(0.0, 0.0)
+    sample: int  # its first sample
+    ids: Ids  # numbers of its samples in the data
+    samples: Sequence[Place] | Sequence[Mapping[str, Any]]  # where its samples lie, or the samples themselves
+    admitted: Admitted = Admitted(0.0, 0.0)  # which part of all samples is kept in the cache
 
     def __str__(self) -> str:
         return f"rows {self.sample:,} to {self.sample + len(self.samples) - 1:,} of cycle {self.cycle}"
 
 
 class Made(NamedTuple):
-    """What became of a block.
+    """What became of a block."""
 
-    Attributes:
-        varying: Those leaves that are not in its memory.
-        bad: Samples that were skipped, and why.
-        cached: What became of samples in the cache.
-    """
-
-    varying: VaryingLeaves
-    bad: list[str]
-    cached: CacheCounts
+    varying: VaryingLeaves  # those leaves that are not in its memory
+    bad: list[str]  # samples that were skipped, and why
+    cached: CacheCounts  # what became of samples in the cache
 
 
 class RowRecipe(msgspec.Struct, frozen=True):
-    """How samples become rows.
+    """How samples become rows."""
 
-    Attributes:
-        leaves: The leaves of a row.
-        root: Name of the data.
-        names: Fields of a sample by the names that they get; empty for those that it has.
-        parse: From a sample's bytes to its fields; None where it comes as fields.
-        decode: A user's function from fields to leaves; None for none.
-        skips: Whether bad samples are skipped.
-    """
-
-    leaves: tuple[RowLeaf, ...]
-    root: str
-    names: Mapping[str, str]
+    leaves: tuple[RowLeaf, ...]  # the leaves of a row
+    root: str  # name of the data
+    names: Mapping[str, str]  # fields of a sample by the names that they get; empty for those that it has
     parse: Callable[[bytes], dict[str, Any]] | None
-    decode: Callable[[Any], Any] | None
-    skips: bool
+    """From a sample's bytes to its fields; None where it comes as fields."""
+    decode: Callable[[Any], Any] | None  # a user's function from fields to leaves; None for none
+    skips: bool  # whether bad samples are skipped
 
     def sample(self, fields: Mapping[str, Any]) -> Any:
-        """Return a sample's leaves.
-
-        Raises:
-            ValueError: the user's function raised that, or something else.
-        """
+        """Return a sample's leaves."""
         named = {name: fields[field] for name, field in self.names.items()} if self.names else dict(fields)
         if self.decode is None:
             return named
@@ -102,13 +74,12 @@ class RowWriter:
     """Makes blocks, in a worker's process.
 
     Args:
-        recipe: How.
         memories: Where tasks lie.
         layout: Where samples are kept; None for nowhere.
     """
 
     def __init__(self, recipe: RowRecipe, memories: Sequence[MemoryFile], layout: CacheLayout | None) -> None:
-        self._recipe = recipe
+        self._recipe = recipe  # how
         self._memories = [each.map() for each in memories]
         self._tiers = None if layout is None else Tiers(layout)
         self._fixed = example_of(recipe.leaves)
@@ -146,12 +117,7 @@ class RowWriter:
         return Made(varying, bad, counts)
 
     def _sample(self, kept: CachedBlock, task: RowTask, row: int) -> dict[str, Any]:
-        """Return the leaves of a sample.
-
-        Raises:
-            _Bad: it cannot be taken, and is to be skipped.
-            SourceError: it cannot be taken.
-        """
+        """Return the leaves of a sample."""
         recipe, given = self._recipe, task.samples[row]
         try:
             fields = self._parsed(kept, row) if isinstance(given, Place) else given

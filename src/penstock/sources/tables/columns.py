@@ -20,22 +20,16 @@ Kind = Literal["fixed", "even", "list", "text", "bytes"]
 
 
 class TableColumn(NamedTuple):
-    """A column that is read.
+    """A column that is read."""
 
-    Attributes:
-        name: Its name; of a struct's field, ``struct.field``.
-        kind: Whether all rows are equally large, lists of numbers that must be equally long, lists that need not,
-            texts, or bytes.
-        dtype: Type of the numbers; of texts and bytes, uint8.
-        path: The names that lead to it: of a column, and of fields in structs, which may have dots in them.
-        shape: Shape of a row; of one that varies, that of an item.
-    """
-
-    name: str
+    name: str  # its name; of a struct's field, ``struct.field``
     kind: Kind
-    dtype: np.dtype[Any]
+    """Whether all rows are equally large, lists of numbers that must be equally long, lists that need not, texts,
+    or bytes."""
+    dtype: np.dtype[Any]  # type of the numbers; of texts and bytes, uint8
     path: tuple[str, ...]
-    shape: tuple[int, ...] = ()
+    """The names that lead to it: of a column, and of fields in structs, which may have dots in them."""
+    shape: tuple[int, ...] = ()  # shape of a row; of one that varies, that of an item
 
     @property
     def varies(self) -> bool:
@@ -62,9 +56,6 @@ def columns_of(schema: Any, names: Sequence[str] | None, where: str) -> list[Tab
         schema: The ``pyarrow.Schema``.
         names: Those that are wanted; None for all.
         where: The data, for errors.
-
-    Raises:
-        BadSetting: there is no such column, or one has a type that no array has.
     """
     flat = flat_fields((), schema)
     found = {".".join(path): (path, kind) for path, kind in flat}
@@ -158,9 +149,6 @@ def values_of(array: Any, column: TableColumn, fill: Any, where: str) -> Values 
         column: What it is.
         fill: What stands in place of nulls; None if there may be none.
         where: The row group, for errors.
-
-    Raises:
-        SourceError: there are nulls, and nothing to fill them with.
     """
     while isinstance(array, (pa.ExtensionArray, pa.DictionaryArray)):
         array = array.dictionary_decode() if isinstance(array, pa.DictionaryArray) else array.storage

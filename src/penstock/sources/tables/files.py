@@ -66,14 +66,12 @@ class RemoteFile(io.RawIOBase):
     """An object of a store as a file.
 
     Args:
-        url: The object.
         version: Its version; another one is not read.
-        fetch: Reads a part of it.
     """
 
     def __init__(self, url: str, version: FileVersion, fetch: Fetch) -> None:
         self._whole = Place(url, 0, version.nbytes, version.etag)
-        self._fetch = fetch
+        self._fetch = fetch  # reads a part of it
         self._at = 0
 
     def readable(self) -> bool:

@@ -38,9 +38,6 @@ def condition_of(text: str | Any) -> Any:
         text: Columns, numbers, texts and lists, compared and joined by ``and``, ``or`` and ``not``, such as
             ``"label < 10 and split in ['train', 'extra']"``; ``x == None`` holds where x is null. Or an
             expression of pyarrow's.
-
-    Raises:
-        BadSetting: it is none.
     """
     if isinstance(text, compute.Expression):
         return text

@@ -17,17 +17,11 @@ _KEPT = 4
 
 
 class Handful(NamedTuple):
-    """Row groups whose rows are shuffled together.
+    """Row groups whose rows are shuffled together."""
 
-    Attributes:
-        sample: Its first sample's place in the cycle.
-        rows: How many rows its groups have.
-        groups: Their numbers.
-    """
-
-    sample: int
-    rows: int
-    groups: tuple[int, ...]
+    sample: int  # its first sample's place in the cycle
+    rows: int  # how many rows its groups have
+    groups: tuple[int, ...]  # their numbers
 
 
 def _drawn(n: int, *words: int) -> Ids:
@@ -49,19 +43,8 @@ class Handfuls:
     A row's id is its place in the data: group after group.
 
     Args:
-        rows: Rows of each group.
-        nbytes: Bytes of each group in memory.
-        most_bytes: Most bytes of a handful; a group that is larger is one by itself.
-        batch_size: Rows of a block.
         seed: Any integer.
         shuffle: False for the data's own order.
-
-    Attributes:
-        samples: Rows of a cycle.
-        batches: Blocks of the first cycle.
-        batch_size: Rows of a full block.
-        shuffled: Whether they come in another order than that of the data.
-        digest: Digest of all that decides the order.
     """
 
     segment_starts = (0,)
@@ -69,19 +52,21 @@ class Handfuls:
     def __init__(
         self, rows: Ids, nbytes: Ids, most_bytes: int, batch_size: int, seed: int, *, shuffle: bool
     ) -> None:
-        self._rows = rows
-        self._nbytes = nbytes
-        self._most_bytes = most_bytes
-        self.batch_size = batch_size
+        self._rows = rows  # rows of each group
+        self._nbytes = nbytes  # bytes of each group in memory
+        self._most_bytes = most_bytes  # most bytes of a handful; a group that is larger is one by itself
+        self.batch_size = batch_size  # rows of a block
+        """Rows of a full block."""
         self._seed = seed % 2**64
-        self.shuffled = shuffle
+        self.shuffled = shuffle  # whether they come in another order than that of the data
         self._first = np.cumsum(rows) - rows
         self._groups = Order(len(rows), 1, None, seed, shuffle=shuffle, sizes=rows)
         self._found: dict[tuple[int, Joints], list[Handful]] = {}
-        self.samples = int(rows.sum())
-        self.batches = sum(-(-each.rows // batch_size) for each in self.of(0))
+        self.samples = int(rows.sum())  # rows of a cycle
+        self.batches = sum(-(-each.rows // batch_size) for each in self.of(0))  # blocks of the first cycle
         sizes = digest(rows.tolist(), nbytes.tolist())
         self.digest = digest("handfuls", sizes, most_bytes, batch_size, self._seed if shuffle else None)
+        """Digest of all that decides the order."""
 
     def of(self, cycle: int, joints: Joints = NO_JOINTS) -> list[Handful]:
         """Return the handfuls of a cycle, in their order."""

@@ -27,21 +27,13 @@ def own_memory(nbytes: int) -> Values:
 
 
 class TableLeaf(NamedTuple):
-    """A leaf of the batches.
-
-    Attributes:
-        name: Its name.
-        columns: The column that it is, or several numbers that become one row each.
-        stacked: Whether they do.
-        dtype: Type of its numbers.
-        shape: Shape of a row; of one that varies, that of an item.
-    """
+    """A leaf of the batches."""
 
     name: str
-    columns: Sequence[TableColumn]
-    stacked: bool
-    dtype: np.dtype[Any]
-    shape: tuple[int, ...]
+    columns: Sequence[TableColumn]  # the column that it is, or several numbers that become one row each
+    stacked: bool  # whether they do
+    dtype: np.dtype[Any]  # type of its numbers
+    shape: tuple[int, ...]  # shape of a row; of one that varies, that of an item
 
     @classmethod
     def of(cls, name: str, columns: Sequence[TableColumn], *, stacked: bool = False) -> TableLeaf:
@@ -84,25 +76,19 @@ class Loaded:
 
     Columns of one number a row lie side by side, those of one size together: a row that is picked is then read in
     one piece, not one number here and one there.
-
-    Args:
-        groups: Its groups, rising.
-        rows: Rows of each of them.
-        outputs: What becomes of the columns.
-        allocate: Returns memory for rows that vary, a number of bytes.
     """
 
     def __init__(
         self,
-        groups: Sequence[int],
-        rows: Ids,
+        groups: Sequence[int],  # its groups, rising
+        rows: Ids,  # rows of each of them
         outputs: Sequence[TableLeaf],
         allocate: Allocate,
     ) -> None:
-        self._allocate = allocate
+        self._allocate = allocate  # returns memory for rows that vary, a number of bytes
         places = zip(groups, (np.cumsum(rows) - rows).tolist(), rows.tolist(), strict=True)
         self._place = {group: (i, slice(at, at + n)) for i, (group, at, n) in enumerate(places)}
-        self._outputs = outputs
+        self._outputs = outputs  # what becomes of the columns
         total = int(rows.sum())
         self._beside: dict[int, list[int]] = {}
         self._arrays = dict[int, Values]()

@@ -17,21 +17,13 @@ from penstock.sources.tables.loaded import Allocate, Loaded, TableLeaf, own_memo
 
 
 class TableReading(NamedTuple):
-    """What is read of tables.
-
-    Attributes:
-        tables: The tables.
-        outputs: What becomes of their columns.
-        fill: By column, what stands in place of nulls.
-        condition: Which rows, as a ``pyarrow.compute.Expression``; None for all.
-        needed: Columns of the schema that the condition needs.
-    """
+    """What is read of tables."""
 
     tables: Tables
-    outputs: Sequence[TableLeaf]
-    fill: Mapping[str, Any]
-    condition: Any = None
-    needed: Sequence[str] = ()
+    outputs: Sequence[TableLeaf]  # what becomes of their columns
+    fill: Mapping[str, Any]  # by column, what stands in place of nulls
+    condition: Any = None  # which rows, as a ``pyarrow.compute.Expression``; None for all
+    needed: Sequence[str] = ()  # columns of the schema that the condition needs
 
     @property
     def columns(self) -> list[TableColumn]:
@@ -61,26 +53,18 @@ class TableReading(NamedTuple):
 
 
 class GroupLoader:
-    """Reads handfuls in threads.
-
-    Args:
-        reading: What is read.
-        groups: Groups of the tables that have wanted rows.
-        rows: How many rows each has that are wanted.
-        threads: How many groups are read at once.
-        allocate: Returns memory for rows that vary, a number of bytes.
-    """
+    """Reads handfuls in threads."""
 
     def __init__(
         self,
-        reading: TableReading,
-        groups: Ids,
-        rows: Ids,
-        threads: int,
+        reading: TableReading,  # what is read
+        groups: Ids,  # groups of the tables that have wanted rows
+        rows: Ids,  # how many rows each has that are wanted
+        threads: int,  # how many groups are read at once
         allocate: Allocate = own_memory,
     ) -> None:
         self._reading, self._groups, self._rows, self._threads = reading, groups, rows, threads
-        self._allocate = allocate
+        self._allocate = allocate  # returns memory for rows that vary, a number of bytes
         self._pid = os.getpid()
         self._pool: ThreadPoolExecutor | None = None
         self._begun: dict[tuple[int, ...], tuple[Loaded, list[Future[None]]]] = {}

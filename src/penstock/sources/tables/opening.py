@@ -23,7 +23,6 @@ class OpenedTables:
     """Tables, and what is read of them.
 
     Args:
-        tables: The tables.
         columns: Names of columns; or a dict from names of leaves to a column, or to several that become one array.
         ragged: What becomes of lists: ``"refuse"`` if they must be equally long.
         fill: What stands in place of nulls, by column, or of all.
@@ -31,10 +30,8 @@ class OpenedTables:
         threads: How many groups are read at once.
 
     Attributes:
-        reading: What is read.
         groups: The groups that have such rows.
         rows: How many.
-        nbytes: Bytes of each in memory, about.
     """
 
     def __init__(
@@ -44,14 +41,14 @@ class OpenedTables:
         needed = [] if found is None else columns_in(found, list(tables.schema.names))
         outputs = _outputs(tables, columns)
         by_column = _fills(fill, outputs)
-        self.reading = TableReading(tables, outputs, by_column, found, needed)
+        self.reading = TableReading(tables, outputs, by_column, found, needed)  # what is read
         with ThreadPoolExecutor(threads, "penstock-tables") as pool:
             self.groups, self.rows = _counted(self.reading, pool, condition)
             # In a thread that ends, and closes the file.
             first = pool.submit(self.reading.read, int(self.groups[0])).result() if self._varies else ()
         if ragged == "refuse" and self._varies:
             self.reading = self.reading._replace(outputs=_even(outputs, first))
-        self.nbytes = self._bytes(first)
+        self.nbytes = self._bytes(first)  # bytes of each in memory, about
 
     @property
     def _varies(self) -> bool:

@@ -28,10 +28,6 @@ class PackedTables:
     Args:
         folder: Folder that ``pack`` made.
         cache: None, as the rows are on this machine.
-
-    Raises:
-        BadSetting: it holds no packed data set, or a leaf of a type that Arrow lacks; or there is a cache.
-        PackDamaged: a file is missing, or is not the one that was packed.
     """
 
     def __init__(self, folder: str, cache: Cache | None = None) -> None:

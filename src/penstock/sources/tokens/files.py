@@ -52,18 +52,15 @@ class TokenFile:
     """A file of tokens, mapped read-only.
 
     Args:
-        path: A ``.bin`` without a header or with llm.c's, an ``.npy``, or Megatron's ``.bin`` beside its ``.idx``.
         dtype: Type of tokens without a header; None for uint16, as of nanoGPT, if it looks so.
         keep: Keeps a file in a cache; None to map it where it lies.
-
-    Attributes:
-        tokens: All tokens, one axis.
-        documents: The first token of each document, and the number of tokens; None if the file has no index.
     """
 
     def __init__(self, path: str, dtype: str | None, keep: Keep | None = None) -> None:
         self.path = path
+        """A ``.bin`` without a header or with llm.c's, an ``.npy``, or Megatron's ``.bin`` beside its ``.idx``."""
         self.documents: Numbers | None = None
+        """The first token of each document, and the number of tokens; None if the file has no index."""
         self._whole: WholeFile | None = None
         self._first_byte = 0
         try:
@@ -81,7 +78,7 @@ class TokenFile:
             raise BadSetting(str(error)) from None
         except OSError as error:
             raise BadSetting(f"{path} cannot be read: {error.strerror}") from None
-        self.tokens: Tokens = np.frombuffer(self._mapped, kind, count, self._first_byte)
+        self.tokens: Tokens = np.frombuffer(self._mapped, kind, count, self._first_byte)  # all tokens, one axis
 
     def __reduce__(self) -> NoReturn:
         raise Untravelled(UNTRAVELLED.format(self.path))

@@ -16,15 +16,10 @@ _TYPES = {1: "uint8", 2: "int8", 3: "int16", 4: "int32", 5: "int64", 8: "uint16"
 
 
 class Index(NamedTuple):
-    """The content of an ``.idx``, about its ``.bin``.
+    """The content of an ``.idx``, about its ``.bin``."""
 
-    Attributes:
-        dtype: Type of the tokens.
-        documents: The first token of each document, and the number of tokens.
-    """
-
-    dtype: str
-    documents: Numbers
+    dtype: str  # type of the tokens
+    documents: Numbers  # the first token of each document, and the number of tokens
 
 
 def read_index(path: str, raw: bytes, nbytes: int) -> Index:
@@ -34,9 +29,6 @@ def read_index(path: str, raw: bytes, nbytes: int) -> Index:
         path: The index's path.
         raw: What it holds.
         nbytes: Size of the ``.bin``.
-
-    Raises:
-        BadSetting: it is no such index, or belongs to another ``.bin``.
     """
     if raw[:9] != _MAGIC or len(raw) < _HEADER.size:
         raise BadSetting(f"{path} is no index of Megatron's (MMIDIDX); move it away, or name another file")

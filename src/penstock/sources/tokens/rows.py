@@ -73,18 +73,11 @@ class Spans:
     """Rows that are spans of a stream of tokens; each begins with the last token of the one before.
 
     So every token but a file's first is predicted once. What fills no span at the end of a file is left out.
-
-    Args:
-        files: Files, each a stream.
-        length: Tokens that a span predicts.
-
-    Raises:
-        BadSetting: no file has the tokens of a span.
     """
 
     def __init__(self, files: Sequence[TokenFile], length: int) -> None:
-        self._files = files
-        self._length = length
+        self._files = files  # files, each a stream
+        self._length = length  # tokens that a span predicts
         most = max(files, key=lambda file: len(file.tokens))
         if len(most.tokens) <= length:
             raise BadSetting(
@@ -143,16 +136,12 @@ class Documents:
     The second leaf numbers the documents of a row from 1 on, with 0 where nothing is.
 
     Args:
-        files: Files with an index.
         length: Tokens that a full row predicts.
         together: Whether several documents may share a row.
-
-    Raises:
-        BadSetting: a file has no index, or no document of two tokens.
     """
 
     def __init__(self, files: Sequence[TokenFile], length: int, *, together: bool) -> None:
-        self._files = files
+        self._files = files  # files with an index
         self._has_copies = any(file.is_copy for file in files)
         self._pieces = _pieces(files, length)
         sizes = self._pieces.sizes

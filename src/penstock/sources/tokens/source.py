@@ -198,9 +198,6 @@ class Mixture:
         parts: Rows of each data set, by its name.
         weights: Their shares, in any unit, by name.
         seed: Seed of that draw.
-
-    Raises:
-        BadSetting: a weight is not above 0, or one data set would come very often.
     """
 
     def __init__(self, parts: Mapping[str, Spans | Documents], weights: Mapping[str, float], seed: int) -> None:

@@ -24,15 +24,11 @@ class CollateIntoRing:
     ``default_collate`` stacks the samples right there; what another function
     returns is copied there. Without a slot, or if the batch does not fit, the
     batch is returned as it is.
-
-    Args:
-        collate_fn: The loader's own.
-        slots: Where slots are on offer.
     """
 
     def __init__(self, collate_fn: Callable[[Any], Tree], slots: Slots) -> None:
-        self._collate_fn = collate_fn
-        self._slots = slots
+        self._collate_fn = collate_fn  # the loader's own
+        self._slots = slots  # where slots are on offer
 
     def __call__(self, samples: Any) -> Tree | Filled:
         slot = self._slots.take()

@@ -28,11 +28,7 @@ _SHUT_DOWN = "_shutdown_workers"
 
 
 def _private(module: str, name: str) -> Any:
-    """Return a private name of torch.
-
-    Raises:
-        ImportError: torch does not have it.
-    """
+    """Return a private name of torch."""
     try:
         found: Any = import_module(module)
         for part in name.split("."):

@@ -49,9 +49,7 @@ class MapStyleSource(LoadsIntoSlots, Ordered):
     cannot follow. From where some is left out of a pass, draws are seeded by block.
 
     Args:
-        loader: The loader, whose worker settings, ``collate_fn`` and ``worker_init_fn`` stay.
         segments: Parts of a cycle that are shuffled each by itself; None for one.
-        seed: Random seed of the order and of the workers.
         in_order: Do not shuffle, even if the loader does.
     """
 
@@ -64,14 +62,14 @@ class MapStyleSource(LoadsIntoSlots, Ordered):
         size, drop_last = loader.batch_size, loader.drop_last
         self._visit(self._dataset_size, size, segments, seed, shuffle=self._shuffle, drop_last=drop_last)
         self.description = describe_loader(loader)
-        self._seed = seed
+        self._seed = seed  # random seed of the order and of the workers
         self._persistent = loader.persistent_workers
         self._owned = loader.generator is not None
         self._begun = False
         start = torch.Generator().manual_seed(seed) if loader.generator is None else loader.generator
         self._drawn = 0, start.get_state()  # a cycle, and the generator's state at its beginning
         self._first = self._drawn
-        self._loader = loader
+        self._loader = loader  # the loader, whose worker settings, ``collate_fn`` and ``worker_init_fn`` stay
         self._planned = PlannedLoader(loader)
         self.order = digest("map-style", self._order.digest)
         if self._shuffle:
@@ -205,11 +203,7 @@ class SamplerSource(LoadsIntoSlots, InOnePass):
 def adapt_loader(
     loader: DataLoader[Any], *, segments: int | None, seed: int, in_order: bool = False
 ) -> MapStyleSource | SamplerSource | IterableDatasetSource | WholeBatchLoader:
-    """Make the source that fits this kind of loader.
-
-    Raises:
-        BadSetting: the loader gives one rank's part of the data, or its sampler asks a policy.
-    """
+    """Make the source that fits this kind of loader."""
     _check_whole(loader)
     _check_no_policy(loader)
     if isinstance(loader.dataset, IterableDataset):
@@ -232,11 +226,7 @@ def adapt_loader(
 
 
 def _check_whole(loader: DataLoader[Any]) -> None:
-    """Refuse a loader that gives one rank's part of the data.
-
-    Raises:
-        BadSetting: the loader does; the message names what divides the data, and the remedy.
-    """
+    """Refuse a loader that gives one rank's part of the data."""
     for each in [*samplers_of(loader), loader.dataset]:
         for name in _REPLICAS:
             replicas = getattr(each, name, None)
@@ -250,11 +240,7 @@ def _check_whole(loader: DataLoader[Any]) -> None:
 
 
 def _check_no_policy(loader: DataLoader[Any]) -> None:
-    """Refuse a loader whose sampler asks a policy, which would hear nothing from the trainers in a feed.
-
-    Raises:
-        BadSetting: its sampler asks one.
-    """
+    """Refuse a loader whose sampler asks a policy, which would hear nothing from the trainers in a feed."""
     for each in samplers_of(loader):
         if policy := getattr(each, "policy_name", None):  # of a SelectionSampler
             raise BadSetting(

@@ -67,17 +67,14 @@ class PlannedLoader:
 
     def open(
         self,
-        plan: Iterable[Planned],
-        workers: torch.Generator,
-        at: Cursor,
+        plan: Iterable[Planned],  # what is to be loaded, from ``at`` on
+        workers: torch.Generator,  # generator from which the workers' seed is drawn, while all is loaded
+        at: Cursor,  # where the pass is opened
         seed: Callable[[Planned], int],
     ) -> Iterator[SourceBlock]:
         """Yield the blocks of a plan.
 
         Args:
-            plan: What is to be loaded, from ``at`` on.
-            workers: Generator from which the workers' seed is drawn, while all is loaded.
-            at: Where the pass is opened.
             seed: From a block that is not loaded whole, or comes after one, to the seed of its draws.
         """
         plan = iter(plan)

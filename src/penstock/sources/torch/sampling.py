@@ -61,14 +61,10 @@ class SamplerPasses:
 
     Args:
         loader: A loader whose dataset is no ``IterableDataset``.
-        seed: Random seed of the feed.
-
-    Attributes:
-        of_script: Whether it is a ``ToldLoader`` whose samplers are not all torch's own.
     """
 
     def __init__(self, loader: DataLoader[Any], seed: int) -> None:
-        self._seed = seed
+        self._seed = seed  # random seed of the feed
         self._persistent = loader.persistent_workers
         sampler = loader.sampler if loader.batch_sampler is None else whole_batch_sampler(loader)
         self._name = type(chain_of(sampler)[-1]).__name__
@@ -80,6 +76,7 @@ class SamplerPasses:
         own = [each for each in samplers if type(each) not in (*_TORCHS, *_CONTAINERS)]
         self._of_torch = not own
         self.of_script = bool(own) and self._told
+        """Whether it is a ``ToldLoader`` whose samplers are not all torch's own."""
         by_cycle = all(hasattr(each, "set_epoch") and not self._told for each in own)
         holds = loader.generator is not None or any(
             isinstance(value, _GENERATORS) for each in samplers for value in attributes(each).values()
@@ -109,9 +106,6 @@ class SamplerPasses:
         Returns:
             A generator from which the seed of the loader's workers is drawn next;
             and what the sampler gives: indices, or lists of them.
-
-        Raises:
-            SourceError: the sampler cannot be copied, and has gone past this cycle.
         """
         changed = self._state != self._counted()
         if self._next != at.cycle or changed:

@@ -31,13 +31,12 @@ class EndsWithItsParent:
     they are ready: if it was killed before that, they live on for ever.
 
     Args:
-        then: The loader's own ``worker_init_fn``.
         context: How workers are started; under "forkserver" their parent is the fork server,
             which ends with this process.
     """
 
     def __init__(self, then: Callable[[int], None] | None, context: Any) -> None:
-        self._then = then
+        self._then = then  # the loader's own ``worker_init_fn``
         method = context.get_start_method() if context is not None else multiprocessing.get_start_method()
         self._parent = None if method == "forkserver" else os.getpid()
 
@@ -57,9 +56,6 @@ def naming_who_died(iterator: Any) -> Generator[None]:
     """Name the killed worker, where torch only finds that a connection broke.
 
     Torch names one that dies while a batch is waited for, but not one that dies while it sends a batch.
-
-    Raises:
-        RuntimeError: a worker was killed.
     """
     try:
         yield

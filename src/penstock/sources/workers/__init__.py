@@ -32,9 +32,6 @@ class Workers(Protocol[Task_contra, Result_co]):
         Args:
             setup: Arguments of the function that makes a worker's function of a task.
             files: Descriptors of files in memory, which are open under the same numbers where tasks are done.
-
-        Raises:
-            BadSetting: the arguments cannot travel.
         """
         ...
 
@@ -43,11 +40,7 @@ class Workers(Protocol[Task_contra, Result_co]):
         ...
 
     def result(self, number: int) -> Result_co:
-        """Wait for a task's result.
-
-        Raises:
-            SourceError: the task raised that, or killed several workers; or no worker can start.
-        """
+        """Wait for a task's result."""
         ...
 
     def settle(self) -> None:

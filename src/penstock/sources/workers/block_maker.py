@@ -57,24 +57,21 @@ class BlockMaker(ABC, Generic[Task, Result]):
     """Workers, and the memory in which they make the blocks of one source.
 
     Args:
-        name: What is read, for errors.
         example: A block of one row.
         rows: Rows of a full block.
-        workers: Makes the workers, which start with the first task.
 
     Attributes:
-        block_bytes: Size of a full block.
         in_ring: Whether blocks are made in the ring where there is room.
     """
 
     in_ring = True
 
     def __init__(self, name: str, example: Tree, rows: int, workers: Callable[[], Workers[Task, Result]]) -> None:
-        self._name = name
-        self._workers = workers
+        self._name = name  # what is read, for errors
+        self._workers = workers  # makes the workers, which start with the first task
         self._layout, _, leaves = describe(example)
         self._row_bytes = [leaf.nbytes for leaf in leaves]
-        self.block_bytes = sum(aligned(nbytes * rows) for nbytes in self._row_bytes) or 1
+        self.block_bytes = sum(aligned(nbytes * rows) for nbytes in self._row_bytes) or 1  # size of a full block
         self._forget()
 
     @abstractmethod
@@ -109,13 +106,7 @@ class BlockMaker(ABC, Generic[Task, Result]):
         return self._pool.capacity + 1 if self.in_ring else 0
 
     def blocks(self, plans: Iterator[Planned], cycle: int) -> Iterator[SourceBlock]:
-        """Yield the blocks of a plan.
-
-        Raises:
-            BadSetting: another pass is open, or the source was closed amid this one.
-            SourceError: a sample is bad, a user's function failed, or workers cannot start.
-            ReadFailed: a file was replaced.
-        """
+        """Yield the blocks of a plan."""
         if self._pid != os.getpid():  # a forked child's copy, whose workers are its parent's
             self._forget()
         if self._is_open:

@@ -12,16 +12,12 @@ Result = TypeVar("Result")
 
 
 class Here(Generic[Task, Result]):
-    """This process as the only worker; methods are those of ``Workers``.
-
-    Args:
-        make: Makes, from the arguments of ``prepare``, the function that does a task in steps.
-    """
+    """This process as the only worker; methods are those of ``Workers``."""
 
     capacity = 1
 
     def __init__(self, make: Callable[..., Callable[[Task], Steps[Result]]]) -> None:
-        self._make = make
+        self._make = make  # makes, from the arguments of ``prepare``, the function that does a task in steps
         self._tasks: dict[int, Task] = {}
 
     def prepare(self, setup: tuple[Any, ...], files: Sequence[int]) -> None:

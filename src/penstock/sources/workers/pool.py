@@ -62,15 +62,11 @@ class WorkerPool(Generic[Task, Result]):
 
     One that dies is replaced, and its tasks are done again by others; only a task at which three died is an error.
     They end with this process.
-
-    Args:
-        count: How many processes.
-        module: Module whose ``main(fd)`` they run, which calls ``serve``.
     """
 
     def __init__(self, count: int, module: str) -> None:
-        self._count = count
-        self._module = module
+        self._count = count  # how many processes
+        self._module = module  # module whose ``main(fd)`` they run, which calls ``serve``
         self._setup = b""
         self._files: Sequence[int] = ()
         self._pid = os.getpid()
@@ -105,11 +101,7 @@ class WorkerPool(Generic[Task, Result]):
         self._hand_out()
 
     def result(self, number: int) -> Result:
-        """Wait for a task's result.
-
-        Raises:
-            SourceError: the task raised that, or killed three processes; or processes cannot start.
-        """
+        """Wait for a task's result."""
         while number not in self._results:
             if self._broken is not None:
                 raise self._broken
@@ -221,7 +213,6 @@ def start_process(
     """Start a new Python that calls ``main(fd)`` of a module; return its pid, and the other end of that socket.
 
     Args:
-        module: The module.
         files: Descriptors that are open there under the same numbers.
         environment: What its environment has besides this process's.
     """

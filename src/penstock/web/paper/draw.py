@@ -66,15 +66,11 @@ def _style() -> Generator[None]:
 
 
 class Picture(Figure):
-    """A figure, which a notebook shows; its files are the same for the same data.
+    """A figure, which a notebook shows; its files are the same for the same data."""
 
-    Attributes:
-        without: Names of the lines that have no point in any of its charts.
-        lacks: Sentence on the characters that its font lacks, as its last file shows; empty if there are none.
-    """
-
-    without: Sequence[str] = ()
+    without: Sequence[str] = ()  # names of the lines that have no point in any of its charts
     lacks: str = ""
+    """Sentence on the characters that its font lacks, as its last file shows; empty if there are none."""
 
     @_style()
     def content(self, kind: str) -> bytes:
@@ -101,23 +97,14 @@ class Picture(Figure):
 
 @_style()
 def charts_picture(
-    charts: Mapping[str, dict[str, Any]],
-    labels: Sequence[str],
-    over: str,
-    log: bool,
-    columns: int,
-    span: tuple[float, float] = (-math.inf, math.inf),
+    charts: Mapping[str, dict[str, Any]],  # what ``penstock.web.lines.chart`` returns, by the name of the series
+    labels: Sequence[str],  # names of the lines
+    over: str,  # what the x axes have, as ``penstock.web.lines.line_over`` takes it
+    log: bool,  # whether the y axes are logarithmic
+    columns: int,  # how many columns of a page the picture is as wide as: 1 or 2
+    span: tuple[float, float] = (-math.inf, math.inf),  # first and last place of the x axes
 ) -> Picture:
-    """Draw charts below and beside each other.
-
-    Args:
-        charts: What ``penstock.web.lines.chart`` returns, by the name of the series.
-        labels: Names of the lines.
-        over: What the x axes have, as ``penstock.web.lines.line_over`` takes it.
-        log: Whether the y axes are logarithmic.
-        columns: How many columns of a page the picture is as wide as: 1 or 2.
-        span: First and last place of the x axes.
-    """
+    """Draw charts below and beside each other."""
     across = min(columns, len(charts))
     down = -(-len(charts) // across)
     shown = [
@@ -200,11 +187,7 @@ def _outline(times: Floats, band: Sequence[Any], factor: float) -> tuple[Floats,
 
 @_style()
 def groups_picture(groups: Sequence[GroupFigures], columns: int) -> Picture:
-    """Draw groups beside each other: in each panel a bar for each group, and a dot for each of its runs.
-
-    Raises:
-        BadSetting: nothing was recorded of any group.
-    """
+    """Draw groups beside each other: in each panel a bar for each group, and a dot for each of its runs."""
     panels, _ = panels_of(groups)
     if not panels:
         raise BadSetting("there is nothing to draw: no group has an epoch, samples, CPU time, energy or memory")

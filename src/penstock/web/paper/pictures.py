@@ -43,11 +43,7 @@ def runs_picture(
     log: bool,
     columns: int,
 ) -> Picture:
-    """Draw a chart of each series of these names; without names, of the first that a run's page shows.
-
-    Raises:
-        BadSetting: no run has a series of a name or any series, or a setting is none.
-    """
+    """Draw a chart of each series of these names; without names, of the first that a run's page shows."""
     from penstock.web.paper.draw import charts_picture
 
     asked = {"time": "", CLOCK: CLOCK, "step": "series:step", "epoch": "series:epoch"}.get(over, over)
