@@ -208,7 +208,7 @@ def main() -> None:
     if arguments.train:
         clock = Clock()
         train(arguments.train, clock)
-        run = penstock.run()
+        run = penstock.current_run()
         assert run is not None
         run.folder.mkdir(exist_ok=True)
         Path(run.folder, "own.json").write_text(json.dumps(clock.told()))

@@ -207,7 +207,7 @@ def serve() -> Iterator[Callable[..., penstock.Feeder]]:
             feeder = penstock.Feeder(loader, name, **settings)
 
             def run() -> None:
-                with suppress(penstock.SourceError):
+                with suppress(penstock.errors.SourceError):
                     feeder.run()
 
             thread = threading.Thread(target=run)

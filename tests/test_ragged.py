@@ -172,11 +172,11 @@ def test_what_differs_is_named_and_lengths_are_none() -> None:
 
 
 def test_ragged_rows_that_cannot_travel_are_refused_by_name() -> None:
-    with pytest.raises(penstock.UnsupportedLeaf, match=r"batch\['x'\] has 1 ragged rows, .* have 3 rows"):
+    with pytest.raises(penstock.errors.UnsupportedLeaf, match=r"batch\['x'\] has 1 ragged rows, .* have 3 rows"):
         describe({"id": np.arange(3), "x": RaggedRows(np.arange(4), [0, 4])})
-    with pytest.raises(penstock.UnsupportedLeaf, match=r"batch\.values of type .*dtype is object"):
+    with pytest.raises(penstock.errors.UnsupportedLeaf, match=r"batch\.values of type .*dtype is object"):
         describe(RaggedRows(np.array([{}, None]), [0, 2]))
-    with pytest.raises(penstock.UnsupportedLeaf, match="items that have bytes"):
+    with pytest.raises(penstock.errors.UnsupportedLeaf, match="items that have bytes"):
         describe(RaggedRows(np.zeros((4, 0)), [0, 4]))
     for items in (Array("numpy", "<i8", (3, 0)), Array("torch", "int64", (0,))):
         with pytest.raises(ValueError, match="items without bytes"):

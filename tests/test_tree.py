@@ -393,7 +393,7 @@ def local() -> Any:
     ],
 )
 def test_what_cannot_travel_is_named_by_its_path(bad, says, around, path):
-    with pytest.raises(penstock.UnsupportedLeaf) as caught:
+    with pytest.raises(penstock.errors.UnsupportedLeaf) as caught:
         describe(around(bad()))
     assert f"leaf {path} " in str(caught.value)
     assert says in str(caught.value)
@@ -408,14 +408,14 @@ def test_what_cannot_travel_is_named_by_its_path(bad, says, around, path):
     ],
 )
 def test_rows_that_differ_are_named_with_the_remedy(tree, says):
-    with pytest.raises(penstock.UnsupportedLeaf, match=says) as caught:
+    with pytest.raises(penstock.errors.UnsupportedLeaf, match=says) as caught:
         describe(tree)
     assert "whole_batches=True" in str(caught.value)
 
 
 @pytest.mark.parametrize("items", [[2**70, 1, 2], ["a", -(2**63) - 1, "b"], ["a", "\ud800", "b"]])
 def test_a_number_too_large_and_a_text_that_is_no_unicode_are_refused_by_name(items):
-    with pytest.raises(penstock.UnsupportedLeaf, match=r"batch\[1\]"):
+    with pytest.raises(penstock.errors.UnsupportedLeaf, match=r"batch\[1\]"):
         travelled((np.zeros(3), items))
 
 
@@ -468,7 +468,7 @@ def test_a_type_that_this_process_lacks_is_named_and_nothing_but_types_is_found(
         ("os:getpid", "no namedtuple or dataclass"),
         ("subprocess:Popen", "no namedtuple or dataclass"),
     ]:
-        with pytest.raises(penstock.UnsupportedLeaf, match=says):
+        with pytest.raises(penstock.errors.UnsupportedLeaf, match=says):
             build(msgspec.structs.replace(layout, kind=kind), [np.zeros(1)])
 
 
@@ -496,13 +496,13 @@ def test_containers_lie_a_hundred_deep_in_one_another_at_most():
     itself: list[Any] = []
     itself.append(itself)
     for tree in (in_lists(101), in_lists(10_000), itself):
-        with pytest.raises(penstock.UnsupportedLeaf, match="more than 100 deep"):
+        with pytest.raises(penstock.errors.UnsupportedLeaf, match="more than 100 deep"):
             describe(tree)
 
 
 @pytest.mark.parametrize("dtype", [">f4", "<M8[s]", "<U3"])
 def test_what_no_tensor_on_a_gpu_can_hold_is_refused_by_its_type(dtype):
-    with pytest.raises(penstock.UnsupportedLeaf, match="no tensor on a GPU can hold"):
+    with pytest.raises(penstock.errors.UnsupportedLeaf, match="no tensor on a GPU can hold"):
         device_leaf(Array("numpy", dtype, ()), torch.zeros(12, dtype=torch.uint8), 1)
 
 

@@ -55,7 +55,7 @@ def images(folder: Path, count: int, repeats: int) -> tuple[list[Any], Rates]:
     for name, (where, options) in data.write_images(folder, count).items():
         try:
             sources[name] = penstock.ImageSource(where, batch_size=IMAGES_BATCH, **options)
-        except penstock.BadSetting as error:
+        except penstock.errors.BadSetting as error:
             print(f"images from {name}: left out: {error}")
     cycles = iter(range(1000))
     for source in sources.values():

@@ -30,7 +30,7 @@ def main() -> None:
     """Train, and log the accuracy."""
     torch.set_num_threads(1)
     name = sys.argv[1]
-    pool_seed = (penstock.run().parameters if penstock.run() else {}).get("seed", "0")
+    pool_seed = (penstock.current_run().parameters if penstock.current_run() else {}).get("seed", "0")
     pool = POOLS[name](int(pool_seed))
     images, labels = pool.train.pixels, torch.from_numpy(pool.train.labels)
     policy, epochs, seed, choosing = penstock.select.plan_of_run(

@@ -35,7 +35,7 @@ def main() -> None:
     """Train, and log the accuracy."""
     torch.set_num_threads(1)
     name = sys.argv[1]
-    asked = penstock.run()
+    asked = penstock.current_run()
     pool = POOLS[name](int(asked.parameters.get("seed", "0")) if asked else 0)
     texts = pool.train
     by = texts.labels.numpy() if texts.labels.dim() == 1 else None

@@ -78,24 +78,14 @@ _WAITED_FOR = {"Loader", "attach", "autoshare", "share"}
 def __getattr__(name: str) -> Any:
     if name in _MODULES:
         return import_module(f"penstock.{name}")
-    if name == "run":  # its name in 0.1.0
-        name = "current_run"
     if name not in _HOMES:
-        return _error(name)
+        raise AttributeError(f"module 'penstock' has no attribute {name!r}")
     with _importing:
         value = getattr(import_module(_HOMES[name]), name)
         if name in _WAITED_FOR and "PENSTOCK_RUN_ID" in os.environ:
             import_module("penstock.runs.inside.watch").watch_loaders()
     globals()[name] = value
     return value
-
-
-def _error(name: str) -> type:
-    """Return an error by its name: errors were names of this module in 0.1.0."""
-    found = getattr(import_module("penstock.errors"), name, None)
-    if not isinstance(found, type) or found.__module__ != "penstock.errors":
-        raise AttributeError(f"module 'penstock' has no attribute {name!r}")
-    return found
 
 
 def __dir__() -> list[str]:

@@ -126,7 +126,7 @@ def test_a_peer_is_looked_for_in_its_own_environment(folder):
     run._check(ARMS["penstock"], sys.executable)
     with pytest.raises(ArmFailed, match="no-python: No such file"):
         run._check(ARMS["penstock"], str(folder / "no-python"))
-    with pytest.raises(penstock.BadSetting, match="--columns id: only tables have columns"):
+    with pytest.raises(penstock.errors.BadSetting, match="--columns id: only tables have columns"):
         run.measure(settings(folder, columns=("id",)), ["penstock"], [], lambda *_: None)
-    with pytest.raises(penstock.BadSetting, match="no JPEGs"):
+    with pytest.raises(penstock.errors.BadSetting, match="no JPEGs"):
         run.measure(settings(folder / "none"), ["penstock"], [], lambda *_: None)

@@ -44,7 +44,7 @@ def bench(tmp_path: Path) -> str:
 
 @pytest.fixture
 def advise(command):
-    return partial(command, "advise")
+    return partial(command, "advise", "reader")
 
 
 @pytest.fixture

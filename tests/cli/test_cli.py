@@ -40,7 +40,7 @@ def test_a_feed_is_run_seen_and_stopped(command, feeding):
         assert str(os.getpid()) in shown
         stopped = command("stop", "cli/feed")
         assert stopped.returncode == 0, stopped.stderr
-        with pytest.raises(penstock.FeedStopped, match="was stopped by process"):
+        with pytest.raises(penstock.errors.FeedStopped, match="was stopped by process"):
             for _ in range(1000):
                 list(loader)
     assert feeding.wait(20) == 0
@@ -52,7 +52,7 @@ def test_ctrl_c_ends_a_feed_and_tells_its_trainers(feeding):
         batches = iter(loader)
         next(batches)
         feeding.send_signal(signal.SIGINT)
-        with pytest.raises(penstock.FeedStopped, match="interrupted"):
+        with pytest.raises(penstock.errors.FeedStopped, match="interrupted"):
             for _ in range(100_000):
                 next(iter(loader))
     assert feeding.wait(20) == 130
@@ -143,7 +143,10 @@ def test_a_file_that_cannot_be_run_is_shown_without_our_frames(command, loader_f
 
 def test_a_source_that_fails_shows_its_own_traceback(loader_file: Path):
     process = started("feed", f"{loader_file}:broken", "--name", "broken", stderr=subprocess.PIPE)
-    with penstock.attach("broken", wait_s=20) as loader, pytest.raises(penstock.SourceError, match="disk is gone"):
+    with (
+        penstock.attach("broken", wait_s=20) as loader,
+        pytest.raises(penstock.errors.SourceError, match="disk is gone"),
+    ):
         next(iter(loader))
     _, errors = process.communicate(timeout=20)
     assert process.returncode == 2

@@ -111,7 +111,7 @@ def test_status_fits_80_columns_and_shows_a_name_that_would_command_the_terminal
 
 
 def wait_for_ranks(loader: penstock.Loader) -> None:
-    with suppress(penstock.FeederLost):
+    with suppress(penstock.errors.FeederLost):
         next(iter(loader))
 
 
@@ -181,7 +181,7 @@ def test_what_an_extra_brings_is_asked_for_in_one_line(tmp_path: Path, monkeypat
     assert line.endswith(says)
 
 
-VERBS = "feed,pack,cache,cache check,status,top,stop,doctor,advise,demo,bench,bench share,bench io"
+VERBS = "feed,pack,cache,cache check,status,stop,doctor,advise,demo,bench,bench share,bench io"
 
 
 @pytest.mark.parametrize("verb", ["", *VERBS.split(",")])
@@ -229,7 +229,7 @@ def test_ctrl_c_ends_a_feeder_that_makes_its_loader(tmp_path: Path):
     assert process.returncode == 130
 
 
-@pytest.mark.parametrize("words", ["status", "status --json", "top", "doctor", "--help", "--version"])
+@pytest.mark.parametrize("words", ["status", "status --json", "doctor", "--help", "--version"])
 def test_a_reader_that_has_gone_gets_no_traceback(words):
     reading, writing = os.pipe()
     os.close(reading)
@@ -251,11 +251,13 @@ def test_a_terminal_of_ascii_is_told_in_ascii(serve):
     assert "Traceback" not in failed.stderr
 
 
-def test_top_in_a_dumb_terminal_prints_one_look_after_another(serve):
+def test_a_watched_status_in_a_dumb_terminal_prints_one_look_after_another(serve):
     serve(rows(), "here")
     ours, theirs = pty.openpty()
     env = {**os.environ, "TERM": "dumb"}
-    process = subprocess.Popen([*COMMAND, "top", "--interval", "0.1"], stdout=theirs, stderr=theirs, env=env)
+    process = subprocess.Popen(
+        [*COMMAND, "status", "--watch", "--interval", "0.1"], stdout=theirs, stderr=theirs, env=env
+    )
     os.close(theirs)
     seen = b""
     while seen.count(b"here") < 3:
@@ -271,7 +273,7 @@ def test_top_in_a_dumb_terminal_prints_one_look_after_another(serve):
 
 @pytest.mark.parametrize("interval", ["nan", "0", "inf"])
 def test_an_interval_that_is_none_is_refused(interval):
-    failed = piped("top", "--interval", interval)
+    failed = piped("status", "--watch", "--interval", interval)
     assert failed.returncode == 2
     assert "Traceback" not in failed.stderr
     assert "--interval=" in failed.stderr

@@ -21,7 +21,7 @@ def main() -> None:
     with penstock.Feeder(make(**order["source"]), order["name"], **order["settings"]) as feeder:
         try:
             feeder.run()
-        except penstock.SourceError:
+        except penstock.errors.SourceError:
             sys.exit(3)
 
 

@@ -77,7 +77,7 @@ def test_a_rank_that_begins_later_begins_where_the_others_did(train, machines):
 
 
 def test_the_order_of_a_feed_that_spans_machines_is_that_of_no_other():
-    with pytest.raises(penstock.BadSetting, match="another order"):
+    with pytest.raises(penstock.errors.BadSetting, match="another order"):
         state = state_of("alone", across=False)
         state_of("across", across=True, state=state)
 

@@ -54,10 +54,10 @@ def test_a_feed_of_another_order_is_no_successor(forks_feeders_with_torch, serve
         next(batches)
         kill_feeder()
         serve(rows(), "order", seed=1)
-        with pytest.raises(penstock.SettingsDiffer, match="seed"):
+        with pytest.raises(penstock.errors.SettingsDiffer, match="seed"):
             for _ in range(100):
                 next(batches)
-        with pytest.raises(penstock.SettingsDiffer, match="seed"):
+        with pytest.raises(penstock.errors.SettingsDiffer, match="seed"):
             next(batches)
 
 
@@ -89,7 +89,7 @@ def test_a_sampler_that_can_be_read_only_once_is_an_error_in_the_second_cycle(se
     serve(DataLoader(TensorDataset(torch.arange(4)), batch_sampler=once))
     with penstock.attach("feed") as loader:
         assert len(list(loader)) == 2
-        with pytest.raises(penstock.SourceError, match="sampler gave no index in cycle 1"):
+        with pytest.raises(penstock.errors.SourceError, match="sampler gave no index in cycle 1"):
             list(loader)
 
 
@@ -119,7 +119,10 @@ def test_a_first_batch_that_was_interrupted_is_read_again(serve, monkeypatch):
 
 def test_a_tree_too_large_to_describe_is_an_error_with_its_size(serve):
     serve([{f"leaf {i}": np.zeros(2) for i in range(20_000)}])
-    with penstock.attach("feed") as loader, pytest.raises(penstock.SourceError, match="20,000 leaves takes"):
+    with (
+        penstock.attach("feed") as loader,
+        pytest.raises(penstock.errors.SourceError, match="20,000 leaves takes"),
+    ):
         list(loader)
 
 
@@ -136,7 +139,7 @@ def holding(what: object) -> Callable[[], object]:
     ],
 )
 def test_share_takes_a_function_without_arguments_that_travels(make, says):
-    with pytest.raises(penstock.BadSetting, match=says):
+    with pytest.raises(penstock.errors.BadSetting, match=says):
         penstock.share(make, "refused")
 
 
@@ -145,7 +148,7 @@ def attached_at_last() -> penstock.Loader:
     while True:
         try:
             return penstock.attach("feed", wait_s=90)
-        except penstock.Refused as refused:
+        except penstock.errors.Refused as refused:
             if "Too many open files" not in str(refused):
                 raise
             time.sleep(0.1)
@@ -170,7 +173,7 @@ def test_a_feeder_without_descriptors_goes_on_and_admits_again_once_it_has_dropp
 def test_a_trainer_for_whom_the_feeder_has_no_descriptor_is_told_so(feed):
     prlimit(feed("rows", source={"samples": 400}).pid, RLIMIT_NOFILE, (30, 30))
     crowd = [penstock.attach("feed", wait_s=30)]
-    with pytest.raises(penstock.Refused, match="Too many open files"):
+    with pytest.raises(penstock.errors.Refused, match="Too many open files"):
         crowd.extend(penstock.attach("feed") for _ in range(40))
     crowd.pop().close()
     crowd.append(penstock.attach("feed", wait_s=30))
@@ -191,6 +194,6 @@ def test_an_interrupt_amid_a_locks_own_code_is_an_interrupt(monkeypatch):
     with penstock.attach("feed", 5) as loader:
         with pytest.raises(KeyboardInterrupt):
             feeder.run()
-        with pytest.raises(penstock.FeedStopped, match="interrupted"):
+        with pytest.raises(penstock.errors.FeedStopped, match="interrupted"):
             for _ in range(10):
                 next(iter(loader))

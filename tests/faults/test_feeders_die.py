@@ -285,7 +285,7 @@ def test_what_a_feeder_says_last_is_heard_by_a_trainer_whose_packets_it_has_not_
         feeder.signal("SIGCONT")
         stopping.join()
         feeder.wait()
-        with pytest.raises(penstock.FeedStopped, match="was stopped by process"):
+        with pytest.raises(penstock.errors.FeedStopped, match="was stopped by process"):
             for batch in batches:
                 del batch
         del batches
@@ -300,7 +300,7 @@ def test_an_error_at_a_trainers_end_keeps_no_view_alive(clean, feed):
             for batch in loader:  # noqa: B007
                 feeder.kill()
 
-    with suppress(penstock.FeederLost):
+    with suppress(penstock.errors.FeederLost):
         lose()
     assert ring_maps() == before
 

@@ -65,7 +65,7 @@ def main():
         with penstock.share(functools.partial(make, Commissioned()), "numbers", 7, linger=0.5) as loader:
             ids = [sorted(int(i) for batch in loader for i in batch["id"]) for _ in range(2)]
             print(json.dumps({"right": ids == [list(range(500))] * 2}))
-    except penstock.SourceError as error:
+    except penstock.errors.SourceError as error:
         print(json.dumps({"error": str(error)}))
 
 if __name__ == "__main__":

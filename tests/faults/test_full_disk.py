@@ -28,7 +28,7 @@ from sources import rows
 resource.setrlimit(resource.RLIMIT_FSIZE, ({limit}, {limit}))
 try:
     {use}
-except penstock.DirectoryUnusable as error:
+except penstock.errors.DirectoryUnusable as error:
     print(error)
 """
 USES = {"feeder": "penstock.Feeder(rows(), 'feed')", "share": "penstock.share(rows, 'feed')"}
@@ -54,7 +54,9 @@ def test_a_lock_that_cannot_be_written_is_one_error_and_leaves_nothing(feeds_dir
 @pytest.mark.parametrize("use", USES.values(), ids=list(USES))
 @pytest.mark.parametrize("limit", [1000 << 10, 100 << 20])
 def test_a_limit_on_files_is_not_the_doing_of_make_loader(feeds_directory, use, limit):
-    program = NO_ROOM.format(limit=limit, use=use).replace("penstock.DirectoryUnusable", "penstock.PenstockError")
+    program = NO_ROOM.format(limit=limit, use=use).replace(
+        "penstock.errors.DirectoryUnusable", "penstock.PenstockError"
+    )
     program = program.replace("    print", "    assert type(error) is penstock.PenstockError, error\n    print")
     said = output_of(program, cwd=Path(__file__).parent)
     assert "no file of 536,870,912 bytes can be made in memory (memfd_create: File too large)" in said
@@ -80,7 +82,7 @@ def test_a_file_that_cannot_be_made_is_one_error_and_leaves_nothing(clean, feeds
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "unlink", refuse)
-        with pytest.raises(penstock.DirectoryUnusable, match=SAYS.format(feeds_directory)):
+        with pytest.raises(penstock.errors.DirectoryUnusable, match=SAYS.format(feeds_directory)):
             use()
     assert not list(feeds_directory.iterdir())
 
@@ -95,10 +97,10 @@ def says(path: str | Path, error: type[Exception], what: str) -> None:
 
 
 def test_a_directory_that_cannot_be_made_or_is_a_file_is_one_error(clean, tmp_path):
-    says("/proc/feeds", penstock.DirectoryUnusable, SAYS.format("/proc/feeds"))
+    says("/proc/feeds", penstock.errors.DirectoryUnusable, SAYS.format("/proc/feeds"))
     (tmp_path / "file").touch()
     for path in (tmp_path / "file" / "feeds", tmp_path / "file" / "deep" / "feeds"):
-        says(path, penstock.InsecureDirectory, r"/file.* is not Penstock's .* remove it")
+        says(path, penstock.errors.InsecureDirectory, r"/file.* is not Penstock's .* remove it")
     assert os.listdir(tmp_path) == ["file"]
 
 

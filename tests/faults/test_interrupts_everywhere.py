@@ -113,7 +113,7 @@ def test_close(clean, attached, options, quick):
         visits = interrupted(loader.close, at)[1]
         with others_files():
             if visits.raised:
-                with pytest.raises(penstock.LoaderClosed):
+                with pytest.raises(penstock.errors.LoaderClosed):
                     next(batches)
             loader.close()
             assert [batch["id"].tolist() for batch in kept] == content

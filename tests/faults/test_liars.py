@@ -138,7 +138,7 @@ GREETINGS = {
 @pytest.mark.parametrize("greeting", GREETINGS.values(), ids=list(GREETINGS))
 def test_a_greeting_that_makes_no_sense_is_one_error(clean, greeting):
     says = rf"the feeder \(process {os.getpid()}\) of feed 'feed' makes no sense: .*penstock stop feed"
-    with Liar(greeting), pytest.raises(penstock.ProtocolError, match=says):
+    with Liar(greeting), pytest.raises(penstock.errors.ProtocolError, match=says):
         penstock.attach("feed")
 
 
@@ -209,7 +209,7 @@ def deep(levels: int) -> Node:
 )
 def test_a_story_that_makes_no_sense_is_one_error(clean, story):
     says = rf"the feeder \(process {os.getpid()}\) of feed 'feed' makes no sense: "
-    with Liar(said=story), pytest.raises(penstock.ProtocolError, match=says) as caught:
+    with Liar(said=story), pytest.raises(penstock.errors.ProtocolError, match=says) as caught:
         trained(batch_size=7)
     assert len(str(caught.value)) < 1000
 
@@ -231,19 +231,19 @@ PARTS: dict[str, list[Any]] = {
 
 @pytest.mark.parametrize("story", PARTS.values(), ids=PARTS)
 def test_a_part_that_makes_no_sense_is_one_error(clean, story):
-    with Liar(said=story), pytest.raises(penstock.ProtocolError, match="makes no sense: "):
+    with Liar(said=story), pytest.raises(penstock.errors.ProtocolError, match="makes no sense: "):
         trained(batch_size=7, select=[1, 2, 3, 11])
 
 
 def test_who_selects_nothing_gets_whole_blocks(clean):
-    with Liar(said=[STARTED, PART]), pytest.raises(penstock.ProtocolError, match="bytes to name them"):
+    with Liar(said=[STARTED, PART]), pytest.raises(penstock.errors.ProtocolError, match="bytes to name them"):
         trained(batch_size=7)
 
 
 def test_an_error_stays_one(clean):
     with Liar(said=[STARTED, but(BLOCK, rows=0)]), penstock.attach("feed", 7) as loader:
         for _ in range(3):
-            with pytest.raises(penstock.ProtocolError, match=r"rows"):
+            with pytest.raises(penstock.errors.ProtocolError, match=r"rows"):
                 next(iter(loader))
 
 
@@ -255,7 +255,10 @@ def test_whole_batches_have_the_bytes_that_their_shapes_make(clean, borrow):
     with Liar(welcome, [STARTED, true]), penstock.attach("feed", borrow=borrow) as loader:
         assert next(iter(loader))["id"].tolist() == np.arange(10).reshape(5, 2).tolist()
     for leaf_bytes in (0, 72, 800):
-        with Liar(welcome, [STARTED, but(true, leaf_bytes=(leaf_bytes,))]), pytest.raises(penstock.ProtocolError):
+        with (
+            Liar(welcome, [STARTED, but(true, leaf_bytes=(leaf_bytes,))]),
+            pytest.raises(penstock.errors.ProtocolError),
+        ):
             trained(borrow=borrow)
 
 
@@ -300,7 +303,7 @@ def test_ragged_rows_that_make_no_sense_are_one_error(clean, tale, give, options
     with Liar(said=[STARTED, block]) as liar:
         memory = liar.ring.writable(0, 4096)
         memory[128 : 128 + 8 * len(words)] = np.array(words, np.int64).view(np.uint8)
-        with pytest.raises(penstock.ProtocolError, match=r"makes no sense: .*ragged rows"):
+        with pytest.raises(penstock.errors.ProtocolError, match=r"makes no sense: .*ragged rows"):
             trained(**options)
 
 
@@ -316,7 +319,7 @@ def test_a_tree_that_changes_from_block_to_block_is_one_error(clean, then):
     said = [STARTED, block, but(block, number=1, sample=10, layout=later, leaf_bytes=(80, 40))]
     with Liar(said=said) as liar:
         liar.ring.writable(0, 4096)[128:216] = np.array(WORDS).view(np.uint8)
-        with pytest.raises(penstock.ProtocolError, match="its blocks changed: leaf batch"):
+        with pytest.raises(penstock.errors.ProtocolError, match="its blocks changed: leaf batch"):
             trained(batch_size=15)
 
 
@@ -336,7 +339,7 @@ def test_whole_batches_may_have_any_number_of_ragged_rows_but_no_other_bytes(cle
                 if true:
                     assert len(next(iter(loader))) == words[0]
                     continue
-                with pytest.raises(penstock.ProtocolError, match="ragged rows"):
+                with pytest.raises(penstock.errors.ProtocolError, match="ragged rows"):
                     next(iter(loader))
 
 
@@ -354,7 +357,7 @@ def test_a_ring_that_may_shrink_under_a_trainer_is_refused(clean, tmp_path, kind
             other, end = os.pipe()
             os.close(end)
         liar.fd = other
-        with pytest.raises(penstock.ProtocolError, match="not in the file"):
+        with pytest.raises(penstock.errors.ProtocolError, match="not in the file"):
             penstock.attach("feed")
         os.close(other)
 
@@ -375,7 +378,7 @@ try:
     with penstock.attach("feed", 7, borrow={borrow}) as loader:
         for batch in loader:
             bytes(batch["id"])
-except penstock.ProtocolError as error:
+except penstock.errors.ProtocolError as error:
     print("one error:", error)
 """
 
@@ -399,7 +402,7 @@ def test_a_failure_of_a_strange_kind_is_a_source_error(clean):
     for kind in ("annotations", "PenstockError", "ReadFailed", "", "__name__"):
         with (
             Liar(said=[STARTED, wire.Failed(kind, "broken", "")]),
-            pytest.raises(penstock.SourceError, match="broken"),
+            pytest.raises(penstock.errors.SourceError, match="broken"),
         ):
             trained()
 
@@ -439,7 +442,7 @@ def untold(layout: Node, says: str) -> None:
     with (
         Liar(said=layouts(layout)),
         penstock.attach("feed", 10) as loader,
-        pytest.raises(penstock.UnsupportedLeaf, match=says),
+        pytest.raises(penstock.errors.UnsupportedLeaf, match=says),
     ):
         next(iter(loader))
 

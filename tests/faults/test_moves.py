@@ -109,7 +109,7 @@ def test_moves_and_deaths_of_feeders_at_random_instants_cost_no_sample(train, un
             continue
         at, to = chance.choice([("a", "b"), ("b", "a")])
         # Where its feeder was killed just now, or it reads the other feed, it is not told.
-        with suppress(penstock.FeedNotFound, penstock.Refused):
+        with suppress(penstock.errors.FeedNotFound, penstock.errors.Refused):
             move(at, chance.choice(trainers).pid, to)
     until.touch()
     each_has_all(trainers, 300)

@@ -44,7 +44,7 @@ def test_wait_s_waits_for_a_feed_that_comes_later(clean, serve, train):
 
 def test_wait_s_ends(clean):
     began = time.monotonic()
-    with pytest.raises(penstock.FeedNotFound):
+    with pytest.raises(penstock.errors.FeedNotFound):
         penstock.attach("nobody", wait_s=0.4)
     assert time.monotonic() - began >= 0.4
 
@@ -60,7 +60,7 @@ def test_wait_s_ends(clean):
 )
 def test_what_is_no_name_is_refused(clean, name, says):
     for use in (lambda: penstock.attach(name), lambda: penstock.Feeder(rows(), name)):
-        with pytest.raises(penstock.BadSetting, match=says):
+        with pytest.raises(penstock.errors.BadSetting, match=says):
             use()
 
 
@@ -84,7 +84,7 @@ def test_a_stale_lock_of_any_content_and_a_socket_or_file_do_not_stop_a_feeder(c
     endpoint.lock_path.write_bytes(left)
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as stale:
         stale.bind(str(endpoint.socket_path)) if is_socket else endpoint.socket_path.write_text("no socket")
-    with pytest.raises(penstock.FeedNotFound):
+    with pytest.raises(penstock.errors.FeedNotFound):
         penstock.attach("feed")
     serve(rows(samples=30))
     with penstock.attach("feed", 7) as loader:
@@ -173,7 +173,7 @@ def test_a_feeder_rejects_a_peer_of_another_user_and_gives_it_no_descriptor(spea
 def test_a_trainer_refuses_a_feeder_of_another_user_and_says_nothing_to_it():
     listener = started(LISTEN_AS_NOBODY, {})
     try:
-        with pytest.raises(penstock.Refused, match=f"served by uid {NOBODY}, you are uid 0"):
+        with pytest.raises(penstock.errors.Refused, match=f"served by uid {NOBODY}, you are uid 0"):
             penstock.attach("feed")
         assert listener.communicate(timeout=30)[0] == "heard 0\n"
     finally:
@@ -277,7 +277,7 @@ def mutated(chance: random.Random) -> bytes:
         try:
             if isinstance(wire.decode_from_trainer(packet), wire.Stop):
                 continue
-        except penstock.ProtocolError:
+        except penstock.errors.ProtocolError:
             pass
         if packet:
             return bytes(packet)
@@ -316,7 +316,7 @@ def must_be_rejected(packets: list[bytes]) -> bool:
     needs_no_hello = (wire.Hello, wire.StatisticsRequest, wire.FingerprintRequest, wire.MoveTrainer)
     try:
         messages = [wire.decode_from_trainer(packet) for packet in packets]
-    except penstock.ProtocolError:
+    except penstock.errors.ProtocolError:
         return True
     return not isinstance(messages[0], needs_no_hello)
 
@@ -415,7 +415,7 @@ from penstock.feed import wire
 wire.PROTOCOL = 999
 try:
     penstock.attach("feed")
-except penstock.VersionMismatch as error:
+except penstock.errors.VersionMismatch as error:
     print(error)
 """
 

@@ -57,7 +57,7 @@ def crowd(stopped, request: pytest.FixtureRequest) -> Iterator[None]:
 
 def told(use: Callable[[], Any], feeder: Run) -> None:
     says = rf"feeder \(process {feeder.pid}\) of feed 'feed' has not answered .* stopped, or too busy"
-    with pytest.raises(penstock.FeederSilent, match=says) as silent:
+    with pytest.raises(penstock.errors.FeederSilent, match=says) as silent:
         use()
     assert f"kill -CONT {feeder.pid}" in str(silent.value)
     assert "penstock stop feed" in str(silent.value)
@@ -148,7 +148,7 @@ def test_a_process_that_does_not_hold_the_lock_is_never_ended(clean, impatient, 
         try:
             for pid in (innocent.pid, os.getpid(), 0, 2**30):
                 Endpoint("feed").lock_path.write_bytes(msgspec.msgpack.encode(Owner("feed", pid)))
-                with pytest.raises(penstock.FeederSilent, match="no process of yours is known to hold"):
+                with pytest.raises(penstock.errors.FeederSilent, match="no process of yours is known to hold"):
                     feeds.stop("feed")
             assert innocent.poll() is None
         finally:
@@ -164,7 +164,7 @@ def test_a_feeder_that_is_stopped_while_it_starts_is_told_and_goes_with_who_give
     clean, impatient, feeds_directory
 ):
     for _ in range(2):
-        with pytest.raises(penstock.FeederSilent, match="it is stopped"):
+        with pytest.raises(penstock.errors.FeederSilent, match="it is stopped"):
             penstock.share(stop_itself, "feed")
         assert not list(feeds_directory.iterdir())
 

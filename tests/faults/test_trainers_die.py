@@ -172,11 +172,11 @@ child = os.fork()
 if child == 0:
     try:
         next(batches)
-    except penstock.ForkedLoader as error:
+    except penstock.errors.ForkedLoader as error:
         print("child:", error, flush=True)
     try:
         iter(loader)
-    except penstock.ForkedLoader as error:
+    except penstock.errors.ForkedLoader as error:
         print("child:", error, flush=True)
     loader.close()
     os._exit(0)

@@ -46,7 +46,7 @@ def test_a_feed_may_have_any_name_and_be_ended(serve, name, feeds_directory):
     made = set(feeds_directory.parent.rglob("*.sock")) - of_other_tests
     assert {path.parent for path in made} == {feeds_directory}
     assert penstock.stop(name) == (os.getpid(), ())
-    with pytest.raises(penstock.FeedNotFound):
+    with pytest.raises(penstock.errors.FeedNotFound):
         penstock.stop(name)
 
 
@@ -56,17 +56,17 @@ def test_names_that_differ_are_different_feeds():
 
 
 def test_a_missing_feed_is_told_with_those_that_run(serve):
-    with pytest.raises(penstock.FeedNotFound, match="no feed runs"):
+    with pytest.raises(penstock.errors.FeedNotFound, match="no feed runs"):
         penstock.attach("train")
     serve(ARRAYS, "train/a")
     serve(ARRAYS, "train/b")
-    with pytest.raises(penstock.FeedNotFound, match="feeds that run: 'train/a', 'train/b'"):
+    with pytest.raises(penstock.errors.FeedNotFound, match="feeds that run: 'train/a', 'train/b'"):
         penstock.attach("train")
 
 
 def test_what_the_dead_left_is_removed_by_whoever_looks(feeds_directory):
     def attach() -> None:
-        with pytest.raises(penstock.FeedNotFound):
+        with pytest.raises(penstock.errors.FeedNotFound):
             penstock.attach("feed")
 
     for look in (penstock.feeds, attach):
@@ -132,7 +132,7 @@ def test_a_file_system_that_locks_no_files_is_named_at_once_and_nothing_is_left(
     patch.setattr(fcntl, "flock", refused)
     says = rf"feeds cannot be kept in {feeds_directory}: its file system, \w+, locks no files .*set PENSTOCK_DIR"
     for use in (lambda: penstock.Feeder(ARRAYS, "feed"), lambda: next(iter(penstock.share(arrays, "feed", 5)))):
-        with pytest.raises(penstock.DirectoryUnusable, match=says):
+        with pytest.raises(penstock.errors.DirectoryUnusable, match=says):
             use()
     for path in feeds_directory.iterdir():
         assert path.suffix == ".lock"
@@ -146,7 +146,7 @@ def arrays():
 def is_refused(says: str) -> None:
     """Whoever serves, attaches or looks for feeds is told that the directory is not safe."""
     for use in (lambda: penstock.Feeder(ARRAYS, "feed"), lambda: penstock.attach("feed"), penstock.feeds):
-        with pytest.raises(penstock.InsecureDirectory, match=says):
+        with pytest.raises(penstock.errors.InsecureDirectory, match=says):
             use()
 
 
@@ -166,7 +166,7 @@ def test_a_directory_of_another_user_is_refused(patch, tmp_path):
     patch.setenv("PENSTOCK_DIR", str(theirs))
     uid = os.getuid()
     patch.setattr(os, "getuid", lambda: uid + 1)
-    with pytest.raises(penstock.InsecureDirectory, match=f"belongs to uid {uid}, you are uid {uid + 1}"):
+    with pytest.raises(penstock.errors.InsecureDirectory, match=f"belongs to uid {uid}, you are uid {uid + 1}"):
         directory()
 
 
@@ -181,7 +181,7 @@ def test_only_a_real_directory_will_do(patch, tmp_path, kind):
         if kind == "link":
             (tmp_path / "target").mkdir(mode=0o700)
     patch.setenv("PENSTOCK_DIR", str(path))
-    with pytest.raises(penstock.InsecureDirectory, match="is not a directory"):
+    with pytest.raises(penstock.errors.InsecureDirectory, match="is not a directory"):
         directory()
 
 
@@ -237,7 +237,7 @@ def test_a_file_is_never_reached_by_way_of_a_link(patch, tmp_path):
     ours.symlink_to(victim)
     uses = endpoint.acquire, endpoint.open_log, endpoint.listen, endpoint.connect, endpoint.sweep, endpoint.owner
     for use in uses:
-        with suppress(penstock.InsecureDirectory, OSError):
+        with suppress(penstock.errors.InsecureDirectory, OSError):
             assert not use()
     assert {path.name: path.read_bytes() for path in victim.iterdir()} == kept
     ours.unlink()
@@ -258,7 +258,7 @@ def test_what_lies_in_the_place_of_a_lock_is_not_written_to(tmp_path, kind):
         endpoint.lock_path.mkdir()
     else:
         os.mkfifo(endpoint.lock_path)
-    with pytest.raises(penstock.InsecureDirectory, match="remove it"):
+    with pytest.raises(penstock.errors.InsecureDirectory, match="remove it"):
         penstock.Feeder(ARRAYS, "feed")
     assert penstock.feeds() == []
     assert victim.read_bytes() == b"precious"
@@ -300,7 +300,7 @@ def test_junk_in_the_directory_is_passed_over(serve, feeds_directory, junk):
     assert penstock.feeds() == []
     serve(ARRAYS)
     assert [feed.name for feed in penstock.feeds()] == ["feed"]
-    with pytest.raises(penstock.FeedNotFound, match="feeds that run: 'feed'"):
+    with pytest.raises(penstock.errors.FeedNotFound, match="feeds that run: 'feed'"):
         penstock.stop("other")
     for name in ("0123.lock", "89ab.lock", "cdef.lock"):
         (feeds_directory / name).unlink()
@@ -336,7 +336,7 @@ def test_a_feeder_starts_although_others_look_for_what_dead_ones_left() -> None:
     try:
         for _ in range(60):
             with penstock.Feeder(ARRAYS, "feed"):
-                with pytest.raises(penstock.FeedExists, match=str(os.getpid())):
+                with pytest.raises(penstock.errors.FeedExists, match=str(os.getpid())):
                     penstock.Feeder(ARRAYS, "feed")
                 penstock.attach("feed").close()
     finally:

@@ -147,7 +147,7 @@ def test_who_comes_later_is_not_waited_for_and_may_expect_another_number(serve):
 @pytest.mark.usefixtures("forks_feeders")
 def test_a_feed_expects_a_whole_number_of_trainers():
     for nonsense in (0, -1, 2.5, True, "3"):
-        with pytest.raises(penstock.BadSetting, match="expect="):
+        with pytest.raises(penstock.errors.BadSetting, match="expect="):
             penstock.share(rows, "feed", expect=nonsense)  # type: ignore[arg-type]
 
 

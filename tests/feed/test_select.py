@@ -19,7 +19,8 @@ from tests.sources.drawing import DrawingStream
 from torch.utils.data import DataLoader, WeightedRandomSampler
 
 import penstock
-from penstock import BadSetting, Refused, Selection
+from penstock import Selection
+from penstock.errors import BadSetting, Refused
 from penstock.sources.packed.packing import pack
 
 
@@ -325,7 +326,7 @@ def test_a_feeder_that_leaves_out_what_was_selected_is_found_out(serve: Any, mon
     with penstock.attach("feed", 5, select=[3, 7, 11]) as loader:
         lie = Selection([3, 11]).bitmap(N)
         monkeypatch.setattr(feeder._state, "plan", lambda _, ids: lie.holds(ids))
-        with pytest.raises(penstock.ProtocolError, match="left out samples that this trainer selects"):
+        with pytest.raises(penstock.errors.ProtocolError, match="left out samples that this trainer selects"):
             list(loader)
 
 

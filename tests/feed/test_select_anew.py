@@ -19,7 +19,7 @@ from tests.feed.squares import N, arrays, epoch_of, part, right
 from tests.forked import eventually
 
 import penstock
-from penstock import BadSetting, LoaderClosed
+from penstock.errors import BadSetting, LoaderClosed
 
 
 def test_a_trainer_changes_its_part_between_epochs_and_amid_one(serve: Any) -> None:
@@ -119,7 +119,7 @@ def test_a_part_is_changed_between_the_epochs_of_a_feed_that_has_sent_them_all(s
         eventually(lambda: feeder.statistics().trainers[0].state == "finished")
         loader.select(part(2, 0.5))
         assert sorted(epoch_of(loader)) == sorted(epoch_of(loader)) == part(2, 0.5)
-        with pytest.raises(penstock.FeedEnded):
+        with pytest.raises(penstock.errors.FeedEnded):
             list(loader)
 
 
@@ -141,7 +141,7 @@ def test_views_that_are_kept_leave_no_room_for_another_part(serve: Any) -> None:
     serve(penstock.ArraySource({"x": np.zeros((1000, 1000), np.uint8)}, batch_size=10), window=100_000)
     with penstock.attach("feed", 10, borrow=True) as loader:
         kept = list(islice(loader, 7))
-        with pytest.raises(penstock.WindowHeld, match="before it selects other samples"):
+        with pytest.raises(penstock.errors.WindowHeld, match="before it selects other samples"):
             loader.select([1, 2, 3])
         del kept[1:]
         loader.select([1, 2, 3])

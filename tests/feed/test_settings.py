@@ -46,7 +46,7 @@ def test_a_window_is_bytes_rounded_up_to_pages(window, nbytes):
     [0, -1, "", "0", "MiB", "1.2.3MiB", "ten", "-5MiB", "1TiB!", "1 Mi B", "nan", "inf", ".", "1e3", "9" * 400],
 )
 def test_what_is_no_size_is_refused_by_name(window):
-    with pytest.raises(penstock.BadSetting, match="window=") as caught:
+    with pytest.raises(penstock.errors.BadSetting, match="window=") as caught:
         bytes_from(window)
     assert repr(window) in str(caught.value)
 
@@ -55,7 +55,7 @@ def test_what_is_no_size_is_refused_by_name(window):
 def test_any_text_is_whole_pages_or_refused(text):
     try:
         nbytes = bytes_from(text)
-    except penstock.BadSetting:
+    except penstock.errors.BadSetting:
         return
     assert nbytes > 0
     assert nbytes % PAGE == 0
@@ -84,9 +84,9 @@ NONSENSE: dict[str, list[Any]] = {
 @pytest.mark.parametrize(("setting", "value"), each_of(NONSENSE))
 def test_a_value_out_of_range_or_of_a_wrong_type_is_named_and_nothing_is_left(setting, value, feeds_directory):
     told = f"{setting}={value!r}" + ": it must be a whole number between 1 and 4,096" * (setting == "segments")
-    with pytest.raises(penstock.BadSetting, match=re.escape(told)):
+    with pytest.raises(penstock.errors.BadSetting, match=re.escape(told)):
         checked(**{setting: value})
-    with pytest.raises(penstock.BadSetting):
+    with pytest.raises(penstock.errors.BadSetting):
         penstock.Feeder({"id": np.arange(9)}, "feed", **{setting: value})
     assert not list(feeds_directory.iterdir())
 
@@ -95,10 +95,10 @@ def test_a_window_beyond_the_memory_is_refused_with_both_numbers(feeds_directory
     total = psutil.virtual_memory().total
     for window in (total + 2**30, "100TiB", 2**70):
         with pytest.raises(
-            penstock.BadSetting, match=r"a window of [\d,.]+ GiB: this process may use [\d,.]+ GiB"
+            penstock.errors.BadSetting, match=r"a window of [\d,.]+ GiB: this process may use [\d,.]+ GiB"
         ):
             penstock.Feeder({"id": np.arange(9)}, "feed", window=window)
-    with pytest.raises(penstock.BadSetting, match=r"a window of 102,400\.0 GiB"):
+    with pytest.raises(penstock.errors.BadSetting, match=r"a window of 102,400\.0 GiB"):
         penstock.share(lambda: {"id": np.arange(9)}, "feed", window="100TiB")
     assert not list(feeds_directory.iterdir())
 
@@ -146,7 +146,9 @@ def test_workers_are_a_number_of_this_machines_or_some_of_a_cluster():
 
 @pytest.mark.parametrize("others", [{}, {"across": True}, {"workers": "ray"}])
 def test_a_pace_that_nobody_else_keeps_is_refused(others, feeds_directory):
-    with pytest.raises(penstock.BadSetting, match=r"pace='together': it takes across=True and workers=\"ray\""):
+    with pytest.raises(
+        penstock.errors.BadSetting, match=r"pace='together': it takes across=True and workers=\"ray\""
+    ):
         penstock.Feeder({"x": np.arange(10)}, "feed", pace="together", **others)
     assert not list(feeds_directory.iterdir())
 
@@ -173,7 +175,7 @@ TRAINERS_NONSENSE: dict[str, list[Any]] = {
 
 @pytest.mark.parametrize(("option", "value"), each_of(TRAINERS_NONSENSE))
 def test_a_trainers_nonsense_is_refused_before_it_connects(option, value):
-    with pytest.raises(penstock.BadSetting, match=re.escape(f"{option}={value!r}")):
+    with pytest.raises(penstock.errors.BadSetting, match=re.escape(f"{option}={value!r}")):
         penstock.attach("feed", **{option: value})
 
 
@@ -186,5 +188,5 @@ def test_any_seed_of_64_bits_serves(serve, seed):
 
 
 def test_what_is_no_name_is_refused_in_words():
-    with pytest.raises(penstock.BadSetting, match="must be a string, not int"):
+    with pytest.raises(penstock.errors.BadSetting, match="must be a string, not int"):
         penstock.attach(3)  # type: ignore[arg-type]

@@ -30,7 +30,7 @@ def test_views_that_fill_the_window_are_an_error_and_the_loader_goes_on_when_the
     kept: list[Any] = []
     with penstock.attach("feed", 4, borrow=True) as loader:
         batches = iter(loader)
-        with pytest.raises(penstock.WindowHeld, match="hold 65,536 of the 65,536 bytes of the window"):
+        with pytest.raises(penstock.errors.WindowHeld, match="hold 65,536 of the 65,536 bytes of the window"):
             kept.extend(batches)
         assert 12 <= len(kept) <= 16
         ids = [int(i) for batch in kept for i in batch["id"][:, 0]]
@@ -50,7 +50,7 @@ def test_views_that_another_trainer_shares_are_an_error_too_once_it_has_caught_u
         batches = iter(loader)
         kept = [next(batches)]
         other = threads.submit(read)
-        with pytest.raises(penstock.WindowHeld):
+        with pytest.raises(penstock.errors.WindowHeld):
             kept.extend(batches)
         kept.clear()
         for _ in batches:
@@ -73,7 +73,7 @@ def test_a_plain_loop_over_views_never_waits_for_itself(serve, rows, blocks):
 
 def test_a_window_too_small_for_views_is_refused_with_both_sizes(serve):
     serve(arrays(), window=4 * ROW_BYTES * 2)
-    too_few = pytest.raises(penstock.BadSetting, match=r"8,192 bytes are fewer than 3 times its 4,096")
+    too_few = pytest.raises(penstock.errors.BadSetting, match=r"8,192 bytes are fewer than 3 times its 4,096")
     with penstock.attach("feed", 4, borrow=True) as loader, too_few:
         next(iter(loader))
     with penstock.attach("feed", 4) as loader:

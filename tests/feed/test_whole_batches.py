@@ -88,7 +88,7 @@ def test_types_and_shapes_come_back(serve, borrow):
 
 def test_a_batch_size_cannot_be_asked_for(serve):
     serve(loader_of_texts(), whole_batches=True)
-    with pytest.raises(penstock.BadSetting, match=r"batch_size=8 is not possible. Leave batch_size out"):
+    with pytest.raises(penstock.errors.BadSetting, match=r"batch_size=8 is not possible. Leave batch_size out"):
         penstock.attach("feed", 8)
 
 
@@ -98,7 +98,7 @@ def test_another_structure_is_still_an_error(serve):
     with penstock.attach("feed") as loader:
         it = iter(loader)
         assert [next(it)["x"].shape, next(it)["x"].shape] == [(2, 3), (4, 9)]
-        with pytest.raises(penstock.BlockChanged, match=r"leaf batch\['x'\]: numpy <f8 .* numpy <f4"):
+        with pytest.raises(penstock.errors.BlockChanged, match=r"leaf batch\['x'\]: numpy <f8 .* numpy <f4"):
             next(it)
 
 
@@ -126,7 +126,7 @@ def test_a_state_goes_on_with_the_next_batch(serve):
 
 def test_ranks_get_a_batch_each_in_turn(serve):
     serve([{"x": np.full((i + 1, 2), i)} for i in range(7)], whole_batches=True)
-    with pytest.raises(penstock.BadSetting, match="pass drop_last=True"):
+    with pytest.raises(penstock.errors.BadSetting, match="pass drop_last=True"):
         penstock.attach("feed", shard=(0, 2))
 
     def train(rank: int) -> list[int]:

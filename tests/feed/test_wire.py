@@ -79,7 +79,7 @@ def test_a_constant_keeps_its_type():
 
 def heard_or_refused(packet: bytes) -> None:
     for decode in (wire.decode_from_trainer, wire.decode_from_feeder):
-        with suppress(penstock.ProtocolError):
+        with suppress(penstock.errors.ProtocolError):
             decode(packet)
 
 
@@ -94,7 +94,7 @@ def test_any_bytes_are_a_message_or_refused(packet):
 def test_containers_in_one_another_are_refused_however_deep(within, levels):
     for each in (b"\x91", b"\x81\xa0"):
         for decode in (wire.decode_from_trainer, wire.decode_from_feeder):
-            with pytest.raises(penstock.ProtocolError, match="not understood"):
+            with pytest.raises(penstock.errors.ProtocolError, match="not understood"):
                 decode(within + each * levels + b"\xc0")
 
 
@@ -122,7 +122,7 @@ def test_any_damaged_message_is_a_message_or_refused(message, data):
     ids=repr,
 )
 def test_numbers_out_of_range_are_refused(message):
-    with pytest.raises(penstock.ProtocolError, match="not understood"):
+    with pytest.raises(penstock.errors.ProtocolError, match="not understood"):
         wire.decode_from_trainer(wire.encode(message))
 
 

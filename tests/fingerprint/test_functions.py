@@ -223,7 +223,7 @@ def test_a_later_caller_with_another_data_set_is_refused_and_told_how_to_go_on()
         with penstock.share(functools.partial(make_of, 100), "my feed") as other:
             assert len(one) == len(other) == 10
         told = r"argument 1 of make_of is 100 there and 200 in.*stop 'my feed'"
-        with pytest.raises(penstock.SettingsDiffer, match=told):
+        with pytest.raises(penstock.errors.SettingsDiffer, match=told):
             penstock.share(functools.partial(make_of, 200), "my feed")
         assert len(next(iter(one))["id"]) == 10, "the feed goes on"
 

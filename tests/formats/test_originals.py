@@ -144,7 +144,7 @@ def test_litdata_reads_what_our_writer_writes_which_are_the_same_bytes(litdata: 
 
 def test_rows_that_litdata_keeps_in_arrows_format_are_refused_by_name(litdata: Original) -> None:
     folder = litdata.write({"text": "str", "number": "int"}, [{"text": "x", "number": i} for i in range(5)])
-    with pytest.raises(penstock.BadSetting, match="Arrow"):
+    with pytest.raises(penstock.errors.BadSetting, match="Arrow"):
         LitDataRecords(folder)
 
 

@@ -120,7 +120,9 @@ def test_what_pandas_writes_is_read_equal(tables: Original, index: list[str]) ->
     ours = rows_of(f"{folder}/*.parquet", fill=FILLS)
     assert_same(ours, filled)
     assert [row["key"] for row in ours] == [i * i for i in range(20)]
-    with pytest.raises(penstock.SourceError, match="column 'whole' has 2 nulls, the first in row 1: pass fill="):
+    with pytest.raises(
+        penstock.errors.SourceError, match="column 'whole' has 2 nulls, the first in row 1: pass fill="
+    ):
         rows_of(f"{folder}/*.parquet", columns=["whole"])
 
 
@@ -128,7 +130,7 @@ def test_what_datasets_writes_is_read_equal(tables: Original) -> None:
     folder = tables.write(DATASETS, [data_row(i) for i in range(20)], "library=datasets")
     theirs = tables.read(folder)
     with pytest.raises(
-        penstock.BadSetting, match="column 'grid' is of type list<item: list<item: int16>>, which no"
+        penstock.errors.BadSetting, match="column 'grid' is of type list<item: list<item: int16>>, which no"
     ):
         rows_of(f"hf:{folder}")
     ours = rows_of(f"hf:{folder}", columns=[name for name in DATASETS if name != "grid"])

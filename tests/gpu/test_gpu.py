@@ -226,7 +226,7 @@ def test_a_window_larger_than_the_gpu_is_an_error_with_both_numbers() -> None:
     nbytes = torch.cuda.get_device_properties(0).total_memory + (1 << 30)
     if nbytes > psutil.virtual_memory().total:
         pytest.skip("the host has less memory than the GPU: its own limit comes first")
-    with pytest.raises(penstock.DeviceUnavailable, match=r"refused for [0-9,]{12,} bytes.*bytes are free"):
+    with pytest.raises(penstock.errors.DeviceUnavailable, match=r"refused for [0-9,]{12,} bytes.*bytes are free"):
         penstock.Feeder(rows(), "feed", memory="cuda", window=nbytes)
 
 
@@ -234,7 +234,7 @@ def test_a_gpu_is_found_by_its_uuid_and_one_that_is_not_there_is_an_error(serve:
     serve(rows())
     with penstock.attach("feed", device=CudaGpu("cuda:0").uuid) as loader:
         assert next(iter(loader))["id"].is_cuda
-    with pytest.raises(penstock.DeviceUnavailable, match="this process sees cuda:0"):
+    with pytest.raises(penstock.errors.DeviceUnavailable, match="this process sees cuda:0"):
         penstock.attach("feed", device="cuda:99")
 
 

@@ -7,20 +7,18 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import numpy as np
 import pytest
 from tests.scripts import run_python
 
-from penstock import BadSetting
 from penstock.bench.experiment import Spread
 from penstock.cli.select_table import _ranks
+from penstock.errors import BadSetting
 from penstock.linux.files import held
-from penstock.runs.machine import describe
 from penstock.runs.store import Store
 from penstock.select.bench.compare import shown
 from penstock.select.bench.report import ArmRow, SelectReport, baselines_of, choose, full_of, paired, rows_of
-from penstock.select.bench.run import BenchResults, Outcome, _read, arms_of, label, scoring, training
+from penstock.select.bench.run import BenchResults, Outcome, arms_of, label, scoring, training
 from penstock.select.bench.spec import Arm, BenchSpec, read_spec
 from penstock.select.savings import savings
 from penstock.select.scores import Scores
@@ -170,18 +168,6 @@ def test_a_run_that_fails_is_named_and_what_has_run_is_not_run_again(folder: Pat
     assert bench(folder, "--again").returncode == 0
     anew = outcomes(folder)
     assert {key for key in after if anew[key] == after[key]} == {key for key in after if key.startswith("scores")}
-
-
-def test_results_of_the_first_form_of_the_file_are_not_run_again(folder: Path) -> None:
-    comparison = read_spec(folder / "small.yaml")
-    scored, trained = Outcome("a", 1.0, 2.0, None, None), Outcome("b", 3.0, 4.0, None, 5.0)
-    old = {"spec": comparison.spec, "code": comparison.code(), "machine": describe()}
-    old["outcomes"] = {"scores of diverse-epochs=0, seed 1": scored, "full 0.5 (), seed 2": trained}
-    (folder / "results.json").write_bytes(msgspec.json.encode(old))
-    found = _read(folder / "results.json", comparison, again=False)
-    diverse = next(place for place, arm in enumerate(comparison.spec.arms) if arm.method == "diverse")
-    assert found.of(scoring(comparison.spec, diverse)) == {1: scored}
-    assert found.of(training(comparison.spec, 0, 0.5)) == {2: trained}
 
 
 @pytest.mark.parametrize(

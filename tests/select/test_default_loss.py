@@ -10,7 +10,7 @@ import torch
 from tests.select.tasks import SAMPLES, Images, Language, Texts, images, small
 from torch import nn
 
-from penstock import BadSetting
+from penstock.errors import BadSetting
 from penstock.select.scoring import score
 from penstock.select.task import Task, cross_entropy
 

@@ -12,7 +12,8 @@ from tests.select.tasks import SAMPLES, Images, convolutional, images, small
 from torch.utils.data import DataLoader
 
 import penstock
-from penstock import BadSetting, select
+from penstock import select
+from penstock.errors import BadSetting
 
 
 @pytest.fixture

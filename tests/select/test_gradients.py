@@ -15,7 +15,7 @@ from tests.examples import examples
 from tests.select.tasks import SAMPLES, images, texts
 from torch import Tensor, nn
 
-from penstock import BadSetting
+from penstock.errors import BadSetting
 from penstock.select.gradients import SampleGradients, projected
 from penstock.select.layers import last_linear, sketched_gradients
 from penstock.select.task import Batch

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from tests.select.test_scores import header
 
-from penstock import BadSetting
+from penstock.errors import BadSetting
 from penstock.select.in_training import plan_of_run
 from penstock.select.scores import Scores
 from penstock.subsets.infobatch import InfoBatch

@@ -12,7 +12,7 @@ from tests.select.tasks import SAMPLES, Images, Texts, convolutional, images, sm
 from torch import nn
 from torch.utils.data import DataLoader
 
-from penstock import BadSetting
+from penstock.errors import BadSetting
 from penstock.select.choices import diverse
 from penstock.select.embedding_methods import nearest, pooled
 from penstock.select.scoring import METHODS, score

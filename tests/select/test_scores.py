@@ -16,7 +16,8 @@ import pytest
 import torch
 from tests.select.tasks import SAMPLES, Images, images, small
 
-from penstock import BadSetting, select
+from penstock import select
+from penstock.errors import BadSetting
 from penstock.runs.machine import describe
 from penstock.select.identity import DataIdentity, ScoresHeader, identity_of
 from penstock.select.meter import Cost, metered

@@ -10,7 +10,8 @@ import pytest
 import torch
 from tests.select.tasks import Images, convolutional, images, small
 
-from penstock import BadSetting, select
+from penstock import select
+from penstock.errors import BadSetting
 from penstock.select.steps import steps_in
 from penstock.select.task import Task
 

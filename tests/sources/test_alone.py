@@ -43,10 +43,10 @@ def test_ranks_get_equally_many_batches_and_every_sample_once(
     options = {"length": 2, "batch_size": batch_size, "shuffle": shuffle, "drop_last": drop_last, "segments": 3}
     try:
         expected = batches(rows, batch_size, world, drop_last=drop_last)
-    except penstock.BadSetting:
-        with pytest.raises(penstock.BadSetting, match="cannot be split among"):
+    except penstock.errors.BadSetting:
+        with pytest.raises(penstock.errors.BadSetting, match="cannot be split among"):
             len(penstock.TokenSource(path, shard=(0, world), **options))
-        with pytest.raises(penstock.BadSetting, match="cannot be split among"):
+        with pytest.raises(penstock.errors.BadSetting, match="cannot be split among"):
             firsts(penstock.TokenSource(path, shard=(0, world), **options))
         return
     plain = penstock.TokenSource(path, shard=(0, 1), **options)
@@ -97,7 +97,7 @@ def test_in_workers_of_a_data_loader_it_is_refused(tmp_path, workers, shard):
     source = penstock.TokenSource(tokens(tmp_path, 50), length=2, batch_size=5, shard=shard)
     batches = iter(DataLoader(Wrapped(source), batch_size=None, num_workers=workers))
     with pytest.raises(
-        penstock.BadSetting, match=f"TokenSource in a DataLoader with {workers} workers: each would"
+        penstock.errors.BadSetting, match=f"TokenSource in a DataLoader with {workers} workers: each would"
     ):
         list(batches)
     end_workers(batches)  # each that is left to the garbage collector is waited for, 5 s
@@ -109,7 +109,7 @@ def test_in_workers_of_a_data_loader_it_is_refused(tmp_path, workers, shard):
 def test_as_the_data_set_of_a_data_loader_it_is_refused(tmp_path, options):
     """As it was found: "'TokenSource' object is not subscriptable"."""
     batches = iter(DataLoader(penstock.TokenSource(tokens(tmp_path, 50), length=2), **options))
-    with pytest.raises(penstock.BadSetting, match=r"TokenSource gives whole batches, .*: loop over it"):
+    with pytest.raises(penstock.errors.BadSetting, match=r"TokenSource gives whole batches, .*: loop over it"):
         next(batches)
     end_workers(batches)
 
@@ -129,13 +129,13 @@ def test_under_several_ranks_it_is_refused_unless_the_part_is_named(tmp_path, mo
     path = tokens(tmp_path, 50)
     monkeypatch.setenv("WORLD_SIZE", "2")
     with pytest.raises(
-        penstock.BadSetting, match=r"under several ranks: .*shard=\(rank, world\), or shard=\(0, 1\)"
+        penstock.errors.BadSetting, match=r"under several ranks: .*shard=\(rank, world\), or shard=\(0, 1\)"
     ):
         firsts(penstock.TokenSource(path, length=2))
     assert len(firsts(penstock.TokenSource(path, length=2, batch_size=5, shard=(0, 1)))) == 10
     assert len(firsts(penstock.TokenSource(path, length=2, batch_size=5, shard=(1, 2)))) == 5
     for shard in ((0, 0), (2, 2), (-1, 2), 3, (0, 1, 2), ("a", 2)):
-        with pytest.raises(penstock.BadSetting, match="shard="):
+        with pytest.raises(penstock.errors.BadSetting, match="shard="):
             penstock.TokenSource(path, length=2, shard=shard)
 
 
@@ -152,6 +152,6 @@ def test_ranks_of_torch_distributed_count_too(tmp_path):
 def test_one_ranks_part_is_not_fed(tmp_path):
     source = penstock.TokenSource(tokens(tmp_path, 50), length=2, shard=(0, 2))
     with pytest.raises(
-        penstock.BadSetting, match=r"a TokenSource with shard= is one rank's part.*attach with shard="
+        penstock.errors.BadSetting, match=r"a TokenSource with shard= is one rank's part.*attach with shard="
     ):
         adapt(source, segments=None, seed=0)

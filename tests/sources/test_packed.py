@@ -256,7 +256,7 @@ def test_a_pass_that_is_broken_off_writes_nothing_any_more(folder):
 @pytest.mark.parametrize("mech", FILE_MECHANISMS)
 def test_a_disk_error_ends_the_feed_with_the_file_and_the_offset(serve, small, mech):
     serve(PackedSource(small, reader=faulty(mech, errors=0.2), batch_size=4))
-    with penstock.attach("feed") as trainer, pytest.raises(penstock.SourceError) as caught:
+    with penstock.attach("feed") as trainer, pytest.raises(penstock.errors.SourceError) as caught:
         for _ in range(100):
             list(trainer)
     assert os.strerror(errno.EIO) in str(caught.value)
@@ -293,10 +293,10 @@ def test_a_window_that_can_never_hold_a_block_is_refused_before_the_feed_runs(se
     assert block_bytes == 20 * 8192 + 192  # and 20 ids, on whole lines
     too_small = 20 * 8192
     with pytest.raises(
-        penstock.BlockTooLarge, match=rf"{block_bytes:,} bytes \(20 samples\).*{too_small:,} bytes"
+        penstock.errors.BlockTooLarge, match=rf"{block_bytes:,} bytes \(20 samples\).*{too_small:,} bytes"
     ):
         penstock.Feeder(PackedSource(small, batch_size=20), "feed", window=too_small)
-    with pytest.raises(penstock.BlockTooLarge, match="which holds four such blocks"):
+    with pytest.raises(penstock.errors.BlockTooLarge, match="which holds four such blocks"):
         penstock.share(lambda: PackedSource(small, batch_size=20), "shared", window=too_small)
     assert not penstock.feeds()
     serve(PackedSource(small, batch_size=20), window=block_bytes)
@@ -305,18 +305,22 @@ def test_a_window_that_can_never_hold_a_block_is_refused_before_the_feed_runs(se
 
 
 def test_what_is_no_packed_data_set_is_refused(small, tmp_path):
-    with pytest.raises(penstock.BadSetting, match=r"packed data set in .*: there is no such folder.*makes one"):
+    with pytest.raises(
+        penstock.errors.BadSetting, match=r"packed data set in .*: there is no such folder.*makes one"
+    ):
         PackedSource(small / "not" / "there")
-    with pytest.raises(penstock.BadSetting, match=rf"nowhere: there is no such folder. There is one in {small}"):
+    with pytest.raises(
+        penstock.errors.BadSetting, match=rf"nowhere: there is no such folder. There is one in {small}"
+    ):
         PackedSource(tmp_path / "nowhere")
-    with pytest.raises(penstock.BadSetting, match=rf"{tmp_path}: it has no penstock.json. There is one in"):
+    with pytest.raises(penstock.errors.BadSetting, match=rf"{tmp_path}: it has no penstock.json. There is one in"):
         PackedSource(tmp_path)
-    with pytest.raises(penstock.BadSetting, match=r"0-id.npy: it is no folder. There is one in"):
+    with pytest.raises(penstock.errors.BadSetting, match=r"0-id.npy: it is no folder. There is one in"):
         PackedSource(small / "0-id.npy")
 
 
 def test_settings_out_of_range_are_refused(small):
-    with pytest.raises(penstock.BadSetting, match="one of auto, posix, direct, uring"):
+    with pytest.raises(penstock.errors.BadSetting, match="one of auto, posix, direct, uring"):
         PackedSource(small, reader="telepathy")
     wrong: dict[str, list[Any]] = {
         "batch_size": [0, 2.5],
@@ -327,7 +331,7 @@ def test_settings_out_of_range_are_refused(small):
     wrong |= {"keep_bytes": [-1], "reader": [None], "folder": [5, "a\0b", ""]}
     for name, value in [(name, value) for name, values in wrong.items() for value in values]:
         told = re.escape(f"{name}={value!r}") if value != "" else "packed: without a folder"
-        with pytest.raises(penstock.BadSetting, match=told):
+        with pytest.raises(penstock.errors.BadSetting, match=told):
             PackedSource(**{"folder": small, name: value})  # type: ignore[arg-type]
 
 
@@ -367,7 +371,7 @@ def test_one_pass_at_a_time(small):
     with closing(PackedSource(small, batch_size=4)) as source:
         first = source.open(Cursor(0, 0))
         next(first)
-        with pytest.raises(penstock.BadSetting, match="still open"):
+        with pytest.raises(penstock.errors.BadSetting, match="still open"):
             next(source.open(Cursor(1, 0)))
         assert len(list(first)) == 9
         assert len(list(source.open(Cursor(1, 0)))) == 10

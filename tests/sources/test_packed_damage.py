@@ -108,7 +108,7 @@ def test_a_manifest_that_was_edited_is_damaged_and_a_whole_one_of_another_versio
     before = told.partition(',\n "crc32"')[0] + "}"
     for other in (before.replace("packed 2", "packed 1"), resealed(told.replace("packed 2", "packed 3"))):
         (small / "penstock.json").write_text(other)
-        with pytest.raises(penstock.BadSetting, match=r"'penstock packed [13]', and this Penstock reads"):
+        with pytest.raises(penstock.errors.BadSetting, match=r"'penstock packed [13]', and this Penstock reads"):
             PackedSource(small)
 
 
@@ -291,7 +291,7 @@ def test_what_is_no_file_in_its_place_is_told_at_once(small, file, kind):
     }
     makes[kind](small / file)
     for opens in (PackedSource, check):
-        with pytest.raises((PackDamaged, ReadFailed, penstock.BadSetting), match=file):
+        with pytest.raises((PackDamaged, ReadFailed, penstock.errors.BadSetting), match=file):
             opens(small)
 
 
@@ -308,7 +308,7 @@ def test_tensors_of_the_other_byte_order_are_refused(tmp_path):
     pack({"x": torch.arange(5.0)}, tmp_path / "set")
     manifest = (tmp_path / "set" / MANIFEST).read_text().replace("<f4", ">f4")
     (tmp_path / "set" / MANIFEST).write_text(resealed(manifest))
-    with pytest.raises(penstock.BadSetting, match=r"leaf batch\['x'\] .* machine of the other byte order"):
+    with pytest.raises(penstock.errors.BadSetting, match=r"leaf batch\['x'\] .* machine of the other byte order"):
         PackedSource(tmp_path / "set")
 
 

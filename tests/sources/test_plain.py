@@ -103,11 +103,11 @@ def test_a_block_is_private():
 
 
 def test_arrays_that_cannot_be_fed_are_refused():
-    with pytest.raises(penstock.UnsupportedLeaf, match=r"leaf batch\['b'\] has shape \(3,\)"):
+    with pytest.raises(penstock.errors.UnsupportedLeaf, match=r"leaf batch\['b'\] has shape \(3,\)"):
         ArraySource({"a": np.zeros(4), "b": np.zeros(3)})
-    with pytest.raises(penstock.BadSetting, match="batch_size=0: it must be a whole number"):
+    with pytest.raises(penstock.errors.BadSetting, match="batch_size=0: it must be a whole number"):
         ArraySource(np.zeros(4), batch_size=0)
-    with pytest.raises(penstock.BadSetting, match="0 samples"):
+    with pytest.raises(penstock.errors.BadSetting, match="0 samples"):
         ArraySource(np.zeros(0))
 
 
@@ -117,14 +117,14 @@ def test_a_batch_without_rows_is_passed_over():
 
 
 def test_what_can_be_iterated_only_once_is_refused():
-    with pytest.raises(penstock.BadSetting, match="only once"):
+    with pytest.raises(penstock.errors.BadSetting, match="only once"):
         IterableSource(iter([np.zeros(3)]))
-    with pytest.raises(penstock.BadSetting, match="a generator can be iterated only once"):
+    with pytest.raises(penstock.errors.BadSetting, match="a generator can be iterated only once"):
         IterableSource(np.zeros(3) for _ in range(2))
 
 
 def test_an_empty_pass_is_an_error_and_not_an_endless_loop():
-    with pytest.raises(penstock.SourceError, match="no sample in cycle 4"):
+    with pytest.raises(penstock.errors.SourceError, match="no sample in cycle 4"):
         list(IterableSource([]).open(Cursor(4, 0)))
 
 

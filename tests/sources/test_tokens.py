@@ -141,7 +141,7 @@ def test_every_token_but_the_first_and_the_rest_is_predicted_once(tmp_path_facto
     for i, size in enumerate(sizes):
         document(size, ends[i]).tofile(folder / f"{i}.bin")
     if max(sizes) <= length:
-        with pytest.raises(penstock.BadSetting, match=f"{max(sizes)} tokens, and a row needs {length + 1}"):
+        with pytest.raises(penstock.errors.BadSetting, match=f"{max(sizes)} tokens, and a row needs {length + 1}"):
             TokenSource(folder, length=length)
         return
     source = TokenSource(folder, length=length, batch_size=rows, shuffle=shuffle)
@@ -233,10 +233,10 @@ def test_a_file_that_is_written_to_or_removed_ends_the_epoch_before_a_wrong_batc
         file.seek(2000)
         file.write(b"others")
     os.utime(path, ns=(0, 0))  # whatever the clock's resolution
-    with pytest.raises(penstock.ReadFailed, match="has changed since"):
+    with pytest.raises(penstock.errors.ReadFailed, match="has changed since"):
         list(batches)
     path.unlink()
-    with pytest.raises(penstock.ReadFailed, match="No such file"):
+    with pytest.raises(penstock.errors.ReadFailed, match="No such file"):
         next(source.open(Cursor(1, 0)))
 
 
@@ -296,14 +296,14 @@ def test_negative_ids_end_the_feed_with_the_file_that_has_them(tmp_path, kind):
     options = {"dtype": "int64"} if kind == "bin" else {"documents": "packed"} if kind == "megatron" else {}
     source = TokenSource(tmp_path / "x*", length=9, batch_size=2, shuffle=False, **options)
     given = 0
-    with pytest.raises(penstock.SourceError, match=r"x\.(bin|npy) has the token -100: ids are 0 or more"):
+    with pytest.raises(penstock.errors.SourceError, match=r"x\.(bin|npy) has the token -100: ids are 0 or more"):
         for _ in source:
             given += 1
     assert given < 6
 
 
 def refused(match: str, files: Any, **options: Any) -> None:
-    with pytest.raises(penstock.BadSetting, match=match):
+    with pytest.raises(penstock.errors.BadSetting, match=match):
         TokenSource(files, **{"length": 4, **options})
 
 
@@ -419,7 +419,7 @@ def test_a_file_of_llm_cs_of_another_magic_or_version_is_refused(tmp_path, magic
     header[:3] = magic, version, 2000
     (tmp_path / "x.bin").write_bytes(header.tobytes() + bytes(4000))
     with pytest.raises(
-        penstock.BadSetting, match=f"x.bin has a header like llm.c's, of magic {magic} and version"
+        penstock.errors.BadSetting, match=f"x.bin has a header like llm.c's, of magic {magic} and version"
     ):
         penstock.TokenSource(tmp_path / "x.bin", length=16, dtype=dtype)
 

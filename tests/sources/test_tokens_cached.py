@@ -14,8 +14,9 @@ import pytest
 from tests.object_store import put
 from tests.sources.token_files import llm_c, megatron
 
-from penstock import BadSetting, Cache, ReadFailed, TokenSource
+from penstock import Cache, TokenSource
 from penstock.contracts import Cursor
+from penstock.errors import BadSetting, ReadFailed
 from penstock.io.cache import whole
 
 PIECE = 16 << 10

@@ -15,7 +15,8 @@ from tests.examples import examples
 from tests.feed.squares import N, arrays
 
 import penstock
-from penstock import BadSetting, Selection, SelectionSampler
+from penstock import Selection, SelectionSampler
+from penstock.errors import BadSetting
 from penstock.subsets.infobatch import InfoBatch
 from penstock.subsets.policy import AnnealToFull, Fixed, Policy, RandomSubsets, TemperatureSampling
 

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from tests.examples import examples
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
-from penstock import BadSetting, Selection, SelectionSampler
+from penstock import Selection, SelectionSampler
+from penstock.errors import BadSetting
 from penstock.subsets.infobatch import InfoBatch
 from penstock.subsets.policy import AnnealToFull, RandomSubsets
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -20,17 +20,8 @@ _FITS = {
 _HOW = "The script runs as it is, for some seconds at each setting, and is then ended. Called again, it goes on."
 
 
-class _Advice(Group):
-    """Takes the arguments of ``reader``, which once was all that there was, for those of that verb."""
-
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        if args and args[0] != "--help" and (args[0].startswith("-") or {"/", "."} & {*args[0]}):
-            args = ["reader", *args]
-        return super().parse_args(ctx, args)
-
-
 app = typer.Typer(
-    cls=_Advice, no_args_is_help=True, help="How to read; and by trial: batch size, workers, trainings."
+    cls=Group, no_args_is_help=True, help="How to read; and by trial: batch size, workers, trainings."
 )
 app.command("reader", cls=Command)(reader)
 

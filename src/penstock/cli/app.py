@@ -16,8 +16,6 @@ _VERBS = {
     **{verb: verb for verb in ("doctor", "advise", "demo", "bench")},
 }
 """Verbs in the order of the help, and the module of each."""
-_OLD = {"top": "feeds"}
-"""Earlier names of verbs, which the help leaves out."""
 
 
 class _Verbs(Group):
@@ -27,7 +25,7 @@ class _Verbs(Group):
         return list(_VERBS)
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        if not (name := (_VERBS | _OLD).get(cmd_name)):
+        if not (name := _VERBS.get(cmd_name)):
             return None
         module = import_module(f"penstock.cli.{name}")
         alone = typer.Typer(add_completion=False, rich_markup_mode="markdown")

@@ -33,11 +33,6 @@ def status(
     show(as_json, running, lambda: feeds_table(running, cluster=cluster))
 
 
-def top(interval: Interval = 1.0) -> None:
-    """Show the feeds live, until Ctrl-C: ``penstock status --watch``."""
-    status(live=True, interval=interval)
-
-
 def stop(name: Annotated[str, argument("NAME", "Name of the feed.")]) -> None:
     """End a feed; its trainers get the error FeedStopped."""
     ended = launched.stop(name)

@@ -88,12 +88,6 @@ def ls(
         say(f"archived runs that are left out: {hidden:,}; --archived lists them, too")
 
 
-@app.command(cls=Command, hidden=True)
-def top(interval: Interval = 1.0, store: StoreFolder = None) -> None:
-    """Show the runs that go on, live, until Ctrl-C: ``penstock runs ls --watch``."""
-    ls(live=True, interval=interval, store=store)
-
-
 @app.command(cls=Command)
 def show(named: Named, as_json: AsJson = False, store: StoreFolder = None) -> None:
     """Show runs: command, parameters, environment, where the time goes, and the series that they recorded.

@@ -89,7 +89,7 @@ def stopped() -> Any:
     for feed in penstock.feeds():
         penstock.stop(feed.name)
     for _ in range(3):
-        with suppress(penstock.FeedStopped):  # in mid-epoch
+        with suppress(penstock.errors.FeedStopped):  # in mid-epoch
             seen.append(ids(loader))
     assert penstock.feeds()
     return seen

@@ -134,7 +134,7 @@ def test_what_a_loaders_workers_write_is_right_in_the_ring_and_in_its_twin(serve
 
 def test_views_of_a_ring_that_cannot_be_mapped_are_an_error_that_says_what_to_do(serve: Any) -> None:
     serve(rows(), memory=FakeGpu())
-    with pytest.raises(penstock.DeviceUnavailable, match=rf"borrow=True.*{UNREACHED}.*Leave borrow out"):
+    with pytest.raises(penstock.errors.DeviceUnavailable, match=rf"borrow=True.*{UNREACHED}.*Leave borrow out"):
         penstock.attach("feed", device=FakeGpu(reaches=False), borrow=True)
     assert not penstock.feeds()[0].trainers
 
@@ -151,7 +151,7 @@ def test_a_trainer_that_is_evicted_hands_out_nothing_that_was_overwritten(
         batches = iter(slow)
         next(batches)
         assert len(ids_of(fast)) == 1000, "it waits for the slow one, then goes on without it"
-        with pytest.raises(penstock.TrainerEvicted):
+        with pytest.raises(penstock.errors.TrainerEvicted):
             ids_of(batches)
 
 
@@ -203,7 +203,7 @@ def test_nothing_is_left_of_a_ring_on_a_gpu_and_its_twin() -> None:
 
 
 def test_a_window_that_the_gpu_has_no_room_for_leaves_nothing_behind() -> None:
-    with pytest.raises(penstock.DeviceUnavailable, match="are free"):
+    with pytest.raises(penstock.errors.DeviceUnavailable, match="are free"):
         penstock.Feeder(rows(), "feed", memory=FakeGpu(memory_bytes=4096), window="1MiB")
     assert penstock.feeds() == []
 
@@ -211,7 +211,7 @@ def test_a_window_that_the_gpu_has_no_room_for_leaves_nothing_behind() -> None:
 @pytest.mark.usefixtures("forks_feeders_with_torch")
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here")
 def test_a_ring_on_a_gpu_that_is_not_there_is_an_error_under_share_too() -> None:
-    with pytest.raises(penstock.DeviceUnavailable, match=r"device='cuda:0'.*CUDA|no GPU that works"):
+    with pytest.raises(penstock.errors.DeviceUnavailable, match=r"device='cuda:0'.*CUDA|no GPU that works"):
         penstock.share(rows, "feed", memory="cuda:0")
     assert penstock.feeds() == []
 
@@ -219,7 +219,7 @@ def test_a_ring_on_a_gpu_that_is_not_there_is_an_error_under_share_too() -> None
 @pytest.mark.usefixtures("forks_feeders_with_torch")
 def test_who_asks_for_another_memory_is_told_so(serve: Any) -> None:
     serve(rows(), memory=FakeGpu())
-    with pytest.raises(penstock.SettingsDiffer, match="memory='fake:0' where you asked for 'host'"):
+    with pytest.raises(penstock.errors.SettingsDiffer, match="memory='fake:0' where you asked for 'host'"):
         penstock.share(rows, "feed", memory="host", device=FakeGpu())
 
 
@@ -347,7 +347,10 @@ def test_an_error_in_it_and_what_cannot_be_fed_are_the_sources(
     serve: Any, source: Any, transform: Any, says: str
 ) -> None:
     serve(source(), memory=FakeGpu(), transform=transform)
-    with penstock.attach("feed", device=FakeGpu()) as loader, pytest.raises(penstock.SourceError, match=says):
+    with (
+        penstock.attach("feed", device=FakeGpu()) as loader,
+        pytest.raises(penstock.errors.SourceError, match=says),
+    ):
         next(iter(loader))
 
 

@@ -236,6 +236,6 @@ def test_a_persistent_worker_that_is_killed_while_it_reports_is_told_of(serve: A
         planned._worker_result_queue._wlock.acquire()
         os.kill(planned._workers[0].pid, signal.SIGKILL)
         # Torch tells the main thread too, which here is the trainer's.
-        with pytest.raises((penstock.SourceError, RuntimeError)):
+        with pytest.raises((penstock.errors.SourceError, RuntimeError)):
             for _ in batches:
                 pass

@@ -192,15 +192,15 @@ def test_a_feed_of_which_nothing_tells_the_source_is_not_moved_to(serve, capfd):
 
 def test_only_a_whole_trainer_of_the_feed_can_be_moved(serve):
     feeder = serve(make(), "a")
-    with pytest.raises(penstock.FeedNotFound, match=r"no feed is named 'b' \(feeds that run: 'a'\)"):
+    with pytest.raises(penstock.errors.FeedNotFound, match=r"no feed is named 'b' \(feeds that run: 'a'\)"):
         move("b", os.getpid(), "a")
     with pytest.raises(
-        penstock.Refused, match=f"'a' moves no trainer: process {os.getpid()} does not train from it"
+        penstock.errors.Refused, match=f"'a' moves no trainer: process {os.getpid()} does not train from it"
     ):
         move("a", os.getpid(), "b")
-    with penstock.attach("a", shard=(0, 2)), pytest.raises(penstock.Refused, match="one of several ranks"):
+    with penstock.attach("a", shard=(0, 2)), pytest.raises(penstock.errors.Refused, match="one of several ranks"):
         move("a", os.getpid(), "b")
     for pid, to in ((0, "b"), (os.getpid(), ""), (os.getpid(), "x" * 1001)):
-        with pytest.raises(penstock.BadSetting):
+        with pytest.raises(penstock.errors.BadSetting):
             move("a", pid, to)
     assert feeder.statistics().blocks == 0

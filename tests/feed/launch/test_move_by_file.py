@@ -242,11 +242,13 @@ class TestJoins:
     def test_what_names_no_feed_is_refused(self, name, tmp_path, monkeypatch, feeds_directory):
         name("x" * 1000)
         with pytest.raises(
-            penstock.BadSetting, match=r"^PENSTOCK_FEED_FILE=.* with 'x+' is appended to 'a': a feed"
+            penstock.errors.BadSetting, match=r"^PENSTOCK_FEED_FILE=.* with 'x+' is appended to 'a': a feed"
         ):
             penstock.share(make, "a")
         monkeypatch.setenv("PENSTOCK_FEED_FILE", str(tmp_path))
-        with pytest.raises(penstock.BadSetting, match=r"^PENSTOCK_FEED_FILE=.* cannot be read: Is a directory"):
+        with pytest.raises(
+            penstock.errors.BadSetting, match=r"^PENSTOCK_FEED_FILE=.* cannot be read: Is a directory"
+        ):
             penstock.attach("a")
         assert not list(feeds_directory.iterdir())
 

@@ -156,7 +156,7 @@ def test_a_module_that_shares_while_it_is_imported_is_refused_by_the_feeder_that
     text = """
 try:
     import beside
-except penstock.BadSetting as error:
+except penstock.errors.BadSetting as error:
     note(error=str(error))
 """
     (event,) = fork(text).says()
@@ -190,7 +190,7 @@ numbers = functools.partial(penstock.ArraySource, {"id": np.arange(500)}, batch_
 @pytest.mark.usefixtures("forks_feeders")
 def test_a_later_caller_with_other_settings_is_refused_and_told_both_values(setting, runs, asked, shown):
     with penstock.share(numbers, "numbers", **{"linger": 0.5, setting: runs}) as loader:
-        with pytest.raises(penstock.SettingsDiffer) as refused:
+        with pytest.raises(penstock.errors.SettingsDiffer) as refused:
             penstock.share(numbers, "numbers", **{setting: asked})
         value = {"window": "1048576"}.get(setting, repr(runs))
         assert f"={value} where you asked for {shown}" in str(refused.value)
@@ -226,7 +226,7 @@ def test_a_later_caller_whose_make_loader_makes_other_samples_is_refused(monkeyp
         with (
             penstock.share(hidden, "hidden") as other,
             pytest.raises(
-                penstock.SettingsDiffer, match=r"makes other samples than .*of sample \d+, batch\['value'\]"
+                penstock.errors.SettingsDiffer, match=r"makes other samples than .*of sample \d+, batch\['value'\]"
             ),
         ):
             next(iter(other))
@@ -238,9 +238,9 @@ def test_a_later_caller_whose_make_loader_makes_other_samples_is_refused(monkeyp
 )
 def test_what_a_shared_loader_does_not_take_is_refused(given, told):
     loader = torch.utils.data.DataLoader(range(4), shuffle=True)
-    with pytest.raises(penstock.BadSetting, match=f"no other arguments than the name, and got {told}:"):
+    with pytest.raises(penstock.errors.BadSetting, match=f"no other arguments than the name, and got {told}:"):
         penstock.share(loader, "numbers", **given)
-    with pytest.raises(penstock.BadSetting, match="name"):
+    with pytest.raises(penstock.errors.BadSetting, match="name"):
         penstock.share(loader, "x" * 2000)
 
 
@@ -258,7 +258,7 @@ with penstock.share(Broken, "numbers", linger=0.0) as loader:
     try:
         epoch(loader)
     except KeyError as error:
-        ours = isinstance(error, penstock.SourceError)
+        ours = isinstance(error, penstock.errors.SourceError)
         note(told=str(error), ours=ours, frames="broken" in error.traceback_text)
 """
     (event,) = fork(text).says()
@@ -287,7 +287,7 @@ with penstock.share(make, "numbers", 33, epochs=2, linger=1.0) as loader:
         note(ids=epoch(loader))
     try:
         next(iter(loader))
-    except penstock.FeedEnded as error:
+    except penstock.errors.FeedEnded as error:
         note(ended=str(error))
 """
     for script in [fork(text) for _ in range(3)]:

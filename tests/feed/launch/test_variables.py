@@ -58,7 +58,7 @@ def test_a_suffix_that_makes_no_name_is_refused_by_name(suffix, monkeypatch, fee
     monkeypatch.setenv("PENSTOCK_FEED_SUFFIX", suffix)
     for join in (lambda: penstock.share(make, "numbers"), lambda: penstock.attach("numbers")):
         with pytest.raises(
-            penstock.BadSetting, match=r"^PENSTOCK_FEED_SUFFIX='.*' is appended to 'numbers': a feed"
+            penstock.errors.BadSetting, match=r"^PENSTOCK_FEED_SUFFIX='.*' is appended to 'numbers': a feed"
         ):
             join()
     assert not list(feeds_directory.iterdir())
@@ -105,7 +105,7 @@ def test_the_workers_that_a_script_names_win_over_those_of_the_environment(forks
 
 @pytest.mark.usefixtures("forks_feeders")
 def test_blocks_of_a_cluster_are_not_those_of_a_feed_that_runs_without_one():
-    with penstock.share(make, "numbers", linger=0.5), pytest.raises(penstock.SettingsDiffer) as refused:
+    with penstock.share(make, "numbers", linger=0.5), pytest.raises(penstock.errors.SettingsDiffer) as refused:
         penstock.share(make, "numbers", workers="ray:4")
     assert "workers=None where you asked for 'ray:4'. Leave workers out" in str(refused.value)
 
@@ -113,7 +113,9 @@ def test_blocks_of_a_cluster_are_not_those_of_a_feed_that_runs_without_one():
 @pytest.mark.usefixtures("forks_feeders")
 def test_a_cluster_is_not_asked_for_blocks_that_cannot_be_made_one_by_one(monkeypatch):
     monkeypatch.setenv("PENSTOCK_FEED_WORKERS", "2")
-    with pytest.raises(penstock.BadSetting, match=r'workers="ray": the blocks of .* cannot be made one by one'):
+    with pytest.raises(
+        penstock.errors.BadSetting, match=r'workers="ray": the blocks of .* cannot be made one by one'
+    ):
         penstock.share(lambda: [{"id": np.arange(4)}], "batches", workers="ray")
 
 
@@ -121,14 +123,16 @@ def test_a_cluster_is_not_asked_for_blocks_that_cannot_be_made_one_by_one(monkey
 @pytest.mark.parametrize("workers", ["abc", "-1", "2.5", "100000", " ", "0x2"])
 def test_what_is_no_number_of_workers_is_refused_by_name(workers, monkeypatch, feeds_directory):
     monkeypatch.setenv("PENSTOCK_FEED_WORKERS", workers)
-    with pytest.raises(penstock.BadSetting, match=r"^PENSTOCK_FEED_WORKERS=.*a whole number between 0 and 4,096"):
+    with pytest.raises(
+        penstock.errors.BadSetting, match=r"^PENSTOCK_FEED_WORKERS=.*a whole number between 0 and 4,096"
+    ):
         penstock.share(make, "numbers")
     assert not list(feeds_directory.iterdir())
 
 
 def test_a_stream_that_may_not_be_divided_gets_no_more_workers(forks_feeders_with_torch, monkeypatch):
     monkeypatch.setenv("PENSTOCK_FEED_WORKERS", "2")
-    with pytest.raises(penstock.BadSetting, match="2 workers for a loader of 1, over an IterableDataset"):
+    with pytest.raises(penstock.errors.BadSetting, match="2 workers for a loader of 1, over an IterableDataset"):
         penstock.share(functools.partial(make_torch, True, num_workers=1), "torch", linger=0.5)
 
 
@@ -168,7 +172,7 @@ def test_a_trainer_of_a_feed_that_is_stopped_is_told_by_whom_and_goes_on_when_it
         state = loader.state_dict()
         feeder = starter.statistics().feeder_pid
         assert penstock.stop("feed") == (feeder, ())
-        with pytest.raises(penstock.FeedStopped) as told:
+        with pytest.raises(penstock.errors.FeedStopped) as told:
             list(batches)
         assert f"process {feeder}" in str(told.value)
         assert f"was stopped by process {os.getpid()}" in str(told.value)
@@ -185,5 +189,5 @@ def test_who_catches_a_lost_feeder_catches_a_stopped_feed_too(serve):
     serve(numbers())
     with penstock.attach("feed") as loader:
         penstock.stop("feed")
-        with pytest.raises(penstock.FeederLost):
+        with pytest.raises(penstock.errors.FeederLost):
             list(loader)

@@ -267,7 +267,7 @@ def test_a_view_that_is_kept_over_a_resume_keeps_its_bytes(serve):
 
 def test_borrowing_from_a_feed_that_evicts_is_refused(serve):
     serve(arrays(), stall_timeout=5.0)
-    with pytest.raises(penstock.Refused, match="a view cannot outlive an eviction"):
+    with pytest.raises(penstock.errors.Refused, match="a view cannot outlive an eviction"):
         penstock.attach("feed", 10, borrow=True)
 
 

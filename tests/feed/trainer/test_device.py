@@ -96,7 +96,10 @@ def test_types_and_structure_are_those_of_the_source(serve: Any) -> None:
 def test_what_no_tensor_can_hold_is_an_error(serve: Any) -> None:
     serve([{"when": np.array(["2020-01-01", "2021-01-01"], "datetime64[D]")}])
     says = r"M8\[D\].*leave device .*out"
-    with penstock.attach("feed", device=FakeGpu()) as loader, pytest.raises(penstock.UnsupportedLeaf, match=says):
+    with (
+        penstock.attach("feed", device=FakeGpu()) as loader,
+        pytest.raises(penstock.errors.UnsupportedLeaf, match=says),
+    ):
         next(iter(loader))
 
 
@@ -117,7 +120,7 @@ def test_a_transform_sees_batches_on_the_device(serve: Any) -> None:
 
 def test_views_on_a_gpu_are_refused(serve: Any) -> None:
     serve(rows())
-    with pytest.raises(penstock.BadSetting, match="Leave borrow out"):
+    with pytest.raises(penstock.errors.BadSetting, match="Leave borrow out"):
         penstock.attach("feed", borrow=True, device=FakeGpu())
 
 
@@ -125,7 +128,7 @@ def test_views_on_a_gpu_are_refused(serve: Any) -> None:
 @pytest.mark.parametrize("device", ["cuda", "cuda:7", "GPU-12345678", "tpu"])
 def test_a_device_that_is_not_there_is_an_error_that_says_why(serve: Any, device: str) -> None:
     serve(rows())
-    with pytest.raises(penstock.DeviceUnavailable, match=f"device='{device}'.*CUDA|no GPU that works"):
+    with pytest.raises(penstock.errors.DeviceUnavailable, match=f"device='{device}'.*CUDA|no GPU that works"):
         penstock.attach("feed", device=device)
     assert not penstock.feeds()[0].trainers, "it never joined"
 

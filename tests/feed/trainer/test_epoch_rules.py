@@ -139,7 +139,7 @@ def test_a_place_that_is_saved_and_loaded_brings_back_the_rest(samples, size, ot
 def test_a_rest_that_cannot_be_dealt_to_more_ranks_is_refused():
     """As it was found: the last three of 100 rows never came."""
     state = rules(100, 97, drop_last=False).saved(Epoch(0, Cursor(0, 0), 97))
-    with pytest.raises(penstock.BadSetting, match="3 samples cannot be split among 4 ranks"):
+    with pytest.raises(penstock.errors.BadSetting, match="3 samples cannot be split among 4 ranks"):
         rules(100, 5, 0, 4, drop_last=False).loaded(state)
     assert rules(100, 5, 0, 3, drop_last=False).loaded(state).passed == 97
 
@@ -157,7 +157,7 @@ def test_a_state_that_makes_no_sense_is_refused_by_name(part, value):
     of = rules(100, 10)
     state = {"epoch": 1, "start": [0, 0], "delivered": 30, "left_out": []}
     assert of.loaded(state) == Epoch(1, Cursor(0, 0), 30)
-    with pytest.raises(penstock.BadSetting, match=part):
+    with pytest.raises(penstock.errors.BadSetting, match=part):
         of.loaded({**state, part: value})
 
 
@@ -175,7 +175,7 @@ def dealt(samples: int, size: int, rank: int, world: int, **options: bool) -> li
 def possible(samples: int, size: int, world: int) -> bool:
     try:
         batches(samples, size, world, drop_last=False)
-    except penstock.BadSetting:
+    except penstock.errors.BadSetting:
         return False
     return True
 

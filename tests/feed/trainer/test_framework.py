@@ -107,7 +107,7 @@ def test_a_view_stays_a_view(serve: Any) -> None:
 @needs_jax
 def test_views_on_a_gpu_are_not_given_to_a_framework_whose_streams_are_unknown(serve: Any) -> None:
     serve([{"t": torch.arange(6)}], memory=FakeGpu())
-    with pytest.raises(penstock.BadSetting, match=r"on which streams jax reads a view.*Leave borrow out"):
+    with pytest.raises(penstock.errors.BadSetting, match=r"on which streams jax reads a view.*Leave borrow out"):
         penstock.attach("feed", framework="jax", borrow=True, device=FakeGpu())
 
 
@@ -120,14 +120,14 @@ def test_views_on_a_rank_s_processor_are_given_to_jax(serve: Any) -> None:
 
 def test_a_type_that_the_framework_has_not_is_an_error_that_names_it(serve: Any) -> None:
     serve([{"t": torch.ones(2, dtype=torch.bfloat16)}])
-    with pytest.raises(penstock.UnsupportedLeaf, match=r"bfloat16.*numpy"):
+    with pytest.raises(penstock.errors.UnsupportedLeaf, match=r"bfloat16.*numpy"):
         one("numpy")
 
 
 @pytest.mark.parametrize(("name", "says"), [("tensorflow", "it must be one of torch"), ("cupy", "not installed")])
 def test_a_framework_that_cannot_be_had_is_an_error(serve: Any, name: Any, says: str) -> None:
     serve([BATCH])
-    with pytest.raises(penstock.BadSetting, match=says):
+    with pytest.raises(penstock.errors.BadSetting, match=says):
         one(name)
 
 
@@ -205,5 +205,5 @@ def test_without_a_gpu_nothing_is_pinned(serve):
     with penstock.attach("feed", 20, pin_memory=True) as loader:
         (batch,) = loader
         assert batch["x"].is_pinned() == torch.cuda.is_available()
-    with pytest.raises(penstock.BadSetting, match="pin_memory="):
+    with pytest.raises(penstock.errors.BadSetting, match="pin_memory="):
         penstock.attach("feed", 20, pin_memory=1)  # type: ignore[arg-type]

@@ -287,10 +287,10 @@ def test_ragged_rows_alone_are_a_source_of_their_rows(serve: Any) -> None:
 
 def test_blocks_that_change_between_ragged_and_padded_are_an_error(serve: Any) -> None:
     serve([{"x": RaggedRows(np.arange(3), [0, 1, 3], give)} for give in ("ragged", "padded")])  # type: ignore[arg-type]
-    with penstock.attach("feed") as loader, pytest.raises(penstock.SourceError, match="given padded"):
+    with penstock.attach("feed") as loader, pytest.raises(penstock.errors.SourceError, match="given padded"):
         list(loader)
 
 
 def test_packing_refuses_them_by_name(tmp_path: Any) -> None:
-    with pytest.raises(penstock.UnsupportedLeaf, match=r"leaf batch\['row'\] is of ragged rows.*padded"):
+    with pytest.raises(penstock.errors.UnsupportedLeaf, match=r"leaf batch\['row'\] is of ragged rows.*padded"):
         penstock.pack(source(), tmp_path / "packed")

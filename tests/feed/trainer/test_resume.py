@@ -166,7 +166,7 @@ def test_a_loader_goes_back_to_its_own_state_in_the_middle_of_a_loop(serve):
         state = loader.state_dict()
         rest = ids_of(itertools.islice(batches, 3))
         loader.load_state_dict(state)
-        with pytest.raises(penstock.LoaderClosed, match="replaced this iterator"):
+        with pytest.raises(penstock.errors.LoaderClosed, match="replaced this iterator"):
             next(batches)
         again = ids_of(loader)
         assert again[: len(rest)] == rest
@@ -200,7 +200,7 @@ def test_a_state_of_another_order_is_refused(serve, first, other, settings):
     feeder.close()
     serve(other(), **{"segments": 2, **settings})
     with penstock.attach("feed", 10) as loader:
-        with pytest.raises(penstock.BadSetting, match="another order of samples"):
+        with pytest.raises(penstock.errors.BadSetting, match="another order of samples"):
             loader.load_state_dict(state)
         assert sorted(ids_of(loader)) == list(range(loader.samples))
 
@@ -214,7 +214,7 @@ def test_a_state_of_another_order_is_refused(serve, first, other, settings):
 )
 def test_a_state_of_nonsense_is_refused(serve, state, says):
     serve({"id": np.arange(9)})
-    with penstock.attach("feed", 4) as loader, pytest.raises(penstock.BadSetting, match=says):
+    with penstock.attach("feed", 4) as loader, pytest.raises(penstock.errors.BadSetting, match=says):
         loader.load_state_dict(state)
 
 

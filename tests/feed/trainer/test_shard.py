@@ -109,9 +109,9 @@ def test_padded_ranks_of_whole_batches_take_as_many_steps_as_torchs_sampler_coun
 
 def test_padding_is_refused_where_nobody_knows_the_length(serve):
     serve([{"id": np.arange(i, i + 7)} for i in range(0, 98, 7)])
-    with pytest.raises(penstock.BadSetting, match=r"does not know its length.*leave pad out"):
+    with pytest.raises(penstock.errors.BadSetting, match=r"does not know its length.*leave pad out"):
         penstock.attach("feed", 5, shard=(0, 2), pad=True)
-    with pytest.raises(penstock.BadSetting, match="pad="):
+    with pytest.raises(penstock.errors.BadSetting, match="pad="):
         penstock.attach("feed", 5, shard=(0, 2), pad="yes")  # type: ignore[arg-type]
 
 
@@ -119,7 +119,7 @@ def test_padding_is_refused_where_nobody_knows_the_length(serve):
 def test_ranks_share_each_epoch_out(serve, samples, source, segments, size, world, drop_last, borrow):
     try:
         steps = batches(samples, size, world, drop_last=drop_last)
-    except penstock.BadSetting:
+    except penstock.errors.BadSetting:
         assume(False)
         raise
     got = epochs_of_arrays(serve, samples, source, segments, size, world, drop_last=drop_last, borrow=borrow)
@@ -171,7 +171,7 @@ def test_a_rank_waits_for_the_others_and_the_feed_says_so(serve):
         done.wait(0.01)
     assert feeder.statistics().trainers[0].waits_for == "the other ranks"
     assert not done.is_set()
-    with pytest.raises(penstock.Refused, match="rank 0 of 2 has joined already"):
+    with pytest.raises(penstock.errors.Refused, match="rank 0 of 2 has joined already"):
         penstock.attach("feed", 10, shard=(0, 2))
     train(1)
     first.join()
@@ -195,7 +195,7 @@ def test_another_group_of_ranks_reads_the_same_feed_apart(serve, monkeypatch):
 @pytest.mark.parametrize("world", [2, 3])
 def test_ranks_of_a_source_of_unknown_length_get_whole_steps(serve, world):
     serve([{"id": np.arange(i, i + 7)} for i in range(0, 98, 7)])
-    with pytest.raises(penstock.BadSetting, match="pass drop_last=True"):
+    with pytest.raises(penstock.errors.BadSetting, match="pass drop_last=True"):
         penstock.attach("feed", 5, shard=(0, world))
     got = epochs_of_ranks("feed", 5, world, drop_last=True)
     steps = 98 // (5 * world)
@@ -206,9 +206,11 @@ def test_ranks_of_a_source_of_unknown_length_get_whole_steps(serve, world):
 
 def test_what_cannot_be_dealt_evenly_is_refused_with_the_remedy(serve):
     serve({"id": np.arange(7)})
-    with pytest.raises(penstock.BadSetting, match=r"7 samples cannot be split among 2 ranks .* 1 are left over"):
+    with pytest.raises(
+        penstock.errors.BadSetting, match=r"7 samples cannot be split among 2 ranks .* 1 are left over"
+    ):
         penstock.attach("feed", 1, shard=(0, 2))
-    with pytest.raises(penstock.BadSetting, match=r"drop_last=True"):
+    with pytest.raises(penstock.errors.BadSetting, match=r"drop_last=True"):
         penstock.attach("feed", 4, shard=(0, 9))
 
 

@@ -14,7 +14,8 @@ from torch import Tensor, nn
 from torch.utils.data import default_collate
 from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
 
-from penstock import BadSetting, select
+from penstock import select
+from penstock.errors import BadSetting
 from penstock.select.gradients import SampleGradients
 from penstock.select.task import cross_entropy
 

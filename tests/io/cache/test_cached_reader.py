@@ -12,8 +12,9 @@ import numpy as np
 import pytest
 
 import penstock
-from penstock import BadSetting, Cache, PackedSource
+from penstock import Cache, PackedSource
 from penstock.contracts import ByteArray, Cursor, Reader
+from penstock.errors import BadSetting
 from penstock.io.cache.cache import Cache as CacheSettings
 from penstock.io.cache.reader import CachedReader
 from penstock.io.cache.tiers import Admitted, Files, Tiers, memory_files
@@ -153,7 +154,7 @@ def test_a_row_that_fails_its_checksum_is_not_kept(packed: Path, tmp_path: Path)
     status = file.stat()
     file.write_bytes(damaged)
     source = PackedSource(packed, batch_size=ROWS, cache=Cache(tmp_path / "c", "20MB"))
-    with pytest.raises(penstock.PackDamaged):
+    with pytest.raises(penstock.errors.PackDamaged):
         cycle_of(source, 0)
     source.close()
     file.write_bytes(whole)

@@ -17,7 +17,8 @@ import numpy as np
 import pytest
 from tests.io.cache.slabs import closed_later, content, ends_well, forked, items, read
 
-from penstock import BadSetting, Cache, TokenSource
+from penstock import Cache, TokenSource
+from penstock.errors import BadSetting
 from penstock.io.cache.folder import CacheFolder
 from penstock.io.cache.slab import Slab
 from penstock.io.cache.tiers import Admitted, CacheCounts, CacheLayout, Tiers

@@ -16,8 +16,9 @@ import numpy as np
 import pytest
 from tests.sources.images.pictures import encoded, jpeg, noise, textures
 
-from penstock import BadSetting, Cache, ImageSource
+from penstock import Cache, ImageSource
 from penstock.contracts import Cursor
+from penstock.errors import BadSetting
 from penstock.io.cache.folder import CacheFolder, open_to_read
 from penstock.io.cache.slab import Item
 from penstock.sources.images.worker import Preparer

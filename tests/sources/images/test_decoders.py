@@ -119,7 +119,7 @@ def test_png_and_webp_and_four_colours_come_as_rgb():
 
 def test_a_library_that_is_none_is_named(monkeypatch, tmp_path):
     monkeypatch.setenv(OVERRIDE, str(tmp_path / "libturbojpeg.so"))
-    with pytest.raises(penstock.BadSetting, match=r"PENSTOCK_TURBOJPEG=.*this is no libjpeg-turbo 3"):
+    with pytest.raises(penstock.errors.BadSetting, match=r"PENSTOCK_TURBOJPEG=.*this is no libjpeg-turbo 3"):
         turbo_library()
 
 
@@ -135,7 +135,9 @@ def test_a_library_before_3_0_2_is_only_used_by_name(monkeypatch):
 
 def test_a_decoder_that_is_not_there_is_named(monkeypatch):
     monkeypatch.setenv(DECODER, "nvjpg")
-    with pytest.raises(penstock.BadSetting, match="PENSTOCK_DECODER=nvjpg: it is not installed, or is none of"):
+    with pytest.raises(
+        penstock.errors.BadSetting, match="PENSTOCK_DECODER=nvjpg: it is not installed, or is none of"
+    ):
         decoder()
 
 
@@ -152,7 +154,9 @@ def test_a_decoder_that_cannot_be_loaded_is_an_error_in_words(monkeypatch):
     monkeypatch.setenv(DECODER, "nvimagecodec")
     monkeypatch.setitem(sys.modules, "nvidia.nvimgcodec", None)
     monkeypatch.delattr("nvidia.nvimgcodec", raising=False)
-    with pytest.raises(penstock.SourceError, match=r"cannot be loaded .*: uninstall it, or set PENSTOCK_DECODER"):
+    with pytest.raises(
+        penstock.errors.SourceError, match=r"cannot be loaded .*: uninstall it, or set PENSTOCK_DECODER"
+    ):
         decoder().decode(jpeg(noise(8, 8)), Region(0, 0, 8, 8))
 
 

@@ -20,8 +20,9 @@ from tests.sources.records.test_shards import packed
 from tests.sources.records.writers import write_litdata, write_mds
 
 import penstock
-from penstock import BadSetting, Cache, ImageSource, ReadFailed, SourceError
+from penstock import Cache, ImageSource
 from penstock.contracts import Cursor
+from penstock.errors import BadSetting, ReadFailed, SourceError
 from penstock.sources.formats import named_source
 
 COUNT = 23

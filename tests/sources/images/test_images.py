@@ -121,7 +121,8 @@ def dies(_data: bytes) -> np.ndarray:
 def test_a_block_that_kills_three_workers_is_an_error(folder, make):
     source = make(folder, decode=dies)
     with pytest.raises(
-        penstock.SourceError, match=r"3 worker processes died at one block, rows 0 to 7 of cycle 0: .*SIGSEGV"
+        penstock.errors.SourceError,
+        match=r"3 worker processes died at one block, rows 0 to 7 of cycle 0: .*SIGSEGV",
     ):
         list(source)
 
@@ -143,7 +144,7 @@ def spoilt(folder: Path) -> Path:
 def test_bad_images_end_the_cycle_with_their_name_or_come_black_without_a_label(folder, capfd, make):
     fails = make(spoilt(folder), shuffle=False)
     with pytest.raises(
-        penstock.SourceError, match=r"bomb.jpg cannot be decoded: .*30,000 x 30,000 pixels.*on_bad="
+        penstock.errors.SourceError, match=r"bomb.jpg cannot be decoded: .*30,000 x 30,000 pixels.*on_bad="
     ):
         list(fails)
     source = make(folder, on_bad="skip")
@@ -186,10 +187,10 @@ def test_formats_and_functions_of_the_users_are_cropped_alike(tmp_path, make):
     for i, name in enumerate(("a.png", "b.webp", "c.jpg")):
         assert (mine[i] == len((tmp_path / name).read_bytes()) % 256).all()
     wrong = make(tmp_path, decode=lambda data: np.zeros((4, 4)))
-    with pytest.raises(penstock.SourceError, match=r"decode= returned float64 of shape \(4, 4\)"):
+    with pytest.raises(penstock.errors.SourceError, match=r"decode= returned float64 of shape \(4, 4\)"):
         list(wrong)
     raises = make(tmp_path, decode=lambda data: 1 // 0)
-    with pytest.raises(penstock.SourceError, match="ZeroDivisionError") as raised:
+    with pytest.raises(penstock.errors.SourceError, match="ZeroDivisionError") as raised:
         list(raises)
     assert "<lambda>" in raised.value.traceback_text
 
@@ -253,21 +254,21 @@ def test_trainers_of_a_feed_get_each_image_once_and_a_part_has_the_same_pixels(f
     ],
 )
 def test_what_cannot_be_is_refused_in_words(folder, options, match):
-    with pytest.raises(penstock.BadSetting, match=match):
+    with pytest.raises(penstock.errors.BadSetting, match=match):
         made(folder, **options)
 
 
 def test_a_folder_without_images_is_refused(tmp_path):
-    with pytest.raises(penstock.BadSetting, match="no such folder"):
+    with pytest.raises(penstock.errors.BadSetting, match="no such folder"):
         made(tmp_path / "none")
-    with pytest.raises(penstock.BadSetting, match="or in folders below, end in"):
+    with pytest.raises(penstock.errors.BadSetting, match="or in folders below, end in"):
         made(tmp_path)
     for name in ("x.tar.gz", "1.jpg"):
         (tmp_path / name).touch()
-        with pytest.raises(penstock.BadSetting, match=f"{name} is neither a folder nor a tar file"):
+        with pytest.raises(penstock.errors.BadSetting, match=f"{name} is neither a folder nor a tar file"):
             made(tmp_path / name)
     for images in ([], (), ["a", "b.tar"], None, 5, ""):
-        with pytest.raises(penstock.BadSetting, match="give one folder, or tar files"):
+        with pytest.raises(penstock.errors.BadSetting, match="give one folder, or tar files"):
             made(images)
 
 
@@ -298,12 +299,12 @@ def test_a_pass_that_is_open_is_not_opened_again_and_one_that_is_closed_leaves_n
     source = make(folder)
     blocks = source.open(Cursor(0, 0))
     next(blocks)
-    with pytest.raises(penstock.BadSetting, match="still open"):
+    with pytest.raises(penstock.errors.BadSetting, match="still open"):
         next(source.open(Cursor(0, 0)))
     blocks.close()
     assert not source._blocks._pool._tasks
     shutil.rmtree(folder)
-    with pytest.raises(penstock.SourceError, match="cannot be read: No such file"):
+    with pytest.raises(penstock.errors.SourceError, match="cannot be read: No such file"):
         list(source.open(Cursor(1, 0)))
 
 
@@ -358,7 +359,7 @@ def test_a_source_that_is_closed_amid_a_pass_says_so_and_begins_again(folder, ma
     batches = iter(source)
     next(batches)
     source.close()
-    with pytest.raises(penstock.BadSetting, match="was closed while a pass"):
+    with pytest.raises(penstock.errors.BadSetting, match="was closed while a pass"):
         next(batches)
     assert len(pixels_of(source)) == 40
 
@@ -400,10 +401,10 @@ def test_a_users_decoder_may_fail_for_an_image_or_for_all(folder, make):
     assert (labels == -100).all()
     source = make(folder, decode=CannotTravel())
     with pytest.raises(
-        penstock.SourceError, match="a worker process cannot start: RuntimeError: no such thing here"
+        penstock.errors.SourceError, match="a worker process cannot start: RuntimeError: no such thing here"
     ):
         list(source)
-    with pytest.raises(penstock.BadSetting, match="decode= cannot be sent"):
+    with pytest.raises(penstock.errors.BadSetting, match="decode= cannot be sent"):
         list(made(folder, decode=partial(fails, threading.Lock())))
 
 
@@ -417,7 +418,7 @@ def test_other_formats_are_read_by_functions_of_the_users(tmp_path, make):
 
 def test_links_that_lead_round_in_a_circle_are_refused(folder):
     (folder / "loop").symlink_to(folder)
-    with pytest.raises(penstock.BadSetting, match="is a link to a folder that it lies in"):
+    with pytest.raises(penstock.errors.BadSetting, match="is a link to a folder that it lies in"):
         made(folder)
 
 

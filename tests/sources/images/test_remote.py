@@ -16,8 +16,9 @@ from tests.io.faulty_store import faulty_store
 from tests.object_store import put, set_environment
 from tests.sources.images.pictures import jpeg, noise, textures
 
-from penstock import BadSetting, Cache, ImageSource, ReadFailed, SourceError
+from penstock import Cache, ImageSource
 from penstock.contracts import Cursor
+from penstock.errors import BadSetting, ReadFailed, SourceError
 from penstock.sources.records.files import stores
 
 pytestmark = pytest.mark.whole

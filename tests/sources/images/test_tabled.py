@@ -18,8 +18,9 @@ from tests.sources.images.levels import OfGreyImages, grey_images
 from tests.sources.images.pictures import jpeg, noise
 from tests.sources.tables.files import written
 
-from penstock import BadSetting, Cache, ImageSource, SourceError
+from penstock import Cache, ImageSource
 from penstock.contracts import Cursor
+from penstock.errors import BadSetting, SourceError
 
 pytestmark = pytest.mark.whole
 

@@ -22,9 +22,9 @@ from tests.sources.records.test_field_records import LITDATA, MDS, litdata_item,
 from tests.sources.records.test_shards import joined, packed
 from tests.sources.records.writers import chunk, write_litdata, write_mds, zstd
 
-from penstock import BadSetting, ReadFailed, RecordSource
+from penstock import RecordSource
 from penstock.contracts import FieldRecords
-from penstock.errors import PackageMissing
+from penstock.errors import BadSetting, PackageMissing, ReadFailed
 from penstock.sources.formats import field_records_of
 from penstock.sources.records import unpacked
 from penstock.sources.records.files import read

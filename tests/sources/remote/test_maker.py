@@ -178,7 +178,7 @@ def test_an_image_that_is_torn_fails_its_block_and_no_other(tmp_path: Path, make
     for plan, cycle in plans_of(source):
         if torn in plan.ids:
             failed += 1
-            with pytest.raises(penstock.SourceError, match="jpg"):
+            with pytest.raises(penstock.errors.SourceError, match="jpg"):
                 maker.make(plan, cycle)
         else:
             assert made(maker, plan, cycle) == loaded(source, plan, cycle)
@@ -313,7 +313,7 @@ class Locked(Drawing):
 
 def test_a_loader_that_cannot_travel_is_refused_with_the_remedy() -> None:
     with pytest.raises(
-        penstock.BadSetting, match=r'workers="ray": a DataLoader cannot be sent .*lock.* Let it open'
+        penstock.errors.BadSetting, match=r'workers="ray": a DataLoader cannot be sent .*lock.* Let it open'
     ):
         commissioned(DataLoader(Locked(), batch_size=8))
 
@@ -335,5 +335,7 @@ class Again:
 )
 def test_what_makes_no_block_by_itself_is_refused_with_the_reason(loader: Any) -> None:
     source = adapt(loader, segments=None, seed=SEED)
-    with pytest.raises(penstock.BadSetting, match=r'^workers="ray": the blocks of .* cannot be made one by one'):
+    with pytest.raises(
+        penstock.errors.BadSetting, match=r'^workers="ray": the blocks of .* cannot be made one by one'
+    ):
         RemoteSource(loader, source, None, segments=None, seed=SEED)

@@ -97,7 +97,7 @@ def test_a_cluster_that_is_open_ends_a_feed_that_begins_and_is_named_once_to_one
 ) -> None:
     begins = made()
     bridges(begins, NotSafe("whoever reaches it"))
-    with pytest.raises(penstock.BadSetting, match="whoever reaches it"):
+    with pytest.raises(penstock.errors.BadSetting, match="whoever reaches it"):
         begins.usable()
 
     bridges(workers, ClusterStanding(0, why="no head"))

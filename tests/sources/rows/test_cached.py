@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 from tests.sources.records.writers import write_mds
 
-from penstock import BadSetting, Cache, RecordSource
+from penstock import Cache, RecordSource
+from penstock.errors import BadSetting
 
 ROWS = 40
 

@@ -17,8 +17,9 @@ from tests.sources.rows.decoding import at_13, dies, fails, never, no_dict, not_
 from tests.sources.tables.files import numbers, written
 
 import penstock
-from penstock import BadSetting, RecordSource, SourceError
+from penstock import RecordSource
 from penstock.contracts import Cursor
+from penstock.errors import BadSetting, SourceError
 
 ROWS = 60
 
@@ -211,7 +212,7 @@ def test_a_shard_that_is_replaced_or_gone_ends_the_feed(tmp_path, write):
             (shard,) = [*tmp_path.glob("*/*00002.mds"), *tmp_path.glob("*/*-2.bin")]
             content = shard.read_bytes()
             shard.unlink()
-            with pytest.raises((penstock.ReadFailed, SourceError), match=shard.name):
+            with pytest.raises((penstock.errors.ReadFailed, SourceError), match=shard.name):
                 list(reading)
             shard.write_bytes(content)
 

@@ -17,9 +17,9 @@ from hypothesis import strategies as st
 from scipy.stats import chisquare
 from tests.sources.tables.files import numbers, written
 
-from penstock import BadSetting, RecordSource
+from penstock import RecordSource
 from penstock.contracts import Cursor
-from penstock.errors import Untravelled
+from penstock.errors import BadSetting, Untravelled
 
 
 def ids_of(loader: Any) -> list[list[int]]:

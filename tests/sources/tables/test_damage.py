@@ -15,8 +15,8 @@ import pyarrow as pa
 import pytest
 from tests.sources.tables.files import KINDS, numbers, saved, written
 
-from penstock import BadSetting, RecordSource
-from penstock.errors import PackageMissing, PenstockError, ReadFailed
+from penstock import RecordSource
+from penstock.errors import BadSetting, PackageMissing, PenstockError, ReadFailed
 
 ROWS = 400
 

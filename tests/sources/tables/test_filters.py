@@ -14,7 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.sources.tables.files import written
 
-from penstock import BadSetting, RecordSource
+from penstock import RecordSource
+from penstock.errors import BadSetting
 from penstock.sources.tables.filters import condition_of
 
 IDS = range(60)

@@ -11,7 +11,8 @@ import pyarrow as pa
 import pytest
 from tests.sources.tables.files import written
 
-from penstock import BadSetting, RecordSource, SourceError
+from penstock import RecordSource
+from penstock.errors import BadSetting, SourceError
 
 PAIRED = pa.binary(2)
 PAIR = pa.list_(pa.int16(), 2)

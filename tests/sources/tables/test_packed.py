@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 import torch
 
-from penstock import BadSetting, Cache, PackDamaged, PackedSource, RecordSource, pack
+from penstock import Cache, PackedSource, RecordSource, pack
 from penstock.contracts import Cursor
+from penstock.errors import BadSetting, PackDamaged
 from penstock.sources.formats import named_source
 from penstock.sources.tables import packed
 from penstock.sources.tables.packed import PackedTables

@@ -12,7 +12,8 @@ import pytest
 from tests.object_store import put
 from tests.sources.tables.files import numbers, saved, written
 
-from penstock import BadSetting, Cache, ReadFailed, RecordSource
+from penstock import Cache, RecordSource
+from penstock.errors import BadSetting, ReadFailed
 
 ROWS = 300
 

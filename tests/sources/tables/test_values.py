@@ -16,8 +16,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.sources.tables.files import KINDS, written
 
-from penstock import BadSetting, RecordSource
-from penstock.errors import SourceError
+from penstock import RecordSource
+from penstock.errors import BadSetting, SourceError
 from penstock.sources.tables.files import fields_of
 
 UNITS = ("s", "ms", "us", "ns")

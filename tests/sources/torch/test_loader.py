@@ -233,7 +233,7 @@ class Notes:
     ],
 )
 def test_what_cannot_be_fed_is_named(thing, hint):
-    with pytest.raises(penstock.BadSetting, match=hint):
+    with pytest.raises(penstock.errors.BadSetting, match=hint):
         adapt(thing, segments=1, seed=0)
 
 
@@ -241,12 +241,16 @@ def test_what_cannot_be_fed_is_named(thing, hint):
     "thing", [DATA, Ids(3), DrawingStream(4), range(5), "train"], ids=lambda x: type(x).__name__
 )
 def test_a_data_set_is_refused_in_favour_of_its_loader(thing):
-    with pytest.raises(penstock.BadSetting, match=r"give a DataLoader: DataLoader\(dataset, batch_size=\.\.\.\)"):
+    with pytest.raises(
+        penstock.errors.BadSetting, match=r"give a DataLoader: DataLoader\(dataset, batch_size=\.\.\.\)"
+    ):
         adapt(thing, segments=1, seed=0)
 
 
 def test_a_sampler_that_asks_a_policy_is_refused_since_it_would_hear_of_no_trainer():
-    with pytest.raises(penstock.BadSetting, match=r"SelectionSampler asks a policy \(InfoBatch\).*select=policy"):
+    with pytest.raises(
+        penstock.errors.BadSetting, match=r"SelectionSampler asks a policy \(InfoBatch\).*select=policy"
+    ):
         sampler = penstock.SelectionSampler(penstock.select.InfoBatch(25, epochs=3))
         adapt(DataLoader(Ids(25), 5, sampler=sampler), segments=1, seed=0)
     drawn_once = penstock.select.RandomSubsets(25, 0.2, fresh=False)

@@ -249,7 +249,7 @@ def test_a_sampler_that_cannot_be_copied_is_not_taken_back_in_silence():
     sampler = Locked()
     source = adapt(DataLoader(DATA, 10, sampler=sampler), segments=1, seed=0)
     first, second = (ids_of(source, Cursor(cycle, 0)) for cycle in range(2))
-    with pytest.raises(penstock.SourceError, match=r"sampler \(Locked\) cannot be brought back to cycle 1"):
+    with pytest.raises(penstock.errors.SourceError, match=r"sampler \(Locked\) cannot be brought back to cycle 1"):
         ids_of(source, Cursor(1, 0))
     sampler.more[0].close()
     assert [first, second] == [
@@ -297,7 +297,9 @@ def test_a_sampler_that_gives_more_or_less_than_it_said_is_an_error_with_both_nu
 
     source = adapt(DataLoader(DATA, 10, sampler=Lies()), segments=1, seed=0)
     given: list[int] = []
-    with pytest.raises(penstock.SourceError, match=f"makes {says} samples a cycle, and gave {gives} in cycle 0"):
+    with pytest.raises(
+        penstock.errors.SourceError, match=f"makes {says} samples a cycle, and gave {gives} in cycle 0"
+    ):
         for block in source.open(Cursor(0, 0)):
             given += block.tree["id"].tolist()
     assert given == list(range(min(says, gives)))
@@ -432,7 +434,7 @@ PARTS: dict[str, tuple[Make, str]] = {
 @pytest.mark.parametrize("kind", PARTS)
 def test_a_loader_of_one_ranks_part_is_refused(kind):
     make, message = PARTS[kind]
-    with pytest.raises(penstock.BadSetting, match=message):
+    with pytest.raises(penstock.errors.BadSetting, match=message):
         adapt(make(), segments=1, seed=0)
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Sequence
-from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
@@ -16,7 +15,7 @@ from penstock.errors import BadSetting
 from penstock.linux.files import written_whole
 from penstock.runs.figures import run_figures
 from penstock.runs.launch.groups import GroupsInTurn
-from penstock.runs.machine import Machine, describe
+from penstock.runs.machine import describe
 from penstock.runs.masking import add_masked
 from penstock.runs.record import GroupPlan, RunPlan, RunRecord
 from penstock.runs.store import Store
@@ -173,7 +172,7 @@ def _read(path: Path, comparison: MethodComparison, *, again: bool) -> BenchResu
     if not path.exists():
         return results
     try:
-        found = _decoded(path.read_bytes())
+        found = msgspec.json.decode(path.read_bytes(), type=BenchResults)
     except msgspec.DecodeError as error:
         raise BadSetting(f"{path} holds no results of this version: {error}. Give another folder") from None
     differs = [
@@ -191,23 +190,4 @@ def _read(path: Path, comparison: MethodComparison, *, again: bool) -> BenchResu
     results.code = found.code | code
     results.machine = found.machine
     results.results = left if differs else found.results
-    return results
-
-
-class _Version1(msgspec.Struct):
-    spec: BenchSpec
-    code: dict[str, str]
-    machine: Machine
-    outcomes: dict[str, Outcome]
-
-
-def _decoded(text: bytes) -> BenchResults:
-    """Decode a file of results, of today's form or the first one."""
-    with suppress(msgspec.ValidationError):
-        return msgspec.json.decode(text, type=BenchResults)
-    old = msgspec.json.decode(text, type=_Version1)
-    results = BenchResults(benchmark="select bench", machine=old.machine, settings=old.spec, code=old.code)
-    for key, outcome in old.outcomes.items():
-        name, _, seed = key.rpartition(", seed ")
-        results.add(name, int(seed), outcome)
     return results
