@@ -24,6 +24,7 @@ with wandb.init(project="my-awesome-project", mode=sys.argv[1], config={"learnin
     run.log({"later": 9})
     run.log({"last": 9}, step=80, commit=True)
     run.log({"end": 9})
+    run.log({"dropped": 9}, step=60)
 for name in ("first", "second"):
     with wandb.init(project="p", mode=sys.argv[1], name=name) as run:
         run.log({"sweep": 1})
@@ -83,6 +84,7 @@ def test_what_wandb_logs_has_the_steps_that_wandb_gives_it(mode: str, tmp_path: 
     found, said = kept(tmp_path, WANDB, mode)
     assert [step for _, step in found["loss"]] == [0, 1, 2]
     steps = {name: found[name][0][1] for name in ("a", "b", "val/loss", "late", "later", "last", "end")}
+    assert "dropped" not in found, "it lies before the present step"
     assert steps == {"a": 3, "b": 3, "val/loss": 4, "late": 70, "later": 70, "last": 80, "end": 81}
     assert (found["sweep"], found["second/sweep"]) == ([(1, 0)], [(1, 0)])
     assert said.count("penstock: keeps what the script logs with wandb\n") == 1

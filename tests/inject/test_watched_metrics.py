@@ -230,8 +230,8 @@ run.log({"nine": 1}, step=80); wandb.log({"ten": 1}, commit=True)
 """,
         WANDB_MODE=mode,
     )
-    assert found["step"] == [0, 1, 1, 2, 70, 70, 80, 81, 80, 82]
-    assert len(found) == 11
+    assert found["step"] == [0, 1, 1, 2, 70, 70, 80, 81, 82]
+    assert len(found) == 10 and "nine" not in found, "wandb drops what lies before its present step"
 
 
 def test_a_run_of_wandb_that_was_resumed_counts_on(kept):
@@ -299,6 +299,28 @@ for i in range(3):
     assert (found["both/a"], found["train/both/a"], found["val/both/a"]) == ([0], [1, 2], [10, 11, 12])
     assert (found["lr"], found["both/b"]) == ([0.1] * 3, [0, 1, 2]), "names of one writer are as they were"
     assert said.count(f"penstock: tensorboardX gets 'loss' {FROM_HERE} 'train/loss' and 'val/loss'") == 1
+    assert said.count(FROM_HERE) == 1
+
+
+def test_what_one_process_of_a_run_has_renamed_has_its_name_in_the_next(kept):
+    process = """
+import sys
+from tensorboardX import SummaryWriter
+train, val = SummaryWriter("x/train"), SummaryWriter("x/val")
+for step in range(int(sys.argv[1]), int(sys.argv[2])):
+    train.add_scalar("loss", step + int(sys.argv[3]), step)
+    if step % 4 == 3: val.add_scalar("loss", -step, step)
+"""
+    found, said = kept(
+        f"""
+import subprocess, sys
+for words in (("0", "10", "0"), ("8", "16", "100"), ("14", "18", "200")):
+    subprocess.run([sys.executable, "-c", {process!r}, *words], check=True)
+"""
+    )
+    again = [*range(4, 10), *range(108, 116), *range(214, 218)]
+    assert (found["loss"], found["train/loss"]) == ([0, 1, 2, 3], again)
+    assert found["val/loss"] == [-3, -7, -11, -15, -15]
     assert said.count(FROM_HERE) == 1
 
 

@@ -9,9 +9,11 @@ import pytest
 from tests.web.seeded import group
 
 import penstock
+from penstock.cli.runs_show import facts_of
 from penstock.errors import NoSuchRun, StoreUnusable
 from penstock.runs.store import Store
 from penstock.runs.store.notes import Change
+from penstock.web.views import _summary
 
 
 @pytest.fixture
@@ -44,6 +46,18 @@ def test_all_runs_or_one_of_them_are_loaded_and_a_name_that_is_not_there_is_one_
     assert list(penstock.load_runs(runs.index[2], store=store)["cpu_s"]) == [3]
     with pytest.raises(NoSuchRun, match="no run 'absent'"):
         penstock.load_runs("absent", store=store)
+
+
+def test_what_was_logged_again_at_a_step_counts_no_more_in_any_figure(tmp_path):
+    with Store.open(tmp_path / "store") as store:
+        series = {"loss": [0.1, 2.0, 3.0, 4.0], "step": [7.0, 8.0, 7.0, 9.0], "epoch": [1.0, 2.0, 0.5, 3.0]}
+        [run] = group(store, "resumed", runs=["one"], series=series)
+        [shown] = facts_of(store, [run])
+        page = _summary(1.0, store.series(run.id))["figures"]["loss"]
+    runs = penstock.load_runs(store=tmp_path / "store")
+    assert [float(runs[f"{kind}.loss"].iloc[0]) for kind in ("least", "most", "last")] == [2, 4, 4]
+    assert (page.least, page.most, page.last) == (2, 4, 4)
+    assert shown.series["loss"] == {"last": 4, "mean": 3, "points": 3}
 
 
 def test_numbers_that_no_run_has_are_numbers_too(store):

@@ -86,6 +86,22 @@ def test_what_was_logged_without_a_step_is_counted_and_what_is_measured_has_no_s
     assert page.json(f"/api/chart?id={run.id}&name=loss&over=series:epoch")["times"] == []
 
 
+def test_a_point_without_a_step_has_none_of_another_call():
+    series = {
+        "step": Series(array(1, 4), array(4, 5)),
+        "d": Series(array(1, 2, 4), array(1, 2, 3)),  # the second without
+        "e": Series(array(3, 5, 6), array(7, 8, 9)),  # all without
+        "gpu.busy": Series(array(2, 4.5), array(0.5, 0.25)),
+    }
+    found = {name: [each.tolist() for each in line_over(name, series, "series:step", 0.0)] for name in series}
+    assert found == {
+        "step": [[4, 5], [4, 5]],
+        "d": [[4, 5], [1, 3]],
+        "e": [[0, 1, 2], [7, 8, 9]],
+        "gpu.busy": [[4, 5], [0.5, 0.25]],
+    }
+
+
 def test_a_smoothed_chart_has_both_lines_on_the_same_moments(page, store):
     rng = np.random.default_rng(0)
     [run] = group(store, "one", series={"loss": rng.normal(size=5000)})

@@ -19,7 +19,7 @@ from penstock.cli.runs_notes import fields
 from penstock.cli.runs_table import began_text, figure_text, parts_table, status_text
 from penstock.runs.advice import RunAdvice
 from penstock.runs.compare import group_figures
-from penstock.runs.figures import RunFigures
+from penstock.runs.figures import RunFigures, newest_values
 from penstock.runs.record import RunRecord
 from penstock.runs.store import Series, Store
 from penstock.runs.store.columns import Floats
@@ -59,7 +59,7 @@ def facts_of(store: Store, runs: Sequence[RunRecord]) -> list[RunFacts]:
     def series(run: RunRecord) -> dict[str, Series]:
         its = store.series(run.id)
         if run.id in summaries:
-            summaries[run.id] = {name: _summary(values) for name, (_, values) in sorted(its.items())}
+            summaries[run.id] = {name: _summary(newest_values(name, its)) for name in sorted(its)}
         return its
 
     for group in dict.fromkeys(run.group_id for run in runs):

@@ -14,7 +14,7 @@ import numpy as np
 from penstock.basics.packages import require
 from penstock.errors import BadSetting
 from penstock.linux.files import written_whole
-from penstock.runs.figures import newest_at
+from penstock.runs.figures import newest_at, steps_of
 from penstock.runs.listeners import is_measured
 from penstock.runs.record import RunRecord
 from penstock.runs.store import Series, Store
@@ -54,9 +54,8 @@ class _Exported(NamedTuple):
 def _series(store: Store, runs: Sequence[RunRecord]) -> Iterator[_Exported]:
     for run in runs:
         found = store.series(run.id)
-        steps = found.get("step", Series(np.empty(0), np.empty(0)))
         for name, series in sorted(found.items()):
-            along = steps.at(series.times_s)
+            along = steps_of(name, found)
             newest = newest_at(along, every=is_measured(name))
             shown = np.full(len(along), np.nan)
             shown[newest] = along[newest]

@@ -9,6 +9,7 @@ from typing import NamedTuple
 import msgspec
 import numpy as np
 
+from penstock.runs.listeners import is_measured
 from penstock.runs.record import RunRecord
 from penstock.runs.store import Series
 from penstock.runs.store.columns import Floats, Ints
@@ -137,6 +138,31 @@ def newest_at(places: Floats, *, every: bool = False) -> Ints:
     known = np.flatnonzero(np.isfinite(places))
     known = known[np.argsort(places[known], kind="stable")]
     return known if every else known[np.diff(places[known], append=np.inf) > 0]
+
+
+def steps_of(name: str, series: Mapping[str, Series]) -> Floats:
+    """Return the step that each point was logged with, in one call; NaN without.
+
+    What is measured meanwhile has the last step before.
+    """
+    its, steps = series[name], series.get("step")
+    if steps is None or not len(steps.times_s):
+        return np.full(len(its.times_s), np.nan)
+    if is_measured(name):
+        return steps.at(its.times_s)
+    places = np.minimum(np.searchsorted(steps.times_s, its.times_s), len(steps.times_s) - 1)
+    return np.where(steps.times_s[places] == its.times_s, steps.values[places], np.nan)
+
+
+def newest_values(name: str, series: Mapping[str, Series]) -> Floats:
+    """Return the values of a series, in their order, without what was logged again later at the same step."""
+    values = series[name].values
+    if is_measured(name) or "step" not in series:
+        return values
+    along = steps_of(name, series)
+    counts = ~np.isfinite(along)
+    counts[newest_at(along)] = True
+    return values[counts]
 
 
 def parts_of(

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from penstock.basics.packages import require
-from penstock.runs.figures import extremes, run_figures
+from penstock.runs.figures import extremes, newest_values, run_figures
 from penstock.runs.listeners import is_measured
 from penstock.runs.record import RunRecord
 from penstock.runs.store import Series, Store
@@ -63,7 +63,8 @@ def _row(run: RunRecord, series: dict[str, Series]) -> dict[str, Any]:
         **{name: getattr(figures.parts, name) for name in ("waiting", "copying", "computing")},
         **{f"param.{name}": value for name, value in run.plan.settings.items()},
     }
-    for name, (_, values) in sorted(series.items()):
+    for name in sorted(series):
         if not is_measured(name):
-            row |= {f"{kind}.{name}": value for kind, value in extremes(values)._asdict().items()}
+            its = extremes(newest_values(name, series))
+            row |= {f"{kind}.{name}": value for kind, value in its._asdict().items()}
     return row

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from penstock.runs.figures import extremes, newest_at
+from penstock.runs.figures import extremes, newest_at, steps_of
 from penstock.runs.listeners import is_measured
 from penstock.runs.store import Series
 from penstock.runs.store.columns import Floats
@@ -35,17 +35,18 @@ def line_over(name: str, series: Mapping[str, Series], over: str, began: float |
         name: Name of the series.
         series: The run's series; among them that of the axis.
         over: What the x axis has: "" for seconds from the run's beginning, "clock" for those since 1970, or
-            "series:NAME" for what the run logged under that name. If it did not log "step", that is the number
-            of the point.
+            "series:NAME" for what the run logged under that name. Of what it logged without a step, that is the
+            number of the point.
         began: When the run began, in seconds since 1970.
     """
     axis = axis_of(over)
     line = drawn(name, series[name]) if name in series else NOTHING
-    if axis in series:
-        return against(line, series[axis], every=is_measured(name))
+    if axis == "step" and not is_measured(name):
+        along = steps_of(name, series) if name in series else line[0]
+        newest = newest_at(along)
+        return (along[newest], line[1][newest]) if len(newest) else (np.arange(len(along), dtype=float), line[1])
     if axis:
-        counts = axis == "step" and not is_measured(name)
-        return (np.arange(len(line[0]), dtype=float), line[1]) if counts else NOTHING
+        return against(line, series[axis], every=is_measured(name)) if axis in series else NOTHING
     return (line[0] - began if over != CLOCK and began is not None else line[0]), line[1]
 
 

@@ -18,7 +18,7 @@ import numpy as np
 
 from penstock.errors import NoSuchRun
 from penstock.runs.compare import Comparison, compare, group_figures
-from penstock.runs.figures import MEMORY, extremes, memory_bytes
+from penstock.runs.figures import MEMORY, extremes, memory_bytes, newest_values
 from penstock.runs.glance import Glance, Recent, glance, is_glanced_at
 from penstock.runs.listeners import is_measured
 from penstock.runs.record import ENDED, RunRecord
@@ -215,7 +215,9 @@ def _summary(seconds: float, series: Mapping[str, Series]) -> dict[str, Any]:
         "read_bytes_per_s": part("proc.read_bytes"),
         "waiting": part("feed.wait_s"),
         "logged": {name: value for name, value in last.items() if not is_measured(name)},
-        "figures": {name: extremes(each.values) for name, each in series.items() if not is_measured(name)},
+        "figures": {
+            name: extremes(newest_values(name, series)) for name in series if not is_measured(name)
+        },
     }
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import json
 import os
 import re
 import socket
@@ -16,6 +17,7 @@ import threading
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from itertools import chain, count
+from pathlib import Path
 from types import ModuleType
 from typing import Any, cast
 from weakref import WeakKeyDictionary
@@ -67,7 +69,9 @@ class _Writer:
 _writers: dict[tuple[str, str], _Writer] = {}  # of a library and a folder or an id
 _labels: dict[str, _Writer] = {}
 _owners: dict[str, tuple[_Writer, str]] = {}  # of a series: who logs it, and by which name
-_renamed: dict[tuple[_Writer, str], str] = {}
+_renamed: dict[tuple[_Writer, str], str] = {}  # as ``_NAMES`` in the run's folder has them
+_NAMES = "names.jsonl"
+"""Holds what was renamed, for processes of the run that log after that: library, key, label, name, series."""
 
 
 def hooked(module: ModuleType) -> None:
@@ -111,6 +115,8 @@ def _keep(library: str, parameters: tuple[str, str, str], bind: Callable[[], dic
         logged: Any = {given[name]: given[values]} if name else given.get(values, ())
         writer = _writer_of(library, given)
         at = _step_of_wandb(writer, given) if library == "wandb" else given.get(step)
+        if library == "wandb" and at is None:
+            return
         found = [(logged, at)] if step else [({each.key: each.value}, each.step) for each in logged]
         for metrics, of in found:
             named = [(_series_of(writer, key), value) for key, value in _numbers(metrics)]
@@ -136,12 +142,18 @@ def _numbers(values: Mapping[Any, Any], within: str = "") -> Iterable[tuple[str,
             yield f"{within}{key}", value
 
 
-def _step_of_wandb(run: _Writer, given: Mapping[str, Any]) -> int:
-    """Return the step of what was logged, and count on as wandb does, which counts none of a disabled run."""
+def _step_of_wandb(run: _Writer, given: Mapping[str, Any]) -> int | None:
+    """Return the step of what was logged, and count on as wandb does, which counts none of a disabled run.
+
+    None if wandb drops it: its step lies before the present one.
+    """
     step, commit = given.get("step"), given.get("commit")
-    now = max(run.next_step, getattr(given["self"], "starting_step", 0), step or 0)
+    now = max(run.next_step, getattr(given["self"], "starting_step", 0))
+    if step is not None and step < now:
+        return None
+    now = now if step is None else step
     run.next_step = now + bool(step is None if commit is None else commit)
-    return now if step is None else step
+    return now
 
 
 def _disabled_too(init: _Call, usual: _Call) -> _Call:
@@ -180,6 +192,8 @@ def _writer_of(library: str, given: Mapping[str, Any]) -> _Writer:
 def _series_of(writer: _Writer, name: str) -> str | None:
     """Return the series of a name: the first writer has it until a second logs by it; None for another library."""
     mine = writer, name
+    if not _owners:
+        _recall()
     first = _owners.setdefault(name, mine)
     if first == mine or mine in _renamed:
         return _renamed.get(mine, name)
@@ -188,12 +202,36 @@ def _series_of(writer: _Writer, name: str) -> str | None:
     if name in ("step", "epoch"):  # what all are drawn over
         return name
     for each in (first, mine):
-        if each[1] == name:
-            _renamed.setdefault(each, _first_free(_owners, each, f"{each[0].label}/{name}"))
+        if each[1] == name and each not in _renamed:
+            _renamed[each] = _first_free(_owners, each, f"{each[0].label}/{name}")
+            _remember(*each)
     both = " and ".join(repr(_renamed.get(each, name)) for each in (first, mine))
     kept = f"from here on they are {both}, and so with all names that two log"
     _say_once(f"names of {writer.library}", f"{writer.library} gets {name!r} from two folders or runs: {kept}")
     return _renamed[mine]
+
+
+def _names_file() -> Path:
+    return Path(os.environ["PENSTOCK_STORE"], os.environ["PENSTOCK_RUN_ID"], _NAMES)
+
+
+def _remember(writer: _Writer, name: str) -> None:
+    [key] = [key for key, each in _writers.items() if each is writer]
+    line = json.dumps([*key, writer.label, name, _renamed[writer, name]]) + "\n"
+    with suppress(OSError, KeyError), _names_file().open("ab", 0) as file:
+        file.write(line.encode())
+
+
+def _recall() -> None:
+    """Take over what earlier processes of the run have renamed."""
+    with suppress(OSError, KeyError, ValueError):
+        for line in _names_file().read_text().splitlines():
+            library, key, label, name, series = json.loads(line)
+            writer = _writers.setdefault((library, key), _Writer(library, str))
+            vars(writer)["label"], _labels[label] = label, writer
+            _renamed[writer, name] = series
+            for each in (name, series):
+                _owners.setdefault(each, (writer, name))
 
 
 def _first_free(taken: dict[str, Any], by: Any, *names: str) -> str:
