@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from benchmarks.replanner import Replanner
+from benchmarks.schedule.traces import drawn
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
@@ -19,7 +20,6 @@ from penstock.schedule.partition import SHARINGS, Sharing
 from penstock.schedule.planner import PUBLISHED, Planner, Portfolio
 from penstock.schedule.policies import by_arrival, listed, matching
 from penstock.schedule.simulate import Running, simulate
-from penstock.schedule.traces import drawn
 
 FOUR = GpuMachine(cores=12, memories=(16.0 * GIB,) * 4)
 

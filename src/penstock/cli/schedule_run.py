@@ -79,7 +79,6 @@ def _opened(
     stack: ExitStack, spec: Path, store: Path | None, is_dry: bool, objective: str, policy: str, share: str
 ) -> tuple[Spec, LiveSchedule, dict[str, RunRecord], LedgerFile]:
     """Open a file's schedule, begun before or now; with ``is_dry`` nothing of it is kept in the store."""
-    from penstock.cli.schedule import names_in, one_of
     from penstock.gpus.nvml import users_hidden
     from penstock.runs.record import RunRecord
     from penstock.runs.spec.checks import Gpus
@@ -90,17 +89,16 @@ def _opened(
     from penstock.schedule.ledger import LedgerFile, begin, ledger_of
     from penstock.schedule.machine import host_machine
     from penstock.schedule.partition import SHARINGS
-    from penstock.schedule.planner import PUBLISHED, Objective, Planner
+    from penstock.schedule.planner import PLANNED, PUBLISHED, Objective, Planner
     from penstock.schedule.present import LiveSchedule
     from penstock.schedule.profiles import Profiles
-    from penstock.schedule.study import PLANNED
 
-    names = None if one_of("--policy", policy, (*PUBLISHED, PLANNED)) == PLANNED else (policy,)
-    sharings: Any = names_in("--share", share, SHARINGS)
+    names = None if _one_of("--policy", policy, (*PUBLISHED, PLANNED)) == PLANNED else (policy,)
+    sharings: Any = _names_in("--share", share, SHARINGS)
     file = stack.enter_context(Spec(spec, Gpus(), held=not is_dry))
     opened = stack.enter_context(Store.open(folder_of_store(store)))
     machine = host_machine(file.machine, mode_of_all(file.groups))
-    wanted = one_of("--objective", objective or file.machine.objective, get_args(Objective))
+    wanted = _one_of("--objective", objective or file.machine.objective, get_args(Objective))
     known = LedgerFile(opened, file.path)
     before = known.read()
     ledger, records = ledger_of(file.groups, before), dict[str, RunRecord]()
@@ -123,6 +121,19 @@ def _opened(
     if machine.devices and (why := users_hidden()):
         say(f"memory that others use on the GPUs counts as free: {why}")
     return file, schedule, records, known
+
+
+def _names_in(flag: str, text: str, known: tuple[str, ...]) -> tuple[str, ...]:
+    names = tuple(part.strip() for part in text.split(","))
+    if wrong := [name for name in names if name not in known]:
+        raise BadSetting(f"{flag} {text}: {wrong[0]!r} is not one of {', '.join(known)}")
+    return names
+
+
+def _one_of(flag: str, text: str, known: tuple[str, ...]) -> Any:
+    if text not in known:
+        raise BadSetting(f"{flag} {text}: {text!r} is not one of {', '.join(known)}")
+    return text
 
 
 def mode_of_all(groups: list[GroupPlan]) -> GpuMode:

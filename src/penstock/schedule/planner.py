@@ -29,6 +29,8 @@ from penstock.schedule.simulate import Forecast, Policy, Running, simulate
 Objective = Literal["makespan", "jct"]
 PUBLISHED = ("fifo", "spt", "lpt", "carma-magm", "carma-lug", "muri")
 """Policies of others, as the planner is compared with them."""
+PLANNED = "plan"
+"""The planner itself: the best policy and what exchanges make of it."""
 _APART: tuple[Sharing, ...] = ("none",)
 _LATE = 1e3
 """What a second after a deadline costs, in seconds of the objective."""

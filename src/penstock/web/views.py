@@ -215,9 +215,7 @@ def _summary(seconds: float, series: Mapping[str, Series]) -> dict[str, Any]:
         "read_bytes_per_s": part("proc.read_bytes"),
         "waiting": part("feed.wait_s"),
         "logged": {name: value for name, value in last.items() if not is_measured(name)},
-        "figures": {
-            name: extremes(newest_values(name, series)) for name in series if not is_measured(name)
-        },
+        "figures": {name: extremes(newest_values(name, series)) for name in series if not is_measured(name)},
     }
 
 

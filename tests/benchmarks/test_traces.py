@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from benchmarks.schedule.traces import SYNERGY, drawn, read_trace
 
 from penstock.errors import BadSetting
-from penstock.schedule.traces import SYNERGY, drawn, read_trace
 
 
 def gavel(tmp_path: Path, *lines: str) -> str:

@@ -16,6 +16,7 @@ from typing import Any
 
 from benchmarks.claim import claim, report
 from benchmarks.replanner import Replanner
+from benchmarks.schedule.traces import drawn, read_trace
 from msgspec.structs import replace
 from rich.progress import track
 from tests.schedule.configurations import no_plan_below_s
@@ -25,7 +26,6 @@ from penstock.schedule.jobs import GpuMachine, Job, contention, least_makespan_s
 from penstock.schedule.partition import Sharing
 from penstock.schedule.planner import Objective, Planner, Portfolio
 from penstock.schedule.simulate import simulate
-from penstock.schedule.traces import drawn, read_trace
 
 GIB = 2**30
 APART: tuple[Sharing, ...] = ("none",)
