@@ -77,7 +77,6 @@ def litdata_item(i: int) -> dict[str, Any]:
 class OfFolders(FieldRecordsContract):
     format = "mds"
     compression: str | None = None
-    level = "chunk"
 
     def samples(self) -> list[dict[str, Any]]:
         return [(mds_sample if self.format == "mds" else litdata_item)(i) for i in range(COUNT)]
@@ -86,8 +85,7 @@ class OfFolders(FieldRecordsContract):
         folder = self.folder / "data"
         if not folder.exists():
             write, kinds = (write_mds, MDS) if self.format == "mds" else (write_litdata, LITDATA)
-            more = {} if self.format == "mds" else {"level": self.level}
-            write(folder, kinds, self.samples(), compression=self.compression, **more)
+            write(folder, kinds, self.samples(), compression=self.compression)
         records = field_records_of(f"{self.format}:{folder}")
         assert records is not None
         return records
@@ -111,18 +109,6 @@ class TestChunksOfLitData(OfFolders):
 class TestCompressedChunksOfLitData(OfFolders):
     format = "litdata"
     compression = "zstd"
-
-
-class TestChunksOfLitDataInCompressedBatches(OfFolders):
-    format = "litdata"
-    compression = "zstd"
-    level = "batch"
-
-
-class TestChunksOfLitDataOfCompressedItems(OfFolders):
-    format = "litdata"
-    compression = "zstd"
-    level = "sample"
 
 
 class TestSamplesOfTars(FieldRecordsContract):

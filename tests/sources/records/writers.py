@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import struct
 from collections.abc import Callable, Mapping, Sequence
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -151,7 +150,6 @@ def write_litdata(
     items: Sequence[Mapping[str, Any]],
     each: int = 4,
     compression: str | None = None,
-    level: str = "chunk",
 ) -> Path:
     """Write chunks of so many items, which are flat dicts, as ``BinaryWriter`` does."""
     folder.mkdir(parents=True, exist_ok=True)
@@ -160,12 +158,9 @@ def write_litdata(
         some = items[first : first + each]
         raw = chunk([litdata_item(leaves, item) for item in some])
         name = f"chunk-0-{number}.bin"
-        if compression and level == "chunk":
+        if compression:
             name = f"chunk-0-{number}.{compression}.bin"
-            (folder / name).write_bytes(zstd(raw))
-        else:
-            raw = {"batch": in_batches, "sample": in_samples}[level](raw) if compression else raw
-            (folder / name).write_bytes(raw)
+        (folder / name).write_bytes(zstd(raw) if compression else raw)
         chunks.append({"chunk_bytes": len(raw), "chunk_size": len(some), "dim": None, "filename": name})
     leaf = {"type": None, "context": None, "children_spec": []}
     tree = {"type": "builtins.dict", "context": json.dumps([*leaves]), "children_spec": [leaf] * len(leaves)}
@@ -173,7 +168,7 @@ def write_litdata(
         "chunk_bytes": None,
         "chunk_size": each,
         "compression": compression,
-        "compression_level": level if compression and level != "chunk" else None,
+        "compression_level": None,
         "data_format": [*leaves.values()],
         "data_spec": json.dumps([1, tree]),
         "encryption": None,
@@ -181,32 +176,6 @@ def write_litdata(
     }
     (folder / "index.json").write_text(json.dumps({"chunks": chunks, "config": config}, sort_keys=True))
     return folder
-
-
-def items_of(raw: bytes) -> list[bytes]:
-    (count,) = struct.unpack_from("<I", raw)
-    offsets = np.frombuffer(raw, "<u4", count + 1, 4).tolist()
-    return [raw[start:end] for start, end in pairwise(offsets)]
-
-
-def in_batches(raw: bytes, rows: int = 3) -> bytes:
-    """A chunk as LitData's ``pack_framed_zstd`` makes it."""
-    items = items_of(raw)
-    frames = [b"".join(items[first : first + rows]) for first in range(0, len(items), rows)]
-    offsets = np.cumsum([0, *map(len, items)], dtype=np.uint32)
-    head = struct.pack("<8s2H3I", b"LDFZ01", 1, 0, len(items), rows, len(frames)) + offsets.tobytes()
-    at, packed = len(head) + 24 * len(frames), [zstd(frame) for frame in frames]
-    for number, frame in enumerate(frames):
-        size = len(packed[number])
-        count = min(rows, len(items) - number * rows)
-        head += struct.pack("<2IQ2I", number * rows, count, at, size, len(frame))
-        at += size
-    return head + b"".join(packed)
-
-
-def in_samples(raw: bytes) -> bytes:
-    """A chunk as LitData's ``pack_sample_zstd`` makes it."""
-    return chunk([zstd(item) for item in items_of(raw)])
 
 
 def litdata_item(leaves: Mapping[str, str], item: Mapping[str, Any]) -> bytes:

@@ -16,14 +16,12 @@ import msgspec
 
 from penstock.errors import BadSetting
 from penstock.sources.records import values
-from penstock.sources.records.litdata_zstd import from_batches, from_samples
 from penstock.sources.records.offsets import INDEX, OffsetRecords, Shard, decoded, opened
 from penstock.sources.records.values import ColumnParser, Reader, Scalar, Shaped, StoredColumn
 
 _Count = Annotated[int, msgspec.Meta(ge=0)]
 _PROTOCOL = 1
 _LOADER = "PyTreeLoader"
-_REWRITTEN = {"batch": from_batches, "sample": from_samples}
 
 
 class _Chunk(msgspec.Struct):
@@ -70,7 +68,7 @@ class LitDataRecords(OffsetRecords):
         for what, value, known in (
             ("encrypted", config.encryption, (None,)),
             (f"written for {config.item_loader}", config.item_loader, (None, _LOADER)),
-            (f"compressed by {config.compression_level}", config.compression_level, (*_REWRITTEN, None, "chunk")),
+            (f"compressed by {config.compression_level}", config.compression_level, (None, "chunk")),
         ):
             if value not in known:
                 raise BadSetting(f"{root} is {what}, which is not read: write it anew without ({known[-1]})")
@@ -85,12 +83,9 @@ class LitDataRecords(OffsetRecords):
 
 
 def _described(chunk: _Chunk, config: _Config) -> Shard:
-    compression = config.compression or ""
-    if rewritten := _REWRITTEN.get(config.compression_level or ""):
-        return Shard(chunk.filename, chunk.chunk_size, (), compression, chunk.chunk_bytes, rewritten)
     table_bytes = 4 * chunk.chunk_size + 8  # which old versions left out of the size
     sizes = chunk.chunk_bytes, chunk.chunk_bytes + table_bytes
-    return Shard(chunk.filename, chunk.chunk_size, sizes, compression)
+    return Shard(chunk.filename, chunk.chunk_size, sizes, config.compression or "")
 
 
 def _names(root: str, spec: str | None) -> list[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import struct
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import NamedTuple, TypeVar
 
@@ -34,12 +34,9 @@ class Shard(NamedTuple):
 
     name: str  # its path within the folder
     samples: int  # how many it holds
-    nbytes: tuple[int, ...]
-    """Its size, or sizes that versions of its format would write, once it is unpacked; empty if the index does not
-    say it."""
+    nbytes: tuple[int, ...]  # its size, or sizes that versions of its format would write, once it is unpacked
     compression: str = ""  # how it is compressed, such as ``"zstd:3"``; empty if it is not
     packed_bytes: int | None = None  # its size as it lies there, if the index says it
-    rewritten: Callable[[bytes], bytes] | None = None  # what unpacks all of it, if it is not compressed as a whole
     hashes: Mapping[str, str] = {}  # of all its bytes as they lie there, by the name of an algorithm
 
 
@@ -53,7 +50,6 @@ class OffsetRecords(ShardedRecords):
 
     def __init__(self, root: str, kind: str, shards: Sequence[Shard], parse: ColumnParser) -> None:
         self.parse = parse  # what parses a sample
-        """What parses a sample."""
         self.fields: Mapping[str, str] = parse.fields  # the type of each column
         shards = [shard for shard in shards if shard.samples]
         if not shards:
@@ -116,7 +112,7 @@ def _whole(path: str, version: FileVersion, shard: Shard) -> str | Packed:
     codec = shard.compression.partition(":")[0]
     if codec not in CODECS:
         raise BadSetting(f"{path} is compressed by {codec!r}: known are {', '.join(CODECS)}")
-    return Packed(path, version, codec, shard.nbytes, shard.rewritten)
+    return Packed(path, version, codec, shard.nbytes)
 
 
 def _compared(path: str, hashes: Mapping[str, str]) -> bool:

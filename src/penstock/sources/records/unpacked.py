@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import os
-import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from importlib import import_module
 from pathlib import Path
@@ -35,8 +34,7 @@ class Packed(msgspec.Struct, frozen=True):
     path: str  # where it lies
     version: FileVersion
     codec: str  # how it was compressed
-    sizes: tuple[int, ...]  # how many bytes it may become; empty if nobody knows
-    rewritten: Callable[[bytes], bytes] | None = None  # what unpacks all of it, if it is not compressed as a whole
+    sizes: tuple[int, ...]  # how many bytes it may become
 
     @property
     def unpacked(self) -> Path:
@@ -47,8 +45,7 @@ class Packed(msgspec.Struct, frozen=True):
     @property
     def is_missing(self) -> bool:
         """Whether it is still to be unpacked."""
-        there = self.unpacked.exists()
-        return not there or (self.sizes != () and self.unpacked.stat().st_size not in self.sizes)
+        return not self.unpacked.exists() or self.unpacked.stat().st_size not in self.sizes
 
 
 def unpack(shards: Sequence[Packed]) -> None:
@@ -78,14 +75,6 @@ def _unpack(shard: Packed) -> None:
     arrow: Any = import_module("pyarrow")
     path, whole = shard.path, Place(shard.path, 0, shard.version.nbytes, shard.version.etag)
     with written_whole(shard.unpacked) as half, half.open("wb") as to:
-        if shard.rewritten is not None:
-            stored = read(whole)
-            try:
-                content = shard.rewritten(stored)
-            except (OSError, ValueError, struct.error) as error:
-                raise ReadFailed(f"{path} cannot be decompressed: {error}", path) from None
-            to.write(content)
-            return
         packed = arrow.BufferReader(read(whole)) if is_remote(path) else arrow.OSFile(path)
         with packed, arrow.CompressedInputStream(packed, CODECS[shard.codec]) as stream:
             while piece := _read(stream, path):
