@@ -123,16 +123,14 @@ def test_a_gpu_that_is_lost_meanwhile_is_told(fake_gpus: FakeGpus, monkeypatch: 
     assert "is lost" in mode_mps({}).found
 
 
-@pytest.mark.parametrize(("uid", "verdict"), [(0, "works"), (1000, "limited")])
-def test_mig_is_told_with_its_instances_and_who_may_change_it(fake_gpus, monkeypatch, uid, verdict):
-    monkeypatch.setattr(os, "geteuid", lambda: uid)
+def test_mig_is_told_with_its_instances_and_who_makes_them(fake_gpus):
     fake_gpus.add()
     fake_gpus.add()
     instance = fake_gpus.add_mig(1, "3g.40gb")
     _, first, second, mig = driver()
     assert "MIG off, GPM works" in first.found
     assert f"MIG on (3g.40gb {instance})" in second.found
-    assert (mig.what, mig.verdict, "--allow-mig-changes" in mig.found + mig.remedy) == ("MIG", verdict, True)
+    assert (mig.what, mig.verdict, "nvidia-smi mig -cgi" in mig.found) == ("MIG", "works", True)
 
 
 def test_without_nvml_or_a_driver_that_is_said(fake_gpus: FakeGpus, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 _ELSEWHERE = ("cpus", "gpus")
 _BESIDE_SPEC = (
-    *("words", "carbon_intensity", "mlflow", "experiment", "no_gpu", "mig_changes", "store", "detached", "on"),
+    *("words", "carbon_intensity", "mlflow", "experiment", "no_gpu", "store", "detached", "on"),
     *_ELSEWHERE,
 )
 """Options that may be given beside a spec; the file has the others."""
@@ -56,9 +56,6 @@ def run(
         str, option("How runs share GPUs: alone (in turn), plain (at once), mps, mig:PROFILE.", metavar="MODE")
     ] = "",
     devices: Annotated[str, option("GPUs that each run sees: 0,1; all unless given.", metavar="NUMBERS")] = "",
-    mig_changes: Annotated[
-        bool, option("--allow-mig-changes", "With mig: as root, make instances and remove them afterwards.")
-    ] = False,
     no_gpu: Annotated[bool, option("--no-gpu", "Leave out what needs a GPU, and print what that is.")] = False,
     mps_threads: Annotated[
         float | None, option("With mps: GPU threads that each run may use.", metavar="PERCENT", min=1, max=100)
@@ -157,7 +154,7 @@ def run(
         "profile": tuple(profile or ()),
         "share": sharing if share else None,
     }
-    seen = Gpus(without=no_gpu, mig_changes=mig_changes, elsewhere=place is not None)
+    seen = Gpus(without=no_gpu, elsewhere=place is not None)
     pushed = _pushed(mlflow, experiment)
     if words[0].endswith(SPECS):
         others = {each.name for each in context.command.params} - {*_BESIDE_SPEC}

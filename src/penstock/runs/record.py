@@ -21,7 +21,6 @@ class RunPlan(msgspec.Struct, frozen=True, kw_only=True):
     time_limit_s: float | None = None  # seconds after which it is ended
     mps_threads: float | None = None  # percentage of a GPU's threads that it may use in mode mps; None for all
     mps_memory_bytes: int | None = None  # memory of each GPU that it may use in mode mps; None for all
-    mig_changes: bool = False  # whether mode mig may make instances for its group, as root, and take them back
     watch_dataloader: bool = False  # whether the waits for its plain DataLoaders are recorded
     watch_metrics: bool = False  # whether what it logs with other libraries is kept
     profile: tuple[str, ...] = ()

@@ -61,7 +61,7 @@ class FakeGpus:
         folder.mkdir(exist_ok=True)
         self.folder = folder
         # The real driver gives each mode, and each GPU that it lost, to every process alike.
-        (folder / "gpus.json").write_text(json.dumps({"gpus": [], "errors": {}, "root": True}))
+        (folder / "gpus.json").write_text(json.dumps({"gpus": [], "errors": {}}))
         path = os.pathsep.join(filter(None, (str(Path(__file__).parent), os.environ.get("PYTHONPATH"))))
         self.environment = {"PYTHONPATH": path, FOLDER: str(folder)}
 
@@ -100,11 +100,6 @@ class FakeGpus:
             if code is not None:
                 errors[function] = code
 
-    def be_root(self, root: bool) -> None:
-        """Let this user change MIG, or not."""
-        with edited(self.folder) as state:
-            state["root"] = root
-
     def add_mig(self, index: int, profile: str) -> str:
         """Turn MIG mode on, and make a GPU instance of this profile with one compute instance; return its UUID."""
         with edited(self.folder) as state:
@@ -117,10 +112,6 @@ class FakeGpus:
         """List the UUIDs of a GPU's MIG devices."""
         instances = read(self.folder)["gpus"][index]["instances"]
         return [compute["uuid"] for instance in instances for compute in instance["compute"]]
-
-    def mig_mode(self, index: int) -> list[int]:
-        """Return a GPU's current and pending MIG mode."""
-        return read(self.folder)["gpus"][index]["mig"]
 
 
 def new_instance(gpu: dict[str, Any], profile: int) -> dict[str, Any]:

@@ -49,13 +49,12 @@ class _Library:
 
         def called(*args):
             calls.append(name)
-            folder = Path(os.environ[fake_gpus.FOLDER])
-            with fake_gpus.edited(folder, write=function.__name__ in _CHANGES) as state:
-                try:
-                    _refuse(state["errors"], function.__name__)
-                    return function(*_given(function, state, args)) or NVML_SUCCESS
-                except _Refused as refused:
-                    return refused.code
+            state = fake_gpus.read(Path(os.environ[fake_gpus.FOLDER]))
+            try:
+                _refuse(state["errors"], function.__name__)
+                return function(*_given(function, state, args)) or NVML_SUCCESS
+            except _Refused as refused:
+                return refused.code
 
         return called
 
@@ -71,8 +70,6 @@ def _given(function, state, args):
         return state, *args
     found = _Handle(state, args[0], function.__name__)
     if first == "found":
-        if function.__name__ in _CHANGES and not state["root"]:
-            raise _Refused(NVML_ERROR_NO_PERMISSION)
         return found, *args[1:]
     if found.instance:
         raise _Refused(NVML_ERROR_NOT_SUPPORTED)
@@ -264,15 +261,6 @@ class _Functions:
             raise _Refused(NVML_ERROR_NOT_SUPPORTED)
         current._obj.value, pending._obj.value = gpu["mig"]
 
-    def nvmlDeviceSetMigMode(found, mode, status):
-        gpu = found.gpu
-        if gpu["mig"] is None:
-            raise _Refused(NVML_ERROR_NOT_SUPPORTED)
-        if gpu["instances"] or gpu["processes"]:
-            raise _Refused(NVML_ERROR_IN_USE)
-        gpu["mig"] = [mode, mode]
-        _set(status, NVML_SUCCESS)
-
     def nvmlDeviceGetMaxMigDeviceCount(gpu, count):
         _set(count, _MIGS if gpu["mig"] else 0)
 
@@ -303,70 +291,12 @@ class _Functions:
         info._obj.sliceCount, info._obj.instanceCount = slices, fit
         info._obj.name = f"MIG {name}".encode()
 
-    def nvmlDeviceGetGpuInstanceRemainingCapacity(found, profileId, count):
-        _set(count, _room(found.gpu, profileId))
 
-    def nvmlDeviceCreateGpuInstance(found, profileId, instance):
-        if not found.gpu["mig"][0]:
-            raise _Refused(NVML_ERROR_NOT_SUPPORTED)
-        if not _room(found.gpu, profileId):
-            raise _Refused(NVML_ERROR_INSUFFICIENT_RESOURCES)
-        _set_handle(instance, found.index, fake_gpus.new_instance(found.gpu, profileId)["id"])
-
-    def nvmlDeviceGetGpuInstanceById(found, id, instance):
-        _one(found.gpu["instances"], "id", id)
-        _set_handle(instance, found.index, id)
-
-    def nvmlGpuInstanceGetInfo(found, info):
-        info._obj.id, info._obj.profileId = found.instance["id"], found.instance["profile"]
-        _set_handle(ctypes.pointer(info._obj.device), found.index)
-
-    def nvmlGpuInstanceDestroy(found):
-        if found.instance["compute"]:
-            raise _Refused(NVML_ERROR_IN_USE)
-        found.gpu["instances"].remove(found.instance)
-
-    def nvmlGpuInstanceGetComputeInstanceProfileInfoV(found, profile, engines, info):
-        (constant,) = (key for key, its in fake_gpus.H100_PROFILES.items() if its[0] == found.instance["profile"])
-        if profile != constant or engines != NVML_COMPUTE_INSTANCE_ENGINE_PROFILE_SHARED:
-            raise _Refused(NVML_ERROR_NOT_SUPPORTED)
-        info._obj.id, info._obj.sliceCount, info._obj.instanceCount = profile, found.profile["slices"], 1
-
-    def nvmlGpuInstanceCreateComputeInstance(found, profileId, compute):
-        if found.instance["compute"]:
-            raise _Refused(NVML_ERROR_INSUFFICIENT_RESOURCES)
-        made = fake_gpus.new_compute_instance(found.gpu, found.instance)
-        _set_handle(compute, found.index, found.instance["id"], made["id"])
-
-    def nvmlGpuInstanceGetComputeInstanceById(found, id, compute):
-        _one(found.instance["compute"], "id", id)
-        _set_handle(compute, found.index, found.instance["id"], id)
-
-    def nvmlComputeInstanceDestroy(found):
-        if any([*each, None][2] == found.instance["id"] for each in found.gpu["processes"]):
-            raise _Refused(NVML_ERROR_IN_USE)
-        found.instance["compute"].remove(found.compute)
-
-
-_CHANGES = {
-    "nvmlDeviceSetMigMode",
-    "nvmlDeviceCreateGpuInstance",
-    "nvmlGpuInstanceDestroy",
-    "nvmlGpuInstanceCreateComputeInstance",
-    "nvmlComputeInstanceDestroy",
-}
 _taken = {}
 
 
 def _take(sample, index, instance):
     _taken[cast(sample, c_void_p).value] = (index, instance, time.monotonic_ns())
-
-
-def _room(gpu, profile):
-    used = sum(_one(_profiles(), "id", each["profile"])["slices"] for each in gpu["instances"])
-    wanted = _one(_profiles(), "id", profile)
-    same = sum(each["profile"] == profile for each in gpu["instances"])
-    return max(0, min((7 - used) // wanted["slices"], wanted["fit"] - same))
 
 
 def _list(found, key, count, processes):

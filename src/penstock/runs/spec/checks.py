@@ -83,11 +83,9 @@ _LISTENERS = ("gpu", "gpm", "dcgm")
 class Gpus:
     """The GPUs of ``penstock run``: those it sees, none with ``--no-gpu``, other machines' with ``--on``."""
 
-    def __init__(self, *, without: bool = False, mig_changes: bool = False, elsewhere: bool = False) -> None:
+    def __init__(self, *, without: bool = False, elsewhere: bool = False) -> None:
         self.elsewhere = elsewhere  # whether they are other machines', which nothing here can check
         self._without = without  # whether all that needs a GPU is left out (``--no-gpu``)
-        self._mig_changes = mig_changes
-        """Whether mode mig may make instances, and take them back (``--allow-mig-changes``)."""
         self._asked: dict[str, None] = {}
 
     @property
@@ -141,9 +139,6 @@ class Gpus:
             )
         needs_gpu = group.mode not in ("alone", "plain")
         if not self._without:
-            if self._mig_changes:
-                runs = tuple(msgspec.structs.replace(run, mig_changes=True) for run in group.runs)
-                group = msgspec.structs.replace(group, runs=runs)
             if needs_gpu and not self.elsewhere:
                 check(what, group.mode, group.runs, self.seen(what))
             return group
