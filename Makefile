@@ -47,11 +47,10 @@ test-mlflow: $(MLFLOW)
 	$(PYTEST) -m mlflow tests/mlflow tests/inject
 
 # Two at once: each of these tests starts several Pythons that compute. Then those that import a framework themselves.
-WITH_FRAMEWORKS := tests/select/test_trainer_checkpoints.py tests/fingerprint/test_hugging_face.py \
-	tests/inject/test_watched_metrics.py
+WITH_FRAMEWORKS := tests/select/test_trainer_checkpoints.py tests/fingerprint/test_hugging_face.py
 test-frameworks: $(FRAMEWORKS)
 	$(PYTEST) -n 2 --dist worksteal tests/frameworks
-	PYTHONPATH=$$(echo $(VENV)/frameworks/lib/python3*/site-packages) $(PYTEST) $(WITH_FRAMEWORKS)
+	PYTHONPATH=$$(echo $(CURDIR)/$(VENV)/frameworks/lib/python3*/site-packages) $(PYTEST) $(WITH_FRAMEWORKS)
 
 # One after another: each of these tests starts a Python or several that import torch.
 test-formats: $(FORMATS)

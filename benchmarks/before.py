@@ -43,7 +43,7 @@ def penstock(tree: Path, folder: Path, *words: str) -> str:
     """Run a revision's command in a folder; return what it prints."""
     variables = {**os.environ, **ENVIRONMENT, "PYTHONPATH": str(tree / "src")}
     command = (sys.executable, "-m", "penstock", *words)
-    return subprocess.run(command, cwd=folder, env=variables, capture_output=True, text=True, check=True).stdout
+    return subprocess.run(command, cwd=folder, env=variables, stdout=subprocess.PIPE, text=True, check=True).stdout
 
 
 def bench(kind: str, *words: str, tree: Path, folder: Path) -> float:
@@ -57,7 +57,7 @@ def bench(kind: str, *words: str, tree: Path, folder: Path) -> float:
 
 def recorded(tree: Path, folder: Path) -> float:
     """Return the batches a second of a loop that does nothing, with its waits recorded."""
-    printed = penstock(tree, folder, "run", "--store", "store", "--listeners", "none", "loop.py")
+    printed = penstock(tree, folder, "run", "--store", f"store-{tree.name}", "--listeners", "none", "loop.py")
     return BATCHES / float(printed.split("took")[1].split()[0])
 
 
@@ -107,7 +107,10 @@ def main() -> None:
                     )
     ratios = {arm: [a / b for a, b in zip(of["now"], of["before"], strict=True)] for arm, of in rates.items()}
     claims = [claim(f"{arm}: now over before", "×", ratio, least=LEAST) for arm, ratio in ratios.items()]
-    report(claims, options.json, revision=options.revision, per_s=rates)
+    now = subprocess.run(
+        ["git", "describe", "--always", "--dirty"], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    report(claims, options.json, before=options.revision, now=now.stdout.strip(), per_s=rates)
 
 
 if __name__ == "__main__":

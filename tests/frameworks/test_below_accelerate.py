@@ -34,8 +34,12 @@ def test_a_handler_below_accelerate_has_its_time(tmp_path: Path, name: str):
         run = subprocess.Popen(
             (PYTHON, "-m", "penstock", "run", *options, "--", *command), cwd=tmp_path, stdout=out, stderr=out
         )
-    eventually(lambda: "ready" in (tmp_path / "out").read_text())
-    run.send_signal(signal.Signals[name])
-    assert run.wait(60) != 0
+    try:
+        eventually(lambda: "ready" in (tmp_path / "out").read_text())
+        run.send_signal(signal.Signals[name])
+        assert run.wait(60) != 0
+    finally:
+        run.terminate()  # which ends all of the run
+        run.wait()
     printed = (tmp_path / "out").read_text().split("ready")[1].split()
     assert printed[:3] == ["told", name, "saved"] and "told" not in printed[3:], printed

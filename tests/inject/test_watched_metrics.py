@@ -324,6 +324,31 @@ for words in (("0", "10", "0"), ("8", "16", "100"), ("14", "18", "200")):
     assert said.count(FROM_HERE) == 1
 
 
+@pytest.mark.parametrize("mode", MODES)
+def test_runs_and_default_folders_of_another_process_are_known_by_their_names(kept, mode: str):
+    process = """
+import sys, wandb
+from tensorboardX import SummaryWriter
+at = int(sys.argv[1])
+for name in ("fold", "fold", "all"):
+    wandb.init(name=name).log({"accuracy": at})
+here = [SummaryWriter(comment=comment) for comment in ("lr 0.1", "lr 0.2")]
+for writer in here + here: writer.add_scalar("loss", at, at)
+"""
+    found, _ = kept(
+        f"""
+import subprocess, sys, time
+for word in "12":
+    subprocess.run([sys.executable, "-c", {process!r}, word], check=True)
+    time.sleep(1)
+""",
+        WANDB_MODE=mode,
+    )
+    assert (found["accuracy"], found["fold/accuracy"]) == ([1], [2]), "each as the first of its name"
+    assert (found["fold 2/accuracy"], found["all/accuracy"]) == ([1, 2], [1, 2])
+    assert (found["loss"], found["lr 0.1/loss"], found["lr 0.2/loss"]) == ([1], [1, 2, 2], [1, 1, 2, 2])
+
+
 def test_folders_of_one_name_are_told_apart_and_a_folder_that_is_opened_again_is_the_same_writer(kept):
     found, _ = kept(
         """

@@ -284,6 +284,7 @@ def test_a_notice_lets_nobody_outlive_a_run_for_ever(monkeypatch):
         signal.signal(signal.SIGUSR1, signal.SIG_DFL)
 
 
+@pytest.mark.whole
 def test_a_command_that_a_signal_to_all_has_missed_gets_it_from_its_keeper(launch, tmp_path: Path):
     one = launch(*UNWATCHED, "sh", "-c", "echo ready $$; exec sleep 60")
     ready(one)
@@ -295,15 +296,36 @@ def test_a_command_that_a_signal_to_all_has_missed_gets_it_from_its_keeper(launc
     assert one.record().status == "killed"
 
 
-@pytest.mark.parametrize("save_s", [0.0, 0.3])
-def test_a_script_that_has_had_a_signal_may_end_as_slowly_as_it_likes(launch, tmp_path: Path, save_s: float):
+SLOW = "class Slow:\n    def __del__(self, sleep=time.sleep): sleep({})\nslow = Slow()\n"
+
+
+@pytest.mark.parametrize(
+    ("order", "save_s", "ends_s"),
+    [
+        ("launcher first", 0.3, 1.2),
+        pytest.param("launcher first", 0.3, 12, marks=whole),
+        pytest.param("script first", 0, 4, marks=whole),
+        pytest.param("keeper late", 0, 4, marks=whole),
+    ],
+)
+def test_a_script_that_has_had_a_signal_may_end_as_slowly_as_it_likes(
+    launch, tmp_path: Path, order: str, save_s: float, ends_s: float
+):
     """While Python takes its modules down, it handles no signal any more: it would die of another."""
-    slow = "class Slow:\n    def __del__(self, sleep=time.sleep): sleep(1.2)\nslow = Slow()\n"
-    (tmp_path / "train.py").write_text(SCRIPT + slow + RUNS["run"][1])
+    (tmp_path / "train.py").write_text(SCRIPT + SLOW.format(ends_s) + RUNS["run"][1])
     one = ready(launch(*RUNS["run"][0], "train.py", str(save_s)))
     eventually(lambda: one.record().status == "running")
-    sent(one, tmp_path, "TERM", "every")
+    script, keeper = int(one.output.split("ready ")[1].split()[0]), one.record().keeper[0]
+    if order == "launcher first":
+        sent(one, tmp_path, "TERM", "every")
+    else:
+        for pid in (script, one.pid) if order == "script first" else (one.pid,):
+            os.kill(pid, signal.SIGTERM)
+        one.wait_until_said("saved")
+        time.sleep(0.2 if order == "script first" else 0)
+        os.kill(keeper, signal.SIGTERM)
     assert one.wait() == 7, one.errors
+    assert one.output.count("told") == 1
 
 
 def test_who_has_lost_its_parent_gets_what_its_group_gets(launch, tmp_path: Path):

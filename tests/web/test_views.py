@@ -177,7 +177,7 @@ def test_the_rate_of_what_two_processes_count_at_moments_of_their_own_is_steady_
 
 def test_the_last_of_a_counter_with_two_points_at_its_last_moment_is_the_rate_up_to_the_newer():
     series = Series(np.array([0.0, 30, 60, 60]), np.array([0.0, 60, 60, 120]))
-    assert _figures("proc.read_bytes", series)["last"] == 2
+    assert _figures("proc.read_bytes", {"proc.read_bytes": series})["last"] == 2
 
 
 def test_what_numpy_imports_late_is_there_before_threads_are() -> None:

@@ -69,7 +69,7 @@ class Plan(NamedTuple):
     pad: bool  # whether rows are repeated so that ranks get equally many
     batches: int | None  # batches of an epoch; None if only a pass shows it
     loader_batch_size: int | None  # rows of a batch in the feeder; None where a batch sampler decides
-    full: bool = False  # whether they then fill the last batch of each
+    full: bool = False  # whether the repeated rows fill the last batch of each rank
     pin_memory: bool = False  # whether batches are put into pinned memory
 
     @property

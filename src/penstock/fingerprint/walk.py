@@ -41,7 +41,6 @@ class Walk:
     def __init__(self, *, quick: bool = False, without: Iterable[Any] = ()) -> None:
         self.paths: set[str] = set()  # values that may be a file's path
         self.quick = quick  # digest only what is quickly read
-        """As given."""
         self.strict = not quick  # whether what cannot go to another process is an error
         self.nameless = 0  # above 0 where what is met has no name
         self.initializes = False  # whether what is met initializes workers: seeds and ranks are no data there

@@ -80,9 +80,9 @@ class Trials:
         setting: str,
         listens: bool,  # whether to record what CPUs, disks and processes do besides
     ) -> None:
-        self._store = store  # where they are kept
+        self._store = store  # where the runs are kept
         self._script = script
-        self._group = group  # name of their group
+        self._group = group  # name of the group of the runs
         self.group_id = group_id  # the group, if there is one already
         self._bounds = bounds  # what each may take
         self._setting = setting  # what varies, for the names of runs

@@ -79,10 +79,10 @@ class LiveSchedule:
         self.entries = {entry.name: entry for entry in ledger.entries}  # its runs, by name
         self.beliefs = beliefs  # what is believed of its runs
         self.profiles = beliefs.profiles  # what was measured of runs, now and before
-        self.watched: dict[str, Watched] = {}  # the looks at those
+        self.watched: dict[str, Watched] = {}  # the looks at the runs that run
         self.running: dict[str, RunRecord] = {}  # the records of those that run
         self.waiting: list[str] = []  # names of those that have yet to start
-        self.data: dict[str, str] = {}  # what they were seen to read, as profiles name it
+        self.data: dict[str, str] = {}  # what those that run were seen to read, as profiles name it
         self._ended: dict[str, RunRecord] = {}
         self.needs = needs  # by name, the runs that must end before one starts
         self._planner = planner

@@ -81,8 +81,7 @@ class Order:
             raise BadSetting(f"the source has {samples} samples, which make no batch of {batch_size}")
         self.batches = -(-samples // batch_size)  # blocks in a cycle
         segments = min(segments or 1, self.batches)
-        self.samples = samples  # size of the data
-        """Samples in a cycle."""
+        self.samples = samples  # of a cycle, all of the data
         self.batch_size = batch_size  # rows of a block
         self._seed = seed % 2**64
         self.segment_starts = tuple(i * self.batches // segments * batch_size for i in range(segments))

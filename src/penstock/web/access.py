@@ -40,7 +40,7 @@ class Access:
     """
 
     def __init__(self, app: ASGIApp, *, token: str, key: str, port: int, hosts: set[str]) -> None:
-        self._app = app  # what they pass to
+        self._app = app  # what requests that are admitted pass to
         self._token = token  # what the printed URL holds
         self._key = key  # what requests that change something hold, as ``X-Penstock-Key``
         self._cookie = f"penstock-{port}"

@@ -84,6 +84,7 @@ class Views:
     def details(self, id: str) -> dict[str, Any]:
         """Return all that is known of a run, without the points of its series."""
         record = self._store.run(id)
+        found = self._series(record)
         return {
             **row_of(record),
             "command": list(record.plan.command),
@@ -92,8 +93,8 @@ class Views:
             "environment": self._store.environment(record.id),
             "output": _tail(self._store.folder_of(record.id) / "output"),
             "series": {
-                name: {"points": len(each.values), **_figures(name, each), **title_of(name)._asdict()}
-                for name, each in sorted(self._series(record).items())
+                name: {**_figures(name, found), **title_of(name)._asdict()}
+                for name, each in sorted(found.items())
                 if len(each.values)
             },
         }
@@ -229,13 +230,19 @@ def _tail(path: Path) -> str:
         return ""
 
 
-def _figures(name: str, series: Series) -> dict[str, float | None]:
-    """Return the last and the mean of what is drawn; a counter's mean is its growth per second."""
+def _figures(name: str, found: Mapping[str, Series]) -> dict[str, float | None]:
+    """Return the number of values that count, and the last and the mean of what is drawn.
+
+    A counter's mean is its growth per second.
+    """
+    series, values = found[name], newest_values(name, found)
     before_last = max(0, int(np.searchsorted(series.times_s, series.times_s[-1:]).sum()) - 1)
     _, last = drawn(name, Series(series.times_s[before_last:], series.values[before_last:]))
-    _, whole = drawn(name, Series(series.times_s[[0, -1]], series.values[[0, -1]])) if is_counter(name) else series
+    ends = Series(series.times_s[[0, -1]], series.values[[0, -1]])
+    whole = drawn(name, ends)[1] if is_counter(name) else values
     with np.errstate(all="ignore"):
         return {
+            "points": len(values),
             "last": float(last[-1]) if len(last) else None,
             "mean": float(np.mean(whole)) if len(whole) else None,
         }

@@ -86,7 +86,7 @@ class BlockWriter:
 
     def __init__(self, ring: WritableRing, *, whole_batches: bool, gpu: Gpu | None = None) -> None:
         self.copy_s = 0.0  # time spent copying
-        self._ring = ring  # where they go
+        self._ring = ring  # where blocks go
         self._whole = whole_batches
         self._gpu = gpu  # GPU of the ring, where leaves may lie too; None for the host
         self._layout: Node | None = None

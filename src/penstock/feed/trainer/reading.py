@@ -39,7 +39,7 @@ class EpochReader:
         """Checks the feed before the first batch is handed out; None once it has."""
         self.rules = rules  # how epochs are cut
         self._rows = rows
-        self._batcher = batcher  # cuts them
+        self._batcher = batcher  # cuts epochs into batches
         self._finish = finish  # turns a batch into what the trainer gets (framework, transform)
         self._ahead: PendingBatch | None = None
 

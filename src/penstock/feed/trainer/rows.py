@@ -65,9 +65,7 @@ class RowStream:
         _streams.add(self)
         self._hello = hello  # the trainer's hello
         self.selected = selected  # the samples that it takes; None for all
-        """The samples that it takes; None for all."""
         self.destination = destination  # where rows are copied to; it lets blocks go
-        """Where rows are copied to."""
         self._failover = failover  # whether ``connect`` may be called again when the feeder dies
         self._moving = Moving(connect, hello, of_run, failover)
         self._start: tuple[Cursor | None, int, Cursor] | None = None

@@ -70,7 +70,7 @@ class Allowance(NamedTuple):
 
 
 class Slab:
-    """Records of one data set, which several processes read and add to.
+    """Records of one data set, which several processes read and add to. It closes all its descriptors with itself.
 
     Args:
         lock: Descriptor of the file that is locked by who adds; opened by this process itself. None if nothing can
@@ -88,7 +88,7 @@ class Slab:
         lock: int | None,
         room: Callable[[int], Allowance],  # returns, under the lock, how many of the bytes asked for may be added
         direct: int | None = None,
-        held: int | None = None,  # descriptor whose lock marks this slab as in use. All are closed with the slab.
+        held: int | None = None,  # descriptor whose lock marks this slab as in use
         path: str | None = None,
     ) -> None:
         self.data_fd, self._index, self._lock, self._room = data, index, lock, room

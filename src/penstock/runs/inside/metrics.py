@@ -55,23 +55,37 @@ class _Writer:
         self.library, self._name, self.next_step = library, name, 0  # as wandb counts
 
     @functools.cached_property
-    def label(self) -> str:
-        """Its name, or as many of the last parts of its folder as tell it apart from all others."""
+    def place(self) -> str:
+        """Its folder or name, which it has again in the next process of the run."""
         name = ""
         with suppress(Exception):  # a server may not answer
             # Less the time of a folder's default name, which would be another in each start of a script.
             name = re.sub(rf"/.*/[^\W\d]+(\d\d[_-]){{3}}\d\d_{re.escape(socket.gethostname())}", "", self._name())
-        parts = name.split("/")[1:] if name.startswith("/") else [name]
+        return name
+
+    @functools.cached_property
+    def label(self) -> str:
+        """As many of the last parts of its place as tell it apart from all others."""
+        _recall()
+        if known := _unclaimed.get((self.library, self.place)):
+            _labels[known[0]] = self
+            return known.pop(0)
+        parts = self.place.split("/")[1:] if self.place.startswith("/") else [self.place]
         parts = [part.replace(".", "_") if is_measured(part) else part for part in parts if part] or [self.library]
         return _first_free(_labels, self, *("/".join(parts[-n:]) for n in range(1, len(parts) + 1)))
 
 
 _writers: dict[tuple[str, str], _Writer] = {}  # of a library and a folder or an id
-_labels: dict[str, _Writer] = {}
+_labels: dict[str, _Writer | None] = {}  # None for a writer of another process
 _owners: dict[str, tuple[_Writer, str]] = {}  # of a series: who logs it, and by which name
-_renamed: dict[tuple[_Writer, str], str] = {}  # as ``_NAMES`` in the run's folder has them
+_renamed: dict[tuple[_Writer, str], str] = {}
+_naming = threading.RLock()
 _NAMES = "names.jsonl"
-"""Holds what was renamed, for processes of the run that log after that: library, key, label, name, series."""
+"""In the run's folder: who has renamed what, for its other processes (process, library, place, label, name)."""
+_here = os.urandom(4).hex()
+_names_end = 0  # what has been read of that file
+_logged_by_two: set[tuple[str, str]] = set()  # a library and a name, in any process of the run
+_unclaimed: dict[tuple[str, str], list[str]] = {}  # labels of a library and a place, in other processes
 
 
 def hooked(module: ModuleType) -> None:
@@ -192,46 +206,72 @@ def _writer_of(library: str, given: Mapping[str, Any]) -> _Writer:
 def _series_of(writer: _Writer, name: str) -> str | None:
     """Return the series of a name: the first writer has it until a second logs by it; None for another library."""
     mine = writer, name
-    if not _owners:
-        _recall()
-    first = _owners.setdefault(name, mine)
-    if first == mine or mine in _renamed:
-        return _renamed.get(mine, name)
-    if first[0].library != writer.library:
-        return None
-    if name in ("step", "epoch"):  # what all are drawn over
-        return name
-    for each in (first, mine):
-        if each[1] == name and each not in _renamed:
-            _renamed[each] = _first_free(_owners, each, f"{each[0].label}/{name}")
-            _remember(*each)
-    both = " and ".join(repr(_renamed.get(each, name)) for each in (first, mine))
-    kept = f"from here on they are {both}, and so with all names that two log"
-    _say_once(f"names of {writer.library}", f"{writer.library} gets {name!r} from two folders or runs: {kept}")
+    with _naming:
+        if not _owners:
+            _recall()
+        if mine in _renamed:
+            return _renamed[mine]
+        if name not in _owners and (writer.library, name) in _logged_by_two:
+            return _rename(writer, name)
+        first = _owners.setdefault(name, mine)
+        if first == mine:
+            return name
+        if first[0].library != writer.library:
+            return None
+        if name in ("step", "epoch"):  # what all are drawn over
+            return name
+        for each in (first, mine):
+            if each[1] == name and each not in _renamed:
+                _rename(*each)
+        both = " and ".join(repr(_renamed.get(each, name)) for each in (first, mine))
+        kept = f"from here on they are {both}, and so with all names that two log"
+        _say_once(f"names of {writer.library}", f"{writer.library} gets {name!r} from two folders or runs: {kept}")
+        return _renamed[mine]
+
+
+def _after_fork() -> None:
+    global _naming  # noqa: PLW0603
+    _naming = threading.RLock()  # another thread may have held it
+
+
+os.register_at_fork(after_in_child=_after_fork)
+
+
+def _rename(writer: _Writer, name: str) -> str:
+    mine = writer, name
+    _renamed[mine] = _first_free(_owners, mine, f"{writer.label}/{name}")
+    line = json.dumps([_this_process(), writer.library, writer.place, writer.label, name]) + "\n"
+    with suppress(OSError, KeyError), _names_file().open("ab", 0) as file:
+        file.write(line.encode())
     return _renamed[mine]
+
+
+def _recall() -> None:
+    """Take over what other processes of the run have renamed."""
+    global _names_end  # noqa: PLW0603
+    lines: list[bytes] = []
+    with suppress(OSError, KeyError), _names_file().open("rb") as file:
+        file.seek(_names_end)
+        lines = file.read().splitlines(keepends=True)
+    for line in lines:
+        if not line.endswith(b"\n"):
+            break
+        _names_end += len(line)
+        with suppress(ValueError, TypeError):
+            process, library, place, label, name = json.loads(line)
+            if process != _this_process():
+                _logged_by_two.add((library, name))
+                if label not in _labels:
+                    _labels[label] = None
+                    _unclaimed.setdefault((library, place), []).append(label)
 
 
 def _names_file() -> Path:
     return Path(os.environ["PENSTOCK_STORE"], os.environ["PENSTOCK_RUN_ID"], _NAMES)
 
 
-def _remember(writer: _Writer, name: str) -> None:
-    [key] = [key for key, each in _writers.items() if each is writer]
-    line = json.dumps([*key, writer.label, name, _renamed[writer, name]]) + "\n"
-    with suppress(OSError, KeyError), _names_file().open("ab", 0) as file:
-        file.write(line.encode())
-
-
-def _recall() -> None:
-    """Take over what earlier processes of the run have renamed."""
-    with suppress(OSError, KeyError, ValueError):
-        for line in _names_file().read_text().splitlines():
-            library, key, label, name, series = json.loads(line)
-            writer = _writers.setdefault((library, key), _Writer(library, str))
-            vars(writer)["label"], _labels[label] = label, writer
-            _renamed[writer, name] = series
-            for each in (name, series):
-                _owners.setdefault(each, (writer, name))
+def _this_process() -> str:
+    return f"{_here}-{os.getpid()}"
 
 
 def _first_free(taken: dict[str, Any], by: Any, *names: str) -> str:

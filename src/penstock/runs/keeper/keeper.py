@@ -78,7 +78,7 @@ class Keeper:
             moments = limit_at, self._kill_at, self._signals.next_s
             self._step(min((at for at in moments if at is not None), default=None))
             for number in self._signals.due():
-                if not self._signals.has_reached(self._command.pid, number):
+                if not self._signals.has_reached(number):
                     self._signal_command(number)
             if limit_at is not None and time.monotonic() >= limit_at:
                 limit_at = None
@@ -210,7 +210,7 @@ class Keeper:
             self._signal_command(signal.SIGTERM)
 
     def _hear_signals(self) -> None:
-        for received in self._signals.read(lambda: descendants(os.getpid(), without=FEEDER)):
+        for received in self._signals.read(self._command.pid, lambda: descendants(os.getpid(), without=FEEDER)):
             self._end("killed", f"ended by {who(received.pid)}")
         if (status := reap().get(self._command.pid)) is not None:
             self._returned = os.waitstatus_to_exitcode(status)

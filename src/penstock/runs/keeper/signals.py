@@ -12,8 +12,8 @@ STOP = signal.SIGRTMIN
 """``penstock runs stop`` sends it to a keeper, which heeds no other."""
 _ALL_S = 0.5
 """Who signals all processes of a run, as Slurm does, has reached its keeper by then."""
-_MISSED_S = 3.0
-"""A command that lives so long after a signal to all that it would die of has not got it."""
+_MISSED_S = 10.0
+"""A command that lives so long after a signal to all that it would die of has not got it, or takes long to end."""
 _AGAIN_S = 1.0
 _NOTICE_S = 60.0
 """What a run leaves behind has this long for what it does at a notice."""
@@ -31,19 +31,22 @@ class Signals:
         self._due_s: dict[int, float] = {}  # when each is to be given to the command
         self._came_s: dict[int, float] = {}  # when each last came to the run
         self._told: dict[int, tuple[int, float]] = {}  # the signal that each process got last, and when
-        self._reached: dict[int, set[int]] = {}  # of each that came to the keeper too, who then did not die of it
+        self._reached: dict[int, bool] = {}  # of each that came to the keeper too: whether the command has had it
 
-    def read(self, processes: Callable[[], Iterable[int]]) -> list[Received]:
-        """Return what came for the keeper; of other signals, note that these processes have got them."""
+    def read(self, command: int, processes: Callable[[], Iterable[int]]) -> list[Received]:
+        """Return what came for the keeper; of other signals, note that these processes have got them.
+
+        A command has had what it heeded when that came: while Python ends it heeds none, and would die of another.
+        """
         received = read_signals(self.fd)
         for number, pid in received:
             if number in SENT:
+                was_given = number not in self._reached and self._told.get(command, (0, 0.0))[0] == number
+                self._reached[number] = was_given or number in NOTICES or survives(command, number)
                 self._came_s[number] = time.monotonic()
                 self._due_s[number] = self._came_s[number] + _MISSED_S
                 self.why.setdefault(number, f"{signal.Signals(number).name} from {who(pid)}")
-                told = list(processes())
-                self._reached[number] = {each for each in told if number in NOTICES or survives(each, number)}
-                self.tell(number, told)
+                self.tell(number, processes())
         return [each for each in received if each.number == STOP]
 
     def ask(self, number: int, why: str) -> None:
@@ -72,12 +75,9 @@ class Signals:
         """When ``due`` has something."""
         return min(self._due_s.values(), default=None)
 
-    def has_reached(self, pid: int, number: int) -> bool:
-        """Return whether a process has got a signal from who sent it to all.
-
-        By what it did at the signal: while Python ends, it heeds none, and would die of another.
-        """
-        return pid in self._reached.get(number, ())
+    def has_reached(self, number: int) -> bool:
+        """Return whether the command has got a signal from who sent it to all."""
+        return self._reached.get(number, False)
 
     def heeds(self, pid: int) -> bool:
         """Return whether a process may still do what it does at a signal that it has got: a notice ends nobody."""

@@ -16,7 +16,7 @@ class Admission:
         self,
         before: Mapping[str, Collection[str]],
         needs: Mapping[str, Mapping[str, int]],
-        room: Mapping[str, int],  # what there is
+        room: Mapping[str, int],  # how much of each there is
     ) -> None:
         self._waiting = {run: before.keys() & earlier for run, earlier in before.items()}
         self._needs = needs  # what each run takes while it runs, by names

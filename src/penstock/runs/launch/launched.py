@@ -55,7 +55,6 @@ class Launched:
     ) -> None:
         self.record = record  # the run, as it was before it began
         self.mode = mode  # the open mode that it runs in
-        """The open mode that it runs in."""
         folder = store.folder_of(record.id)
         (folder / "files").mkdir(exist_ok=True)
         self.environment = _environment_of(record, store, variables)  # all its environment variables

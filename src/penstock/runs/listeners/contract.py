@@ -13,58 +13,93 @@ from penstock.errors import BadSetting
 
 
 class WatchedRun(msgspec.Struct, frozen=True):
-    """A run that is sampled."""
+    """A run that is sampled.
 
-    id: str  # its key in the store
-    index: int  # its place in its group, from 0
+    Attributes:
+        id: Its key in the store.
+        index: Its place in its group, from 0.
+        keeper: Its keeper's process, the root of its tree, and when that started in clock ticks since boot.
+        pid: Process of its command, a child of the keeper.
+    """
+
+    id: str
+    index: int
     keeper: tuple[int, int]
-    """Its keeper's process, the root of its tree, and when that started in clock ticks since boot."""
-    pid: int  # process of its command, a child of the keeper
+    pid: int
 
 
 class Tree(NamedTuple):
-    """The processes of a run at one tick: all descendants of its keeper, and what those that have ended used."""
+    """The processes of a run at one tick: all descendants of its keeper, and what those that have ended used.
 
-    pids: tuple[int, ...]  # living processes, zombies left out; each stands behind its parent
-    cpu_s: float  # CPU time that they and their ended descendants have used since the run began; never falls
-    read_bytes: float  # bytes that they had read from storage by then; never falls
-    write_bytes: float  # bytes that they had sent towards storage by then; never falls
-    rss_bytes: int  # memory that they hold; a page that n of them map counts n times
-    threads: int  # threads that they have
+    Attributes:
+        pids: Living processes, zombies left out; each stands behind its parent.
+        cpu_s: CPU time that they and their ended descendants have used since the run began; never falls.
+        read_bytes: Bytes that they had read from storage by then; never falls.
+        write_bytes: Bytes that they had sent towards storage by then; never falls.
+        rss_bytes: Memory that they hold; a page that n of them map counts n times.
+        threads: Threads that they have.
+    """
+
+    pids: tuple[int, ...]
+    cpu_s: float
+    read_bytes: float
+    write_bytes: float
+    rss_bytes: int
+    threads: int
 
 
 class Tick(NamedTuple):
-    """A moment at which listeners are asked."""
+    """A moment at which listeners are asked.
 
-    time_s: float  # seconds since 1970
-    runs: tuple[WatchedRun, ...]  # runs that go on; each has a tree
-    trees: Mapping[str, Tree]  # their processes, by the run's id
-    host_cpu_s: float  # CPU time that the whole machine has used since it started
+    Attributes:
+        time_s: Seconds since 1970.
+        runs: Runs that go on; each has a tree.
+        trees: Their processes, by the run's id.
+        host_cpu_s: CPU time that the whole machine has used since it started.
+    """
+
+    time_s: float
+    runs: tuple[WatchedRun, ...]
+    trees: Mapping[str, Tree]
+    host_cpu_s: float
 
 
 class Values(NamedTuple):
-    """Values of one run, or of the host, at one tick, by the names of their series."""
+    """Values of one run, or of the host, at one tick, by the names of their series.
+
+    Attributes:
+        counters: Sums that never fall: those of a run from its beginning, those of the host from any moment.
+        gauges: What is true of this moment only.
+    """
 
     counters: Mapping[str, float] = {}
-    """Sums that never fall: those of a run from its beginning, those of the host from any moment."""
-    gauges: Mapping[str, float] = {}  # what is true of this moment only
+    gauges: Mapping[str, float] = {}
 
 
 class Sample(NamedTuple):
-    """What a listener returns at one tick; what is not known is left out, never zero."""
+    """What a listener returns at one tick; what is not known is left out, never zero.
 
-    host: Values = Values()  # values of the host; they are written to each run
-    runs: Mapping[str, Values] = {}  # values of the runs, by their ids
-    notes: tuple[str, ...] = ()  # sentences on what is left out, and why; each is shown once
+    Attributes:
+        host: Values of the host; they are written to each run.
+        runs: Values of the runs, by their ids.
+        notes: Sentences on what is left out, and why; each is shown once.
+    """
+
+    host: Values = Values()
+    runs: Mapping[str, Values] = {}
+    notes: tuple[str, ...] = ()
 
 
 class Listener(Protocol):
     """Samples one kind of values. Made and used by one thread of the sampling process.
 
     By default, a class that inherits it can run anywhere and holds nothing.
+
+    Attributes:
+        name: What people call it, and how the names of its series begin, with a dot behind it.
     """
 
-    name: str  # what people call it, and how the names of its series begin, with a dot behind it
+    name: str
 
     def unavailable(self) -> str | None:
         """Return why it cannot run here, and what helps; None if it can. Asked once, before the first tick."""
@@ -102,7 +137,12 @@ def listener_names() -> list[str]:
 
 
 def make_listener(name: str) -> Listener:
-    """Make a listener."""
+    """Make a listener.
+
+    Raises:
+        BadSetting: none has this name.
+        Exception: what another package's listener raises.
+    """
     if name in _OURS:
         return resolve_name(_OURS[name])()
     for found in entry_points(group=ENTRY_POINTS, name=name):

@@ -102,7 +102,7 @@ class Preparer:
         self, recipe: ImageRecipe, memories: Sequence[MemoryFile], layouts: Mapping[str, CacheLayout]
     ) -> None:
         cv2.setNumThreads(1)
-        self._recipe = recipe  # how
+        self._recipe = recipe
         self._decoder = decoder()
         self._memories = [each.map() for each in memories]
         self._layouts = layouts  # where images may be kept, by what is kept of them

@@ -163,7 +163,7 @@ class PackedFiles:
         self._run_bytes = _EXTENT_BYTES if runs else 0
         self.manifest = manifest = read_set(folder)
         self.row_bytes = [leaf.row_bytes for leaf in manifest.leaves]
-        self._folder = folder  # where they lie
+        self._folder = folder  # where the files lie
         self._verify = verify  # compare each row's checksum the first time it is read
         self._paths = [folder / leaf.file for leaf in manifest.leaves]
         self._identities = [_status(path) for path in self._paths]

@@ -116,7 +116,7 @@ class NodeMaker:
     """Makes blocks of a source in this process."""
 
     def __init__(self, commission: Commission) -> None:
-        self._commission = commission  # how
+        self._commission = commission
         self._source: Any = None
         self._ring: WritableHostRing | None = None
         self._slots: Slots | None = None

@@ -41,7 +41,7 @@ class SampleBlocks(BlockMaker[RowTask, Made]):
         check: Callable[[Ids], None],  # raises what explains that samples failed, or forbids to give them
         recipe: RowRecipe,  # what workers do
         settings: RowSettings,
-        count: int,  # how many there are
+        count: int,  # how many samples there are
         caching: SampleCaching | None,
     ) -> None:
         self._samples, self._check, self._recipe = samples, check, recipe
@@ -100,7 +100,7 @@ class SampleCaching:
         self._cache, self._root = cache, records.root
         some = records.places(np.sort(permutation(samples, 0)[:_ASKED]))
         self._bytes = sum(each.nbytes or 0 for each in some) / len(some)
-        self._samples = samples  # how many there are
+        self._samples = samples  # how many samples there are
         self.counts = CacheCounts()
         self.layout: CacheLayout | None = None
 

@@ -79,7 +79,7 @@ class RowWriter:
     """
 
     def __init__(self, recipe: RowRecipe, memories: Sequence[MemoryFile], layout: CacheLayout | None) -> None:
-        self._recipe = recipe  # how
+        self._recipe = recipe
         self._memories = [each.map() for each in memories]
         self._tiers = None if layout is None else Tiers(layout)
         self._fixed = example_of(recipe.leaves)

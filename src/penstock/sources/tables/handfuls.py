@@ -55,8 +55,7 @@ class Handfuls:
         self._rows = rows  # rows of each group
         self._nbytes = nbytes  # bytes of each group in memory
         self._most_bytes = most_bytes  # most bytes of a handful; a group that is larger is one by itself
-        self.batch_size = batch_size  # rows of a block
-        """Rows of a full block."""
+        self.batch_size = batch_size  # rows of a full block
         self._seed = seed % 2**64
         self.shuffled = shuffle  # whether they come in another order than that of the data
         self._first = np.cumsum(rows) - rows
