@@ -95,7 +95,7 @@ def test_a_format_is_one_of_those_there_are_and_not_with_watch(command, store): 
 def test_an_export_to_parquet_has_the_same_points_with_their_types(command, store, tmp_path):  # noqa: F811
     runs = group(store, "sweep", parameters={"lr": "0.1"}, mode="mps") + group(store, "other", status="failed")
     with closing(SeriesWriter(store.folder_of(runs[0].id) / "series" / "steps.points")) as writer:
-        for time_s, name, value in ((11, "before", 1), (12, "step", 100), (13, "after", 2)):
+        for time_s, name, value in ((11, "before", 1), (12, "step", 100), (12, "with", 3), (13, "after", 2)):
             writer.add(name, value, time_s)
     for end in ("csv", "parquet"):
         told(command("runs", "export", "sweep", "other", str(tmp_path / f"all.{end}")))
@@ -106,7 +106,7 @@ def test_an_export_to_parquet_has_the_same_points_with_their_types(command, stor
         pa.float64(), pa.float64(), pa.string(),
     ]  # fmt: skip
     logged = {row["series"]: row["step"] for row in rows if row["run"] == runs[0].id}
-    assert (logged["before"], logged["step"], logged["after"]) == ("", "100.0", "100.0")
+    assert [logged[name] for name in ("before", "step", "with", "after")] == ["", "100.0", "100.0", ""]
     assert table["step"].to_pylist() == [float(row["step"]) if row["step"] else None for row in rows]
     assert table["value"].to_pylist() == [float(row["value"]) for row in rows]
     assert table["time_s"].to_pylist() == pytest.approx([float(row["time_s"]) for row in rows], abs=1e-6)
