@@ -247,12 +247,9 @@ def in_phases(step: _Step) -> _Step:
 class Iteration:
     """One loop over a loader, from where its iterator is asked for until it is exhausted or gone.
 
-    It belongs to the iterator. What happens between two batches is the loop's once the second is asked for, or
-    the iterator is let go: one that is held and not used is no loop.
-
-    Args:
-        loader: What is iterated.
-        asked_s: When its iterator was asked for, in seconds of the monotonic clock; now, if None.
+    It belongs to the iterator. What happens between two batches is the loop's once the second is asked for, or the
+    iterator is let go: one that is held and not used is no loop. The iterator was asked for at ``asked_s`` of the
+    monotonic clock; now, if None.
     """
 
     def __init__(self, loader: object, asked_s: float | None = None) -> None:
@@ -326,10 +323,8 @@ def report(begins: Callable[[], object]) -> None:
 def points(*, is_last: bool = False) -> list[Point]:
     """Return the epochs that have ended since the last call, and the present totals; nothing before any loop.
 
-    Not to be called by two threads at once.
-
-    Args:
-        is_last: The process ends: where no optimizer stepped in a loop, the loader with most loop time trains.
+    Not to be called by two threads at once. With ``is_last``, the process ends: where no optimizer stepped in a
+    loop, the loader with most loop time trains.
     """
     return _totals.points(is_last=is_last)
 

@@ -26,11 +26,8 @@ class ScriptDraws:
 
     The model's random stream stays the script's, as does the number of batches: they end when the sampler does. Of
     the indices that torch takes ahead for workers, only those of one batch are: a sampler that draws at each step
-    draws later here.
-
-    Args:
-        loader: The script's loader, whose iterator was just asked for.
-        workers_live_on: Whether its workers have been seeded already, and persist.
+    draws later here. It is made as soon as the loader's iterator is asked for; ``workers_live_on`` says that the
+    loader's workers have been seeded already, and persist.
     """
 
     def __init__(self, loader: Any, *, of_stream: bool, workers_live_on: bool = False) -> None:
@@ -79,11 +76,6 @@ class SharedIterator:
 
     It joins the feed when its first batch is asked for. Whatever fails until then is printed in one line, and the
     loop goes on with the loader's own iterator.
-
-    Attributes:
-        given: Batches that it has given.
-        look: A copy of the first batch of a new feed, for as long as that may have been a mere look; else nothing.
-        asked: Number of the batch that was asked for last, of all that this process has asked for.
     """
 
     def __init__(
@@ -103,15 +95,16 @@ class SharedIterator:
         self._begin(loader, feed, is_first=True)
 
     def _begin(self, loader: Any, feed: ScriptFeed, *, is_first: bool) -> None:
-        self.asked = 0
+        self.asked = 0  # number of the batch that was asked for last, of all that this process has asked for
         self._script = loader
         self._feed = feed
         self._draws = ScriptDraws(loader, of_stream=feed.plan.kind == "stream", workers_live_on=not is_first)
         self._state: dict[str, Any] | None = None  # where it stood when its Loader was taken over
         self._loop: Iterator[Any] = iter(())
         self._held: list[Any] = []
-        self.given = 0
+        self.given = 0  # batches that it has given
         self.look: list[Any] = []
+        """A copy of the first batch of a new feed, for as long as that may have been a mere look; else nothing."""
         self._over = False
 
     def __iter__(self) -> Self:

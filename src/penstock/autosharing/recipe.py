@@ -137,19 +137,13 @@ class LoaderRecipe:
 
     ``drop_last`` is left to the trainers, but for whole batches of a stream. Where batches can be cut, whoever
     starts the feed decides the rows of its blocks; a trainer that replaces its feeder makes equal ones.
-
-    Args:
-        loader: The script's loader.
-        plan: How it is shared.
-        workers: Worker processes of the feed's loader.
-        things: What decides its batches.
     """
 
     def __init__(
         self, loader: Any, plan: Plan, workers: int, things: dict[str, Any], fingerprint: Fingerprint
     ) -> None:
         self._sampler = as_told(plan.sampler, loader.dataset)  # the script's own goes on, and may be told more
-        self._things = {**things, "sampler": self._sampler}
+        self._things = {**things, "sampler": self._sampler}  # what decides its batches
         self._fingerprint = fingerprint  # fingerprint of that, which it must have in the feeder, too
         self._dataset = loader.dataset
         self._surroundings = Surroundings(fingerprint.built_ins)

@@ -39,15 +39,12 @@ class Proof:
 
     Names and fingerprints of data cannot see all that decides a sample. Samples can be compared, where a forked
     child of the script makes them; whatever else cannot be compared is shared, and ``unproved`` is the reason.
-
-    Attributes:
-        unproved: Why the newest comparison has found nothing.
-        random: Leaves that it has not compared, as they come out another each time.
     """
 
     def __init__(self) -> None:
         self.refusal = ""  # why the feed is not to be read; empty if nothing speaks against it
         self.unproved = self.random = ""
+        """Why the newest comparison has found nothing; leaves left out of it, which come out another each time."""
         self._epochs = 0
         self._equal_in = 0  # epoch of the newest comparison that has found no difference
         self._compared = 0
@@ -62,11 +59,7 @@ class Proof:
         self._compared = 0
 
     def begin_epoch(self, script: Any, loader: Loader) -> None:
-        """Compare before the first epoch, or in the background of a later one.
-
-        Args:
-            script: The script's loader.
-        """
+        """Compare before the first epoch of a script's loader, or in the background of a later one."""
         self.go_on()
         self._epochs += 1
         # Workers that persist read no change, without a feed neither.

@@ -98,14 +98,10 @@ def ranks_here(environment: Mapping[str, str] = os.environ) -> Ranks:
 
 
 def judge(loader: Any, ranks: Ranks, *, iterable: bool = False, asked: bool = False) -> Plan:
-    """Decide how a loader is shared.
+    """Decide how a ``DataLoader`` that is about to be iterated is shared.
 
-    Args:
-        loader: A ``DataLoader`` that is about to be iterated.
-        ranks: This process's place.
-        iterable: Whether one over an ``IterableDataset`` may be.
-        asked: Whether the script asked for it by ``penstock.share(loader)``: then also one whose sampler is not
-            known to shuffle.
+    With ``iterable``, one over an ``IterableDataset`` may be. ``asked`` says that the script asked for it by
+    ``penstock.share(loader)``: then also one whose sampler is not known to shuffle.
     """
     if not torch.is_grad_enabled() or torch.is_inference_mode_enabled():
         raise Declined("gradients are off: it validates", expected=True)

@@ -13,9 +13,7 @@ from penstock.errors import PackageMissing
 def require(what: str, extra: str, *modules: str) -> None:
     """Check that modules can be imported, before beginning anything that needs them.
 
-    Args:
-        what: What needs them; the error's first words.
-        extra: The extra that brings them, such as ``"demo"``, or several with commas.
+    ``what`` needs them, and begins the error. ``extra`` brings them, or several with commas do.
     """
     if missing := [module for module in modules if find_spec(module) is None]:
         raise PackageMissing(f'{what} needs {", ".join(missing)}: pip install "penstock[{extra}]"')

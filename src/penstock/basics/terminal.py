@@ -17,11 +17,7 @@ _IN_ASCII = str.maketrans({"×": "x", "≥": ">=", "≤": "<=", "–": "-", "…
 
 
 def console(**options: Any) -> Console:
-    """Make a console that interprets no markup, and does not colour text by itself.
-
-    Args:
-        options: Options of ``rich.console.Console``.
-    """
+    """Make a console that interprets no markup, and does not colour text by itself."""
     from rich.console import Console
 
     return Console(markup=False, emoji=False, highlight=False, **options)

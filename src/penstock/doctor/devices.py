@@ -77,12 +77,9 @@ def _device(gpu: NvmlGpu, migs: list[NvmlGpu]) -> Finding:
 
 
 def seen_devices(environment: Mapping[str, str], uuids: list[str], count: int) -> Finding:
-    """Report which devices this process sees, and which are named but do not exist.
+    """Report which devices this process sees (``uuids``), and which are named but do not exist.
 
-    Args:
-        environment: Environment of this process.
-        uuids: UUIDs of the devices that it sees.
-        count: Number of GPUs of the machine; 0 if not known.
+    The machine has ``count`` GPUs; 0 if not known.
     """
     listed = ", ".join(f"cuda:{i} is {uuid}" for i, uuid in enumerate(uuids)) or "none"
     given = environment.get("CUDA_VISIBLE_DEVICES")
@@ -105,11 +102,7 @@ def _exists(name: str, uuids: list[str], count: int) -> bool:
 
 
 def mps(environment: Mapping[str, str], feeds: list[FeederStatistics]) -> Iterator[Finding]:
-    """Report whether an MPS daemon serves this process, and each feeder with a ring on a GPU.
-
-    Args:
-        environment: Environment of this process.
-    """
+    """Report whether an MPS daemon serves this process, and each feeder with a ring on a GPU."""
     pipes = _pipes(environment)
     mine = _daemon(pipes)
     chosen = "CUDA_MPS_PIPE_DIRECTORY" in environment
@@ -128,11 +121,7 @@ def mps(environment: Mapping[str, str], feeds: list[FeederStatistics]) -> Iterat
 
 
 def mode_mps(environment: Mapping[str, str]) -> Finding:
-    """Report whether ``penstock run --mode mps`` would work.
-
-    Args:
-        environment: Environment of this process.
-    """
+    """Report whether ``penstock run --mode mps`` would work."""
     try:
         gpus = visible_gpus(environment)
         why = unusable(gpus) if gpus else "no GPU is visible"

@@ -18,15 +18,11 @@ class FeedOfRun:
     set, holds the suffix instead, and may be replaced while the run goes on: ``RowStream`` looks at it before each
     epoch. Whoever writes it may not know a run's data: ``b-{data}`` stands for a suffix that is another for other
     data, and for none where nobody knows it, as in ``attach``.
-
-    Args:
-        name: The name in the script.
-        data: Digest of what the feed is made of; empty if nobody knows.
     """
 
     def __init__(self, name: str, data: str = "") -> None:
-        self._name = checked_name(name)
-        self._data = f"-{data[:6]}" if data else ""
+        self._name = checked_name(name)  # the name in the script
+        self._data = f"-{data[:6]}" if data else ""  # from the digest of what it is made of; empty if nobody knows
         self._file = os.environ.get(_FILE, "")
         self.version = self.newest()  # version of the file that named it; None without a file
         self.asked = self.named()  # the feed that was named last

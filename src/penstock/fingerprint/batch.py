@@ -153,11 +153,7 @@ _decode = msgspec.msgpack.Decoder(tuple[LeafDigest, ...] | str).decode
 
 
 class Making:
-    """A batch on its way in a child, which is killed after 2 s.
-
-    Args:
-        leaves_of: Makes the batch.
-    """
+    """A batch on its way in a child, which is killed after 2 s."""
 
     def __init__(self, leaves_of: LeavesOf, ids: Sequence[int]) -> None:
         self._call: ForkedCall | None = None
@@ -173,11 +169,7 @@ class Making:
         return self._call.cpu_s if self._call else 0.0
 
     def result(self, wait_s: float = 0.0) -> tuple[LeafDigest, ...] | str | None:
-        """Return its leaves, or why there are none; None while it is being made.
-
-        Args:
-            wait_s: Seconds to wait for it.
-        """
+        """Return its leaves, or why there are none; None if it is still being made after ``wait_s`` seconds."""
         if self._result is None and self._call and (answer := self._call.answer(wait_s)) is not None:
             failed = f"making them took over {LIMIT_S:g} s, or ended the process"
             self._result = _decode(answer) if answer else failed

@@ -164,11 +164,9 @@ class _Pickler(pickle.Pickler):
 
 
 def digest_of_container(container: Any, digest_of: Callable[[Any], bytes]) -> bytes:
-    """Digest a container of very many items.
+    """Digest a list, tuple or dict of very many items.
 
-    Args:
-        container: A list, tuple or dict.
-        digest_of: Called with each thing inside that is not a number, text, bytes or container.
+    ``digest_of`` is called with each thing inside that is not a number, text, bytes or container.
     """
     file = io.BytesIO()
     try:

@@ -71,16 +71,12 @@ _SMALL_BYTES = 1 << 20
 def fingerprint_of_objects(things: Mapping[str, Any]) -> Fingerprint:
     """Compute a fingerprint of objects: of all that they hold, and of the code of their classes.
 
-    Two processes get one fingerprint for objects of equal values: addresses, hash
-    seeds and the order of sets do not matter, the order of dicts does. Code of the
-    script and of modules outside of installed packages counts, with the globals that
-    it reads; of an installed package the version counts. A memory-mapped array
-    counts by its file's path, size and time, a data set of Hugging Face by its own
-    fingerprint. Random number generators do not count, but in what has a ``set_epoch``,
-    which may seed them; nor do caches of ``functools``, and what a call sets in a tokenizer.
-
-    Args:
-        things: Objects by the names that begin the names of parts, such as ``"dataset"``.
+    Two processes get one fingerprint for objects of equal values: addresses, hash seeds and the order of sets do
+    not matter, the order of dicts does. Code of the script and of modules outside of installed packages counts,
+    with the globals that it reads; of an installed package the version counts. A memory-mapped array counts by its
+    file's path, size and time, a data set of Hugging Face by its own fingerprint. Random number generators do not
+    count, but in what has a ``set_epoch``, which may seed them; nor do caches of ``functools``, and what a call
+    sets in a tokenizer. The names in ``things``, such as ``"dataset"``, begin the names of parts.
     """
     walk = Objects()
     walk.leaf("the working directory", joined(os.getcwd()), os.getcwd())  # paths may be relative

@@ -32,10 +32,7 @@ _DEEPEST = 10_000
 class Walk:
     """Digests things in a fixed order, each once, and notes what it meets.
 
-    A thing that is met inside itself counts as its number in that order.
-
-    Args:
-        without: Things of which nothing counts.
+    A thing that is met inside itself counts as its number in that order; of things in ``without``, nothing counts.
     """
 
     def __init__(self, *, quick: bool = False, without: Iterable[Any] = ()) -> None:

@@ -25,12 +25,7 @@ class Activity(msgspec.Struct, frozen=True):
 
 
 class Gpm:
-    """What a GPU, or an instance of one in MIG mode, did since the last reading; from Hopper on.
-
-    Args:
-        uuid: UUID of the GPU or of the instance.
-        metrics: NVML_GPM_METRIC_… that are asked for.
-    """
+    """NVML_GPM_METRIC_… of a GPU, or of an instance of one in MIG mode, since the last reading; from Hopper on."""
 
     def __init__(self, uuid: str, *metrics: int) -> None:
         known = self._nvml = nvml()

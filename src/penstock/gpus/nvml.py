@@ -84,12 +84,9 @@ def gpus() -> list[tuple[NvmlGpu, list[NvmlGpu]]]:
 def visible_gpus(environment: Mapping[str, str]) -> list[NvmlGpu]:
     """List the GPUs that CUDA shows a process; instances in place of a GPU in MIG mode.
 
-    An index counts in NVML's order, which is that of the PCI bus. CUDA's is so too unless the models differ and
-    CUDA_DEVICE_ORDER is not PCI_BUS_ID.
-
-    Args:
-        environment: Variables of the process. CUDA_VISIBLE_DEVICES lists indices, UUIDs, or their beginnings; the
-            first one that names no GPU, several, or one again ends the list.
+    CUDA_VISIBLE_DEVICES lists indices, UUIDs, or their beginnings; the first one that names no GPU, several, or
+    one again ends the list. An index counts in NVML's order, which is that of the PCI bus. CUDA's is so too unless
+    the models differ and CUDA_DEVICE_ORDER is not PCI_BUS_ID.
     """
     machine = gpus()
     given = environment.get("CUDA_VISIBLE_DEVICES")

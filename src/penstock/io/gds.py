@@ -48,9 +48,7 @@ def version() -> str:
 def probe(command: Sequence[str] = _PROBE, limit_s: float = PROBE_S) -> str:
     """Run ``gds_probe`` and return what it prints; a child process, as cuFile was seen to hang and to crash.
 
-    Args:
-        command: The child; it prints an answer, or on its last line why there is none.
-        limit_s: Time after which it is killed.
+    The child is killed after ``limit_s``. It prints an answer, or on its last line why there is none.
     """
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=limit_s, check=False)
@@ -89,12 +87,7 @@ def _opened() -> tuple[Any, str]:
 
 
 class GdsQueue(BlockingQueue):
-    """Reads by ``cuFileRead`` in threads.
-
-    Args:
-        depth: Most reads that may be queued.
-        threads: Most reads under way in cuFile.
-    """
+    """Reads by ``cuFileRead`` in threads."""
 
     def __init__(self, depth: int, threads: int, memory: DeviceBytes) -> None:
         self._cufile, self._version = _opened()

@@ -22,16 +22,10 @@ MAX_REQUESTS = 256
 class ObjectQueue(BlockingQueue):
     """Reads by ``GET`` with a range through obstore, a thread for each request under way.
 
-    If an object is replaced after it was opened, reading it is an error, as far
-    as size, time and ETag show it. Endpoint and
-    credentials come from the usual environment variables
-    (``AWS_ENDPOINT_URL``, ``AWS_ACCESS_KEY_ID``, ``AWS_SKIP_SIGNATURE``, ...).
-
-    Args:
-        depth: Most reads that may be queued; at most 256 requests are under way.
-        timeout_s: Limit for one try, from connecting to the body's last byte.
-        retries: Most retries after server errors, timeouts and connections that break off; None for no limit.
-        retry_s: Time after which no further try begins; for opening, 10 s if that is less.
+    If an object is replaced after it was opened, reading it is an error, as far as size, time and ETag show it.
+    Endpoint and credentials come from the usual environment variables (``AWS_ENDPOINT_URL``,
+    ``AWS_ACCESS_KEY_ID``, ``AWS_SKIP_SIGNATURE``, ...). At most 256 requests are under way. The limits are those
+    of ``ObjectStores``.
     """
 
     def __init__(

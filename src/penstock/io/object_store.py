@@ -31,9 +31,6 @@ class ObjectStores:
 
     Endpoint and credentials come from the usual environment variables (``AWS_ENDPOINT_URL``,
     ``AWS_ACCESS_KEY_ID``, ``AWS_SKIP_SIGNATURE``, ...).
-
-    Args:
-        retries: Most retries after server errors, timeouts and connections that break off; None for no limit.
     """
 
     def __init__(self, *, timeout_s: float = 30.0, retries: int | None = None, retry_s: float = 90.0) -> None:
@@ -46,6 +43,7 @@ class ObjectStores:
         self.obstore: Any = obstore
         self._timeout_s = timeout_s  # limit for one try, from connecting to the body's last byte
         self._retries: Any = {"max_retries": _ENDLESS if retries is None else retries, "backoff": _BACKOFF}
+        """Most retries after server errors, timeouts and connections that break off; None for no limit."""
         self._retry_s = retry_s
         """Time after which no further try begins; for listing and opening, 10 s if that is less."""
         self._stores: dict[tuple[str, bool], Any] = {}

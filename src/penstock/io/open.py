@@ -34,14 +34,12 @@ def open_reader(
     depth: int = 128,  # extents under way at once, 1 to 4096
     threads: int = 8,  # threads that wait for the kernel, or submit commands, 1 to 1024, if the mechanism has any
     gpu: Gpu | None = None,
-    staging_bytes: int = STAGING_BYTES,
+    staging_bytes: int = STAGING_BYTES,  # host memory on the way to the device, if the mechanism needs that
 ) -> Reader:
     """Open a reader into this memory.
 
-    Args:
-        gpu: GPU of the memory, or with which host memory is registered so that copies from it are
-            asynchronous. Under ``"gpu"`` its threads submit; without it, threads of the CPU do.
-        staging_bytes: Host memory through which bytes go to the device, if the mechanism needs that.
+    ``gpu`` is that of the memory, or the one with which host memory is registered so that copies from it are
+    asynchronous. Under ``"gpu"`` its threads submit; without it, threads of the CPU do.
     """
     if mech not in MECHANISMS:
         raise BadSetting(f"mech={mech!r}: it must be one of {', '.join(MECHANISMS)}")

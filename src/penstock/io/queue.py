@@ -78,18 +78,14 @@ class Queue(Protocol):
 
 
 class BlockingQueue(ABC):
-    """A mechanism whose reads each block a thread; threads are started as reads need them.
-
-    Args:
-        threads: Most reads under way at once; fewer where the system gives no more threads.
-    """
+    """A mechanism whose reads each block a thread; threads are started as reads need them."""
 
     alignment = 1
 
     def __init__(self, mech: str, depth: int, threads: int) -> None:
         self.mech = mech  # the mechanism's name
         self.depth = depth  # most reads that may be queued
-        self._limit = threads
+        self._limit = threads  # most reads under way at once; fewer where the system gives no more threads
         self._under_way = 0
         self._asked: SimpleQueue[tuple[int, int, int, int, int] | None] = SimpleQueue()
         self._came: SimpleQueue[tuple[int, int, str]] = SimpleQueue()
@@ -161,12 +157,7 @@ class BlockingQueue(ABC):
 
 
 class ThreadQueue(BlockingQueue):
-    """Reads by ``preadv`` in threads.
-
-    Args:
-        depth: Most reads that may be queued.
-        threads: Most reads under way in the kernel.
-    """
+    """Reads by ``preadv`` in threads."""
 
     def __init__(self, depth: int, threads: int, *, direct: bool) -> None:
         super().__init__("direct" if direct else "posix", depth, threads)

@@ -18,10 +18,7 @@ from penstock.memory.room import Room
 class PinnedReader:
     """A reader into host memory that is registered with a GPU, which then copies from it asynchronously.
 
-    Args:
-        gpu: GPU that registers the memory, if the system allows that.
-        memory: Host memory.
-        make: Makes the reader into this memory, which is closed with this one.
+    Where the system does not allow registering, it reads all the same. It closes the reader that ``make`` makes.
     """
 
     def __init__(self, gpu: Gpu, memory: ByteArray, make: Callable[[ByteArray], Reader]) -> None:
@@ -62,14 +59,8 @@ class PinnedReader:
 class DeviceReader:
     """A reader into a GPU's memory, through staging memory on the host from which the GPU copies.
 
-    An extent is done when its copy is. Copies begin when the caller asks for
-    completed extents.
-
-    Args:
-        gpu: GPU of the memory.
-        memory: Memory on the device.
-        staging_bytes: Size of the staging memory; no extent may be larger.
-        make: Makes the reader into the staging memory, which is closed with this one.
+    An extent is done when its copy is; none may be larger than ``staging_bytes``. Copies begin when the caller
+    asks for completed extents. The reader into the staging memory, which ``make`` makes, is closed with this one.
     """
 
     def __init__(

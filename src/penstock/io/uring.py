@@ -53,11 +53,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 class UringQueue:
-    """An io_uring whose files and memory are registered with the kernel, once; it reads with O_DIRECT.
-
-    Args:
-        memory: Where most reads go.
-    """
+    """An io_uring whose files and memory are registered with the kernel, once; it reads with O_DIRECT."""
 
     mech = "uring"
 
@@ -76,7 +72,7 @@ class UringQueue:
             os.close(self._fd)
             raise
         self._fds: list[int] = []
-        self._start, self._stop = memory.ctypes.data, memory.ctypes.data + memory.nbytes
+        self._start, self._stop = memory.ctypes.data, memory.ctypes.data + memory.nbytes  # where most reads go
         self._files_refusal = self._register(_REGISTER_FILES, np.full(_FILES, -1, np.int32))
         starts = np.arange(0, memory.nbytes, _BUFFER_BYTES)
         pieces = np.stack([self._start + starts, np.minimum(_BUFFER_BYTES, memory.nbytes - starts)], 1)

@@ -11,7 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 
 MOUNTED = Path("/sys/fs/cgroup")
-MEMBERSHIP = Path("/proc/self/cgroup")
+MEMBERSHIP = Path("/proc/self/cgroup")  # the kernel's list of this process's cgroups
 
 
 def cgroup_folders(
@@ -19,12 +19,7 @@ def cgroup_folders(
 ) -> Iterator[tuple[int, Path]]:
     """Yield version (1 or 2) and folder of each cgroup that this process is in, and of all above it.
 
-    In a container some of the folders cannot be seen.
-
-    Args:
-        controller: What the cgroup controls: "memory", "cpu".
-        cgroups: Where cgroups are mounted.
-        membership: The kernel's list of this process's cgroups.
+    They control ``controller``: "memory", "cpu". In a container some of the folders cannot be seen.
     """
     for line in membership.read_text().splitlines() if membership.exists() else ():
         _, controllers, path = line.split(":", 2)
@@ -46,12 +41,7 @@ def machine_cpu_s() -> float:
 
 
 def cores(cgroups: Path = MOUNTED, membership: Path = MEMBERSHIP) -> float:
-    """Return the cores that this process may run on, or the part of them that its cgroups' quotas allow.
-
-    Args:
-        cgroups: Where cgroups are mounted.
-        membership: The kernel's list of this process's cgroups.
-    """
+    """Return the cores that this process may run on, or the part of them that its cgroups' quotas allow."""
     limits = [float(len(os.sched_getaffinity(0)))]
     for cgroup_version, folder in cgroup_folders("cpu", cgroups, membership):
         with suppress(OSError, ValueError):  # not seen here, or "max"
@@ -69,12 +59,7 @@ _FILES = {1: "memory.limit_in_bytes", 2: "memory.max"}
 
 
 def memory_limit_bytes(cgroups: Path = MOUNTED, membership: Path = MEMBERSHIP) -> int:
-    """Return the machine's memory, or what this process's cgroups (a container, a batch job) allow of it.
-
-    Args:
-        cgroups: Where cgroups are mounted.
-        membership: The kernel's list of this process's cgroups.
-    """
+    """Return the machine's memory, or what this process's cgroups (a container, a batch job) allow of it."""
     import psutil
 
     limits = [psutil.virtual_memory().total]
@@ -88,12 +73,7 @@ _COUNTERS = {1: "memory.oom_control", 2: "memory.events"}
 
 
 def oom_kills(cgroups: Path = MOUNTED, membership: Path = MEMBERSHIP) -> int:
-    """Count the processes that the kernel's OOM killer ended in this process's cgroups, and in those above them.
-
-    Args:
-        cgroups: Where cgroups are mounted.
-        membership: The kernel's list of this process's cgroups.
-    """
+    """Count processes that the kernel's OOM killer ended in this process's cgroups, and in those above them."""
     folders = cgroup_folders("memory", cgroups, membership)
     return sum(_count(folder / _COUNTERS[cgroup_version]) for cgroup_version, folder in folders)
 

@@ -30,12 +30,8 @@ class ForkedCall:
     The child shares no open file with its parent. It reopens regular files at their offsets, for reading only: a
     lazily opened h5py or tar handle would share its offset, and the child's read would move the parent's. All
     others (sockets, pipes, terminals, event counters, what it may only write to) become ``/dev/null``; only
-    devices stay. A write to memory that it shares ends it. The kernel kills the child when its parent ends or its
-    time is over. Python's exit handlers do not run in it.
-
-    Args:
-        function: Returns the answer. An exception makes the answer empty.
-        limit_s: Seconds after which the child is killed.
+    devices stay. A write to memory that it shares ends it. The kernel kills the child when its parent ends, or
+    after ``limit_s``. Python's exit handlers do not run in it.
     """
 
     def __init__(self, function: Callable[[], bytes], limit_s: float) -> None:
@@ -58,11 +54,7 @@ class ForkedCall:
         self._until_s = time.monotonic() + limit_s
 
     def answer(self, wait_s: float = 0.0) -> bytes | None:
-        """Return what the function did; empty if it raised or was killed, None while it runs.
-
-        Args:
-            wait_s: Seconds to wait for it.
-        """
+        """Return what the function did; empty if it raised or was killed, None if it runs after ``wait_s``."""
         now = time.monotonic()
         if not self._answers.poll(max(0.0, min(wait_s, self._until_s - now))):
             if time.monotonic() < self._until_s:

@@ -164,9 +164,7 @@ def pss_bytes(pid: int) -> int:
 def descendants(of: int, without: bytes = b"") -> list[int]:
     """List the processes below one that have not ended, parents before children.
 
-    Args:
-        of: Process.
-        without: Words of a command line; a process that has them is left out, with what is below it.
+    A process whose command line has the words ``without`` is left out, with what is below it.
     """
     children: dict[int, list[int]] = {}
     ended = set[int]()  # their children may have been seen while they were theirs

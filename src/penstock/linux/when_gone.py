@@ -29,10 +29,7 @@ def when_gone(thing: object, *steps: Iterable[object], among: dict[int, weakref.
     """Go through these iterators once nothing refers to ``thing``; it may be in any thread, amid any statement.
 
     Iterators of C's (``map`` of a built-in function) run whole: no signal's handler is called between their steps.
-    Others come from ``in_python``.
-
-    Args:
-        among: Where the weak reference stays until then.
+    Others come from ``in_python``. The weak reference stays in ``among`` until then.
     """
     number = next(_numbers)
     # With a default, next() is a callback: it calls pop(number, None), where None is what _exhaust returns.

@@ -27,13 +27,10 @@ BUFFER_BYTES = 32 << 20
 
 
 class CudaGpu:
-    """A GPU by its name or UUID.
+    """A GPU by its name (``"cuda:1"``; ``"cuda"`` is the current one), or by the UUID of a GPU or MIG instance.
 
     While the calling thread captures a CUDA graph, loans that end wait for a later call, and nothing
     is unmapped.
-
-    Args:
-        device: ``"cuda"`` (the current one), ``"cuda:1"``, or the UUID of a GPU or MIG instance.
     """
 
     def __init__(self, device: str) -> None:

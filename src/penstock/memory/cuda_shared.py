@@ -28,9 +28,7 @@ _dead: deque[tuple[int, ExitStack]] = deque()
 class SharedMemory:
     """One range of GPU memory, mapped into this process until nothing refers to it.
 
-    Args:
-        device: Index of the GPU in this process.
-        fd: A descriptor of memory that another process made; None to make it here.
+    It is made here unless ``fd`` describes that of another process; ``device`` is the GPU's index in this process.
     """
 
     def __init__(self, torch: Any, device: int, nbytes: int, fd: int | None = None) -> None:

@@ -51,10 +51,6 @@ class WritableDeviceRing(DeviceRing):
     equal offset, and trainers that cannot map the ring read the twin. It is
     as large as the ring, and registered with the GPU where the system allows
     that (docs/decisions/0008-host-twin.md).
-
-    Args:
-        gpu: GPU of the ring.
-        capacity_bytes: Size of the ring, and of its twin.
     """
 
     def __init__(self, gpu: Gpu, capacity_bytes: int) -> None:

@@ -38,15 +38,12 @@ class Recycler:
     Freshly mapped pages cost several times the copy into them, so memory of
     dead batches is reused for new ones. Small arrays come from the allocator,
     which recycles them itself.
-
-    Args:
-        most: Most free buffers that wait for reuse.
     """
 
     SMALL_BYTES = 64 << 10
 
     def __init__(self, most: int = 8) -> None:
-        self._free: deque[ByteArray] = deque(maxlen=most)
+        self._free: deque[ByteArray] = deque(maxlen=most)  # buffers that wait for reuse
 
     def take(self, nbytes: int) -> ByteArray:
         """Return a writable array of ``nbytes`` with arbitrary content; the caller owns it."""
@@ -159,15 +156,11 @@ class HostRing:
 
 
 class WritableHostRing(HostRing):
-    """The bytes of a window on the host, as the feeder and its loader's workers write them.
-
-    Attributes:
-        registered: Whether a GPU or the kernel may have registered its pages, and so would go on using those that
-            are given back.
-    """
+    """The bytes of a window on the host, as the feeder and its loader's workers write them."""
 
     path = HostRing.kind
     registered = False
+    """Whether a GPU or the kernel may have registered its pages, and so would go on using those given back."""
 
     def __init__(self, file: FileIO, capacity_bytes: int) -> None:
         """Map ``file`` and take ownership of it; see ``create``."""

@@ -91,18 +91,13 @@ class SlotSource(Protocol):
 
 @runtime_checkable
 class SizedSlotSource(SlotSource, Protocol):
-    """A slot source that knows before its first block how large a slot it needs.
-
-    Attributes:
-        slot_bytes: Size of a slot, wherever it begins.
-        block_bytes: Size of a full block in a ring.
-    """
+    """A slot source that knows before its first block how large a slot it needs."""
 
     @property
-    def slot_bytes(self) -> int: ...
+    def slot_bytes(self) -> int: ...  # size of a slot, wherever it begins
 
     @property
-    def block_bytes(self) -> int: ...
+    def block_bytes(self) -> int: ...  # size of a full block in a ring
 
 
 class OwnSlots:

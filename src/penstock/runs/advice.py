@@ -46,11 +46,9 @@ def cpus_of(together: Sequence[RunFigures], seconds: float) -> Cpus:
 
 
 def advise(run: RunFigures, cpus: Cpus, together: Sequence[RunFigures]) -> RunAdvice | None:
-    """Return what to change first; None if too little was recorded to judge.
+    """Return what to change first in a run; None if too little was recorded to judge.
 
-    Args:
-        cpus: The CPUs while those ran.
-        together: The runs that ran at one time, this one included.
+    ``together`` are the runs that ran at one time, this one included; ``cpus`` are those of that time.
     """
     parts = run.parts
     if parts.waiting is None:

@@ -64,12 +64,7 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def compare(groups: Mapping[str, Sequence[RunRecord]], series: AllSeries) -> Comparison:
-    """Compare groups; a group of runs that ran one after the other comes first.
-
-    Args:
-        groups: The runs of each group, by its id.
-        series: Looks a run's series up.
-    """
+    """Compare the runs of groups, given by their ids; a group of runs that ran one after the other comes first."""
     for run in (run for runs in groups.values() for run in runs):
         if run.status not in ENDED or run.began is None or run.seconds is None:
             raise BadSetting(

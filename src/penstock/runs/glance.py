@@ -18,9 +18,7 @@ from penstock.runs.store.points import HEAD_BYTES, Series, points_in
 class Recent:
     """Looks at the newest points of a run, again and again.
 
-    Args:
-        run_folder: The run's folder in the store.
-        window_s: Seconds before its newest point for which a series' points stay in memory, and one more point.
+    Of each series, those of ``window_s`` before its newest, and one more, stay in memory.
     """
 
     def __init__(self, run_folder: Path, window_s: float) -> None:

@@ -82,10 +82,6 @@ def masked_plan(run: RunPlan) -> RunPlan:
 
 
 def add_masked(store: Store, group: GroupPlan, to: str = "") -> list[RunRecord]:
-    """Add a group to the store, where secrets in commands and parameters are masked; return its runs unmasked.
-
-    Args:
-        to: As of ``Store.add``.
-    """
+    """Add a group to the store, where secrets in commands and parameters are masked; return its runs unmasked."""
     records = store.add(msgspec.structs.replace(group, runs=tuple(map(masked_plan, group.runs))), to)
     return [msgspec.structs.replace(record, plan=run) for record, run in zip(records, group.runs, strict=True)]

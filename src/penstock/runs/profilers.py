@@ -32,9 +32,8 @@ _FIRST_STEPS = "10-20"
 def check_profilers(what: str, texts: Sequence[str]) -> tuple[str, ...]:
     """Check that there are such profilers, and return them as they were asked for.
 
-    Args:
-        what: Where they are asked for; the error's first words.
-        texts: Each a name, and options of that profiler: ``"torch"``, ``"torch 100-110"``, ``"nsys -t cuda"``.
+    Each text is a name, and options of that profiler: ``"torch"``, ``"torch 100-110"``, ``"nsys -t cuda"``.
+    ``what`` says where they are asked for, and begins the error.
     """
     programs: list[str] = []
     for text in texts:
@@ -58,11 +57,7 @@ def check_profilers(what: str, texts: Sequence[str]) -> tuple[str, ...]:
 
 
 def command_of(plan: RunPlan, files: Path) -> list[str]:
-    """Return what is executed for a run: its command, below the profiler that runs it.
-
-    Args:
-        files: Folder of the run's own files, into which the profiler writes.
-    """
+    """Return what is executed for a run: its command, below the profiler that runs it and writes to ``files``."""
     for text in plan.profile:
         name, *options = shlex.split(text)
         if name in _COMMANDS:
@@ -93,12 +88,9 @@ def begin() -> None:
 
 
 class _Window:
-    """Steps that are profiled; a step begins with its batch.
+    """Steps that are profiled, from ``first`` to before ``last``; a step begins with its batch.
 
-    Args:
-        first: The first of them, from 2: it is preceded by some that warm up.
-        last: The step before which it ends.
-        folder: Where the trace goes.
+    ``first`` is 2 or more, as some that warm up precede it. The trace goes into ``folder``.
     """
 
     def __init__(self, first: int, last: int, folder: Path) -> None:

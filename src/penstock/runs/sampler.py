@@ -50,11 +50,7 @@ _messages = msgspec.json.Decoder(Begin | End | Rate)
 
 
 class Schedule:
-    """Times of ticks, in seconds of a clock that the caller reads.
-
-    Args:
-        hz: Ticks per second.
-    """
+    """Times of ticks, in seconds of a clock that the caller reads."""
 
     def __init__(self, hz: float = 1.0) -> None:
         self._interval_s = 1 / hz
@@ -144,9 +140,7 @@ class Sampler:
     def tick(self, time_s: float, missed: int = 0) -> None:
         """Ask the listeners and write their values; a run whose command or keeper has ended is dropped.
 
-        Args:
-            time_s: Seconds since 1970.
-            missed: Ticks that were missed so far.
+        ``time_s`` counts from 1970; ``missed`` ticks were missed so far.
         """
         self._begin_waiting()
         tick = self._processes.look(time_s, [run.watched for run in self._runs.values()])

@@ -91,9 +91,7 @@ class Beliefs:
     def job(self, entry: Entry, *, after: Iterable[str] = (), elapsed_s: float = 0.0) -> Job:
         """Return a run as plans see it, from its beginning.
 
-        Args:
-            after: Names of the runs that must end before it starts, and have not.
-            elapsed_s: Seconds since the schedule was first started.
+        ``after`` names runs that have yet to end before it starts; the schedule first started ``elapsed_s`` ago.
         """
         plan, known = entry.plan, self._profile(entry)
         declared = plan.memory_bytes
@@ -133,10 +131,7 @@ class Beliefs:
     def learn(self, entry: Entry, seen: Seen, data: str, *, has_gpu: bool) -> None:
         """Believe what was measured of a run meanwhile.
 
-        Args:
-            seen: What was seen of it.
-            data: Names what it reads, as profiles do.
-            has_gpu: Whether it had its GPUs for itself.
+        ``data`` names what it reads, as profiles do; ``has_gpu`` says that it had its GPUs for itself.
         """
         known, found, now = self._known[entry.name], seen.costs, seen.now
         old = known or self._profile(entry) or _GUESS
@@ -163,9 +158,7 @@ class Beliefs:
     def finished(self, entry: Entry, look: Look, samples: float) -> None:
         """Keep what was seen of a run that has finished, for the next schedule.
 
-        Args:
-            look: The last look at it.
-            samples: What it has trained on since it was started.
+        Since it was started, it has trained on ``samples``.
         """
         known = self._known[entry.name]
         if known is None or not look.samples:
@@ -225,9 +218,7 @@ def dependencies(
 ) -> dict[str, frozenset[str]]:
     """Return, by name of a run, the names of those that must end before it starts.
 
-    Args:
-        entries: The runs: first those of the groups, in order.
-        in_turn: Whether each group starts after the one before.
+    ``entries`` begin with the runs of the groups, in order; ``in_turn`` groups start each after the one before.
     """
     names = Names(groups)
     needs = {entry.name: frozenset[str]() for entry in entries}

@@ -72,9 +72,7 @@ def table(schedule: LiveSchedule, plan: PresentPlan | None) -> Table:
 def chart(all_bars: Sequence[Bar], width: int, now_s: float = 0.0) -> Text:
     """Draw bars by GPU in lines of text, with their groups' numbers from 1; those that are over are weaker.
 
-    Args:
-        width: Columns that there are.
-        now_s: Where a line marks the present.
+    There are ``width`` columns, and a line marks the present, ``now_s``.
     """
     text, end_s = Text(no_wrap=True), max((bar.end for bar in all_bars), default=1.0)
     room = max(20, width - 8)

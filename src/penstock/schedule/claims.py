@@ -17,8 +17,7 @@ from penstock.linux.files import taken
 def claimed(names: Sequence[str]) -> Generator[None]:
     """Claim parts of this machine for this process, until the block or the process ends.
 
-    Args:
-        names: What is claimed, each once: "GPU " and a UUID, "GPU 0 (simulated)", "the CPUs".
+    They are named each once: "GPU " and a UUID, "GPU 0 (simulated)", "the CPUs".
     """
     with ExitStack() as claims:
         for name in sorted(names):  # of two who want the same, one gets all

@@ -65,12 +65,7 @@ class Ledger(msgspec.Struct, kw_only=True):
 
 
 class LedgerFile:
-    """The ledger of a file of runs, in the store.
-
-    Args:
-        store: Where the runs are.
-        spec: The file that is scheduled.
-    """
+    """The ledger of a file of runs, in the store."""
 
     def __init__(self, store: Store, spec: Path) -> None:
         digest = hashlib.sha256(str(spec.resolve()).encode()).hexdigest()

@@ -55,14 +55,10 @@ class SampleCosts(NamedTuple):
 
 
 def look(store: Store, record: RunRecord, feeds: Sequence[FeederStatistics], *, on_gpus: bool) -> Look:
-    """Look at a run that goes on.
+    """Look at a run that has begun, and goes on.
 
-    What its script counted half a second ago is carried on to this moment, at the rate of that time.
-
-    Args:
-        record: The run; it has begun.
-        feeds: All feeds, as ``feeds()`` lists them.
-        on_gpus: Whether the memory that counts is that of GPUs.
+    What its script counted half a second ago is carried on to this moment, at the rate of that time. ``feeds`` are
+    all, as ``feeds()`` lists them. With ``on_gpus``, the memory that counts is that of GPUs.
     """
     pids = descendants(record.keeper[0], without=FEEDER) if record.keeper else []
     main_s, workers_s, rss_bytes = _used(pids)
@@ -122,11 +118,7 @@ def _per(used_s: float, samples: float) -> float:
 
 
 class _Seen:
-    """What earlier looks at a run have read of its series: each look reads only what has been added.
-
-    Args:
-        run_folder: The run's folder in the store.
-    """
+    """What earlier looks at a run have read of its series: each look reads only what has been added."""
 
     def __init__(self, run_folder: Path) -> None:
         before = read_series(run_folder / "series", _MEMORY.__contains__)

@@ -68,11 +68,9 @@ def host_machine(plan: MachinePlan, mode: GpuMode) -> HostMachine:
 
 
 def strangers_bytes(devices: Sequence[str], ours: Mapping[int, Collection[int]]) -> list[int]:
-    """Return the memory that processes of others use on each GPU.
+    """Return the memory that processes of others use on each of these GPUs.
 
-    Args:
-        devices: UUIDs of the GPUs.
-        ours: By number of a GPU, the processes that do not count.
+    ``devices`` are their UUIDs; ``ours`` are, by number of a GPU, the processes that do not count.
     """
     return [
         sum(used or 0 for pid, used in gpu_processes(_handle(uuid)).items() if pid not in ours.get(gpu, ()))

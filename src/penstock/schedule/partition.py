@@ -20,13 +20,10 @@ def rates_together(
 ) -> tuple[list[float], float, Feeds]:
     """Divide running jobs into feeds, and return the rates at which all run.
 
-    Args:
-        placed: The jobs that have started, and where.
-        left: Samples that each has yet to train on.
-        starting: How many others start meanwhile.
-        sharing: No feed has two members ("none"); all that can share do ("all"); or a feed is split where a fast
-            member loses more by waiting for a slow one than its preparation costs, as the progress of all shows
-            ("split"), or the time until the last of them would end at these rates ("finish").
+    Those ``placed`` have yet to train on ``left`` samples each; ``starting`` others start meanwhile. By
+    ``sharing``, no feed has two members ("none"); all that can share do ("all"); or a feed is split where a fast
+    member loses more by waiting for a slow one than its preparation costs, as the progress of all shows ("split"),
+    or the time until the last of them would end at these rates ("finish").
 
     Returns:
         Samples a second of each; CPU-seconds a second of each job that starts; the feeds.

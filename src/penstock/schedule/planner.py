@@ -109,12 +109,7 @@ class Planner:
         self._chance = random.Random(seed)
 
     def plan(self, jobs: Sequence[Job], running: Sequence[Running] = ()) -> PolicyPlan:
-        """Return the best plan that is found.
-
-        Args:
-            jobs: What is left of each.
-            running: Those that run already, and go on.
-        """
+        """Return the best plan that is found for what is left of each job; those ``running`` go on."""
         spent = _Spent(self._most_s - self._swaps_s)
         portfolio, best = Portfolio(jobs, self._machine), list[PolicyPlan]()
         for sharing in self._sharings if _can_share(jobs) else _APART:

@@ -52,10 +52,8 @@ def by_data(jobs: Sequence[Job], machine: GpuMachine) -> list[int]:
 def listed(order: Sequence[int], most: int | Sequence[int], *, backfill: bool = True) -> Policy:
     """Start jobs in an order, each on the GPU with the least to compute.
 
-    Args:
-        order: Indices of the jobs.
-        most: Most jobs on a GPU: one number for all, or for each job the most with it.
-        backfill: Whether the next job may start where the first in the order finds no room.
+    ``order`` has indices of jobs. A GPU has at most ``most`` jobs: one number for all, or for each job the most
+    with it. With ``backfill``, the next job may start where the first in the order finds no room.
     """
     place = {job: number for number, job in enumerate(order)}
     most_of_all = most if isinstance(most, int) else max(most)

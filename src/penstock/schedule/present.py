@@ -147,11 +147,7 @@ class LiveSchedule:
         return [*self.running, *self.waiting]
 
     def plan(self, most_s: float) -> PresentPlan:
-        """Plan what is to come.
-
-        Args:
-            most_s: CPU-seconds that it may take.
-        """
+        """Plan what is to come, in at most ``most_s`` CPU-seconds."""
         names, there = self.unended(), {*self.unended()}
         elapsed_s, model = self.elapsed_s, self._model()
         jobs = [

@@ -23,9 +23,7 @@ _APART = "apart.json"
 def data_of(feed: str, suffix: str) -> str:
     """Name what a feed gives, the same for runs that can share it; empty if its feeder does not answer.
 
-    Args:
-        feed: Name of a feed that runs.
-        suffix: Pattern of the part of it that says which feed of that name it is.
+    ``suffix`` is a pattern of the part of the feed's name that says which feed of that name it is.
     """
     made = made_of(feed)
     if made is None:
@@ -50,11 +48,7 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Profiles:
-    """The profiles of a store of runs, a file each.
-
-    Args:
-        store: Folder of the store.
-    """
+    """The profiles of a store of runs, a file each."""
 
     def __init__(self, store: Path, gpu: str) -> None:
         self._folder = store / "profiles"

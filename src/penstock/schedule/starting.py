@@ -50,12 +50,7 @@ class Starter:
         return any(new[name] != now[name] for name in schedule.running)
 
     def start(self, name: str, record: RunRecord, plan: PresentPlan, together: Sequence[str]) -> None:
-        """Start a run.
-
-        Args:
-            record: Its record, with its secrets.
-            together: Names of all that start now.
-        """
+        """Start a run, whose record has its secrets; ``together`` names all that start now."""
         schedule, entries = self._schedule, self._schedule.entries
         entry, machine = entries[name], schedule.machine
         devices = tuple(machine.devices[gpu] for gpu in entry.gpus if machine.devices)

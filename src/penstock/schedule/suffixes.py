@@ -10,15 +10,10 @@ from penstock.schedule.jobs import GpuMachine, Job
 
 
 def suffixes(parts: Sequence[Sequence[str]], now: Mapping[str, str], new: Callable[[], str]) -> dict[str, str]:
-    """Name the feed of each run.
+    """Return a suffix for each run: of a feed that most members of its part read now, if there is one.
 
-    Args:
-        parts: Names of the runs of each feed.
-        now: The suffix of the feed that a run reads now; empty of one that has yet to start.
-        new: Returns a suffix that no feed has had.
-
-    Returns:
-        A suffix for each run: of a feed that most of its members read now, if there is one.
+    Each of ``parts`` names the runs of a feed. ``now`` is the suffix of the feed that a run reads now, empty of
+    one that has yet to start; ``new`` returns one that no feed has had.
     """
     found, taken = dict[str, str](), set[str]()
     for part in sorted(parts, key=lambda part: -len(part)):

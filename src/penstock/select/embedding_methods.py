@@ -87,9 +87,7 @@ def embedded(task: Task, model: nn.Module, batches: Iterator[Batch]) -> Vectors:
 def pooled(hidden: Tensor, mask: Tensor | None) -> Tensor:
     """Return the mean over positions, if there are some, with weights 1, 2, 3, ..., shape ``(n, d)``.
 
-    Args:
-        hidden: Shape ``(n, d)``, or ``(n, length, d)``.
-        mask: Which positions count, shape ``(n, length)``.
+    ``hidden`` has shape ``(n, d)`` or ``(n, length, d)``; ``mask``, shape ``(n, length)``, says which count.
     """
     if hidden.dim() == 2:
         return hidden
@@ -108,12 +106,8 @@ def nearest(embeddings: Vectors, wanted: Vectors, *, centred: bool = True) -> np
 
     In a round each target sample, in order, takes the nearest sample that is left; so no sample is taken twice.
     Within a round, nearer ones score higher, by less than 1. Cosines are compared to 5 digits, and of equal ones
-    the lower id is taken: the last bits depend on the processor.
-
-    Args:
-        embeddings: Of the samples, shape ``(n, d)``.
-        wanted: Of the target's, shape ``(m, d)``.
-        centred: Whether the samples' mean is subtracted from both.
+    the lower id is taken: the last bits depend on the processor. Shapes are ``(n, d)`` of the samples, and
+    ``(m, d)`` of the target's. If ``centred``, the samples' mean is subtracted from both.
     """
     mean = embeddings.mean(0) if centred else 0.0
     samples, targets = _unit(embeddings - mean), _unit(wanted - mean)

@@ -44,14 +44,8 @@ class SampleGradients:
     Source: Goodfellow, Efficient Per-Example Gradient Computations (1510.01799); Rochette et al. (1912.06015) for
     convolutions.
 
-    Args:
-        model: In evaluation mode, on one device.
-        losses: Computes the losses of some samples, shape ``(n,)``, to see what the model does.
-        samples: How many these are.
-
-    Attributes:
-        parameters: Those that are compared, by name; of tied ones, the first.
-        left_out: The names of the others that are trained.
+    The model is in evaluation mode, on one device. ``losses`` computes the losses of ``samples`` samples, shape
+    ``(n,)``, here to see what the model does.
     """
 
     def __init__(self, model: nn.Module, losses: Callable[[], Tensor], samples: int) -> None:
@@ -65,6 +59,7 @@ class SampleGradients:
         device = next(iter(self._trained.values())).device
         self._memory = torch.empty(_MEMORY_BYTES, dtype=torch.uint8, device=device)
         self.parameters, self.left_out = dict(self._trained), list[str]()
+        """Those that are compared, by name, of tied ones the first; the names of the others that are trained."""
         _, self.left_out = self._seen(losses, samples)
         for name in self.left_out:
             del self.parameters[name]
@@ -86,12 +81,7 @@ class SampleGradients:
         return f"compares {self.length:,} of {total:,} parameters{left_out}"
 
     def by_rows(self, losses: Callable[[], Tensor], samples: int) -> Generator[RowGradients]:
-        """Yield gradients in the order of parameters and rows; each is valid until the next is asked for.
-
-        Args:
-            losses: Computes the losses, shape ``(n,)``.
-            samples: How many these are, n.
-        """
+        """Yield gradients in the order of parameters and rows; each is valid until the next is asked for."""
         batch, wrong = self._seen(losses, samples)
         if wrong:
             raise BadSetting(
@@ -224,20 +214,11 @@ _SIGNS_OF_BYTES = 2.0 * (torch.arange(256).unsqueeze(1) >> torch.arange(8) & 1) 
 def projected(parts: Iterable[Tensor], length: int, dimensions: int, seed: int) -> Tensor:
     """Return the parts of vectors, joined and multiplied by a random matrix of +-1, by the root of ``dimensions``.
 
-    Products of pairs change by a relative error of about ``sqrt(2 / dimensions)``. Vectors that are no longer
-    than ``dimensions`` are joined only.
+    Products of pairs change by a relative error of about ``sqrt(2 / dimensions)``. Vectors that are no longer than
+    ``dimensions`` are joined only. Each part has shape ``(n, *any)``, the result ``(n, min(length, dimensions))``.
+    Read one at a time, parts may share memory; where they are cut does not matter. One seed, one matrix.
 
     Source: Johnson-Lindenstrauss with signs (Achlioptas, 2003), as in LESS (2402.04333) and TRAK (2303.14186).
-
-    Args:
-        parts: Each of shape ``(n, *any)``. One is read at a time, so they may share memory; where they
-            are cut does not matter.
-        length: Length of the vectors.
-        dimensions: Length of the results.
-        seed: Random seed of the matrix: one seed, one matrix.
-
-    Returns:
-        Shape ``(n, min(length, dimensions))``.
     """
     generator = torch.Generator("cpu").manual_seed(seed)
     found: Tensor | None = None

@@ -69,9 +69,6 @@ def identity_of(data: Any) -> DataIdentity:
     """Read 64 samples of a map-style data set twice, with two states of the global random generators.
 
     All are read where that takes seconds. The data set's object is not compared: its files may have changed.
-
-    Args:
-        data: ``data[id]`` is a sample, and ``len(data)`` their number.
     """
     try:
         count = len(data)

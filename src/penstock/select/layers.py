@@ -22,13 +22,9 @@ def sketched_gradients(model: nn.Module, losses: Callable[[], Tensor], side: int
 
     Source: Choe et al., What is Your Data Worth to GPT? (2405.13954).
 
-    Args:
-        losses: Computes the losses, shape ``(n,)``.
-        side: Length that what the layer was given, and the gradient at what it gave, are projected to if longer.
-        seed: Random seed of the projections.
-
-    Returns:
-        Shape ``(n, d)``, where d is the product of the factors' lengths.
+    ``losses`` computes the losses, shape ``(n,)``. The factors are what the layer was given and the gradient at
+    what it gave; longer ones are projected to length ``side``. The result has shape ``(n, d)``, where d is the
+    product of the factors' lengths.
     """
     with last_linear(model) as call:
         each = losses()

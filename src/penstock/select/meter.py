@@ -54,11 +54,7 @@ class Cost(msgspec.Struct, frozen=True):
 
 
 class CostMeter:
-    """Measures what the work inside ``metered()`` has cost.
-
-    Args:
-        whole: Whether what this process did before counts, too.
-    """
+    """Measures what the work inside ``metered()`` has cost; with ``whole``, what this process did before, too."""
 
     def __init__(self, *, whole: bool) -> None:
         self._process = psutil.Process()

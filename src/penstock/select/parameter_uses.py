@@ -76,14 +76,11 @@ class Use(NamedTuple):
 
 
 class Uses(TorchFunctionMode):
-    """Sees what is done with parameters while it is entered.
+    """Sees what is done with these parameters while it is entered.
 
     Functions that torch writes in Python, such as attention, are opened; norms are taken apart into a norm
     without parameters, a scaling and a shift. What is computed of parameters alone (a transposed weight, an
     embedding of positions that all samples share) is seen as they are.
-
-    Args:
-        parameters: Those that count.
     """
 
     def __init__(self, parameters: Iterable[Tensor], samples: int) -> None:

@@ -33,11 +33,7 @@ class RunsCost(msgspec.Struct, frozen=True):
 
 
 class Balance(msgspec.Struct, frozen=True):
-    """One measure of cost.
-
-    Attributes:
-        pays_after: Runs after which the selection has paid; None if it never does.
-    """
+    """One measure of cost."""
 
     scoring: float  # what scoring cost
     full: float  # what a run on all samples costs
@@ -45,6 +41,7 @@ class Balance(msgspec.Struct, frozen=True):
 
     @property
     def pays_after(self) -> int | None:
+        """Runs after which the selection has paid; None if it never does."""
         saved = self.full - self.selected
         return None if saved <= 0 else max(1, math.ceil(self.scoring / saved))
 
@@ -61,12 +58,7 @@ class Saving(msgspec.Struct, frozen=True):
 
 
 def cost_of(store: Store, group: str) -> RunsCost:
-    """Return what the runs of a group took.
-
-    Args:
-        store: The store that keeps them.
-        group: Name or id of the group.
-    """
+    """Return what the runs of a group, given by its name or id, took."""
     runs = _finished(store, group)
     if not runs:
         raise BadSetting(f"no run of group {group!r} has finished; penstock runs ls shows the groups")
@@ -105,10 +97,7 @@ def savings(store: Store, groups: Iterable[str]) -> list[Saving]:
 
     They are compared with the group that ``penstock select bench`` ran on all samples, if it is among them; else
     with the first group without scores that did not train on a part of the samples or epochs for ``select bench``.
-
-    Args:
-        store: The store that keeps them.
-        groups: Names of groups; all finished runs of a name count.
+    All finished runs of a name count.
     """
     runs = {name: found for name in dict.fromkeys(groups) if (found := _finished(store, name))}
     used = {name: [[*_used(store, run).values()] for run in found] for name, found in runs.items()}

@@ -35,10 +35,7 @@ class Steps:
     def begin(self, of: dict[str, str], meter: CostMeter, *, anew: bool) -> None:
         """Begin a scoring, or go on with it.
 
-        Args:
-            of: What it is of, by name.
-            meter: Measures it.
-            anew: Whether steps of another one are deleted.
+        ``of`` says what it is of, by name. With ``anew``, steps of another one are deleted.
         """
         if (path := self.folder / _OF).exists():
             then = msgspec.json.decode(path.read_bytes(), type=dict[str, str])
@@ -83,9 +80,7 @@ class Steps:
 def step(name: str, compute: Callable[[], _Found]) -> _Found:
     """Return the result of a step of the scoring that goes on: computed, or as it was kept.
 
-    Args:
-        name: Name of the step, without ``/``.
-        compute: Computes it: tensors, numbers, checkpoints, and containers of them.
+    The name has no ``/``; the result has tensors, numbers, checkpoints, and containers of them.
     """
     steps = _now.get()
     if steps is None or steps.meter is None:

@@ -57,11 +57,10 @@ def second(batch: Any) -> Any:
 def cross_entropy(outputs: Any, labels: Tensor) -> Tensor:
     """Return the cross-entropy of each sample, shape ``(n,)``: the mean over its positions that have a label.
 
-    Args:
-        outputs: Logits, shape ``(n, classes)``, or of a language model ``(n, positions, vocabulary)``; or what
-            holds them as ``logits``, as models of Hugging Face's give. Of theirs for causal language models,
-            labels are those of the inputs, so each position is compared with the next one's.
-        labels: Shape ``(n,)`` or ``(n, positions)``; -100 means that a position has none.
+    ``outputs`` are logits, shape ``(n, classes)``, or of a language model ``(n, positions, vocabulary)``; or what
+    holds them as ``logits``, as models of Hugging Face's give. Of theirs for causal language models, labels are
+    those of the inputs, so each position is compared with the next one's. Labels have shape ``(n,)`` or
+    ``(n, positions)``; -100 means that a position has none.
     """
     if "CausalLM" in type(outputs).__name__:
         labels = functional.pad(labels[:, 1:], (0, 1), value=_NO_LABEL)

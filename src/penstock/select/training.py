@@ -256,9 +256,7 @@ def adam_direction(gradient: Tensor, moments: Moments) -> Tensor:
 
     Source: Xia et al., LESS (2402.04333), section 3.1, with Adam's bias correction (Kingma & Ba, 1412.6980).
 
-    Args:
-        gradient: Shape ``(n, *parameter)``.
-        moments: Of the parameter.
+    The gradient has shape ``(n, *parameter)``.
     """
     step, (fast, slow) = moments.step + 1, moments.betas
     mean = (fast * moments.mean + (1 - fast) * gradient) / (1 - fast**step)

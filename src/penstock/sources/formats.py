@@ -100,9 +100,7 @@ def named_source(text: object) -> NamedSource | None:
 def records_of(named: Any, suffixes: Sequence[str]) -> Any:
     """Return the ``Records`` of a folder, of an object store's prefix, or of one or several files that hold them.
 
-    Args:
-        named: One path, URL or pattern, or a list of them.
-        suffixes: Endings of samples that are wanted, in small letters.
+    ``named`` is one path, URL or pattern, or a list of them; wanted samples end in ``suffixes``, in small letters.
     """
     several = _several(named)
     if opener := _by_suffix(several, _RECORDS_BY_SUFFIX):

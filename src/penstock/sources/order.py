@@ -105,10 +105,7 @@ class Order:
     ) -> Iterator[tuple[int, Ids]]:
         """Yield (first sample, indices) of each block of the cycle, from the one that holds ``at.sample`` on.
 
-        Args:
-            at: Where to begin.
-            joints: The joints in force.
-            base: Returns the order of a cycle without joints; None for one drawn from the seed.
+        ``base`` is None for an order that is drawn from the seed.
         """
         ids = self.ids(at.cycle, joints, base) if self.shuffled else None
         for start in range(at.sample // self.batch_size * self.batch_size, self.samples, self.batch_size):

@@ -42,8 +42,7 @@ class PureSource(Source, Protocol):
 class ByBlock:
     """A source each of whose blocks is loaded by itself: the same on every machine that has the data.
 
-    Args:
-        asked: The argument that asks for it, for the error.
+    ``asked`` is the argument that asks for it, for the error.
     """
 
     def __init__(self, source: Any, asked: str, *, joins: bool) -> None:

@@ -55,9 +55,6 @@ class SamplersOwn:
 
     While entered, the generators are in the sampler's states; on exit they get
     back their former ones, so what the data set draws does not move the sampler's order.
-
-    Args:
-        seed: Random seed of all three.
     """
 
     def __init__(self, seed: int) -> None:

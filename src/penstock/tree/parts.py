@@ -42,13 +42,10 @@ class Described(NamedTuple):
 def describe(tree: Tree, *, whole: bool = False, anywhere: bool = False) -> Described:
     """Take a block apart.
 
-    Args:
-        tree: Any nesting of tuple, list, dict, namedtuple, dataclass and
-            mappings that are made of a dict, with arrays, torch tensors,
-            ``RaggedRows``, numbers, str, bytes and None at its leaves.
-        whole: Whether the block is handed on as it is (a feed of whole batches),
-            so that its arrays need not have a row for each sample.
-        anywhere: Whether leaves may lie on a GPU.
+    It is any nesting of tuple, list, dict, namedtuple, dataclass and mappings that are made of a dict, with
+    arrays, torch tensors, ``RaggedRows``, numbers, str, bytes and None at its leaves. Leaves may lie on a GPU if
+    ``anywhere``. A ``whole`` block is handed on as it is (a feed of whole batches), so that its arrays need not
+    have a row for each sample.
     """
     try:
         rows = first_rows(tree)

@@ -34,16 +34,13 @@ class Access:
 
     What changes something is asked by POST, with JSON and a key, from the page's own origin. No other page can
     read the key, nor send such a request without asking first (CORS), which is refused.
-
-    Args:
-        port: The server's port; servers of one machine share their cookies.
     """
 
     def __init__(self, app: ASGIApp, *, token: str, key: str, port: int, hosts: set[str]) -> None:
         self._app = app  # what requests that are admitted pass to
         self._token = token  # what the printed URL holds
         self._key = key  # what requests that change something hold, as ``X-Penstock-Key``
-        self._cookie = f"penstock-{port}"
+        self._cookie = f"penstock-{port}"  # servers of one machine share their cookies
         self._value = secrets.token_urlsafe(32)
         self._hosts = hosts  # names and addresses under which the server is known, lower case
 

@@ -43,14 +43,10 @@ _ACCEPTED_AT_ONCE = 16  # so that those which wait for too long go before descri
 def serve(
     store: Path | None, *, host: str, port: int | None, allowed: Sequence[str], on_open: Callable[[str, int], None]
 ) -> None:
-    """Serve the page until SIGINT or SIGTERM.
+    """Serve the page of a store, found as by ``Store.open``, until SIGINT or SIGTERM.
 
-    Args:
-        store: Folder of the store; ``$PENSTOCK_STORE`` or the user's data directory, if None.
-        host: Address to listen at.
-        port: Port to listen at; if None, the first that is free from 7367 on.
-        allowed: More names under which browsers reach this server.
-        on_open: Called with the token and the port, once pages can be opened.
+    The port is the first that is free from 7367 on, if None. Browsers reach this server under the names in
+    ``allowed`` too. ``on_open`` is called with the token and the port, once pages can be opened.
     """
     with Store.open(store) as opened, _listening(host, port) as listening:
         opened.forget()
@@ -95,15 +91,7 @@ def _listening(host: str, port: int | None) -> socket.socket:
 
 
 def application(store: Store, *, token: str, port: int, hosts: set[str], ending: Callable[[], bool]) -> Starlette:
-    """Make the server's application.
-
-    Args:
-        store: What is shown.
-        token: Opens the page, in its URL.
-        port: The server's port.
-        hosts: Names and addresses under which the server is known.
-        ending: Returns whether the server ends.
-    """
+    """Make the server's application; ``token`` opens the page, and ``ending`` returns whether the server ends."""
     key = secrets.token_urlsafe(32)
     views = Views(store)
     live = Live(store, views, ending)
@@ -192,11 +180,7 @@ def _number(request: Request, name: str, otherwise: float) -> float:
 
 
 def selections(store: Store, groups: Iterable[str]) -> list[dict[str, Any]]:
-    """Return what each selection among some groups has cost and saved.
-
-    Args:
-        groups: Ids of groups; the runs of all groups with their names count.
-    """
+    """Return what each selection has cost and saved, among groups (ids) and all others with their names."""
     names = (run.group for id in groups for run in store.runs(id)[:1])
     return [_saving_fields(saving) for saving in savings(store, names)]
 

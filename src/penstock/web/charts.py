@@ -71,15 +71,11 @@ def on_common_moments(
 ) -> tuple[Floats, list[tuple[Ints, Floats]]]:
     """Return the moments of a chart; for each line the indices of the moments that it has, and its values.
 
-    At most ``most`` moments are those of the points, with each line's last point before the chart and its first
-    behind, so that lines reach both edges. If there are more, the time is cut into buckets. In each, a line has
-    its least and its greatest value, in their order, at two moments; NaN, if it has nothing else. At both edges,
-    it has the value between its points.
-
-    Args:
-        begin_s: First moment of the chart, or minus infinity for that of the first point.
-        end_s: Last moment of the chart, or infinity.
-        most: Moments wanted, 4 or more.
+    At most ``most`` moments (4 or more) are those of the points, with each line's last point before the chart and
+    its first behind, so that lines reach both edges. If there are more, the time is cut into buckets. In each, a
+    line has its least and its greatest value, in their order, at two moments; NaN, if it has nothing else. At both
+    edges, it has the value between its points. A chart from minus infinity begins with the first point, and one to
+    infinity ends with the last.
     """
     cut = [part_of(line, begin_s, end_s) for line in lines]
     if (moments := union((times_s for times_s, _ in cut), most)) is not None:

@@ -31,13 +31,9 @@ def axis_of(over: str) -> str:
 def line_over(name: str, series: Mapping[str, Series], over: str, began: float | None) -> Line:
     """Return what a chart draws of a series of a run, from all its points; nothing if the run does not have it.
 
-    Args:
-        name: Name of the series.
-        series: The run's series; among them that of the axis.
-        over: What the x axis has: "" for seconds from the run's beginning, "clock" for those since 1970, or
-            "series:NAME" for what the run logged under that name. Of what it logged without a step, that is the
-            number of the point.
-        began: When the run began, in seconds since 1970.
+    The x axis has ``over``: "" for seconds from when the run ``began``, "clock" for those since 1970, or
+    "series:NAME" for what the run logged under that name. Of what it logged without a step, that is the number of
+    the point. The axis's series is among ``series``; ``began`` is in seconds since 1970.
     """
     axis = axis_of(over)
     line = drawn(name, series[name]) if name in series else NOTHING
@@ -55,12 +51,8 @@ def chart(
 ) -> dict[str, Any]:
     """Reduce lines to what a chart can show between two places of its x axis.
 
-    Args:
-        of_runs: For each line of the chart, the line of a run, or those of several, of which it is the mean.
-        begin: First place.
-        end: Last place.
-        most: Places wanted.
-        smoothing: Weight of what came before in a moving average, from 0 to below 1; 0 for none.
+    Each line of the chart is that of a run, or the mean of those of several; ``most`` places are wanted.
+    ``smoothing`` is the weight of what came before in a moving average, from 0 to below 1; 0 for none.
 
     Returns:
         ``times``, the places; ``lines``, for each line the indices of its places, None for all, and its values;
@@ -115,11 +107,7 @@ def against(line: Line, axis: Series, *, every: bool = False) -> Line:
 def smoothed(values: Floats, weight: float) -> Floats:
     """Return the exponential moving average, corrected for its beginning, as TensorBoard draws it.
 
-    NaN and infinities stay, and do not count.
-
-    Args:
-        values: The values, in their order.
-        weight: That of what came before, from 0 to below 1.
+    ``weight`` is that of what came before, from 0 to below 1. NaN and infinities stay, and do not count.
     """
     finite = np.isfinite(values)
     given = values[finite]

@@ -55,9 +55,8 @@ class Views:
     def rows(self, known: Mapping[str, dict[str, Any]] | None = None) -> list[dict[str, Any]]:
         """Return a row of each run, in the order in which they were added.
 
-        Args:
-            known: Rows that were returned before, if the store has not been written to since: then only runs
-                that go on are read.
+        ``known`` are the rows that were returned before, if the store has not been written to since: then only
+        runs that go on are read.
         """
         if known is not None:
             return [row if row["ended"] else row_of(self._store.run(id)) for id, row in known.items()]
@@ -115,15 +114,8 @@ class Views:
     ) -> dict[str, Any]:
         """Return a series of several runs between two places of the x axis, reduced to what a chart can show.
 
-        Args:
-            name: Name of the series.
-            ids: A run for each line; of several runs, with commas between them, the line is their mean. One that
-                was removed has no points.
-            begin, end, most, smoothing: As ``penstock.web.lines.chart`` takes them.
-            over: As ``penstock.web.lines.line_over`` takes it.
-
-        Returns:
-            What ``penstock.web.lines.chart`` does.
+        Each id is a run, or several with commas between them, of which the line is the mean; one that was removed
+        has no points. All else, and what is returned, is as of ``line_over`` and ``penstock.web.lines.chart``.
         """
         runs = [id for each in ids for id in each.split(",")]
         read = self._readers.map(partial(self._line, name, over=over), runs)
@@ -143,8 +135,7 @@ class Views:
     def groups(self, ids: Sequence[str]) -> Comparison:
         """Return what groups took, by their ids, and once all runs have ended the conclusions.
 
-        Args:
-            ids: The groups' ids; of several, with commas between them, the runs count as those of one group.
+        Of several ids with commas between them, the runs count as those of one group.
         """
         runs = {each: [run for id in each.split(",") for run in self._store.runs(id) if run.began] for each in ids}
         begun = {id: of_group for id, of_group in runs.items() if of_group}

@@ -164,17 +164,12 @@ _WINDOW_SHARE = 4
 
 
 class Beginning:
-    """Holds blocks in the ring as a trainer would: all from the oldest beginning on that is young, and fits.
-
-    Args:
-        window_bytes: Size of the ring.
-        most_blocks: Most blocks that may be on their way.
-    """
+    """Holds blocks in the ring as a trainer would: all from the oldest beginning on that is young, and fits."""
 
     def __init__(self, held: HeldBlocks, window_bytes: int, most_blocks: int) -> None:
         self._held = held  # the blocks in the ring
         self._most_bytes = window_bytes // _WINDOW_SHARE
-        self._most_blocks = most_blocks // _WINDOW_SHARE
+        self._most_blocks = most_blocks // _WINDOW_SHARE  # of those that may be on their way
         self._staying: list[PublishedBlock] = []  # without a gap, up to the newest block
         self._bytes = 0
         self._begins: list[tuple[int, int]] = []  # blocks with which parts begin, by number, and until when

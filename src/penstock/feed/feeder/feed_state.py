@@ -21,12 +21,7 @@ from penstock.subsets.selection import Mask
 
 @dataclass(eq=False)
 class FeedState:
-    """The members of a feed and the blocks they hold.
-
-    Attributes:
-        position: Where the next block begins, unless somebody needs another.
-        furthest: The end of the furthest block that was ever published.
-    """
+    """The members of a feed and the blocks they hold."""
 
     room: Room  # the ring's bytes
     samples: int | None  # samples in a cycle; None when unknown
@@ -46,6 +41,7 @@ class FeedState:
     def __post_init__(self) -> None:
         self.members: dict[int, FeedMember] = {}
         self.position = self.furthest = Cursor(0, 0)
+        """Where the next block begins, unless somebody needs another; the end of the furthest ever published."""
         self.gathers = self.expect > 1
         """Whether it waits for those expected. It no longer does once one has left, or one was there before: it
         has begun elsewhere in the feed."""

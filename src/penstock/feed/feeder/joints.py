@@ -28,7 +28,10 @@ APART_BATCHES = 20
 
 
 class FeedJoints:
-    """The joints of a feed, cycle by cycle. What is in force in a cycle is fixed when that is opened."""
+    """The joints of a feed, cycle by cycle. What is in force in a cycle is fixed when that is opened.
+
+    Methods are told as ``began`` where in their cycles the epochs of live trainers began.
+    """
 
     def __init__(
         self,
@@ -52,11 +55,7 @@ class FeedJoints:
         self._inherited: frozenset[int] = frozenset()  # of trainers who read from another feeder, and may yet come
 
     def open(self, cycle: int, began: Collection[int]) -> bool:
-        """Fix what is in force in a cycle, and in those before; return whether that is news to trainers.
-
-        Args:
-            began: Where in their cycles the epochs of live trainers began.
-        """
+        """Fix what is in force in a cycle, and in those before; return whether that is news to trainers."""
         self._begun = True
         if cycle <= self.opened or not self._shuffled:
             return False
@@ -85,11 +84,8 @@ class FeedJoints:
     def place(self, at: Cursor, began: Collection[int], apart: int, oldest: int = 0) -> Cursor:
         """Return the first place at or after one where a newcomer's epoch may begin.
 
-        Args:
-            at: Where it would begin.
-            began: Where in their cycles the epochs of live trainers began.
-            apart: Rows that lie at least between two joints, and between one and a cycle's ends.
-            oldest: The first cycle in which an epoch of a live trainer began.
+        At least ``apart`` rows lie between two joints, and between one and a cycle's ends; ``oldest`` is the first
+        cycle in which an epoch of a live trainer began.
         """
         start_from = self._start_from(at.cycle)
         sample = start_from(at.sample)
@@ -110,13 +106,9 @@ class FeedJoints:
     def admit(self, at: Cursor, start: Cursor, known: Known, began: Collection[int]) -> bool:
         """Let a trainer go on with an epoch that began under another feeder, if this feed's order allows it.
 
-        Where this feed has not come yet, its joints become those that the trainer knows.
-
-        Args:
-            at: Where the trainer stands.
-            start: Where its epoch began.
-            known: What the trainer knows of the joints that were in force there.
-            began: Where in their cycles the epochs of other live trainers began.
+        It stands at ``at``; its epoch began at ``start``, and ``known`` is what it knows of the joints that were
+        in force there. ``began`` is of the other trainers. Where this feed has not come yet, its joints become
+        those that the trainer knows.
         """
         if not self._shuffled:
             return True

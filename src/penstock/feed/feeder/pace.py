@@ -55,17 +55,11 @@ _LATE_S = 0.01
 
 
 class Patience:
-    """Decides when a feed has waited for trainers long enough.
-
-    Times are given in seconds of one monotonic clock.
-
-    Args:
-        now_s: When the feed begins.
-    """
+    """Decides when a feed has waited for trainers long enough; times are in seconds of one monotonic clock."""
 
     def __init__(self, linger_s: float | None, now_s: float) -> None:
         self._linger_s = linger_s  # seconds from the last trainer's end to the feed's; None for a feed that stays
-        self._empty_since_s = now_s + max(0.0, _FIRST_TRAINER_S - (linger_s or 0))
+        self._empty_since_s = now_s + max(0.0, _FIRST_TRAINER_S - (linger_s or 0))  # the feed begins now
         self._gather_until_s: float | None = None
 
     def left(self, now_s: float) -> None:
@@ -93,12 +87,7 @@ class Patience:
         return self._linger_s is not None and now_s > self._empty_since_s + self._linger_s
 
     def timeout_s(self, now_s: float, *, lingers: bool) -> float | None:
-        """Return after what time to look again; None if nothing is waited for.
-
-        Args:
-            now_s: The time now.
-            lingers: Whether the feed stays on without trainers now.
-        """
+        """Return after what time to look again, if any; ``lingers`` if the feed stays on without trainers now."""
         until_s = [] if self._gather_until_s is None else [self._gather_until_s]
         if lingers and self._linger_s is not None:
             until_s.append(self._empty_since_s + self._linger_s)
@@ -140,14 +129,11 @@ _USUAL_OF = 64
 
 
 class Throughput:
-    """Counts published blocks; one thread counts, any may read.
-
-    Attributes:
-        in_place: Blocks that the source's workers wrote into the ring themselves.
-    """
+    """Counts published blocks; one thread counts, any may read."""
 
     def __init__(self) -> None:
         self.blocks = self.in_place = self.samples = self.bytes = 0
+        """In place are blocks that the source's workers wrote into the ring themselves."""
         self._recent: deque[tuple[float, int]] = deque()
         self._took_s: deque[float] = deque(maxlen=_USUAL_OF)
 

@@ -39,10 +39,7 @@ class PlannedBlocks:
     def plan(self, at: Cursor, end: Cursor, ids: Ids, selections: Sequence[Bitmap | None]) -> Mask | None:
         """Note a block that is planned now; return which of its samples to load, None for all.
 
-        Args:
-            at: Its first position.
-            end: The position after it.
-            selections: What its readers take, as far as they are known; if nobody reads, the last ones count.
+        ``selections`` are what its readers take, as far as they are known; if nobody reads, the last ones count.
         """
         known = [each for each in selections if each is not None]
         if len(known) < len(selections):

@@ -33,12 +33,9 @@ class Session:
     layout: object = None  # layout of the block that was last announced to it
 
     def statistics(self, state: FeedState, batch_size: int | None, held_back_s: float) -> TrainerStatistics:
-        """Return this trainer as it is now.
+        """Return this trainer as it is now, which has held the feed back for ``held_back_s``.
 
-        Args:
-            state: The feed's members.
-            batch_size: Samples of a batch, unless it has asked for others; None where they vary.
-            held_back_s: Time for which it has held the feed back.
+        Its batches have ``batch_size`` samples, None where they vary, unless it has asked for others.
         """
         member = self.member
         behind, word = member.behind, self._state(state)
@@ -88,11 +85,7 @@ class Session:
 def objection_to(hello: wire.Hello, welcome: wire.Welcome, *, known: bool, selects: bool) -> str | None:
     """Return why a trainer is not admitted, in words for it; None if it is admitted.
 
-    Args:
-        hello: The trainer's hello.
-        welcome: The welcome that it would get.
-        known: Whether it has sent a hello before.
-        selects: Whether the source can load some samples only.
+    It is ``known`` if it has sent a hello before; the source ``selects`` if it can load some samples only.
     """
     if hello.protocol != wire.PROTOCOL:
         return (
@@ -114,14 +107,7 @@ def objection_to(hello: wire.Hello, welcome: wire.Welcome, *, known: bool, selec
 def objection_to_reading(
     message: wire.Start | wire.EpochBegun, welcome: wire.Welcome, state: FeedState, id: int
 ) -> str | None:
-    """Return why a trainer cannot read as it asks, in words for it; None if it can.
-
-    Args:
-        message: What the trainer asks.
-        welcome: The welcome that it got.
-        state: The feed's trainers.
-        id: Which of them it is.
-    """
+    """Return why a trainer cannot read as it asks, in words for it; None if it can."""
     member = state.members[id]
     if member.resting:
         return "it reads on, after it said that it reads no more"
@@ -141,12 +127,7 @@ def objection_to_reading(
 
 
 def objection_to_moving(message: wire.MoveTrainer, hellos: Sequence[wire.Hello]) -> str | None:
-    """Return why a process's trainers cannot move to another feed, in words for the asker; None if they can.
-
-    Args:
-        message: What is asked.
-        hellos: The hellos of that process's trainers.
-    """
+    """Return why a process's trainers, of these hellos, cannot move, in words for the asker; None if they can."""
     if not hellos:
         return f"process {message.pid} does not train from it"
     if any(hello.world > 1 for hello in hellos):

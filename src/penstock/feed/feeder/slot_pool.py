@@ -53,13 +53,7 @@ class SlotPool:
         self._most = None if slot_bytes is None else self._affordable(slot_bytes)
 
     def reserve(self, cycle: int, block: SourceBlock, nbytes: int) -> Reservation | NotNeeded:
-        """Reserve a block's room, waiting for it; offer the slot of an unneeded block again.
-
-        Args:
-            cycle: Cycle of the block.
-            block: Block to publish.
-            nbytes: Room that it takes, in bytes.
-        """
+        """Reserve a block's room, waiting for it; offer the slot of an unneeded block again."""
         slot = block.tree.slot if isinstance(block.tree, Filled) else None
         at = Cursor(cycle, block.sample)
         offset = self._room.reserve(at, block.rows, nbytes, None if slot is None else slot.offset)

@@ -21,14 +21,12 @@ class Witnesses:
 
     The workers that feed are left alone: their draws, counters and caches must not move. Each witness is made
     once, from the first block after it was wanted; the first of them from the first block.
-
-    Args:
-        hindrance: Why it cannot; empty if it can.
     """
 
     def __init__(self, leaves_of: LeavesOf | None = None, hindrance: str = "", made_s: float = 0.0) -> None:
         self._leaves_of = leaves_of  # makes and digests samples in a child
         self._hindrance = hindrance or ("" if leaves_of else "its source is no DataLoader that share() made")
+        """Why it cannot; empty if it can."""
         self._made_s = made_s  # time that ``make_loader`` took, in seconds
         self._known: dict[int, wire.Witness] = {}
         self._wanted = set[int]() if self._hindrance else {0}

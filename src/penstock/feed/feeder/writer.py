@@ -78,16 +78,12 @@ def check_fits(nbytes: int, rows: int, window_bytes: int) -> None:
 
 
 class BlockWriter:
-    """Takes a feed's blocks apart and copies them into its ring.
-
-    Args:
-        whole_batches: Whether shapes may vary from block to block.
-    """
+    """Takes a feed's blocks apart and copies them into its ring."""
 
     def __init__(self, ring: WritableRing, *, whole_batches: bool, gpu: Gpu | None = None) -> None:
         self.copy_s = 0.0  # time spent copying
         self._ring = ring  # where blocks go
-        self._whole = whole_batches
+        self._whole = whole_batches  # whether shapes may vary from block to block
         self._gpu = gpu  # GPU of the ring, where leaves may lie too; None for the host
         self._layout: Node | None = None
         self._nodes: list[Leaf] = []

@@ -91,14 +91,10 @@ def stop_suffixed(suffix: str) -> None:
 def move(name: str, pid: int, to: str) -> None:
     """Have a trainer begin its next epoch on another feed; return once its feeder has sent it there.
 
-    It joins that feed as a late one, and its epochs stay whole. If by then no
-    feed ``to`` runs, or that has other samples or another order, the trainer stays where it is, and prints why
-    on its standard error. A later call replaces an earlier one; with ``to`` the present feed, it stays.
-
-    Args:
-        name: Feed that the trainer reads.
-        pid: Process of the trainer, as in ``feeds()``.
-        to: Feed to move to: of the same ``make_loader`` and settings, started by ``share``.
+    Process ``pid``, as in ``feeds()``, reads feed ``name``. It joins feed ``to``, of the same ``make_loader`` and
+    settings and started by ``share``, as a late trainer, and its epochs stay whole. If by then no feed ``to``
+    runs, or that has other samples or another order, the trainer stays where it is, and prints why on its standard
+    error. A later call replaces an earlier one; with ``to`` the present feed, it stays.
     """
     endpoint = Endpoint(name)
     request = wire.MoveTrainer(whole_number("pid", pid, 1, 2**31), checked_name(to))

@@ -32,12 +32,7 @@ _LAST_GRACE_S = 15.0
 
 
 def main(lock_fd: int, report_fd: int) -> None:
-    """Serve the feed that standard input describes.
-
-    Args:
-        lock_fd: The feed's lock.
-        report_fd: Where to report that the feed is served, or why it cannot be.
-    """
+    """Serve the feed that standard input describes; tell ``report_fd`` that it is served, or why it cannot be."""
     os.set_inheritable(lock_fd, False)
     os.environ[FEEDER] = "1"  # what is imported here may share loaders, elsewhere
     lock = FileIO(lock_fd, "r+")

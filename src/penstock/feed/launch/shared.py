@@ -177,10 +177,8 @@ def shared(
 ) -> Loader:
     """Join or start a feed of a fingerprint that is known already; see ``share``.
 
-    Args:
-        joined: Gets the rows of a block, each time that a feeder has admitted this trainer.
-        compares: Whether this process's own samples are compared, before the first batch, with those of a feeder
-            that another process has started.
+    ``joined`` gets the rows of a block, each time a feeder has admitted this trainer. With ``compares``, this
+    process's samples are compared, before the first batch, with those of a feeder that another process started.
     """
     of_run = FeedOfRun(name, fingerprint.digest.split()[-1])
     feed_name = of_run.asked

@@ -255,9 +255,6 @@ class _Growing:
 
     Rows are counted as the stream passes them, so after an exception the batch
     grows on where it was broken off.
-
-    Args:
-        rows: Where rows come from.
     """
 
     def __init__(self, rows: RowStream, epoch: Epoch, most: int, *, borrow: bool) -> None:

@@ -65,10 +65,7 @@ def warn_of_other_data(before: wire.Welcome, now: wire.Welcome) -> None:
 def difference_of_feeds(here: wire.Welcome, there: wire.Welcome, *, views: bool) -> str:
     """Say why a trainer of one feed cannot begin its next epoch on another; empty if it can.
 
-    Args:
-        here: Its feeder's welcome.
-        there: The other feeder's welcome.
-        views: Whether the trainer reads views, for which a smaller window may be too small.
+    For a trainer that reads ``views``, a smaller window may be too small.
     """
     mine, other = here.fingerprint, there.fingerprint
     if mine is None or other is None:

@@ -39,17 +39,9 @@ class EpochApart(Exception):
 class FeedConnection:
     """A connection to one feeder.
 
-    A call that an asynchronous exception breaks off leaves it whole, as
-    ``Holdings`` explains; a packet is received and recorded in one step, and
-    taken from the record together with what it changes.
-
-    Args:
-        hello: This trainer's hello.
-        open_ring: Maps a ring of the feed's.
-        answer_s: How long to wait for the feeder's answer, in seconds; once admitted, a trainer waits for ever.
-
-    Attributes:
-        welcome: The feeder's welcome.
+    A call that an asynchronous exception breaks off leaves it whole, as ``Holdings`` explains; a packet is
+    received and recorded in one step, and taken from the record together with what it changes. The feeder must
+    answer within ``answer_s`` seconds; once admitted, a trainer waits for ever.
     """
 
     def __init__(self, endpoint: Endpoint, hello: wire.Hello, open_ring: OpenRing, answer_s: float) -> None:
@@ -105,17 +97,11 @@ class FeedConnection:
     def start(
         self, at: Cursor | None, epoch: int, epoch_start: Cursor, known: Known, *, leaves: bool = False
     ) -> Cursor:
-        """Begin to read at a position, or where the feeder says; return where.
+        """Begin to read at a position, or near at hand where the feeder says; return where.
 
-        Blocks announced before are released, those announced after are stored in
-        order. May wait for the other ranks of a group.
-
-        Args:
-            at: The position; None for one near at hand.
-            epoch: Number of the trainer's epoch.
-            epoch_start: Where that began.
-            known: What the trainer knows of the joints there.
-            leaves: Whether it can read elsewhere, where it would wait for the feed for cycles.
+        Blocks announced before are released, those announced after are stored in order. May wait for the other
+        ranks of a group. ``known`` is what the trainer knows of the joints where its epoch began. It ``leaves`` if
+        it can read elsewhere, where it would wait for the feed for cycles.
         """
         asked = at, epoch, epoch_start, known
         if self._asked_for != asked:  # else a call was broken off while it waited, and waits on

@@ -22,19 +22,12 @@ Ready = Callable[[], None]
 
 
 class OnHost:
-    """Private copies in this process's memory, which is reused once they are gone.
+    """Private copies in this process's memory, which is reused once they are gone."""
 
-    Attributes:
-        handed: What batches are, as ``statistics()`` names it.
-        runs_ahead: Whether the next batch is worth taking before it is asked for.
-        lends: Whether batches can be views of the ring.
-        registers: Whether it may register a ring with a GPU.
-    """
-
-    handed = "private copy"
-    runs_ahead = False
-    lends = True
-    registers = False
+    handed = "private copy"  # what batches are, as ``statistics()`` names it
+    runs_ahead = False  # whether the next batch is worth taking before it is asked for
+    lends = True  # whether batches can be views of the ring
+    registers = False  # whether it may register a ring with a GPU
 
     def __init__(self) -> None:
         self._recycler = Recycler()

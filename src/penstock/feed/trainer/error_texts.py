@@ -107,9 +107,7 @@ class Reasons:
     def say(self, began_s: float, waited_s: float) -> None:
         """Print why the trainer waits, if its feeder has answered and that was not printed.
 
-        Args:
-            began_s: When the wait began, which identifies it.
-            waited_s: Time that it has lasted.
+        ``began_s`` is when the wait began, which identifies it.
         """
         if (feed := self.answer) is None:
             return

@@ -25,11 +25,7 @@ class Mine(NamedTuple):
 
 
 class ReceivedBlock:
-    """A block that lies in the ring for this trainer, until it is released.
-
-    Args:
-        message: Announcement of the block.
-    """
+    """A block that lies in the ring for this trainer, until it is released."""
 
     def __init__(self, message: wire.BlockAnnounced, ordinal: int, validator: MessageValidator) -> None:
         assert validator.placement is not None
@@ -85,9 +81,7 @@ _UNSENT_SHARE = 32
 def most_unsent(prefetch: int | None, batches: int | None) -> int:
     """Return how many releases may wait: few of those that the feeder has ready, or blocks come in bursts.
 
-    Args:
-        prefetch: Batches that it has ready, if that was set.
-        batches: Blocks in a cycle; None when unknown.
+    It has ``prefetch`` batches ready, if that was set; a cycle has ``batches`` blocks, None when unknown.
     """
     ready = min(prefetch or 4 * _MOST_UNSENT, batches or 4 * _MOST_UNSENT)
     return min(_MOST_UNSENT, max(1, ready // 4))
@@ -104,10 +98,6 @@ class Holdings:
     sent; the feeder ignores one that is sent twice.
 
     Views may die in any thread, in the middle of any statement.
-
-    Attributes:
-        first: First index in ``items``.
-        end: Index after the last.
     """
 
     def __init__(
@@ -121,7 +111,7 @@ class Holdings:
         idle: Callable[[], None],
     ) -> None:
         self.items: dict[int, ReceivedBlock | CycleEnded] = {}  # blocks and ends of cycles, by a running index
-        self.first = self.end = 0
+        self.first = self.end = 0  # first index in ``items``, and the one after the last
         self.unsent: dict[int, int] = {}  # bytes of released blocks whose release has not been sent, by ordinal
         self.largest_bytes = 0  # size of the largest block so far
         self._ring = ring  # where the blocks lie

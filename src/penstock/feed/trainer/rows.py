@@ -110,12 +110,7 @@ class RowStream:
     ) -> None:
         """Ask for rows from a position, or from one near at hand; ``at`` is then that one.
 
-        Args:
-            at: The position; None for one that the feeder chooses.
-            epoch: Number of the trainer's epoch.
-            epoch_start: Where that began.
-            row: Rows of it that are past.
-            known: What is known of joints there; None for what this feed has sent.
+        ``row`` rows of the epoch are past; ``known`` is of joints where it began, None for what the feed sent.
         """
         if known is None:
             known = self.connection.known

@@ -246,14 +246,9 @@ def choose_reader(
 ) -> AutoReader:
     """Choose the mechanism that reads samples of about this size at random into host memory.
 
-    This machine's benchmark decides if it has rows for that; else a rule:
-    io_uring, which takes the least CPU time; without it, threads with O_DIRECT;
-    without that, threads that read through the page cache.
-
-    Args:
-        rows: What ``penstock bench io`` has measured; None if nothing.
-        sample_bytes: Size of a usual sample.
-        works: Mechanisms that work for this data.
+    It is one of those that work for this data, ``works``. This machine's benchmark, ``penstock bench io``, decides
+    if it has ``rows`` for that; else a rule: io_uring, which takes the least CPU time; without it, threads with
+    O_DIRECT; without that, threads that read through the page cache.
     """
     if rows:
         # Rows that measured something else leave it to the rule, whose tag shows that it was used.

@@ -59,16 +59,9 @@ class DataSet(NamedTuple):
 
 
 class CacheFolder:
-    """A folder that holds slabs; files of others in it are left alone.
+    """A folder that holds slabs, made if there is none; files of others in it are left alone."""
 
-    Args:
-        path: The folder, which is made if there is none.
-
-    Attributes:
-        unused: Why no slab was opened.
-    """
-
-    unused = "its folder may only be read, or is full"
+    unused = "its folder may only be read, or is full"  # why no slab was opened
 
     def __init__(self, path: str | Path, limit: int, *, shared: bool = False) -> None:
         self.path = Path(os.path.abspath(os.path.expanduser(path)))

@@ -65,11 +65,7 @@ _AHEAD = 16
 
 
 class ReadAhead:
-    """Reads pieces of a file.
-
-    Args:
-        direct: Whether it was opened with O_DIRECT; only then is anything read ahead.
-    """
+    """Reads pieces of a file; ahead only if it was opened with O_DIRECT (``direct``)."""
 
     def __init__(self, fd: int, *, direct: bool) -> None:
         self._fd, self._direct = fd, direct

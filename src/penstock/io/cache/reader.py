@@ -26,14 +26,10 @@ class _Asked(NamedTuple):
 
 
 class CachedReader:
-    """Reads extents from a cache, and through another reader those that it lacks.
+    """Reads extents from a cache, and through another reader those that it lacks; it closes both with itself.
 
-    What lies in the cache's folder goes through the other reader, too, straight to its place.
-
-    Args:
-        reader: Reads files, and the cache's; closed with this one.
-        tiers: The cache; closed with this one.
-        admitted: Which part of all extents is kept.
+    What lies in the cache's folder goes through the other reader, too, straight to its place. ``admitted`` is the
+    part of all extents that is kept.
     """
 
     def __init__(self, reader: Reader, memory: ByteArray, tiers: Tiers, admitted: Admitted) -> None:

@@ -70,24 +70,15 @@ class Allowance(NamedTuple):
 
 
 class Slab:
-    """Records of one data set, which several processes read and add to. It closes all its descriptors with itself.
-
-    Args:
-        lock: Descriptor of the file that is locked by who adds; opened by this process itself. None if nothing can
-            be added.
-        direct: Descriptor of the file of records under O_DIRECT; None to read through ``data``.
-
-    Attributes:
-        data_fd: Descriptor of the file of records.
-    """
+    """Records of one data set, which several processes read and add to. It closes its descriptors with itself."""
 
     def __init__(
         self,
         data: int,  # descriptor of the file of records
         index: int,  # descriptor of its index
-        lock: int | None,
+        lock: int | None,  # descriptor locked by who adds, opened by this process itself; None if nothing is added
         room: Callable[[int], Allowance],  # returns, under the lock, how many of the bytes asked for may be added
-        direct: int | None = None,
+        direct: int | None = None,  # the file of records under O_DIRECT; None to read through ``data``
         held: int | None = None,  # descriptor whose lock marks this slab as in use
         path: str | None = None,
     ) -> None:

@@ -37,10 +37,8 @@ _MAP_FIXED = 0x10
 class WholeFile:
     """A file that is kept whole, piece by piece, and mapped as one.
 
-    Args:
-        slab: Where its pieces lie, which ``slab_of`` opens.
-        limit: Most bytes of the cache.
-        read: Reads a part of that version where it lies: offset and size. Any thread may call it.
+    Its pieces lie in ``slab``, which ``slab_of`` opens, of a cache of at most ``limit`` bytes. ``read`` reads a
+    part of that version, by offset and size, where it lies; any thread may call it.
     """
 
     def __init__(
@@ -63,10 +61,7 @@ class WholeFile:
     def check(self, starts: Numbers, nbytes: int | Numbers, *, again: bool = False) -> None:
         """Compare pieces with their checksums that hold these parts, once; what is damaged is fetched again.
 
-        Args:
-            starts: Where the parts begin.
-            nbytes: Size of each part, or of all.
-            again: Whether they are compared once more when they are needed next.
+        With ``again``, the pieces are compared once more when they are needed next.
         """
         if self._is_checked.all():
             return

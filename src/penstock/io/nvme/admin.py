@@ -67,12 +67,7 @@ _POWER = "power it off and on"
 
 
 class Admin:
-    """Resets a disk and gives it admin commands, one at a time.
-
-    Args:
-        module: The kernel module's file of the disk.
-        limit_s: Time within which each command must be answered.
-    """
+    """Resets a disk and gives it admin commands, one at a time; each must be answered within ``limit_s``."""
 
     def __init__(self, module: LibnvmModule, limit_s: float = _LIMIT_S) -> None:
         self._path, self._limit_s = module.path, limit_s
@@ -149,14 +144,9 @@ class Admin:
     def command(
         self, opcode: int, what: str, *, nsid: int = 0, prp1: int = 0, dwords: tuple[int, int] = (0, 0)
     ) -> int:
-        """Give one command, and wait for its answer.
+        """Give one command, and wait for its answer, whose dword 0 is returned.
 
-        Args:
-            what: What the command does, for errors.
-            dwords: The command's dwords 10 and 11.
-
-        Returns:
-            The answer's dword 0.
+        ``what`` says what the command does, for errors; ``dwords`` are its dwords 10 and 11.
         """
         slot, lap = self._count % _ENTRIES, self._count // _ENTRIES
         entry = np.zeros((), COMMAND)

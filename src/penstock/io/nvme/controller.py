@@ -45,11 +45,7 @@ def disk_from(data: bytes) -> Disk:
 
 
 def namespace_from(data: bytes, name: str) -> Namespace:
-    """Decode the Identify page of a namespace (CNS 0).
-
-    Args:
-        name: Name of the namespace, for errors.
-    """
+    """Decode the Identify page of a namespace (CNS 0); ``name`` is for errors."""
     (blocks,) = struct.unpack_from("<Q", data)
     if blocks == 0:
         raise ReaderUnavailable(f"{name} has no blocks: it is not there, or not active", "read another namespace")
@@ -74,11 +70,8 @@ _PATIENCE_S = 30.0
 class DiskController:
     """Resets a disk and gives it queues; its namespaces are read, never written.
 
-    Args:
-        module: The kernel module's file of the disk; closed with this, or if this fails.
-        nsid: Namespace whose block size the queues use.
-        queues: Most pairs of queues, 1 to 64.
-        patience_s: Time within which some read must complete.
+    ``module`` is closed with this, or if this fails. There are at most ``queues`` pairs of queues, 1 to 64, for
+    the block size of namespace ``nsid``; some read must complete within ``patience_s``.
     """
 
     def __init__(
@@ -155,8 +148,7 @@ class DiskController:
     def check(self, waited_s: float) -> None:
         """Raise if no completion can be expected any more; the submitting threads end then.
 
-        Args:
-            waited_s: Time since the last completion, with reads under way.
+        The last completion, with reads under way, was ``waited_s`` ago.
         """
         status = self._admin.status
         if status == at.OFF_THE_BUS:

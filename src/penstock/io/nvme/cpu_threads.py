@@ -23,12 +23,7 @@ _FLAGS = ("-std=c++17", "-O2", "-shared", "-fPIC")
 
 
 class HostThreads:
-    """Threads of the CPU in place of a GPU's.
-
-    Args:
-        memory: The queues that they serve.
-        threads: Number of threads.
-    """
+    """Threads of the CPU that serve queues in place of a GPU's."""
 
     def __init__(self, memory: QueueMemory, threads: int) -> None:
         self.label = f"GPU-initiated ({threads} threads on the CPU)"

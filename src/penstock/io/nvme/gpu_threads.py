@@ -29,12 +29,7 @@ _STREAMS = 4  # so that a batch need not wait for the one before
 
 
 class DeviceThreads:
-    """Threads of a GPU that serve queues in registered host memory.
-
-    Args:
-        threads: Number of threads, rounded up to whole warps.
-        device: Index of the GPU in this process.
-    """
+    """Threads of GPU ``device`` of this process, in whole warps, that serve queues in registered host memory."""
 
     def __init__(self, memory: QueueMemory, threads: int, device: int) -> None:
         self._driver = driver = _driver()

@@ -122,8 +122,7 @@ class LibnvmModule:
     def close(self, *, unmap: bool = True) -> None:
         """Undo the mappings, and close the disk.
 
-        Args:
-            unmap: False if the disk may still write: its pages then stay taken until the module is unloaded.
+        Without ``unmap``, for a disk that may still write, its pages stay taken until the module is unloaded.
         """
         with self._undo:
             if unmap:

@@ -137,13 +137,8 @@ class GpuQueue:
 class GpuOfFirstPath:
     """A disk under BaM's kernel module serves itself, files are served by the CPU; one reader reads either.
 
-    Nothing is prepared before the first path is known: a disk needs no io_uring,
-    and memory registered twice would count twice against the limit.
-
-    Args:
-        threads: Number of threads that submit.
-        gpu: GPU of these threads; None for threads of the CPU.
-        memory: Where bytes go.
+    Nothing is prepared before the first path is known: a disk needs no io_uring, and memory registered twice would
+    count twice against the limit. Threads of ``gpu`` submit, or of the CPU if that is None.
     """
 
     mech = "gpu"
@@ -206,8 +201,7 @@ class GpuOfFirstPath:
 def queue_into(memory: ByteArray, controller: Controller, threads: int, gpu: Gpu | None) -> GpuQueue:
     """Make a queue of reads into this memory, begun by threads of a GPU, or of the CPU without one.
 
-    Args:
-        controller: Closed with the queue, or if making the queue fails.
+    The controller is closed with the queue, or if making the queue fails.
     """
     kind, _, number = gpu.name.partition(":") if gpu else ("", "", "")
     queues = controller.memory

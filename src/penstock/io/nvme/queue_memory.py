@@ -103,9 +103,6 @@ class QueueMemory:
     """Queues, doorbells and the host's table of requests, in one piece of zeroed memory.
 
     Each queue begins on a page, as disks need it.
-
-    Args:
-        registers: The disk's mapped registers, in words of 32 bits; None to have the doorbells in this memory.
     """
 
     def __init__(
@@ -114,7 +111,7 @@ class QueueMemory:
         entries: int,  # entries of each queue, a power of two; one is always empty
         depth: int,  # most requests under way
         block_bytes: int,  # block size of the namespaces, a power of two
-        registers: Array | None = None,
+        registers: Array | None = None,  # the disk's, mapped, in 32-bit words; None for doorbells in this memory
         stride: int = 1,  # distance from one doorbell to the next, in words
     ) -> None:
         assert 1 <= queues <= MAX_QUEUES
@@ -160,9 +157,8 @@ class QueueMemory:
     def work(self, private: int, registers: int | None = None) -> Array:
         """Return the argument of ``penstock_serve``.
 
-        Args:
-            private: Address of ``private_bytes`` zeros, a multiple of 64.
-            registers: Address at which the threads see the disk's registers; None if it is this process's.
+        ``private`` is the address of ``private_bytes`` zeros, a multiple of 64. The threads see the disk's
+        registers at ``registers``; None if that is this process's address.
         """
         work = np.zeros(1, WORK)
         pairs = private + 64

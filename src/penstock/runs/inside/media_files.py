@@ -25,9 +25,6 @@ class MediaFiles:
     An image is a file, ``STEP.WRITER.NUMBER.png``, which is there whole or not at all. Histograms and texts are
     lines of ``histogram.WRITER.jsonl`` and ``text.WRITER.jsonl``; a kill may leave half of the last. Of each name,
     the newest are all kept, and of the older ever fewer.
-
-    Args:
-        run_folder: The run's folder in the store.
     """
 
     def __init__(self, run_folder: Path, writer: str) -> None:

@@ -98,15 +98,11 @@ class Verdict(NamedTuple):
 
 
 def verdict(returned: int, *, ended_as: str, why: str, recent: bytes, oom_killed: bool) -> Verdict:
-    """Judge a run whose command has ended.
+    """Judge a run whose command has ended; ``returned`` is its exit code, negative for a signal.
 
-    Args:
-        returned: Its exit code; negative for a signal.
-        ended_as: "timed_out" or "killed" if its keeper ended it; "signalled" if it was sent a signal that it may
-            have obeyed or not; else empty.
-        why: Who did so; else empty.
-        recent: The last that it printed.
-        oom_killed: Whether the kernel's OOM killer ended a process beside it, or it, while it ran.
+    ``ended_as`` is "timed_out" or "killed" if its keeper ended it, and "signalled" if it was sent a signal that it
+    may have obeyed or not; ``why`` says who did so. Both are empty otherwise. ``recent`` is the last that it
+    printed. ``oom_killed`` says whether the kernel's OOM killer ended it, or a process beside it, while it ran.
     """
     code = returned if returned >= 0 else 128 - returned
     if ended_as in ("timed_out", "killed"):

@@ -35,11 +35,7 @@ FEEDER = b"penstock.feed.launch"
 
 
 class Keeper:
-    """The keeper of one run.
-
-    Args:
-        link: A sequenced socket to what started the run.
-    """
+    """The keeper of one run; ``link`` is a sequenced socket to what started the run."""
 
     def __init__(self, assignment: Assignment, link: int) -> None:
         self._assignment = assignment

@@ -35,12 +35,8 @@ def last_state(line: bytes) -> bytes:
 def read_output(file: BinaryIO, at: int) -> tuple[bytes, int]:
     """Read on what a run has printed; where the file left some out meanwhile, the line that marks it.
 
-    Args:
-        file: The file that an ``Output`` writes.
-        at: Byte of all that the run printed from which to read.
-
-    Returns:
-        The text, and the byte from which to read next.
+    An ``Output`` writes the file; ``at`` is the byte from which to read, of all that the run printed. The text,
+    and the byte from which to read next, are returned.
     """
     file.seek(0, os.SEEK_END)
     head = tail = shift = 0
@@ -58,14 +54,10 @@ def read_output(file: BinaryIO, at: int) -> tuple[bytes, int]:
 
 
 class Output:
-    """A file with a run's output, which is whole text at any moment.
+    """A file with a run's output, made or emptied, which is whole text at any moment.
 
-    It grows to ``head`` and ``tail`` bytes; then half of the tail is left out, and one line marks the place.
-
-    Args:
-        path: The file; made, or emptied.
-        head: Most bytes that are stored of the beginning.
-        tail: Most bytes that are stored of the end; at least half of them are.
+    It grows to ``head`` bytes of the beginning and ``tail`` bytes of the end; then half of the tail is left out,
+    and one line marks the place.
     """
 
     def __init__(self, path: str, head: int = HEAD_BYTES, tail: int = TAIL_BYTES) -> None:

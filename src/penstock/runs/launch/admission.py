@@ -6,19 +6,15 @@ from collections.abc import Collection, Mapping
 
 
 class Admission:
-    """Admits runs in order, but those that fit before those that do not fit yet.
-
-    Args:
-        before: Of each run, those that must have ended before it starts; others than these runs have.
-    """
+    """Admits runs in order, but those that fit before those that do not fit yet."""
 
     def __init__(
         self,
-        before: Mapping[str, Collection[str]],
+        before: Mapping[str, Collection[str]],  # of each run, those that must have ended before it starts
         needs: Mapping[str, Mapping[str, int]],
         room: Mapping[str, int],  # how much of each there is
     ) -> None:
-        self._waiting = {run: before.keys() & earlier for run, earlier in before.items()}
+        self._waiting = {run: before.keys() & earlier for run, earlier in before.items()}  # others have ended
         self._needs = needs  # what each run takes while it runs, by names
         self._free = dict(room)
 

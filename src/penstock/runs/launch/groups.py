@@ -28,11 +28,7 @@ _ONE_SIGNAL_S = 1.0
 
 
 class GroupsInTurn:
-    """What ``penstock run`` does once its runs are in the store.
-
-    Args:
-        below: Returns the lines to be shown below what several runs print; only for a terminal.
-    """
+    """What ``penstock run`` does once its runs are in the store."""
 
     def __init__(
         self,
@@ -43,7 +39,7 @@ class GroupsInTurn:
         on_change: Callable[[int, RunRecord], None] | None = None,
         room: Room | None = None,  # what runs that say what they need may take together
         orphans: str = "end",  # what becomes of a run if this process disappears: "end" or "keep"
-        below: Callable[[], list[str]] | None = None,
+        below: Callable[[], list[str]] | None = None,  # lines below what several runs print; only for a terminal
         elsewhere: LauncherElsewhere | None = None,  # starts the runs on other machines, if they are to run there
     ) -> None:
         self._store = store  # where the runs wait

@@ -31,15 +31,7 @@ _MOST_BYTES = 1 << 18
 
 
 class Launched:
-    """A run that was started, and whose keeper can be heard.
-
-    Args:
-        terminal: Which of descriptors 0 to 2 are a terminal, in whose place the run gets one of its own.
-        held: Descriptors that its keeper holds open as long as anything of it lives, besides its mode's lease.
-
-    Attributes:
-        link: A socket to its keeper.
-    """
+    """A run that was started, and whose keeper can be heard."""
 
     def __init__(
         self,
@@ -48,10 +40,10 @@ class Launched:
         mode: Mode,
         *,
         orphans: str,  # what becomes of it if this process disappears: "end" or "keep"
-        terminal: tuple[bool, bool, bool],
+        terminal: tuple[bool, bool, bool],  # which of descriptors 0 to 2 are one; the run gets its own there
         stdin: bool,  # whether it gets this process's standard input; else it finds that empty
         variables: Mapping[str, str],  # environment variables that it gets besides this process's
-        held: Sequence[int] = (),
+        held: Sequence[int] = (),  # descriptors that its keeper holds open as long as anything of it lives
     ) -> None:
         self.record = record  # the run, as it was before it began
         self.mode = mode  # the open mode that it runs in
@@ -76,7 +68,7 @@ class Launched:
         ).to_file(order)
         self.keeper: int | None = None  # process of its keeper; None until that has reported it
         self._killed = False
-        self.link, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self.link, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)  # to its keeper
         lease = () if mode.lease is None else (mode.lease,)
         given = (order.fileno(), theirs.fileno(), *lease, *held)
         # Guard and keeper begin with these blocked, and so live until they can tell that all of the run got one.

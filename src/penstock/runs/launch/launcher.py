@@ -89,16 +89,14 @@ class Launcher:
         *,
         listeners: tuple[str, ...] | None = None,  # what is sampled of it; None for all that can run here
         variables: Mapping[str, str] = {},  # environment variables that it gets besides its mode's
-        terminal: tuple[bool, bool, bool] = NO_TERMINAL,
+        terminal: tuple[bool, bool, bool] = NO_TERMINAL,  # which of descriptors 0 to 2 are one; it gets its own
         stdin: bool = False,  # whether it gets this process's standard input; else it finds that empty
         held: Sequence[int] = (),
     ) -> Launched:
         """Start a run now; ``events`` reports its start, or its end if it cannot be executed.
 
-        Args:
-            terminal: Which of descriptors 0 to 2 are a terminal, in whose place it gets one of its own.
-            held: Descriptors that its keeper holds open as long as anything of it lives, and that its command does
-                not get. A lock on such a file is free once nothing is left of the run.
+        The descriptors ``held`` are open in its keeper as long as anything of it lives, and never in its command:
+        a lock on such a file is free once nothing is left of the run.
         """
         if self._store.run(record.id).began is not None:
             raise BadSetting(f"run {record.id} cannot start: it has begun already")
@@ -133,11 +131,7 @@ class Launcher:
         self._sampling.end(id)
 
     def events(self, timeout_s: float | None = None) -> Iterator[RunEvent]:
-        """Wait until runs do something, and yield what they have done; nothing if none runs.
-
-        Args:
-            timeout_s: Seconds after which nothing is yielded; no limit, if None.
-        """
+        """Wait up to ``timeout_s`` (None: for ever) for what runs do, and yield it; nothing if none runs."""
         self._attend_new()
         for key, _ in self._selector.select(timeout_s if self._running else 0):
             if isinstance(key.data, Launched):
@@ -218,11 +212,7 @@ def _remark(run: Launched, text: str) -> None:
 
 
 class _Sampling:
-    """Has listeners sampled while runs go on; that never stops or delays a run.
-
-    Args:
-        store: Where the runs are.
-    """
+    """Has listeners sampled while runs go on; that never stops or delays a run."""
 
     def __init__(self, store: Store) -> None:
         self._folder = store.folder

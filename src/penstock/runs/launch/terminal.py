@@ -99,12 +99,7 @@ _COLOURS = (36, 33, 35, 32, 34, 31)
 
 
 class Prefixed:
-    """Shows whole lines of several runs, each with its run's name before it.
-
-    Args:
-        names: Names of the runs.
-        below: Returns the lines to be shown below them, if any.
-    """
+    """Shows whole lines of several runs, each behind its run's name, and below them what ``below`` returns."""
 
     def __init__(self, names: list[str], below: Callable[[], list[str]] | None = None) -> None:
         self._below = Below(below) if below else None
@@ -161,10 +156,7 @@ def _in_foreground() -> bool:
 class Terminal:
     """Passes what is typed, and the window's size, on to a run in a ``with`` block.
 
-    The run's own terminal does the rest.
-
-    Args:
-        which: Which of descriptors 0 to 2 are a terminal.
+    The run's own terminal does the rest. ``which`` says which of descriptors 0 to 2 are a terminal.
     """
 
     def __init__(self, run: Launched, which: tuple[bool, bool, bool]) -> None:

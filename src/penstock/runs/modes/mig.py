@@ -18,14 +18,7 @@ from penstock.runs.record import RunPlan, RunRecord
 
 
 def check(what: str, mode: str, runs: Sequence[RunPlan], gpus: Sequence[NvmlGpu]) -> None:
-    """Check, before anything starts, that each of some runs can have an instance.
-
-    Args:
-        what: Where the mode was asked for; the error's first words.
-        mode: "mig:" with a profile for all, or one for each.
-        runs: The runs; their devices are UUIDs.
-        gpus: GPUs that ``penstock run`` sees.
-    """
+    """Check, before anything starts, that runs can have instances; "mig:" names a profile for all, or each."""
     profiles = mode.count(",") + 1
     if profiles not in (1, len(runs)):
         raise BadSetting(

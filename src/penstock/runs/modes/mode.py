@@ -27,11 +27,9 @@ class Mode:
         return {}
 
     def began(self, record: RunRecord, pid: int, note: Callable[[str], None]) -> None:
-        """Take note of a run that has begun.
+        """Take note of a run that has begun; ``pid`` is that of its command.
 
-        Args:
-            pid: Process of its command.
-            note: Prints what is wrong with the run, and records it in its reason; any thread may call it.
+        ``note`` prints what is wrong with the run, and records it in its reason; any thread may call it.
         """
 
     def close(self) -> None:
@@ -54,13 +52,10 @@ def start_guard(ended: int, *words: str) -> subprocess.Popen[str]:
 
 
 def check(what: str, mode: str, runs: Sequence[RunPlan], gpus: Sequence[NvmlGpu]) -> None:
-    """Check, before anything starts, that runs can run here together in a mode.
+    """Check, before anything starts, that runs can run here together in a mode, as ``GroupPlan`` has it.
 
-    Args:
-        what: Where the mode was asked for; the error's first words.
-        mode: Its name, as ``GroupPlan`` has it.
-        runs: The runs; their devices are UUIDs.
-        gpus: GPUs that ``penstock run`` sees.
+    ``what`` says where it was asked for, and begins the error. The runs' devices are UUIDs; ``gpus`` are those
+    that ``penstock run`` sees.
     """
     _kind(mode)[0](what, mode, runs, gpus)
 
@@ -70,9 +65,7 @@ def opened(mode: str, records: Sequence[RunRecord], *, outlived: bool = False) -
     """Open a mode for a set of runs, whatever their groups, for a ``with`` block.
 
     They may start and end at any time in it. Under MPS, so may another run whose devices are those of one of them.
-
-    Args:
-        outlived: Whether runs go on where an exception, such as a Ctrl-C, ends the block.
+    If ``outlived``, they go on where an exception, such as a Ctrl-C, ends the block.
     """
     opened_mode = _kind(mode)[1](mode, records)
     try:

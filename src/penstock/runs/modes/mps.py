@@ -28,14 +28,7 @@ _LOOK_S = 1.0
 
 
 def check(what: str, mode: str, runs: Sequence[RunPlan], gpus: Sequence[NvmlGpu]) -> None:
-    """Check, before anything starts, that runs can run under MPS together.
-
-    Args:
-        what: Where the mode was asked for; the error's first words.
-        mode: "mps".
-        runs: The runs; their devices are UUIDs.
-        gpus: GPUs that ``penstock run`` sees.
-    """
+    """Check, before anything starts, that runs can run under MPS together."""
     sets = {run.devices or tuple(gpu.uuid for gpu in gpus) for run in runs}
     by_uuid = {gpu.uuid: gpu for gpu in gpus}
     for devices in sets:
@@ -75,9 +68,6 @@ class Mps(Mode):
 
     A daemon has folders that nobody else can enter, and ends when the last keeper has. A run that cannot connect
     runs without MPS, in silence: so once a second, the runs that use a GPU are compared with the clients.
-
-    Attributes:
-        lease: Its end ends the daemons.
     """
 
     def __init__(self, mode: str, records: Sequence[RunRecord]) -> None:
@@ -160,9 +150,7 @@ class Mps(Mode):
     def _look(self, suspected: set[int]) -> set[int]:
         """Note runs with a process that uses a GPU outside MPS, now and at the last look; return such processes.
 
-        Args:
-            suspected: Processes that did so at the last look. One look can err: processes and clients
-                are read one after the other.
+        ``suspected`` are those of the last look: one look can err, as processes and clients are read in turn.
         """
         outside = set[int]()
         watched = dict(self._watched)

@@ -44,16 +44,12 @@ def metrics_of(
 ) -> dict[str, Metric]:
     """Return a run's metrics by their names in MLflow.
 
-    What the script logged has its own name and all its points; their step is
-    the ``step`` of the same call, else the seconds since the run began. What
-    was sampled is below ``system/``, under MLflow's name if there is one,
+    What the script logged has its own name and all its points; their step is the ``step`` of the same call, else
+    the seconds since the run began. What was sampled is below ``system/``, under MLflow's name if there is one,
     with the last point of each 10 s.
 
-    Args:
-        series: All series of the run.
-        began: When it began, in seconds since 1970.
-        memory_bytes: Memory of the machine; None if nobody knows.
-        until: Time up to which the series are whole, if the run goes on.
+    ``began`` is in seconds since 1970; so is ``until``, up to which the series are whole if the run goes on.
+    ``memory_bytes`` is the machine's memory; None if nobody knows.
     """
     found: dict[str, Series] = {}
     for name, each in series.items():
@@ -145,11 +141,7 @@ class Pushed(msgspec.Struct):
 
 
 class Notes:
-    """The file that remembers what was pushed, written as a whole.
-
-    Args:
-        folder: The run's folder in the store.
-    """
+    """The file in a run's folder that remembers what was pushed, written as a whole."""
 
     def __init__(self, folder: Path, place: str) -> None:
         self._path = folder / "mlflow.json"

@@ -38,15 +38,7 @@ _SETTINGS = {
 
 
 class Push:
-    """A connection to an MLflow server, from a process that does nothing else: its environment is set for MLflow.
-
-    Args:
-        experiment: Experiment of the runs; if empty, ``$MLFLOW_EXPERIMENT_NAME``, else the name of each group.
-
-    Attributes:
-        points: Points that it has pushed.
-        files: Files that it has pushed.
-    """
+    """A connection to an MLflow server by a process that does nothing else: its environment is set for MLflow."""
 
     def __init__(self, store: Store, uri: str, experiment: str = "") -> None:
         for name, value in _SETTINGS.items():
@@ -55,13 +47,13 @@ class Push:
         logging.disable(logging.WARNING)
         self._store = store  # where the runs are
         self._uri = uri  # the server, or what else MLflow takes for a tracking URI
-        self._experiment = experiment or os.environ.get("MLFLOW_EXPERIMENT_NAME", "")
+        self._experiment = experiment or os.environ.get("MLFLOW_EXPERIMENT_NAME", "")  # else a group's name
         # An extra brings it, and it ships no strict types.
         self._mlflow: Any = import_module("mlflow")
         self._failures = (self._mlflow.MlflowException, import_module("requests").RequestException, OSError)
         self._client: Any = self._mlflow.MlflowClient(uri)
         self._seen: set[str] = set()
-        self.points = self.files = 0
+        self.points = self.files = 0  # pushed so far
 
     def groups(self, ids: Iterable[str]) -> None:
         """Push the runs of groups that have begun."""

@@ -56,12 +56,10 @@ def after_unfinished(name: str, status: str) -> str:
 
 
 def check_after(groups: Sequence[GroupPlan], where: Sequence[Mapping[str, str]], in_turn: str) -> None:
-    """Check that each run can begin once those that it comes after have ended.
+    """Check that each run of a file's groups can begin once those that it comes after have ended.
 
-    Args:
-        groups: All groups of a file.
-        where: Of each run, where each name of its ``after`` stands, as errors begin.
-        in_turn: What has the groups run one after the other: "penstock run", or a key; empty if nothing has.
+    ``where`` says of each run where each name of its ``after`` stands, as errors begin. ``in_turn`` has the groups
+    run one after the other: "penstock run", or a key; empty if nothing has.
     """
     names = Names(groups)
     by_group = zip(names.runs, where, strict=True)

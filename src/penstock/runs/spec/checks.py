@@ -96,9 +96,8 @@ class Gpus:
     def devices(self, what: str, names: Sequence[str]) -> tuple[str, ...]:
         """Return the UUIDs of GPUs.
 
-        Args:
-            what: Where they are asked for; the error's first words.
-            names: Their numbers, which count inside CUDA_VISIBLE_DEVICES, or their UUIDs or beginnings of these.
+        The names are numbers, which count inside CUDA_VISIBLE_DEVICES, or UUIDs or beginnings of these. ``what``
+        says where they are asked for, and begins the error.
         """
         if names and self._without:
             self._asked["devices"] = None
@@ -127,11 +126,7 @@ class Gpus:
         return check_profilers(what, [text for text in texts if text not in dropped])
 
     def admit(self, what: str, group: GroupPlan) -> GroupPlan:
-        """Check that a group can run in its mode here; return it, without what is left out.
-
-        Args:
-            what: Where the mode is asked for; the error's first words.
-        """
+        """Check that a group can run in its mode here; return it, without what is left out."""
         if not _MODE.fullmatch(group.mode):
             raise BadSetting(
                 f"{what}={group.mode!r}: there are alone (one after the other), plain (all at once), mps, and "

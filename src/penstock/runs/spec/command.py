@@ -105,13 +105,9 @@ def group_of(
     listeners: tuple[str, ...] | None = None,  # as ``GroupPlan`` has them
     devices: Sequence[str] = (),  # GPUs that each run sees, by number or UUID; empty for all
     profile: Sequence[str] = (),  # profilers, each with its options
-    **common: Any,
+    **common: Any,  # what else each run's ``RunPlan`` has
 ) -> GroupPlan:
-    """Plan the group that a command line asks for.
-
-    Args:
-        common: What else each run's ``RunPlan`` has.
-    """
+    """Plan the group that a command line asks for."""
     if mode != "mps" and any(common.get(limit) is not None for limit in ("mps_threads", "mps_memory_bytes")):
         raise BadSetting("--mps-threads, --mps-memory: only with --mode mps")
     runs = named(

@@ -57,11 +57,7 @@ def grid_from(options: Sequence[str]) -> Grid:
 
 
 def values_from(what: str, name: str, texts: Sequence[str]) -> Values:
-    """Read what one name of a grid can be; one text may be a range.
-
-    Args:
-        what: What was written, and where; the error's first words.
-    """
+    """Read what one name of a grid can be; one text may be a range. ``what`` was written, and begins the error."""
     if not _NAME.fullmatch(name):
         raise BadSetting(f"{what}: {name!r} is no name: letters, digits and _, no digit first")
     if not texts or "" in texts:
@@ -85,12 +81,8 @@ def combinations(
 ) -> list[dict[str, str]]:
     """Return the parameters of each run: every combination in order, or ``take`` that differ, drawn at random.
 
-    Args:
-        what: What asks for them; the error's first words.
-        command: Words in which each name of the grid must stand as ``{name}``.
-        grid: Values of each name; if empty, braces in the command mean nothing.
-        take: How many to draw; None for all.
-        seed: Begins the draws: one seed, one result.
+    The command must have each name of the grid as ``{name}``; if the grid is empty, braces mean nothing. One
+    ``seed`` gives one result. ``what`` asks for them, and begins the error.
     """
     if take is not None and (not grid or take < 1):
         why = f"must be above 0, not {take}" if grid else "draws from a grid, and there is none"

@@ -23,16 +23,8 @@ _SCHEDULED = ("priority", "deadline_s", "preempt", "feed", "epochs")
 class Spec:
     """A YAML or CSV file of runs, held by this process until ``close``: nobody else can start its runs meanwhile.
 
-    Everything in it has been checked when it is open, and nothing has been started.
-
-    Args:
-        in_turn: Whether its groups run one after the other whatever it says, as ``penstock run`` does it.
-        recorded: Finds a run by its id. Rows of a CSV file whose runs were left running by a ``penstock run`` that
-            is gone get the status that these have now; one that goes on is an error.
-
-    Attributes:
-        machine: What it says of the machine.
-        room: What runs that say what they need may take together.
+    Everything in it has been checked when it is open, and nothing has been started. Rows of a CSV file whose runs
+    were left running by a ``penstock run`` that is gone get these runs' status; one that goes on is an error.
     """
 
     def __init__(
@@ -40,12 +32,13 @@ class Spec:
         path: Path,  # the file; its suffix is one of ``command_line.SPECS``
         gpus: Gpus,  # GPUs that it can ask for
         *,
-        in_turn: bool = False,
+        in_turn: bool = False,  # whether groups run one after the other whatever it says, as in ``penstock run``
         held: bool = True,  # whether nobody else can start its runs; False for a look at it
-        recorded: Callable[[str], RunRecord | None] = lambda id: None,
+        recorded: Callable[[str], RunRecord | None] = lambda id: None,  # finds a run by its id
     ) -> None:
         self.path = path.absolute()
         self.machine, self.room = MachinePlan(), dict[str, int]()
+        """What it says of the machine, and what runs that say what they need may take together."""
         self.groups: list[GroupPlan] = []
         """What is to be run, one group after the other. Groups of a CSV file whose runs have all ended are left
         out; if one run of a group has not, the whole group runs again, for its runs belong together."""
@@ -123,9 +116,7 @@ class Spec:
     def write_status(self, group: int, record: RunRecord) -> None:
         """Write a run's status and id into its row's Status and Run, wholly or not at all. YAML is left alone.
 
-        Args:
-            group: Place of its group in ``groups``.
-            record: The run; its index is that of its plan in the group.
+        ``group`` is the place of its group in ``groups``; the run's index is that of its plan in the group.
         """
         if not self._rows:
             return

@@ -90,13 +90,7 @@ class SeriesWriter:
                 raise
 
     def add(self, name: str, value: float, time_s: float | None = None) -> None:
-        """Add one point; NaN and infinities are values.
-
-        Args:
-            name: Name of the series.
-            value: Any number that becomes a 64-bit float.
-            time_s: Seconds since 1970, rounded to the microsecond; now, if None.
-        """
+        """Add one point, now or at ``time_s`` since 1970, to the microsecond; NaN and infinities are values."""
         now_s = time.time()
         time_us = round((now_s if time_s is None else time_s) * 1e6)
         with self._lock:

@@ -40,11 +40,8 @@ def pruned(
 ) -> list[Removed]:
     """Choose what is removed, the oldest first, until those left are young and small enough.
 
-    Args:
-        runs: All runs.
-        ends: When those ended that may be removed, by their ids, in seconds since 1970.
-        keep_s: Seconds after its end for which a run is kept, if the bytes allow.
-        max_bytes: Bytes that the folders of all runs may take.
+    ``ends`` says when those ended that may be removed, by their ids, in seconds since 1970. A run is kept for
+    ``keep_s`` after its end, if the folders of all take ``max_bytes`` at most.
     """
     total = sum(nbytes for _, nbytes in runs)
     chosen: list[Removed] = []

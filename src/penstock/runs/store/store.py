@@ -50,9 +50,8 @@ class Store:
     def open(cls, folder: Path | None = None, *, to_read: bool = False) -> Self:
         """Open a store, made or migrated if needed.
 
-        Args:
-            folder: Where it lies; ``$PENSTOCK_STORE`` or the user's data directory, if None.
-            to_read: Whether it is opened for what it holds: one that was named is not made then.
+        Without ``folder``, it lies in ``$PENSTOCK_STORE`` or the user's data directory. One that was named is not
+        made if it is opened ``to_read`` what it holds.
         """
         is_named = folder is not None or "PENSTOCK_STORE" in os.environ
         folder = folder.absolute() if folder else chosen_folder()
@@ -76,8 +75,7 @@ class Store:
     def add(self, group: GroupPlan, to: str = "") -> list[RunRecord]:
         """Add a group; its runs wait for this process, or one that calls ``own``, to start them.
 
-        Args:
-            to: Id of a group whose runs they become, after those that it has; if there is none, a new one is made.
+        They become runs of the group with the id ``to``, after those that it has; if there is none, of a new one.
         """
         with self._lock, usable(self._database), writing(self._connection):
             taken = {id for (id,) in self._connection.execute("SELECT id FROM groups UNION SELECT id FROM runs")}
@@ -127,13 +125,10 @@ class Store:
         self._write("UPDATE groups SET owner = ? WHERE id = ?", _json(this_process()), group_id)
 
     def began(self, id: str, *, keeper: tuple[int, int] | None, pid: int, time_s: float | None = None) -> bool:
-        """Note that a waiting run has begun; return whether it waited until now.
+        """Note that a waiting run has begun, now or at ``time_s`` since 1970; return whether it waited until now.
 
-        Args:
-            keeper: Its keeper's process, in this namespace, and when that started in clock ticks since boot; None
-                if that is on another machine.
-            pid: Process of its command.
-            time_s: When it began, in seconds since 1970; now, if None.
+        ``keeper`` is its keeper's process, in this namespace, and when that started in clock ticks since boot;
+        None if that is on another machine. ``pid`` is that of its command.
         """
         noted = keeper and _json(Noted(*keeper, this_place()))
         return self._write(
@@ -167,9 +162,7 @@ class Store:
     def runs(self, group: str | None = None, *, deleted: bool = False) -> list[RunRecord]:
         """List runs in the order in which they were added, all or those of groups of a name or id.
 
-        Args:
-            group: A name or id.
-            deleted: List, instead, those that were deleted and can be brought back.
+        If ``deleted``, they are those that were deleted and can be brought back.
         """
         order = "ORDER BY groups.number, runs.position"
         if group is None:
@@ -236,8 +229,7 @@ class Store:
     def remove(self, ids: Iterable[str], *, force: bool = False) -> list[Removed]:
         """Remove runs that have ended, with their folders.
 
-        Args:
-            force: Also remove runs of another machine or container, though they may still go on.
+        With ``force``, so are those of another machine or container, though they may still go on.
         """
         runs = {run.id: run for run in map(self.run, ids)}.values()
         going = [run for run in runs if run.status not in ENDED]
@@ -258,10 +250,8 @@ class Store:
     ) -> list[Removed]:
         """Remove deleted runs, then the oldest that have ended, until those left are young and small enough.
 
-        Args:
-            keep_s: Seconds after its end for which the store keeps a run, if the bytes allow.
-            max_bytes: Bytes that the folders of all runs may take.
-            dry_run: Remove nothing.
+        A run is kept for ``keep_s`` after its end, if the folders of all take ``max_bytes`` at most. A dry run
+        removes nothing.
         """
         deleted = self.runs(deleted=True)
         runs = [Removed(run, disk_bytes(self.folder_of(run.id))) for run in (*deleted, *self.runs())]

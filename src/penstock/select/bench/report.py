@@ -21,12 +21,7 @@ _NOTHING = Outcome("", 0.0, 0.0, 0.0, None)
 
 
 class ArmRow(msgspec.Struct, frozen=True, kw_only=True):
-    """An arm over several seeds.
-
-    Attributes:
-        scoring_s, training_s: Time on the clock.
-        scoring_wh, training_wh: Energy: measured, or CPU time times the stated power.
-    """
+    """An arm over several seeds."""
 
     label: str
     arm: int
@@ -36,10 +31,10 @@ class ArmRow(msgspec.Struct, frozen=True, kw_only=True):
     figures: dict[int, float]  # the same, by seed
     scoring_cpu_s: float  # CPU time of scoring, once
     training_cpu_s: float  # CPU time of a training
-    scoring_s: float
-    training_s: float
-    scoring_wh: float
-    training_wh: float
+    scoring_s: float  # time on the clock of scoring, once
+    training_s: float  # time on the clock of a training
+    scoring_wh: float  # energy: measured, or CPU time times the stated power
+    training_wh: float  # the same of a training
     cost: dict[int, float]
     """By the number of runs that share the selection, the median over seeds of the CPU time of selection and
     training, relative to full's."""
@@ -48,14 +43,10 @@ class ArmRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SelectReport(msgspec.Struct):
-    """What is saved.
+    """What is saved."""
 
-    Attributes:
-        name, metric: Of the spec.
-    """
-
-    name: str
-    metric: str
+    name: str  # of the spec
+    metric: str  # of the spec
     machine: Machine  # what it ran on
     budget: float
     """Part of full's CPU time that the choice may cost. If no arm with scores is within it, the cheapest is

@@ -54,8 +54,7 @@ def training(spec: BenchSpec, arm: int, fraction: float) -> str:
 class Bench:
     """Runs the missing runs of a comparison.
 
-    Args:
-        again: Whether to replace results of scripts that have changed since; otherwise they are refused.
+    With ``again``, results of scripts that have changed since are replaced; otherwise they are refused.
     """
 
     def __init__(

@@ -35,13 +35,10 @@ _MOST_MEASURED = 1000
 
 
 class ImageCaching:
-    """What is kept of the images of one source.
+    """What is kept of the images of one source; ``workers`` are the processes that prepare them.
 
-    Args:
-        cache: The user's cache; None for none.
-        workers: Processes that prepare them.
-        decodes: Whether a user's function decodes, of whose pixels nothing is known from one run to the next.
-        beside: Whether labels lie beside images, in the same bytes.
+    ``decodes`` says whether a user's function decodes, of whose pixels nothing is known from one run to the next;
+    ``beside`` whether labels lie beside images, in the same bytes.
     """
 
     def __init__(

@@ -35,9 +35,7 @@ class ImageFields(msgspec.Struct, frozen=True):
 def image_fields(images: Any, image: str | None, label: str | None) -> tuple[Any, ImageFields]:
     """Return the records of shards, and what finds images and labels in their samples.
 
-    Args:
-        image: The field of the image; None for the only one whose type is that of images.
-        label: The field of the label; None for none.
+    Without ``image`` it is the only field whose type is that of images; without ``label`` there is none.
     """
     records = field_records_of(images)
     if records is None:

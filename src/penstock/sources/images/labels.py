@@ -46,10 +46,9 @@ def labels_of(
 ) -> Labels | None:
     """Find the labels of images; None if they have none.
 
-    Args:
-        given: A dict from their paths within the folder to a label or a list of labels; a file with a path and its
-            labels in each line, between commas, tabs or spaces; a label for each image; None for the labels beside
-            them, or the folders that they lie in.
+    ``given`` is a dict from their paths within the folder to a label or a list of labels; a file with a path and
+    its labels in each line, between commas, tabs or spaces; a label for each image; or None for the labels beside
+    them, or the folders that they lie in.
     """
     names = records.names
     index: Any = getattr(given, "index", ())  # of a table of pandas'; that of a list is a function

@@ -92,10 +92,7 @@ def with_margin(region: Region, width: int, unit: int) -> Region:
     """Return the region to decode for the colours at a region's edges to be those of the whole image.
 
     They are interpolated from pixels beside it: of one unit to the left, and two to the right.
-
-    Args:
-        width: The image's width.
-        unit: Width of a minimum coded unit.
+    ``width`` is the image's, ``unit`` is the width of a minimum coded unit.
     """
     left = max(0, region.left // unit * unit - unit)
     right = min(width, region.left + region.width + _RIGHT_MARGIN_PX)

@@ -92,11 +92,7 @@ class ImageRecipe(msgspec.Struct, frozen=True):
 
 
 class Preparer:
-    """Prepares blocks, in a worker's process.
-
-    Args:
-        memories: Where tasks lie.
-    """
+    """Prepares blocks, in a worker's process."""
 
     def __init__(
         self, recipe: ImageRecipe, memories: Sequence[MemoryFile], layouts: Mapping[str, CacheLayout]
@@ -104,7 +100,7 @@ class Preparer:
         cv2.setNumThreads(1)
         self._recipe = recipe
         self._decoder = decoder()
-        self._memories = [each.map() for each in memories]
+        self._memories = [each.map() for each in memories]  # where tasks lie
         self._layouts = layouts  # where images may be kept, by what is kept of them
         self._tiers: dict[str, Tiers] = {}
 

@@ -34,12 +34,7 @@ _NAMED = 5
 
 
 class Checksums:
-    """The checksums of one leaf's rows, and which rows have been found right.
-
-    Args:
-        folder: Folder of the packed data set.
-        rows: Number of its rows.
-    """
+    """The checksums of one leaf's rows in a packed data set, and which rows have been found right."""
 
     def __init__(self, folder: Path, leaf: Leaf, rows: int) -> None:
         path = folder / leaf.checksums
@@ -77,9 +72,7 @@ class Checksums:
 def check(folder: str | Path, progress: Callable[[int, int], None] | None = None) -> Manifest:
     """Read a whole packed data set: compare every checksum, and every header with the manifest.
 
-    Args:
-        folder: Where it lies.
-        progress: Called with the bytes done and their total.
+    ``progress`` is called with the bytes done and their total.
     """
     folder = folder_at(folder)
     manifest = read_manifest(folder)
@@ -151,16 +144,12 @@ _EXTENT_BYTES = 1 << 20
 class PackedFiles:
     """The files of a packed data set.
 
-    Leaves of small rows (labels, thumbnails) are held in memory, as reading such
-    rows one by one is slow; others are read when they are needed.
-
-    Args:
-        keep_bytes: Bytes that may be held in memory.
-        runs: Read rows that lie side by side at once.
+    Leaves of small rows (labels, thumbnails) are held in memory, up to ``keep_bytes``, as reading such rows one by
+    one is slow; others are read when they are needed.
     """
 
     def __init__(self, folder: Path, *, keep_bytes: int, verify: bool, runs: bool = True) -> None:
-        self._run_bytes = _EXTENT_BYTES if runs else 0
+        self._run_bytes = _EXTENT_BYTES if runs else 0  # rows that lie side by side are read at once
         self.manifest = manifest = read_set(folder)
         self.row_bytes = [leaf.row_bytes for leaf in manifest.leaves]
         self._folder = folder  # where the files lie

@@ -37,11 +37,7 @@ class Shelf:
         self._submit()
 
     def completed(self, missing: int) -> Completed:
-        """Wait for some extents, and submit more before returning.
-
-        Args:
-            missing: Extents without which the caller cannot go on.
-        """
+        """Wait for some extents, and submit more before returning; the caller cannot go on without ``missing``."""
         assert self.reader is not None
         completed = self.reader.completed(min(missing, max(1, self.reader.depth // _PARTS)))
         self._submit()

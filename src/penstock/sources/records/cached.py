@@ -21,14 +21,7 @@ _REQUESTS = 32
 
 
 class CachedBlock:
-    """The images of one block, as far as they were kept.
-
-    Args:
-        tiers: Where images are kept; None for nowhere.
-        kind: What is kept of them.
-        places: Where they lie.
-        admitted: Which part of all images is kept.
-    """
+    """The images of one block, as far as ``tiers`` keep them, None for nowhere; ``kind`` is what they keep."""
 
     def __init__(self, tiers: Tiers | None, kind: str, places: Sequence[Place], admitted: Admitted) -> None:
         self._tiers, self.kind, self._places = tiers, kind, places

@@ -109,8 +109,7 @@ def read_ahead(whole: Place) -> Callable[[int, int], bytes]:
 class FolderRecords:
     """A folder's files, and those of folders below, in ImageFolder's order. Attributes are those of ``Records``.
 
-    Args:
-        suffixes: Endings of files that are samples, in small letters; others are left out.
+    Only files that end in ``suffixes``, in small letters, are samples.
     """
 
     labels: Sequence[str] = ()
@@ -142,9 +141,8 @@ def in_order(folders: Iterable[tuple[str, list[str]]], suffixes: Sequence[str]) 
 
     That is class by class, in each by the folder's path, and in each folder by name; hidden ones are like others.
 
-    Args:
-        folders: Path of each folder, empty for the uppermost, with the names of its files.
-        suffixes: Endings of files that are wanted, in small letters.
+    ``folders`` are the path of each folder, empty for the uppermost, with the names of its files; ``suffixes`` are
+    endings of files that are wanted, in small letters.
     """
     ordered = sorted((folder.split("/", 1)[0], folder, sorted(files)) for folder, files in folders)
     names = [f"{folder}/{name}".lstrip("/") for _, folder, files in ordered for name in files]
@@ -173,9 +171,7 @@ def _folders(top: str) -> Iterator[tuple[str, list[str]]]:
 class BucketRecords:
     """The objects below a prefix, in the order of a folder's files. Attributes are those of ``Records``.
 
-    Args:
-        url: ``s3://bucket/prefix``.
-        suffixes: Endings of keys that are samples, in small letters; others are left out.
+    ``url`` is ``s3://bucket/prefix``. Only keys that end in ``suffixes``, in small letters, are samples.
     """
 
     labels: Sequence[str] = ()

@@ -56,9 +56,7 @@ class LitDataRecords(OffsetRecords):
     """The items of a folder of LitData's chunks, in their order. Attributes are those of ``FieldRecords``.
 
     A column is a leaf of an item's tree: ``"image"`` of a dict, ``"0"`` of a tuple, ``"box.0"`` of both.
-
-    Args:
-        folder: The folder that ``index.json`` lies in, or its URL.
+    ``index.json`` lies in ``folder``, which may be a URL.
     """
 
     def __init__(self, folder: str | os.PathLike[str]) -> None:

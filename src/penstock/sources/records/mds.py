@@ -54,8 +54,7 @@ class _Index(msgspec.Struct):
 class MdsRecords(OffsetRecords):
     """The samples of a folder of MDS shards, in their order. Attributes are those of ``FieldRecords``.
 
-    Args:
-        folder: The folder that ``index.json`` lies in, or its URL.
+    ``index.json`` lies in ``folder``, which may be a URL.
     """
 
     def __init__(self, folder: str | os.PathLike[str]) -> None:

@@ -43,9 +43,7 @@ class Shard(NamedTuple):
 class OffsetRecords(ShardedRecords):
     """The samples of shards that begin with the offsets of their samples. Attributes are those of ``Records``.
 
-    Args:
-        kind: What they are, for a person.
-        shards: Those of the index, in its order.
+    ``kind`` is what they are, for a person; ``shards`` are those of the index, in its order.
     """
 
     def __init__(self, root: str, kind: str, shards: Sequence[Shard], parse: ColumnParser) -> None:

@@ -28,11 +28,7 @@ _RANGE = re.compile(r"\{(\d+)\.\.(\d+)\}")
 
 
 class ShardFiles:
-    """Files or objects, as they were at first.
-
-    Args:
-        paths: These.
-    """
+    """Files or objects, as they were at first."""
 
     parts: Sequence[tuple[str, int]] = ()  # each by its name, and how many samples or rows it holds
 

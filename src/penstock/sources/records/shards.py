@@ -43,10 +43,8 @@ class ShardRecords(ShardedRecords):
     """The members of tar files that end as asked, shard after shard in the order of their names.
 
     A shard is walked through once, and its index is kept in the user's cache. Attributes are those of ``Records``.
-
-    Args:
-        shards: A tar, a pattern (``*``, ``{0000..0127}``), or several.
-        suffixes: Endings of members that are samples, in small letters.
+    ``shards`` is a tar, a pattern (``*``, ``{0000..0127}``), or several; ``suffixes`` are endings of members that
+    are samples, in small letters.
     """
 
     def __init__(self, shards: str | Path | Sequence[str | Path], suffixes: Sequence[str]) -> None:

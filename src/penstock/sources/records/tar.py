@@ -69,10 +69,7 @@ def end_of(member: Member) -> int:
 def walk(path: str, size: int, pread: Callable[[int, int], bytes]) -> Iterator[Member]:
     """Yield the files of a tar that lies anywhere, as ``members`` does.
 
-    Args:
-        path: Its name, for errors.
-        size: Its size in bytes.
-        pread: Reads a number of bytes at an offset.
+    ``path`` is its name, for errors; ``pread`` reads a number of bytes at an offset.
     """
     at, tar, ended, long_name, long_link, extended = 0, 0, False, "", "", dict[str, str]()
     seen: dict[str, Member] = {}  # which hard links may name

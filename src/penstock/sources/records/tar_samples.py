@@ -51,10 +51,8 @@ class TarSamples(ShardedRecords):
     """The samples of tar files, in the order of the files' names. Attributes are those of ``FieldRecords``.
 
     A field is the part of its members' names behind the first dot, in small letters: ``"jpg"``, ``"seg.png"``;
-    those that some samples do not have are left out. The key is another.
-
-    Args:
-        shards: A tar, a pattern (``*``, ``{0000..0127}``), or several.
+    those that some samples do not have are left out. The key is another. ``shards`` is a tar, a pattern (``*``,
+    ``{0000..0127}``), or several.
     """
 
     def __init__(self, shards: str | Path | Sequence[str | Path]) -> None:

@@ -83,11 +83,7 @@ class _Waited(NamedTuple):
 
 
 class Conductor:
-    """Has blocks made for the feeds of one name.
-
-    Args:
-        most: Most workers; None for one on each core.
-    """
+    """Has blocks made for the feeds of one name, by ``most`` workers at most; None for one on each core."""
 
     def __init__(self, commission: Commission, most: int | None, together: bool) -> None:
         self._commission = commission  # how they are made; that of the first feed
@@ -118,12 +114,8 @@ class Conductor:
     async def make(self, feed: str, plan: Planned, cycle: int, oldest: Cursor, lost: str) -> LeftThere | Held:
         """Return a reference to a block, which stays where it is.
 
-        Args:
-            feed: Who asks.
-            plan: What is asked for.
-            cycle: The cycle that it is of.
-            oldest: The first block that the feed lacks.
-            lost: The copy of the block that the feed was handed and cannot fetch; empty if there is none.
+        ``oldest`` is the first block that the feed lacks; ``lost`` is the copy of the block that the feed was
+        handed and cannot fetch, empty if there is none.
         """
         key = Key(Cursor(cycle, plan.sample), plan.ids.tobytes())
         now_s = time.monotonic()
@@ -216,19 +208,11 @@ class _Fetch(Inquiry):
 
 
 class Conducted(Engine):
-    """Asks the conductor of a name instead of nodes; starts it if there is none.
-
-    Args:
-        ray: Ray, connected.
-        commission: How blocks are made.
-        most: Most workers; None for one on each core.
-        client: Who gets them.
-        across: Whose blocks they are.
-    """
+    """Asks the conductor of a name instead of nodes; starts it if there is none."""
 
     def __init__(self, ray: Any, commission: Commission, most: int | None, client: Client, across: Across) -> None:
         super().__init__(ray, commission, None, client, fetches=True)
-        self._limit, self._across = most, across
+        self._limit, self._across = most, across  # most workers of a conductor; whose blocks they are
         self._feed = f"{socket.gethostname()} {uuid4().hex}"
         self._awaited = ""
         self._fetched_until: dict[_Fetch, float] = {}

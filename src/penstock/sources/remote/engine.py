@@ -48,14 +48,7 @@ class Client(Protocol):
 
 
 class Engine:
-    """Asks nodes for blocks.
-
-    Args:
-        commission: How blocks are made.
-        most: Most workers; None for one on each core.
-        client: Who gets them.
-        fetches: Whether blocks are brought here; else the client gets references.
-    """
+    """Asks nodes for blocks; if it ``fetches``, they are brought here, else the client gets references."""
 
     def __init__(
         self, ray: Any, commission: Commission, most: int | None, client: Client, *, fetches: bool

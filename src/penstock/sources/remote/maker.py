@@ -64,11 +64,7 @@ class MadeBlock(NamedTuple):
 def commission_of(loader: Any, source: PureSource, segments: int | None, seed: int) -> Commission:
     """Write down how a node makes the blocks of a source; this makes a few samples here.
 
-    Args:
-        loader: What the source was made of.
-        source: The source, from which nothing was loaded yet.
-        segments: Segments that were asked for.
-        seed: Seed of the feed.
+    ``source`` was made of ``loader``, and nothing was loaded from it yet.
     """
     try:
         data = SourcePickler.pickled(loader)

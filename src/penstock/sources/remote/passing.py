@@ -60,10 +60,7 @@ class Passing:
     def asks(self, feed: str, key: Key, oldest: Cursor) -> list[Key]:
         """A feed asks for a block; return blocks that nobody needs any more.
 
-        Args:
-            feed: Who asks.
-            key: For which block.
-            oldest: The first block that the feed has not got: what it asks for comes in any order.
+        ``oldest`` is the first block that the feed has not got: what it asks for comes in any order.
         """
         self._at[feed] = key.at
         self._needs_from[feed] = oldest
@@ -72,12 +69,7 @@ class Passing:
     def awaited(self, feed: str, key: Key, now_s: float, under_way: int = 0) -> str:
         """Return which feed another waits for before it asks for a block; empty if it need not wait.
 
-        Half of what may be kept is left to blocks of other sizes.
-
-        Args:
-            feed: Who is to ask.
-            key: For which block.
-            under_way: Blocks that are being made.
+        Half of what may be kept is left to blocks of other sizes. ``under_way`` blocks are being made.
         """
         self._asked_s[feed] = now_s
         if key in self._kept or feed not in self._at or not self._kept:
@@ -92,11 +84,7 @@ class Passing:
         return min(behind, key=behind.__getitem__, default="")
 
     def made(self, key: Key, nbytes: int, by: Set[str]) -> list[Key]:
-        """A block that feeds asked for was made, and is kept until each has got it.
-
-        Returns:
-            The blocks that are not kept now.
-        """
+        """A block that feeds asked for was made, and is kept until each has got it; return those not kept now."""
         self._made += 1
         self._again += hash(key) in self._once
         self._once.add(hash(key))

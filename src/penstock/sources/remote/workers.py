@@ -61,10 +61,8 @@ class NotMade(Exception):
 class NodeWorkers:
     """The workers of a cluster, as one feeder asks them.
 
-    Args:
-        commission: How they make blocks.
-        most: Most workers; None for one on each core.
-        across: Feeds on other machines that share the blocks; None if none does.
+    They are ``most`` at most, None for one on each core. ``across`` are feeds on other machines that share the
+    blocks; None if none does.
     """
 
     def __init__(self, commission: Commission, most: int | None, across: Across | None) -> None:

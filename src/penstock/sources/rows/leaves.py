@@ -54,9 +54,7 @@ class RowLeaf(NamedTuple):
 def leaves_of(sample: Any, ragged: RaggedChoice, names: str) -> list[RowLeaf]:
     """Return the leaves of the first sample.
 
-    Args:
-        ragged: What becomes of arrays with one axis or more.
-        names: What gave the sample, for errors.
+    ``ragged`` is what becomes of arrays with one axis or more; ``names`` is what gave the sample, for errors.
     """
     if not isinstance(sample, Mapping) or not sample:
         kind = type(cast("object", sample)).__name__
@@ -101,11 +99,7 @@ def example_of(leaves: Sequence[RowLeaf]) -> dict[str, Values]:
 
 
 class VaryingLeaves:
-    """Those leaves of a block that differ in length.
-
-    Args:
-        leaves: The leaves of a sample.
-    """
+    """Those leaves of a block that differ in length."""
 
     def __init__(self, leaves: Sequence[RowLeaf]) -> None:
         self.leaves = [leaf for leaf in leaves if leaf.kind != "fixed"]

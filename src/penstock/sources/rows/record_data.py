@@ -18,13 +18,7 @@ from penstock.sources.rows.settings import RowSettings
 
 
 class RecordData:
-    """Samples of shards.
-
-    Args:
-        names: Fields by the names that they get; empty for all.
-        settings: How they become blocks.
-        cache: Where samples are kept; None for nowhere.
-    """
+    """Samples of shards; ``names`` gives fields by the names that they get, and is empty for all."""
 
     def __init__(
         self, records: FieldRecords, names: dict[str, str], settings: RowSettings, cache: Cache | None

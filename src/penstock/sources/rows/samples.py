@@ -30,8 +30,7 @@ _ASKED = 1024
 class SampleBlocks(BlockMaker[RowTask, Made]):
     """Makes blocks of samples.
 
-    Args:
-        samples: Returns where samples lie, or the samples; called in the order of blocks.
+    ``samples`` returns where samples lie, or the samples; it is called in the order of blocks.
     """
 
     def __init__(
@@ -89,11 +88,7 @@ class SampleBlocks(BlockMaker[RowTask, Made]):
 
 
 class SampleCaching:
-    """What is kept of samples, as they are stored.
-
-    Args:
-        cache: The user's cache.
-    """
+    """What is kept of samples, as they are stored."""
 
     def __init__(self, cache: Cache, records: Records, samples: int) -> None:
         cache.refuse_pixels("samples")

@@ -31,17 +31,12 @@ class RowSettings(NamedTuple):
 
     def recipe(
         self,
-        samples: Iterable[tuple[str, Callable[[], Mapping[str, Any]]]],
+        samples: Iterable[tuple[str, Callable[[], Mapping[str, Any]]]],  # where each lies, and what reads it
         root: str,  # name of the data
         names: Mapping[str, str] | None = None,  # those of ``RowRecipe``, as ``parse`` is
         parse: Callable[[bytes], dict[str, Any]] | None = None,
     ) -> RowRecipe:
-        """Return how samples become rows.
-
-        Args:
-            samples: Where the first samples lie, and what reads their fields. Where bad ones are skipped, the
-                first good one shows what all are.
-        """
+        """Return how samples become rows; where bad ones are skipped, the first good one shows what all are."""
         recipe = RowRecipe((), root, names or {}, parse, self.decode, self.on_bad == "skip")
         where, error = root, None
         for where, read in islice(samples, _TRIED if recipe.skips else 1):

@@ -24,12 +24,7 @@ _FEW = 0.5
 
 
 class TableData:
-    """Rows of tables.
-
-    Args:
-        opened: The tables, and what is read of them.
-        settings: How they become blocks.
-    """
+    """Rows of tables."""
 
     def __init__(self, opened: OpenedTables, settings: RowSettings) -> None:
         self._opened, self._settings, s = opened, settings, settings

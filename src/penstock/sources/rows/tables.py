@@ -71,12 +71,7 @@ def table_plans(
 ) -> Iterator[Planned]:
     """Plan the blocks of a cycle, from the one that holds a place on; each has its ``TableWay``.
 
-    Args:
-        order: The order of the rows; if not of handfuls, all groups stay in memory.
-        groups: How many groups there are.
-        at: Where to begin.
-        wanted: Says which rows are wanted.
-        joints: The joints in force.
+    All of the ``groups`` stay in memory where the order is not of handfuls.
     """
     if isinstance(order, Order):
         everything = Handful(0, order.samples, tuple(range(groups)))
@@ -92,14 +87,7 @@ def table_plans(
 
 
 class TableRows:
-    """Makes blocks of tables' rows.
-
-    Args:
-        loader: Reads the row groups.
-        outputs: The leaves of a block.
-        give: How lists of different length are handed out.
-        rows: Rows of a full block.
-    """
+    """Makes blocks of tables' rows, ``rows`` at most; ``give`` is how lists of different length are handed out."""
 
     def __init__(self, loader: GroupLoader, outputs: Sequence[TableLeaf], give: Any, rows: int) -> None:
         self._loader, self._outputs, self._give = loader, outputs, give

@@ -71,17 +71,12 @@ class RowRecipe(msgspec.Struct, frozen=True):
 
 
 class RowWriter:
-    """Makes blocks, in a worker's process.
-
-    Args:
-        memories: Where tasks lie.
-        layout: Where samples are kept; None for nowhere.
-    """
+    """Makes blocks, in a worker's process."""
 
     def __init__(self, recipe: RowRecipe, memories: Sequence[MemoryFile], layout: CacheLayout | None) -> None:
         self._recipe = recipe
-        self._memories = [each.map() for each in memories]
-        self._tiers = None if layout is None else Tiers(layout)
+        self._memories = [each.map() for each in memories]  # where tasks lie
+        self._tiers = None if layout is None else Tiers(layout)  # where samples are kept
         self._fixed = example_of(recipe.leaves)
         self._layout = describe(self._fixed).layout
 

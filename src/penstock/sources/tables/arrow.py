@@ -49,12 +49,7 @@ class _Index(NamedTuple):
 
 
 class ArrowTables(TableFiles):
-    """The record batches of Arrow files that have rows, file after file. Attributes are those of ``Tables``.
-
-    Args:
-        paths: The files or streams, or objects of a store.
-        cache: Where parts of these are kept; None for nowhere.
-    """
+    """The record batches of Arrow files that have rows, file after file. Attributes are those of ``Tables``."""
 
     def __init__(self, paths: Sequence[str], cache: Cache | None = None) -> None:
         super().__init__(paths, cache)

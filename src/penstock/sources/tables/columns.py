@@ -50,12 +50,9 @@ class VaryingRows(NamedTuple):
 
 
 def columns_of(schema: Any, names: Sequence[str] | None, where: str) -> list[TableColumn]:
-    """Return the columns of an Arrow schema; structs give a column for each of their fields.
+    """Return an Arrow schema's columns of these names, None for all; structs give one for each field.
 
-    Args:
-        schema: The ``pyarrow.Schema``.
-        names: Those that are wanted; None for all.
-        where: The data, for errors.
+    ``where`` is the data, for errors.
     """
     flat = flat_fields((), schema)
     found = {".".join(path): (path, kind) for path, kind in flat}
@@ -142,13 +139,9 @@ class NoNulls(NamedTuple):
 
 
 def values_of(array: Any, column: TableColumn, fill: Any, where: str) -> Values | VaryingRows:
-    """Return the rows of a column's chunk.
+    """Return the rows of a column's chunk, a ``pyarrow.Array``.
 
-    Args:
-        array: The ``pyarrow.Array``.
-        column: What it is.
-        fill: What stands in place of nulls; None if there may be none.
-        where: The row group, for errors.
+    ``fill`` stands in place of nulls, None if there may be none; ``where`` is the row group, for errors.
     """
     while isinstance(array, (pa.ExtensionArray, pa.DictionaryArray)):
         array = array.dictionary_decode() if isinstance(array, pa.DictionaryArray) else array.storage

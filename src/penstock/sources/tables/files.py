@@ -40,10 +40,7 @@ class OwnOfThreads(threading.local):
 class CachedParts:
     """Fetches parts of objects, and keeps them in a cache; any thread may.
 
-    Args:
-        cache: The user's cache; its memory is not used, as rows stay there.
-        root: Name of the data.
-        nbytes: Size of all objects.
+    The cache's memory is not used, as rows stay in memory; ``nbytes`` is the size of all objects.
     """
 
     def __init__(self, cache: Cache, root: str, nbytes: int) -> None:
@@ -63,11 +60,7 @@ class CachedParts:
 
 
 class RemoteFile(io.RawIOBase):
-    """An object of a store as a file.
-
-    Args:
-        version: Its version; another one is not read.
-    """
+    """An object of a store as a file; another version than ``version`` is not read."""
 
     def __init__(self, url: str, version: FileVersion, fetch: Fetch) -> None:
         self._whole = Place(url, 0, version.nbytes, version.etag)
@@ -116,9 +109,7 @@ def fetching(cache: Cache | None, root: str, paths: Sequence[str], versions: Seq
 class TableFiles(ShardFiles):
     """Files whose rows lie in groups, file after file. Attributes are those of ``Tables``.
 
-    Args:
-        paths: The files, or objects of a store.
-        cache: Where parts of these are kept; None for nowhere.
+    Parts of objects of a store are kept in ``cache``; None for nowhere.
     """
 
     def __init__(self, paths: Sequence[str], cache: Cache | None = None) -> None:
@@ -128,13 +119,9 @@ class TableFiles(ShardFiles):
         self._fetch = fetching(cache, self.root, paths, self._versions)
 
     def _hold(self, kind: str, files: str, schemas: Iterable[Any], groups: Sequence[tuple[int, int]]) -> None:
-        """Take in what the files hold.
+        """Take in what the files hold: the schema of each, and the file and rows of each group.
 
-        Args:
-            kind: What their groups are, for a person.
-            files: What they are.
-            schemas: The schema of each.
-            groups: File and rows of each group.
+        ``kind`` is what their groups are, and ``files`` what they are, for a person.
         """
         paths = self._paths
         self.schema = same_schema(paths, schemas)
@@ -151,8 +138,7 @@ class TableFiles(ShardFiles):
     def check_folders(self, named: Any) -> None:
         """Refuse columns of Hive's layout, which no file has; folders that ``named`` itself names are none.
 
-        Args:
-            named: The path or pattern of the files, or several.
+        ``named`` is the path or pattern of the files, or several.
         """
         several = [named] if isinstance(named, (str, Path)) else named
         asked = {part for each in several for part in os.path.abspath(each).split("/")}  # such as a run's lr=0.1

@@ -32,12 +32,10 @@ _COMPUTED: Mapping[type[ast.operator], Any] = {
 
 
 def condition_of(text: str | Any) -> Any:
-    """Return the ``pyarrow.compute.Expression`` of a condition.
+    """Return the ``pyarrow.compute.Expression`` of a condition, which may be one already.
 
-    Args:
-        text: Columns, numbers, texts and lists, compared and joined by ``and``, ``or`` and ``not``, such as
-            ``"label < 10 and split in ['train', 'extra']"``; ``x == None`` holds where x is null. Or an
-            expression of pyarrow's.
+    Else it has columns, numbers, texts and lists, compared and joined by ``and``, ``or`` and ``not``, such as
+    ``"label < 10 and split in ['train', 'extra']"``; ``x == None`` holds where x is null.
     """
     if isinstance(text, compute.Expression):
         return text

@@ -41,10 +41,6 @@ class Handfuls:
     """The order of a cycle's rows. Blocks end where handfuls end, and an epoch begins at one only.
 
     A row's id is its place in the data: group after group.
-
-    Args:
-        seed: Any integer.
-        shuffle: False for the data's own order.
     """
 
     segment_starts = (0,)

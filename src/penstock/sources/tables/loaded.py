@@ -47,9 +47,7 @@ class TableLeaf(NamedTuple):
     def check(self, columns: Sequence[Values | VaryingRows], where: str) -> None:
         """Check that whole numbers and times stay the same in the type that they share with others.
 
-        Args:
-            columns: Rows of each column.
-            where: The row group, for errors.
+        ``columns`` are the rows of each column; ``where`` is the row group, for errors.
         """
         for column, values in zip(self.columns, columns, strict=True):
             if isinstance(values, VaryingRows) or self.dtype == column.dtype:

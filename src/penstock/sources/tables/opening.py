@@ -20,18 +20,10 @@ from penstock.sources.tables.loading import TableReading
 
 
 class OpenedTables:
-    """Tables, and what is read of them.
+    """Tables, and what is read of them: ``columns`` of the rows that ``condition`` holds for.
 
-    Args:
-        columns: Names of columns; or a dict from names of leaves to a column, or to several that become one array.
-        ragged: What becomes of lists: ``"refuse"`` if they must be equally long.
-        fill: What stands in place of nulls, by column, or of all.
-        condition: Which rows are read.
-        threads: How many groups are read at once.
-
-    Attributes:
-        groups: The groups that have such rows.
-        rows: How many.
+    ``ragged`` is what becomes of lists: ``"refuse"`` if they must be equally long. ``fill`` is what stands in
+    place of nulls, by column, or of all.
     """
 
     def __init__(
@@ -43,7 +35,7 @@ class OpenedTables:
         by_column = _fills(fill, outputs)
         self.reading = TableReading(tables, outputs, by_column, found, needed)  # what is read
         with ThreadPoolExecutor(threads, "penstock-tables") as pool:
-            self.groups, self.rows = _counted(self.reading, pool, condition)
+            self.groups, self.rows = _counted(self.reading, pool, condition)  # groups with such rows; how many
             # In a thread that ends, and closes the file.
             first = pool.submit(self.reading.read, int(self.groups[0])).result() if self._varies else ()
         if ragged == "refuse" and self._varies:

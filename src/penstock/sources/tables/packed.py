@@ -24,10 +24,6 @@ class PackedTables:
 
     A column is a leaf of the samples' tree, called as those of LitData: ``"image"`` of a dict, ``"0"`` of a tuple,
     ``"box.0"`` of both.
-
-    Args:
-        folder: Folder that ``pack`` made.
-        cache: None, as the rows are on this machine.
     """
 
     def __init__(self, folder: str, cache: Cache | None = None) -> None:

@@ -25,12 +25,7 @@ class _Group(NamedTuple):
 
 
 class ParquetTables(TableFiles):
-    """The row groups of Parquet files that have rows, file after file. Attributes are those of ``Tables``.
-
-    Args:
-        paths: The files, or objects of a store.
-        cache: Where parts of these are kept; None for nowhere.
-    """
+    """The row groups of Parquet files that have rows, file after file. Attributes are those of ``Tables``."""
 
     def __init__(self, paths: Sequence[str], cache: Cache | None = None) -> None:
         super().__init__(paths, cache)

@@ -49,11 +49,9 @@ Keep = Callable[[str, FileVersion], WholeFile]
 
 
 class TokenFile:
-    """A file of tokens, mapped read-only.
+    """A file of tokens, mapped read-only; ``keep`` keeps it in a cache, None to map it where it lies.
 
-    Args:
-        dtype: Type of tokens without a header; None for uint16, as of nanoGPT, if it looks so.
-        keep: Keeps a file in a cache; None to map it where it lies.
+    ``dtype`` is the type of tokens without a header; None for uint16, as of nanoGPT, if it looks so.
     """
 
     def __init__(self, path: str, dtype: str | None, keep: Keep | None = None) -> None:
@@ -104,12 +102,7 @@ class TokenFile:
             )
 
     def check_whole(self, firsts: Numbers, count: int | Numbers) -> None:
-        """Compare a copy with its checksums where these tokens lie, if that was not done before.
-
-        Args:
-            firsts: The first token of each part.
-            count: Tokens of each part.
-        """
+        """Compare ``count`` tokens of a copy from each of ``firsts`` on with its checksums, if not done before."""
         if self._whole is not None:
             size = self.tokens.itemsize
             self._whole.check(firsts * size + self._first_byte, count * size)
@@ -233,12 +226,10 @@ def _local_files_at(pattern: str | Path) -> tuple[list[str], bool]:
 def opened(
     patterns: Sequence[str | Path], dtype: str | None, cache: Cache | None = None
 ) -> dict[str, list[TokenFile]]:
-    """Map the files that each of some patterns names.
+    """Map the files that each of some patterns, files or folders names.
 
-    Args:
-        patterns: Files, folders or patterns.
-        dtype: Type of tokens without a header; None for uint16.
-        cache: Where the files are kept, and mapped; None to map them where they lie.
+    ``dtype`` is the type of tokens without a header, None for uint16. Files are kept in ``cache`` and mapped
+    there; None to map them where they lie.
     """
     paths = {str(pattern): files_at(pattern) for pattern in patterns}
     named = [path for pattern in patterns for path in paths[str(pattern)]]

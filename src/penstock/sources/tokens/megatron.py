@@ -23,13 +23,7 @@ class Index(NamedTuple):
 
 
 def read_index(path: str, raw: bytes, nbytes: int) -> Index:
-    """Return the content of an index of a ``.bin``.
-
-    Args:
-        path: The index's path.
-        raw: What it holds.
-        nbytes: Size of the ``.bin``.
-    """
+    """Return the content of an index, ``raw``, of a ``.bin`` of ``nbytes``; ``path`` is the index's."""
     if raw[:9] != _MAGIC or len(raw) < _HEADER.size:
         raise BadSetting(f"{path} is no index of Megatron's (MMIDIDX); move it away, or name another file")
     _, version, code, sequences, bounds = _HEADER.unpack_from(raw)

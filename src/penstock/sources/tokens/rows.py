@@ -16,11 +16,7 @@ def packed(sizes: Numbers, capacity: int) -> tuple[Ids, Ids]:
     """Put pieces into rows, longest first, each into the fullest row that has room for it.
 
     Best-fit decreasing, as in Ding et al., "Fewer Truncations Improve Language Modeling" (ICML 2024); pieces of
-    one size are placed together.
-
-    Args:
-        sizes: Size of each piece, at most ``capacity``.
-        capacity: Size of a row.
+    one size are placed together. A row has room for ``capacity``, which no piece exceeds.
 
     Returns:
         The pieces, row after row; and the index of each row's first piece, and the number of pieces.
@@ -133,11 +129,8 @@ class Documents:
 
     Its methods are those of ``Spans``.
 
-    The second leaf numbers the documents of a row from 1 on, with 0 where nothing is.
-
-    Args:
-        length: Tokens that a full row predicts.
-        together: Whether several documents may share a row.
+    The second leaf numbers the documents of a row from 1 on, with 0 where nothing is. A full row predicts
+    ``length`` tokens; several documents may share a row if they are put ``together``.
     """
 
     def __init__(self, files: Sequence[TokenFile], length: int, *, together: bool) -> None:

@@ -192,12 +192,8 @@ class Mixture:
 
     A cycle is as short as can be while every row comes at least once: the data set that is largest for its share
     comes once, and the others again and again. Those rows of a data set that come once more than its others are
-    drawn at random, and are the same in each cycle.
-
-    Args:
-        parts: Rows of each data set, by its name.
-        weights: Their shares, in any unit, by name.
-        seed: Seed of that draw.
+    drawn at random from ``seed``, and are the same in each cycle. ``parts`` has the rows of each data set by its
+    name, and ``weights`` their shares, in any unit.
     """
 
     def __init__(self, parts: Mapping[str, Spans | Documents], weights: Mapping[str, float], seed: int) -> None:

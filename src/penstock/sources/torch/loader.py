@@ -48,9 +48,8 @@ class MapStyleSource(LoadsIntoSlots, Ordered):
     draws would move the loader's own seed, which a source that opens anywhere
     cannot follow. From where some is left out of a pass, draws are seeded by block.
 
-    Args:
-        segments: Parts of a cycle that are shuffled each by itself; None for one.
-        in_order: Do not shuffle, even if the loader does.
+    ``segments`` is how many parts of a cycle are shuffled each by itself, None for one; with ``in_order`` nothing
+    is shuffled, even if the loader does.
     """
 
     def __init__(

@@ -70,13 +70,9 @@ class PlannedLoader:
         plan: Iterable[Planned],  # what is to be loaded, from ``at`` on
         workers: torch.Generator,  # generator from which the workers' seed is drawn, while all is loaded
         at: Cursor,  # where the pass is opened
-        seed: Callable[[Planned], int],
+        seed: Callable[[Planned], int],  # of the draws of a block that is not loaded whole, or comes after one
     ) -> Iterator[SourceBlock]:
-        """Yield the blocks of a plan.
-
-        Args:
-            seed: From a block that is not loaded whole, or comes after one, to the seed of its draws.
-        """
+        """Yield the blocks of a plan."""
         plan = iter(plan)
         partial: list[Planned] = []
         whole = _until(lambda each: each.kept is not None, plan, partial)
@@ -103,11 +99,8 @@ class PlannedLoader:
     ) -> Generator[tuple[Any, Tree]]:
         """Yield what stands beside each step's indices, and the batch.
 
-        Args:
-            steps: All of a pass from ``at`` on, or with ``seed`` any.
-            workers: Generator from which the seed of the workers is drawn, where they are new.
-            at: Where the pass is opened.
-            seed: Seed of each step; None to draw on from where the workers, or this process, stand.
+        Steps are all of a pass from ``at`` on, or with ``seed`` any. Each step's draws have its ``seed``; None to
+        draw on from where the workers, or this process, stand. The seed of new workers is drawn from ``workers``.
         """
         if self._go_on_at != (_ANYWHERE if seed else at):
             self.close()

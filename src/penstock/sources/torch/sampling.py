@@ -52,15 +52,12 @@ class ToldLoader(DataLoader[Any]):
 
 
 class SamplerPasses:
-    """Passes over a loader's sampler or batch sampler, in any sequence of cycles.
+    """Passes over the sampler or batch sampler of a loader over no ``IterableDataset``, in any sequence of cycles.
 
     A copy of the sampler runs under separate global generators, seeded for each
     cycle, and gets the cycle by ``set_epoch``, but in a ``ToldLoader``. What it remembers from pass to
     pass (a generator that it holds, a list that it shuffles in place, a count of
     its passes) is restored by drawing the earlier passes again, without loading.
-
-    Args:
-        loader: A loader whose dataset is no ``IterableDataset``.
     """
 
     def __init__(self, loader: DataLoader[Any], seed: int) -> None:

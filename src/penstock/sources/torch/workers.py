@@ -29,16 +29,12 @@ class EndsWithItsParent:
 
     Torch's workers watch for that themselves, but look up their parent only when
     they are ready: if it was killed before that, they live on for ever.
-
-    Args:
-        context: How workers are started; under "forkserver" their parent is the fork server,
-            which ends with this process.
     """
 
     def __init__(self, then: Callable[[int], None] | None, context: Any) -> None:
         self._then = then  # the loader's own ``worker_init_fn``
         method = context.get_start_method() if context is not None else multiprocessing.get_start_method()
-        self._parent = None if method == "forkserver" else os.getpid()
+        self._parent = None if method == "forkserver" else os.getpid()  # the fork server ends with this process
 
     def __call__(self, worker: int) -> None:
         die_with_parent(self._parent)

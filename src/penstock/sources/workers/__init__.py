@@ -29,9 +29,8 @@ class Workers(Protocol[Task_contra, Result_co]):
     def prepare(self, setup: tuple[Any, ...], files: Sequence[int]) -> None:
         """Set what workers that start from now on are given.
 
-        Args:
-            setup: Arguments of the function that makes a worker's function of a task.
-            files: Descriptors of files in memory, which are open under the same numbers where tasks are done.
+        ``setup`` are arguments of the function that makes a worker's function of a task; ``files`` are descriptors
+        of files in memory, which are open under the same numbers where tasks are done.
         """
         ...
 

@@ -54,22 +54,14 @@ class _Begun(NamedTuple):
 
 
 class BlockMaker(ABC, Generic[Task, Result]):
-    """Workers, and the memory in which they make the blocks of one source.
+    """Workers, and the memory in which they make the blocks of one source; a full one has ``rows``."""
 
-    Args:
-        example: A block of one row.
-        rows: Rows of a full block.
-
-    Attributes:
-        in_ring: Whether blocks are made in the ring where there is room.
-    """
-
-    in_ring = True
+    in_ring = True  # whether blocks are made in the ring where there is room
 
     def __init__(self, name: str, example: Tree, rows: int, workers: Callable[[], Workers[Task, Result]]) -> None:
         self._name = name  # what is read, for errors
         self._workers = workers  # makes the workers, which start with the first task
-        self._layout, _, leaves = describe(example)
+        self._layout, _, leaves = describe(example)  # a block of one row
         self._row_bytes = [leaf.nbytes for leaf in leaves]
         self.block_bytes = sum(aligned(nbytes * rows) for nbytes in self._row_bytes) or 1  # size of a full block
         self._forget()

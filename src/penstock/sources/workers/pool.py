@@ -212,9 +212,8 @@ def start_process(
 ) -> tuple[int, Connection[Any, Any]]:
     """Start a new Python that calls ``main(fd)`` of a module; return its pid, and the other end of that socket.
 
-    Args:
-        files: Descriptors that are open there under the same numbers.
-        environment: What its environment has besides this process's.
+    ``files`` are descriptors that are open there under the same numbers; ``environment`` is what its environment
+    has besides this process's.
     """
     ours, theirs = socket.socketpair()
     with theirs, ours:
@@ -236,10 +235,8 @@ def serve(fd: int, make: Callable[..., Callable[[Any], Steps[Any]]]) -> None:
     """Be a worker: do tasks until the process that gives them ends.
 
     The first step of a task is done as soon as it comes, if need be amid the steps of the one before.
-
-    Args:
-        fd: Socket to that process.
-        make: Makes, from the arguments of ``prepare``, the function that does a task in steps.
+    ``make`` makes, from the arguments of ``prepare``, the function that does a task in steps; ``fd`` is a socket
+    to that process.
     """
     connection: Connection[Any, Any] = Connection(fd)
     with suppress(EOFError, BrokenPipeError, ConnectionResetError):
