@@ -19,10 +19,10 @@ from benchmarks.replanner import Replanner
 from benchmarks.schedule.traces import drawn, read_trace
 from msgspec.structs import replace
 from rich.progress import track
-from tests.schedule.configurations import no_plan_below_s
+from tests.schedule.configurations import least_makespan_s, no_plan_below_s
 from tests.schedule.mixes import few
 
-from penstock.schedule.jobs import GpuMachine, Job, contention, least_makespan_s
+from penstock.schedule.jobs import GpuMachine, Job, contention
 from penstock.schedule.partition import Sharing
 from penstock.schedule.planner import Objective, Planner, Portfolio
 from penstock.schedule.simulate import simulate

@@ -6,8 +6,9 @@ import itertools
 from collections.abc import Iterator, Sequence
 
 from msgspec.structs import replace
+from tests.schedule.configurations import least_makespan_s
 
-from penstock.schedule.jobs import GpuMachine, Job, least_makespan_s
+from penstock.schedule.jobs import GpuMachine, Job
 from penstock.schedule.rates import Neighbourhood, Placed, fair_rates
 
 _Left = tuple[tuple[int, float], ...]

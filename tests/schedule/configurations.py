@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 from scipy.optimize import linprog
 
-from penstock.schedule.jobs import GpuMachine, Job
+from penstock.schedule.jobs import GpuMachine, Job, alone_s
 from penstock.schedule.rates import Neighbourhood, Placed, fair_rates
 
 _Blocks = list[list[int]]
@@ -75,3 +75,17 @@ def _divisions(running: Sequence[int], jobs: Sequence[Job]) -> Iterator[_Blocks]
             if jobs[last].data and jobs[members[0]].data == jobs[last].data:
                 yield [*feeds[:number], [*members, last], *feeds[number + 1 :]]
         yield [*feeds, [last]]
+
+
+def least_makespan_s(jobs: Sequence[Job], machine: GpuMachine) -> float:
+    """A time that no plan is shorter than: each data set is prepared once, each sample computed, each job ends."""
+    own, prepared, computed, longest = 0.0, dict[str, float](), 0.0, 0.0
+    for job in jobs:
+        work = job.samples * job.preparation_s
+        key = job.data or f"only {job.name}"
+        prepared[key] = max(prepared.get(key, 0.0), work)
+        own += job.start_s + job.samples * job.own_s
+        if not machine.pairs:  # what was measured of two may sum up to more than one
+            computed += job.samples * job.gpu_s * job.gpus * (job.sm_share if machine.mode == "mps" else 1.0)
+        longest = max(longest, job.arrives_s + alone_s(job, machine))
+    return max((own + sum(prepared.values())) / machine.cores, computed / machine.gpus, longest)

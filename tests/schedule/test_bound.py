@@ -11,10 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 from tests.schedule.best import shorter_than
-from tests.schedule.configurations import configurations, no_plan_below_s
+from tests.schedule.configurations import configurations, least_makespan_s, no_plan_below_s
 from tests.schedule.mixes import GIB, few, job, jobs, machines
 
-from penstock.schedule.jobs import GpuMachine, Job, alone_s, least_makespan_s
+from penstock.schedule.jobs import GpuMachine, Job, alone_s
 from penstock.schedule.partition import SHARINGS, rates_together
 from penstock.schedule.planner import Planner
 from penstock.schedule.rates import Placed

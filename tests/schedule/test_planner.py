@@ -13,9 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 from tests.schedule.best import shorter_than
+from tests.schedule.configurations import least_makespan_s
 from tests.schedule.mixes import GIB, few, job, jobs, machines
 
-from penstock.schedule.jobs import GpuMachine, Job, contention, least_makespan_s
+from penstock.schedule.jobs import GpuMachine, Job, contention
 from penstock.schedule.partition import SHARINGS, Sharing
 from penstock.schedule.planner import PUBLISHED, Planner, Portfolio
 from penstock.schedule.policies import by_arrival, listed, matching

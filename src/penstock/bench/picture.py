@@ -242,17 +242,15 @@ def gantt_picture(
     bars: Sequence[Bar],
     groups: Sequence[str],  # names of the groups; those after the seventh share a colour
     unit: str,  # of the axis of time
-    beside: Panel | None = None,
     lanes: Sequence[str] = (),  # their names; numbers of GPUs unless given
 ) -> Any:
-    """Draw what lasts in lanes, by group, and a panel beside it."""
+    """Draw what lasts in lanes, by group."""
     last = len(_GROUPS) - 1
     named = [*groups[:last], "others"] if len(groups) > last else groups
     handles = [Line2D([], [], lw=8, color=color, label=name) for name, color in zip(named, _GROUPS, strict=False)]
     rows, heights = rows_of(bars)
     figure = _canvas(13, min(9.0, max(4.0, 0.24 * sum(heights) + 1.2)), title, about, handles)
-    grid = figure.add_gridspec(1, 2, width_ratios=(2.4, 1)) if beside else figure.add_gridspec(1, 1)
-    axes = figure.add_subplot(grid[0, 0])
+    axes = figure.add_subplot()
     end = max(bar.end for bar in bars)
     for bar, row in zip(bars, rows, strict=True):
         color = _GROUPS[min(bar.group, last)]
@@ -269,11 +267,4 @@ def gantt_picture(
     axes.set_xlim(0, 1.01 * end)
     axes.set_xlabel(unit, color=FAINT)
     _plain(axes, "Plan, and what came of it" if lanes else "Plan", "bottom")
-    if beside:
-        axes = figure.add_subplot(grid[0, 1])
-        labels, points = _draw(axes, beside)
-        axes.set_ylim(0, 1.1)
-        axes.axhline(1, color=FAINT, lw=0.8, ls="--")
-        figure.draw_without_rendering()
-        _spread_labels(labels, points, rows=10)
     return figure

@@ -146,12 +146,17 @@ def steps_of(name: str, series: Mapping[str, Series]) -> Floats:
     What is measured meanwhile has the last step before.
     """
     its, steps = series[name], series.get("step")
-    if steps is None or not len(steps.times_s):
+    if steps is None:
         return np.full(len(its.times_s), np.nan)
-    if is_measured(name):
-        return steps.at(its.times_s)
-    places = np.minimum(np.searchsorted(steps.times_s, its.times_s), len(steps.times_s) - 1)
-    return np.where(steps.times_s[places] == its.times_s, steps.values[places], np.nan)
+    return steps.at(its.times_s) if is_measured(name) else of_one_call(its, steps)
+
+
+def of_one_call(series: Series, steps: Series) -> Floats:
+    """Return the step that stands at each point's own moment, as of one call they do; NaN without."""
+    if not len(steps.times_s):
+        return np.full(len(series.times_s), np.nan)
+    places = np.minimum(np.searchsorted(steps.times_s, series.times_s), len(steps.times_s) - 1)
+    return np.where(steps.times_s[places] == series.times_s, steps.values[places], np.nan)
 
 
 def newest_values(name: str, series: Mapping[str, Series]) -> Floats:

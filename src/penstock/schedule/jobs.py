@@ -91,17 +91,3 @@ def contention(jobs: Sequence[Job], machine: GpuMachine) -> float:
     """
     wanted = [job.preparation_s / max(job.gpu_s, 1e-12) for job in jobs]
     return machine.gpus * sum(wanted) / max(1, len(wanted)) / machine.cores
-
-
-def least_makespan_s(jobs: Sequence[Job], machine: GpuMachine) -> float:
-    """A time that no plan is shorter than: each data set is prepared once, each sample computed, each job ends."""
-    own, prepared, computed, longest = 0.0, dict[str, float](), 0.0, 0.0
-    for job in jobs:
-        work = job.samples * job.preparation_s
-        key = job.data or f"only {job.name}"
-        prepared[key] = max(prepared.get(key, 0.0), work)
-        own += job.start_s + job.samples * job.own_s
-        if not machine.pairs:  # what was measured of two may sum up to more than one
-            computed += job.samples * job.gpu_s * job.gpus * (job.sm_share if machine.mode == "mps" else 1.0)
-        longest = max(longest, job.arrives_s + alone_s(job, machine))
-    return max((own + sum(prepared.values())) / machine.cores, computed / machine.gpus, longest)

@@ -14,6 +14,7 @@ import msgspec
 import numpy as np
 
 from penstock.linux.files import written_whole
+from penstock.runs.figures import of_one_call
 from penstock.runs.listeners import is_measured
 from penstock.runs.store.columns import Floats, Ints
 from penstock.runs.store.points import Series
@@ -97,10 +98,10 @@ def _thinned(series: Series, began: float, until: float | None) -> Series:
 
 def _steps(series: Series, logged: Series | None, began: float) -> Ints:
     steps = np.maximum(series.times_s - began, 0).astype(np.int64)
-    if logged is not None and len(logged.times_s):
-        places = np.minimum(np.searchsorted(logged.times_s, series.times_s), len(logged.times_s) - 1)
-        with_step = (logged.times_s[places] == series.times_s) & (np.abs(logged.values[places]) < _MOST_STEP)
-        steps[with_step] = logged.values[places][with_step].astype(np.int64)
+    if logged is not None:
+        given = of_one_call(series, logged)
+        with_step = np.abs(given) < _MOST_STEP
+        steps[with_step] = given[with_step].astype(np.int64)
     return steps
 
 
