@@ -10,18 +10,20 @@ on a fake GPU, to try the script.
 from __future__ import annotations
 
 import os
-import subprocess
+import re
 import sys
 import tempfile
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Annotated, Any
 
 import msgspec
 import torch
 import typer
-from benchmarks.children import ENVIRONMENT, command
+from benchmarks.children import ROOT
 from benchmarks.gpu.claims import gpu_claims
-from benchmarks.gpu.run import Settings, cases, run
+from benchmarks.gpu.mps import mps_daemon
+from benchmarks.gpu.run import ARMS, Measured, Settings, cases, run
 from benchmarks.gpu.table import gpu_table
 from benchmarks.share import jpeg
 from benchmarks.share.tables import claims_table
@@ -31,7 +33,6 @@ from rich.progress import Progress
 
 from penstock.bench.measure.pool import ProcessPool
 from penstock.errors import PenstockError
-from penstock.feed.settings import bytes_from
 from penstock.runs.machine import describe
 
 
@@ -41,50 +42,76 @@ def main(
     blocks: Annotated[str, typer.Option(help="Sizes of blocks from memory; empty for none.")] = "10MB,100MB",
     data: Annotated[Path | None, typer.Option(help="Folder of JPEGs; without it, some are generated.")] = None,
     with_jpeg: Annotated[bool, typer.Option("--jpeg/--no-jpeg", help="Measure the JPEG loader.")] = True,
-    train: Annotated[bool, typer.Option(help="Train a ResNet-18 on its images too.")] = True,
-    peers: Annotated[bool, typer.Option(help="Measure TensorSocket too, where it is installed.")] = True,
+    only: Annotated[str, typer.Option(help="read or train: only that, of a batch's two works.")] = "",
+    arms: Annotated[str, typer.Option(help="What feeds, in order; arm:K: only so many.")] = ",".join(ARMS),
+    cores: Annotated[int, typer.Option(help="CPUs for everything, whole cores of them; 0 for all.")] = 0,
+    mps: Annotated[bool, typer.Option(help="All processes are clients of an MPS daemon of their own.")] = False,
     workers: Annotated[int, typer.Option(help="Loader workers in total; 0 for one a core.")] = 0,
     width: Annotated[int, typer.Option(help="Channels of the ResNet's first layer; 64 is ResNet-18's.")] = 64,
     warm_up: Annotated[int, typer.Option(help="Batches of images that each trainer takes to warm up.")] = 6,
     seconds: Annotated[float, typer.Option(help="Time counted for each case.")] = 5.0,
     repeats: Annotated[int, typer.Option(help="Measurements of each case, in turn.")] = 5,
+    again: Annotated[str, typer.Option(help="Arms that repeats measure, with the most trainers.")] = "",
     window: Annotated[str, typer.Option(help="Size of each feed's ring.")] = "1GiB",
     json_path: Annotated[Path | None, typer.Option("--json", help="File for the results.")] = None,
 ) -> None:
-    machine = describe()
-    cores = len(os.sched_getaffinity(0))
+    report: dict[str, Any] = {"benchmark": "share_gpu", "version": 3, "machine": describe()}
+    cpus = whole_cores(cores or len(os.sched_getaffinity(0)))
+    os.sched_setaffinity(0, cpus)
     numbers = tuple(map(int, trainers.split(",")))
-    settings = Settings(device, numbers, repeats, seconds, workers or cores, window, width, (20, warm_up))
+    settings = Settings(device, numbers, repeats, seconds, workers or len(cpus), window, width, (20, warm_up))
+    repeated = tuple(filter(None, again.split(",")))
+    settings = msgspec.structs.replace(settings, cpus=tuple(cpus), mps=mps, again=repeated)
     sizes = [size for size in blocks.split(",") if size]
-    with tempfile.TemporaryDirectory() as folder, Progress(transient=True) as progress:
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        if mps:  # before anything here uses the GPU
+            os.environ |= stack.enter_context(mps_daemon())
+        progress = stack.enter_context(Progress(transient=True))
         workloads = [synthetic(size, settings.workers) for size in sizes]
         if with_jpeg:
-            workloads.append(jpegs(str(data or generated(Path(folder))), settings.workers))
-        planned = cases(workloads, settings, train=train, peers=peers)
-        task = progress.add_task("starting", total=None)
+            workloads.append(jpegs(str(data or generated()), settings.workers))
+        planned = cases(workloads, settings, arms.split(","), only)
+        task = progress.add_task("starting", total=len(planned))
+        report |= {"settings": settings, "gpu": None if device == "cpu" else torch.cuda.get_device_name(device)}
+        report |= {"cuda": torch.version.cuda, "data": described(workloads)}
 
-        def tell(done: int, in_all: int, what: str) -> None:
-            progress.update(task, completed=done, total=in_all, description=what)
+        def keep(**more: Any) -> None:
+            report.update(more)
+            if json_path is not None:
+                json_path.write_bytes(msgspec.json.format(msgspec.json.encode(report), indent=1) + b"\n")
 
-        with ProcessPool(Path(folder)) as pool:
+        def tell(found: list[Measured], what: str) -> None:
+            progress.update(task, completed=len(found), description=what)
+            keep(measured=found)
+
+        with ProcessPool(folder) as pool:
             found = run(pool, planned, settings, tell)
-        copy = device_copy(device, [bytes_from(size) for size in sizes], repeats)
-        images = described(workloads)
-    rows = gpu_claims(found, copy)
+    rows = gpu_claims(found)
+    keep(claims=rows)
     Console().print(gpu_table(found), claims_table(rows))
-    if json_path is not None:
-        report: dict[str, Any] = {"benchmark": "share_gpu", "version": 2, "machine": machine, "settings": settings}
-        report |= {"gpu": None if device == "cpu" else torch.cuda.get_device_name(device)}
-        report |= {"cuda": torch.version.cuda, "data": images, "claims": rows}
-        report |= {"measured": found, "device_copy": copy}
-        json_path.write_bytes(msgspec.json.format(msgspec.json.encode(report), indent=1) + b"\n")
 
 
-def generated(folder: Path) -> Path:
-    """Make a temporary folder of JPEGs."""
-    made = folder / "images"
-    made.mkdir()
-    jpeg.generate(str(made), 1000)
+def whole_cores(count: int) -> list[int]:
+    """Return so many of this process's CPUs, those of one core behind each other."""
+    cpus = os.sched_getaffinity(0)
+
+    def core(cpu: int) -> tuple[int, int]:
+        siblings = Path(f"/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list")
+        first = re.match(r"\d+", siblings.read_text()) if siblings.exists() else None
+        return int(first[0]) if first else cpu, cpu
+
+    return sorted(cpus, key=core)[:count]
+
+
+def generated() -> Path:
+    """Make a folder of JPEGs, which stays for the next time."""
+    made = ROOT / "build" / "gpu-images"
+    if not made.exists():
+        made.parent.mkdir(exist_ok=True)
+        new = Path(tempfile.mkdtemp(dir=made.parent))
+        jpeg.generate(str(new), 500)
+        new.rename(made)
     return made
 
 
@@ -92,19 +119,6 @@ def described(workloads: list[Workload]) -> str:
     """Describe the images in a few words, without their path."""
     files = [path for workload in workloads if workload.folder for path in jpeg.files_in(workload.folder)]
     return f"{len(files):,} JPEG files" if files else ""
-
-
-def device_copy(device: str, sizes: list[int], repeats: int) -> list[dict[str, Any]]:
-    """Compare the copy from a pinned ring with torch's, in a separate process."""
-    if not sizes:
-        return []
-    devicecopy = command("benchmarks.gpu.devicecopy", device, str(repeats), *map(str, sizes))
-    done = subprocess.run(
-        devicecopy, capture_output=True, text=True, env={**os.environ, **ENVIRONMENT}, check=False
-    )
-    if done.returncode:
-        raise PenstockError(f"the copy could not be measured: {done.stderr.strip()[-1000:]}")
-    return msgspec.json.decode(done.stdout.splitlines()[-1])["devicecopy"]
 
 
 if __name__ == "__main__":

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any
 
 import msgspec
 from benchmarks.gpu.run import Measured
@@ -13,14 +12,9 @@ from benchmarks.share.claims import Claim, least, most
 Values = list[float]
 
 
-def gpu_claims(found: list[Measured], device_copy: list[dict[str, Any]]) -> list[Claim]:
-    """Compute all claims; each ratio is taken within a repeat.
-
-    Args:
-        found: The results.
-        device_copy: Results of ``devicecopy``, for each size.
-    """
-    return list(_Claims(found).rows(device_copy))
+def gpu_claims(found: list[Measured]) -> list[Claim]:
+    """Compute all claims; each ratio is taken within a repeat."""
+    return list(_Claims(found).rows())
 
 
 class _Claims:
@@ -36,7 +30,7 @@ class _Claims:
         blocks = [one.result.workload for one in found if one.result.arm == "device copies"]
         self._blocks = list(dict.fromkeys(blocks))
 
-    def rows(self, device_copy: list[dict[str, Any]]) -> Iterator[Claim]:
+    def rows(self) -> Iterator[Claim]:
         for workload in self._workloads:
             values = self._worst(
                 min,
@@ -57,10 +51,6 @@ class _Claims:
         what = "GPU ring: trainer's CPU per batch beyond the device copy, worst K and size"
         yield most("gpu-trainer-cpu", what, 150.0, "us", values)
         yield self._memory()
-        for copy in device_copy:
-            values = [r / t for r, t in zip(copy["ring_GBps"], copy["torch_GBps"], strict=True)]
-            what = f"{copy['nbytes'] / 1e6:,.0f} MB: copy from the host ring against torch's from pinned memory"
-            yield least(f"host-ring-copy-{copy['nbytes']}", what, 0.9, "", values)
         for ring in ("GPU ring", "host ring"):
             values = self._ratios(
                 "training", ring, "separate", 4, lambda a, b: a.result.together / b.result.together

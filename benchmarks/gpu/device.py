@@ -24,7 +24,8 @@ def worked_on(source: Batches, order: dict[str, Any]) -> Batches:
     """Use each batch on the order's device as its work says: "read" or "train"."""
     device = order["device"]
     work = _read if order["work"] == "read" else _training(device, order["width"])
-    return source._replace(batches=_paced(device, source.batches, work))
+    # A feed's statistics() would be read in its arms alone, and count as theirs.
+    return source._replace(batches=_paced(device, source.batches, work), latency_s=None)
 
 
 def _paced(device: str, batches: Iterable[Any], work: Callable[[list[torch.Tensor]], None]) -> Iterator[Any]:

@@ -24,6 +24,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+from benchmarks.gpu.predictions import PREDICTIONS
 from benchmarks.gpu.record import ROOT, TAIL_CHARS, Outcome, Record, counts_of, plain
 from benchmarks.gpu.steps import PART_S, PARTS, Step
 
@@ -82,6 +83,7 @@ class Bench:
         began = time.monotonic()
         path = self.out / f"{part.replace('/', '-')}.json"
         record = Record(part, self.limit_s, machine=self._machine, gpu=self._gpu, notes=self.notes)
+        record.predictions = PREDICTIONS.get(part.partition("/")[0], {})
         record.save(path)
         try:
             if self._missing:
@@ -97,6 +99,8 @@ class Bench:
             record.status, record.why = _together(record.steps)
         except BaseException as error:
             record.status, record.why = "cut off", f"by {type(error).__name__}"
+            if record.steps:
+                record.steps[-1].result = self._measured(steps[len(record.steps) - 1])
             raise
         finally:
             record.seconds = round(time.monotonic() - began, 1)
@@ -108,9 +112,8 @@ class Bench:
             return Outcome(step.name, "not run", missing)
         if limit_s < min(_LEFT_S, self.limit_s / 2):
             return Outcome(step.name, "not run", "its part's time was spent")
-        result = self.out / step.result
         if step.result:
-            result.unlink(missing_ok=True)
+            (self.out / step.result).unlink(missing_ok=True)
         began = time.monotonic()
         tool = (_found(step.under[0]) or "", *step.under[1:]) if step.under else ()
         status = self._done((*tool, sys.executable, *step.command), self._log(step), limit_s)
@@ -129,9 +132,14 @@ class Bench:
             outcome.status, outcome.why = "not run", "every test was skipped"
         if outcome.status != "passed":
             outcome.tail = plain(output, self.out)[-TAIL_CHARS:]
-        with suppress(OSError, ValueError):
-            outcome.result = json.loads(plain(result.read_text(), self.out)) if step.result else None
+        outcome.result = self._measured(step)
         return outcome
+
+    def _measured(self, step: Step) -> Any:
+        """Return what a step has written so far."""
+        with suppress(OSError, ValueError):
+            return json.loads(plain((self.out / step.result).read_text(), self.out)) if step.result else None
+        return None
 
     def _log(self, step: Step) -> Path:
         return self.out / f"{step.name}.log"

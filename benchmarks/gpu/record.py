@@ -47,6 +47,7 @@ class Record:
         status: "running", which a reader takes for "cut off", then one of a step's.
         gpu: Names, driver and CUDA version of the GPU, from torch and the driver.
         notes: Wheels that were left out.
+        predictions: What was expected before it ran, by what is measured.
     """
 
     part: str
@@ -57,6 +58,7 @@ class Record:
     machine: dict[str, Any] = field(default_factory=dict)
     gpu: dict[str, Any] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
+    predictions: dict[str, str] = field(default_factory=dict)
     steps: list[Outcome] = field(default_factory=list)
     version: int = VERSION
 

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import tempfile
 import time
+from bisect import bisect_left
 from collections.abc import Callable
+from contextlib import suppress
 from itertools import product
+from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import msgspec
@@ -16,11 +20,15 @@ from benchmarks.share.workload import Workload
 
 from penstock.bench.measure.pool import MeasuredProcess, MemberFailed, ProcessPool
 from penstock.bench.measure.rates import Interval, IntervalWatch
+from penstock.errors import PenstockError
+from penstock.feed.settings import bytes_from
 from penstock.gpus.gpm import Activity, meter_of
+from penstock.gpus.nvml import answer_of, nvml
 
 ARMS = ("separate", "host ring", "GPU ring", "tensorsocket")
 _ANSWER_S = 15.0
-_BURSTS_S = 2.0  # TensorSocket sends eight batches at once
+_BURST = 8  # batches that TensorSocket sends at once
+_BURSTS_S = {"read": 25.0, "train": 12.0}
 
 
 class Measured(msgspec.Struct, frozen=True):
@@ -31,6 +39,7 @@ class Measured(msgspec.Struct, frozen=True):
         host_to_device_bytes: Bytes copied to the GPU per block or batch for all trainers together.
         device_bytes: Most GPU memory of any one trainer's tensors; None if not known.
         activity: What NVML says of the GPU.
+        watts: Its power, by its counter of energy; None if not known.
     """
 
     result: Result = msgspec.field(name="cell")
@@ -38,6 +47,7 @@ class Measured(msgspec.Struct, frozen=True):
     host_to_device_bytes: float = 0.0
     device_bytes: int | None = None
     activity: Activity = Activity()
+    watts: float | None = None
 
 
 class Settings(msgspec.Struct, frozen=True):
@@ -50,6 +60,9 @@ class Settings(msgspec.Struct, frozen=True):
         width: Channels of the ResNet's first layer; 64 is ResNet-18's.
         warm_up: Blocks, and batches of images, that each trainer takes to warm up.
         peer_limit_s: Time within which a peer must be warm.
+        cpus: Those that everything runs on; empty for all.
+        mps: Whether all processes on the GPU are clients of one MPS daemon.
+        again: Arms that repeats after the first measure, with the most trainers only; empty for all cases.
     """
 
     device: str
@@ -61,6 +74,9 @@ class Settings(msgspec.Struct, frozen=True):
     width: int = 64
     warm_up: tuple[int, int] = (20, 6)
     peer_limit_s: float = 30.0
+    cpus: tuple[int, ...] = ()
+    mps: bool = False
+    again: tuple[str, ...] = ()
 
 
 class Case(NamedTuple):
@@ -76,15 +92,26 @@ class Case(NamedTuple):
         return "training" if self.work == "train" else self.workload.name
 
 
-def cases(workloads: list[Workload], settings: Settings, *, train: bool, peers: bool) -> list[Case]:
-    """List the cases of one repeat; those to be compared are neighbours."""
-    arms = ARMS if peers else ARMS[:-1]
-    found: list[Case] = []
-    for workload, trainers in product(workloads, settings.trainers):
+def cases(
+    workloads: list[Workload], settings: Settings, arms: list[str], only: str = ""
+) -> list[tuple[Case, int]]:
+    """List the cases, each with its repeat; those to be compared are neighbours.
+
+    Args:
+        arms: Each in all cases, or ``arm:K`` with so many trainers only.
+        only: "read" or "train", the work that is measured; empty for both.
+    """
+    found: list[tuple[Case, int]] = []
+    for repeat, workload, trainers in product(range(settings.repeats), workloads, settings.trainers):
         controls = ("device copies",) if workload.kind == "blocks" else ()
-        found += [Case(workload, "read", trainers, arm) for arm in (*arms, *controls)]
-        if workload.kind == "jpeg" and train:
-            found += [Case(workload, "train", trainers, arm) for arm in arms]
+        works = ("read", "train") if workload.kind == "jpeg" else ("read",)
+        for work, name in product(works, (*arms, *controls)):
+            arm, _, only_with = name.partition(":")
+            if only_with not in {"", str(trainers)}:
+                continue
+            claimed = arm in settings.again and trainers == max(settings.trainers)
+            if only in {"", work} and (repeat == 0 or claimed or not settings.again):
+                found.append((Case(workload, work, trainers, arm), repeat))
     return found
 
 
@@ -104,13 +131,16 @@ class Bench:
         if case.arm == "tensorsocket":
             return self._tensorsocket(case, result)
         settings = self._settings
-        interval = Interval(settings.seconds, settings.warm_up[case.workload.kind == "jpeg"])
+        warm_up = settings.warm_up[case.workload.kind == "jpeg"]
+        if "ring" in case.arm:  # blocks that lay ready before are not what a feed makes
+            warm_up += bytes_from(settings.window) // case.workload.block_bytes
+        interval = Interval(settings.seconds, warm_up)
         feeders = [self._feeder(case)] if "ring" in case.arm else []
         members = self._trainer_pool.members("torch", case.trainers)
         counts = [Counter(feeder) for feeder in feeders]
-        meter = meter_of(settings.device)
+        meter, power = meter_of(settings.device), Power(settings.device)
         pids = [feeder.pid for feeder in feeders]
-        result = measure(result, members, self._order(case), interval, pids, [*counts, meter])
+        result = measure(result, members, self._order(case), interval, pids, [*counts, meter, power])
         if not result.finished:
             self._trainer_pool.dismiss(kill=True)
             return Measured(result, case.workload.block_bytes)
@@ -121,7 +151,13 @@ class Bench:
         ]
         crossing = case.trainers * result.copied_bytes_per_batch + sum(count.bytes_per_block for count in counts)
         device_bytes = None if settings.device == "cpu" else max(taken)
-        return Measured(result, case.workload.block_bytes, crossing, device_bytes, meter.activity)
+        return Measured(result, case.workload.block_bytes, crossing, device_bytes, meter.activity, power.watts)
+
+    def start_anew(self) -> None:
+        """End all processes, one of which has failed."""
+        self._trainer_pool.dismiss(kill=True)
+        self._pool.dismiss(list(self._feeders.values()), kill=True)
+        self._feeders.clear()
 
     def _order(self, case: Case) -> dict[str, Any]:
         settings = self._settings
@@ -151,31 +187,63 @@ class Bench:
         order = self._order(case._replace(arm="separate"))
         shown, order["device"] = _shown(settings.device)
         counts: list[Counter] = []
-        meter = meter_of(settings.device)
+        meter, power = meter_of(settings.device), Power(settings.device)
 
         def watches(producer: MeasuredProcess) -> list[IntervalWatch]:
             counts.append(Counter(producer))
-            return [*counts, meter]
+            return [*counts, meter, power]
 
-        interval = Interval(max(settings.seconds, _BURSTS_S), 2, limit_s=settings.peer_limit_s, fixed=True)
-        result = tensorsocket.measured(self._pool, result, case.workload, interval, order, shown, watches)
+        seconds = max(settings.seconds, _BURSTS_S[case.work])
+        interval = Interval(seconds, 2 * _BURST, limit_s=settings.peer_limit_s, fixed=True)
+        with tempfile.TemporaryDirectory() as folder:
+            order["times"] = folder
+            result = tensorsocket.measured(self._pool, result, case.workload, interval, order, shown, watches)
+            if result.finished:
+                times = [[float(line) for line in path.read_text().split()] for path in Path(folder).iterdir()]
+                result = _in_bursts(result, times, seconds)
         if not result.finished:
             if result.note != tensorsocket.NOT_INSTALLED:
                 self._too_many[case.name] = f"{case.trainers} {result.note}"
             return Measured(result, case.workload.block_bytes)
         crossing = sum(count.bytes_per_block for count in counts)
-        return Measured(result, case.workload.block_bytes, crossing, None, meter.activity)
+        return Measured(result, case.workload.block_bytes, crossing, None, meter.activity, power.watts)
+
+
+def _in_bursts(result: Result, times: list[list[float]], seconds: float) -> Result:
+    """Count whole bursts, from the first of one to the first of another, in place of a fixed time's batches."""
+    rates = [bursts_of(mine, seconds) for mine in times]
+    rows = result.samples_per_s[0] / result.batches_per_s[0]
+    thousands = sum(result.samples_per_s) / (rows * sum(rates)) if sum(rates) else 1.0
+    return msgspec.structs.replace(
+        result,
+        batches_per_s=tuple(rates),
+        samples_per_s=tuple(rate * rows for rate in rates),
+        feeder_cpu_s=result.feeder_cpu_s * thousands,
+        trainers_cpu_s=result.trainers_cpu_s * thousands,
+    )
 
 
 def _shown(device: str) -> tuple[dict[str, str], str]:
     """Return an environment that shows TensorSocket only this GPU, as it takes the first; and its name there."""
+    return {"CUDA_VISIBLE_DEVICES": _uuid(device)}, "cpu" if device == "cpu" else "cuda:0"
+
+
+def _uuid(device: str) -> str:
     if device == "cpu":
-        return {"CUDA_VISIBLE_DEVICES": ""}, "cpu"
+        return ""
     import torch
 
     from penstock.memory.cuda import index_of, uuid_of
 
-    return {"CUDA_VISIBLE_DEVICES": uuid_of(torch, index_of(torch, device))}, "cuda:0"
+    return uuid_of(torch, index_of(torch, device))
+
+
+def bursts_of(times: list[float], seconds: float) -> float:
+    """Return the rate of the last seconds' batches, of whole bursts only, which begin with the first batch."""
+    begins = times[::_BURST]
+    first = bisect_left(begins, times[-1] - seconds) if times else 0
+    bursts = len(begins) - 1 - first
+    return _BURST * bursts / (begins[-1] - begins[first]) if bursts > 0 else 0.0
 
 
 class Counter:
@@ -194,24 +262,51 @@ class Counter:
         self.bytes_per_block = seen["copied_bytes"] / max(1, seen["blocks"])
 
 
+class Power:
+    """Watches a GPU's counter of energy over an interval."""
+
+    def __init__(self, device: str) -> None:
+        self._uuid = _uuid(device)
+        self.watts: float | None = None
+
+    def begin(self) -> None:
+        self._began, self._mJ = time.monotonic(), self._counted()
+
+    def end(self) -> None:
+        now, before = self._counted(), self._mJ
+        if now is not None and before is not None:
+            self.watts = (now - before) / 1e3 / (time.monotonic() - self._began)
+
+    def _counted(self) -> int | None:
+        with suppress(PenstockError):
+            known = nvml()
+            return answer_of(
+                lambda: known.nvmlDeviceGetTotalEnergyConsumption(known.nvmlDeviceGetHandleByUUID(self._uuid))
+            )
+        return None
+
+
 def run(
-    pool: ProcessPool, planned: list[Case], settings: Settings, tell: Callable[[int, int, str], None]
+    pool: ProcessPool,
+    planned: list[tuple[Case, int]],
+    settings: Settings,
+    tell: Callable[[list[Measured], str], None],
 ) -> list[Measured]:
-    """Measure every case in each repeat.
+    """Measure every case; one whose process died or failed is not finished, and its note says why.
 
     Args:
-        tell: Called with (results done, results in all, the case that comes now).
-
-    Raises:
-        MemberFailed: a measured process died or failed.
+        tell: Called with (results so far, the case that comes now).
     """
     bench = Bench(pool, settings)
     found: list[Measured] = []
-    in_all = len(planned) * settings.repeats
-    for repeat, case in product(range(settings.repeats), planned):
-        tell(len(found), in_all, f"{case.name}, {case.trainers} × {case.arm}")
+    for case, repeat in planned:
+        tell(found, f"{case.name}, {case.trainers} × {case.arm}")
         try:
             found.append(bench.measured(case, repeat))
         except MemberFailed as error:
-            raise MemberFailed(f"{case.name}, {case.trainers} × {case.arm}: {error}\n{pool.errors()}") from error
+            note = f"{error}\n{pool.errors()}"
+            result = Result(case.name, case.arm, case.trainers, repeat, finished=False, note=note)
+            found.append(Measured(result, case.workload.block_bytes))
+            bench.start_anew()
+    tell(found, "")
     return found

@@ -49,6 +49,29 @@ def _tested(name: str, file: str, chosen: str, limit_s: float = PART_S, under: t
     return Step(name, (*_PYTEST, *slower, f"tests/gpu/{file}", "-k", chosen), _TESTS, limit_s, under=under)
 
 
+def _right(_: Path) -> list[Step]:
+    """Make steps for what feeds on a GPU rest on, side by side, as time on a GPU is short."""
+    files = tuple(f"tests/gpu/{name}.py" for name in ("test_gpu", "test_readers", "test_nvml"))
+    gpu = (*_PYTEST, "-n", "6", "--dist", "worksteal", *files, "-k", "not Gds")
+    return [Step("gpu", gpu, (*_TESTS, "xdist"), 70), _tested("mps-runs", "test_mps.py", "", 30)]
+
+
+def _why(out: Path) -> list[Step]:
+    def measured(name: str, limit_s: float, *options: str) -> Step:
+        file = f"{name}.result.json"
+        return Step(
+            name, ("-m", f"benchmarks.gpu.{name}", str(out / file), *options), ("cuda.bindings",), limit_s, file
+        )
+
+    return [measured("why", 95, "cuda:0", "2", "10MB", "64KB"), measured("copies", 30, "cuda:0")]
+
+
+def _mps(out: Path) -> list[Step]:
+    file = "mps.result.json"
+    command = ("-m", "benchmarks.gpu.mps", str(out / file), "cuda:0")
+    return [Step("mps", command, ("cuda.bindings",), 60, file)]
+
+
 def _facts(out: Path) -> list[Step]:
     file = "facts.result.json"
     return [Step("facts", ("-m", "benchmarks.gpu.facts", str(out / file)), ("cuda.bindings",), 120, file)]
@@ -81,12 +104,18 @@ def _sanitizer(_: Path) -> list[Step]:
 def _share(out: Path) -> list[Step]:
     def measured(name: str, limit_s: float, *options: str, modules: tuple[str, ...] = ()) -> Step:
         file = f"share-{name}.result.json"
-        command = ("-m", "benchmarks.gpu", "--no-peers", "--repeats", "3", *options, "--json", str(out / file))
+        command = ("-m", "benchmarks.gpu", *options, "--json", str(out / file))
         return Step(name, command, ("typer", "rich", "cuda.bindings", *modules), limit_s, file)
 
+    rings = "separate,host ring,GPU ring"
+    arms, peer, two = (("--arms", a) for a in (rings, f"{rings},tensorsocket:4", "separate,GPU ring"))
+    once = ("--repeats", "1")
+    train = ("--blocks", "", "--only", "train", "--mps", "--seconds", "8", "--window", "256MiB")
+    again = ("--repeats", "2", "--again", two[1])
     return [
-        measured("blocks", 300, "--blocks", "10MB", "--no-jpeg", "--trainers", "1,4", "--seconds", "2"),
-        measured("images", 300, "--blocks", "", "--trainers", "4", "--repeats", "1", modules=_IMAGES),
+        measured("blocks", 300, *arms, "--blocks", "10MB", "--no-jpeg", "--trainers", "1,4", "--repeats", "3"),
+        measured("train-4", 175, *peer, *train, "--cores", "4", "--trainers", "1,4", *again, modules=_IMAGES),
+        measured("train-16", 60, *two, *train, "--cores", "16", "--trainers", "4", *once, modules=_IMAGES),
     ]
 
 
@@ -123,6 +152,9 @@ def _select(out: Path) -> list[Step]:
 
 PARTS: dict[str, Callable[[Path], list[Step]]] = {
     "facts": _facts,
+    "right": _right,
+    "why": _why,
+    "mps": _mps,
     "tests": _tests,
     "sanitizer": _sanitizer,
     "share": _share,

@@ -19,7 +19,7 @@ class Feeding(msgspec.Struct, frozen=True):
 
     Attributes:
         memory: Place of the ring: the host or a GPU; "cpu" is a fake GPU.
-        numbered: In place of a workload: number of samples that carry their number.
+        numbered: In place of a workload: number of samples that carry their number, and bytes made from it.
         numbered_bytes: Size of such a sample.
     """
 
@@ -33,11 +33,14 @@ class Feeding(msgspec.Struct, frozen=True):
     def source(self) -> Any:
         if self.workload is not None:
             return self.workload.source()
-        arrays = {
-            "id": np.arange(self.numbered),
-            "x": np.zeros((self.numbered, self.numbered_bytes), np.uint8),
-        }
+        ids = np.arange(self.numbered)
+        arrays = {"id": ids, "x": np.add.outer(first_bytes(ids), np.arange(self.numbered_bytes, dtype=np.uint8))}
         return penstock.ArraySource(arrays, batch_size=64, segments=16)
+
+
+def first_bytes(ids: Any) -> Any:
+    """Return the first byte of numbered samples; each further byte is one more, and 0 follows 255."""
+    return (ids * 7 + ids // 256).astype(np.uint8)
 
 
 def main() -> None:

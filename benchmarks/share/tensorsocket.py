@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import socket
+import sys
 import time
 from collections.abc import Callable, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +22,9 @@ from penstock.bench.measure.pool import ONE_THREAD, MeasuredProcess, MemberFaile
 from penstock.bench.measure.rates import Interval, IntervalWatch
 
 SCRIPTS = ROOT / "benchmarks" / "peers" / "tensorsocket"
-PYTHON = ROOT / ".venv-tensorsocket" / "bin" / "python"
+_OWN = ROOT / ".venv-tensorsocket" / "bin" / "python"
+_HERE = not _OWN.exists() and find_spec("tensorsocket") is not None  # as where there is no network
+PYTHON = Path(sys.executable) if _HERE else _OWN
 _PENSTOCK = Path(penstock.__file__).parents[1]
 NOT_INSTALLED = "not installed"
 _SECONDS = 8.0  # it sends eight batches at once, and may take seconds for them
@@ -68,7 +72,8 @@ def measured(
     if not (PYTHON.exists() and SCRIPTS.exists()):
         return msgspec.structs.replace(result, note=NOT_INSTALLED)
     started: list[MeasuredProcess] = []
-    environment = {**ONE_THREAD, "PYTHONPATH": os.pathsep.join(map(str, (ROOT, _PENSTOCK))), **(environment or {})}
+    paths = [str(ROOT), str(_PENSTOCK), os.environ.get("PYTHONPATH", "") if _HERE else ""]
+    environment = {**ONE_THREAD, "PYTHONPATH": os.pathsep.join(filter(None, paths)), **(environment or {})}
     try:
         started += pool.start([str(PYTHON), str(SCRIPTS / "producer.py")], environment=environment)
         started += pool.start([str(PYTHON), str(SCRIPTS / "consumer.py")], result.trainers, environment)

@@ -18,8 +18,10 @@ def start_trainers(pool: ProcessPool, count: int) -> list[MeasuredProcess]:
     return members
 
 
-def start_feeder(pool: ProcessPool, feeding: Feeding) -> MeasuredProcess:
-    (member,) = pool.start(command("benchmarks.share.feeding"), 1, ENVIRONMENT)
+def start_feeder(
+    pool: ProcessPool, feeding: Feeding, environment: dict[str, str] = ENVIRONMENT
+) -> MeasuredProcess:
+    (member,) = pool.start(command("benchmarks.share.feeding"), 1, environment)
     member.send(msgspec.to_builtins(feeding))
     member.hear_of("ready", time.monotonic() + START_S)
     return member

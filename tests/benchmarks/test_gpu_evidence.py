@@ -160,13 +160,16 @@ def test_what_a_step_measured_is_in_the_record(bench: Bench) -> None:
     code = f'open({str(result)!r}, \'w\').write(\'{{"rate": 5, "where": "{bench.out}/file"}}\')'
     record = bench.run("part", [python("one", code, result="one.result.json")])
     assert record.steps[0].result == {"rate": 5, "where": "OUT/file"}
+    bench.limit_s = 2.0
+    hangs = python("hangs", f"{code}; import time; time.sleep(1000)", result="one.result.json")
+    assert bench.run("part", [hangs]).steps[0].result == record.steps[0].result
 
 
 def test_a_part_or_step_that_is_none_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for part in ("nothing", "tests/nothing"):
         with pytest.raises(SystemExit):
             main(["--part", part, "--out", str(tmp_path)])
-        assert f"--part {part}: there is none; parts are facts, tests" in capsys.readouterr().err
+        assert f"--part {part}: there is none; parts are facts, right" in capsys.readouterr().err
 
 
 def test_wheels_for_this_python_are_unpacked_and_others_named(tmp_path: Path) -> None:

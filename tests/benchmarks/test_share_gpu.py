@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import importlib
+import json
+import os
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from benchmarks.gpu import copies, why
+from benchmarks.gpu.__main__ import whole_cores
 from benchmarks.gpu.claims import gpu_claims
-from benchmarks.gpu.run import Measured
+from benchmarks.gpu.mps import main as tries_mps
+from benchmarks.gpu.run import ARMS, Measured, Settings, bursts_of, cases
 from benchmarks.share import tensorsocket
 from benchmarks.share.result import Result
+from benchmarks.share.workload import jpegs
 from tests.benchmarks.reports import report_of
+from tests.fakes.mps.fake_mps import FakeMps
 from tests.fakes.nvml.fake_gpus import FakeGpus
 
 from penstock.gpus.gpm import Activity, Meter
@@ -50,7 +57,6 @@ def test_blocks_from_memory_are_measured_and_their_bytes_counted(tmp_path: Path)
         assert found.pop(("128KB", arm)) == pytest.approx(times * 131_072, rel=0.05), arm
     for nbytes in found.values():  # TensorSocket's, where it is installed
         assert nbytes == 131_072
-    assert report["device_copy"][0]["nbytes"] == 131_072
     claims = {claim["name"]: claim["measured"] for claim in report["claims"]}
     assert claims["gpu-trainer-cpu"] is not None
     assert (claims["tensorsocket-128KB"] is None) == (not tensorsocket.PYTHON.exists())
@@ -62,7 +68,18 @@ def test_images_are_loaded_and_trained_on_and_their_bytes_counted(tmp_path: Path
     images.mkdir()
     pixels = np.random.default_rng(0).integers(0, 256, (32, 32, 3), np.uint8)
     (images / "one.jpg").write_bytes(simplejpeg.encode_jpeg(pixels))
-    words = ("--blocks", "", "--data", str(images), "--width", "1", "--warm-up", "2", "--no-peers")
+    words = (
+        "--blocks",
+        "",
+        "--data",
+        str(images),
+        "--width",
+        "1",
+        "--warm-up",
+        "2",
+        "--arms",
+        ",".join(ARMS[:-1]),
+    )
     found = crossed(measured(tmp_path, 1, *words))
     arms = ("separate", "host ring", "GPU ring")
     assert {*found} == {(what, arm) for what in ("JPEG", "training") for arm in arms}
@@ -95,14 +112,64 @@ def test_a_claim_is_the_worst_cases_median_of_ratios_within_a_repeat() -> None:
     ]
     for arm, rate in (("GPU ring", 36.0), ("separate", 10.0)):
         found.append(one("training", arm, 4, 0, samples_per_s=(rate,) * 4))
-    copy = [{"nbytes": 10_000_000, "ring_GBps": [9.0, 8.0, 10.0], "torch_GBps": [10.0, 10.0, 10.0]}]
-    rows = {row.name: row for row in gpu_claims(found, copy)}
+    rows = {row.name: row for row in gpu_claims(found)}
     assert (rows["tensorsocket-10MB"].measured, rows["tensorsocket-10MB"].spread) == (1.51, (1.5, 1.52))
     assert (rows["gpu-trainer-cpu"].measured, rows["gpu-trainer-cpu"].met) == (170.0, False)
     assert (rows["gpu-memory"].measured, rows["gpu-memory"].met) == (4.0, False)
-    assert (rows["host-ring-copy-10000000"].measured, rows["host-ring-copy-10000000"].met) == (0.9, True)
     assert (rows["training-runs-4-GPU"].measured, rows["training-runs-4-GPU"].met) == (3.6, True)
     assert rows["training-runs-4-host"].met is None
+
+
+def test_a_repeat_measures_what_is_claimed_and_an_arm_its_own_number_of_trainers() -> None:
+    settings = Settings("cpu", (1, 4), 2, 1.0, 1, again=("separate",))
+    planned = cases([jpegs("images", 1)], settings, ["separate", "GPU ring", "tensorsocket:4"], "train")
+    found = [(case.trainers, case.arm, repeat) for case, repeat in planned]
+    first = [
+        (1, "separate", 0),
+        (1, "GPU ring", 0),
+        (4, "separate", 0),
+        (4, "GPU ring", 0),
+        (4, "tensorsocket", 0),
+    ]
+    assert found == [*first, (4, "separate", 1)]
+
+
+def test_bursts_are_counted_whole() -> None:
+    times = [burst + i / 1000 for burst in range(10) for i in range(8)]
+    assert bursts_of(times, 5.5) == pytest.approx(8.0)
+    assert bursts_of(times[:9], 5.0) == pytest.approx(8.0)
+    assert bursts_of(times[:8], 5.0) == bursts_of([], 5.0) == 0
+
+
+def test_cpus_are_this_processs() -> None:
+    assert {*whole_cores(1)} < {*whole_cores(10_000)} == os.sched_getaffinity(0)
+
+
+def test_a_feed_with_clients_of_a_daemon_is_tried_and_the_daemon_ended(
+    tmp_path: Path, fake_gpus: FakeGpus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake = FakeMps(tmp_path / "mps", str(tmp_path), fake_gpus)
+    for name in ("FAKE_MPS", "PATH"):
+        monkeypatch.setenv(name, fake.environment[name])
+    tries_mps(tmp_path / "told.json", "cpu")
+    told = json.loads((tmp_path / "told.json").read_text())
+    assert [*told] == ["feeder among the clients", "feeder outside"]
+    for session in told.values():
+        for step in ("A at first", "B at first", "B after A was killed", "C, which joined then", "B beside C"):
+            assert session[step]["right"], (step, session)
+            assert session[step]["way"] == "GPU ring"
+    assert len(fake.daemons()) == 2
+    assert [each["command"] for each in fake.asked() if "command" in each].count("quit -t 5") == 2
+
+
+def test_what_fails_of_a_batchs_costs_is_told_and_the_rest_measured(tmp_path: Path) -> None:
+    why.main(tmp_path / "why.json", "cpu", 0.1, ["64KB"])
+    told = json.loads((tmp_path / "why.json").read_text())
+    assert "failed" in told["event wait"]
+    assert {case["arm"] for case in told["cases"]} >= {"host ring", "GPU ring", "paced as the GPU ring"}
+    assert {*told["beyond the paced control"]} == {"host ring, 64KB", "GPU ring, 64KB"}
+    copies.main(tmp_path / "copies.json", "cpu", 0.01)
+    assert min(json.loads((tmp_path / "copies.json").read_text())["memfd, small pages"]["GBps"]) > 0
 
 
 def metered(uuid: str) -> Activity:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -24,7 +26,16 @@ def open_source(order: dict[str, Any]) -> Batches:
         return source
     from benchmarks.gpu.device import worked_on
 
-    return worked_on(source, order)
+    worked = worked_on(source, order)
+    return worked._replace(batches=timed(worked.batches, order["times"]))
+
+
+def timed(batches: Iterator[Any], folder: str) -> Iterator[Any]:
+    """Note when each batch was done: it sends eight at once, so only whole groups can be counted."""
+    with open(f"{folder}/{os.getpid()}", "w", buffering=1) as times:
+        for batch in batches:
+            times.write(f"{time.monotonic()}\n")
+            yield batch
 
 
 if __name__ == "__main__":

@@ -79,6 +79,7 @@ def main() -> None:
     # A consumer that comes late waits for the next epoch: begin when all are there.
     while len(producer.hb.consumers) < order["trainers"]:
         time.sleep(0.1)
+    time.sleep(2.0)  # an acknowledgement sent before its socket is connected is lost, and costs 10 s
     while True:
         for _ in producer:
             pass

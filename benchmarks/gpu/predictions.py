@@ -1,0 +1,30 @@
+"""What was expected of each part before it ran; a record keeps it beside what was measured."""
+
+from __future__ import annotations
+
+PREDICTIONS: dict[str, dict[str, str]] = {
+    "why": {
+        "device copies hot, 10 MB, process's CPU": "75 to 90 us a batch, never sleeps",
+        "paced as the GPU ring, 10 MB": "200 to 350 us a batch, 1 sleep a batch",
+        "GPU ring, 10 MB": "600 to 800 us a batch at 400 to 550 batches/s; 2 to 4 sleeps a batch",
+        "host ring, 10 MB": "600 to 1,000 us a batch at 520 to 650 batches/s",
+        "beyond the paced control, GPU ring, 10 MB": "300 to 500 us a batch (target after the change: 100)",
+        "beyond the paced control, GPU ring, 64 KB": "200 to 400 us a batch, at 1,500 to 4,000 batches/s",
+        "GPU memory, 10 MB": "device copies 2.1 blocks, GPU ring 2.1, host ring 3.1",
+        "event wait": "50 to 100 us of CPU, 1 sleep",
+        "socket wake": "25 to 60 us of CPU, 1 sleep",
+        "memcpy into a ring": "6 GB/s by 1 thread, 11 by 2, 18 to 22 by 4, at most 30 by 8",
+        "to the GPU": "small pages 45 to 52 GB/s, huge 53 to 55, cudaHostAlloc 54 to 55: huge gains less than 10%",
+    },
+    "mps": {
+        "feeder among the clients": "maps the GPU's ring; B goes on, every byte right; C joins",
+        "feeder outside": "maps the GPU's ring too; each batch waits a time slice; every byte right",
+    },
+    "share": {
+        "4 cores, K=1, GPU ring against separate": "1.0 to 1.06 (model of CPU-ms: 1.06)",
+        "4 cores, K=4, GPU ring against separate": "3.54 by the model; 3.3 where blocks ready before do not count",
+        "4 cores, K=4, GPU ring against TensorSocket": "1.19 by the model; 1.12",
+        "4 cores, K=4, separate": "4.2 to 4.6 batches/s a trainer; GPU ring 14.5 to 15.5",
+        "16 cores, K=4, GPU ring against separate": "1.93 in time slices; with MPS 2.3 to 2.7; CPU-bound 3.54",
+    },
+}
