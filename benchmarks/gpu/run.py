@@ -112,6 +112,8 @@ def cases(
             claimed = arm in settings.again and trainers == max(settings.trainers)
             if only in {"", work} and (repeat == 0 or claimed or not settings.again):
                 found.append((Case(workload, work, trainers, arm), repeat))
+    if settings.mps:  # its processes are killed, and what clients of MPS leave under way may hurt the others
+        found.sort(key=lambda each: each[0].arm == "tensorsocket")
     return found
 
 
