@@ -24,7 +24,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     asked.add_argument("--page", type=Path, default=PAGE)
     given = asked.parse_args(arguments)
     for path in sorted(given.out.glob("*.json")):
-        if path.name.endswith(".result.json"):
+        if path.name.endswith(".result.json") or path.name.startswith("private-"):
             continue
         record = read(path)
         if not any(step.status != "not run" for step in record.steps):

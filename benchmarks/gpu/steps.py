@@ -150,6 +150,24 @@ def _select(out: Path) -> list[Step]:
     return [Step("gradients", measured, ("msgspec", "psutil", "rich"), 120, file)]
 
 
+def _decode(out: Path) -> list[Step]:
+    """Make steps that end within five minutes, the start of the part included."""
+
+    def measured(name: str, limit_s: float, *modules: str) -> Step:
+        library, _, backend = name.partition("-")
+        only = ("--only", backend) if backend else ()
+        command = ("-m", "benchmarks.gpu.decode", library, str(out), *only)
+        file = f"decode-{name}.result.json"
+        return Step(name, command, ("psutil", *_IMAGES, *modules), limit_s, file, unavailable=2)
+
+    return [
+        measured("cpu", 30),
+        measured("nvimagecodec", 140, "cupy"),
+        measured("nvimagecodec-engines", 50, "cupy"),  # if the one before died of another backend
+        measured("torchvision", 75, "torchvision", "cupy"),
+    ]
+
+
 PARTS: dict[str, Callable[[Path], list[Step]]] = {
     "facts": _facts,
     "right": _right,
@@ -161,4 +179,5 @@ PARTS: dict[str, Callable[[Path], list[Step]]] = {
     "io": _io,
     "demo": _demo,
     "select": _select,
+    "decode": _decode,
 }
