@@ -23,9 +23,8 @@ from rich.table import Table
 from penstock.bench.experiment import progress
 from penstock.bench.io.plan import IoSettings
 from penstock.bench.io.run import run
-from penstock.io.advice.advice import advise
-from penstock.io.advice.measurements import Measurement
-from penstock.io.advice.prediction import Requirement
+from penstock.io.advice import Requirement, advise
+from penstock.io.measurements import Measurement
 from penstock.runs.machine import describe
 
 KIB = 1 << 10
@@ -142,7 +141,7 @@ def main(
         scratch_bytes=4 << 30,
     )
     with progress(console) as tell:
-        rows = run(settings, on, tell).rows
+        rows = run(settings, on, tell)
     verdicts = [judged(need, rows) for need in needs()]
     console.print(shown(verdicts))
     near = sum(v.score >= NEAR for v in verdicts)

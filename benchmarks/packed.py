@@ -29,8 +29,8 @@ from rich.progress import track
 from rich.table import Table
 
 from penstock.bench.io import target as page_cache
-from penstock.bench.io.loop import ReadLoop, places, stride
-from penstock.bench.io.loop import measure as loop_measured
+from penstock.bench.io.child import measure as read_over_and_over
+from penstock.bench.io.child import places, stride
 from penstock.bench.measure.pool import ProcessPool
 from penstock.bench.measure.rates import Interval
 from penstock.contracts import Cursor, SourceBlock
@@ -101,9 +101,11 @@ def raw(
     reader = open_reader(reader_name, memory, depth=depth, threads=THREADS)
     file, nbytes = reader.open(str(path))
     offsets = HEADER_BYTES + places(nbytes - HEADER_BYTES, row_bytes, "random", repeat)
-    loop = ReadLoop(reader, file, offsets, row_bytes, threads=0 if reader_name == "uring" else THREADS, once=False)
-    figures = loop_measured(loop, depth, runtime_s=seconds, warm_up_s=0.3)
-    gb = figures.ops * row_bytes / 1e9
+    threads = 0 if reader_name == "uring" else THREADS
+    ops, elapsed_s, cpu_s = read_over_and_over(
+        reader, file, offsets, row_bytes, threads=threads, once=False, runtime_s=seconds, warm_up_s=0.3
+    )
+    gb = ops * row_bytes / 1e9
     path_taken = reader.path_taken
     reader.completed(depth)
     reader.close()
@@ -112,8 +114,8 @@ def raw(
         reader=reader_name,
         arm=arm,
         repeat=repeat,
-        mb_s=1000 * gb / figures.elapsed_s,
-        cpu_s_per_gb=figures.cpu_s / gb,
+        mb_s=1000 * gb / elapsed_s,
+        cpu_s_per_gb=cpu_s / gb,
         path_taken=path_taken,
     )
 

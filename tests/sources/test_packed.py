@@ -23,7 +23,7 @@ from tests.fakes.gpu import FakeGpu
 import penstock
 from penstock.contracts import ByteArray, Completed, Cursor, Extents, Opened, Reader
 from penstock.errors import PackDamaged, ReaderUnavailable
-from penstock.io.advice.measurements import Measurement, save
+from penstock.io.measurements import Measurement, save
 from penstock.io.open import FILE_MECHANISMS, open_reader
 from penstock.io.queue import ThreadQueue
 from penstock.io.reader import QueueReader
@@ -348,7 +348,7 @@ def test_auto_takes_the_next_reader_where_one_cannot_be_had(small, monkeypatch):
 
     monkeypatch.setattr("penstock.sources.packed.source.open_reader", without_uring)
     with closing(PackedSource(small)) as source:
-        assert "direct (auto: io_uring: it is forbidden here; published" in source.description
+        assert "direct (auto: io_uring: it is forbidden here; not measured here" in source.description
         list(source.open(Cursor(0, 0)))
         assert "preadv, O_DIRECT, 32 threads" in source.description
     with pytest.raises(ReaderUnavailable, match="forbidden"):

@@ -15,10 +15,9 @@ from penstock.basics.sizes import size_from, size_text
 from penstock.basics.terminal import console, printable_lines
 from penstock.cli.command import AsJson, argument, option, plain_table, show
 from penstock.errors import BadSetting
-from penstock.io.advice.advice import Advice
-from penstock.io.advice.advice import advise as choose
-from penstock.io.advice.measurements import Benchmark, Measurement, read_benchmark, save, saved_at
-from penstock.io.advice.prediction import Reason, Requirement, Setting
+from penstock.io.advice import Advice, Requirement, Setting
+from penstock.io.advice import advise as choose
+from penstock.io.measurements import Measurement, read_benchmark, save, saved_at
 
 
 def reader(
@@ -35,10 +34,7 @@ def reader(
     dataset: Annotated[str | None, option("Size of the data set, such as 100GB.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Recommend a mechanism to read with: its speed, its cost, and what to do if none suffices.
-
-    Each figure is marked as *measured here*, or *published* and by whom.
-    """
+    """Recommend a mechanism to read with, from measurements: its speed, its cost, what to do if none suffices."""
     if sample is None:
         raise BadSetting("the size of a sample is missing: give --sample, such as --sample 110KB")
     need = Requirement(
@@ -53,9 +49,10 @@ def reader(
     )
     if (benchmark is None) == (on is None):
         raise BadSetting("give either a file of penstock bench io, or --on DIRECTORY to measure there for 30 s")
-    measured = Benchmark(_quick(on)) if on else read_benchmark(benchmark or "")
-    advice = choose(measured.rows, need)
-    show(as_json, advice, lambda: advice_shown(advice, measured.origin))
+    rows = _quick(on) if on else read_benchmark(benchmark or "")
+    advice = choose(rows, need)
+    origin = ", ".join(filter(None, (rows[0].machine, rows[0].date)))
+    show(as_json, advice, lambda: advice_shown(advice, origin))
 
 
 def _rate(text: str) -> float:
@@ -109,17 +106,17 @@ def _measured_on(directory: Path) -> list[Measurement]:
         warm_up_s=0.1,
     )
     with progress(console(stderr=True)) as tell:
-        return run(settings, str(directory), tell).rows
+        return run(settings, str(directory), tell)
 
 
 def advice_shown(advice: Advice, origin: str) -> RenderableType:
     """Show the choice and its cost, the reasons, the alternatives, and the remedies if it does not suffice."""
     parts: list[RenderableType] = [_asked(advice.need, origin), Text(), _verdict(advice), Text()]
-    parts.append(_reasons("why", advice.reasons))
+    parts += _listed("why", advice.reasons)
     if advice.alternatives:
         parts += [Text(), _table([advice.choice, *advice.alternatives])]
     if advice.remedies:
-        parts += [Text(), _reasons("what to do", advice.remedies)]
+        parts += [Text(), *_listed("what to do", advice.remedies)]
     return Group(*parts)
 
 
@@ -142,8 +139,8 @@ def _verdict(advice: Advice) -> Text:
     text.append(f"\n  reaches {choice.mb_s:,.0f} MB/s")
     if advice.headroom is not None:
         text.append(f", {_compared(1 + advice.headroom)}", "" if advice.suffices else "bold red")
-    text.append(f"\n  costs {_cost(choice)}")
-    return text
+    gpu = f" and at most {choice.sm_share:.1%} of the GPU" if choice.sm_share else ""
+    return text.append(f"\n  costs {choice.cores:.2g} cores ({choice.cpu_s_per_gib:.2g} CPU-s for each GiB){gpu}")
 
 
 def _compared(part: float) -> str:
@@ -161,30 +158,14 @@ def _times(ratio: float) -> str:
     return f"{ratio:,.0f} times" if ratio >= 100 else f"{ratio:.3g} times"
 
 
-def _cost(choice: Setting) -> str:
-    gpu = "" if not choice.sm_share else f" and at most {choice.sm_share:.1%} of the GPU"
-    return f"{choice.cores:.2g} cores ({choice.cpu_s_per_gib:.2g} CPU-s for each GiB){gpu}"
-
-
-def _reasons(heading: str, reasons: Sequence[Reason]) -> Table:
-    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
-    table.add_column(heading)
-    table.add_column("", style="dim", max_width=30)
-    for reason in reasons:
-        table.add_row(printable_lines(reason.text), printable_lines(reason.tag))
-    return table
+def _listed(heading: str, texts: Sequence[str]) -> list[Text]:
+    return [Text(heading, "dim"), *(Text(f"  {printable_lines(text)}") for text in texts)]
 
 
 def _table(choices: Sequence[Setting]) -> Table:
     table = plain_table("the best of each mechanism", "read", "MB/s", "cores", "CPU-s/GiB")
     table.add_column("figures")
     for choice in choices:
-        table.add_row(
-            str(choice),
-            size_text(choice.bs_bytes),
-            f"{choice.mb_s:,.0f}",
-            f"{choice.cores:.2g}",
-            f"{choice.cpu_s_per_gib:.2g}",
-            choice.basis,
-        )
+        figures = f"{choice.mb_s:,.0f}", f"{choice.cores:.2g}", f"{choice.cpu_s_per_gib:.2g}"
+        table.add_row(str(choice), size_text(choice.bs_bytes), *figures, choice.basis)
     return table

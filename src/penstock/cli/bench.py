@@ -84,9 +84,7 @@ def io(
     runtime: Annotated[float, option("Measured time of each case.", metavar="SECONDS")] = 2.0,
     repeats: Annotated[int, option("Measurements of each case.")] = 1,
     size: Annotated[str, option("Size of the temporary file, if PATH is a directory.", metavar="SIZE")] = "1GiB",
-    external: Annotated[str, option("Also measure these tools, if installed: fio.", metavar="NAMES")] = "",
     json: _Json = None,
-    csv: Annotated[Path | None, option("File for the results, as CSV.", metavar="FILE")] = None,
     plot: _Picture = None,
 ) -> None:
     """Measure how fast each mechanism reads here, and how much CPU time each GiB costs.
@@ -112,9 +110,8 @@ def io(
         runtime_s=runtime,
         repeats=repeats,
         scratch_bytes=scratch[0],
-        external=plan.words(external),
     )
-    bench_io(settings, path, json, csv, plot)
+    bench_io(settings, path, json, plot)
 
 
 @app.command(cls=Command)

@@ -31,6 +31,8 @@ from penstock.io.files import file_system, open_file
 from penstock.io.queue import BlockingQueue
 from penstock.linux.process import in_words
 
+PEER_TO_PEER = "peer to peer"
+"""Says in ``path_taken`` that bytes go from the disk into the GPU's memory, not through the host's."""
 PROBE_S = 20.0
 _PROBE = (sys.executable, "-P", "-m", "penstock.io.gds")
 _ways: dict[tuple[int, int], str] = {}
@@ -228,8 +230,8 @@ def _counted(cufile: Any) -> dict[str, int]:
     each = np.ravel(stats) if isinstance(stats, np.ndarray) else stats  # cuda-bindings 13.0 has a table of one row
     used = [each[i] for i in range(int(level.num_gpus))]
     return {
-        "peer to peer (P2PDMA)": sum(int(gpu.n_p2p_reads) for gpu in used),
-        "peer to peer (nvidia-fs)": sum(int(gpu.n_nvfs_reads) for gpu in used),
+        f"{PEER_TO_PEER} (P2PDMA)": sum(int(gpu.n_p2p_reads) for gpu in used),
+        f"{PEER_TO_PEER} (nvidia-fs)": sum(int(gpu.n_nvfs_reads) for gpu in used),
         "compatibility mode, through host memory": sum(int(gpu.n_posix_reads) for gpu in used),
     }
 

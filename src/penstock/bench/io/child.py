@@ -3,94 +3,147 @@
 from __future__ import annotations
 
 import importlib
+import mmap
 import sys
+import time
 from collections.abc import Callable
 from contextlib import closing
 
 import msgspec
+import numpy as np
 
-from penstock.bench.io.loop import ReadLoop, measure, places, stride
-from penstock.bench.io.plan import ONE_THREAD, Case, IoSettings
-from penstock.contracts import Gpu, Reader
-from penstock.errors import PenstockError, ReadFailed
-from penstock.gpus.gpm import Activity, meter_of
-from penstock.io.advice.measurements import Measurement
-from penstock.io.nvme.gpu_threads import most_busy_share
+from penstock.bench.io.plan import BUFFERED, ONE_THREAD, IoSettings
+from penstock.contracts import Extents, Gpu, Numbers, Reader
+from penstock.errors import BadSetting, PenstockError
+from penstock.gpus.gpm import Activity, Meter, meter_of
+from penstock.io.measurements import Measurement
 from penstock.io.reader import host_memory
 from penstock.linux.process import die_with_parent
+
+_PART = 4
+"""The loop waits for a quarter of the reads that no thread works on, then begins as many anew."""
+_MOST_BLOCKS = 1 << 22
 
 
 class CaseJob(msgspec.Struct, frozen=True):
     """A case, and what else its process needs to know."""
 
-    case: Case
+    case: Measurement
     settings: IoSettings
     path: str
     nbytes: int | None  # size of the file; None to ask the reader
-    cold: bool
-    seed: int
+
+
+def places(nbytes: int, bs_bytes: int, pattern: str, seed: int) -> Numbers:
+    """Return offsets of blocks in reading order, none twice.
+
+    At most 4 million: a block is read again only after all others.
+    """
+    blocks = nbytes // bs_bytes
+    if blocks == 0:
+        raise BadSetting(f"a block of {bs_bytes:,} bytes does not fit into {nbytes:,} bytes")
+    if pattern == "sequential":
+        return np.arange(min(blocks, _MOST_BLOCKS)) * bs_bytes
+    return np.random.default_rng(seed).choice(blocks, min(blocks, _MOST_BLOCKS), replace=False) * bs_bytes
+
+
+def stride(bs_bytes: int) -> int:
+    """Return the room in memory for one block, in whole pages."""
+    return -(-bs_bytes // mmap.PAGESIZE) * mmap.PAGESIZE
+
+
+def measure(
+    reader: Reader,
+    file: int,
+    offsets: Numbers,  # of the blocks, in reading order
+    bs_bytes: int,
+    *,
+    threads: int,  # threads of the reader that must always find reads waiting; 0 if it has none
+    once: bool,  # whether each block is read only once; else they are read over and over
+    runtime_s: float,
+    warm_up_s: float,
+    meter: Meter | None = None,  # watches the GPU while reads are counted
+) -> tuple[int, float, float]:
+    """Keep as many reads under way as the reader takes; warm up, then count until all is read or time is up.
+
+    Return the number of reads, the seconds, and the CPU time of this process, user and kernel, in all threads.
+    """
+    depth = reader.depth
+    batch = max(1, (depth - threads) // _PART)
+    files, nbytes, targets = np.full(depth, file), np.full(depth, bs_bytes), np.arange(depth) * stride(bs_bytes)
+    idle, under_way, at, period = np.arange(depth), 0, 0, len(offsets)
+    if not once:  # so that reads that begin together are one slice
+        offsets = np.resize(offsets, period + depth)
+    ops = 0
+    began_s = cpu_s = 0.0  # until counting begins
+    now_s = time.perf_counter()
+    warm_s = now_s + warm_up_s
+    while True:
+        if at >= period and not once:
+            at -= period
+        next_offsets = offsets[at : at + len(idle)]
+        if count := len(next_offsets):
+            slots = idle[:count]
+            extents = Extents(slots, files[:count], next_offsets, nbytes[:count], targets[slots])
+            taken = reader.submit(extents)  # fewer, if what it reads through is full
+            idle, at, under_way = idle[taken:], at + taken, under_way + taken
+        if not began_s and now_s >= warm_s:
+            if meter is not None:
+                meter.begin()
+            ops, cpu_s, began_s = 0, time.process_time(), time.perf_counter()
+        if not under_way or (began_s and now_s - began_s >= runtime_s):
+            break
+        done = reader.completed(min(batch, under_way))
+        if done.failures:
+            raise next(iter(done.failures.values()))
+        idle = np.concatenate([idle, done.tags])
+        under_way -= len(done.tags)
+        ops += len(done.tags)
+        now_s = time.perf_counter()
+    cpu_s = time.process_time() - cpu_s
+    if meter is not None:
+        meter.end()
+    return ops, now_s - began_s, cpu_s
 
 
 def run(job: CaseJob) -> Measurement:
     """Measure one case."""
     case, settings = job.case, job.settings
-    gpu = _gpu(case)
+    gpu = _gpu(case.dest)
     with closing(_reader(job, gpu)) as reader:
         opened = reader.open(job.path)
         nbytes = opened.nbytes if job.nbytes is None else job.nbytes
-        offsets = places(nbytes, case.bs_bytes, case.pattern, job.seed)
         # Blocks read through the page cache are warm the second time.
-        once = job.cold and case.mech == "posix"
-        threads = 0 if case.mech in ONE_THREAD else case.threads
-        loop = ReadLoop(reader, opened.file, offsets, case.bs_bytes, threads=threads, once=once)
-        meters = [meter_of(gpu.name)] if gpu and case.mech == "gpu" else []
-        warm_up_s = 0.0 if once else settings.warm_up_s
-        figures = measure(loop, case.qd, runtime_s=settings.runtime_s, warm_up_s=warm_up_s, watches=meters)
-        if figures.ops == 0:
-            raise ReadFailed(
-                f"all {len(offsets):,} blocks were read before anything was counted; a larger file, "
-                "or smaller blocks, would do",
-                job.path,
-            )
-        notes = [f"ended after {figures.elapsed_s:.2f} s: every block was read once"] * figures.exhausted
-        sm_share = None
-        if gpu and meters:
-            sm_share, note = _busy_share(meters[0].activity, gpu.name, case.threads)
-            notes.append(note)
-        p50_us, p99_us, p999_us = figures.latencies.percentiles_us(0.5, 0.99, 0.999)
-        return case.measured(
-            figures.ops,
-            figures.elapsed_s,
-            figures.cpu_s,
-            cold=job.cold,
-            p50_us=p50_us,
-            p99_us=p99_us,
-            p999_us=p999_us,
-            gpu_threads=case.threads if meters else None,
-            sm_share=sm_share,
-            copy_included=case.dest.startswith("cuda") and case.mech != "gds",
-            path_taken=reader.path_taken,
-            note="; ".join(notes),
+        once = case.cold and case.mech == BUFFERED
+        meter = meter_of(gpu.name) if gpu and case.mech == "gpu" else None
+        ops, elapsed_s, cpu_s = measure(
+            reader,
+            opened.file,
+            places(nbytes, case.bs_bytes, case.pattern, seed=case.repeat),
+            case.bs_bytes,
+            threads=0 if case.mech in ONE_THREAD else case.threads,
+            once=once,
+            runtime_s=settings.runtime_s,
+            warm_up_s=0.0 if once else settings.warm_up_s,
+            meter=meter,
         )
+        notes = [case.note] if case.note else []
+        if once and elapsed_s < settings.runtime_s:
+            notes.append(f"ended after {elapsed_s:.2f} s: every block was read once")
+        seen = meter.activity if meter else Activity()
+        if meter and seen.sm_active is None:
+            notes.append(f"SMs: not known ({seen.note})")
+        row = case.measured(ops, elapsed_s, cpu_s)
+        more = {"sm_share": seen.sm_active, "path_taken": reader.path_taken, "note": "; ".join(notes)}
+        return msgspec.structs.replace(row, **more)
 
 
-def _busy_share(seen: Activity, device: str, threads: int) -> tuple[float, str]:
-    """Return the part of a GPU's multiprocessors that its reading threads used, 0 to 1, and the source of that.
-
-    NVML API Reference Guide, "GPM Functions": NVML_GPM_METRIC_SM_UTIL, from Hopper on; else an upper bound.
-    """
-    if seen.sm_active is not None:
-        return seen.sm_active, "SMs: measured by NVML, of all that ran on the GPU"
-    most = most_busy_share(threads, int(device.partition(":")[2]))
-    return most, f"SMs: estimated, at most this part holds reading threads; NVML has no figure ({seen.note})"
-
-
-def _gpu(case: Case) -> Gpu | None:
-    if case.dest == "host":
+def _gpu(dest: str) -> Gpu | None:
+    if dest == "host":
         return None
     from penstock.memory.cuda import CudaGpu
 
-    return CudaGpu("cuda" if case.dest == "pinned" else case.dest)
+    return CudaGpu("cuda" if dest == "pinned" else dest)
 
 
 def _reader(job: CaseJob, gpu: Gpu | None) -> Reader:
@@ -111,7 +164,7 @@ def main() -> None:
     try:
         row = run(job)
     except PenstockError as error:
-        row = job.case.row(cold=job.cold, note=str(error))
+        row = msgspec.structs.replace(job.case, note=str(error))
     sys.stdout.buffer.write(msgspec.json.encode(row))
 
 

@@ -123,18 +123,6 @@ class DeviceThreads:
             _checked(self._driver.cuCtxPopCurrent())
 
 
-def most_busy_share(threads: int, device: int) -> float:
-    """Return the largest part of a GPU's multiprocessors that ``threads`` can occupy, 0 to 1.
-
-    Each warp is a separate block on one multiprocessor; as many launches as
-    there are streams may run at once.
-    """
-    driver = _driver()
-    count = driver.CUdevice_attribute.CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT
-    multiprocessors = _checked(driver.cuDeviceGetAttribute(count, _checked(driver.cuDeviceGet(device))))
-    return min(1.0, _STREAMS * -(-threads // _WARP) / multiprocessors)
-
-
 _COMPUTE = "CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_"
 
 

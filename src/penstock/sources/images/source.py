@@ -14,8 +14,8 @@ from penstock.basics.packages import require
 from penstock.basics.sizes import random_seed, size_from, whole_number
 from penstock.contracts import NO_JOINTS, Cursor, Joints, SourceBlock, Wanted
 from penstock.errors import BadSetting
-from penstock.io.advice.caching import CacheChoice, ImageCosts
 from penstock.io.cache.cache import Cache
+from penstock.io.cache.keep import CacheChoice, ImageCosts
 from penstock.linux.cgroups import cores
 from penstock.memory.slots import Slots
 from penstock.sources.formats import has_prefix, records_of, tables_of

@@ -12,12 +12,12 @@ import numpy as np
 from penstock.basics.sizes import size_text, whole_number
 from penstock.contracts import ByteArray, Reader, SourceBlock
 from penstock.errors import BadSetting, ReaderUnavailable, Untravelled
-from penstock.io.advice.advice import choose_reader
-from penstock.io.advice.measurements import saved_rows
+from penstock.io.advice import choose_reader
 from penstock.io.cache.cache import Cache
 from penstock.io.cache.reader import CachedReader
 from penstock.io.cache.tiers import Admitted, CacheCounts, Files, Tiers, memory_files
 from penstock.io.files import direct_aligned
+from penstock.io.measurements import saved_rows
 from penstock.io.open import FILE_MECHANISMS, MAX_DEPTH, open_reader
 from penstock.io.reader import host_memory
 from penstock.linux.fork import close_in_children
@@ -224,7 +224,7 @@ class PackedSource(Ordered):
                 refusals.append(str(error))
                 works.remove(best.mech)
             else:
-                return f"{best.mech} (auto: {'; '.join([*refusals, best.reason.tag])})"
+                return f"{best.mech} (auto: {'; '.join([*refusals, best.why])})"
         raise ReaderUnavailable("; ".join(refusals))
 
     def _try_reader(self) -> None:

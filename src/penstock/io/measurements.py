@@ -15,68 +15,56 @@ from penstock.linux.files import cache_folder, written_whole
 
 
 class Measurement(msgspec.Struct, frozen=True, kw_only=True):
-    """A measurement of one mechanism under one setting."""
+    """One mechanism under one setting, and its figures; 0 before it is measured, or where that failed."""
 
-    mech: str
-    """``"posix"``, ``"direct"``, ``"uring"``, ``"gds"``, ``"gpu"``, ``"object"``, or another tool's, such as
-    ``"fio:io_uring"``."""
+    mech: str  # as ``penstock.io.open.open_reader`` takes it; another tool's has a colon
     bs_bytes: int  # size of one read
     qd: int  # reads under way
-    threads: int  # threads of the process that waited for the kernel; on the device for ``"gpu"``
+    threads: int  # threads that wait for the kernel, or begin reads on the GPU for ``"gpu"``
     pattern: str  # ``"random"`` or ``"sequential"``
     dest: str = "host"  # ``"host"``, ``"pinned"``, or a GPU such as ``"cuda:0"``
     cold: bool = False  # whether the page cache was empty of the file
-    runtime_s: float = 0.0  # how long it was measured
     iops: float = 0.0  # reads per second
     mb_s: float = 0.0  # throughput in 10^6 bytes per second
-    p50_us: float | None = None
-    """Median time from submission to completion; None where the tool does not report it."""
-    p99_us: float | None = None  # 99th percentile
-    p999_us: float | None = None  # 99.9th percentile
     cpu_us_per_op: float = 0.0  # CPU time of the process, user and kernel, for each read
     cpu_s_per_gib: float = 0.0  # CPU time for each GiB
-    cores_busy: float = 0.0  # CPU time over elapsed time
-    gpu_threads: int | None = None  # threads of the GPU that began reads; None if it began none
-    sm_share: float | None = None
-    """Part of the GPU's multiprocessors that were busy, 0 to 1, or the most that can have been; the note names it.
-    None if not known."""
-    copy_included: bool = False  # whether these numbers include a copy to the GPU
+    sm_share: float | None = None  # busy part of the GPU's multiprocessors, 0 to 1, by NVML; None if not known
     path_taken: str = ""  # what carried the bytes
     repeat: int = 0  # number of the repetition, from 0
     note: str = ""  # what to know about the row; the error, if there is no measurement
     machine: str = ""  # CPU, cores, GPUs and kernel, in words
     date: str = ""  # when it was measured, UTC
 
+    def __str__(self) -> str:
+        threads = f", {self.threads} threads" if self.threads > 1 else ""
+        return f"{self.mech}, {self.bs_bytes:,} bytes, depth {self.qd}{threads}, {self.pattern}, to {self.dest}"
 
-class Benchmark(msgspec.Struct, frozen=True):
-    """Content of a file of ``penstock bench io``."""
+    def measured(self, ops: int, elapsed_s: float, cpu_s: float) -> Measurement:
+        """Return this row with the figures of ``ops`` reads, in six digits: the rest is noise."""
+        figures = {
+            "iops": ops / elapsed_s,
+            "mb_s": ops * self.bs_bytes / elapsed_s / 1e6,
+            "cpu_us_per_op": 1e6 * cpu_s / ops,
+            "cpu_s_per_gib": cpu_s / (ops * self.bs_bytes) * 2**30,
+        }
+        return msgspec.structs.replace(self, **{name: float(f"{each:.6g}") for name, each in figures.items()})
 
-    rows: list[Measurement]
 
-    @property
-    def origin(self) -> str:
-        """Where and when it was measured, for a person; empty if not known."""
-        return ", ".join(part for part in (self.rows[0].machine, self.rows[0].date) if part)
-
-
-def read_benchmark(path: str | Path) -> Benchmark:
-    """Read a file of rows: a list of them, or an object that has them under ``rows``."""
+def read_benchmark(path: str | Path) -> list[Measurement]:
+    """Read a file of rows."""
     try:
         fd, _ = open_file(str(path), direct=False)
         with open(fd, "rb") as file:
-            text = file.read()
+            rows = msgspec.json.decode(file.read(), type=list[Measurement])
     except OSError as error:
         raise BadSetting(f"{path} cannot be read: {error.strerror}") from None
-    try:
-        found = msgspec.json.decode(text, type=Benchmark | list[Measurement])
     except ValueError as error:
         raise BadSetting(
             f"{path} is no file of penstock bench io ({error}); give what its --json has saved"
         ) from None
-    benchmark = found if isinstance(found, Benchmark) else Benchmark(found)
-    if not benchmark.rows:
+    if not rows:
         raise BadSetting(f"{path} holds no row; measure with: penstock bench io PATH --json FILE")
-    return benchmark
+    return rows
 
 
 def saved_at(data: str | Path) -> Path:
@@ -100,7 +88,7 @@ def _file_system_id(data: str | Path) -> str:
 def saved_rows(data: str | Path) -> list[Measurement] | None:
     """Return what was measured on ``data``'s file system; None if nothing was."""
     path = saved_at(data)
-    return read_benchmark(path).rows if path.exists() else None
+    return read_benchmark(path) if path.exists() else None
 
 
 def save(rows: list[Measurement], data: str | Path) -> Path:
