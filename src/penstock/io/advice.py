@@ -67,11 +67,6 @@ class Requirement(msgspec.Struct, frozen=True, kw_only=True):
         """The rate in 10^6 bytes per second."""
         return None if self.rate_bytes_per_s is None else self.rate_bytes_per_s / 1e6
 
-    @property
-    def fits_memory(self) -> bool:
-        """Whether all the data stay in memory once they have been read."""
-        return self.dataset_bytes is not None and self.dataset_bytes <= self.memory_bytes
-
 
 class Setting(msgspec.Struct, frozen=True, kw_only=True):
     """A mechanism under one setting, and what it would do for a need."""
@@ -227,7 +222,9 @@ def _usable(rows: Sequence[Measurement], need: Requirement) -> tuple[list[Measur
 
 
 def _warm(row: Measurement, need: Requirement) -> bool:
-    return row.mech == "posix" and not row.cold and not need.fits_memory
+    """Whether reads came from the page cache, and the data are larger, or may be."""
+    fits = need.dataset_bytes is not None and need.dataset_bytes <= need.memory_bytes
+    return row.mech == "posix" and not row.cold and not fits
 
 
 def _gpu_share(row: Measurement) -> float:

@@ -12,10 +12,10 @@ from contextlib import closing
 import msgspec
 import numpy as np
 
-from penstock.bench.io.plan import BUFFERED, ONE_THREAD, IoSettings
+from penstock.bench.io.plan import IoSettings
 from penstock.contracts import Extents, Gpu, Numbers, Reader
 from penstock.errors import BadSetting, PenstockError
-from penstock.gpus.gpm import Activity, Meter, meter_of
+from penstock.gpus.gpm import Activity, meter_of
 from penstock.io.measurements import Measurement
 from penstock.io.reader import host_memory
 from penstock.linux.process import die_with_parent
@@ -62,7 +62,6 @@ def measure(
     once: bool,  # whether each block is read only once; else they are read over and over
     runtime_s: float,
     warm_up_s: float,
-    meter: Meter | None = None,  # watches the GPU while reads are counted
 ) -> tuple[int, float, float]:
     """Keep as many reads under way as the reader takes; warm up, then count until all is read or time is up.
 
@@ -88,8 +87,6 @@ def measure(
             taken = reader.submit(extents)  # fewer, if what it reads through is full
             idle, at, under_way = idle[taken:], at + taken, under_way + taken
         if not began_s and now_s >= warm_s:
-            if meter is not None:
-                meter.begin()
             ops, cpu_s, began_s = 0, time.process_time(), time.perf_counter()
         if not under_way or (began_s and now_s - began_s >= runtime_s):
             break
@@ -100,10 +97,7 @@ def measure(
         under_way -= len(done.tags)
         ops += len(done.tags)
         now_s = time.perf_counter()
-    cpu_s = time.process_time() - cpu_s
-    if meter is not None:
-        meter.end()
-    return ops, now_s - began_s, cpu_s
+    return ops, now_s - began_s, time.process_time() - cpu_s
 
 
 def run(job: CaseJob) -> Measurement:
@@ -113,26 +107,29 @@ def run(job: CaseJob) -> Measurement:
     with closing(_reader(job, gpu)) as reader:
         opened = reader.open(job.path)
         nbytes = opened.nbytes if job.nbytes is None else job.nbytes
-        # Blocks read through the page cache are warm the second time.
-        once = case.cold and case.mech == BUFFERED
+        offsets = places(nbytes, case.bs_bytes, case.pattern, seed=case.repeat)
+        once = case.cold and case.mech == "posix"  # blocks read through the page cache are warm the second time
         meter = meter_of(gpu.name) if gpu and case.mech == "gpu" else None
+        if meter:
+            meter.begin()
         ops, elapsed_s, cpu_s = measure(
             reader,
             opened.file,
-            places(nbytes, case.bs_bytes, case.pattern, seed=case.repeat),
+            offsets,
             case.bs_bytes,
-            threads=0 if case.mech in ONE_THREAD else case.threads,
+            threads=0 if case.mech == "uring" else case.threads,
             once=once,
             runtime_s=settings.runtime_s,
             warm_up_s=0.0 if once else settings.warm_up_s,
-            meter=meter,
         )
+        seen = Activity()
         notes = [case.note] if case.note else []
+        if meter:
+            meter.end()
+            seen = meter.activity
+            notes += [f"SMs: not known ({seen.note})"] * (seen.sm_active is None)
         if once and elapsed_s < settings.runtime_s:
             notes.append(f"ended after {elapsed_s:.2f} s: every block was read once")
-        seen = meter.activity if meter else Activity()
-        if meter and seen.sm_active is None:
-            notes.append(f"SMs: not known ({seen.note})")
         row = case.measured(ops, elapsed_s, cpu_s)
         more = {"sm_share": seen.sm_active, "path_taken": reader.path_taken, "note": "; ".join(notes)}
         return msgspec.structs.replace(row, **more)

@@ -12,10 +12,6 @@ from penstock.errors import BadSetting
 from penstock.io.measurements import Measurement
 from penstock.io.open import MAX_DEPTH, MAX_THREADS, MECHANISMS
 
-BUFFERED = "posix"
-"""The mechanism that reads through the page cache."""
-ONE_THREAD = frozenset({"uring"})
-"""Mechanisms that one thread drives, whatever ``--threads`` is."""
 _MEMORY_BYTES = 8 << 30
 
 
@@ -72,10 +68,13 @@ class IoSettings(msgspec.Struct, frozen=True, kw_only=True):
         return self
 
     def cases(self) -> list[Measurement]:
-        """Return what is to be measured, each once; those to be compared are neighbours."""
+        """Return what is to be measured, each once; those to be compared are neighbours.
+
+        One thread drives uring, whatever ``--threads`` is.
+        """
         several = product(self.bs_bytes, self.pattern, self.dest, self.qd, self.mech, self.threads)
         cases = {
-            (mech, bs, qd, 1 if mech in ONE_THREAD else min(threads, qd), pattern, dest): None
+            (mech, bs, qd, 1 if mech == "uring" else min(threads, qd), pattern, dest): None
             for bs, pattern, dest, qd, mech, threads in several
         }
         return [

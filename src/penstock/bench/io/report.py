@@ -17,7 +17,7 @@ from rich.text import Text
 from penstock.basics.sizes import size_text
 from penstock.basics.terminal import console, printable
 from penstock.bench.experiment import as_json, check_files, progress, save, short
-from penstock.bench.io.plan import BUFFERED, IoSettings
+from penstock.bench.io.plan import IoSettings
 from penstock.bench.io.run import run
 from penstock.errors import ReaderUnavailable
 from penstock.io.measurements import Measurement
@@ -122,7 +122,7 @@ def picture(rows: Sequence[Measurement], looks: Mapping[str, tuple[str, str]] = 
 
 
 def _may_be_cached(row: Measurement) -> bool:
-    return row.mech == BUFFERED and not row.cold
+    return row.mech == "posix" and not row.cold
 
 
 def _place(row: Measurement) -> tuple[bool, str, str, int]:

@@ -13,7 +13,7 @@ import msgspec
 from penstock.basics.sizes import size_text
 from penstock.bench.experiment import Tell
 from penstock.bench.io.child import CaseJob
-from penstock.bench.io.plan import BUFFERED, IoSettings
+from penstock.bench.io.plan import IoSettings
 from penstock.bench.io.target import cached_share, dropped, is_url, opened_target
 from penstock.errors import BadSetting
 from penstock.io.files import disk_path
@@ -83,7 +83,7 @@ def _cache(settings: IoSettings, case: Measurement, path: str, nbytes: int) -> t
     """Drop what is read from the page cache if asked; return whether it is cold, and a note on that."""
     share = dropped(path, nbytes) if settings.cold else cached_share(path, nbytes)
     cold = settings.cold and (share or 0.0) <= _STILL_COLD
-    if case.mech != BUFFERED or (cold and share is not None):
+    if case.mech != "posix" or (cold and share is not None):
         return cold, ""
     if share is None:
         return cold, "only its owner can check how much of the file is in the page cache"
