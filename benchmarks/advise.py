@@ -20,7 +20,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from penstock.bench.experiment import progress
+from penstock.basics.results import progress
 from penstock.bench.io.plan import IoSettings
 from penstock.bench.io.run import run
 from penstock.io.advice import Requirement, advise

@@ -22,7 +22,7 @@ from benchmarks.share.claims import Claim, least, most
 from benchmarks.share.tables import claims_table
 from rich.console import Console
 
-from penstock.bench.experiment import progress
+from penstock.basics.results import progress
 from penstock.bench.io.plan import IoSettings, sizes
 from penstock.bench.io.report import LOOKS, WIDTH, picture, table
 from penstock.bench.io.run import run

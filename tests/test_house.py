@@ -20,8 +20,8 @@ SPARE_LINES = 120
 """A room may hold so many fewer before its line in the table must be lowered."""
 ROOMS = {  # lines, files
     "autosharing": (1740, 10),
-    "basics": (330, 7),
-    "bench": (3720, 29),
+    "basics": (740, 10),
+    "bench": (3310, 27),
     "cli": (3510, 28),
     "contracts": (750, 5),
     "doctor": (550, 4),
@@ -34,7 +34,7 @@ ROOMS = {  # lines, files
     "linux": (890, 8),
     "memory": (1060, 7),
     "runs": (10350, 79),
-    "schedule": (2930, 21),
+    "schedule": (2910, 21),
     "select": (3880, 22),
     "sources": (13130, 89),
     "subsets": (850, 5),

@@ -11,8 +11,8 @@ from benchmarks.share.plan import Settings
 from benchmarks.share.run import Report, run
 from benchmarks.share.tables import tables
 
+from penstock.basics.results import check_files, progress, save
 from penstock.basics.terminal import console
-from penstock.bench.experiment import check_files, progress, save
 
 
 def share_command(settings: Settings, data: Path | None, json: Path | None, plot: Path | None) -> None:

@@ -17,7 +17,7 @@ from benchmarks.share.trainers import TrainerPool, start_feeder
 from benchmarks.share.workload import Workload, jpegs, synthetic
 
 from penstock.basics.packages import require
-from penstock.bench.experiment import Tell
+from penstock.basics.results import Tell
 from penstock.bench.measure.pool import MeasuredProcess, MemberFailed, ProcessPool
 from penstock.errors import BadSetting, PenstockError
 from penstock.runs.machine import Machine, describe

@@ -17,8 +17,8 @@ import psutil
 import pytest
 from tests.scripts import run_python
 
+from penstock.basics.results import Spread
 from penstock.basics.terminal import console
-from penstock.bench.experiment import Spread
 from penstock.bench.share.child import UsersLoader, alone, described
 from penstock.bench.share.report import (
     Gain,

@@ -5,7 +5,8 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from penstock.bench.experiment import ArmFailed, Report, Spread, as_json
+from penstock.basics.results import Spread, as_json
+from penstock.bench.experiment import ArmFailed, Report
 from penstock.runs.machine import describe
 
 

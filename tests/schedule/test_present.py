@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from penstock.bench.lanes import Bar, rows_of
+from penstock.basics.lanes import Bar, rows_of
 from penstock.runs.record import GroupPlan, RunPlan
 from penstock.runs.store import Store
 from penstock.schedule.beliefs import Beliefs, Seen, check_fits, dependencies

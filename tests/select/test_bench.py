@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from tests.scripts import run_python
 
-from penstock.bench.experiment import Spread
+from penstock.basics.results import Spread
 from penstock.cli.select_table import _ranks
 from penstock.errors import BadSetting
 from penstock.linux.files import held

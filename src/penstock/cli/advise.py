@@ -49,7 +49,7 @@ def _fits(what: str) -> None:
         json: AsJson = False,
         store: StoreFolder = None,
     ) -> None:
-        from penstock.bench.experiment import check_files, progress, save
+        from penstock.basics.results import check_files, progress, save
         from penstock.fit.find import QUESTIONS
         from penstock.fit.report import picture, shown
         from penstock.fit.trials import Bounds, Script

@@ -93,7 +93,7 @@ def _quick(directory: Path) -> list[Measurement]:
 
 
 def _measured_on(directory: Path) -> list[Measurement]:
-    from penstock.bench.experiment import progress
+    from penstock.basics.results import progress
     from penstock.bench.io.plan import IoSettings
     from penstock.bench.io.run import run
 

@@ -35,7 +35,7 @@ def share(
     The trainers take batches and train nothing. Separate loaders divide the workers of yours among them, with at
     least one each.
     """
-    from penstock.bench.experiment import as_json, check_files, progress, save
+    from penstock.basics.results import as_json, check_files, progress, save
     from penstock.bench.share.report import SharePlan, picture, shown
     from penstock.bench.share.run import run
 
@@ -148,8 +148,8 @@ def load(
     Tables: RecordSource, pyarrow's to_batches (not shuffled), torch's DataLoader over datasets (Hugging Face) or
     over columns in memory.
     """
+    from penstock.basics.results import as_json, check_files, progress, save
     from penstock.basics.sizes import whole_number
-    from penstock.bench.experiment import as_json, check_files, progress, save
     from penstock.bench.load.run import LoadSettings, measure, shown
     from penstock.linux.cgroups import cores
 

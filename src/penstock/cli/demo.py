@@ -31,11 +31,11 @@ def demo(
     from penstock.basics.packages import require
 
     require("the demo", "demo", "torch", "simplejpeg", "cv2", "matplotlib")
+    from penstock.basics.results import as_json, check_files, progress, save
     from penstock.bench.demo.images import find_images
     from penstock.bench.demo.report import picture, print_report
     from penstock.bench.demo.run import compare
     from penstock.bench.demo.synthetic import cached_images
-    from penstock.bench.experiment import as_json, check_files, progress, save
 
     if not 1 <= trainers <= _TRAINERS_MOST:
         raise BadSetting(f"--trainers {trainers}: from 1 to {_TRAINERS_MOST}")

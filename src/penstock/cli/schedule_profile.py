@@ -29,7 +29,7 @@ def profile(
     """
     from msgspec.structs import replace
 
-    from penstock.bench.experiment import progress
+    from penstock.basics.results import progress
     from penstock.runs.spec.checks import Gpus
     from penstock.runs.spec.open import Spec
     from penstock.runs.store import Store
@@ -77,8 +77,8 @@ def profile(
 def _page(found: Mapping[str, Profile], rho: float) -> Group:
     from rich.console import Group
 
+    from penstock.basics.results import results_table, short
     from penstock.basics.sizes import size_text
-    from penstock.bench.experiment import results_table, short
 
     headings = ("samples/epoch", "prepare ms", "own ms", "GPU ms", "start s", "memory", "data")
     table = results_table("run", *headings)

@@ -45,7 +45,7 @@ def run(
     Runs go on if this process ends. Those on the same data read one feed where that pays. Scripts need
     no change: they share by `penstock.share`, or by `share: true` in the file.
     """
-    from penstock.bench.experiment import check_files
+    from penstock.basics.results import check_files
     from penstock.schedule.explain import explain as explained
 
     check_files(plot=plot)

@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 import msgspec
 
+from penstock.basics.results import short
 from penstock.basics.sizes import size_text
-from penstock.bench.experiment import short
 from penstock.fit.search import CLOSE, RESERVE, Memory, Tried
 from penstock.fit.trial import Trial
 from penstock.runs.advice import MUCH_WAITING

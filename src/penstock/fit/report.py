@@ -6,8 +6,8 @@ from typing import Any
 
 from rich.console import Group, RenderableType
 
+from penstock.basics.results import results_table, short
 from penstock.basics.sizes import size_text
-from penstock.bench.experiment import results_table, short
 from penstock.fit.answers import Answer
 from penstock.fit.trial import Trial
 
@@ -29,7 +29,7 @@ def shown(answer: Answer, setting: str) -> RenderableType:
 
 def picture(answer: Answer, setting: str, script: str) -> Any:
     """Draw throughput, and of batch sizes memory, against the setting."""
-    from penstock.bench.picture import AFTER, BEFORE, Curve, Mark, Panel, series_picture
+    from penstock.basics.pictures import AFTER, BEFORE, Curve, Mark, Panel, series_picture
 
     def mark(each: Trial, height: float) -> Mark:
         is_chosen = (each.value, each.share) == (answer.chosen, answer.share)

@@ -9,9 +9,9 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from penstock.basics.lanes import Bar, rows_of
+from penstock.basics.results import results_table
 from penstock.basics.terminal import printable
-from penstock.bench.experiment import results_table
-from penstock.bench.lanes import Bar, rows_of
 from penstock.schedule.jobs import contention
 from penstock.schedule.ledger import Expected
 from penstock.schedule.present import LiveSchedule, PresentPlan
@@ -120,7 +120,7 @@ def _about(schedule: LiveSchedule, plan: PresentPlan) -> list[Text]:
 
 def picture(schedule: LiveSchedule) -> Any:
     """Draw the first plan, and below it how it went."""
-    from penstock.bench.picture import gantt_picture
+    from penstock.basics.pictures import gantt_picture
 
     gpus = schedule.machine.model.gpus
     read = {name: schedule.beliefs.data(entry) for name, entry in schedule.entries.items()}

@@ -11,8 +11,8 @@ from typing import Any, cast
 import msgspec
 import numpy as np
 
+from penstock.basics.results import progress as shown_progress
 from penstock.basics.terminal import console, say
-from penstock.bench.experiment import progress as shown_progress
 from penstock.errors import BadSetting, PenstockError, Untravelled
 from penstock.feed.trainer.loader import Loader
 from penstock.runs.machine import describe

@@ -8,9 +8,10 @@ import msgspec
 from rich.console import Console
 from rich.table import Table
 
+from penstock.basics.results import results_table
 from penstock.basics.terminal import printable
 from penstock.bench.demo.images import DemoRun
-from penstock.bench.experiment import Report, results_table
+from penstock.bench.experiment import Report
 
 EACH, FEED = "each its loader", "one feed"
 """Names of the arms: a DataLoader for each run, one feed of such a loader."""
@@ -133,7 +134,7 @@ def _totals_table(report: DemoReport) -> Table:
 
 def picture(report: DemoReport) -> Any:
     """Draw each run, and what all of them take together."""
-    from penstock.bench.picture import Bars, bars_picture
+    from penstock.basics.pictures import Bars, bars_picture
 
     arms = report.figures
     # The ratio to rely on is that of CPU time if others used the machine meanwhile.

@@ -14,9 +14,9 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from penstock.basics.results import Tell
 from penstock.bench.demo.images import ImageFolder, TrainerJob, runs
 from penstock.bench.demo.report import EACH, FEED, ArmFigures, DemoReport, DemoSettings, ModelFigures
-from penstock.bench.experiment import Tell
 from penstock.bench.measure.family import Family, family
 from penstock.bench.measure.pool import ONE_THREAD, MeasuredProcess, MemberFailed, ProcessPool, users_error
 from penstock.linux.cgroups import machine_cpu_s

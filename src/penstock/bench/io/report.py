@@ -14,9 +14,9 @@ from rich.box import SIMPLE
 from rich.table import Table
 from rich.text import Text
 
+from penstock.basics.results import as_json, check_files, progress, save, short
 from penstock.basics.sizes import size_text
 from penstock.basics.terminal import console, printable
-from penstock.bench.experiment import as_json, check_files, progress, save, short
 from penstock.bench.io.plan import IoSettings
 from penstock.bench.io.run import run
 from penstock.errors import ReaderUnavailable
@@ -98,7 +98,7 @@ def table(rows: Sequence[Measurement], title: str) -> Table:
 
 def picture(rows: Sequence[Measurement], looks: Mapping[str, tuple[str, str]] = LOOKS) -> Any:
     """Draw a panel per size, pattern and destination; points that may come from the page cache are hollow."""
-    from penstock.bench.picture import Curve, Mark, Panel, series_picture
+    from penstock.basics.pictures import Curve, Mark, Panel, series_picture
 
     rows = sorted(medians(rows), key=_place)
     panels: list[Panel] = []

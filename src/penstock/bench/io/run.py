@@ -10,8 +10,8 @@ from contextlib import suppress
 
 import msgspec
 
+from penstock.basics.results import Tell
 from penstock.basics.sizes import size_text
-from penstock.bench.experiment import Tell
 from penstock.bench.io.child import CaseJob
 from penstock.bench.io.plan import IoSettings
 from penstock.bench.io.target import cached_share, dropped, is_url, opened_target

@@ -13,8 +13,9 @@ import msgspec
 from rich.console import Group
 from rich.text import Text
 
+from penstock.basics.results import Tell, results_table
 from penstock.basics.terminal import printable
-from penstock.bench.experiment import ArmFailed, Report, Tell, results_table
+from penstock.bench.experiment import ArmFailed, Report
 from penstock.bench.load import arms, tables
 from penstock.bench.load.arms import Loads
 from penstock.bench.measure.pool import MeasurementFailed, answer

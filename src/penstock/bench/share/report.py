@@ -10,8 +10,9 @@ import msgspec
 from rich.console import Group
 from rich.text import Text
 
+from penstock.basics.results import Spread, results_table, short
 from penstock.basics.terminal import printable
-from penstock.bench.experiment import Report, Spread, results_table, short
+from penstock.bench.experiment import Report
 from penstock.bench.share.child import UsersLoader
 from penstock.errors import BadSetting
 from penstock.feed.settings import DEFAULT_WINDOW, bytes_from
@@ -207,7 +208,7 @@ def _figures(report: ShareReport, arm: str) -> list[str]:
 
 def picture(report: ShareReport) -> Any:
     """Draw speed, CPU time and memory over the number of trainers."""
-    from penstock.bench.picture import AFTER, BEFORE, FAINT, Curve, Mark, Panel, series_picture
+    from penstock.basics.pictures import AFTER, BEFORE, FAINT, Curve, Mark, Panel, series_picture
 
     def series(name: str, kind: Kind, color: str, marker: str, figure: Callable[[ShareFigures], float]) -> Curve:
         points: list[Mark] = []

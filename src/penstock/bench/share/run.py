@@ -14,7 +14,7 @@ from typing import Any, Literal, NamedTuple
 
 import msgspec
 
-from penstock.bench.experiment import Tell
+from penstock.basics.results import Tell
 from penstock.bench.measure.family import family
 from penstock.bench.measure.pool import START_S, MeasuredProcess, MemberFailed, ProcessPool, users_error
 from penstock.bench.measure.rates import Interval, Unfinished, measured

@@ -9,8 +9,8 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from penstock.basics.results import as_json, results_table
 from penstock.basics.terminal import printable
-from penstock.bench.experiment import as_json, results_table
 from penstock.linux.files import held
 from penstock.runs.store import Store
 from penstock.select.bench.report import RUNS, ArmRow, SelectReport, baselines_of, choose, full_of, paired, rows_of
@@ -98,7 +98,7 @@ def picture(report: SelectReport, results: BenchResults) -> Any:
 
     The axes are minutes and measured energy; without counters CPU time, since estimated energy is a multiple.
     """
-    from penstock.bench.picture import AFTER, BEFORE, Curve, Mark, Panel, series_picture
+    from penstock.basics.pictures import AFTER, BEFORE, Curve, Mark, Panel, series_picture
 
     spec, machine = results.settings, results.machine
     measured = all(each.figures.wh is not None for each in results.results)

@@ -7,7 +7,7 @@ from statistics import median
 
 import msgspec
 
-from penstock.bench.experiment import Spread
+from penstock.basics.results import Spread
 from penstock.errors import BadSetting
 from penstock.runs.machine import Machine
 from penstock.select.bench.run import BenchResults, Outcome, arms_of, label, scoring, training

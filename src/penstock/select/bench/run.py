@@ -10,7 +10,8 @@ from pathlib import Path
 
 import msgspec
 
-from penstock.bench.experiment import Report, Tell, as_json
+from penstock.basics.results import Tell, as_json
+from penstock.bench.experiment import Report
 from penstock.errors import BadSetting
 from penstock.linux.files import written_whole
 from penstock.runs.figures import run_figures

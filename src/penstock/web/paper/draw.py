@@ -22,8 +22,8 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter, PercentFormatter
 
+from penstock.basics.results import short
 from penstock.basics.terminal import listed, printable
-from penstock.bench.experiment import short
 from penstock.errors import BadSetting
 from penstock.runs.compare import GroupFigures
 from penstock.runs.store.columns import Floats

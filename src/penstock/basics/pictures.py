@@ -14,7 +14,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 from matplotlib.transforms import Bbox
 
-from penstock.bench.lanes import Bar, rows_of
+from penstock.basics.lanes import Bar, rows_of
 
 INK, FAINT, GRID = "#1f2933", "#616e7c", "#e4e7eb"
 BEFORE, AFTER = "#9aa5b1", "#0b7a75"
