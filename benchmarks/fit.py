@@ -22,9 +22,10 @@ from typing import Any, NamedTuple
 from benchmarks.children import ENVIRONMENT
 from benchmarks.claim import claim, report
 
-from penstock.fit.trial import WARM_BATCHES, Trial
-from penstock.fit.trials import Bounds, Script, Trials
+from penstock.fit.trial import Trial
+from penstock.fit.trials import Script, Trials
 from penstock.runs.store import Store
+from penstock.runs.trial import WARM_BATCHES, Bounds
 
 SCRIPT = "train.py"
 SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192)

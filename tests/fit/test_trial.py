@@ -18,10 +18,11 @@ from tests.runs.running import nothing_is_left
 import penstock
 from penstock.fit.search import growing
 from penstock.fit.trial import Trial
-from penstock.fit.trials import Bounds, Script, Trials
+from penstock.fit.trials import Script, Trials
 from penstock.fit.tries import NotTried, Tries
 from penstock.linux.files import taken
 from penstock.runs.store import Store
+from penstock.runs.trial import Bounds
 
 pytestmark = pytest.mark.whole
 

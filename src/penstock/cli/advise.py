@@ -52,11 +52,12 @@ def _fits(what: str) -> None:
         from penstock.basics.results import check_files, progress, save
         from penstock.fit.find import QUESTIONS
         from penstock.fit.report import picture, shown
-        from penstock.fit.trials import Bounds, Script
+        from penstock.fit.trials import Script
         from penstock.fit.tries import Tries, check, limit_of, warn
         from penstock.runs.record import MachinePlan
         from penstock.runs.spec.checks import seconds_from
         from penstock.runs.store import Store
+        from penstock.runs.trial import Bounds
         from penstock.schedule.machine import host_machine
 
         question = QUESTIONS[what]
@@ -74,7 +75,7 @@ def _fits(what: str) -> None:
                 opened,
                 script,
                 question.setting,
-                bounds=Bounds(first_s, most_bytes),
+                bounds=Bounds(first_s, memory_bytes=most_bytes, longer=" (--first-batch)"),
                 gpu=machine.gpu,
                 seconds=limit_s,
                 within=memory or "",

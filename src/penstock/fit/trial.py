@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
 
 import msgspec
 import numpy as np
@@ -13,11 +12,8 @@ from penstock.runs.compare import group_figures
 from penstock.runs.figures import training
 from penstock.runs.record import RunRecord
 from penstock.runs.store import Series
+from penstock.runs.trial import MEASURED, MUCH, LoopRates, MeasuredTrial, batches_of
 
-WARM_BATCHES = 5
-MUCH = "more memory than it may take"
-MEASURED = "it was measured"
-_LOOP = ("samples", "batches", "loop_s", "wait_s")
 _NO_MEMORY = (
     *("can't allocate memory", "Cannot allocate memory", "MemoryError"),
     *("is killed by signal: Killed", "is killed by signal: Bus error"),
@@ -50,16 +46,14 @@ class Trial(msgspec.Struct, frozen=True, kw_only=True):
 def trial_of(
     runs: Sequence[RunRecord],
     series: Mapping[str, Mapping[str, Series]],  # their series, by id
+    trial: MeasuredTrial,  # in which they ran
     *,
-    warm: int,  # first batches of each that do not count
-    over: str,  # why they were ended early; else empty
-    memory_bytes: int,  # the most that they held of the host; 0 if nobody has looked
-    first_s: float,  # seconds until each had its first batch
+    memory_bytes: int,  # the most that they held of the host; 0 where that does not count
     share: bool,  # whether they were to read one feed
-    processes: int,  # the most processes that they had
 ) -> Trial:
     """Return what runs that have ended took together."""
-    loops = [_Loop.of(series[run.id], warm) for run in runs]
+    over, first_s = trial.over, trial.first_s
+    loops = [LoopRates.of(series[run.id], trial.warm_batches) for run in runs]
     known = [loop for loop in loops if loop is not None]
     failed = over or _failed(runs, series, measured=len(known))
     if failed:
@@ -78,7 +72,7 @@ def trial_of(
         waiting=float(np.mean([loop.waiting for loop in known])),
         memory_bytes=memory_bytes or int(sum(on_gpus)),
         first_s=first_s,
-        processes=0 if any(run.on_feed for run in figures.runs) else processes,
+        processes=0 if any(run.on_feed for run in figures.runs) else trial.runner.processes,
         advice=next((each.kind for each in figures.advice.values()), ""),
     )
 
@@ -102,12 +96,6 @@ def _failed(runs: Sequence[RunRecord], series: Mapping[str, Mapping[str, Series]
     )
 
 
-def batches_of(series: Mapping[str, Series]) -> float:
-    """Return how many batches a run's training was given, as far as its series tell."""
-    batches = series.get(f"{training(series)}batches")
-    return (batches.last or 0.0) if batches else 0.0
-
-
 def _lacked_memory(run: RunRecord) -> bool:
     return run.status == "out_of_memory" or any(text in run.reason for text in _NO_MEMORY)
 
@@ -121,33 +109,3 @@ def _after(run: RunRecord, since_s: float) -> RunRecord:
 def _cut(series: Series, since_s: float) -> Series:
     late = series.times_s >= since_s
     return Series(series.times_s[late], series.values[late]) if late.any() else series
-
-
-class _Loop(NamedTuple):
-    """The loops of a run after its first batches, which came at ``since_s``."""
-
-    samples_per_s: float
-    batch: float
-    waiting: float
-    since_s: float
-
-    @classmethod
-    def of(cls, series: Mapping[str, Series], warm: int) -> _Loop | None:
-        """Return what a run's series tell; None if they tell too little."""
-        found = [series.get(f"{training(series)}{name}") for name in _LOOP]
-        known = [each for each in found if each]
-        if len(known) < len(found):
-            return None
-        count = min(len(each.values) for each in known)
-        samples, batches, loop_s, wait_s = (each.values[:count] for each in known)
-        late = np.flatnonzero(batches >= min(warm, batches[-1] / 2))
-        if not late.size or batches[-1] <= batches[late[0]]:
-            return None
-        first = int(late[0])
-        took_s, given = loop_s[-1] - loop_s[first], samples[-1] - samples[first]
-        return cls(
-            samples_per_s=float(given / took_s),
-            batch=float(given / (batches[-1] - batches[first])),
-            waiting=float(min(1.0, (wait_s[-1] - wait_s[first]) / took_s)),
-            since_s=float(known[0].times_s[first]),
-        )

@@ -11,20 +11,17 @@ import msgspec
 from msgspec.structs import replace
 
 from penstock.errors import PenstockError
-from penstock.feed.launch.feeds import feeds, stop_suffixed
-from penstock.linux.process import descendants, pss_bytes
+from penstock.feed.launch.feeds import feeds
 from penstock.runs.inside.phases import Phase, Stretch
 from penstock.runs.keeper.keeper import FEEDER
-from penstock.runs.launch.launcher import Launcher
-from penstock.runs.masking import add_masked
-from penstock.runs.record import GroupPlan, RunPlan, RunRecord
+from penstock.runs.record import RunPlan
 from penstock.runs.store import Store
+from penstock.runs.trial import TrialRunner
 from penstock.schedule.machine import SPARE
 from penstock.schedule.profiles import Profile, data_of
 from penstock.waits import PHASES
 
 _ENDS_S = 2.0
-_LOOK_S = 0.5
 _SM_ACTIVE = ".sm_active_percent"
 
 
@@ -39,7 +36,7 @@ def profiled(
     has_gpus: bool = False,  # whether there are GPUs to listen to
     variables: Mapping[str, str] = {},  # environment variables that it gets besides
     limit_s: float = 60.0,  # seconds after which it is ended in any case
-    on_phase: Callable[[str], object] = lambda phase: None,  # called with the name of the phase, twice a second
+    on_phase: Callable[[str], object] = lambda phase: None,  # called with the name of the phase, again and again
 ) -> Profile:
     """Start a run, and return what it takes; it is ended then, and nothing of it stays in the store.
 
@@ -48,50 +45,46 @@ def profiled(
     if (plan.gpus or 1) > 1:
         raise NotProfiled(f"{plan.name}: only runs on one GPU are profiled, and it asks for {plan.gpus}")
     alone = replace(plan, watch_dataloader=True, profile=(), after=(), time_limit_s=None)
-    (record,) = add_masked(store, GroupPlan(name="profile", runs=(alone,)))
-    measured = _Measured(store, record)
+    runner = TrialRunner(
+        store,
+        [alone],
+        group="profile",
+        listeners=None if has_gpus else (),
+        variables=variables,
+        without=FEEDER,
+    )
+    measured = _Measured(store, runner)
     try:
-        measured.run(variables, None if has_gpus else (), limit_s, on_phase)
+        measured.run(limit_s, on_phase)
         return measured.profile(limit_s, has_gpus=has_gpus)
     finally:
-        stop_suffixed(measured.suffix)
-        store.ended(record.id, "failed", None, "never began")
-        store.remove([record.id])
+        store.ended(runner.records[0].id, "failed", None, "never began")
+        store.remove([runner.records[0].id])
 
 
 class _Measured:
     """A run that is started to be measured."""
 
-    def __init__(self, store: Store, record: RunRecord) -> None:
+    def __init__(self, store: Store, runner: TrialRunner) -> None:
         self._store = store
-        self._record = record
-        self._path = store.folder_of(record.id) / "phases"
-        self.suffix = f"profile-{record.id}"  # how the names of its feeds end
+        self._runner = runner
+        self._record = runner.records[0]
+        self._path = store.folder_of(self._record.id) / "phases"
         self._stretches: list[Stretch] = []
-        self._memory_bytes = 0.0
         self._data = ""
         self._samples_per_epoch: int | None = None
 
-    def run(
-        self,
-        variables: Mapping[str, str],
-        listeners: tuple[str, ...] | None,
-        limit_s: float,
-        on_phase: Callable[[str], object],
-    ) -> None:
+    def run(self, limit_s: float, on_phase: Callable[[str], object]) -> None:
         """Run it until all phases are over, it has ended, or its time is up."""
-        deadline_s, look_s = time.monotonic() + limit_s, 0.0
-        given = {"PENSTOCK_FEED_SUFFIX": self.suffix, PHASES: f"{deadline_s - _ENDS_S}:{self._path}"}
-        with Launcher(self._store) as launcher:
-            launcher.start(self._record, listeners=listeners, variables={**variables, **given})
-            while launcher.running and self._phase != "over" and (now_s := time.monotonic()) < deadline_s:
-                for _ in launcher.events(_LOOK_S):
-                    pass
-                if now_s >= look_s:
-                    look_s = now_s + _LOOK_S
-                    self._look()
-                    on_phase(self._phase)
-            launcher.stop(self._record.id, "it was measured, or its time was up")
+        deadline_s = time.monotonic() + limit_s
+        self._runner.variables[PHASES] = f"{deadline_s - _ENDS_S}:{self._path}"
+
+        def is_over() -> bool:
+            self._look()
+            on_phase(self._phase)
+            return self._phase == "over" or time.monotonic() >= deadline_s
+
+        self._runner.run(is_over)
         self._look()
 
     def profile(self, limit_s: float, *, has_gpus: bool) -> Profile:
@@ -110,7 +103,7 @@ class _Measured:
         return replace(
             costs,
             sm_share=sm_share,
-            memory_bytes=int((gpu_bytes if has_gpus else self._memory_bytes) / SPARE) or None,
+            memory_bytes=int((gpu_bytes if has_gpus else self._runner.memory_bytes) / SPARE) or None,
             data=self._data,
             samples_per_epoch=self._samples_per_epoch or round(self._stretches[0].samples) or None,
         )
@@ -129,11 +122,8 @@ class _Measured:
                     "nobody can count its batches' samples: give its loader a batch_size, or schedule it as it is"
                 )
                 raise NotProfiled(f"{self._record.name}: {why}") from None
-        if keeper := self._store.run(self._record.id).keeper:
-            taken = sum(map(pss_bytes, descendants(keeper[0], without=FEEDER)))
-            self._memory_bytes = max(self._memory_bytes, taken)
         if not self._data and (name := next((each.feed for each in self._stretches if each.feed), "")):
-            self._data = data_of(name, self.suffix)
+            self._data = data_of(name, self._runner.suffix)
             self._samples_per_epoch = next((each.samples_per_cycle for each in feeds() if each.name == name), None)
 
     def _of_gpu(self) -> tuple[float, float]:
