@@ -19,21 +19,23 @@ from tests.scripts import run_python
 
 from penstock.basics.results import Spread
 from penstock.basics.terminal import console
-from penstock.bench.share.child import UsersLoader, alone, described
+from penstock.bench.loop import LoopJob, batches_of
 from penstock.bench.share.report import (
     Gain,
     Kind,
     ShareFigures,
     SharePlan,
     ShareReport,
+    UsersLoader,
     compared,
     named,
     sentence,
     shown,
 )
-from penstock.bench.share.run import ShareCase, cases, split
+from penstock.bench.share.run import ShareCase, cases, described, split
 from penstock.errors import BadSetting
 from penstock.runs.machine import describe
+from penstock.tree import first_rows
 
 _PATIENCE_S = 300
 """Each run starts many processes, and other tests run at the same time."""
@@ -79,9 +81,7 @@ def samples():
 
 def deadly():
     def at(index):
-        if sys.argv[1:] != ["feeder"]:
-            os.kill(os.getpid(), signal.SIGKILL)
-        return index
+        os.kill(os.getpid(), signal.SIGKILL)
     return DataLoader(Numbers(at), batch_size=8)
 
 def slow():
@@ -133,7 +133,7 @@ def measured(loaders: Path) -> tuple[dict[str, Any], str]:
     json_path, picture = loaders.with_name("share.json"), loaders.with_name("share.png")
     feeds = loaders.with_name("feeds")
     feeds.mkdir(mode=0o700)
-    words = ("-k", "2", "--repeats", "1", "--seconds", "0.3", "--step-ms", "1", "--window", "16MiB")
+    words = ("-k", "2", "--repeats", "1", "--seconds", "1", "--step-ms", "1", "--window", "16MiB")
     environment = {**os.environ, "PENSTOCK_DIR": str(feeds)}
     done = bench_share(f"{loaders}:small", *words, "--json", json_path, "--plot", picture, env=environment)
     assert done.returncode == 0, done.stderr
@@ -182,7 +182,7 @@ def test_the_report_says_what_was_measured_where_and_the_table_ends_in_its_sente
         (["{}:empty"], 2, "the source gave no sample in cycle 0: it is empty"),
         (["{}:nothing"], 2, "what {}:nothing returned gave no batch in pass 1"),
         (["{}:broken"], 2, "what {}:broken returned raised IndexError: list index out of range"),
-        (["{}:deadly"], 2, "the loader alone: process "),
+        (["{}:deadly"], 2, "the loader alone: killed: died of SIGKILL"),
         (["{}:small", "-k", "none"], 2, "--trainers none: give numbers with commas between"),
         (["{}:small", "--plot", "picture.txt"], 2, "--plot picture.txt: its name ends in one of"),
         (["{}:small", "--json", "nowhere/x.json"], 2, "its directory does not exist"),
@@ -242,18 +242,14 @@ def test_what_is_compared_runs_one_after_the_other():
 
 
 def test_a_separate_loader_runs_with_its_part_of_the_workers(loaders: Path):
-    source = alone(f"{loaders}:stream", 1)
-    batch = next(source.batches)
+    batch = next(batches_of(LoopJob(f"{loaders}:stream", workers=1)))
     assert batch.tolist() == [[1, 0]] * 4
-    assert source.rows(batch) == 4
-    source.close()
 
 
 def test_a_pass_follows_a_pass_also_of_what_is_no_loader(loaders: Path):
     assert described(f"{loaders}:arrays").workers is None
-    source = alone(f"{loaders}:arrays", None)
-    assert sum(source.rows(next(source.batches)) for _ in range(5)) > 100
-    source.close()
+    batches = batches_of(LoopJob(f"{loaders}:arrays"))
+    assert sum(first_rows(next(batches)) for _ in range(5)) > 100
 
 
 FOUR = (

@@ -13,7 +13,6 @@ from rich.text import Text
 from penstock.basics.results import Spread, results_table, short
 from penstock.basics.terminal import printable
 from penstock.bench.experiment import Report
-from penstock.bench.share.child import UsersLoader
 from penstock.errors import BadSetting
 from penstock.feed.settings import DEFAULT_WINDOW, bytes_from
 
@@ -26,6 +25,15 @@ Kind = Literal["alone", "separate", "shared"]
 _KINDS: dict[Kind, str] = {"alone": "the loader alone", "separate": "a loader each", "shared": "one feed"}
 
 
+class UsersLoader(msgspec.Struct, frozen=True):
+    """Describes what a user's function makes."""
+
+    description: str  # the source in words, as a feed's statistics have it
+    workers: int | None  # workers of a ``DataLoader``; None for another source
+    batch_size: int | None
+    samples: int | None  # samples of one pass; None if unknown
+
+
 class SharePlan(msgspec.Struct, frozen=True, kw_only=True):
     """How the benchmark runs."""
 
@@ -34,7 +42,6 @@ class SharePlan(msgspec.Struct, frozen=True, kw_only=True):
     seconds: float = 4.0  # measured time of each case
     repeats: int = 3
     window: str = DEFAULT_WINDOW  # size of the feed's ring
-    warm_up_batches: int = 4
 
     def check(self) -> None:
         """Check the numbers."""
@@ -43,7 +50,7 @@ class SharePlan(msgspec.Struct, frozen=True, kw_only=True):
             raise BadSetting(f"--trainers {given}: give numbers between 1 and {MOST_TRAINERS}, such as 1,2,4,8")
         for name, value, least, most in (
             ("repeats", self.repeats, 1, 1000),
-            ("seconds", self.seconds, 0.2, 3600),
+            ("seconds", self.seconds, 1, 3600),
             ("step-ms", self.step_ms, 0, 60_000),
         ):
             if not least <= value <= most:  # NaN is not
@@ -60,7 +67,7 @@ class ShareFigures(msgspec.Struct, frozen=True):
     samples_per_s: tuple[float, ...]  # samples per second of each trainer
     batches_per_s: tuple[float, ...]  # batches per second of each trainer
     cpu_s_per_1000_samples: float  # CPU time of all processes, for 1,000 samples delivered to one trainer
-    pss_bytes: int  # memory of all processes; a page that n share counts once
+    pss_bytes: int  # the most memory of all processes at one moment; a page that n share counts once
 
     @property
     def slowest(self) -> float:

@@ -2,27 +2,35 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import tempfile
-import time
 from collections.abc import Iterator
-from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 
 from penstock.basics.results import Tell
-from penstock.bench.measure.family import family
-from penstock.bench.measure.pool import START_S, MeasuredProcess, MemberFailed, ProcessPool, users_error
-from penstock.bench.measure.rates import Interval, Unfinished, measured
-from penstock.bench.share.child import UsersLoader
-from penstock.bench.share.report import Kind, ShareFigures, SharePlan, ShareReport, compared, named, sentence
+from penstock.bench.loop import LoopJob, failure, is_loader, made
+from penstock.bench.share.report import (
+    Kind,
+    ShareFigures,
+    SharePlan,
+    ShareReport,
+    UsersLoader,
+    compared,
+    named,
+    sentence,
+)
 from penstock.errors import PenstockError
-from penstock.feed.endpoint import Endpoint
 from penstock.runs.machine import describe
+from penstock.runs.record import RunPlan
+from penstock.runs.store import Store
+from penstock.runs.trial import Bounds, LoopRates, MeasuredTrial, TrialRunner
+from penstock.sources.adapt import adapt
 
 _PATIENCE_S = 600.0  # a loader may look at its files for minutes
 
@@ -71,22 +79,18 @@ def run(settings: SharePlan, where: str, tell: Tell) -> ShareReport:
     """
     settings.check()
     machine = describe()
-    # Ends what a killed trainer leaves, such as its loader's workers.
-    with ExitStack() as stack:
-        stack.callback(Endpoint(_feed()).sweep)  # what a killed feeder leaves
-        stack.enter_context(family())
-        scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="penstock-bench-")))
-        tell(0, 0, "looking at the loader")
-        report = ShareReport(
-            benchmark="bench share",
-            machine=machine,
-            settings=settings,
-            function=where.rpartition(":")[2],
-            loader=_looked_at(scratch, where),
-        )
+    loader = described(where)
+    report = ShareReport(
+        benchmark="bench share",
+        machine=machine,
+        settings=settings,
+        function=where.rpartition(":")[2],
+        loader=loader,
+    )
+    with tempfile.TemporaryDirectory(prefix="penstock-") as scratch, Store.open(Path(scratch)) as store:
         arms = {
-            named(case.kind, case.trainers): partial(_figures, scratch, case, settings, where)
-            for case in cases(settings.trainers, report.loader.workers)
+            named(case.kind, case.trainers): partial(_figures, store, case, settings, where)
+            for case in cases(settings.trainers, loader.workers)
         }
         report.measure(arms, range(settings.repeats), tell)
     report.comparisons = [compared(report, k) for k in dict.fromkeys(settings.trainers)]
@@ -95,65 +99,51 @@ def run(settings: SharePlan, where: str, tell: Tell) -> ShareReport:
     return report
 
 
-def _looked_at(scratch: Path, where: str) -> UsersLoader:
-    with ProcessPool(scratch) as pool:
-        try:
-            (member,) = _trainers(pool, 1)
-            member.send({"do": "describe", "where": where})
-            return msgspec.convert(member.hear_of("loader", time.monotonic() + _PATIENCE_S)["loader"], UsersLoader)
-        except MemberFailed as error:
-            raise users_error(error, f"{where} could not be looked at", pool) from None
+def described(where: str) -> UsersLoader:
+    """Describe what the function makes; what it prints goes to standard error."""
+    with contextlib.redirect_stdout(sys.stderr):
+        thing = made(where)
+    source = adapt(thing, segments=1, seed=0)
+    workers = thing.num_workers if is_loader(thing) else None
+    return UsersLoader(source.description, workers, source.batch_size, source.samples)
 
 
-def _figures(scratch: Path, case: ShareCase, settings: SharePlan, where: str, _: int) -> ShareFigures:
+def _figures(store: Store, case: ShareCase, settings: SharePlan, where: str, _: int) -> ShareFigures:
     """Measure one case, in new processes."""
-    interval = Interval(settings.seconds, settings.warm_up_batches, settings.step_ms / 1e3, limit_s=_PATIENCE_S)
-    words = named(case.kind, case.trainers)
-    with ProcessPool(scratch) as pool:
-        try:
-            trainers = _trainers(pool, case.trainers)
-            feeders: list[MeasuredProcess] = []
-            orders: list[dict[str, Any]] = [
-                {"where": where, "workers": workers} for workers in case.workers or (None,) * case.trainers
-            ]
-            if case.kind == "shared":
-                feeders = pool.start(_command("feeder"))
-                order = {"where": where, "feed": _feed(), "window": settings.window, "trainers": case.trainers}
-                feeders[0].send(order)
-                feeders[0].hear_of("ready", time.monotonic() + _PATIENCE_S)
-                orders = [{"feed": _feed()}] * case.trainers
-            rates = measured(trainers, orders, interval, [feeder.pid for feeder in feeders])
-        except Unfinished as error:
-            raise PenstockError(
-                f"{words}: {error}. Each trainer is to have {interval.warm_up} batches within "
-                f"{interval.limit_s:.0f} s, and more within the {interval.seconds:g} s that are counted: make "
-                "batches smaller, or --seconds larger"
-            ) from None
-        except MemberFailed as error:
-            raise users_error(error, words, pool) from None
+    is_shared, words = case.kind == "shared", named(case.kind, case.trainers)
+    job = LoopJob(where, feed="bench-share" * is_shared, window=settings.window, step_s=settings.step_ms / 1e3)
+    each = [None] * case.trainers if is_shared or not case.workers else case.workers
+    plans = [
+        RunPlan(
+            command=_command(msgspec.structs.replace(job, workers=workers)), name=f"{place}", directory=os.getcwd()
+        )
+        for place, workers in enumerate(each)
+    ]
+    runner = TrialRunner(store, plans, group=words)
+    bounds = Bounds(_PATIENCE_S, least_s=settings.seconds, most_s=settings.seconds)
+    trial = MeasuredTrial(runner, bounds, drains=is_shared)
+    ended = trial.run()
+    if error := failure(store, ended, words):
+        raise error
+    loops = [LoopRates.of(store.series(run.id), trial.warm_batches) for run in ended]
+    known = [loop for loop in loops if loop is not None]
+    if len(known) < len(loops):
+        raise PenstockError(
+            f"{words}: not each trainer had batches in {settings.seconds:g} s: make them smaller, or --seconds "
+            "larger"
+        )
+    samples_per_s = tuple(loop.samples_per_s for loop in known)
     return ShareFigures(
         kind=case.kind,
         trainers=case.trainers,
         workers=sum(case.workers) if case.workers else None,
-        samples_per_s=rates.samples_per_s,
-        batches_per_s=rates.batches_per_s,
-        cpu_s_per_1000_samples=rates.feeder_cpu_s + rates.trainers_cpu_s,
-        pss_bytes=rates.pss_bytes,
+        samples_per_s=samples_per_s,
+        batches_per_s=tuple(loop.samples_per_s / loop.batch for loop in known),
+        cpu_s_per_1000_samples=1000 * runner.cpu_s / (sum(samples_per_s) * runner.seconds),
+        pss_bytes=runner.memory_bytes,
     )
 
 
-def _feed() -> str:
-    """Name the feed so that two benchmarks at once do not share it."""
-    return f"bench-share/{os.getpid()}"
-
-
-def _trainers(pool: ProcessPool, count: int) -> list[MeasuredProcess]:
-    members = pool.start(_command(), count)
-    for member in members:
-        member.hear_of("pid", time.monotonic() + START_S)
-    return members
-
-
-def _command(*words: Literal["feeder"]) -> list[str]:
-    """Return the command of a measured process; -P leaves the working directory out of its import path."""
-    return [sys.executable, "-P", "-m", "penstock.bench.share.child", *words]
+def _command(job: LoopJob) -> tuple[str, ...]:
+    """Return the command of a trainer; -P leaves the working directory out of its import path."""
+    return sys.executable, "-P", "-m", "penstock.bench.loop", msgspec.json.encode(job).decode()
