@@ -21,10 +21,10 @@ from penstock.basics.tracebacks import users_traceback
 from penstock.contracts import Cursor
 from penstock.errors import PenstockError, SourceError
 from penstock.feed.launch.function import FunctionFailed, call, function_at
-from penstock.runs.inside.run import current_run, watch_waits
+from penstock.runs.inside.run import Run, current_run, watch_waits
 from penstock.runs.record import RunRecord
 from penstock.runs.store import Store
-from penstock.runs.trial import MEASURED
+from penstock.runs.trial import MEASURED, OTHERS
 from penstock.sources.adapt import adapt
 from penstock.sources.seeds import seed_process
 from penstock.tree import first_rows
@@ -88,11 +88,8 @@ def _passes(where: str, open_pass: Callable[[int], Iterator[Any]]) -> Generator[
         ) from error
 
 
-def take(batches: Iterator[Any], samples: Callable[[Any], int] = first_rows, step_s: float = 0.0) -> NoReturn:
-    """Take batches until this run is ended; its series tell how fast they came.
-
-    An error is left in the run's files, for ``failure``.
-    """
+def take(batches: Iterator[Any], samples: Callable[[Any], int] = first_rows, step_s: float = 0.0) -> None:
+    """Take batches until this run is ended; its series tell how fast they came."""
     watch_waits()
     loop = waits.Iteration(batches)
     try:
@@ -101,17 +98,28 @@ def take(batches: Iterator[Any], samples: Callable[[Any], int] = first_rows, ste
             loop.give(samples(next(batches)))
             time.sleep(step_s)
     except Exception as error:
-        run, traceback = current_run(), getattr(error, "traceback_text", "")
-        if run is not None:
-            left = type(error).__name__, str(error), traceback
-            (run.folder / _FAILURE).write_bytes(msgspec.json.encode(left))
-        sys.exit(f"{traceback}{error}")
+        leave_failure(error)
+
+
+def leave_failure(error: Exception) -> NoReturn:
+    """Leave an error in this run's files, for ``failure``, and exit."""
+    traceback = getattr(error, "traceback_text", "")
+    left = type(error).__name__, str(error), traceback
+    (this_run().folder / _FAILURE).write_bytes(msgspec.json.encode(left))
+    sys.exit(f"{traceback}{error}")
+
+
+def this_run() -> Run:
+    """Return the run of a trial that this process is."""
+    run = current_run()
+    assert run is not None, "this is started by penstock"
+    return run
 
 
 def failure(store: Store, runs: list[RunRecord], what: str) -> Exception | None:
     """Return why one of the runs of a trial ended by itself, as an error to raise; None if none did."""
     for run in runs:
-        if run.reason.startswith(MEASURED):
+        if run.status == "finished" or run.reason.startswith((MEASURED, OTHERS)):
             continue
         with suppress(FileNotFoundError):
             path = store.folder_of(run.id) / "files" / _FAILURE

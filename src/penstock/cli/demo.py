@@ -52,7 +52,7 @@ def demo(
         folder = find_images(own, images or None)
         if folder.note:
             shown.print(f"{printable(folder.note)}.")
-        found = compare(folder, trainers, epochs, tell)
+        found = compare(folder, images or None, trainers, epochs, tell)
     print_report(found, shown)
     save(report, lambda file: file.write_bytes(as_json(found)), shown)
     save(report.with_suffix(".png"), lambda file: picture(found).savefig(file), shown)

@@ -21,12 +21,13 @@ from penstock.linux.process import descendants, pss_bytes, stat_of, unlink_share
 from penstock.runs.figures import LOOPS, training
 from penstock.runs.launch.launcher import Launcher, RunEvent
 from penstock.runs.masking import add_masked
-from penstock.runs.record import GroupPlan, RunPlan, RunRecord
+from penstock.runs.record import ENDED, GroupPlan, RunPlan, RunRecord
 from penstock.runs.store import Series, Store
 
 WARM_BATCHES = 5
 MUCH = "more memory than it may take"
 MEASURED = "it was measured"
+OTHERS = "others of its trial did not finish"
 _LOOK_S = 0.25
 _DRAINED_S = 4.0
 """Seconds in which trainers take what a feed had ready when the last of them began: it is faster than the feed."""
@@ -129,7 +130,7 @@ class TrialRunner:
                             on_event(event)
                     self._look()
                 self.seconds = time.monotonic() - self._counts_since[0]
-                self.cpu_s = sum(self._used_s.values()) - self._counts_since[1]
+                self.cpu_s = self.used_s - self._counts_since[1]
                 for run in launcher.running:
                     if self.why_ended == MUCH:
                         run.kill(MUCH)
@@ -144,8 +145,19 @@ class TrialRunner:
 
     def begin_to_count(self) -> None:
         """Count seconds, CPU time and processes from now on."""
-        self._counts_since = time.monotonic(), sum(self._used_s.values())
+        self._counts_since = time.monotonic(), self.used_s
         self.processes = 0
+
+    @property
+    def used_s(self) -> float:
+        """CPU time that they have used so far."""
+        return sum(self._used_s.values())
+
+    def has_failed(self) -> bool:
+        """Return whether one has ended without having finished: the others end, too."""
+        status = {self._store.run(record.id).status for record in self.records}
+        self.why_ended = OTHERS
+        return bool(status & (ENDED - {"finished"}))
 
     def batches(self) -> list[float]:
         """Return how many batches each has had."""
@@ -177,13 +189,16 @@ class MeasuredTrial:
         self._began_s = time.monotonic()
         self._warm_s: dict[int, float] = {}  # when each had had its first batches
         self.warm_batches = warm
+        self._runs_to_end = False
         self.over = ""  # why it was ended early; else empty
         self.first_s = 0.0  # seconds until each had its first batch
 
-    def run(self) -> list[RunRecord]:
-        """Run it; return the records of the copies."""
+    def run(self, *, to_end: bool = False) -> list[RunRecord]:
+        """Run it, or ``to_end`` each copy until it has finished by itself; return the records of the copies."""
         self._began_s = time.monotonic()
-        return self.runner.run(self._is_over, fewest=len(self.runner.records))
+        self._runs_to_end = to_end
+        fewest = 1 if to_end else len(self.runner.records)
+        return self.runner.run(self._is_over, fewest=fewest)
 
     def _is_over(self) -> bool:
         most_bytes = self._bounds.memory_bytes
@@ -194,6 +209,8 @@ class MeasuredTrial:
         if self.over:
             self.runner.why_ended = self.over
             return True
+        if self._runs_to_end:
+            return self.runner.has_failed()
         if len(self._warm_s) < len(self.runner.records):
             return False
         since_s, batches = time.monotonic() - max(self._warm_s.values()), self.runner.batches()

@@ -20,6 +20,8 @@ from penstock.sources.records.files import FolderRecords
 
 Labelled = tuple[str, int]  # path of a JPEG, number of its class
 
+DEVICE = "device"
+"""The file of a run that names what it trained on."""
 _CROP_AREA = 0.5, 1.0  # least and most part of an image that a crop takes
 _CROP_RATIO = 0.8, 1.25
 _SUFFIXES = (".jpg", ".jpeg")
@@ -33,6 +35,7 @@ class BadImage(BadSetting):
 class ImageFolder(msgspec.Struct, frozen=True):
     """A data set in a folder."""
 
+    root: Path
     name: str  # last part of the folder's path
     train: list[Labelled]  # files to train on, and their classes
     classes: int  # number of classes
@@ -70,7 +73,7 @@ def find_images(root: Path, most: int | None) -> ImageFolder:
     if most is not None and len(train) > most:
         notes.append(f"{most:,} of {len(train):,} training images are used; --images sets how many")
         train = sorted(random.Random(0).sample(train, most))
-    return ImageFolder(root.resolve().name, train, classes, _crop_px(train), ". ".join(notes))
+    return ImageFolder(root.resolve(), root.resolve().name, train, classes, _crop_px(train), ". ".join(notes))
 
 
 def _crop_px(train: Sequence[Labelled]) -> int:
@@ -140,12 +143,11 @@ class TrainerJob(msgspec.Struct, frozen=True):
     """The job of one trainer process."""
 
     run: DemoRun
-    train: list[Labelled]  # the training images
-    classes: int  # number of classes
-    crop_px: int
+    data: str  # folder of the images
+    most: int | None  # training images to use; None for all
     epochs: int
     workers: int  # workers of this trainer's own loader, or of the feed's
-    feed: str | None = None  # name of the feed to share; None for its own loader
+    feed: str = ""  # name of the feed to share; empty for its own loader
 
 
 def runs(count: int) -> list[DemoRun]:

@@ -3,30 +3,29 @@
 from __future__ import annotations
 
 import os
-import select
 import sys
 import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import numpy as np
 
 from penstock.basics.results import Tell
-from penstock.bench.demo.images import ImageFolder, TrainerJob, runs
+from penstock.bench.demo.images import DEVICE, ImageFolder, TrainerJob, runs
 from penstock.bench.demo.report import EACH, FEED, ArmFigures, DemoReport, DemoSettings, ModelFigures
-from penstock.bench.measure.family import Family, family
-from penstock.bench.measure.pool import ONE_THREAD, MeasuredProcess, MemberFailed, ProcessPool, users_error
+from penstock.bench.loop import failure
 from penstock.linux.cgroups import machine_cpu_s
 from penstock.runs.machine import describe
+from penstock.runs.record import RunPlan
+from penstock.runs.store import Store
+from penstock.runs.trial import Bounds, MeasuredTrial, TrialRunner
 
-_MEMORY_EVERY_S = 1.0
 _PATIENCE_S = 600.0  # a slow disk
 
 
-def compare(folder: ImageFolder, trainers: int, epochs: int, tell: Tell) -> DemoReport:
+def compare(folder: ImageFolder, most: int | None, trainers: int, epochs: int, tell: Tell) -> DemoReport:
     """Train equal models on one set of images in both arms.
 
     Both have equally many loader workers: one per core, and at least one per run.
@@ -41,15 +40,11 @@ def compare(folder: ImageFolder, trainers: int, epochs: int, tell: Tell) -> Demo
     )
     report = DemoReport(benchmark="demo", machine=describe(), settings=settings)
     each = max(len(os.sched_getaffinity(0)) // trainers, 1)
-    jobs = [TrainerJob(run, folder.train, folder.classes, folder.crop_px, epochs, each) for run in runs(trainers)]
-
-    def on_a_feed(_: int) -> ArmFigures:
-        feed = f"demo/{folder.name}-{os.getpid()}-{os.urandom(3).hex()}"
-        shared = [msgspec.structs.replace(job, feed=feed, workers=each * trainers) for job in jobs]
-        return _figures(shared)
-
+    jobs = [TrainerJob(run, str(folder.root), most, epochs, each) for run in runs(trainers)]
+    shared = [msgspec.structs.replace(job, feed="demo", workers=each * trainers) for job in jobs]
     _read_once(folder)
-    report.measure({EACH: lambda _: _figures(jobs), FEED: on_a_feed}, [0], tell)
+    with tempfile.TemporaryDirectory(prefix="penstock-") as scratch, Store.open(Path(scratch)) as store:
+        report.measure({EACH: lambda _: _figures(store, jobs), FEED: lambda _: _figures(store, shared)}, [0], tell)
     return report
 
 
@@ -61,65 +56,60 @@ def _read_once(folder: ImageFolder) -> None:
                 pass
 
 
-def _figures(jobs: Sequence[TrainerJob]) -> ArmFigures:
-    """Run these jobs side by side."""
-    with family() as members, tempfile.TemporaryDirectory() as scratch, ProcessPool(Path(scratch)) as pool:
-        began_s, machine_before_s = time.monotonic(), machine_cpu_s()
-        # One thread: the trainers share the cores.
-        trainers = pool.start([sys.executable, "-m", "penstock.bench.demo.trainer"], len(jobs), ONE_THREAD)
-        try:
-            for trainer, job in zip(trainers, jobs, strict=True):
-                trainer.send(msgspec.to_builtins(job))
-            ready_s = _of_each(trainers, "ready_s")
-            for trainer in trainers:
-                trainer.send("start")
-            start_s = max(_of_each(trainers, "first_s"))
-            cpu_at_start_s = members.cpu_s()
-            ends = _ends(trainers, members)
-        except MemberFailed as error:
-            raise users_error(error, "a run failed", pool) from None
-        wall_s = time.monotonic() - began_s
-        pool.dismiss(trainers)
-        members.end()
-        cpu_s = members.cpu_s()
-        others_cpu_s = max(0.0, machine_cpu_s() - machine_before_s - cpu_s)
-    images = [end["images_then"][-1] for end in ends]
-    counted = [
-        all_of_them - float(np.interp(start_s, [began, *end["times_s"]], [0, *end["images_then"]]))
-        for began, end, all_of_them in zip(ready_s, ends, images, strict=True)
+def _figures(store: Store, jobs: Sequence[TrainerJob]) -> ArmFigures:
+    """Run these jobs side by side, each to its end."""
+    here = os.getcwd()
+    plans = [
+        RunPlan(command=_command(job), name=job.run.name, directory=here, watch_dataloader=True) for job in jobs
     ]
+    began_s, machine_before_s = time.monotonic(), machine_cpu_s()
+    runner = TrialRunner(store, plans, group="demo")
+    ended = MeasuredTrial(runner, Bounds(_PATIENCE_S), warm=1).run(to_end=True)
+    if error := failure(store, ended, "a run failed"):
+        raise error
+    wall_s = time.monotonic() - began_s
+    loops = [_Loop(store, run.id) for run in ended]
+    start_s = max(loop.first_s for loop in loops)
+    counted = [loop.images - loop.images_at(start_s) for loop in loops]
+    cpu_s = runner.cpu_s
     if not all(counted):  # such a short job that one had all its images before another had its first
-        start_s, cpu_at_start_s, counted = min(ready_s), 0.0, images
+        start_s, counted, cpu_s = (
+            min(loop.began_s for loop in loops),
+            [loop.images for loop in loops],
+            runner.used_s,
+        )
     return ArmFigures(
-        device=ends[0]["device"],
+        device=(store.folder_of(ended[0].id) / "files" / DEVICE).read_text(),
         workers=jobs[0].workers * (1 if jobs[0].feed else len(jobs)),
-        images_per_s=sum(counted) / (max(end["times_s"][-1] for end in ends) - start_s),
+        images_per_s=sum(counted) / (max(loop.end_s for loop in loops) - start_s),
         wall_s=wall_s,
-        cpu_s=cpu_s,
-        cpu_s_per_1000_images=1000 * (cpu_s - cpu_at_start_s) / sum(counted),
-        peak_pss_bytes=members.peak_pss_bytes,
-        others_cpu_s=others_cpu_s,
+        cpu_s=runner.used_s,
+        cpu_s_per_1000_images=1000 * cpu_s / sum(counted),
+        peak_pss_bytes=runner.memory_bytes,
+        others_cpu_s=max(0.0, machine_cpu_s() - machine_before_s - runner.used_s),
         runs=[
-            ModelFigures(
-                **msgspec.structs.asdict(job.run),
-                images=end["images_then"][-1],
-                images_per_s=its / (end["times_s"][-1] - start_s),
-            )
-            for job, end, its in zip(jobs, ends, counted, strict=True)
+            ModelFigures(**msgspec.structs.asdict(job.run), images=int(loop.images), images_per_s=its / took_s)
+            for job, loop, its in zip(jobs, loops, counted, strict=True)
+            if (took_s := loop.end_s - start_s)
         ],
     )
 
 
-def _of_each(trainers: Sequence[MeasuredProcess], key: str) -> list[float]:
-    return [trainer.hear_of(key, time.monotonic() + _PATIENCE_S)[key] for trainer in trainers]
+def _command(job: TrainerJob) -> tuple[str, ...]:
+    return sys.executable, "-P", "-m", "penstock.bench.demo.trainer", msgspec.json.encode(job).decode()
 
 
-def _ends(trainers: Sequence[MeasuredProcess], members: Family) -> list[dict[str, Any]]:
-    """Return the last reports of all trainers; sample their memory meanwhile."""
-    found = dict[int, dict[str, Any]]()
-    while waiting := [trainer for trainer in trainers if trainer.pid not in found]:
-        members.sample_memory()
-        ready, _, _ = select.select(waiting, [], [], _MEMORY_EVERY_S)
-        for trainer in ready:
-            found[trainer.pid] = trainer.hear_of("device", time.monotonic() + _PATIENCE_S)
-    return [found[trainer.pid] for trainer in trainers]
+class _Loop:
+    """The images that a run was given, by time in seconds since 1970."""
+
+    def __init__(self, store: Store, id: str) -> None:
+        series = store.series(id)
+        given, loop_s = series["feed.train.samples"], series["feed.train.loop_s"]
+        self._times_s, self._images = given.times_s, given.values
+        self.images = float(given.values[-1])
+        self.end_s = float(given.times_s[-1])
+        self.first_s = float(given.times_s[np.argmax(given.values > 0)])
+        self.began_s = self.end_s - float(loop_s.values[-1])
+
+    def images_at(self, time_s: float) -> float:
+        return float(np.interp(time_s, [self.began_s, *self._times_s], [0.0, *self._images]))

@@ -1,18 +1,14 @@
-"""A trainer process of the demo: ``python -m penstock.bench.demo.trainer``.
+"""A trainer of the demo: ``python -m penstock.bench.demo.trainer JOB``, as a run of a trial."""
 
-It reads its job from standard input and reports on standard output. All arms
-run this; what differs is in ``open_loader``.
-"""
 # torch describes its types in part only.
 # pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false, reportUnknownVariableType=false
 
 from __future__ import annotations
 
-import os
 import re
 import sys
-import time
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -21,11 +17,11 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 from penstock.autosharing.share import share
-from penstock.bench.demo.images import BadImage, Crops, Labelled, TrainerJob, prepare_worker
-from penstock.bench.measure.loop import failure, heard_lines, reply, reserve_output
+from penstock.bench.demo.images import DEVICE, BadImage, Crops, Labelled, TrainerJob, find_images, prepare_worker
+from penstock.bench.loop import leave_failure, this_run
 from penstock.errors import BadSetting
+from penstock.runs.inside.watch import watch_loaders
 
-_NOTE_EVERY_S = 0.25
 _LINGER_S = 1.0
 _WINDOW = "16MiB"
 _FEED_BATCH_PIXELS = 1 << 17  # pixels of a batch of the feed's loader; each trainer cuts its own from it
@@ -61,41 +57,28 @@ def make_loader(images: list[Labelled], crop_px: int, batch_size: int, workers: 
     )
 
 
-def open_loader(job: TrainerJob) -> Any:
-    """Open this trainer's own ``DataLoader``, or the feed."""
-    size = job.run.batch_size
-    if job.feed is None:
-        return make_loader(job.train, job.crop_px, size, job.workers)
-    feed_size = _FEED_BATCH_PIXELS // job.crop_px**2
-    make = partial(make_loader, job.train, job.crop_px, feed_size, job.workers)
-    return share(make, job.feed, batch_size=size, framework="torch", window=_WINDOW, linger=_LINGER_S)
-
-
-def train(job: TrainerJob, device: str) -> None:
-    """Train the job's model for its epochs; report the first batch, and at the end the images by time."""
+def train(job: TrainerJob, files: Path) -> None:
+    """Train the job's model for its epochs, as a script of a user's would."""
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    (files / DEVICE).write_text(torch.cuda.get_device_name() if device == "cuda" else device)
     torch.manual_seed(0)
-    model = small_network(job.run.width, job.classes, job.crop_px).to(device)
-    loader = open_loader(job)
+    folder = find_images(Path(job.data), job.most)
+    size = job.run.batch_size
+    if job.feed:
+        watch_loaders()  # as an import of penstock.share does
+        feed_size = _FEED_BATCH_PIXELS // folder.crop_px**2
+        make = partial(make_loader, folder.train, folder.crop_px, feed_size, job.workers)
+        loader: Any = share(make, job.feed, batch_size=size, framework="torch", window=_WINDOW, linger=_LINGER_S)
+    else:
+        loader = make_loader(folder.train, folder.crop_px, size, job.workers)
+    model = small_network(job.run.width, folder.classes, folder.crop_px).to(device)
     optimizer = torch.optim.AdamW(model.parameters(), job.run.learning_rate)
-    seen, times_s, images_then = 0, list[float](), list[int]()
     for _ in range(job.epochs):
         for images, labels in loader:
-            now_s = time.monotonic()
-            seen += len(labels)
-            if not times_s:
-                reply({"first_s": now_s})
-            if not times_s or now_s - times_s[-1] >= _NOTE_EVERY_S:
-                times_s.append(now_s)
-                images_then.append(seen)
             loss = nn.functional.cross_entropy(model(as_input(images, device)), labels.to(device))
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
-    name = torch.cuda.get_device_name() if device == "cuda" else device
-    times, then = [*times_s, time.monotonic()], [*images_then, seen]
-    reply({"times_s": times, "images_then": then, "device": name})
-    if job.feed is not None:
-        loader.close()
 
 
 def as_input(images: torch.Tensor, device: str) -> torch.Tensor:
@@ -103,26 +86,11 @@ def as_input(images: torch.Tensor, device: str) -> torch.Tensor:
     return images.to(device, non_blocking=True).float().div_(127.5).sub_(1.0)
 
 
-def main() -> None:
-    """Do the job that standard input describes."""
-    reserve_output()
-    torch.set_num_threads(1)
-    heard = heard_lines()
-    job = msgspec.json.decode(next(heard), type=TrainerJob)
-    device = "cuda" if torch.cuda.is_available() else "cpu"
-    reply({"ready_s": time.monotonic()})
-    if next(heard, None) is None:  # the demo is gone
-        return
+if __name__ == "__main__":
+    torch.set_num_threads(1)  # the trainers share the cores
     try:
-        train(job, device)
-    except BrokenPipeError:  # the demo is gone
-        os._exit(1)
+        train(msgspec.json.decode(sys.argv[1], type=TrainerJob), this_run().folder)
     except Exception as error:
         # An error of a loader's worker comes as text, with the worker's traceback.
         found = _BAD_IMAGE.findall(f"{type(error).__name__}: {error}\n{getattr(error, 'traceback_text', '')}")
-        reply(failure(BadSetting(found[-1]) if found else error))
-        sys.exit(1)
-
-
-if __name__ == "__main__":
-    main()
+        leave_failure(BadSetting(found[-1]) if found else error)
