@@ -137,16 +137,13 @@ def load(
     ] = None,
     seconds: Annotated[float, option("Measured seconds of each measurement.")] = 5.0,
     repeats: Annotated[int, option("Measurements of each loader.")] = 3,
-    peer: Annotated[
-        list[str] | None, option("Python of another environment that has a loader.", metavar="LOADER=PYTHON")
-    ] = None,
     json: _Json = None,
 ) -> None:
     """Compare the speed of loaders, for one training, on your own images or tables.
 
-    Those that are installed. Images: ImageSource, torch's DataLoader with several decoders, tf.data, DALI, SPDL.
-    Tables: RecordSource, pyarrow's to_batches (not shuffled), torch's DataLoader over datasets (Hugging Face) or
-    over columns in memory.
+    Those that are installed. Images: ImageSource, and torch's DataLoader with several decoders. Tables:
+    RecordSource, pyarrow's to_batches (not shuffled), torch's DataLoader over datasets (Hugging Face) or over
+    columns in memory.
     """
     from penstock.basics.results import as_json, check_files, progress, save
     from penstock.basics.sizes import whole_number
@@ -165,6 +162,6 @@ def load(
     check_files(json)
     terminal = console()
     with progress(terminal) as tell:
-        report = measure(settings, loaders and loaders.split(","), peer or [], tell)
+        report = measure(settings, loaders and loaders.split(","), tell)
     terminal.print(shown(report), soft_wrap=True)
     save(json, lambda file: file.write_bytes(as_json(report)), terminal)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-import json
+import os
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
+from importlib.util import find_spec
+from pathlib import Path
 from typing import NamedTuple
 
 import msgspec
@@ -17,25 +20,27 @@ from penstock.basics.results import Tell, results_table
 from penstock.basics.terminal import printable
 from penstock.bench.experiment import ArmFailed, Report
 from penstock.bench.load import arms, tables
-from penstock.bench.load.arms import Loads
-from penstock.bench.measure.pool import MeasurementFailed, answer
+from penstock.bench.load.arms import DECODER, LoadJob, Loads
+from penstock.bench.loop import failure
 from penstock.errors import BadSetting
 from penstock.runs.machine import describe
+from penstock.runs.record import RunPlan
+from penstock.runs.store import Store
+from penstock.runs.trial import WARM_BATCHES, Bounds, LoopRates, MeasuredTrial, TrialRunner
 
 _START_S = 120.0
-_PROBE = "import sys\nfrom importlib.util import find_spec\nfor name in sys.argv[1:]: assert find_spec(name)"
 
 
 class LoadKind(NamedTuple):
     """What is loaded, and the loaders of it."""
 
-    script: str  # what runs one of the loaders
+    script: str  # the module that runs one of the loaders
     loaders: dict[str, Loads]
     sample: str  # what a sample is called
 
 
-IMAGES = LoadKind(arms.__file__, arms.ARMS, "image")
-TABLES = LoadKind(tables.__file__, tables.ARMS, "row")
+IMAGES = LoadKind(arms.__name__, arms.ARMS, "image")
+TABLES = LoadKind(tables.__name__, tables.ARMS, "row")
 
 
 class LoadSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -59,22 +64,21 @@ class LoadFigures(msgspec.Struct, frozen=True, kw_only=True):
 
     samples_per_s: float
     cpu_ms_per_sample: float  # CPU time of the process and its workers
-    first_batch_s: float  # time from its start to the first batch
+    first_batch_s: float  # time from the start of its process to the first batch
     decoder: str = ""  # what it decodes with, and its version
 
 
 LoadReport = Report[LoadSettings, LoadFigures]
 
 
-def measure(settings: LoadSettings, wanted: Sequence[str] | None, peers: Sequence[str], tell: Tell) -> LoadReport:
-    """Measure loaders in turns, Penstock's among them.
-
-    Args:
-        wanted: Loaders, by their names in ``arms.ARMS`` or ``tables.ARMS``; None for all.
-        peers: Environments in which some of them are installed, as ``LOADER=PYTHON``.
-    """
+def measure(
+    settings: LoadSettings,
+    wanted: Sequence[str] | None,  # loaders, by their names in ``arms.ARMS`` or ``tables.ARMS``; None for all
+    tell: Tell,
+    peers: Mapping[str, Callable[[int], LoadFigures]] = {},  # what measures others once, by name
+) -> LoadReport:
+    """Measure loaders in turns, Penstock's among them."""
     kind = settings.kind
-    pythons = dict(_peer(text, kind) for text in peers)
     wanted = [*kind.loaders] if wanted is None else wanted
     if unknown := [arm for arm in wanted if arm not in kind.loaders]:
         raise BadSetting(f"--loaders {unknown[0]}: choose of {', '.join(kind.loaders)}")
@@ -85,49 +89,51 @@ def measure(settings: LoadSettings, wanted: Sequence[str] | None, peers: Sequenc
     if kind is IMAGES and settings.columns:
         raise BadSetting(f"--columns {','.join(settings.columns)}: only tables have columns")
     report = LoadReport(benchmark="bench load", machine=describe(), settings=settings)
-
-    def figures(arm: str, repeat: int) -> LoadFigures:
-        python = pythons.get(arm, sys.executable)
-        if repeat == 0:
-            _check(kind.loaders[arm], python)
-        return _figures(arm, settings, python)
-
-    chosen = dict.fromkeys(["penstock", *wanted])
-    report.measure({arm: partial(figures, arm) for arm in chosen}, range(settings.repeats), tell)
+    own = {arm: partial(_figures, arm, settings) for arm in dict.fromkeys(["penstock", *wanted])}
+    report.measure({**own, **peers}, range(settings.repeats), tell)
     if "penstock" in report.absent:
         raise BadSetting(f"Penstock's loader cannot run: {report.absent['penstock']}")
     return report
 
 
-def _peer(text: str, kind: LoadKind) -> tuple[str, str]:
-    arm, _, python = text.partition("=")
-    if arm not in kind.loaders or not python:
-        raise BadSetting(
-            f"--peer {text}: give LOADER=PYTHON, where the loader is one of {', '.join(kind.loaders)}"
+def _figures(arm: str, settings: LoadSettings, repeat: int) -> LoadFigures:
+    """Measure one loader once, in a process of its own."""
+    kind = settings.kind
+    modules = kind.loaders[arm].modules
+    if repeat == 0 and not all(map(_is_there, modules)):
+        raise ArmFailed(f"not installed ({', '.join(modules)})")
+    with tempfile.TemporaryDirectory(prefix="penstock-") as scratch, Store.open(Path(scratch, "store")) as store:
+        job = LoadJob(
+            loader=arm,
+            folder=settings.folder,
+            size=settings.size,
+            batch_size=settings.batch_size,
+            workers=settings.workers,
+            columns=list(settings.columns) or None,
+            scratch=scratch,
         )
-    return arm, python
+        words = sys.executable, "-P", "-m", kind.script, msgspec.json.encode(job).decode()
+        runner = TrialRunner(store, [RunPlan(command=words, name=arm, directory=os.getcwd())], group="load")
+        bounds = Bounds(_START_S, least_s=settings.seconds, most_s=settings.seconds)
+        trial = MeasuredTrial(runner, bounds, warm=max(WARM_BATCHES, 2 * settings.workers))
+        ended = trial.run()
+        if error := failure(store, ended, arm):
+            raise ArmFailed(str(error))
+        rates = LoopRates.of(store.series(ended[0].id), trial.warm_batches)
+        if rates is None:
+            raise ArmFailed(f"too few batches in {settings.seconds:g} s: make them smaller, or --seconds larger")
+        return LoadFigures(
+            samples_per_s=rates.samples_per_s,
+            cpu_ms_per_sample=1000 * runner.cpu_s / (rates.samples_per_s * runner.seconds),
+            first_batch_s=trial.first_s,
+            decoder=(store.folder_of(ended[0].id) / "files" / DECODER).read_text(),
+        )
 
 
-def _check(loads: Loads, python: str) -> None:
-    """Raise ArmFailed if something that a loader needs is not installed."""
-    try:
-        answer([python, "-c", _PROBE, *loads.modules], limit_s=_START_S)
-    except OSError as error:
-        raise ArmFailed(f"{python}: {error.strerror}") from None
-    except MeasurementFailed:
-        raise ArmFailed(f"not installed ({', '.join(loads.modules)})") from None
-
-
-def _figures(arm: str, settings: LoadSettings, python: str) -> LoadFigures:
-    folder, size, batch_size, workers, seconds, _, columns = msgspec.structs.astuple(settings)
-    with tempfile.TemporaryDirectory(prefix="penstock-") as scratch:
-        how = folder, size, batch_size, workers, seconds, scratch, ",".join(columns)
-        words = map(str, (settings.kind.script, arm, *how))
-        try:
-            text = answer([python, *words], limit_s=_START_S + 4 * seconds)
-        except MeasurementFailed as error:
-            raise ArmFailed(str(error)) from None
-    return msgspec.convert(json.loads(text.splitlines()[-1]), LoadFigures)
+def _is_there(module: str) -> bool:
+    with suppress(ModuleNotFoundError):
+        return find_spec(module) is not None
+    return False
 
 
 def shown(report: LoadReport) -> Group:
@@ -140,7 +146,7 @@ def shown(report: LoadReport) -> Group:
     speeds = {arm: report.spread(arm, lambda one: one.samples_per_s).median for arm in report.arms}
     for arm in sorted(speeds, key=lambda each: speeds[each], reverse=True):
         table.add_row(
-            kind.loaders[arm].name,
+            _name(kind, arm),
             printable(next(reversed(report.of(arm).values())).decoder),
             f"{speeds[arm]:,.0f}",
             "" if arm == "penstock" else str(report.ratio("penstock", arm, lambda one: one.samples_per_s)),
@@ -154,5 +160,9 @@ def shown(report: LoadReport) -> Group:
         f"{what} from {settings.folder}, {settings.workers} worker{'s' * (settings.workers != 1)}, batches of "
         f"{settings.batch_size}, {settings.repeats} times {settings.seconds:g} s in turns; one process takes them"
     )
-    absent = [Text(f"{kind.loaders[arm].name}: {why}", "dim") for arm, why in report.absent.items()]
+    absent = [Text(f"{_name(kind, arm)}: {why}", "dim") for arm, why in report.absent.items()]
     return Group(Text(printable(about), "dim"), table, *absent)
+
+
+def _name(kind: LoadKind, arm: str) -> str:
+    return kind.loaders[arm].name if arm in kind.loaders else arm

@@ -1,9 +1,7 @@
-"""One loader of tables, run as a process of its own, as those of images are.
+"""Loaders of tables: ``python -m penstock.bench.load.tables JOB``, as those of images.
 
-python tables.py ARM DATA 0 BATCH_SIZE WORKERS SECONDS SCRATCH COLUMNS
-
-The columns that are named, with commas between them, or all of them are read; rows come in a new random order each
-epoch, unless the loader's name says otherwise.
+The columns that are named or all of them are read; rows come in a new random order each epoch, unless the
+loader's name says otherwise.
 """
 
 # The loaders' packages are there only where they are measured.
@@ -13,18 +11,11 @@ from __future__ import annotations
 
 import glob
 import os
-import sys
 from collections.abc import Iterator
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING or __name__ != "__main__":
-    from penstock.bench.load.arms import Loads, measure, version
-else:  # Penstock may not be installed there
-    from arms import Loads, measure, version
-
-if TYPE_CHECKING:
-    from penstock.bench.load.arms import LoadJob
+from penstock.bench.load.arms import LoadJob, Loads, run, version
 
 KNOWN = "'*.parquet', '*.arrow' or hf:FOLDER"
 
@@ -152,4 +143,4 @@ ARMS: dict[str, Loads] = {
 
 
 if __name__ == "__main__":
-    measure(ARMS[sys.argv[1]], files_of, lambda: version(ARMS[sys.argv[1]].modules[-1]))
+    run(ARMS, files_of, lambda arm: version(ARMS[arm].modules[-1]))

@@ -29,7 +29,7 @@ from penstock.errors import PenstockError
 from penstock.runs.machine import describe
 from penstock.runs.record import RunPlan
 from penstock.runs.store import Store
-from penstock.runs.trial import Bounds, LoopRates, MeasuredTrial, TrialRunner
+from penstock.runs.trial import WARM_BATCHES, Bounds, LoopRates, MeasuredTrial, TrialRunner
 from penstock.sources.adapt import adapt
 
 _PATIENCE_S = 600.0  # a loader may look at its files for minutes
@@ -121,7 +121,8 @@ def _figures(store: Store, case: ShareCase, settings: SharePlan, where: str, _: 
     ]
     runner = TrialRunner(store, plans, group=words)
     bounds = Bounds(_PATIENCE_S, least_s=settings.seconds, most_s=settings.seconds)
-    trial = MeasuredTrial(runner, bounds, drains=is_shared)
+    warm = max([WARM_BATCHES, *(2 * workers for workers in case.workers)])  # as many as workers have ready
+    trial = MeasuredTrial(runner, bounds, warm=warm, drains=is_shared)
     ended = trial.run()
     if error := failure(store, ended, words):
         raise error
