@@ -6,7 +6,7 @@ import os
 import sys
 from pathlib import Path
 
-from penstock.bench.measure.pool import ONE_THREAD
+from benchmarks.measure.pool import ONE_THREAD
 
 ROOT = Path(__file__).parents[1]
 

@@ -22,6 +22,8 @@ import msgspec
 import numpy as np
 import typer
 from benchmarks.children import ENVIRONMENT, command
+from benchmarks.measure.pool import ProcessPool
+from benchmarks.measure.rates import Interval
 from benchmarks.share.result import Result, measure
 from benchmarks.share.trainers import start_trainers
 from rich.console import Console
@@ -31,8 +33,6 @@ from rich.table import Table
 from penstock.bench.io import target as page_cache
 from penstock.bench.io.child import measure as read_over_and_over
 from penstock.bench.io.child import places, stride
-from penstock.bench.measure.pool import ProcessPool
-from penstock.bench.measure.rates import Interval
 from penstock.contracts import Cursor, SourceBlock
 from penstock.io.files import file_system
 from penstock.io.open import open_reader

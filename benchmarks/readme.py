@@ -88,7 +88,7 @@ def page() -> None:
     where = f"{machine['cores']} cores of an {machine['cpu']}, {machine['date'][:10]}"
     print(f"Real ImageNet JPEGs to one training, on {where}:")
     print(
-        "`penstock bench load DIR --repeats 5`, and `python -m benchmarks.tokens`. tf.data and DALI decode only a"
+        "`python -m benchmarks.loaders DIR`, and `python -m benchmarks.tokens`. tf.data and DALI decode only a"
     )
     print("window of each image, as Penstock does where libjpeg-turbo 3 or nvImageCodec is.\n")
     print_claims([*load_claims(), *read("tokens")["claims"], *read("records")["claims"]])
@@ -133,7 +133,6 @@ OF_REGIONS = {
     "spdl": ("SPDL", 1.1),
 }
 OF_WHOLE_IMAGES = {"simplejpeg": ("DataLoader, simplejpeg and OpenCV", 1.05)}
-OF_NVIMAGECODEC = {"simplejpeg": ("DataLoader, simplejpeg and OpenCV", 1.2)}
 HOW = (
     "All arms run by turns in one run. "
     "[How it is measured](../benchmarks/README.md); `make bench` repeats the tables of sharing."
@@ -165,12 +164,11 @@ def every_claim() -> list[dict]:
 
 
 def load_claims() -> list[dict]:
-    """Compare Penstock's ImageSource with other loaders, turn by turn, by each of three decoders."""
+    """Compare Penstock's ImageSource with other loaders, turn by turn, by each of two decoders."""
     claims: list[dict] = []
     for name, how, targets in (
         ("regions", "ImageSource by regions", OF_REGIONS),
         ("pip", "ImageSource as pip installs it", OF_WHOLE_IMAGES),
-        ("nvimagecodec", "ImageSource by nvImageCodec, from PyPI", OF_NVIMAGECODEC),
     ):
         rates = load_rates(read(f"load-{name}"))
         for arm, (peer, target) in targets.items():

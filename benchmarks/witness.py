@@ -18,12 +18,12 @@ from typing import Any
 
 from benchmarks.children import ENVIRONMENT, command
 from benchmarks.claim import claim, report
+from benchmarks.measure.family import family
 from benchmarks.share.jpeg import Jpegs, files_in
 
 import penstock
 from penstock.autosharing.script_feed import Proof
 from penstock.bench.demo.synthetic import cached_images
-from penstock.bench.measure.family import family
 from penstock.linux.forked_call import ForkedCall
 
 SAMPLES, BATCH, WORKERS = 4096, 64, 2

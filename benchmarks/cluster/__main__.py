@@ -28,9 +28,9 @@ from benchmarks.cluster.machines import Machines, Measured, Nodes, machines, nod
 from benchmarks.cluster.network import network
 from benchmarks.cluster.streaming import streaming_split
 from benchmarks.cluster.trainer import FEED
+from benchmarks.measure.family import Family, family
 
 import penstock
-from penstock.bench.measure.family import Family, family
 from penstock.sources.images.decoders import DECODER
 
 CORES = 2

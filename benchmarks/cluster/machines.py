@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 
 import psutil
 from benchmarks.children import ENVIRONMENT, command
+from benchmarks.measure.pool import MeasuredProcess, MemberFailed, ProcessPool
 
 import penstock
-from penstock.bench.measure.pool import MeasuredProcess, MemberFailed, ProcessPool
 
 STORE_BYTES = 2 << 30
 _LIMIT_S = 300.0

@@ -14,8 +14,7 @@ from typing import Any, NamedTuple
 
 import psutil
 from benchmarks.children import ENVIRONMENT, ROOT, command
-
-from penstock.bench.measure.pool import ONE_THREAD, MemberFailed, ProcessPool
+from benchmarks.measure.pool import ONE_THREAD, MemberFailed, ProcessPool
 
 FRAMEWORKS = Path(sys.prefix) / "frameworks" / "bin" / "python"
 PYTHONS = {

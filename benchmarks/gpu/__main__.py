@@ -25,13 +25,13 @@ from benchmarks.gpu.claims import gpu_claims
 from benchmarks.gpu.mps import mps_daemon
 from benchmarks.gpu.run import ARMS, Measured, Settings, cases, run
 from benchmarks.gpu.table import gpu_table
+from benchmarks.measure.pool import ProcessPool
 from benchmarks.share import jpeg
 from benchmarks.share.tables import claims_table
 from benchmarks.share.workload import Workload, jpegs, synthetic
 from rich.console import Console
 from rich.progress import Progress
 
-from penstock.bench.measure.pool import ProcessPool
 from penstock.errors import PenstockError
 from penstock.runs.machine import describe
 

@@ -12,9 +12,8 @@ from itertools import cycle
 from typing import Any
 
 import torch
+from benchmarks.measure.loop import Batches
 from benchmarks.share.blocks import Blocks
-
-from penstock.bench.measure.loop import Batches
 
 _UNDER_WAY = 2
 _CLASSES = 1000

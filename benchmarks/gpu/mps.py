@@ -17,11 +17,11 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.children import ENVIRONMENT, command
+from benchmarks.measure.loop import heard_lines, reply, reserve_output
+from benchmarks.measure.pool import MeasuredProcess, MemberFailed, ProcessPool
 from benchmarks.share.feeding import Feeding, first_bytes
 from benchmarks.share.trainers import start_feeder
 
-from penstock.bench.measure.loop import heard_lines, reply, reserve_output
-from penstock.bench.measure.pool import MeasuredProcess, MemberFailed, ProcessPool
 from penstock.runs.modes.daemon import PROGRAM, ask, clients
 
 SAMPLES, ROW_BYTES, BATCH = 8192, 16_384, 64

@@ -12,14 +12,14 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import msgspec
+from benchmarks.measure.pool import MeasuredProcess, MemberFailed, ProcessPool
+from benchmarks.measure.rates import Interval, IntervalWatch
 from benchmarks.share import tensorsocket
 from benchmarks.share.feeding import Feeding
 from benchmarks.share.result import Result, measure
 from benchmarks.share.trainers import TrainerPool, start_feeder
 from benchmarks.share.workload import Workload
 
-from penstock.bench.measure.pool import MeasuredProcess, MemberFailed, ProcessPool
-from penstock.bench.measure.rates import Interval, IntervalWatch
 from penstock.errors import PenstockError
 from penstock.feed.settings import bytes_from
 from penstock.gpus.gpm import Activity, meter_of

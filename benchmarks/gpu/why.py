@@ -24,12 +24,12 @@ from typing import Any
 
 import torch
 from benchmarks.gpu.device import forget_memory, memory_bytes
+from benchmarks.measure.pool import MeasuredProcess, ProcessPool
 from benchmarks.share.feeding import Feeding
 from benchmarks.share.trainer import open_source
 from benchmarks.share.trainers import start_feeder
 from benchmarks.share.workload import synthetic
 
-from penstock.bench.measure.pool import MeasuredProcess, ProcessPool
 from penstock.feed.settings import bytes_from
 from penstock.linux.process import cpu_s, with_descendants
 

@@ -12,11 +12,11 @@ from typing import Any, NamedTuple
 
 import msgspec
 from benchmarks.children import ENVIRONMENT, command
+from benchmarks.measure.pool import START_S, ProcessPool
 from benchmarks.share.feeding import Feeding
 from benchmarks.share.trainers import start_feeder, start_trainers
 from benchmarks.share.workload import Workload
 
-from penstock.bench.measure.pool import START_S, ProcessPool
 from penstock.errors import PenstockError
 from penstock.feed.settings import bytes_from
 from penstock.linux.process import pss_bytes, with_descendants

@@ -7,11 +7,11 @@ from typing import Any
 
 import msgspec
 import numpy as np
+from benchmarks.measure.loop import heard_lines, reply, reserve_output
 from benchmarks.share.jpeg import SEGMENTS
 from benchmarks.share.workload import Workload
 
 import penstock
-from penstock.bench.measure.loop import heard_lines, reply, reserve_output
 
 
 class Feeding(msgspec.Struct, frozen=True):

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import msgspec
+from benchmarks.measure.rates import Interval
 from benchmarks.share.workload import Workload
 
-from penstock.bench.measure.rates import Interval
 from penstock.errors import BadSetting
 
 MOST_TRAINERS = 64

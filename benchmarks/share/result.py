@@ -6,9 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 import msgspec
-
-from penstock.bench.measure.pool import MeasuredProcess
-from penstock.bench.measure.rates import Interval, IntervalWatch, Unfinished, measured
+from benchmarks.measure.pool import MeasuredProcess
+from benchmarks.measure.rates import Interval, IntervalWatch, Unfinished, measured
 
 
 class Result(msgspec.Struct, frozen=True):

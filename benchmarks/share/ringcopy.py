@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 import torch
+from benchmarks.measure.loop import reply
 from benchmarks.share.blocks import ROWS, Blocks
 
-from penstock.bench.measure.loop import reply
 from penstock.contracts import SourceBlock
 from penstock.feed.feeder.writer import BlockWriter
 from penstock.memory.host_ring import WritableHostRing

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+from benchmarks.measure.pool import MeasuredProcess, MemberFailed, ProcessPool
 from benchmarks.share import extras, jpeg, tensorsocket
 from benchmarks.share.feeding import Feeding
 from benchmarks.share.plan import Case, Settings, cases, feed_of
@@ -18,7 +19,6 @@ from benchmarks.share.workload import Workload, jpegs, synthetic
 
 from penstock.basics.packages import require
 from penstock.basics.results import Tell
-from penstock.bench.measure.pool import MeasuredProcess, MemberFailed, ProcessPool
 from penstock.errors import BadSetting, PenstockError
 from penstock.runs.machine import Machine, describe
 

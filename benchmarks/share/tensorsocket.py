@@ -13,13 +13,13 @@ from typing import Any
 
 import msgspec
 from benchmarks.children import ROOT
+from benchmarks.measure.pool import ONE_THREAD, MeasuredProcess, MemberFailed, ProcessPool
+from benchmarks.measure.rates import Interval, IntervalWatch
 from benchmarks.share.plan import Settings
 from benchmarks.share.result import Result, measure
 from benchmarks.share.workload import Workload
 
 import penstock
-from penstock.bench.measure.pool import ONE_THREAD, MeasuredProcess, MemberFailed, ProcessPool
-from penstock.bench.measure.rates import Interval, IntervalWatch
 
 SCRIPTS = ROOT / "benchmarks" / "peers" / "tensorsocket"
 _OWN = ROOT / ".venv-tensorsocket" / "bin" / "python"

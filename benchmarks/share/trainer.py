@@ -8,11 +8,11 @@ from typing import Any
 
 import msgspec
 import numpy as np
+from benchmarks.measure.loop import Batches, serve
 from benchmarks.share.blocks import Blocks
 from benchmarks.share.workload import Workload
 
 import penstock
-from penstock.bench.measure.loop import Batches, serve
 
 
 def open_source(order: dict[str, Any]) -> Batches:

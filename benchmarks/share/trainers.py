@@ -6,9 +6,8 @@ import time
 
 import msgspec
 from benchmarks.children import ENVIRONMENT, command
+from benchmarks.measure.pool import START_S, MeasuredProcess, ProcessPool
 from benchmarks.share.feeding import Feeding
-
-from penstock.bench.measure.pool import START_S, MeasuredProcess, ProcessPool
 
 
 def start_trainers(pool: ProcessPool, count: int) -> list[MeasuredProcess]:

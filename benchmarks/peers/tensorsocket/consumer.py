@@ -7,10 +7,9 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
+from benchmarks.measure.loop import Batches, serve
 from benchmarks.share.blocks import ROWS
 from tensorsocket import TensorConsumer
-
-from penstock.bench.measure.loop import Batches, serve
 
 
 def open_source(order: dict[str, Any]) -> Batches:

@@ -10,12 +10,11 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
+from benchmarks.measure.loop import heard_lines, reply
 from benchmarks.share.blocks import ROWS, Blocks
 from benchmarks.share.jpeg import make_loader
 from tensorsocket import TensorProducer
 from tensorsocket.producer import TensorPool
-
-from penstock.bench.measure.loop import heard_lines, reply
 
 BLOCKS_PER_PASS = 1024
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import threading
 import time
 from collections.abc import Generator
@@ -11,7 +12,6 @@ from contextlib import contextmanager
 import msgspec
 import psutil
 
-from penstock.bench.measure.family import children_cpu_s
 from penstock.errors import GpuMissing
 from penstock.gpus.nvml import devices
 from penstock.linux.process import cpu_s as cpu_s_of
@@ -131,7 +131,8 @@ def metered(*, whole: bool = False) -> Generator[CostMeter]:
 
 
 def _cpu_s() -> float:
-    return time.process_time() + children_cpu_s()
+    ended = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return time.process_time() + ended.ru_utime + ended.ru_stime
 
 
 def _host_cpu_s() -> float:

@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 import psutil
 import pytest
+from benchmarks.measure.pool import MemberFailed, ProcessPool
 
-from penstock.bench.measure.pool import MemberFailed, ProcessPool
 from penstock.linux.process import cpu_s, pss_bytes, with_descendants
 from penstock.memory.host_ring import WritableHostRing
 
@@ -26,7 +26,7 @@ input()
 
 CHATTY = """
 import sys
-from penstock.bench.measure.loop import failure, reserve_output, reply
+from benchmarks.measure.loop import failure, reserve_output, reply
 reserve_output()
 print("no line ends here", end="", flush=True)
 reply({"answer": 1})

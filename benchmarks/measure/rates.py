@@ -9,8 +9,8 @@ from typing import Any, Protocol
 
 import msgspec
 import numpy as np
+from benchmarks.measure.pool import START_S, MeasuredProcess, MemberFailed
 
-from penstock.bench.measure.pool import START_S, MeasuredProcess, MemberFailed
 from penstock.linux.process import cpu_s, pss_bytes, with_descendants
 
 

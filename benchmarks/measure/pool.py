@@ -16,9 +16,7 @@ from typing import IO, Any, Self
 
 import psutil
 
-from penstock import errors
-from penstock.errors import PenstockError, SourceError
-from penstock.feed.launch.function import FunctionFailed
+from penstock.errors import PenstockError
 from penstock.linux.process import in_words, unlink_shared_memory
 
 START_S = 90.0
@@ -157,19 +155,6 @@ class ProcessPool:
         return path.read_text(errors="replace")[-3000:] if path.exists() else ""
 
 
-def users_error(error: MemberFailed, what: str, pool: ProcessPool) -> Exception:
-    """Turn a measured process's error, or its death and what it printed last, into an error to raise here."""
-    if error.kind == FunctionFailed.__name__:
-        return FunctionFailed(error.message, error.traceback_text)
-    kind = getattr(errors, error.kind, None) if error.kind else None
-    if kind is not None and issubclass(kind, SourceError):
-        return kind(error.message, error.traceback_text)
-    if kind is not None:
-        return kind(error.message)
-    printed = pool.errors().strip()
-    return PenstockError(f"{what}: {error}" + (f". Its last words:\n{printed}" if printed else ""))
-
-
 def _kill(process: subprocess.Popen[bytes]) -> None:
     """Kill a process and its children, such as a loader's workers."""
     found = [process.pid]
@@ -180,44 +165,3 @@ def _kill(process: subprocess.Popen[bytes]) -> None:
             os.kill(pid, signal.SIGKILL)
     process.wait()
     unlink_shared_memory(found)
-
-
-class MeasurementFailed(PenstockError):
-    """Raised when a measured process crashed, hung, or reported an error; the message says which."""
-
-
-def answer(command: Sequence[str], *, limit_s: float, sent: bytes = b"") -> str:
-    """Run a command to its end; return what it printed.
-
-    Args:
-        limit_s: Time after which it is killed.
-        sent: Its standard input.
-    """
-    # A new process group: another tool's child processes must not outlive this call.
-    process = subprocess.Popen(
-        command,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        start_new_session=True,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-    )
-    try:
-        text, errors = process.communicate(sent, timeout=limit_s)
-    except subprocess.TimeoutExpired:
-        raise MeasurementFailed(f"gave no result within {limit_s:.0f} s, and was killed") from None
-    finally:
-        with suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
-        for pipe in (process.stdin, process.stdout, process.stderr):
-            if pipe is not None:
-                pipe.close()
-    if process.returncode:
-        raise MeasurementFailed(_end(process.returncode, errors.decode(errors="replace")))
-    return text.decode(errors="replace")
-
-
-def _end(status: int, errors: str) -> str:
-    lines = [line.strip() for line in errors.splitlines() if line.strip()]
-    return f"{in_words(status)}: {lines[-1]}" if lines else in_words(status)

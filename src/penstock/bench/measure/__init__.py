@@ -1,1 +1,0 @@
-"""Measures what processes and devices cost: CPU time, memory, PCIe traffic."""
