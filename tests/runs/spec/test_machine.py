@@ -44,33 +44,33 @@ def test_a_machine_is_planned(spec: Path):
 @pytest.mark.parametrize(
     ("machine", "run", "said"),
     [
-        ("{gpu: 1}", "", "1: there is no key gpu; did you mean gpus?"),
-        ("{gpus: -1}", "", "1: gpus: it must be a whole number of at least 0"),
-        ("{gpus: all}", "", "1: gpus: it must be a whole number or a list"),
-        ("{gpus: [2]}", "", "1: gpus: there is no GPU '2'; there are 0 (GPU-00000000"),
-        ("{gpus: 3}", "", "1: gpus=3: 2 can be used; simulated: true is for GPUs that are not there"),
-        ("{cores: 0}", "", "1: cores: it must be a number above 0"),
-        ("{memory: 0}", "", "1: memory='0': give bytes"),
-        ("{objective: energy}", "", "1: objective='energy': there are makespan and jct"),
-        ("{groups: together}", "", "1: groups='together': leave it out, or write: in turn"),
-        ("{simulated: true}", "", "1: simulated: gpus must say how many GPUs these are"),
-        ("{simulated: true, gpus: [0]}", "", "1: simulated: gpus must say how many"),
-        ("{gpus: 1}", "gpus: 2", "4: gpus=2: the machine has 1"),
-        ("{gpus: [1]}", "gpus: 2", "4: gpus=2: the machine has 1"),
-        ("{gpus: 0}", "gpus: 1", "4: gpus=1: the machine has 0"),
-        ("{gpus: 4, simulated: true}", "gpus: 5", "4: gpus=5: the machine has 4"),
-        ("{}", "gpus: 3", "4: gpus=3: the machine has 2"),
-        ("{memory: 6GiB}", "memory: 7GiB", "4: memory=7 GiB: machine.memory is 6 GiB"),
-        ("{}", "memory: 81GiB", "4: memory=81 GiB: the machine has 80 GiB"),
-        ("{gpus: [1]}", "memory: 25GiB", "4: memory=25 GiB: the machine has 24 GiB"),
-        ("{}", "devices: [1]\n  memory: 25GiB", "5: memory=25 GiB: the machine has 24 GiB"),
-        ("{}", "devices: [1]\n  gpus: 2", "5: gpus=2 beside devices, which are 1"),
-        ("{gpus: [1]}", "devices: [0]", f"4: devices: {UUIDS[0]} is not among machine.gpus ({UUIDS[1]})"),
-        ("{gpus: 1}", "devices: [1]", f"4: devices: {UUIDS[1]} is not among machine.gpus ({UUIDS[0]})"),
-        ("{gpus: 0}", "devices: [1]", f"4: devices: {UUIDS[1]} is not among machine.gpus (none)"),
+        ("{gpu: 1}", "", " machine: there is no key gpu; did you mean gpus?"),
+        ("{gpus: -1}", "", " machine.gpus: it must be a whole number of at least 0"),
+        ("{gpus: all}", "", " machine.gpus: it must be a whole number or a list"),
+        ("{gpus: [2]}", "", " machine.gpus: there is no GPU '2'; there are 0 (GPU-00000000"),
+        ("{gpus: 3}", "", " machine.gpus=3: 2 can be used; simulated: true is for GPUs that are not there"),
+        ("{cores: 0}", "", " machine.cores: it must be a number above 0"),
+        ("{memory: 0}", "", " machine.memory='0': give bytes"),
+        ("{objective: energy}", "", " machine.objective='energy': there are makespan and jct"),
+        ("{groups: together}", "", " machine.groups='together': leave it out, or write: in turn"),
+        ("{simulated: true}", "", " machine.simulated: gpus must say how many GPUs these are"),
+        ("{simulated: true, gpus: [0]}", "", " machine.simulated: gpus must say how many"),
+        ("{gpus: 1}", "gpus: 2", " groups[0].gpus=2: the machine has 1"),
+        ("{gpus: [1]}", "gpus: 2", " groups[0].gpus=2: the machine has 1"),
+        ("{gpus: 0}", "gpus: 1", " groups[0].gpus=1: the machine has 0"),
+        ("{gpus: 4, simulated: true}", "gpus: 5", " groups[0].gpus=5: the machine has 4"),
+        ("{}", "gpus: 3", " groups[0].gpus=3: the machine has 2"),
+        ("{memory: 6GiB}", "memory: 7GiB", " groups[0].memory=7 GiB: machine.memory is 6 GiB"),
+        ("{}", "memory: 81GiB", " groups[0].memory=81 GiB: the machine has 80 GiB"),
+        ("{gpus: [1]}", "memory: 25GiB", " groups[0].memory=25 GiB: the machine has 24 GiB"),
+        ("{}", "devices: [1]\n  memory: 25GiB", " groups[0].memory=25 GiB: the machine has 24 GiB"),
+        ("{}", "devices: [1]\n  gpus: 2", " groups[0].gpus=2 beside devices, which are 1"),
+        ("{gpus: [1]}", "devices: [0]", f" groups[0].devices: {UUIDS[0]} is not among machine.gpus ({UUIDS[1]})"),
+        ("{gpus: 1}", "devices: [1]", f" groups[0].devices: {UUIDS[1]} is not among machine.gpus ({UUIDS[0]})"),
+        ("{gpus: 0}", "devices: [1]", f" groups[0].devices: {UUIDS[1]} is not among machine.gpus (none)"),
     ],
 )
-def test_what_cannot_be_is_one_error_with_file_line_and_key(spec: Path, machine: str, run: str, said: str):
+def test_what_cannot_be_is_one_error_with_file_and_key(spec: Path, machine: str, run: str, said: str):
     with pytest.raises(BadSetting) as error:
         opened(spec, machine, run)
     assert str(error.value).startswith(f"{spec}:{said}")
@@ -78,7 +78,9 @@ def test_what_cannot_be_is_one_error_with_file_line_and_key(spec: Path, machine:
 
 def test_without_a_gpu_a_run_that_wants_one_is_refused_and_memory_is_the_host_s(spec: Path, monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    with pytest.raises(BadSetting, match=r"spec.yaml:4: gpus: CUDA_VISIBLE_DEVICES shows no GPU; with --no-gpu"):
+    with pytest.raises(
+        BadSetting, match=r"spec.yaml: groups\[0\].gpus: CUDA_VISIBLE_DEVICES shows no GPU; with --no-gpu"
+    ):
         opened(spec, "{}", "gpus: 1")
     room = opened(spec, "{}", "memory: 1MiB").room
     assert room.keys() == {"gpus", "host"} and 1 << 20 < room["host"] <= os.sysconf("SC_PHYS_PAGES") << 12

@@ -308,7 +308,7 @@ def test_a_yaml_file_is_held_too_and_has_no_status(file: Path):
         spec.write_status(0, record(spec, 0, 0, "finished"))
     assert spec_path.read_text() == text
     spec_path.write_text("groups:\n- command: train.py\n  mode: mp")
-    with pytest.raises(BadSetting, match=r"spec.yaml:3: mode='mp': there are alone"):
+    with pytest.raises(BadSetting, match=r"spec.yaml: groups\[0\].mode='mp': there are alone"):
         Spec(spec_path)
 
 
@@ -326,7 +326,9 @@ def test_runs_that_would_share_a_gpu_under_two_daemons_are_refused(file: Path, m
         "groups:\n- mode: mps\n  runs:\n"
         "  - {command: train.py, devices: [0]}\n  - {command: train.py, devices: [0, 1]}\n"
     )
-    with pytest.raises(BadSetting, match=rf"spec.yaml:2: mode: one run may use .*; {UUIDS[0]} would have two MPS"):
+    with pytest.raises(
+        BadSetting, match=rf"spec.yaml: groups\[0\].mode: one run may use .*; {UUIDS[0]} would have two MPS"
+    ):
         Spec(spec_path)
 
 

@@ -87,55 +87,55 @@ def test_mps_and_mig_are_planned(spec: Path):
     text = "groups:\n- command: train.py\n  modes: [mps, 'mig:3g.20gb']"
     ((_, group), (where, _)), _ = plan_yaml(spec, text, Gpus(without=True))
     assert group.mode == "mps"
-    assert where == f"{spec}:3: modes"
+    assert where == f"{spec}: groups[0].modes"
 
 
 @pytest.mark.parametrize(
     ("line", "said"),
     [
-        ("reapets: 2", "5: there is no key reapets; did you mean repeats?"),
-        ("groups: []", "5: there is no key groups here"),
-        ("repeats: two", "5: repeats: it must be a whole number"),
-        ("repeats: 1.5", "5: repeats: it must be a whole number"),
-        ("repeats: 0", "4: command: repeats must be above 0, not 0"),
-        ("repeats: 20000", "4: command: these would be 20,000 runs"),
-        ("grid: {lr: {a: 1}}", "5: grid: it must be text or a list"),
-        ("grid: {lr: [1]}", "4: command: the command has no {lr}"),
-        ("grid: {lr: []}", "5: grid.lr: lr has no values"),
-        ("command: x", "5: command stands here a second time"),
-        ("modes: [plain, plain]", "5: modes: one of them stands there twice"),
-        ("mps_threads: 101", "5: mps_threads: it must be a number of at most 100"),
-        ("mps_threads: 0", "5: mps_threads: it must be a number above 0"),
-        ("mps_threads: 50", "3: mode: mps_threads and mps_memory are for mode mps"),
-        ("mps_memory: much", "5: mps_memory='much': give bytes"),
-        ("listeners: proc", "5: listeners: it must be a list"),
-        ("listeners: [proc, smi]", "5: listeners: there is no 'smi'; there are proc, host"),
-        ("time_limit: soon", "5: time_limit='soon': give a time above 0"),
-        ("directory: nowhere", "5: directory: there is no folder"),
-        ("random: 3", "4: command: random draws from a grid"),
-        ("runs: [{command: train.py}]", "4: command: this group has runs"),
-        ("after: b", "5: after: there is no run or group 'b'"),
-        ("after: [trian]", "5: after: there is no run or group 'trian'; did you mean 'train'?"),
-        ("after: a", "5: after: these wait for each other: train -> train"),
-        ("after: {a: b}", "5: after: it must be text or a list"),
-        ("gpus: -1", "5: gpus: it must be a whole number of at least 0"),
-        ("gpus: some", "5: gpus: it must be a whole number"),
-        ("memory: much", "5: memory='much': give bytes"),
-        ("priority: 0", "5: priority: it must be a number above 0"),
-        ("priority: inf", "5: priority: it must be a number of at most 1,000,000"),
-        ("deadline: soon", "5: deadline='soon': give a time above 0"),
-        ("preempt: perhaps", "5: preempt: it must be true or false"),
-        ("feed: train.py", "5: feed='train.py': auto, none, or FILE.py:FUNCTION"),
-        ("feed: missing.py:make", "5: feed='missing.py:make': there is no file"),
-        ("epochs: 0", "5: epochs: it must be a whole number of at least 1"),
-        ("memory: 1000TiB", "5: memory=1,000 TiB: the machine has "),
-        ("name: *x", "5: *x: write out what it stands for"),
-        ("? [a]\n    : b", "5: a key must be a word"),
+        ("reapets: 2", " groups[0]: there is no key reapets; did you mean repeats?"),
+        ("groups: []", " groups[0]: there is no key groups here"),
+        ("repeats: two", " groups[0].repeats: it must be a whole number"),
+        ("repeats: 1.5", " groups[0].repeats: it must be a whole number"),
+        ("repeats: 0", " groups[0].command: repeats must be above 0, not 0"),
+        ("repeats: 20000", " groups[0].command: these would be 20,000 runs"),
+        ("grid: {lr: {a: 1}}", " groups[0].grid: it must be text or a list"),
+        ("grid: {lr: [1]}", " groups[0].command: the command has no {lr}"),
+        ("grid: {lr: []}", " groups[0].grid.lr: lr has no values"),
+        ("command: x", " groups[0].command: it stands there twice"),
+        ("modes: [plain, plain]", " groups[0].modes: one of them stands there twice"),
+        ("mps_threads: 101", " groups[0].mps_threads: it must be a number of at most 100"),
+        ("mps_threads: 0", " groups[0].mps_threads: it must be a number above 0"),
+        ("mps_threads: 50", " groups[0].mode: mps_threads and mps_memory are for mode mps"),
+        ("mps_memory: much", " groups[0].mps_memory='much': give bytes"),
+        ("listeners: proc", " groups[0].listeners: it must be a list"),
+        ("listeners: [proc, smi]", " groups[0].listeners: there is no 'smi'; there are proc, host"),
+        ("time_limit: soon", " groups[0].time_limit='soon': give a time above 0"),
+        ("directory: nowhere", " groups[0].directory: there is no folder"),
+        ("random: 3", " groups[0].command: random draws from a grid"),
+        ("runs: [{command: train.py}]", " groups[0].command: this group has runs"),
+        ("after: b", " groups[0].after: there is no run or group 'b'"),
+        ("after: [trian]", " groups[0].after: there is no run or group 'trian'; did you mean 'train'?"),
+        ("after: a", " groups[0].after: these wait for each other: train -> train"),
+        ("after: {a: b}", " groups[0].after: it must be text or a list"),
+        ("gpus: -1", " groups[0].gpus: it must be a whole number of at least 0"),
+        ("gpus: some", " groups[0].gpus: it must be a whole number"),
+        ("memory: much", " groups[0].memory='much': give bytes"),
+        ("priority: 0", " groups[0].priority: it must be a number above 0"),
+        ("priority: inf", " groups[0].priority: it must be a number of at most 1,000,000"),
+        ("deadline: soon", " groups[0].deadline='soon': give a time above 0"),
+        ("preempt: perhaps", " groups[0].preempt: it must be true or false"),
+        ("feed: train.py", " groups[0].feed='train.py': auto, none, or FILE.py:FUNCTION"),
+        ("feed: missing.py:make", " groups[0].feed='missing.py:make': there is no file"),
+        ("epochs: 0", " groups[0].epochs: it must be a whole number of at least 1"),
+        ("memory: 1000TiB", " groups[0].memory=1,000 TiB: the machine has "),
+        ("name: *x", " *x: write out what it stands for"),
+        ("? [a]\n    : b", " groups[0]: a key must be a word"),
         ("name: [", "6: no YAML:"),
         ("name: \x00", "1: no YAML:"),
     ],
 )
-def test_a_mistake_is_one_error_with_file_line_and_key(spec: Path, line: str, said: str):
+def test_a_mistake_is_one_error_with_file_and_key(spec: Path, line: str, said: str):
     with pytest.raises(BadSetting) as error:
         plan_yaml(spec, f"groups:\n\n  - name: a\n    command: train.py\n    {line}\n", Gpus(without=True))
     assert str(error.value).startswith(f"{spec}:{said}")
@@ -144,18 +144,22 @@ def test_a_mistake_is_one_error_with_file_line_and_key(spec: Path, line: str, sa
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("", "1: it must be keys with values"),
-        ("groups:", "1: groups: it must be a list"),
-        ("groups: []", "1: groups is empty"),
-        ("runs: []", "1: there is no key runs here; write groups: [{runs: …}]"),
-        ("Experiment: a", "1: Experiment is a key of radT, whose YAML is not read: give its CSV file"),
-        ("groups: [{}]", "1: command: the command is empty"),
-        ("groups: [{command: no.py}]", "1: command: no script 'no.py'"),
-        ("groups: [{command: 'a \"b'}]", "1: command: No closing quotation"),
-        ("x: !!python/object/apply:os.system [ls]", "1: there is no key x"),
+        ("", " it must be keys with values"),
+        ("groups:", " groups: it must be a list"),
+        ("groups: []", " groups is empty"),
+        ("runs: []", " there is no key runs here; write groups: [{runs: …}]"),
+        ("Experiment: a", " Experiment is a key of radT, whose YAML is not read: give its CSV file"),
+        ("groups: [{}]", " groups[0].command: the command is empty"),
+        (
+            "groups: [{runs: [{command: train.py}, {command: train.py, grid: [1]}]}]",
+            " groups[0].runs[1].grid: it must be keys with values, not a list",
+        ),
+        ("groups: [{command: no.py}]", " groups[0].command: no script 'no.py'"),
+        ("groups: [{command: 'a \"b'}]", " groups[0].command: No closing quotation"),
+        ("x: !!python/object/apply:os.system [ls]", " there is no key x"),
         ("groups: []\n---\n", "2: no YAML:"),
-        ("[" * 500, "1: more than 20 levels"),
-        ("groups: " + "[" * 30 + "]" * 30, "1: more than 20 levels"),
+        ("[" * 500, " more than 20 levels"),
+        ("groups: " + "[" * 30 + "]" * 30, " more than 20 levels"),
     ],
 )
 def test_what_is_no_spec_is_refused(spec: Path, text: str, said: str):
@@ -243,13 +247,16 @@ OF_GROUPS = """groups:
 @pytest.mark.parametrize(
     ("after", "said"),
     [
-        ({"of_a": "after: b", "of_b": "after: a"}, "5: after: these wait for each other: a -> b -> a"),
+        (
+            {"of_a": "after: b", "of_b": "after: a"},
+            " groups[0].runs[0].after: these wait for each other: a -> b -> a",
+        ),
         (
             {"of_a": "after: y", "of_c": "after: b", "of_b": "after: a"},
-            "5: after: these wait for each other: a -> ",
+            " groups[0].runs[0].after: these wait for each other: a -> ",
         ),
-        ({"of_x": "after: y", "of_c": "after: x"}, "3: after: these wait for each other: "),
-        ({"of_x": "after: [d, e]"}, "3: after: there is no run or group 'e'"),
+        ({"of_x": "after: y", "of_c": "after: x"}, " groups[0].after: these wait for each other: "),
+        ({"of_x": "after: [d, e]"}, " groups[0].after: there is no run or group 'e'"),
     ],
 )
 def test_what_could_never_begin_is_one_error(spec: Path, after: dict[str, str], said: str):
@@ -277,8 +284,8 @@ def test_a_run_after_a_later_group_is_refused_where_groups_run_in_turn(spec: Pat
     with pytest.raises(BadSetting) as error:
         plan_yaml(spec, text, Gpus(without=True), in_turn=True)
     assert str(error.value) == (
-        f"{spec}:5: after: 'd' is in group 'y', which penstock run starts later: put that group first, or use "
-        "penstock schedule run"
+        f"{spec}: groups[0].runs[0].after: 'd' is in group 'y', which penstock run starts later: put that "
+        "group first, or use penstock schedule run"
     )
     with pytest.raises(BadSetting, match=r"which machine.groups starts later: put that group first$"):
         plan_yaml(spec, text + "machine: {groups: in turn}", Gpus(without=True))

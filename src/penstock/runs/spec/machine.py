@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
+from pathlib import Path
 from typing import Annotated
 
 import msgspec
@@ -15,7 +16,6 @@ from penstock.gpus.nvml import NvmlGpu
 from penstock.linux.cgroups import memory_limit_bytes
 from penstock.runs.record import MachinePlan, RunPlan
 from penstock.runs.spec.checks import Gpus
-from penstock.runs.spec.yaml_text import YamlText
 
 Room = dict[str, int]
 """What there is to be taken: number of "gpus", memory in bytes of each GPU by UUID, and of the "host"."""
@@ -44,8 +44,8 @@ def needs(run: RunPlan, room: Room) -> Room:
 class SpecMachine:
     """What a file says of the machine, and what its runs may ask of it."""
 
-    def __init__(self, read: YamlText, table: MachineTable, gpus: Gpus) -> None:
-        where = partial(read.where_key, "$.machine")
+    def __init__(self, path: Path, table: MachineTable, gpus: Gpus) -> None:
+        where = partial("{}.{}".format, f"{path}: machine")
         if table.objective not in ("makespan", "jct"):
             raise BadSetting(f"{where('objective')}={table.objective!r}: there are makespan and jct")
         if table.groups not in ("", "in turn"):

@@ -8,7 +8,7 @@ import shlex
 from decimal import Decimal
 from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import msgspec
 
@@ -21,7 +21,7 @@ from penstock.runs.spec.checks import Gpus, check_listeners, seconds_from
 from penstock.runs.spec.command import named, runs_of
 from penstock.runs.spec.grid import values_from
 from penstock.runs.spec.machine import MachineTable, SpecMachine
-from penstock.runs.spec.yaml_text import YamlText, read_yaml
+from penstock.runs.spec.yaml_text import read_yaml
 
 Text = str | list[str]
 
@@ -87,73 +87,70 @@ _KEYS = [field for kind in (_File, _Group, ShareOptions, MachineTable) for field
 def plan_yaml(
     path: Path, text: str, gpus: Gpus, *, in_turn: bool = False
 ) -> tuple[list[tuple[str, GroupPlan]], SpecMachine]:
-    """Plan the groups of a YAML spec, each with the place where it stands; paths count from its folder.
+    """Plan the groups of a YAML spec, each with where it stands, as errors begin; paths count from its folder.
 
     With ``in_turn``, groups run one after the other whatever it says, and no run may come after a later group.
     """
-    read = read_yaml(path, text)
+    tree = read_yaml(path, text)
     try:
-        spec = msgspec.convert(read.tree, _File, strict=False)
+        spec = msgspec.convert(tree, _File, strict=False)
     except msgspec.ValidationError as error:
-        raise BadSetting(_explained(read, str(error))) from None
+        raise BadSetting(f"{path}: {_explained(str(error))}") from None
     if not spec.groups:
-        raise BadSetting(f"{read.where('$.groups')}: groups is empty")
-    machine = SpecMachine(read, spec.machine, gpus)
+        raise BadSetting(f"{path}: groups is empty")
+    machine = SpecMachine(path, spec.machine, gpus)
     planned: list[tuple[str, GroupPlan, list[dict[str, str]]]] = []
     for i, group in enumerate(spec.groups):
         name = group.name or (path.stem if len(spec.groups) == 1 else f"{path.stem}-{i}")
-        planned += _groups(read, f"$.groups[{i}]", group, name, machine)
+        planned += _groups(f"{path}: groups[{i}]", path.parent, group, tree["groups"][i], name, machine)
     by = "penstock run" if in_turn else "machine.groups" if machine.plan.in_turn else ""
     check_after([group for _, group, _ in planned], [names for *_, after in planned for names in after], by)
     return [(where, group) for where, group, _ in planned], machine
 
 
 def _groups(
-    read: YamlText, at: str, group: _Group, name: str, machine: SpecMachine
+    at: str, folder: Path, group: _Group, written: dict[str, Any], name: str, machine: SpecMachine
 ) -> list[tuple[str, GroupPlan, list[dict[str, str]]]]:
     """Plan a group once in each of its modes; with it, where the names stand that each of its runs comes after."""
     if group.mode and group.modes:
-        raise BadSetting(f"{read.where_key(at, 'modes')}: leave out mode, or add it to modes")
-    where = read.where_key(at, "modes" if group.modes else "mode")
+        raise BadSetting(f"{at}.modes: leave out mode, or add it to modes")
+    where = f"{at}.modes" if group.modes else f"{at}.mode"
     modes = group.modes or [group.mode or "plain"]
     if len(set(modes)) < len(modes):
         raise BadSetting(f"{where}: one of them stands there twice")
     entries: list[tuple[str, _Runs, str]] = [(at, group, "")]
-    common = _after(read, at, group)
+    common = _after(at, group)
     if group.runs:
-        beside = [key for key in _Runs.__struct_fields__ if f"{at}.{key}" in read.lines]
-        if beside := [key for key in beside if key not in ("name", "after")]:
-            raise BadSetting(
-                f"{read.where_key(at, beside[0])}: this group has runs; put {beside[0]} into each of them"
-            )
+        if beside := [key for key in _Runs.__struct_fields__ if key in written and key not in ("name", "after")]:
+            raise BadSetting(f"{at}.{beside[0]}: this group has runs; put {beside[0]} into each of them")
         entries = [(f"{at}.runs[{i}]", each, each.name) for i, each in enumerate(group.runs)]
     runs: list[RunPlan] = []
     after: list[dict[str, str]] = []
     for place, each, run_name in entries:
-        names = common | _after(read, place, each)
-        planned = _runs(read, place, each, run_name, machine, tuple(names))
+        names = common | _after(place, each)
+        planned = _runs(place, folder, each, run_name, machine, tuple(names))
         runs += planned
         after += [names] * len(planned)
     if "mps" not in modes and any(run.mps_threads or run.mps_memory_bytes for run in runs):
         raise BadSetting(f"{where}: mps_threads and mps_memory are for mode mps, which is not there")
     listeners = None
     if group.listeners is not None:
-        listeners = check_listeners(read.where_key(at, "listeners"), group.listeners)
+        listeners = check_listeners(f"{at}.listeners", group.listeners)
     plan = GroupPlan(name=name, runs=named(runs), listeners=listeners)
     return [(where, msgspec.structs.replace(plan, mode=mode), after) for mode in modes]
 
 
-def _after(read: YamlText, at: str, runs: _Runs) -> dict[str, str]:
+def _after(at: str, runs: _Runs) -> dict[str, str]:
     """Return the names in ``after``, and where each stands."""
     names = [runs.after] if isinstance(runs.after, str) else runs.after
-    return {name: f"{read.where(f'{at}.after[{i}]')}: after" for i, name in enumerate(names)}
+    return dict.fromkeys(names, f"{at}.after")
 
 
 def _runs(
-    read: YamlText, at: str, runs: _Runs, name: str, machine: SpecMachine, after: tuple[str, ...]
+    at: str, folder: Path, runs: _Runs, name: str, machine: SpecMachine, after: tuple[str, ...]
 ) -> list[RunPlan]:
-    where = partial(read.where_key, at)
-    directory = (read.path.parent / runs.directory).absolute()
+    where = partial("{}.{}".format, at)
+    directory = (folder / runs.directory).absolute()
     if not directory.is_dir():
         raise BadSetting(f"{where('directory')}: there is no folder {directory}")
     try:
@@ -187,7 +184,7 @@ def _runs(
         priority=runs.priority,
         deadline_s=None if runs.deadline is None else seconds_from(where("deadline"), runs.deadline),
         preempt=runs.preempt,
-        feed=_feed(where("feed"), read.path.parent, runs.feed),
+        feed=_feed(where("feed"), folder, runs.feed),
         epochs=runs.epochs,
     )
     machine.check(where, planned[0])
@@ -205,15 +202,13 @@ def _feed(where: str, folder: Path, text: str) -> str:
     return f"{path}:{function}"
 
 
-def _explained(read: YamlText, message: str) -> str:
-    """Turn msgspec's words into file, line, key and what could stand there."""
-    problem, _, at = message.partition(" - at `")
-    at = at.rstrip("`") or "$"
+def _explained(message: str) -> str:
+    """Turn msgspec's words into the place of a key, and what could stand there."""
+    problem, _, at = message.partition(" - at `$")
+    at = at.rstrip("`").partition("[...]")[0].removeprefix(".")  # [...] stands for any key of a grid
     if unknown := re.fullmatch(r"Object contains unknown field `(.*)`", problem, re.DOTALL):
-        return f"{read.where(f'{at}.{unknown[1]}')}: {_of_unknown(unknown[1], top=at == '$')}"
-    at = at.partition("[...]")[0]  # which stands for any key of a grid
-    key = at.removeprefix("$").rpartition(".")[2]
-    return f"{read.where(at)}: {key + ': ' if key else ''}{_in_words(problem)}"
+        return (f"{at}: " if at else "") + _of_unknown(unknown[1], top=not at)
+    return (f"{at}: " if at else "") + _in_words(problem)
 
 
 def _of_unknown(key: str, *, top: bool) -> str:

@@ -7,7 +7,7 @@ import os
 import re
 import shlex
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import msgspec
 
@@ -110,9 +110,8 @@ def read_spec(path: Path) -> MethodComparison:
         text = path.read_text()
     except OSError as error:
         raise BadSetting(f"{path}: {error.strerror}") from None
-    tree: Any = read_yaml(path, text).tree
     try:
-        spec = msgspec.convert(tree, BenchSpec, strict=False)
+        spec = msgspec.convert(read_yaml(path, text), BenchSpec, strict=False)
     except msgspec.ValidationError as error:
         raise BadSetting(f"{path}: {str(error)[:1].lower()}{str(error)[1:]}") from None
     for arm in spec.arms:
