@@ -105,7 +105,7 @@ def test_ls_as_json_has_all_fields_and_chooses_by_group_and_status(command, runs
     assert first["seconds"] == pytest.approx(runs[0].seconds)
     its = {"id": runs[0].id, "name": "run-0", "group": "[red]sweep", "group_id": runs[0].group_id, "index": 0}
     end = {"mode": "plain", "status": "failed", "exit_code": 1, "reason": "ValueError: no \x1b[2J"}
-    noted = {"note": "", "tags": [], "archived": False, "memory_bytes": None}
+    noted = {"note": "", "tags": [], "archived": False, "memory_bytes": None, "parameters": {"i": "0"}}
     assert first | {"seconds": 0.0} == its | end | {"began": runs[0].began, "seconds": 0.0, "pid": 1} | noted
     waiting = json.loads(told(command("runs", "ls", "--json", "--status", "waiting")))
     assert [run["name"] for run in waiting] == ["run-3", "run-0"]

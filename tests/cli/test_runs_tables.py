@@ -1,4 +1,4 @@
-"""Runs elsewhere: tables as CSV and LaTeX, points as Parquet, what verbs did as JSON, names after Tab."""
+"""Runs elsewhere: tables as LaTeX, points as Parquet, what verbs did as JSON, names after Tab."""
 
 from __future__ import annotations
 
@@ -22,27 +22,27 @@ from tests.runs.store.groups import living
 from tests.web.seeded import group
 
 from penstock.cli.runs_table import Looks
-from penstock.cli.written_table import escaped
 from penstock.runs.store.points import SeriesWriter
+from penstock.web.paper.latex import escaped
 
 NASTY = r"a_b %&#{}\^~$ [c] <d>|*"
 
 
-def test_runs_are_csv_with_numbers_as_they_are_and_parameters(command, store):  # noqa: F811
+def test_runs_are_json_with_numbers_as_they_are_and_parameters(command, store):  # noqa: F811
     one = group(store, NASTY, seconds=1234.5, parameters={"lr": "0.1"})[0]
     group(store, "other", series={"loss": [1.0]})
     told(command("runs", "note", one.id, "--text", "one, two", "--tag", "good", "--tag", "fast"))
-    rows = list(csv.DictReader(told(command("runs", "ls", "--format", "csv")).splitlines()))
+    rows = json.loads(told(command("runs", "ls", "--json")))
     assert [row["group"] for row in rows] == [NASTY, "other"]
-    assert rows[0]["id"] == one.id and float(rows[0]["seconds"]) == pytest.approx(1234.5)
-    assert float(rows[0]["memory_bytes"]) == 5e8 + 59e6 and rows[1]["memory_bytes"] == ""
-    assert (rows[0]["param.lr"], rows[1]["param.lr"]) == ("0.1", "")
-    assert (rows[0]["note"], rows[0]["tags"], rows[1]["tags"]) == ("one, two", "good fast", "")
+    assert rows[0]["id"] == one.id and rows[0]["seconds"] == pytest.approx(1234.5)
+    assert rows[0]["memory_bytes"] == 5e8 + 59e6 and rows[1]["memory_bytes"] is None
+    assert [row["parameters"] for row in rows] == [{"lr": "0.1"}, {}]
+    assert (rows[0]["note"], rows[0]["tags"], rows[1]["tags"]) == ("one, two", ["good", "fast"], [])
 
 
 def test_runs_are_a_latex_table_whatever_they_are_called(command, store):  # noqa: F811
     group(store, NASTY)
-    lines = told(command("runs", "ls", "--format", "latex")).splitlines()
+    lines = told(command("runs", "ls", "--latex")).splitlines()
     assert lines[:2] == [r"\begin{tabular}{lllllrrrr}", r"\toprule"]
     assert lines[2] == r"id & name & group & mode & status & exit & began & seconds & MiB held \\"
     shown = (
@@ -53,7 +53,7 @@ def test_runs_are_a_latex_table_whatever_they_are_called(command, store):  # noq
     assert escaped("plain text 1.5") == "plain text 1.5"
     assert escaped("--lr --- cafe\u0301 \u200bb\u00ad") == "-{}-lr -{}-{}- caf\u00e9 b"
     group(store, "\u041f\u0440\u0438\u0432\u0435\u0442")
-    assert told(command("runs", "ls", "--format", "latex")).startswith("% With letters that pdflatex lacks")
+    assert told(command("runs", "ls", "--latex")).startswith("% With letters that pdflatex lacks")
 
 
 @pytest.mark.whole
@@ -61,35 +61,23 @@ def test_runs_are_a_latex_table_whatever_they_are_called(command, store):  # noq
 def test_latex_takes_the_table(command, store, tmp_path):  # noqa: F811
     group(store, NASTY)
     group(store, "--lr --- cafe\u0301 \u200bb\u00ad")
-    table = told(command("runs", "ls", "--format", "latex"))
+    table = told(command("runs", "ls", "--latex"))
     (tmp_path / "t.tex").write_text(
         f"\\documentclass{{article}}\\usepackage{{booktabs}}\\begin{{document}}\n{table}\\end{{document}}\n"
     )
     subprocess.run(["pdflatex", "-halt-on-error", "t.tex"], cwd=tmp_path, check=True, capture_output=True)
 
 
-def test_a_comparison_is_csv_a_row_for_a_group_and_latex_a_column(command, store):  # noqa: F811
+def test_a_comparison_is_a_latex_table_with_a_column_for_a_group(command, store):  # noqa: F811
     for mode in ("alone", "plain"):
         group(store, "own_loaders", mode=mode, seconds=50.0 if mode == "plain" else 100.0)
-    rows = list(csv.DictReader(told(command("runs", "compare", "own_loaders", "--format", "csv")).splitlines()))
-    assert [(row["mode"], float(row["seconds"]), row["runs"]) for row in rows] == [
-        ("alone", pytest.approx(100), "1"),
-        ("plain", pytest.approx(50), "1"),
-    ]
-    assert float(rows[0]["memory_bytes"]) == 5e8 + 59e6 and rows[0]["energy_measured_j"] == ""
-    lines = told(command("runs", "compare", "own_loaders", "--format", "latex")).splitlines()
+    lines = told(command("runs", "compare", "own_loaders", "--latex")).splitlines()
     assert lines[2] == r" & own\_loaders alone & own\_loaders plain \\"
     assert r"memory at most, MiB & 533 & 533 \\" in lines
-    assert (
-        json.loads(told(command("runs", "compare", "own_loaders", "--format", "json")))["groups"][0]["mode"]
-        == "alone"
-    )
 
 
-def test_a_format_is_one_of_those_there_are_and_not_with_watch(command, store):  # noqa: F811
-    ran = command("runs", "ls", "--format", "xlsx")
-    assert ran.returncode == 2 and "Traceback" not in ran.stderr
-    assert "not with --watch" in refused(command("runs", "ls", "--watch", "--format", "csv"))
+def test_a_table_that_is_watched_is_no_latex(command, store):  # noqa: F811
+    assert "not with --watch" in refused(command("runs", "ls", "--watch", "--latex"))
 
 
 def test_an_export_to_parquet_has_the_same_points_with_their_types(command, store, tmp_path):  # noqa: F811

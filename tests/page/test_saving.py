@@ -29,7 +29,7 @@ def test_all_runs_that_the_filter_lets_through_are_saved_as_they_are_shown(tab, 
     assert {row[2] for row in rows[1:]} == {NASTY} and {row[1] for row in rows[1:]} == {
         f"r {at}" for at in range(60)
     }
-    lines = saved(page, "runs as LaTeX").splitlines()
+    lines = saved(page, "runs as LaTeX", "utf-8").splitlines()
     assert lines[0].startswith(r"\begin{tabular}{ll") and lines[1] == r"\toprule" and len(lines) == 60 + 6
     assert r"a\_b \%\&\#\{\}\textbackslash{}\textasciicircum{}\textasciitilde{}\$ {[}c] \textless{}d" in lines[4]
     one.picture("runs to save")

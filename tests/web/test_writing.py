@@ -169,7 +169,7 @@ def test_ids_that_lead_elsewhere_delete_and_bring_back_nothing(page, store):
 def test_a_change_that_is_too_large_is_refused_however_it_is_sent(page, store):
     [run] = group(store, "mine")
     large = json.dumps({"runs": [run.id], "note": "x" * (1 << 20)}).encode()
-    assert "at most 1024 KiB" in told(page.write(large))
+    assert "more than 1024 KiB" in told(page.write(large))
     head = (
         f"POST /api/change HTTP/1.1\r\nHost: 127.0.0.1:{page.port}\r\nOrigin: http://127.0.0.1:{page.port}\r\n"
         f"Content-Type: application/json\r\nX-Penstock-Key: {page.write_key}\r\nCookie: {page.cookie}\r\n"
@@ -184,6 +184,18 @@ def test_a_change_that_is_too_large_is_refused_however_it_is_sent(page, store):
         half.sendall(f'{head}Content-Length: 60000\r\n\r\n{{"runs"'.encode())
     assert page.write({"runs": [run.id], "tag": ["good"]}).status == 200
     assert page.close() == page.errors and "Exception" not in page.errors
+
+
+def test_a_table_is_written_as_latex_for_the_page_alone(page):
+    table = [["name", "loss"], ["a_b", "0.1"]]
+    answer = page.write(table, "/api/latex")
+    assert (answer.status, answer.body.decode().splitlines()[2]) == (200, r"name & loss \\")
+    assert answer.headers["Content-Type"] == "text/plain; charset=utf-8"
+    assert r"a\_b & 0.1 \\" in answer.body.decode()
+    assert page.write(table, "/api/latex", X_Penstock_Key=None).status == 403
+    for wrong in (b"", [], [[]], {"a": 1}, [[1]], ["a"]):
+        answer = page.write(wrong, "/api/latex")
+        assert answer.status == 400 and "this is no table" in told(answer), wrong
 
 
 def test_five_thousand_runs_that_are_there_are_changed_at_once(page, store):

@@ -62,6 +62,7 @@ Experiment = Annotated[
     str, option("MLflow experiment; $MLFLOW_EXPERIMENT_NAME, else the group's name.", metavar="NAME")
 ]
 AsJson = Annotated[bool, option("--json", "Print JSON.")]
+AsLatex = Annotated[bool, option("--latex", "Print a LaTeX table (booktabs).")]
 Watch = Annotated[bool, option("--watch", "Refresh until Ctrl-C.")]
 Interval = Annotated[float, option("Time between refreshes, with --watch.", metavar="SECONDS")]
 
@@ -93,6 +94,18 @@ def print_page(page: RenderableType) -> None:
 
     is_wide = isinstance(page, Table) and not (sys.stdout.isatty() or "COLUMNS" in os.environ)
     console(width=10_000 if is_wide else None).print(page, soft_wrap=True)
+
+
+def print_latex(page: RenderableType) -> None:
+    """Print a table, whose columns stand as they do in the terminal; nothing if it is none."""
+    from rich.table import Table
+
+    from penstock.web.paper.latex import latex_table
+
+    if isinstance(page, Table):
+        columns = [[str(cell) for cell in (column.header, *column.cells)] for column in page.columns]
+        sides = "".join("r" if column.justify == "right" else "l" for column in page.columns)
+        typer.echo(latex_table([*zip(*columns, strict=True)], sides), nl=False)
 
 
 def print_json(value: Any) -> None:

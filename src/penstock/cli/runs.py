@@ -13,6 +13,7 @@ from penstock.basics.sizes import size_from, size_text
 from penstock.basics.terminal import say
 from penstock.cli.command import (
     AsJson,
+    AsLatex,
     Command,
     Experiment,
     Group,
@@ -20,6 +21,7 @@ from penstock.cli.command import (
     StoreFolder,
     option,
     print_json,
+    print_latex,
     watch,
 )
 from penstock.cli.command import show as show_or_json
@@ -27,7 +29,6 @@ from penstock.cli.runs_figure import figure
 from penstock.cli.runs_logs import logs
 from penstock.cli.runs_notes import fields, note, restore
 from penstock.cli.runs_words import All, Groups, Named, newest, of_group, words
-from penstock.cli.written_table import Format, print_csv, print_latex
 from penstock.errors import BadSetting, StoreUnusable
 from penstock.runs.record import ENDED, STATUSES
 from penstock.runs.store import Store
@@ -48,7 +49,7 @@ def ls(
     ] = False,
     interval: Interval = 1.0,
     archived: Annotated[bool, option("--archived", "Also those that are archived.")] = False,
-    form: Format = "table",
+    as_latex: AsLatex = False,
     as_json: AsJson = False,
     store: StoreFolder = None,
 ) -> None:
@@ -56,6 +57,8 @@ def ls(
     from penstock.cli.runs_table import runs_table
     from penstock.runs.figures import MEMORY, memory_bytes
 
+    if live and as_latex:
+        raise BadSetting("--latex: not with --watch")
     if status is not None and status not in STATUSES:
         raise BadSetting(f"--status {status!r}: give one of {', '.join(STATUSES)}")
     with Store.open(store, to_read=True) as opened:
@@ -63,7 +66,7 @@ def ls(
         if live:
             from penstock.cli.runs_table import Looks
 
-            watch(partial(Looks(opened).table, group, status), interval, as_json or form != "table")
+            watch(partial(Looks(opened).table, group, status), interval, as_json)
         every = [run for run in found if status in {None, run.status}]
         found = [run for run in every if archived or not run.archived]
         memory: dict[str, float | None] = {}
@@ -73,17 +76,12 @@ def ls(
             except StoreUnusable as error:  # the others stand
                 memory[run.id] = None
                 say(f"run {run.id}: {error}")
-    rows = [fields(run) | {"memory_bytes": memory[run.id]} for run in found]
-    if form == "csv":
-        more = [
-            {"tags": " ".join(run.tags)} | {f"param.{name}": value for name, value in run.plan.settings.items()}
-            for run in found
-        ]
-        print_csv([row | its for row, its in zip(rows, more, strict=True)])
-    elif form == "latex":
+    if as_latex:
         print_latex(runs_table(found, memory))
     else:
-        show_or_json(as_json or form == "json", rows, lambda: runs_table(found, memory))
+        more = [{"memory_bytes": memory[run.id], "parameters": run.plan.settings} for run in found]
+        rows = [fields(run) | its for run, its in zip(found, more, strict=True)]
+        show_or_json(as_json, rows, lambda: runs_table(found, memory))
     if hidden := len(every) - len(found):
         say(f"archived runs that are left out: {hidden:,}; --archived lists them, too")
 
@@ -106,7 +104,7 @@ def show(named: Named, as_json: AsJson = False, store: StoreFolder = None) -> No
 def compare(
     groups: Groups,
     together: All = False,
-    form: Format = "table",
+    as_latex: AsLatex = False,
     as_json: AsJson = False,
     store: StoreFolder = None,
 ) -> None:
@@ -119,12 +117,10 @@ def compare(
 
     with Store.open(store, to_read=True) as opened:
         comparison = compared(newest(opened, groups, together), lambda run: opened.series(run.id))
-    if form == "csv":
-        print_csv([group.totals() for group in comparison.groups])
-    elif form == "latex":
+    if as_latex:
         print_latex(comparison_table(comparison))
     else:
-        show_or_json(as_json or form == "json", comparison, lambda: comparison_page(comparison))
+        show_or_json(as_json, comparison, lambda: comparison_page(comparison))
 
 
 @app.command(cls=Command)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
 
 import msgspec
 
@@ -44,16 +43,6 @@ class GroupFigures(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def finished(self) -> bool:
         return all(run.status == "finished" for run in self.runs)
-
-    def totals(self) -> dict[str, Any]:
-        """Return its figures without those of single runs; of its energy, what all devices used."""
-        figures = msgspec.structs.asdict(self)
-        energy = math.fsum(self.energy_measured_j.values()) if self.energy_measured_j else None
-        return {
-            **{name: value for name, value in figures.items() if name not in {"runs", "advice"}},
-            "runs": len(self.runs),
-            "energy_measured_j": energy,
-        }
 
 
 class Comparison(msgspec.Struct, frozen=True, kw_only=True):

@@ -1,22 +1,25 @@
-"""What the page changes: notes, tags, archived and deleted runs. ``Access`` lets nothing else ask for it."""
+"""What the page sends: changes of runs, and tables to be LaTeX. ``Access`` lets nothing else ask for it."""
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from typing import Annotated, Any
 
 import msgspec
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import ClientDisconnect, Request
-from starlette.responses import Response
+from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
 from penstock.errors import BadSetting
 from penstock.runs.store import Store
 from penstock.runs.store.notes import Change
 from penstock.web.files import Json, answering
+from penstock.web.paper.latex import latex_table
 from penstock.web.views import row_of
 
 _MOST_KIB = 1024
+_Table = Annotated[list[Annotated[list[str], msgspec.Meta(min_length=1)]], msgspec.Meta(min_length=1)]
 _Id = Annotated[str, msgspec.Meta(min_length=6, max_length=6)]
 
 
@@ -28,32 +31,48 @@ class _Asked(Change, frozen=True, forbid_unknown_fields=True):
 
 
 def write_routes(store: Store, key: str) -> list[Route]:
-    """Return where runs are changed, and the key that this needs.
+    """Return where runs are changed and tables written, and the key that this needs.
 
-    Answers tell what changed as ``/api/live`` does: rows of runs, those that are removed, or all.
+    Answers to changes tell what changed as ``/api/live`` does: rows of runs, those that are removed, or all.
     """
 
-    def changed(asked: _Asked) -> dict[str, Any]:
+    def changed(asked: _Asked) -> Response:
         if asked.deleted is None:
-            return {"rows": [row_of(run) for run in store.annotate(asked.runs, asked)]}
+            return Json({"rows": [row_of(run) for run in store.annotate(asked.runs, asked)]})
         if asked.deleted:
-            return {"removed": [run.id for run in store.delete(asked.runs)]}
+            return Json({"removed": [run.id for run in store.delete(asked.runs)]})
         store.restore(asked.runs)
-        return {"all": [row_of(run) for run in store.runs()]}  # in their places
+        return Json({"all": [row_of(run) for run in store.runs()]})  # in their places
 
-    async def change(request: Request) -> Response:
+    return [
+        Route("/api/key", answering(lambda _: {"key": key})),
+        Route("/api/change", _answering(_Asked, "change of runs", changed), methods=["POST"]),
+        Route(
+            "/api/latex",
+            _answering(_Table, "table", lambda table: PlainTextResponse(latex_table(table))),
+            methods=["POST"],
+        ),
+    ]
+
+
+def _answering(
+    kind: Any, what: str, answered: Callable[[Any], Response]
+) -> Callable[[Request], Awaitable[Response]]:
+    """Return an endpoint that answers what it is sent as JSON of a kind."""
+
+    async def answer(request: Request) -> Response:
         body = b""
         try:
             async for part in request.stream():
                 body += part
                 if len(body) > _MOST_KIB << 10:
-                    raise BadSetting(f"a change has at most {_MOST_KIB} KiB: choose fewer runs, or a shorter note")
+                    raise BadSetting(f"this is more than {_MOST_KIB} KiB: choose fewer runs, or a shorter note")
         except ClientDisconnect:
             return Response()
         try:
-            asked = msgspec.json.decode(body, type=_Asked)
+            asked = msgspec.json.decode(body, type=kind)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            raise BadSetting(f"this is no change of runs: {error}") from None
-        return Json(await run_in_threadpool(changed, asked))
+            raise BadSetting(f"this is no {what}: {error}") from None
+        return await run_in_threadpool(answered, asked)
 
-    return [Route("/api/key", answering(lambda _: {"key": key})), Route("/api/change", change, methods=["POST"])]
+    return answer

@@ -37,11 +37,21 @@ export async function askAgain(path, before) {
   return answer.status === 304 ? before : { value: await valueOf(answer), tag: answer.headers.get("ETag") };
 }
 
-// Change something of runs. This page shows it at once, others with the server's next look.
-export async function write(change) {
+async function sent(path, value) {
   const { key } = await ask("/api/key"); // anew each time: the server may have been started again
   const headers = { "Content-Type": "application/json", "X-Penstock-Key": key };
-  const done = await valueOf(await reached("/api/change", { method: "POST", headers, body: JSON.stringify(change) }));
+  return reached(path, { method: "POST", headers, body: JSON.stringify(value) });
+}
+
+// A table of texts, its heading first, as LaTeX.
+export async function asLatex(rows) {
+  const answer = await sent("/api/latex", rows);
+  return answer.ok ? answer.blob() : valueOf(answer);
+}
+
+// Change something of runs. This page shows it at once, others with the server's next look.
+export async function write(change) {
+  const done = await valueOf(await sent("/api/change", change));
   document.getElementById("trouble").textContent = ""; // what was told before is over
   take(done);
 }

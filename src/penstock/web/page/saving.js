@@ -1,5 +1,6 @@
 // Charts as files: what is seen as PNG, its points as CSV, as the server draws it SVG and PDF. Tables as CSV and LaTeX.
 
+import { asLatex } from "./data.js";
 import { button, element } from "./elements.js";
 
 export const FAINT = 0.25; // how much is seen of a line behind its moving average
@@ -60,27 +61,14 @@ export async function saveDrawn(name, kind, parameters) {
   saved(`${name}.${kind.toLowerCase()}`, await answer.blob());
 }
 
-const TABLES = { CSV: ["csv", tableAsCsv], LaTeX: ["tex", tableAsLatex] };
+const TABLES = { CSV: ["csv", tableAsCsv], LaTeX: ["tex", asLatex] };
 
 // Buttons that save a table, given as rows of texts, the first its heading.
 export const tableSavers = (name, rows) => Object.entries(TABLES).map(([kind, [end, written]]) =>
-  button(kind, () => saved(`${name}.${end}`, new Blob([written(rows())], { type: "text/plain" })), { "aria-label": `Save ${name} as ${kind}` }));
-
-const LATEX = {
-  "\\": "\\textbackslash{}", "^": "\\textasciicircum{}", "~": "\\textasciitilde{}", "<": "\\textless{}", ">": "\\textgreater{}", "|": "\\textbar{}", "[": "{[}", "*": "{*}",
-};
-
-// Accents stand on their letters, what is never seen is left out, and two hyphens are no dash.
-const latex = (text) => text.normalize().replace(/\p{Cf}/gu, "").replace(/\s+/g, " ").replace(/[$%&#_{}\\^~<>|[*]/g, (letter) => LATEX[letter] || `\\${letter}`).replace(/-(?=-)/g, "-{}");
-
-function tableAsLatex([head, ...rows]) {
-  const line = (cells) => `${cells.map(latex).join(" & ")} \\\\`;
-  const table = ["\\begin{tabular}{" + "l".repeat(head.length) + "}", "\\toprule", line(head), "\\midrule", ...rows.map(line), "\\bottomrule", "\\end{tabular}", ""].join("\n");
-  return /[^\0-\u017f\u2013-\u2026]/.test(table) ? `% With letters that pdflatex lacks: take LuaLaTeX or XeLaTeX, and a font that has them.\n${table}` : table;
-}
+  button(kind, async () => saved(`${name}.${end}`, await written(rows())), { "aria-label": `Save ${name} as ${kind}` }));
 
 const quoted = (text) => `"${String(text).replaceAll('"', '""')}"`;
 
 function tableAsCsv(rows) {
-  return rows.map((cells) => cells.map(quoted).join(",") + "\n").join("");
+  return new Blob(rows.map((cells) => cells.map(quoted).join(",") + "\n"), { type: "text/plain" });
 }
