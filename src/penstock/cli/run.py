@@ -74,7 +74,9 @@ def run(
             min=0,
         ),
     ] = None,
-    mlflow: Annotated[str, option("MLflow server to push the runs to: http://host:5000.", metavar="URI")] = "",
+    mlflow: Annotated[
+        str, option("MLflow server to push runs to as they end: http://host:5000.", metavar="URI")
+    ] = "",
     experiment: Experiment = "",
     profile: Annotated[
         list[str] | None, option("Profiler: torch, nsys or ncu, and its options; repeatable.", metavar="NAME")
@@ -212,7 +214,7 @@ def _print_each(sentences: list[str]) -> None:
 
 
 def _pushed(uri: str, experiment: str) -> Callable[[Path, list[str]], AbstractContextManager[None]]:
-    """Return what pushes groups of a store while they run; without a server, what does nothing."""
+    """Return what pushes runs of groups of a store as they end; without a server, what does nothing."""
     if not uri:
         return lambda folder, groups: nullcontext()
     from penstock.basics.packages import require

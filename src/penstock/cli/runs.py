@@ -213,14 +213,15 @@ def push(
     as_json: AsJson = False,
     store: StoreFolder = None,
 ) -> None:
-    """Push runs to an MLflow server; what it already has is skipped."""
+    """Push runs that have ended to an MLflow server; those that it has are skipped."""
     from penstock.basics.packages import require
 
     require("--mlflow", "mlflow", "mlflow")
     from penstock.runs.push.to_mlflow import Push
 
     with Store.open(store, to_read=True) as opened:
-        found = opened.named(named) if named else opened.runs()
+        chosen = opened.named(named) if named else opened.runs()
+        found = [run for run in chosen if run.status in ENDED]
         push = Push(opened, mlflow, experiment)
         for group in dict.fromkeys(run.group_id for run in found):
             push.runs([run for run in found if run.group_id == group])
@@ -228,6 +229,8 @@ def push(
         print_json({"points": push.points, "files": push.files, "runs": [run.id for run in found]})
     else:
         typer.echo(f"{push.points:,} points and {push.files:,} files of {len(found):,} runs were new there.")
+    if left := len(chosen) - len(found):
+        say(f"runs that have not ended, and are left out: {left:,}")
 
 
 def _print_removed(removed: list[Removed], as_json: bool, dry_run: bool = False) -> None:

@@ -1,4 +1,4 @@
-"""The process that pushes groups beside ``penstock run``, until standard input ends, and then what is left.
+"""The process that pushes runs that have ended beside ``penstock run``, until standard input ends.
 
 It is ``python -m penstock.runs.push.beside STORE GROUP...``.
 """
@@ -22,15 +22,12 @@ from penstock.runs.store import Store
 
 _PATIENCE_S = 15.0
 _EVERY_S = 5.0
-_PART = 20
-"""It rests this many times as long as the last push took."""
 _END_S = 10.0
-_PAUSES_S = 0.5, 2.0
 
 
 @contextmanager
 def pushing(folder: Path, groups: Sequence[str], uri: str, experiment: str) -> Generator[None]:
-    """Push groups to a server while their runs go on, and once at the end; only that last push is waited for."""
+    """Push each run of groups to a server once it has ended; only at the end is that waited for."""
     named = {"MLFLOW_EXPERIMENT_NAME": experiment} if experiment else {}
     process = subprocess.Popen(
         # Of the working directory nothing is imported: a script of the user's may be called mlflow.py.
@@ -66,29 +63,22 @@ def _main(folder: str, *groups: str) -> int:
     from penstock.runs.push.to_mlflow import Push
 
     ignore_sent()  # they are for the runs
-    uri, rest_s = os.environ["MLFLOW_TRACKING_URI"], _EVERY_S
     with Store.open(Path(folder)) as store:
-        push = Push(store, uri)
-        while not select.select([sys.stdin], [], [], rest_s)[0]:
-            began = time.monotonic()
+        push = Push(store, os.environ["MLFLOW_TRACKING_URI"])
+        while not select.select([sys.stdin], [], [], _EVERY_S)[0]:
             with suppress(PenstockError):  # the server may be back later
                 push.groups(groups)
-            rest_s = max(_EVERY_S, _PART * (time.monotonic() - began))
         # If who started the runs was killed, their keepers are ending them.
         until = time.monotonic() + _END_S
         while time.monotonic() < until and any(
             run.status not in ENDED for group in groups for run in store.runs(group)
         ):
             time.sleep(0.2)
-        for pause_s in (*_PAUSES_S, None):
-            try:
-                push.groups(groups)
-                return 0
-            except PenstockError as error:
-                if pause_s is None:
-                    say(f"not all was pushed to {error}; {later(groups)}")
-                    return 1
-                time.sleep(pause_s)
+        try:
+            push.groups(groups)
+        except PenstockError as error:
+            say(f"not all was pushed to {error}; {later(groups)}")
+            return 1
     return 0
 
 

@@ -1,4 +1,4 @@
-"""A run's series as MLflow's metrics, and which of their points a server has."""
+"""A run's series as MLflow's metrics."""
 
 from __future__ import annotations
 
@@ -6,14 +6,10 @@ import posixpath
 import re
 import zlib
 from collections.abc import Mapping
-from contextlib import suppress
-from pathlib import Path
 from typing import NamedTuple
 
-import msgspec
 import numpy as np
 
-from penstock.linux.files import written_whole
 from penstock.runs.figures import of_one_call
 from penstock.runs.listeners import is_measured
 from penstock.runs.store.columns import Floats, Ints
@@ -41,7 +37,7 @@ class Metric(NamedTuple):
 
 
 def metrics_of(
-    series: Mapping[str, Series], *, began: float, memory_bytes: int | None = None, until: float | None = None
+    series: Mapping[str, Series], *, began: float, memory_bytes: int | None = None
 ) -> dict[str, Metric]:
     """Return a run's metrics by their names in MLflow.
 
@@ -49,15 +45,14 @@ def metrics_of(
     the seconds since the run began. What was sampled is below ``system/``, under MLflow's name if there is one,
     with the last point of each 10 s.
 
-    ``began`` is in seconds since 1970; so is ``until``, up to which the series are whole if the run goes on.
-    ``memory_bytes`` is the machine's memory; None if nobody knows.
+    ``began`` is in seconds since 1970. ``memory_bytes`` is the machine's memory; None if nobody knows.
     """
     found: dict[str, Series] = {}
     for name, each in series.items():
         if is_measured(name):
-            found |= _system(name, _thinned(each, began, until), series, memory_bytes)
+            found |= _system(name, _thinned(each, began), series, memory_bytes)
         elif name != "step":
-            found[name] = each if until is None else _up_to(each, until)
+            found[name] = each
     names = unique_names(found)
     return {
         names[name]: Metric(
@@ -82,17 +77,10 @@ def unique_names(names: Mapping[str, object], kept: str = "/") -> dict[str, str]
     return taken
 
 
-def _up_to(series: Series, until: float) -> Series:
-    count = int(np.searchsorted(series.times_s, until, side="right"))
-    return Series(series.times_s[:count], series.values[:count])
-
-
-def _thinned(series: Series, began: float, until: float | None) -> Series:
-    """Leave the last point of each 10 s since the run began; of a run that goes on, of those that are over."""
+def _thinned(series: Series, began: float) -> Series:
+    """Leave the last point of each 10 s since the run began."""
     windows = np.floor((series.times_s - began) / EVERY_S)
     last = np.append(windows[1:] != windows[:-1], True)
-    if until is not None:
-        last &= began + (windows + 1) * EVERY_S <= until
     return Series(series.times_s[last], series.values[last])
 
 
@@ -125,37 +113,3 @@ def _system(name: str, each: Series, series: Mapping[str, Series], memory_bytes:
         percent = used_s[some] / passed_s[some] / series["host.cpus"].values[-1] * 100
         return {"system/cpu_utilization_percentage": Series(each.times_s[some], percent)}
     return {f"system/{name}": each}
-
-
-class Pushed(msgspec.Struct):
-    """What one experiment on one server has of a run."""
-
-    run_id: str  # its key there
-    metrics: dict[str, tuple[int, int]] = {}
-    """For each metric how many points it has, and the milliseconds since 1970 of the last."""
-    whole: bool = False  # whether the run has ended, and all of it is there
-
-    def rest(self, name: str, metric: Metric) -> int:
-        """Return the index of the first point to be pushed: 0 if points earlier than those there have come."""
-        count, last_ms = self.metrics.get(name, (0, 0))
-        return count if np.searchsorted(metric.times_ms, last_ms, side="right") == count else 0
-
-
-class Notes:
-    """The file in a run's folder that remembers what was pushed, written as a whole."""
-
-    def __init__(self, folder: Path, place: str) -> None:
-        self._path = folder / "mlflow.json"
-        self._place = place  # the server and the experiment
-        self._all: dict[str, Pushed] = {}
-        with suppress(FileNotFoundError, msgspec.DecodeError):
-            self._all = msgspec.json.decode(self._path.read_bytes(), type=dict[str, Pushed])
-
-    @property
-    def pushed(self) -> Pushed | None:
-        return self._all.get(self._place)
-
-    def write(self, pushed: Pushed) -> None:
-        self._all[self._place] = pushed
-        with written_whole(self._path) as half:
-            half.write_bytes(msgspec.json.encode(self._all))

@@ -1,4 +1,4 @@
-"""Pushes groups of runs to an MLflow server: each point, parameter and file once, even when asked again."""
+"""Pushes runs that have ended to an MLflow server: each once, even when asked again."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ import json
 import logging
 import os
 import time
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Generator, Iterable, Sequence
 from contextlib import contextmanager
 from importlib import import_module
+from itertools import islice
 from pathlib import Path
 from textwrap import shorten
 from typing import Any
@@ -17,7 +18,7 @@ from penstock.basics.terminal import say
 from penstock.errors import PushFailed
 from penstock.linux.files import locked
 from penstock.runs.masking import masked
-from penstock.runs.push.metrics import Metric, Notes, Pushed, metrics_of, unique_names
+from penstock.runs.push.metrics import Metric, metrics_of, unique_names
 from penstock.runs.record import ENDED, RunRecord, Status
 from penstock.runs.store import Store
 from penstock.runs.words import script_of
@@ -25,7 +26,6 @@ from penstock.runs.words import script_of
 MOST_FILES_BYTES = 1 << 30
 """Bytes of a run's own files beyond which none of them is pushed."""
 
-_LAG_S = 5.0
 _MOST_METRICS, _MOST_PARAMETERS, _MOST_REQUEST_BYTES = 1000, 100, 900_000
 _MOST_PARAMETER, _MOST_TAG = 6000, 5000
 _STATUS: dict[Status, str] = {"finished": "FINISHED", "killed": "KILLED", "timed_out": "KILLED"}
@@ -52,28 +52,26 @@ class Push:
         self._mlflow: Any = import_module("mlflow")
         self._failures = (self._mlflow.MlflowException, import_module("requests").RequestException, OSError)
         self._client: Any = self._mlflow.MlflowClient(uri)
-        self._seen: set[str] = set()
+        self._whole: set[str] = set()  # runs of which the server is known to have all
         self.points = self.files = 0  # pushed so far
 
     def groups(self, ids: Iterable[str]) -> None:
-        """Push the runs of groups that have begun."""
+        """Push the runs of groups that have ended."""
         for id in ids:
             self.runs(self._store.runs(id))
 
     def runs(self, chosen: Sequence[RunRecord]) -> None:
-        """Push runs of one group, those that have begun."""
-        begun = [run for run in chosen if run.status != "waiting"]
-        if not begun:
+        """Push runs of one group, those that have ended."""
+        ended = [run for run in chosen if run.status in ENDED and run.id not in self._whole]
+        if not ended:
             return
-        every = self._store.runs(begun[0].group_id)
+        every = self._store.runs(ended[0].group_id)
         with locked(self._store.folder_of(every[0].id), os.O_RDONLY), self._failing():  # one process at a time
             name = self._experiment or every[0].group
             experiment = self._experiment_id(name)
             parent = self._parent(experiment, every) if len(every) > 1 else ""
-            for run in begun:
-                self._run(
-                    run, Notes(self._store.folder_of(run.id), masked(f"{self._uri}#{name}")), experiment, parent
-                )
+            for run in ended:
+                self._run(run, experiment, parent)
             if parent and all(run.status in ENDED for run in every):
                 statuses = {_STATUS.get(run.status, "FAILED") for run in every}
                 status = next((each for each in ("FAILED", "KILLED") if each in statuses), "FINISHED")
@@ -100,88 +98,54 @@ class Push:
 
     def _found_or_made(
         self, experiment: str, name: str, began: float, known: dict[str, str], others: dict[str, str]
-    ) -> str:
-        """Return the run with the known tags: a push that was killed may have made it without noting that.
-
-        If there is none, it is made, with other tags, too.
-        """
+    ) -> Any:
+        """Return the run with the known tags; if there is none, it is made, with other tags, too."""
         words = " and ".join(f"tags.`penstock.{tag}` = '{value}'" for tag, value in known.items())
         if runs := self._client.search_runs([experiment], words, max_results=1):
-            return runs[0].info.run_id
+            return runs[0]
         tags = {f"penstock.{tag}": value for tag, value in known.items()} | others
         cut = {tag: value[:_MOST_TAG] for tag, value in tags.items()}
-        made = self._client.create_run(experiment, start_time=_ms(began), tags=cut, run_name=name)
-        return made.info.run_id
+        return self._client.create_run(experiment, start_time=_ms(began), tags=cut, run_name=name)
 
     def _parent(self, experiment: str, runs: Sequence[RunRecord]) -> str:
         first = runs[0]
         known = {"group_id": first.group_id, "first_run": first.id}
         began = min((run.began for run in runs if run.began is not None), default=time.time())
-        return self._found_or_made(experiment, first.group, began, known, {"penstock.mode": first.mode})
+        found = self._found_or_made(experiment, first.group, began, known, {"penstock.mode": first.mode})
+        return found.info.run_id
 
-    def _run(self, run: RunRecord, notes: Notes, experiment: str, parent: str) -> None:
-        pushed = notes.pushed
-        if pushed is None or not self._is_there(pushed.run_id):
-            known = {"id": run.id, "group_id": run.group_id}
-            others = {"mlflow.parentRunId": parent} if parent else {}
-            run_id = self._found_or_made(experiment, run.name, run.began or time.time(), known, others)
-            notes.write(pushed := Pushed(run_id))
-            self._describe(run, run_id)
-        if pushed.whole:
-            return
-        environment = self._store.environment(run.id) or {}
-        metrics = metrics_of(
-            self._store.series(run.id),
-            began=run.began or 0.0,
-            memory_bytes=environment.get("machine", {}).get("memory_bytes"),
-            until=None if run.status in ENDED else time.time() - _LAG_S,
+    def _run(self, run: RunRecord, experiment: str, parent: str) -> None:
+        """Push a run, unless the server has it: it has ended there once all of it is there.
+
+        A push that was killed is made again; MLflow keeps equal points once.
+        """
+        known = {"id": run.id, "group_id": run.group_id}
+        others = {"mlflow.parentRunId": parent} if parent else {}
+        info = self._found_or_made(experiment, run.name, run.began or time.time(), known, others).info
+        if info.status == "RUNNING":
+            self._describe(run, info.run_id)
+            machine = (self._store.environment(run.id) or {}).get("machine", {})
+            series, memory_bytes = self._store.series(run.id), machine.get("memory_bytes")
+            self._metrics(info.run_id, metrics_of(series, began=run.began or 0.0, memory_bytes=memory_bytes))
+            self._files(run, info.run_id)
+            self._client.set_terminated(info.run_id, _STATUS.get(run.status, "FAILED"), _ms(_end(run)))
+        self._whole.add(run.id)
+
+    def _metrics(self, run_id: str, metrics: dict[str, Metric]) -> None:
+        """Push points, in batches."""
+        entity = self._mlflow.entities.Metric
+        points = (
+            entity(name, value, time_ms, step)
+            for name, metric in metrics.items()
+            for value, time_ms, step in zip(
+                metric.values.tolist(), metric.times_ms.tolist(), metric.steps.tolist(), strict=True
+            )
         )
-        self._metrics(pushed, metrics, lambda: notes.write(pushed))
-        if run.status in ENDED:
-            self._describe(run, pushed.run_id)
-            self._client.set_terminated(pushed.run_id, _STATUS.get(run.status, "FAILED"), _ms(_end(run)))
-            self._files(run, pushed.run_id)
-            pushed.whole = True
-            notes.write(pushed)
-
-    def _is_there(self, run_id: str) -> bool:
-        """Return whether the server still has a run: somebody may have deleted it, or put another in its place."""
-        if run_id not in self._seen:
-            try:
-                if self._client.get_run(run_id).info.lifecycle_stage != "active":
-                    return False
-            except self._mlflow.MlflowException as error:
-                if error.error_code != "RESOURCE_DOES_NOT_EXIST":
-                    raise
-                return False
-            self._seen.add(run_id)
-        return True
-
-    def _metrics(self, pushed: Pushed, metrics: dict[str, Metric], note: Callable[[], None]) -> None:
-        """Push the points that are not there, in batches, and note each batch that the server has taken."""
-        entity, points = self._mlflow.entities.Metric, list[Any]()
-        taken: dict[str, tuple[int, int]] = {}
         longest = max((len(json.dumps(name)) for name in metrics), default=0)
         most = min(_MOST_METRICS, _MOST_REQUEST_BYTES // (longest + 130))
-
-        def send() -> None:
-            self._client.log_batch(pushed.run_id, metrics=points)
-            pushed.metrics |= taken
-            note()
-            self.points += len(points)
-            points.clear()
-            taken.clear()
-
-        for name, metric in metrics.items():
-            columns = (metric.values.tolist(), metric.times_ms.tolist(), metric.steps.tolist())
-            for place in range(pushed.rest(name, metric), len(metric.values)):
-                value, time_ms, step = (column[place] for column in columns)
-                points.append(entity(name, value, time_ms, step))
-                taken[name] = (place + 1, time_ms)
-                if len(points) == most:
-                    send()
-        if points:
-            send()
+        while batch := [*islice(points, most)]:
+            self._client.log_batch(run_id, metrics=batch)
+            self.points += len(batch)
 
     def _describe(self, run: RunRecord, run_id: str) -> None:
         """Push parameters and tags; those that are there stay."""
