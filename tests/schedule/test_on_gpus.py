@@ -148,7 +148,9 @@ def test_a_run_on_several_gpus_under_mps_is_one_error(
     assert not records(tmp_path) and not mps.daemons()
 
 
-def test_a_table_of_runs_is_told_how_each_ended(schedule: Callable[..., Scheduled], tmp_path: Path) -> None:
+def test_a_table_is_scheduled_without_runs_that_have_ended(
+    schedule: Callable[..., Scheduled], tmp_path: Path
+) -> None:
     spec(tmp_path)
     (tmp_path / "runs.csv").write_text(
         "Experiment,Workload,Name,Status,Run,Devices,Collocation,File,Listeners,Params\n"
@@ -158,6 +160,4 @@ def test_a_table_of_runs_is_told_how_each_ended(schedule: Callable[..., Schedule
     )
     one = schedule("runs.csv")
     assert one.wait() == 1, one.errors
-    rows = [line.split(",") for line in (tmp_path / "runs.csv").read_text().splitlines()]
-    assert [row[3] for row in rows] == ["Status", "FINISHED", "FAILED (exit code 1)", "FINISHED"]
     assert counted(tmp_path, "began") == {"a": 1, "b": 1}

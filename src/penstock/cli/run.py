@@ -162,10 +162,9 @@ def run(
         others = {each.name for each in context.command.params} - {*_BESIDE_SPEC}
         if beside := [*_given(context, others), *words[1:]]:
             raise BadSetting(f"{' '.join(beside)} beside {words[0]}: write it into that file")
-        with Spec(Path(words[0]), seen, in_turn=True, recorded=partial(_recorded, store)) as spec:
+        with Spec(Path(words[0]), seen, in_turn=True, stored=partial(_stored, store)) as spec:
             _print_each(spec.left_out)
-            settings = {"on_change": spec.write_status, "room": spec.room}
-            _start(spec.groups, store, settings, place, detached=detached, pushed=pushed)
+            _start(spec.groups, store, {"room": spec.room}, place, detached=detached, pushed=pushed)
     else:
         from penstock.runs.spec.command import group_of
 
@@ -174,16 +173,16 @@ def run(
         _start([planned], store, {}, place, detached=detached, pushed=pushed)
 
 
-def _recorded(folder: Path | None, id: str) -> RunRecord | None:
-    """Return a run of the store; None if there is none."""
-    from penstock.errors import NoSuchRun, StoreUnusable
+def _stored(folder: Path | None, name: str) -> list[RunRecord]:
+    """List the runs of groups of a name; none where there is no store yet."""
+    from penstock.errors import StoreUnusable
     from penstock.runs.store import Store
 
     try:
         with Store.open(folder, to_read=True) as store:
-            return store.run(id)
-    except (NoSuchRun, StoreUnusable):
-        return None
+            return store.runs(name)
+    except StoreUnusable:
+        return []
 
 
 def _place(context: typer.Context, on: str, cpus: int | None, gpus: int | None) -> JobPlace | None:

@@ -12,7 +12,7 @@ import typer
 
 from penstock.basics.terminal import console, redraws, say, sized_console, told
 from penstock.cli.command import AsJson, StoreFolder, argument, exit_code, folder_of_store, option, show
-from penstock.errors import BadSetting, PenstockError
+from penstock.errors import BadSetting
 
 if TYPE_CHECKING:
     from penstock.runs.launch.launcher import RunEvent
@@ -65,7 +65,7 @@ def run(
                 _show(json, schedule, plan)
         else:
             known.write(schedule.ledger)
-            _run(file, schedule, records, known)
+            _run(schedule, records, known)
             if plot:
                 from penstock.schedule.board import picture
 
@@ -163,9 +163,7 @@ def mode_of_all(groups: list[GroupPlan]) -> GpuMode:
     return "mps" if "mps" in kinds else "plain"
 
 
-def _run(file: Spec, schedule: LiveSchedule, records: dict[str, RunRecord], known: LedgerFile) -> None:
-    from msgspec.structs import replace
-
+def _run(schedule: LiveSchedule, records: dict[str, RunRecord], known: LedgerFile) -> None:
     from penstock.runs.launch.launcher import RunEnded, RunPrinted
     from penstock.runs.launch.terminal import Prefixed
     from penstock.schedule.execution import Execution
@@ -174,19 +172,8 @@ def _run(file: Spec, schedule: LiveSchedule, records: dict[str, RunRecord], know
     is_terminal = redraws()
     shown = Prefixed([*schedule.entries], (lambda: _lines(schedule, newest[-1])) if is_terminal else None)
     places = {name: place for place, name in enumerate(schedule.entries)}
-    rows = [(group, index) for group, each in enumerate(file.groups) for index in range(len(each.runs))]
-
-    def write_status(name: str, id: str) -> None:
-        if places[name] < len(rows):  # else the file has it no more
-            group, index = rows[places[name]]
-            try:
-                file.write_status(group, replace(schedule.store.run(id), index=index))
-            except PenstockError as error:
-                say(str(error))
 
     def on_event(name: str, event: RunEvent) -> None:
-        if not isinstance(event, RunPrinted):
-            write_status(name, event.id)
         match event:
             case RunPrinted(_, descriptor, data):
                 shown.add(places[name], descriptor, data)

@@ -28,16 +28,11 @@ def plan(name: str, text: str = "true", *after: str, **more: Any) -> RunPlan:
 
 def run(store: Store, *groups: GroupPlan, **settings: Any) -> tuple[list[tuple[str, str]], list[RunRecord]]:
     """Run groups; return which run began and ended in which order, and what became of them."""
-    seen: list[tuple[str, str]] = []
-
-    def note(_: int, record: RunRecord) -> None:
-        seen.append(
-            (record.name, "ends" if store.run(record.id).status not in ("waiting", "running") else "begins")
-        )
-
     records = [store.add(group) for group in groups]
-    listeners = [() for _ in groups]
-    return seen, GroupsInTurn(store, records, listeners=listeners, on_change=note, **settings).run()
+    ended = GroupsInTurn(store, records, listeners=[() for _ in groups], **settings).run()
+    began = [(run.began, run.name, "begins") for run in ended if run.began]
+    ends = [(run.began + (run.seconds or 0.0), run.name, "ends") for run in ended if run.began]
+    return [(name, what) for _, name, what in sorted(began + ends)], ended
 
 
 def group(*runs: RunPlan, name: str = "group", mode: str = "plain") -> GroupPlan:

@@ -126,12 +126,13 @@ def test_runs_end_before_their_mode_closes_whatever_is_raised_beside_them(store,
             finally:
                 closed.append(store.run(record.id).status)
 
-    def tell(group: int, run: RunRecord) -> None:
-        raise RuntimeError(f"{run.name} began")
+    def fail(_: GroupsInTurn, timeout_s: float | None = None) -> None:
+        raise RuntimeError("it has begun")
 
     monkeypatch.setattr(groups, "opened", mode)
-    with pytest.raises(RuntimeError, match="run-0 began"):
-        groups.GroupsInTurn(store, [[record]], listeners=[()], on_change=tell).run()
+    monkeypatch.setattr(GroupsInTurn, "_attend", fail)
+    with pytest.raises(RuntimeError, match="it has begun"):
+        GroupsInTurn(store, [[record]], listeners=[()]).run()
     assert closed == ["killed"]
 
 

@@ -1,25 +1,27 @@
-"""Spec files are held by one process, and radT's CSV is told what has become of its runs."""
+"""Spec files are held by one process, and runs of radT's CSV that have ended are known from the store."""
 
 from __future__ import annotations
 
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 from tests.fakes.mps.fake_mps import PROGRAM
 from tests.fakes.nvml.fake_gpus import FakeGpus
+from tests.runs.store.groups import DEAD, living
 
-from penstock.errors import BadSetting, PenstockError
-from penstock.runs.record import RunRecord, Status
+from penstock.errors import BadSetting
+from penstock.runs.masking import add_masked
+from penstock.runs.record import GroupPlan, RunRecord, Status
 from penstock.runs.spec.checks import Gpus
 from penstock.runs.spec.open import Spec as OpenedSpec
 from penstock.runs.spec.radt import plan_rows, rows_of
+from penstock.runs.store import Store
 
 HEADER = "Experiment,Workload,Name,Status,Run,Devices,Collocation,File,Listeners,Params\n"
 PLAIN = """0,1,alone,,,0,-,train.py,smi+top,--epochs 2 --lr 0.05
@@ -49,11 +51,27 @@ def file(tmp_path: Path, fake_gpus: FakeGpus, tmp_path_factory: Any, monkeypatch
     return path
 
 
-def record(spec: OpenedSpec, group: int, index: int, status: Status, exit_code: int | None = None) -> RunRecord:
-    plan = spec.groups[group]
-    run = {"id": f"r{group}{index}", "name": plan.runs[index].name, "index": index, "plan": plan.runs[index]}
-    end: dict[str, Any] = {"status": status, "exit_code": exit_code}
-    return RunRecord(group=plan.name, group_id="g", mode=plan.mode, **run, **end)
+def again(file: Path, store: Store) -> list[str]:
+    """Which groups are left to be run."""
+    with OpenedSpec(file, Gpus(), stored=store.runs) as spec:
+        return [group.name for group in spec.groups]
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    with Store.open(tmp_path / "store") as store:
+        yield store
+
+
+def ran(store: Store, group: GroupPlan, *statuses: Status | None) -> list[RunRecord]:
+    """Add a group to the store whose runs ended so; None for one that never began and failed."""
+    records = store.add(group)
+    for record, status in zip(records, statuses, strict=True):
+        if status not in (None, "waiting"):
+            store.began(record.id, keeper=living() if status == "running" else DEAD, pid=1)
+        if status not in ("waiting", "running"):
+            store.ended(record.id, status or "failed", None if status is None else 1, "")
+    return records
 
 
 def test_rows_of_one_experiment_and_workload_start_together(file: Path):
@@ -85,47 +103,59 @@ def test_columns_come_in_any_order_and_a_script_runs_in_its_own_folder(file: Pat
     assert run.command == (sys.executable, "go.py")
 
 
-def test_an_interrupted_file_goes_on_where_it_stopped(file: Path):
+def test_an_interrupted_file_goes_on_where_it_stopped_and_is_left_as_it_is(file: Path, store: Store):
     with Spec(file) as spec:
-        spec.write_status(0, record(spec, 0, 0, "running"))
-        spec.write_status(0, record(spec, 0, 0, "finished", 0))
-        spec.write_status(1, record(spec, 1, 0, "failed", 3))
-        spec.write_status(1, record(spec, 1, 1, "running"))
-    assert file.read_text() == HEADER + PLAIN.replace("alone,,,", "alone,FINISHED,r00,").replace(
-        ",a,,,", ",a,FAILED (exit code 3),r10,"
-    ).replace(",b,,,", ",b,RUNNING,r11,")
-    with Spec(file) as spec:
-        (group,) = spec.groups
-        assert [run.name for run in group.runs] == ["a", "b"]
-        spec.write_status(0, record(spec, 0, 1, "out_of_memory", 137))
-    with Spec(file) as spec:
-        assert not spec.groups
-    assert ",b,FAILED (out of memory),r01," in file.read_text()
+        one, two = spec.groups
+    assert again(file, store) == ["0-1", "0-2"]
+    ran(store, one, "finished")
+    ran(store, two, "failed", "killed")
+    assert again(file, store) == ["0-2"]
+    ran(store, two, "out_of_memory", "timed_out")
+    assert again(file, store) == []
+    assert file.read_text() == HEADER + PLAIN
 
 
-@pytest.mark.parametrize("status", ["killed", "lost", "waiting", "running"])
-def test_a_run_that_was_broken_off_runs_again(file: Path, status: Status):
+@pytest.mark.parametrize("status", ["killed", "lost", "waiting", None])
+def test_a_run_that_was_broken_off_runs_again(file: Path, store: Store, status: Status | None):
     with Spec(file) as spec:
-        spec.write_status(0, record(spec, 0, 0, status))
-    with Spec(file) as spec:
-        assert len(spec.groups) == 2
+        ran(store, spec.groups[0], status)
+    assert again(file, store) == ["0-1", "0-2"]
 
 
-def test_rows_left_running_get_the_status_that_their_runs_have_now(file: Path):
+def test_a_run_that_goes_on_keeps_the_file_from_being_started(file: Path, store: Store):
     with Spec(file) as spec:
-        ended = record(spec, 0, 0, "finished", 0)
-        runs = {"r00": ended, "r10": record(spec, 1, 0, "lost")}
-        for group, index in ((0, 0), (1, 0), (1, 1)):
-            spec.write_status(group, record(spec, group, index, "running"))
-    with OpenedSpec(file, Gpus(), recorded=runs.get) as spec:
-        assert [group.name for group in spec.groups] == ["0-2"]
-    assert [row.text("Status") for row in rows_of(file, file.read_text())] == ["FINISHED", "LOST", "RUNNING"]
+        [run] = ran(store, spec.groups[0], "running")
+    with pytest.raises(BadSetting, match=rf"runs\.csv:2: {run.id} goes on; wait, or end it: penstock runs stop"):
+        again(file, store)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "left"),
+    [
+        ("smi+top", "top", []),
+        ("0,1,alone,,,0,", "0,1,alone,,,1,", []),
+        ("0,1,", "7,1,", ["7-1"]),
+        ("alone", "other", ["0-1"]),
+        ("--epochs 2 --lr 0.05\n0,2,a", "--epochs 3 --lr 0.05\n0,2,a", ["0-1"]),
+        ("0,2,b", "0,3,b", ["0-2", "0-3"]),
+        ("0,1,alone,,,0,-", "0,2,alone,,,0,-", ["0-2"]),
+    ],
+)
+def test_what_has_ended_is_known_by_group_name_command_and_folder(file: Path, store: Store, before, after, left):
     with Spec(file) as spec:
-        runs["r11"] = msgspec.structs.replace(record(spec, 0, 1, "running"), id="r11")
-    before = file.read_text()
-    with pytest.raises(BadSetting, match=r"runs\.csv:4: r11 goes on; wait, or end it: penstock runs stop r11"):
-        OpenedSpec(file, Gpus(), recorded=runs.get)
-    assert file.read_text() == before
+        ran(store, spec.groups[0], "finished")
+        ran(store, spec.groups[1], "finished", "failed")
+    file.write_text((HEADER + PLAIN).replace(before, after, 1))
+    assert again(file, store) == left
+
+
+def test_secrets_in_a_command_do_not_make_it_another(file: Path, store: Store):
+    file.write_text(HEADER + "0,1,x,,,0,-,train.py,,--token abcdefgh\n")
+    with Spec(file) as spec:
+        records = add_masked(store, spec.groups[0])
+    store.began(records[0].id, keeper=DEAD, pid=1)
+    store.ended(records[0].id, "finished", 0)
+    assert again(file, store) == []
 
 
 def test_groups_that_ended_are_looked_at_no_more(file: Path):
@@ -134,66 +164,19 @@ def test_groups_that_ended_are_looked_at_no_more(file: Path):
         assert [group.name for group in spec.groups] == ["0-1", "0-2"]
 
 
-@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(
-    st.lists(st.text(st.characters(codec="utf-8"), max_size=6), min_size=4, max_size=4),
-    st.sampled_from(["\n", "\r\n"]),
-    st.booleans(),
-    st.booleans(),
-)
-def test_whatever_stands_in_other_cells_stays_as_it_is(file, cells, end, is_last_ended, has_mark):
-    texts = ['"{}"'.format(cell.replace('"', '""')) for cell in cells]
-    rows = [
-        "File,Name,Params,Status,Run,Experiment,Workload,Devices,Collocation,Listeners",
-        f'train.py,{texts[0]},,  ,"",{texts[1]},1,0,-,',
-        "",
-        f" train.py,{texts[2]},-,,,{texts[3]},2,0,-,",
-    ]
-    text = ("\ufeff" if has_mark else "") + end.join(rows) + (end if is_last_ended else "")
-    file.write_bytes(text.encode())
+def test_spaces_that_align_columns_quotes_and_a_byte_order_mark_are_no_content(file: Path):
+    head = "\ufeffFile , Name,Params , Status,Run,Experiment,Workload,Devices,Collocation,Listeners\r\n\r\n"
+    file.write_text(head + ' train.py,"a ""b"", c",  "--x 1\n2" , ,"",e,1,0,-,\r\nno.py,,,,,e,2,0,-,', newline="")
+    with pytest.raises(BadSetting, match=r"runs\.csv:5, column File: there is no script"):
+        Spec(file)
+    file.write_text(file.read_text().replace("no.py", "train.py"))
     with Spec(file) as spec:
-        spec.write_status(1, record(spec, 1, 0, "finished"))
-        spec.write_status(0, record(spec, 0, 0, "finished"))
-    rows[1] = f"train.py,{texts[0]},,FINISHED,r00,{texts[1]},1,0,-,"
-    rows[3] = f" train.py,{texts[2]},-,FINISHED,r10,{texts[3]},2,0,-,"
-    after = ("\ufeff" if has_mark else "") + end.join(rows) + (end if is_last_ended else "")
-    assert file.read_bytes().decode() == after
+        run = spec.groups[0].runs[0]
+    assert (run.name, run.command[1:]) == ('a "b", c', ("train.py", "--x", "1", "2"))
 
 
-def test_a_row_that_was_edited_meanwhile_is_left_alone_and_other_edits_are_kept(file: Path):
-    with Spec(file) as spec:
-        edited = file.read_text().replace("--lr 0.05\n0,2", "--lr 0.7\n0,2", 1) + "0,3,new,,,0,-,train.py,smi,\n"
-        file.write_text(edited)
-        with pytest.raises(PenstockError, match=r"runs.csv:2 was edited while r00 ran: its Status, FINISHED"):
-            spec.write_status(0, record(spec, 0, 0, "finished"))
-        spec.write_status(1, record(spec, 1, 0, "finished"))
-    assert file.read_text() == edited.replace(",a,,,", ",a,FINISHED,r10,")
-
-
-def test_the_file_s_mode_and_a_link_to_it_are_kept(file: Path):
-    file.chmod(0o640)
-    link = file.with_name("link.csv")
-    link.symlink_to(file.name)
-    with Spec(link) as spec:
-        spec.write_status(0, record(spec, 0, 0, "finished"))
-    assert link.is_symlink() and file.stat().st_mode & 0o777 == 0o640
-    assert {*os.listdir(file.parent)} - {"gpus"} == {"link.csv", "runs.csv", "train.py"}, "nothing else is left"
-    assert "FINISHED" in file.read_text()
-
-
-def test_if_status_cannot_be_written_the_file_is_as_it_was(file: Path):
-    (file.parent / ".runs.csv.new").mkdir()
-    before = file.read_text()
-    with Spec(file) as spec, pytest.raises(PenstockError, match="the file is as it was"):
-        spec.write_status(0, record(spec, 0, 0, "finished"))
-    assert file.read_text() == before
-
-
-@pytest.mark.parametrize("is_written", [False, True])
-def test_a_second_penstock_run_on_one_spec_is_refused_until_the_first_has_ended(file: Path, is_written: bool):
-    with Spec(file) as spec:
-        if is_written:
-            spec.write_status(0, record(spec, 0, 0, "finished"))
+def test_a_second_penstock_run_on_one_spec_is_refused_until_the_first_has_ended(file: Path):
+    with Spec(file):  # noqa: SIM117
         with pytest.raises(BadSetting, match="another penstock run is at work on it"):
             Spec(file)
     Spec(file).close()
@@ -229,7 +212,7 @@ def test_a_killed_process_holds_no_spec(file: Path):
         ("0,1,x,,,0,-,train.py,smu,", "2, column Listeners: there is no listener 'smu'"),
         ('0,1,x,,,0,-,train.py,smi,"--x \'a"', "2, column Params: No closing quotation"),
         ("0,1,x,,,0,-,train.py,smi", "2: 9 cells under 10 columns"),
-        ('0,1,"x,,,0,-,train.py,smi,', "2: a cell that begins with"),
+        ('0,1,"x,,,0,-,train.py,smi,', '2: unexpected end of data: a " within a cell'),
     ],
 )
 def test_a_wrong_cell_is_one_error_with_line_and_column(file: Path, row: str, said: str):
@@ -299,13 +282,11 @@ def test_numbers_of_gpus_count_inside_those_that_are_visible(file: Path, monkeyp
         Spec(file)
 
 
-def test_a_yaml_file_is_held_too_and_has_no_status(file: Path):
+def test_a_yaml_file_is_held_too(file: Path):
     spec_path = file.with_name("spec.yaml")
     spec_path.write_text(text := "groups: [{command: train.py}]")
-    with Spec(spec_path) as spec:
-        with pytest.raises(BadSetting, match="another penstock run"):
-            Spec(spec_path)
-        spec.write_status(0, record(spec, 0, 0, "finished"))
+    with Spec(spec_path), pytest.raises(BadSetting, match="another penstock run"):
+        Spec(spec_path)
     assert spec_path.read_text() == text
     spec_path.write_text("groups:\n- command: train.py\n  mode: mp")
     with pytest.raises(BadSetting, match=r"spec.yaml: groups\[0\].mode='mp': there are alone"):

@@ -36,7 +36,6 @@ class GroupsInTurn:
         groups: Sequence[Sequence[RunRecord]],
         *,
         listeners: Sequence[tuple[str, ...] | None],
-        on_change: Callable[[int, RunRecord], None] | None = None,
         room: Room | None = None,  # what runs that say what they need may take together
         orphans: str = "end",  # what becomes of a run if this process disappears: "end" or "keep"
         below: Callable[[], list[str]] | None = None,  # lines below what several runs print; only for a terminal
@@ -45,8 +44,6 @@ class GroupsInTurn:
         self._store = store  # where the runs wait
         self._groups = groups  # runs of each group, in order
         self._listeners = listeners  # what is sampled of each group's runs, as ``GroupPlan`` has it
-        self._on_change = on_change
-        """Called when a run has begun and when it has ended, with the place of its group and the run."""
         self._launcher = elsewhere or Launcher(store, orphans=orphans)
         self._group_of = {record.id: place for place, group in enumerate(groups) for record in group}
         self._records = [record for group in groups for record in group]
@@ -88,7 +85,6 @@ class GroupsInTurn:
                 say(str(error))
                 for record in records:
                     self._store.ended(record.id, "failed", None, f"never began: {error}")
-                    self._note(record.id)
                 return
             until_all_ended.callback(self._launcher.end_running)  # a mode waits for its runs when it closes
             self._run_admitted(records, mode)
@@ -153,9 +149,7 @@ class GroupsInTurn:
                     signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
         started = {run.record.id for run in self._launcher.running}
         for record in admitted:
-            if record.id in started:
-                self._note(record.id)
-            else:
+            if record.id not in started:
                 self._admission.end(record.id)
         return bool(admitted)
 
@@ -180,17 +174,8 @@ class GroupsInTurn:
                     with self._shows_on():
                         self._shown.close(self._places[id])
                     self._admission.end(id)
-                    self._note(id)
                 case _:
                     pass
-
-    def _note(self, id: str) -> None:
-        """Report a run that has begun or ended to ``on_change``."""
-        if self._on_change:
-            try:
-                self._on_change(self._group_of[id], self._store.run(id))
-            except PenstockError as error:
-                say(str(error))
 
     def _show(self, id: str, descriptor: int, data: bytes) -> None:
         with self._shows_on():

@@ -1,74 +1,23 @@
-"""RADT's CSV files: rows as runs, and single cells replaced while all else stays as it was."""
+"""RADT's CSV files: rows as runs. They are read only; what has ended is known from their Status and the store."""
 
 from __future__ import annotations
 
+import csv
 import difflib
+import io
 import re
 import shlex
 from collections.abc import Sequence
+from itertools import groupby
 from pathlib import Path
 
 import msgspec
 
 from penstock.errors import BadSetting
-from penstock.runs.record import GroupPlan, RunPlan, RunRecord
+from penstock.runs.masking import masked_plan
+from penstock.runs.record import ENDED, GroupPlan, RunPlan, RunRecord
 from penstock.runs.spec.checks import Gpus
 from penstock.runs.spec.command import named, runs_of
-
-_CELL = re.compile(r'[ \t]*"(?P<quoted>(?:[^"]|"")*)"[ \t]*(?=[,\r\n]|\Z)|(?![ \t]*")(?P<plain>[^,\r\n]*)')
-_NEEDS_QUOTES = re.compile(r'[,"\r\n]|^\s|\s$')
-
-
-class Cell(msgspec.Struct, frozen=True):
-    """One cell: its text, without quotes and spaces around it, and where it stands."""
-
-    text: str
-    begin: int
-    end: int
-
-
-class Record(msgspec.Struct, frozen=True):
-    """One record: its cells, and its first line, from 1."""
-
-    cells: tuple[Cell, ...]
-    line: int
-
-
-def records_of(path: Path, text: str) -> list[Record]:
-    """Split text into records; empty lines are none."""
-    records: list[Record] = []
-    cells: list[Cell] = []
-    at, line, first_line = int(text.startswith("\ufeff")), 1, 1
-    while at <= len(text):
-        if (found := _CELL.match(text, at)) is None:
-            raise BadSetting(
-                f'{path}:{line}: a cell that begins with " ends with one more: " within it are written ""'
-            )
-        quoted = found["quoted"]
-        cell = found["plain"].strip(" \t") if quoted is None else quoted.replace('""', '"')
-        cells.append(Cell(cell, at, found.end()))
-        line += len(re.findall(r"\r\n|\r|\n", found[0]))
-        at = found.end()
-        if text[at : at + 1] == ",":
-            at += 1
-            continue
-        if len(cells) > 1 or quoted is not None or cell:
-            records.append(Record(tuple(cells), first_line))
-        cells = []
-        at += 2 if text.startswith("\r\n", at) else 1
-        line += 1
-        first_line = line
-    return records
-
-
-def replaced(text: str, changes: dict[Cell, str]) -> str:
-    """Return the text with other content in some cells."""
-    for cell, content in sorted(changes.items(), key=lambda change: -change[0].begin):
-        if _NEEDS_QUOTES.search(content):
-            content = '"' + content.replace('"', '""') + '"'  # noqa: PLW2901
-        text = text[: cell.begin] + content + text[cell.end :]
-    return text
-
 
 _NEEDED = ("Experiment", "Workload", "Status", "Run", "Devices", "Collocation", "File", "Listeners", "Params")
 _COLUMNS = (*_NEEDED, "Name")
@@ -90,12 +39,11 @@ class Row(msgspec.Struct, frozen=True):
     """One line: its cells by column."""
 
     where: str  # file and line, as errors begin
-    number: int  # its place among the file's records
-    cells: dict[str, Cell]  # what stands in it, by column
+    cells: dict[str, str]  # what stands in it, by column
 
     def text(self, column: str) -> str:
         """Return the text in a column; nothing if there is no such column."""
-        return self.cells[column].text if column in self.cells else ""
+        return self.cells.get(column, "")
 
     def wrong(self, column: str, why: str) -> BadSetting:
         return BadSetting(f"{self.where}, column {column}: {why}")
@@ -106,33 +54,45 @@ class Row(msgspec.Struct, frozen=True):
 
     @property
     def has_ended(self) -> bool:
-        """Whether it need not run again, by its Status as radT or ``status_of`` writes it."""
+        """Whether it need not run again, by its Status as radT writes it."""
         return "FINISHED" in self.text("Status") or "FAILED" in self.text("Status")
-
-    def untouched(self) -> dict[str, str]:
-        """Return the text in the columns that only people write."""
-        return {column: cell.text for column, cell in self.cells.items() if column not in {"Status", "Run"}}
 
 
 def rows_of(path: Path, text: str) -> list[Row]:
     """Read all rows."""
-    header, *records = records_of(path, text) or [Record((), 1)]
-    columns = [cell.text for cell in header.cells]
+    text = re.sub(r'"[ \t]+(?=[,\r\n]|\Z)', '"', text.removeprefix("\ufeff"))  # spaces that align columns
+    reader = csv.reader(io.StringIO(text, newline=""), strict=True, skipinitialspace=True)
+    columns: list[str] = []
+    rows: list[Row] = []
+    line = 1
+    try:
+        for record in reader:
+            cells, where, line = [cell.strip(" \t") for cell in record], f"{path}:{line}", reader.line_num + 1
+            if not any(cells):
+                continue
+            if not columns:
+                _check_columns(where, columns := cells)
+            elif len(cells) != len(columns):
+                raise BadSetting(f"{where}: {len(cells)} cells under {len(columns)} columns")
+            else:
+                rows.append(Row(where, dict(zip(columns, cells, strict=True))))
+    except csv.Error as error:
+        raise BadSetting(f'{path}:{line}: {error}: a " within a cell that begins with one is written ""') from None
+    if not columns:
+        _check_columns(f"{path}:1", [])
+    return rows
+
+
+def _check_columns(where: str, columns: Sequence[str]) -> None:
     for column in columns:
         if column not in _COLUMNS:
             close = difflib.get_close_matches(column, _COLUMNS, 1)
             meant = f"did you mean {close[0]}?" if close else f"there are {', '.join(_COLUMNS)}"
-            raise BadSetting(f"{path}:{header.line}: there is no column {column!r}; {meant}")
+            raise BadSetting(f"{where}: there is no column {column!r}; {meant}")
         if columns.count(column) > 1:
-            raise BadSetting(f"{path}:{header.line}: column {column} is there twice")
+            raise BadSetting(f"{where}: column {column} is there twice")
     if missing := [column for column in _NEEDED if column not in columns]:
-        raise BadSetting(f"{path}:{header.line}: column {missing[0]} is missing")
-    rows: list[Row] = []
-    for number, record in enumerate(records):
-        if len(record.cells) != len(columns):
-            raise BadSetting(f"{path}:{record.line}: {len(record.cells)} cells under {len(columns)} columns")
-        rows.append(Row(f"{path}:{record.line}", number, dict(zip(columns, record.cells, strict=True))))
-    return rows
+        raise BadSetting(f"{where}: column {missing[0]} is missing")
 
 
 def groups_of(rows: Sequence[Row]) -> list[list[Row]]:
@@ -141,6 +101,31 @@ def groups_of(rows: Sequence[Row]) -> list[list[Row]]:
     for row in rows:
         groups.setdefault((row.text("Experiment"), row.text("Workload")), []).append(row)
     return [group for group in groups.values() if not all(row.has_ended for row in group)]
+
+
+_BY_ITSELF = ("finished", "failed", "out_of_memory", "timed_out")
+
+
+def have_ended(rows: Sequence[Row], plan: GroupPlan, stored: Sequence[RunRecord]) -> bool:
+    """Return whether all runs of a group have ended, by its rows or the newest group in the store that equals it.
+
+    ``stored`` has the runs of the groups of its name, the oldest first. Runs that were broken off have not ended.
+    """
+    wanted = [_key(masked_plan(run)) for run in plan.runs]
+    groups = [[*runs] for _, runs in groupby(stored, lambda run: run.group_id)]
+    newest = next((runs for runs in reversed(groups) if [_key(run.plan) for run in runs] == wanted), None)
+    if newest is None:
+        return False
+    if going := next((run for run in newest if run.status not in ENDED and run.began), None):
+        raise BadSetting(f"{rows[0].where}: {going.id} goes on; wait, or end it: penstock runs stop {going.id}")
+    return all(
+        row.has_ended or (run.began is not None and run.status in _BY_ITSELF)
+        for row, run in zip(rows, newest, strict=True)
+    )
+
+
+def _key(run: RunPlan) -> tuple[object, ...]:
+    return run.name, run.command, run.directory
 
 
 def plan_rows(path: Path, rows: Sequence[Row], gpus: Gpus) -> GroupPlan:
@@ -210,14 +195,3 @@ def _listeners(row: Row) -> tuple[str, ...] | None:
 def _profilers(row: Row) -> list[str]:
     names = (_PROFILERS.get(word.lower(), "") for word in row.words("Listeners"))
     return [name for name in dict.fromkeys(names) if name]
-
-
-def status_of(record: RunRecord) -> str:
-    """Return what stands in the column Status; radT, too, skips FINISHED and FAILED, and nothing else."""
-    match record.status:
-        case "failed":
-            return f"FAILED (exit code {record.exit_code})"
-        case "out_of_memory" | "timed_out":
-            return f"FAILED ({record.status.replace('_', ' ')})"
-        case _:
-            return record.status.upper()
