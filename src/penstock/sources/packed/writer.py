@@ -41,7 +41,7 @@ class Origin(msgspec.Struct, frozen=True):
     source: str
     samples: int | None
     seed: int
-    fingerprint: dict[str, str] = msgspec.field(name="recipe")  # the key in journals of older versions
+    fingerprint: dict[str, str]
 
 
 class Journal(msgspec.Struct, frozen=True):
