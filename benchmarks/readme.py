@@ -87,9 +87,7 @@ def page() -> None:
     machine = read("load-regions")["machine"]
     where = f"{machine['cores']} cores of an {machine['cpu']}, {machine['date'][:10]}"
     print(f"Real ImageNet JPEGs to one training, on {where}:")
-    print(
-        "`python -m benchmarks.loaders DIR`, and `python -m benchmarks.tokens`. tf.data and DALI decode only a"
-    )
+    print("`python -m benchmarks.loaders DIR`, and `python -m benchmarks.tokens`. tf.data and DALI decode only a")
     print("window of each image, as Penstock does where libjpeg-turbo 3 or nvImageCodec is.\n")
     print_claims([*load_claims(), *read("tokens")["claims"], *read("records")["claims"]])
     print("\n## The cache\n")

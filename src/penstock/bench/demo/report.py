@@ -15,7 +15,8 @@ from penstock.bench.experiment import Report
 
 EACH, FEED = "each its loader", "one feed"
 """Names of the arms: a DataLoader for each run, one feed of such a loader."""
-_IDLE_CORES = 0.2
+_IDLE = 0.1
+"""Part of the cores that others may use before it is said: a run's keeper is none of the arm's."""
 
 
 class ModelFigures(DemoRun, frozen=True, kw_only=True):
@@ -74,7 +75,7 @@ class DemoReport(Report[DemoSettings, ArmFigures]):
     def disturbed(self) -> str:
         """Return what to know about the figures if others used the machine meanwhile; else empty."""
         each, feed = (arm.others_cpu_s / arm.wall_s for arm in self.figures)
-        if max(each, feed) < _IDLE_CORES:
+        if max(each, feed) < _IDLE * self.machine.cores:
             return ""
         return (
             f"The machine was not idle: others used {each:.1f} and {feed:.1f} of {self.machine.cores} cores in "
