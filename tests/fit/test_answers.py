@@ -29,6 +29,8 @@ def test_a_batch_size_is_named_with_the_largest_that_fits_and_how_many_fit_side_
     assert answer.largest == int((0.9 * 8 - 1) * 64)
     assert answer.predicted_bytes[0] == GIB + 32 * (GIB >> 6)
     assert "Take a batch size of 32: 100 samples/s, within 5% of the best (104, at 64)." in words(answer)
+    assert "All that were tried fit 8 GiB of the GPU's memory, up to 128." in words(answer)
+    assert "is full, but for 10%, at about 396, which was not tried." in words(answer)
     assert "4 such trainings fit side by side" in words(answer)
     assert "learning rate" in words(answer) and "That took 5 trials, in 50 s." in words(answer)
 
@@ -38,6 +40,7 @@ def test_the_largest_is_below_a_size_that_lacked_memory_and_one_that_crashed_is_
     crashed = Trial(value=24, failed="failed: a size that no kernel takes")
     answer = of_batch_sizes(sizes(lacked, crashed), LIMIT, "")
     assert answer.largest == 255
+    assert "128 ran, 256 failed: out of memory: CUDA." in words(answer)
     assert "At 24: failed: a size that no kernel takes." in words(answer)
     assert {each.value for each in answer.failed} == {256, 24}
 
@@ -64,6 +67,16 @@ def test_why_more_workers_bring_nothing_is_said():
     assert "the disk is busy" in words(of_workers(workers(0.5, "storage"), 16.0, ""))
     assert "the cores are busy with preparing" in words(of_workers(workers(0.5, "pack"), 16.0, ""))
     assert "memory bandwidth, a lock or the network" in words(of_workers(workers(0.5, "workers"), 16.0, ""))
+
+
+def test_workers_that_sleep_are_told_from_busy_ones():
+    def tried(cores_each: float) -> Tried:
+        rates = {1: 10.0, 2: 20.0, 4: 40.0, 6: 60.0}
+        found = [Trial(value=v, samples_per_s=r, waiting=0.9, busy_cores=cores_each * v) for v, r in rates.items()]
+        return Tried(found)
+
+    assert "mostly sleep: 6 workers kept 0.6 of 2 cores busy" in words(of_workers(tried(0.1), 2.0, ""))
+    assert "sleep" not in words(of_workers(tried(0.33), 2.0, ""))
 
 
 def test_a_number_that_changes_no_processes_is_no_answer():

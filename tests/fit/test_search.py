@@ -81,6 +81,8 @@ def test_a_size_that_crashes_alone_is_passed_over_and_three_in_a_row_end_the_sea
     def but(*bad: int) -> Callable[[int], Trial]:
         return lambda size: Trial(value=size, failed="failed: no") if size in bad else works(size)
 
+    found = tried(batch_sizes(), lambda size: Trial(value=size, failed="failed: no") if size > 48 else works(size))
+    assert (found.good[-1].value, min(each.value for each in found.trials if each.failed)) == (48, 52)
     found = tried(batch_sizes(), but(64))
     assert 128 in [each.value for each in found.good]
     found = tried(batch_sizes(), but(64, 128, 256))

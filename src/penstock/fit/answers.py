@@ -22,7 +22,7 @@ _LIMITS = {
 
 
 _FURTHER = 8
-"""Memory is told of batch sizes up to this many times the largest that ran."""
+"""Memory is extrapolated to at most this many times the largest batch size that ran."""
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True):
@@ -61,20 +61,26 @@ def of_batch_sizes(tried: Tried, limit: Limit, cost: str) -> Answer:
         )
     ]
     memory, largest = Memory.of(tried.trials), None
-    failed = [each.value for each in tried.trials if each.failed and each.value > tried.good[-1].value]
-    lacks = min((each.value for each in tried.trials if each.out_of_memory), default=None)
-    most = min([*failed, _FURTHER * tried.good[-1].value + 1]) - 1
+    ran = tried.good[-1].value
+    fails = next((each for each in sorted(tried.trials, key=_value) if each.failed and each.value > ran), None)
     room = f"{size_text(limit.nbytes)} of {limit.whose}"
+    if fails is not None:
+        sentences.append(f"{ran:,} ran, {fails.value:,} failed: {fails.failed}.")
+    elif fits.good[-1].value < ran:
+        sentences.append(f"{ran:,} ran, and takes more than {1 - RESERVE:.0%} of {room}.")
+    else:
+        sentences.append(f"All that were tried fit {room}, up to {ran:,}.")
     if memory is not None:
-        largest = memory.largest(limit.nbytes)
-        largest = most if largest is None else max(chosen.value, min(largest, most))
-        if largest < most or lacks is not None:
-            sentences.append(f"The largest that fits {room} and leaves {RESERVE:.0%} of it: about {largest:,}.")
-        else:
-            sentences.append(f"Sizes up to {most:,} fit {room}, as far as can be told from those tried.")
-    elif lacks is not None:
-        largest = tried.good[-1].value
-        sentences.append(f"The largest that ran: {largest:,}; {lacks:,} lacks memory.")
+        most = min(_FURTHER * ran, fails.value - 1 if fails else _FURTHER * ran)
+        full = memory.largest(limit.nbytes)
+        largest = most if full is None else max(chosen.value, min(full, most))
+        if full is not None and ran < full < most:
+            sentences.append(
+                f"As memory grows with the size, {room} is full, but for {RESERVE:.0%}, at about {full:,}, which "
+                "was not tried."
+            )
+    elif fails is not None and fails.out_of_memory:
+        largest = ran
     if chosen.memory_bytes:
         beside = int((1 - RESERVE) * limit.nbytes / chosen.memory_bytes)
         trainings = f"{beside:,} such trainings fit" if beside > 1 else "one such training fits"
@@ -118,6 +124,11 @@ def of_workers(tried: Tried, cores: float, cost: str) -> Answer:
             more[-1].advice or chosen.advice, f"it waits for data with {_workers(more[-1].value)}, too"
         )
         sentences.append(f"More bring nothing, though it waits {chosen.waiting:.0%} of its time for data: {why}.")
+    if chosen.value and mostly_sleeps(chosen, cores):
+        sentences.append(
+            f"Its workers mostly sleep: {_workers(chosen.value)} kept {chosen.busy_cores:.2g} of {_cores(cores)} "
+            "busy. They wait for a disk, a network or each other, not for cores."
+        )
     if chosen.value:
         for_four = 4 * chosen.value
         fits = "more than" if for_four > cores else "of"
@@ -167,6 +178,15 @@ def of_together(own: Tried, shared: Tried, fit: int, limit: Limit, cost: str) ->
             )
     both = Tried([*own.trials, *shared.trials])
     return _answer(both, chosen.value, sentences, cost, trials=(*own.good, *shared.good), share=chosen.share)
+
+
+def mostly_sleeps(trial: Trial, cores: float) -> bool:
+    """Return whether workers left at least half of the cores idle that they could have used."""
+    return 0 < trial.busy_cores < min(trial.value, cores) / 2
+
+
+def _value(trial: Trial) -> int:
+    return trial.value
 
 
 def _cores(count: float) -> str:

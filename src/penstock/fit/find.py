@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
-from penstock.fit.answers import Answer, Limit, of_batch_sizes, of_together, of_workers
+from penstock.fit.answers import Answer, Limit, mostly_sleeps, of_batch_sizes, of_together, of_workers
 from penstock.fit.search import Tried, batch_sizes, growing, smaller
 from penstock.fit.tries import Tries
 from penstock.linux.cgroups import cores
@@ -31,10 +31,17 @@ def _batch_size(tries: Tries, limit: Limit) -> Answer:
 
 
 def _workers(tries: Tries, _limit: Limit) -> Answer:
-    most = int(2 * cores()) + 2
-    tries.search(growing([count for count in _WORKERS if count <= most]))
+    tries.search(growing(_worker_counts(tries)))
     tries.confirm()
     return of_workers(tries.tried, cores(), tries.cost)
+
+
+def _worker_counts(tries: Tries) -> Iterator[int]:
+    """Yield numbers of workers up to twice the cores, and beyond while they mostly sleep."""
+    for count in _WORKERS:
+        if count > 2 * cores() + 2 and not mostly_sleeps(tries.tried.good[-1], cores()):
+            return
+        yield count
 
 
 def _together(tries: Tries, limit: Limit) -> Answer:

@@ -78,34 +78,37 @@ class Tried:
 
 
 def growing(values: Iterable[int], best: float = 0.0, *, patience: int = 2) -> Generator[int, Trial, int | None]:
-    """Try settings that grow until throughput no longer grows by ``CLOSE``; return one that lacked memory.
+    """Try settings that grow until throughput no longer grows by ``CLOSE``, or memory lacks.
+
+    Return the smallest that failed above all that ran; None if there is none.
 
     Args:
         best: Throughput of what was tried before.
         patience: Settings in a row that bring nothing before it ends.
     """
-    idle = 0
+    idle, fails = 0, None
     for value in values:
         trial = yield value
+        fails = (fails or value) if trial.failed else None
         if trial.out_of_memory:
-            return value
+            break
         grew = trial.samples_per_s > (1 + CLOSE) * best
         best, idle = max(best, trial.samples_per_s), 0 if grew else idle + 1
         if idle == patience:
             break
-    return None
+    return fails
 
 
 def batch_sizes() -> Search:
     """Try batch sizes, doubled while that pays.
 
-    Where one lacks memory, those between it and the largest that does not are bisected.
+    Where one fails, those between it and the largest that runs are bisected.
     """
-    size, lacks = _FIRST_SIZE, None
+    size, fails = _FIRST_SIZE, None
     trial = yield size
     said = None
     while trial.failed and size > 1:
-        lacks = size if trial.out_of_memory else lacks
+        fails = size
         is_hopeless = trial.failed == said and not trial.out_of_memory
         said = trial.failed
         size = 1 if is_hopeless else size // 2
@@ -113,14 +116,14 @@ def batch_sizes() -> Search:
     if trial.failed:
         return
     largest = size
-    if lacks is None:
+    if fails is None:
         sizes = (size << place for place in range(1, 40))
-        lacks = yield from growing(sizes, trial.samples_per_s, patience=_PATIENCE)
-        largest = size if lacks is None else lacks // 2
-    for _ in range(_BISECTIONS if lacks is not None else 0):
-        if lacks is not None and (between := (largest + lacks) // 2) not in (largest, lacks):
+        fails = yield from growing(sizes, trial.samples_per_s, patience=_PATIENCE)
+        largest = size if fails is None else fails // 2
+    for _ in range(_BISECTIONS if fails is not None else 0):
+        if fails is not None and (between := (largest + fails) // 2) not in (largest, fails):
             trial = yield between
-            largest, lacks = (largest, between) if trial.failed else (between, lacks)
+            largest, fails = (largest, between) if trial.failed else (between, fails)
 
 
 def smaller(than: Trial, best: float) -> Search:

@@ -31,6 +31,7 @@ class Trial(msgspec.Struct, frozen=True, kw_only=True):
     memory_bytes: int = 0  # the most that they held at one moment, on one GPU or of the host; 0 where nobody knows
     processes: int = 0
     """The most that they had at one moment, once each had had its first batches; 0 where a feed loads."""
+    busy_cores: float = 0.0  # cores that they kept busy, their feed among them; 0 where nobody knows
     first_s: float = 0.0  # seconds until each had its first batch
     seconds: float = 0.0  # seconds that the trial took
     advice: str = ""  # the kind of ``RunAdvice`` for the first of them
@@ -71,6 +72,7 @@ def trial_of(
         batch=known[0].batch,
         waiting=float(np.mean([loop.waiting for loop in known])),
         memory_bytes=memory_bytes or int(sum(on_gpus)),
+        busy_cores=trial.runner.cpu_s / trial.runner.seconds if trial.runner.seconds else 0.0,
         first_s=first_s,
         processes=0 if any(run.on_feed for run in figures.runs) else trial.runner.processes,
         advice=next((each.kind for each in figures.advice.values()), ""),

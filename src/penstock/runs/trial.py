@@ -1,7 +1,7 @@
 """Trials: copies that run side by side until enough is known of them: started, warmed up, looked at, ended.
 
 Every figure that Penstock takes by running something comes from here: those of ``advise``, of ``bench share`` and
-``load``, of the demo, of ``schedule profile`` and of ``select bench``.
+``load``, of the demo and of ``schedule profile``.
 """
 
 from __future__ import annotations
