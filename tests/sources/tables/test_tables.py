@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from tests.contracts.tables import TablesContract
 from tests.sources.tables.files import written
 
 from penstock.contracts import Tables
 from penstock.sources.tables.arrow import ArrowTables
 from penstock.sources.tables.parquet import ParquetTables
-from penstock.testing.tables import TablesContract
 
 
 class TestParquet(TablesContract):
