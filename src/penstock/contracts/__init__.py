@@ -1,4 +1,4 @@
-"""The seams of Penstock, one Protocol each; ``penstock.testing`` ships test suites of those that others implement."""
+"""The seams of Penstock, a Protocol each; ``penstock.testing`` has suites of those that others implement."""
 
 from penstock.contracts.memory import ByteArray as ByteArray
 from penstock.contracts.memory import DeviceBytes as DeviceBytes
