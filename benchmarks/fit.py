@@ -22,8 +22,7 @@ from typing import Any, NamedTuple
 from benchmarks.children import ENVIRONMENT
 from benchmarks.claim import claim, report
 
-from penstock.fit.trial import Trial
-from penstock.fit.trials import Script, Trials
+from penstock.fit.trials import Script, Trial, Trials
 from penstock.runs.store import Store
 from penstock.runs.trial import WARM_BATCHES, Bounds
 

@@ -13,8 +13,7 @@ import pytest
 from tests.scripts import run_python
 
 import penstock
-from penstock.fingerprint.comparison import Fingerprint, fingerprint_difference, same_fingerprint
-from penstock.fingerprint.functions import fingerprint_of
+from penstock.fingerprint.functions import Fingerprint, fingerprint_difference, fingerprint_of, same_fingerprint
 
 BEFORE = """
 import functools, numpy as np
