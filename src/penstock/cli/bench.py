@@ -160,6 +160,7 @@ def load(
         columns=tuple(columns.split(",")) if columns else (),
     )
     check_files(json)
+    exit_on_sigterm()
     terminal = console()
     with progress(terminal) as tell:
         report = measure(settings, loaders and loaders.split(","), tell)

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Annotated
 
 from penstock.basics.terminal import console, printable
-from penstock.cli.command import option
+from penstock.cli.command import exit_on_sigterm, option
 from penstock.errors import BadSetting
 
 _TRAINERS_MOST = 64
@@ -46,6 +46,7 @@ def demo(
     if report.suffix == ".png":
         raise BadSetting(f"--report {report}: the report is JSON; the picture is saved beside it, as .png")
     check_files(report, report.with_suffix(".png"))
+    exit_on_sigterm()
     shown = console()
     with progress(shown) as tell:
         own = cached_images(lambda done, of: tell(done, of, "making images, once")) if data is None else data

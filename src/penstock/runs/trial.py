@@ -108,7 +108,8 @@ class TrialRunner:
         self.processes = 0  # the most that they had at one moment since counting began
         self.seconds = self.cpu_s = 0.0  # since counting began
         self._counts_since = 0.0, 0.0  # of the monotonic clock, and the CPU time used by then
-        self._used_s: dict[int, float] = {}  # CPU time of each process that was seen
+        self._seen = set[int]()  # the numbers of their processes
+        self._used_s: dict[int, float] = {}  # CPU time of what is and was below each keeper
 
     def run(
         self,
@@ -138,7 +139,7 @@ class TrialRunner:
                 launcher.end_running()
         finally:
             stop_suffixed(self.suffix)
-            unlink_shared_memory(self._used_s)
+            unlink_shared_memory(self._seen)
         for record in self.records:
             self._store.compact(record.id)
         return [self._store.run(record.id) for record in self.records]
@@ -165,15 +166,24 @@ class TrialRunner:
 
     def _look(self) -> None:
         keepers = [keeper[0] for each in self.records if (keeper := self._store.run(each.id).keeper)]
-        pids = [pid for keeper in keepers for pid in descendants(keeper, self._without)]
-        for pid in pids:
-            if pid not in self._used_s:
-                with suppress(OSError):  # it has ended
-                    Path(f"/proc/{pid}/oom_score_adj").write_text(_KILLED_FIRST)
-            if fields := stat_of(pid):
-                self._used_s[pid] = _TICK_S * (int(fields[11]) + int(fields[12]))
+        below = {keeper: descendants(keeper, self._without) for keeper in keepers}
+        pids = [pid for each in below.values() for pid in each]
+        for pid in {*pids} - self._seen:
+            with suppress(OSError):  # it has ended
+                Path(f"/proc/{pid}/oom_score_adj").write_text(_KILLED_FIRST)
+        self._seen.update(pids)
+        for keeper, each in below.items():
+            now_s = _cpu_s(keeper, 13, 14) + sum(_cpu_s(pid, 11, 12, 13, 14) for pid in each)
+            # It is less while one that has ended is not waited for.
+            self._used_s[keeper] = max(self._used_s.get(keeper, 0.0), now_s)
         self.processes = max(self.processes, len(pids))
         self.memory_bytes = max(self.memory_bytes, sum(map(pss_bytes, pids)))
+
+
+def _cpu_s(pid: int, *fields: int) -> float:
+    """Return CPU time from a process's stat: fields 11 and 12 are its own, 13 and 14 that of ended children."""
+    found = stat_of(pid)
+    return _TICK_S * sum(int(found[field]) for field in fields) if found else 0.0
 
 
 class MeasuredTrial:

@@ -63,7 +63,7 @@ def _figures(store: Store, jobs: Sequence[TrainerJob]) -> ArmFigures:
         RunPlan(command=_command(job), name=job.run.name, directory=here, watch_dataloader=True) for job in jobs
     ]
     began_s, machine_before_s = time.monotonic(), machine_cpu_s()
-    runner = TrialRunner(store, plans, group="demo")
+    runner = TrialRunner(store, plans, group="demo", variables={"TMPDIR": str(store.folder)})
     ended = MeasuredTrial(runner, Bounds(_PATIENCE_S), warm=1).run(to_end=True)
     if error := failure(store, ended, "a run failed"):
         raise error

@@ -113,7 +113,8 @@ def _figures(arm: str, settings: LoadSettings, repeat: int) -> LoadFigures:
             scratch=scratch,
         )
         words = sys.executable, "-P", "-m", kind.script, msgspec.json.encode(job).decode()
-        runner = TrialRunner(store, [RunPlan(command=words, name=arm, directory=os.getcwd())], group="load")
+        plan = RunPlan(command=words, name=arm, directory=os.getcwd())
+        runner = TrialRunner(store, [plan], group="load", variables={"TMPDIR": scratch})
         bounds = Bounds(_START_S, least_s=settings.seconds, most_s=settings.seconds)
         trial = MeasuredTrial(runner, bounds, warm=max(WARM_BATCHES, 2 * settings.workers))
         ended = trial.run()

@@ -119,7 +119,7 @@ def _figures(store: Store, case: ShareCase, settings: SharePlan, where: str, _: 
         )
         for place, workers in enumerate(each)
     ]
-    runner = TrialRunner(store, plans, group=words)
+    runner = TrialRunner(store, plans, group=words, variables={"TMPDIR": str(store.folder)})
     bounds = Bounds(_PATIENCE_S, least_s=settings.seconds, most_s=settings.seconds)
     warm = max([WARM_BATCHES, *(2 * workers for workers in case.workers)])  # as many as workers have ready
     trial = MeasuredTrial(runner, bounds, warm=warm, drains=is_shared)
