@@ -84,6 +84,12 @@ def deadly():
         os.kill(os.getpid(), signal.SIGKILL)
     return DataLoader(Numbers(at), batch_size=8)
 
+def second():
+    if os.path.exists(f"{__file__}.first"):
+        raise OSError("locked by another")
+    Path(f"{__file__}.first").touch()
+    return [torch.zeros(8, 4)] * 100
+
 def slow():
     def at(index):
         Path(os.environ["TMPDIR"], f"worker-{os.getpid()}").touch()
@@ -195,6 +201,13 @@ def test_what_cannot_be_measured_is_one_clear_error(loaders: Path, feeds_directo
     frames = [line for line in failed.stderr.splitlines() if line.startswith("  File ")]
     assert not [frame for frame in frames if "penstock" in frame]
     assert not working(feeds_directory)
+
+
+def test_a_function_that_raises_in_a_trainer_only_is_the_users_error(loaders: Path):
+    failed = bench_share("-k", "1", f"{loaders.name}:second", cwd=loaders.parent)
+    assert (failed.returncode, failed.stdout) == (1, "")
+    assert 'raise OSError("locked by another")' in failed.stderr
+    assert "penstock: second() in loaders.py raised OSError: locked by another" in failed.stderr.replace("\n", " ")
 
 
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])

@@ -134,4 +134,8 @@ def failure(store: Store, runs: list[RunRecord], what: str) -> Exception | None:
 
 if __name__ == "__main__":
     job = msgspec.json.decode(sys.argv[1], type=LoopJob)
-    take(batches_of(job), step_s=job.step_s)
+    try:
+        found = batches_of(job)
+    except Exception as error:
+        leave_failure(error)
+    take(found, step_s=job.step_s)
