@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
@@ -17,7 +17,7 @@ from penstock.sources.records.shard_files import ShardedRecords, found, known
 from penstock.sources.records.tar import Member, members_of
 
 _LABEL = ".cls"
-_FORMAT = 7
+_FORMAT = 8
 _SHOWN = 3
 
 
@@ -31,12 +31,12 @@ class _Index(NamedTuple):
 
 
 class _Group(NamedTuple):
-    """What follows one another with one key: members, images, and labels by their names without ``.cls``."""
+    """The members of one tar that have one key, whether they lie together or apart: a sample, as in WebDataset."""
 
     key: str
-    members: set[str]
-    images: list[Member]
-    labels: dict[str, str]
+    images: dict[str, None]  # a set in their order
+    labels: dict[str, str]  # by their names without ``.cls``
+    twice: list[str]  # those members that come again, as after ``tar -A``: nobody knows which belong together
 
 
 class ShardRecords(ShardedRecords):
@@ -83,34 +83,31 @@ def _indexed(path: str, version: FileVersion, suffixes: tuple[str, ...]) -> _Ind
 
 def _walked(path: str, version: FileVersion, suffixes: tuple[str, ...]) -> _Index:
     """Walk through a shard."""
-    groups, folders, doubtful, last = list[_Group](), set[str](), set[str](), 0
+    samples, folders, groups = list[Member](), set[str](), dict[tuple[int, str], _Group]()
     for member in members_of(path, version):
         name, offset, nbytes, tar = member
         folders.add(os.path.dirname(name))
-        again = bool(groups) and name in groups[-1].members
-        if again or tar != last or not groups or key_of(name) != groups[-1].key:
-            if again and tar == last:  # of those before it, some may be this one's
-                doubtful.add(key_of(name))
-            groups.append(_Group(key_of(name), set(), [], {}))
-            last = tar
-        groups[-1].members.add(name)
-        lower = name.lower()
+        lower, key, stem = name.lower(), key_of(name), name[: -len(_LABEL)]
         if offset < 0 and lower.endswith((*suffixes, _LABEL)):
             raise BadSetting(f"{path}: {name} is a symbolic link; pack the files again with --dereference")
+        group = groups.setdefault((tar, key), _Group(key, {}, {}, []))
         if lower.endswith(suffixes) and not os.path.basename(name).startswith("."):
-            groups[-1].images.append(member)
+            samples.append(member)
+            group.twice.extend([name] if name in group.images else [])
+            group.images[name] = None
         elif lower.endswith(_LABEL):
-            text = read(Place(path, offset, nbytes, version.etag)).decode(errors="replace")
-            groups[-1].labels[name[: -len(_LABEL)]] = text
-    samples = [image for group in groups for image in group.images]
+            group.twice.extend([name] if stem in group.labels else [])
+            group.labels[stem] = read(Place(path, offset, nbytes, version.etag)).decode(errors="replace")
     if not samples:
         raise BadSetting(f"{path}: no member ends in {', '.join(sorted(suffixes))}")
-    if several := _several(groups):
+    if several := _several([*groups.values()]):
         raise BadSetting(
             f"{path}: a sample has several images, {' and '.join(several[:_SHOWN])}: pass "
             "image= and label=, the endings of those wanted (image='jpg', label='cls'), or suffixes= of one"
         )
-    return _Index(samples, *_labels(path, groups, doubtful), sorted(folders))
+    labelled = samples if any(group.labels for group in groups.values()) else ()
+    labels = _labels(path, [(name, groups[tar, key_of(name)]) for name, _, _, tar in labelled])
+    return _Index(samples, *labels, sorted(folders))
 
 
 def _several(groups: Sequence[_Group]) -> list[str]:
@@ -118,44 +115,33 @@ def _several(groups: Sequence[_Group]) -> list[str]:
 
     Endings with numbers may be names of files, as of ``cat.0.jpg`` and ``dog.0.jpg``.
     """
-    some = [(group, [name for name, *_ in group.images]) for group in groups if len(group.images) > 1]
-    endings = [tuple(sorted(name.removeprefix(group.key) for name in names)) for group, names in some]
-    keys = Counter(ending for _, ending in {*zip([group.key for group, _ in some], endings, strict=True)})
-    for (group, names), ending in zip(some, endings, strict=True):
+    some = [group for group in groups if len(group.images) > 1 and not group.twice]
+    endings = [tuple(sorted(name.removeprefix(group.key) for name in group.images)) for group in some]
+    keys = Counter(ending for _, ending in {*zip([group.key for group in some], endings, strict=True)})
+    for (key, names, labels, _), ending in zip(some, endings, strict=True):
         of_each = {os.path.splitext(name)[0] for name in names}
         numbered = any(map(str.isdigit, ".".join(ending).split(".")))
-        share = group.key in group.labels and not (len(of_each) == len(names) and of_each <= {*group.labels})
-        if share or (not group.labels and keys[ending] > 1 and not numbered):
-            return names
+        share = key in labels and not (len(of_each) == len(names) and of_each <= {*labels})
+        if share or (not labels and keys[ending] > 1 and not numbered):
+            return [*names]
     return []
 
 
-def _labels(path: str, groups: Sequence[_Group], doubtful: Container[str]) -> tuple[list[str], str]:
-    """Return the label of each image, or why some have none.
-
-    As in WebDataset, a sample is what follows one another with one key: the path up to the first dot of its last
-    part. A key may come again, as in tars that were joined, each time with a label; right after itself only where
-    a tar ends between the two, else nobody knows which belong together. A label that lies elsewhere counts where
-    its key comes once.
-    """
-    images = Counter(group.key for group in groups if group.images)
-    times = Counter(group.key for group in groups if group.labels)
-    apart = {group.key: group.labels for group in groups if group.labels and images[group.key] == 1}
+def _labels(path: str, images: Sequence[tuple[str, _Group]]) -> tuple[list[str], str]:
+    """Return the label of each image, or why some have none."""
     found: list[str] = []
-    missing: list[str] = []
-    for key, _, samples, own in groups if times else ():
-        beside = own or apart.get(key, {})
-        certain = images[key] == times[key] and key not in doubtful
-        for name, *_ in samples:
-            fitting = (os.path.splitext(name)[0], key, *(beside if len(beside) == len(samples) == 1 else ()))
-            of = [beside[each] for each in fitting if certain and each in beside]
-            (found if of else missing).append(of[0] if of else name)
+    missing: list[tuple[str, _Group]] = []
+    for name, group in images:
+        key, others, labels, twice = group
+        fitting = (os.path.splitext(name)[0], key, *(labels if len(labels) == len(others) == 1 else ()))
+        of = [] if twice else [labels[each] for each in fitting if each in labels]
+        found += of[:1]
+        missing += [] if of else [(name, group)]
     if not missing:
         return found, ""
-    key = key_of(missing[0])
-    count = max(images[key], times[key])
-    again = f" (its key comes {count} times, with {times[key]} {_LABEL})" if count > 1 else ""
-    return [], f"{path}: {len(missing):,} images have no {_LABEL} beside them, such as {missing[0]}{again}"
+    name, group = missing[0]
+    again = f" ({group.twice[0]} comes twice)" if group.twice else ""
+    return [], f"{path}: {len(missing):,} images have no {_LABEL} beside them, such as {name}{again}"
 
 
 def _within(names: Sequence[str], folders: Iterable[str]) -> tuple[list[str], list[str]]:
