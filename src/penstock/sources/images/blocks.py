@@ -3,29 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 from io import FileIO
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
-from penstock.basics.terminal import say
 from penstock.contracts import ByteArray, Ids, Records, Tree
 from penstock.sources.images.caching import ImageCaching
 from penstock.sources.images.worker import ImageRecipe, ImageTask, Prepared, Preparer
 from penstock.sources.order import Planned
 from penstock.sources.workers.block_maker import BlockMaker, MemoryFile
-from penstock.sources.workers.here import Here
-from penstock.sources.workers.pool import WorkerPool
 
 if TYPE_CHECKING:
     from penstock.sources.images.tabled import TableImages
 
 NO_LABEL = -100
 """The label in place of a skipped image's, which torch's cross_entropy leaves out."""
-_NAMED = 3
-"""Skipped images that are named on stderr; all are counted."""
 
 
 class ImageBlocks(BlockMaker[ImageTask, Prepared]):
@@ -45,10 +39,7 @@ class ImageBlocks(BlockMaker[ImageTask, Prepared]):
         self._tabled = tabled  # the records, if they are those of tables
         self._records, self._labels, self._recipe, self._caching = records, labels, recipe, caching
         self._beside: dict[int, Ids] = {}
-        self.skipped = 0  # bad images so far that came black
-        super().__init__(
-            records.root, example, rows, partial(WorkerPool[ImageTask, Prepared], workers, ImageRecipe.__module__)
-        )
+        super().__init__(records.root, example, rows, workers, Preparer)
 
     def setup(self, memories: Sequence[MemoryFile]) -> tuple[tuple[Any, ...], list[FileIO]]:
         files = self._caching.open()
@@ -69,13 +60,7 @@ class ImageBlocks(BlockMaker[ImageTask, Prepared]):
         if labels is not None:
             labels[[row for row, _, _ in result.bad]] = NO_LABEL if labels.ndim == 1 else 0
             leaves[1][:] = labels.reshape(-1).view(np.uint8)
-        for image in result.bad[: max(0, _NAMED - self.skipped)]:
-            say(f"{image.where} is skipped: {image.why}")
-        self.skipped += len(result.bad)
-
-    def work_here(self) -> None:
-        """Prepare blocks in this process from now on."""
-        self.use_workers(partial(Here[ImageTask, Prepared], Preparer))
+        self.skip([f"{image.where} is skipped: {image.why}" for image in result.bad])
 
     def check(self, ids: Ids) -> None:
         self._records.check_unchanged(ids)  # a shard that was replaced explains a failure

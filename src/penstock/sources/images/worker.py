@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import traceback
 from collections.abc import Callable, Mapping, Sequence
 from time import perf_counter, thread_time
 from typing import Any, NamedTuple
@@ -12,16 +11,15 @@ import msgspec
 import numpy as np
 
 from penstock.contracts import ByteArray, Ids, Place, Region
-from penstock.errors import ReadFailed, SourceError
+from penstock.errors import ReadFailed
 from penstock.io.cache.tiers import Admitted, CacheCounts, CacheLayout, Tiers
 from penstock.sources.images.crops import Augmentation, Draws, draws_of, union
 from penstock.sources.images.decoders import JPEG_END, decoder, whole_image, whole_jpeg
 from penstock.sources.images.fields import ImageFields
 from penstock.sources.images.opencv import checked, cv2
 from penstock.sources.records.cached import CachedBlock
-from penstock.sources.records.files import is_outage
 from penstock.sources.workers import Steps
-from penstock.sources.workers.block_maker import MemoryFile
+from penstock.sources.workers.block_maker import MemoryFile, skipped
 from penstock.sources.workers.pool import serve
 
 _JPEG = b"\xff\xd8"
@@ -130,11 +128,7 @@ class Preparer:
                 except (ValueError, ReadFailed) as error:
                     where = place.where
                     why = str(error) if isinstance(error, ReadFailed) else f"{where} cannot be decoded: {error}"
-                    outage = is_outage(error)
-                    if outage or not recipe.skips:
-                        remedy = "" if outage else '. Remove or replace it, or pass on_bad="skip"'
-                        raise SourceError(why + remedy, _own_traceback(error)) from None
-                    bad.append(Bad(row, where, why))
+                    bad.append(Bad(row, where, skipped(error, why, "Remove or replace it", skips=recipe.skips)))
                     pixels[row] = 0
                 busy_s += perf_counter() - began
                 yield
@@ -219,11 +213,6 @@ class Preparer:
                 "(height, width, 3), RGB"
             )
         return pixels
-
-
-def _own_traceback(error: Exception) -> str:
-    """Return the traceback of what a user's decoder raised, if that is behind an error."""
-    return "".join(traceback.format_exception(error.__cause__)) if error.__cause__ else ""
 
 
 def _part(pixels: ByteArray, region: Region) -> ByteArray:

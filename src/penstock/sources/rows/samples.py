@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from io import FileIO
 from typing import Any
 
 import numpy as np
 
-from penstock.basics.terminal import say
 from penstock.contracts import ByteArray, Ids, Place, Records, Tree
 from penstock.io.cache.cache import Cache
 from penstock.io.cache.tiers import Admitted, CacheCounts, CacheLayout
@@ -19,11 +17,7 @@ from penstock.sources.rows.leaves import example_of
 from penstock.sources.rows.settings import RowSettings
 from penstock.sources.rows.worker import Made, RowRecipe, RowTask, RowWriter
 from penstock.sources.workers.block_maker import BlockMaker, MemoryFile
-from penstock.sources.workers.here import Here
-from penstock.sources.workers.pool import WorkerPool
 
-_NAMED = 3
-"""Skipped samples that are named on stderr; all are counted."""
 _ASKED = 1024
 
 
@@ -46,13 +40,9 @@ class SampleBlocks(BlockMaker[RowTask, Made]):
         self._samples, self._check, self._recipe = samples, check, recipe
         self._settings = settings  # how they become blocks
         self._caching = caching  # what is kept of the samples; None for nothing
-        self.skipped = 0  # bad samples so far
         self.in_ring = all(leaf.kind == "fixed" for leaf in recipe.leaves)
         super().__init__(
-            root,
-            example_of(recipe.leaves),
-            min(settings.batch_size, count),
-            partial(WorkerPool[RowTask, Made], settings.workers, RowRecipe.__module__),
+            root, example_of(recipe.leaves), min(settings.batch_size, count), settings.workers, RowWriter
         )
 
     def setup(self, memories: Sequence[MemoryFile]) -> tuple[tuple[Any, ...], list[FileIO]]:
@@ -66,13 +56,7 @@ class SampleBlocks(BlockMaker[RowTask, Made]):
     def finish(self, plan: Planned, result: Made, leaves: Sequence[ByteArray]) -> None:
         if self._caching is not None:
             self._caching.counts.add(result.cached)
-        for why in result.bad[: max(0, _NAMED - self.skipped)]:
-            say(f"{why}: it is skipped")
-        self.skipped += len(result.bad)
-
-    def work_here(self) -> None:
-        """Make blocks in this process from now on."""
-        self.use_workers(partial(Here[RowTask, Made], RowWriter))
+        self.skip([f"{why}: it is skipped" for why in result.bad])
 
     def check(self, ids: Ids) -> None:
         self._check(ids)

@@ -11,14 +11,13 @@ import msgspec
 import numpy as np
 
 from penstock.contracts import Ids, Place
-from penstock.errors import ReadFailed, SourceError
+from penstock.errors import ReadFailed
 from penstock.io.cache.tiers import Admitted, CacheCounts, CacheLayout, Tiers
 from penstock.memory.slots import place
 from penstock.sources.records.cached import BYTES, CachedBlock
-from penstock.sources.records.files import is_outage
 from penstock.sources.rows.leaves import BAD, RowLeaf, VaryingLeaves, example_of
 from penstock.sources.workers import Steps
-from penstock.sources.workers.block_maker import MemoryFile
+from penstock.sources.workers.block_maker import MemoryFile, skipped
 from penstock.sources.workers.pool import serve
 from penstock.tree import describe
 
@@ -97,9 +96,10 @@ class RowWriter:
             for row in range(rows):
                 try:
                     sample = self._sample(kept, task, row)
-                except _Bad as skipped:
-                    bad.append(str(skipped))
-                    sample = None
+                except (ValueError, ReadFailed) as error:
+                    given, sample = task.samples[row], None
+                    where = given.where if isinstance(given, Place) else f"row {task.ids[row]:,} of {recipe.root}"
+                    bad.append(skipped(error, f"{where}: {error}", "Mend it", skips=recipe.skips))
                 for name, array in arrays.items():
                     if name == BAD:
                         array[row] = sample is None
@@ -113,19 +113,8 @@ class RowWriter:
 
     def _sample(self, kept: CachedBlock, task: RowTask, row: int) -> dict[str, Any]:
         """Return the leaves of a sample."""
-        recipe, given = self._recipe, task.samples[row]
-        try:
-            fields = self._parsed(kept, row) if isinstance(given, Place) else given
-            return self._checked(recipe.sample(fields))
-        except (ValueError, ReadFailed) as error:
-            where = given.where if isinstance(given, Place) else f"row {task.ids[row]:,} of {recipe.root}"
-            outage = is_outage(error)
-            if recipe.skips and not outage:
-                raise _Bad(f"{where}: {error}") from None
-            own = error.__cause__
-            trace = "".join(traceback.format_exception(own)) if own else ""
-            remedy = "" if outage else '. Mend it, or pass on_bad="skip"'
-            raise SourceError(f"{where}: {error}{remedy}", trace) from None
+        given = task.samples[row]
+        return self._checked(self._recipe.sample(self._parsed(kept, row) if isinstance(given, Place) else given))
 
     def _parsed(self, kept: CachedBlock, row: int) -> dict[str, Any]:
         assert self._recipe.parse is not None
@@ -148,10 +137,6 @@ class RowWriter:
         if not is_dict or {*names} != {*own}:
             raise ValueError(f"it has {', '.join(names)}, and the first sample {', '.join(own)}")
         return {name: leaf.checked(sample[name]) for name, leaf in own.items()}
-
-
-class _Bad(Exception):
-    """A sample that is skipped, and why."""
 
 
 def main(fd: int) -> None:

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import mmap
 import os
+import traceback
 import weakref
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from io import FileIO
 from itertools import count
 from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
 
+from penstock.basics.terminal import say
 from penstock.contracts import ByteArray, Ids, SourceBlock, Tree
 from penstock.errors import BadSetting, SourceError, Untravelled
 from penstock.linux.files import memory_file
@@ -21,8 +24,11 @@ from penstock.linux.fork import close_in_children
 from penstock.memory.room import aligned
 from penstock.memory.slots import Filled, OwnSlots, Placement, Slot, Slots, place
 from penstock.sources.order import Planned
+from penstock.sources.records.files import is_outage
 from penstock.sources.sharding import UNTRAVELLED
-from penstock.sources.workers import Workers
+from penstock.sources.workers import Steps, Workers
+from penstock.sources.workers.here import Here
+from penstock.sources.workers.pool import WorkerPool
 from penstock.tree import describe
 
 Task = TypeVar("Task")
@@ -30,6 +36,8 @@ Result = TypeVar("Result")
 
 _OWN, _RING = 0, 1
 _MOST_OWN_BYTES = 1 << 30
+_NAMED = 3
+"""Skipped samples that are named on stderr; all are counted."""
 
 
 class MemoryFile(NamedTuple):
@@ -41,6 +49,16 @@ class MemoryFile(NamedTuple):
     def map(self) -> ByteArray:
         """Return its bytes, to read and to write."""
         return np.frombuffer(mmap.mmap(*self), np.uint8)
+
+
+def skipped(error: Exception, why: str, remedy: str, *, skips: bool) -> str:
+    """Return why a bad sample is skipped; raise SourceError if none is, or if a store does not answer."""
+    outage = is_outage(error)
+    if skips and not outage:
+        return why
+    own = error.__cause__  # what a user's function raised
+    trace = "".join(traceback.format_exception(own)) if own else ""
+    raise SourceError(why if outage else f'{why}. {remedy}, or pass on_bad="skip"', trace) from None
 
 
 class _Begun(NamedTuple):
@@ -58,9 +76,19 @@ class BlockMaker(ABC, Generic[Task, Result]):
 
     in_ring = True  # whether blocks are made in the ring where there is room
 
-    def __init__(self, name: str, example: Tree, rows: int, workers: Callable[[], Workers[Task, Result]]) -> None:
+    def __init__(
+        self,
+        name: str,
+        example: Tree,
+        rows: int,
+        workers: int,
+        make: Callable[..., Callable[[Task], Steps[Result]]],
+    ) -> None:
         self._name = name  # what is read, for errors
-        self._workers = workers  # makes the workers, which start with the first task
+        self._make = make  # makes, from what ``setup`` returns, the function that does a task in steps
+        self._workers: Callable[[], Workers[Task, Result]] = partial(WorkerPool, workers, make.__module__)
+        """Makes the workers, which start with the first task."""
+        self.skipped = 0  # bad samples so far
         self._layout, _, leaves = describe(example)  # a block of one row
         self._row_bytes = [leaf.nbytes for leaf in leaves]
         self.block_bytes = sum(aligned(nbytes * rows) for nbytes in self._row_bytes) or 1  # size of a full block
@@ -129,11 +157,17 @@ class BlockMaker(ABC, Generic[Task, Result]):
                         places.offer(block.slot)
                 self._is_open = False
 
-    def use_workers(self, workers: Callable[[], Workers[Task, Result]]) -> None:
-        """Have blocks made by other workers from the next pass on."""
+    def work_here(self) -> None:
+        """Make blocks in this process from the next pass on."""
         self.close()
-        self._workers = workers
+        self._workers = partial(Here, self._make)
         self._forget()
+
+    def skip(self, bad: Sequence[str]) -> None:
+        """Count bad samples, and name the first of all."""
+        for why in bad[: max(0, _NAMED - self.skipped)]:
+            say(why)
+        self.skipped += len(bad)
 
     def close(self) -> None:
         """End the workers, and forget all memory; the next pass begins again."""
