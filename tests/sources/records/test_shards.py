@@ -333,6 +333,17 @@ def test_several_images_a_sample_are_refused_by_their_names_unless_one_is_picked
     assert len(images) == 2 and (images == level[endings[1]]).all()
 
 
+@pytest.mark.parametrize("times", [1, 2])
+def test_several_images_a_sample_are_refused_where_they_lie_apart_or_come_again(tmp_path, times):
+    """As it was found: masks behind all images of a tar were trained on."""
+    path = tmp_path / "x.tar"
+    with tarfile.open(path, "w") as tar:
+        for name in ["0.jpg", "1.jpg", "0.mask.png", "1.mask.png"] * times:
+            tar.addfile(tarfile.TarInfo(name))
+    with pytest.raises(penstock.errors.BadSetting, match=r"several images, 0\.jpg and 0\.mask\.png: pass image="):
+        ShardRecords(path, (".jpg", ".png"))
+
+
 @pytest.mark.parametrize(
     "names",
     [

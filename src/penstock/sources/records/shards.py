@@ -115,7 +115,7 @@ def _several(groups: Sequence[_Group]) -> list[str]:
 
     Endings with numbers may be names of files, as of ``cat.0.jpg`` and ``dog.0.jpg``.
     """
-    some = [group for group in groups if len(group.images) > 1 and not group.twice]
+    some = [group for group in groups if len(group.images) > 1]
     endings = [tuple(sorted(name.removeprefix(group.key) for name in group.images)) for group in some]
     keys = Counter(ending for _, ending in {*zip([group.key for group in some], endings, strict=True)})
     for (key, names, labels, _), ending in zip(some, endings, strict=True):
