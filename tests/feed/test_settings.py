@@ -77,7 +77,6 @@ NONSENSE: dict[str, list[Any]] = {
     "memory": [3, 0],
     "workers": [-1, 5000, 2.5, True, "", "4", "abc", "dask:4", "Ray", "ray:", "ray:0", "ray:-1", "ray:x"],
     "across": [1, "yes"],
-    "pace": [True, "slowest"],
 }
 
 
@@ -142,15 +141,6 @@ def test_workers_are_a_number_of_this_machines_or_some_of_a_cluster():
     assert some.remote is not None
     assert (everybody.own_workers, everybody.remote.most, some.remote.most) == (None, None, 16)
     assert (Settings().own_workers, Settings().remote) == (None, None)
-
-
-@pytest.mark.parametrize("others", [{}, {"across": True}, {"workers": "ray"}])
-def test_a_pace_that_nobody_else_keeps_is_refused(others, feeds_directory):
-    with pytest.raises(
-        penstock.errors.BadSetting, match=r"pace='together': it takes across=True and workers=\"ray\""
-    ):
-        penstock.Feeder({"x": np.arange(10)}, "feed", pace="together", **others)
-    assert not list(feeds_directory.iterdir())
 
 
 def test_how_many_workers_there_are_is_no_difference_but_whether_a_cluster_makes_the_blocks_is():

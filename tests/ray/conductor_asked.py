@@ -20,7 +20,6 @@ from penstock.sources.pure import PureSource
 from penstock.sources.remote.conductor import Conducted, conducting
 from penstock.sources.remote.connecting import connected
 from penstock.sources.remote.maker import commission_of
-from penstock.sources.remote.passing import Across
 
 LOADER = DataLoader(TensorDataset(torch.arange(64)), batch_size=8)
 SOURCE = adapt(LOADER, segments=None, seed=7)
@@ -30,12 +29,12 @@ PLANS = list(SOURCE.plans(Cursor(0, 0)))
 
 
 def asks_again(ray: Any) -> None:
-    """A feed that asks again gets the same copy, unless it could not fetch that."""
-    conductor = conducting(ray, Across("asking", False), COMMISSION, 1)
+    """A feed that asks again gets the same copy."""
+    conductor = conducting(ray, "asking", COMMISSION, 1)
 
-    def copy(feed: str, plan: Planned, lost: str = "") -> str:
+    def copy(feed: str, plan: Planned) -> str:
         """What Ray calls the copy that a feed is handed, which can be fetched."""
-        asked = conductor.make.remote(feed, plan, 0, Cursor(0, plan.sample), lost)
+        asked = conductor.make.remote(feed, plan, 0, Cursor(0, plan.sample))
         reference = ray.get(asked, timeout=60).block
         assert ray.get(reference, timeout=60).rows == 8
         return reference.hex()
@@ -45,25 +44,21 @@ def asks_again(ray: Any) -> None:
         assert not isinstance(ray.get(stands, timeout=60), str)
     first = copy("here", PLANS[0])
     assert copy("here", PLANS[0]) == copy("there", PLANS[0]) == first
-    second = copy("here", PLANS[0], lost=first)
-    assert second != first
-    late = copy("there", PLANS[0], lost=first)
-    assert late == copy("there", PLANS[0]) == second, "who hears late of it gets the new one"
     passed = ray.get(conductor.score.remote(), timeout=60).passed
-    assert (passed.made, passed.again, passed.handed) == (2, 1, 6)
+    assert (passed.made, passed.again, passed.handed) == (1, 0, 3)
 
 
 class Losing(Conducted):
     """An engine that cannot fetch the first copy that it is handed."""
 
-    lost = ""
+    lost: int | None = None
 
-    def _fetched(self, fetch: Any, future: Any) -> None:
-        if not self.lost:
-            self.lost = fetch.reference.hex()
+    def _came(self, inquiry: Any, future: Any) -> None:
+        if inquiry in self._coming and self.lost is None:
+            self.lost = inquiry.number
             future = Future[Any]()
-            future.set_exception(self._ray.exceptions.ObjectLostError(self.lost, None, ""))
-        super()._fetched(fetch, future)
+            future.set_exception(self._ray.exceptions.ObjectLostError("", None, ""))
+        super()._came(inquiry, future)
 
 
 class Awaiting(Conducted):
@@ -73,7 +68,7 @@ class Awaiting(Conducted):
     frozen: tuple[Any, ...] = ()
 
     def _await(self, inquiry: Any) -> None:
-        if inquiry in self._fetched_until and self.to_await > 0:
+        if inquiry in self._coming and self.to_await > 0:
             self.to_await -= 1
             self.frozen += (inquiry,)
         else:
@@ -107,89 +102,92 @@ class Feed:
 
     def __init__(self, kind: type[Conducted], ray: Any) -> None:
         self.client = Client()
-        self.engine: Any = kind(ray, COMMISSION, 1, self.client, Across(kind.__name__, False))
+        self.engine: Any = kind(ray, COMMISSION, 1, self.client, kind.__name__)
         Thread(target=self.engine.run, daemon=True).start()
         eventually(lambda: self.engine.standing().workers == 1, lambda: f"{self.engine.standing()}")
 
     def asks(self, *numbers: int) -> None:
-        """Ask for blocks: those of 0 and 8 are the same."""
+        """Ask for blocks: those of 0, 8 and 16 are the same."""
         for number in numbers:
             self.engine.do(partial(self.engine.ask, number, PLANS[number % 8], 0))
 
     def gets(self, *numbers: int) -> None:
-        """Wait until it has these blocks, and no others; none failed."""
+        """Wait until it has these blocks, and no others."""
         eventually(
             lambda: self.client.rows.keys() >= {*numbers}, lambda: f"{self.client.rows} {self.client.failed}"
         )
         assert self.client.rows == dict.fromkeys(numbers, 8)
-        assert not self.client.failed
 
-    def were_made(self, made: int, again: int) -> None:
-        """Wait until so many blocks were made, and some of them again."""
+    def lacks(self, *numbers: int) -> None:
+        """Wait until these blocks are left to the feeder, and no others."""
+        eventually(lambda: len(self.client.failed) == len(numbers), lambda: f"{self.client.failed}")
+        assert self.client.failed == dict.fromkeys(numbers, "its blocks cannot be fetched from where they lie")
+
+    def were_made(self, made: int) -> None:
+        """Wait until so many blocks were made, none of them again."""
 
         def are() -> bool:
             passed = getattr(self.engine._seen.score, "passed", None)  # else it has not answered in time
-            return passed is not None and (passed.made, passed.again) == (made, again)
+            return passed is not None and (passed.made, passed.again) == (made, 0)
 
         eventually(are, lambda: f"{self.engine.standing()}")
 
 
 def loses_a_copy(ray: Any) -> None:
-    """A feed names the copy that is gone, and gets another."""
+    """A copy that is gone is left to the feeder at once; the cluster makes the others."""
     feed = Feed(Losing, ray)
     feed.asks(0, 1, 2, 3)
-    feed.gets(0, 1, 2, 3)
-    feed.were_made(5, again=1)
+    eventually(lambda: feed.engine.lost is not None, "no copy came")
+    feed.lacks(feed.engine.lost)
+    feed.gets(*{0, 1, 2, 3} - {feed.engine.lost})
+    assert feed.engine.standing().workers
+    feed.were_made(4)
 
 
 def waits_for_a_copy(ray: Any) -> None:
-    """A copy that does not come is made again, though there is one worker; and is not handed to whom it failed."""
+    """A copy that does not come is left to the feeder, again and at once while it does not; then it is handed."""
     feed = Feed(Awaiting, ray)
     feed.asks(0, 1, 2, 3)
-    feed.gets(0, 1, 2, 3)
-    feed.were_made(5, again=1)
+    eventually(lambda: feed.engine.frozen, "no copy was handed")
+    late = feed.engine.frozen[0].number
+    others = {0, 1, 2, 3} - {late}
+    feed.lacks(late)
+    feed.gets(*others)
+    feed.asks(late + 8)
+    feed.lacks(late, late + 8)
+    feed.engine.do(feed.engine.thaw)
+    eventually(lambda: not feed.engine._gone, "it does not come")
+    feed.asks(late + 16)
+    feed.gets(*others, late + 16)
+    feed.were_made(4)
 
 
 def forgets_a_copy(ray: Any) -> None:
     """A copy that does not come, of a block that nobody wants any more, holds nobody back."""
     feed = Feed(Awaiting, ray)
     feed.asks(0)
-    eventually(lambda: not feed.engine.to_await, "no copy was handed")
+    eventually(lambda: feed.engine.frozen, "no copy was handed")
     feed.engine.do(feed.engine.forget)
     feed.asks(1)
     feed.gets(1)
-    eventually(lambda: not feed.engine._fetched_until, "it is waited for")
-    feed.asks(8)
-    feed.gets(1, 8)
-    feed.were_made(3, again=1)
-
-
-def gets_a_copy_late(ray: Any) -> None:
-    """A copy that was given up and has come after all is handed again, rather than made again."""
-    feed = Feed(Awaiting, ray)
-    feed.asks(0)
-    eventually(lambda: feed.engine.frozen, "no copy was handed")
-    feed.engine.do(feed.engine.forget)
     eventually(lambda: feed.engine._gone, "it is waited for")
-    feed.engine.do(feed.engine.thaw)
-    eventually(lambda: not feed.engine._gone, "it does not come")
-    feed.asks(8, 1)
-    feed.gets(8, 1)
-    feed.were_made(2, again=0)
+    feed.asks(2)
+    feed.gets(1, 2)
+    feed.lacks()
+    feed.were_made(3)
 
 
 def fetches_none(ray: Any) -> None:
-    """Where no copy can be fetched a feed is told so, and sets the conductor aside."""
+    """Where no copy can be fetched, each is left to the feeder, and the conductor is set aside."""
     feed = Feed(Awaiting, ray)
     feed.engine.to_await = 100
     feed.asks(0, 1, 2)
-    eventually(lambda: len(feed.client.failed) == 3, lambda: f"{feed.client.failed}")
-    assert {*feed.client.failed.values()} == {"its blocks cannot be fetched from where they lie"}
+    feed.lacks(0, 1, 2)
     assert not feed.engine.standing().workers
-    feed.were_made(6, again=3)
+    feed.were_made(3)
 
 
 if __name__ == "__main__":
-    trials = (asks_again, loses_a_copy, waits_for_a_copy, forgets_a_copy, gets_a_copy_late, fetches_none)
+    trials = (asks_again, loses_a_copy, waits_for_a_copy, forgets_a_copy, fetches_none)
     next(each for each in trials if each.__name__ == sys.argv[1].replace(" ", "_"))(connected())
     os._exit(0)  # engines know no end but their process's

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -29,12 +28,12 @@ class Across:
         self.source = {"kind": "records", "folder": shard, "pause_s": 0.001, "segments": 4}
         self.trainers: list[Trainer] = []
 
-    def start(self, machines: int, window: str = "4MiB", pace: str = "free", **trains: Any) -> None:
+    def start(self, machines: int, window: str = "4MiB", **trains: Any) -> None:
         """Have more machines train."""
         for _ in range(machines):
             directory = self._folder / f"machine {len(self.trainers)}"
             directory.mkdir(mode=0o700)
-            options = {"linger": 0.5, "window": window, "workers": "ray", "across": True, "pace": pace}
+            options = {"linger": 0.5, "window": window, "workers": "ray", "across": True}
             until = str(self._folder / "until")
             started = self._train(
                 source=self.source, options=options, epochs=None, until=until, directory=directory, **trains
@@ -171,24 +170,6 @@ def test_a_machine_that_stands_still_holds_nobody_back(across):
     fast.wait_for("end", len(fast.ended_epochs()) + 3)
     slow.signal("SIGCONT")
     across.goes_on()
-    across.end()
-
-
-@pytest.mark.usefixtures("cluster")
-def test_together_those_that_are_ahead_wait_and_blocks_are_made_once(across):
-    across.source |= {"width": 200_000, "pause_s": 0.0}
-    across.start(2, window="16MiB", pace="together")
-    across.cluster_makes_all()
-    slow, fast = across.trainers
-    before = across.all_have_begun()
-    slow.stop()
-    eventually(lambda: "waits for the feed on" in across.feed(1).source, lambda: across.feed(1).source)
-    epochs = len(fast.ended_epochs())
-    time.sleep(2.5)
-    assert len(fast.ended_epochs()) <= epochs + 1
-    slow.signal("SIGCONT")
-    across.goes_on(2)
-    assert across.handed(20).again == before.again
     across.end()
 
 

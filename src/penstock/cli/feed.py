@@ -7,7 +7,7 @@ from difflib import get_close_matches
 from inspect import signature
 from pathlib import Path
 from types import UnionType
-from typing import Annotated, Any, Literal, Union, get_args, get_origin
+from typing import Annotated, Any, Union, get_args, get_origin
 
 import msgspec
 from rich.text import Text
@@ -78,12 +78,6 @@ def feed(
     across: Annotated[
         bool, option("--across", "Give the order that feeds of this name on other machines give.")
     ] = False,
-    pace: Annotated[
-        Literal["free", "together"],
-        option(
-            "Whether those that are ahead on other machines wait for the slowest, or its blocks are made again."
-        ),
-    ] = "free",
 ) -> None:
     """Load data in this terminal for trainers that attach, until Ctrl-C or penstock stop.
 
@@ -118,7 +112,6 @@ def feed(
         memory=memory,
         expect=expect,
         across=across,
-        pace=pace,
         workers=asked,
     )
     stands = feeder.statistics()

@@ -58,8 +58,6 @@ class FeedSettings(TypedDict, total=False):
         across: Whether feeds of this name on several machines give one order: it is fixed beforehand, in 16
             segments unless ``segments`` is set; a late run begins at the next one, and epoch e of data-parallel
             ranks is cycle e. With ``workers="ray"`` each block is decoded once for all of these feeds.
-        pace: Of such feeds, ``"free"`` (unless set): blocks that the slowest has not had within 1 GiB are decoded
-            again for it; or ``"together"``: the others wait for it then. That of the first feed counts.
     """
 
     segments: int | None
@@ -74,7 +72,6 @@ class FeedSettings(TypedDict, total=False):
     expect: int | None
     workers: int | str | None
     across: bool | None
-    pace: str | None
 
 
 class Settings(msgspec.Struct, frozen=True):
@@ -92,7 +89,6 @@ class Settings(msgspec.Struct, frozen=True):
     expect: int = 1
     workers: int | str | None = None
     across: bool = False
-    pace: str = "free"
 
     @property
     def own_workers(self) -> int | None:
@@ -191,12 +187,6 @@ def _workers(workers: Any) -> int | str:
     return workers
 
 
-def _pace(pace: Any) -> str:
-    if pace not in ("free", "together"):
-        raise BadSetting(f'pace={pace!r}: it must be "free" or "together"')
-    return pace
-
-
 def _memory(memory: Any) -> str:
     if not isinstance(memory, str):
         raise BadSetting(f'memory={memory!r}: it must be "host", or a GPU, such as "cuda:0"')
@@ -217,5 +207,4 @@ _CHECKS: dict[str, Callable[[Any], Any]] = {
     "expect": partial(whole_number, "expect", least=1, most=10**6),
     "workers": _workers,
     "across": partial(flag, "across"),
-    "pace": _pace,
 }

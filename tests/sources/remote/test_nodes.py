@@ -96,23 +96,6 @@ class ClusterMachine(RuleBasedStateMachine):
         self.come(*data.draw(st.sampled_from(self.asked)))
         self.act()
 
-    @precondition(lambda self: self.asked)
-    @rule(data=st.data(), after_s=st.sampled_from([0.0, 0.2]))
-    def a_block_is_to_come_later(self, data: st.DataObject, after_s: float) -> None:
-        self.pass_time(self.now_s + after_s)
-        id, number = data.draw(st.sampled_from(self.asked))
-        worker = self.workers.get(id)
-        is_asked_again = self.nodes.held(id, number, self.now_s)
-        assert is_asked_again == (worker is not None and number in self.open)
-        if is_asked_again and worker is not None:
-            worker.since_s = self.now_s
-        else:
-            self.asked.remove((id, number))
-            self.was_at_hand(id, number)
-        if worker is not None:
-            assert not self.report(id.node).aside
-        self.act()
-
     @precondition(lambda self: self.answered)
     @rule(data=st.data())
     def a_block_comes_again(self, data: st.DataObject) -> None:

@@ -97,29 +97,6 @@ def test_whatever_comes_what_is_kept_fits_and_is_what_the_conductor_keeps(histor
     assert made - passing.counts.again == len({number for count in at.values() for number in range(count)})
 
 
-@settings(max_examples=examples(200))
-@given(st.lists(st.sampled_from(FEEDS), max_size=200), st.integers(100, 300))
-def test_feeds_that_wait_for_the_slowest_have_no_block_made_twice_and_never_all_wait(
-    turns: Any, most: int
-) -> None:
-    passing, kept = Passing(most), set[Key]()
-    at = dict.fromkeys(FEEDS, 1)
-    for feed in FEEDS:
-        hear(passing, kept, feed, 0.0)
-        assert passing.awaited(feed, key(0), 0.0) == ""
-    for feed in FEEDS:
-        take(passing, kept, feed, 0)
-    for feed in turns:
-        waits = {each: passing.awaited(each, key(at[each]), 0.0) for each in FEEDS}
-        assert not all(waits.values())
-        for each in FEEDS:
-            assert not waits[each] or at[waits[each]] == min(at.values()) < at[each]
-        if not waits[feed]:
-            take(passing, kept, feed, at[feed])
-            at[feed] += 1
-    assert passing.counts.again == 0
-
-
 def test_what_a_feed_asks_for_out_of_turn_is_made_once() -> None:
     passing, kept = Passing(1000), set[Key]()
     for feed in ("a", "b"):
@@ -129,27 +106,3 @@ def test_what_a_feed_asks_for_out_of_turn_is_made_once() -> None:
     assert take(passing, kept, "b", 4)
     assert not take(passing, kept, "a", 4)
     assert kept == {key(4)}
-
-
-def test_a_feed_that_asks_for_nothing_for_a_minute_is_waited_for_no_more() -> None:
-    passing, kept = Passing(100), set[Key]()
-    for feed in ("idle", "busy"):
-        hear(passing, kept, feed, 0.0)
-        assert passing.awaited(feed, key(0), 0.0) == ""
-        take(passing, kept, feed, 0)
-    for number in range(1, 7):
-        take(passing, kept, "busy", number)
-    assert passing.awaited("busy", key(7), 59.0) == "idle"
-    assert passing.awaited("busy", key(7), 61.0) == ""
-
-
-def test_a_feed_that_asks_again_gets_the_same_unless_that_is_lost() -> None:
-    passing, kept = Passing(1000), set[Key]()
-    for feed in ("a", "b"):
-        hear(passing, kept, feed, 0.0)
-    assert [take(passing, kept, "a", 0) for _ in range(3)] == [True, False, False]
-    passing.forget(key(0))
-    kept.remove(key(0))
-    assert take(passing, kept, "a", 0)
-    assert not take(passing, kept, "b", 0)
-    assert passing.counts.again == 1

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any, cast
 
 from penstock.contracts import Source
-from penstock.errors import BadSetting
 from penstock.feed.settings import SEGMENTS_ACROSS, Settings
 from penstock.sources.adapt import adapt
 from penstock.sources.pure import ByBlock
@@ -14,18 +13,13 @@ from penstock.sources.pure import ByBlock
 def source_of(loader: Any, name: str, settings: Settings) -> Source:
     """Make the source of a feed of this name."""
     segments, seed = settings.segments, settings.seed
-    if settings.pace != "free" and not (settings.across and settings.remote):
-        raise BadSetting(
-            f'pace={settings.pace!r}: it takes across=True and workers="ray", which this feed has not'
-        )
     if settings.across and segments is None:
         segments = SEGMENTS_ACROSS
     source = adapt(loader, segments=segments, seed=seed)
     if (remote := settings.remote) is not None:
-        from penstock.sources.remote.passing import Across
         from penstock.sources.remote.source import RemoteSource
 
-        across = Across(name, settings.pace == "together") if settings.across else None
+        across = name if settings.across else None
         source = RemoteSource(loader, source, remote.most, segments=segments, seed=seed, across=across)
     elif settings.across:
         source = ByBlock(source, "across=True", joins=False)

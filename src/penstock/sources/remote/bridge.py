@@ -22,7 +22,6 @@ from penstock.sources.remote.conductor import Conducted
 from penstock.sources.remote.connecting import connected
 from penstock.sources.remote.engine import Engine, in_words
 from penstock.sources.remote.maker import Commission, MadeBlock
-from penstock.sources.remote.passing import Across
 from penstock.sources.remote.standing import ClusterStanding
 from penstock.sources.workers.block_maker import MemoryFile
 
@@ -32,7 +31,7 @@ class Setup(NamedTuple):
 
     commission: MemoryFile  # how nodes make blocks, pickled
     most: int | None  # most workers; None for one on each core
-    across: Across | None  # feeds on other machines that share the blocks; None if none does
+    across: str | None  # name of the feeds that share the blocks, on several machines; None if none does
     ring: MemoryFile | None  # where slots lie; None if the feed has none
 
 

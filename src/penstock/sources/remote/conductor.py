@@ -28,7 +28,7 @@ from penstock.sources.remote.connecting import on_node
 from penstock.sources.remote.engine import LOOK_S, Client, Engine, Inquiry, in_words
 from penstock.sources.remote.maker import Commission, Leaves
 from penstock.sources.remote.nodes import Usual, WorkerId
-from penstock.sources.remote.passing import Across, Key, Passing
+from penstock.sources.remote.passing import Key, Passing
 from penstock.sources.remote.standing import ClusterStanding, Passed
 
 _MOST_BYTES = 1 << 30
@@ -38,11 +38,8 @@ _MOST_OF_STORES = 0.25
 _MOST_CALLS = 10_000
 _ANSWER_S = 2.0
 _MOST_SILENCES = 5
-_HELD_S = 0.2
-"""A feed that must wait for another is told so after this long, that it does not take its conductor for dead."""
-_LOOK_HELD_S = 0.02
 _FETCHED_S = 3.0
-"""A block that was handed and has not come after this long, or five times what is usual, cannot be fetched."""
+"""A block that was handed and has not come after this long, or five times what is usual, is left to the feeder."""
 _USUAL_FETCH_S = 0.5
 _MOST_FETCHED_S = 30.0
 _MOST_UNFETCHED = 64
@@ -69,12 +66,6 @@ class LeftThere(NamedTuple):
     block: Any
 
 
-class Held(NamedTuple):
-    """Stands for a block that a feed must wait for, as another is to catch up: it asks again."""
-
-    awaited: str  # the machine of that feed
-
-
 class _Waited(NamedTuple):
     """A block that is being made, and the feeds that wait for it."""
 
@@ -85,9 +76,8 @@ class _Waited(NamedTuple):
 class Conductor:
     """Has blocks made for the feeds of one name, by ``most`` workers at most; None for one on each core."""
 
-    def __init__(self, commission: Commission, most: int | None, together: bool) -> None:
+    def __init__(self, commission: Commission, most: int | None) -> None:
         self._commission = commission  # how they are made; that of the first feed
-        self._together = together  # whether feeds that are ahead wait for the slowest, as the first feed asks
         ray = import_module("ray")
         stores_bytes = ray.cluster_resources().get("object_store_memory", 0)
         self._passing = Passing(min(_MOST_BYTES, int(_MOST_OF_STORES * stores_bytes) or _MOST_BYTES))
@@ -111,24 +101,10 @@ class Conductor:
         """Return how the nodes stand, and what became of the blocks."""
         return Score(self._standing, self._passing.frontier, self._passing.counts)
 
-    async def make(self, feed: str, plan: Planned, cycle: int, oldest: Cursor, lost: str) -> LeftThere | Held:
-        """Return a reference to a block, which stays where it is.
-
-        ``oldest`` is the first block that the feed lacks; ``lost`` is the copy of the block that the feed was
-        handed and cannot fetch, empty if there is none.
-        """
+    async def make(self, feed: str, plan: Planned, cycle: int, oldest: Cursor) -> LeftThere:
+        """Return a reference to a block, which stays where it is; ``oldest`` is the first that the feed lacks."""
         key = Key(Cursor(cycle, plan.sample), plan.ids.tobytes())
-        now_s = time.monotonic()
-        until_s = now_s + _HELD_S
-        while self._together and (awaited := self._passing.awaited(feed, key, now_s, len(self._waited))):
-            if now_s >= until_s:
-                return Held(awaited.partition(" ")[0])
-            await asyncio.sleep(_LOOK_HELD_S)
-            now_s = time.monotonic()
         self._drop(self._passing.asks(feed, key, oldest))
-        if key in self._kept and self._kept[key].hex() == lost:
-            self._passing.forget(key)
-            del self._kept[key]
         if (block := self._kept.get(key)) is None:
             if key not in self._waited:
                 self._loop = asyncio.get_running_loop()
@@ -175,12 +151,12 @@ class Conductor:
             del self._kept[key]
 
 
-def conducting(ray: Any, across: Across, commission: Commission, most: int | None) -> Any:
+def conducting(ray: Any, feed: str, commission: Commission, most: int | None) -> Any:
     """Return the conductor of a name, as a Ray actor, which is started on this node if there is none."""
     here = on_node(ray.get_runtime_context().get_node_id())
-    options = {"name": conductor_of(across.feed), "get_if_exists": True, "num_cpus": 0, **here}
+    options = {"name": conductor_of(feed), "get_if_exists": True, "num_cpus": 0, **here}
     made = ray.remote(Conductor).options(**options, max_concurrency=_MOST_CALLS)
-    return made.remote(commission, most, across.together)
+    return made.remote(commission, most)
 
 
 class _Look(NamedTuple):
@@ -191,33 +167,23 @@ class _Look(NamedTuple):
 
 
 @dataclass(eq=False, frozen=True)
-class _Call(Inquiry):
-    """A conductor is asked for a block, and told which copy of it cannot be fetched, if one cannot."""
-
-    number: int
-    lost: str = ""
-
-
-@dataclass(eq=False, frozen=True)
 class _Fetch(Inquiry):
-    """A block is brought here, since a time; ``again`` if it was made anew, as a copy could not be fetched."""
+    """A block is brought here, since a time."""
 
     number: int
-    again: bool = False
     since_s: float = 0.0
 
 
 class Conducted(Engine):
     """Asks the conductor of a name instead of nodes; starts it if there is none."""
 
-    def __init__(self, ray: Any, commission: Commission, most: int | None, client: Client, across: Across) -> None:
+    def __init__(self, ray: Any, commission: Commission, most: int | None, client: Client, across: str) -> None:
         super().__init__(ray, commission, None, client, fetches=True)
-        self._limit, self._across = most, across  # most workers of a conductor; whose blocks they are
+        self._limit, self._across = most, across  # most workers of a conductor; name of the feeds
         self._feed = f"{socket.gethostname()} {uuid4().hex}"
-        self._awaited = ""
-        self._fetched_until: dict[_Fetch, float] = {}
+        self._coming: set[_Fetch] = set()
         self._fetching = Usual(_USUAL_FETCH_S)
-        self._gone: set[str] = set()  # what Ray calls copies that were given up, and may still come
+        self._gone: set[Any] = set()  # references to copies that were given up, and may still come
         self._handle: Any = None
         self._silences = 0
         self._seen = self._look()
@@ -235,8 +201,7 @@ class Conducted(Engine):
             return ClusterStanding(0, why=_UNFETCHED)
         if score.standing.workers and not workers:
             return ClusterStanding(0, why="the cluster's conductor does not answer in time")
-        passed, awaited = score.passed, self._awaited
-        return msgspec.structs.replace(score.standing, workers=workers, passed=passed, awaited=awaited)
+        return msgspec.structs.replace(score.standing, workers=workers, passed=score.passed)
 
     def _start(self, id: WorkerId) -> None:
         """A worker of the conductor's was made ready by it."""
@@ -244,53 +209,42 @@ class Conducted(Engine):
         self._nodes.ready(id)
 
     def _act(self, now_s: float) -> None:
-        for fetch in [each for each, until_s in self._fetched_until.items() if now_s >= until_s]:
-            self._gone.add(fetch.reference.hex())
-            self._give_up(fetch, now_s)
+        patience_s = min(_MOST_FETCHED_S, self._fetching.patience_s(_FETCHED_S))
+        for fetch in [each for each in self._coming if now_s >= each.since_s + patience_s]:
+            self._gone.add(fetch.reference)
+            self._leave(fetch, now_s)
         super()._act(now_s)
 
-    def _request(self, id: WorkerId, number: int, plan: Planned, cycle: int, lost: str = "") -> None:
+    def _request(self, id: WorkerId, number: int, plan: Planned, cycle: int) -> None:
         oldest = min(Cursor(cycle, plan.sample) for plan, cycle in self._asked.values())
-        asked = self._actors[id].make.remote(self._feed, plan, cycle, oldest, lost)
-        self._await(_Call(id, number, asked, lost=lost))
+        self._await(Inquiry(id, number, self._actors[id].make.remote(self._feed, plan, cycle, oldest)))
 
     def _came(self, inquiry: Inquiry, future: Any) -> None:
-        self._awaited = ""
+        now_s, failed = time.monotonic(), future.exception() is not None
         if isinstance(inquiry, _Fetch):
-            self._fetched(inquiry, future)
-        elif isinstance(inquiry, _Call) and not future.exception():
-            self._handed(inquiry, future.result())
-        else:
-            super()._came(inquiry, future)
+            self._gone.discard(inquiry.reference)
+            if failed:
+                self._leave(inquiry, now_s)
+                return
+            self._coming.discard(inquiry)
+            self._fetching.add(now_s - inquiry.since_s)
+        elif inquiry.number in self._asked and not failed:
+            fetch = _Fetch(inquiry.id, inquiry.number, future.result().block, since_s=now_s)
+            if fetch.reference in self._gone:
+                self._leave(fetch, now_s)
+            else:
+                self._coming.add(fetch)
+                self._await(fetch)
+            return
+        super()._came(inquiry, future)
 
-    def _handed(self, call: _Call, answer: LeftThere | Held) -> None:
-        now_s = time.monotonic()
-        name = answer.block.hex() if isinstance(answer, LeftThere) else ""
-        if isinstance(answer, LeftThere) and call.number in self._asked and name not in self._gone:
-            fetch = _Fetch(call.id, call.number, answer.block, again=bool(call.lost), since_s=now_s)
-            self._fetched_until[fetch] = now_s + min(_MOST_FETCHED_S, self._fetching.patience_s(_FETCHED_S))
-            self._await(fetch)
-        elif self._nodes.held(call.id, call.number, now_s):
-            self._awaited = answer.awaited if isinstance(answer, Held) else ""
-            self._request(call.id, call.number, *self._asked[call.number], lost=name)
-
-    def _fetched(self, fetch: _Fetch, future: Any) -> None:
-        now_s = time.monotonic()
-        self._gone.discard(fetch.reference.hex())
-        if not future.exception():
-            self._fetching.add(now_s - fetch.since_s)
-            self._fetched_until.pop(fetch, None)
-            super()._came(fetch, future)
-        elif fetch in self._fetched_until:
-            self._give_up(fetch, now_s)
-
-    def _give_up(self, fetch: _Fetch, now_s: float) -> None:
-        """Have a block made again whose copy does not come: once, and nodes that fail so are set aside."""
-        del self._fetched_until[fetch]
-        if fetch.again:
-            self._nodes.raised(fetch.id, fetch.number, _UNFETCHED, now_s)
-        elif self._nodes.held(fetch.id, fetch.number, now_s):
-            self._request(fetch.id, fetch.number, *self._asked[fetch.number], lost=fetch.reference.hex())
+    def _leave(self, fetch: _Fetch, now_s: float) -> None:
+        """Leave a block to the feeder whose copy does not come; several in a row set the conductor aside."""
+        self._coming.discard(fetch)
+        self._nodes.raised(fetch.id, fetch.number, _UNFETCHED, now_s)
+        if self._nodes.came(fetch.id, fetch.number, now_s):
+            del self._asked[fetch.number]
+            self._client.unmade(fetch.number, _UNFETCHED)
 
     def _lost(self, id: WorkerId, why: str, now_s: float) -> None:
         self._nodes.failed(id, why, now_s)

@@ -205,18 +205,6 @@ class Nodes:
         self._waiting.discard(number)
         return True
 
-    def held(self, id: WorkerId, number: int, now_s: float) -> bool:
-        """A worker makes a block later, or what it made is lost; return whether it is to be asked again."""
-        worker = self._worker(id)
-        if worker is None or number not in worker.has:
-            return False
-        node = self._nodes[id.node]
-        node.aside, node.until_s = "", None
-        worker.since_s = now_s
-        if number not in self._open:
-            self._done(worker, number, now_s)
-        return number in self._open
-
     def raised(self, id: WorkerId, number: int, why: str, now_s: float) -> None:
         """What a worker was to make raised an error there."""
         if (worker := self._worker(id)) is not None and number in worker.has:

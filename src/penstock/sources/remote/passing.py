@@ -2,7 +2,7 @@
 
 Feeds that read the same order ask for the same blocks, each at its own time. A block is made when the first asks,
 and kept until each feed has got it, or until too much is kept: then one goes that was handed to all, else the
-oldest, and whoever asks for that later has it made again, or those that are ahead wait.
+oldest, and whoever asks for that later has it made again.
 """
 
 from __future__ import annotations
@@ -14,8 +14,6 @@ from penstock.contracts import Cursor
 from penstock.sources.remote.standing import Passed
 
 _SILENT_S = 5.0
-_IDLE_S = 60.0
-"""A feed that has asked for nothing for so long is waited for no more."""
 _BEFORE = Cursor(-1, 0)
 _REMEMBERED = 1 << 18
 
@@ -27,13 +25,6 @@ class Key(NamedTuple):
     ids: bytes
 
 
-class Across(NamedTuple):
-    """Feeds on several machines that have their blocks in common."""
-
-    feed: str  # their name
-    together: bool  # whether those that are ahead wait for the slowest, where else its blocks would be made again
-
-
 class Passing:
     """The feeds of one name, and the blocks that are kept for them."""
 
@@ -42,7 +33,6 @@ class Passing:
         self._feeds: dict[str, float] = {}  # when each was heard of last
         self._at: dict[str, Cursor] = {}
         self._needs_from: dict[str, Cursor] = {}
-        self._asked_s: dict[str, float] = {}
         self._kept: dict[Key, int] = {}  # sizes, oldest first
         self._handed_to: dict[Key, set[str]] = {}
         self._once: set[int] = set()
@@ -65,23 +55,6 @@ class Passing:
         self._at[feed] = key.at
         self._needs_from[feed] = oldest
         return self._let_go()
-
-    def awaited(self, feed: str, key: Key, now_s: float, under_way: int = 0) -> str:
-        """Return which feed another waits for before it asks for a block; empty if it need not wait.
-
-        Half of what may be kept is left to blocks of other sizes. ``under_way`` blocks are being made.
-        """
-        self._asked_s[feed] = now_s
-        if key in self._kept or feed not in self._at or not self._kept:
-            return ""
-        kept_bytes = sum(self._kept.values())
-        if 2 * kept_bytes * (1 + under_way / len(self._kept)) < self._most_bytes:
-            return ""
-        place = min(key.at, self._at[feed])
-        behind = {
-            other: at for other, at in self._at.items() if at < place and self._asked_s[other] >= now_s - _IDLE_S
-        }
-        return min(behind, key=behind.__getitem__, default="")
 
     def made(self, key: Key, nbytes: int, by: Set[str]) -> list[Key]:
         """A block that feeds asked for was made, and is kept until each has got it; return those not kept now."""

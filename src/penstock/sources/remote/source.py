@@ -15,7 +15,6 @@ from penstock.sources.order import Planned
 from penstock.sources.pure import ByBlock
 from penstock.sources.remote.bridge import BlockTask
 from penstock.sources.remote.maker import commission_of
-from penstock.sources.remote.passing import Across
 from penstock.sources.remote.standing import ClusterReport
 from penstock.sources.remote.workers import NodesLost, NodeWorkers, NotMade
 
@@ -39,7 +38,7 @@ class RemoteSource(ByBlock):
         *,
         segments: int | None,  # segments that were asked for
         seed: int,  # seed of the feed
-        across: Across | None = None,  # feeds on other machines that share the blocks; None if none does
+        across: str | None = None,  # name of the feeds that share the blocks, on several machines
     ) -> None:
         super().__init__(source, _ASKED, joins=across is None)
         require(_ASKED, "ray", "ray")

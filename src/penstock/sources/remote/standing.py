@@ -23,7 +23,6 @@ class ClusterStanding(msgspec.Struct, frozen=True):
     why: str = ""  # why there are no workers; empty while some start for the first time
     passed: Passed | None = None
     """What became of the blocks of all feeds of this name; None of a feed that shares none."""
-    awaited: str = ""  # the machine whose feed of this name this one waits for; empty if it waits for none
 
     @property
     def in_words(self) -> str:
@@ -32,8 +31,7 @@ class ClusterStanding(msgspec.Struct, frozen=True):
             return self.why or "its workers start"
         nodes = sum(each.workers > 0 and not each.aside for each in self.nodes)
         text = f"{self.workers:,} worker{'s' * (self.workers > 1)} on {nodes:,} node{'s' * (nodes > 1)}"
-        text += f"; not by {self.why}" if self.why else ""
-        return text + (f"; waits for the feed on {self.awaited}" if self.awaited else "")
+        return text + (f"; not by {self.why}" if self.why else "")
 
 
 class ClusterReport(msgspec.Struct, frozen=True):

@@ -31,7 +31,6 @@ from penstock.sources.remote.bridge import (
 )
 from penstock.sources.remote.maker import Commission, MadeBlock
 from penstock.sources.remote.nodes import QUEUED
-from penstock.sources.remote.passing import Across
 from penstock.sources.remote.standing import ClusterStanding
 from penstock.sources.workers.block_maker import MemoryFile
 from penstock.sources.workers.pool import start_process
@@ -61,11 +60,11 @@ class NotMade(Exception):
 class NodeWorkers:
     """The workers of a cluster, as one feeder asks them.
 
-    They are ``most`` at most, None for one on each core. ``across`` are feeds on other machines that share the
+    They are ``most`` at most, None for one on each core. Feeds of the name ``across`` on other machines share the
     blocks; None if none does.
     """
 
-    def __init__(self, commission: Commission, most: int | None, across: Across | None) -> None:
+    def __init__(self, commission: Commission, most: int | None, across: str | None) -> None:
         self._commission = pickle.dumps(commission)
         self._most, self._across = most, across
         self._slots: Slots | None = None
