@@ -134,7 +134,7 @@ def test_a_conductor_and_a_feeder_that_are_killed_cost_no_sample(cluster, across
 
 
 @pytest.mark.parametrize("what", ["killed", "frozen"])
-def test_blocks_that_lie_on_a_node_that_is_killed_or_frozen_are_made_again_on_another(cluster, across, what):
+def test_a_node_with_blocks_on_it_that_is_killed_or_frozen_costs_no_sample(cluster, across, what):
     across.start(2)
     across.cluster_makes_all()
     across.goes_on()

@@ -69,7 +69,7 @@ class Passing:
         while sum(self._kept.values()) > self._most_bytes and len(self._kept) > 1:
             had_by_all = filter(self._is_had_by_all, self._kept)
             gone.append(next(had_by_all, next(iter(self._kept))))
-            self.forget(gone[-1])
+            self._forget(gone[-1])
         return gone
 
     def handed(self, feed: str, key: Key) -> None:
@@ -77,10 +77,6 @@ class Passing:
         self._handed += 1
         if key in self._kept:
             self._handed_to[key].add(feed)
-
-    def forget(self, key: Key) -> None:
-        """Keep a block no more."""
-        del self._kept[key], self._handed_to[key]
 
     @property
     def frontier(self) -> Cursor | None:
@@ -91,10 +87,13 @@ class Passing:
     def counts(self) -> Passed:
         return Passed(self._made, self._again, self._handed)
 
+    def _forget(self, key: Key) -> None:
+        del self._kept[key], self._handed_to[key]
+
     def _let_go(self) -> list[Key]:
         gone = [key for key in self._kept if all(self._is_past(feed, key) for feed in self._feeds)]
         for key in gone:
-            self.forget(key)
+            self._forget(key)
         return gone
 
     def _is_past(self, feed: str, key: Key) -> bool:
