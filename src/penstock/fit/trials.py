@@ -74,7 +74,7 @@ def trial_of(
 ) -> Trial:
     """Return what runs that have ended took together."""
     over, first_s = trial.over, trial.first_s
-    loops = [LoopRates.of(series[run.id], trial.warm_batches) for run in runs]
+    loops = [LoopRates.of(series[run.id], trial.warm_batches, trial.since_s) for run in runs]
     known = [loop for loop in loops if loop is not None]
     failed = over or _failed(runs, series, measured=len(known))
     if failed:

@@ -57,8 +57,8 @@ class LoopRates(NamedTuple):
     since_s: float  # when those first batches had come, in seconds since 1970
 
     @classmethod
-    def of(cls, series: Mapping[str, Series], warm: float) -> LoopRates | None:
-        """Return what a run's series tell; None if they tell too little."""
+    def of(cls, series: Mapping[str, Series], warm: float, since_s: float = 0.0) -> LoopRates | None:
+        """Return what a run's series tell of the time from ``since_s`` on; None if they tell too little."""
         found = [series.get(f"{training(series)}{name}") for name in _LOOP]
         known = [each for each in found if each]
         if len(known) < len(found):
@@ -66,6 +66,8 @@ class LoopRates(NamedTuple):
         count = min(len(each.values) for each in known)
         samples, batches, loop_s, wait_s = (each.values[:count] for each in known)
         late = np.flatnonzero(batches >= min(warm, batches[-1] / 2))
+        counted = late[known[0].times_s[:count][late] >= since_s]
+        late = counted if counted.size > 1 else late
         if not late.size or batches[-1] <= batches[late[0]]:
             return None
         first = int(late[0])
@@ -202,6 +204,7 @@ class MeasuredTrial:
         self._runs_to_end = False
         self.over = ""  # why it was ended early; else empty
         self.first_s = 0.0  # seconds until each had its first batch
+        self.since_s = 0.0  # when all were warm, in seconds since 1970; 0 if they never were
 
     def run(self, *, to_end: bool = False) -> list[RunRecord]:
         """Run it, or ``to_end`` each copy until it has finished by itself; return the records of the copies."""
@@ -244,6 +247,7 @@ class MeasuredTrial:
         elif is_late:
             self.over = f"no first batch within {self._bounds.first_s:g} s{self._bounds.longer}"
         if len(self._warm_s) == len(batches):
+            self.since_s = time.time()
             self.runner.begin_to_count()
 
 

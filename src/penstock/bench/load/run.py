@@ -120,7 +120,7 @@ def _figures(arm: str, settings: LoadSettings, repeat: int) -> LoadFigures:
         ended = trial.run()
         if error := failure(store, ended, arm):
             raise ArmFailed(str(error))
-        rates = LoopRates.of(store.series(ended[0].id), trial.warm_batches)
+        rates = LoopRates.of(store.series(ended[0].id), trial.warm_batches, trial.since_s)
         if rates is None:
             raise ArmFailed(f"too few batches in {settings.seconds:g} s: make them smaller, or --seconds larger")
         return LoadFigures(

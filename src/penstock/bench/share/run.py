@@ -126,7 +126,7 @@ def _figures(store: Store, case: ShareCase, settings: SharePlan, where: str, _: 
     ended = trial.run()
     if error := failure(store, ended, words):
         raise error
-    loops = [LoopRates.of(store.series(run.id), trial.warm_batches) for run in ended]
+    loops = [LoopRates.of(store.series(run.id), trial.warm_batches, trial.since_s) for run in ended]
     known = [loop for loop in loops if loop is not None]
     if len(known) < len(loops):
         raise PenstockError(
