@@ -22,7 +22,8 @@ from typing import Any, NamedTuple
 from benchmarks.children import ENVIRONMENT
 from benchmarks.claim import claim, report
 
-from penstock.fit.trials import Script, Trial, Trials
+from penstock.fit.trial import Trial
+from penstock.fit.trials import Script, Trials
 from penstock.runs.store import Store
 from penstock.runs.trial import WARM_BATCHES, Bounds
 

@@ -18,7 +18,7 @@ from rich.progress import track
 from penstock.autosharing.options import ShareOptions
 from penstock.runs.record import RunPlan
 from penstock.runs.store import Store
-from penstock.schedule.profiles import profiled
+from penstock.schedule.profile import profiled
 
 JOB = Path(__file__).with_name("synthetic_job.py")
 

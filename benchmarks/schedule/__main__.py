@@ -22,7 +22,8 @@ from rich.progress import track
 from tests.schedule.configurations import least_makespan_s, no_plan_below_s
 from tests.schedule.mixes import few
 
-from penstock.schedule.jobs import GpuMachine, Job, Sharing, contention
+from penstock.schedule.jobs import GpuMachine, Job, contention
+from penstock.schedule.partition import Sharing
 from penstock.schedule.planner import Objective, Planner, Portfolio
 from penstock.schedule.simulate import simulate
 

@@ -13,8 +13,8 @@ from torch.distributed import HashStore
 from penstock.autosharing import ranks as meetings
 from penstock.autosharing.ranks import Meeting
 from penstock.autosharing.verdict import Declined
+from penstock.fingerprint.comparison import Fingerprint
 from penstock.fingerprint.files import DataFingerprint, FileVersion
-from penstock.fingerprint.functions import Fingerprint
 
 pytestmark = pytest.mark.whole
 

@@ -23,7 +23,7 @@ from penstock.feed.endpoint import Endpoint
 from penstock.feed.launch.feeds import feeds
 from penstock.feed.settings import Settings
 from penstock.feed.statistics import FeederStatistics
-from penstock.fingerprint.functions import Fingerprint
+from penstock.fingerprint.comparison import Fingerprint
 from penstock.memory.host_ring import WritableHostRing
 from penstock.tree import Array, Branch, Constant, Node, Ragged, Strings
 

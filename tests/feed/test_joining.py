@@ -23,7 +23,7 @@ from penstock.feed.suffix import FeedOfRun
 from penstock.feed.trainer.connection import FeedConnection, OpenRing
 from penstock.feed.trainer.loader import Loader
 from penstock.feed.trainer.options import loader_options
-from penstock.fingerprint.functions import Fingerprint
+from penstock.fingerprint.comparison import Fingerprint
 
 N, ROWS = 600, 5
 OURS = Fingerprint("3 of-all")

@@ -13,7 +13,8 @@ import pytest
 from tests.scripts import run_python
 
 import penstock
-from penstock.fingerprint.functions import Fingerprint, fingerprint_difference, fingerprint_of, same_fingerprint
+from penstock.fingerprint.comparison import Fingerprint, fingerprint_difference, same_fingerprint
+from penstock.fingerprint.functions import fingerprint_of
 
 BEFORE = """
 import functools, numpy as np

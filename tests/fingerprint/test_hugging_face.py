@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from penstock.fingerprint.functions import fingerprint_difference
+from penstock.fingerprint.comparison import fingerprint_difference
 from penstock.fingerprint.objects import fingerprint_of_objects, small_state
 
 datasets = pytest.importorskip("datasets")

@@ -22,10 +22,10 @@ from tests.scripts import run_python
 
 from penstock.errors import BadSetting, Untravelled
 from penstock.fingerprint.code import version_of
+from penstock.fingerprint.comparison import Fingerprint, fingerprint_difference
 from penstock.fingerprint.content import place_in_file
-from penstock.fingerprint.files import shared_memory_state
-from penstock.fingerprint.functions import Fingerprint, fingerprint_difference
 from penstock.fingerprint.objects import fingerprint_of_objects, small_state
+from penstock.fingerprint.shared_memory import shared_memory_state
 
 
 class Thing:
@@ -660,7 +660,7 @@ import functools, sys
 import numpy as np
 from penstock.feed.launch.spec import FeederSpec, pickle_spec
 from penstock.feed.settings import Settings
-from penstock.fingerprint.functions import Fingerprint
+from penstock.fingerprint.comparison import Fingerprint
 from penstock.fingerprint.objects import fingerprint_of_objects
 SCALE = 3
 class Photos:

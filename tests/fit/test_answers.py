@@ -7,7 +7,7 @@ from typing import Any
 from penstock.fit.answers import Limit, of_batch_sizes, of_together, of_workers
 from penstock.fit.report import picture, shown
 from penstock.fit.search import Tried
-from penstock.fit.trials import Trial
+from penstock.fit.trial import Trial
 
 GIB = 1 << 30
 LIMIT = Limit(8 * GIB, "the GPU's memory")

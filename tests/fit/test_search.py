@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.fit.search import CLOSE, Memory, Search, Tried, batch_sizes, growing, smaller
-from penstock.fit.trials import Trial
+from penstock.fit.trial import Trial
 
 
 def tried(search: Search, measure: Callable[[int], Trial], before: Tried | None = None) -> Tried:

@@ -17,7 +17,8 @@ from tests.runs.running import nothing_is_left
 
 import penstock
 from penstock.fit.search import growing
-from penstock.fit.trials import Script, Trial, Trials
+from penstock.fit.trial import Trial
+from penstock.fit.trials import Script, Trials
 from penstock.fit.tries import NotTried, Tries
 from penstock.linux.files import taken
 from penstock.runs.store import Store

@@ -193,7 +193,7 @@ def test_a_child_ends_with_its_parent():
 def test_an_interrupt_that_another_thread_gets_in_a_hook_of_the_fork_is_not_lost():
     code = (
         "import os, signal, sys, threading\n"
-        "from penstock.linux.fork import ForkedCall\n"
+        "from penstock.linux.forked_call import ForkedCall\n"
         "go, gone = threading.Event(), threading.Event()\n"
         "def other():\n"
         "    go.wait()\n"

@@ -14,7 +14,8 @@ from tests.schedule.best import shorter_than
 from tests.schedule.configurations import configurations, least_makespan_s, no_plan_below_s
 from tests.schedule.mixes import GIB, few, job, jobs, machines
 
-from penstock.schedule.jobs import SHARINGS, GpuMachine, Job, alone_s, rates_together
+from penstock.schedule.jobs import GpuMachine, Job, alone_s
+from penstock.schedule.partition import SHARINGS, rates_together
 from penstock.schedule.planner import Planner
 from penstock.schedule.rates import Placed
 

@@ -17,7 +17,7 @@ from penstock.feed.asking import FeedLook
 from penstock.runs.launch.launcher import Launcher
 from penstock.runs.record import GroupPlan, RunPlan
 from penstock.runs.store import SeriesWriter, Store, points_file
-from penstock.schedule.watching import Look, costs, look
+from penstock.schedule.looks import Look, costs, look
 
 BEFORE = Look(10.0, 100.0, 8.0, 2.0, 5.0, 0, None, 1.0)
 FEED = FeedLook("numbers", 7, 3.0, 400.0, 1000)

@@ -16,7 +16,8 @@ from tests.schedule.best import shorter_than
 from tests.schedule.configurations import least_makespan_s
 from tests.schedule.mixes import GIB, few, job, jobs, machines
 
-from penstock.schedule.jobs import SHARINGS, GpuMachine, Job, Sharing, contention
+from penstock.schedule.jobs import GpuMachine, Job, contention
+from penstock.schedule.partition import SHARINGS, Sharing
 from penstock.schedule.planner import PUBLISHED, Planner, Portfolio
 from penstock.schedule.policies import by_arrival, listed, matching
 from penstock.schedule.simulate import Running, simulate

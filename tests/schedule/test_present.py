@@ -16,10 +16,10 @@ from penstock.runs.store import Store
 from penstock.schedule.beliefs import Beliefs, Seen, check_fits, dependencies
 from penstock.schedule.jobs import GpuMachine, Job
 from penstock.schedule.ledger import Entry, LedgerFile, begin, ledger_of, once_more
+from penstock.schedule.looks import Look, SampleCosts
 from penstock.schedule.machine import HostMachine
 from penstock.schedule.profiles import Profile, Profiles
-from penstock.schedule.starting import feed_workers, suffixes
-from penstock.schedule.watching import Look, SampleCosts
+from penstock.schedule.suffixes import feed_workers, suffixes
 
 GIB = 2**30
 TWO_GPUS = HostMachine(GpuMachine(cores=4, memories=(8.0 * GIB, 16.0 * GIB)), (), "simulated", True)

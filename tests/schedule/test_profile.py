@@ -23,7 +23,8 @@ from penstock.runs.inside.phases import Stretch
 from penstock.runs.launch.launcher import Launcher
 from penstock.runs.record import RunPlan
 from penstock.runs.store import Store
-from penstock.schedule.profiles import NotProfiled, Profile, costs_of, data_of, profiled
+from penstock.schedule.profile import NotProfiled, costs_of, profiled
+from penstock.schedule.profiles import Profile, data_of
 
 pytestmark = pytest.mark.whole
 

@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.schedule.mixes import job, jobs, machines
 
-from penstock.schedule.jobs import SHARINGS, GpuMachine, Sharing, alone_sample_s, rates_together
+from penstock.schedule.jobs import GpuMachine, alone_sample_s
+from penstock.schedule.partition import SHARINGS, Sharing, rates_together
 from penstock.schedule.rates import Neighbourhood, Placed
 
 ONE_GPU = GpuMachine(cores=2, memories=(1e12,))

@@ -6,8 +6,9 @@ import math
 
 from penstock.feed.asking import FeedLook
 from penstock.schedule.jobs import GpuMachine, Job
+from penstock.schedule.looks import Look
 from penstock.schedule.rates import Placed
-from penstock.schedule.watching import Look, Watched, slower_together
+from penstock.schedule.watching import Watched, slower_together
 
 MACHINE = GpuMachine(cores=8, memories=(1e9,))
 

@@ -18,7 +18,8 @@ import penstock
 from penstock.errors import BadSetting, NoSuchRun
 from penstock.runs.store import Store
 from penstock.web.lines import chart, line_over, smoothed
-from penstock.web.paper.pictures import PARTS, runs_picture
+from penstock.web.paper.panels import PARTS
+from penstock.web.paper.pictures import runs_picture
 
 pytestmark = pytest.mark.whole
 

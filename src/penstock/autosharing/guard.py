@@ -24,9 +24,9 @@ from penstock.autosharing.ranks import Meeting
 from penstock.autosharing.recipe import LoaderRecipe, things_of
 from penstock.autosharing.script_feed import ScriptFeed
 from penstock.autosharing.verdict import Declined, Plan, judge, ranks_here
-from penstock.fingerprint.files import shared_memory_state
-from penstock.fingerprint.functions import Fingerprint
+from penstock.fingerprint.comparison import Fingerprint
 from penstock.fingerprint.objects import fingerprint_of_objects, small_state
+from penstock.fingerprint.shared_memory import shared_memory_state
 from penstock.inject import FEEDER
 from penstock.sources.torch.sampling import chain_of
 

@@ -14,7 +14,7 @@ from penstock.errors import PenstockError
 from penstock.feed.launch.feeds import feeds, made_of
 from penstock.feed.trainer.loader import Loader
 from penstock.fingerprint.code import in_library
-from penstock.fingerprint.functions import Fingerprint, fingerprint_difference, same_fingerprint
+from penstock.fingerprint.comparison import Fingerprint, fingerprint_difference, same_fingerprint
 
 if TYPE_CHECKING:
     from penstock.autosharing.script_feed import ScriptFeed

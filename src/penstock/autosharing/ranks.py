@@ -15,7 +15,7 @@ import msgspec
 from penstock.autosharing.messages import difference
 from penstock.autosharing.verdict import Declined
 from penstock.basics.terminal import say
-from penstock.fingerprint.functions import Fingerprint
+from penstock.fingerprint.comparison import Fingerprint
 from penstock.sources.torch.compat import default_store
 
 PATIENCE_S = 8.0

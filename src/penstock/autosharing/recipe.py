@@ -25,7 +25,7 @@ from torch.utils.data import DataLoader
 from penstock.autosharing.verdict import Plan
 from penstock.errors import BadSetting
 from penstock.fingerprint.code import is_users, read_by
-from penstock.fingerprint.functions import Fingerprint, fingerprint_difference, same_fingerprint
+from penstock.fingerprint.comparison import Fingerprint, fingerprint_difference, same_fingerprint
 from penstock.fingerprint.objects import fingerprint_of_objects
 from penstock.sources.torch.compat import changed_collate_fn_map, set_collate_fn_map
 from penstock.sources.torch.sampling import ToldLoader, as_told

@@ -18,7 +18,7 @@ from penstock.feed.trainer.comparison import Compared, SampleComparison
 from penstock.feed.trainer.loader import Loader
 from penstock.feed.trainer.options import LoaderOptions
 from penstock.feed.wire import MOST_WITNESSES
-from penstock.fingerprint.functions import Fingerprint
+from penstock.fingerprint.comparison import Fingerprint
 from penstock.linux.when_gone import Living
 from penstock.sources.torch.workers import hindrance, made_twice
 

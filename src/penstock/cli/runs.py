@@ -32,7 +32,7 @@ from penstock.cli.runs_words import All, Groups, Named, newest, of_group, words
 from penstock.errors import BadSetting, StoreUnusable
 from penstock.runs.record import ENDED, STATUSES
 from penstock.runs.store import Store
-from penstock.runs.store.folder import Removed
+from penstock.runs.store.removal import Removed
 
 app = typer.Typer(cls=Group, help="List, show, compare, stop and remove runs.", no_args_is_help=True)
 for verb in (figure, logs, note, restore):

@@ -52,7 +52,7 @@ def figure(
                 missing = [f"nothing to draw over {over} was recorded of {printable(listed(drawn.without))}"]
         else:
             from penstock.web.paper.draw import groups_picture
-            from penstock.web.paper.pictures import panels_of
+            from penstock.web.paper.panels import panels_of
 
             groups = compare(newest(opened, named, together), lambda run: opened.series(run.id)).groups
             _, missing = panels_of(groups)

@@ -22,7 +22,7 @@ from penstock.runs.compare import group_figures
 from penstock.runs.figures import RunFigures, newest_values
 from penstock.runs.record import RunRecord
 from penstock.runs.store import Series, Store
-from penstock.runs.store.blocks import Floats
+from penstock.runs.store.columns import Floats
 
 
 class RunFacts(NamedTuple):

@@ -35,7 +35,8 @@ def profile(
     from penstock.runs.store import Store
     from penstock.schedule.jobs import Job, contention
     from penstock.schedule.machine import host_machine
-    from penstock.schedule.profiles import NotProfiled, Profiles, profiled
+    from penstock.schedule.profile import NotProfiled, profiled
+    from penstock.schedule.profiles import Profiles
 
     with Spec(spec, Gpus()) as file, Store.open(store) as opened, progress(console(stderr=True)) as tell:
         machine = host_machine(file.machine, "plain")

@@ -85,9 +85,10 @@ def _opened(
     from penstock.runs.spec.open import Spec
     from penstock.runs.store import Store
     from penstock.schedule.beliefs import Beliefs, check_fits, dependencies
-    from penstock.schedule.jobs import SHARINGS
-    from penstock.schedule.ledger import LedgerFile, begin, claimed, ledger_of
+    from penstock.schedule.claims import claimed
+    from penstock.schedule.ledger import LedgerFile, begin, ledger_of
     from penstock.schedule.machine import host_machine
+    from penstock.schedule.partition import SHARINGS
     from penstock.schedule.planner import PLANNED, PUBLISHED, Objective, Planner
     from penstock.schedule.present import LiveSchedule
     from penstock.schedule.profiles import Profiles

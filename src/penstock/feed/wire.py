@@ -17,7 +17,7 @@ from penstock.errors import ProtocolError
 from penstock.feed.settings import Settings
 from penstock.feed.statistics import FeederStatistics
 from penstock.fingerprint.batch import LeafDigest
-from penstock.fingerprint.functions import Fingerprint
+from penstock.fingerprint.comparison import Fingerprint
 from penstock.memory.slots import end_of_leaves
 from penstock.tree import Node
 

@@ -1,4 +1,4 @@
-"""A fingerprint of data: versions of files, and memory that scripts and their workers go on sharing."""
+"""A fingerprint of data: versions of files, found without reading those of more than 1 MiB."""
 
 from __future__ import annotations
 
@@ -6,50 +6,16 @@ import hashlib
 import os
 import re
 import stat
-
-# Arrays of any type.
-# pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false, reportUnknownVariableType=false
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from datetime import datetime
 from itertools import islice
 from pathlib import Path, PurePath
 from time import monotonic, sleep, time_ns
-from typing import Any
 
 import msgspec
-import numpy as np
 
 from penstock.basics.terminal import listed
-from penstock.fingerprint.content import digest_of_array, joined, sample_of
-from penstock.fingerprint.objects import QUICK_BYTES, Objects
-from penstock.linux.forked_call import writable_shared_memory
-
-
-def shared_memory_state(things: Mapping[str, Any]) -> str:
-    """Digest the writable shared memory that objects hold: 64 MiB of it, and 64 pieces of each larger array."""
-    walk = _SharedMemory()
-    walk.digests(things)
-    return joined(*walk.found).hex()
-
-
-class _SharedMemory(Objects):
-    """Digests arrays in shared memory, and nothing else of what it meets."""
-
-    def __init__(self) -> None:
-        super().__init__(quick=True)
-        self.found: list[bytes] = []
-        self._mapped = writable_shared_memory()
-        self._left_bytes = QUICK_BYTES
-
-    def array(self, path: str, thing: Any) -> bytes:
-        if any(begin <= thing.ctypes.data < end for begin, end in self._mapped):
-            is_whole = thing.nbytes <= self._left_bytes
-            self._left_bytes -= thing.nbytes if is_whole else 0
-            # A copy: of a mapped file its version would count, which may change later than its bytes.
-            self.found.append(digest_of_array(np.array(thing)) if is_whole else sample_of(thing))
-        return b""
-
 
 _MOST_FILES = 16
 _MOST_CHARACTERS = 1000

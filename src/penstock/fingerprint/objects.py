@@ -35,6 +35,7 @@ from penstock.fingerprint.code import (
     not_counted,
     read_by,
 )
+from penstock.fingerprint.comparison import NOT_CODE, SHORT, Fingerprint
 from penstock.fingerprint.content import (
     NotPlain,
     array_of,
@@ -47,7 +48,6 @@ from penstock.fingerprint.content import (
     state_of,
 )
 from penstock.fingerprint.files import fingerprint_of_files
-from penstock.fingerprint.functions import NOT_CODE, SHORT, Fingerprint
 from penstock.fingerprint.reach import is_replacement, looks_of
 from penstock.fingerprint.walk import NAMED_ITEMS, Walk, is_plain
 

@@ -16,9 +16,9 @@ import numpy as np
 from penstock.basics.tracebacks import raised
 from penstock.errors import Untravelled
 from penstock.fingerprint.code import is_users, text_of
+from penstock.fingerprint.comparison import MODULE, MOST_PARTS, SHORT, Part
 from penstock.fingerprint.content import digest_of_array, joined
 from penstock.fingerprint.files import may_name_data
-from penstock.fingerprint.functions import MODULE, MOST_PARTS, SHORT, Part
 from penstock.fingerprint.reach import NOT_DATA, Reach
 
 _PLAIN = (type(None), bool, int, float, complex, str, bytes)

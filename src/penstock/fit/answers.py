@@ -10,7 +10,7 @@ import msgspec
 from penstock.basics.results import short
 from penstock.basics.sizes import size_text
 from penstock.fit.search import CLOSE, RESERVE, Memory, Tried
-from penstock.fit.trials import Trial
+from penstock.fit.trial import Trial
 from penstock.runs.advice import MUCH_WAITING
 
 _LIMITS = {

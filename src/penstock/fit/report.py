@@ -9,7 +9,7 @@ from rich.console import Group, RenderableType
 from penstock.basics.results import results_table, short
 from penstock.basics.sizes import size_text
 from penstock.fit.answers import Answer
-from penstock.fit.trials import Trial
+from penstock.fit.trial import Trial
 
 
 def shown(answer: Answer, setting: str) -> RenderableType:

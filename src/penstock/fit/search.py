@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 from msgspec.structs import replace
 
-from penstock.fit.trials import Trial
+from penstock.fit.trial import Trial
 
 CLOSE = 0.05
 """Settings whose throughput differs by less than this part are as good as each other."""

@@ -16,7 +16,8 @@ from penstock.basics.terminal import say
 from penstock.errors import BadSetting, PenstockError
 from penstock.fit.answers import Limit
 from penstock.fit.search import Search, Tried
-from penstock.fit.trials import Script, Trial, Trials
+from penstock.fit.trial import Trial
+from penstock.fit.trials import Script, Trials
 from penstock.linux.cgroups import memory_limit_bytes
 from penstock.linux.files import written_whole
 from penstock.runs.masking import masked_words

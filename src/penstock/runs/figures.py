@@ -12,7 +12,7 @@ import numpy as np
 from penstock.runs.listeners import is_measured
 from penstock.runs.record import RunRecord
 from penstock.runs.store import Series
-from penstock.runs.store.blocks import Floats, Ints
+from penstock.runs.store.columns import Floats, Ints
 from penstock.runs.words import script_of
 
 LOOPS = {f"feed.{of}{name}" for of in ("", "train.") for name in ("samples", "batches", "loop_s", "wait_s")}

@@ -13,9 +13,9 @@ from penstock.runs.record import GroupPlan
 from penstock.runs.spec.after import Names
 from penstock.schedule.jobs import Job, alone_sample_s
 from penstock.schedule.ledger import Entry
+from penstock.schedule.looks import Look, SampleCosts
 from penstock.schedule.machine import SPARE, HostMachine
 from penstock.schedule.profiles import Profile, Profiles
-from penstock.schedule.watching import Look, SampleCosts
 
 Source = Literal["measured", "like a sibling", "unknown"]
 _ASSUMED_EPOCHS = 10

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from penstock.errors import BadSetting
-from penstock.schedule.jobs import alone_sample_s, rates_together
+from penstock.schedule.jobs import alone_sample_s
+from penstock.schedule.partition import rates_together
 from penstock.schedule.present import LiveSchedule, PresentPlan
 from penstock.schedule.rates import Placed
 from penstock.schedule.simulate import Running, State

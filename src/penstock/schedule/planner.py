@@ -9,7 +9,8 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from typing import Literal, NamedTuple, Self
 
-from penstock.schedule.jobs import SHARINGS, GpuMachine, Job, Sharing
+from penstock.schedule.jobs import GpuMachine, Job
+from penstock.schedule.partition import SHARINGS, Sharing
 from penstock.schedule.policies import (
     Order,
     by_arrival,

@@ -5,7 +5,8 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterator, Sequence
 
-from penstock.schedule.jobs import GpuMachine, Job, Sharing, alone_s, rates_together
+from penstock.schedule.jobs import GpuMachine, Job, alone_s
+from penstock.schedule.partition import Sharing, rates_together
 from penstock.schedule.rates import Placed
 from penstock.schedule.simulate import JobStart, Policy, State
 

@@ -20,12 +20,13 @@ from penstock.runs.store import Store
 from penstock.schedule.beliefs import Beliefs
 from penstock.schedule.jobs import GpuMachine, Job
 from penstock.schedule.ledger import Entry, Expected, Ledger
+from penstock.schedule.looks import look
 from penstock.schedule.machine import SPARE, HostMachine, strangers_bytes
 from penstock.schedule.planner import Planner, PolicyPlan
 from penstock.schedule.profiles import data_of
 from penstock.schedule.rates import Placed
 from penstock.schedule.simulate import Running
-from penstock.schedule.watching import Watched, look
+from penstock.schedule.watching import Watched
 
 _ANSWER_S = 0.5
 _HELD = "keeper.lock"

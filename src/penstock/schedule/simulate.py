@@ -6,7 +6,8 @@ import math
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from penstock.schedule.jobs import GpuMachine, Job, Sharing, rates_together
+from penstock.schedule.jobs import GpuMachine, Job
+from penstock.schedule.partition import Sharing, rates_together
 from penstock.schedule.rates import Placed
 
 _SAME_TIME_S = 1e-9

@@ -1,153 +1,15 @@
-"""What runs use and how fast they go, and whether that is what the plan's model expects."""
+"""How fast runs go, and whether that is what the plan's model expects."""
 
 from __future__ import annotations
 
-import math
-import os
-import time
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
-from functools import lru_cache
-from pathlib import Path
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence
 
-from penstock.feed.asking import FeedLook, read_by
-from penstock.feed.statistics import FeederStatistics
-from penstock.linux.process import descendants, stat_of
-from penstock.runs.figures import LOOPS, training
-from penstock.runs.glance import Recent
-from penstock.runs.keeper.keeper import FEEDER
-from penstock.runs.record import RunRecord
-from penstock.runs.store import Series, Store
-from penstock.runs.store.merged import read_series
 from penstock.schedule.beliefs import Seen
-from penstock.schedule.jobs import GpuMachine, Sharing, rates_together
+from penstock.schedule.jobs import GpuMachine
+from penstock.schedule.looks import Look, costs
+from penstock.schedule.partition import Sharing, rates_together
 from penstock.schedule.rates import Placed
-
-_LOOP = ("samples", "loop_s", "wait_s")
-_MEMORY = ("gpu.memory_bytes", "proc.pss_bytes")
-_RECENT_S = 2.0
-_MOST_AHEAD_S = 1.0
-_CLOCK_TICK_S = 1 / os.sysconf("SC_CLK_TCK")
-_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
-_WORKER = b"pt_data_worker\n"
-"""What torch calls the workers of a DataLoader, from 2.6 on."""
-
-
-class Look(NamedTuple):
-    """What a run has used up to a moment."""
-
-    time_s: float  # the moment, of the monotonic clock
-    samples: float  # samples that its training was given (``runs.figures.training``)
-    loop_s: float  # time of its loops
-    wait_s: float  # time for which they waited for data
-    own_cpu_s: float  # CPU time of its processes, feeders left out
-    memory_bytes: int | None  # the most so far, on one GPU or of the host; None where nobody knows
-    feed: FeedLook | None  # the feed that it reads, of several the busiest; None for none
-    workers_cpu_s: float = 0.0  # the part of ``own_cpu_s`` of DataLoader workers, and of children that have ended
-    of: str = "feed."  # as ``training`` says
-
-
-class SampleCosts(NamedTuple):
-    """What a sample took over an interval, in seconds as in ``Profile``; NaN where no sample tells."""
-
-    samples_per_s: float
-    preparation_s: float
-    own_s: float
-    gpu_s: float
-
-
-def look(store: Store, record: RunRecord, feeds: Sequence[FeederStatistics], *, on_gpus: bool) -> Look:
-    """Look at a run that has begun, and goes on.
-
-    What its script counted half a second ago is carried on to this moment, at the rate of that time. ``feeds`` are
-    all, as ``feeds()`` lists them. With ``on_gpus``, the memory that counts is that of GPUs.
-    """
-    pids = descendants(record.keeper[0], without=FEEDER) if record.keeper else []
-    main_s, workers_s, rss_bytes = _used(pids)
-    time_s, now_s = time.monotonic(), time.time()
-    (samples, loop_s, wait_s), of, most = _seen(store.folder_of(record.id)).read(now_s)
-    gpu_bytes = most["gpu.memory_bytes"] / (record.plan.gpus or 1)
-    taken = int(gpu_bytes if on_gpus else most["proc.pss_bytes"] or rss_bytes) or None
-    feed = read_by(pids, feeds)
-    return Look(time_s, samples, loop_s, wait_s, main_s + workers_s, taken, feed, workers_s, of)
-
-
-def costs(before: Look, after: Look) -> SampleCosts:
-    """Return what a sample cost between two looks at a run.
-
-    Without a feed and without workers, the time that the run waited is taken for that of preparation. If one look
-    saw no feed, or another feeder, preparation is not known.
-    """
-    samples = after.samples - before.samples
-    own_s = after.own_cpu_s - before.own_cpu_s
-    wait_s = after.wait_s - before.wait_s
-    prepared_s, old, new = math.nan, before.feed, after.feed
-    if old and new and old.pid == new.pid:
-        prepared_s = _per(new.cpu_s - old.cpu_s, new.samples - old.samples)
-    elif not old and not new:
-        workers_s = after.workers_cpu_s - before.workers_cpu_s or min(wait_s, own_s)
-        own_s -= workers_s
-        prepared_s = _per(workers_s, samples)
-    return SampleCosts(
-        samples_per_s=samples / (after.time_s - before.time_s),
-        preparation_s=prepared_s,
-        own_s=_per(own_s, samples),
-        gpu_s=_per(after.loop_s - before.loop_s - wait_s, samples),
-    )
-
-
-def _used(pids: Iterable[int]) -> tuple[float, float, int]:
-    """Return CPU time of processes; that of DataLoader workers and of children that have ended; RSS in bytes."""
-    main_ticks = workers_ticks = rss_pages = 0
-    for pid in pids:
-        if fields := stat_of(pid):
-            user, system, *ended = map(int, fields[11:15])
-            is_worker = _is_worker(pid)
-            main_ticks += (user + system) * (not is_worker)
-            workers_ticks += (user + system) * is_worker + sum(ended)
-            rss_pages += int(fields[21])
-    return main_ticks * _CLOCK_TICK_S, workers_ticks * _CLOCK_TICK_S, rss_pages * _PAGE_BYTES
-
-
-def _is_worker(pid: int) -> bool:
-    with suppress(OSError), open(f"/proc/{pid}/comm", "rb") as file:
-        return file.read() == _WORKER
-    return False
-
-
-def _per(used_s: float, samples: float) -> float:
-    return max(0.0, used_s / samples) if samples > 0 else math.nan
-
-
-class _Seen:
-    """What earlier looks at a run have read of its series: each look reads only what has been added."""
-
-    def __init__(self, run_folder: Path) -> None:
-        before = read_series(run_folder / "series", _MEMORY.__contains__)
-        self._most = {name: float(before[name].values.max()) if name in before else 0.0 for name in _MEMORY}
-        self._recent = Recent(run_folder, _RECENT_S)
-
-    def read(self, now_s: float) -> tuple[list[float], str, dict[str, float]]:
-        """Return samples, loop time and wait at a time in seconds since 1970, of what, and the most memory."""
-        found = self._recent.look(lambda name: name in (*LOOPS, *_MEMORY))
-        for name in found.keys() & self._most.keys():
-            self._most[name] = max(self._most[name], float(found[name].values.max()))
-        of = training(found)
-        return [_at(found.get(f"{of}{name}"), now_s) for name in _LOOP], of, self._most
-
-
-_seen = lru_cache(maxsize=1024)(_Seen)
-
-
-def _at(series: Series | None, now_s: float) -> float:
-    """Return a counter at this moment, a little behind its newest point."""
-    if series is None or series.last is None:
-        return 0.0
-    ahead_s = min(max(0.0, now_s - float(series.times_s[-1])), _MOST_AHEAD_S)
-    return series.last + ahead_s * (series.rise_per_s(0.0) or 0.0)
-
 
 SETTLED_S = 10.0
 """Seconds of training beside the same others, after which figures of a run are believed."""

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from penstock.runs.listeners import is_measured
-from penstock.runs.store.blocks import Floats, Ints
+from penstock.runs.store.columns import Floats, Ints
 from penstock.runs.store.points import Series
 
 PART_OF_TIME = "% of the time"

@@ -11,7 +11,7 @@ import numpy as np
 from penstock.runs.figures import extremes, newest_at, steps_of
 from penstock.runs.listeners import is_measured
 from penstock.runs.store import Series
-from penstock.runs.store.blocks import Floats
+from penstock.runs.store.columns import Floats
 from penstock.web.charts import Line, drawn, on_common_moments, part_of, union
 
 CLOCK = "clock"

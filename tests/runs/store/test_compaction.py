@@ -12,7 +12,7 @@ from hypothesis.extra.numpy import arrays
 from tests.scripts import output_of
 
 from penstock.runs.store import SeriesWriter
-from penstock.runs.store.blocks import coded_floats, coded_ints, decoded_floats, decoded_ints
+from penstock.runs.store.columns import coded_floats, coded_ints, decoded_floats, decoded_ints
 from penstock.runs.store.merged import compact, lost_points, read_names, read_series
 
 SECONDS = 36_000

@@ -38,7 +38,7 @@ from penstock.feed.settings import (
     checked,
 )
 from penstock.feed.statistics import FeederStatistics
-from penstock.fingerprint.functions import Fingerprint
+from penstock.fingerprint.comparison import Fingerprint
 from penstock.memory.cuda import gpu_of
 from penstock.memory.gpu_ring import WritableDeviceRing
 from penstock.memory.host_ring import UnusedPages, WritableHostRing

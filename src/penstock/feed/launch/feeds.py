@@ -17,7 +17,7 @@ from penstock.feed import wire
 from penstock.feed.asking import ANSWER_S, answer_to, feeds
 from penstock.feed.endpoint import Endpoint, checked_name
 from penstock.feed.trainer.error_texts import silent, unknown
-from penstock.fingerprint.functions import Fingerprint
+from penstock.fingerprint.comparison import Fingerprint
 
 __all__ = ["Ended", "feeds", "made_of", "move", "stop", "stop_suffixed"]
 

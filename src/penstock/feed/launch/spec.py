@@ -31,7 +31,7 @@ import msgspec
 
 from penstock.errors import BadSetting
 from penstock.feed.settings import Settings
-from penstock.fingerprint.functions import Fingerprint
+from penstock.fingerprint.comparison import Fingerprint
 from penstock.sources.pickling import SourcePickler
 
 _SPAWNED_MAIN = "__mp_main__"

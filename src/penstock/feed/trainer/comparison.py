@@ -12,7 +12,7 @@ from penstock.errors import BadSetting, SettingsDiffer
 from penstock.feed import wire
 from penstock.feed.trainer.connection import FeedConnection
 from penstock.fingerprint.batch import LIMIT_S, STRUCTURE, LeafDigest, LeavesOf, Making, difference, twice
-from penstock.fingerprint.functions import fingerprint_difference
+from penstock.fingerprint.comparison import fingerprint_difference
 
 STATE_VERSION = 2
 

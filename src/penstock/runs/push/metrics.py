@@ -12,7 +12,7 @@ import numpy as np
 
 from penstock.runs.figures import of_one_call
 from penstock.runs.listeners import is_measured
-from penstock.runs.store.blocks import Floats, Ints
+from penstock.runs.store.columns import Floats, Ints
 from penstock.runs.store.points import Series
 
 EVERY_S = 10

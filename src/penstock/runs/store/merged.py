@@ -19,18 +19,15 @@ import numpy as np
 
 from penstock.errors import BadSetting
 from penstock.linux.files import locked
-from penstock.runs.store.blocks import (
-    Block,
+from penstock.runs.store.blocks import Block, block_of, blocks, refuse_others
+from penstock.runs.store.columns import (
     Column,
     Floats,
     Ints,
-    block_of,
-    blocks,
     coded_floats,
     coded_ints,
     decoded_floats,
     decoded_ints,
-    refuse_others,
 )
 from penstock.runs.store.folder import usable
 from penstock.runs.store.points import MAGIC, Series, key_of, locked_file, points_in

@@ -14,7 +14,7 @@ from penstock.contracts import Ids, Place
 from penstock.errors import BadSetting, ReadFailed
 from penstock.fingerprint.files import FileVersion
 from penstock.io.files import refuse_what_is_no_file
-from penstock.io.object import ObjectStores
+from penstock.io.object_store import ObjectStores
 
 _AHEAD_BYTES = 16 << 10
 

@@ -26,9 +26,9 @@ from penstock.basics.results import short
 from penstock.basics.terminal import listed, printable
 from penstock.errors import BadSetting
 from penstock.runs.compare import GroupFigures
-from penstock.runs.store.blocks import Floats
+from penstock.runs.store.columns import Floats
 from penstock.web.lines import CLOCK, axis_of
-from penstock.web.paper.pictures import NOTE, PARTS, names_of, panels_of, scale_of
+from penstock.web.paper.panels import NOTE, PARTS, names_of, panels_of, scale_of
 from penstock.web.titles import title_of
 
 _COLUMN_INCHES = {1: 3.4, 2: 7.0}
