@@ -188,3 +188,10 @@ def test_tab_is_silent_where_no_store_is_and_makes_none(tmp_path):
 def test_completion_installs_itself_for_bash(tmp_path):
     ran = piped("--show-completion", "bash", HOME=str(tmp_path), _TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION="1")
     assert "complete -o default -F _penstock_completion penstock" in ran.stdout, ran
+
+
+@pytest.mark.parametrize("words", [("ls", "--watch"), ("ls", "--json"), ("compare", "x", "--json")])
+def test_latex_beside_another_form_is_refused(command, words):
+    refused = command("runs", *words, "--latex")
+    assert (refused.returncode, refused.stdout) == (2, "")
+    assert f"--latex: not with {words[-1]}" in refused.stderr

@@ -96,7 +96,8 @@ def take(batches: Iterator[Any], samples: Callable[[Any], int] = first_rows, ste
         while True:
             loop.ask()
             loop.give(samples(next(batches)))
-            time.sleep(step_s)
+            if step_s:
+                time.sleep(step_s)
     except Exception as error:
         leave_failure(error)
 

@@ -120,8 +120,8 @@ def load(
         str,
         argument(
             "DATA",
-            "Folder with JPEGs, in it or below; or tables: '*.parquet', '*.arrow', or hf:FOLDER, which Hugging "
-            "Face's save_to_disk wrote.",
+            "Folder with JPEGs, in it or below; or tables: `'*.parquet'`, `'*.arrow'`, or hf:FOLDER, which "
+            "Hugging Face's save_to_disk wrote.",
         ),
     ],
     loaders: Annotated[

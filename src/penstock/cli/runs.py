@@ -57,8 +57,8 @@ def ls(
     from penstock.cli.runs_table import runs_table
     from penstock.runs.figures import MEMORY, memory_bytes
 
-    if live and as_latex:
-        raise BadSetting("--latex: not with --watch")
+    if as_latex and (live or as_json):
+        raise BadSetting(f"--latex: not with {'--watch' if live else '--json'}")
     if status is not None and status not in STATUSES:
         raise BadSetting(f"--status {status!r}: give one of {', '.join(STATUSES)}")
     with Store.open(store, to_read=True) as opened:
@@ -115,6 +115,8 @@ def compare(
     from penstock.cli.runs_table import comparison_page, comparison_table
     from penstock.runs.compare import compare as compared
 
+    if as_latex and as_json:
+        raise BadSetting("--latex: not with --json")
     with Store.open(store, to_read=True) as opened:
         comparison = compared(newest(opened, groups, together), lambda run: opened.series(run.id))
     if as_latex:

@@ -20,6 +20,8 @@ MOST_TRAINERS = 64
 _WIDTH = 80
 _SAME = 0.05
 _KEEPS_UP = 0.9
+_FEW = 5
+"""Batches of which a rate says little."""
 _MORE = "Run with -k 2 or more to see what sharing brings."
 Kind = Literal["alone", "separate", "shared"]
 _KINDS: dict[Kind, str] = {"alone": "the loader alone", "separate": "a loader each", "shared": "one feed"}
@@ -191,7 +193,12 @@ def _step(report: ShareReport) -> str:
 def _notes(report: ShareReport) -> list[str]:
     """Return what to know about the figures."""
     found: list[str] = []
-    workers = report.loader.workers
+    workers, seconds = report.loader.workers, report.settings.seconds
+    fewest = min((min(each.figures.batches_per_s) for each in report.results), default=_FEW) * seconds
+    if fewest < _FEW:
+        found.append(
+            f"A trainer had about {fewest:.1f} batches in {seconds:g} s: so few say little; make --seconds larger."
+        )
     if workers is None:
         found.append("It is no DataLoader: each trainer with a source of its own runs the whole source.")
     elif 0 < workers < max(report.settings.trainers):
