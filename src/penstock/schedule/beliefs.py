@@ -22,7 +22,7 @@ _ASSUMED_EPOCHS = 10
 _ASSUMED_S = 600.0
 _GUESS = Profile(preparation_s=1e-3, own_s=1e-3, gpu_s=1e-3, start_s=5.0)
 _ANY = "?"
-"""What a run reads of which nothing is known: with others of that kind one feed, if names and data are equal."""
+"""Data key of runs not yet measured. They share a feed only if its name and data turn out equal."""
 _LEAST_LEFT = 0.02
 """Part of all samples that a run has left at least: it goes on, whatever was believed of its length."""
 

@@ -81,7 +81,7 @@ class Starter:
         return found
 
     def _shares(self, other: str, name: str) -> bool:
-        """Whether two runs are known to read one feed; runs that only may would wait for each other in vain."""
+        """Return True if both were measured on the same data. Others could wait for each other for ever."""
         beliefs, entries = self._schedule.beliefs, self._schedule.entries
         both = entries[other], entries[name]
         is_known = all(each.plan.share and beliefs.source(each) == "measured" for each in both)

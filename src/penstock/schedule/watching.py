@@ -19,7 +19,7 @@ _KEPT_S = 60.0
 _OFF = 0.15
 """A rate that differs by more than this part from the model's changes the plan."""
 _SLOWER = 0.95
-"""Two jobs whose progress together is less than this part of one after the other are slower together."""
+"""Pairs that reach less than this part of their sequential progress are not placed together again."""
 
 
 class Watched:

@@ -33,9 +33,9 @@ class SampleGradients:
     """Each sample's gradient of a model's trained parameters, a few rows of a parameter at a time.
 
     The gradient of a parameter is the sum over its uses. Each is computed from the inputs that it meets and the
-    gradient at the output; one backward pass gives the latter for all samples at once. A second backward pass, in
-    which each sample has another weight, shows where the samples are and that none has a part in another's loss:
-    the weighted sum of these gradients must be torch's own. Parameters for which it is not are left out: those of
+    gradient at the output; one backward pass gives the latter for all samples at once. A second backward pass
+    with a weight for each sample finds the batch axis and proves that samples do not interact: the weighted sum of
+    these gradients must be torch's own. Parameters for which it is not are left out: those of
     operations without a formula (LSTM, transposed convolutions), and those before one that mixes samples.
 
     They come in one small memory: gradients of many samples and large layers are never held, and

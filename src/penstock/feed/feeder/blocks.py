@@ -164,7 +164,7 @@ _WINDOW_SHARE = 4
 
 
 class Beginning:
-    """Holds blocks in the ring as a trainer would: all from the oldest beginning on that is young, and fits."""
+    """Keeps the blocks since the last young epoch start, while there is room: late trainers begin there."""
 
     def __init__(self, held: HeldBlocks, window_bytes: int, most_blocks: int) -> None:
         self._held = held  # the blocks in the ring

@@ -112,7 +112,7 @@ class TableImages:
             self._file = None
 
     def check_unchanged(self, records: Ids) -> None:
-        """Give up the handfuls before that of the next images asked for, which are given now.
+        """Free the row groups of blocks already delivered.
 
         Files are checked when groups are read.
         """

@@ -1,8 +1,8 @@
 """Which blocks a cluster keeps for the feeds of one name, until each of them has had them: a model without Ray.
 
 Feeds that read the same order ask for the same blocks, each at its own time. A block is made when the first asks,
-and kept until each feed has got it, or until too much is kept: then one goes that was handed to all, else the
-oldest, and whoever asks for that later has it made again.
+and kept until each feed has got it. When too much is kept, it evicts a block that every feed has had, else the
+oldest; a later request rebuilds it.
 """
 
 from __future__ import annotations
