@@ -113,7 +113,7 @@ def test_no_benchmark_of_our_own_claims_is_installed():
     ].values()
     assert packages == {"packages": ["src/penstock"]}
     measured_by_users = {name for _, name, _ in pkgutil.iter_modules([str(ROOT / "src/penstock/bench")])}
-    assert measured_by_users == {"demo", "experiment", "io", "lanes", "load", "measure", "picture", "share"}
+    assert measured_by_users == {"demo", "experiment", "io", "load", "loop", "share"}
 
 
 KINDS = [kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, PenstockError)]

@@ -191,7 +191,7 @@ def test_completion_installs_itself_for_bash(tmp_path):
 
 
 @pytest.mark.parametrize("words", [("ls", "--watch"), ("ls", "--json"), ("compare", "x", "--json")])
-def test_latex_beside_another_form_is_refused(command, words):
-    refused = command("runs", *words, "--latex")
-    assert (refused.returncode, refused.stdout) == (2, "")
-    assert f"--latex: not with {words[-1]}" in refused.stderr
+def test_latex_beside_another_form_is_refused(command, words):  # noqa: F811 - the fixture
+    ended = command("runs", *words, "--latex")
+    assert (ended.returncode, ended.stdout) == (2, "")
+    assert f"--latex: not with {words[-1]}" in ended.stderr
