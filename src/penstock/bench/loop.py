@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from collections.abc import Callable, Generator, Iterator
@@ -22,13 +23,15 @@ from penstock.contracts import Cursor
 from penstock.errors import PenstockError, SourceError
 from penstock.feed.launch.function import FunctionFailed, call, function_at
 from penstock.runs.inside.run import Run, current_run, watch_waits
-from penstock.runs.record import RunRecord
+from penstock.runs.record import RunPlan, RunRecord
 from penstock.runs.store import Store
 from penstock.runs.trial import MEASURED, OTHERS
 from penstock.sources.adapt import adapt
 from penstock.sources.seeds import seed_process
 from penstock.tree import first_rows
 
+ONE_THREAD = {"OMP_NUM_THREADS": "1"}
+"""Environment of processes that are to take one core each for arithmetic."""
 _FAILURE = "failure.json"
 
 
@@ -40,6 +43,12 @@ class LoopJob(msgspec.Struct, frozen=True):
     feed: str = ""  # name of the feed that runs the loader; empty for one of this process's own
     window: str = ""  # the size of its window
     step_s: float = 0.0  # time that passes after each batch, in place of training on it
+
+
+def plan_of(module: str, job: msgspec.Struct, name: str, *, watch_dataloader: bool = False) -> RunPlan:
+    """Return a run of a module of ours that does a job; -P leaves the working directory out of its import path."""
+    words = sys.executable, "-P", "-m", module, msgspec.json.encode(job).decode()
+    return RunPlan(command=words, name=name, directory=os.getcwd(), watch_dataloader=watch_dataloader)
 
 
 def made(where: str) -> Any:

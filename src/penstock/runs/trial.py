@@ -19,7 +19,7 @@ from penstock.feed.launch.feeds import stop_suffixed
 from penstock.inject import TOGETHER
 from penstock.linux.process import descendants, pss_bytes, stat_of, unlink_shared_memory
 from penstock.runs.figures import LOOPS, training
-from penstock.runs.launch.launcher import Launcher, RunEvent
+from penstock.runs.launch.launcher import Launcher
 from penstock.runs.masking import add_masked
 from penstock.runs.record import ENDED, GroupPlan, RunPlan, RunRecord
 from penstock.runs.store import Series, Store
@@ -117,7 +117,6 @@ class TrialRunner:
         self,
         is_over: Callable[[], bool] = lambda: False,
         *,
-        on_event: Callable[[RunEvent], object] = lambda event: None,
         fewest: int = 1,  # it is over, too, once fewer of them go on
     ) -> list[RunRecord]:
         """Run them until it is over; return their records. No process and no feed of theirs is left."""
@@ -129,8 +128,8 @@ class TrialRunner:
                 while len(launcher.running) >= fewest and not is_over():
                     look_s = time.monotonic() + _LOOK_S
                     while launcher.running and (left_s := look_s - time.monotonic()) > 0:
-                        for event in launcher.events(left_s):
-                            on_event(event)
+                        for _ in launcher.events(left_s):
+                            pass
                     self._look()
                 self.seconds = time.monotonic() - self._counts_since[0]
                 self.cpu_s = self.used_s - self._counts_since[1]

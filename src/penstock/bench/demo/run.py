@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 import tempfile
 import time
 from collections.abc import Sequence
@@ -15,10 +14,9 @@ import numpy as np
 from penstock.basics.results import Tell
 from penstock.bench.demo.images import DEVICE, ImageFolder, TrainerJob, runs
 from penstock.bench.demo.report import EACH, FEED, ArmFigures, DemoReport, DemoSettings, ModelFigures
-from penstock.bench.loop import failure
+from penstock.bench.loop import ONE_THREAD, failure, plan_of
 from penstock.linux.cgroups import machine_cpu_s
 from penstock.runs.machine import describe
-from penstock.runs.record import RunPlan
 from penstock.runs.store import Store
 from penstock.runs.trial import Bounds, MeasuredTrial, TrialRunner
 
@@ -58,12 +56,10 @@ def _read_once(folder: ImageFolder) -> None:
 
 def _figures(store: Store, jobs: Sequence[TrainerJob]) -> ArmFigures:
     """Run these jobs side by side, each to its end."""
-    here = os.getcwd()
-    plans = [
-        RunPlan(command=_command(job), name=job.run.name, directory=here, watch_dataloader=True) for job in jobs
-    ]
+    module = "penstock.bench.demo.trainer"
+    plans = [plan_of(module, job, job.run.name, watch_dataloader=True) for job in jobs]
     began_s, machine_before_s = time.monotonic(), machine_cpu_s()
-    runner = TrialRunner(store, plans, group="demo", variables={"TMPDIR": str(store.folder)})
+    runner = TrialRunner(store, plans, group="demo", variables={**ONE_THREAD, "TMPDIR": str(store.folder)})
     ended = MeasuredTrial(runner, Bounds(_PATIENCE_S), warm=1).run(to_end=True)
     if error := failure(store, ended, "a run failed"):
         raise error
@@ -93,10 +89,6 @@ def _figures(store: Store, jobs: Sequence[TrainerJob]) -> ArmFigures:
             if (took_s := loop.end_s - start_s)
         ],
     )
-
-
-def _command(job: TrainerJob) -> tuple[str, ...]:
-    return sys.executable, "-P", "-m", "penstock.bench.demo.trainer", msgspec.json.encode(job).decode()
 
 
 class _Loop:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -21,10 +19,9 @@ from penstock.basics.terminal import printable
 from penstock.bench.experiment import ArmFailed, Report
 from penstock.bench.load import arms, tables
 from penstock.bench.load.arms import DECODER, LoadJob, Loads
-from penstock.bench.loop import failure
+from penstock.bench.loop import ONE_THREAD, failure, plan_of
 from penstock.errors import BadSetting
 from penstock.runs.machine import describe
-from penstock.runs.record import RunPlan
 from penstock.runs.store import Store
 from penstock.runs.trial import WARM_BATCHES, Bounds, LoopRates, MeasuredTrial, TrialRunner
 
@@ -112,9 +109,8 @@ def _figures(arm: str, settings: LoadSettings, repeat: int) -> LoadFigures:
             columns=list(settings.columns) or None,
             scratch=scratch,
         )
-        words = sys.executable, "-P", "-m", kind.script, msgspec.json.encode(job).decode()
-        plan = RunPlan(command=words, name=arm, directory=os.getcwd())
-        runner = TrialRunner(store, [plan], group="load", variables={"TMPDIR": scratch})
+        plan = plan_of(kind.script, job, arm)
+        runner = TrialRunner(store, [plan], group="load", variables={**ONE_THREAD, "TMPDIR": scratch})
         bounds = Bounds(_START_S, least_s=settings.seconds, most_s=settings.seconds)
         trial = MeasuredTrial(runner, bounds, warm=max(WARM_BATCHES, 2 * settings.workers))
         ended = trial.run()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -14,7 +13,7 @@ from typing import NamedTuple
 import msgspec
 
 from penstock.basics.results import Tell
-from penstock.bench.loop import LoopJob, failure, is_loader, made
+from penstock.bench.loop import LoopJob, failure, is_loader, made, plan_of
 from penstock.bench.share.report import (
     Kind,
     ShareFigures,
@@ -27,7 +26,6 @@ from penstock.bench.share.report import (
 )
 from penstock.errors import PenstockError
 from penstock.runs.machine import describe
-from penstock.runs.record import RunPlan
 from penstock.runs.store import Store
 from penstock.runs.trial import WARM_BATCHES, Bounds, LoopRates, MeasuredTrial, TrialRunner
 from penstock.sources.adapt import adapt
@@ -114,9 +112,7 @@ def _figures(store: Store, case: ShareCase, settings: SharePlan, where: str, _: 
     job = LoopJob(where, feed="bench-share" * is_shared, window=settings.window, step_s=settings.step_ms / 1e3)
     each = [None] * case.trainers if is_shared or not case.workers else case.workers
     plans = [
-        RunPlan(
-            command=_command(msgspec.structs.replace(job, workers=workers)), name=f"{place}", directory=os.getcwd()
-        )
+        plan_of("penstock.bench.loop", msgspec.structs.replace(job, workers=workers), f"{place}")
         for place, workers in enumerate(each)
     ]
     runner = TrialRunner(store, plans, group=words, variables={"TMPDIR": str(store.folder)})
@@ -143,8 +139,3 @@ def _figures(store: Store, case: ShareCase, settings: SharePlan, where: str, _: 
         cpu_s_per_1000_samples=1000 * runner.cpu_s / (sum(samples_per_s) * runner.seconds),
         pss_bytes=runner.memory_bytes,
     )
-
-
-def _command(job: LoopJob) -> tuple[str, ...]:
-    """Return the command of a trainer; -P leaves the working directory out of its import path."""
-    return sys.executable, "-P", "-m", "penstock.bench.loop", msgspec.json.encode(job).decode()
