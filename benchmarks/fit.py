@@ -23,7 +23,7 @@ from benchmarks.children import ENVIRONMENT
 from benchmarks.claim import claim, report
 
 from penstock.fit.trial import Trial
-from penstock.fit.trials import Script, Trials
+from penstock.fit.trials import Script, ScriptTrials
 from penstock.runs.store import Store
 from penstock.runs.trial import WARM_BATCHES, Bounds
 
@@ -75,7 +75,7 @@ def sweep(
     settings = [*((value, False) for value in values), *((value, True) for value in shared or ())]
     found: dict[tuple[int, bool], list[Trial]] = {each: [] for each in settings}
     with Store.open(store) as opened:
-        trials = Trials(
+        trials = ScriptTrials(
             opened,
             Script(tuple(words), Path.cwd()),
             "sweep",

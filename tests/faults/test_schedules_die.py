@@ -164,7 +164,7 @@ def test_a_run_that_runs_out_of_memory_beside_another_runs_once_more_alone(
     assert counted(tmp_path, "began") == {"a": 2, "b": 1}
     order = [" ".join(words[:2]) for words in events(tmp_path) if words[1] in ("began", "ended")]
     assert order.index("b ended") < len(order) - 1 - order[::-1].index("a began")  # alone
-    assert len(Profiles(tmp_path / "store", "simulated").apart()) == 1  # and never beside it again
+    assert len(Profiles(tmp_path / "store", "simulated").incompatible()) == 1  # and never beside it again
 
 
 def test_runs_that_are_killed_hang_or_leave_children_hold_nothing_up(
@@ -261,7 +261,7 @@ def test_a_pair_that_is_slower_together_is_parted_and_not_made_again(
     one = schedule(file, "--policy", "carma-magm")
     one.wait_until_failed("are slower together than one after the other: never again")
     assert one.wait() == 0, one.errors
-    assert len(Profiles(tmp_path / "store", "simulated").apart()) == 1
+    assert len(Profiles(tmp_path / "store", "simulated").incompatible()) == 1
 
 
 def test_memory_that_runs_out_while_no_scheduler_lives_is_seen_by_the_next(

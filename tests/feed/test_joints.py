@@ -12,7 +12,7 @@ import pytest
 from penstock.contracts import NO_JOINTS, Cursor, Ids, Joints, Known, last_read
 from penstock.feed.feeder.joints import FeedJoints
 from penstock.sources.order import Order
-from penstock.sources.tables.handfuls import Handfuls
+from penstock.sources.tables.shuffle_windows import ShuffleWindows
 
 SAMPLES, BLOCK = 24, 2
 SEGMENTS = {False: (), True: (12,)}
@@ -24,7 +24,7 @@ def base(cycle: int) -> Ids:
 
 
 GROUPS = np.array([3, 1, 4, 1, 5, 2, 6, 2])
-HANDFULS = Handfuls(GROUPS, GROUPS * 10, 70, BLOCK, 7, shuffle=True)
+WINDOWS = ShuffleWindows(GROUPS, GROUPS * 10, 70, BLOCK, 7, shuffle=True)
 ORDERS = {always: Order(SAMPLES, BLOCK, len(always) + 1, 7, shuffle=True) for always in SEGMENTS.values()}
 
 
@@ -41,12 +41,12 @@ def order(joints: Joints, cycle: int, always: tuple[int, ...]) -> Ids:
 
 
 class Feed:
-    """A feeder's joints, and whose epochs began where; of one sample after another, or of handfuls of groups."""
+    """A feeder's joints, and whose epochs began where; sample after sample, or by shuffle windows."""
 
-    def __init__(self, always: tuple[int, ...], *, handfuls: bool = False) -> None:
+    def __init__(self, always: tuple[int, ...], *, by_windows: bool = False) -> None:
         self.always = always
-        self.handfuls = handfuls
-        self.joints = FeedJoints(SAMPLES, always, BLOCK, starts=HANDFULS.starts if handfuls else None)
+        self.by_windows = by_windows
+        self.joints = FeedJoints(SAMPLES, always, BLOCK, starts=WINDOWS.starts if by_windows else None)
         self.readers: dict[int, Trainer] = {}
         self.order = ORDERS[always]
 
@@ -62,8 +62,8 @@ class Feed:
     def ids(self, at: Cursor) -> list[int]:
         if self.joints.open(at.cycle, self.began):
             self.tell()
-        if self.handfuls:
-            _, sample, block, _ = next(HANDFULS.blocks(at, self.joints.joints))
+        if self.by_windows:
+            _, sample, block, _ = next(WINDOWS.blocks(at, self.joints.joints))
             assert sample == at.sample
             return block.tolist()
         ids = self.order.ids(at.cycle, self.joints.joints, base)
@@ -95,7 +95,7 @@ class Trainer:
             following = Cursor(self.start.cycle + 1, self.start.sample)
             self.start, self.at, self.seen = following, following, []
             feed = self.feed
-            if not self.known.may_begin(following, feed.always, at_joints=feed.handfuls):  # it was brought back
+            if not self.known.may_begin(following, feed.always, at_joints=feed.by_windows):  # it was brought back
                 self.begin(Cursor(following.cycle + 1, 0))
 
     def begin(self, at: Cursor) -> None:
@@ -111,7 +111,7 @@ class Trainer:
         where = self.at, self.start, known
         self.is_apart = not feed.joints.admit(*where, feed.began)
         if self.is_apart:
-            feed = Feed(feed.always, handfuls=feed.handfuls)
+            feed = Feed(feed.always, by_windows=feed.by_windows)
             assert feed.joints.admit(*where, [])
         self.feed = feed
         feed.readers[self.number] = self
@@ -122,10 +122,10 @@ class Trainer:
 class History:
     """Trainers and feeders of one name, as chance has them."""
 
-    def __init__(self, seed: int, *, handfuls: bool) -> None:
+    def __init__(self, seed: int, *, by_windows: bool) -> None:
         self.choose = random.Random(seed)
         self.apart = self.choose.choice([BLOCK, 3 * BLOCK])
-        self.feed = Feed(SEGMENTS[not handfuls and self.choose.random() < 0.3], handfuls=handfuls)
+        self.feed = Feed(SEGMENTS[not by_windows and self.choose.random() < 0.3], by_windows=by_windows)
         self.trainers: list[Trainer] = []
         self.lost: list[Trainer] = []  # who has yet to come to a new feeder
         self.saved: list[Trainer] = []
@@ -165,7 +165,7 @@ class History:
         del trainer.feed.readers[trainer.number]
 
     def feeder_dies(self) -> None:
-        self.feed = Feed(self.feed.always, handfuls=self.feed.handfuls)
+        self.feed = Feed(self.feed.always, by_windows=self.feed.by_windows)
         self.lost += [trainer for trainer in self.trainers if not trainer.is_apart]
         self.trainers = [trainer for trainer in self.trainers if trainer.is_apart]
 
@@ -202,11 +202,11 @@ class History:
     "seeds",
     [*(range(i, i + 20) for i in range(0, 200, 20)), pytest.param(range(1_000, 6_000), marks=pytest.mark.soak)],
 )
-@pytest.mark.parametrize("handfuls", [False, True])
-def test_each_epoch_holds_every_sample_once(seeds: range, handfuls: bool) -> None:
+@pytest.mark.parametrize("by_windows", [False, True])
+def test_each_epoch_holds_every_sample_once(seeds: range, by_windows: bool) -> None:
     epochs = 0
     for seed in seeds:
-        history = History(seed, handfuls=handfuls)
+        history = History(seed, by_windows=by_windows)
         for _ in range(120):
             history.step()
         epochs += history.epochs

@@ -18,8 +18,8 @@ from tests.runs.running import nothing_is_left
 import penstock
 from penstock.fit.search import growing
 from penstock.fit.trial import Trial
-from penstock.fit.trials import Script, Trials
-from penstock.fit.tries import NotTried, Tries
+from penstock.fit.trials import Script, ScriptTrials
+from penstock.fit.tries import NotTried, TrialLog
 from penstock.linux.files import taken
 from penstock.runs.store import Store
 from penstock.runs.trial import Bounds
@@ -72,11 +72,13 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "scripts"
 
 
-def trials(store: Store, folder: Path, text: str, *, first_s: float = 30.0, memory_bytes: int = 1 << 33) -> Trials:
+def trials(
+    store: Store, folder: Path, text: str, *, first_s: float = 30.0, memory_bytes: int = 1 << 33
+) -> ScriptTrials:
     (folder / "train.py").write_text(HEAD + text)
     script = Script(("train.py", "{}"), folder)
     bounds = Bounds(first_s, memory_bytes)
-    return Trials(store, script, "a test", group_id="", bounds=bounds, setting="size", listens=False)
+    return ScriptTrials(store, script, "a test", group_id="", bounds=bounds, setting="size", listens=False)
 
 
 def scratch_is_empty(folder: Path) -> bool:
@@ -167,9 +169,9 @@ open(os.environ["PID_FILE"], "w").write(str(child.pid))
     assert not psutil.pid_exists(int(path.read_text()))
 
 
-def tries(store: Store, folder: Path, text: str, setting: str = "batch size") -> Tries:
+def tries(store: Store, folder: Path, text: str, setting: str = "batch size") -> TrialLog:
     (folder / "train.py").write_text(HEAD + text)
-    return Tries(
+    return TrialLog(
         store,
         Script(("train.py", "{}"), folder),
         setting,

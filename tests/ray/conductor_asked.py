@@ -17,14 +17,14 @@ from penstock.contracts import Cursor
 from penstock.sources.adapt import adapt
 from penstock.sources.order import Planned
 from penstock.sources.pure import PureSource
-from penstock.sources.remote.conductor import Conducted, conducting
+from penstock.sources.remote.conductor import SharedEngine, conducting
 from penstock.sources.remote.connecting import connected
-from penstock.sources.remote.maker import commission_of
+from penstock.sources.remote.maker import maker_spec_of
 
 LOADER = DataLoader(TensorDataset(torch.arange(64)), batch_size=8)
 SOURCE = adapt(LOADER, segments=None, seed=7)
 assert isinstance(SOURCE, PureSource)
-COMMISSION = commission_of(LOADER, SOURCE, None, 7)
+COMMISSION = maker_spec_of(LOADER, SOURCE, None, 7)
 PLANS = list(SOURCE.plans(Cursor(0, 0)))
 
 
@@ -48,7 +48,7 @@ def asks_again(ray: Any) -> None:
     assert (passed.made, passed.again, passed.handed) == (1, 0, 3)
 
 
-class Losing(Conducted):
+class Losing(SharedEngine):
     """An engine that cannot fetch the first copy that it is handed."""
 
     lost: int | None = None
@@ -61,7 +61,7 @@ class Losing(Conducted):
         super()._came(inquiry, future)
 
 
-class Awaiting(Conducted):
+class Awaiting(SharedEngine):
     """An engine to which some copies that it is handed do not come: their node is frozen."""
 
     to_await = 1
@@ -100,7 +100,7 @@ class Client:
 class Feed:
     """A feed whose engine asks a conductor that has one worker."""
 
-    def __init__(self, kind: type[Conducted], ray: Any) -> None:
+    def __init__(self, kind: type[SharedEngine], ray: Any) -> None:
         self.client = Client()
         self.engine: Any = kind(ray, COMMISSION, 1, self.client, kind.__name__)
         Thread(target=self.engine.run, daemon=True).start()

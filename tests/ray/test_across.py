@@ -17,7 +17,7 @@ from tests.ray.conftest import SAMPLES
 
 import penstock
 from penstock.feed.statistics import FeederStatistics
-from penstock.sources.remote.standing import Passed
+from penstock.sources.remote.status import Passed
 
 
 class Across:

@@ -12,8 +12,8 @@ from rich.console import Console
 from penstock.errors import BadSetting
 from penstock.runs.record import GroupPlan, RunPlan
 from penstock.runs.store import Store
-from penstock.schedule.beliefs import Beliefs
 from penstock.schedule.board import page, summary
+from penstock.schedule.estimates import Estimates
 from penstock.schedule.explain import explain
 from penstock.schedule.jobs import GpuMachine
 from penstock.schedule.ledger import begin, ledger_of
@@ -42,8 +42,8 @@ def scheduled(tmp_path: Path) -> Iterator[Make]:
             def planner(model: GpuMachine, most_s: float) -> Planner:
                 return Planner(model, names=(policy,), sharings=("all",), most_s=most_s)
 
-            beliefs = Beliefs(ledger.entries, Profiles(store.folder, "simulated"), MACHINE)
-            return LiveSchedule(store, ledger, MACHINE, beliefs, nobody | (needs or {}), planner)
+            estimates = Estimates(ledger.entries, Profiles(store.folder, "simulated"), MACHINE)
+            return LiveSchedule(store, ledger, MACHINE, estimates, nobody | (needs or {}), planner)
 
         yield make
 
@@ -93,8 +93,8 @@ def test_pairs_that_are_never_made_again_are_named(scheduled: Make, tmp_path: Pa
     schedule = scheduled(*runs)
     key = schedule.profiles.key
     for other in runs[:2]:
-        assert schedule.profiles.put_apart(key(other), key(runs[2]))
-        assert not schedule.profiles.put_apart(key(runs[2]), key(other))
+        assert schedule.profiles.mark_incompatible(key(other), key(runs[2]))
+        assert not schedule.profiles.mark_incompatible(key(runs[2]), key(other))
     assert "never again beside" in said(schedule, "c")
 
 

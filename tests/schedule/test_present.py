@@ -13,13 +13,13 @@ from msgspec.structs import replace
 from penstock.basics.lanes import Bar, rows_of
 from penstock.runs.record import GroupPlan, RunPlan
 from penstock.runs.store import Store
-from penstock.schedule.beliefs import Beliefs, Seen, check_fits, dependencies
+from penstock.schedule.estimates import Estimates, UsageSpan, check_fits, dependencies
 from penstock.schedule.jobs import GpuMachine, Job
 from penstock.schedule.ledger import Entry, LedgerFile, begin, ledger_of, once_more
-from penstock.schedule.looks import Look, SampleCosts
 from penstock.schedule.machine import HostMachine
 from penstock.schedule.profiles import Profile, Profiles
 from penstock.schedule.suffixes import feed_workers, suffixes
+from penstock.schedule.usage import SampleCosts, Usage
 
 GIB = 2**30
 TWO_GPUS = HostMachine(GpuMachine(cores=4, memories=(8.0 * GIB, 16.0 * GIB)), (), "simulated", True)
@@ -76,40 +76,42 @@ def test_workers_keep_up_with_the_fastest_that_the_members_can_go() -> None:
     assert feed_workers([replace(job, gpu_s=1.0)], GpuMachine(cores=16, memories=(1.0,))) == 1
 
 
-def beliefs_of(entries: list, tmp_path: Path, *known: tuple[RunPlan, Profile]) -> Beliefs:
+def estimates_of(entries: list, tmp_path: Path, *known: tuple[RunPlan, Profile]) -> Estimates:
     profiles = Profiles(tmp_path, "simulated")
     for each, profile in known:
         profiles.put(profiles.key(each), profile)
-    return Beliefs(entries, profiles, TWO_GPUS)
+    return Estimates(entries, profiles, TWO_GPUS)
 
 
 def test_what_is_unknown_takes_a_whole_gpu_and_siblings_are_believed_alike(tmp_path: Path) -> None:
     entries = entries_in([group("g", plan("0.1"), plan("0.2")), group("h", plan("0.3"))])
-    beliefs = beliefs_of(entries, tmp_path, (plan("0.1"), MEASURED))
-    assert [beliefs.source(entry) for entry in entries] == ["measured", "like a sibling", "unknown"]
-    jobs = [beliefs.job(entry) for entry in entries]
+    estimates = estimates_of(entries, tmp_path, (plan("0.1"), MEASURED))
+    assert [estimates.source(entry) for entry in entries] == ["measured", "like a sibling", "unknown"]
+    jobs = [estimates.job(entry) for entry in entries]
     assert [(job.memory_bytes, job.alone) for job in jobs] == [(GIB, False), (GIB, False), (0, True)]
     assert [job.data for job in jobs] == ["x:1", "x:1", "?"]
-    assert beliefs.samples(entries[1]) == (5000.0, True)  # ten epochs are assumed
+    assert estimates.samples(entries[1]) == (5000.0, True)  # ten epochs are assumed
 
 
 def test_who_takes_memory_that_nobody_knows_is_alone_until_it_is_seen(tmp_path: Path) -> None:
     (entry,) = entries_in([group("g", plan("0.1"))])
-    beliefs = beliefs_of([entry], tmp_path, (plan("0.1"), replace(MEASURED, memory_bytes=None, feed_start_s=2.0)))
-    look = Look(20.0, 200.0, 18.0, 6.0, 12.0, None, None)
-    assert beliefs.job(entry).alone
+    estimates = estimates_of(
+        [entry], tmp_path, (plan("0.1"), replace(MEASURED, memory_bytes=None, feed_start_s=2.0))
+    )
+    look = Usage(20.0, 200.0, 18.0, 6.0, 12.0, None, None)
+    assert estimates.job(entry).alone
     for taken, alone, believed in ((None, True, 0), (19 * GIB // 20, False, GIB), (None, False, GIB)):
-        seen = Seen(look, look._replace(memory_bytes=taken), SampleCosts(1.0, 1.0, 1.0, 1.0))
-        beliefs.learn(entry, seen, "", has_gpu=True)
-        job = beliefs.job(entry)
+        seen = UsageSpan(look, look._replace(memory_bytes=taken), SampleCosts(1.0, 1.0, 1.0, 1.0))
+        estimates.learn(entry, seen, "", has_gpu=True)
+        job = estimates.job(entry)
         assert (job.alone, job.memory_bytes) == (alone, pytest.approx(believed, abs=1))
-    assert beliefs.job(entry).feed_start_s == 2.0
+    assert estimates.job(entry).feed_start_s == 2.0
 
 
 def test_what_a_file_declares_counts_before_what_was_measured(tmp_path: Path) -> None:
     declared = plan("0.1", epochs=3, memory_bytes=3 * GIB, gpus=2, feed="none", deadline_s=100.0)
     (entry,) = entries_in([group("g", declared)])
-    job = beliefs_of([entry], tmp_path, (declared, MEASURED)).job(entry, elapsed_s=30.0)
+    job = estimates_of([entry], tmp_path, (declared, MEASURED)).job(entry, elapsed_s=30.0)
     assert (job.samples, job.memory_bytes, job.gpus, job.data, job.deadline_s) == (1500.0, 3 * GIB, 2, "", 70.0)
 
 
@@ -122,7 +124,7 @@ def test_what_a_file_declares_counts_before_what_was_measured(tmp_path: Path) ->
 )
 def test_a_run_that_never_fits_is_named_at_once(tmp_path: Path, more: dict[str, object], said: str) -> None:
     entries = entries_in([group("g", plan("0.1", **more))])
-    assert said in check_fits(entries, beliefs_of(entries, tmp_path), TWO_GPUS)
+    assert said in check_fits(entries, estimates_of(entries, tmp_path), TWO_GPUS)
 
 
 def test_after_names_runs_and_groups(tmp_path: Path) -> None:

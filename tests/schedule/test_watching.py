@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import math
 
-from penstock.feed.asking import FeedLook
+from penstock.feed.queries import FeedUsage
 from penstock.schedule.jobs import GpuMachine, Job
-from penstock.schedule.looks import Look
 from penstock.schedule.rates import Placed
-from penstock.schedule.watching import Watched, slower_together
+from penstock.schedule.usage import Usage
+from penstock.schedule.watching import UsageWindow, slower_together
 
 MACHINE = GpuMachine(cores=8, memories=(1e9,))
 
 
-def watched(samples_per_s: float, seconds: int = 60, expected: float | None = None) -> Watched:
-    found = Watched()
+def watched(samples_per_s: float, seconds: int = 60, expected: float | None = None) -> UsageWindow:
+    found = UsageWindow()
     for second in range(seconds + 1):
         done = samples_per_s * second + 1
-        found.add(Look(100.0 + second, done, second * 1.0, 0.0, second * 0.5, 1000, None))
+        found.add(Usage(100.0 + second, done, second * 1.0, 0.0, second * 0.5, 1000, None))
     found.expected = expected
     return found
 
@@ -38,20 +38,20 @@ def test_what_was_seen_beside_others_is_forgotten_when_they_go() -> None:
     assert one.first and one.first.samples == 1
 
 
-FEED = FeedLook("numbers", 7, 3.0, 400, 1000)
+FEED = FeedUsage("numbers", 7, 3.0, 400, 1000)
 
 
-def looked(*looks: Look) -> Watched:
-    found = Watched()
+def looked(*looks: Usage) -> UsageWindow:
+    found = UsageWindow()
     for each in looks:
         found.add(each)
     return found
 
 
-def trains(seconds: float, feed: FeedLook | None = None, of: str = "feed.train.") -> Look:
+def trains(seconds: float, feed: FeedUsage | None = None, of: str = "feed.train.") -> Usage:
     """A look at a run that trains on a sample a millisecond, of which it computes a tenth."""
     fed = feed._replace(cpu_s=seconds * 0.2, samples=round(seconds * 1000)) if feed else None
-    return Look(100 + seconds, seconds * 1000, seconds, 0.0, seconds * 0.1, 1000, fed, 0.0, of)
+    return Usage(100 + seconds, seconds * 1000, seconds, 0.0, seconds * 0.1, 1000, fed, 0.0, of)
 
 
 def test_what_a_run_does_after_its_last_batch_costs_its_samples_nothing() -> None:
@@ -79,7 +79,7 @@ def test_an_evaluation_before_the_training_is_no_part_of_what_was_seen_of_it() -
 def test_a_short_run_on_a_feed_is_known_whoever_came_and_went_and_whenever_its_feed_answered() -> None:
     known = (5000.0, 0.0002, 0.0001)
     for feeds, without in (([FEED] * 6, -1), ([None, *[FEED] * 4, None], -1), ([FEED] * 6, 3), ([FEED] * 6, 5)):
-        watched = Watched()
+        watched = UsageWindow()
         for second, feed in enumerate(feeds):
             watched.add(trains(1.0 + second, feed))
             if second == without:

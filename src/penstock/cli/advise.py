@@ -53,7 +53,7 @@ def _fits(what: str) -> None:
         from penstock.fit.find import QUESTIONS
         from penstock.fit.report import picture, shown
         from penstock.fit.trials import Script
-        from penstock.fit.tries import Tries, check, limit_of, warn
+        from penstock.fit.tries import TrialLog, check, limit_of, warn
         from penstock.runs.record import MachinePlan
         from penstock.runs.spec.checks import seconds_from
         from penstock.runs.store import Store
@@ -71,7 +71,7 @@ def _fits(what: str) -> None:
         warn(script)
         exit_on_sigterm()
         with Store.open(store) as opened, progress(console(stderr=True)) as tell:
-            tries = Tries(
+            tries = TrialLog(
                 opened,
                 script,
                 question.setting,

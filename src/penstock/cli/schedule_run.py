@@ -84,8 +84,8 @@ def _opened(
     from penstock.runs.spec.checks import Gpus
     from penstock.runs.spec.open import Spec
     from penstock.runs.store import Store
-    from penstock.schedule.beliefs import Beliefs, check_fits, dependencies
     from penstock.schedule.claims import claimed
+    from penstock.schedule.estimates import Estimates, check_fits, dependencies
     from penstock.schedule.ledger import LedgerFile, begin, ledger_of
     from penstock.schedule.machine import host_machine
     from penstock.schedule.partition import SHARINGS
@@ -102,8 +102,8 @@ def _opened(
     known = LedgerFile(opened, file.path)
     before = known.read()
     ledger, records = ledger_of(file.groups, before), dict[str, RunRecord]()
-    beliefs = Beliefs(ledger.entries, Profiles(opened.folder, machine.gpu), machine)
-    if why := check_fits(ledger.entries, beliefs, machine):
+    estimates = Estimates(ledger.entries, Profiles(opened.folder, machine.gpu), machine)
+    if why := check_fits(ledger.entries, estimates, machine):
         raise BadSetting(why)
     if not is_dry and file.groups:
         stack.enter_context(claimed(machine.claims))
@@ -113,7 +113,7 @@ def _opened(
         return Planner(model, wanted, sharings=sharings, names=names, most_s=most_s, swaps_s=most_s / 4)
 
     needs = dependencies(ledger.entries, file.groups, in_turn=file.machine.in_turn)
-    schedule = LiveSchedule(opened, ledger, machine, beliefs, needs, planner)
+    schedule = LiveSchedule(opened, ledger, machine, estimates, needs, planner)
     if before:
         say(f"this schedule was begun {schedule.elapsed_s:,.0f} s ago, and goes on")
     elif len(file.groups) > 1 and not any(needs.values()):

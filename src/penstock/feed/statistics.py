@@ -6,7 +6,7 @@ from typing import Annotated
 
 import msgspec
 
-from penstock.sources.remote.standing import ClusterReport
+from penstock.sources.remote.status import ClusterReport
 
 
 class TrainerStatistics(msgspec.Struct, frozen=True):

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from penstock.fit.answers import Answer, Limit, mostly_sleeps, of_batch_sizes, of_together, of_workers
 from penstock.fit.search import Tried, batch_sizes, growing, smaller
-from penstock.fit.tries import Tries
+from penstock.fit.tries import TrialLog
 from penstock.linux.cgroups import cores
 
 _MOST_TOGETHER = 16
@@ -20,23 +20,23 @@ class Question(NamedTuple):
     setting: str  # what varies
     option: str  # how a command may name it; empty where that has no place for it
     time_limit: str  # time for all trials
-    find: Callable[[Tries, Limit], Answer]  # tries a script, and answers
+    find: Callable[[TrialLog, Limit], Answer]  # tries a script, and answers
 
 
-def _batch_size(tries: Tries, limit: Limit) -> Answer:
+def _batch_size(tries: TrialLog, limit: Limit) -> Answer:
     if tries.search(batch_sizes()) and (best := tries.tried.best):
         tries.search(smaller(tries.tried.good[0], best.samples_per_s))
     tries.confirm()
     return of_batch_sizes(tries.tried, limit, tries.cost)
 
 
-def _workers(tries: Tries, _limit: Limit) -> Answer:
+def _workers(tries: TrialLog, _limit: Limit) -> Answer:
     tries.search(growing(_worker_counts(tries)))
     tries.confirm()
     return of_workers(tries.tried, cores(), tries.cost)
 
 
-def _worker_counts(tries: Tries) -> Iterator[int]:
+def _worker_counts(tries: TrialLog) -> Iterator[int]:
     """Yield numbers of workers up to twice the cores, and beyond while they mostly sleep."""
     for count in _WORKERS:
         if count > 2 * cores() + 2 and not mostly_sleeps(tries.tried.good[-1], cores()):
@@ -44,7 +44,7 @@ def _worker_counts(tries: Tries) -> Iterator[int]:
         yield count
 
 
-def _together(tries: Tries, limit: Limit) -> Answer:
+def _together(tries: TrialLog, limit: Limit) -> Answer:
     tries.search(growing([1]), copies=True)
     alone = next(iter(tries.tried.good), None)
     fit = int(limit.nbytes / alone.memory_bytes) if alone and alone.memory_bytes else _MOST_TOGETHER

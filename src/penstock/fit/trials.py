@@ -44,7 +44,7 @@ class Script(NamedTuple):
         return tuple(word.replace("{}", str(value)) for word in self.words)
 
 
-class Trials:
+class ScriptTrials:
     """Starts copies of a script, each time with another setting; they are runs of one group of a store."""
 
     def __init__(

@@ -17,7 +17,7 @@ from penstock.errors import BadSetting, PenstockError
 from penstock.fit.answers import Limit
 from penstock.fit.search import Search, Tried
 from penstock.fit.trial import Trial
-from penstock.fit.trials import Script, Trials
+from penstock.fit.trials import Script, ScriptTrials
 from penstock.linux.cgroups import memory_limit_bytes
 from penstock.linux.files import written_whole
 from penstock.runs.masking import masked_words
@@ -44,7 +44,7 @@ class Kept(msgspec.Struct):
     trials: list[Trial] = []  # what they took, in order
 
 
-class Tries:
+class TrialLog:
     """Tries a script at one setting after another."""
 
     def __init__(
@@ -68,7 +68,7 @@ class Tries:
         self._began_s = time.monotonic()
         self._new = 0
         self.cut_before: int | None = None  # the setting that there was no time for; None if there was enough
-        self._trials = Trials(
+        self._trials = ScriptTrials(
             store,
             script,
             f"{setting} of {script.name}",

@@ -53,7 +53,7 @@ def table(schedule: LiveSchedule, plan: PresentPlan | None) -> Table:
         record, its = schedule.record(entry), found.get(entry.name)
         watched, waits = schedule.watched.get(entry.name), entry.name in schedule.waiting
         newest, seen = (watched.newest, watched.seen(3.0)) if watched else (None, None)
-        in_all, is_assumed = schedule.beliefs.samples(entry)
+        in_all, is_assumed = schedule.estimates.samples(entry)
         done = (entry.trained + newest.samples) / in_all if newest else float(record.status == "finished")
         shown.add_row(
             f"{number + 1:>2} {printable(entry.name)}",
@@ -64,7 +64,7 @@ def table(schedule: LiveSchedule, plan: PresentPlan | None) -> Table:
             f"{seen.costs.samples_per_s:,.0f}" if seen else "",
             f"{its.start_s:,.0f}" if its else "",
             f"{its.end_s:,.0f}" if its else "",
-            _KNOWN[schedule.beliefs.source(entry)],
+            _KNOWN[schedule.estimates.source(entry)],
         )
     return shown
 
@@ -108,7 +108,7 @@ def page(schedule: LiveSchedule, plan: PresentPlan | None, width: int) -> Render
 
 def _about(schedule: LiveSchedule, plan: PresentPlan) -> list[Text]:
     """Say what the plan is, and what it rests on."""
-    sources = [schedule.beliefs.source(schedule.entries[name]) for name in schedule.unended()]
+    sources = [schedule.estimates.source(schedule.entries[name]) for name in schedule.unended()]
     ends_s = plan.at_s + plan.chosen.outcome.makespan_s
     about = f"plan: {plan.chosen.name}, feeds: {plan.chosen.sharing}, all ended at {ends_s:,.0f} s"
     if unknown := sources.count("unknown"):
@@ -123,7 +123,7 @@ def picture(schedule: LiveSchedule) -> Any:
     from penstock.basics.pictures import gantt_picture
 
     gpus = schedule.machine.model.gpus
-    read = {name: schedule.beliefs.data(entry) for name, entry in schedule.entries.items()}
+    read = {name: schedule.estimates.data(entry) for name, entry in schedule.entries.items()}
     data = list(dict.fromkeys(read.values()))
     group = {name: data.index(each) for name, each in read.items()}
     went = bars(schedule, None)
@@ -155,7 +155,7 @@ def summary(schedule: LiveSchedule, plan: PresentPlan | None) -> dict[str, Any]:
             "end_s": its.end_s if its else None,
             "planned_start_s": planned.start_s if (planned := first.get(entry.name)) else None,
             "planned_end_s": planned.end_s if planned else None,
-            "known": schedule.beliefs.source(entry),
+            "known": schedule.estimates.source(entry),
         }
         for entry in schedule.ledger.entries
     ]

@@ -170,13 +170,13 @@ class Execution:
         schedule, entry = self._schedule, self._schedule.entries[name]
         watched = schedule.watched.pop(name)
         del schedule.running[name]
-        if schedule.beliefs.source(entry) != "measured" and (seen := watched.in_all()):
-            schedule.beliefs.learn(entry, seen, schedule.data.get(name, ""), has_gpu=False)
+        if schedule.estimates.source(entry) != "measured" and (seen := watched.in_all()):
+            schedule.estimates.learn(entry, seen, schedule.data.get(name, ""), has_gpu=False)
         if watched.newest and schedule.record(entry).status == "finished":
             series = schedule.store.series(entry.id, LOOPS.__contains__)
             counted = series.get(f"{training(series)}samples")
             samples = float(counted.values[-1]) if counted else watched.newest.samples
-            schedule.beliefs.finished(entry, watched.newest, samples)
+            schedule.estimates.finished(entry, watched.newest, samples)
         elif watched.newest and entry.resumes:
             entry.trained += watched.newest.samples
         self._to_settle.append(name)
@@ -203,7 +203,7 @@ class Execution:
         others = schedule.beside_at_end(entry, record) if record.status == "out_of_memory" else []
         if others and not entry.needs_gpu_alone:
             for other in others:
-                schedule.profiles.put_apart(schedule.beliefs.kind(entry), schedule.beliefs.kind(other))
+                schedule.profiles.mark_incompatible(schedule.estimates.kind(entry), schedule.estimates.kind(other))
             names = ", ".join(sorted(other.name for other in others))
             self._once_more(entry, f"{entry.name} ran out of memory beside {names}: it runs once more, alone")
             entry.needs_gpu_alone = True
@@ -241,14 +241,14 @@ class Execution:
 
     def _learn(self, plan: PresentPlan) -> None:
         """Believe what was measured of runs that are not as believed."""
-        schedule, beliefs = self._schedule, self._schedule.beliefs
+        schedule, estimates = self._schedule, self._schedule.estimates
         is_rested = time.monotonic() - self._planned_s >= self._rest_s
         for name in schedule.running:
             entry, seen = schedule.entries[name], schedule.watched[name].seen()
-            is_new = beliefs.source(entry) != "measured"
+            is_new = estimates.source(entry) != "measured"
             if seen and (is_new or (is_rested and schedule.watched[name].is_off())):
                 is_alone = not schedule.neighbours(name)
-                beliefs.learn(entry, seen, schedule.data.get(name, ""), has_gpu=is_alone)
+                estimates.learn(entry, seen, schedule.data.get(name, ""), has_gpu=is_alone)
                 self._rest_s = 0.0 if is_new else self._rest_s
         self._part_the_slow(plan)
 
@@ -259,7 +259,9 @@ class Execution:
         placed = plan.placed([name for name in training if name in plan.names], entries)
         for pair in slower_together(schedule.watched, placed, plan.left(), plan.model, plan.chosen.sharing):
             one, other = (entries[name] for name in pair)
-            if not schedule.profiles.put_apart(schedule.beliefs.kind(one), schedule.beliefs.kind(other)):
+            if not schedule.profiles.mark_incompatible(
+                schedule.estimates.kind(one), schedule.estimates.kind(other)
+            ):
                 continue
             say(f"{one.name} and {other.name} are slower together than one after the other: never again")
             resumable = next((each for each in (other, one) if each.plan.preempt), None)

@@ -29,7 +29,7 @@ def explain(schedule: LiveSchedule, plan: PresentPlan | None, name: str) -> list
         return [f"{name} runs{_where(schedule, schedule.entries[name].gpus)}, {company}{until}."]
     job = plan.jobs[number]
     lines = [_when(schedule, plan, name)]
-    is_known = schedule.beliefs.source(schedule.entries[name]) != "unknown"
+    is_known = schedule.estimates.source(schedule.entries[name]) != "unknown"
     alike = [each.name for each in plan.jobs if each.data and each.data == job.data and each is not job]
     if alike and is_known:
         lines.append(f"It reads what {_and(alike)} read{'s' if len(alike) == 1 else ''}.")

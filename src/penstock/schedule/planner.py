@@ -31,7 +31,7 @@ PUBLISHED = ("fifo", "spt", "lpt", "carma-magm", "carma-lug", "muri")
 """Policies of others, as the planner is compared with them."""
 PLANNED = "plan"
 """The planner itself: the best policy and what exchanges make of it."""
-_APART: tuple[Sharing, ...] = ("none",)
+_INCOMPATIBLE: tuple[Sharing, ...] = ("none",)
 _LATE = 1e3
 """What a second after a deadline costs, in seconds of the objective."""
 _TIE = 1e-6
@@ -112,7 +112,7 @@ class Planner:
         """Return the best plan that is found for what is left of each job; those ``running`` go on."""
         spent = _Spent(self._most_s - self._swaps_s)
         portfolio, best = Portfolio(jobs, self._machine), list[PolicyPlan]()
-        for sharing in self._sharings if _can_share(jobs) else _APART:
+        for sharing in self._sharings if _can_share(jobs) else _INCOMPATIBLE:
             of_this = list[PolicyPlan]()
             for name in self._names or portfolio:
                 if not best + of_this or spent.has_time():

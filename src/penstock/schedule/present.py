@@ -17,16 +17,16 @@ from penstock.linux.files import taken
 from penstock.linux.process import with_descendants
 from penstock.runs.record import ENDED, RunRecord, Status
 from penstock.runs.store import Store
-from penstock.schedule.beliefs import Beliefs
+from penstock.schedule.estimates import Estimates
 from penstock.schedule.jobs import GpuMachine, Job
 from penstock.schedule.ledger import Entry, Expected, Ledger
-from penstock.schedule.looks import look
 from penstock.schedule.machine import SPARE, HostMachine, strangers_bytes
 from penstock.schedule.planner import Planner, PolicyPlan
 from penstock.schedule.profiles import data_of
 from penstock.schedule.rates import Placed
 from penstock.schedule.simulate import Running
-from penstock.schedule.watching import Watched
+from penstock.schedule.usage import usage_of
+from penstock.schedule.watching import UsageWindow
 
 _ANSWER_S = 0.5
 _HELD = "keeper.lock"
@@ -68,7 +68,7 @@ class LiveSchedule:
         store: Store,
         ledger: Ledger,
         machine: HostMachine,
-        beliefs: Beliefs,
+        estimates: Estimates,
         needs: Mapping[str, frozenset[str]],
         planner: Callable[[GpuMachine, float], Planner],
     ) -> None:
@@ -77,9 +77,9 @@ class LiveSchedule:
         ledger.gpus = machine.model.gpus if machine.has_gpus else 0
         self.machine = machine  # what they run on
         self.entries = {entry.name: entry for entry in ledger.entries}  # its runs, by name
-        self.beliefs = beliefs  # what is believed of its runs
-        self.profiles = beliefs.profiles  # what was measured of runs, now and before
-        self.watched: dict[str, Watched] = {}  # the looks at the runs that run
+        self.estimates = estimates  # what is believed of its runs
+        self.profiles = estimates.profiles  # what was measured of runs, now and before
+        self.watched: dict[str, UsageWindow] = {}  # the looks at the runs that run
         self.running: dict[str, RunRecord] = {}  # the records of those that run
         self.waiting: list[str] = []  # names of those that have yet to start
         self.data: dict[str, str] = {}  # what those that run were seen to read, as profiles name it
@@ -130,7 +130,7 @@ class LiveSchedule:
     def begin(self, entry: Entry, record: RunRecord) -> None:
         """Count a run among those that run."""
         self.running[entry.name] = record
-        self.watched[entry.name] = Watched()
+        self.watched[entry.name] = UsageWindow()
 
     def look(self) -> None:
         """Look at the runs that go on."""
@@ -138,7 +138,7 @@ class LiveSchedule:
         for name in self.running:
             record = self.running[name] = self.record(self.entries[name])
             if record.status == "running":
-                newest = look(self.store, record, known, on_gpus=bool(self.machine.devices))
+                newest = usage_of(self.store, record, known, on_gpus=bool(self.machine.devices))
                 self.watched[name].add(newest)
                 if newest.feed and not self.data.get(name):
                     self.data[name] = data_of(newest.feed.name, rf"{self.ledger.id}\d+")
@@ -151,12 +151,12 @@ class LiveSchedule:
         names, there = self.unended(), {*self.unended()}
         elapsed_s, model = self.elapsed_s, self._model()
         jobs = [
-            self.beliefs.job(self.entries[name], after=self.needs[name] & there, elapsed_s=elapsed_s)
+            self.estimates.job(self.entries[name], after=self.needs[name] & there, elapsed_s=elapsed_s)
             for name in names
         ]
         running = list[Running]()
         for i, name in enumerate(self.running):
-            jobs[i] = replace(self.beliefs.going_on(jobs[i], self.watched[name].newest), after=())
+            jobs[i] = replace(self.estimates.going_on(jobs[i], self.watched[name].newest), after=())
             running.append(Running(i, self.entries[name].gpus))
         chosen = self._planner(model, most_s).plan(jobs, running)
         return PresentPlan(chosen, names, jobs, running, model, elapsed_s)
@@ -184,11 +184,11 @@ class LiveSchedule:
         """Return the machine without what others use, and without pairs that are never made again."""
         model = self.machine.model
         together = {
-            frozenset((self.beliefs.kind(self.entries[name]), self.beliefs.kind(self.entries[other])))
+            frozenset((self.estimates.kind(self.entries[name]), self.estimates.kind(self.entries[other])))
             for name in self.running
             for other in self.neighbours(name)
         }
-        apart = [pair for pair in self.profiles.apart() if frozenset(pair) not in together]
+        apart = [pair for pair in self.profiles.incompatible() if frozenset(pair) not in together]
         pairs = {pair: 0.0 for one, other in apart for pair in ((one, other), (other, one))}
         if not self.machine.devices or users_hidden():
             return replace(model, pairs=pairs)

@@ -17,7 +17,7 @@ from penstock.runs.masking import masked_words
 from penstock.runs.record import RunPlan
 from penstock.runs.words import script_of
 
-_APART = "apart.json"
+_INCOMPATIBLE = "incompatible.json"
 
 
 def data_of(feed: str, suffix: str) -> str:
@@ -65,17 +65,17 @@ class Profiles:
         """Keep what was measured, in place of what was known."""
         self._write(self._path(key), profile)
 
-    def apart(self) -> list[tuple[str, str]]:
+    def incompatible(self) -> list[tuple[str, str]]:
         """Return pairs of keys whose runs are never to share a GPU again."""
         with suppress(FileNotFoundError, msgspec.DecodeError):
-            return msgspec.json.decode((self._folder / _APART).read_bytes(), type=list[tuple[str, str]])
+            return msgspec.json.decode((self._folder / _INCOMPATIBLE).read_bytes(), type=list[tuple[str, str]])
         return []
 
-    def put_apart(self, one: str, other: str) -> bool:
+    def mark_incompatible(self, one: str, other: str) -> bool:
         """Remember that runs of two keys are never to share a GPU again; return whether that is new."""
-        before, pair = self.apart(), (min(one, other), max(one, other))
+        before, pair = self.incompatible(), (min(one, other), max(one, other))
         if pair not in before:
-            self._write(self._folder / _APART, [*before, pair])
+            self._write(self._folder / _INCOMPATIBLE, [*before, pair])
         return pair not in before
 
     def key(self, plan: RunPlan) -> str:

@@ -54,7 +54,7 @@ class Starter:
         schedule, entries = self._schedule, self._schedule.entries
         entry, machine = entries[name], schedule.machine
         devices = tuple(machine.devices[gpu] for gpu in entry.gpus if machine.devices)
-        unwatched = entry.plan.share is not None or schedule.beliefs.reads_feed(entry)
+        unwatched = entry.plan.share is not None or schedule.estimates.reads_feed(entry)
         run = replace(record.plan, devices=devices, watch_dataloader=record.plan.watch_dataloader or not unwatched)
         lock = keeper_lock(schedule.store, entry.id)
         try:
@@ -73,7 +73,7 @@ class Starter:
         schedule, entries = self._schedule, self._schedule.entries
         alike = {other for other, entry in entries.items() if entry.feed == entries[name].feed}
         found = {"PENSTOCK_FEED_FILE": str(self._file(name))}
-        if schedule.beliefs.source(entries[name]) != "unknown":
+        if schedule.estimates.source(entries[name]) != "unknown":
             members = [job for job in plan.jobs if job.name in alike]
             found["PENSTOCK_FEED_WORKERS"] = str(feed_workers(members, plan.model))
         if entries[name].plan.share:
@@ -82,10 +82,10 @@ class Starter:
 
     def _shares(self, other: str, name: str) -> bool:
         """Return True if both were measured on the same data. Others could wait for each other for ever."""
-        beliefs, entries = self._schedule.beliefs, self._schedule.entries
+        estimates, entries = self._schedule.estimates, self._schedule.entries
         both = entries[other], entries[name]
-        is_known = all(each.plan.share and beliefs.source(each) == "measured" for each in both)
-        return other == name or (is_known and len({beliefs.data(each) for each in both}) == 1)
+        is_known = all(each.plan.share and estimates.source(each) == "measured" for each in both)
+        return other == name or (is_known and len({estimates.data(each) for each in both}) == 1)
 
     def _file(self, name: str) -> Path:
         return self._schedule.store.folder_of(self._schedule.entries[name].id) / _FEED

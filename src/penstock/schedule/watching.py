@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Mapping, Sequence
 
-from penstock.schedule.beliefs import Seen
+from penstock.schedule.estimates import UsageSpan
 from penstock.schedule.jobs import GpuMachine
-from penstock.schedule.looks import Look, costs
 from penstock.schedule.partition import Sharing, rates_together
 from penstock.schedule.rates import Placed
+from penstock.schedule.usage import Usage, costs
 
 SETTLED_S = 10.0
 """Seconds of training beside the same others, after which figures of a run are believed."""
@@ -22,17 +22,17 @@ _SLOWER = 0.95
 """Pairs that reach less than this part of their sequential progress are not placed together again."""
 
 
-class Watched:
+class UsageWindow:
     """The looks at one run that goes on."""
 
     def __init__(self) -> None:
-        self.first: Look | None = None  # the first look that saw samples
-        self.newest: Look | None = None  # the newest look
+        self.first: Usage | None = None  # the first look that saw samples
+        self.newest: Usage | None = None  # the newest look
         self.expected: float | None = None  # samples a second that the model expects; None before it trains
-        self._looks: deque[Look] = deque()
-        self._all: deque[Look] = deque(maxlen=round(_KEPT_S))  # whoever was beside it
+        self._looks: deque[Usage] = deque()
+        self._all: deque[Usage] = deque(maxlen=round(_KEPT_S))  # whoever was beside it
 
-    def add(self, look: Look) -> None:
+    def add(self, look: Usage) -> None:
         """Take a look; it tells nothing of training if no sample has come since the last."""
         self.newest = look
         if self._all and look.of != self._all[-1].of:
@@ -53,20 +53,20 @@ class Watched:
         while len(self._looks) > 1:
             self._looks.popleft()
 
-    def seen(self, least_s: float = SETTLED_S) -> Seen | None:
+    def seen(self, least_s: float = SETTLED_S) -> UsageSpan | None:
         """Return what was seen of it beside the same others; None if that is too little."""
         return self._seen(self._looks, least_s)
 
-    def in_all(self) -> Seen | None:
+    def in_all(self) -> UsageSpan | None:
         """Return what was seen of one that has ended, whoever was beside it: where a feed was read, of that."""
         fed = [look for look in self._all if look.feed]
         of_feed = [look for look in fed if look.feed and fed[-1].feed and look.feed.pid == fed[-1].feed.pid]
         return self._seen(of_feed or self._all, 1.0)
 
-    def _seen(self, looks: Sequence[Look], least_s: float) -> Seen | None:
+    def _seen(self, looks: Sequence[Usage], least_s: float) -> UsageSpan | None:
         if self.first is None or len(looks) < 2 or looks[-1].time_s - looks[0].time_s < least_s:
             return None
-        return Seen(self.first, looks[-1], costs(looks[0], looks[-1]))
+        return UsageSpan(self.first, looks[-1], costs(looks[0], looks[-1]))
 
     def is_off(self) -> bool:
         """Whether its rate is not the model's."""
@@ -75,7 +75,7 @@ class Watched:
 
 
 def slower_together(
-    watched: Mapping[str, Watched],  # the looks at runs, by name
+    watched: Mapping[str, UsageWindow],  # the looks at runs, by name
     placed: Sequence[Placed],  # the runs that train
     left: Mapping[str, float],  # samples that each has yet to train on
     machine: GpuMachine,

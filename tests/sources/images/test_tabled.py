@@ -1,4 +1,4 @@
-"""Images that are a column of tables: as from a folder, and given up handful by handful."""
+"""Images that are a column of tables: as from a folder, and given up shuffle window by shuffle window."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ pytestmark = pytest.mark.whole
 COUNT = 23
 IMAGES = [jpeg(noise(30 + i, 40, i)) for i in range(COUNT)]
 FEW = 2 * sum(map(len, IMAGES)) // 4
-"""Memory for several handfuls of row groups in a cycle."""
+"""Memory for several shuffle windows of row groups in a cycle."""
 
 
 def table(folder: Path, images: list[Any] = IMAGES, labels: Any = None, ending: str = "parquet") -> str:

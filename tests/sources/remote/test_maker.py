@@ -25,14 +25,14 @@ from penstock.contracts import Cursor, Ids
 from penstock.linux.forked_call import ForkedCall
 from penstock.sources.adapt import adapt
 from penstock.sources.packed.packing import pack
-from penstock.sources.remote.maker import Commission, MadeBlock, NodeMaker, commission_of
+from penstock.sources.remote.maker import MadeBlock, MakerSpec, NodeMaker, maker_spec_of
 from penstock.sources.remote.source import RemoteSource
 from penstock.testing.source import bits_of
 
 SEED, ROWS, HANG_S = 3, 37, 60.0
 
 
-MakerOf = Callable[[Commission], NodeMaker]
+MakerOf = Callable[[MakerSpec], NodeMaker]
 
 
 @pytest.fixture
@@ -40,7 +40,7 @@ def maker_of(monkeypatch: pytest.MonkeyPatch) -> Iterator[MakerOf]:
     """Makes makers of blocks, which may change where this process finds modules, until the test ends."""
     monkeypatch.setattr(sys, "path", [*sys.path])
     with ExitStack() as stack:
-        yield lambda commission: stack.enter_context(closing(NodeMaker(commission)))
+        yield lambda maker_spec: stack.enter_context(closing(NodeMaker(maker_spec)))
 
 
 def images(folder: Path) -> penstock.ImageSource:
@@ -71,9 +71,9 @@ def drawing(_: Path) -> DataLoader[Any]:
     return DataLoader(Drawing(ROWS), batch_size=8, shuffle=True)
 
 
-def commissioned(loader: Any) -> Commission:
+def maker_spec_of_loader(loader: Any) -> MakerSpec:
     source: Any = adapt(loader, segments=None, seed=SEED)
-    return pickle.loads(pickle.dumps(commission_of(loader, source, None, SEED)))
+    return pickle.loads(pickle.dumps(maker_spec_of(loader, source, None, SEED)))
 
 
 def plans_of(source: Any) -> list[tuple[Any, int]]:
@@ -104,7 +104,7 @@ def test_what_a_node_makes_is_what_the_feeder_loads(
     make: Callable[[Path], Any], tmp_path: Path, maker_of: MakerOf
 ) -> None:
     loader = make(tmp_path)
-    maker = maker_of(commissioned(loader))
+    maker = maker_of(maker_spec_of_loader(loader))
     assert maker.check() == ""
     source: Any = adapt(loader, segments=None, seed=SEED)
     plans = plans_of(source)
@@ -117,12 +117,12 @@ def test_what_a_node_makes_is_what_the_feeder_loads(
 @pytest.mark.whole
 def test_a_node_is_as_a_worker_of_a_loader_that_has_some(tmp_path: Path) -> None:
     loader = DataLoader(Drawing(ROWS), batch_size=8, shuffle=True, num_workers=2, worker_init_fn=warn_of_one)
-    commission = commissioned(loader)
+    maker_spec = maker_spec_of_loader(loader)
     source: Any = adapt(loader, segments=None, seed=SEED)
     plans = plans_of(source)
 
     def make() -> bytes:
-        maker = NodeMaker(commission)
+        maker = NodeMaker(maker_spec)
         return pickle.dumps([maker.check(), *(made(maker, plan, cycle) for plan, cycle in plans)])
 
     answer = ForkedCall(make, HANG_S).answer(HANG_S)
@@ -153,7 +153,7 @@ def test_a_block_that_fails_leaves_what_comes_after_it_as_it_was(
 ) -> None:
     loader = DataLoader(Late(), batch_size=4)
     monkeypatch.setattr(Late, "bad", -1)
-    maker = maker_of(commissioned(loader))
+    maker = maker_of(maker_spec_of_loader(loader))
     assert maker.check() == ""
     source: Any = adapt(loader, segments=None, seed=SEED)
     plans = plans_of(source)
@@ -170,7 +170,7 @@ def test_a_block_that_fails_leaves_what_comes_after_it_as_it_was(
 
 def test_an_image_that_is_torn_fails_its_block_and_no_other(tmp_path: Path, maker_of: MakerOf) -> None:
     source = images(tmp_path)
-    maker = maker_of(commissioned(source))
+    maker = maker_of(maker_spec_of_loader(source))
     assert maker.check() == ""
     torn = ROWS // 2
     Path(source.paths[torn]).write_bytes(b"torn")
@@ -187,16 +187,16 @@ def test_an_image_that_is_torn_fails_its_block_and_no_other(tmp_path: Path, make
 
 
 def test_a_node_with_fewer_rows_says_so(tmp_path: Path, maker_of: MakerOf) -> None:
-    maker = maker_of(commissioned(packed(tmp_path)))
+    maker = maker_of(maker_spec_of_loader(packed(tmp_path)))
     packed(tmp_path, ROWS - 1)
     assert maker.check() == "its data are others, or fewer, than the feeder's"
 
 
 def test_a_node_without_the_data_says_so(tmp_path: Path, maker_of: MakerOf) -> None:
-    maker = maker_of(commissioned(images(tmp_path)))
+    maker = maker_of(maker_spec_of_loader(images(tmp_path)))
     shutil.rmtree(tmp_path / "images")
     assert maker.check().startswith("it cannot load the data: ")
-    maker = maker_of(commissioned(packed(tmp_path)))
+    maker = maker_of(maker_spec_of_loader(packed(tmp_path)))
     shutil.rmtree(tmp_path / "packed")
     assert "there is no such folder" in maker.check()
 
@@ -205,11 +205,11 @@ def test_a_node_whose_files_have_the_same_names_and_other_content_says_which_sam
     tmp_path: Path,
     maker_of: MakerOf,
 ) -> None:
-    commission = commissioned(images(tmp_path))
+    maker_spec = maker_spec_of_loader(images(tmp_path))
     for path in (tmp_path / "images").rglob("*.jpg"):
         path.write_bytes(jpeg(noise(20, 30, 100)))
-    said = maker_of(commission).check()
-    assert said == f"it makes batch[0] of sample {commission.witness[0].ids[0]} otherwise than the feeder"
+    said = maker_of(maker_spec).check()
+    assert said == f"it makes batch[0] of sample {maker_spec.witness[0].ids[0]} otherwise than the feeder"
 
 
 class FromFiles(Dataset[int]):
@@ -239,10 +239,10 @@ def test_a_node_one_in_ten_of_whose_samples_is_stale_is_found_out(
         files = DataLoader(FromFiles(found.paths), batch_size=batch_size, shuffle=True)
         return files if what == "files" else found
 
-    commission = commissioned(write(stale[:0]))
-    assert maker_of(commission).check() == ""
+    maker_spec = maker_spec_of_loader(write(stale[:0]))
+    assert maker_of(maker_spec).check() == ""
     write(stale)
-    said = maker_of(commission).check()
+    said = maker_of(maker_spec).check()
     assert said.startswith("it makes batch") and said.endswith("otherwise than the feeder")
 
 
@@ -255,15 +255,15 @@ def test_a_bad_sample_beyond_the_first_ends_no_feed_before_its_turn(
     if bad == 3:  # which comes first, with seven others
         loader = DataLoader(Late(), batch_size=8)
         with pytest.raises(OSError, match="torn"):
-            commissioned(loader)
+            maker_spec_of_loader(loader)
         return
-    assert maker_of(commissioned(loader)).check() == ""
+    assert maker_of(maker_spec_of_loader(loader)).check() == ""
 
 
 def test_a_node_that_runs_other_versions_names_its_own_and_the_feeders(tmp_path: Path, maker_of: MakerOf) -> None:
-    commission = commissioned(drawing(tmp_path))
-    own, python, numpy = commission.versions
-    other = commission._replace(versions=(own, "Python 3.0.1", "NumPy 1.0"))
+    maker_spec = maker_spec_of_loader(drawing(tmp_path))
+    own, python, numpy = maker_spec.versions
+    other = maker_spec._replace(versions=(own, "Python 3.0.1", "NumPy 1.0"))
     said = f"it runs {python} where the feeder has Python 3.0.1 and {numpy} where the feeder has NumPy 1.0"
     assert maker_of(other).check() == said
 
@@ -276,10 +276,10 @@ def test_a_node_that_lacks_a_module_says_so(
     monkeypatch.syspath_prepend(tmp_path)
     from only_here import Data  # pyright: ignore
 
-    commission = commissioned(DataLoader(Data(range(ROWS)), batch_size=8))
+    maker_spec = maker_spec_of_loader(DataLoader(Data(range(ROWS)), batch_size=8))
     del sys.modules["only_here"]
     module.rename(tmp_path / "elsewhere.py")
-    assert maker_of(commission).check() == (
+    assert maker_of(maker_spec).check() == (
         "it cannot load the data: ModuleNotFoundError: No module named 'only_here'"
     )
 
@@ -299,7 +299,7 @@ class OwnGenerator(Dataset[dict[str, Any]]):
 
 @pytest.mark.parametrize("seed", [0, None])
 def test_a_data_set_whose_draws_cannot_be_seeded_is_found_out(seed: int | None, maker_of: MakerOf) -> None:
-    said = maker_of(commissioned(DataLoader(OwnGenerator(seed), batch_size=8))).check()
+    said = maker_of(maker_spec_of_loader(DataLoader(OwnGenerator(seed), batch_size=8))).check()
     assert said == (
         "it makes batch['drawn'] of sample 0 otherwise each time: its draws are not those of global generators"
     )
@@ -315,7 +315,7 @@ def test_a_loader_that_cannot_travel_is_refused_with_the_remedy() -> None:
     with pytest.raises(
         penstock.errors.BadSetting, match=r'workers="ray": a DataLoader cannot be sent .*lock.* Let it open'
     ):
-        commissioned(DataLoader(Locked(), batch_size=8))
+        maker_spec_of_loader(DataLoader(Locked(), batch_size=8))
 
 
 class Again:

@@ -16,8 +16,8 @@ import penstock
 from penstock.sources.order import Planned
 from penstock.sources.remote import workers as module
 from penstock.sources.remote.bridge import BlockTask, Connected, NotSafe
-from penstock.sources.remote.maker import commission_of
-from penstock.sources.remote.standing import ClusterStanding
+from penstock.sources.remote.maker import maker_spec_of
+from penstock.sources.remote.status import ClusterStanding
 from penstock.sources.remote.workers import NodesLost, NodeWorkers
 
 pytestmark = pytest.mark.whole
@@ -33,7 +33,7 @@ def workers(monkeypatch: pytest.MonkeyPatch) -> Iterator[NodeWorkers]:
 
 def made() -> NodeWorkers:
     source = penstock.ArraySource({"id": np.arange(100)}, batch_size=10)
-    return NodeWorkers(commission_of(source, source, None, 0), None, None)
+    return NodeWorkers(maker_spec_of(source, source, None, 0), None, None)
 
 
 def test_a_bridge_that_takes_nothing_is_given_up(workers: NodeWorkers) -> None:

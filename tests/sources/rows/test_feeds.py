@@ -30,7 +30,7 @@ def path(tmp_path: Path) -> str:
 
 
 def made(path: str, **options: Any) -> RecordSource:
-    """Some 7 handfuls of rows, or of those with texts."""
+    """Some 7 shuffle windows of rows, or of those with texts."""
     columns = options.setdefault("columns", ["id", "half"])
     most = 4000 if columns == ["id", "half"] else 16_000
     return RecordSource(path, **{"batch_size": 10, "shuffle_bytes": most, "seed": 3, **options})

@@ -1,4 +1,4 @@
-"""Which rows of tables come when: handfuls of row groups, drawn afresh, and how well a batch is shuffled."""
+"""Which rows of tables come when: shuffle windows of row groups, and how well a batch is shuffled."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_a_block_has_rows_of_as_many_groups_as_the_description_says(tmp_path, ba
 def test_handfuls_are_drawn_afresh_in_each_cycle_and_end_where_blocks_do(tmp_path):
     path = written(tmp_path / "x.parquet", numbers(640), 16)
     with closing(RecordSource(path, shuffle_bytes=2 * 4 * 16 * 13, batch_size=10)) as source:
-        handfuls: list[set[frozenset[int]]] = []
+        shuffle_windows: list[set[frozenset[int]]] = []
         for cycle in range(3):
             starts, at, own = [*source.starts(cycle), 640], 0, list[list[int]]()
             for block in blocks_of(source, cycle):
@@ -75,8 +75,8 @@ def test_handfuls_are_drawn_afresh_in_each_cycle_and_end_where_blocks_do(tmp_pat
             drawn = [frozenset(id // 16 for id in each) for each in own]
             assert all(len(groups) == 4 for groups in drawn)
             assert all(sorted(each) != each for each in own)
-            handfuls.append(set(drawn))
-        assert all(len(one & other) <= 2 for one, other in pairwise(handfuls))
+            shuffle_windows.append(set(drawn))
+        assert all(len(one & other) <= 2 for one, other in pairwise(shuffle_windows))
 
 
 @pytest.mark.whole

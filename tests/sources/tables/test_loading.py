@@ -1,4 +1,4 @@
-"""Handfuls that are given up: their threads end before the next one is read, and hold no memory of theirs."""
+"""Shuffle windows that are given up: their threads end before the next is read, and hold no memory."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ import pytest
 from tests.sources.tables.files import numbers, written
 
 from penstock.sources.tables.columns import columns_of
-from penstock.sources.tables.handfuls import Handful
 from penstock.sources.tables.loaded import TableLeaf
 from penstock.sources.tables.loading import GroupLoader, TableReading
 from penstock.sources.tables.parquet import ParquetTables
+from penstock.sources.tables.shuffle_windows import ShuffleWindow
 
-ONE, OTHER, LAST = (Handful(10 * group, 10, (group,)) for group in range(3))
+ONE, OTHER, LAST = (ShuffleWindow(10 * group, 10, (group,)) for group in range(3))
 
 
 class SlowTables(ParquetTables):

@@ -14,8 +14,8 @@ import psutil
 from penstock.basics.sizes import whole_number
 from penstock.errors import FeederSilent, FeedNotFound, ProtocolError, Refused
 from penstock.feed import wire
-from penstock.feed.asking import ANSWER_S, answer_to, feeds
 from penstock.feed.endpoint import Endpoint, checked_name
+from penstock.feed.queries import ANSWER_S, answer_to, feeds
 from penstock.feed.trainer.error_texts import silent, unknown
 from penstock.fingerprint.comparison import Fingerprint
 

@@ -13,7 +13,7 @@ from penstock.basics.terminal import say
 from penstock.contracts import Cursor, Ids, Known, Ring, last_read
 from penstock.errors import DeviceUnavailable, FeederLost, FeedStopped, PenstockError, SettingsDiffer, WindowHeld
 from penstock.feed import wire
-from penstock.feed.asking import feeds
+from penstock.feed.queries import feeds
 from penstock.feed.settings import MOST_BLOCKS
 from penstock.feed.suffix import FeedOfRun
 from penstock.feed.trainer.comparison import check_goes_on, difference_of_feeds, warn_of_other_data

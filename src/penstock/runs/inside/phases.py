@@ -266,7 +266,7 @@ def _trains() -> bool:
 def _used() -> _Used:
     import psutil
 
-    from penstock.feed.asking import feeds, read_by
+    from penstock.feed.queries import feeds, read_by
 
     until_s, own_until_s, here = monotonic(), process_time(), os.getpid()
     children = list[psutil.Process]()

@@ -28,8 +28,8 @@ from penstock.sources.sharding import Alone, rank_of
 
 if TYPE_CHECKING:
     from penstock.sources.images.tabled import TableImages
-    from penstock.sources.tables.handfuls import Handfuls
     from penstock.sources.tables.opening import OpenedTables
+    from penstock.sources.tables.shuffle_windows import ShuffleWindows
 
 SUFFIXES = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
 """Those of torchvision's ``IMG_EXTENSIONS``."""
@@ -263,7 +263,7 @@ def _opened(
     label: str | None,
     labels: Any,
     cache: Cache | None,
-    order: Callable[[OpenedTables], Order | Handfuls],
+    order: Callable[[OpenedTables], Order | ShuffleWindows],
 ) -> tuple[LabelledRecords | TableImages, Labels | None, ImageFields | None]:
     """Return the records, the labels that do not lie in fields, and what finds those that do."""
     if label is not None and labels is not None:
@@ -283,7 +283,7 @@ def _opened(
 
 def _order_of(
     shuffle_bytes: int | str, batch_size: int, segments: int | None, seed: int, shuffle: bool, opened: OpenedTables
-) -> Order | Handfuls:
+) -> Order | ShuffleWindows:
     """Return the order of the images of tables."""
     from penstock.sources.rows.tables import order_of
 

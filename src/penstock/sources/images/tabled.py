@@ -1,4 +1,4 @@
-"""Images in a column of tables, as records: their bytes lie in memory that workers read, handful by handful."""
+"""Images in a column of tables, as records: their bytes lie in memory, a shuffle window at a time."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from penstock.linux.files import memory_file
 from penstock.sources.order import Order, Planned
 from penstock.sources.rows.tables import order_in_words, table_plans
 from penstock.sources.tables.columns import NoNulls, bytes_columns, columns_of
-from penstock.sources.tables.handfuls import Handfuls
 from penstock.sources.tables.loaded import Loaded
 from penstock.sources.tables.loading import GroupLoader
 from penstock.sources.tables.opening import OpenedTables
+from penstock.sources.tables.shuffle_windows import ShuffleWindows
 
 _IMAGE, _LABEL = "image", "label"
 
@@ -36,7 +36,9 @@ class TableImages:
         tables: Tables,
         image: str | None,  # the column of the images; None for the only one that holds bytes
         label: str | None,  # the column of the labels; None for none
-        order: Callable[[OpenedTables], Order | Handfuls],  # from the opened tables to the order of their rows
+        order: Callable[
+            [OpenedTables], Order | ShuffleWindows
+        ],  # from the opened tables to the order of their rows
         threads: int,
     ) -> None:
         columns = {_IMAGE: _image(tables, image)} | ({} if label is None else {_LABEL: _label(tables, label)})
@@ -51,7 +53,7 @@ class TableImages:
         """Names of the classes, if the tables have them."""
         self.has_labels = label is not None
         self._threads = threads  # how many row groups are read at once
-        self._asked = deque[Loaded]()  # the handful of each block that is on its way
+        self._asked = deque[Loaded]()  # the shuffle window of each block that is on its way
         self._file: FileIO | None = None
 
     @property
@@ -79,7 +81,7 @@ class TableImages:
 
     def places_of(self, plan: Planned) -> list[Place]:
         """Return where the images of a block lie, in memory."""
-        loaded = self._loader.enter(plan.way.handful, plan.way.next)
+        loaded = self._loader.enter(plan.way.shuffle_window, plan.way.next)
         if not self._held or self._held[-1] is not loaded:
             self._held.append(loaded)
         self._asked.append(loaded)

@@ -18,18 +18,18 @@ from penstock.errors import BadSetting
 from penstock.linux.process import die_with_parent
 from penstock.memory.slots import Placement, Slot
 from penstock.sources.order import Planned
-from penstock.sources.remote.conductor import Conducted
+from penstock.sources.remote.conductor import SharedEngine
 from penstock.sources.remote.connecting import connected
 from penstock.sources.remote.engine import Engine, in_words
-from penstock.sources.remote.maker import Commission, MadeBlock
-from penstock.sources.remote.standing import ClusterStanding
+from penstock.sources.remote.maker import MadeBlock, MakerSpec
+from penstock.sources.remote.status import ClusterStanding
 from penstock.sources.workers.block_maker import MemoryFile
 
 
 class Setup(NamedTuple):
     """What the bridge is started with."""
 
-    commission: MemoryFile  # how nodes make blocks, pickled
+    maker_spec: MemoryFile  # how nodes make blocks, pickled
     most: int | None  # most workers; None for one on each core
     across: str | None  # name of the feeds that share the blocks, on several machines; None if none does
     ring: MemoryFile | None  # where slots lie; None if the feed has none
@@ -90,13 +90,13 @@ class _Bridge:
         self._connection = connection
         self._ring = None if setup.ring is None else setup.ring.map()
         self._tasks: dict[int, BlockTask] = {}
-        commission: Commission = pickle.loads(setup.commission.map().data)
+        maker_spec: MakerSpec = pickle.loads(setup.maker_spec.map().data)
         frontier = None
         if setup.across is not None:
-            self._engine: Engine = Conducted(ray, commission, setup.most, self, setup.across)
+            self._engine: Engine = SharedEngine(ray, maker_spec, setup.most, self, setup.across)
             frontier = self._engine.frontier
         else:
-            self._engine = Engine(ray, commission, setup.most, self, fetches=True)
+            self._engine = Engine(ray, maker_spec, setup.most, self, fetches=True)
         connection.send(Connected(frontier))
 
     def run(self) -> None:

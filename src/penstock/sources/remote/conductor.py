@@ -26,10 +26,10 @@ from penstock.fingerprint.batch import difference
 from penstock.sources.order import Planned
 from penstock.sources.remote.connecting import on_node
 from penstock.sources.remote.engine import LOOK_S, Client, Engine, Inquiry, in_words
-from penstock.sources.remote.maker import Commission, Leaves
+from penstock.sources.remote.maker import Leaves, MakerSpec
 from penstock.sources.remote.nodes import Usual, WorkerId
-from penstock.sources.remote.passing import Key, Passing
-from penstock.sources.remote.standing import ClusterStanding, Passed
+from penstock.sources.remote.retention import BlockRetention, Key
+from penstock.sources.remote.status import ClusterStanding, Passed
 
 _MOST_BYTES = 1 << 30
 """Size of the blocks that are kept for feeds which have not had them."""
@@ -76,35 +76,35 @@ class _Waited(NamedTuple):
 class Conductor:
     """Has blocks made for the feeds of one name, by ``most`` workers at most; None for one on each core."""
 
-    def __init__(self, commission: Commission, most: int | None) -> None:
-        self._commission = commission  # how they are made; that of the first feed
+    def __init__(self, maker_spec: MakerSpec, most: int | None) -> None:
+        self._maker_spec = maker_spec  # how they are made; that of the first feed
         ray = import_module("ray")
         stores_bytes = ray.cluster_resources().get("object_store_memory", 0)
-        self._passing = Passing(min(_MOST_BYTES, int(_MOST_OF_STORES * stores_bytes) or _MOST_BYTES))
+        self._retention = BlockRetention(min(_MOST_BYTES, int(_MOST_OF_STORES * stores_bytes) or _MOST_BYTES))
         self._kept: dict[Key, Any] = {}
         self._waited: dict[Key, _Waited] = {}
         self._keys: dict[int, Key] = {}
         self._numbers = count()
         self._standing = ClusterStanding(0)
-        self._engine = Engine(ray, commission, most, self, fetches=False)
+        self._engine = Engine(ray, maker_spec, most, self, fetches=False)
         Thread(target=self._run, daemon=True).start()
 
     async def stand(self, feed: str, order: str, leaves: list[Leaves]) -> Score | str:
         """A feed lives: return how the nodes stand, or why it gets nothing from here."""
-        own = self._commission
+        own = self._maker_spec
         if order != own.order or any(map(difference, leaves, own.leaves)):
             return "the feed of this name on another machine has other data, another order or another recipe"
-        self._drop(self._passing.hear(feed, time.monotonic()))
+        self._drop(self._retention.hear(feed, time.monotonic()))
         return await self.score()
 
     async def score(self) -> Score:
         """Return how the nodes stand, and what became of the blocks."""
-        return Score(self._standing, self._passing.frontier, self._passing.counts)
+        return Score(self._standing, self._retention.frontier, self._retention.counts)
 
     async def make(self, feed: str, plan: Planned, cycle: int, oldest: Cursor) -> LeftThere:
         """Return a reference to a block, which stays where it is; ``oldest`` is the first that the feed lacks."""
         key = Key(Cursor(cycle, plan.sample), plan.ids.tobytes())
-        self._drop(self._passing.asks(feed, key, oldest))
+        self._drop(self._retention.asks(feed, key, oldest))
         if (block := self._kept.get(key)) is None:
             if key not in self._waited:
                 self._loop = asyncio.get_running_loop()
@@ -112,7 +112,7 @@ class Conductor:
                 self._engine.do(partial(self._ask, key, plan, cycle))
             self._waited[key].by.add(feed)
             block = await asyncio.shield(self._waited[key].block)
-        self._passing.handed(feed, key)
+        self._retention.handed(feed, key)
         return LeftThere(block)
 
     def _run(self) -> None:
@@ -140,7 +140,7 @@ class Conductor:
     def _take(self, key: Key, nbytes: int, block: Any) -> None:
         self._kept[key] = block
         waited = self._waited.pop(key)
-        self._drop(self._passing.made(key, nbytes, waited.by))
+        self._drop(self._retention.made(key, nbytes, waited.by))
         waited.block.set_result(block)
 
     def _refuse(self, key: Key, why: str) -> None:
@@ -151,12 +151,12 @@ class Conductor:
             del self._kept[key]
 
 
-def conducting(ray: Any, feed: str, commission: Commission, most: int | None) -> Any:
+def conducting(ray: Any, feed: str, maker_spec: MakerSpec, most: int | None) -> Any:
     """Return the conductor of a name, as a Ray actor, which is started on this node if there is none."""
     here = on_node(ray.get_runtime_context().get_node_id())
     options = {"name": conductor_of(feed), "get_if_exists": True, "num_cpus": 0, **here}
     made = ray.remote(Conductor).options(**options, max_concurrency=_MOST_CALLS)
-    return made.remote(commission, most)
+    return made.remote(maker_spec, most)
 
 
 class _Look(NamedTuple):
@@ -174,11 +174,11 @@ class _Fetch(Inquiry):
     since_s: float = 0.0
 
 
-class Conducted(Engine):
+class SharedEngine(Engine):
     """Asks the conductor of a name instead of nodes; starts it if there is none."""
 
-    def __init__(self, ray: Any, commission: Commission, most: int | None, client: Client, across: str) -> None:
-        super().__init__(ray, commission, None, client, fetches=True)
+    def __init__(self, ray: Any, maker_spec: MakerSpec, most: int | None, client: Client, across: str) -> None:
+        super().__init__(ray, maker_spec, None, client, fetches=True)
         self._limit, self._across = most, across  # most workers of a conductor; name of the feeds
         self._feed = f"{socket.gethostname()} {uuid4().hex}"
         self._coming: set[_Fetch] = set()
@@ -252,7 +252,7 @@ class Conducted(Engine):
 
     def _look(self) -> _Look:
         """Ask the conductor how it stands, and whether it is there; start it if it is not."""
-        own = self._commission
+        own = self._maker_spec
         try:
             if self._handle is None:
                 self._handle = conducting(self._ray, self._across, own, self._limit)

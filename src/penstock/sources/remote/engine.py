@@ -13,9 +13,9 @@ from typing import Any, Protocol
 
 from penstock.sources.order import Planned
 from penstock.sources.remote.connecting import on_node
-from penstock.sources.remote.maker import Commission, NodeMaker
+from penstock.sources.remote.maker import MakerSpec, NodeMaker
 from penstock.sources.remote.nodes import Nodes, WorkerId
-from penstock.sources.remote.standing import ClusterStanding
+from penstock.sources.remote.status import ClusterStanding
 
 LOOK_S = 1.0
 """Time between two looks at the nodes that Ray knows."""
@@ -51,11 +51,11 @@ class Engine:
     """Asks nodes for blocks; if it ``fetches``, they are brought here, else the client gets references."""
 
     def __init__(
-        self, ray: Any, commission: Commission, most: int | None, client: Client, *, fetches: bool
+        self, ray: Any, maker_spec: MakerSpec, most: int | None, client: Client, *, fetches: bool
     ) -> None:
         self._ray = ray  # Ray, connected
         self._maker: Any = ray.remote(NodeMaker)
-        self._commission, self._sent = commission, None
+        self._maker_spec, self._sent = maker_spec, None
         self._client, self._fetches = client, fetches
         self._nodes = Nodes(most)
         self._asked: dict[int, tuple[Planned, int]] = {}
@@ -134,7 +134,7 @@ class Engine:
             "max_task_retries": 0,
             **on_node(self._ids[id.node]),
         }
-        self._sent = self._sent or self._ray.put(self._commission)
+        self._sent = self._sent or self._ray.put(self._maker_spec)
         self._actors[id] = actor = self._maker.options(**options).remote(self._sent)
         self._await(Inquiry(id, None, actor.check.remote()))
 

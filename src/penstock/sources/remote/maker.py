@@ -40,7 +40,7 @@ _UNKNOWN_BYTES = 1 << 20
 Leaves = tuple[LeafDigest, ...]
 
 
-class Commission(NamedTuple):
+class MakerSpec(NamedTuple):
     """What a node needs to make a feed's blocks."""
 
     loader: bytes  # what is fed, pickled
@@ -61,7 +61,7 @@ class MadeBlock(NamedTuple):
     memory: ByteArray
 
 
-def commission_of(loader: Any, source: PureSource, segments: int | None, seed: int) -> Commission:
+def maker_spec_of(loader: Any, source: PureSource, segments: int | None, seed: int) -> MakerSpec:
     """Write down how a node makes the blocks of a source; this makes a few samples here.
 
     ``source`` was made of ``loader``, and nothing was loaded from it yet.
@@ -92,9 +92,7 @@ def commission_of(loader: Any, source: PureSource, segments: int | None, seed: i
         if not leaves:
             raise
     source.close()
-    return Commission(
-        data, segments, seed, source.order, import_path(), versions(), witness[: len(leaves)], leaves
-    )
+    return MakerSpec(data, segments, seed, source.order, import_path(), versions(), witness[: len(leaves)], leaves)
 
 
 def versions() -> tuple[str, ...]:
@@ -111,8 +109,8 @@ def other_versions(some: tuple[str, ...], others: tuple[str, ...], whose: str) -
 class NodeMaker:
     """Makes blocks of a source in this process."""
 
-    def __init__(self, commission: Commission) -> None:
-        self._commission = commission
+    def __init__(self, maker_spec: MakerSpec) -> None:
+        self._maker_spec = maker_spec
         self._source: Any = None
         self._ring: WritableHostRing | None = None
         self._slots: Slots | None = None
@@ -120,24 +118,24 @@ class NodeMaker:
 
     def check(self) -> str:
         """Return what hinders this process from making the feeder's blocks; empty if nothing does."""
-        if differ := other_versions(versions(), self._commission.versions, "the feeder"):
+        if differ := other_versions(versions(), self._maker_spec.versions, "the feeder"):
             return f"it runs {differ}"
-        sys.path[:] = [*self._commission.path, *(each for each in sys.path if each not in self._commission.path)]
+        sys.path[:] = [*self._maker_spec.path, *(each for each in sys.path if each not in self._maker_spec.path)]
         try:
-            loader, segments, seed = self._commission[:3]
+            loader, segments, seed = self._maker_spec[:3]
             source = adapt(pickle.loads(loader), segments=segments, seed=seed)
             assert isinstance(source, PureSource)
-            if source.order != self._commission.order:
+            if source.order != self._maker_spec.order:
                 return "its data are others, or fewer, than the feeder's"
             source.work_here()
             self._source = source
-            witness = self._commission.witness
+            witness = self._maker_spec.witness
             own, again = ([*_witnessed(source, some)] for some in (witness, witness[:1]))
         except Exception as error:  # whatever a user's loader raises
             return f"it cannot load the data: {type(error).__name__}: {error}"
         if found := self._first_difference(own, again):
             return f"it makes {found} otherwise each time: its draws are not those of global generators"
-        if found := self._first_difference(own, self._commission.leaves):
+        if found := self._first_difference(own, self._maker_spec.leaves):
             return f"it makes {found} otherwise than the feeder"
         return ""
 
@@ -182,7 +180,7 @@ class NodeMaker:
 
     def _first_difference(self, own: Sequence[Leaves], others: Sequence[Leaves]) -> str:
         """Return what of which sample differs; empty if nothing does."""
-        for plan, mine, other in zip(self._commission.witness, own, others, strict=False):
+        for plan, mine, other in zip(self._maker_spec.witness, own, others, strict=False):
             if (found := difference(mine, other)) is not None:
                 leaf, row = found
                 return f"{leaf} of sample {plan.ids[row]:,}"

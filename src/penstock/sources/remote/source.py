@@ -14,8 +14,8 @@ from penstock.memory.slots import Filled, Slots
 from penstock.sources.order import Planned
 from penstock.sources.pure import ByBlock
 from penstock.sources.remote.bridge import BlockTask
-from penstock.sources.remote.maker import commission_of
-from penstock.sources.remote.standing import ClusterReport
+from penstock.sources.remote.maker import maker_spec_of
+from penstock.sources.remote.status import ClusterReport
 from penstock.sources.remote.workers import NodesLost, NodeWorkers, NotMade
 
 _ASKED = 'workers="ray"'
@@ -42,7 +42,7 @@ class RemoteSource(ByBlock):
     ) -> None:
         super().__init__(source, _ASKED, joins=across is None)
         require(_ASKED, "ray", "ray")
-        self._workers = NodeWorkers(commission_of(loader, self._source, segments, seed), most, across)
+        self._workers = NodeWorkers(maker_spec_of(loader, self._source, segments, seed), most, across)
         self._is_across, self._waited = across is not None, False
         self._numbers = count()
         self._blocks = self._own = 0

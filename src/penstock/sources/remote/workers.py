@@ -29,9 +29,9 @@ from penstock.sources.remote.bridge import (
     Unmade,
     Whole,
 )
-from penstock.sources.remote.maker import Commission, MadeBlock
+from penstock.sources.remote.maker import MadeBlock, MakerSpec
 from penstock.sources.remote.nodes import QUEUED
-from penstock.sources.remote.standing import ClusterStanding
+from penstock.sources.remote.status import ClusterStanding
 from penstock.sources.workers.block_maker import MemoryFile
 from penstock.sources.workers.pool import start_process
 
@@ -64,8 +64,8 @@ class NodeWorkers:
     blocks; None if none does.
     """
 
-    def __init__(self, commission: Commission, most: int | None, across: str | None) -> None:
-        self._commission = pickle.dumps(commission)
+    def __init__(self, maker_spec: MakerSpec, most: int | None, across: str | None) -> None:
+        self._maker_spec = pickle.dumps(maker_spec)
         self._most, self._across = most, across
         self._slots: Slots | None = None
         self.pid = 0  # process of the bridge; 0 before the first
@@ -171,17 +171,17 @@ class NodeWorkers:
     def _start(self) -> None:
         self._started_s = self._heard_s = time.monotonic()
         ring = None if self._slots is None else MemoryFile(*self._slots.ring_file)
-        with memory_file("penstock-commission") as file:
-            left = memoryview(self._commission)
+        with memory_file("penstock-maker spec") as file:
+            left = memoryview(self._maker_spec)
             while left:
                 left = left[file.write(left) :]
-            commission = MemoryFile(file.fileno(), len(self._commission))
-            files = [commission.fd] if ring is None else [commission.fd, ring.fd]
+            maker_spec = MemoryFile(file.fileno(), len(self._maker_spec))
+            files = [maker_spec.fd] if ring is None else [maker_spec.fd, ring.fd]
             self.pid, self._connection = start_process(bridge.__name__, files, _ENVIRONMENT)
         with socket.socket(fileno=os.dup(self._connection.fileno())) as same:
             same.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, _SEND_TIMEOUT)
         self.standing = ClusterStanding(0, why=_CONNECTING)
-        self._send(Setup(commission, self._most, self._across, ring))
+        self._send(Setup(maker_spec, self._most, self._across, ring))
 
     def _send(self, message: Any) -> None:
         """Send the bridge something; one that takes nothing is lost."""

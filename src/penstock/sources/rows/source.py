@@ -33,7 +33,7 @@ class RecordSource(Alone):
     booleans are arrays of their type; a struct gives a column for each of its fields (``struct.field``).
 
     Rows of tables are shuffled all together if they fit ``shuffle_bytes``. Else row groups come in a new order in
-    each cycle, as many at a time as fit half of it, and the rows of each handful are shuffled together.
+    each cycle, as many at a time as fit half of it, and the rows of each shuffle window are shuffled together.
     ``description`` says of how many of the row groups a batch has rows.
 
     Args:

@@ -15,9 +15,9 @@ from penstock.sources.order import Planned
 from penstock.sources.rows.samples import SampleBlocks
 from penstock.sources.rows.settings import RowSettings
 from penstock.sources.rows.tables import TableRows, order_in_words, order_of, table_plans
-from penstock.sources.tables.handfuls import Handful, Handfuls
 from penstock.sources.tables.loading import GroupLoader
 from penstock.sources.tables.opening import OpenedTables
+from penstock.sources.tables.shuffle_windows import ShuffleWindow, ShuffleWindows
 
 _FEW = 0.5
 """A block that has rows of fewer of the row groups has too few, where these are sorted."""
@@ -29,7 +29,7 @@ class TableData:
     def __init__(self, opened: OpenedTables, settings: RowSettings) -> None:
         self._opened, self._settings, s = opened, settings, settings
         self.order = order_of(opened, s.shuffle_bytes, s.batch_size, s.segments, s.seed, shuffle=s.shuffle)
-        """The order of rows; of handfuls where they do not fit in memory."""
+        """The order of rows; of shuffle windows where they do not fit in memory."""
         kept = str(opened.reading.condition)
         self.identity = (opened.reading.tables.parts, opened.groups.tolist(), opened.rows.tolist(), kept)
         """What decides which rows there are."""
@@ -72,7 +72,7 @@ class TableData:
     def _decoding(self) -> SampleBlocks:
         tables = self._opened.reading.tables
         count = int(self._opened.rows[0])
-        loaded, where = self._loader.get(Handful(0, count, (0,))), tables.where(int(self._opened.groups[0]))
+        loaded, where = self._loader.get(ShuffleWindow(0, count, (0,))), tables.where(int(self._opened.groups[0]))
         some = ((i, _samples(self._rows.rows(loaded, np.array([i])))[0]) for i in range(count))
         first = ((f"{where}, row {i}", partial(dict[str, Any], sample)) for i, sample in some)
         try:
@@ -83,14 +83,14 @@ class TableData:
         return SampleBlocks(tables.root, self._fetched, self._check, recipe, self._settings, samples, None)
 
     def _fetched(self, plan: Planned) -> Sequence[Mapping[str, Any]]:
-        loaded = self._loader.enter(plan.way.handful, plan.way.next)
+        loaded = self._loader.enter(plan.way.shuffle_window, plan.way.next)
         return _samples(self._rows.rows(loaded, plan.way.at))
 
     def _check(self, ids: Ids) -> None:
         """Row groups are checked when they are read."""
 
     def _warn(self) -> None:
-        if not self.order.shuffled or not isinstance(self.order, Handfuls):
+        if not self.order.shuffled or not isinstance(self.order, ShuffleWindows):
             return
         seen = self.order.groups_seen()
         if seen < _FEW and (column := self._opened.sorted_by()):

@@ -16,10 +16,10 @@ from penstock.errors import BadSetting
 from penstock.memory.room import aligned
 from penstock.memory.slots import Filled, Slots, place
 from penstock.sources.order import Order, Planned, planned
-from penstock.sources.tables.handfuls import Handful, Handfuls
 from penstock.sources.tables.loaded import Loaded, TableLeaf
 from penstock.sources.tables.loading import GroupLoader
 from penstock.sources.tables.opening import OpenedTables
+from penstock.sources.tables.shuffle_windows import ShuffleWindow, ShuffleWindows
 from penstock.tree import Node, RaggedRows, describe
 
 _SLOTS = 2
@@ -28,8 +28,8 @@ _SLOTS = 2
 
 def order_of(
     opened: OpenedTables, shuffle_bytes: int, batch_size: int, segments: int | None, seed: int, *, shuffle: bool
-) -> Order | Handfuls:
-    """Return the order of tables' rows: of handfuls where they do not fit in memory."""
+) -> Order | ShuffleWindows:
+    """Return the order of tables' rows: of shuffle windows where they do not fit in memory."""
     total = int(opened.nbytes.sum())
     if total <= shuffle_bytes:
         return Order(int(opened.rows.sum()), batch_size, segments, seed, shuffle=shuffle)
@@ -38,17 +38,17 @@ def order_of(
             f"segments={segments}: tables of {size_text(total)} in memory, more than shuffle_bytes="
             f"{size_text(shuffle_bytes)}, have none: row groups are drawn afresh in each cycle"
         )
-    half = shuffle_bytes // 2  # one handful is given while the next one is read
+    half = shuffle_bytes // 2  # one shuffle window is given while the next one is read
     if (largest := int(opened.nbytes.max())) > half:
         say(
             f"{printable(opened.reading.tables.root)}: row groups of up to {size_text(largest)} in memory do not "
             f"fit half of shuffle_bytes={size_text(shuffle_bytes)}, and two of them are there at a time: raise "
             "shuffle_bytes, or write smaller ones (row_group_size)"
         )
-    return Handfuls(opened.rows, opened.nbytes, half, batch_size, seed, shuffle=shuffle)
+    return ShuffleWindows(opened.rows, opened.nbytes, half, batch_size, seed, shuffle=shuffle)
 
 
-def order_in_words(order: Order | Handfuls) -> str:
+def order_in_words(order: Order | ShuffleWindows) -> str:
     """Describe how well rows are shuffled."""
     if not order.shuffled:
         return "in their order"
@@ -59,31 +59,31 @@ def order_in_words(order: Order | Handfuls) -> str:
 
 
 class TableWay(NamedTuple):
-    """How a block is made: its handful, the one that is read meanwhile, and its rows' places in memory."""
+    """How a block is made: its shuffle window, the one that is read meanwhile, and its rows' places in memory."""
 
-    handful: Handful
-    next: Handful
+    shuffle_window: ShuffleWindow
+    next: ShuffleWindow
     at: Ids
 
 
 def table_plans(
-    order: Order | Handfuls, groups: int, at: Cursor, wanted: Wanted | None, joints: Joints
+    order: Order | ShuffleWindows, groups: int, at: Cursor, wanted: Wanted | None, joints: Joints
 ) -> Iterator[Planned]:
     """Plan the blocks of a cycle, from the one that holds a place on; each has its ``TableWay``.
 
-    All of the ``groups`` stay in memory where the order is not of handfuls.
+    All of the ``groups`` stay in memory where the order is not of shuffle windows.
     """
     if isinstance(order, Order):
-        everything = Handful(0, order.samples, tuple(range(groups)))
+        everything = ShuffleWindow(0, order.samples, tuple(range(groups)))
         for block in planned(order.blocks(at, joints), wanted):
             yield block._replace(way=TableWay(everything, everything, block.ids))
         return
-    handfuls = [*order.of(at.cycle, joints), order.of(at.cycle + 1, joints)[0]]
-    following = {one.sample: other for one, other in pairwise(handfuls)}
-    for handful, sample, ids, places in order.blocks(at, joints):
+    shuffle_windows = [*order.of(at.cycle, joints), order.of(at.cycle + 1, joints)[0]]
+    following = {one.sample: other for one, other in pairwise(shuffle_windows)}
+    for shuffle_window, sample, ids, places in order.blocks(at, joints):
         for block in planned([(sample, ids)], wanted):
             own = places if block.kept is None else places[block.kept]
-            yield block._replace(way=TableWay(handful, following[handful.sample], own))
+            yield block._replace(way=TableWay(shuffle_window, following[shuffle_window.sample], own))
 
 
 class TableRows:
@@ -109,7 +109,7 @@ class TableRows:
             if not rows:
                 yield plan.block(None)
                 continue
-            loaded = self._loader.enter(way.handful, way.next)
+            loaded = self._loader.enter(way.shuffle_window, way.next)
             slot = None if self._is_varying or self._slots is None else self._slots.take()
             if slot is None or self._slots is None:
                 yield plan.block(self.rows(loaded, way.at))
@@ -121,7 +121,7 @@ class TableRows:
             yield plan.block(Filled(slot, rows, placement))
 
     def rows(self, loaded: Loaded, at: Ids) -> dict[str, Any]:
-        """Return rows of a handful."""
+        """Return rows of a shuffle window."""
         rows = len(at)
         sizes = [nbytes * rows for nbytes in self._row_bytes]
         offsets = [0, *accumulate(map(aligned, sizes))]

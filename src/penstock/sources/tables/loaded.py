@@ -1,4 +1,4 @@
-"""The rows of a handful in memory, and rows picked from them."""
+"""The rows of a shuffle window in memory, and rows picked from them."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class TableLeaf(NamedTuple):
 
 
 class Loaded:
-    """The rows of a handful.
+    """The rows of a shuffle window.
 
     Columns of one number a row lie side by side, those of one size together: a row that is picked is then read in
     one piece, not one number here and one there.

@@ -1,4 +1,4 @@
-"""Row groups brought into memory, handful by handful: the next one is read while one is given."""
+"""Row groups brought into memory, shuffle window by shuffle window: the next one is read while one is given."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from penstock.errors import ReadFailed, SourceError, Untravelled
 from penstock.sources.sharding import UNTRAVELLED
 from penstock.sources.tables.columns import TableColumn, Values, VaryingRows, values_of
 from penstock.sources.tables.files import fields_of, pa
-from penstock.sources.tables.handfuls import Handful
 from penstock.sources.tables.loaded import Allocate, Loaded, TableLeaf, own_memory
+from penstock.sources.tables.shuffle_windows import ShuffleWindow
 
 
 class TableReading(NamedTuple):
@@ -53,7 +53,7 @@ class TableReading(NamedTuple):
 
 
 class GroupLoader:
-    """Reads handfuls in threads."""
+    """Reads shuffle windows in threads."""
 
     def __init__(
         self,
@@ -68,51 +68,51 @@ class GroupLoader:
         self._pid = os.getpid()
         self._pool: ThreadPoolExecutor | None = None
         self._begun: dict[tuple[int, ...], tuple[Loaded, list[Future[None]]]] = {}
-        self._entered: tuple[Handful, Loaded] | None = None
+        self._entered: tuple[ShuffleWindow, Loaded] | None = None
 
     def __getstate__(self) -> object:
         if self._pool is not None:
             raise Untravelled(UNTRAVELLED.format(self._reading.tables.root))
         return object.__getstate__(self)
 
-    def enter(self, handful: Handful, following: Handful) -> Loaded:
-        """Return a handful for one block after another, and read the one that follows meanwhile.
+    def enter(self, shuffle_window: ShuffleWindow, following: ShuffleWindow) -> Loaded:
+        """Return a shuffle window for one block after another, and read the one that follows meanwhile.
 
         Errors are those of ``get``.
         """
-        if self._entered is None or self._entered[0] is not handful:
+        if self._entered is None or self._entered[0] is not shuffle_window:
             self._entered = None
-            self._entered = handful, self.get(handful)
+            self._entered = shuffle_window, self.get(shuffle_window)
             self.begin(following)
         return self._entered[1]
 
-    def begin(self, handful: Handful) -> None:
-        """Begin to read a handful, unless it was begun."""
+    def begin(self, shuffle_window: ShuffleWindow) -> None:
+        """Begin to read a shuffle window, unless it was begun."""
         self._forget_parents()
-        if handful.groups in self._begun:
+        if shuffle_window.groups in self._begun:
             return
         self._pool = self._pool or ThreadPoolExecutor(self._threads, "penstock-tables")
-        groups = sorted(handful.groups)
+        groups = sorted(shuffle_window.groups)
         loaded = Loaded(groups, self._rows[groups], self._reading.outputs, self._allocate)
         futures = [self._pool.submit(self._load, loaded, group) for group in groups]
-        self._begun[handful.groups] = loaded, futures
+        self._begun[shuffle_window.groups] = loaded, futures
 
-    def get(self, handful: Handful) -> Loaded:
-        """Return a handful, once all of it was read; those that were begun before it are given up first."""
+    def get(self, shuffle_window: ShuffleWindow) -> Loaded:
+        """Return a shuffle window, once all of it was read; those that were begun before it are given up first."""
         self._forget_parents()
         for earlier in list(self._begun):
-            if earlier == handful.groups:
+            if earlier == shuffle_window.groups:
                 break
             self._forget(earlier)
-        self.begin(handful)
-        loaded, futures = self._begun[handful.groups]
+        self.begin(shuffle_window)
+        loaded, futures = self._begun[shuffle_window.groups]
         if futures:
             try:
                 for future in futures:
                     future.result()
                 loaded.finish()
             except BaseException:
-                self._forget(handful.groups)
+                self._forget(shuffle_window.groups)
                 raise
             futures.clear()
             pa.default_memory_pool().release_unused()
@@ -134,7 +134,7 @@ class GroupLoader:
             self._pid, self._pool, self._begun = os.getpid(), None, {}
 
     def _forget(self, groups: tuple[int, ...]) -> None:
-        """Give up a handful, and the memory that its threads hold."""
+        """Give up a shuffle window, and the memory that its threads hold."""
         _, futures = self._begun.pop(groups)
         wait([future for future in futures if not future.cancel()])
 

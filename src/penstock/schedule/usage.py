@@ -11,7 +11,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
-from penstock.feed.asking import FeedLook, read_by
+from penstock.feed.queries import FeedUsage, read_by
 from penstock.feed.statistics import FeederStatistics
 from penstock.linux.process import descendants, stat_of
 from penstock.runs.figures import LOOPS, training
@@ -31,7 +31,7 @@ _WORKER = b"pt_data_worker\n"
 """What torch calls the workers of a DataLoader, from 2.6 on."""
 
 
-class Look(NamedTuple):
+class Usage(NamedTuple):
     """What a run has used up to a moment."""
 
     time_s: float  # the moment, of the monotonic clock
@@ -40,7 +40,7 @@ class Look(NamedTuple):
     wait_s: float  # time for which they waited for data
     own_cpu_s: float  # CPU time of its processes, feeders left out
     memory_bytes: int | None  # the most so far, on one GPU or of the host; None where nobody knows
-    feed: FeedLook | None  # the feed that it reads, of several the busiest; None for none
+    feed: FeedUsage | None  # the feed that it reads, of several the busiest; None for none
     workers_cpu_s: float = 0.0  # the part of ``own_cpu_s`` of DataLoader workers, and of children that have ended
     of: str = "feed."  # as ``training`` says
 
@@ -54,7 +54,7 @@ class SampleCosts(NamedTuple):
     gpu_s: float
 
 
-def look(store: Store, record: RunRecord, feeds: Sequence[FeederStatistics], *, on_gpus: bool) -> Look:
+def usage_of(store: Store, record: RunRecord, feeds: Sequence[FeederStatistics], *, on_gpus: bool) -> Usage:
     """Look at a run that has begun, and goes on.
 
     What its script counted half a second ago is carried on to this moment, at the rate of that time. ``feeds`` are
@@ -67,10 +67,10 @@ def look(store: Store, record: RunRecord, feeds: Sequence[FeederStatistics], *, 
     gpu_bytes = most["gpu.memory_bytes"] / (record.plan.gpus or 1)
     taken = int(gpu_bytes if on_gpus else most["proc.pss_bytes"] or rss_bytes) or None
     feed = read_by(pids, feeds)
-    return Look(time_s, samples, loop_s, wait_s, main_s + workers_s, taken, feed, workers_s, of)
+    return Usage(time_s, samples, loop_s, wait_s, main_s + workers_s, taken, feed, workers_s, of)
 
 
-def costs(before: Look, after: Look) -> SampleCosts:
+def costs(before: Usage, after: Usage) -> SampleCosts:
     """Return what a sample cost between two looks at a run.
 
     Without a feed and without workers, the time that the run waited is taken for that of preparation. If one look

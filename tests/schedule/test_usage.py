@@ -13,35 +13,37 @@ from tests.forked import eventually
 from tests.runs.running import nothing_is_left
 
 import penstock
-from penstock.feed.asking import FeedLook
+from penstock.feed.queries import FeedUsage
 from penstock.runs.launch.launcher import Launcher
 from penstock.runs.record import GroupPlan, RunPlan
 from penstock.runs.store import SeriesWriter, Store, points_file
-from penstock.schedule.looks import Look, costs, look
+from penstock.schedule.usage import Usage, costs, usage_of
 
-BEFORE = Look(10.0, 100.0, 8.0, 2.0, 5.0, 0, None, 1.0)
-FEED = FeedLook("numbers", 7, 3.0, 400.0, 1000)
+BEFORE = Usage(10.0, 100.0, 8.0, 2.0, 5.0, 0, None, 1.0)
+FEED = FeedUsage("numbers", 7, 3.0, 400.0, 1000)
 
 
 def test_costs_are_those_of_the_samples_in_between():
-    after = Look(20.0, 200.0, 18.0, 6.0, 12.0, 0, None, 6.0)
+    after = Usage(20.0, 200.0, 18.0, 6.0, 12.0, 0, None, 6.0)
     assert costs(BEFORE, after) == pytest.approx((10.0, 0.05, 0.02, 0.06))
 
 
 def test_a_feed_prepares_what_it_publishes_however_many_read_it():
     before = BEFORE._replace(feed=FEED)
-    after = Look(20.0, 200.0, 18.0, 6.0, 12.0, 0, FEED._replace(cpu_s=9.0, samples=600.0), 1.0)
+    after = Usage(20.0, 200.0, 18.0, 6.0, 12.0, 0, FEED._replace(cpu_s=9.0, samples=600.0), 1.0)
     assert costs(before, after) == pytest.approx((10.0, 0.03, 0.07, 0.06))
 
 
 @pytest.mark.parametrize(("old", "new"), [(FEED, None), (None, FEED), (FEED, FEED._replace(pid=8))])
-def test_a_feeder_that_is_new_or_does_not_answer_tells_no_preparation(old: FeedLook | None, new: FeedLook | None):
-    after = Look(20.0, 200.0, 18.0, 6.0, 12.0, 0, new, 1.0)
+def test_a_feeder_that_is_new_or_does_not_answer_tells_no_preparation(
+    old: FeedUsage | None, new: FeedUsage | None
+):
+    after = Usage(20.0, 200.0, 18.0, 6.0, 12.0, 0, new, 1.0)
     assert costs(BEFORE._replace(feed=old), after) == pytest.approx((10.0, math.nan, 0.07, 0.06), nan_ok=True)
 
 
 def test_without_workers_the_wait_is_that_for_preparation():
-    after = Look(20.0, 200.0, 18.0, 6.0, 12.0, 0, None, 1.0)
+    after = Usage(20.0, 200.0, 18.0, 6.0, 12.0, 0, None, 1.0)
     assert costs(BEFORE, after) == pytest.approx((10.0, 0.04, 0.03, 0.06))
 
 
@@ -61,7 +63,7 @@ with penstock.share(make_loader, "numbers", window="1MiB") as loader:
 
 
 @contextmanager
-def running(folder: Path, script: str) -> Iterator[Callable[[], Look]]:
+def running(folder: Path, script: str) -> Iterator[Callable[[], Usage]]:
     """A run of a script; yields what looks at it."""
     plan = RunPlan(command=(sys.executable, "-c", script), name="run", directory="/")
     with Store.open(folder / "store") as store:
@@ -69,7 +71,7 @@ def running(folder: Path, script: str) -> Iterator[Callable[[], Look]]:
         with Launcher(store) as launcher:
             launcher.start(run, listeners=())
             eventually(lambda: store.run(run.id).keeper)
-            yield lambda: look(store, store.run(run.id), penstock.feeds(), on_gpus=False)
+            yield lambda: usage_of(store, store.run(run.id), penstock.feeds(), on_gpus=False)
     penstock.stop("numbers")
     nothing_is_left(folder)
 
@@ -96,12 +98,12 @@ def test_the_most_memory_and_the_newest_counters_are_those_of_the_whole_series(t
             writer.add("gpu.memory_bytes", used, 1000.0 + 60 * second)
             writer.add("feed.samples", 100.0 * second, 1000.0 + 60 * second)
         writer.flush()
-        found = look(store, run, [], on_gpus=True)
+        found = usage_of(store, run, [], on_gpus=True)
         assert (found.memory_bytes, found.feed) == (4_000_000_000, None)  # of each of its two GPUs
         assert found.samples == pytest.approx(200 + 100 / 60)  # carried on for a second at most
         writer.add("gpu.memory_bytes", 1e10, 1200.0)
         writer.close()
-        assert look(store, run, [], on_gpus=True).memory_bytes == 5_000_000_000
+        assert usage_of(store, run, [], on_gpus=True).memory_bytes == 5_000_000_000
 
 
 def test_host_memory_is_never_taken_for_that_of_a_gpu(tmp_path: Path):
@@ -110,5 +112,5 @@ def test_host_memory_is_never_taken_for_that_of_a_gpu(tmp_path: Path):
         writer = SeriesWriter(points_file(store.folder_of(run.id), "sampler"))
         writer.add("proc.pss_bytes", 3e9, 1000.0)
         writer.close()
-        assert look(store, run, [], on_gpus=True).memory_bytes is None
-        assert look(store, run, [], on_gpus=False).memory_bytes == 3_000_000_000
+        assert usage_of(store, run, [], on_gpus=True).memory_bytes is None
+        assert usage_of(store, run, [], on_gpus=False).memory_bytes == 3_000_000_000

@@ -14,7 +14,7 @@ from penstock.linux.process import cpu_s, with_descendants
 ANSWER_S = 2.0
 
 
-class FeedLook(NamedTuple):
+class FeedUsage(NamedTuple):
     """A feed that processes read."""
 
     name: str
@@ -69,14 +69,14 @@ def statistics_of(endpoint: Endpoint, answer_s: float) -> FeederStatistics | Non
     return FeederStatistics(endpoint.name, owner.pid if owner else 0, answers=False)
 
 
-def read_by(pids: Collection[int], known: Iterable[FeederStatistics]) -> FeedLook | None:
+def read_by(pids: Collection[int], known: Iterable[FeederStatistics]) -> FeedUsage | None:
     """Return the feed that processes read, of several the busiest; None if they read none that answers."""
     read = [feed for feed in known if any(trainer.pid in pids for trainer in feed.trainers)]
     if not read:
         return None
     feed = max(read, key=lambda each: each.samples)
     feeder_s = cpu_s(with_descendants([feed.pid]))
-    return FeedLook(feed.name, feed.pid, feeder_s, feed.samples, feed.samples_per_cycle)
+    return FeedUsage(feed.name, feed.pid, feeder_s, feed.samples, feed.samples_per_cycle)
 
 
 def answer_to(endpoint: Endpoint, request: wire.FromTrainer, answer_s: float) -> wire.FromFeeder | None:

@@ -11,7 +11,7 @@ from collections.abc import Set
 from typing import NamedTuple
 
 from penstock.contracts import Cursor
-from penstock.sources.remote.standing import Passed
+from penstock.sources.remote.status import Passed
 
 _SILENT_S = 5.0
 _BEFORE = Cursor(-1, 0)
@@ -25,7 +25,7 @@ class Key(NamedTuple):
     ids: bytes
 
 
-class Passing:
+class BlockRetention:
     """The feeds of one name, and the blocks that are kept for them."""
 
     def __init__(self, most_bytes: int) -> None:

@@ -13,9 +13,9 @@ from penstock.runs.record import GroupPlan
 from penstock.runs.spec.after import Names
 from penstock.schedule.jobs import Job, alone_sample_s
 from penstock.schedule.ledger import Entry
-from penstock.schedule.looks import Look, SampleCosts
 from penstock.schedule.machine import SPARE, HostMachine
 from penstock.schedule.profiles import Profile, Profiles
+from penstock.schedule.usage import SampleCosts, Usage
 
 Source = Literal["measured", "like a sibling", "unknown"]
 _ASSUMED_EPOCHS = 10
@@ -27,15 +27,15 @@ _LEAST_LEFT = 0.02
 """Part of all samples that a run has left at least: it goes on, whatever was believed of its length."""
 
 
-class Seen(NamedTuple):
+class UsageSpan(NamedTuple):
     """What was seen of a run that goes on."""
 
-    first: Look  # the first look that saw samples
-    now: Look  # the newest look
+    first: Usage  # the first look that saw samples
+    now: Usage  # the newest look
     costs: SampleCosts  # what a sample took in the last seconds
 
 
-class Beliefs:
+class Estimates:
     """What plans believe of each run.
 
     A run of which nothing is known takes a whole GPU, and so runs alone there until it has been measured. What was
@@ -120,7 +120,7 @@ class Beliefs:
             devices=tuple(i for i, uuid in enumerate(self._machine.devices) if uuid in plan.devices),
         )
 
-    def going_on(self, job: Job, look: Look | None) -> Job:
+    def going_on(self, job: Job, look: Usage | None) -> Job:
         """Return what is left of a run that has begun."""
         if look is None or not look.samples:
             spent_s = look.own_cpu_s if look else 0.0
@@ -128,7 +128,7 @@ class Beliefs:
         left = max(job.samples - look.samples, _LEAST_LEFT * job.samples)
         return replace(job, samples=left, start_s=0.0, memory_bytes=max(job.memory_bytes, look.memory_bytes or 0))
 
-    def learn(self, entry: Entry, seen: Seen, data: str, *, has_gpu: bool) -> None:
+    def learn(self, entry: Entry, seen: UsageSpan, data: str, *, has_gpu: bool) -> None:
         """Believe what was measured of a run meanwhile.
 
         ``data`` names what it reads, as profiles do; ``has_gpu`` says that it had its GPUs for itself.
@@ -155,7 +155,7 @@ class Beliefs:
         with suppress(OSError):  # a full disk: it is known here
             self.profiles.put(self.kind(entry), believed)
 
-    def finished(self, entry: Entry, look: Look, samples: float) -> None:
+    def finished(self, entry: Entry, look: Usage, samples: float) -> None:
         """Keep what was seen of a run that has finished, for the next schedule.
 
         Since it was started, it has trained on ``samples``.
@@ -180,10 +180,10 @@ class Beliefs:
         return self._known[nearest.name] if nearest else None
 
 
-def check_fits(entries: Iterable[Entry], beliefs: Beliefs, machine: HostMachine) -> str:
+def check_fits(entries: Iterable[Entry], estimates: Estimates, machine: HostMachine) -> str:
     """Return which run can never start here, and why; empty if all can."""
     for entry in entries:
-        job = beliefs.job(entry)
+        job = estimates.job(entry)
         most = max(machine.model.memories)
         if job.memory_bytes > most and job.gpus:
             source = "declared" if entry.plan.memory_bytes is not None else "measured"
