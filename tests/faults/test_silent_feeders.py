@@ -20,7 +20,7 @@ from typer.testing import CliRunner
 
 import penstock
 from penstock.cli.app import app
-from penstock.feed import asking, wire
+from penstock.feed import queries, wire
 from penstock.feed.endpoint import Endpoint, Owner
 from penstock.feed.launch import feeds
 from penstock.feed.trainer import connection
@@ -33,7 +33,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody waits for an answer for more than a moment."""
     for name in ("attach.ANSWER_S", "shared.ANSWER_S", "feeds._ANSWER_S", "feeds._STOP_ANSWER_S"):
         monkeypatch.setattr(f"penstock.feed.launch.{name}", 0.5)
-    monkeypatch.setattr(asking.feeds, "__defaults__", (0.5,))
+    monkeypatch.setattr(queries.feeds, "__defaults__", (0.5,))
 
 
 @pytest.fixture
