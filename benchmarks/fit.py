@@ -22,8 +22,7 @@ from typing import Any, NamedTuple
 from benchmarks.children import ENVIRONMENT
 from benchmarks.claim import claim, report
 
-from penstock.fit.trial import Trial
-from penstock.fit.trials import Script, ScriptTrials
+from penstock.fit.trial import Script, ScriptTrials, Trial
 from penstock.runs.store import Store
 from penstock.runs.trial import WARM_BATCHES, Bounds
 

@@ -25,8 +25,7 @@ from rich.console import Console
 from penstock.basics.results import progress
 from penstock.bench.io.plan import IoSettings, sizes
 from penstock.bench.io.report import LOOKS, WIDTH, picture, table
-from penstock.bench.io.run import run
-from penstock.bench.io.target import dropped, opened_target
+from penstock.bench.io.run import dropped, opened_target, run
 from penstock.errors import BadSetting, PenstockError
 from penstock.io.measurements import Measurement
 from penstock.runs.machine import describe

@@ -30,9 +30,9 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
-from penstock.bench.io import target as page_cache
 from penstock.bench.io.child import measure as read_over_and_over
 from penstock.bench.io.child import places, stride
+from penstock.bench.io.run import dropped
 from penstock.contracts import Cursor, SourceBlock
 from penstock.io.files import file_system
 from penstock.io.open import open_reader
@@ -166,7 +166,7 @@ def main(
         cases = list(product(range(repeats), readers.split(","), range(len(ARMS))))
         for repeat, reader, turn in track(cases, "measuring"):
             arm = ARMS[(repeat + turn) % len(ARMS)]  # so that no case always comes first
-            page_cache.dropped(str(file), file.stat().st_size)
+            dropped(str(file), file.stat().st_size)
             if arm.startswith("raw"):
                 found.append(raw(file, row_bytes, reader, arm, depth, repeat, seconds))
             else:

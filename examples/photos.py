@@ -18,7 +18,7 @@ from torch.utils.data import DataLoader
 
 import penstock
 from penstock.bench.demo.images import Crops, ImageFolder, find_images, prepare_worker
-from penstock.bench.demo.synthetic import cached_images
+from penstock.bench.demo.images import cached_images
 from penstock.bench.demo.trainer import small_network
 
 WORKERS = len(os.sched_getaffinity(0))

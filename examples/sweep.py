@@ -21,7 +21,7 @@ from torch.utils.data import DataLoader
 
 import penstock
 from penstock.bench.demo.images import Crops, find_images, prepare_worker
-from penstock.bench.demo.synthetic import cached_images
+from penstock.bench.demo.images import cached_images
 from penstock.bench.demo.trainer import small_network
 
 CROP_PX = 32

@@ -25,8 +25,7 @@ from penstock.bench.io import child
 from penstock.bench.io.child import measure, places
 from penstock.bench.io.plan import IoSettings, sizes
 from penstock.bench.io.report import medians, picture
-from penstock.bench.io.run import run
-from penstock.bench.io.target import cached_share, dropped, opened_target
+from penstock.bench.io.run import cached_share, dropped, opened_target, run
 from penstock.contracts import Completed, Extents
 from penstock.errors import BadSetting, ReadFailed
 from penstock.io.files import file_system

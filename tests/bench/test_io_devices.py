@@ -19,7 +19,7 @@ from penstock.bench.io.run import run
 from penstock.errors import BadSetting
 from penstock.gpus.gpm import Meter
 from penstock.io.measurements import Measurement
-from penstock.io.nvme import gpu_threads as device
+from penstock.io.nvme import threads as device
 
 
 class CudaGpu(FakeGpu):

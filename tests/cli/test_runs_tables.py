@@ -21,9 +21,9 @@ from tests.runs.store.groups import group as waiting
 from tests.runs.store.groups import living
 from tests.web.seeded import group
 
+from penstock.basics.results import escaped
 from penstock.cli.runs_table import Looks
 from penstock.runs.store.points import SeriesWriter
-from penstock.web.paper.latex import escaped
 
 NASTY = r"a_b %&#{}\^~$ [c] <d>|*"
 

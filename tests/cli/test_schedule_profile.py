@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("penstock.schedule.machine")
+pytest.importorskip("penstock.schedule.jobs")
 pytestmark = pytest.mark.whole
 
 JOB = Path(__file__).parents[2] / "benchmarks" / "synthetic_job.py"

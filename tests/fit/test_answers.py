@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from penstock.fit.answers import Limit, of_batch_sizes, of_together, of_workers
-from penstock.fit.report import picture, shown
+from penstock.fit.find import picture, shown
 from penstock.fit.search import Tried
 from penstock.fit.trial import Trial
 

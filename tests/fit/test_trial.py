@@ -17,8 +17,7 @@ from tests.runs.running import nothing_is_left
 
 import penstock
 from penstock.fit.search import growing
-from penstock.fit.trial import Trial
-from penstock.fit.trials import Script, ScriptTrials
+from penstock.fit.trial import Script, ScriptTrials, Trial
 from penstock.fit.tries import NotTried, TrialLog
 from penstock.linux.files import taken
 from penstock.runs.store import Store
@@ -221,7 +220,7 @@ def test_an_interrupt_leaves_nothing_and_keeps_what_was_measured(folder, number)
 
 
 def test_small_folders_are_copies_the_store_and_large_ones_are_those_that_are_there(folder, monkeypatch):
-    monkeypatch.setattr("penstock.fit.trials._COPIED_BYTES", 1 << 20)
+    monkeypatch.setattr("penstock.fit.trial._COPIED_BYTES", 1 << 20)
     (folder / "checkpoints").mkdir()
     (folder / "checkpoints" / "last.txt").write_text("good")
     (folder / "large").mkdir()

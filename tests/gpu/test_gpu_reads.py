@@ -10,8 +10,8 @@ from tests.io.reading import read_at, stored
 
 from penstock.contracts import ByteArray, Reader
 from penstock.io.nvme.emulated import EmulatedController
-from penstock.io.nvme.gpu_threads import DeviceThreads
 from penstock.io.nvme.queue import GpuQueue, queue_memory
+from penstock.io.nvme.threads import DeviceThreads
 from penstock.io.open import open_reader
 from penstock.io.reader import QueueReader
 from penstock.io.uring import UringQueue

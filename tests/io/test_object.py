@@ -17,7 +17,7 @@ from tests.object_store import put, set_environment
 
 from penstock.contracts import ByteArray, Completed, Reader
 from penstock.errors import ReaderUnavailable, ReadFailed
-from penstock.io.object import ObjectQueue
+from penstock.io.object_store import ObjectQueue
 from penstock.io.open import open_reader
 from penstock.io.reader import QueueReader
 from penstock.testing.faulty_queue import FaultyQueue

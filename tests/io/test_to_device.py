@@ -15,10 +15,9 @@ from tests.io.reading import read_once, stored
 
 from penstock.contracts import ByteArray, Reader
 from penstock.errors import BadSetting, ReaderUnavailable
-from penstock.io.open import open_reader
+from penstock.io.open import DeviceReader, open_reader
 from penstock.io.queue import ThreadQueue
 from penstock.io.reader import QueueReader
-from penstock.io.to_device import DeviceReader
 from penstock.testing.faulty_queue import FaultyQueue
 from penstock.testing.reader import MEMORY_BYTES, UNTOUCHED, ReaderContract, extents_of, new_memory, read_all
 

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from tests.schedule.configurations import least_makespan_s
 
 from penstock.schedule.jobs import GpuMachine, Job
-from penstock.schedule.rates import Neighbourhood, Placed, fair_rates
+from penstock.schedule.partition import Neighbourhood, Placed, fair_rates
 
 _Left = tuple[tuple[int, float], ...]
 

@@ -9,7 +9,7 @@ import numpy as np
 from scipy.optimize import linprog
 
 from penstock.schedule.jobs import GpuMachine, Job, alone_s
-from penstock.schedule.rates import Neighbourhood, Placed, fair_rates
+from penstock.schedule.partition import Neighbourhood, Placed, fair_rates
 
 _Blocks = list[list[int]]
 

@@ -15,9 +15,8 @@ from tests.schedule.configurations import configurations, least_makespan_s, no_p
 from tests.schedule.mixes import GIB, few, job, jobs, machines
 
 from penstock.schedule.jobs import GpuMachine, Job, alone_s
-from penstock.schedule.partition import SHARINGS, rates_together
+from penstock.schedule.partition import SHARINGS, Placed, rates_together
 from penstock.schedule.planner import Planner
-from penstock.schedule.rates import Placed
 
 ROUNDED = 1 + 1e-7
 

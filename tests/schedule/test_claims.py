@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 
 from penstock.errors import BadSetting
-from penstock.schedule.claims import claimed
+from penstock.schedule.ledger import claimed
 
 CLAIMER = """
 import sys
-from penstock.schedule.claims import claimed
+from penstock.schedule.ledger import claimed
 with claimed(sys.argv[1:]):
     print("claimed", flush=True)
     input()

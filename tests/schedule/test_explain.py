@@ -12,12 +12,10 @@ from rich.console import Console
 from penstock.errors import BadSetting
 from penstock.runs.record import GroupPlan, RunPlan
 from penstock.runs.store import Store
-from penstock.schedule.board import page, summary
+from penstock.schedule.board import explain, page, summary
 from penstock.schedule.estimates import Estimates
-from penstock.schedule.explain import explain
-from penstock.schedule.jobs import GpuMachine
+from penstock.schedule.jobs import GpuMachine, HostMachine
 from penstock.schedule.ledger import begin, ledger_of
-from penstock.schedule.machine import HostMachine
 from penstock.schedule.planner import Planner
 from penstock.schedule.present import LiveSchedule
 from penstock.schedule.profiles import Profile, Profiles

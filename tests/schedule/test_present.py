@@ -13,13 +13,12 @@ from msgspec.structs import replace
 from penstock.basics.lanes import Bar, rows_of
 from penstock.runs.record import GroupPlan, RunPlan
 from penstock.runs.store import Store
-from penstock.schedule.estimates import Estimates, UsageSpan, check_fits, dependencies
-from penstock.schedule.jobs import GpuMachine, Job
+from penstock.schedule.estimates import Estimates, check_fits, dependencies
+from penstock.schedule.jobs import GpuMachine, HostMachine, Job
 from penstock.schedule.ledger import Entry, LedgerFile, begin, ledger_of, once_more
-from penstock.schedule.machine import HostMachine
 from penstock.schedule.profiles import Profile, Profiles
-from penstock.schedule.suffixes import feed_workers, suffixes
-from penstock.schedule.usage import SampleCosts, Usage
+from penstock.schedule.starting import feed_workers, suffixes
+from penstock.schedule.usage import SampleCosts, Usage, UsageSpan
 
 GIB = 2**30
 TWO_GPUS = HostMachine(GpuMachine(cores=4, memories=(8.0 * GIB, 16.0 * GIB)), (), "simulated", True)

@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 from tests.schedule.mixes import job, jobs, machines
 
 from penstock.schedule.jobs import GpuMachine, alone_sample_s
-from penstock.schedule.partition import SHARINGS, Sharing, rates_together
-from penstock.schedule.rates import Neighbourhood, Placed
+from penstock.schedule.partition import SHARINGS, Neighbourhood, Placed, Sharing, rates_together
 
 ONE_GPU = GpuMachine(cores=2, memories=(1e12,))
 

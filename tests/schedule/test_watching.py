@@ -6,9 +6,8 @@ import math
 
 from penstock.feed.queries import FeedUsage
 from penstock.schedule.jobs import GpuMachine, Job
-from penstock.schedule.rates import Placed
-from penstock.schedule.usage import Usage
-from penstock.schedule.watching import UsageWindow, slower_together
+from penstock.schedule.partition import Placed
+from penstock.schedule.usage import Usage, UsageWindow, slower_together
 
 MACHINE = GpuMachine(cores=8, memories=(1e9,))
 

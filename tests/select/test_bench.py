@@ -16,8 +16,16 @@ from penstock.cli.select_table import _ranks
 from penstock.errors import BadSetting
 from penstock.linux.files import held
 from penstock.runs.store import Store
-from penstock.select.bench.compare import shown
-from penstock.select.bench.report import ArmRow, SelectReport, baselines_of, choose, full_of, paired, rows_of
+from penstock.select.bench.compare import (
+    ArmRow,
+    SelectReport,
+    baselines_of,
+    choose,
+    full_of,
+    paired,
+    rows_of,
+    shown,
+)
 from penstock.select.bench.run import BenchResults, Outcome, arms_of, label, scoring, training
 from penstock.select.bench.spec import Arm, BenchSpec, read_spec
 from penstock.select.savings import savings

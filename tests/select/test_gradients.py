@@ -16,8 +16,7 @@ from tests.select.tasks import SAMPLES, images, texts
 from torch import Tensor, nn
 
 from penstock.errors import BadSetting
-from penstock.select.gradients import SampleGradients, projected
-from penstock.select.layers import last_linear, sketched_gradients
+from penstock.select.gradients import SampleGradients, last_linear, projected, sketched_gradients
 from penstock.select.task import Batch
 
 Losses = Callable[[slice], Tensor]

@@ -12,8 +12,8 @@ from tests.web.seeded import add_points, group
 
 from penstock.runs.figures import extremes
 from penstock.runs.store import Series
+from penstock.web.charts import title_of
 from penstock.web.lines import against, chart, line_over, odd, smoothed
-from penstock.web.titles import title_of
 
 NAN, INF = math.nan, math.inf
 VALUES = st.lists(st.floats(-1e6, 1e6) | st.just(NAN), max_size=80)

@@ -100,7 +100,7 @@ def print_latex(page: RenderableType) -> None:
     """Print a table, whose columns stand as they do in the terminal; nothing if it is none."""
     from rich.table import Table
 
-    from penstock.web.paper.latex import latex_table
+    from penstock.basics.results import latex_table
 
     if isinstance(page, Table):
         columns = [[str(cell) for cell in (column.header, *column.cells)] for column in page.columns]

@@ -32,10 +32,8 @@ def demo(
 
     require("the demo", "demo", "torch", "simplejpeg", "cv2", "matplotlib")
     from penstock.basics.results import as_json, check_files, progress, save
-    from penstock.bench.demo.images import find_images
-    from penstock.bench.demo.report import picture, print_report
-    from penstock.bench.demo.run import compare
-    from penstock.bench.demo.synthetic import cached_images
+    from penstock.bench.demo.images import cached_images, find_images
+    from penstock.bench.demo.run import compare, picture, print_report
 
     if not 1 <= trainers <= _TRAINERS_MOST:
         raise BadSetting(f"--trainers {trainers}: from 1 to {_TRAINERS_MOST}")

@@ -26,7 +26,7 @@ def doctor(
 ) -> None:
     """Check what works on this machine, and how to fix the rest; exits with 1 if sharing cannot work."""
     if what == "ray":
-        from penstock.doctor.ray import examine_ray
+        from penstock.doctor.devices import examine_ray
 
         findings = examine_ray()
     else:

@@ -33,8 +33,7 @@ def profile(
     from penstock.runs.spec.checks import Gpus
     from penstock.runs.spec.open import Spec
     from penstock.runs.store import Store
-    from penstock.schedule.jobs import Job, contention
-    from penstock.schedule.machine import host_machine
+    from penstock.schedule.jobs import Job, contention, host_machine
     from penstock.schedule.profile import NotProfiled, profiled
     from penstock.schedule.profiles import Profiles
 

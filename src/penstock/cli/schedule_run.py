@@ -46,7 +46,7 @@ def run(
     no change: they share by `penstock.share`, or by `share: true` in the file.
     """
     from penstock.basics.results import check_files
-    from penstock.schedule.explain import explain as explained
+    from penstock.schedule.board import explain as explained
 
     check_files(plot=plot)
     is_dry = dry_run or bool(explain)
@@ -84,10 +84,9 @@ def _opened(
     from penstock.runs.spec.checks import Gpus
     from penstock.runs.spec.open import Spec
     from penstock.runs.store import Store
-    from penstock.schedule.claims import claimed
     from penstock.schedule.estimates import Estimates, check_fits, dependencies
-    from penstock.schedule.ledger import LedgerFile, begin, ledger_of
-    from penstock.schedule.machine import host_machine
+    from penstock.schedule.jobs import host_machine
+    from penstock.schedule.ledger import LedgerFile, begin, claimed, ledger_of
     from penstock.schedule.partition import SHARINGS
     from penstock.schedule.planner import PLANNED, PUBLISHED, Objective, Planner
     from penstock.schedule.present import LiveSchedule

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import importlib.util
 import mmap
 import os
 import stat
 import tempfile
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import closing
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 import numpy as np
 
+from penstock.basics.sizes import size_text
 from penstock.contracts import ByteArray, Extents
-from penstock.errors import GpuMissing, PenstockError, ReaderUnavailable
+from penstock.errors import BadSetting, GpuMissing, PenstockError, ReaderUnavailable
 from penstock.feed.statistics import FeederStatistics
 from penstock.gpus.nvml import NvmlGpu, answer_of, gpus, nvml, visible_gpus
 from penstock.io import gds
@@ -24,6 +27,9 @@ from penstock.io.nvme import module
 from penstock.io.nvme.admin import CSTS, FATAL, OFF_THE_BUS, capabilities
 from penstock.io.open import MECHANISMS, open_reader
 from penstock.runs.modes.mps import unusable
+from penstock.sources.remote.connecting import connected, on_node
+from penstock.sources.remote.engine import in_words
+from penstock.sources.remote.maker import other_versions, versions
 
 
 class Finding(msgspec.Struct, frozen=True):
@@ -229,3 +235,66 @@ def _look_at(path: str) -> Finding:
     state = "it has failed, and would be reset" if status & FATAL else "no read was tried, which would reset it"
     found = f"NVMe {features.version}, queues of up to {features.entries} entries; mech='gpu' reads it; {state}"
     return Finding(what, "works", found)
+
+
+_BLOCK_BYTES = 16 << 20
+_ANSWER_S = 30.0
+
+
+def examine_ray() -> list[Finding]:
+    """Connect to the cluster, and have each of its nodes send a block."""
+    return list(_findings())
+
+
+def _findings() -> Iterator[Finding]:
+    if importlib.util.find_spec("ray") is None:
+        yield Finding("Ray", "fails", "not installed", 'pip install "penstock[ray]"')
+        return
+    address = os.environ.get("RAY_ADDRESS")
+    try:
+        ray = connected()
+    except BadSetting as error:
+        yield Finding("cluster", "fails", str(error))
+        return
+    except Exception as error:  # whatever Ray raises where there is no cluster
+        where = f"at RAY_ADDRESS={address}" if address else "on this machine"
+        remedy = "ray start --head --port 6379, and on other machines ray start --address HEAD:6379"
+        yield Finding("cluster", "fails", f"there is none {where}: {in_words(error)}", remedy)
+        return
+    try:
+        yield Finding("cluster", "works", f"{ray.get_runtime_context().gcs_address}, Ray {ray.__version__}")
+        token = os.environ.get("RAY_AUTH_MODE") == "token"
+        found = "with a token" if token else "without a token"
+        yield Finding(
+            "who may enter", "works" if token else "limited", found, "" if token else "RAY_AUTH_MODE=token"
+        )
+        for node in ray.nodes():
+            yield _node(ray, node)
+    finally:
+        ray.shutdown()
+
+
+def _node(ray: Any, node: dict[str, Any]) -> Finding:
+    name, resources = f"node {node['NodeName']}", node["Resources"]
+    if not node["Alive"]:
+        return Finding(name, "limited", "Ray takes it for dead", "ray start --address on it again")
+    if not resources.get("CPU"):
+        return Finding(name, "limited", "it has no cores for blocks", "ray start --num-cpus N")
+    asked: Any = ray.remote(_probe).options(num_cpus=0, max_retries=0, **on_node(node["NodeID"]))
+    try:
+        theirs, _ = ray.get(asked.remote(), timeout=_ANSWER_S)
+        began = time.perf_counter()
+        ray.get(asked.remote(), timeout=_ANSWER_S)
+        took_s = time.perf_counter() - began
+    except Exception as error:  # whatever Ray raises
+        remedy = "look whether Penstock is installed there, and reaches this machine"
+        return Finding(name, "fails", f"it makes no block: {in_words(error)}", remedy)
+    if differ := other_versions(theirs, versions(), "this machine"):
+        return Finding(name, "fails", differ, "install the same versions on all machines")
+    store = size_text(int(resources.get("object_store_memory", 0)))
+    speed = f"a block of {size_text(_BLOCK_BYTES)} takes {took_s * 1000:.0f} ms"
+    return Finding(name, "works", f"{int(resources['CPU'])} cores, store of {store}, {speed}")
+
+
+def _probe() -> tuple[tuple[str, ...], Any]:
+    return versions(), np.zeros(_BLOCK_BYTES, np.uint8)

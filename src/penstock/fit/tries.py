@@ -16,8 +16,7 @@ from penstock.basics.terminal import say
 from penstock.errors import BadSetting, PenstockError
 from penstock.fit.answers import Limit
 from penstock.fit.search import Search, Tried
-from penstock.fit.trial import Trial
-from penstock.fit.trials import Script, ScriptTrials
+from penstock.fit.trial import Script, ScriptTrials, Trial
 from penstock.linux.cgroups import memory_limit_bytes
 from penstock.linux.files import written_whole
 from penstock.runs.masking import masked_words
@@ -25,7 +24,7 @@ from penstock.runs.record import RunPlan
 from penstock.runs.spec.checks import command as executed
 from penstock.runs.store import Store
 from penstock.runs.trial import WARM_BATCHES, Bounds
-from penstock.schedule.machine import SPARE, HostMachine
+from penstock.schedule.jobs import SPARE, HostMachine
 from penstock.schedule.profiles import Profiles
 
 _LEAST_BYTES = 16 << 20

@@ -5,6 +5,9 @@
 
 from __future__ import annotations
 
+# obstore's own annotations leave the store's type open.
+# pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false, reportUnknownVariableType=false
+import ctypes
 import errno
 import math
 import os
@@ -12,10 +15,15 @@ import re
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
+from importlib.metadata import version
 from typing import Any, NamedTuple
 from urllib.parse import unquote, urlsplit
 
+import numpy as np
+
+from penstock.contracts import Opened
 from penstock.errors import ReaderUnavailable
+from penstock.io.queue import BlockingQueue
 
 
 class Object(NamedTuple):
@@ -207,3 +215,64 @@ def _in_words(error: Exception, timeout_s: float) -> OSError:
         words += "; look at the credentials (AWS_ACCESS_KEY_ID, AWS_SESSION_TOKEN, ...)"
     tries = re.search(r"after (\d+) retries", headline)
     return OSError(number, f"{words}; tried {int(tries[1]) + 1} times" if tries else words)
+
+
+MAX_REQUESTS = 256
+
+
+class ObjectQueue(BlockingQueue):
+    """Reads by ``GET`` with a range through obstore, a thread for each request under way.
+
+    If an object is replaced after it was opened, reading it is an error, as far as size, time and ETag show it.
+    Endpoint and credentials come from the usual environment variables (``AWS_ENDPOINT_URL``,
+    ``AWS_ACCESS_KEY_ID``, ``AWS_SKIP_SIGNATURE``, ...). At most 256 requests are under way. The limits are those
+    of ``ObjectStores``.
+    """
+
+    def __init__(
+        self, depth: int, *, timeout_s: float = 30.0, retries: int | None = None, retry_s: float = 90.0
+    ) -> None:
+        self._stores = ObjectStores(timeout_s=timeout_s, retries=retries, retry_s=retry_s)
+        super().__init__("object", depth, min(depth, MAX_REQUESTS))
+        self._objects: list[_Object] = []
+
+    @property
+    def path_taken(self) -> str:
+        return f"obstore {version('obstore')}, {self._limit} requests at once"
+
+    def open(self, path: str) -> Opened:
+        store, key = self._stores.at(path)
+        meta = self._stores.meta(*self._stores.at(path, opens=True))
+        self._objects.append(_Object(store, key, version_text(meta), etag_of(meta)))
+        return Opened(len(self._objects) - 1, meta["size"])
+
+    def read(self, file: int, offset: int, nbytes: int, address: int) -> int:
+        store, key, opened, etag = self._objects[file]
+        with self._stores.in_its_words():
+            try:
+                result = self._stores.get(store, key, offset, nbytes, etag)
+                body = np.frombuffer(result.bytes(), np.uint8)
+            except Exception as error:
+                if status_of(error) == PAST_THE_END:
+                    return 0
+                raise
+        start, stop = result.range
+        if (now := version_text(result.meta)) != opened:
+            raise OSError(
+                errno.ESTALE, f"it has been replaced since it was opened: {opened} then, {now} now; open it anew"
+            )
+        if len(body) != stop - start or len(body) > nbytes:
+            raise OSError(errno.EPROTO, f"the store announced {stop - start:,} bytes, and sent {len(body):,}")
+        ctypes.memmove(address, body.ctypes.data, len(body))
+        return len(body)
+
+    def release(self) -> None:
+        self._objects.clear()
+        self._stores.forget()
+
+
+class _Object(NamedTuple):
+    store: Any
+    key: str
+    version: str
+    etag: str

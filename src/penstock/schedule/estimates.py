@@ -5,17 +5,16 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from typing import Literal, NamedTuple
+from typing import Literal
 
 from msgspec.structs import replace
 
 from penstock.runs.record import GroupPlan
 from penstock.runs.spec.after import Names
-from penstock.schedule.jobs import Job, alone_sample_s
+from penstock.schedule.jobs import SPARE, HostMachine, Job, alone_sample_s
 from penstock.schedule.ledger import Entry
-from penstock.schedule.machine import SPARE, HostMachine
 from penstock.schedule.profiles import Profile, Profiles
-from penstock.schedule.usage import SampleCosts, Usage
+from penstock.schedule.usage import Usage, UsageSpan
 
 Source = Literal["measured", "like a sibling", "unknown"]
 _ASSUMED_EPOCHS = 10
@@ -25,14 +24,6 @@ _ANY = "?"
 """Data key of runs not yet measured. They share a feed only if its name and data turn out equal."""
 _LEAST_LEFT = 0.02
 """Part of all samples that a run has left at least: it goes on, whatever was believed of its length."""
-
-
-class UsageSpan(NamedTuple):
-    """What was seen of a run that goes on."""
-
-    first: Usage  # the first look that saw samples
-    now: Usage  # the newest look
-    costs: SampleCosts  # what a sample took in the last seconds
 
 
 class Estimates:

@@ -20,7 +20,7 @@ from penstock.runs.stop import ask_to_end
 from penstock.schedule.ledger import Entry, LedgerFile, once_more
 from penstock.schedule.present import LiveSchedule, PresentPlan, is_held
 from penstock.schedule.starting import Starter
-from penstock.schedule.watching import WINDOW_S, slower_together
+from penstock.schedule.usage import WINDOW_S, slower_together
 
 _TICK_S = 1.0
 _RESTED_S, _MOST_RESTED_S = 10.0, 160.0

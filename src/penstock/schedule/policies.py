@@ -6,8 +6,7 @@ import itertools
 from collections.abc import Callable, Iterator, Sequence
 
 from penstock.schedule.jobs import GpuMachine, Job, alone_s
-from penstock.schedule.partition import Sharing, rates_together
-from penstock.schedule.rates import Placed
+from penstock.schedule.partition import Placed, Sharing, rates_together
 from penstock.schedule.simulate import JobStart, Policy, State
 
 Order = Callable[[Sequence[Job], GpuMachine], list[int]]

@@ -18,15 +18,13 @@ from penstock.linux.process import with_descendants
 from penstock.runs.record import ENDED, RunRecord, Status
 from penstock.runs.store import Store
 from penstock.schedule.estimates import Estimates
-from penstock.schedule.jobs import GpuMachine, Job
+from penstock.schedule.jobs import SPARE, GpuMachine, HostMachine, Job, strangers_bytes
 from penstock.schedule.ledger import Entry, Expected, Ledger
-from penstock.schedule.machine import SPARE, HostMachine, strangers_bytes
+from penstock.schedule.partition import Placed
 from penstock.schedule.planner import Planner, PolicyPlan
 from penstock.schedule.profiles import data_of
-from penstock.schedule.rates import Placed
 from penstock.schedule.simulate import Running
-from penstock.schedule.usage import usage_of
-from penstock.schedule.watching import UsageWindow
+from penstock.schedule.usage import UsageWindow, usage_of
 
 _ANSWER_S = 0.5
 _HELD = "keeper.lock"

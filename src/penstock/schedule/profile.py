@@ -17,7 +17,7 @@ from penstock.runs.keeper.keeper import FEEDER
 from penstock.runs.record import RunPlan
 from penstock.runs.store import Store
 from penstock.runs.trial import TrialRunner
-from penstock.schedule.machine import SPARE
+from penstock.schedule.jobs import SPARE
 from penstock.schedule.profiles import Profile, data_of
 from penstock.waits import PHASES
 

@@ -7,8 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from penstock.schedule.jobs import GpuMachine, Job
-from penstock.schedule.partition import Sharing, rates_together
-from penstock.schedule.rates import Placed
+from penstock.schedule.partition import Placed, Sharing, rates_together
 
 _SAME_TIME_S = 1e-9
 

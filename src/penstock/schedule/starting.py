@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import os
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -14,9 +16,33 @@ from penstock.linux.files import written_whole
 from penstock.runs.launch.launcher import Launcher
 from penstock.runs.modes.mode import Mode
 from penstock.runs.record import RunRecord
+from penstock.schedule.jobs import GpuMachine, Job
 from penstock.schedule.partition import rates_together
 from penstock.schedule.present import LiveSchedule, PresentPlan, keeper_lock
-from penstock.schedule.suffixes import feed_workers, suffixes
+
+
+def suffixes(parts: Sequence[Sequence[str]], now: Mapping[str, str], new: Callable[[], str]) -> dict[str, str]:
+    """Return a suffix for each run: of a feed that most members of its part read now, if there is one.
+
+    Each of ``parts`` names the runs of a feed. ``now`` is the suffix of the feed that a run reads now, empty of
+    one that has yet to start; ``new`` returns one that no feed has had.
+    """
+    found, taken = dict[str, str](), set[str]()
+    for part in sorted(parts, key=lambda part: -len(part)):
+        used = Counter(now[name] for name in part if now[name] and now[name] not in taken)
+        suffix = used.most_common(1)[0][0] if used else new()
+        taken.add(suffix)
+        found |= dict.fromkeys(part, suffix)
+    return found
+
+
+def feed_workers(members: Sequence[Job], machine: GpuMachine) -> int:
+    """Return how many workers keep up with the members of a feed, of those that have a core."""
+    prepared_s = max(job.preparation_s for job in members)
+    cpu_s = prepared_s + sum(job.own_s for job in members)
+    sample_s = max(*(max(job.gpu_s, job.own_s) for job in members), cpu_s / machine.cores)
+    return max(1, min(math.floor(machine.cores), math.ceil(prepared_s / sample_s)))
+
 
 _FEED = "feed"
 

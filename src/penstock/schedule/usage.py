@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 import os
 import time
-from collections.abc import Iterable, Sequence
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
@@ -20,6 +21,8 @@ from penstock.runs.keeper.keeper import FEEDER
 from penstock.runs.record import RunRecord
 from penstock.runs.store import Series, Store
 from penstock.runs.store.merged import read_series
+from penstock.schedule.jobs import GpuMachine
+from penstock.schedule.partition import Placed, Sharing, rates_together
 
 _LOOP = ("samples", "loop_s", "wait_s")
 _MEMORY = ("gpu.memory_bytes", "proc.pss_bytes")
@@ -54,6 +57,14 @@ class SampleCosts(NamedTuple):
     gpu_s: float
 
 
+class UsageSpan(NamedTuple):
+    """What was seen of a run that goes on."""
+
+    first: Usage  # the first look that saw samples
+    now: Usage  # the newest look
+    costs: SampleCosts  # what a sample took in the last seconds
+
+
 def usage_of(store: Store, record: RunRecord, feeds: Sequence[FeederStatistics], *, on_gpus: bool) -> Usage:
     """Look at a run that has begun, and goes on.
 
@@ -63,7 +74,7 @@ def usage_of(store: Store, record: RunRecord, feeds: Sequence[FeederStatistics],
     pids = descendants(record.keeper[0], without=FEEDER) if record.keeper else []
     main_s, workers_s, rss_bytes = _used(pids)
     time_s, now_s = time.monotonic(), time.time()
-    (samples, loop_s, wait_s), of, most = _seen(store.folder_of(record.id)).read(now_s)
+    (samples, loop_s, wait_s), of, most = _series_reader(store.folder_of(record.id)).read(now_s)
     gpu_bytes = most["gpu.memory_bytes"] / (record.plan.gpus or 1)
     taken = int(gpu_bytes if on_gpus else most["proc.pss_bytes"] or rss_bytes) or None
     feed = read_by(pids, feeds)
@@ -117,7 +128,7 @@ def _per(used_s: float, samples: float) -> float:
     return max(0.0, used_s / samples) if samples > 0 else math.nan
 
 
-class _Seen:
+class _SeriesReader:
     """What earlier looks at a run have read of its series: each look reads only what has been added."""
 
     def __init__(self, run_folder: Path) -> None:
@@ -134,7 +145,7 @@ class _Seen:
         return [_at(found.get(f"{of}{name}"), now_s) for name in _LOOP], of, self._most
 
 
-_seen = lru_cache(maxsize=1024)(_Seen)
+_series_reader = lru_cache(maxsize=1024)(_SeriesReader)
 
 
 def _at(series: Series | None, now_s: float) -> float:
@@ -143,3 +154,91 @@ def _at(series: Series | None, now_s: float) -> float:
         return 0.0
     ahead_s = min(max(0.0, now_s - float(series.times_s[-1])), _MOST_AHEAD_S)
     return series.last + ahead_s * (series.rise_per_s(0.0) or 0.0)
+
+
+SETTLED_S = 10.0
+"""Seconds of training beside the same others, after which figures of a run are believed."""
+WINDOW_S = 58.0
+"""Seconds for which two must have been slower together."""
+_KEPT_S = 60.0
+_OFF = 0.15
+"""A rate that differs by more than this part from the model's changes the plan."""
+_SLOWER = 0.95
+"""Pairs that reach less than this part of their sequential progress are not placed together again."""
+
+
+class UsageWindow:
+    """The looks at one run that goes on."""
+
+    def __init__(self) -> None:
+        self.first: Usage | None = None  # the first look that saw samples
+        self.newest: Usage | None = None  # the newest look
+        self.expected: float | None = None  # samples a second that the model expects; None before it trains
+        self._looks: deque[Usage] = deque()
+        self._all: deque[Usage] = deque(maxlen=round(_KEPT_S))  # whoever was beside it
+
+    def add(self, look: Usage) -> None:
+        """Take a look; it tells nothing of training if no sample has come since the last."""
+        self.newest = look
+        if self._all and look.of != self._all[-1].of:
+            self.first = None
+            self._looks.clear()
+            self._all.clear()
+        if look.samples <= (self._all[-1].samples if self._all else 0.0):
+            return
+        if self.first is None:
+            self.first = look
+        self._looks.append(look)
+        self._all.append(look)
+        while look.time_s - self._looks[0].time_s > _KEPT_S:
+            self._looks.popleft()
+
+    def begin_anew(self) -> None:
+        """Forget the looks: others have come or gone."""
+        while len(self._looks) > 1:
+            self._looks.popleft()
+
+    def seen(self, least_s: float = SETTLED_S) -> UsageSpan | None:
+        """Return what was seen of it beside the same others; None if that is too little."""
+        return self._seen(self._looks, least_s)
+
+    def in_all(self) -> UsageSpan | None:
+        """Return what was seen of one that has ended, whoever was beside it: where a feed was read, of that."""
+        fed = [look for look in self._all if look.feed]
+        of_feed = [look for look in fed if look.feed and fed[-1].feed and look.feed.pid == fed[-1].feed.pid]
+        return self._seen(of_feed or self._all, 1.0)
+
+    def _seen(self, looks: Sequence[Usage], least_s: float) -> UsageSpan | None:
+        if self.first is None or len(looks) < 2 or looks[-1].time_s - looks[0].time_s < least_s:
+            return None
+        return UsageSpan(self.first, looks[-1], costs(looks[0], looks[-1]))
+
+    def is_off(self) -> bool:
+        """Whether its rate is not the model's."""
+        seen = self.seen()
+        return bool(seen and self.expected and abs(seen.costs.samples_per_s / self.expected - 1) > _OFF)
+
+
+def slower_together(
+    watched: Mapping[str, UsageWindow],  # the looks at runs, by name
+    placed: Sequence[Placed],  # the runs that train
+    left: Mapping[str, float],  # samples that each has yet to train on
+    machine: GpuMachine,
+    sharing: Sharing,  # how feeds are shared
+) -> list[tuple[str, str]]:
+    """Name pairs on one GPU that would be faster one after the other, everything else being as it is."""
+    found = list[tuple[str, str]]()
+    for number, one in enumerate(placed):
+        for other in placed[number + 1 :]:
+            if {*one.gpus}.isdisjoint(other.gpus):
+                continue
+            progress = 0.0
+            for run, partner in ((one, other), (other, one)):
+                seen = watched[run.job.name].seen(WINDOW_S)
+                rest = [each for each in placed if each is not partner]
+                rates, _, _ = rates_together(rest, [left[each.job.name] for each in rest], 0, machine, sharing)
+                alone = rates[rest.index(run)]
+                progress += seen.costs.samples_per_s / alone if seen and alone > 0 else 1.0
+            if progress < _SLOWER:
+                found.append((one.job.name, other.job.name))
+    return found

@@ -16,8 +16,8 @@ from torch import Tensor, nn
 
 from penstock.errors import BadSetting
 from penstock.select.choices import k_center
+from penstock.select.gradients import last_linear
 from penstock.select.identity import Direction
-from penstock.select.layers import last_linear
 from penstock.select.methods import Epochs, Progress, Scored, one_trained, shown
 from penstock.select.steps import step
 from penstock.select.task import Batch, Task, check_finite

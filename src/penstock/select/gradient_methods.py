@@ -17,9 +17,8 @@ from torch.nn import functional
 
 from penstock.basics.terminal import say
 from penstock.errors import BadSetting
-from penstock.select.gradients import RowGradients, SampleGradients, projected
+from penstock.select.gradients import RowGradients, SampleGradients, projected, sketched_gradients
 from penstock.select.identity import Direction
-from penstock.select.layers import sketched_gradients
 from penstock.select.methods import Count, Epochs, Progress, Scored, checkpoints, made, one_trained, shown, trained
 from penstock.select.steps import step
 from penstock.select.task import Batch, Task, logits_of

@@ -5,11 +5,17 @@
 from __future__ import annotations
 
 import math
+
+# torch describes its types in part only.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Sequence
+from contextlib import contextmanager
 from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.graph import GradientEdge, get_gradient_edge
 
 from penstock.basics.terminal import listed
 from penstock.errors import BadSetting
@@ -90,7 +96,7 @@ class SampleGradients:
             )
         yield from self._rows(batch)
 
-    def _rows(self, batch: _Batch) -> Generator[RowGradients]:
+    def _rows(self, batch: _Uses) -> Generator[RowGradients]:
         for name, parameter in self.parameters.items():
             shape = parameter.shape or (1,)
             memory = self._memory.view(parameter.dtype)
@@ -109,7 +115,7 @@ class SampleGradients:
                     gradients += batch.others[name].view(batch.samples, *shape)[:, here]
                 yield RowGradients(name, here, gradients)
 
-    def _seen(self, losses: Callable[[], Tensor], samples: int) -> tuple[_Batch, list[str]]:
+    def _seen(self, losses: Callable[[], Tensor], samples: int) -> tuple[_Uses, list[str]]:
         """Return the uses of a batch, and the parameters whose gradients cannot be computed from them."""
         with Uses(self._trained.values(), samples) as seen:
             each = losses()
@@ -147,8 +153,8 @@ class SampleGradients:
 
     def _batch(
         self, samples: int, uses: list[Use], grads: Sequence[Tensor | None], layouts: list[SampleAxis | None]
-    ) -> _Batch:
-        found = _Batch(samples, [], {})
+    ) -> _Uses:
+        found = _Uses(samples, [], {})
         for use, grad, layout in zip(uses, grads, layouts, strict=True):
             if grad is None or layout is None:
                 continue
@@ -165,7 +171,7 @@ class SampleGradients:
                     found.others[name] = found.others[name] + each if name in found.others else each
         return found
 
-    def _off(self, batch: _Batch, weights: Tensor, expected: dict[str, Tensor | None]) -> set[str]:
+    def _off(self, batch: _Uses, weights: Tensor, expected: dict[str, Tensor | None]) -> set[str]:
         """Return the parameters whose weighted gradients do not add up to what they must."""
         off, long = dict.fromkeys(self.parameters, 0.0), dict.fromkeys(self.parameters, 0.0)
         for name, rows, gradients in self._rows(batch):
@@ -180,7 +186,7 @@ class SampleGradients:
         return {name for name in off if off[name] ** 0.5 > max(least, same * long[name] ** 0.5)}
 
 
-class _Batch(NamedTuple):
+class _Uses(NamedTuple):
     """Samples, the uses that reach their losses, and gradients by what is computed of parameters, by name."""
 
     samples: int
@@ -242,3 +248,77 @@ def _signs(rows: int, columns: int, generator: torch.Generator) -> Tensor:
     words = torch.randint(-(2**63), 2**63 - 1, (rows, -(-columns // _WORD_BITS)), generator=generator)
     signs = _SIGNS_OF_BYTES.index_select(0, words.view(torch.uint8).flatten().int())
     return signs.view(rows, -1)[:, :columns]
+
+
+def sketched_gradients(model: nn.Module, losses: Callable[[], Tensor], side: int, seed: int) -> Tensor:
+    """Return each sample's gradient of the last linear layer's weights, both factors of it projected if long.
+
+    Source: Choe et al., What is Your Data Worth to GPT? (2405.13954).
+
+    ``losses`` computes the losses, shape ``(n,)``. The factors are what the layer was given and the gradient at
+    what it gave; longer ones are projected to length ``side``. The result has shape ``(n, d)``, where d is the
+    product of the factors' lengths.
+    """
+    with last_linear(model) as call:
+        each = losses()
+    given, version, edge, times = call()
+    if times != 1:
+        raise BadSetting(
+            f"{type(model).__name__} calls its last linear layer {times} times; gradients are compared of "
+            "layers that are called once"
+        )
+    if given._version != version:
+        raise BadSetting(
+            "what the last linear layer was given is changed in place behind it, so its gradients are unknown: "
+            "give that operation a copy"
+        )
+    (grad,) = torch.autograd.grad(each.sum(), [cast("GradientEdge", edge)])
+    if len(given) != len(each):
+        raise BadSetting(
+            f"the last linear layer is given shape {tuple(given.shape)} for {len(each):,} samples: gradients of "
+            "single samples need them along the first axis"
+        )
+    left, right = (
+        projected([one.flatten(0, -2)], one.shape[-1], side, seed + i).view(*one.shape[:-1], -1)
+        for i, one in enumerate((grad, given.detach()))
+    )
+    return torch.einsum("n...o,n...i->noi", left, right).flatten(1)
+
+
+class Call(NamedTuple):
+    """The last call of a linear layer."""
+
+    given: Tensor  # what the layer was given
+    version: int  # version of that memory then
+    edge: GradientEdge | None  # where gradients come back to what it gave; None where there are none
+    times: int  # how often this layer has been called
+
+
+@contextmanager
+def last_linear(model: nn.Module) -> Generator[Callable[[], Call]]:
+    """Record the last call of a linear layer, and yield what returns it; with a gradient where there is one."""
+    layers = [each for each in model.modules() if isinstance(each, nn.Linear)]
+    if not layers:
+        raise BadSetting(f"{type(model).__name__} has no linear layer, whose inputs this method compares")
+    times, last = Counter[nn.Module](), list[Call]()
+
+    def record(layer: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Tensor) -> None:
+        if output.requires_grad or not torch.is_grad_enabled():
+            given: Tensor = args[0] if args else kwargs["input"]
+            # The edge stays where it is when an activation changes the output in place.
+            edge = get_gradient_edge(output) if output.requires_grad else None
+            times[layer] += 1
+            version = given._version if edge else 0  # a tensor of inference mode has none
+            last[:] = [Call(given, version, edge, times[layer])]
+
+    def call() -> Call:
+        if not last:
+            raise BadSetting(f"{type(model).__name__} calls none of its linear layers, whose inputs are compared")
+        return last[0]
+
+    hooks = [each.register_forward_hook(record, with_kwargs=True) for each in layers]
+    try:
+        yield call
+    finally:
+        for hook in hooks:
+            hook.remove()

@@ -24,10 +24,9 @@ from penstock.runs.listeners import is_measured
 from penstock.runs.record import ENDED, RunRecord
 from penstock.runs.store import Series, Store
 from penstock.schedule.ledger import newest_ledgers
-from penstock.web.charts import Line, drawn, is_counter
+from penstock.web.charts import Line, drawn, is_counter, title_of
 from penstock.web.files import NOT_ELSEWHERE
 from penstock.web.lines import NOTHING, axis_of, chart, line_over
-from penstock.web.titles import title_of
 
 import_module("numpy.ma")  # np.unique imports it when first called, which fails in two threads at once
 

@@ -11,11 +11,11 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
+from penstock.basics.results import latex_table
 from penstock.errors import BadSetting
 from penstock.runs.store import Store
 from penstock.runs.store.notes import Change
 from penstock.web.files import Json, answering
-from penstock.web.paper.latex import latex_table
 from penstock.web.views import row_of
 
 _MOST_KIB = 1024

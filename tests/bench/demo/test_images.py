@@ -9,8 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from penstock.bench.demo.images import Crops, find_images
-from penstock.bench.demo.synthetic import CLASSES, cached_images, make_images
+from penstock.bench.demo.images import CLASSES, Crops, cached_images, find_images, make_images
 from penstock.errors import BadSetting
 
 pytestmark = pytest.mark.whole

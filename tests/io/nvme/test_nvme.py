@@ -19,11 +19,10 @@ from tests.io.reading import in_slots, read_at, read_once, stored
 from penstock.contracts import ByteArray, Opened, Reader
 from penstock.errors import ReaderUnavailable
 from penstock.io.nvme import queue_memory as layout
-from penstock.io.nvme.cpu_threads import HEADER, HostThreads, library
 from penstock.io.nvme.emulated import EmulatedController
-from penstock.io.nvme.gpu_threads import DeviceThreads
 from penstock.io.nvme.queue import GpuQueue, queue_memory
 from penstock.io.nvme.queue_memory import QueueMemory
+from penstock.io.nvme.threads import HEADER, DeviceThreads, HostThreads, library
 from penstock.io.open import open_reader
 from penstock.io.queue import Queue, Reads, Results, ThreadQueue
 from penstock.io.reader import QueueReader

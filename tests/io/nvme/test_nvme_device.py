@@ -18,13 +18,12 @@ from tests.fakes.nvme_disk import FakeDisk, FakeModule
 from tests.io.reading import read_once, stored
 
 from penstock.errors import ReaderUnavailable
-from penstock.io.nvme import gpu_threads as device
+from penstock.io.nvme import threads as device
 from penstock.io.nvme.controller import DiskController
-from penstock.io.nvme.cpu_threads import library
 from penstock.io.nvme.emulated import EmulatedController
-from penstock.io.nvme.gpu_threads import DeviceThreads
 from penstock.io.nvme.queue import GpuQueue, queue_into, queue_memory
 from penstock.io.nvme.queue_memory import WORK
+from penstock.io.nvme.threads import DeviceThreads, library
 from penstock.io.queue import ThreadQueue
 from penstock.io.reader import QueueReader
 from penstock.testing.faulty_queue import FaultyQueue

@@ -13,9 +13,9 @@ import pytest
 from tests.forked import eventually
 
 from penstock.io.nvme import queue_memory as layout
-from penstock.io.nvme.cpu_threads import library
 from penstock.io.nvme.emulated import EmulatedController
 from penstock.io.nvme.queue_memory import COMMAND, COMPLETION, PAIR, PROGRESS, REQUEST, WORK, QueueMemory
+from penstock.io.nvme.threads import library
 from penstock.io.queue import Queue, ThreadQueue
 from penstock.testing.reader import FILE_BYTES, new_memory
 

@@ -11,9 +11,8 @@ from dataclasses import dataclass
 from penstock.contracts import Cursor, Ids, Known
 from penstock.errors import ProtocolError
 from penstock.feed.feeder.blocks import Beginning, FeedMember, HeldBlocks, PublishedBlock
-from penstock.feed.feeder.joints import FeedJoints, is_far_behind, place_for
+from penstock.feed.feeder.joints import FeedJoints, PlannedBlocks, covers, is_far_behind, place_for
 from penstock.feed.feeder.pace import blocks_ready
-from penstock.feed.feeder.planned_blocks import PlannedBlocks, covers
 from penstock.feed.settings import MOST_BLOCKS
 from penstock.memory.room import Room, aligned
 from penstock.subsets.selection import Mask

@@ -61,7 +61,7 @@ class Ready(msgspec.Struct):
     died: str = ""
 
 
-class _Pickler(SourcePickler):
+class _ScriptPickler(SourcePickler):
     """Pickles, and collects the classes and functions of the main script that it meets."""
 
     def __init__(self, file: IO[bytes]) -> None:
@@ -99,7 +99,7 @@ def _cached_property(function: Callable[..., Any], name: str) -> Any:
 def _pickled(*things: Any) -> bytes:
     """Pickle things one after the other, and then what of the main script they need, by name."""
     file = io.BytesIO()
-    pickler = _Pickler(file)
+    pickler = _ScriptPickler(file)
     with _main_by_value():
         for thing in things:
             pickler.dump(thing)

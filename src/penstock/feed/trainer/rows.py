@@ -18,10 +18,9 @@ from penstock.feed.settings import MOST_BLOCKS
 from penstock.feed.suffix import FeedOfRun
 from penstock.feed.trainer.comparison import check_goes_on, difference_of_feeds, warn_of_other_data
 from penstock.feed.trainer.connection import EpochApart, FeedConnection
-from penstock.feed.trainer.deadlock import Deadlock, DeadlockWatch
+from penstock.feed.trainer.deadlock import Connect, Deadlock, DeadlockWatch, Moving
 from penstock.feed.trainer.destination import Destination
 from penstock.feed.trainer.holdings import CycleEnded, ReceivedBlock
-from penstock.feed.trainer.moving import Connect, Moving
 from penstock.feed.trainer.options import SelectedSamples
 from penstock.linux.when_gone import Living
 

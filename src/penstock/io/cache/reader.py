@@ -16,7 +16,7 @@ from penstock.io.cache.slab import Item
 from penstock.io.cache.tiers import DISK, Admitted, Found, Tiers
 
 
-class _Asked(NamedTuple):
+class _Pending(NamedTuple):
     """An extent under way."""
 
     extent: Extents  # it, as the caller asked for it
@@ -38,7 +38,7 @@ class CachedReader:
         self._slab = -1 if tiers.data_path is None else reader.open(tiers.data_path).file
         self._hashes: dict[int, int] = {}  # of each file: that of its path
         self._origins: dict[int, int] = {}  # of each file: its version
-        self._asked: dict[int, _Asked] = {}
+        self._asked: dict[int, _Pending] = {}
         self._copied: list[int] = []  # tags of extents that came from memory
         self._new: list[tuple[Item, int]] = []  # what was given last, which the caller may still refuse
 
@@ -64,7 +64,7 @@ class CachedReader:
         wanted, found = self._tiers.wanted(keys, self._admitted), self._tiers.find(keys)
         files, offsets = extents.files.copy(), extents.offsets.copy()
         copied: list[int] = []
-        asked: list[_Asked] = []
+        asked: list[_Pending] = []
         for i, (key, hit) in enumerate(zip(keys.tolist(), found, strict=True)):
             row = None
             if hit is not None and (hit.tier != DISK or self._slab < 0):
@@ -73,7 +73,7 @@ class CachedReader:
                     continue
             elif hit is not None and self._tiers.is_of(hit, self._origin(extents, i)):
                 row, files[i], offsets[i] = hit.row, self._slab, self._tiers.place(hit)[0]
-            asked.append(_Asked(extents.part(i, i + 1), key, row, wanted[i]))
+            asked.append(_Pending(extents.part(i, i + 1), key, row, wanted[i]))
         through = np.ones(len(keys), bool)
         through[copied] = False
         read = Extents(*(field[through] for field in extents._replace(files=files, offsets=offsets)))
@@ -131,11 +131,11 @@ class CachedReader:
         self._place(extents, i)[:] = hit.content
         return True
 
-    def _is_whole(self, asked: _Asked) -> bool:
+    def _is_whole(self, asked: _Pending) -> bool:
         assert asked.row is not None
         return self._tiers.took(Found(DISK, asked.row), self._place(asked.extent))
 
-    def _missed(self, asked: _Asked) -> None:
+    def _missed(self, asked: _Pending) -> None:
         self._tiers.counts.missed += 1
         origin = self._origin(asked.extent)
         if asked.tier is not None and origin:

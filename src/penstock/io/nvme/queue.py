@@ -14,10 +14,9 @@ from penstock.errors import ReaderUnavailable
 from penstock.io.files import DIRECT_ALIGNMENT, DiskPath, disk_path
 from penstock.io.nvme import module
 from penstock.io.nvme.controller import DiskController
-from penstock.io.nvme.cpu_threads import HostThreads
 from penstock.io.nvme.emulated import EmulatedController
-from penstock.io.nvme.gpu_threads import DeviceThreads
 from penstock.io.nvme.queue_memory import MAX_QUEUES, PAGE_BYTES, SUCCESS, QueueMemory, errno_of, status_text
+from penstock.io.nvme.threads import DeviceThreads, HostThreads
 from penstock.io.queue import Queue, Reads, Results
 from penstock.io.uring import UringQueue
 

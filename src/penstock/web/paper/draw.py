@@ -27,9 +27,9 @@ from penstock.basics.terminal import listed, printable
 from penstock.errors import BadSetting
 from penstock.runs.compare import GroupFigures
 from penstock.runs.store.columns import Floats
+from penstock.web.charts import title_of
 from penstock.web.lines import CLOCK, axis_of
 from penstock.web.paper.panels import NOTE, PARTS, names_of, panels_of, scale_of
-from penstock.web.titles import title_of
 
 _COLUMN_INCHES = {1: 3.4, 2: 7.0}
 _COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000")

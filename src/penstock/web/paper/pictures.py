@@ -12,8 +12,8 @@ from penstock.basics.terminal import listed
 from penstock.errors import BadSetting
 from penstock.runs.record import RunRecord
 from penstock.runs.store import Store
+from penstock.web.charts import FOLDED, title_of
 from penstock.web.lines import CLOCK, axis_of, chart, line_over
-from penstock.web.titles import FOLDED, title_of
 
 if TYPE_CHECKING:
     from penstock.web.paper.draw import Picture
