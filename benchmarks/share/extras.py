@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import statistics
 import subprocess
 import sys
 import time
@@ -148,10 +147,6 @@ class ImportResult(msgspec.Struct, frozen=True):
 
     seconds: tuple[float, ...]
     heavy: tuple[str, ...]
-
-    @property
-    def median_s(self) -> float:
-        return statistics.median(self.seconds)
 
 
 def import_time(times: int = 7) -> ImportResult:
