@@ -190,8 +190,7 @@ def _drawn(draws: np.random.Generator, count: int) -> Pool:
     test, its = _decoded("test")
     parts = rows[:count], rows[count : count + 1000], rows[count + 1000 : count + 3000]
     return Pool(
-        *(Images(_normal(pixels[each]), labels[each].copy()) for each in parts),
-        Images(_normal(test), its),
+        *(Images(_normal(pixels[each]), labels[each].copy()) for each in parts), Images(_normal(test), its)
     )
 
 
