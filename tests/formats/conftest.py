@@ -15,13 +15,6 @@ ENVIRONMENTS = Path(os.environ.get("PENSTOCK_FORMATS") or sys.prefix)
 HERE = Path(__file__).parent
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    for item in items:
-        if HERE in item.path.parents:
-            item.add_marker(pytest.mark.formats)
-            item.add_marker(pytest.mark.timeout(300))  # each starts Pythons that import much
-
-
 class Original:
     """A library that writes and reads a format.
 
