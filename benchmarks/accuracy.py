@@ -46,16 +46,12 @@ Epochs = list[list[torch.Tensor]]
 
 
 class Task(msgspec.Struct, frozen=True):
-    """What is trained with one seed: on so many images of a folder, for so many epochs.
-
-    Attributes:
-        joints: Where others join the first cycle, in parts of it.
-    """
+    """What is trained with one seed: on so many images of a folder, for so many epochs."""
 
     data: str
     images: int
     epochs: int
-    joints: tuple[float, ...]
+    joints: tuple[float, ...]  # where others join the first cycle, in parts of it
     seed: int = 0
 
     @property

@@ -19,14 +19,12 @@ class Replanner:
 
     Args:
         believed: What is known of each job at first.
-        planner: Finds the plans.
-        learn: Asked of each job that runs, at each event.
     """
 
     def __init__(self, believed: Sequence[Job], planner: Planner, learn: Learn) -> None:
         self._believed = [*believed]
-        self._planner = planner
-        self._learn = learn
+        self._planner = planner  # finds the plans
+        self._learn = learn  # asked of each job that runs, at each event
         self._at_s = -1.0
         self._planned: list[JobStart] = []
 

@@ -25,7 +25,6 @@ class Nodes:
     """A head without cores, and nodes that decode.
 
     Args:
-        cores: Cores of each node.
         port: Of the head; 0 for any.
     """
 
@@ -40,7 +39,7 @@ class Nodes:
             **({"gcs_server_port": port} if port else {}),
         }
         self.cluster = Cluster(True, head_node_args=head)
-        self.cores = cores
+        self.cores = cores  # cores of each node
         self.nodes = [self.cluster.add_node(num_cpus=count, **options) for count in cores]
         os.environ.update(RAY_ADDRESS=self.cluster.address, PENSTOCK_RAY_OPEN="1")
 
@@ -82,19 +81,12 @@ def nodes(*cores: int, port: int = 0) -> Generator[Nodes]:
 
 
 class Measured(NamedTuple):
-    """What a trainer got.
+    """What a trainer got."""
 
-    Attributes:
-        rows_per_s: Samples a second.
-        gap_s: Longest time between two batches.
-        wrong: Samples that came twice in an epoch, or not at all in one that ended.
-        source: Who made them at the end.
-    """
-
-    rows_per_s: float
-    gap_s: float
-    wrong: int
-    source: str
+    rows_per_s: float  # samples a second
+    gap_s: float  # longest time between two batches
+    wrong: int  # samples that came twice in an epoch, or not at all in one that ended
+    source: str  # who made them at the end
 
 
 class Machines:

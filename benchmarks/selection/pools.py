@@ -34,16 +34,11 @@ class Pool(NamedTuple):
 
 
 class Images:
-    """Images in memory with their labels, as a map-style data set.
-
-    Args:
-        pixels: Shape ``(n, 3, 32, 32)``, float32.
-        labels: Shape ``(n,)``.
-    """
+    """Images in memory with their labels, as a map-style data set."""
 
     def __init__(self, pixels: Tensor, labels: Rows) -> None:
-        self.pixels = pixels
-        self.labels = labels
+        self.pixels = pixels  # shape ``(n, 3, 32, 32)``, float32
+        self.labels = labels  # shape ``(n,)``
 
     def __len__(self) -> int:
         return len(self.labels)

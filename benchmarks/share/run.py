@@ -44,11 +44,6 @@ def run(settings: Settings, folder: str | None, tell: Tell) -> Report:
 
     Args:
         folder: Folder of JPEGs; None to generate some in a temporary one.
-
-    Raises:
-        BadSetting: there is no JPEG in ``folder``, or a setting is out of range.
-        PackageMissing: an extra that this needs is not installed.
-        PenstockError: a measured process failed.
     """
     settings.check()
     if settings.jpeg:

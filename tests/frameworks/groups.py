@@ -24,23 +24,15 @@ ROWS, EPOCHS = 48, 5
 
 @dataclass(frozen=True)
 class Script:
-    """A script as its user would start it.
-
-    Args:
-        command: Words: a module of the environment's Python and its options, or none, and the script and its own.
-        batch_sizes: Of two runs. What stays whole batches is one feed for one size only.
-        drop_last: Whether the script leaves out the rows that fill no batch.
-        ordered: Whether it validates in the data set's order.
-        ranks: Processes that train one model; they report into files of their own.
-        options: What ``share`` needs beside itself.
-    """
+    """A script as its user would start it."""
 
     command: str
-    batch_sizes: tuple[int, int] = (8, 12)
-    drop_last: bool = False
-    ordered: bool = True
-    ranks: int = 1
-    options: tuple[str, ...] = ()
+    """Words: a module of the environment's Python and its options, or none, and the script and its own."""
+    batch_sizes: tuple[int, int] = (8, 12)  # of two runs. What stays whole batches is one feed for one size only.
+    drop_last: bool = False  # whether the script leaves out the rows that fill no batch
+    ordered: bool = True  # whether it validates in the data set's order
+    ranks: int = 1  # processes that train one model; they report into files of their own
+    options: tuple[str, ...] = ()  # what ``share`` needs beside itself
 
     @property
     def usual(self) -> list[list[str]]:

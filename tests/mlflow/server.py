@@ -27,12 +27,11 @@ class Server:
     """A server on a free port, with SQLite and a folder for artifacts.
 
     Args:
-        folder: Where all that it keeps lies.
         made: A database that has been made, to begin with; it makes one itself, if None.
     """
 
     def __init__(self, folder: Path, made: Path | None = None) -> None:
-        self._folder = folder
+        self._folder = folder  # where all that it keeps lies
         self.database = folder / "mlflow.sqlite"
         if made:
             shutil.copy(made, self.database)
