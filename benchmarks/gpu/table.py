@@ -6,7 +6,7 @@ from collections.abc import Callable
 from statistics import median
 
 from benchmarks.gpu.run import Measured
-from benchmarks.share.tables import short
+from penstock.basics.results import short
 from rich.table import Table
 
 

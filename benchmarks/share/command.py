@@ -27,7 +27,7 @@ def share_command(settings: Settings, data: Path | None, json: Path | None, plot
     if plot is not None:
         from benchmarks.share.plot import save as draw
 
-        save(plot, lambda file: draw(report, rows, file), shown)
+        save(plot, lambda file: draw(report, file), shown)
 
 
 def encoded(report: Report, rows: list[Claim]) -> bytes:
