@@ -9,10 +9,6 @@ import msgspec
 from benchmarks.measure.rates import Interval
 from benchmarks.share.workload import Workload
 
-from penstock.errors import BadSetting
-
-MOST_TRAINERS = 64
-
 
 class Settings(msgspec.Struct, frozen=True):
     """How the benchmark runs."""
@@ -35,19 +31,6 @@ class Settings(msgspec.Struct, frozen=True):
         return msgspec.structs.replace(
             self, trainers=few, repeats=1, seconds=min(self.seconds, 0.6), peer_limit_s=5.0, quick=True
         )
-
-    def check(self) -> Settings:
-        """Check and return these settings."""
-        if not self.trainers or not all(1 <= k <= MOST_TRAINERS for k in self.trainers):
-            raise BadSetting(f"--trainers {list(self.trainers)}: give numbers between 1 and {MOST_TRAINERS}")
-        for name, value, least in (("repeats", self.repeats, 1), ("seconds", self.seconds, 0.05)):
-            if not value >= least:  # NaN is not
-                raise BadSetting(f"--{name} {value}: at least {least}")
-        if not self.step_ms >= 0:
-            raise BadSetting(f"--step-ms {self.step_ms}: at least 0")
-        if not self.jpeg and not self.blocks:
-            raise BadSetting("nothing to measure: leave --no-jpeg out or name --blocks")
-        return self
 
     def interval_of(self, workload: Workload) -> Interval:
         """Return the measured interval for a case of this workload."""

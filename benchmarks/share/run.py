@@ -45,7 +45,6 @@ def run(settings: Settings, folder: str | None, tell: Tell) -> Report:
     Args:
         folder: Folder of JPEGs; None to generate some in a temporary one.
     """
-    settings.check()
     if settings.jpeg:
         require("the JPEG loader (--no-jpeg leaves it out)", "images,torch", "simplejpeg", "cv2")
     require("the benchmark", "torch", "torch")
