@@ -15,11 +15,7 @@ Learn = Callable[[Job], Job]
 
 
 class Replanner:
-    """A policy that follows the best plan, found anew at each event.
-
-    Args:
-        believed: What is known of each job at first.
-    """
+    """A policy that follows the best plan, found anew at each event."""
 
     def __init__(self, believed: Sequence[Job], planner: Planner, learn: Learn) -> None:
         self._believed = [*believed]

@@ -22,11 +22,7 @@ _LIMIT_S = 300.0
 
 
 class Nodes:
-    """A head without cores, and nodes that decode.
-
-    Args:
-        port: Of the head; 0 for any.
-    """
+    """A head without cores, and nodes that decode."""
 
     def __init__(self, cores: Sequence[int], port: int = 0) -> None:
         from ray.cluster_utils import Cluster
@@ -90,12 +86,7 @@ class Measured(NamedTuple):
 
 
 class Machines:
-    """Trainers, each on a machine with feeds of its own.
-
-    Args:
-        folder: Where their feeds lie.
-        pool: Starts them.
-    """
+    """Trainers, each on a machine with feeds of its own."""
 
     def __init__(self, folder: Path, pool: ProcessPool) -> None:
         self._folder, self._pool = folder, pool

@@ -24,12 +24,7 @@ _START_S = 60.0
 
 
 class Network:
-    """A head in this namespace, and a machine with a node of one core in each of several others.
-
-    Args:
-        machines: How many.
-        mbit_per_s: Rate of each machine's link; None for as fast as it goes.
-    """
+    """A head in this namespace, and a machine with a node of one core and a link of a rate in each of others."""
 
     def __init__(self, folder: Path, machines: int, mbit_per_s: int | None) -> None:
         self._folder = folder  # where their files of Ray lie

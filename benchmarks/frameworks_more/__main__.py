@@ -47,12 +47,7 @@ class Ran:
 
 
 class Bench:
-    """Runs scripts in the environment of a framework.
-
-    Args:
-        python: Its Python.
-        folder: Where everything is kept.
-    """
+    """Runs scripts in the environment of a framework."""
 
     def __init__(self, python: Path, folder: Path) -> None:
         self.python, self.folder = python, folder

@@ -48,11 +48,7 @@ _LIBRARIES = ("cuda-bindings", "nvidia-ml-py", "nvidia-cuda-nvrtc", "nvidia-cufi
 
 
 class Bench:
-    """One run of ``make gpu``.
-
-    Args:
-        wheels: A folder of wheels; those for this Python are unpacked.
-    """
+    """One run of ``make gpu``; of a folder of wheels, those for this Python are unpacked."""
 
     def __init__(self, out: Path, wheels: Path | None = None, limit_s: float = PART_S) -> None:
         self.out = out  # folder for records and logs

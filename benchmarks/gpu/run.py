@@ -76,12 +76,7 @@ class Case(NamedTuple):
 def cases(
     workloads: list[Workload], settings: Settings, arms: list[str], only: str = ""
 ) -> list[tuple[Case, int]]:
-    """List the cases, each with its repeat; those to be compared are neighbours.
-
-    Args:
-        arms: Each in all cases, or ``arm:K`` with so many trainers only.
-        only: "read" or "train", the work that is measured; empty for both.
-    """
+    """List the cases, each with its repeat, neighbours compared; ``arm:K`` is measured with K trainers only."""
     found: list[tuple[Case, int]] = []
     for repeat, workload, trainers in product(range(settings.repeats), workloads, settings.trainers):
         controls = ("device copies",) if workload.kind == "blocks" else ()
@@ -275,11 +270,7 @@ def run(
     settings: Settings,
     tell: Callable[[list[Measured], str], None],
 ) -> list[Measured]:
-    """Measure every case; one whose process died or failed is not finished, and its note says why.
-
-    Args:
-        tell: Called with (results so far, the case that comes now).
-    """
+    """Measure every case; one whose process died or failed is not finished, and its note says why."""
     bench = Bench(pool, settings)
     found: list[Measured] = []
     for case, repeat in planned:

@@ -49,11 +49,7 @@ def measure(
     feeders: Sequence[int] = (),
     watches: Sequence[IntervalWatch] = (),
 ) -> Result:
-    """Let the members take batches as ``order`` says, and fill in the result.
-
-    Args:
-        feeders: Pids of processes that load for the members.
-    """
+    """Let the members take batches as ``order`` says, and fill in the result."""
     try:
         rates = measured(members, [order] * len(members), interval, feeders, watches)
     except Unfinished as error:

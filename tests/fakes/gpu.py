@@ -26,11 +26,7 @@ class FakeGpu:
 
     Until then their destination holds poison, and they read what the host
     memory holds when they are carried out. New memory and new rings hold
-    poison too.
-
-    Args:
-        seed: Random seed of the times at which copies are carried out unasked.
-        memory_bytes: Memory of the GPU, rings not counted; each ring may take as much.
+    poison too. Each ring may take as much memory as all else together.
     """
 
     name = "fake:0"

@@ -196,11 +196,7 @@ class FakeDisk:
 
 
 class FakeModule:
-    """What ``penstock.io.nvme.module.LibnvmModule`` is for a disk of the kernel's, for a ``FakeDisk``.
-
-    Args:
-        refuses_after: Bytes of memory after which it maps no more; None for never.
-    """
+    """What ``LibnvmModule`` is for a disk of the kernel's; it maps so many bytes, and refuses more."""
 
     def __init__(self, disk: FakeDisk, path: str = "/dev/libnvm0", refuses_after: int | None = None) -> None:
         assert not disk.taken, "one reader at a time"

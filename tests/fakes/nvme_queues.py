@@ -97,11 +97,7 @@ class BusFault(Exception):
 
 
 class Bus:
-    """Pages of the process, each at a random bus address.
-
-    Args:
-        seed: Of the addresses.
-    """
+    """Pages of the process, each at a random bus address."""
 
     def __init__(self, seed: int) -> None:
         self._random = random.Random(seed)

@@ -16,13 +16,7 @@ HERE = Path(__file__).parent
 
 
 class Original:
-    """A library that writes and reads a format.
-
-    Args:
-        name: The format.
-        folder: A folder for what is said to it, and what it says.
-        environment: Whose environment has the library; that of the format unless given.
-    """
+    """A library that writes and reads a format, in the environment of that name unless another is given."""
 
     def __init__(self, name: str, folder: Path, environment: str = "") -> None:
         self.name, self.folder, self.environment = name, folder, environment or name

@@ -114,14 +114,7 @@ def read(path: Path) -> Report:
 
 
 class Group:
-    """Runs of a script that start together, on one feed or each by itself.
-
-    Args:
-        folder: Where everything of theirs is kept; empty.
-        data: What ``prepare`` made.
-        runs: What follows the script's own words, of each run.
-        hold_at: The step at which each process waits for ``release``; 0 if none does.
-    """
+    """Runs of a script that start together, on one feed or alone, and may wait for ``release`` at a step."""
 
     def __init__(
         self, folder: Path, data: Path, script: Script, runs: list[list[str]], *, share: bool, hold_at: int = 0
@@ -230,15 +223,7 @@ def code_of(page: str) -> list[str]:
 
 
 class Run:
-    """A process, or some ranks, of a script of a page's.
-
-    Args:
-        folder: Where everything of it is kept.
-        code: The script.
-        words: What follows the script's name.
-        ranks: Processes that train one model.
-        killed_at: Step at which it is killed.
-    """
+    """A process, or some ranks, of a script of a page's; it may be killed at a step."""
 
     def __init__(self, folder: Path, code: str, words: Sequence[str], ranks: int = 1, killed_at: int = 0) -> None:
         folder.mkdir(parents=True, exist_ok=True)

@@ -16,11 +16,7 @@ CLIENT = Path(__file__).with_name("client.py")
 
 
 class FakeMps:
-    """What daemons there were, and what they were asked.
-
-    Args:
-        gpus: The machine's GPUs.
-    """
+    """What daemons there were, and what they were asked."""
 
     def __init__(self, folder: Path, runtime: str, gpus: FakeGpus) -> None:
         folder.mkdir()
