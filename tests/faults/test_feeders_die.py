@@ -243,17 +243,6 @@ def test_trainers_in_the_middle_of_an_epoch_are_told_that_their_feeder_was_kille
     assert not alive
 
 
-def test_a_trainer_told_that_its_feeder_died_can_attach_to_the_next(feed, train):
-    first = feed()
-    lost = train(delay_s=0.01)
-    lost.wait_for("epoch", 3)
-    first.kill()
-    lost.fails("FeederLost")
-    second = feed()
-    train().has_all(1000, 2)
-    second.interrupt()
-
-
 @pytest.mark.parametrize("who", ["feeder", "trainer"])
 @pytest.mark.parametrize("stop_s", [2, pytest.param(30, marks=SOAK)])
 def test_who_is_stopped_and_goes_on_loses_nothing(feed, train, who, stop_s):
