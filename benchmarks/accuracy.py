@@ -30,11 +30,11 @@ from matplotlib import pyplot as plt
 from numpy.typing import NDArray
 from rich.console import Console
 from rich.progress import track
-from rich.table import Table
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import penstock
+from penstock.basics.results import results_table
 from penstock.runs.machine import describe
 
 OWN, TOGETHER, PRESENT = "own loader", "together from the start", "there from the start"
@@ -46,16 +46,12 @@ Epochs = list[list[torch.Tensor]]
 
 
 class Task(msgspec.Struct, frozen=True):
-    """What is trained with one seed: on so many images of a folder, for so many epochs.
-
-    Attributes:
-        joints: Where others join the first cycle, in parts of it.
-    """
+    """What is trained with one seed: on so many images of a folder, for so many epochs."""
 
     data: str
     images: int
     epochs: int
-    joints: tuple[float, ...]
+    joints: tuple[float, ...]  # where others join the first cycle, in parts of it
     seed: int = 0
 
     @property
@@ -217,9 +213,8 @@ def command(
             if report is not None and len(rows) > 1:
                 saved(rows, task, report)
     arms = compared(rows)
-    table = Table(title=f"{len(rows)} seeds; own loader {np.mean([row[OWN] for row in rows]):.2f}%")
-    for heading in ("feed", "accuracy", "difference, points", "95% interval"):
-        table.add_column(heading, justify="left" if heading == "feed" else "right")
+    title = f"{len(rows)} seeds; own loader {np.mean([row[OWN] for row in rows]):.2f}%"
+    table = results_table("feed", "accuracy", "difference, points", "95% interval", title=title)
     for name, arm in arms.items():
         table.add_row(name, f"{arm.mean:.2f}%", f"{arm.difference:+.2f}", f"± {arm.interval:.2f}")
     Console().print(table)

@@ -20,7 +20,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from penstock.basics.results import progress
+from penstock.basics.results import progress, results_table
 from penstock.bench.io.plan import IoSettings
 from penstock.bench.io.run import run
 from penstock.io.advice import Requirement, advise
@@ -103,9 +103,7 @@ def spread(rows: list[Measurement]) -> float:
 
 
 def shown(verdicts: list[Verdict]) -> Table:
-    table = Table(box=None, header_style="dim")
-    for heading in ("need", "advised", "best (depth, threads)", "promised MB/s", "reached", "of the best"):
-        table.add_column(heading, justify="right" if heading in ("promised MB/s", "reached") else "left")
+    table = results_table("need", "advised", "best (depth, threads)", "promised MB/s", "reached", "of the best")
     for v in verdicts:
         rate = "fastest" if v.need.rate_mb_s is None else f"{v.need.rate_mb_s:g} MB/s, least CPU"
         cores = "" if v.need.cores is None else f" on {v.need.cores:g} cores"

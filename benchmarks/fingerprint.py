@@ -26,20 +26,13 @@ MOST_MEMORY_S = 10.0  # for 10 GB
 
 
 class Measured(msgspec.Struct, frozen=True):
-    """What one data set's fingerprint took: medians, and every repeat.
+    """What one data set's fingerprint took: medians, and every repeat."""
 
-    Attributes:
-        target_s: What the first fingerprint may take.
-        first_cpu_s: CPU time of the fingerprint, which is nearer to what it takes on an idle machine.
-        again_s: Time of a second fingerprint in that process.
-        small_state_s: Time of what is run again at each iteration.
-    """
-
-    target_s: float
+    target_s: float  # what the first fingerprint may take
     first_s: float
-    first_cpu_s: float
-    again_s: float
-    small_state_s: float
+    first_cpu_s: float  # CPU time of the fingerprint, which is nearer to what it takes on an idle machine
+    again_s: float  # time of a second fingerprint in that process
+    small_state_s: float  # time of what is run again at each iteration
     repeats: list[float]
 
 

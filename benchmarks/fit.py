@@ -63,13 +63,7 @@ def sweep(
 ) -> dict[tuple[int, bool], list[Trial]]:
     """Measure each setting, several times in turn: by the setting, and whether it shares.
 
-    Args:
-        words: The command.
-        values: The settings.
-        store: Where the runs are kept.
-        repeats: How often.
-        shared: The settings that share a feed, where settings are copies; else None.
-        of_workers: Whether settings are workers: what they have ready when the first step is over does not count.
+    Of settings that are workers, what they have ready when the first step is over does not count.
     """
     settings = [*((value, False) for value in values), *((value, True) for value in shared or ())]
     found: dict[tuple[int, bool], list[Trial]] = {each: [] for each in settings}

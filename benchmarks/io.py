@@ -36,11 +36,7 @@ _Value = Callable[[Measurement], float]
 
 
 class Target(NamedTuple):
-    """A ratio between the best of two groups of mechanisms, at one block size.
-
-    Attributes:
-        target: What the ratio must reach; None if it is shown for comparison only.
-    """
+    """A ratio between the best of two groups of mechanisms, at one block size."""
 
     name: str
     claim: str
@@ -48,7 +44,7 @@ class Target(NamedTuple):
     value: _Value
     mechs: tuple[str, ...]
     against: tuple[str, ...]
-    target: float | None
+    target: float | None  # what the ratio must reach; None if it is shown for comparison only
     at_least: bool
 
 

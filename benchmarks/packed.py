@@ -50,20 +50,14 @@ THREADS = 8  # of readers that use threads
 
 
 class Measured(msgspec.Struct, frozen=True, kw_only=True):
-    """One case.
-
-    Attributes:
-        mb_s: 10^6 bytes of rows per second that reach the trainer or, in plain reads, memory.
-        cpu_s_per_gb: CPU time of the reading process; a feeder's includes sharing.
-        path_taken: What carried the bytes, as the reader says.
-    """
+    """One case."""
 
     reader: str
     arm: str
     repeat: int
-    mb_s: float
-    cpu_s_per_gb: float
-    path_taken: str = ""
+    mb_s: float  # 10^6 bytes of rows per second that reach the trainer or, in plain reads, memory
+    cpu_s_per_gb: float  # CPU time of the reading process; a feeder's includes sharing
+    path_taken: str = ""  # what carried the bytes, as the reader says
 
 
 class RandomRows:

@@ -19,12 +19,10 @@ from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import numpy as np
 import psutil
-from benchmarks.claim import claim
+from benchmarks.claim import claim, report
 
-from penstock.runs.machine import describe
 from penstock.runs.record import GroupPlan, RunPlan, RunRecord
 from penstock.runs.store import SeriesWriter, Store, points_file
 from penstock.runs.store.database import this_process
@@ -270,29 +268,19 @@ def main() -> None:
             browser.close()
     finally:
         shutil.rmtree(folder)
-    results = {
-        "claims": [
-            claim("page of 1,000 runs with 10⁸ points, in a browser that has its files", "ms", again, most=300),
-            claim("the same in a browser that has nothing yet", "ms", first, most=300),
-            *(
-                claim(f"table of 1,000 runs of 60 columns: {what}", "ms", took_ms, most=100)
-                for what, took_ms in handled.items()
-            ),
-            claim("a chart of 20 runs of 36,000 points", "ms", drawn, most=500),
-            claim("pan and zoom over 10 h", "frames/s", [moved["frames_per_s"]], least=50),
-            claim(
-                "8 runs of 40 series followed for 60 s: of a core", "%", [100 * followed["server_cores"]], most=3
-            ),
-            claim("the same: growth of the tab's memory", "MiB", [followed["tab_grew_bytes"] / 2**20], most=0),
-        ],
-        "pan_and_zoom": moved,
-        "live": followed,
-        "machine": msgspec.to_builtins(describe()),
-    }
-    text = msgspec.json.format(msgspec.json.encode(results), indent=2).decode()
-    print(text)
-    if options.json:
-        options.json.write_text(text + "\n")
+    claims = [
+        claim("page of 1,000 runs with 10⁸ points, in a browser that has its files", "ms", again, most=300),
+        claim("the same in a browser that has nothing yet", "ms", first, most=300),
+        *(
+            claim(f"table of 1,000 runs of 60 columns: {what}", "ms", took_ms, most=100)
+            for what, took_ms in handled.items()
+        ),
+        claim("a chart of 20 runs of 36,000 points", "ms", drawn, most=500),
+        claim("pan and zoom over 10 h", "frames/s", [moved["frames_per_s"]], least=50),
+        claim("8 runs of 40 series followed for 60 s: of a core", "%", [100 * followed["server_cores"]], most=3),
+        claim("the same: growth of the tab's memory", "MiB", [followed["tab_grew_bytes"] / 2**20], most=0),
+    ]
+    report(claims, options.json, pan_and_zoom=moved, live=followed)
 
 
 if __name__ == "__main__":

@@ -15,18 +15,12 @@ Learn = Callable[[Job], Job]
 
 
 class Replanner:
-    """A policy that follows the best plan, found anew at each event.
-
-    Args:
-        believed: What is known of each job at first.
-        planner: Finds the plans.
-        learn: Asked of each job that runs, at each event.
-    """
+    """A policy that follows the best plan, found anew at each event."""
 
     def __init__(self, believed: Sequence[Job], planner: Planner, learn: Learn) -> None:
         self._believed = [*believed]
-        self._planner = planner
-        self._learn = learn
+        self._planner = planner  # finds the plans
+        self._learn = learn  # asked of each job that runs, at each event
         self._at_s = -1.0
         self._planned: list[JobStart] = []
 

@@ -27,6 +27,7 @@ from tests.forked import Forked, ForkServer
 import penstock
 from penstock.feed.feeder import blocks
 from penstock.gpus.nvml import nvml
+from penstock.runs.store import Store
 
 VERBS = [
     f"penstock.cli.{path.stem}"
@@ -49,6 +50,8 @@ def stays(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
 settings.register_profile("default", deadline=None)
 settings.register_profile("soak", deadline=None, max_examples=2000)
 
+APART = {"formats", "frameworks", "mlflow"}
+"""Rooms whose tests need an environment of their own; each is a mark."""
 SHM_BEFORE, LEFT = pytest.StashKey[set[str]](), pytest.StashKey[list[str]]()
 
 
@@ -58,6 +61,13 @@ def pytest_sessionstart(session: pytest.Session) -> None:
     for number in (signal.SIGHUP, signal.SIGQUIT):
         signal.signal(number, signal.SIG_DFL)
     session.config.stash[SHM_BEFORE] = set(os.listdir("/dev/shm"))
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if item.path.parent.name in APART:
+            item.add_marker(item.path.parent.name)
+            item.add_marker(pytest.mark.timeout(300))  # servers take long to start, as do Pythons that import much
 
 
 def pytest_collection_finish() -> None:
@@ -155,6 +165,12 @@ def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Fork
     yield servers
     for server in servers.values():
         server.close()
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    with Store.open(tmp_path / "store") as opened:
+        yield opened
 
 
 @pytest.fixture

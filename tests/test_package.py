@@ -33,14 +33,6 @@ def test_importing_loads_nothing_heavy():
     }
 
 
-def test_importing_leaves_logging_alone():
-    script = (
-        "import logging; before = vars(logging.root).copy(); import penstock; penstock.share; penstock.attach\n"
-    )
-    script += "assert vars(logging.root) == before and not logging.root.handlers"
-    subprocess.run([sys.executable, "-c", script], check=True)
-
-
 def test_a_name_that_is_not_public_is_not_there():
     with pytest.raises(AttributeError):
         penstock.no_such_name  # noqa: B018

@@ -59,13 +59,7 @@ class Run(NamedTuple):
 
 
 class Bench:
-    """Runs trainers on one cluster.
-
-    Args:
-        images: Folder of images.
-        seconds: For which each is measured.
-        repeats: How often.
-    """
+    """Runs trainers on one cluster."""
 
     def __init__(self, images: str, seconds: float, repeats: int) -> None:
         self._images, self._seconds, self._repeats = images, seconds, repeats

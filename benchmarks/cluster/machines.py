@@ -22,12 +22,7 @@ _LIMIT_S = 300.0
 
 
 class Nodes:
-    """A head without cores, and nodes that decode.
-
-    Args:
-        cores: Cores of each node.
-        port: Of the head; 0 for any.
-    """
+    """A head without cores, and nodes that decode."""
 
     def __init__(self, cores: Sequence[int], port: int = 0) -> None:
         from ray.cluster_utils import Cluster
@@ -40,7 +35,7 @@ class Nodes:
             **({"gcs_server_port": port} if port else {}),
         }
         self.cluster = Cluster(True, head_node_args=head)
-        self.cores = cores
+        self.cores = cores  # cores of each node
         self.nodes = [self.cluster.add_node(num_cpus=count, **options) for count in cores]
         os.environ.update(RAY_ADDRESS=self.cluster.address, PENSTOCK_RAY_OPEN="1")
 
@@ -82,28 +77,16 @@ def nodes(*cores: int, port: int = 0) -> Generator[Nodes]:
 
 
 class Measured(NamedTuple):
-    """What a trainer got.
+    """What a trainer got."""
 
-    Attributes:
-        rows_per_s: Samples a second.
-        gap_s: Longest time between two batches.
-        wrong: Samples that came twice in an epoch, or not at all in one that ended.
-        source: Who made them at the end.
-    """
-
-    rows_per_s: float
-    gap_s: float
-    wrong: int
-    source: str
+    rows_per_s: float  # samples a second
+    gap_s: float  # longest time between two batches
+    wrong: int  # samples that came twice in an epoch, or not at all in one that ended
+    source: str  # who made them at the end
 
 
 class Machines:
-    """Trainers, each on a machine with feeds of its own.
-
-    Args:
-        folder: Where their feeds lie.
-        pool: Starts them.
-    """
+    """Trainers, each on a machine with feeds of its own."""
 
     def __init__(self, folder: Path, pool: ProcessPool) -> None:
         self._folder, self._pool = folder, pool

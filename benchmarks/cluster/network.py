@@ -24,16 +24,10 @@ _START_S = 60.0
 
 
 class Network:
-    """A head in this namespace, and a machine with a node of one core in each of several others.
-
-    Args:
-        folder: Where their files of Ray lie.
-        machines: How many.
-        mbit_per_s: Rate of each machine's link; None for as fast as it goes.
-    """
+    """A head in this namespace, and a machine with a node of one core and a link of a rate in each of others."""
 
     def __init__(self, folder: Path, machines: int, mbit_per_s: int | None) -> None:
-        self._folder = folder
+        self._folder = folder  # where their files of Ray lie
         _SESSIONS.mkdir(exist_ok=True)
         self._spaces = [f"penstock{i + 1}" for i in range(machines)]
         self._nodes: list[subprocess.Popen[bytes]] = []

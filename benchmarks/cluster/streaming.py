@@ -18,15 +18,10 @@ _LIMIT_S = 90.0
 
 
 class Split(NamedTuple):
-    """What two trainers got of an epoch.
+    """What two trainers got of an epoch."""
 
-    Attributes:
-        rows_per_s: Samples a second of the first; 0 if it stood still until its time was up.
-        lost: Samples that neither has trained on.
-    """
-
-    rows_per_s: float
-    lost: int
+    rows_per_s: float  # samples a second of the first; 0 if it stood still until its time was up
+    lost: int  # samples that neither has trained on
 
 
 class _Decode:

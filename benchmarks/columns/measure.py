@@ -31,17 +31,11 @@ _LOOK_S = 0.05
 
 
 class Fed(NamedTuple):
-    """What trainers of one feed got.
+    """What trainers of one feed got."""
 
-    Attributes:
-        first: Rows a second that all got together in their first epochs, from the feeder's beginning on.
-        later: The same in the epochs after it; 0 if there were none.
-        memory: The feeder's memory at most, in bytes, with the pages of its ring.
-    """
-
-    first: float
-    later: float
-    memory: int
+    first: float  # rows a second that all got together in their first epochs, from the feeder's beginning on
+    later: float  # the same in the epochs after it; 0 if there were none
+    memory: int  # the feeder's memory at most, in bytes, with the pages of its ring
 
 
 def fed(data: str, *, batch_size: int, trainers: int = 1, epochs: int = 1, **options: Any) -> Fed:
@@ -77,11 +71,7 @@ def into_ring(data: str, *, batch_size: int, **options: Any) -> float:
 def peers(
     arm: str, data: str, scratch: Path, *, batch_size: int, workers: int, seconds: float, count: int = 1
 ) -> float:
-    """Rows a second of another loader, or of several at once together.
-
-    Raises:
-        MemberFailed: it cannot run.
-    """
+    """Rows a second of another loader, or of several at once together."""
     words = [str(PEERS), arm, data, str(scratch), str(batch_size), str(workers)]
     with _pool() as pool:
         members = pool.start([str(PYTHONS[arm]), *words], count, ONE_THREAD)

@@ -32,21 +32,14 @@ IMAGES, EPOCHS, WITHOUT_MOSAIC, STEPS = 12, 8, 2, 24
 
 @dataclass
 class Ran:
-    """What runs that were started together did.
-
-    Attributes:
-        notes: What each run's script noted, in order.
-        said: What all of them printed.
-        exit_code: Of ``penstock run``.
-        made: How often each image was made, in whatever process.
-        feeds: Names of the feeds that were left when they had ended.
-    """
+    """What runs that were started together did."""
 
     notes: list[list[tuple[str, Any]]] = field(default_factory=list[list[tuple[str, Any]]])
-    said: str = ""
-    exit_code: int = 0
-    made: Counter[int] = field(default_factory=Counter[int])
-    feeds: list[str] = field(default_factory=list[str])
+    """What each run's script noted, in order."""
+    said: str = ""  # what all of them printed
+    exit_code: int = 0  # of ``penstock run``
+    made: Counter[int] = field(default_factory=Counter[int])  # how often each image was made, in whatever process
+    feeds: list[str] = field(default_factory=list[str])  # names of the feeds that were left when they had ended
 
     def of(self, what: str) -> list[list[Any]]:
         """Return, of each run, all that it noted of a kind."""
@@ -54,12 +47,7 @@ class Ran:
 
 
 class Bench:
-    """Runs scripts in the environment of a framework.
-
-    Args:
-        python: Its Python.
-        folder: Where everything is kept.
-    """
+    """Runs scripts in the environment of a framework."""
 
     def __init__(self, python: Path, folder: Path) -> None:
         self.python, self.folder = python, folder

@@ -9,15 +9,11 @@ from penstock.memory.cuda import CudaGpu
 
 
 class CountingGpu(CudaGpu):
-    """A GPU that counts the bytes copied to it.
-
-    Attributes:
-        copied_bytes: Bytes that this process has copied from the host so far.
-    """
+    """A GPU that counts the bytes copied to it."""
 
     def __init__(self, device: str) -> None:
         super().__init__(device)
-        self.copied_bytes = 0
+        self.copied_bytes = 0  # bytes that this process has copied from the host so far
 
     def copy(self, to: DeviceBytes, origin: ByteArray, *, pinned: bool) -> None:
         super().copy(to, origin, pinned=pinned)

@@ -79,16 +79,12 @@ def _planes(images_NHWC: torch.Tensor, device: str) -> torch.Tensor:
 
 
 class Moved:
-    """Batches that this process copies to the device itself.
-
-    Attributes:
-        copied_bytes: Bytes copied so far.
-    """
+    """Batches that this process copies to the device itself."""
 
     def __init__(self, batches: Iterable[Any], device: str) -> None:
         self._batches = batches
         self._device = device
-        self.copied_bytes = 0
+        self.copied_bytes = 0  # bytes copied so far
 
     def __iter__(self) -> Iterator[list[torch.Tensor]]:
         for batch in self._batches:

@@ -48,17 +48,11 @@ _LIBRARIES = ("cuda-bindings", "nvidia-ml-py", "nvidia-cuda-nvrtc", "nvidia-cufi
 
 
 class Bench:
-    """One run of ``make gpu``.
-
-    Args:
-        out: Folder for records and logs.
-        wheels: A folder of wheels; those for this Python are unpacked.
-        limit_s: Time limit of each part.
-    """
+    """One run of ``make gpu``; of a folder of wheels, those for this Python are unpacked."""
 
     def __init__(self, out: Path, wheels: Path | None = None, limit_s: float = PART_S) -> None:
-        self.out = out
-        self.limit_s = limit_s
+        self.out = out  # folder for records and logs
+        self.limit_s = limit_s  # time limit of each part
         self._mark = uuid.uuid4().hex
         self.notes: list[str] = []
         out.mkdir(parents=True, exist_ok=True)

@@ -79,12 +79,7 @@ def train(device: str, feed: str) -> None:
 
 
 class Session:
-    """One feed and its three trainers.
-
-    Args:
-        inside: Whether the feeder is a client too.
-        keep: Called as more is known.
-    """
+    """One feed and its three trainers; its feeder may be a client too (``inside``)."""
 
     def __init__(
         self, pool: ProcessPool, device: str, given: dict[str, str], inside: bool, keep: Callable[[], None]

@@ -19,46 +19,33 @@ _COUNTS = re.compile(r"(\d+) (passed|failed|skipped|errors?|deselected)")
 
 @dataclass
 class Outcome:
-    """The outcome of one step.
-
-    Attributes:
-        status: "passed", "failed", "cut off" or "not run".
-        why: Why it did not pass.
-        counts: Numbers of tests passed, failed, skipped.
-        tail: End of its output, if it did not pass.
-        result: What it measured.
-    """
+    """The outcome of one step."""
 
     step: str
-    status: str
-    why: str = ""
+    status: str  # "passed", "failed", "cut off" or "not run"
+    why: str = ""  # why it did not pass
     seconds: float = 0.0
     command: str = ""
-    counts: dict[str, int] = field(default_factory=dict)
-    tail: str = ""
-    result: Any = None
+    counts: dict[str, int] = field(default_factory=dict)  # numbers of tests passed, failed, skipped
+    tail: str = ""  # end of its output, if it did not pass
+    result: Any = None  # what it measured
 
 
 @dataclass
 class Record:
-    """The outcome of a part.
-
-    Attributes:
-        status: "running", which a reader takes for "cut off", then one of a step's.
-        gpu: Names, driver and CUDA version of the GPU, from torch and the driver.
-        notes: Wheels that were left out.
-        predictions: What was expected before it ran, by what is measured.
-    """
+    """The outcome of a part."""
 
     part: str
     limit_s: float
-    status: str = "running"
+    status: str = "running"  # "running", which a reader takes for "cut off", then one of a step's
     why: str = ""
     seconds: float = 0.0
     machine: dict[str, Any] = field(default_factory=dict)
     gpu: dict[str, Any] = field(default_factory=dict)
-    notes: list[str] = field(default_factory=list)
+    """Names, driver and CUDA version of the GPU, from torch and the driver."""
+    notes: list[str] = field(default_factory=list)  # wheels that were left out
     predictions: dict[str, str] = field(default_factory=dict)
+    """What was expected before it ran, by what is measured."""
     steps: list[Outcome] = field(default_factory=list)
     version: int = VERSION
 
@@ -70,11 +57,7 @@ class Record:
 
 
 def read(path: Path) -> Record:
-    """Read a record; one that says "running" was cut off.
-
-    Raises:
-        ValueError: it is no record of this version.
-    """
+    """Read a record; one that says "running" was cut off."""
     found = json.loads(path.read_text())
     if not isinstance(found, dict) or found.get("version") != VERSION or "part" not in found:
         raise ValueError(f"{path.name} is no record of this version")

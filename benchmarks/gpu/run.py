@@ -32,51 +32,32 @@ _BURSTS_S = {"read": 25.0, "train": 12.0}
 
 
 class Measured(msgspec.Struct, frozen=True):
-    """One result, and its cost on the GPU.
-
-    Attributes:
-        block_bytes: Size of one block or batch.
-        host_to_device_bytes: Bytes copied to the GPU per block or batch for all trainers together.
-        device_bytes: Most GPU memory of any one trainer's tensors; None if not known.
-        activity: What NVML says of the GPU.
-        watts: Its power, by its counter of energy; None if not known.
-    """
+    """One result, and its cost on the GPU."""
 
     result: Result = msgspec.field(name="cell")
-    block_bytes: int
-    host_to_device_bytes: float = 0.0
-    device_bytes: int | None = None
-    activity: Activity = Activity()
-    watts: float | None = None
+    block_bytes: int  # size of one block or batch
+    host_to_device_bytes: float = 0.0  # bytes copied to the GPU per block or batch for all trainers together
+    device_bytes: int | None = None  # most GPU memory of any one trainer's tensors; None if not known
+    activity: Activity = Activity()  # what NVML says of the GPU
+    watts: float | None = None  # its power, by its counter of energy; None if not known
 
 
 class Settings(msgspec.Struct, frozen=True):
-    """How the benchmark runs.
+    """How the benchmark runs."""
 
-    Attributes:
-        device: The GPU; "cpu" is a fake one, to try the script.
-        trainers: Numbers of trainers at once, one per case.
-        workers: Workers of a shared ``DataLoader``, or of all separate ones together.
-        width: Channels of the ResNet's first layer; 64 is ResNet-18's.
-        warm_up: Blocks, and batches of images, that each trainer takes to warm up.
-        peer_limit_s: Time within which a peer must be warm.
-        cpus: Those that everything runs on; empty for all.
-        mps: Whether all processes on the GPU are clients of one MPS daemon.
-        again: Arms that repeats after the first measure, with the most trainers only; empty for all cases.
-    """
-
-    device: str
-    trainers: tuple[int, ...]
+    device: str  # the GPU; "cpu" is a fake one, to try the script
+    trainers: tuple[int, ...]  # numbers of trainers at once, one per case
     repeats: int
     seconds: float
-    workers: int
+    workers: int  # workers of a shared ``DataLoader``, or of all separate ones together
     window: str = "1GiB"
-    width: int = 64
-    warm_up: tuple[int, int] = (20, 6)
-    peer_limit_s: float = 30.0
-    cpus: tuple[int, ...] = ()
-    mps: bool = False
+    width: int = 64  # channels of the ResNet's first layer; 64 is ResNet-18's
+    warm_up: tuple[int, int] = (20, 6)  # blocks, and batches of images, that each trainer takes to warm up
+    peer_limit_s: float = 30.0  # time within which a peer must be warm
+    cpus: tuple[int, ...] = ()  # those that everything runs on; empty for all
+    mps: bool = False  # whether all processes on the GPU are clients of one MPS daemon
     again: tuple[str, ...] = ()
+    """Arms that repeats after the first measure, with the most trainers only; empty for all cases."""
 
 
 class Case(NamedTuple):
@@ -95,12 +76,7 @@ class Case(NamedTuple):
 def cases(
     workloads: list[Workload], settings: Settings, arms: list[str], only: str = ""
 ) -> list[tuple[Case, int]]:
-    """List the cases, each with its repeat; those to be compared are neighbours.
-
-    Args:
-        arms: Each in all cases, or ``arm:K`` with so many trainers only.
-        only: "read" or "train", the work that is measured; empty for both.
-    """
+    """List the cases, each with its repeat, neighbours compared; ``arm:K`` is measured with K trainers only."""
     found: list[tuple[Case, int]] = []
     for repeat, workload, trainers in product(range(settings.repeats), workloads, settings.trainers):
         controls = ("device copies",) if workload.kind == "blocks" else ()
@@ -294,11 +270,7 @@ def run(
     settings: Settings,
     tell: Callable[[list[Measured], str], None],
 ) -> list[Measured]:
-    """Measure every case; one whose process died or failed is not finished, and its note says why.
-
-    Args:
-        tell: Called with (results so far, the case that comes now).
-    """
+    """Measure every case; one whose process died or failed is not finished, and its note says why."""
     bench = Bench(pool, settings)
     found: list[Measured] = []
     for case, repeat in planned:

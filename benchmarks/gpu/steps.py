@@ -11,25 +11,15 @@ PART_S = 450.0
 
 
 class Step(NamedTuple):
-    """One command of a part.
+    """One command of a part."""
 
-    Attributes:
-        name: Name within its part.
-        command: Arguments of this Python.
-        modules: Modules that must be installed.
-        limit_s: Time after which it is killed, if its part has that long.
-        result: JSON file that it writes, which goes into the record.
-        under: A tool and its options, under which this Python runs.
-        unavailable: Exit status that says that this machine lacks what it measures.
-    """
-
-    name: str
-    command: tuple[str, ...]
-    modules: tuple[str, ...] = ()
-    limit_s: float = PART_S
-    result: str = ""
-    under: tuple[str, ...] = ()
-    unavailable: int | None = None
+    name: str  # name within its part
+    command: tuple[str, ...]  # arguments of this Python
+    modules: tuple[str, ...] = ()  # modules that must be installed
+    limit_s: float = PART_S  # time after which it is killed, if its part has that long
+    result: str = ""  # JSON file that it writes, which goes into the record
+    under: tuple[str, ...] = ()  # a tool and its options, under which this Python runs
+    unavailable: int | None = None  # exit status that says that this machine lacks what it measures
 
 
 _PYTEST = (

@@ -6,8 +6,9 @@ from collections.abc import Callable
 from statistics import median
 
 from benchmarks.gpu.run import Measured
-from benchmarks.share.tables import short
 from rich.table import Table
+
+from penstock.basics.results import results_table, short
 
 
 def gpu_table(found: list[Measured]) -> Table:
@@ -16,21 +17,8 @@ def gpu_table(found: list[Measured]) -> Table:
         "blocks (batches) a second of the slowest trainer and of all; per block: trainer's CPU, bytes to the GPU "
         "as counted and as PCIe has it; CPU-milliseconds of feeder and trainers per 1,000 samples delivered"
     )
-    table = Table(title="One GPU", caption=caption, title_justify="left", caption_justify="left")
-    for name in (
-        "what",
-        "K",
-        "fed by",
-        "slowest",
-        "together",
-        "CPU µs",
-        "MB",
-        "PCIe MB",
-        "CPU ms",
-        "GPU MB",
-        "SMs",
-    ):
-        table.add_column(name, justify="left" if name in {"what", "fed by"} else "right")
+    headings = ("K", "fed by", "slowest", "together", "CPU µs", "MB", "PCIe MB", "CPU ms", "GPU MB", "SMs")
+    table = results_table("what", *headings, title="One GPU")
     notes: list[str] = []
     for what, trainers, arm in dict.fromkeys((o.result.workload, o.result.trainers, o.result.arm) for o in found):
         mine = [o for o in found if (o.result.workload, o.result.trainers, o.result.arm) == (what, trainers, arm)]
@@ -53,6 +41,7 @@ def gpu_table(found: list[Measured]) -> Table:
             _known(done, lambda one: None if one.device_bytes is None else one.device_bytes / 1e6),
             _known(done, lambda one: one.activity.sm_active),
         )
+    table.caption_justify = "left"
     table.caption = "\n".join([caption, *dict.fromkeys(notes)])
     return table
 

@@ -10,7 +10,7 @@ from contextlib import contextmanager, suppress
 
 import psutil
 
-from penstock.linux.process import adopt_orphans, cpu_s, pss_bytes
+from penstock.linux.process import adopt_orphans, cpu_s
 
 _END_WITHIN_S = 20.0
 
@@ -33,15 +33,10 @@ class Family:
         self._self = psutil.Process()
         self._others = {child.pid for child in self._self.children(recursive=True)}
         self._before_s = children_cpu_s()
-        self.peak_pss_bytes = 0  # most memory that all held at one time; a shared page counts once
 
     def cpu_s(self) -> float:
         """Return the CPU time of all of them until now."""
         return children_cpu_s() - self._before_s + cpu_s(self._living())
-
-    def sample_memory(self) -> None:
-        """Sample the memory that they hold now."""
-        self.peak_pss_bytes = max(self.peak_pss_bytes, sum(pss_bytes(each.pid) for each in self._living()))
 
     def terminate(self) -> None:
         """Ask all of them to end."""

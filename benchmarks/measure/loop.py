@@ -182,12 +182,7 @@ def take(source: Batches, commands: CommandReader, *, warm_up: int, step_s: floa
 
 
 def serve(open_source: Callable[[dict[str, Any]], Batches], others: dict[str, Callable[..., Any]]) -> None:
-    """Follow orders until standard input ends.
-
-    Args:
-        open_source: Opens the source of a ``take`` order.
-        others: Handlers of other orders, by name: called with the order, each returns the answer.
-    """
+    """Follow orders until standard input ends; handlers of others than ``take``, by name, return the answer."""
     reserve_output()
     commands = CommandReader()
     reply({"pid": os.getpid()})

@@ -35,13 +35,7 @@ class MemberFailed(PenstockError):
 
 
 class MeasuredProcess:
-    """One measured process that answers orders with lines of JSON.
-
-    Args:
-        command: Its program and arguments.
-        environment: Variables added to this process's own.
-        log: File for its standard error.
-    """
+    """One measured process that answers orders with lines of JSON."""
 
     def __init__(self, command: Sequence[str], environment: dict[str, str], log: IO[bytes]) -> None:
         self._process = subprocess.Popen(

@@ -16,7 +16,8 @@ from typing import Any
 
 from benchmarks.claim import claim, report
 from benchmarks.replanner import Replanner
-from benchmarks.schedule.traces import drawn, read_trace
+from benchmarks.schedule import traces
+from benchmarks.schedule.traces import drawn
 from msgspec.structs import replace
 from rich.progress import track
 from tests.schedule.configurations import least_makespan_s, no_plan_below_s
@@ -77,8 +78,8 @@ def gain(jobs: Sequence[Job], machine: GpuMachine, objective: Objective) -> floa
 def gains(seeds: int) -> list[dict[str, Any]]:
     claims = list[dict[str, Any]]()
     mixes: dict[str, tuple[Any, float, dict[Objective, float]]] = {
-        "all on one data set": (lambda s: drawn(24, 1.0, s).jobs, 12, {"makespan": 0.60, "jct": 0.55}),
-        "a quarter other work": (lambda s: drawn(24, 0.75, s).jobs, 13, {"makespan": 0.80}),
+        "all on one data set": (lambda s: drawn(24, 1.0, s), 12, {"makespan": 0.60, "jct": 0.55}),
+        "a quarter other work": (lambda s: drawn(24, 0.75, s), 13, {"makespan": 0.80}),
         "Muri's vision jobs": (lambda s: muri_jobs(VISION, s), 16, {"makespan": 0.48}),
         "Muri's eight kinds": (lambda s: muri_jobs([*MURI_MS], s), 16, {"makespan": 0.85}),
     }
@@ -106,7 +107,7 @@ def against_published(seeds: int) -> list[dict[str, Any]]:
     told, believed = list[float](), list[float]()
     for seed in track(range(seeds), "ρ ≤ 0.8"):
         chance = random.Random(seed)
-        jobs = drawn(16, chance.choice([0.0, 0.5, 1.0]), seed).jobs
+        jobs = drawn(16, chance.choice([0.0, 0.5, 1.0]), seed)
         machine = four(12)
         machine = replace(machine, cores=12 * contention(jobs, machine) / chance.uniform(0.3, 0.8))
         truth, wrong = {job.name: job for job in jobs}, untrue(jobs, seed)
@@ -134,7 +135,7 @@ def against_bound(seeds: int) -> list[dict[str, Any]]:
     for seed in track(range(seeds), "against the bound"):
         chance = random.Random(seed)
         jobs, machine = (
-            drawn(chance.randint(8, 40), chance.choice([0.0, 0.5, 1.0]), seed).jobs,
+            drawn(chance.randint(8, 40), chance.choice([0.0, 0.5, 1.0]), seed),
             four(chance.choice([8, 16, 32])),
         )
         ratios.append(Planner(machine).plan(jobs).outcome.makespan_s / least_makespan_s(jobs, machine))
@@ -153,12 +154,12 @@ def against_configurations(seeds: int) -> list[dict[str, Any]]:
 def gavel(folder: Path) -> list[dict[str, Any]]:
     claims = list[dict[str, Any]]()
     for file in ("gavel-minimize_makespan-100jobs.trace", "gavel-philly-vc-2869ce-533jobs.trace"):
-        trace = read_trace(f"gavel:{folder / file}", gpus=8)
+        trace = traces.gavel(folder / file, gpus=8)
         machine = GpuMachine(cores=24, memories=(16.0 * GIB,) * 8, pairs=trace.pairs, most_on_gpu=2)
         free = [replace(job, preparation_s=0.0) for job in trace.jobs]
         matched = Planner(machine, sharings=APART, names=("muri",)).plan(free).cost
         planned = Planner(machine, sharings=APART).plan(free).cost
-        left_out = f", left out: {dict(trace.left_out)}" if trace.left_out else ""
+        left_out = f", {trace.left_out} that need more left out" if trace.left_out else ""
         what = f"{file}, 8 GPUs{left_out}: makespan ÷ that of matched pairs"
         claims.append(claim(what, "", [planned / matched], most=1.0001))
         shared = gain(trace.jobs, machine, "makespan")
@@ -168,7 +169,7 @@ def gavel(folder: Path) -> list[dict[str, Any]]:
 
 
 def times(repeats: int) -> list[dict[str, Any]]:
-    jobs, machine = drawn(500, 0.7, 1).jobs, GpuMachine(cores=24, memories=(16.0 * GIB,) * 8)
+    jobs, machine = drawn(500, 0.7, 1), GpuMachine(cores=24, memories=(16.0 * GIB,) * 8)
     plans, replans = list[float](), list[float]()
     for seed in range(repeats):
         began = time.thread_time()

@@ -34,16 +34,11 @@ class Pool(NamedTuple):
 
 
 class Images:
-    """Images in memory with their labels, as a map-style data set.
-
-    Args:
-        pixels: Shape ``(n, 3, 32, 32)``, float32.
-        labels: Shape ``(n,)``.
-    """
+    """Images in memory with their labels, as a map-style data set."""
 
     def __init__(self, pixels: Tensor, labels: Rows) -> None:
-        self.pixels = pixels
-        self.labels = labels
+        self.pixels = pixels  # shape ``(n, 3, 32, 32)``, float32
+        self.labels = labels  # shape ``(n,)``
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -190,8 +185,7 @@ def _drawn(draws: np.random.Generator, count: int) -> Pool:
     test, its = _decoded("test")
     parts = rows[:count], rows[count : count + 1000], rows[count + 1000 : count + 3000]
     return Pool(
-        *(Images(_normal(pixels[each]), labels[each].copy()) for each in parts),
-        Images(_normal(test), its),
+        *(Images(_normal(pixels[each]), labels[each].copy()) for each in parts), Images(_normal(test), its)
     )
 
 

@@ -39,16 +39,11 @@ class Pool(NamedTuple):
 
 
 class Texts:
-    """Texts as numbers, with labels, as a map-style data set.
-
-    Args:
-        tokens: Shape ``(n, length)``; 0 where a text has ended.
-        labels: Shape ``(n,)`` or ``(n, length)``; -100 where there is none.
-    """
+    """Texts as numbers, with labels, as a map-style data set."""
 
     def __init__(self, tokens: Rows, labels: Rows) -> None:
-        self.tokens = torch.from_numpy(tokens)
-        self.labels = torch.from_numpy(labels)
+        self.tokens = torch.from_numpy(tokens)  # shape ``(n, length)``; 0 where a text has ended
+        self.labels = torch.from_numpy(labels)  # shape ``(n,)`` or ``(n, length)``; -100 where there is none
 
     def __len__(self) -> int:
         return len(self.labels)

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import math
 import sys
 from pathlib import Path
 
 import torch
-from torch.utils.data import DataLoader
+from torch import Tensor
 
-import penstock
 from penstock.select.task import cross_entropy
 
 sys.path.insert(0, str(Path(__file__).parent))
 from texts import NETWORKS, NOTHING, POOLS, Texts
+
+from train import train
 
 BATCH, LEARNING_RATE = 32, 1e-3
 EPOCHS = {"tweets": 12, "questions": 4}
@@ -31,35 +31,10 @@ def accuracy(model: torch.nn.Module, texts: Texts) -> float:
     return 100 * right / there
 
 
-def main() -> None:
-    """Train, and log the accuracy."""
-    torch.set_num_threads(1)
-    name = sys.argv[1]
-    asked = penstock.current_run()
-    pool = POOLS[name](int(asked.parameters.get("seed", "0")) if asked else 0)
-    texts = pool.train
-    by = texts.labels.numpy() if texts.labels.dim() == 1 else None
-    policy, epochs, seed, choosing = penstock.select.plan_of_run(len(texts), EPOCHS[name], labels=by, data=texts)
-    torch.manual_seed(seed)
-    model = NETWORKS[name]()
-    sampler = penstock.SelectionSampler(policy, seed=seed)
-    loader = DataLoader(range(len(texts)), BATCH, sampler=sampler)  # type: ignore[arg-type]
-    optimizer = torch.optim.AdamW(model.parameters(), weight_decay=1e-2)
-    for epoch in range(epochs):
-        sampler.set_epoch(epoch)
-        batches = math.ceil(len(sampler) / BATCH)
-        for i, ids in enumerate(loader):
-            part = (epoch + i / batches) / epochs
-            optimizer.param_groups[0]["lr"] = LEARNING_RATE * 0.5 * (1 + math.cos(math.pi * part))
-            losses = cross_entropy(model(texts.tokens[ids]), texts.labels[ids])
-            policy.report(ids, losses)
-            optimizer.zero_grad()
-            (losses * torch.from_numpy(sampler.weights(ids))).mean().backward()
-            optimizer.step()
-    reached = accuracy(model, pool.choosing if choosing else pool.test)
-    penstock.log(accuracy=reached)
-    print(f"accuracy {reached:.2f}")
+def losses_of(model: torch.nn.Module, texts: Texts, ids: Tensor) -> Tensor:
+    return cross_entropy(model(texts.tokens[ids]), texts.labels[ids])
 
 
 if __name__ == "__main__":
-    main()
+    name = sys.argv[1]
+    train(POOLS[name], NETWORKS[name], EPOCHS[name], BATCH, LEARNING_RATE, losses_of, accuracy)

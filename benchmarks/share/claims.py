@@ -15,24 +15,15 @@ _IMPORT_S = 0.1
 
 
 class Claim(msgspec.Struct, frozen=True):
-    """One claim.
+    """One claim."""
 
-    Attributes:
-        name: Short name that does not change.
-        claim: The claim in words.
-        target: What the measurement must reach, or not exceed.
-        at_least: Whether the target is a minimum; else it is a maximum.
-        measured: Median over the repeats; None if this run did not measure it.
-        spread: (least, most) over the repeats.
-    """
-
-    name: str
-    claim: str
-    target: float
+    name: str  # short name that does not change
+    claim: str  # the claim in words
+    target: float  # what the measurement must reach, or not exceed
     unit: str
-    at_least: bool
-    measured: float | None
-    spread: tuple[float, float] | None
+    at_least: bool  # whether the target is a minimum; else it is a maximum
+    measured: float | None  # median over the repeats; None if this run did not measure it
+    spread: tuple[float, float] | None  # (least, most) over the repeats
     met: bool | None
     note: str = ""
 

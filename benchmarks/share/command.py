@@ -16,12 +16,7 @@ from penstock.basics.terminal import console
 
 
 def share_command(settings: Settings, data: Path | None, json: Path | None, plot: Path | None) -> None:
-    """Measure, show tables, and save files.
-
-    Raises:
-        BadSetting: a setting is out of range, or a file could not be written afterwards.
-        PackageMissing: an extra that this needs is not installed.
-    """
+    """Measure, show tables, and save files."""
     check_files(json, plot=plot)
     shown = console()
     with progress(shown) as tell:
@@ -32,7 +27,7 @@ def share_command(settings: Settings, data: Path | None, json: Path | None, plot
     if plot is not None:
         from benchmarks.share.plot import save as draw
 
-        save(plot, lambda file: draw(report, rows, file), shown)
+        save(plot, lambda file: draw(report, file), shown)
 
 
 def encoded(report: Report, rows: list[Claim]) -> bytes:

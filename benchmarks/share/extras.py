@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import statistics
 import subprocess
 import sys
 import time
@@ -28,22 +27,16 @@ _HEAVY = ("torch", "mlflow", "starlette", "uvicorn", "cv2", "simplejpeg", "matpl
 
 
 class MemoryUse(msgspec.Struct, frozen=True):
-    """Memory of a feed and its trainers, measured while all of them read.
-
-    Attributes:
-        ring_bytes: PSS of the window over all processes.
-        trainer_bytes: What each trainer has gained since before it attached, without the window.
-        batch_bytes: Size of one batch; with private copies a trainer holds two, the present one and the
-            one before.
-    """
+    """Memory of a feed and its trainers, measured while all of them read."""
 
     trainers: int
     borrow: bool
     window_bytes: int
-    ring_bytes: int
+    ring_bytes: int  # PSS of the window over all processes
     feeder_bytes: int
-    trainer_bytes: tuple[int, ...]
+    trainer_bytes: tuple[int, ...]  # what each trainer has gained since before it attached, without the window
     batch_bytes: int
+    """Size of one batch; with private copies a trainer holds two, the present one and the one before."""
 
     @property
     def beyond_batches_bytes(self) -> int:
@@ -98,19 +91,13 @@ def _memory(pid: int) -> _Memory:
 
 
 class CrowdResult(msgspec.Struct, frozen=True):
-    """The result of many trainers at once, an epoch each.
-
-    Attributes:
-        finished: Number of trainers that had their epoch.
-        lost: Samples that did not come, over all trainers.
-        repeated: Samples that came twice, over all trainers.
-    """
+    """The result of many trainers at once, an epoch each."""
 
     trainers: int
     samples: int
-    finished: int
-    lost: int
-    repeated: int
+    finished: int  # number of trainers that had their epoch
+    lost: int  # samples that did not come, over all trainers
+    repeated: int  # samples that came twice, over all trainers
     seconds: float
 
     @property
@@ -148,10 +135,6 @@ class ImportResult(msgspec.Struct, frozen=True):
 
     seconds: tuple[float, ...]
     heavy: tuple[str, ...]
-
-    @property
-    def median_s(self) -> float:
-        return statistics.median(self.seconds)
 
 
 def import_time(times: int = 7) -> ImportResult:

@@ -15,20 +15,14 @@ import penstock
 
 
 class Feeding(msgspec.Struct, frozen=True):
-    """Orders for a feeder process.
-
-    Attributes:
-        memory: Place of the ring: the host or a GPU; "cpu" is a fake GPU.
-        numbered: In place of a workload: number of samples that carry their number, and bytes made from it.
-        numbered_bytes: Size of such a sample.
-    """
+    """Orders for a feeder process."""
 
     feed: str
     window: str
     workload: Workload | None = None
-    numbered: int = 0
-    numbered_bytes: int = 0
-    memory: str = "host"
+    numbered: int = 0  # in place of a workload: number of samples that carry their number, and bytes made from it
+    numbered_bytes: int = 0  # size of such a sample
+    memory: str = "host"  # place of the ring: the host or a GPU; "cpu" is a fake GPU
 
     def source(self) -> Any:
         if self.workload is not None:

@@ -19,11 +19,7 @@ Image = npt.NDArray[np.uint8]
 
 
 def files_in(folder: str) -> list[Path]:
-    """Find the JPEGs below a folder.
-
-    Raises:
-        BadSetting: there are none.
-    """
+    """Find the JPEGs below a folder."""
     found = sorted(p for p in Path(folder).rglob("*") if p.suffix.lower() in {".jpg", ".jpeg"})
     if not found:
         raise BadSetting(f"no JPEG lies below {folder!r}: give another --data, or leave it out to generate some")

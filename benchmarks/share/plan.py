@@ -9,34 +9,20 @@ import msgspec
 from benchmarks.measure.rates import Interval
 from benchmarks.share.workload import Workload
 
-from penstock.errors import BadSetting
-
-MOST_TRAINERS = 64
-
 
 class Settings(msgspec.Struct, frozen=True):
-    """How the benchmark runs.
+    """How the benchmark runs."""
 
-    Attributes:
-        trainers: Numbers of trainers at once, one per case.
-        step_ms: Time that a trainer waits for each batch, in place of training on it.
-        seconds: Measured time of each JPEG case; cases of synthetic blocks take 0.3 of it.
-        blocks: Sizes of synthetic blocks.
-        workers: Workers of a shared or lone ``DataLoader``, or of all separate ones together.
-        window: Size of each feed's ring.
-        peer_limit_s: Time within which a peer must be warm.
-    """
-
-    trainers: tuple[int, ...] = (1, 2, 4, 8)
-    step_ms: float = 0.0
+    trainers: tuple[int, ...] = (1, 2, 4, 8)  # numbers of trainers at once, one per case
+    step_ms: float = 0.0  # time that a trainer waits for each batch, in place of training on it
     repeats: int = 5
-    seconds: float = 4.0
-    blocks: tuple[str, ...] = ("128KB", "1MB", "10MB")
-    workers: int = 2
-    window: str = "512MiB"
+    seconds: float = 4.0  # measured time of each JPEG case; cases of synthetic blocks take 0.3 of it
+    blocks: tuple[str, ...] = ("128KB", "1MB", "10MB")  # sizes of synthetic blocks
+    workers: int = 2  # workers of a shared or lone ``DataLoader``, or of all separate ones together
+    window: str = "512MiB"  # size of each feed's ring
     jpeg: bool = True
     peers: bool = True
-    peer_limit_s: float = 20.0
+    peer_limit_s: float = 20.0  # time within which a peer must be warm
     quick: bool = False
 
     def quickly(self) -> Settings:
@@ -46,23 +32,6 @@ class Settings(msgspec.Struct, frozen=True):
             self, trainers=few, repeats=1, seconds=min(self.seconds, 0.6), peer_limit_s=5.0, quick=True
         )
 
-    def check(self) -> Settings:
-        """Check and return these settings.
-
-        Raises:
-            BadSetting: one is out of range.
-        """
-        if not self.trainers or not all(1 <= k <= MOST_TRAINERS for k in self.trainers):
-            raise BadSetting(f"--trainers {list(self.trainers)}: give numbers between 1 and {MOST_TRAINERS}")
-        for name, value, least in (("repeats", self.repeats, 1), ("seconds", self.seconds, 0.05)):
-            if not value >= least:  # NaN is not
-                raise BadSetting(f"--{name} {value}: at least {least}")
-        if not self.step_ms >= 0:
-            raise BadSetting(f"--step-ms {self.step_ms}: at least 0")
-        if not self.jpeg and not self.blocks:
-            raise BadSetting("nothing to measure: leave --no-jpeg out or name --blocks")
-        return self
-
     def interval_of(self, workload: Workload) -> Interval:
         """Return the measured interval for a case of this workload."""
         if workload.kind == "jpeg":
@@ -71,20 +40,14 @@ class Settings(msgspec.Struct, frozen=True):
 
 
 class Case(NamedTuple):
-    """A case to be measured.
-
-    Attributes:
-        order: Order for each of the trainers; see ``trainer.open_source``.
-        kind: "plain" trainers never import torch, "torch" ones do.
-        fed: Whether the workload's feeder feeds it.
-    """
+    """A case to be measured."""
 
     workload: Workload
     arm: str
     trainers: int
-    order: dict[str, Any]
-    kind: str
-    fed: bool
+    order: dict[str, Any]  # order for each of the trainers; see ``trainer.open_source``
+    kind: str  # "plain" trainers never import torch, "torch" ones do
+    fed: bool  # whether the workload's feeder feeds it
 
 
 def feed_of(workload: Workload) -> str:

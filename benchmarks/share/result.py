@@ -11,21 +11,15 @@ from benchmarks.measure.rates import Interval, IntervalWatch, Unfinished, measur
 
 
 class Result(msgspec.Struct, frozen=True):
-    """The result of one measurement; the figures are those of ``Rates``.
+    """The result of one measurement; the figures are those of ``Rates``."""
 
-    Attributes:
-        workload: "JPEG", "1MB", ...
-        arm: "alone" or "separate" (a ``DataLoader`` in each trainer), "penstock", "borrow",
-            "tensorsocket", "copy" (each process copies warm memory, nothing is loaded).
-        trainers: Number of trainers at once.
-        finished: Whether every trainer finished; else ``note`` says how far they got.
-    """
-
-    workload: str
+    workload: str  # "JPEG", "1MB", ..
     arm: str
-    trainers: int
+    """"alone" or "separate" (a ``DataLoader`` in each trainer), "penstock", "borrow", "tensorsocket", "copy" (each
+    process copies warm memory, nothing is loaded)."""
+    trainers: int  # number of trainers at once
     repeat: int
-    finished: bool
+    finished: bool  # whether every trainer finished; else ``note`` says how far they got
     samples_per_s: tuple[float, ...] = ()
     batches_per_s: tuple[float, ...] = ()
     trainer_us_per_batch: float = 0.0
@@ -55,14 +49,7 @@ def measure(
     feeders: Sequence[int] = (),
     watches: Sequence[IntervalWatch] = (),
 ) -> Result:
-    """Let the members take batches as ``order`` says, and fill in the result.
-
-    Args:
-        feeders: Pids of processes that load for the members.
-
-    Raises:
-        MemberFailed: a process died or failed.
-    """
+    """Let the members take batches as ``order`` says, and fill in the result."""
     try:
         rates = measured(members, [order] * len(members), interval, feeders, watches)
     except Unfinished as error:

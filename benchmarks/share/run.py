@@ -40,17 +40,7 @@ class Report(msgspec.Struct, kw_only=True):
 
 
 def run(settings: Settings, folder: str | None, tell: Tell) -> Report:
-    """Measure everything that the settings ask for.
-
-    Args:
-        folder: Folder of JPEGs; None to generate some in a temporary one.
-
-    Raises:
-        BadSetting: there is no JPEG in ``folder``, or a setting is out of range.
-        PackageMissing: an extra that this needs is not installed.
-        PenstockError: a measured process failed.
-    """
-    settings.check()
+    """Measure everything that the settings ask for, with JPEGs of a folder, or generated ones."""
     if settings.jpeg:
         require("the JPEG loader (--no-jpeg leaves it out)", "images,torch", "simplejpeg", "cv2")
     require("the benchmark", "torch", "torch")

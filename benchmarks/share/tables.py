@@ -12,6 +12,7 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
+from penstock.basics.results import short
 from penstock.basics.terminal import printable
 
 ARMS = {
@@ -92,8 +93,3 @@ def claims_table(rows: Sequence[Claim]) -> Group:
         table.add_row(Text(met, style), Text.assemble(row.claim, (f"\n{measured}, target {target}{note}", "dim")))
     heading = Text.assemble(("Claims", "bold"), " (K trainers): whether met; median (least – most)")
     return Group(heading, table)
-
-
-def short(value: float) -> str:
-    """Format a number with three digits, or as a whole number."""
-    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"

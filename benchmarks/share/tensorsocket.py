@@ -62,13 +62,7 @@ def measured(
     environment: dict[str, str] | None = None,
     watches: Callable[[MeasuredProcess], Sequence[IntervalWatch]] = lambda _: (),
 ) -> Result:
-    """Fill in a result, with new processes; a note says if TensorSocket is not installed or does not finish.
-
-    Args:
-        order: What consumers do with batches on a device; see ``trainer.open_source``.
-        environment: Variables added to the processes' environment.
-        watches: Makes what else is measured, given the producer.
-    """
+    """Fill in a result, with new processes; a note says if TensorSocket is not installed or does not finish."""
     if not (PYTHON.exists() and SCRIPTS.exists()):
         return msgspec.structs.replace(result, note=NOT_INSTALLED)
     started: list[MeasuredProcess] = []

@@ -14,22 +14,14 @@ _LARGEST_BYTES = 256 << 20
 
 
 class Workload(msgspec.Struct, frozen=True):
-    """One thing to load, as plain values that can be sent to processes.
+    """One thing to load, as plain values that can be sent to processes."""
 
-    Attributes:
-        name: "JPEG", or the requested size of the blocks.
-        block_bytes: Size of a block, or of a batch of decoded images.
-        blocks_per_pass: Blocks after which a synthetic source starts afresh, where trainers join.
-        folder: Folder of the JPEGs.
-        workers: Workers of the shared or lone ``DataLoader``.
-    """
-
-    name: str
+    name: str  # "JPEG", or the requested size of the blocks
     kind: Literal["jpeg", "blocks"]
-    block_bytes: int
-    blocks_per_pass: int = 0
-    folder: str = ""
-    workers: int = 2
+    block_bytes: int  # size of a block, or of a batch of decoded images
+    blocks_per_pass: int = 0  # blocks after which a synthetic source starts afresh, where trainers join
+    folder: str = ""  # folder of the JPEGs
+    workers: int = 2  # workers of the shared or lone ``DataLoader``
 
     def source(self) -> Any:
         """Make the source of a feeder."""
@@ -54,11 +46,7 @@ def jpegs(folder: str, workers: int) -> Workload:
 
 
 def synthetic(size: str, workers: int) -> Workload:
-    """Describe blocks of a size such as ``"1MB"``.
-
-    Raises:
-        BadSetting: it is no size, or too large.
-    """
+    """Describe blocks of a size such as ``"1MB"``."""
     nbytes = bytes_from(size)
     if nbytes > _LARGEST_BYTES:
         raise BadSetting(f"blocks of {size}: they may have up to {_LARGEST_BYTES >> 20} MiB")

@@ -17,16 +17,11 @@ N, EPOCHS = 48, 3
 
 
 class Scripts:
-    """Runs of scripts in one folder.
-
-    Args:
-        server: Forks processes that have imported torch.
-        folder: Where they run.
-    """
+    """Runs of scripts in one folder."""
 
     def __init__(self, server: ForkServer, folder: Path) -> None:
-        self._server = server
-        self.folder = folder
+        self._server = server  # forks processes that have imported torch
+        self.folder = folder  # where they run
         self._started: list[Forked] = []
         for script in SCRIPTS.glob("*.py"):
             shutil.copy(script, folder)

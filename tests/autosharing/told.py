@@ -17,25 +17,15 @@ FORMS = ("sampler", "batch sampler", "in a batch sampler", "round a batch sample
 
 
 class Kind(NamedTuple):
-    """A kind of samplers.
+    """A kind of samplers."""
 
-    Attributes:
-        keeps: Where they keep what they are told: as it is, as the ids that it picks, or in a generator.
-        form: What of a loader they are.
-        members: Whether the epoch decides which ids, and how many.
-        goes_on: When they count an epoch on by themselves: at a pass's begin or end, or never.
-        says: What they say of their length: what is true, one number for all epochs, or nothing.
-        replaces: Whether they say that they draw with replacement.
-        seed: Seed of the order.
-    """
-
-    keeps: str
-    form: str
-    members: bool
-    goes_on: str
-    says: str
-    replaces: bool
-    seed: int
+    keeps: str  # where they keep what they are told: as it is, as the ids that it picks, or in a generator
+    form: str  # what of a loader they are
+    members: bool  # whether the epoch decides which ids, and how many
+    goes_on: str  # when they count an epoch on by themselves: at a pass's begin or end, or never
+    says: str  # what they say of their length: what is true, one number for all epochs, or nothing
+    replaces: bool  # whether they say that they draw with replacement
+    seed: int  # seed of the order
 
 
 class Rows(Dataset[int]):

@@ -35,18 +35,7 @@ def settings(folder: Path, **changes: Any) -> LoadSettings:
 
 @pytest.mark.whole
 def test_loaders_that_are_installed_are_measured_and_shown(folder, command, tmp_path):
-    words = [
-        "--loaders",
-        "simplejpeg",
-        "--seconds",
-        "0.6",
-        "--repeats",
-        "2",
-        "--size",
-        "32",
-        "--batch-size",
-        "8",
-    ]
+    words = ["--loaders", "simplejpeg", "--seconds", "0.6", "--repeats", "2", "--size", "32", "--batch-size", "8"]
     ran = command("bench", "load", str(folder), *words, "--json", str(tmp_path / "x.json"))
     assert ran.returncode == 0, ran.stderr
     assert "Penstock ImageSource" in ran.stdout

@@ -14,8 +14,8 @@ from benchmarks import children
 
 pytestmark = pytest.mark.whole
 
-JUDGES = ["share", "gpu", "io", "advise", "packed", "accuracy", "join", "listeners", "fingerprint"]
-COMMANDS = ["house", "batch_path", "columns", *JUDGES]
+JUDGES = ["share", "gpu", "io", "advise", "packed", "accuracy", "join", "fingerprint"]
+COMMANDS = ["batch_path", "columns", *JUDGES]
 
 
 @pytest.mark.parametrize("name", COMMANDS)

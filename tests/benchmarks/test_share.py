@@ -13,10 +13,9 @@ from benchmarks.share.command import share_command
 from benchmarks.share.extras import CrowdResult, ImportResult, MemoryUse
 from benchmarks.share.plan import Settings, cases
 from benchmarks.share.result import Result
-from benchmarks.share.run import Report, run
+from benchmarks.share.run import Report
 from benchmarks.share.workload import jpegs, synthetic
 
-from penstock.errors import BadSetting
 from penstock.runs.machine import describe
 
 pytestmark = pytest.mark.whole
@@ -123,22 +122,6 @@ def test_generated_images_go_through_the_loader(tmp_path):
     images, labels = next(iter(jpeg.make_loader(str(tmp_path), workers=0, batch_size=4)))
     assert tuple(images.shape) == (4, 224, 224, 3)
     assert all(0 <= label < 3 for label in labels)
-
-
-@pytest.mark.parametrize(
-    ("settings", "folder"),
-    [
-        *(({"trainers": each}, None) for each in ((), (0,))),
-        *(({"blocks": each}, None) for each in (("nine",), ("1GB",))),
-        *(({"seconds": each}, None) for each in (float("nan"), 0.0)),
-        *(({"step_ms": each}, None) for each in (float("nan"), -1)),
-        *(({"blocks": ()}, each) for each in ("/does/not/exist", str(Path(__file__).parent))),
-        *(({"repeats": 0}, None), ({"blocks": (), "jpeg": False}, None)),
-    ],
-)
-def test_what_cannot_be_measured_is_said_at_once(settings, folder):
-    with pytest.raises(BadSetting):
-        run(Settings(**settings), folder, lambda *_: None)
 
 
 def _report(results: list[Result], repeats: int = 1) -> Report:

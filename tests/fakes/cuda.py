@@ -106,16 +106,12 @@ class FakeCuda:
         free_bytes: Of the GPU, for rings.
         cached_bytes: Of those, what torch's allocator keeps.
         copies_foreign: ``torch.as_tensor`` copies, as of old where memory is another GPU's.
-
-    Attributes:
-        faults: Mappings that went while work that was launched before could still read them.
-        capturing: This thread captures a graph; what must not be called then is a fault too.
     """
 
     def __init__(self, free_bytes: int = 1 << 30, *, cached_bytes: int = 0, copies_foreign: bool = False) -> None:
         self.free_bytes, self.cached_bytes, self.copies_foreign = free_bytes, cached_bytes, copies_foreign
-        self.faults: list[str] = []
-        self.capturing = False
+        self.faults: list[str] = []  # mappings that went while work that was launched before could still read them
+        self.capturing = False  # this thread captures a graph; what must not be called then is a fault too
         self.computing = Computing()
         self.stream_now: Stream = self.computing
         self.streams: list[Stream] = [self.computing]

@@ -26,13 +26,7 @@ class FakeGpu:
 
     Until then their destination holds poison, and they read what the host
     memory holds when they are carried out. New memory and new rings hold
-    poison too.
-
-    Args:
-        seed: Random seed of the times at which copies are carried out unasked.
-        pins: Whether host memory can be registered.
-        memory_bytes: Memory of the GPU, rings not counted; each ring may take as much.
-        reaches: Whether other processes' shared memory can be mapped.
+    poison too. Each ring may take as much memory as all else together.
     """
 
     name = "fake:0"
@@ -40,9 +34,9 @@ class FakeGpu:
 
     def __init__(self, seed: int = 0, *, pins: bool = True, memory_bytes: int = 1 << 30, reaches: bool = True):
         self._random = random.Random(seed)
-        self._pins = pins
+        self._pins = pins  # whether host memory can be registered
         self._memory_bytes = self._free_bytes = memory_bytes
-        self._reaches = reaches
+        self._reaches = reaches  # whether other processes' shared memory can be mapped
         self._shared: WeakValueDictionary[int, ByteArray] = WeakValueDictionary()
         self._loans: deque[Callable[[], None]] = deque()
         self._collects = True

@@ -37,34 +37,20 @@ _CONTIGUOUS, _INTERRUPTS = 1, 2
 
 @dataclass(frozen=True)
 class Traits:
-    """What kind of disk it is.
-
-    Attributes:
-        entries: The most that a queue may have.
-        queues: The most pairs that it gives.
-        mdts: The most that a command reads: 2 to this power, in pages; 0 for no limit.
-        doorbell_stride_log2: In words.
-        ready_s: Until it is ready.
-        ready_limit: In which it promises to be (CAP.TO), in units of 500 ms.
-        namespaces: How many it could have.
-        metadata_bytes: Of each block.
-        least_page_log2: Of the smallest memory page that it takes, above 4096 bytes.
-        command_sets: CAP.CSS; bit 0 is the NVM command set.
-        refuses: Admin commands that end in an internal error.
-    """
+    """What kind of disk it is."""
 
     block_bytes: int = 512
-    entries: int = 1024
-    queues: int = 16
-    mdts: int = 5
-    doorbell_stride_log2: int = 0
-    ready_s: float = 0.0
-    ready_limit: int = 40
-    namespaces: int = 32
-    metadata_bytes: int = 0
-    least_page_log2: int = 0
-    command_sets: int = 1
-    refuses: frozenset[int] = frozenset()
+    entries: int = 1024  # the most that a queue may have
+    queues: int = 16  # the most pairs that it gives
+    mdts: int = 5  # the most that a command reads: 2 to this power, in pages; 0 for no limit
+    doorbell_stride_log2: int = 0  # in words
+    ready_s: float = 0.0  # until it is ready
+    ready_limit: int = 40  # in which it promises to be (CAP.TO), in units of 500 ms
+    namespaces: int = 32  # how many it could have
+    metadata_bytes: int = 0  # of each block
+    least_page_log2: int = 0  # of the smallest memory page that it takes, above 4096 bytes
+    command_sets: int = 1  # CAP.CSS; bit 0 is the NVM command set
+    refuses: frozenset[int] = frozenset()  # admin commands that end in an internal error
 
     @property
     def doorbell_stride(self) -> int:

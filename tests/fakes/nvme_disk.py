@@ -36,13 +36,8 @@ class FakeDisk:
         seed: Of all that is random.
 
     Attributes:
-        fatal_after: So many reads are served before it fails for good (CSTS.CFS); None for never.
-        silent_after: The same, but it just completes nothing any more.
         starts: Whether it ever becomes ready.
         stops: Whether it ceases to be, when it is told to.
-        wrongs: What nobody may do to a disk.
-        admin: Opcodes of the admin commands that it was given.
-        reads: How many it was given.
     """
 
     def __init__(
@@ -56,11 +51,12 @@ class FakeDisk:
         self.traits = traits or Traits()
         self.bus = Bus(seed)
         self.fatal_after: int | None = None
-        self.silent_after: int | None = None
+        """So many reads are served before it fails for good (CSTS.CFS); None for never."""
+        self.silent_after: int | None = None  # the same, but it just completes nothing any more
         self.starts = self.stops = True
-        self.wrongs: list[str] = []
-        self.admin: list[int] = []
-        self.reads = 0
+        self.wrongs: list[str] = []  # what nobody may do to a disk
+        self.admin: list[int] = []  # opcodes of the admin commands that it was given
+        self.reads = 0  # how many it was given
         self.taken = False
         self.registers = np.frombuffer(mmap.mmap(-1, _REGISTER_BYTES), np.uint32)
         self.registers[at.CAP], self.registers[at.CAP + 1] = self.traits.capabilities
@@ -200,17 +196,12 @@ class FakeDisk:
 
 
 class FakeModule:
-    """What ``penstock.io.nvme.module.LibnvmModule`` is for a disk of the kernel's, for a ``FakeDisk``.
-
-    Args:
-        path: Under which the disk goes.
-        refuses_after: Bytes of memory after which it maps no more; None for never.
-    """
+    """What ``LibnvmModule`` is for a disk of the kernel's; it maps so many bytes, and refuses more."""
 
     def __init__(self, disk: FakeDisk, path: str = "/dev/libnvm0", refuses_after: int | None = None) -> None:
         assert not disk.taken, "one reader at a time"
         disk.taken = True
-        self.path = path
+        self.path = path  # under which the disk goes
         self._disk = disk
         self._room = refuses_after
         self._tables: list[Array] = []

@@ -77,12 +77,7 @@ class CompletionQueue:
 
 
 def pages_of(bus: Bus, prp1: int, prp2: int, nbytes: int) -> list[tuple[int, int]]:
-    """Bus address and size of each piece that the PRPs of a command tell of (Base Specification 2.0, 4.1.1).
-
-    Raises:
-        ValueError: an entry that must lie at the beginning of a page does not.
-        BusFault: a list lies where no memory is.
-    """
+    """Bus address and size of each piece that the PRPs of a command tell of (Base Specification 2.0, 4.1.1)."""
     if prp1 % 4:
         raise ValueError(f"PRP entry 1 is 0x{prp1:x}")
     first = min(nbytes, PAGE_BYTES - prp1 % PAGE_BYTES)
@@ -102,11 +97,7 @@ class BusFault(Exception):
 
 
 class Bus:
-    """Pages of the process, each at a random bus address.
-
-    Args:
-        seed: Of the addresses.
-    """
+    """Pages of the process, each at a random bus address."""
 
     def __init__(self, seed: int) -> None:
         self._random = random.Random(seed)
@@ -132,11 +123,7 @@ class Bus:
             del self._pages[bus]
 
     def piece(self, bus: int, nbytes: int) -> ByteArray:
-        """Bytes that lie on one page.
-
-        Raises:
-            BusFault: they do not, or are not mapped.
-        """
+        """Bytes that lie on one page."""
         within = bus % PAGE_BYTES
         if bus - within not in self._pages or within + nbytes > PAGE_BYTES:
             raise BusFault(f"{nbytes} bytes at bus address 0x{bus:x}")

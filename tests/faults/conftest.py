@@ -13,8 +13,10 @@ from typing import Any
 
 import psutil
 import pytest
+from tests.autosharing.conftest import scripts  # noqa: F401 - a fixture
 from tests.faults.interrupting import open_files
 from tests.forked import Forked, ForkServer, eventually
+from tests.runs.conftest import launch  # noqa: F401 - a fixture
 
 import penstock
 

@@ -92,14 +92,10 @@ def _raising(code: CodeType) -> frozenset[int]:
 
 
 class Alarms:
-    """Raises a KeyboardInterrupt at random moments, by a signal.
-
-    Attributes:
-        came: How many have been raised.
-    """
+    """Raises a KeyboardInterrupt at random moments, by a signal."""
 
     def __init__(self, choose: random.Random, most_s: float) -> None:
-        self.came = 0
+        self.came = 0  # how many have been raised
         self._choose, self._most_s = choose, most_s
 
     def __enter__(self) -> Alarms:

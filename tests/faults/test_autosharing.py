@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
@@ -12,22 +11,13 @@ import numpy as np
 import psutil
 import pytest
 from tests.autosharing.running import Scripts, check_like
-from tests.forked import Forked, ForkServer, eventually
+from tests.forked import Forked, eventually
 from tests.sources.images.pictures import textures
 
 import penstock
 from penstock.contracts import Cursor
 
 pytestmark = pytest.mark.whole
-
-
-@pytest.fixture
-def scripts(servers: dict[str, ForkServer], tmp_path: Path) -> Iterator[Scripts]:
-    runs = Scripts(servers["torch"], tmp_path)
-    yield runs
-    runs.close()
-    for feed in penstock.feeds():
-        penstock.stop(feed.name)
 
 
 WORDS = [["plain", "--pause", "0.1", "--batch-size", size] for size in ("4", "7")]

@@ -219,54 +219,42 @@ def test_trainers_blocked_in_next_are_told_that_their_feeder_was_killed(feed, tr
         assert trainer.ids(0) == list(range(30))
 
 
-def test_trainers_in_the_middle_of_an_epoch_are_told_that_their_feeder_was_killed(feed, train):
-    feeder = feed(window=100_000)
-    trainers = [train(delay_s=0.002), train(batch_size=33, delay_s=0.01), train(epochs=10**6)]
+@pytest.mark.parametrize("kind", ["rows", "loader"])
+def test_trainers_in_the_middle_of_an_epoch_are_told_that_their_feeder_was_killed_and_no_worker_is_left(
+    feed, train, kind
+):
+    torch = kind == "loader"
+    feeder = feed(kind, window=100_000, source={"workers": 2, "samples": 1000} if torch else None)
+    trainers = [train(torch=torch, **more) for more in ({"delay_s": 0.01}, {"batch_size": 33, "delay_s": 0.01})]
+    trainers.append(train(epochs=10**6, torch=torch))
     each_waits_for(trainers, "epoch", 5)
+    # Between two cycles there are none for a moment.
+    workers = eventually(psutil.Process(feeder.pid).children) if torch else []
     feeder.kill()
     for trainer in trainers:
         trainer.fails("FeederLost")
         assert trainer.wait() == 0
         for epoch in range(len(trainer.ended_epochs()) + 1):
             trainer.ids(epoch)
-
-
-def test_a_trainer_told_that_its_feeder_died_can_attach_to_the_next(feed, train):
-    first = feed()
-    lost = train(delay_s=0.01)
-    lost.wait_for("epoch", 3)
-    first.kill()
-    lost.fails("FeederLost")
-    second = feed()
-    train().has_all(1000, 2)
-    second.interrupt()
-
-
-@pytest.mark.parametrize("stop_s", [2, pytest.param(30, marks=SOAK)])
-def test_a_feeder_that_is_stopped_and_goes_on_loses_nothing(feed, train, stop_s):
-    feeder = feed(window=100_000)
-    trainers = [train(delay_s=0.002), train(batch_size=33)]
-    each_waits_for(trainers, "epoch", 3)
-    feeder.stop()
-    time.sleep(stop_s)
-    feeder.signal("SIGCONT")
-    each_has_all(trainers, 1000, 2)
-    feeder.interrupt()
-
-
-def test_a_killed_feeder_leaves_no_worker_behind(feed, train):
-    feeder = feed("loader", source={"workers": 2})
-    trainer = train(delay_s=0.01, torch=True)
-    trainer.wait_for("epoch", 3)
-    # Between two cycles there are none for a moment.
-    workers = eventually(psutil.Process(feeder.pid).children)
-    feeder.kill()
-    trainer.fails("FeederLost")
     _, alive = psutil.wait_procs(workers, timeout=30)
     for worker in alive:
         with suppress(psutil.Error):
             worker.kill()
     assert not alive
+
+
+@pytest.mark.parametrize("who", ["feeder", "trainer"])
+@pytest.mark.parametrize("stop_s", [2, pytest.param(30, marks=SOAK)])
+def test_who_is_stopped_and_goes_on_loses_nothing(feed, train, who, stop_s):
+    feeder = feed(window=100_000)
+    trainers = [train(delay_s=0.002), train(delay_s=0.002, batch_size=33)]
+    each_waits_for(trainers, "epoch", 3)
+    stopped = feeder if who == "feeder" else trainers[0]
+    stopped.stop()
+    time.sleep(stop_s)
+    stopped.signal("SIGCONT")
+    each_has_all(trainers, 1000, 2)
+    feeder.interrupt()
 
 
 def test_what_a_feeder_says_last_is_heard_by_a_trainer_whose_packets_it_has_not_read(clean, feed):

@@ -55,8 +55,9 @@ def test_wait_s_ends(clean):
         ("\udcff", "is no valid Unicode"),
         ("", "1 to 1000 characters, this one has 0"),
         ("n" * 1001, "1 to 1000 characters, this one has 1001"),
+        (3, "must be a string, not int"),
     ],
-    ids=["no text", "empty", "long"],
+    ids=["no Unicode", "empty", "long", "no text"],
 )
 def test_what_is_no_name_is_refused(clean, name, says):
     for use in (lambda: penstock.attach(name), lambda: penstock.Feeder(rows(), name)):

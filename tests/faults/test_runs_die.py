@@ -6,13 +6,13 @@ import os
 import random
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from tests.forked import ForkServer, eventually
-from tests.runs.running import Launch, launches, left, nothing_is_left, records
+from tests.forked import eventually
+from tests.runs.running import Launch, left, nothing_is_left, records
 
 import penstock
 
@@ -25,12 +25,6 @@ setsid sh -c 'sleep 60' &
 echo waits
 while [ ! -e go ]; do sleep 0.02; done
 """
-
-
-@pytest.fixture
-def launch(servers: dict[str, ForkServer], tmp_path: Path) -> Iterator[Callable[..., Launch]]:
-    with launches(Launch, servers, tmp_path) as start:
-        yield start
 
 
 def leaving(launch: Callable[..., Launch]) -> Launch:

@@ -53,18 +53,6 @@ def test_a_trainer_killed_in_the_middle_of_a_batch_or_at_its_end_costs_nobody_el
     all_is_given_back(feeder)
 
 
-@pytest.mark.parametrize("stop_s", [2, pytest.param(30, marks=SOAK)])
-def test_a_trainer_that_is_stopped_and_goes_on_loses_nothing(clean, serve, train, stop_s):
-    serve(rows(), window=100_000)
-    sleeper, other = train(delay_s=0.002), train(delay_s=0.002, batch_size=33)
-    sleeper.wait_for("epoch", 20)
-    sleeper.stop()
-    time.sleep(stop_s)
-    sleeper.signal("SIGCONT")
-    sleeper.has_all(1000, 2)
-    other.has_all(1000, 2)
-
-
 def test_a_trainer_that_pauses_lets_the_others_go_on_within_the_window(clean, serve, train, tmp_path):
     feeder = serve(rows(width=1000), window=300_000)
     idle = train(pause={"after": 10, "until": str(tmp_path / "go on")})

@@ -17,7 +17,7 @@ import pytest
 
 import penstock
 from penstock.feed.directory import directory
-from penstock.feed.endpoint import Endpoint, Owner, endpoints
+from penstock.feed.endpoint import Endpoint, Owner
 
 ARRAYS = {"id": np.arange(20)}
 NAMES = [
@@ -77,15 +77,6 @@ def test_what_the_dead_left_is_removed_by_whoever_looks(feeds_directory):
         lock.close()
         look()
         assert list(feeds_directory.iterdir()) == []
-
-
-def test_a_lock_file_of_nonsense_is_no_obstacle(feeds_directory):
-    (feeds_directory / "0123.lock").write_bytes(b"\xff\xff nonsense")
-    Endpoint("feed").lock_path.write_bytes(b"")
-    assert list(endpoints()) == []
-    with penstock.Feeder(ARRAYS, "feed") as feeder:
-        assert [endpoint.name for endpoint in endpoints()] == [feeder.name]
-    (feeds_directory / "0123.lock").unlink()
 
 
 def test_a_lock_is_held_by_one():
@@ -281,6 +272,8 @@ def test_a_log_is_a_new_file_whatever_lay_in_its_place(tmp_path):
 
 
 JUNK = {
+    "nothing": b"",
+    "nonsense": b"\xff\xff nonsense",
     "nested": b"\x91" * 5000,
     "no Unicode": b"\x82\xa4name\xa2\xff\xff\xa3pid\x01",
     "no name": msgspec.msgpack.encode(Owner("", 1)),

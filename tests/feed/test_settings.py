@@ -175,8 +175,3 @@ def test_any_seed_of_64_bits_serves(serve, seed):
     with penstock.attach("feed", 7) as loader:
         assert sorted(int(i) for batch in loader for i in batch["id"]) == list(range(50))
     assert penstock.feeds()[0].seed == seed
-
-
-def test_what_is_no_name_is_refused_in_words():
-    with pytest.raises(penstock.errors.BadSetting, match="must be a string, not int"):
-        penstock.attach(3)  # type: ignore[arg-type]

@@ -51,14 +51,10 @@ def value(draw: random.Random) -> Any:
 
 
 class Drawn:
-    """Things of one seed, all reached from ``root``.
-
-    Attributes:
-        places: What can be changed.
-    """
+    """Things of one seed, all reached from ``root``."""
 
     def __init__(self, seed: int) -> None:
-        self.places: list[Any] = []
+        self.places: list[Any] = []  # what can be changed
         self._draw = random.Random(seed)
         self._shared: list[Any] = []
         self.root = Thing()

@@ -13,19 +13,13 @@ from typing import Literal, NamedTuple
 
 
 class Script(NamedTuple):
-    """A script that makes ``dataset``, and maybe ``collate_fn`` and ``worker_init_fn``.
-
-    Attributes:
-        text: The script.
-        modules: Modules of the user's beside it, by file.
-        environment: Variables, in which ``{}`` stands for ``VALUE``.
-        by: Who sees the mutation: the fingerprint, or only the witness, which compares samples.
-    """
+    """A script that makes ``dataset``, and maybe ``collate_fn`` and ``worker_init_fn``."""
 
     text: str
-    modules: dict[str, str] = {}
-    environment: dict[str, str] = {}
+    modules: dict[str, str] = {}  # modules of the user's beside it, by file
+    environment: dict[str, str] = {}  # variables, in which ``{}`` stands for ``VALUE``
     by: Literal["fingerprint", "witness"] = "fingerprint"
+    """Who sees the mutation: the fingerprint, or only the witness, which compares samples."""
 
 
 def in_second(code: str) -> str:

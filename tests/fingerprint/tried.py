@@ -46,15 +46,10 @@ VALUE = int(sys.argv[1])
 
 
 class Batch(NamedTuple):
-    """What a loader makes of the first samples, as a worker would.
+    """What a loader makes of the first samples, as a worker would."""
 
-    Attributes:
-        values: The samples, as text; the error, if one is raised.
-        leaves: What the witness sees of them; nothing if they cannot be made.
-    """
-
-    values: str = ""
-    leaves: tuple[LeafDigest, ...] = ()
+    values: str = ""  # the samples, as text; the error, if one is raised
+    leaves: tuple[LeafDigest, ...] = ()  # what the witness sees of them; nothing if they cannot be made
 
     def against(self, fed: Batch) -> str:
         """Return what comes of a script that makes these, and may read that feed."""
@@ -67,19 +62,12 @@ class Batch(NamedTuple):
 
 
 class Run(NamedTuple):
-    """What came of a script.
+    """What came of a script."""
 
-    Attributes:
-        name: Name of its feed.
-        alone: What its loader makes.
-        spec: What goes to a feeder; None if it is not shared.
-        why: Why it is not.
-    """
-
-    name: str
-    alone: Batch
-    spec: bytes | None
-    why: str
+    name: str  # name of its feed
+    alone: Batch  # what its loader makes
+    spec: bytes | None  # what goes to a feeder; None if it is not shared
+    why: str  # why it is not
 
 
 def forked(kind: Any, do: Callable[[], Any], folder: Path, environment: dict[str, str]) -> Any:

@@ -15,21 +15,8 @@ ENVIRONMENTS = Path(os.environ.get("PENSTOCK_FORMATS") or sys.prefix)
 HERE = Path(__file__).parent
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    for item in items:
-        if HERE in item.path.parents:
-            item.add_marker(pytest.mark.formats)
-            item.add_marker(pytest.mark.timeout(300))  # each starts Pythons that import much
-
-
 class Original:
-    """A library that writes and reads a format.
-
-    Args:
-        name: The format.
-        folder: A folder for what is said to it, and what it says.
-        environment: Whose environment has the library; that of the format unless given.
-    """
+    """A library that writes and reads a format, in the environment of that name unless another is given."""
 
     def __init__(self, name: str, folder: Path, environment: str = "") -> None:
         self.name, self.folder, self.environment = name, folder, environment or name

@@ -9,13 +9,6 @@ import pytest
 from tests.frameworks.groups import SCRIPTS, Group, Report, prepare
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    for item in items:
-        if Path(__file__).parent in item.path.parents:
-            item.add_marker(pytest.mark.frameworks)
-            item.add_marker(pytest.mark.timeout(300))  # each starts several Pythons that import much
-
-
 @pytest.fixture(scope="session")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("data")

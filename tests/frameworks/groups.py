@@ -24,23 +24,15 @@ ROWS, EPOCHS = 48, 5
 
 @dataclass(frozen=True)
 class Script:
-    """A script as its user would start it.
-
-    Args:
-        command: Words: a module of the environment's Python and its options, or none, and the script and its own.
-        batch_sizes: Of two runs. What stays whole batches is one feed for one size only.
-        drop_last: Whether the script leaves out the rows that fill no batch.
-        ordered: Whether it validates in the data set's order.
-        ranks: Processes that train one model; they report into files of their own.
-        options: What ``share`` needs beside itself.
-    """
+    """A script as its user would start it."""
 
     command: str
-    batch_sizes: tuple[int, int] = (8, 12)
-    drop_last: bool = False
-    ordered: bool = True
-    ranks: int = 1
-    options: tuple[str, ...] = ()
+    """Words: a module of the environment's Python and its options, or none, and the script and its own."""
+    batch_sizes: tuple[int, int] = (8, 12)  # of two runs. What stays whole batches is one feed for one size only.
+    drop_last: bool = False  # whether the script leaves out the rows that fill no batch
+    ordered: bool = True  # whether it validates in the data set's order
+    ranks: int = 1  # processes that train one model; they report into files of their own
+    options: tuple[str, ...] = ()  # what ``share`` needs beside itself
 
     @property
     def usual(self) -> list[list[str]]:
@@ -122,14 +114,7 @@ def read(path: Path) -> Report:
 
 
 class Group:
-    """Runs of a script that start together, on one feed or each by itself.
-
-    Args:
-        folder: Where everything of theirs is kept; empty.
-        data: What ``prepare`` made.
-        runs: What follows the script's own words, of each run.
-        hold_at: The step at which each process waits for ``release``; 0 if none does.
-    """
+    """Runs of a script that start together, on one feed or alone, and may wait for ``release`` at a step."""
 
     def __init__(
         self, folder: Path, data: Path, script: Script, runs: list[list[str]], *, share: bool, hold_at: int = 0
@@ -238,15 +223,7 @@ def code_of(page: str) -> list[str]:
 
 
 class Run:
-    """A process, or some ranks, of a script of a page's.
-
-    Args:
-        folder: Where everything of it is kept.
-        code: The script.
-        words: What follows the script's name.
-        ranks: Processes that train one model.
-        killed_at: Step at which it is killed.
-    """
+    """A process, or some ranks, of a script of a page's; it may be killed at a step."""
 
     def __init__(self, folder: Path, code: str, words: Sequence[str], ranks: int = 1, killed_at: int = 0) -> None:
         folder.mkdir(parents=True, exist_ok=True)

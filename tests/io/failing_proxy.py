@@ -11,11 +11,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 
 class FailingProxy:
-    """Hands requests on to a store.
-
-    Attributes:
-        asked: Requests that came, also those that were answered 503.
-    """
+    """Hands requests on to a store, and counts those that came, also those that were answered 503."""
 
     def __init__(self, store: str) -> None:
         self.store, self.port, self.busy, self.asked = store, 0, False, 0

@@ -17,13 +17,6 @@ from penstock.runs.store import Store
 Pushed = subprocess.CompletedProcess[str]
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    for item in items:
-        if Path(__file__).parent in item.path.parents:
-            item.add_marker(pytest.mark.mlflow)
-            item.add_marker(pytest.mark.timeout(300))  # servers take long to start
-
-
 @pytest.fixture(scope="session")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """A server that lives as long as the tests; each uses experiments of its own."""
@@ -42,12 +35,6 @@ def mortal(server: Server, tmp_path: Path) -> Iterator[Server]:
     mortal = Server(tmp_path, made=server.database)
     yield mortal
     mortal.kill()
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[Store]:
-    with Store.open(tmp_path / "store") as store:
-        yield store
 
 
 @pytest.fixture

@@ -24,15 +24,10 @@ COMMAND = Path(os.environ.get("PENSTOCK_MLFLOW_SERVER") or Path(sys.prefix) / "m
 
 
 class Server:
-    """A server on a free port, with SQLite and a folder for artifacts.
-
-    Args:
-        folder: Where all that it keeps lies.
-        made: A database that has been made, to begin with; it makes one itself, if None.
-    """
+    """A server on a free port, with SQLite (made unless there is one) and a folder for artifacts."""
 
     def __init__(self, folder: Path, made: Path | None = None) -> None:
-        self._folder = folder
+        self._folder = folder  # where all that it keeps lies
         self.database = folder / "mlflow.sqlite"
         if made:
             shutil.copy(made, self.database)

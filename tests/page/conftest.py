@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.web.conftest import Page, open_page, store  # noqa: F401 - fixtures
+from tests.web.conftest import Page, open_page  # noqa: F401 - a fixture
 
 PICTURES = os.environ.get("PENSTOCK_PICTURES")
 """Folder for pictures of what the tests saw; none are taken without it."""

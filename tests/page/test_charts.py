@@ -81,16 +81,6 @@ def test_charts_are_drawn_over_steps_smoothed_and_on_a_log_scale_and_the_address
     assert second.startswith("0,")
 
 
-@pytest.mark.parametrize(("scheme", "width"), [("dark", 1280), ("light", 390)])
-def test_a_runs_page_is_looked_at_dark_and_narrow(tab, store, scheme, width):
-    [run] = group(store, "one", series=training(), parameters={"lr": "0.1"})
-    one = tab(color_scheme=scheme, viewport={"width": width, "height": 900})
-    page = one.view(f"run/{run.id}?over=series%3Astep&smooth=0.95")
-    page.locator(".chart canvas").first.wait_for()
-    one.picture(f"run {scheme} {width}")
-    assert page.evaluate("document.documentElement.scrollWidth") <= width
-
-
 def test_a_run_that_logs_while_it_is_looked_at_is_drawn_further_over_steps(tab, store):
     [run] = group(store, "goes", status=None, series={"loss": [3.0, 2], "step": [0.0, 10]})
     page = tab().view(f"run/{run.id}?over=series%3Astep")
@@ -122,14 +112,6 @@ def test_the_table_of_thousands_of_series_is_made_of_the_first_unless_all_are_as
     assert rows.count() == 200
     page.get_by_role("button", name="Show all 1000 series").click()
     eventually(lambda: rows.count() == 1000)
-
-
-def test_a_run_that_is_not_there_can_be_given_no_tag(tab, store):
-    one = tab()
-    one.may_complain = True  # the browser does, of an answer 404
-    page = one.view("run/nosuch")
-    page.get_by_text("nosuch").wait_for()
-    assert not page.get_by_role("button", name="Add tag").is_visible()
 
 
 def test_thousands_of_names_show_the_first_and_say_so(tab, store):

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import os
 import re
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from tests.forked import eventually
-from tests.page.test_page import what_keeps_people_out
 from tests.scripts import run_python
 from tests.web.seeded import group
 
@@ -78,19 +76,6 @@ def test_images_histograms_and_texts_are_shown_by_step(tab, store):
     one.picture("logged")
 
 
-@pytest.mark.parametrize(("scheme", "width"), [("dark", 1280), ("light", 390)])
-def test_they_are_readable_by_everybody(tab, store, scheme, width):
-    [run] = group(store, "one")
-    script(store, run, DIGITS)
-    one = tab(color_scheme=scheme, viewport={"width": width, "height": 900})
-    page = one.view(f"run/{run.id}")
-    card(page, "said").scroll_into_view_if_needed()
-    eventually(lambda: "at step" in card(page, "said").locator("pre").inner_text())
-    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
-    assert what_keeps_people_out(page) == []
-    one.picture(f"logged-{scheme}-{width}")
-
-
 def test_what_comes_while_the_page_is_open_is_followed_unless_somebody_looks_at_another(tab, store):
     [run] = group(store, "one", status=None)
     script(store, run, "import penstock; [penstock.log(said=f'no {i}', step=i) for i in range(3)]")
@@ -153,25 +138,3 @@ def test_images_that_are_not_seen_are_not_loaded(tab, store):
     assert len(set(asked)) < 20
     page.get_by_role("button", name=re.compile("Show more of 80")).click()
     assert page.locator("main .logged").count() == 60
-
-
-def test_an_image_is_given_as_one_and_markup_never(open_page, store):
-    [run] = group(store, "one")
-    folder = store.folder_of(run.id) / "files" / "log" / "a"
-    folder.mkdir(parents=True)
-    types = {
-        "1.png": "image/png",
-        "1.jpg": "image/jpeg",
-        "1.svg": None,
-        "1.html": None,
-        "1.png.html": None,
-        "1": None,
-    }
-    server = open_page()
-    server.enter()
-    for name, kind in types.items():
-        Path(folder, name).write_bytes(b"<script>")
-        answer = server.ask(f"/api/runs/{run.id}/files/log/a/{name}")
-        assert answer.headers["Content-Type"] == (kind or "application/octet-stream")
-        assert answer.headers["X-Content-Type-Options"] == "nosniff"
-        assert answer.headers["Content-Disposition"].startswith("attachment")

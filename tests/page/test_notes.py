@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 from tests.forked import eventually
-from tests.page.test_page import what_keeps_people_out
 from tests.page.test_table import column
 from tests.web.seeded import group
 
@@ -138,17 +137,6 @@ def test_deleted_runs_vanish_at_once_and_undo_brings_them_back_in_their_places(t
     assert store.runs() == runs
 
 
-def test_a_run_that_goes_on_is_not_deleted(tab, store):
-    group(store, "sweep", status=None)
-    one = tab()
-    one.may_complain = True  # of the answer 400
-    page = one.view("runs")
-    choose(page, "a")
-    page.get_by_role("button", name="Delete").click()
-    page.get_by_role("alert").get_by_text("not ended yet").wait_for()
-    assert len(store.runs()) == 1
-
-
 def test_another_browser_sees_it_and_no_note_is_lost(tab, store, open_page):
     [run] = group(store, "sweep")
     server = open_page()
@@ -189,20 +177,6 @@ def test_markup_in_notes_and_tags_is_text(tab, store):
         assert page.locator("main img, main b, main script").count() == 0
 
 
-def test_a_run_that_is_deleted_while_it_is_shown_is_told(tab, store):
-    [run, _] = group(store, "sweep", runs=["a", "b"])
-    one = tab()
-    one.may_complain = True  # of the answer 404
-    page = one.view(f"run/{run.id}")
-    page.locator(".chart canvas").first.wait_for()
-    page.get_by_role("button", name="Add a note").click()
-    page.keyboard.type("late")
-    store.delete([run.id])
-    page.keyboard.press("Enter")
-    page.get_by_role("alert").get_by_text(f"has no run '{run.id}'").wait_for()
-    one.view("runs").get_by_text("1 of 1 runs").wait_for()
-
-
 def test_all_of_it_works_with_the_keyboard_alone(tab, store):
     group(store, "sweep", runs=["a", "b"])
     page = tab().view("runs")
@@ -226,23 +200,3 @@ def test_all_of_it_works_with_the_keyboard_alone(tab, store):
     press("Undo")
     told(page, "Undone.")
     assert [run.tags for run in store.runs()] == [(), ("by-hand",)]
-
-
-@pytest.mark.parametrize(("scheme", "width"), [("light", 1280), ("dark", 390)])
-def test_it_is_readable_and_nothing_is_in_the_way(tab, store, scheme, width):
-    runs = group(store, "sweep", runs=[f"lr {i}" for i in range(6)])
-    store.annotate([runs[1].id, runs[4].id], Change(tag=("good", "paper"), note="the one for the paper, " * 12))
-    store.annotate([runs[2].id], Change(tag=("long-" * 8,), archived=True))
-    one = tab(color_scheme=scheme, viewport={"width": width, "height": 800})
-    for name, view in (("notes", "runs?archived=1"), ("notes of a run", f"run/{runs[1].id}")):
-        page = one.view(view)
-        page.locator(".tag", has_text="paper").first.wait_for()
-        if name == "notes":
-            choose(page, "lr 0", "lr 1")
-            page.get_by_role("button", name="Tag…").click()
-            page.get_by_label("Tag", exact=True).fill("new")
-            page.keyboard.press("Enter")
-            told(page, "2 runs got the tag new")
-        one.picture(f"{name} {scheme} {width}")
-        assert what_keeps_people_out(page) == []
-        assert page.evaluate("document.documentElement.scrollWidth") <= width

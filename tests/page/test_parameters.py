@@ -7,7 +7,6 @@ from itertools import pairwise
 
 import pytest
 from tests.forked import eventually
-from tests.page.test_page import what_keeps_people_out
 from tests.web.seeded import group
 
 pytestmark = pytest.mark.page
@@ -115,17 +114,6 @@ def test_without_parameters_it_says_what_to_do(tab, store):
     group(store, "one")
     page = tab().view("parameters")
     page.get_by_text("No parameter differs between these runs").wait_for()
-
-
-@pytest.mark.parametrize(("scheme", "width"), [("dark", 1280), ("light", 390)])
-def test_parameters_are_looked_at_dark_and_narrow_and_keep_nobody_out(tab, store, scheme, width):
-    sweep(store)
-    one = tab(color_scheme=scheme, viewport={"width": width, "height": 900}, bypass_csp=True)
-    page = one.view("parameters?metric=least:loss")
-    page.locator("main circle").nth(7).wait_for()
-    one.picture(f"parameters {scheme} {width}")
-    assert page.evaluate("document.documentElement.scrollWidth") <= width
-    assert what_keeps_people_out(page) == []
 
 
 ODD = (

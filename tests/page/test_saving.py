@@ -6,7 +6,6 @@ import csv
 
 import pytest
 from tests.cli.test_runs_tables import NASTY
-from tests.cli.test_terminal import without
 from tests.web.seeded import group
 
 pytestmark = pytest.mark.page
@@ -35,19 +34,6 @@ def test_all_runs_that_the_filter_lets_through_are_saved_as_they_are_shown(tab, 
     one.picture("runs to save")
 
 
-def test_a_latex_table_shows_names_as_they_are_and_says_which_need_more_than_pdflatex(tab, store):
-    """pdflatex stopped at what is not seen, and at accents beside their letters."""
-    group(store, "--lr --- cafe\u0301 \u200bb\u00ad", runs=["latin"])
-    group(store, "Привет", runs=["other"])
-    one = tab()
-    one.view("runs?filter=latin").get_by_text("1 of 2 runs").wait_for()
-    lines = saved(one.page, "runs as LaTeX", "utf-8").splitlines()
-    assert lines[0].startswith("\\begin") and " & -{}-lr -{}-{}- café b & " in lines[4]
-    one.view("runs?filter=other").get_by_text("1 of 2 runs").wait_for()
-    lines = saved(one.page, "runs as LaTeX", "utf-8").splitlines()
-    assert lines[0].startswith("% With letters that pdflatex lacks") and " & Привет & " in lines[5]
-
-
 def test_groups_beside_each_other_and_where_their_time_goes_are_saved(tab, store):
     groups = [group(store, "first", mode="alone", seconds=100)[0], group(store, "first", seconds=50)[0]]
     one = tab()
@@ -64,24 +50,3 @@ def test_groups_beside_each_other_and_where_their_time_goes_are_saved(tab, store
     assert ">alone<" not in svg and ">a, alone<" in svg and ">waits for data<" in svg
     assert saved(page, "where the time goes as PDF").startswith("%PDF")
     one.picture("time to save")
-
-
-def test_a_page_whose_server_has_no_matplotlib_says_so(tab, open_page, store, tmp_path):
-    [run] = group(store, "one")
-    one = tab(open_page(environment=without(tmp_path, "matplotlib")))
-    one.may_complain = True  # of the status
-    page = one.view(f"run/{run.id}")
-    page.locator(".chart canvas").first.wait_for()
-    page.get_by_role("button", name="Save loss as PDF").click()
-    page.get_by_text('penstock web needs matplotlib: pip install "penstock[paper]"').wait_for()
-
-
-def test_what_saves_fits_on_a_phone(tab, store):
-    runs = [*group(store, "first", mode="alone"), *group(store, "first")]
-    one = tab(viewport={"width": 390, "height": 900})
-    asked = "&".join(f"group={run.group_id}&run={run.id}" for run in runs)
-    for view in ("runs", "time", "compare"):
-        page = one.view(f"{view}?{asked}")
-        page.get_by_role("button", name="Save").first.wait_for()
-        one.picture(f"{view} narrow")
-        assert page.evaluate("document.documentElement.scrollWidth") <= 390, view

@@ -67,7 +67,7 @@ def test_no_plan_is_shorter_than_the_bound_or_longer_than_a_published_policy(
 @pytest.mark.whole
 def test_where_data_are_shared_and_cores_are_few_the_plan_takes_little_more_than_half() -> None:
     for seed in range(3):
-        some = drawn(24, 1.0, seed).jobs
+        some = drawn(24, 1.0, seed)
         assert contention(some, FOUR) >= 2
         for objective, part in (("makespan", 0.60), ("jct", 0.60)):
             shared = quick(FOUR, objective=objective).plan(some)
@@ -189,7 +189,7 @@ def test_a_matching_is_the_best_of_all_for_six_nodes_and_near_it_for_ten() -> No
 
 
 def test_a_plan_of_500_jobs_has_them_all_and_keeps_its_limit_of_cpu_time_by_far() -> None:
-    some = drawn(500, 0.7, 1).jobs
+    some = drawn(500, 0.7, 1)
     machine = GpuMachine(cores=24, memories=(16.0 * GIB,) * 8)
     began = time.thread_time()
     planned = Planner(machine).plan(some)

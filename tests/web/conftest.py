@@ -96,12 +96,6 @@ class Page:
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Iterator[Store]:
-    with Store.open(tmp_path / "store") as opened:
-        yield opened
-
-
-@pytest.fixture
 def open_page(store: Store) -> Iterator[Callable[..., Page]]:
     opened: list[Page] = []
 

@@ -45,6 +45,17 @@ def test_files_are_listed_with_their_bytes_and_given_as_they_are(page, run, file
     assert answer.headers["X-Content-Type-Options"] == "nosniff"
 
 
+def test_an_image_is_given_as_one_and_markup_never(page, run, files):
+    (files / "log" / "a").mkdir(parents=True)
+    kinds = {"1.png": "image/png", "1.jpg": "image/jpeg"}
+    for name in (*kinds, "1.svg", "1.html", "1.png.html", "1"):
+        (files / "log" / "a" / name).write_bytes(b"<script>")
+        headers = page.ask(f"/api/runs/{run.id}/files/log/a/{name}").headers
+        assert headers["Content-Type"] == kinds.get(name, "application/octet-stream")
+        assert headers["X-Content-Type-Options"] == "nosniff"
+        assert headers["Content-Disposition"].startswith("attachment")
+
+
 @pytest.mark.parametrize(
     "name",
     [

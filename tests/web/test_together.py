@@ -89,14 +89,8 @@ def test_a_chart_holds_the_mean_of_runs_beside_a_single_one(page, store):
     found = page.json(f"/api/chart?id={','.join(ids)}&id={one.id}&name=loss&over=series:step")
     assert found["times"] == [0, 10, 20, 30]
     assert found["lines"] == [[None, [4, 3, 1.5, 30]], [[0, 2], [8, 7]]]
-    assert found["bands"] == [
-        [[None, [4, 3, 1, 30]], [None, [4, 3, 2, 30]], [None, [3, 3, 2, 1]]],
-        None,
-    ]
-    assert found["figures"] == [
-        {"last": 16, "least": 1, "most": 30},
-        {"last": 7, "least": 7, "most": 8},
-    ]
+    assert found["bands"] == [[[None, [4, 3, 1, 30]], [None, [4, 3, 2, 30]], [None, [3, 3, 2, 1]]], None]
+    assert found["figures"] == [{"last": 16, "least": 1, "most": 30}, {"last": 7, "least": 7, "most": 8}]
     assert [word for _, word in found["odd"][0]] == ["NaN"] and found["ends"] == [30, 20]
     smooth = page.json(f"/api/chart?id={','.join(ids)}&name=loss&over=series:step&smoothing=0.5")
     assert smooth["lines"] == [[None, [4, 3, 1.5, 30]]]

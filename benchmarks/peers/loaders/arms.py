@@ -71,11 +71,7 @@ def dali(job: LoadJob) -> Iterator[int]:
     def pipeline() -> Any:
         files, _ = fn.readers.file(files=job.paths, random_shuffle=True, name="reader")
         images = fn.decoders.image_random_crop(
-            files,
-            device="cpu",
-            output_type=types.RGB,
-            random_area=(0.08, 1.0),
-            random_aspect_ratio=(3 / 4, 4 / 3),
+            files, device="cpu", output_type=types.RGB, random_area=(0.08, 1.0), random_aspect_ratio=(3 / 4, 4 / 3)
         )
         images = fn.resize(images, size=(job.size, job.size), antialias=False, interp_type=types.INTERP_LINEAR)
         return fn.flip(images, horizontal=fn.random.coin_flip())

@@ -40,12 +40,7 @@ def loader_of(workload: dict[str, Any]) -> Any:
 
 
 class CountingPool(TensorPool):
-    """Counts the batches that TensorSocket copies to the GPU here, if there is one.
-
-    Attributes:
-        blocks: Blocks so far.
-        copied_bytes: Bytes so far.
-    """
+    """Counts the blocks and bytes that TensorSocket copies to the GPU here, if there is one."""
 
     blocks = copied_bytes = 0
 

@@ -16,21 +16,12 @@ CLIENT = Path(__file__).with_name("client.py")
 
 
 class FakeMps:
-    """What daemons there were, and what they were asked.
-
-    Args:
-        folder: Where the fakes' state lies.
-        runtime: The user's folder for what lives as long as he is logged in; its path is short.
-        gpus: The machine's GPUs.
-
-    Attributes:
-        environment: Variables with which a process finds the program, and its default pipe directory here.
-    """
+    """What daemons there were, and what they were asked."""
 
     def __init__(self, folder: Path, runtime: str, gpus: FakeGpus) -> None:
         folder.mkdir()
-        self.folder = folder
-        self.runtime = runtime
+        self.folder = folder  # where the fakes' state lies
+        self.runtime = runtime  # the user's folder for what lives as long as he is logged in; its path is short
         programs = folder / "programs"
         programs.mkdir()
         # Which python3 the PATH has, and what that imports by itself, takes longer than what it does here.
@@ -45,6 +36,7 @@ class FakeMps:
             "XDG_RUNTIME_DIR": runtime,
             "PYTHONPATH": f"{repository}{os.pathsep}{gpus.environment['PYTHONPATH']}",
         }
+        """Variables with which a process finds the program, and its default pipe directory here."""
 
     def asked(self) -> list[dict[str, Any]]:
         """List what happened, in order: daemons started, clients connected, commands given."""

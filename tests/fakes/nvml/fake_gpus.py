@@ -48,22 +48,16 @@ _NEW = {
 
 
 class FakeGpus:
-    """The tests' side of the machine.
-
-    Args:
-        folder: Where the machine's state lies.
-
-    Attributes:
-        environment: Variables with which a Python process sees this machine as its own.
-    """
+    """The tests' side of the machine."""
 
     def __init__(self, folder: Path) -> None:
         folder.mkdir(exist_ok=True)
-        self.folder = folder
+        self.folder = folder  # where the machine's state lies
         # The real driver gives each mode, and each GPU that it lost, to every process alike.
         (folder / "gpus.json").write_text(json.dumps({"gpus": [], "errors": {}}))
         path = os.pathsep.join(filter(None, (str(Path(__file__).parent), os.environ.get("PYTHONPATH"))))
         self.environment = {"PYTHONPATH": path, FOLDER: str(folder)}
+        """Variables with which a Python process sees this machine as its own."""
 
     def add(self, **values: Any) -> str:
         """Add a GPU; return its UUID. ``values`` are those of ``set``, and ``uuid`` and ``name``."""

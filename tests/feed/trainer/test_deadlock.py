@@ -25,13 +25,12 @@ class Model:
     """Runs that read feeds block by block, second by second; a feed goes on while its window has room.
 
     Args:
-        windows: Of each feed, in blocks.
         runs: Of each run, the feeds that its loaders read, and what it does, over and over: takes so many blocks
             by a loader, then computes for so many seconds.
     """
 
     def __init__(self, windows: list[int], runs: list[tuple[list[int], list[tuple[int, int, int]]]]) -> None:
-        self.windows = windows
+        self.windows = windows  # of each feed, in blocks
         self.heads = [0] * len(windows)
         self.loaders: list[dict[str, Any]] = []
         self.runs: list[dict[str, Any]] = []

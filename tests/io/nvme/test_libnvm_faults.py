@@ -24,29 +24,24 @@ from penstock.testing.reader import MEMORY_BYTES, extents_of, new_memory
 
 
 @pytest.mark.parametrize(
-    ("traits", "why"),
+    ("traits", "room", "why"),
     [
-        (Traits(refuses=frozenset({IDENTIFY})), "refuses to identify itself: internal error"),
-        (Traits(refuses=frozenset({SET_FEATURES})), "refuses to give queues"),
-        (Traits(refuses=frozenset({CREATE_CQ})), "refuses to create queue 1 of 64 entries"),
-        (Traits(refuses=frozenset({CREATE_SQ})), "refuses to create queue 1"),
-        (Traits(metadata_bytes=8), "8 bytes of metadata"),
-        (Traits(least_page_log2=1), "pages of 8192 bytes"),
-        (Traits(command_sets=2), "has none"),
+        (Traits(refuses=frozenset({IDENTIFY})), None, "refuses to identify itself: internal error"),
+        (Traits(refuses=frozenset({SET_FEATURES})), None, "refuses to give queues"),
+        (Traits(refuses=frozenset({CREATE_CQ})), None, "refuses to create queue 1 of 64 entries"),
+        (Traits(refuses=frozenset({CREATE_SQ})), None, "refuses to create queue 1"),
+        (Traits(metadata_bytes=8), None, "8 bytes of metadata"),
+        (Traits(least_page_log2=1), None, "pages of 8192 bytes"),
+        (Traits(command_sets=2), None, "has none"),
+        (Traits(ready_limit=1), None, r"does not become ready: not within the 0\.5 s"),
+        # no memory for the admin queue, for the queues, and to read into
+        *((None, room, "no room") for room in (0, 12_288, MEMORY_BYTES)),
     ],
 )
-def test_a_disk_that_cannot_be_used_is_told_and_turned_off(traits: Traits, why: str) -> None:
+def test_a_disk_that_cannot_be_used_is_told_and_turned_off(traits, room, why) -> None:
     with FakeDisk({1: bytes(4096)}, traits) as disk:
+        disk.starts = "become ready" not in why
         with pytest.raises(ReaderUnavailable, match=why):
-            reader_on(disk, new_memory())
-        settled(disk)
-
-
-@pytest.mark.parametrize("room", [0, 12_288, MEMORY_BYTES])
-def test_memory_that_is_refused_is_told_and_the_disk_turned_off(room: int) -> None:
-    """At the admin queue, at the queues, and at the memory to read into."""
-    with FakeDisk({1: bytes(4096)}) as disk:
-        with pytest.raises(ReaderUnavailable, match="no room"):
             reader_on(disk, new_memory(), refuses_after=room)
         settled(disk)
 
@@ -56,14 +51,6 @@ def test_no_threads_to_submit_leave_the_disk_turned_off(monkeypatch: pytest.Monk
     monkeypatch.delenv("CXX", raising=False)
     with FakeDisk({1: bytes(4096)}) as disk:
         with pytest.raises(ReaderUnavailable, match=r"C\+\+ compiler"):
-            reader_on(disk, new_memory())
-        settled(disk)
-
-
-def test_a_disk_that_never_becomes_ready_is_told() -> None:
-    with FakeDisk({1: bytes(4096)}, Traits(ready_limit=1)) as disk:
-        disk.starts = False
-        with pytest.raises(ReaderUnavailable, match=r"does not become ready: not within the 0\.5 s"):
             reader_on(disk, new_memory())
         settled(disk)
 
