@@ -217,7 +217,7 @@ def _pushed(uri: str, experiment: str) -> Callable[[Path, list[str]], AbstractCo
     if not uri:
         return lambda folder, groups: nullcontext()
     from penstock.basics.packages import require
-    from penstock.runs.push.beside import pushing
+    from penstock.runs.push import pushing
 
     require("--mlflow", "mlflow", "mlflow")
     return lambda folder, groups: pushing(folder, groups, uri, experiment)

@@ -11,8 +11,7 @@ from typing import Annotated
 import typer
 
 from penstock.cli.command import AsJson, StoreFolder, option, print_json
-from penstock.cli.runs_notes import fields
-from penstock.cli.runs_words import Named
+from penstock.cli.runs_words import Named, fields
 from penstock.errors import BadSetting
 from penstock.runs.keeper.output import read_output
 from penstock.runs.record import ENDED, RunRecord

@@ -15,10 +15,9 @@ from rich.text import Text
 
 from penstock.basics.terminal import printable, printable_lines
 from penstock.cli.command import plain_table
-from penstock.cli.runs_notes import fields
 from penstock.cli.runs_table import began_text, figure_text, parts_table, status_text
-from penstock.runs.advice import RunAdvice
-from penstock.runs.compare import group_figures
+from penstock.cli.runs_words import fields
+from penstock.runs.compare import RunAdvice, group_figures
 from penstock.runs.figures import RunFigures, newest_values
 from penstock.runs.record import RunRecord
 from penstock.runs.store import Series, Store

@@ -11,8 +11,7 @@ from rich.text import Text
 
 from penstock.basics.terminal import printable, sized_console
 from penstock.cli.command import plain_table
-from penstock.runs.advice import MUCH_WAITING
-from penstock.runs.compare import Comparison, GroupFigures, group_figures
+from penstock.runs.compare import MUCH_WAITING, Comparison, GroupFigures, group_figures
 from penstock.runs.figures import RunFigures
 from penstock.runs.glance import RECENT_S, Glance, Recent, glance, is_glanced_at
 from penstock.runs.record import ENDED, RunRecord

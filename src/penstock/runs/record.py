@@ -7,7 +7,7 @@ from typing import Literal, get_args
 import msgspec
 
 from penstock.autosharing.options import ShareOptions
-from penstock.runs.words import options_of
+from penstock.runs.command_options import options_of
 
 
 class RunPlan(msgspec.Struct, frozen=True, kw_only=True):

@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from penstock.errors import BadSetting
-from penstock.runs.spec.command import named, runs_of
-from penstock.runs.spec.grid import Grid, combinations, fill, grid_from
+from penstock.runs.spec.command import Grid, combinations, fill, grid_from, named, runs_of
 
 NAMES = st.sampled_from(["lr", "width", "_x", "L2"])
 VALUES = st.lists(st.text("{}lr_x 0.,", min_size=1, max_size=6), min_size=1, max_size=4, unique=True)

@@ -20,10 +20,18 @@ from penstock.basics.terminal import say
 from penstock.errors import BadSetting, NoSuchRun, StoreUnusable
 from penstock.runs.record import ENDED, GroupPlan, RunPlan, RunRecord, Status
 from penstock.runs.store.database import SELECT, Noted, connect, record_of, this_place, this_process, writing
-from penstock.runs.store.folder import chosen_folder, private_folder, usable
+from penstock.runs.store.folder import (
+    KEPT_DAYS,
+    Removed,
+    chosen_folder,
+    disk_bytes,
+    forgotten_s,
+    private_folder,
+    pruned,
+    usable,
+)
 from penstock.runs.store.notes import Change, change_notes
 from penstock.runs.store.points import Series
-from penstock.runs.store.removal import KEPT_DAYS, Removed, disk_bytes, forgotten_s, pruned
 
 _FIRST, _LETTERS = "abcdefghjkmnpqrstuvwxyz", "abcdefghjkmnpqrstuvwxyz23456789"
 
