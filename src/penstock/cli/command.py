@@ -132,6 +132,11 @@ def exit_code(ended: Iterable[RunRecord]) -> int:
     return next(filter(None, codes), 1 if codes else 0)  # a run that never began has none
 
 
+def counted(count: int, noun: str) -> str:
+    """Return a number of things in words: "1 run", "2 runs"."""
+    return f"{count:,} {noun}{'s' * (count != 1)}"
+
+
 def plain_table(*headings: str, texts: int = 1) -> Table:
     """Make a table without lines: ``texts`` columns of text, which is folded, then figures, which are not."""
     from rich.table import Table
@@ -144,11 +149,7 @@ def plain_table(*headings: str, texts: int = 1) -> Table:
 
 
 def watch(table: Callable[[], RenderableType], interval_s: float, as_json: bool = False) -> NoReturn:
-    """Show a table, refreshed until Ctrl-C.
-
-    Raises:
-        BadSetting: the interval is no time from 0.1 s to a day, or JSON is asked for.
-    """
+    """Show a table, refreshed until Ctrl-C."""
     from rich.live import Live
 
     from penstock.basics.terminal import console

@@ -18,8 +18,8 @@ from penstock.cli.command import (
     Group,
     Interval,
     StoreFolder,
+    counted,
     option,
-    print_json,
     print_latex,
     watch,
 )
@@ -167,10 +167,8 @@ def figure(
         missing.append(drawn.lacks)
     for sentence in missing:
         say(sentence)
-    if as_json:
-        print_json({"file": str(out), "runs": [run.id for run in runs], "missing": missing})
-    else:
-        typer.echo(f"Drew {len(runs):,} run{'' if len(runs) == 1 else 's'} into {out}.")
+    done = {"file": str(out), "runs": [run.id for run in runs], "missing": missing}
+    show_or_json(as_json, done, lambda: f"Drew {counted(len(runs), 'run')} into {out}.")
 
 
 def export(
@@ -192,10 +190,8 @@ def export(
         points = write(opened, runs, Path(file))
         for damage in filter(None, (opened.damage(run.id) for run in runs)):
             say(damage)
-    if as_json:
-        print_json({"file": file, "points": points, "runs": [run.id for run in runs]})
-    else:
-        typer.echo(f"Wrote {points:,} points into {file}.")
+    done = {"file": file, "points": points, "runs": [run.id for run in runs]}
+    show_or_json(as_json, done, lambda: f"Wrote {points:,} points into {file}.")
 
 
 def push(
@@ -219,10 +215,9 @@ def push(
         push = Push(opened, mlflow, experiment)
         for group in dict.fromkeys(run.group_id for run in found):
             push.runs([run for run in found if run.group_id == group])
-    if as_json:
-        print_json({"points": push.points, "files": push.files, "runs": [run.id for run in found]})
-    else:
-        typer.echo(f"{push.points:,} points and {push.files:,} files of {len(found):,} runs were new there.")
+    pushed = {"points": push.points, "files": push.files, "runs": [run.id for run in found]}
+    new = f"{push.points:,} points and {push.files:,} files of {len(found):,} runs were new there."
+    show_or_json(as_json, pushed, lambda: new)
     if left := len(chosen) - len(found):
         say(f"runs that have not ended, and are left out: {left:,}")
 

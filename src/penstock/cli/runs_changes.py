@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import re
-from typing import Annotated, Any
-
-import typer
+from typing import Annotated
 
 from penstock.basics.sizes import size_from, size_text
 from penstock.basics.terminal import printable
-from penstock.cli.command import AsJson, StoreFolder, argument, option, print_json
+from penstock.cli.command import AsJson, StoreFolder, argument, counted, option
 from penstock.cli.command import show as show_or_json
 from penstock.cli.runs_words import Named, fields, words
 from penstock.errors import BadSetting, NoSuchRun
@@ -72,15 +70,12 @@ def stop(
     """End runs, wherever they were started: SIGTERM, and SIGKILL 5 s later."""
     from penstock.runs.stop import stop as end
 
-    done: list[dict[str, Any]] = []
     with Store.open(store, to_read=True) as opened:
-        for before, now in end(opened, [run.id for run in opened.named(named)]):
-            done.append({"id": now.id, "name": now.name, "before": before.status, "status": now.status})
-            status = f"had ended already: {now.status}" if before.status in ENDED else now.status
-            if not as_json:
-                typer.echo(f"Run {now.id} ({now.name}): {status}.")
-    if as_json:
-        print_json(done)
+        ended = end(opened, [run.id for run in opened.named(named)])
+    done = [{"id": now.id, "name": now.name, "before": was.status, "status": now.status} for was, now in ended]
+    already = ["had ended already: " * (was.status in ENDED) for was, _ in ended]
+    lines = [f"Run {now.id} ({now.name}): {so}{now.status}." for so, (_, now) in zip(already, ended, strict=True)]
+    show_or_json(as_json, done, lambda: "\n".join(lines))
 
 
 def rm(
@@ -114,14 +109,14 @@ def prune(
 
 
 def _print_removed(removed: list[Removed], as_json: bool, dry_run: bool = False) -> None:
-    if as_json:
-        print_json([fields(run) | {"bytes": nbytes, "removed": not dry_run} for run, nbytes in removed])
-        return
-    for run, nbytes in removed:
-        typer.echo(f"{run.id}  {printable(run.name)} of {printable(run.group)}, {run.status}, {size_text(nbytes)}")
-    freed = size_text(sum(nbytes for _, nbytes in removed))
-    count = f"{len(removed):,} run{'' if len(removed) == 1 else 's'}"
-    typer.echo(f"{count} would be removed: {freed}." if dry_run else f"{count} removed: {freed} are free again.")
+    lines = [
+        f"{run.id}  {printable(run.name)} of {printable(run.group)}, {run.status}, {size_text(nbytes)}"
+        for run, nbytes in removed
+    ]
+    count, freed = counted(len(removed), "run"), size_text(sum(nbytes for _, nbytes in removed))
+    lines.append(f"{count} would be removed: {freed}." if dry_run else f"{count} removed: {freed} are free again.")
+    rows = [fields(run) | {"bytes": nbytes, "removed": not dry_run} for run, nbytes in removed]
+    show_or_json(as_json, rows, lambda: "\n".join(lines))
 
 
 def _seconds_from(age: str) -> float:

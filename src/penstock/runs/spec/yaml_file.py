@@ -233,23 +233,16 @@ def _in_words(problem: str) -> str:
     return problem[:1].lower() + problem[1:]
 
 
-_DEEPEST = 20
-
-
 def read_yaml(path: Path, text: str) -> Any:
     """Read one document: dicts, lists, text and None."""
     require(f"{path.name}: YAML", "runs", "yaml")
     import yaml as untyped
 
     yaml: Any = untyped
-    depth = 0
     try:
         for event in yaml.parse(text, yaml.SafeLoader):
             if isinstance(event, yaml.AliasEvent):
                 raise BadSetting(f"{path}: *{event.anchor}: write out what it stands for")
-            depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
-            if depth > _DEEPEST:
-                raise BadSetting(f"{path}: more than {_DEEPEST} levels deep")
         return _plain(f"{path}: ", yaml.compose(text, yaml.SafeLoader))
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
