@@ -28,7 +28,7 @@ from tests.runs.listeners.kept import DOUBLE_FORKS, NEW_WORKERS, SHORT_CHILDREN,
 from penstock.runs.listeners.contract import listener_names, make_listener
 from penstock.runs.machine import describe
 from penstock.runs.record import GroupPlan, RunPlan
-from penstock.runs.sampler import WRITER, Begin, End, Rate
+from penstock.runs.sampler import WRITER, Begin, End
 from penstock.runs.store import Store, points_file
 
 MOST_CPU_PERCENT = 1.0
@@ -94,8 +94,7 @@ def sampling(store: Store, runs: list[Kept]) -> Generator[psutil.Process]:
     before = [file.stat().st_size if file.exists() else 0 for file in files]
     with process:
         process.stdin.writelines(
-            msgspec.json.encode(message).decode() + "\n"
-            for message in (Rate(1.0), *(Begin(id, LISTENERS) for id in ids))
+            msgspec.json.encode(message).decode() + "\n" for message in (Begin(id, LISTENERS) for id in ids)
         )
         process.stdin.flush()
         # Its start is paid for once.

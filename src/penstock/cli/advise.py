@@ -19,6 +19,7 @@ from penstock.cli.command import (
     AsJson,
     Command,
     Group,
+    Picture,
     StoreFolder,
     argument,
     exit_on_sigterm,
@@ -217,7 +218,7 @@ def _fits(what: str) -> None:
         ] = None,
         first_batch: Annotated[str, option("Time that each has until its first batch.", metavar="TIME")] = "60s",
         again: Annotated[bool, option("--again", "Measure anew what is known from before.")] = False,
-        plot: Annotated[Path | None, option("File for a picture (PNG, SVG, PDF).", metavar="FILE")] = None,
+        plot: Picture = None,
         json: AsJson = False,
         store: StoreFolder = None,
     ) -> None:

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterable
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn, cast
 
 import typer
 from typer.core import TyperCommand, TyperGroup
@@ -25,25 +25,23 @@ if TYPE_CHECKING:
     from penstock.runs.record import RunRecord
 
 
-class Command(TyperCommand):
+class _PlainFlags:
+    """Leaves the types of flags out of the help."""
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        params: list[Any] = cast(Any, super()).get_params(ctx)
+        for param in params:
+            if getattr(param, "is_flag", False):
+                param.metavar = ""
+        return params
+
+
+class Command(_PlainFlags, TyperCommand):
     """A verb."""
 
-    def get_params(self, ctx: Any) -> list[Any]:
-        return _without_types_of_flags(super().get_params(ctx))
 
-
-class Group(TyperGroup):
+class Group(_PlainFlags, TyperGroup):
     """A command of several verbs."""
-
-    def get_params(self, ctx: Any) -> list[Any]:
-        return _without_types_of_flags(super().get_params(ctx))
-
-
-def _without_types_of_flags(params: list[Any]) -> list[Any]:
-    for param in params:
-        if getattr(param, "is_flag", False):
-            param.metavar = ""
-    return params
 
 
 def option(*names_and_help: str, **more: Any) -> Any:
@@ -63,6 +61,7 @@ StoreFolder = Annotated[
 Experiment = Annotated[
     str, option("MLflow experiment; $MLFLOW_EXPERIMENT_NAME, else the group's name.", metavar="NAME")
 ]
+Picture = Annotated[Path | None, option("File for a picture (PNG, SVG, PDF).", metavar="FILE")]
 AsJson = Annotated[bool, option("--json", "Print JSON.")]
 AsLatex = Annotated[bool, option("--latex", "Print a LaTeX table (booktabs).")]
 Watch = Annotated[bool, option("--watch", "Refresh until Ctrl-C.")]

@@ -12,8 +12,8 @@ import pytest
 from penstock.autosharing.options import ShareOptions
 from penstock.errors import BadSetting, PackageMissing
 from penstock.runs.record import GroupPlan
-from penstock.runs.spec.after import Names
 from penstock.runs.spec.checks import Gpus
+from penstock.runs.spec.needs import Names
 from penstock.runs.spec.yaml_file import plan_yaml
 
 

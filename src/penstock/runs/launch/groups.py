@@ -18,8 +18,7 @@ from penstock.runs.launch.launcher import NO_TERMINAL, Launcher, RunEnded, RunPr
 from penstock.runs.launch.terminal import Prefixed, Terminal, stdin_is_ours, terminals, write
 from penstock.runs.modes.mode import Mode, mode_of, opened
 from penstock.runs.record import ENDED, RunRecord
-from penstock.runs.spec.after import after_unfinished, runs_before
-from penstock.runs.spec.machine import Room, needs
+from penstock.runs.spec.needs import Room, after_unfinished, needs, runs_before
 from penstock.runs.store import Store
 
 

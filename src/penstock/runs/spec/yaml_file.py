@@ -17,10 +17,9 @@ from penstock.basics.packages import require
 from penstock.basics.sizes import size_from
 from penstock.errors import BadSetting
 from penstock.runs.record import GroupPlan, RunPlan
-from penstock.runs.spec.after import check_after
 from penstock.runs.spec.checks import Gpus, check_listeners, seconds_from
 from penstock.runs.spec.command import named, runs_of, values_from
-from penstock.runs.spec.machine import MachineTable, SpecMachine
+from penstock.runs.spec.needs import MachineTable, SpecMachine, check_after
 
 Text = str | list[str]
 
