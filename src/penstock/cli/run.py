@@ -67,12 +67,7 @@ def run(
     ] = None,
     carbon_intensity: Annotated[
         float | None,
-        option(
-            "Grams of CO2 per kWh, for estimates.",
-            metavar="GRAMS",
-            envvar="PENSTOCK_CARBON_INTENSITY",
-            min=0,
-        ),
+        option("Grams of CO2 per kWh, for estimates.", metavar="GRAMS", envvar="PENSTOCK_CARBON_INTENSITY", min=0),
     ] = None,
     mlflow: Annotated[
         str, option("MLflow server to push runs to as they end: http://host:5000.", metavar="URI")

@@ -62,11 +62,7 @@ def restore(
     show_or_json(as_json, [fields(run) for run in found], lambda: runs_table(found, {}) if found else none)
 
 
-def stop(
-    named: Named,
-    as_json: AsJson = False,
-    store: StoreFolder = None,
-) -> None:
+def stop(named: Named, as_json: AsJson = False, store: StoreFolder = None) -> None:
     """End runs, wherever they were started: SIGTERM, and SIGKILL 5 s later."""
     from penstock.runs.stop import stop as end
 
@@ -81,8 +77,7 @@ def stop(
 def rm(
     named: Annotated[list[str], words("RUN|GROUP...", "Ids of runs that have ended, names or ids of groups.")],
     force: Annotated[
-        bool,
-        option("--force", "Also remove runs of other machines or containers, though they may still go on."),
+        bool, option("--force", "Also remove runs of other machines or containers, though they may still go on.")
     ] = False,
     as_json: AsJson = False,
     store: StoreFolder = None,
