@@ -26,7 +26,7 @@ from penstock.cli.command import (
 from penstock.cli.command import show as show_or_json
 from penstock.cli.runs_changes import note, prune, restore, rm, stop
 from penstock.cli.runs_logs import logs
-from penstock.cli.runs_words import All, Groups, Named, fields, newest, of_group, words
+from penstock.cli.runs_words import All, Groups, Named, newest, of_group, words
 from penstock.errors import BadSetting, StoreUnusable
 from penstock.runs.record import ENDED, STATUSES
 from penstock.runs.store import Store
@@ -73,7 +73,7 @@ def ls(
         print_latex(runs_table(found, memory))
     else:
         more = [{"memory_bytes": memory[run.id], "parameters": run.plan.settings} for run in found]
-        rows = [fields(run) | its for run, its in zip(found, more, strict=True)]
+        rows = [run.fields | its for run, its in zip(found, more, strict=True)]
         show_or_json(as_json, rows, lambda: runs_table(found, memory))
     if hidden := len(every) - len(found):
         say(f"archived runs that are left out: {hidden:,}; --archived lists them, too")

@@ -9,7 +9,7 @@ from penstock.basics.sizes import size_from, size_text
 from penstock.basics.terminal import printable
 from penstock.cli.command import AsJson, StoreFolder, argument, counted, option
 from penstock.cli.command import show as show_or_json
-from penstock.cli.runs_words import Named, fields, words
+from penstock.cli.runs_words import Named, words
 from penstock.errors import BadSetting, NoSuchRun
 from penstock.runs.record import ENDED
 from penstock.runs.store import Store
@@ -38,7 +38,7 @@ def note(
         raise BadSetting("give --text, --tag, --untag, --archive or --unarchive")
     with Store.open(store, to_read=True) as opened:
         changed = opened.annotate([run.id for run in opened.named(named)], change)
-    show_or_json(as_json, [fields(run) for run in changed], lambda: runs_table(changed, {}))
+    show_or_json(as_json, [run.fields for run in changed], lambda: runs_table(changed, {}))
 
 
 def restore(
@@ -59,7 +59,7 @@ def restore(
                 raise NoSuchRun(f"no run or group {missing[0]!r} was deleted; `penstock runs restore` lists all")
             found = opened.restore([run.id for run in found if {run.id, run.group, run.group_id} & set(named)])
     none = "No run was deleted on the page within a week."
-    show_or_json(as_json, [fields(run) for run in found], lambda: runs_table(found, {}) if found else none)
+    show_or_json(as_json, [run.fields for run in found], lambda: runs_table(found, {}) if found else none)
 
 
 def stop(named: Named, as_json: AsJson = False, store: StoreFolder = None) -> None:
@@ -110,7 +110,7 @@ def _print_removed(removed: list[Removed], as_json: bool, dry_run: bool = False)
     ]
     count, freed = counted(len(removed), "run"), size_text(sum(nbytes for _, nbytes in removed))
     lines.append(f"{count} would be removed: {freed}." if dry_run else f"{count} removed: {freed} are free again.")
-    rows = [fields(run) | {"bytes": nbytes, "removed": not dry_run} for run, nbytes in removed]
+    rows = [run.fields | {"bytes": nbytes, "removed": not dry_run} for run, nbytes in removed]
     show_or_json(as_json, rows, lambda: "\n".join(lines))
 
 

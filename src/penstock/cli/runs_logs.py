@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from penstock.cli.command import AsJson, StoreFolder, option, print_json
-from penstock.cli.runs_words import Named, fields
+from penstock.cli.runs_words import Named
 from penstock.errors import BadSetting
 from penstock.runs.keeper.output import read_output
 from penstock.runs.record import ENDED, RunRecord
@@ -36,7 +36,7 @@ def logs(
         runs = opened.named(named)
         if as_json:
             texts = [_read(opened, run.id)[0].decode(errors="replace") for run in runs]
-            found = [fields(run) | {"output": text} for run, text in zip(runs, texts, strict=True)]
+            found = [run.fields | {"output": text} for run, text in zip(runs, texts, strict=True)]
             print_json(found if len(found) > 1 else found[0])
         elif len(runs) == 1:
             _print(opened, runs, follow, lambda _, text: _write(text), lambda _: None)

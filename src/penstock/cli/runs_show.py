@@ -16,7 +16,6 @@ from rich.text import Text
 from penstock.basics.terminal import printable, printable_lines
 from penstock.cli.command import plain_table
 from penstock.cli.runs_table import began_text, figure_text, parts_table, status_text
-from penstock.cli.runs_words import fields
 from penstock.runs.compare import RunAdvice, group_figures
 from penstock.runs.figures import RunFigures, newest_values
 from penstock.runs.record import RunRecord
@@ -38,7 +37,7 @@ class RunFacts(NamedTuple):
     def fields(self) -> dict[str, Any]:
         """Return what JSON has of it."""
         return {
-            **fields(self.run),
+            **self.run.fields,
             "plan": self.run.plan,
             "parameters": self.run.plan.settings,
             "environment": self.environment,

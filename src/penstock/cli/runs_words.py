@@ -1,4 +1,4 @@
-"""Runs and groups as they are named on a command line, and completed there, and a run as JSON has it."""
+"""Runs and groups as they are named on a command line, and completed there."""
 
 from __future__ import annotations
 
@@ -80,9 +80,3 @@ def newest(store: Store, groups: list[str], together: bool) -> dict[str, list[Ru
                 )
             found[id] = same if together else [run for run in same if run.group_id == id]
     return found
-
-
-def fields(run: RunRecord) -> dict[str, Any]:
-    """Return what JSON has of a run."""
-    names = "id name group group_id index mode status exit_code reason began seconds pid note tags archived"
-    return {name: getattr(run, name) for name in names.split()}
