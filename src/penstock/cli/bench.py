@@ -35,16 +35,13 @@ def share(
     least one each.
     """
     from penstock.basics.results import as_json, check_files, progress, save
+    from penstock.bench.io.plan import numbers
     from penstock.bench.share.report import SharePlan, picture, shown
     from penstock.bench.share.run import run
 
-    try:
-        numbers = tuple(int(part) for part in trainers.split(","))
-    except ValueError:
-        raise BadSetting(
-            f"--trainers {trainers}: give numbers with commas between them, such as 1,2,4,8"
-        ) from None
-    settings = SharePlan(trainers=numbers, step_ms=step_ms, seconds=seconds, repeats=repeats, window=window)
+    settings = SharePlan(
+        trainers=numbers("trainers", trainers), step_ms=step_ms, seconds=seconds, repeats=repeats, window=window
+    )
     check_files(json, plot=plot)
     exit_on_sigterm()
     terminal = console()

@@ -200,7 +200,6 @@ class _Verbs(Group):
 app = typer.Typer(
     name="penstock",
     cls=_Verbs,
-    help="One loader feeds every training run on the machine.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode="markdown",

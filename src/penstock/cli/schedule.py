@@ -99,12 +99,5 @@ def _page(found: Mapping[str, Profile], rho: float) -> Page:
 
 
 app = typer.Typer(cls=Group, help="Plan which runs run when, where and on which feed.", no_args_is_help=True)
-
-
-@app.callback()
-def schedule() -> None:
-    """Plan which runs run when, where and on which feed."""
-
-
 app.command(cls=Command)(profile)
 app.command(cls=Command)(run)
