@@ -29,11 +29,7 @@ from penstock.feed.feeder import blocks
 from penstock.gpus.nvml import nvml
 from penstock.runs.store import Store
 
-VERBS = [
-    f"penstock.cli.{path.stem}"
-    for path in Path(penstock.__file__).with_name("cli").glob("*.py")
-    if path.stem != "__main__"
-]
+VERBS = [f"penstock.cli.{path.stem}" for path in Path(penstock.__file__).with_name("cli").glob("*.py")]
 
 
 @pytest.fixture
@@ -194,7 +190,7 @@ def command(servers: dict[str, ForkServer], tmp_path_factory: pytest.TempPathFac
         out, errors = folder / "out", folder / "errors"
         environment = {**os.environ, "COLUMNS": "200"}
         forked = Forked(
-            servers["command"], "penstock.cli", words, out, errors=errors, directory=cwd, environment=environment
+            servers["command"], "penstock", words, out, errors=errors, directory=cwd, environment=environment
         )
         return subprocess.CompletedProcess(words, forked.wait(), out.read_text(), errors.read_text())
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from typer.main import get_command
 
-from penstock.cli.app import app
+from penstock.cli.command import app
 
 ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "penstock"

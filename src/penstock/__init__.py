@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from penstock.feed.launch.feeds import stop as stop
     from penstock.feed.trainer.loader import Loader as Loader
     from penstock.io.cache.cache import Cache as Cache
-    from penstock.runs.frame import load_runs as load_runs
+    from penstock.runs.export import load_runs as load_runs
     from penstock.runs.inside.run import current_run as current_run
     from penstock.runs.inside.run import log as log
     from penstock.sources.images.source import ImageSource as ImageSource
@@ -63,7 +63,7 @@ _HOMES = {
     "TokenSource": "penstock.sources.tokens.source",
     "feeds": "penstock.feed.launch.feeds",
     "current_run": "penstock.runs.inside.run",
-    "load_runs": "penstock.runs.frame",
+    "load_runs": "penstock.runs.export",
     "log": "penstock.runs.inside.run",
     "pack": "penstock.sources.packed.packing",
     "share": "penstock.autosharing.share",

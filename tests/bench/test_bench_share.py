@@ -189,7 +189,7 @@ def test_the_report_says_what_was_measured_where_and_the_table_ends_in_its_sente
         (["{}:nothing"], 2, "what {}:nothing returned gave no batch in pass 1"),
         (["{}:broken"], 2, "what {}:broken returned raised IndexError: list index out of range"),
         (["{}:deadly"], 2, "the loader alone: killed: died of SIGKILL"),
-        (["{}:small", "-k", "none"], 2, "--trainers none: give numbers with commas between"),
+        (["{}:small", "-k", "none"], 2, "--trainers none: give whole numbers with commas between"),
         (["{}:small", "--plot", "picture.txt"], 2, "--plot picture.txt: its name ends in one of"),
         (["{}:small", "--json", "nowhere/x.json"], 2, "its directory does not exist"),
     ],

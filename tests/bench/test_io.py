@@ -253,7 +253,7 @@ def test_a_scratch_file_has_no_name_and_goes_with_its_process(tmp_path: Path) ->
 @pytest.mark.parametrize("by", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_nothing_is_left_behind_when_it_is_interrupted(tmp_path: Path, by: signal.Signals) -> None:
     words = ("bench", "io", str(tmp_path), "--size", "1MiB", "--mech", "posix", "--bs", "4k", "--qd", "4")
-    command = [sys.executable, "-m", "penstock.cli", *words, "--runtime", "600"]
+    command = [sys.executable, "-m", "penstock", *words, "--runtime", "600"]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     started = psutil.Process(process.pid).children
     children = eventually(lambda: [each for each in started() if "--runtime" not in each.cmdline()])

@@ -49,7 +49,7 @@ def broken():
 
 def started(*words: str, **options: Any) -> subprocess.Popen[str]:
     """Start the command line, whose output can be read."""
-    command = [sys.executable, "-u", "-m", "penstock.cli", *words]
+    command = [sys.executable, "-u", "-m", "penstock", *words]
     return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, **options)
 
 

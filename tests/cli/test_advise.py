@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.cli import advise_reader as verb
+from penstock.cli import advise as verb
 from penstock.io.measurements import Measurement, saved_rows
 
 # mech, depth, threads; then MB/s and CPU-s for each GiB at 4 KiB, 64 KiB, 1 MiB: a virtual disk, two cores.

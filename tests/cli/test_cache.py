@@ -8,7 +8,7 @@ import pytest
 from tests.io.cache.slabs import items
 from typer.testing import CliRunner
 
-from penstock.cli.app import app
+from penstock.cli.command import app
 from penstock.errors import BadSetting
 from penstock.io.cache.folder import CacheFolder
 

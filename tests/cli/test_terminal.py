@@ -188,7 +188,7 @@ VERBS = "feed,pack,cache,cache check,status,stop,doctor,advise,demo,bench,bench 
 def test_help_fits_80_columns_and_gives_a_flag_no_type(servers, tmp_path: Path, verb):
     words = [*verb.split(), "--help"]
     narrow = environment(COLUMNS="80")
-    ran = Forked(servers["command"], "penstock.cli", words, tmp_path / "shown", environment=narrow)
+    ran = Forked(servers["command"], "penstock", words, tmp_path / "shown", environment=narrow)
     assert ran.wait() == 0
     shown = ran.output
     assert f"Usage: penstock {verb}".rstrip() in shown

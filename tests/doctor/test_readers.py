@@ -82,7 +82,7 @@ def test_a_disk_that_cannot_be_opened_is_limited_with_reason_and_remedy(monkeypa
 
 
 def test_the_doctor_tells_of_the_readers() -> None:
-    done = run_python("-m", "penstock.cli", "doctor")
+    done = run_python("-m", "penstock", "doctor")
     for mech in MECHANISMS:
         assert f"reader {mech}" in done.stdout
 

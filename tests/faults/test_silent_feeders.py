@@ -19,7 +19,7 @@ from tests.faults.sources import rows
 from typer.testing import CliRunner
 
 import penstock
-from penstock.cli.app import app
+from penstock.cli.command import app
 from penstock.feed import queries, wire
 from penstock.feed.endpoint import Endpoint, Owner
 from penstock.feed.launch import feeds

@@ -50,7 +50,7 @@ def python(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, timeout=100, check=False)
 
 
-EARLY = ["typing", "re", "ctypes", "penstock.cli.app", "typer", "penstock.basics.terminal"]
+EARLY = ["typing", "re", "ctypes", "penstock.cli.command", "typer", "penstock.basics.terminal"]
 
 
 @pytest.mark.parametrize("module", EARLY)

@@ -146,7 +146,7 @@ def test_runs_of_a_penstock_run_that_was_killed_are_pushed_as_they_ended(server:
 def test_mlflow_tells_nobody_that_it_is_used(server: Server, store: Store) -> None:
     ended_group(store, "quiet", ["finished"])
     script = (
-        "import sys\nfrom penstock.runs.push.to_mlflow import Push\nfrom penstock.runs.store import Store\n"
+        "import sys\nfrom penstock.runs.push import Push\nfrom penstock.runs.store import Store\n"
         "with Store.open() as store:\n    Push(store, sys.argv[1]).runs(store.runs('quiet'))\n"
         "from mlflow.telemetry import get_telemetry_client\nassert get_telemetry_client() is None\n"
     )

@@ -29,7 +29,7 @@ class Launch(Forked):
     """A `penstock run`, with a store of its own."""
 
     def __init__(self, server: ForkServer, folder: Path, *words: str, **environment: str) -> None:
-        self._run(server, folder, "penstock.cli", ["run", *words], {"COLUMNS": "200", **environment})
+        self._run(server, folder, "penstock", ["run", *words], {"COLUMNS": "200", **environment})
 
     def _run(self, server: ForkServer, folder: Path, what: str, words: list[str], more: dict[str, str]) -> None:
         self.folder, self._errors = folder, folder / "errors"

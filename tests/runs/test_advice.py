@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.runs.advice import Cpus, advise
+from penstock.runs.compare import Cpus, advise
 from penstock.runs.figures import RunFigures, parts_of, run_figures
 from penstock.runs.record import RunPlan, RunRecord
 from penstock.runs.store import Series

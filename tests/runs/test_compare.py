@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from penstock.errors import BadSetting
-from penstock.runs.advice import UNRECORDED
-from penstock.runs.compare import compare
+from penstock.runs.compare import UNRECORDED, compare
 from penstock.runs.figures import measured_energy_j, memory_bytes, run_figures
 from penstock.runs.record import RunPlan, RunRecord
 from penstock.runs.store import Series

@@ -105,7 +105,7 @@ def test_what_runs_do_is_shown_while_they_do_it(launch, servers, tmp_path: Path)
     shown = tmp_path / "shown"
     environment = {**os.environ, "PENSTOCK_STORE": str(tmp_path / "store"), "COLUMNS": "100"}
     words = ["runs", "ls", "--watch", "--interval", "0.2"]
-    top = Forked(servers["command"], "penstock.cli", words, shown, directory=tmp_path, environment=environment)
+    top = Forked(servers["command"], "penstock", words, shown, directory=tmp_path, environment=environment)
     eventually(lambda: one.record().id in shown.read_text())
     (line, *_) = (line.split() for line in shown.read_text().splitlines() if one.record().id in line)
     assert line[1:5] == ["nap", "nap", "alone", "running"]

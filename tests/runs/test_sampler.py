@@ -17,7 +17,7 @@ from tests.scripts import output_of
 
 from penstock.runs.listeners.contract import listener_names
 from penstock.runs.record import GroupPlan, RunPlan
-from penstock.runs.sampler import Begin, End, Rate, Schedule
+from penstock.runs.sampler import Begin, End, Schedule
 from penstock.runs.store import Store
 
 OURS = ["proc", "host", "disk", "gpu", "gpm", "dcgm", "energy", "feed"]
@@ -43,17 +43,22 @@ class Group:
         return {name: float(each.values[-1]) for name, each in self.store.series(self.ids[which]).items()}
 
 
+FAST = (
+    "import pathlib, sys\nfrom penstock.runs import sampler\nsampler.INTERVAL_S = 0.05\n"
+    "sampler.main(pathlib.Path(sys.argv[1]))"
+)
+
+
 class SamplerProcess:
     def __init__(self, group: Group, environment: dict[str, str] | None = None) -> None:
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "penstock.runs.sampler", group.store.folder],
+            [sys.executable, "-c", FAST, group.store.folder],
             stdin=subprocess.PIPE,
             stderr=subprocess.PIPE,
             env=environment,
         )
-        self.tell(Rate(20))
 
-    def tell(self, *messages: Begin | End | Rate) -> None:
+    def tell(self, *messages: Begin | End) -> None:
         assert self.process.stdin
         for message in messages:
             self.process.stdin.write(msgspec.json.encode(message) + b"\n")
@@ -297,9 +302,3 @@ def test_ticks_that_are_over_are_left_out_and_counted(schedule):
     assert not schedule.is_due(13.9)
     assert schedule.is_due(14.0)
     assert schedule.missed == 3
-
-
-def test_another_rate_begins_now(schedule):
-    schedule.restart(10.5, 4.0)
-    assert schedule.is_due(10.5)
-    assert schedule.wait_s(10.5) == 0.25

@@ -15,7 +15,7 @@ from tests.forked import eventually
 from tests.runs.running import UNWATCHED, Launch, left
 
 import penstock
-from penstock.runs.keeper import signals
+from penstock.runs.keeper import command
 from penstock.runs.launch import groups
 
 SCRIPT = """
@@ -271,8 +271,8 @@ def test_what_outlives_its_command_is_killed_after_a_time_limit(stubborn, tmp_pa
 
 @pytest.mark.whole
 def test_a_notice_lets_nobody_outlive_a_run_for_ever(monkeypatch):
-    monkeypatch.setattr(signals, "_NOTICE_S", -1.0)
-    heard = signals.Signals()
+    monkeypatch.setattr(command, "_NOTICE_S", -1.0)
+    heard = command.Signals()
     os.close(heard.fd)
     signal.signal(signal.SIGUSR1, lambda *_: None)
     try:

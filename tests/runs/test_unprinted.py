@@ -31,7 +31,7 @@ def printed(folder: Path, words: str, to: str) -> subprocess.CompletedProcess[st
     (folder / "train.py").write_text(SHARES)
     (folder / "prints.sh").write_text(PRINTS)
     (folder / "store").mkdir(mode=0o700, exist_ok=True)
-    text = f"exec {sys.executable} -m penstock.cli {words} {to}"
+    text = f"exec {sys.executable} -m penstock {words} {to}"
     environment = {**os.environ, "PENSTOCK_STORE": str(folder / "store")}
     done = subprocess.run(
         ["sh", "-c", text], cwd=folder, env=environment, check=False, stderr=subprocess.PIPE, text=True

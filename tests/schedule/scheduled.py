@@ -64,7 +64,7 @@ class Scheduled(Launch):
 
     def __init__(self, server: ForkServer, folder: Path, *words: str, **environment: str) -> None:
         more = {"COLUMNS": "200", **environment}
-        self._run(server, folder, "penstock.cli", ["schedule", "run", *words], more)
+        self._run(server, folder, "penstock", ["schedule", "run", *words], more)
 
     def wait_until_failed(self, text: str) -> None:
         """Wait until it has said this on its standard error."""

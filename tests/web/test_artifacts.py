@@ -12,8 +12,7 @@ import pytest
 from starlette.requests import Request
 from tests.web.seeded import group
 
-from penstock.runs.inside.media import Media
-from penstock.runs.inside.media_files import MediaFiles
+from penstock.runs.inside.media import Media, MediaFiles
 from penstock.web.files import artifact_routes
 
 pytestmark = pytest.mark.whole

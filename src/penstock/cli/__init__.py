@@ -32,7 +32,7 @@ def main() -> None:
 
 def _run() -> None:
     from penstock.basics.terminal import prepare_output
-    from penstock.cli.app import app
+    from penstock.cli.command import app
     from penstock.errors import BadSetting, PackageMissing, PenstockError, SourceError
     from penstock.feed.launch.function import FunctionFailed
 

@@ -8,13 +8,12 @@ from typing import Annotated
 import typer
 
 from penstock.basics.terminal import console
-from penstock.cli.command import Command, Group, argument, exit_on_sigterm, option
+from penstock.cli.command import Command, Group, Picture, argument, exit_on_sigterm, option
 from penstock.errors import BadSetting
 
 app = typer.Typer(cls=Group, help="Measure loaders and ways of reading.", no_args_is_help=True)
 
 _Json = Annotated[Path | None, option("File for the results, as JSON.", metavar="FILE")]
-_Picture = Annotated[Path | None, option("File for a picture (PNG, SVG, PDF).", metavar="FILE")]
 
 
 @app.command(cls=Command)
@@ -28,7 +27,7 @@ def share(
     step_ms: Annotated[float, option("Pause after each batch, in place of a training step, in ms.")] = 0.0,
     window: Annotated[str, option("Memory of the feed for loaded batches.", metavar="SIZE")] = "512MiB",
     json: _Json = None,
-    plot: _Picture = None,
+    plot: Picture = None,
 ) -> None:
     """Measure what sharing brings: your loader alone, one in each trainer, and one feed for all trainers.
 
@@ -36,16 +35,13 @@ def share(
     least one each.
     """
     from penstock.basics.results import as_json, check_files, progress, save
+    from penstock.bench.io.plan import numbers
     from penstock.bench.share.report import SharePlan, picture, shown
     from penstock.bench.share.run import run
 
-    try:
-        numbers = tuple(int(part) for part in trainers.split(","))
-    except ValueError:
-        raise BadSetting(
-            f"--trainers {trainers}: give numbers with commas between them, such as 1,2,4,8"
-        ) from None
-    settings = SharePlan(trainers=numbers, step_ms=step_ms, seconds=seconds, repeats=repeats, window=window)
+    settings = SharePlan(
+        trainers=numbers("trainers", trainers), step_ms=step_ms, seconds=seconds, repeats=repeats, window=window
+    )
     check_files(json, plot=plot)
     exit_on_sigterm()
     terminal = console()
@@ -85,7 +81,7 @@ def io(
     repeats: Annotated[int, option("Measurements of each case.")] = 1,
     size: Annotated[str, option("Size of the temporary file, if PATH is a directory.", metavar="SIZE")] = "1GiB",
     json: _Json = None,
-    plot: _Picture = None,
+    plot: Picture = None,
 ) -> None:
     """Measure how fast each mechanism reads here, and how much CPU time each GiB costs.
 
@@ -127,16 +123,16 @@ def load(
     loaders: Annotated[
         str | None, option("Loaders, separated by commas; all unless given.", metavar="NAMES")
     ] = None,
-    size: Annotated[int, option("Side of the random crops of images, in pixels.")] = 224,
+    size: Annotated[int, option("Side of the random crops of images, in pixels.", min=1, max=2**14)] = 224,
     columns: Annotated[
         str | None, option("Columns of tables, separated by commas; all unless given.", metavar="NAMES")
     ] = None,
-    batch_size: Annotated[int, option("Images or rows in a batch.")] = 128,
+    batch_size: Annotated[int, option("Images or rows in a batch.", min=1, max=2**20)] = 128,
     workers: Annotated[
-        int | None, option("Workers or threads of each loader; one for each core unless given.")
+        int | None, option("Workers or threads of each loader; one for each core unless given.", min=1, max=1024)
     ] = None,
     seconds: Annotated[float, option("Measured seconds of each measurement.")] = 5.0,
-    repeats: Annotated[int, option("Measurements of each loader.")] = 3,
+    repeats: Annotated[int, option("Measurements of each loader.", min=1, max=1000)] = 3,
     json: _Json = None,
 ) -> None:
     """Compare the speed of loaders, for one training, on your own images or tables.
@@ -146,17 +142,16 @@ def load(
     columns in memory.
     """
     from penstock.basics.results import as_json, check_files, progress, save
-    from penstock.basics.sizes import whole_number
     from penstock.bench.load.run import LoadSettings, measure, shown
     from penstock.linux.cgroups import cores
 
     settings = LoadSettings(
         folder=folder,
-        size=whole_number("--size", size, 1, 2**14),
-        batch_size=whole_number("--batch-size", batch_size, 1, 2**20),
-        workers=max(1, int(cores())) if workers is None else whole_number("--workers", workers, 1, 1024),
+        size=size,
+        batch_size=batch_size,
+        workers=workers or max(1, int(cores())),
         seconds=seconds,
-        repeats=whole_number("--repeats", repeats, 1, 1000),
+        repeats=repeats,
         columns=tuple(columns.split(",")) if columns else (),
     )
     check_files(json)

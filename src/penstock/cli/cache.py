@@ -89,11 +89,7 @@ def drop(
 
 
 def cache_of(text: str) -> Cache:
-    """Return the cache that ``FOLDER=SIZE`` names.
-
-    Raises:
-        BadSetting: it names none.
-    """
+    """Return the cache that ``FOLDER=SIZE`` names."""
     from penstock.io.cache.cache import Cache
 
     folder, equals, size = text.rpartition("=")

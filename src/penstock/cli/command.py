@@ -1,4 +1,4 @@
-"""Shared by the verbs: help that omits the types of flags, common options, output as JSON or a page, tables."""
+"""The verbs of the ``penstock`` command, and what they share: options, output as JSON or a page, tables."""
 
 from __future__ import annotations
 
@@ -8,12 +8,14 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterable
+from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn, cast
 
 import typer
 from typer.core import TyperCommand, TyperGroup
 
+from penstock._version import __version__
 from penstock.errors import BadSetting
 
 if TYPE_CHECKING:
@@ -23,25 +25,23 @@ if TYPE_CHECKING:
     from penstock.runs.record import RunRecord
 
 
-class Command(TyperCommand):
+class _PlainFlags:
+    """Leaves the types of flags out of the help."""
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        params: list[Any] = cast(Any, super()).get_params(ctx)
+        for param in params:
+            if getattr(param, "is_flag", False):
+                param.metavar = ""
+        return params
+
+
+class Command(_PlainFlags, TyperCommand):
     """A verb."""
 
-    def get_params(self, ctx: Any) -> list[Any]:
-        return _without_types_of_flags(super().get_params(ctx))
 
-
-class Group(TyperGroup):
+class Group(_PlainFlags, TyperGroup):
     """A command of several verbs."""
-
-    def get_params(self, ctx: Any) -> list[Any]:
-        return _without_types_of_flags(super().get_params(ctx))
-
-
-def _without_types_of_flags(params: list[Any]) -> list[Any]:
-    for param in params:
-        if getattr(param, "is_flag", False):
-            param.metavar = ""
-    return params
 
 
 def option(*names_and_help: str, **more: Any) -> Any:
@@ -61,6 +61,7 @@ StoreFolder = Annotated[
 Experiment = Annotated[
     str, option("MLflow experiment; $MLFLOW_EXPERIMENT_NAME, else the group's name.", metavar="NAME")
 ]
+Picture = Annotated[Path | None, option("File for a picture (PNG, SVG, PDF).", metavar="FILE")]
 AsJson = Annotated[bool, option("--json", "Print JSON.")]
 AsLatex = Annotated[bool, option("--latex", "Print a LaTeX table (booktabs).")]
 Watch = Annotated[bool, option("--watch", "Refresh until Ctrl-C.")]
@@ -130,6 +131,11 @@ def exit_code(ended: Iterable[RunRecord]) -> int:
     return next(filter(None, codes), 1 if codes else 0)  # a run that never began has none
 
 
+def counted(count: int, noun: str) -> str:
+    """Return a number of things in words: "1 run", "2 runs"."""
+    return f"{count:,} {noun}{'s' * (count != 1)}"
+
+
 def plain_table(*headings: str, texts: int = 1) -> Table:
     """Make a table without lines: ``texts`` columns of text, which is folded, then figures, which are not."""
     from rich.table import Table
@@ -142,11 +148,7 @@ def plain_table(*headings: str, texts: int = 1) -> Table:
 
 
 def watch(table: Callable[[], RenderableType], interval_s: float, as_json: bool = False) -> NoReturn:
-    """Show a table, refreshed until Ctrl-C.
-
-    Raises:
-        BadSetting: the interval is no time from 0.1 s to a day, or JSON is asked for.
-    """
+    """Show a table, refreshed until Ctrl-C."""
     from rich.live import Live
 
     from penstock.basics.terminal import console
@@ -164,3 +166,56 @@ def watch(table: Callable[[], RenderableType], interval_s: float, as_json: bool 
         while True:
             live.update(table(), refresh=True)
             time.sleep(interval_s)
+
+
+_VERBS = {
+    **{verb: verb for verb in ("run", "runs", "web", "feed", "pack", "cache", "select", "schedule")},
+    **dict.fromkeys(("status", "stop"), "feeds"),
+    **{verb: verb for verb in ("doctor", "advise", "demo", "bench")},
+}
+"""Verbs in the order of the help, and the module of each."""
+
+
+class _Verbs(Group):
+    """Imports a verb's module only when that verb is called: a training run waits for the imports."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        return list(_VERBS)
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        if not (name := _VERBS.get(cmd_name)):
+            return None
+        module = import_module(f"penstock.cli.{name}")
+        alone = typer.Typer(add_completion=False, rich_markup_mode="markdown")
+        if hasattr(module, "app"):
+            alone.add_typer(module.app, name=cmd_name)
+        else:
+            # In run, options after the first other word belong to the command that is run.
+            # In feed, options that it does not know belong to its source.
+            settings = {"allow_interspersed_args": cmd_name != "run", "ignore_unknown_options": cmd_name == "feed"}
+            alone.command(cmd_name, cls=Command, context_settings=settings)(getattr(module, cmd_name))
+        return typer.main.get_group(alone).commands[cmd_name]
+
+
+app = typer.Typer(
+    name="penstock",
+    cls=_Verbs,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="markdown",
+)
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        typer.echo(f"penstock {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version and exit.")
+    ] = False,
+) -> None:
+    """One loader feeds every training run on the machine."""

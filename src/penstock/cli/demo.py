@@ -9,8 +9,6 @@ from penstock.basics.terminal import console, printable
 from penstock.cli.command import exit_on_sigterm, option
 from penstock.errors import BadSetting
 
-_TRAINERS_MOST = 64
-
 
 def demo(
     data: Annotated[
@@ -20,9 +18,9 @@ def demo(
             "unless given, the demo makes its own images, once, in your cache directory."
         ),
     ] = None,
-    trainers: Annotated[int, option("Number of models trained side by side.")] = 4,
-    epochs: Annotated[int, option("Epochs of each model.")] = 8,
-    images: Annotated[int, option("Most training images; 0 for all.")] = 2000,
+    trainers: Annotated[int, option("Number of models trained side by side.", min=1, max=64)] = 4,
+    epochs: Annotated[int, option("Epochs of each model.", min=1)] = 8,
+    images: Annotated[int, option("Most training images; 0 for all.", min=0)] = 2000,
     report: Annotated[Path, option("File for the results; a picture is saved beside it.", metavar="FILE")] = Path(
         "demo-report.json"
     ),
@@ -35,12 +33,6 @@ def demo(
     from penstock.bench.demo.images import cached_images, find_images
     from penstock.bench.demo.run import compare, picture, print_report
 
-    if not 1 <= trainers <= _TRAINERS_MOST:
-        raise BadSetting(f"--trainers {trainers}: from 1 to {_TRAINERS_MOST}")
-    if epochs < 1:
-        raise BadSetting(f"--epochs {epochs}: at least 1")
-    if images < 0:
-        raise BadSetting(f"--images {images}: at least 1, or 0 for all")
     if report.suffix == ".png":
         raise BadSetting(f"--report {report}: the report is JSON; the picture is saved beside it, as .png")
     check_files(report, report.with_suffix(".png"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from difflib import get_close_matches
 from inspect import signature
 from pathlib import Path
@@ -15,7 +16,7 @@ from rich.text import Text
 from penstock.basics.sizes import size_text
 from penstock.basics.terminal import console, printable
 from penstock.cli.cache import cache_of
-from penstock.cli.command import argument, option
+from penstock.cli.command import argument, counted, option
 from penstock.errors import BadSetting
 from penstock.feed.launch.function import call, function_at
 from penstock.feed.settings import DEFAULT_WINDOW
@@ -184,8 +185,9 @@ def _value(key: str, text: str, annotation: Any) -> Any:
         raise BadSetting(f"{key}={text}: a function is given in Python, to share() or in FILE.py")
     if str in kinds:
         return text
-    if kind is Any:
-        return _json_or_text(text)
+    if Any in kinds:  # a number, or a dict of these by column, or else text
+        with suppress(msgspec.DecodeError):
+            return msgspec.json.decode(text)
     several = get_origin(kind) in (tuple, Sequence)
     try:
         if several or kind in _NUMBERS:
@@ -194,14 +196,6 @@ def _value(key: str, text: str, annotation: Any) -> Any:
         wanted = _NUMBERS.get(kind, f"values between commas ({error})")
         raise BadSetting(f"{key}={text}: give {wanted}") from None
     return text
-
-
-def _json_or_text(text: str) -> Any:
-    """Return a number, or a dict of these by column, for what may also be a text."""
-    try:
-        return msgspec.json.decode(text)
-    except msgspec.DecodeError:
-        return text
 
 
 def _made(where: str, options: dict[str, str], seed: int) -> Any:
@@ -223,8 +217,8 @@ def _notes(source: Any, segments: int | None, window_bytes: int) -> Iterator[str
 
     if segments is not None and source.batches < segments:
         yield (
-            f"{_counted(source.batches, 'segment')}, not {segments}: {source.samples:,} samples make "
-            f"{_counted(source.batches, 'block')} of up to {source.batch_size:,}. With a smaller batch_size "
+            f"{counted(source.batches, 'segment')}, not {segments}: {source.samples:,} samples make "
+            f"{counted(source.batches, 'block')} of up to {source.batch_size:,}. With a smaller batch_size "
             "there are more."
         )
     if isinstance(source, SizedSlotSource) and not window_bytes // RING_SHARE // source.slot_bytes:
@@ -233,7 +227,3 @@ def _notes(source: Any, segments: int | None, window_bytes: int) -> Iterator[str
             f"reading ahead, and a block takes {size_text(source.block_bytes)}. "
             f"--window {-(-source.slot_bytes * 16 >> 20)}MiB holds sixteen."
         )
-
-
-def _counted(count: int, noun: str) -> str:
-    return f"{count:,} {noun}" + "s" * (count != 1)

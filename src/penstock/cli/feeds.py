@@ -13,7 +13,7 @@ from rich.text import Text
 
 from penstock.basics.sizes import size_text
 from penstock.basics.terminal import printable
-from penstock.cli.command import AsJson, Interval, Watch, argument, option, show, watch
+from penstock.cli.command import AsJson, Interval, Watch, argument, option, plain_table, show, watch
 from penstock.feed.launch import feeds as launched
 from penstock.feed.statistics import FeederStatistics, TrainerStatistics
 
@@ -160,21 +160,13 @@ def _nodes(feed: FeederStatistics) -> Iterator[RenderableType]:
     if not report.standing.nodes:
         yield Text(f"  {printable(report.standing.in_words)}", "yellow")
         return
-    table = Table(box=None, padding=(0, 0, 0, 1), header_style="dim")
-    for heading in ("node", "workers", "blocks", "s a block"):
-        table.add_column(heading, justify="right" if heading != "node" else "left", no_wrap=True)
-    table.add_column("state", no_wrap=False)
+    table = plain_table("  node", "workers", "blocks", "s a block")
+    table.add_column("state")
     for node in report.standing.nodes:
         usual = "" if node.usual_s is None else f"{node.usual_s:,.2f}"
-        state = node.aside or ("good" if node.workers else "no workers")
-        table.add_row(
-            printable(node.node),
-            f"{node.workers:,}",
-            f"{node.blocks:,}",
-            usual,
-            printable(state),
-            style="yellow" if node.aside else "",
-        )
+        state = printable(node.aside or ("good" if node.workers else "no workers"))
+        cells = f"  {printable(node.node)}", f"{node.workers:,}", f"{node.blocks:,}", usual, state
+        table.add_row(*cells, style="yellow" if node.aside else "")
     yield table
 
 

@@ -3,22 +3,12 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Generator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.progress import (
-    BarColumn,
-    DownloadColumn,
-    MofNCompleteColumn,
-    Progress,
-    ProgressColumn,
-    TextColumn,
-    TimeRemainingColumn,
-)
 
+from penstock.basics.results import progress
 from penstock.basics.sizes import size_text
 from penstock.basics.terminal import console, printable, say
 from penstock.cli import print_error
@@ -59,13 +49,13 @@ def _pack(source: str, folder: Path, seed: int) -> None:
 
     make = function_at(source)
     loader = call(make, source)
-    with _progress("packing", MofNCompleteColumn()) as progress:
+    with progress(console()) as tell:
         done = pack_source(
             loader,
             folder,
             seed=seed,
             fingerprint={"the function": source, **fingerprint_of(make).digests},
-            progress=progress,
+            progress=lambda done, of: tell(done, of, "packing"),
         )
     feed = printable(shlex.quote(f"packed:{folder}"))
     console().print(
@@ -90,8 +80,8 @@ def _check(folder: Path) -> None:
     from penstock.sources.packed.files import check
 
     try:
-        with _progress("reading", DownloadColumn()) as progress:
-            right = check(folder, progress)
+        with progress(console()) as tell:
+            right = check(folder, lambda done, of: tell(done >> 20, of >> 20, "reading, in MiB"))
     except KeyboardInterrupt:
         say("interrupted: the rest has not been checked")
         raise
@@ -100,14 +90,3 @@ def _check(folder: Path) -> None:
         raise typer.Exit(1) from None
     samples = f"All {right.rows:,} samples in {printable(str(folder))} ({size_text(right.nbytes)})"
     console().print(f"{samples} are as they were packed.", soft_wrap=True)
-
-
-@contextmanager
-def _progress(what: str, count: ProgressColumn) -> Generator[Callable[[int, int | None], None]]:
-    """Show a bar; yield a function that takes what is done and how much there is."""
-    shown = console()
-    columns = TextColumn("{task.description}"), BarColumn(), count, TimeRemainingColumn()
-    # On no terminal it would leave an empty line.
-    with Progress(*columns, console=shown, transient=True, disable=not shown.is_terminal) as progress:
-        task = progress.add_task(what, total=None)
-        yield lambda done, of: progress.update(task, completed=done, total=of)

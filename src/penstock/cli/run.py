@@ -67,12 +67,7 @@ def run(
     ] = None,
     carbon_intensity: Annotated[
         float | None,
-        option(
-            "Grams of CO2 per kWh, for estimates.",
-            metavar="GRAMS",
-            envvar="PENSTOCK_CARBON_INTENSITY",
-            min=0,
-        ),
+        option("Grams of CO2 per kWh, for estimates.", metavar="GRAMS", envvar="PENSTOCK_CARBON_INTENSITY", min=0),
     ] = None,
     mlflow: Annotated[
         str, option("MLflow server to push runs to as they end: http://host:5000.", metavar="URI")
@@ -138,24 +133,6 @@ def run(
     sharing = ShareOptions(
         name=name, workers=workers, only=only, iterable=iterable, explain=explain, strict=strict
     )
-    options: dict[str, Any] = {
-        "repeat": repeat,
-        "grid": tuple(grid or ()),
-        "take": random,
-        "seed": seed,
-        "name": name,
-        "group": group,
-        "mode": mode,
-        "time_limit_s": seconds_from("--time-limit", time_limit) if time_limit else None,
-        "listeners": None if listeners is None else listeners_from("--listeners", listeners),
-        "devices": tuple(devices.split(",")) if devices else (),
-        "mps_threads": mps_threads,
-        "mps_memory_bytes": size_from("--mps-memory", mps_memory) if mps_memory else None,
-        "watch_dataloader": watch_dataloader,
-        "watch_metrics": watch_metrics,
-        "profile": tuple(profile or ()),
-        "share": sharing if share else None,
-    }
     seen = Gpus(without=no_gpu, elsewhere=place is not None)
     pushed = _pushed(mlflow, experiment)
     if words[0].endswith(SPECS):
@@ -163,13 +140,34 @@ def run(
         if beside := [*_given(context, others), *words[1:]]:
             raise BadSetting(f"{' '.join(beside)} beside {words[0]}: write it into that file")
         with Spec(Path(words[0]), seen, in_turn=True, stored=partial(_stored, store)) as spec:
-            _print_each(spec.left_out)
+            for sentence in spec.left_out:
+                say(sentence)
             _start(spec.groups, store, {"room": spec.room}, place, detached=detached, pushed=pushed)
     else:
         from penstock.runs.spec.command import group_of
 
-        planned = group_of(words, seen, **options)
-        _print_each(seen.left_out)
+        planned = group_of(
+            words,
+            seen,
+            repeat=repeat,
+            grid=grid or (),
+            take=random,
+            seed=seed,
+            name=name,
+            group=group,
+            mode=mode,
+            listeners=None if listeners is None else listeners_from("--listeners", listeners),
+            devices=devices.split(",") if devices else (),
+            profile=tuple(profile or ()),
+            time_limit_s=seconds_from("--time-limit", time_limit) if time_limit else None,
+            mps_threads=mps_threads,
+            mps_memory_bytes=size_from("--mps-memory", mps_memory) if mps_memory else None,
+            watch_dataloader=watch_dataloader,
+            watch_metrics=watch_metrics,
+            share=sharing if share else None,
+        )
+        for sentence in seen.left_out:
+            say(sentence)
         _start([planned], store, {}, place, detached=detached, pushed=pushed)
 
 
@@ -207,17 +205,12 @@ def _given(context: typer.Context, names: Collection[str | None]) -> list[str]:
     return [option.opts[-1] for option, source in sources if source and source.name == "COMMANDLINE"]
 
 
-def _print_each(sentences: list[str]) -> None:
-    for sentence in sentences:
-        say(sentence)
-
-
 def _pushed(uri: str, experiment: str) -> Callable[[Path, list[str]], AbstractContextManager[None]]:
     """Return what pushes runs of groups of a store as they end; without a server, what does nothing."""
     if not uri:
         return lambda folder, groups: nullcontext()
     from penstock.basics.packages import require
-    from penstock.runs.push.beside import pushing
+    from penstock.runs.push import pushing
 
     require("--mlflow", "mlflow", "mlflow")
     return lambda folder, groups: pushing(folder, groups, uri, experiment)

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import re
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Literal
 
 import typer
 
-from penstock.basics.sizes import size_from, size_text
-from penstock.basics.terminal import say
+from penstock.basics.packages import require
+from penstock.basics.terminal import listed, printable, say
 from penstock.cli.command import (
     AsJson,
     AsLatex,
@@ -19,28 +18,22 @@ from penstock.cli.command import (
     Group,
     Interval,
     StoreFolder,
+    counted,
     option,
-    print_json,
     print_latex,
     watch,
 )
 from penstock.cli.command import show as show_or_json
-from penstock.cli.runs_figure import figure
+from penstock.cli.runs_changes import note, prune, restore, rm, stop
 from penstock.cli.runs_logs import logs
-from penstock.cli.runs_notes import fields, note, restore
 from penstock.cli.runs_words import All, Groups, Named, newest, of_group, words
 from penstock.errors import BadSetting, StoreUnusable
 from penstock.runs.record import ENDED, STATUSES
 from penstock.runs.store import Store
-from penstock.runs.store.removal import Removed
 
 app = typer.Typer(cls=Group, help="List, show, compare, stop and remove runs.", no_args_is_help=True)
-for verb in (figure, logs, note, restore):
-    app.command(cls=Command)(verb)
-_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
 
 
-@app.command(cls=Command)
 def ls(
     group: Annotated[str | None, option("Only groups of this name or id.", metavar="GROUP")] = None,
     status: Annotated[str | None, option(f"Only {', '.join(STATUSES)}.", metavar="STATUS")] = None,
@@ -80,13 +73,12 @@ def ls(
         print_latex(runs_table(found, memory))
     else:
         more = [{"memory_bytes": memory[run.id], "parameters": run.plan.settings} for run in found]
-        rows = [fields(run) | its for run, its in zip(found, more, strict=True)]
+        rows = [run.fields | its for run, its in zip(found, more, strict=True)]
         show_or_json(as_json, rows, lambda: runs_table(found, memory))
     if hidden := len(every) - len(found):
         say(f"archived runs that are left out: {hidden:,}; --archived lists them, too")
 
 
-@app.command(cls=Command)
 def show(named: Named, as_json: AsJson = False, store: StoreFolder = None) -> None:
     """Show runs: command, parameters, environment, where the time goes, and the series that they recorded.
 
@@ -100,7 +92,6 @@ def show(named: Named, as_json: AsJson = False, store: StoreFolder = None) -> No
     show_or_json(as_json, as_fields if len(known) > 1 else as_fields[0], lambda: run_pages(known))
 
 
-@app.command(cls=Command)
 def compare(
     groups: Groups,
     together: All = False,
@@ -125,59 +116,61 @@ def compare(
         show_or_json(as_json, comparison, lambda: comparison_page(comparison))
 
 
-@app.command(cls=Command)
-def stop(
-    named: Named,
+def figure(
+    named: Annotated[list[str], words("GROUP...|RUN...", "Names or ids of groups; with --series, of runs, too.")],
+    out: Annotated[Path, option("--out", "File: .pdf, .svg or .png.", metavar="FILE")],
+    series: Annotated[
+        list[str] | None, option("A chart of this series of each run; may be repeated.", metavar="NAME")
+    ] = None,
+    over: Annotated[str, option("Its x axis: time, clock, step, epoch or series:NAME.", metavar="AXIS")] = "time",
+    smoothing: Annotated[float, option("Its moving average: weight of what came before.", metavar="0..1")] = 0.0,
+    log: Annotated[bool, option("--log", "Its y axis is logarithmic.")] = False,
+    together: All = False,
+    columns: Annotated[Literal["1", "2"], option("Columns of a page that it is as wide as.", metavar="1|2")] = "2",
     as_json: AsJson = False,
     store: StoreFolder = None,
 ) -> None:
-    """End runs, wherever they were started: SIGTERM, and SIGKILL 5 s later."""
-    from penstock.runs.stop import stop as end
+    """Draw groups beside each other: time an epoch, throughput, CPU, energy and memory, with each run as a dot.
 
-    done: list[dict[str, Any]] = []
+    With --series, draw what runs logged or what was measured of them, as the page does.
+    """
+    from penstock.runs.compare import compare as compared
+    from penstock.web.paper.pictures import KINDS, runs_picture
+
+    kind = out.suffix.removeprefix(".").lower()
+    if kind not in KINDS:
+        raise BadSetting(f"--out {out}: its name ends in .{', .'.join(KINDS)}")
+    require("penstock runs figure", "paper", "matplotlib")
+    if not series and (over != "time" or smoothing or log):
+        raise BadSetting("--over, --smoothing and --log are for a chart: give its --series, too")
+    missing: list[str] = []
+    wide = int(columns)
     with Store.open(store, to_read=True) as opened:
-        for before, now in end(opened, [run.id for run in opened.named(named)]):
-            done.append({"id": now.id, "name": now.name, "before": before.status, "status": now.status})
-            status = f"had ended already: {now.status}" if before.status in ENDED else now.status
-            if not as_json:
-                typer.echo(f"Run {now.id} ({now.name}): {status}.")
-    if as_json:
-        print_json(done)
+        if series:
+            runs = opened.named(named)
+            drawn = runs_picture(opened, runs, series, over=over, smoothing=smoothing, log=log, columns=wide)
+            if drawn.without:
+                missing = [f"nothing to draw over {over} was recorded of {printable(listed(drawn.without))}"]
+        else:
+            from penstock.web.paper.draw import groups_picture
+            from penstock.web.paper.panels import panels_of
+
+            groups = compared(newest(opened, named, together), lambda run: opened.series(run.id)).groups
+            _, missing = panels_of(groups)
+            drawn = groups_picture(groups, wide)
+            runs = [run for group in groups for run in group.runs]
+    try:
+        out.write_bytes(drawn.content(kind))
+    except OSError as error:
+        raise BadSetting(f"{out} cannot be written: {error.strerror}") from None
+    if drawn.lacks and kind != "svg":  # whose text stays text
+        missing.append(drawn.lacks)
+    for sentence in missing:
+        say(sentence)
+    done = {"file": str(out), "runs": [run.id for run in runs], "missing": missing}
+    show_or_json(as_json, done, lambda: f"Drew {counted(len(runs), 'run')} into {out}.")
 
 
-@app.command(cls=Command)
-def rm(
-    named: Annotated[list[str], words("RUN|GROUP...", "Ids of runs that have ended, names or ids of groups.")],
-    force: Annotated[
-        bool,
-        option("--force", "Also remove runs of other machines or containers, though they may still go on."),
-    ] = False,
-    as_json: AsJson = False,
-    store: StoreFolder = None,
-) -> None:
-    """Remove runs and their files from the store."""
-    with Store.open(store, to_read=True) as opened:
-        _print_removed(opened.remove([run.id for run in opened.named(named)], force=force), as_json)
-
-
-@app.command(cls=Command)
-def prune(
-    keep: Annotated[str | None, option("Remove runs that ended longer ago: 90d, 12h, 2w.", metavar="AGE")] = None,
-    most: Annotated[str | None, option("--max", "Disk space that runs may take: 20GB.", metavar="SIZE")] = None,
-    dry_run: Annotated[bool, option("--dry-run", "Remove nothing; list what would be removed.")] = False,
-    as_json: AsJson = False,
-    store: StoreFolder = None,
-) -> None:
-    """Remove old runs that have ended."""
-    if keep is None and most is None:
-        raise BadSetting("give --keep, such as 90d, or --max, such as 20GB, or both")
-    keep_s = None if keep is None else _seconds_from(keep)
-    max_bytes = None if most is None else size_from("--max", most)
-    with Store.open(store, to_read=True) as opened:
-        _print_removed(opened.prune(keep_s=keep_s, max_bytes=max_bytes, dry_run=dry_run), as_json, dry_run)
-
-
-@app.command(cls=Command)
 def export(
     named: Annotated[
         list[str],
@@ -197,13 +190,10 @@ def export(
         points = write(opened, runs, Path(file))
         for damage in filter(None, (opened.damage(run.id) for run in runs)):
             say(damage)
-    if as_json:
-        print_json({"file": file, "points": points, "runs": [run.id for run in runs]})
-    else:
-        typer.echo(f"Wrote {points:,} points into {file}.")
+    done = {"file": file, "points": points, "runs": [run.id for run in runs]}
+    show_or_json(as_json, done, lambda: f"Wrote {points:,} points into {file}.")
 
 
-@app.command(cls=Command)
 def push(
     mlflow: Annotated[
         str, option("MLflow server: http://host:5000.", metavar="URI", envvar="MLFLOW_TRACKING_URI")
@@ -216,10 +206,8 @@ def push(
     store: StoreFolder = None,
 ) -> None:
     """Push runs that have ended to an MLflow server; those that it has are skipped."""
-    from penstock.basics.packages import require
-
     require("--mlflow", "mlflow", "mlflow")
-    from penstock.runs.push.to_mlflow import Push
+    from penstock.runs.push import Push
 
     with Store.open(store, to_read=True) as opened:
         chosen = opened.named(named) if named else opened.runs()
@@ -227,29 +215,12 @@ def push(
         push = Push(opened, mlflow, experiment)
         for group in dict.fromkeys(run.group_id for run in found):
             push.runs([run for run in found if run.group_id == group])
-    if as_json:
-        print_json({"points": push.points, "files": push.files, "runs": [run.id for run in found]})
-    else:
-        typer.echo(f"{push.points:,} points and {push.files:,} files of {len(found):,} runs were new there.")
+    pushed = {"points": push.points, "files": push.files, "runs": [run.id for run in found]}
+    new = f"{push.points:,} points and {push.files:,} files of {len(found):,} runs were new there."
+    show_or_json(as_json, pushed, lambda: new)
     if left := len(chosen) - len(found):
         say(f"runs that have not ended, and are left out: {left:,}")
 
 
-def _print_removed(removed: list[Removed], as_json: bool, dry_run: bool = False) -> None:
-    from penstock.basics.terminal import printable
-
-    if as_json:
-        print_json([fields(run) | {"bytes": nbytes, "removed": not dry_run} for run, nbytes in removed])
-        return
-    for run, nbytes in removed:
-        typer.echo(f"{run.id}  {printable(run.name)} of {printable(run.group)}, {run.status}, {size_text(nbytes)}")
-    freed = size_text(sum(nbytes for _, nbytes in removed))
-    count = f"{len(removed):,} run{'' if len(removed) == 1 else 's'}"
-    typer.echo(f"{count} would be removed: {freed}." if dry_run else f"{count} removed: {freed} are free again.")
-
-
-def _seconds_from(age: str) -> float:
-    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([smhdw])\s*", age)
-    if not match:
-        raise BadSetting(f"--keep {age!r}: give a number with s, m, h, d or w, such as 90d")
-    return float(match[1]) * _SECONDS[match[2]]
+for verb in (ls, show, compare, figure, logs, note, stop, rm, restore, prune, export, push):
+    app.command(cls=Command)(verb)

@@ -11,7 +11,6 @@ from typing import Annotated
 import typer
 
 from penstock.cli.command import AsJson, StoreFolder, option, print_json
-from penstock.cli.runs_notes import fields
 from penstock.cli.runs_words import Named
 from penstock.errors import BadSetting
 from penstock.runs.keeper.output import read_output
@@ -36,8 +35,8 @@ def logs(
     with Store.open(store, to_read=True) as opened:
         runs = opened.named(named)
         if as_json:
-            texts = [_Unread(opened, run).read().decode(errors="replace") for run in runs]
-            found = [fields(run) | {"output": text} for run, text in zip(runs, texts, strict=True)]
+            texts = [_read(opened, run.id)[0].decode(errors="replace") for run in runs]
+            found = [run.fields | {"output": text} for run, text in zip(runs, texts, strict=True)]
             print_json(found if len(found) > 1 else found[0])
         elif len(runs) == 1:
             _print(opened, runs, follow, lambda _, text: _write(text), lambda _: None)
@@ -50,19 +49,11 @@ def logs(
             _print(opened, runs, follow, lambda run, text: shown.add(run, 1, text), shown.close)
 
 
-class _Unread:
-    """What a run has printed and nobody has read."""
-
-    def __init__(self, store: Store, run: RunRecord) -> None:
-        self._path = store.folder_of(run.id) / "output"
-        self._at = 0
-
-    def read(self) -> bytes:
-        """Return what is new; nothing if it has printed nothing."""
-        with suppress(FileNotFoundError), self._path.open("rb") as file:
-            text, self._at = read_output(file, self._at)
-            return text
-        return b""
+def _read(store: Store, id: str, at: int = 0) -> tuple[bytes, int]:
+    """Return what a run has printed from a byte on, and the byte where that ends."""
+    with suppress(FileNotFoundError), (store.folder_of(id) / "output").open("rb") as file:
+        return read_output(file, at)
+    return b"", at
 
 
 def _print(
@@ -73,18 +64,16 @@ def _print(
     close: Callable[[int], None],
 ) -> None:
     """Read on in turn what runs print, until they have ended if they are followed."""
-    unread = {place: _Unread(store, run) for place, run in enumerate(runs)}
-    silent = set(unread)
+    unread = dict.fromkeys(range(len(runs)), 0)
     while unread:
-        for place, its in list(unread.items()):
+        for place, at in list(unread.items()):
             run = store.run(runs[place].id)  # before the rest is read: what it prints last is read, too
-            if text := its.read():
-                silent.discard(place)
+            text, unread[place] = _read(store, run.id, at)
+            if text:
                 write(place, text)
             if not follow or run.status in ENDED:
-                del unread[place]
                 close(place)
-                if place in silent:
+                if not unread.pop(place):
                     typer.echo(f"Run {run.id} ({run.status}) has printed nothing.", err=True)
         if unread:
             time.sleep(_POLL_S)

@@ -15,10 +15,8 @@ from rich.text import Text
 
 from penstock.basics.terminal import printable, printable_lines
 from penstock.cli.command import plain_table
-from penstock.cli.runs_notes import fields
 from penstock.cli.runs_table import began_text, figure_text, parts_table, status_text
-from penstock.runs.advice import RunAdvice
-from penstock.runs.compare import group_figures
+from penstock.runs.compare import RunAdvice, group_figures
 from penstock.runs.figures import RunFigures, newest_values
 from penstock.runs.record import RunRecord
 from penstock.runs.store import Series, Store
@@ -39,7 +37,7 @@ class RunFacts(NamedTuple):
     def fields(self) -> dict[str, Any]:
         """Return what JSON has of it."""
         return {
-            **fields(self.run),
+            **self.run.fields,
             "plan": self.run.plan,
             "parameters": self.run.plan.settings,
             "environment": self.environment,

@@ -11,8 +11,7 @@ from rich.text import Text
 
 from penstock.basics.terminal import printable, sized_console
 from penstock.cli.command import plain_table
-from penstock.runs.advice import MUCH_WAITING
-from penstock.runs.compare import Comparison, GroupFigures, group_figures
+from penstock.runs.compare import MUCH_WAITING, Comparison, GroupFigures, group_figures
 from penstock.runs.figures import RunFigures
 from penstock.runs.glance import RECENT_S, Glance, Recent, glance, is_glanced_at
 from penstock.runs.record import ENDED, RunRecord
@@ -55,18 +54,6 @@ def how_it_went(store: Store, run: RunRecord) -> str:
     return f"{ended}. {told}More: penstock runs show {run.id}"
 
 
-def live_table(runs: Sequence[tuple[RunRecord, Glance]]) -> RenderableType:
-    """Show runs that go on, and what they do."""
-    if not runs:
-        return Text("No run goes on. Start one with: penstock run SCRIPT.py")
-    return _table(runs, "id name group mode status seconds cores memory read waits logged")
-
-
-def brief_table(runs: Sequence[tuple[RunRecord, Glance]]) -> RenderableType:
-    """Show what runs do, each in one line, however narrow the terminal is."""
-    return _table(runs, "name status seconds waits cores memory logged", brief=True)
-
-
 def status_text(run: RunRecord) -> Text:
     return Text(run.status, style=_STYLES.get(run.status, "bold red"))
 
@@ -88,7 +75,7 @@ _NUMBERS = {"exit", "began", "seconds", *_HEADINGS}
 def _table(
     runs: Sequence[tuple[RunRecord, Glance | None]],
     columns: str,
-    brief: bool = False,
+    brief: bool = False,  # each in one line, however narrow the terminal is
     waited: Mapping[str, float] = {},
     memory: Mapping[str, float | None] = {},
 ) -> Table:
@@ -211,17 +198,13 @@ _LINES_BESIDE = 3  # headings, and the number of hidden runs
 
 
 class Looks:
-    """Looks at runs; each time it reads only the new points of their series.
-
-    Args:
-        store: Where the runs are.
-    """
+    """Looks at runs; each time it reads only the new points of their series."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
         self._recent: dict[str, Recent] = {}
 
-    def at(self, runs: Sequence[RunRecord]) -> list[tuple[RunRecord, Glance]]:
+    def _at(self, runs: Sequence[RunRecord]) -> list[tuple[RunRecord, Glance]]:
         """Return runs with what they do."""
         found: list[tuple[RunRecord, Glance]] = []
         for run in runs:
@@ -234,7 +217,9 @@ class Looks:
         """Show the runs that go on, or those of a status; of all groups, or of those of this name or id."""
         runs = self._store.runs(group)
         wanted = [run for run in runs if (run.status == status if status else run.status not in ENDED)]
-        return live_table(self.at(wanted))
+        if not wanted:
+            return Text("No run goes on. Start one with: penstock run SCRIPT.py")
+        return _table(self._at(wanted), "id name group mode status seconds cores memory read waits logged")
 
     def lines(self, ids: Sequence[str]) -> list[str]:
         """Show runs in at most half of the terminal's lines: first those that go on."""
@@ -245,7 +230,8 @@ class Looks:
         going_on_first = sorted(runs, key=lambda run: (run.status in ENDED, run.status == "waiting"))
         chosen = {run.id for run in (runs if len(runs) <= most else going_on_first[:most])}
         with shown.capture() as captured:
-            shown.print(brief_table(self.at([run for run in runs if run.id in chosen])))
+            looks = self._at([run for run in runs if run.id in chosen])
+            shown.print(_table(looks, "name status seconds waits cores memory logged", brief=True))
             if hidden := len(runs) - len(chosen):
                 shown.print(f"… and {hidden} more", style="dim")
         return captured.get().splitlines()

@@ -57,11 +57,7 @@ Named = Annotated[list[str], words("RUN|GROUP...", "Ids of runs, or their first 
 
 
 def of_group(store: Store, group: str | None) -> list[RunRecord]:
-    """Return the runs of groups of a name or id, or all.
-
-    Raises:
-        NoSuchRun: there is no such group.
-    """
+    """Return the runs of groups of a name or id, or all."""
     runs = store.runs(group)
     if group is not None and not runs:
         raise NoSuchRun(f"the store {store.folder} has no group {group!r}; `penstock runs ls` shows those it has")
@@ -69,11 +65,7 @@ def of_group(store: Store, group: str | None) -> list[RunRecord]:
 
 
 def newest(store: Store, groups: list[str], together: bool) -> dict[str, list[RunRecord]]:
-    """Return groups' runs, by their ids; if several groups have one name, the newest of each mode, or all as one.
-
-    Raises:
-        NoSuchRun: there is no such group.
-    """
+    """Return groups' runs, by ids; of groups of one name the newest of each mode, or all as one."""
     found: dict[str, list[RunRecord]] = {}
     for group in groups:
         runs = of_group(store, group)

@@ -93,7 +93,7 @@ def _opened(
     from penstock.schedule.profiles import Profiles
 
     names = None if _one_of("--policy", policy, (*PUBLISHED, PLANNED)) == PLANNED else (policy,)
-    sharings: Any = _names_in("--share", share, SHARINGS)
+    sharings = tuple(_one_of("--share", name.strip(), SHARINGS) for name in share.split(","))
     file = stack.enter_context(Spec(spec, Gpus(), held=not is_dry))
     opened = stack.enter_context(Store.open(folder_of_store(store)))
     machine = host_machine(file.machine, mode_of_all(file.groups))
@@ -122,13 +122,6 @@ def _opened(
     return file, schedule, records, known
 
 
-def _names_in(flag: str, text: str, known: tuple[str, ...]) -> tuple[str, ...]:
-    names = tuple(part.strip() for part in text.split(","))
-    if wrong := [name for name in names if name not in known]:
-        raise BadSetting(f"{flag} {text}: {wrong[0]!r} is not one of {', '.join(known)}")
-    return names
-
-
 def _one_of(flag: str, text: str, known: tuple[str, ...]) -> Any:
     if text not in known:
         raise BadSetting(f"{flag} {text}: {text!r} is not one of {', '.join(known)}")
@@ -136,11 +129,7 @@ def _one_of(flag: str, text: str, known: tuple[str, ...]) -> Any:
 
 
 def mode_of_all(groups: list[GroupPlan]) -> GpuMode:
-    """Return the one mode of a file's groups.
-
-    Raises:
-        BadSetting: they have several, or one that is not scheduled, or not for all of their runs.
-    """
+    """Return the one mode of a file's groups."""
     modes = dict[str, str]()
     for group in groups:
         if (before := modes.setdefault(group.name, group.mode)) != group.mode:

@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from penstock.basics.terminal import printable
-from penstock.cli.command import plain_table
+from penstock.cli.command import counted, plain_table
 from penstock.select.choices import overlap, top
 from penstock.select.identity import ScoresHeader
 from penstock.select.savings import ESTIMATED_WH, RunsCost, balances
@@ -61,7 +61,7 @@ def cost_page(header: ScoresHeader, full: RunsCost, selected: RunsCost, metric: 
     table = plain_table("", "scoring", "a run on all", "a run on the selection", "has paid after")
     measures = balances(header.cost, full, selected, watts)
     for unit, balance in measures.items():
-        paid = "never" if balance.pays_after is None else runs_text(balance.pays_after)
+        paid = "never" if balance.pays_after is None else counted(balance.pays_after, "run")
         table.add_row(unit, *(f"{each:,.3g}" for each in (balance.scoring, balance.full, balance.selected)), paid)
     lines = [
         Text(f"{metric}: {_reached(full, metric)} on all samples, {_reached(selected, metric)} on the selection")
@@ -71,15 +71,10 @@ def cost_page(header: ScoresHeader, full: RunsCost, selected: RunsCost, metric: 
     return Group(table, *lines)
 
 
-def runs_text(count: int) -> str:
-    """Return a number of runs, in words."""
-    return f"{count:,} run{'s' * (count != 1)}"
-
-
 def _reached(cost: RunsCost, metric: str) -> str:
     if not (values := cost.logged.get(metric)):
         return "not logged" + (f" (there are {', '.join(cost.logged)}: --metric)" if cost.logged else "")
-    return f"{np.median(values):.4g} ({values[0]:.4g} to {values[-1]:.4g}, {runs_text(len(values))})"
+    return f"{np.median(values):.4g} ({values[0]:.4g} to {values[-1]:.4g}, {counted(len(values), 'run')})"
 
 
 def _histogram(name: str, values: np.ndarray) -> Table:

@@ -11,7 +11,7 @@ from penstock.basics.results import short
 from penstock.basics.sizes import size_text
 from penstock.fit.search import CLOSE, RESERVE, Memory, Tried
 from penstock.fit.trial import Trial
-from penstock.runs.advice import MUCH_WAITING
+from penstock.runs.compare import MUCH_WAITING
 
 _LIMITS = {
     "storage": "the disk is busy",

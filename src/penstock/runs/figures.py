@@ -9,11 +9,11 @@ from typing import NamedTuple
 import msgspec
 import numpy as np
 
+from penstock.runs.command_options import script_of
 from penstock.runs.listeners import is_measured
 from penstock.runs.record import RunRecord
 from penstock.runs.store import Series
 from penstock.runs.store.columns import Floats, Ints
-from penstock.runs.words import script_of
 
 LOOPS = {f"feed.{of}{name}" for of in ("", "train.") for name in ("samples", "batches", "loop_s", "wait_s")}
 _ENERGY = re.compile(r"energy\.(.+)_j")

@@ -8,9 +8,9 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
+from penstock.runs.command_options import NUMBER
 from penstock.runs.record import GroupPlan, RunPlan, RunRecord
 from penstock.runs.store import Store
-from penstock.runs.words import NUMBER
 
 MASK = "***"
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import msgspec
 
 from penstock.autosharing.options import ShareOptions
-from penstock.runs.words import options_of
+from penstock.runs.command_options import options_of
 
 
 class RunPlan(msgspec.Struct, frozen=True, kw_only=True):
@@ -96,3 +96,8 @@ class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
     note: str = ""  # what somebody wrote of it
     tags: tuple[str, ...] = ()  # words by which it is found again
     archived: bool = False  # whether lists leave it out unless they are asked for it
+
+    @property
+    def fields(self) -> dict[str, Any]:
+        """What JSON has of it, by name: all but its plan and its keeper."""
+        return {k: v for k, v in msgspec.structs.asdict(self).items() if k not in ("plan", "keeper")}

@@ -1,7 +1,7 @@
 """``python -m penstock.runs.sampler [STORE]``: samples listeners while runs go on, into the runs' series.
 
-It reads lines of JSON from its standard input: ``{"type": "rate", "hz": 1.0}``, ``{"type": "begin", "id": ID}``
-(with ``"listeners": [NAME, …]`` for some of them only) and ``{"type": "end", "id": ID}``. It ends when that input
+It reads lines of JSON from its standard input: ``{"type": "begin", "id": ID}`` (with ``"listeners": [NAME, …]``
+for some of them only) and ``{"type": "end", "id": ID}``. It ends when that input
 has ended and all runs have. SIGKILL costs the tick that is being written; another sampler goes on from there.
 """
 
@@ -25,6 +25,7 @@ from penstock.runs.record import ENDED
 from penstock.runs.store import SeriesWriter, Store, points_file
 
 WRITER = "sampler"
+INTERVAL_S = 1.0
 
 
 class Begin(msgspec.Struct, tag="begin"):
@@ -40,26 +41,18 @@ class End(msgspec.Struct, tag="end"):
     id: str
 
 
-class Rate(msgspec.Struct, tag="rate"):
-    """Ticks per second from now on."""
-
-    hz: float
-
-
-_messages = msgspec.json.Decoder(Begin | End | Rate)
+_messages = msgspec.json.Decoder(Begin | End)
 
 
 class Schedule:
     """Times of ticks, in seconds of a clock that the caller reads."""
 
-    def __init__(self, hz: float = 1.0) -> None:
-        self._interval_s = 1 / hz
+    def __init__(self) -> None:
         self._next_s = 0.0
         self.missed = 0  # ticks that were left out because their time, and the next one's, had come
 
-    def restart(self, now_s: float, hz: float | None = None) -> None:
-        """Let a tick be due now, and the others from here on; with another rate, this many in each second."""
-        self._interval_s = 1 / hz if hz else self._interval_s
+    def restart(self, now_s: float) -> None:
+        """Let a tick be due now, and the others from here on."""
         self._next_s = now_s
 
     def wait_s(self, now_s: float) -> float:
@@ -70,9 +63,9 @@ class Schedule:
         """Return whether a tick is due; if so, count it as done."""
         if now_s < self._next_s:
             return False
-        late = int((now_s - self._next_s) / self._interval_s)
+        late = int((now_s - self._next_s) / INTERVAL_S)
         self.missed += late
-        self._next_s += (late + 1) * self._interval_s
+        self._next_s += (late + 1) * INTERVAL_S
         return True
 
 
@@ -239,16 +232,13 @@ def main(folder: Path | None) -> None:
                 is_open = bool(text)
                 *lines, partial = (partial + text).split(b"\n")
                 for line in lines:
-                    message: Begin | End | Rate = _messages.decode(line)
-                    match message:
-                        case Begin():
-                            if not sampler.has_runs:
-                                schedule.restart(time.monotonic())
-                            sampler.begin(message)
-                        case End():
-                            sampler.end(message.id)
-                        case Rate():
-                            schedule.restart(time.monotonic(), message.hz)
+                    message: Begin | End = _messages.decode(line)
+                    if isinstance(message, End):
+                        sampler.end(message.id)
+                        continue
+                    if not sampler.has_runs:
+                        schedule.restart(time.monotonic())
+                    sampler.begin(message)
             elif schedule.is_due(time.monotonic()):
                 sampler.tick(time.time(), schedule.missed)
         sampler.close()

@@ -8,7 +8,7 @@ import signal
 from collections.abc import Sequence
 
 from penstock.linux.process import start_ticks, who
-from penstock.runs.keeper.signals import STOP
+from penstock.runs.keeper.command import STOP
 from penstock.runs.record import ENDED, RunRecord
 from penstock.runs.store import Store
 

@@ -6,7 +6,6 @@ Every figure that Penstock takes by running something comes from here: those of 
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -17,7 +16,7 @@ import numpy as np
 
 from penstock.feed.launch.feeds import stop_suffixed
 from penstock.inject import TOGETHER
-from penstock.linux.process import descendants, pss_bytes, stat_of, unlink_shared_memory
+from penstock.linux.process import CLOCK_TICK_S, descendants, pss_bytes, stat_of, unlink_shared_memory
 from penstock.runs.figures import LOOPS, training
 from penstock.runs.launch.launcher import Launcher
 from penstock.runs.masking import add_masked
@@ -33,7 +32,6 @@ _DRAINED_S = 4.0
 """Seconds in which trainers take what a feed had ready when the last of them began: it is faster than the feed."""
 _KILLED_FIRST = "500"
 """What the kernel is told of a trial's processes: where memory lacks, they go before whoever measures them."""
-_TICK_S = 1 / os.sysconf("SC_CLK_TCK")
 _LOOP = ("samples", "batches", "loop_s", "wait_s")
 
 
@@ -184,7 +182,7 @@ class TrialRunner:
 def _cpu_s(pid: int, *fields: int) -> float:
     """Return CPU time from a process's stat: fields 11 and 12 are its own, 13 and 14 that of ended children."""
     found = stat_of(pid)
-    return _TICK_S * sum(int(found[field]) for field in fields) if found else 0.0
+    return CLOCK_TICK_S * sum(int(found[field]) for field in fields) if found else 0.0
 
 
 class MeasuredTrial:

@@ -10,7 +10,7 @@ from typing import Literal
 from msgspec.structs import replace
 
 from penstock.runs.record import GroupPlan
-from penstock.runs.spec.after import Names
+from penstock.runs.spec.needs import Names
 from penstock.schedule.jobs import SPARE, HostMachine, Job, alone_sample_s
 from penstock.schedule.ledger import Entry
 from penstock.schedule.profiles import Profile, Profiles

@@ -15,7 +15,7 @@ from penstock.runs.figures import LOOPS, training
 from penstock.runs.launch.launcher import Launcher, RunEnded, RunEvent
 from penstock.runs.modes.mode import Mode, opened
 from penstock.runs.record import ENDED, RunRecord
-from penstock.runs.spec.after import after_unfinished
+from penstock.runs.spec.needs import after_unfinished
 from penstock.runs.stop import ask_to_end
 from penstock.schedule.ledger import Entry, LedgerFile, once_more
 from penstock.schedule.present import LiveSchedule, PresentPlan, is_held

@@ -13,9 +13,9 @@ import msgspec
 
 from penstock.feed.launch.feeds import made_of
 from penstock.linux.files import written_whole
+from penstock.runs.command_options import script_of
 from penstock.runs.masking import masked_words
 from penstock.runs.record import RunPlan
-from penstock.runs.words import script_of
 
 _INCOMPATIBLE = "incompatible.json"
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 import time
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
@@ -14,7 +13,7 @@ from typing import NamedTuple
 
 from penstock.feed.queries import FeedUsage, read_by
 from penstock.feed.statistics import FeederStatistics
-from penstock.linux.process import descendants, stat_of
+from penstock.linux.process import CLOCK_TICK_S, PAGE_BYTES, descendants, stat_of
 from penstock.runs.figures import LOOPS, training
 from penstock.runs.glance import Recent
 from penstock.runs.keeper.keeper import FEEDER
@@ -28,8 +27,6 @@ _LOOP = ("samples", "loop_s", "wait_s")
 _MEMORY = ("gpu.memory_bytes", "proc.pss_bytes")
 _RECENT_S = 2.0
 _MOST_AHEAD_S = 1.0
-_CLOCK_TICK_S = 1 / os.sysconf("SC_CLK_TCK")
-_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 _WORKER = b"pt_data_worker\n"
 """What torch calls the workers of a DataLoader, from 2.6 on."""
 
@@ -115,7 +112,7 @@ def _used(pids: Iterable[int]) -> tuple[float, float, int]:
             main_ticks += (user + system) * (not is_worker)
             workers_ticks += (user + system) * is_worker + sum(ended)
             rss_pages += int(fields[21])
-    return main_ticks * _CLOCK_TICK_S, workers_ticks * _CLOCK_TICK_S, rss_pages * _PAGE_BYTES
+    return main_ticks * CLOCK_TICK_S, workers_ticks * CLOCK_TICK_S, rss_pages * PAGE_BYTES
 
 
 def _is_worker(pid: int) -> bool:

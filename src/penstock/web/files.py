@@ -53,7 +53,7 @@ def page_routes() -> list[Route]:
 _AT_ONCE_BYTES = 1 << 20
 _MOST_LISTED = 8
 _IMAGE = re.compile(r"log/.+\.[0-9a-f]{8}\.\d+\.png", re.DOTALL)
-"""Images that are logged (``penstock.runs.inside.media_files``): they are there whole or not at all."""
+"""Images that are logged (``penstock.runs.inside.media``): they are there whole or not at all."""
 _SHOWN = {".png": "image/png", ".jpg": "image/jpeg", ".jpeg": "image/jpeg"}
 """Types that a run's files are given as, by suffix; all others are bytes to a browser, markup and SVG, too."""
 NOT_ELSEWHERE = os.O_NOFOLLOW | os.O_NONBLOCK

@@ -35,10 +35,6 @@ _LATE_S = 15.0
 """Most seconds from a point's time until it can be read, as writers write in blocks."""
 _UNUSED_S = 60.0
 _FOR_EVER_S = 1e9
-_FIELDS = (
-    *("id", "name", "group", "group_id", "mode", "index", "status", "exit_code", "reason", "began", "seconds"),
-    *("note", "tags", "archived"),
-)
 
 
 class Views:
@@ -186,8 +182,7 @@ class Views:
 
 def row_of(record: RunRecord) -> dict[str, Any]:
     """Return the row of a run."""
-    fields = {name: getattr(record, name) for name in _FIELDS}
-    return {**fields, "ended": record.status in ENDED, "parameters": record.plan.settings}
+    return {**record.fields, "ended": record.status in ENDED, "parameters": record.plan.settings}
 
 
 def _is_summed_up(name: str) -> bool:

@@ -80,9 +80,6 @@ def test_a_bad_jpeg_is_named_and_nobody_is_left(images, tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
-        ({"trainers": 0}, "--trainers 0"),
-        ({"epochs": 0}, "--epochs 0"),
-        ({"images": -1}, "--images -1"),
         ({"report": Path("nowhere/report.json")}, "its directory does not exist"),
         ({"report": Path("report.png")}, "the report is JSON"),
     ],

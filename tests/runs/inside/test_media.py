@@ -17,8 +17,7 @@ from hypothesis import strategies as st
 from PIL import Image
 from tests.runs.inside.test_run import Script, script  # noqa: F401 - a fixture
 
-from penstock.runs.inside.media import BINS, media_of
-from penstock.runs.inside.media_files import MOST, folder_name
+from penstock.runs.inside.media import BINS, MOST, folder_name, media_of
 
 pytestmark = pytest.mark.whole
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.runs.launch.admission import Admission
+from penstock.runs.launch.groups import Admission
 
 ROOM = {"gpus": 3, "host": 8}
 

@@ -15,7 +15,7 @@ from tests.forked import eventually
 from tests.runs.running import nothing_is_left
 
 from penstock.errors import BadSetting
-from penstock.runs.keeper.signals import STOP
+from penstock.runs.keeper.command import STOP
 from penstock.runs.launch import groups
 from penstock.runs.launch.groups import GroupsInTurn
 from penstock.runs.launch.launched import Launched

@@ -10,7 +10,7 @@ import pytest
 from tests.forked import eventually
 
 from penstock.runs.listeners.contract import Sample, Tick
-from penstock.runs.listeners.dcgm import DcgmListener
+from penstock.runs.listeners.gpu import DcgmListener
 from penstock.testing.listener import ListenerContract
 
 HEADING = """\

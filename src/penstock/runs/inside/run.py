@@ -23,8 +23,7 @@ from penstock.runs.listeners import is_measured
 
 if TYPE_CHECKING or (os.environ.get("PENSTOCK_RUN_ID") and os.environ.get("PENSTOCK_STORE")):
     # In a run at once, where forks wait for it (linux/fork.py).
-    from penstock.runs.inside.media import Media
-    from penstock.runs.inside.media_files import MediaFiles
+    from penstock.runs.inside.media import Media, MediaFiles
     from penstock.runs.store import SeriesWriter
 
 _EVERY_S = 0.5
@@ -240,7 +239,7 @@ class _Recorder:
 
     def _write_media(self, name: str, media: Media, step: float | Media | None, time_s: float) -> None:
         if self._media is None:
-            from penstock.runs.inside.media_files import MediaFiles
+            from penstock.runs.inside.media import MediaFiles
 
             self._media = MediaFiles(self._run_folder, self._name.rpartition("-")[2])
         try:

@@ -17,10 +17,9 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from penstock.linux.cgroups import oom_kills
 from penstock.linux.process import NOTICES, addressed, descendants, reap, survives, who
-from penstock.runs.keeper.command import Verdict, resize, start, verdict
+from penstock.runs.keeper.command import Signals, Verdict, resize, start, verdict
 from penstock.runs.keeper.link import CHUNK_BYTES, ENDED_LINK, MOST_WAITING, Assignment, Link
 from penstock.runs.keeper.output import Output
-from penstock.runs.keeper.signals import Signals
 
 if TYPE_CHECKING:
     from penstock.runs.record import Status

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from types import FrameType
 
@@ -14,14 +14,45 @@ from penstock.errors import PenstockError
 from penstock.inject import TOGETHER
 from penstock.linux.process import NOTICES, SENT
 from penstock.runs.elsewhere.launcher import LauncherElsewhere
-from penstock.runs.launch.admission import Admission
 from penstock.runs.launch.launcher import NO_TERMINAL, Launcher, RunEnded, RunPrinted
 from penstock.runs.launch.terminal import Prefixed, Terminal, stdin_is_ours, terminals, write
 from penstock.runs.modes.mode import Mode, mode_of, opened
 from penstock.runs.record import ENDED, RunRecord
-from penstock.runs.spec.after import after_unfinished, runs_before
-from penstock.runs.spec.machine import Room, needs
+from penstock.runs.spec.needs import Room, after_unfinished, needs, runs_before
 from penstock.runs.store import Store
+
+
+class Admission:
+    """Admits runs in order, but those that fit before those that do not fit yet."""
+
+    def __init__(
+        self,
+        before: Mapping[str, Collection[str]],  # of each run, those that must have ended before it starts
+        needs: Mapping[str, Mapping[str, int]],
+        room: Mapping[str, int],  # how much of each there is
+    ) -> None:
+        self._waiting = {run: before.keys() & earlier for run, earlier in before.items()}  # others have ended
+        self._needs = needs  # what each run takes while it runs, by names
+        self._free = dict(room)
+
+    def take(self) -> list[str]:
+        """Return the runs that start now; they take room until their ``end``."""
+        taken: list[str] = []
+        for run, earlier in self._waiting.items():
+            needs = self._needs[run].items()
+            if not earlier and all(need <= self._free[name] for name, need in needs):
+                self._free |= {name: self._free[name] - need for name, need in needs}
+                taken.append(run)
+        for run in taken:
+            del self._waiting[run]
+        return taken
+
+    def end(self, run: str) -> None:
+        """Take note that a run that was taken has ended, or will never begin."""
+        self._free |= {name: self._free[name] + need for name, need in self._needs[run].items()}
+        for earlier in self._waiting.values():
+            earlier.discard(run)
+
 
 _ONE_SIGNAL_S = 1.0
 """Ctrl-C twice within this time counts as one: ``timeout`` signals the process, and again its group."""

@@ -125,7 +125,7 @@ _OURS = {
     "disk": "penstock.runs.listeners.host:DiskListener",
     "gpu": "penstock.runs.listeners.gpu:GpuListener",
     "gpm": "penstock.runs.listeners.gpu:GpmListener",
-    "dcgm": "penstock.runs.listeners.dcgm:DcgmListener",
+    "dcgm": "penstock.runs.listeners.gpu:DcgmListener",
     "energy": "penstock.runs.listeners.energy:EnergyListener",
     "feed": "penstock.runs.listeners.feed:FeedListener",
 }

@@ -13,11 +13,9 @@ from collections.abc import Iterable
 from contextlib import suppress
 
 from penstock.linux.cgroups import machine_cpu_s
-from penstock.linux.process import has_ended, stat_fields, stat_of
+from penstock.linux.process import CLOCK_TICK_S, PAGE_BYTES, has_ended, stat_fields, stat_of
 from penstock.runs.listeners.contract import Tick, Tree, WatchedRun
 
-_CLOCK_TICK_S = 1 / os.sysconf("SC_CLK_TCK")
-_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 _LOOK_AT_ALL_EVERY = 60
 _GONE = (FileNotFoundError, ProcessLookupError)
 
@@ -147,10 +145,10 @@ class _Tree:
                 rss_pages += int(stat[21])
         return Tree(
             pids=tuple(pids),
-            cpu_s=self._cpu_ticks.of(cpu_ticks) * _CLOCK_TICK_S,
+            cpu_s=self._cpu_ticks.of(cpu_ticks) * CLOCK_TICK_S,
             read_bytes=self._read_bytes.of(read_bytes),
             write_bytes=self._write_bytes.of(write_bytes),
-            rss_bytes=rss_pages * _PAGE_BYTES,
+            rss_bytes=rss_pages * PAGE_BYTES,
             threads=threads,
         )
 

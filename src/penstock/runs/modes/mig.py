@@ -17,16 +17,6 @@ from penstock.runs.modes.mode import Mode
 from penstock.runs.record import RunPlan, RunRecord
 
 
-def check(what: str, mode: str, runs: Sequence[RunPlan], gpus: Sequence[NvmlGpu]) -> None:
-    """Check, before anything starts, that runs can have instances; "mig:" names a profile for all, or each."""
-    profiles = mode.count(",") + 1
-    if profiles not in (1, len(runs)):
-        raise BadSetting(
-            f"{what}: {profiles} MIG profiles for {len(runs)} runs; name one for all, or one for each"
-        )
-    _given(what, _with_profiles(mode, runs), gpus)
-
-
 class Mig(Mode):
     """Runs with an instance each."""
 
@@ -34,6 +24,15 @@ class Mig(Mode):
         wanted = _with_profiles(mode, [record.plan for record in records])
         given = _given(f"mode {mode}", wanted, visible_gpus(os.environ))
         self._uuids = {record.id: gpu.uuid for record, gpu in zip(records, given, strict=True)}
+
+    @staticmethod
+    def check(what: str, mode: str, runs: Sequence[RunPlan], gpus: Sequence[NvmlGpu]) -> None:
+        profiles = mode.count(",") + 1
+        if profiles not in (1, len(runs)):
+            raise BadSetting(
+                f"{what}: {profiles} MIG profiles for {len(runs)} runs; name one for all, or one for each"
+            )
+        _given(what, _with_profiles(mode, runs), gpus)
 
     def variables(self, record: RunRecord) -> Mapping[str, str]:
         """Return what shows a run its instance alone."""

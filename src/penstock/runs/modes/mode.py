@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 
@@ -22,6 +20,17 @@ class Mode:
     of the mode's waits at the other end and puts back what was changed once the last keeper has ended, even if
     ``penstock run`` was killed."""
 
+    def __init__(self, mode: str = "plain", records: Sequence[RunRecord] = ()) -> None:
+        """Open it for these runs."""
+
+    @staticmethod
+    def check(what: str, mode: str, runs: Sequence[RunPlan], gpus: Sequence[NvmlGpu]) -> None:
+        """Check, before anything starts, that runs can run here together in a mode, as ``GroupPlan`` has it.
+
+        ``what`` says where it was asked for, and begins the error. The runs' devices are UUIDs; ``gpus`` are those
+        that ``penstock run`` sees.
+        """
+
     def variables(self, record: RunRecord) -> Mapping[str, str]:
         """Return environment variables of one run; called from several threads."""
         return {}
@@ -39,27 +48,6 @@ class Mode:
         """Wait for nothing: what was changed is put back once this process and the runs have ended."""
 
 
-def start_guard(ended: int, *words: str) -> subprocess.Popen[str]:
-    """Start a Python process at the other end of a lease: it prints what it did, and undoes that in the end."""
-    return subprocess.Popen(
-        [sys.executable, *words],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        pass_fds=(ended,),
-        start_new_session=True,  # a Ctrl-C is not for it
-        text=True,
-    )
-
-
-def check(what: str, mode: str, runs: Sequence[RunPlan], gpus: Sequence[NvmlGpu]) -> None:
-    """Check, before anything starts, that runs can run here together in a mode, as ``GroupPlan`` has it.
-
-    ``what`` says where it was asked for, and begins the error. The runs' devices are UUIDs; ``gpus`` are those
-    that ``penstock run`` sees.
-    """
-    _kind(mode)[0](what, mode, runs, gpus)
-
-
 @contextmanager
 def opened(mode: str, records: Sequence[RunRecord], *, outlived: bool = False) -> Generator[Mode]:
     """Open a mode for a set of runs, whatever their groups, for a ``with`` block.
@@ -67,7 +55,7 @@ def opened(mode: str, records: Sequence[RunRecord], *, outlived: bool = False) -
     They may start and end at any time in it. Under MPS, so may another run whose devices are those of one of them.
     If ``outlived``, they go on where an exception, such as a Ctrl-C, ends the block.
     """
-    opened_mode = _kind(mode)[1](mode, records)
+    opened_mode = kind_of(mode)(mode, records)
     try:
         yield opened_mode
     except BaseException:
@@ -83,13 +71,10 @@ def mode_of(records: Sequence[RunRecord]) -> str:
     return f"{kind}:{','.join(each[record.index] for record in records)}" if len(each) > 1 else records[0].mode
 
 
-_Check = Callable[[str, str, Sequence[RunPlan], Sequence[NvmlGpu]], None]
-
-
-def _kind(mode: str) -> tuple[_Check, Callable[[str, Sequence[RunRecord]], Mode]]:
-    """Return what checks that runs can run in a mode, and what opens it."""
+def kind_of(mode: str) -> type[Mode]:
+    """Return the class of a mode, as ``GroupPlan`` has it."""
     if mode in ("alone", "plain"):
-        return lambda what, mode, runs, gpus: None, lambda mode, records: Mode()
+        return Mode
     from penstock.runs.modes import mig, mps
 
-    return (mps.check, mps.Mps) if mode == "mps" else (mig.check, mig.Mig)
+    return mps.Mps if mode == "mps" else mig.Mig

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+import sys
 import tempfile
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -18,32 +19,13 @@ from penstock.errors import BadSetting, DeviceUnavailable
 from penstock.gpus.nvml import NvmlGpu, answer_of, gpu_processes, nvml, users_hidden, visible_gpus
 from penstock.linux.process import lineage, start_ticks
 from penstock.runs.modes.daemon import PROGRAM, clients
-from penstock.runs.modes.mode import Mode, start_guard
+from penstock.runs.modes.mode import Mode
 from penstock.runs.record import RunPlan, RunRecord
 
 _DAEMON = Path(__file__).with_name("daemon.py")
 _LONGEST = 60
 """Longest folder in characters: paths of the daemon's sockets below it have 107 at most."""
 _LOOK_S = 1.0
-
-
-def check(what: str, mode: str, runs: Sequence[RunPlan], gpus: Sequence[NvmlGpu]) -> None:
-    """Check, before anything starts, that runs can run under MPS together."""
-    sets = {run.devices or tuple(gpu.uuid for gpu in gpus) for run in runs}
-    by_uuid = {gpu.uuid: gpu for gpu in gpus}
-    for devices in sets:
-        for other in sets - {devices}:
-            if both := sorted({*devices} & {*other}):
-                raise BadSetting(
-                    f"{what}: one run may use {' and '.join(devices)}, another {' and '.join(other)}; {both[0]} "
-                    "would have two MPS daemons: give runs that share a GPU the same devices"
-                )
-        if len(devices) > 1 and any(by_uuid[uuid].parent for uuid in devices):
-            raise BadSetting(
-                f"{what}: a process can use one MIG instance, not {len(devices)}; name one in devices"
-            )
-        if why := unusable([by_uuid[uuid] for uuid in devices]):
-            raise BadSetting(f"{what}: MPS cannot run here: {why}")
 
 
 def unusable(gpus: Sequence[NvmlGpu]) -> str:
@@ -85,6 +67,24 @@ class Mps(Mode):
         except BaseException:
             self.close()
             raise
+
+    @staticmethod
+    def check(what: str, mode: str, runs: Sequence[RunPlan], gpus: Sequence[NvmlGpu]) -> None:
+        sets = {run.devices or tuple(gpu.uuid for gpu in gpus) for run in runs}
+        by_uuid = {gpu.uuid: gpu for gpu in gpus}
+        for devices in sets:
+            for other in sets - {devices}:
+                if both := sorted({*devices} & {*other}):
+                    raise BadSetting(
+                        f"{what}: one run may use {' and '.join(devices)}, another {' and '.join(other)}; "
+                        f"{both[0]} would have two MPS daemons: give runs that share a GPU the same devices"
+                    )
+            if len(devices) > 1 and any(by_uuid[uuid].parent for uuid in devices):
+                raise BadSetting(
+                    f"{what}: a process can use one MIG instance, not {len(devices)}; name one in devices"
+                )
+            if why := unusable([by_uuid[uuid] for uuid in devices]):
+                raise BadSetting(f"{what}: MPS cannot run here: {why}")
 
     def variables(self, record: RunRecord) -> Mapping[str, str]:
         """Return what makes a run a client; its GPU goes by UUID, which holds inside a daemon and outside."""
@@ -133,8 +133,14 @@ class Mps(Mode):
 
     def _start(self, devices: tuple[str, ...]) -> None:
         folder = self._folders[devices] = tempfile.mkdtemp(prefix="penstock-mps-", dir=_base())
-        words = ("-I", "-S", str(_DAEMON), str(self._ended), folder, ",".join(devices))
-        guard = start_guard(self._ended, *words)
+        guard = subprocess.Popen(
+            [sys.executable, "-I", "-S", str(_DAEMON), str(self._ended), folder, ",".join(devices)],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            pass_fds=(self._ended,),
+            start_new_session=True,  # a Ctrl-C is not for it
+            text=True,
+        )
         self._guards.append(guard)
         assert guard.stdout is not None
         answer = guard.stdout.readline().strip()

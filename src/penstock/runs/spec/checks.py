@@ -15,7 +15,7 @@ import msgspec
 
 from penstock.errors import BadSetting, GpuMissing
 from penstock.gpus.nvml import NvmlGpu, visible_gpus
-from penstock.runs.modes.mode import check
+from penstock.runs.modes.mode import kind_of
 from penstock.runs.profilers import check_profilers
 from penstock.runs.record import GroupPlan
 
@@ -135,7 +135,7 @@ class Gpus:
         needs_gpu = group.mode not in ("alone", "plain")
         if not self._without:
             if needs_gpu and not self.elsewhere:
-                check(what, group.mode, group.runs, self.seen(what))
+                kind_of(group.mode).check(what, group.mode, group.runs, self.seen(what))
             return group
         dropped = [name for name in group.listeners or () if name in _LISTENERS]
         remaining = group.listeners and tuple(name for name in group.listeners if name not in dropped)

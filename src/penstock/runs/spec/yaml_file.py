@@ -13,15 +13,13 @@ from typing import Annotated, Any
 import msgspec
 
 from penstock.autosharing.options import ShareOptions
+from penstock.basics.packages import require
 from penstock.basics.sizes import size_from
 from penstock.errors import BadSetting
 from penstock.runs.record import GroupPlan, RunPlan
-from penstock.runs.spec.after import check_after
 from penstock.runs.spec.checks import Gpus, check_listeners, seconds_from
-from penstock.runs.spec.command import named, runs_of
-from penstock.runs.spec.grid import values_from
-from penstock.runs.spec.machine import MachineTable, SpecMachine
-from penstock.runs.spec.yaml_text import read_yaml
+from penstock.runs.spec.command import named, runs_of, values_from
+from penstock.runs.spec.needs import MachineTable, SpecMachine, check_after
 
 Text = str | list[str]
 
@@ -232,3 +230,38 @@ def _in_words(problem: str) -> str:
         kind, sign, value = bound.groups()
         return f"it must be {_TYPES.get(kind, kind)} {_BOUNDS[sign]} {Decimal(value).normalize():,f}"
     return problem[:1].lower() + problem[1:]
+
+
+def read_yaml(path: Path, text: str) -> Any:
+    """Read one document: dicts, lists, text and None."""
+    require(f"{path.name}: YAML", "runs", "yaml")
+    import yaml as untyped
+
+    yaml: Any = untyped
+    try:
+        for event in yaml.parse(text, yaml.SafeLoader):
+            if isinstance(event, yaml.AliasEvent):
+                raise BadSetting(f"{path}: *{event.anchor}: write out what it stands for")
+        return _plain(f"{path}: ", yaml.compose(text, yaml.SafeLoader))
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        problem = getattr(error, "problem", None) or str(error).partition("\n")[0]
+        raise BadSetting(f"{path}:{mark.line + 1 if mark else 1}: no YAML: {problem}") from None
+
+
+def _plain(where: str, node: Any) -> Any:
+    import yaml
+
+    if node is None or isinstance(node, yaml.ScalarNode):
+        return None if node is None or node.tag == "tag:yaml.org,2002:null" else str(node.value)
+    if isinstance(node, yaml.SequenceNode):
+        return [_plain(f"{where}[{i}]", part) for i, part in enumerate(node.value)]
+    tree: dict[str, Any] = {}
+    for key, value in node.value:
+        at = where if where.endswith(" ") else f"{where}."
+        if not isinstance(key, yaml.ScalarNode):
+            raise BadSetting(f"{where.removesuffix(': ')}: a key must be a word")
+        if key.value in tree:
+            raise BadSetting(f"{at}{key.value}: it stands there twice")
+        tree[key.value] = _plain(f"{at}{key.value}", value)
+    return tree

@@ -1,4 +1,4 @@
-"""The folder of the store: finds it, checks that it is this user's alone, returns its file system."""
+"""The folder of the store: where it is, that it is this user's alone, what its runs take, and which of them go."""
 
 from __future__ import annotations
 
@@ -6,12 +6,15 @@ import os
 import shlex
 import sqlite3
 import stat
-from collections.abc import Generator
-from contextlib import contextmanager
+import time
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import NamedTuple
 
 from penstock.errors import InsecureDirectory, StoreUnusable
 from penstock.linux.files import file_system, user_folder
+from penstock.runs.record import RunRecord
 
 _OVER_A_NETWORK = {"9p", "afs", "beegfs", "ceph", "cifs", "glusterfs", "gpfs", "lustre", "nfs", "nfs4", "smb3"}
 _REMEDY = "set PENSTOCK_STORE, or --store, to a folder of your own"
@@ -61,3 +64,46 @@ def network_file_system(folder: Path, mounts: Path | None = None) -> str | None:
     """Return the type of the file system that a folder lies on, if it is one over a network or in user space."""
     kind = file_system(folder, mounts)
     return kind if kind in _OVER_A_NETWORK or kind.split(".")[0] == "fuse" else None
+
+
+KEPT_DAYS = 7
+"""For how long a deleted run can be brought back."""
+
+
+class Removed(NamedTuple):
+    """A run that was removed, and the bytes that it took on the disk."""
+
+    run: RunRecord
+    nbytes: int
+
+
+def forgotten_s() -> float:
+    """Return the moment before which deleted runs cannot be brought back, in seconds since 1970."""
+    return time.time() - KEPT_DAYS * 86400
+
+
+def disk_bytes(folder: Path) -> int:
+    """Return what a folder's files take on the disk."""
+    nbytes = 0
+    for path in folder.rglob("*"):
+        with suppress(FileNotFoundError):
+            nbytes += path.lstat().st_blocks * 512
+    return nbytes
+
+
+def pruned(
+    runs: Sequence[Removed], ends: Mapping[str, float], keep_s: float | None, max_bytes: int | None
+) -> list[Removed]:
+    """Choose what is removed, the oldest first, until those left are young and small enough.
+
+    ``ends`` says when those ended that may be removed, by their ids, in seconds since 1970. A run is kept for
+    ``keep_s`` after its end, if the folders of all take ``max_bytes`` at most.
+    """
+    total = sum(nbytes for _, nbytes in runs)
+    chosen: list[Removed] = []
+    for each in sorted((each for each in runs if each.run.id in ends), key=lambda each: ends[each.run.id]):
+        too_old = keep_s is not None and ends[each.run.id] < time.time() - keep_s
+        if too_old or (max_bytes is not None and total > max_bytes):
+            chosen.append(each)
+            total -= each.nbytes
+    return chosen

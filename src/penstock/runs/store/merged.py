@@ -19,7 +19,6 @@ import numpy as np
 
 from penstock.errors import BadSetting
 from penstock.linux.files import locked
-from penstock.runs.store.blocks import Block, block_of, blocks, refuse_others
 from penstock.runs.store.columns import (
     Column,
     Floats,
@@ -30,7 +29,17 @@ from penstock.runs.store.columns import (
     decoded_ints,
 )
 from penstock.runs.store.folder import usable
-from penstock.runs.store.points import MAGIC, Series, key_of, locked_file, points_in
+from penstock.runs.store.points import (
+    MAGIC,
+    Block,
+    Series,
+    block_of,
+    blocks,
+    key_of,
+    locked_file,
+    points_in,
+    refuse_others,
+)
 
 _COMPACTED = "compacted"
 _MAGIC = b"penstock series 2\n"

@@ -20,10 +20,18 @@ from penstock.basics.terminal import say
 from penstock.errors import BadSetting, NoSuchRun, StoreUnusable
 from penstock.runs.record import ENDED, GroupPlan, RunPlan, RunRecord, Status
 from penstock.runs.store.database import SELECT, Noted, connect, record_of, this_place, this_process, writing
-from penstock.runs.store.folder import chosen_folder, private_folder, usable
+from penstock.runs.store.folder import (
+    KEPT_DAYS,
+    Removed,
+    chosen_folder,
+    disk_bytes,
+    forgotten_s,
+    private_folder,
+    pruned,
+    usable,
+)
 from penstock.runs.store.notes import Change, change_notes
 from penstock.runs.store.points import Series
-from penstock.runs.store.removal import KEPT_DAYS, Removed, disk_bytes, forgotten_s, pruned
 
 _FIRST, _LETTERS = "abcdefghjkmnpqrstuvwxyz", "abcdefghjkmnpqrstuvwxyz23456789"
 
@@ -83,12 +91,8 @@ class Store:
             last = "SELECT coalesce(max(position), -1) FROM runs WHERE group_id = ?"
             first = self._connection.execute(last, (to,)).fetchone()[0] + 1
             runs = [(id, first + place, run) for place, (id, run) in enumerate(zip(ids, group.runs, strict=True))]
-            if to in taken:
-                group_id = to
-                self._connection.execute("UPDATE groups SET owner = ? WHERE id = ?", (_json(this_process()), to))
-                self._insert_runs(group_id, runs)
-            else:
-                self._insert(group_id, group, runs)
+            group_id = to if to in taken else group_id
+            self._insert(group_id, group, runs)
         return self._with_folders(group_id, ids)
 
     def adopt(self, runs: Sequence[RunRecord]) -> list[RunRecord]:
@@ -100,13 +104,12 @@ class Store:
         return self._with_folders(first.group_id, [run.id for run in runs])
 
     def _insert(self, group_id: str, group: GroupPlan, runs: list[tuple[str, int, RunPlan]]) -> None:
+        """Insert runs of a group, and the group unless it is there, whose owner is then this process."""
         self._connection.execute(
-            "INSERT INTO groups (id, name, mode, listeners, added, owner) VALUES (?, ?, ?, ?, ?, ?)",
+            "INSERT INTO groups (id, name, mode, listeners, added, owner) VALUES (?, ?, ?, ?, ?, ?) "
+            "ON CONFLICT (id) DO UPDATE SET owner = excluded.owner",
             (group_id, group.name, group.mode, _json(group.listeners), time.time(), _json(this_process())),
         )
-        self._insert_runs(group_id, runs)
-
-    def _insert_runs(self, group_id: str, runs: list[tuple[str, int, RunPlan]]) -> None:
         self._connection.executemany(
             "INSERT INTO runs (id, group_id, position, plan) VALUES (?, ?, ?, ?)",
             [(id, group_id, position, _json(plan)) for id, position, plan in runs],

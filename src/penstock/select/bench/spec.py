@@ -14,7 +14,7 @@ import msgspec
 from penstock.errors import BadSetting
 from penstock.feed.launch.function import function_at
 from penstock.runs.spec.checks import command
-from penstock.runs.spec.yaml_text import read_yaml
+from penstock.runs.spec.yaml_file import read_yaml
 from penstock.select.meter import WATTS
 from penstock.select.scoring import METHODS, method_of
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import posixpath
 
-from penstock.runs.push.metrics import LONGEST_NAME, unique_names
+from penstock.runs.mlflow_metrics import LONGEST_NAME, unique_names
 
 
 def test_names_are_paths_that_mlflow_takes_and_no_two_become_one():

@@ -11,7 +11,7 @@ from tests.fakes.nvml.fake_gpus import FakeGpus
 from penstock.errors import BadSetting
 from penstock.runs.record import MachinePlan, RunPlan
 from penstock.runs.spec.checks import Gpus
-from penstock.runs.spec.machine import needs
+from penstock.runs.spec.needs import needs
 from penstock.runs.spec.open import Spec
 
 UUIDS = tuple(f"GPU-0000000{i}-0000-4000-8000-000000000000" for i in range(2))

@@ -1,28 +1,40 @@
-"""Pushes runs that have ended to an MLflow server: each once, even when asked again."""
+"""Pushes runs that have ended to an MLflow server: each once, even when asked again; the store stays as it is.
+
+``python -m penstock.runs.push STORE GROUP...`` does so beside ``penstock run``, until its standard input ends.
+"""
 
 from __future__ import annotations
 
 import json
 import logging
 import os
+import select
+import subprocess
+import sys
 import time
 from collections.abc import Generator, Iterable, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib import import_module
 from itertools import islice
 from pathlib import Path
 from textwrap import shorten
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from penstock.basics.terminal import say
-from penstock.errors import PushFailed
+from penstock.errors import PenstockError, PushFailed
 from penstock.linux.files import locked
+from penstock.linux.process import ignore_sent
+from penstock.runs.command_options import script_of
 from penstock.runs.masking import masked
-from penstock.runs.push.metrics import Metric, metrics_of, unique_names
 from penstock.runs.record import ENDED, RunRecord, Status
 from penstock.runs.store import Store
-from penstock.runs.words import script_of
 
+if TYPE_CHECKING:
+    from penstock.runs.mlflow_metrics import Metric
+
+_PATIENCE_S = 15.0
+_EVERY_S = 5.0
+_END_S = 10.0
 MOST_FILES_BYTES = 1 << 30
 """Bytes of a run's own files beyond which none of them is pushed."""
 
@@ -119,6 +131,8 @@ class Push:
 
         A push that was killed is made again; MLflow keeps equal points once.
         """
+        from penstock.runs.mlflow_metrics import metrics_of
+
         known = {"id": run.id, "group_id": run.group_id}
         others = {"mlflow.parentRunId": parent} if parent else {}
         info = self._found_or_made(experiment, run.name, run.began or time.time(), known, others).info
@@ -149,6 +163,8 @@ class Push:
 
     def _describe(self, run: RunRecord, run_id: str) -> None:
         """Push parameters and tags; those that are there stay."""
+        from penstock.runs.mlflow_metrics import unique_names
+
         git: dict[str, str] = (self._store.environment(run.id) or {}).get("git") or {}
         command = run.plan.command
         tags = {
@@ -196,3 +212,62 @@ def _end(run: RunRecord) -> float:
 
 def _ms(time_s: float) -> int:
     return round(time_s * 1e3)
+
+
+@contextmanager
+def pushing(folder: Path, groups: Sequence[str], uri: str, experiment: str) -> Generator[None]:
+    """Push each run of groups to a server once it has ended; only at the end is that waited for."""
+    named = {"MLFLOW_EXPERIMENT_NAME": experiment} if experiment else {}
+    process = subprocess.Popen(
+        # Of the working directory nothing is imported: a script of the user's may be called mlflow.py.
+        [sys.executable, "-P", "-W", "ignore", "-m", __name__, str(folder), *groups],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        env={**os.environ, "MLFLOW_TRACKING_URI": uri, **named},  # a URI with a password is not for `ps`
+        start_new_session=True,
+    )
+    assert process.stdin
+    try:
+        yield
+    finally:
+        process.stdin.close()
+        try:
+            try:
+                process.wait(_PATIENCE_S)
+            except subprocess.TimeoutExpired:
+                say("pushing what the runs have left; Ctrl-C ends that")
+                process.wait()
+        except KeyboardInterrupt:
+            process.kill()
+            process.wait()
+            say(f"not all was pushed; {later(groups)}")
+
+
+def later(groups: Sequence[str]) -> str:
+    """Return a sentence on how to push these groups later."""
+    return f"the store has it all: penstock runs push --mlflow URI {' '.join(groups)}"
+
+
+def _main(folder: str, *groups: str) -> int:
+    ignore_sent()  # they are for the runs
+    with Store.open(Path(folder)) as store:
+        push = Push(store, os.environ["MLFLOW_TRACKING_URI"])
+        while not select.select([sys.stdin], [], [], _EVERY_S)[0]:
+            with suppress(PenstockError):  # the server may be back later
+                push.groups(groups)
+        # If who started the runs was killed, their keepers are ending them.
+        until = time.monotonic() + _END_S
+        while time.monotonic() < until and any(
+            run.status not in ENDED for group in groups for run in store.runs(group)
+        ):
+            time.sleep(0.2)
+        try:
+            push.groups(groups)
+        except PenstockError as error:
+            say(f"not all was pushed to {error}; {later(groups)}")
+            return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(_main(*sys.argv[1:]))
