@@ -35,7 +35,7 @@ class TestRay(Elsewhere):
 
     def test_what_a_node_sent_before_it_died_stays(self, there, cluster: RayCluster):
         one = there(*UNWATCHED, "train.py", "wait")
-        one.wait_until_said("run 0")
+        one.wait_until_said("run 0 of ['wait']\n")
         for raylet in [psutil.Process(node.raylet) for node in cluster.nodes]:
             for process in (raylet, *raylet.children(recursive=True)):
                 process.kill()

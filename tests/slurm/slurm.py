@@ -32,12 +32,16 @@ SlurmdParameters=config_overrides
 ProctrackType=proctrack/linuxproc
 TaskPlugin=task/none
 SelectType=select/cons_tres
-SelectTypeParameters=CR_Core
+SelectTypeParameters=CR_Core_Memory
+DefMemPerCPU=10
+PreemptType=preempt/partition_prio
+PreemptMode=CANCEL
 MpiDefault=none
 SwitchType=switch/none
 KillWait=5
-NodeName={host} NodeAddr=127.0.0.1 CPUs=4
-PartitionName=all Nodes=ALL Default=YES State=UP
+NodeName={host} NodeAddr=127.0.0.1 CPUs=4 RealMemory=1000
+PartitionName=all Nodes=ALL Default=YES State=UP GraceTime=5
+PartitionName=first Nodes=ALL State=UP PriorityTier=2 PreemptMode=OFF
 """
 
 
@@ -82,6 +86,10 @@ class Slurm:
         """Return what one of Slurm's commands prints."""
         environment = {**os.environ, "SLURM_CONF": str(self.conf)}
         return subprocess.run(words, env=environment, capture_output=True, text=True, check=False).stdout
+
+    def job(self) -> str:
+        """Return the number of the only job."""
+        return self.ask("squeue", "-h", "-o", "%i").strip()
 
     def close(self) -> None:
         """End all of it."""

@@ -71,22 +71,17 @@ def run_all(launcher: LauncherElsewhere, records: list[RunRecord]) -> None:
 
 
 @pytest.mark.usefixtures("srun")
-def test_runs_whose_command_cannot_start_have_failed(store: Store) -> None:
-    records = add(store, 2)
-    with LauncherElsewhere(store, JobPlace("slurm")) as launcher:
-        run_all(launcher, records)
-    for run in store.runs():
-        assert (run.status, run.exit_code, run.began) == ("failed", None, None)
-        assert run.reason.startswith("never began: ") and "srun" in run.reason
-
-
-@pytest.mark.usefixtures("srun")
-def test_a_launcher_closes_when_its_commands_cannot_start(store: Store) -> None:
+@pytest.mark.parametrize("looks", [True, False], ids=["that is asked", "that closes"])
+def test_runs_whose_command_cannot_start_have_failed_after_a_launcher(store: Store, looks: bool) -> None:
     records = add(store, 2)
     with LauncherElsewhere(store, JobPlace("slurm")) as launcher:
         for record in records:
             launcher.start(record, ())
-    assert [run.status for run in store.runs()] == ["failed", "failed"]
+        while looks and launcher.running:
+            assert len([*launcher.events()]) == 2
+    for run in store.runs():
+        assert (run.status, run.exit_code, run.began) == ("failed", None, None)
+        assert run.reason.startswith("never began: ") and "srun" in run.reason
 
 
 def test_nothing_waits_for_a_job_that_has_not_read_its_order(srun, store: Store, tmp_path: Path) -> None:

@@ -18,7 +18,6 @@ from penstock.cli.command import Experiment, StoreFolder, argument, exit_code, f
 if TYPE_CHECKING:
     from penstock.cli.runs_table import Looks
     from penstock.runs.elsewhere.jobs import JobPlace
-    from penstock.runs.elsewhere.launcher import LauncherElsewhere
     from penstock.runs.record import GroupPlan, RunRecord
     from penstock.runs.store import Store
 
@@ -233,7 +232,7 @@ def _start(
     if not groups:
         typer.echo("Nothing is left to run: all runs of this file have ended.")
         return
-    settings["listeners"] = [group.listeners for group in groups]
+    settings |= {"listeners": [group.listeners for group in groups], "place": place}
     if place:
         place.check(groups)
     with Store.open(folder_of_store(folder)) as opened:
@@ -242,7 +241,6 @@ def _start(
         if not detached:
             below = _lines_below(opened, [record.id for group in records for record in group])
             with pushed(opened.folder, ids):
-                settings["elsewhere"] = _launcher(opened, place)
                 ended = GroupsInTurn(opened, records, below=below, **settings).run()
             _report_without_loaders(opened, ended, here=place is None)
             _show_ends(opened, ended)
@@ -253,21 +251,11 @@ def _start(
             for id in ids:
                 store.own(id)
             with pushed(store.folder, ids):
-                settings["elsewhere"] = _launcher(store, place)
                 GroupsInTurn(store, records, orphans="keep", **settings).run()
 
     detach(run)
     with told("which runs go on"):
         typer.echo("\n".join(record.id for group in records for record in group))
-
-
-def _launcher(store: Store, place: JobPlace | None) -> LauncherElsewhere | None:
-    """Return what starts runs elsewhere; None if they stay here."""
-    if place is None:
-        return None
-    from penstock.runs.elsewhere.launcher import LauncherElsewhere
-
-    return LauncherElsewhere(store, place)
 
 
 def _report_without_loaders(store: Store, ended: list[RunRecord], *, here: bool) -> None:

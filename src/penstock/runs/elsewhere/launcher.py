@@ -15,7 +15,7 @@ import msgspec
 
 from penstock.linux.process import NOTICES
 from penstock.runs.elsewhere import PART_BYTES
-from penstock.runs.elsewhere.jobs import JobPlace, last_words, packed
+from penstock.runs.elsewhere.jobs import JobPlace, ended_by_slurm, last_words, packed, variables
 from penstock.runs.elsewhere.packets import Began, EndedThere, FilePart, JobOrder, Lines, Packet, Printed, Words
 from penstock.runs.keeper.output import Output
 from penstock.runs.launch.launcher import RunBegan, RunEnded, RunEvent, RunPrinted
@@ -36,6 +36,7 @@ class _Job:
         self.pipes = 2  # how many of its two outputs have not ended
         self.errors = b""  # what it printed to standard error
         self.lines = Lines()
+        self.number = ""  # Slurm's number of it, once a run has begun
         self._unwritten = b""
         self.process = subprocess.Popen(
             words,
@@ -43,10 +44,12 @@ class _Job:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
+            env=variables(),
             start_new_session=True,
         )
-        assert self.process.stdin is not None
-        os.set_blocking(self.process.stdin.fileno(), False)
+        assert self.process.stdin and self.process.stdout and self.process.stderr
+        self._stdin, self.stdout, self.stderr = self.process.stdin, self.process.stdout, self.process.stderr
+        os.set_blocking(self._stdin.fileno(), False)
         self._write(order)
 
     def _write(self, message: JobOrder | Words) -> None:
@@ -55,9 +58,8 @@ class _Job:
 
     def flush(self) -> None:
         """Write what its pipe has room for: the rest waits, since nothing here may wait for a job in a queue."""
-        assert self.process.stdin is not None
         with suppress(BrokenPipeError):
-            self._unwritten = self._unwritten[self.process.stdin.write(self._unwritten) or 0 :]
+            self._unwritten = self._unwritten[self._stdin.write(self._unwritten) or 0 :]
 
     def send(self, id: str, words: dict[str, str | int]) -> None:
         """Send words to a run's keeper; the job ends where none of its runs is to begin."""
@@ -139,14 +141,13 @@ class LauncherElsewhere:
         wait_s = _LOOKS_S if timeout_s is None else min(timeout_s, _LOOKS_S)
         for key, _ in self._selector.select(wait_s if self._selector.get_map() else 0):
             job: _Job = key.data
-            assert job.process.stdout is not None and job.process.stderr is not None
             data = os.read(key.fd, PART_BYTES)
             if not data:
                 self._selector.unregister(key.fileobj)
                 job.pipes -= 1
                 if not job.pipes:
                     yield from self._over(job)
-            elif key.fileobj is job.process.stderr:
+            elif key.fileobj is job.stderr:
                 job.errors += data
                 yield RunPrinted(job.ids[0], 2, data)
             else:
@@ -154,7 +155,7 @@ class LauncherElsewhere:
                 for line in job.lines.add(data):
                     packet = msgspec.json.decode(line, type=Packet)
                     if packet.id in job.ids:
-                        yield from self._hear(packet)
+                        yield from self._hear(packet, job)
 
     def _start_jobs(self) -> Iterator[RunEvent]:
         new, self._new = self._new, []
@@ -175,8 +176,7 @@ class LauncherElsewhere:
                 run.job = job
                 for words in run.unsent:
                     run.send(**words)
-            for pipe in (job.process.stdout, job.process.stderr):
-                assert pipe is not None
+            for pipe in (job.stdout, job.stderr):
                 self._selector.register(pipe, selectors.EVENT_READ, job)
 
     def _end_stopped(self) -> None:
@@ -188,10 +188,11 @@ class LauncherElsewhere:
                 if record.status in ENDED:
                     run.send(end=record.reason)
 
-    def _hear(self, packet: Packet) -> Iterator[RunEvent]:
+    def _hear(self, packet: Packet, job: _Job) -> Iterator[RunEvent]:
         folder = self._store.folder_of(packet.id)
         match packet:
-            case Began(id, pid):
+            case Began(id, pid, number):
+                job.number = number
                 self._running[id].output = Output(str(folder / "output"))
                 self._store.began(id, keeper=None, pid=pid)
                 yield RunBegan(id, pid)
@@ -203,6 +204,8 @@ class LauncherElsewhere:
                 if (folder / path).resolve().is_relative_to(folder.resolve()):  # it comes from another machine
                     _write(folder / path, at, data)
             case EndedThere(id, status, exit_code, reason):
+                if status != "finished" and (why := ended_by_slurm(job.number, job.errors)):
+                    status, reason = "killed", why
                 self._store.ended(id, status, exit_code, reason)
                 yield from self._gone(id)
 
@@ -216,10 +219,12 @@ class LauncherElsewhere:
         """Record the end of those runs of a job that nobody else has recorded."""
         with job.process:
             pass
-        why = last_words(job.errors.decode(errors="replace"))
+        why = last_words(job.errors)
         for id in job.ids:
             if run := self._running.get(id):
-                if run.output:
+                if run.output and (by := ended_by_slurm(job.number, job.errors)):
+                    self._store.ended(id, "killed", None, by)
+                elif run.output:
                     self._store.ended(id, "lost", None, f"its node reports no more: {why}")
                 elif id in job.sent:
                     self._store.ended(id, "killed", None, f"never began: {job.sent[id]}")

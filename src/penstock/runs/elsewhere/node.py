@@ -11,7 +11,7 @@ import select
 import signal
 import sys
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -56,20 +56,16 @@ class _Home:
         written = folder.glob("files/**/*") if files else ()
         for path in (*folder.glob("series/*.points"), folder / "environment.json", *written):
             if path.is_file():
-                self._bring(id, path, path.relative_to(folder))
-
-    def _bring(self, id: str, path: Path, name: Path) -> None:
-        with path.open("rb") as file:
-            at = self._sent.get(path, 0)
-            file.seek(at)
-            while (data := file.read(PART_BYTES)) or path not in self._sent:
-                self.send(FilePart(id, str(name), at, data))
-                self._sent[path] = at = at + len(data)
+                with path.open("rb") as file:
+                    at = file.seek(self._sent.get(path, 0))
+                    while (data := file.read(PART_BYTES)) or path not in self._sent:
+                        self.send(FilePart(id, str(path.relative_to(folder)), at, data))
+                        self._sent[path] = at = at + len(data)
 
     def report(self, event: RunEvent) -> None:
         match event:
             case RunBegan(id, pid):
-                self.send(Began(id, pid))
+                self.send(Began(id, pid, os.environ.get("SLURM_JOB_ID", "")))
             case RunPrinted(id, descriptor, data):
                 self.send(Printed(id, descriptor, data))
             case RunEnded(id):
@@ -119,7 +115,12 @@ def _run(
             launcher.start(run, mode, listeners=order.listeners, variables=sharing if run.plan.share else {})
         ordered, due_s = [0], time.monotonic()
         while launcher.running:
-            _pass_on(launcher, received)
+            running = {run.record.id: run for run in launcher.running}
+            for message in (msgspec.json.decode(line, type=Words) for line in received):
+                if (run := running.get(message.id)) and "kill" in message.words:
+                    run.kill(str(message.words["kill"]))
+                elif run:
+                    run.send(**message.words)
             for event in launcher.events(0):
                 home.report(event)
             if time.monotonic() >= due_s:
@@ -133,18 +134,6 @@ def _run(
                     ordered = []
                     for run in launcher.running:
                         run.send(end=_GONE)
-
-
-def _pass_on(launcher: Launcher, received: Iterable[bytes]) -> None:
-    """Pass on words to the keepers of the runs that go on."""
-    running = {run.record.id: run for run in launcher.running}
-    for message in (msgspec.json.decode(line, type=Words) for line in received):
-        if (run := running.get(message.id)) is None:
-            continue
-        if "kill" in message.words:
-            run.kill(str(message.words["kill"]))
-        else:
-            run.send(**message.words)
 
 
 def _of_this_machine(run: RunRecord, python: str) -> RunRecord:

@@ -12,6 +12,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from threading import Thread
 from typing import Any
 
@@ -38,13 +39,11 @@ class _Process:
     def write(self, data: bytes) -> None:
         """Write to its standard input; no bytes close it."""
         stdin: Any = self._process.stdin
-        try:
+        with suppress(BrokenPipeError):
             stdin.write(data)
             stdin.flush()
             if not data:
                 stdin.close()
-        except BrokenPipeError:
-            pass
 
     def read(self, most_bytes: int) -> Iterator[tuple[int, bytes]]:
         """Yield what it prints, with the number of the descriptor; in the end -1, and its exit code."""

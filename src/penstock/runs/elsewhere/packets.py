@@ -27,6 +27,7 @@ class Began(msgspec.Struct, tag=True):
 
     id: str
     pid: int
+    job: str = ""  # Slurm's number of its job; "" on Ray
 
 
 class Printed(msgspec.Struct, tag=True):

@@ -13,6 +13,7 @@ from penstock.basics.terminal import say
 from penstock.errors import PenstockError
 from penstock.inject import TOGETHER
 from penstock.linux.process import NOTICES, SENT
+from penstock.runs.elsewhere.jobs import JobPlace
 from penstock.runs.elsewhere.launcher import LauncherElsewhere
 from penstock.runs.launch.launcher import NO_TERMINAL, Launcher, RunEnded, RunPrinted
 from penstock.runs.launch.terminal import Prefixed, Terminal, stdin_is_ours, terminals, write
@@ -70,12 +71,12 @@ class GroupsInTurn:
         room: Room | None = None,  # what runs that say what they need may take together
         orphans: str = "end",  # what becomes of a run if this process disappears: "end" or "keep"
         below: Callable[[], list[str]] | None = None,  # lines below what several runs print; only for a terminal
-        elsewhere: LauncherElsewhere | None = None,  # starts the runs on other machines, if they are to run there
+        place: JobPlace | None = None,  # where the runs go, if not to this machine
     ) -> None:
         self._store = store  # where the runs wait
         self._groups = groups  # runs of each group, in order
         self._listeners = listeners  # what is sampled of each group's runs, as ``GroupPlan`` has it
-        self._launcher = elsewhere or Launcher(store, orphans=orphans)
+        self._launcher = LauncherElsewhere(store, place) if place else Launcher(store, orphans=orphans)
         self._group_of = {record.id: place for place, group in enumerate(groups) for record in group}
         self._records = [record for group in groups for record in group]
         self._places = {record.id: place for place, record in enumerate(self._records)}
