@@ -21,8 +21,8 @@ from rich.console import Console
 from rich.table import Table
 
 from penstock.basics.results import progress, results_table
-from penstock.bench.io.plan import IoSettings
-from penstock.bench.io.run import run
+from penstock.bench.io import run
+from penstock.bench.io_plan import IoSettings
 from penstock.io.advice import Requirement, advise
 from penstock.io.measurements import Measurement
 from penstock.runs.machine import describe

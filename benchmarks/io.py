@@ -23,9 +23,9 @@ from benchmarks.share.tables import claims_table
 from rich.console import Console
 
 from penstock.basics.results import progress
-from penstock.bench.io.plan import IoSettings, sizes
-from penstock.bench.io.report import LOOKS, WIDTH, picture, table
-from penstock.bench.io.run import dropped, opened_target, run
+from penstock.bench.io import dropped, opened_target, run
+from penstock.bench.io_plan import IoSettings, sizes
+from penstock.bench.io_report import LOOKS, WIDTH, picture, table
 from penstock.errors import BadSetting, PenstockError
 from penstock.io.measurements import Measurement
 from penstock.runs.machine import describe

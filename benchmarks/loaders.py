@@ -17,7 +17,7 @@ import typer
 from penstock.basics.results import as_json, progress, save
 from penstock.basics.terminal import console
 from penstock.bench.experiment import ArmFailed
-from penstock.bench.load.run import LoadFigures, LoadSettings, measure, shown
+from penstock.bench.load import LoadFigures, LoadSettings, measure, shown
 
 ARMS = Path(__file__).parent / "peers/loaders/arms.py"
 _START_S = 120.0

@@ -30,9 +30,9 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
-from penstock.bench.io.child import measure as read_over_and_over
-from penstock.bench.io.child import places, stride
-from penstock.bench.io.run import dropped
+from penstock.bench.io import dropped
+from penstock.bench.io_child import measure as read_over_and_over
+from penstock.bench.io_child import places, stride
 from penstock.contracts import Cursor, SourceBlock
 from penstock.io.files import file_system
 from penstock.io.open import open_reader

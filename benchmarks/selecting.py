@@ -21,7 +21,7 @@ import numpy as np
 from benchmarks.claim import claim, report
 
 import penstock
-from penstock.bench.demo.images import cached_images
+from penstock.bench.demo_images import cached_images
 
 SAMPLES = 2048
 EPOCHS = 3

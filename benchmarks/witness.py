@@ -23,7 +23,7 @@ from benchmarks.share.jpeg import Jpegs, files_in
 
 import penstock
 from penstock.autosharing.script_feed import Proof
-from penstock.bench.demo.images import cached_images
+from penstock.bench.demo_images import cached_images
 from penstock.linux.forked_call import ForkedCall
 
 SAMPLES, BATCH, WORKERS = 4096, 64, 2

@@ -17,9 +17,9 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 import penstock
-from penstock.bench.demo.images import Crops, ImageFolder, find_images, prepare_worker
-from penstock.bench.demo.images import cached_images
-from penstock.bench.demo.trainer import small_network
+from penstock.bench.demo_images import Crops, ImageFolder, find_images, prepare_worker
+from penstock.bench.demo_images import cached_images
+from penstock.bench.demo_trainer import small_network
 
 WORKERS = len(os.sched_getaffinity(0))
 

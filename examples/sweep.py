@@ -20,9 +20,9 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 import penstock
-from penstock.bench.demo.images import Crops, find_images, prepare_worker
-from penstock.bench.demo.images import cached_images
-from penstock.bench.demo.trainer import small_network
+from penstock.bench.demo_images import Crops, find_images, prepare_worker
+from penstock.bench.demo_images import cached_images
+from penstock.bench.demo_trainer import small_network
 
 CROP_PX = 32
 HALVES = {"even": slice(0, None, 2), "odd": slice(1, None, 2)}

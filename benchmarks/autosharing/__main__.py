@@ -17,7 +17,7 @@ from statistics import median
 
 from benchmarks.claim import claim, report
 
-from penstock.bench.demo.images import cached_images
+from penstock.bench.demo_images import cached_images
 
 TOGETHER = 4
 SCRIPT = Path(__file__).with_name("script.py")

@@ -16,8 +16,8 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader
 
-from penstock.bench.demo.images import Crops, find_images, prepare_worker
-from penstock.bench.demo.trainer import small_network
+from penstock.bench.demo_images import Crops, find_images, prepare_worker
+from penstock.bench.demo_trainer import small_network
 
 
 def main() -> None:

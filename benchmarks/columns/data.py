@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from tests.sources.records.writers import write_litdata, write_mds
 
-from penstock.bench.demo.images import make_images
+from penstock.bench.demo_images import make_images
 
 NUMBERS = [f"{kind}{i}" for kind, count in (("f", 20), ("i", 10), ("l", 10)) for i in range(count)]
 """40 columns: float32, int32 and int64."""

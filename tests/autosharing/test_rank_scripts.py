@@ -14,7 +14,7 @@ from penstock.autosharing import ranks as meetings
 from penstock.autosharing.ranks import Meeting
 from penstock.autosharing.verdict import Declined
 from penstock.fingerprint.comparison import Fingerprint
-from penstock.fingerprint.files import DataFingerprint, FileVersion
+from penstock.fingerprint.file_versions import DataFingerprint, FileVersion
 
 pytestmark = pytest.mark.whole
 

@@ -20,7 +20,8 @@ from tests.scripts import run_python
 from penstock.basics.results import Spread
 from penstock.basics.terminal import console
 from penstock.bench.loop import LoopJob, batches_of
-from penstock.bench.share.report import (
+from penstock.bench.share import ShareCase, cases, described, split
+from penstock.bench.share_report import (
     Gain,
     Kind,
     ShareFigures,
@@ -32,7 +33,6 @@ from penstock.bench.share.report import (
     sentence,
     shown,
 )
-from penstock.bench.share.run import ShareCase, cases, described, split
 from penstock.errors import BadSetting
 from penstock.runs.machine import describe
 from penstock.tree import first_rows

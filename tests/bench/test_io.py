@@ -21,11 +21,11 @@ import pytest
 from tests.forked import eventually
 
 from penstock.basics.sizes import size_text
-from penstock.bench.io import child
-from penstock.bench.io.child import measure, places
-from penstock.bench.io.plan import IoSettings, sizes
-from penstock.bench.io.report import medians, picture
-from penstock.bench.io.run import cached_share, dropped, opened_target, run
+from penstock.bench import io_child as child
+from penstock.bench.io import cached_share, dropped, opened_target, run
+from penstock.bench.io_child import measure, places
+from penstock.bench.io_plan import IoSettings, sizes
+from penstock.bench.io_report import medians, picture
 from penstock.contracts import Completed, Extents
 from penstock.errors import BadSetting, ReadFailed
 from penstock.io.files import file_system

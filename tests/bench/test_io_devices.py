@@ -12,10 +12,10 @@ from tests.fakes.gpu import FakeGpu
 from tests.fakes.nvml.fake_gpus import FakeGpus
 from tests.io.nvme.test_nvme_device import FakeDriver
 
-from penstock.bench.io import child
-from penstock.bench.io.plan import IoSettings
-from penstock.bench.io.report import medians
-from penstock.bench.io.run import run
+from penstock.bench import io_child as child
+from penstock.bench.io import run
+from penstock.bench.io_plan import IoSettings
+from penstock.bench.io_report import medians
 from penstock.errors import BadSetting
 from penstock.gpus.gpm import Meter
 from penstock.io.measurements import Measurement

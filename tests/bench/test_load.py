@@ -12,10 +12,10 @@ from rich.console import Console
 from tests.sources.images.pictures import textures
 
 import penstock
+from penstock.bench import load as run
 from penstock.bench.experiment import ArmFailed
-from penstock.bench.load import run
-from penstock.bench.load.arms import ARMS
-from penstock.bench.load.run import LoadFigures, LoadReport, LoadSettings, shown
+from penstock.bench.load import LoadFigures, LoadReport, LoadSettings, shown
+from penstock.bench.load_images import ARMS
 from penstock.runs.machine import describe
 from penstock.sources.images.decoders import decoder
 

@@ -9,8 +9,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from penstock.bench.load.run import IMAGES, TABLES, LoadSettings
-from penstock.bench.load.tables import files_of
+from penstock.bench.load import IMAGES, TABLES, LoadSettings
+from penstock.bench.load_tables import files_of
 
 
 @pytest.fixture

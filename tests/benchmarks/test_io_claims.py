@@ -10,7 +10,7 @@ import pytest
 from benchmarks.io import FIO, fio_command, fio_row
 from tests.benchmarks.reports import report_of
 
-from penstock.bench.io.plan import IoSettings
+from penstock.bench.io_plan import IoSettings
 from penstock.io.measurements import Measurement
 
 CASE = Measurement(mech="fio:psync", bs_bytes=4096, qd=2, threads=2, pattern="random")

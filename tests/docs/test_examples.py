@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 import penstock
-from penstock.bench.demo.images import make_images
+from penstock.bench.demo_images import make_images
 
 pytestmark = pytest.mark.whole
 

@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 
 import penstock
-from penstock.fingerprint.files import DataFingerprint, FileVersion, fingerprint_of_files
+from penstock.fingerprint.file_versions import DataFingerprint, FileVersion, fingerprint_of_files
 from penstock.fingerprint.functions import fingerprint_of
 
 
@@ -170,7 +170,7 @@ def test_a_file_is_waited_for_that_another_process_has_truncated(tmp_path, rewri
         asked.append(s)
         time.sleep(s)
 
-    monkeypatch.setattr("penstock.fingerprint.files.sleep", sleep)
+    monkeypatch.setattr("penstock.fingerprint.file_versions.sleep", sleep)
     assert fingerprint_of_files([str(tmp_path / "index")]) == before
     assert asked
 
@@ -183,8 +183,8 @@ def test_a_log_of_another_process_is_waited_for_once(tmp_path: Path, monkeypatch
         nonlocal now_s
         now_s += s
 
-    monkeypatch.setattr("penstock.fingerprint.files.sleep", sleep)
-    monkeypatch.setattr("penstock.fingerprint.files.monotonic", lambda: now_s)
+    monkeypatch.setattr("penstock.fingerprint.file_versions.sleep", sleep)
+    monkeypatch.setattr("penstock.fingerprint.file_versions.monotonic", lambda: now_s)
     script = "import sys; file = open(sys.argv[1], 'w', 1); file.write('a line\\n'); print(); sys.stdin.read()"
     with running("-uc", script, tmp_path / "log"):
         for _ in range(2):

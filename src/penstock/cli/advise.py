@@ -107,8 +107,8 @@ def _quick(directory: Path) -> list[Measurement]:
 
 def _measured_on(directory: Path) -> list[Measurement]:
     from penstock.basics.results import progress
-    from penstock.bench.io.plan import IoSettings
-    from penstock.bench.io.run import run
+    from penstock.bench.io import run
+    from penstock.bench.io_plan import IoSettings
 
     settings = IoSettings(
         bs_bytes=(4 << 10, 32 << 10, 256 << 10, 1 << 20),

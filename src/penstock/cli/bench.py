@@ -35,9 +35,9 @@ def share(
     least one each.
     """
     from penstock.basics.results import as_json, check_files, progress, save
-    from penstock.bench.io.plan import numbers
-    from penstock.bench.share.report import SharePlan, picture, shown
-    from penstock.bench.share.run import run
+    from penstock.bench.io_plan import numbers
+    from penstock.bench.share import run
+    from penstock.bench.share_report import SharePlan, picture, shown
 
     settings = SharePlan(
         trainers=numbers("trainers", trainers), step_ms=step_ms, seconds=seconds, repeats=repeats, window=window
@@ -88,20 +88,20 @@ def io(
     NUMBERS, NAMES and SIZES are lists with commas; each combination is measured in a process of its own.
     PATH is only read, unless it is a directory.
     """
-    from penstock.bench.io import plan
-    from penstock.bench.io.report import bench_io
+    from penstock.bench import io_plan
+    from penstock.bench.io_report import bench_io
     from penstock.io.open import MECHANISMS
 
-    scratch = plan.sizes("size", size)
+    scratch = io_plan.sizes("size", size)
     if len(scratch) != 1:
         raise BadSetting(f"--size {size}: give one size, such as 1GiB")
-    settings = plan.IoSettings(
-        mech=MECHANISMS if mech.strip() == "all" else plan.words(mech),
-        bs_bytes=plan.sizes("bs", bs),
-        qd=plan.numbers("qd", qd),
-        threads=plan.numbers("threads", threads),
-        pattern=plan.words(pattern),
-        dest=plan.words(dest),
+    settings = io_plan.IoSettings(
+        mech=MECHANISMS if mech.strip() == "all" else io_plan.words(mech),
+        bs_bytes=io_plan.sizes("bs", bs),
+        qd=io_plan.numbers("qd", qd),
+        threads=io_plan.numbers("threads", threads),
+        pattern=io_plan.words(pattern),
+        dest=io_plan.words(dest),
         cold=cold,
         runtime_s=runtime,
         repeats=repeats,
@@ -142,7 +142,7 @@ def load(
     columns in memory.
     """
     from penstock.basics.results import as_json, check_files, progress, save
-    from penstock.bench.load.run import LoadSettings, measure, shown
+    from penstock.bench.load import LoadSettings, measure, shown
     from penstock.linux.cgroups import cores
 
     settings = LoadSettings(

@@ -30,8 +30,8 @@ def demo(
 
     require("the demo", "demo", "torch", "simplejpeg", "cv2", "matplotlib")
     from penstock.basics.results import as_json, check_files, progress, save
-    from penstock.bench.demo.images import cached_images, find_images
-    from penstock.bench.demo.run import compare, picture, print_report
+    from penstock.bench.demo import compare, picture, print_report
+    from penstock.bench.demo_images import cached_images, find_images
 
     if report.suffix == ".png":
         raise BadSetting(f"--report {report}: the report is JSON; the picture is saved beside it, as .png")

@@ -7,7 +7,7 @@ import reprlib
 import msgspec
 
 from penstock.basics.terminal import listed
-from penstock.fingerprint.files import DataFingerprint
+from penstock.fingerprint.file_versions import DataFingerprint
 
 MOST_PARTS = 64
 MODULE = "the module "

@@ -15,7 +15,7 @@ from typing import Any
 from penstock.fingerprint.code import read_by
 from penstock.fingerprint.comparison import Fingerprint
 from penstock.fingerprint.content import joined
-from penstock.fingerprint.files import fingerprint_of_files
+from penstock.fingerprint.file_versions import fingerprint_of_files
 from penstock.fingerprint.objects import WRAPPERS, Objects
 
 

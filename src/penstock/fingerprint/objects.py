@@ -47,7 +47,7 @@ from penstock.fingerprint.content import (
     sample_of,
     state_of,
 )
-from penstock.fingerprint.files import fingerprint_of_files
+from penstock.fingerprint.file_versions import fingerprint_of_files
 from penstock.fingerprint.reach import is_replacement, looks_of
 from penstock.fingerprint.walk import NAMED_ITEMS, Walk, is_plain
 

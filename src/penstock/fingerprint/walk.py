@@ -18,7 +18,7 @@ from penstock.errors import Untravelled
 from penstock.fingerprint.code import is_users, text_of
 from penstock.fingerprint.comparison import MODULE, MOST_PARTS, SHORT, Part
 from penstock.fingerprint.content import digest_of_array, joined
-from penstock.fingerprint.files import may_name_data
+from penstock.fingerprint.file_versions import may_name_data
 from penstock.fingerprint.reach import NOT_DATA, Reach
 
 _PLAIN = (type(None), bool, int, float, complex, str, bytes)

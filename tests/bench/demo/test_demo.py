@@ -15,9 +15,9 @@ import pytest
 import torch
 
 from penstock.basics.terminal import console
-from penstock.bench.demo.images import CLASSES, Crops, find_images, make_images, runs
-from penstock.bench.demo.run import EACH, FEED, DemoReport
-from penstock.bench.demo.trainer import as_input, small_network
+from penstock.bench.demo import EACH, FEED, DemoReport
+from penstock.bench.demo_images import CLASSES, Crops, find_images, make_images, runs
+from penstock.bench.demo_trainer import as_input, small_network
 from penstock.cli import demo as command
 from penstock.errors import BadSetting
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from penstock.bench.demo.images import CLASSES, Crops, cached_images, find_images, make_images
+from penstock.bench.demo_images import CLASSES, Crops, cached_images, find_images, make_images
 from penstock.errors import BadSetting
 
 pytestmark = pytest.mark.whole

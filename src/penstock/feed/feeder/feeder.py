@@ -20,12 +20,12 @@ from penstock.errors import PenstockError, SourceError
 from penstock.feed import wire
 from penstock.feed.endpoint import Endpoint
 from penstock.feed.feeder.feed_state import FeedState
+from penstock.feed.feeder.from_loader import source_of
 from penstock.feed.feeder.joints import FeedJoints, newcomer_waits_samples
 from penstock.feed.feeder.pace import Throughput
 from penstock.feed.feeder.publisher import NotNeeded, Publisher
 from penstock.feed.feeder.server import Server
 from penstock.feed.feeder.slot_pool import SlotPool
-from penstock.feed.feeder.source import source_of
 from penstock.feed.feeder.witness import Witnesses
 from penstock.feed.feeder.writer import BlockWriter, DeviceTransform, check_fits
 from penstock.feed.settings import (

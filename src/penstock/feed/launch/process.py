@@ -20,7 +20,7 @@ from penstock.feed.feeder.feeder import Feeder
 from penstock.feed.feeder.witness import Witnesses
 from penstock.feed.launch.detached import write_all
 from penstock.feed.launch.spec import Ready, making, read_spec
-from penstock.fingerprint.files import fingerprint_of_files
+from penstock.fingerprint.file_versions import fingerprint_of_files
 from penstock.inject import FEEDER
 from penstock.linux.fork import close_in_children
 from penstock.linux.process import NOTICES, SENT

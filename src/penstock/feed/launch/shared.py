@@ -36,7 +36,7 @@ from penstock.feed.trainer.error_texts import silent
 from penstock.feed.trainer.loader import Loader
 from penstock.feed.trainer.options import LoaderOptions
 from penstock.fingerprint.comparison import Fingerprint, fingerprint_difference, same_fingerprint
-from penstock.fingerprint.files import fingerprint_of_files
+from penstock.fingerprint.file_versions import fingerprint_of_files
 from penstock.inject import without_injection
 from penstock.linux.files import memory_file
 from penstock.linux.fork import close_in_children

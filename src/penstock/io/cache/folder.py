@@ -23,7 +23,7 @@ import msgspec
 
 from penstock.basics.sizes import size_text
 from penstock.errors import BadSetting, LocksRefused
-from penstock.fingerprint.files import path_text
+from penstock.fingerprint.file_versions import path_text
 from penstock.io.cache.keys import hash64
 from penstock.io.cache.slab import Allowance, Slab
 from penstock.linux.files import lock_file, written_whole

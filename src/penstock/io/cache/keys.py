@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock.contracts import ByteArray, Numbers
-from penstock.fingerprint.files import FileVersion
+from penstock.fingerprint.file_versions import FileVersion
 from penstock.io.files import direct_aligned
 
 Keys = npt.NDArray[np.uint64]

@@ -10,7 +10,7 @@ import numpy as np
 
 from penstock.contracts import ByteArray, Completed, Extents, Opened, Reader
 from penstock.errors import ReadFailed
-from penstock.fingerprint.files import FileVersion
+from penstock.fingerprint.file_versions import FileVersion
 from penstock.io.cache.keys import hash64, keys_of, origin_of
 from penstock.io.cache.slab import Item
 from penstock.io.cache.tiers import DISK, Admitted, Found, Tiers

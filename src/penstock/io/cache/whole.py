@@ -16,7 +16,7 @@ from penstock.basics.sizes import size_text
 from penstock.basics.terminal import console, printable, say
 from penstock.contracts import ByteArray, Numbers
 from penstock.errors import BadSetting, ReadFailed
-from penstock.fingerprint.files import FileVersion
+from penstock.fingerprint.file_versions import FileVersion
 from penstock.io.cache.folder import CacheFolder
 from penstock.io.cache.keys import hash64, keys_of, origin_of
 from penstock.io.cache.slab import Item, Slab

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from penstock.contracts import Ids, Place
 from penstock.errors import BadSetting, ReadFailed
-from penstock.fingerprint.files import FileVersion
+from penstock.fingerprint.file_versions import FileVersion
 from penstock.io.files import refuse_what_is_no_file
 from penstock.io.object_store import ObjectStores
 

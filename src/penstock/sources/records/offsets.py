@@ -16,7 +16,7 @@ import numpy.typing as npt
 from penstock.basics.terminal import printable, say
 from penstock.contracts import Place
 from penstock.errors import BadSetting, ReadFailed
-from penstock.fingerprint.files import FileVersion
+from penstock.fingerprint.file_versions import FileVersion
 from penstock.sources.records.files import is_remote, read, version_of
 from penstock.sources.records.shard_files import ShardedRecords, known
 from penstock.sources.records.unpacked import CODECS, Packed, unpack

@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from penstock.contracts import Ids, Place
 from penstock.errors import BadSetting, ReadFailed
-from penstock.fingerprint.files import FileVersion
+from penstock.fingerprint.file_versions import FileVersion
 from penstock.linux.files import cache_folder, written_whole
 from penstock.sources.order import digest
 from penstock.sources.records.files import check_once, is_remote, objects_like, version_of

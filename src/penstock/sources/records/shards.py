@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from penstock.contracts import Place
 from penstock.errors import BadSetting
-from penstock.fingerprint.files import FileVersion
+from penstock.fingerprint.file_versions import FileVersion
 from penstock.sources.records.files import read
 from penstock.sources.records.shard_files import ShardedRecords, found, known
 from penstock.sources.records.tar import Member, members_of

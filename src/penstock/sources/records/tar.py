@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from penstock.contracts import Place
 from penstock.errors import BadSetting
-from penstock.fingerprint.files import FileVersion
+from penstock.fingerprint.file_versions import FileVersion
 from penstock.sources.records.files import is_remote, read_ahead
 
 _BLOCK = 512

@@ -11,7 +11,7 @@ import msgspec
 import numpy as np
 
 from penstock.errors import BadSetting
-from penstock.fingerprint.files import FileVersion
+from penstock.fingerprint.file_versions import FileVersion
 from penstock.sources.records import values
 from penstock.sources.records.shard_files import ShardedRecords, found, known
 from penstock.sources.records.shards import key_of

@@ -16,7 +16,7 @@ from penstock.basics.sizes import size_text
 from penstock.basics.terminal import printable, say
 from penstock.contracts import Place
 from penstock.errors import BadSetting, ReadFailed
-from penstock.fingerprint.files import FileVersion
+from penstock.fingerprint.file_versions import FileVersion
 from penstock.linux.files import cache_folder, locked, written_whole
 from penstock.sources.order import digest
 from penstock.sources.records.files import is_remote, read

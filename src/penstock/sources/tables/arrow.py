@@ -17,7 +17,7 @@ import numpy as np
 
 from penstock.contracts import Ids, Place
 from penstock.errors import BadSetting, ReadFailed
-from penstock.fingerprint.files import FileVersion
+from penstock.fingerprint.file_versions import FileVersion
 from penstock.io.cache.cache import Cache
 from penstock.sources.records.files import is_remote, read, read_ahead, version_of
 from penstock.sources.records.shard_files import known

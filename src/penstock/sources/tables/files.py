@@ -14,7 +14,7 @@ import numpy as np
 
 from penstock.contracts import Ids, Place
 from penstock.errors import BadSetting, ReadFailed
-from penstock.fingerprint.files import FileVersion
+from penstock.fingerprint.file_versions import FileVersion
 from penstock.io.cache.cache import Cache
 from penstock.io.cache.tiers import Admitted, Tiers
 from penstock.sources.records.cached import BYTES, CachedBlock

@@ -11,7 +11,7 @@ import numpy as np
 
 from penstock.contracts import Ids
 from penstock.errors import BadSetting, ReadFailed, SourceError
-from penstock.fingerprint.files import FileVersion
+from penstock.fingerprint.file_versions import FileVersion
 from penstock.io.cache.cache import Cache
 from penstock.sources.tables.files import Fetch, OwnOfThreads, TableFiles, failed, opened, opened_for_datasets, pa
 

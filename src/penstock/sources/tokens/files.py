@@ -21,7 +21,7 @@ from penstock.basics.packages import require
 from penstock.basics.sizes import size_text
 from penstock.contracts import Numbers, Place
 from penstock.errors import BadSetting, ReadFailed, Untravelled
-from penstock.fingerprint.files import FileVersion
+from penstock.fingerprint.file_versions import FileVersion
 from penstock.io.cache.cache import Cache
 from penstock.io.cache.slab import Slab
 from penstock.io.cache.whole import WholeFile, slab_of

@@ -17,8 +17,8 @@ from rich.text import Text
 from penstock.basics.results import as_json, check_files, progress, save, short
 from penstock.basics.sizes import size_text
 from penstock.basics.terminal import console, printable
-from penstock.bench.io.plan import IoSettings
-from penstock.bench.io.run import run
+from penstock.bench.io import run
+from penstock.bench.io_plan import IoSettings
 from penstock.errors import ReaderUnavailable
 from penstock.io.measurements import Measurement
 

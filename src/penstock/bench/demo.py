@@ -16,7 +16,7 @@ from rich.table import Table
 
 from penstock.basics.results import Tell, results_table
 from penstock.basics.terminal import printable
-from penstock.bench.demo.images import DEVICE, DemoRun, ImageFolder, TrainerJob, runs
+from penstock.bench.demo_images import DEVICE, DemoRun, ImageFolder, TrainerJob, runs
 from penstock.bench.experiment import Report
 from penstock.bench.loop import ONE_THREAD, failure, plan_of
 from penstock.linux.cgroups import machine_cpu_s
@@ -213,7 +213,7 @@ def _read_once(folder: ImageFolder) -> None:
 
 def _figures(store: Store, jobs: Sequence[TrainerJob]) -> ArmFigures:
     """Run these jobs side by side, each to its end."""
-    module = "penstock.bench.demo.trainer"
+    module = "penstock.bench.demo_trainer"
     plans = [plan_of(module, job, job.run.name, watch_dataloader=True) for job in jobs]
     began_s, machine_before_s = time.monotonic(), machine_cpu_s()
     runner = TrialRunner(store, plans, group="demo", variables={**ONE_THREAD, "TMPDIR": str(store.folder)})

@@ -16,9 +16,9 @@ from rich.text import Text
 
 from penstock.basics.results import Tell, results_table
 from penstock.basics.terminal import printable
+from penstock.bench import load_images, load_tables
 from penstock.bench.experiment import ArmFailed, Report
-from penstock.bench.load import arms, tables
-from penstock.bench.load.arms import DECODER, LoadJob, Loads
+from penstock.bench.load_images import DECODER, LoadJob, Loads
 from penstock.bench.loop import ONE_THREAD, failure, plan_of
 from penstock.errors import BadSetting
 from penstock.runs.machine import describe
@@ -36,8 +36,8 @@ class LoadKind(NamedTuple):
     sample: str  # what a sample is called
 
 
-IMAGES = LoadKind(arms.__name__, arms.ARMS, "image")
-TABLES = LoadKind(tables.__name__, tables.ARMS, "row")
+IMAGES = LoadKind(load_images.__name__, load_images.ARMS, "image")
+TABLES = LoadKind(load_tables.__name__, load_tables.ARMS, "row")
 
 
 class LoadSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -53,7 +53,7 @@ class LoadSettings(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def kind(self) -> LoadKind:
-        return TABLES if tables.are_tables(self.folder) else IMAGES
+        return TABLES if load_tables.are_tables(self.folder) else IMAGES
 
 
 class LoadFigures(msgspec.Struct, frozen=True, kw_only=True):
@@ -70,7 +70,7 @@ LoadReport = Report[LoadSettings, LoadFigures]
 
 def measure(
     settings: LoadSettings,
-    wanted: Sequence[str] | None,  # loaders, by their names in ``arms.ARMS`` or ``tables.ARMS``; None for all
+    wanted: Sequence[str] | None,  # loaders, by their names in ``ARMS``; None for all
     tell: Tell,
     peers: Mapping[str, Callable[[int], LoadFigures]] = {},  # what measures others once, by name
 ) -> LoadReport:
@@ -79,9 +79,11 @@ def measure(
     wanted = [*kind.loaders] if wanted is None else wanted
     if unknown := [arm for arm in wanted if arm not in kind.loaders]:
         raise BadSetting(f"--loaders {unknown[0]}: choose of {', '.join(kind.loaders)}")
-    if kind is IMAGES and not arms.images_in(settings.folder):
-        raise BadSetting(f"{settings.folder}: no JPEGs (*.jpg, *.jpeg) in it or below, nor is it {tables.KNOWN}")
-    if kind is TABLES and not tables.files_of(settings.folder):
+    if kind is IMAGES and not load_images.images_in(settings.folder):
+        raise BadSetting(
+            f"{settings.folder}: no JPEGs (*.jpg, *.jpeg) in it or below, nor is it {load_tables.KNOWN}"
+        )
+    if kind is TABLES and not load_tables.files_of(settings.folder):
         raise BadSetting(f"{settings.folder}: no such files")
     if kind is IMAGES and settings.columns:
         raise BadSetting(f"--columns {','.join(settings.columns)}: only tables have columns")

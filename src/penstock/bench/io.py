@@ -21,8 +21,8 @@ import numpy as np
 
 from penstock.basics.results import Tell
 from penstock.basics.sizes import size_text
-from penstock.bench.io.child import CaseJob
-from penstock.bench.io.plan import IoSettings
+from penstock.bench.io_child import CaseJob
+from penstock.bench.io_plan import IoSettings
 from penstock.errors import BadSetting
 from penstock.io.files import disk_path, open_file
 from penstock.io.measurements import Measurement
@@ -167,7 +167,7 @@ def _measured(job: CaseJob) -> Measurement:
     limit_s = job.settings.warm_up_s + job.settings.runtime_s + job.settings.limit_s
     pipe = subprocess.PIPE
     process = subprocess.Popen(
-        [sys.executable, "-m", "penstock.bench.io.child"],
+        [sys.executable, "-m", "penstock.bench.io_child"],
         stdin=pipe,
         stdout=pipe,
         stderr=pipe,

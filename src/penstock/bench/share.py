@@ -14,7 +14,7 @@ import msgspec
 
 from penstock.basics.results import Tell
 from penstock.bench.loop import LoopJob, failure, is_loader, made, plan_of
-from penstock.bench.share.report import (
+from penstock.bench.share_report import (
     Kind,
     ShareFigures,
     SharePlan,

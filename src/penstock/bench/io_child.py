@@ -1,4 +1,4 @@
-"""The child process of one case: ``python -m penstock.bench.io.child`` reads a job, and prints a row."""
+"""The child process of one case: ``python -m penstock.bench.io_child`` reads a job, and prints a row."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from contextlib import closing
 import msgspec
 import numpy as np
 
-from penstock.bench.io.plan import IoSettings
+from penstock.bench.io_plan import IoSettings
 from penstock.contracts import Extents, Gpu, Numbers, Reader
 from penstock.errors import BadSetting, PenstockError
 from penstock.gpus.gpm import Activity, meter_of

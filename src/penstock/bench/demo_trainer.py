@@ -1,4 +1,4 @@
-"""A trainer of the demo: ``python -m penstock.bench.demo.trainer JOB``, as a run of a trial."""
+"""A trainer of the demo: ``python -m penstock.bench.demo_trainer JOB``, as a run of a trial."""
 
 # torch describes its types in part only.
 # pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false, reportUnknownVariableType=false
@@ -17,7 +17,7 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 from penstock.autosharing.share import share
-from penstock.bench.demo.images import DEVICE, BadImage, Crops, Labelled, TrainerJob, find_images, prepare_worker
+from penstock.bench.demo_images import DEVICE, BadImage, Crops, Labelled, TrainerJob, find_images, prepare_worker
 from penstock.bench.loop import leave_failure, this_run
 from penstock.errors import BadSetting
 from penstock.runs.inside.watch import watch_loaders

@@ -1,4 +1,4 @@
-"""Loaders of tables: ``python -m penstock.bench.load.tables JOB``, as those of images.
+"""Loaders of tables: ``python -m penstock.bench.load_tables JOB``, as those of images.
 
 The columns that are named or all of them are read; rows come in a new random order each epoch, unless the
 loader's name says otherwise.
@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
-from penstock.bench.load.arms import LoadJob, Loads, run, version
+from penstock.bench.load_images import LoadJob, Loads, run, version
 
 KNOWN = "'*.parquet', '*.arrow' or hf:FOLDER"
 

@@ -1,4 +1,4 @@
-"""Loaders of images, each taken of by a process of its own: ``python -m penstock.bench.load.arms JOB``.
+"""Loaders of images, each taken of by a process of its own: ``python -m penstock.bench.load_images JOB``.
 
 Every loader makes random crops (RandomResizedCrop) of uint8, half of them mirrored, in a new random order each
 epoch.

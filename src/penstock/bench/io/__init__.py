@@ -1,1 +1,0 @@
-"""The benchmark of read mechanisms: what each moves, and what it costs in CPU."""

@@ -1,1 +1,0 @@
-"""Which loader of images is the fastest on this machine, for one training."""

@@ -1,1 +1,0 @@
-"""Measures what sharing a user's own loader brings on this machine."""
