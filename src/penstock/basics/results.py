@@ -19,8 +19,8 @@ from penstock.basics.packages import require
 from penstock.basics.terminal import printable
 from penstock.errors import BadSetting
 
-Tell = Callable[[int, int | None, str], None]
-"""Called with (cases done, cases in all if known, the case that comes now)."""
+Tell = Callable[[int, int, str], None]
+"""Called with (cases done, cases in all or 0 if nobody knows, the case that comes now)."""
 _PICTURES = (".png", ".svg", ".pdf")
 
 
@@ -58,8 +58,8 @@ def progress(console: Console) -> Generator[Tell]:
     with Progress(*columns, TimeElapsedColumn(), console=console, transient=True, disable=quiet) as bar:
         task = bar.add_task("starting", total=None)
 
-        def tell(done: int, in_all: int | None, what: str) -> None:
-            bar.update(task, completed=done, total=in_all, description=printable(what))
+        def tell(done: int, in_all: int, what: str) -> None:
+            bar.update(task, completed=done, total=in_all or None, description=printable(what))
 
         yield tell
 

@@ -55,7 +55,7 @@ def _pack(source: str, folder: Path, seed: int) -> None:
             folder,
             seed=seed,
             fingerprint={"the function": source, **fingerprint_of(make).digests},
-            progress=lambda done, of: tell(done, of, "packing"),
+            progress=lambda done, of: tell(done, of or 0, "packing"),
         )
     feed = printable(shlex.quote(f"packed:{folder}"))
     console().print(
