@@ -11,7 +11,7 @@ import pytest
 
 from penstock.runs.elsewhere.jobs import JobPlace
 from penstock.runs.elsewhere.launcher import LauncherElsewhere
-from penstock.runs.elsewhere.packets import Began, EndedThere, FilePart, Packet, Printed
+from penstock.runs.elsewhere.node import Began, EndedThere, FilePart, Packet, Printed
 from penstock.runs.record import GroupPlan, RunPlan, RunRecord
 from penstock.runs.store import Store
 

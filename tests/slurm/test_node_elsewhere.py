@@ -13,7 +13,7 @@ import msgspec
 import pytest
 
 from penstock.runs.elsewhere import NODE
-from penstock.runs.elsewhere.packets import Began, EndedThere, JobOrder, Lines, Packet, Printed, Words
+from penstock.runs.elsewhere.node import Began, EndedThere, JobOrder, Lines, Packet, Printed, Words
 from penstock.runs.record import GroupPlan, RunPlan
 from penstock.runs.store import Store
 

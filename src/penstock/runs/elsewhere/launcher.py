@@ -16,7 +16,7 @@ import msgspec
 from penstock.linux.process import NOTICES
 from penstock.runs.elsewhere import PART_BYTES
 from penstock.runs.elsewhere.jobs import JobPlace, ended_by_slurm, last_words, packed, variables
-from penstock.runs.elsewhere.packets import Began, EndedThere, FilePart, JobOrder, Lines, Packet, Printed, Words
+from penstock.runs.elsewhere.node import Began, EndedThere, FilePart, JobOrder, Lines, Packet, Printed, Words
 from penstock.runs.keeper.output import Output
 from penstock.runs.launch.launcher import RunBegan, RunEnded, RunEvent, RunPrinted
 from penstock.runs.record import ENDED, RunRecord

@@ -243,6 +243,8 @@ def read_yaml(path: Path, text: str) -> Any:
             if isinstance(event, yaml.AliasEvent):
                 raise BadSetting(f"{path}: *{event.anchor}: write out what it stands for")
         return _plain(f"{path}: ", yaml.compose(text, yaml.SafeLoader))
+    except RecursionError:
+        raise BadSetting(f"{path}: it is too deep for what it describes") from None
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         problem = getattr(error, "problem", None) or str(error).partition("\n")[0]
