@@ -103,7 +103,7 @@ def test_an_epoch_without_labels_and_one_with_labels_of_ones_own(tmp_path, kind,
 def test_a_cache_keeps_the_bytes_of_samples(tmp_path, kind, expected, make):
     named, options = shards(tmp_path / "shards", kind)
     first = make(named, **options)
-    places = first._records.places(np.arange(COUNT))
+    places = first._data.records.places(np.arange(COUNT))
     for path in {place.path for place in places}:
         os.utime(path, (1e9, 1e9))
     time.sleep(0.15)  # files that were written just now are not kept
@@ -128,7 +128,7 @@ def test_a_bad_image_or_sample_is_named_or_skipped_without_its_label(tmp_path, k
     if kind == "mds":
         path = tmp_path / "shards" / "shard.00002.mds"
         data = bytearray(path.read_bytes())
-        data[source._records.places(np.array([21]))[0].offset] ^= 1  # the size of its first column
+        data[source._data.records.places(np.array([21]))[0].offset] ^= 1  # the size of its first column
         path.write_bytes(data)
         labels = np.concatenate(
             [labels for _, labels in blocks(make(named, on_bad="skip", shuffle=False, **options))]

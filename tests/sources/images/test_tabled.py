@@ -90,7 +90,7 @@ def test_memory_of_images_is_given_back_handful_by_handful_and_at_the_end(tmp_pa
     source = make(table(tmp_path), shuffle_bytes=FEW)
     for cycle in range(4):
         blocks(source, cycle)
-    tabled: Any = source._tabled
+    tabled: Any = source._data
     pages = sum(len(piece) for _, piece in tabled._memory._pieces.values())
     assert len(tabled._held) <= 2 and pages == os.fstat(tabled._memory.fd).st_blocks * 512
     source.close()

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import cache
-from time import time_ns
+from time import perf_counter, time_ns
+from typing import TypeVar
 
 from penstock.contracts import ByteArray, Place
 from penstock.io.cache.keys import hash64, keys_of, origin_of
@@ -13,6 +14,7 @@ from penstock.io.cache.slab import Item
 from penstock.io.cache.tiers import Admitted, CacheCounts, Found, Tiers
 from penstock.sources.records.files import is_remote, read, version_of
 
+T = TypeVar("T")
 PIXELS, BYTES = "pixels", "bytes"
 _JUST_WRITTEN_NS = 100_000_000
 _MOST_SIDE = 2**16 - 1
@@ -21,13 +23,14 @@ _REQUESTS = 32
 
 
 class CachedBlock:
-    """The images of one block, as far as ``tiers`` keep them, None for nowhere; ``kind`` is what they keep."""
+    """The samples of one block, from ``tiers`` that keep some of them as ``kind``, or else from their places."""
 
     def __init__(self, tiers: Tiers | None, kind: str, places: Sequence[Place], admitted: Admitted) -> None:
         self._tiers, self.kind, self._places = tiers, kind, places
+        self.read_s = 0.0  # time for which samples were waited for
         self._found: list[Found | None] = [None] * len(places)
         self._wanted: list[int | None] = [None] * len(places)
-        self._origins: dict[int, int] = {}  # of images that were read where they lie
+        self._origins: dict[int, int] = {}  # of samples that were read where they lie
         self._expected: dict[int, Found] = {}
         if tiers is not None:
             self._keys = keys_of(
@@ -51,8 +54,20 @@ class CachedBlock:
             return None
         return hit[0].reshape(hit[1], hit[2], 3)
 
+    def decoded(self, row: int, decode: Callable[[bytes], T]) -> tuple[T, bytes]:
+        """Return what a sample's bytes become, and these; kept ones that no longer can are read where they lie."""
+        while True:
+            began = perf_counter()
+            data = self.encoded(row)
+            self.read_s += perf_counter() - began
+            try:
+                return decode(data), data
+            except ValueError:
+                if not self._forget(row):
+                    raise
+
     def encoded(self, row: int) -> bytes:
-        """Return an image's bytes as they are stored: those that were kept, or else read where they lie."""
+        """Return a sample's bytes as they are stored: those that were kept, or else read where they lie."""
         if self.kind == BYTES and (hit := self._hit(row)) is not None:
             return hit[0].tobytes()
         place = self._places[row]
@@ -63,8 +78,8 @@ class CachedBlock:
             self._tiers.counts.missed += 1
         return encoded
 
-    def forget(self, row: int) -> bool:
-        """Take an image from where it lies from now on; return whether it came from the cache."""
+    def _forget(self, row: int) -> bool:
+        """Take a sample from where it lies from now on; return whether it came from the cache."""
         was, self._found[row] = self._found[row], None
         return was is not None and row not in self._origins
 
@@ -72,13 +87,13 @@ class CachedBlock:
         """Whether the pixels of an image that was just read are to be kept, all of them."""
         return self.kind == PIXELS and self._origins.get(row, 0) != 0
 
-    def keep(self, row: int, encoded: bytes, pixels: ByteArray) -> None:
-        """Keep an image that was just read and decoded, if it is to be kept."""
+    def keep(self, row: int, encoded: bytes, pixels: ByteArray | None = None) -> None:
+        """Keep a sample that was just read and decoded, if it is to be kept."""
         origin, tier = self._origins.get(row, 0), self._wanted[row]
         if not origin or tier is None or self._tiers is None:
             return
         item = Item(int(self._keys[row]), origin, encoded)
-        if self.kind == PIXELS:
+        if pixels is not None and self.kind == PIXELS:
             height, width = pixels.shape[:2]
             if max(height, width) > _MOST_SIDE:
                 return
@@ -86,7 +101,7 @@ class CachedBlock:
         self._tiers.keep(item, tier)
 
     def finish(self) -> CacheCounts:
-        """Add to the cache what was read, and forget what is still coming; return what became of images lately."""
+        """Add to the cache what was read, and forget what is still coming; return what became of them lately."""
         for each in self._coming.values():
             each.cancel()
         if self._tiers is None:

@@ -82,9 +82,9 @@ def _leaf(name: str, value: Any, ragged: RaggedChoice, names: str) -> RowLeaf:
     return RowLeaf(name, "fixed", array.dtype.str, array.shape)
 
 
-def with_bad(leaves: Sequence[RowLeaf], on_bad: str) -> tuple[RowLeaf, ...]:
+def with_bad(leaves: Sequence[RowLeaf], *, skips: bool) -> tuple[RowLeaf, ...]:
     """Return the leaves, and if bad samples are skipped one that says which."""
-    if on_bad != "skip":
+    if not skips:
         return tuple(leaves)
     if BAD in (leaf.name for leaf in leaves):
         raise BadSetting(
