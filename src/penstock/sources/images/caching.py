@@ -20,9 +20,8 @@ from penstock.linux.cgroups import cores
 from penstock.sources.images.decoders import size_of
 from penstock.sources.images.opencv import cv2
 from penstock.sources.images.recipe import Costs
-from penstock.sources.records.cached import BYTES, PIXELS
+from penstock.sources.records.cached import BYTES, PIXELS, SampleCaching
 from penstock.sources.records.files import is_remote, read
-from penstock.sources.samples.caching import SampleCaching
 from penstock.sources.samples.worker import Made
 
 _DECODERS = f"OpenCV {cv2.__version__}, simplejpeg {simplejpeg.__version__}"

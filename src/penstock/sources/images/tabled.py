@@ -19,7 +19,7 @@ from penstock.sources.order import Order, Planned
 from penstock.sources.samples.tables import TableSamples
 from penstock.sources.samples.worker import Samples
 from penstock.sources.tables.columns import NoNulls, bytes_columns, columns_of
-from penstock.sources.tables.loaded import Loaded
+from penstock.sources.tables.loading import Loaded
 from penstock.sources.tables.opening import OpenedTables
 from penstock.sources.tables.shuffle_windows import ShuffleWindows
 

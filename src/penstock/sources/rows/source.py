@@ -16,11 +16,10 @@ from penstock.io.cache.cache import Cache
 from penstock.linux.cgroups import cores
 from penstock.sources.formats import field_records_of, tables_of
 from penstock.sources.order import digest
+from penstock.sources.records.cached import SampleCaching
 from penstock.sources.records.files import read
-from penstock.sources.rows.leaves import RaggedChoice, example_of
-from penstock.sources.rows.recipe import RowRecipe
+from penstock.sources.rows.recipe import RaggedChoice, RowRecipe, example_of
 from penstock.sources.samples.blocks import SampleBlocks, SampleData
-from penstock.sources.samples.caching import SampleCaching
 from penstock.sources.samples.source import OrderSettings, RecordSamples, SampleSource
 from penstock.sources.tables import Columns
 

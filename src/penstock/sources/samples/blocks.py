@@ -19,12 +19,11 @@ from penstock.linux.files import memory_file
 from penstock.linux.fork import close_in_children
 from penstock.memory.slots import Filled, OwnSlots, Placement, Slot, Slots
 from penstock.sources.order import Planned
+from penstock.sources.records.cached import SampleCaching
 from penstock.sources.samples import worker
-from penstock.sources.samples.caching import SampleCaching
 from penstock.sources.samples.worker import BlockShape, Made, MemoryFile, Recipe, Samples, SampleTask, SampleWriter
 from penstock.sources.sharding import UNTRAVELLED
-from penstock.sources.workers import Workers
-from penstock.sources.workers.here import Here
+from penstock.sources.workers import Here, Workers
 from penstock.sources.workers.pool import WorkerPool
 
 _OWN, _RING = 0, 1

@@ -20,8 +20,7 @@ from penstock.sources.order import Order, Planned, planned
 from penstock.sources.samples.blocks import SampleData
 from penstock.sources.samples.source import OrderSettings
 from penstock.sources.samples.worker import Samples
-from penstock.sources.tables.loaded import Allocate, Loaded, TableLeaf, own_memory
-from penstock.sources.tables.loading import GroupLoader
+from penstock.sources.tables.loading import Allocate, GroupLoader, Loaded, TableLeaf, own_memory
 from penstock.sources.tables.opening import OpenedTables
 from penstock.sources.tables.shuffle_windows import ShuffleWindow, ShuffleWindows
 from penstock.tree import Node, RaggedRows, describe
