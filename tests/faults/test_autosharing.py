@@ -86,4 +86,4 @@ def test_a_feeder_of_images_that_is_killed_is_replaced_and_no_pixel_differs(tmp_
         assert loader.statistics().failovers >= 1
     alone.close()
     workers = psutil.Process().children()
-    assert not [worker for worker in workers if "penstock.sources.images.worker" in worker.cmdline()]
+    assert not [worker for worker in workers if "penstock.sources.samples.worker" in worker.cmdline()]

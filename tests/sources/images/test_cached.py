@@ -21,7 +21,7 @@ from penstock.contracts import Cursor
 from penstock.errors import BadSetting
 from penstock.io.cache.folder import CacheFolder, open_to_read
 from penstock.io.cache.slab import Item
-from penstock.sources.images.worker import Preparer
+from penstock.sources.samples.worker import SampleWriter
 
 pytestmark = pytest.mark.whole
 
@@ -300,7 +300,7 @@ def test_a_bad_image_is_named_from_the_cache_too(folder, tmp_path, make):
 
 
 def test_what_was_written_just_now_is_not_kept(tmp_path, monkeypatch):
-    assert Preparer  # the workers' own module, which reads the clock
+    assert SampleWriter  # the workers' own module, which reads the clock
     from penstock.sources.records import cached
 
     path = tmp_path / "new.jpg"

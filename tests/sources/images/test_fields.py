@@ -1,4 +1,4 @@
-"""Images that are a field of samples in shards: as from a folder, whatever holds for those."""
+"""Images that are a field of samples in shards, or of tables' rows: as from a folder, whatever holds for those."""
 
 from __future__ import annotations
 
@@ -12,12 +12,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from tests.object_store import put
 from tests.sources.images.levels import OfGreyImages, grey_images
 from tests.sources.images.pictures import jpeg, noise
 from tests.sources.records.test_shards import packed
 from tests.sources.records.writers import write_litdata, write_mds
+from tests.sources.tables.files import written
 
 import penstock
 from penstock import Cache, ImageSource
@@ -28,6 +30,7 @@ from penstock.sources.formats import named_source
 COUNT = 23
 IMAGES = [jpeg(noise(30 + i, 40, i)) for i in range(COUNT)]
 KINDS = ("mds", "mds-zstd", "litdata", "litdata-zstd", "tar")
+TABLES = ("parquet", "arrow")
 
 
 def shards(folder: Path, kind: str, images: list[bytes] = IMAGES) -> tuple[str, dict[str, Any]]:
@@ -41,6 +44,9 @@ def shards(folder: Path, kind: str, images: list[bytes] = IMAGES) -> tuple[str, 
             members = [({f"{i:03}.cls": str(i % 5).encode(), f"{i:03}.jpg": images[i]}) for i in some]
             packed(folder / f"{first}.tar", {name: data for each in members for name, data in each.items()})
         return f"{folder}/*.tar", {"image": "jpg", "label": "cls"}
+    if kind in TABLES:
+        folder.mkdir()
+        return written(folder / f"x.{kind}", pa.Table.from_pylist(samples), 3), {"label": "class"}
     if kind == "mds":
         columns = {"photo": "jpeg", "class": "int", "text": "str"}
         write_mds(folder, columns, samples, each=10, compression=compression or None)
@@ -76,7 +82,7 @@ def expected(tmp_path: Path, make: Callable[..., ImageSource]) -> list[Any]:
     return blocks(make(folder, labels=[i % 5 for i in range(COUNT)]))
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", [*KINDS, *TABLES])
 def test_images_and_labels_are_those_of_a_folder(tmp_path, kind, expected, make):
     named, options = shards(tmp_path / "shards", kind)
     source = make(named, **options)
@@ -84,12 +90,12 @@ def test_images_and_labels_are_those_of_a_folder(tmp_path, kind, expected, make)
     assert {labels.dtype for _, labels in expected} == {labels.dtype for _, labels in blocks(source)}
     assert len(source.paths) == len({*source.paths}) == COUNT
     assert list(source.classes) == []
-    assert f"{COUNT} samples" in source.description
+    assert f"{COUNT} {'rows' if kind in TABLES else 'samples'}" in source.description
     again = make(named, **options)
     assert source.order == again.order
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", [*KINDS, *TABLES])
 def test_an_epoch_without_labels_and_one_with_labels_of_ones_own(tmp_path, kind, make):
     named, options = shards(tmp_path / "shards", kind)
     options = {name: value for name, value in options.items() if name == "image"}
@@ -103,7 +109,7 @@ def test_an_epoch_without_labels_and_one_with_labels_of_ones_own(tmp_path, kind,
 def test_a_cache_keeps_the_bytes_of_samples(tmp_path, kind, expected, make):
     named, options = shards(tmp_path / "shards", kind)
     first = make(named, **options)
-    places = first._records.places(np.arange(COUNT))
+    places = first._data.records.places(np.arange(COUNT))
     for path in {place.path for place in places}:
         os.utime(path, (1e9, 1e9))
     time.sleep(0.15)  # files that were written just now are not kept
@@ -128,7 +134,7 @@ def test_a_bad_image_or_sample_is_named_or_skipped_without_its_label(tmp_path, k
     if kind == "mds":
         path = tmp_path / "shards" / "shard.00002.mds"
         data = bytearray(path.read_bytes())
-        data[source._records.places(np.array([21]))[0].offset] ^= 1  # the size of its first column
+        data[source._data.records.places(np.array([21]))[0].offset] ^= 1  # the size of its first column
         path.write_bytes(data)
         labels = np.concatenate(
             [labels for _, labels in blocks(make(named, on_bad="skip", shuffle=False, **options))]

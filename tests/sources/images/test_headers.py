@@ -154,7 +154,7 @@ def bombs() -> dict[str, bytes]:
 _DECODES = """
 import os, sys
 from pathlib import Path
-from penstock.sources.images import worker
+from penstock.sources.images import recipe
 from penstock.sources.images.decoders import whole_image
 print(os.environ.get("OPENCV_IO_MAX_IMAGE_PIXELS"))
 for path in sorted(Path(sys.argv[1]).iterdir()):

@@ -55,7 +55,7 @@ def test_ids_labels_and_classes_are_those_of_image_folder(tmp_path):
         source = ImageSource(top, size=8, workers=1)
         assert (list(source.classes), list(source.paths)) == (classes, [path for path, _ in samples])
         given = ImageSource(top, size=8, workers=1, labels=[label for _, label in samples])
-        assert given._blocks._labels.tolist() == source._blocks._labels.tolist() == [of for _, of in samples]
+        assert given._data.beside.tolist() == source._data.beside.tolist() == [of for _, of in samples]
 
 
 def test_each_image_comes_with_the_label_and_the_id_of_its_file(tmp_path):
@@ -79,7 +79,7 @@ def test_a_class_without_an_image_that_can_be_read_keeps_its_number_and_is_named
         path.mkdir() if name.endswith("/") else path.touch()
     source = ImageSource(tmp_path, size=8, workers=1)
     assert list(source.classes) == ["cats", "empty", "films", "owls"]
-    assert source._blocks._labels.tolist() == [0, 3]
+    assert source._data.beside.tolist() == [0, 3]
     assert "2 class folders have no image that can be read, such as empty: they still" in capfd.readouterr().err
 
 

@@ -150,7 +150,7 @@ def test_bad_images_end_the_cycle_with_their_name_or_come_black_without_a_label(
     source = make(folder, on_bad="skip")
     batches = list(source)
     images, labels = (np.concatenate(leaves) for leaves in zip(*batches, strict=True))
-    assert len(images) == len(source._records.names) == 45
+    assert len(images) == len(source._data.records.names) == 45
     assert (labels == -100).sum() == 5
     assert not images[labels == -100].any()
     assert images[labels >= 0].any(axis=(1, 2, 3)).all()

@@ -30,11 +30,11 @@ FEW = 2 * sum(map(len, IMAGES)) // 4
 """Memory for several shuffle windows of row groups in a cycle."""
 
 
-def table(folder: Path, images: list[Any] = IMAGES, labels: Any = None, ending: str = "parquet") -> str:
+def table(folder: Path, images: list[Any] = IMAGES, labels: Any = None) -> str:
     """Write images and their labels in groups of three rows."""
     labels = [i % 5 for i in range(len(images))] if labels is None else labels
     columns = {"photo": pa.array(images, pa.binary()), "class": labels, "text": ["x"] * len(images)}
-    return written(folder / f"x.{ending}", pa.table(columns), 3)
+    return written(folder / "x.parquet", pa.table(columns), 3)
 
 
 def made(images: Any, **options: Any) -> ImageSource:
@@ -54,27 +54,10 @@ def assert_same(found: list[Any], expected: list[Any]) -> None:
             np.testing.assert_array_equal(part, same, strict=True)
 
 
-@pytest.mark.parametrize("ending", ["parquet", "arrow"])
-def test_images_and_labels_are_those_of_a_folder(tmp_path, ending, make):
-    folder = tmp_path / "folder"
-    folder.mkdir()
-    for i, image in enumerate(IMAGES):
-        (folder / f"{i:03}.jpg").write_bytes(image)
-    expected = make(folder, label=None, labels=[i % 5 for i in range(COUNT)])
-    named = table(tmp_path, ending=ending)
-    source = make(named)
-    for cycle in (0, 1, 4):
-        assert_same(blocks(source, cycle), blocks(expected, cycle))
-    source.close()
-    source = make(named, label=None, labels=[i % 5 for i in range(COUNT)])
-    assert_same(blocks(source), blocks(expected))
-    assert source.paths[22] == f"{named}, row 22" and f"{COUNT} rows" in source.description
-
-
 def test_handfuls_of_a_cycle_hold_each_image_once_also_after_passes_that_were_left(tmp_path, make):
     named = table(tmp_path)
     source, other = make(named, shuffle_bytes=FEW), make(named, shuffle_bytes=FEW)
-    assert "at a time" in source.description
+    assert "at a time" in source.description and source.paths[22] == f"{named}, row 22"
     for cycle in range(3):
         blocks(source, cycle, 2)
         found = blocks(source, cycle)
@@ -90,7 +73,7 @@ def test_memory_of_images_is_given_back_handful_by_handful_and_at_the_end(tmp_pa
     source = make(table(tmp_path), shuffle_bytes=FEW)
     for cycle in range(4):
         blocks(source, cycle)
-    tabled: Any = source._tabled
+    tabled: Any = source._data
     pages = sum(len(piece) for _, piece in tabled._memory._pieces.values())
     assert len(tabled._held) <= 2 and pages == os.fstat(tabled._memory.fd).st_blocks * 512
     source.close()

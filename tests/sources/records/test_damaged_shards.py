@@ -26,7 +26,7 @@ from penstock import RecordSource
 from penstock.contracts import FieldRecords
 from penstock.errors import BadSetting, PackageMissing, ReadFailed
 from penstock.sources.formats import field_records_of
-from penstock.sources.records import unpacked
+from penstock.sources.records import offsets as reading
 from penstock.sources.records.files import read
 from penstock.sources.records.tar_samples import TarSamples
 
@@ -167,7 +167,7 @@ def test_a_cache_that_cannot_be_written_to_is_an_error_where_shards_are_compress
 
 def test_an_unknown_compression_is_refused_by_name(tmp_path, monkeypatch):
     folder = mds(tmp_path / "mds", compression="zstd")
-    monkeypatch.setattr(unpacked, "require", missing)
+    monkeypatch.setattr(reading, "require", missing)
     with pytest.raises(PackageMissing, match=r"a shard that is compressed \(zstd\) needs columns"):
         opened("mds", folder)
     change(folder, lambda index: index["shards"][0].update(compression="snappy"))

@@ -396,7 +396,7 @@ def test_a_class_folder_in_a_tar_keeps_its_number_without_an_image(tmp_path):
     files = {"set/cats/1.jpg": image, "set/films/1.gif": b"", "set/owls/1.jpg": image}
     source = penstock.ImageSource(packed(tmp_path / "x.tar", files), workers=1)
     assert list(source.classes) == ["cats", "films", "owls"]
-    assert source._blocks._labels.tolist() == [0, 2]
+    assert source._data.beside.tolist() == [0, 2]
 
 
 @pytest.mark.parametrize(

@@ -137,7 +137,7 @@ def test_workers_that_are_killed_change_no_batch(path):
             for number, block in enumerate(source.open(Cursor(cycle, 0))):
                 found.append(block.tree)
                 if number == 2:
-                    os.kill(source._data._decoded._pool._workers[cycle % 2].pid, signal.SIGKILL)
+                    os.kill(source._blocks._pool._workers[cycle % 2].pid, signal.SIGKILL)
             assert [batch["text"] for batch in found] == [batch["text"] for batch in wanted]
             assert [batch["id"].tolist() for batch in found] == [batch["id"].tolist() for batch in wanted]
 

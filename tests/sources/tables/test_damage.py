@@ -125,7 +125,7 @@ def head(whole: bytes, message: int) -> int:
 def test_a_flipped_bit_in_a_batch_s_row_count_is_refused_at_once(path):
     whole = path.read_bytes()
     with opened(path) as source:
-        groups = source._data._opened.reading.tables._groups
+        groups = source._data.opened.reading.tables._groups
     for batch in (groups[1][1], groups[-1][1]):
         rows = whole.index((40).to_bytes(8, "little"), batch.offset + 8)  # the count, before that of each column
         for bit in range(64):
@@ -146,7 +146,7 @@ def test_bytes_that_are_flipped_end_in_an_error_of_ours_and_never_lose_a_row(pat
     places = list(range(4, len(whole) - 8 - int.from_bytes(whole[-8:-4], "little")))
     if kind != "parquet":
         with opened(path) as source:
-            groups = source._data._opened.reading.tables._groups
+            groups = source._data.opened.reading.tables._groups
         places = [
             at for _, (start, size, _) in groups for at in range(start + 8 + head(whole, start), start + size)
         ]
@@ -236,14 +236,14 @@ def test_a_footer_that_says_another_type_of_a_column_chunk_does_not_end_the_proc
     for _ in footers_with(path, some="15 0c 19", others="15 04 19"):  # of bytes, and of int64
         chunks += 1
         with opened(path) as source:
-            assert source._data._opened.reading.tables.ranges("text") is None
+            assert source._data.opened.reading.tables.ranges("text") is None
     assert chunks == ROWS // 40
 
 
 def test_a_footer_that_says_other_rows_than_there_are_is_an_error(tmp_path):
     path = Path(written(tmp_path / "x.parquet", numbers(40), 10))
     with opened(path) as source:
-        tables = source._data._opened.reading.tables
+        tables = source._data.opened.reading.tables
         tables._groups[1] = tables._groups[1]._replace(rows=11)
         with pytest.raises(ReadFailed, match=r"x.parquet, row group 1 has 10 rows, and its footer says 11"):
             list(source)

@@ -16,7 +16,7 @@ from tests.sources.tables.files import written
 
 from penstock import RecordSource
 from penstock.errors import BadSetting
-from penstock.sources.tables.filters import condition_of
+from penstock.sources.tables.opening import condition_of
 
 IDS = range(60)
 TABLE = pa.table(

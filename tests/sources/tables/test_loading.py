@@ -14,8 +14,7 @@ import pytest
 from tests.sources.tables.files import numbers, written
 
 from penstock.sources.tables.columns import columns_of
-from penstock.sources.tables.loaded import TableLeaf
-from penstock.sources.tables.loading import GroupLoader, TableReading
+from penstock.sources.tables.loading import GroupLoader, TableLeaf, TableReading
 from penstock.sources.tables.parquet import ParquetTables
 from penstock.sources.tables.shuffle_windows import ShuffleWindow
 

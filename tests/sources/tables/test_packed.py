@@ -115,9 +115,8 @@ def test_a_damaged_row_and_a_file_that_is_replaced_end_the_feed(tmp_path):
     content[-1] ^= 1
     path.with_name("other").write_bytes(content)
     path.with_name("other").replace(path)
-    for call in (lambda: tables.read(0, ["text"]), lambda: tables.check_unchanged([0])):
-        with pytest.raises(PackDamaged, match=r"0-id\.npy was replaced while it was being read"):
-            call()
+    with pytest.raises(PackDamaged, match=r"0-id\.npy was replaced while it was being read"):
+        tables.read(0, ["text"])
     assert [*batch_of(named, columns="text")] == ["text"]
     with pytest.raises(PackDamaged, match=rf"row {ROWS - 1} of .*0-id\.npy .* is damaged"):
         batch_of(named)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from penstock.errors import SourceError
-from penstock.sources.workers.here import Here
+from penstock.sources.workers import Here
 from penstock.testing.workers import worker
 
 Worker = Here[tuple[str, str], str]

@@ -3,39 +3,30 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import Any, Literal
 
 import numpy as np
 
 from penstock.basics.packages import require
-from penstock.basics.sizes import random_seed, size_from, whole_number
-from penstock.contracts import NO_JOINTS, Cursor, Joints, SourceBlock, Wanted
+from penstock.basics.sizes import whole_number
 from penstock.errors import BadSetting
 from penstock.io.cache.cache import Cache
 from penstock.io.cache.keep import CacheChoice, ImageCosts
 from penstock.linux.cgroups import cores
-from penstock.memory.slots import Slots
-from penstock.sources.formats import has_prefix, records_of, tables_of
-from penstock.sources.images.fields import ImageFields, image_fields
-from penstock.sources.images.labels import LabelledRecords, Labels, labels_of
-from penstock.sources.order import Order, Planned, digest
+from penstock.sources.images.opening import opened_images
+from penstock.sources.order import digest
 from penstock.sources.records.files import is_remote
 from penstock.sources.records.offsets import OffsetRecords
-from penstock.sources.sharding import Alone, rank_of
-
-if TYPE_CHECKING:
-    from penstock.sources.images.tabled import TableImages
-    from penstock.sources.tables.opening import OpenedTables
-    from penstock.sources.tables.shuffle_windows import ShuffleWindows
+from penstock.sources.samples.blocks import SampleBlocks
+from penstock.sources.samples.source import OrderSettings, RecordSamples, SampleSource
 
 SUFFIXES = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
 """Those of torchvision's ``IMG_EXTENSIONS``."""
 
 
-class ImageSource(Alone):
+class ImageSource(SampleSource):
     """Feeds images of a folder, decoded, cropped, resized and augmented.
 
     A batch is ``(images, labels)``: uint8 of shape ``(rows, size, size, 3)``, RGB, and int64 classes; or the
@@ -134,11 +125,10 @@ class ImageSource(Alone):
         shard: tuple[int, int] | None = None,
     ) -> None:
         require("ImageSource", "images", "simplejpeg", "cv2")
-        from penstock.sources.images.blocks import ImageBlocks
         from penstock.sources.images.caching import ImageCaching
         from penstock.sources.images.crops import Augmentation
         from penstock.sources.images.decoders import decoder
-        from penstock.sources.images.worker import ImageRecipe
+        from penstock.sources.images.recipe import ImageRecipe
 
         size = whole_number("size", size, 1, 2**14)
         crops = whole_number("crops", crops, 1, 1024)
@@ -163,54 +153,37 @@ class ImageSource(Alone):
         endings = _endings(suffixes)
         if any(is_remote(str(each)) for each in (images if isinstance(images, (list, tuple)) else [images])):
             require("ImageSource of a URL", "s3", "obstore")
-        reads = partial(_order_of, shuffle_bytes, batch_size, segments, seed, shuffle)
-        records, labelled, fields = _opened(images, endings, image, label, labels, cache, reads)
-        self._records = cast("LabelledRecords", records)
-        self._tabled = cast("TableImages", records) if hasattr(records, "plans") else None
+        settings = OrderSettings.checked(shuffle_bytes, batch_size, segments, seed, shuffle)
+        data, records, labelled, fields = opened_images(images, endings, image, label, labels, cache, settings)
         # While one waits for a store, another decodes.
-        usual = max(1, int(cores())) * (2 if is_remote(self._records.root) else 1)
-        workers = usual if workers is None else whole_number("workers", workers, 1, 1024)
+        usual = max(1, int(cores())) * (2 if is_remote(data.root) else 1)
+        self.workers = usual if workers is None else whole_number("workers", workers, 1, 1024)
         self.classes: Sequence[str] = records.classes if labelled is None else labelled.classes
         augmentation = Augmentation(
             size, augment, scale, ratio, flip, (brightness, contrast, saturation, hue), shrink, padding
         )
-        if self._tabled is None:
-            self._visit(len(records.names), batch_size, segments, seed, shuffle=shuffle, drop_last=drop_last)
-        else:
-            self._follow(self._tabled.order, drop_last=drop_last)
-        self.order = digest("images", self._order.digest, records.names, *records.parts)
-        self.shard = rank_of(shard)
-        shape = (size, size, 3) if crops == 1 else (crops, size, size, 3)
-        pixels = np.empty((1, *shape), np.uint8)
+        pixels = np.empty((1, *(() if crops == 1 else (crops,)), size, size, 3), np.uint8)
         values = None if labelled is None else labelled.values
         first = values[:1] if values is not None else None if label is None else np.zeros(1, np.int64)
-        example = pixels if first is None else (pixels, first)
-        recipe = ImageRecipe(augmentation, crops, seed, decode, on_bad == "skip", fields)
+        recipe = ImageRecipe(data.root, augmentation, crops, seed, decode, on_bad == "skip", fields)
         self._caching = ImageCaching(
-            cache if self._tabled is None else None,
-            self._records,
-            workers,
+            cache if isinstance(data, RecordSamples) else None,
+            records,
+            self.workers,
             decodes=decode is not None,
             beside=fields is not None,
         )
         self.cached = self._caching.counts
-        self._blocks = ImageBlocks(
-            self._records,
-            values,
-            recipe,
-            example,
-            min(self.batch_size, self.samples),
-            workers,
-            self._caching,
-            self._tabled,
-        )
-        self.slot_bytes = self.block_bytes = self._blocks.block_bytes
+        example = pixels if first is None else (pixels, first)
+        rows = min(settings.batch_size, data.order.samples)
+        blocks = SampleBlocks(data, recipe, example, rows, self.workers, self._caching)
+        self._open(data, blocks, drop_last=drop_last, shard=shard)
+        self.order = digest("images", self._order.digest, records.names, *records.parts)
         self.decoder = "a function of yours" if decode is not None else decoder().name
-        self.workers = workers
 
     @property
     def description(self) -> str:
-        images = f"{self._records.description}, decoded by {self.decoder} in {self.workers} workers"
+        images = f"{self._data.description}, decoded by {self.decoder} in {self.workers} workers"
         skipped = self._blocks.skipped
         black = f"{skipped:,} bad ones came as black images" if skipped else ""
         return "; ".join(filter(None, (images, black, self._caching.description)))
@@ -218,11 +191,12 @@ class ImageSource(Alone):
     @property
     def paths(self) -> Sequence[str]:
         """The file, or URL, of each image by its id; in a shard, its name or number behind the shard's path."""
-        if self._tabled is not None:
-            return [f"{self._records.root}, row {row:,}" for row in range(self.samples)]
-        if isinstance(self._records, OffsetRecords):
-            return [f"{self._records.root}/{name}" for name in self._records.names]
-        places = zip(self._records.places(np.arange(self.samples)), self._records.names, strict=True)
+        if not isinstance(self._data, RecordSamples):
+            return [f"{self._data.root}, row {row:,}" for row in range(self.samples)]
+        records = self._data.records
+        if isinstance(records, OffsetRecords):
+            return [f"{records.root}/{name}" for name in records.names]
+        places = zip(records.places(np.arange(self.samples)), records.names, strict=True)
         return [at.path if at.path.endswith(f"/{name}") else f"{at.path}/{name}" for at, name in places]
 
     @property
@@ -233,63 +207,6 @@ class ImageSource(Alone):
     def choices(self, cache: Cache) -> list[CacheChoice]:
         """Return what a cache could keep of these images, the best first, by what was measured so far."""
         return self._caching.choices(cache)
-
-    def plans(self, at: Cursor, wanted: Wanted | None = None, joints: Joints = NO_JOINTS) -> Iterator[Planned]:
-        if self._tabled is not None:
-            return self._tabled.plans(at, wanted, joints)
-        return super().plans(at, wanted, joints)
-
-    def load(self, plans: Iterator[Planned], cycle: int) -> Iterator[SourceBlock]:
-        if self._tabled is not None:
-            self._tabled.begin()
-        return self._blocks.blocks(plans, cycle)
-
-    def work_here(self) -> None:
-        self._blocks.work_here()
-
-    def fill(self, slots: Slots) -> int:
-        return self._blocks.use(slots)
-
-    def close(self) -> None:
-        self._blocks.close()
-        if self._tabled is not None:
-            self._tabled.close()
-
-
-def _opened(
-    images: Any,
-    endings: Sequence[str],
-    image: str | None,
-    label: str | None,
-    labels: Any,
-    cache: Cache | None,
-    order: Callable[[OpenedTables], Order | ShuffleWindows],
-) -> tuple[LabelledRecords | TableImages, Labels | None, ImageFields | None]:
-    """Return the records, the labels that do not lie in fields, and what finds those that do."""
-    if label is not None and labels is not None:
-        raise BadSetting(f"label={label!r} and labels= are both given: pass one of them")
-    if (tables := tables_of(images, cache)) is not None:
-        from penstock.sources.images.tabled import TableImages
-
-        threads = max(1, int(cores()))
-        rows = TableImages(tables, image, label, order, threads)
-        return rows, None if labels is None else labels_of(cast("Any", rows), labels), None
-    if image is None and label is None and not has_prefix(images):
-        records = records_of(images, endings)
-        return records, labels_of(records, labels), None
-    records, fields = image_fields(images, image, label)
-    return records, None if labels is None else labels_of(records, labels), fields
-
-
-def _order_of(
-    shuffle_bytes: int | str, batch_size: int, segments: int | None, seed: int, shuffle: bool, opened: OpenedTables
-) -> Order | ShuffleWindows:
-    """Return the order of the images of tables."""
-    from penstock.sources.rows.tables import order_of
-
-    most_bytes = size_from("shuffle_bytes", shuffle_bytes)
-    batch_size = whole_number("batch_size", batch_size, 1, 2**31 - 1)
-    return order_of(opened, most_bytes, batch_size, segments, random_seed(seed), shuffle=shuffle)
 
 
 def _endings(suffixes: Sequence[str]) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""Images in a column of tables, as records: their bytes lie in memory, a shuffle window at a time."""
+"""Images in a column of tables: their bytes lie in memory, a shuffle window at a time."""
 
 from __future__ import annotations
 
@@ -6,114 +6,95 @@ import json
 import mmap
 import os
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from io import FileIO
 from typing import Any
 
 import numpy as np
 
-from penstock.contracts import ByteArray, Cursor, Ids, Joints, Place, Tables, Wanted
+from penstock.contracts import ByteArray, Ids, Place, Tables
 from penstock.errors import BadSetting, SourceError
 from penstock.linux.files import memory_file
 from penstock.sources.order import Order, Planned
-from penstock.sources.rows.tables import order_in_words, table_plans
+from penstock.sources.samples.tables import TableSamples
+from penstock.sources.samples.worker import Samples
 from penstock.sources.tables.columns import NoNulls, bytes_columns, columns_of
-from penstock.sources.tables.loaded import Loaded
-from penstock.sources.tables.loading import GroupLoader
+from penstock.sources.tables.loading import Loaded
 from penstock.sources.tables.opening import OpenedTables
 from penstock.sources.tables.shuffle_windows import ShuffleWindows
 
 _IMAGE, _LABEL = "image", "label"
 
 
-class TableImages:
-    """The images of tables' rows. Attributes are those of ``Records``."""
+def image_tables(tables: Tables, image: str | None, label: str | None, threads: int) -> OpenedTables:
+    """Open the columns of images, None for the only one that holds bytes, and of labels, None for none."""
+    columns = {_IMAGE: _image(tables, image)} | ({} if label is None else {_LABEL: _label(tables, label)})
+    fill: dict[str, Any] = {columns[_IMAGE]: b""}  # a worker finds that it is no image
+    if label is not None:
+        fill[label] = NoNulls("write them without these rows, or pass labels= with a label for each image")
+    return OpenedTables(tables, columns, "refuse", fill, None, threads)
+
+
+class TableImages(TableSamples):
+    """The images of tables' rows. Attributes are also those of ``LabelledRecords``, but for places."""
 
     labels: Sequence[str] = ()
 
     def __init__(
-        self,
-        tables: Tables,
-        image: str | None,  # the column of the images; None for the only one that holds bytes
-        label: str | None,  # the column of the labels; None for none
-        order: Callable[
-            [OpenedTables], Order | ShuffleWindows
-        ],  # from the opened tables to the order of their rows
-        threads: int,
+        self, opened: OpenedTables, order: Order | ShuffleWindows, threads: int, classes: Sequence[str]
     ) -> None:
-        columns = {_IMAGE: _image(tables, image)} | ({} if label is None else {_LABEL: _label(tables, label)})
-        fill: dict[str, Any] = {columns[_IMAGE]: b""}  # a worker finds that it is no image
-        if label is not None:
-            fill[label] = NoNulls("write them without these rows, or pass labels= with a label for each image")
-        self._opened = OpenedTables(tables, columns, "refuse", fill, None, threads)
-        self.order = order(self._opened)  # the order of the rows
-        self.root, self.parts = tables.root, tables.parts
-        self.names: Any = range(self.order.samples)
-        self.classes = [] if label is None else _classes(tables.schema, label)
-        """Names of the classes, if the tables have them."""
-        self.has_labels = label is not None
-        self._threads = threads  # how many row groups are read at once
+        super().__init__(opened, order, threads, allocate=self._allocated)
+        self.names: Any = range(order.samples)
+        self.parts, self.classes = opened.reading.tables.parts, classes
+        self.beside: Any = None  # a label for each image, if they are given apart
         self._asked = deque[Loaded]()  # the shuffle window of each block that is on its way
+        self._held = deque[Loaded]()  # those that are in memory
         self._file: FileIO | None = None
 
     @property
     def description(self) -> str:
-        tables = self._opened.reading.tables.description
-        return f"images of {self.order.samples:,} rows in {tables}, {order_in_words(self.order)}"
+        return f"images of {super().description}"
 
-    def open_memory(self) -> FileIO:
+    def begin(self) -> None:
+        self._asked.clear()
+
+    def open(self) -> list[FileIO]:
         """Make the memory that images are read to; what was there before is forgotten."""
         self.close()
         self._file = memory_file("penstock-tables")
         self._memory = _Memory(self._file.fileno())
-        reading, groups, rows = self._opened.reading, self._opened.groups, self._opened.rows
-        self._loader = GroupLoader(reading, groups, rows, self._threads, self._memory.empty)
-        self._held = deque[Loaded]()
-        return self._file
+        return [self._file]
 
-    def plans(self, at: Cursor, wanted: Wanted | None, joints: Joints) -> Iterator[Planned]:
-        """Plan the blocks of a cycle."""
-        return table_plans(self.order, len(self._opened.rows), at, wanted, joints)
-
-    def begin(self) -> None:
-        """Forget the blocks of a pass that was given up."""
-        self._asked.clear()
-
-    def places_of(self, plan: Planned) -> list[Place]:
-        """Return where the images of a block lie, in memory."""
-        loaded = self._loader.enter(plan.way.shuffle_window, plan.way.next)
+    def samples(self, plan: Planned) -> tuple[Samples, Any]:
+        """Return where the images of a block lie, in memory, and their labels."""
+        loaded = self.enter(plan)
         if not self._held or self._held[-1] is not loaded:
             self._held.append(loaded)
         self._asked.append(loaded)
-        at = self._at = plan.way.at
-        rows, path = loaded.varying[0], f"/proc/self/fd/{self._memory.fd}"
+        at, rows, path = plan.way.at, loaded.varying[0], f"/proc/self/fd/{self._memory.fd}"
         start = self._memory.offset(rows.values)
         offsets: list[int] = (rows.offsets[at] + start).tolist()
         sizes: list[int] = (rows.offsets[at + 1] - rows.offsets[at]).tolist()
         names = (f"row {row:,} of {self.root}" for row in plan.ids.tolist())
-        places = zip(offsets, sizes, names, strict=True)
-        return [Place(path, offset, nbytes, "", name) for offset, nbytes, name in places]
+        found = zip(offsets, sizes, names, strict=True)
+        places = [Place(path, offset, nbytes, "", name) for offset, nbytes, name in found]
+        return places, self._labels(plan, loaded)
 
-    def labels_of(self, records: Ids) -> Ids:
-        """Return the labels of images whose places were asked for last."""
-        kind = self._opened.reading.outputs[1].dtype
-        labels = np.empty(len(records) * kind.itemsize, np.uint8)
-        self._held[-1].pick(self._at, labels, (0, 0))
+    def _allocated(self, nbytes: int) -> ByteArray:
+        return self._memory.empty(nbytes)
+
+    def _labels(self, plan: Planned, loaded: Loaded) -> Any:
+        if self.beside is not None or len(self.opened.reading.outputs) == 1:
+            return None if self.beside is None else self.beside[plan.ids]
+        kind = self.opened.reading.outputs[1].dtype
+        labels = np.empty(len(plan.ids) * kind.itemsize, np.uint8)
+        loaded.pick(plan.way.at, labels, (0, 0))
         found = labels.view(kind)
         if kind.kind == "u" and len(found) and found.max() >= 1 << 63:
-            raise SourceError(f"row {records[found.argmax()]:,} of {self.root}: int64 does not hold its label")
+            raise SourceError(f"row {plan.ids[found.argmax()]:,} of {self.root}: int64 does not hold its label")
         return np.asarray(found, np.int64)
 
-    def close(self) -> None:
-        """End what reads ahead, and give up what was read."""
-        if self._file is not None:
-            self._loader.close()
-            self._held.clear()
-            self._asked.clear()
-            self._memory.clear()
-            self._file = None
-
-    def check_unchanged(self, records: Ids) -> None:
+    def check(self, ids: Ids) -> None:
         """Free the row groups of blocks already delivered.
 
         Files are checked when groups are read.
@@ -121,6 +102,15 @@ class TableImages:
         given = self._asked.popleft()
         while self._held[0] is not given:
             self._memory.free(self._held.popleft().varying[0].values)
+
+    def close(self) -> None:
+        """End what reads ahead, and give up what was read."""
+        super().close()
+        self._held.clear()
+        self._asked.clear()
+        if self._file is not None:
+            self._memory.clear()
+            self._file = None
 
 
 class _Memory:
@@ -175,7 +165,7 @@ def _label(tables: Tables, label: str) -> str:
     return label
 
 
-def _classes(schema: Any, label: str) -> list[str]:
+def classes_of(schema: Any, label: str | None) -> Sequence[str]:
     """Return the names of the classes that Hugging Face's ``ClassLabel`` has."""
     try:
         features = json.loads(schema.metadata[b"huggingface"])["info"]["features"]

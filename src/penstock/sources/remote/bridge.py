@@ -23,7 +23,7 @@ from penstock.sources.remote.connecting import connected
 from penstock.sources.remote.engine import Engine, in_words
 from penstock.sources.remote.maker import MadeBlock, MakerSpec
 from penstock.sources.remote.status import ClusterStanding
-from penstock.sources.workers.block_maker import MemoryFile
+from penstock.sources.samples.worker import MemoryFile
 
 
 class Setup(NamedTuple):

@@ -32,7 +32,7 @@ from penstock.sources.remote.bridge import (
 from penstock.sources.remote.maker import MadeBlock, MakerSpec
 from penstock.sources.remote.nodes import QUEUED
 from penstock.sources.remote.status import ClusterStanding
-from penstock.sources.workers.block_maker import MemoryFile
+from penstock.sources.samples.worker import MemoryFile
 from penstock.sources.workers.pool import start_process
 
 _AGAIN_S = 10.0

@@ -2,31 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from penstock.basics.sizes import random_seed, size_from, whole_number
-from penstock.contracts import NO_JOINTS, Cursor, Joints, SourceBlock, Wanted
+import numpy as np
+from msgspec import structs
+
+from penstock.basics.sizes import whole_number
+from penstock.contracts import FieldRecords, Tables
 from penstock.errors import BadSetting
 from penstock.io.cache.cache import Cache
 from penstock.linux.cgroups import cores
-from penstock.memory.slots import Slots
 from penstock.sources.formats import field_records_of, tables_of
-from penstock.sources.order import Planned, digest
-from penstock.sources.rows.leaves import RaggedChoice
-from penstock.sources.rows.record_data import RecordData, named_fields
-from penstock.sources.rows.settings import RowSettings
-from penstock.sources.sharding import Alone, rank_of
+from penstock.sources.order import digest
+from penstock.sources.records.cached import SampleCaching
+from penstock.sources.records.files import read
+from penstock.sources.rows.recipe import RaggedChoice, RowRecipe, example_of
+from penstock.sources.samples.blocks import SampleBlocks, SampleData
+from penstock.sources.samples.source import OrderSettings, RecordSamples, SampleSource
 from penstock.sources.tables import Columns
 
 if TYPE_CHECKING:
-    from penstock.sources.rows.table_data import TableData
+    from penstock.sources.samples.tables import TableRows, TableSamples
+    from penstock.sources.tables.opening import OpenedTables
 
 _FORMATS = "'*.parquet', '*.arrow', '*.tar', 'hf:FOLDER', 'packed:FOLDER', 'mds:FOLDER' or 'litdata:FOLDER'"
 
 
-class RecordSource(Alone):
+class RecordSource(SampleSource):
     """Feeds samples with named columns: rows of Parquet and Arrow files, samples of MDS, LitData and WebDataset.
 
     A batch is a dict of arrays, one row a sample; texts and bytes are lists. Columns that hold numbers, dates or
@@ -104,64 +108,101 @@ class RecordSource(Alone):
             if value not in known:
                 raise BadSetting(f"{name}={value!r}: it must be one of {', '.join(known)}")
         Cache.check(cache)
-        batch_size = whole_number("batch_size", batch_size, 1, 2**31 - 1)
-        segments = None if segments is None else whole_number("segments", segments, 1)
-        most_bytes = size_from("shuffle_bytes", shuffle_bytes)
         self.workers = max(1, int(cores())) if workers is None else whole_number("workers", workers, 1, 1024)
-        settings = RowSettings(
-            decode, ragged, on_bad, most_bytes, self.workers, batch_size, segments, random_seed(seed), shuffle
-        )
-        self._data = _data_of(data, columns, fill, filter, cache, settings)
-        self._follow(self._data.order, drop_last=drop_last)
-        self.shard = rank_of(shard)
-        self.order = digest("records", self._order.digest, self._data.identity)
-        if self._data.block_bytes:
-            self.slot_bytes = self.block_bytes = self._data.block_bytes
+        settings = OrderSettings.checked(shuffle_bytes, batch_size, segments, seed, shuffle)
+        recipe = RowRecipe(decode, ragged, skips=on_bad == "skip")
+        self._caching = SampleCaching()
+        if (tables := tables_of(data, cache)) is not None:
+            opened = _opened_tables(tables, data, columns, fill, filter, recipe, self.workers)
+            samples, blocks, identity = _rows_of(opened, recipe, settings, self.workers)
+        elif (records := field_records_of(data)) is not None:
+            for name, value in (("fill", fill), ("filter", filter)):
+                if value is not None:
+                    raise BadSetting(
+                        f"{name}={value!r}: only rows of tables have nulls and are filtered; use decode= here"
+                    )
+            samples = RecordSamples(records, settings.order(len(records.names)))
+            identity = (list(records.names), list(records.parts))  # what decides which samples there are
+            recipe = _recipe_of(records, columns, recipe)
+            if cache is not None:
+                cache.refuse_pixels("samples")
+                self._caching = SampleCaching(cache, records)
+            blocks = _blocks_of(samples, recipe, self.workers, self._caching)
+        else:
+            raise BadSetting(f"data={data!r}: give {_FORMATS}, or several files of one format")
+        self._open(samples, blocks, drop_last=drop_last, shard=shard)
+        self.order = digest("records", self._order.digest, identity)
 
     @property
     def description(self) -> str:
-        return self._data.description
-
-    def plans(self, at: Cursor, wanted: Wanted | None = None, joints: Joints = NO_JOINTS) -> Iterator[Planned]:
-        return self._data.plans(at, wanted, joints)
-
-    def load(self, plans: Iterator[Planned], cycle: int) -> Iterator[SourceBlock]:
-        return self._data.load(plans, cycle)
-
-    def work_here(self) -> None:
-        self._data.work_here()
-
-    def fill(self, slots: Slots) -> int:
-        return self._data.fill(slots)
-
-    def close(self) -> None:
-        self._data.close()
+        skipped = f"{self._blocks.skipped:,} bad ones were skipped" if self._blocks.skipped else ""
+        return "; ".join(filter(None, (self._data.description, self._caching.description, skipped)))
 
 
-def _data_of(
-    data: Any, columns: Columns, fill: Any, condition: Any, cache: Cache | None, settings: RowSettings
-) -> TableData | RecordData:
-    if (tables := tables_of(data, cache)) is not None:
-        if settings.on_bad == "skip" and settings.decode is None:
+def _blocks_of(data: SampleData, recipe: RowRecipe, workers: int, caching: SampleCaching) -> SampleBlocks:
+    rows = min(data.order.batch_size, data.order.samples)
+    return SampleBlocks(data, recipe, example_of(recipe.leaves), rows, workers, caching)
+
+
+def _opened_tables(
+    tables: Tables, named: Any, columns: Columns, fill: Any, condition: Any, recipe: RowRecipe, workers: int
+) -> OpenedTables:
+    if recipe.skips and recipe.decode is None:
+        raise BadSetting(
+            'on_bad="skip": only decode= finds bad rows of tables, and there is none; nulls are for fill= or '
+            "filter="
+        )
+    from penstock.sources.tables.files import TableFiles
+    from penstock.sources.tables.opening import OpenedTables
+
+    if columns is None and isinstance(tables, TableFiles):
+        tables.check_folders(named)
+    ragged = recipe.ragged if recipe.decode is None else "pack"
+    return OpenedTables(tables, columns, ragged, fill, condition, workers)
+
+
+def _rows_of(
+    opened: OpenedTables, recipe: RowRecipe, settings: OrderSettings, workers: int
+) -> tuple[TableSamples, SampleBlocks | TableRows, Any]:
+    """Return rows of tables, what makes their blocks, and what decides which rows there are."""
+    from penstock.sources.samples.tables import TableRows, TableSamples, order_of, warn_of_sorted
+
+    give = "padded" if recipe.ragged == "pad" else "ragged"
+    data = TableSamples(opened, order_of(opened, settings), workers, give)
+    if recipe.decode is None:
+        blocks = TableRows(data)
+    else:
+        try:
+            recipe = recipe.of_first(data.first(), data.root)
+        finally:
+            data.close()
+        blocks = _blocks_of(data, recipe, workers, SampleCaching())
+    warn_of_sorted(opened, data.order)
+    identity = opened.reading.tables.parts, opened.groups.tolist(), opened.rows.tolist()
+    return data, blocks, (*identity, str(opened.reading.condition))
+
+
+def _recipe_of(records: FieldRecords, columns: Columns, recipe: RowRecipe) -> RowRecipe:
+    names = _named_fields(columns, list(records.fields), records.root)
+    parse = records.parse.only(names.values()) if names else records.parse
+    some = (records.places(np.array([i]))[0] for i in range(len(records.names)))
+    first = ((place.where, lambda place=place: parse(read(place))) for place in some)
+    return structs.replace(recipe, names=names, parse=parse).of_first(first, records.root)
+
+
+def _named_fields(columns: Any, fields: Sequence[str], where: str) -> dict[str, str]:
+    """Return fields by the names that they get."""
+    if columns is None:
+        return {}
+    listed = [columns] if isinstance(columns, str) else columns
+    wanted: dict[str, Any] = {**columns} if isinstance(columns, Mapping) else {name: name for name in listed}
+    for name, field in wanted.items():
+        if not isinstance(field, str):
             raise BadSetting(
-                'on_bad="skip": only decode= finds bad rows of tables, and there is none; nulls are for fill= or '
-                "filter="
+                f"columns[{name!r}]: only columns of tables are put together; use decode= for samples"
             )
-        from penstock.sources.rows.table_data import TableData
-        from penstock.sources.tables.files import TableFiles
-        from penstock.sources.tables.opening import OpenedTables
-
-        if columns is None and isinstance(tables, TableFiles):
-            tables.check_folders(data)
-        ragged = settings.ragged if settings.decode is None else "pack"
-        opened = OpenedTables(tables, columns, ragged, fill, condition, settings.workers)
-        return TableData(opened, settings)
-    if (records := field_records_of(data)) is None:
-        raise BadSetting(f"data={data!r}: give {_FORMATS}, or several files of one format")
-    for name, value in (("fill", fill), ("filter", condition)):
-        if value is not None:
-            raise BadSetting(
-                f"{name}={value!r}: only rows of tables have nulls and are filtered; use decode= here"
-            )
-    names = named_fields(columns, list(records.fields), records.root)
-    return RecordData(records, names, settings, cache)
+        if field not in fields:
+            raise BadSetting(f"{where} has no column {field!r}; it has {', '.join(fields)}")
+    if not wanted:
+        raise BadSetting(f"{where}: columns={columns!r} names no column; it has {', '.join(fields)}")
+    return wanted

@@ -54,7 +54,7 @@ class CachedParts:
             self._own.tiers = Tiers(self._layout)
         kept = CachedBlock(self._own.tiers, BYTES, [place], self._admitted)
         data = kept.encoded(0)
-        kept.keep(0, data, np.empty((0, 0), np.uint8))
+        kept.keep(0, data)
         kept.finish()
         return data
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -66,9 +66,6 @@ class PackedTables:
 
     def where(self, group: int) -> str:
         return f"{self.root}, rows from {group * self._step:,} on"
-
-    def check_unchanged(self, groups: Iterable[int]) -> None:
-        self._files.check_unchanged()
 
     def _type(self, name: str, leaf: Leaf, node: Any) -> Any:
         """Return Arrow's type of a leaf; torch's bfloat16 lies there as whole numbers."""

@@ -1,13 +1,15 @@
-"""Workers that make blocks: the seam behind which they are processes here, or on other machines.
+"""Workers that make blocks: the seam behind which they are processes here, on other machines, or this process.
 
 ``penstock.testing.workers`` ships its test suite.
 """
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
-from typing import Any, Protocol, TypeVar
+from collections.abc import Callable, Generator, Sequence
+from typing import Any, Generic, Protocol, TypeVar
 
+Task = TypeVar("Task")
+Result = TypeVar("Result")
 Task_contra = TypeVar("Task_contra", contravariant=True)
 Result_co = TypeVar("Result_co", covariant=True)
 Steps = Generator[None, None, Result_co]
@@ -49,3 +51,33 @@ class Workers(Protocol[Task_contra, Result_co]):
     def close(self) -> None:
         """End the workers, and forget their tasks; those that are submitted later begin with new workers."""
         ...
+
+
+class Here(Generic[Task, Result]):
+    """This process as the only worker; methods are those of ``Workers``."""
+
+    capacity = 1
+
+    def __init__(self, make: Callable[..., Callable[[Task], Steps[Result]]]) -> None:
+        self._make = make  # makes, from the arguments of ``prepare``, the function that does a task in steps
+        self._tasks: dict[int, Task] = {}
+
+    def prepare(self, setup: tuple[Any, ...], files: Sequence[int]) -> None:
+        self._work = self._make(*setup)
+
+    def submit(self, number: int, task: Task) -> None:
+        self._tasks[number] = task
+
+    def result(self, number: int) -> Result:
+        steps = self._work(self._tasks.pop(number))
+        while True:
+            try:
+                next(steps)
+            except StopIteration as done:
+                return done.value
+
+    def settle(self) -> None:
+        self._tasks.clear()
+
+    def close(self) -> None:
+        self._tasks.clear()

@@ -1,0 +1,169 @@
+"""What a worker does: reads the samples of a part of a block, and has them decoded straight into its memory."""
+
+from __future__ import annotations
+
+import mmap
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from time import perf_counter
+from typing import Any, NamedTuple, Protocol, cast
+
+import numpy as np
+
+from penstock.contracts import ByteArray, Place, Tree
+from penstock.errors import SourceError
+from penstock.io.cache.tiers import Admitted, CacheCounts, CacheLayout, Tiers
+from penstock.memory.slots import Placement, place
+from penstock.sources.order import Planned
+from penstock.sources.records.cached import CachedBlock
+from penstock.sources.records.files import is_outage
+from penstock.sources.workers import Steps
+from penstock.sources.workers.pool import serve
+from penstock.tree import Array, Node, array_nodes, describe, leaf_from_bytes
+
+Samples = Sequence[Place] | Sequence[Mapping[str, Any]]
+"""Where samples lie, or the samples themselves."""
+
+
+class MemoryFile(NamedTuple):
+    """A file in memory that blocks are written to, by its descriptor."""
+
+    fd: int
+    nbytes: int
+
+    def map(self) -> ByteArray:
+        """Return its bytes, to read and to write."""
+        return np.frombuffer(mmap.mmap(*self), np.uint8)
+
+
+class BlockShape(NamedTuple):
+    """How blocks lie in memory."""
+
+    layout: Node
+    row_bytes: Sequence[int]  # bytes of a row, of each leaf
+
+    @classmethod
+    def of(cls, example: Tree) -> BlockShape:
+        """Return the shape of blocks, by one of one row."""
+        layout, _, leaves = describe(example)
+        return cls(layout, [leaf.nbytes for leaf in leaves])
+
+    def placed(self, rows: int) -> Placement:
+        """Return how a block of some rows lies."""
+        return place(self.layout, [nbytes * rows for nbytes in self.row_bytes])
+
+    def arrays_in(self, memory: ByteArray, rows: int) -> list[Any]:
+        """Return the leaves of a block that begins where ``memory`` does."""
+        nodes = zip(array_nodes(self.layout), self.placed(rows).leaves_in(memory), strict=True)
+        return [leaf_from_bytes(cast("Array", node), part, rows) for node, part in nodes]
+
+
+class SampleTask(NamedTuple):
+    """A block to make."""
+
+    plan: Planned  # which of its rows are wanted
+    cycle: int
+    memory: int  # which of the memories it is written to
+    offset: int  # where it lies there
+    samples: Samples
+    beside: Any  # what is known of them besides, such as their labels: an array; None for nothing
+    caches: str  # what is kept of samples: one of the layouts that the worker knows; empty for nothing
+    admitted: Admitted  # which part of all samples is kept
+
+    def __str__(self) -> str:
+        first = self.plan.sample
+        return f"rows {first:,} to {first + self.plan.rows - 1:,} of cycle {self.cycle}"
+
+
+class Made(NamedTuple):
+    """What became of a block."""
+
+    bad: list[str]  # what is said of samples that were skipped
+    cached: CacheCounts  # what became of samples in the cache
+    found: Any  # what the recipe's step returned
+
+
+class Part:
+    """The wanted rows of a block, for a step that decodes them."""
+
+    def __init__(self, task: SampleTask, arrays: list[Any], recipe: Recipe, tiers: Tiers | None) -> None:
+        self.began_s = perf_counter()
+        self.plan, self.cycle, self.beside = task.plan, task.cycle, task.beside
+        self.samples = task.samples
+        self.arrays = arrays  # the leaves in the block's memory, to be written
+        places = [each for each in task.samples if isinstance(each, Place)]
+        self.stored = CachedBlock(tiers, task.caches, places, task.admitted)
+        self._recipe = recipe
+        self.bad: list[str] = []
+
+    def where(self, row: int) -> str:
+        """Return where a sample lies, for errors."""
+        given = self.samples[row]
+        return given.where if isinstance(given, Place) else f"row {self.plan.ids[row]:,} of {self._recipe.root}"
+
+    def skip(self, error: Exception, why: str, notice: str, remedy: str) -> None:
+        """Take note of a bad sample; raise SourceError if none is skipped, or if a store does not answer."""
+        outage = is_outage(error)
+        if outage or not self._recipe.skips:
+            own = error.__cause__  # what a user's function raised
+            trace = "".join(traceback.format_exception(own)) if own else ""
+            raise SourceError(why if outage else f'{why}. {remedy}, or pass on_bad="skip"', trace) from None
+        self.bad.append(notice)
+
+
+Step = Callable[[Part], Steps[Any]]
+"""Writes a part, a row at a step; the first step is done ahead. It returns what reaches the recipe's ``whole``."""
+
+
+class Recipe(Protocol):
+    """How samples become rows; it is sent to workers."""
+
+    @property
+    def root(self) -> str: ...  # name of the data
+
+    @property
+    def skips(self) -> bool: ...  # whether bad samples are skipped
+
+    @property
+    def in_ring(self) -> bool: ...  # whether all of a block lies in its memory
+
+    def step(self) -> Step:
+        """Return what decodes parts, in a worker's process."""
+        ...
+
+    def whole(self, found: Any, tree: Tree) -> Tree:
+        """Return a block that was not made in the ring, with what does not lie in its memory."""
+        ...
+
+
+class SampleWriter:
+    """Makes blocks, in a worker's process."""
+
+    def __init__(
+        self,
+        recipe: Recipe,
+        shape: BlockShape,
+        memories: Sequence[MemoryFile],  # where tasks lie
+        layouts: Mapping[str, CacheLayout],  # where samples may be kept, by what is kept of them
+    ) -> None:
+        self._recipe, self._shape, self._layouts = recipe, shape, layouts
+        self._step = recipe.step()
+        self._memories = [each.map() for each in memories]
+        self._tiers: dict[str, Tiers] = {}
+
+    def __call__(self, task: SampleTask) -> Steps[Made]:
+        """Make a block: the first step asks for its samples, and each of the others writes one."""
+        if task.caches and task.caches not in self._tiers:
+            self._tiers[task.caches] = Tiers(self._layouts[task.caches])
+        arrays = self._shape.arrays_in(self._memories[task.memory][task.offset :], len(task.samples))
+        part = Part(task, arrays, self._recipe, self._tiers.get(task.caches))
+        try:
+            found = yield from self._step(part)
+        finally:
+            counts = part.stored.finish()
+        return Made(part.bad, counts, found)
+
+
+def main(fd: int) -> None:
+    """Be a worker whose tasks come through a socket."""
+    serve(fd, SampleWriter)
