@@ -21,7 +21,7 @@ from rich.console import Console
 from rich.table import Table
 
 from penstock.basics.results import progress, results_table
-from penstock.bench import io as run
+from penstock.bench.io import run
 from penstock.bench.io_plan import IoSettings
 from penstock.io.advice import Requirement, advise
 from penstock.io.measurements import Measurement

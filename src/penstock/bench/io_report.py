@@ -17,7 +17,7 @@ from rich.text import Text
 from penstock.basics.results import as_json, check_files, progress, save, short
 from penstock.basics.sizes import size_text
 from penstock.basics.terminal import console, printable
-from penstock.bench import io as run
+from penstock.bench.io import run
 from penstock.bench.io_plan import IoSettings
 from penstock.errors import ReaderUnavailable
 from penstock.io.measurements import Measurement

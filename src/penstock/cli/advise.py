@@ -107,7 +107,7 @@ def _quick(directory: Path) -> list[Measurement]:
 
 def _measured_on(directory: Path) -> list[Measurement]:
     from penstock.basics.results import progress
-    from penstock.bench import io as run
+    from penstock.bench.io import run
     from penstock.bench.io_plan import IoSettings
 
     settings = IoSettings(
