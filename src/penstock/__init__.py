@@ -35,12 +35,12 @@ if TYPE_CHECKING:
     from penstock.runs.export import load_runs as load_runs
     from penstock.runs.inside.run import current_run as current_run
     from penstock.runs.inside.run import log as log
-    from penstock.sources.images.source import ImageSource as ImageSource
+    from penstock.sources.images.image_source import ImageSource as ImageSource
+    from penstock.sources.packed.packed_source import PackedSource as PackedSource
     from penstock.sources.packed.packing import pack as pack
-    from penstock.sources.packed.source import PackedSource as PackedSource
     from penstock.sources.plain import ArraySource as ArraySource
-    from penstock.sources.rows.source import RecordSource as RecordSource
-    from penstock.sources.tokens.source import TokenSource as TokenSource
+    from penstock.sources.rows.record_source import RecordSource as RecordSource
+    from penstock.sources.tokens.token_source import TokenSource as TokenSource
     from penstock.subsets.sampler import SelectionSampler as SelectionSampler
     from penstock.subsets.selection import Selection as Selection
     from penstock.tree.ragged import RaggedRows as RaggedRows
@@ -51,16 +51,16 @@ _HOMES = {
     "ArraySource": "penstock.sources.plain",
     "Cache": "penstock.io.cache.cache",
     "Feeder": "penstock.feed.feeder.feeder",
-    "ImageSource": "penstock.sources.images.source",
+    "ImageSource": "penstock.sources.images.image_source",
     "Loader": "penstock.feed.trainer.loader",
     "attach": "penstock.feed.launch.attach",
     "autoshare": "penstock.autosharing.share",
-    "PackedSource": "penstock.sources.packed.source",
+    "PackedSource": "penstock.sources.packed.packed_source",
     "RaggedRows": "penstock.tree.ragged",
-    "RecordSource": "penstock.sources.rows.source",
+    "RecordSource": "penstock.sources.rows.record_source",
     "Selection": "penstock.subsets.selection",
     "SelectionSampler": "penstock.subsets.sampler",
-    "TokenSource": "penstock.sources.tokens.source",
+    "TokenSource": "penstock.sources.tokens.token_source",
     "feeds": "penstock.feed.launch.feeds",
     "current_run": "penstock.runs.inside.run",
     "load_runs": "penstock.runs.export",

@@ -12,8 +12,8 @@ from tests.fakes.gpu import FakeGpu
 from tests.fakes.nvml.fake_gpus import FakeGpus
 from tests.io.nvme.test_nvme_device import FakeDriver
 
-from penstock.bench.io import run
 from penstock.bench import io_child as child
+from penstock.bench.io import run
 from penstock.bench.io_plan import IoSettings
 from penstock.bench.io_report import medians
 from penstock.errors import BadSetting

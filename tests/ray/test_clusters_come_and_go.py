@@ -14,7 +14,7 @@ from tests.ray.clusters import wait_until_gone
 import penstock
 from penstock.contracts import Cursor
 from penstock.sources.remote import workers
-from penstock.sources.remote.source import RemoteSource
+from penstock.sources.remote.remote_source import RemoteSource
 
 LEARNS_SOON = {"RAY_gcs_rpc_server_reconnect_timeout_s": "3"}
 """Ray ends after 3 s without its head, instead of 60."""

@@ -8,7 +8,7 @@ from tests.forked import eventually
 
 from penstock.contracts import Cursor
 from penstock.sources.remote import maker
-from penstock.sources.remote.source import RemoteSource
+from penstock.sources.remote.remote_source import RemoteSource
 
 
 def test_nodes_without_the_data_with_other_data_or_that_fail_at_a_sample_cost_none(cluster, training, tmp_path):

@@ -20,7 +20,7 @@ from torch.utils.data import DataLoader, Dataset
 import penstock
 from penstock.contracts import Cursor, SourceBlock
 from penstock.sources.adapt import adapt
-from penstock.sources.remote.source import RemoteSource
+from penstock.sources.remote.remote_source import RemoteSource
 from penstock.tree import array_nodes, bytes_of, describe
 
 

@@ -26,8 +26,8 @@ import penstock
 from penstock.contracts import Cursor
 from penstock.errors import ReadFailed
 from penstock.sources.packed.format import FORMAT, JOURNAL, MANIFEST, sealed
+from penstock.sources.packed.packed_source import PackedSource
 from penstock.sources.packed.packing import pack, rows_begun
-from penstock.sources.packed.source import PackedSource
 from penstock.sources.packed.writer import Journal, Origin
 
 SLOW = """

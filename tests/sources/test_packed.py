@@ -31,8 +31,8 @@ from penstock.io.uring import UringQueue
 from penstock.memory.host_ring import WritableHostRing
 from penstock.memory.slots import Filled, Slot, Slots
 from penstock.sources.packed.format import HEADER_BYTES
+from penstock.sources.packed.packed_source import PackedSource
 from penstock.sources.packed.packing import pack
-from penstock.sources.packed.source import PackedSource
 from penstock.testing.faulty_queue import FaultyQueue
 from penstock.testing.source import SourceContract
 
@@ -346,7 +346,7 @@ def test_auto_takes_the_next_reader_where_one_cannot_be_had(small, monkeypatch):
             raise ReaderUnavailable("io_uring: it is forbidden here")
         return open_reader(mech, memory, **options)
 
-    monkeypatch.setattr("penstock.sources.packed.source.open_reader", without_uring)
+    monkeypatch.setattr("penstock.sources.packed.packed_source.open_reader", without_uring)
     with closing(PackedSource(small)) as source:
         assert "direct (auto: io_uring: it is forbidden here; not measured here" in source.description
         list(source.open(Cursor(0, 0)))

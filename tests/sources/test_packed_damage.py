@@ -19,10 +19,10 @@ import penstock
 from penstock.contracts import Cursor
 from penstock.errors import PackDamaged, ReadFailed
 from penstock.io.open import FILE_MECHANISMS
-from penstock.sources.packed.files import PackedFiles, check
 from penstock.sources.packed.format import HEADER_BYTES, JOURNAL, MANIFEST
+from penstock.sources.packed.leaf_files import PackedFiles, check
+from penstock.sources.packed.packed_source import PackedSource
 from penstock.sources.packed.packing import pack
-from penstock.sources.packed.source import PackedSource
 
 ROWS, ROW_BYTES = 40, 8192
 

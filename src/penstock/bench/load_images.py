@@ -22,7 +22,7 @@ import msgspec
 
 from penstock.bench.loop import take, this_run
 from penstock.sources.images.decoders import decoder as fastest
-from penstock.sources.images.source import ImageSource
+from penstock.sources.images.image_source import ImageSource
 
 SUFFIXES = (".jpg", ".jpeg")
 DECODER = "decoder"

@@ -33,7 +33,7 @@ def files_of(data: str) -> list[str]:
 
 def penstock(job: LoadJob) -> Iterator[int]:
     """Penstock's RecordSource, alone."""
-    from penstock.sources.rows.source import RecordSource
+    from penstock.sources.rows.record_source import RecordSource
 
     options: Any = {"batch_size": job.batch_size, "workers": job.workers, "columns": job.columns}
     source = RecordSource(job.folder, ragged="pack", **options)

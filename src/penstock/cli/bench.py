@@ -35,8 +35,8 @@ def share(
     least one each.
     """
     from penstock.basics.results import as_json, check_files, progress, save
-    from penstock.bench.share import run
     from penstock.bench.io_plan import numbers
+    from penstock.bench.share import run
     from penstock.bench.share_report import SharePlan, picture, shown
 
     settings = SharePlan(

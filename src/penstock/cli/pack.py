@@ -77,7 +77,7 @@ def _begun(folder: Path) -> str:
 
 
 def _check(folder: Path) -> None:
-    from penstock.sources.packed.files import check
+    from penstock.sources.packed.leaf_files import check
 
     try:
         with progress(console()) as tell:

@@ -18,10 +18,10 @@ from penstock.contracts import FieldRecords, Tables
 from penstock.errors import BadSetting
 
 SOURCES = {
-    "images:": "penstock.sources.images.source:ImageSource",
-    "tokens:": "penstock.sources.tokens.source:TokenSource",
-    "packed:": "penstock.sources.packed.source:PackedSource",
-    "records:": "penstock.sources.rows.source:RecordSource",
+    "images:": "penstock.sources.images.image_source:ImageSource",
+    "tokens:": "penstock.sources.tokens.token_source:TokenSource",
+    "packed:": "penstock.sources.packed.packed_source:PackedSource",
+    "records:": "penstock.sources.rows.record_source:RecordSource",
 }
 """By prefix: a source that takes a path or a pattern, and keywords."""
 

@@ -12,8 +12,8 @@ from tests.fakes.gpu import FakeGpu
 
 import penstock
 from penstock.memory import host_ring as unused_pages
+from penstock.sources.packed.packed_source import PackedSource
 from penstock.sources.packed.packing import pack
-from penstock.sources.packed.source import PackedSource
 
 pytestmark = pytest.mark.usefixtures("stays")
 MIB = 1 << 20

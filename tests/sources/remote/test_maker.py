@@ -26,7 +26,7 @@ from penstock.linux.forked_call import ForkedCall
 from penstock.sources.adapt import adapt
 from penstock.sources.packed.packing import pack
 from penstock.sources.remote.maker import MadeBlock, MakerSpec, NodeMaker, maker_spec_of
-from penstock.sources.remote.source import RemoteSource
+from penstock.sources.remote.remote_source import RemoteSource
 from penstock.testing.source import bits_of
 
 SEED, ROWS, HANG_S = 3, 37, 60.0

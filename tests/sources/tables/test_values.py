@@ -18,7 +18,7 @@ from tests.sources.tables.files import KINDS, written
 
 from penstock import RecordSource
 from penstock.errors import BadSetting, SourceError
-from penstock.sources.tables.files import fields_of
+from penstock.sources.tables.table_files import fields_of
 
 UNITS = ("s", "ms", "us", "ns")
 NUMBERS = [

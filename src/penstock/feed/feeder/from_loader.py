@@ -17,7 +17,7 @@ def source_of(loader: Any, name: str, settings: Settings) -> Source:
         segments = SEGMENTS_ACROSS
     source = adapt(loader, segments=segments, seed=seed)
     if (remote := settings.remote) is not None:
-        from penstock.sources.remote.source import RemoteSource
+        from penstock.sources.remote.remote_source import RemoteSource
 
         across = name if settings.across else None
         source = RemoteSource(loader, source, remote.most, segments=segments, seed=seed, across=across)

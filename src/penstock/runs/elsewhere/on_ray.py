@@ -1,7 +1,7 @@
 """``python -m penstock.runs.elsewhere.on_ray CPUS GPUS [check]``: what srun is for Slurm, for a Ray cluster.
 
 It starts a job's process on a node that has these free, and passes its pipes on; with ``check``, it only looks
-whether a node is that large. It is the main module, so that Ray brings ``_Process`` to nodes without Penstock.
+whether a node is that large. It is the main module, so that Ray brings ``_RayProcess`` to nodes without Penstock.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from penstock.runs.elsewhere import NODE, PART_BYTES
 from penstock.sources.remote.connecting import connected
 
 
-class _Process:
+class _RayProcess:
     """A job's process on a node, which ends with the process that started it.
 
     One actor has all of its CPUs and GPUs: no placement group could pack them closer.
@@ -81,7 +81,7 @@ def main(cpus: int, gpus: int, *, only_check: bool) -> None:
             f"they have, in CPUs and GPUs, {there}"
         )
     if not only_check:
-        made = ray.remote(_Process).options(num_cpus=cpus, num_gpus=gpus, max_concurrency=2)
+        made = ray.remote(_RayProcess).options(num_cpus=cpus, num_gpus=gpus, max_concurrency=2)
         sys.exit(_connect(ray, made, output))
 
 

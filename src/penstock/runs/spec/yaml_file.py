@@ -52,7 +52,7 @@ class _Runs(msgspec.Struct, forbid_unknown_fields=True):
     epochs: Annotated[int, msgspec.Meta(ge=1)] | None = None
 
 
-class _Group(_Runs, forbid_unknown_fields=True):
+class _SpecGroup(_Runs, forbid_unknown_fields=True):
     """Runs that start together."""
 
     runs: list[_Runs] = []
@@ -64,7 +64,7 @@ class _Group(_Runs, forbid_unknown_fields=True):
 class _File(msgspec.Struct, forbid_unknown_fields=True):
     """A whole file."""
 
-    groups: list[_Group]
+    groups: list[_SpecGroup]
     machine: MachineTable = MachineTable()
 
 
@@ -79,7 +79,7 @@ _TYPES = {
 }
 _BOUNDS = {"<=": "of at most", ">=": "of at least", "<": "below", ">": "above"}
 _OF_RADT = {"experiment", "workload", "collocation", "status", "file", "params", "dependencies"}
-_KEYS = [field for kind in (_File, _Group, ShareOptions, MachineTable) for field in kind.__struct_fields__]
+_KEYS = [field for kind in (_File, _SpecGroup, ShareOptions, MachineTable) for field in kind.__struct_fields__]
 
 
 def plan_yaml(
@@ -107,7 +107,7 @@ def plan_yaml(
 
 
 def _groups(
-    at: str, folder: Path, group: _Group, written: dict[str, Any], name: str, machine: SpecMachine
+    at: str, folder: Path, group: _SpecGroup, written: dict[str, Any], name: str, machine: SpecMachine
 ) -> list[tuple[str, GroupPlan, list[dict[str, str]]]]:
     """Plan a group once in each of its modes; with it, where the names stand that each of its runs comes after."""
     if group.mode and group.modes:

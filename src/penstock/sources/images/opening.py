@@ -12,7 +12,7 @@ from penstock.linux.cgroups import cores
 from penstock.sources.formats import field_records_of, has_prefix, records_of, tables_of
 from penstock.sources.images.labels import LabelledRecords, Labels, labels_of
 from penstock.sources.records.values import BYTES, IMAGE, JPEG, PNG
-from penstock.sources.samples.source import OrderSettings, RecordSamples
+from penstock.sources.samples.sample_source import OrderSettings, RecordSamples
 
 if TYPE_CHECKING:
     from penstock.sources.images.recipe import ImageFields

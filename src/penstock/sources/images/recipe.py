@@ -15,7 +15,7 @@ from penstock.sources.images.crops import Augmentation, Draws, draws_of, union
 from penstock.sources.images.decoders import JPEG_END, decoder, whole_image, whole_jpeg
 from penstock.sources.images.opencv import checked, cv2
 from penstock.sources.records.cached import CachedBlock
-from penstock.sources.samples.worker import Part
+from penstock.sources.samples.worker import BlockPart
 from penstock.sources.workers import Steps
 
 NO_LABEL = -100
@@ -86,7 +86,7 @@ class ImageStep:
         self._decoder = decoder()
         self._costs = Costs()
 
-    def __call__(self, part: Part) -> Steps[Costs]:
+    def __call__(self, part: BlockPart) -> Steps[Costs]:
         """Write the pixels and labels of a part, an image at a step."""
         recipe, plan, costs = self._recipe, part.plan, Costs()
         draws = draws_of(recipe.seed, part.cycle, plan.sample, plan.rows, recipe.crops)

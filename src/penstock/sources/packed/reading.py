@@ -11,7 +11,7 @@ import numpy as np
 from penstock.contracts import ByteArray, Completed, Extents, Ids, Reader, SourceBlock
 from penstock.memory.slots import Filled, OwnSlots, Placement, Slot, Slots
 from penstock.sources.order import Planned
-from penstock.sources.packed.files import PackedFiles
+from penstock.sources.packed.leaf_files import PackedFiles
 
 _PARTS = 4
 """Part of the reads under way that is waited for at once, so that one turn of Python serves many."""

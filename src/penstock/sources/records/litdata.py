@@ -39,17 +39,17 @@ class _Config(msgspec.Struct):
     item_loader: str | None = None
 
 
-class _Index(msgspec.Struct):
+class _ChunkIndex(msgspec.Struct):
     chunks: list[_Chunk]
     config: _Config
 
 
-class _Node(msgspec.Struct):
+class _TypeNode(msgspec.Struct):
     """A part of an item's tree: a leaf has no type."""
 
     type: str | None
     context: Any
-    children_spec: list[_Node]
+    children_spec: list[_TypeNode]
 
 
 class LitDataRecords(OffsetRecords):
@@ -61,7 +61,7 @@ class LitDataRecords(OffsetRecords):
 
     def __init__(self, folder: str | os.PathLike[str]) -> None:
         root, text = opened(folder, "LitData's chunks")
-        index = decoded(root, text, _Index)
+        index = decoded(root, text, _ChunkIndex)
         config = index.config
         for what, value, known in (
             ("encrypted", config.encryption, (None,)),
@@ -91,14 +91,14 @@ def _names(root: str, spec: str | None) -> list[str]:
     try:
         protocol, tree = json.loads(spec or "")
         if protocol == _PROTOCOL:
-            return list(_leaves(msgspec.convert(tree, _Node), ()))
+            return list(_leaves(msgspec.convert(tree, _TypeNode), ()))
         why = f"its version is {protocol!r}"
     except (ValueError, TypeError, RecursionError) as error:
         why = str(error)
     raise BadSetting(f"{root}/{INDEX}: the tree of its items (data_spec) cannot be read: {why}")
 
 
-def _leaves(node: _Node, path: tuple[str, ...]) -> Iterator[str]:
+def _leaves(node: _TypeNode, path: tuple[str, ...]) -> Iterator[str]:
     kind = (node.type or "").rpartition(".")[2]
     keys: Iterable[Any] = range(len(node.children_spec))
     if kind in ("dict", "OrderedDict"):

@@ -24,7 +24,7 @@ _VERSION = 2
 _Count = Annotated[int, msgspec.Meta(ge=0)]
 
 
-class _File(msgspec.Struct):
+class _MdsFile(msgspec.Struct):
     basename: str
     bytes: _Count
     hashes: dict[str, str] = {}
@@ -34,8 +34,8 @@ class _Shard(msgspec.Struct):
     version: int
     format: str
     samples: _Count
-    raw_data: _File
-    zip_data: _File | None = None
+    raw_data: _MdsFile
+    zip_data: _MdsFile | None = None
     compression: str | None = None
     column_names: tuple[str, ...] = ()
     column_encodings: tuple[str, ...] = ()
@@ -46,7 +46,7 @@ class _Shard(msgspec.Struct):
         return self.column_names, self.column_encodings, tuple(map(str, self.column_sizes))
 
 
-class _Index(msgspec.Struct):
+class _MdsIndex(msgspec.Struct):
     shards: list[_Shard]
     version: Any = None
 
@@ -59,7 +59,7 @@ class MdsRecords(OffsetRecords):
 
     def __init__(self, folder: str | os.PathLike[str]) -> None:
         root, text = opened(folder, "MDS shards")
-        index = decoded(root, text, _Index)
+        index = decoded(root, text, _MdsIndex)
         shards = index.shards
         if index.version != _VERSION:
             raise BadSetting(f"{root}/{INDEX} is of version {index.version!r} of MDS; {_VERSION} is read")

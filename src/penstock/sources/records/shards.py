@@ -21,7 +21,7 @@ _FORMAT = 8
 _SHOWN = 3
 
 
-class _Index(NamedTuple):
+class _ShardIndex(NamedTuple):
     """The samples of one shard, their labels (empty if none do), why some have none, and all folders."""
 
     samples: list[Member]
@@ -76,12 +76,12 @@ class ShardRecords(ShardedRecords):
         return f"{len(self.names):,} members of {shards}"
 
 
-def _indexed(path: str, version: FileVersion, suffixes: tuple[str, ...]) -> _Index:
+def _indexed(path: str, version: FileVersion, suffixes: tuple[str, ...]) -> _ShardIndex:
     """Return a shard's index, from the cache if it was walked through before."""
-    return known(_Index, partial(_walked, path, version, suffixes), version, _FORMAT, path, suffixes)
+    return known(_ShardIndex, partial(_walked, path, version, suffixes), version, _FORMAT, path, suffixes)
 
 
-def _walked(path: str, version: FileVersion, suffixes: tuple[str, ...]) -> _Index:
+def _walked(path: str, version: FileVersion, suffixes: tuple[str, ...]) -> _ShardIndex:
     """Walk through a shard."""
     samples, folders, groups = list[Member](), set[str](), dict[tuple[int, str], _Group]()
     for member in members_of(path, version):
@@ -107,7 +107,7 @@ def _walked(path: str, version: FileVersion, suffixes: tuple[str, ...]) -> _Inde
         )
     labelled = samples if any(group.labels for group in groups.values()) else ()
     labels = _labels(path, [(name, groups[tar, key_of(name)]) for name, _, _, tar in labelled])
-    return _Index(samples, *labels, sorted(folders))
+    return _ShardIndex(samples, *labels, sorted(folders))
 
 
 def _several(groups: Sequence[_Group]) -> list[str]:

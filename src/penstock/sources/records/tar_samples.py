@@ -40,7 +40,7 @@ class _Sample(NamedTuple):
     end: int
 
 
-class _Index(NamedTuple):
+class _TarIndex(NamedTuple):
     """The samples of one shard, and the endings that all of them have."""
 
     samples: list[_Sample]
@@ -111,12 +111,12 @@ def _ending(name: str) -> str:
     return ending.lower() if stem else ""
 
 
-def _indexed(path: str, version: FileVersion) -> _Index:
+def _indexed(path: str, version: FileVersion) -> _TarIndex:
     """Return a shard's index, from the cache if it was walked through before."""
-    return known(_Index, partial(_walked, path, version), version, _FORMAT, path)
+    return known(_TarIndex, partial(_walked, path, version), version, _FORMAT, path)
 
 
-def _walked(path: str, version: FileVersion) -> _Index:
+def _walked(path: str, version: FileVersion) -> _TarIndex:
     """Walk through a shard."""
     samples: list[_Sample] = []
     endings: list[set[str]] = []
@@ -148,4 +148,4 @@ def _walked(path: str, version: FileVersion) -> _Index:
         end = max(end, end_of(member))
     if not samples:
         raise BadSetting(f"{path}: no member has a name such as key.jpg, so it holds no sample")
-    return _Index(samples, sorted(endings[0].intersection(*endings)))
+    return _TarIndex(samples, sorted(endings[0].intersection(*endings)))

@@ -71,7 +71,7 @@ class Usual:
 
 
 @dataclass(eq=False)
-class _Worker:
+class _NodeWorker:
     id: WorkerId
     state: str = "wanted"
     """``"wanted"``, ``"starting"`` or ``"ready"``."""
@@ -83,8 +83,8 @@ class _Worker:
 
 
 @dataclass(eq=False)
-class _Node:
-    workers: list[_Worker]
+class _RayNode:
+    workers: list[_NodeWorker]
     usual: Usual = field(default_factory=Usual)
     blocks: int = 0
     aside: str = ""
@@ -99,7 +99,7 @@ class Nodes:
 
     def __init__(self, most: int | None = None) -> None:
         self._most = most  # most workers on all nodes together; None for one on each core
-        self._nodes: dict[str, _Node] = {}
+        self._nodes: dict[str, _RayNode] = {}
         self._waiting: set[int] = set()  # blocks that no worker has
         self._open: set[int] = set()  # blocks that have not come
         self._raised: dict[int, dict[str, str]] = {}
@@ -113,7 +113,7 @@ class Nodes:
             self._take_back(worker)
         for name, count in cores.items():
             if name not in self._nodes:
-                self._nodes[name] = _Node([self._new(name, place) for place in range(count)])
+                self._nodes[name] = _RayNode([self._new(name, place) for place in range(count)])
         return [worker.id for worker in gone]
 
     def to_start(self, now_s: float) -> list[WorkerId]:
@@ -262,17 +262,17 @@ class Nodes:
             for name, node in self._nodes.items()
         ]
 
-    def _new(self, node: str, place: int) -> _Worker:
+    def _new(self, node: str, place: int) -> _NodeWorker:
         self._turn += 1
-        return _Worker(WorkerId(node, place, self._turn))
+        return _NodeWorker(WorkerId(node, place, self._turn))
 
-    def _workers(self) -> Iterator[_Worker]:
+    def _workers(self) -> Iterator[_NodeWorker]:
         return (worker for node in self._nodes.values() for worker in node.workers)
 
-    def _wanted(self) -> Iterator[_Worker]:
+    def _wanted(self) -> Iterator[_NodeWorker]:
         return (worker for worker in self._workers() if worker.state == "wanted")
 
-    def _starting(self) -> Iterator[_Worker]:
+    def _starting(self) -> Iterator[_NodeWorker]:
         return (worker for worker in self._workers() if worker.state == "starting")
 
     def _room(self, wanted: int) -> int:
@@ -281,20 +281,20 @@ class Nodes:
             return wanted
         return min(wanted, self._most - sum(each.state != "wanted" for each in self._workers()))
 
-    def _good(self) -> Iterator[_Worker]:
+    def _good(self) -> Iterator[_NodeWorker]:
         good = (node for node in self._nodes.values() if not node.aside)
         return (worker for node in good for worker in node.workers if worker.state == "ready")
 
-    def _worker(self, id: WorkerId) -> _Worker | None:
+    def _worker(self, id: WorkerId) -> _NodeWorker | None:
         """Return a worker, unless another has taken its place."""
         node = self._nodes.get(id.node)
         worker = None if node is None else node.workers[id.place]
         return worker if worker is not None and worker.id == id else None
 
-    def _deadline_s(self, worker: _Worker) -> float:
+    def _deadline_s(self, worker: _NodeWorker) -> float:
         return worker.since_s + self._nodes[worker.id.node].usual.patience_s(_LEAST_S, _FIRST_S)
 
-    def _look_idle(self, node: _Node) -> None:
+    def _look_idle(self, node: _RayNode) -> None:
         """Take a node for good again if none of its workers has a block that could be late."""
         if node.until_s is None and not any(each.has for each in node.workers):
             node.aside = ""
@@ -313,15 +313,15 @@ class Nodes:
         self._waiting.discard(number)
         self._unmade.append((number, next(reversed(self._raised.pop(number).values()))))
 
-    def _done(self, worker: _Worker, number: int, now_s: float) -> None:
+    def _done(self, worker: _NodeWorker, number: int, now_s: float) -> None:
         worker.has.remove(number)
         worker.since_s = now_s
 
-    def _take_back(self, worker: _Worker) -> None:
+    def _take_back(self, worker: _NodeWorker) -> None:
         """Have others make what a worker that is gone has."""
         self._have_made_elsewhere(worker)
         worker.has.clear()
 
-    def _have_made_elsewhere(self, worker: _Worker) -> None:
+    def _have_made_elsewhere(self, worker: _NodeWorker) -> None:
         on_others = {number for each in self._good() if each is not worker for number in each.has}
         self._waiting |= {number for number in worker.has if number in self._open} - on_others

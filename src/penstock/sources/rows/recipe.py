@@ -15,7 +15,7 @@ from msgspec import structs
 
 from penstock.contracts import Place, Tree
 from penstock.errors import BadSetting, ReadFailed
-from penstock.sources.samples.worker import Part
+from penstock.sources.samples.worker import BlockPart
 from penstock.sources.workers import Steps
 from penstock.tree import RaggedRows
 
@@ -193,7 +193,7 @@ class RowStep:
         self._recipe = recipe
         self._own = {leaf.name: leaf for leaf in recipe.leaves if leaf.name != BAD}
 
-    def __call__(self, part: Part) -> Steps[VaryingLeaves]:
+    def __call__(self, part: BlockPart) -> Steps[VaryingLeaves]:
         """Write the leaves of a part, a sample at a step; return those that differ in length."""
         arrays = dict(zip(example_of(self._recipe.leaves), part.arrays, strict=True))
         varying = VaryingLeaves(self._recipe.leaves)
@@ -213,7 +213,7 @@ class RowStep:
             yield
         return varying
 
-    def _sample(self, part: Part, row: int) -> dict[str, Any]:
+    def _sample(self, part: BlockPart, row: int) -> dict[str, Any]:
         """Return a sample's leaves, of the types that the first one had."""
         fields = part.samples[row]
         if isinstance(fields, Place):

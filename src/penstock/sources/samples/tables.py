@@ -18,7 +18,7 @@ from penstock.memory.room import aligned
 from penstock.memory.slots import Filled, Slots, place
 from penstock.sources.order import Order, Planned, planned
 from penstock.sources.samples.blocks import SampleData
-from penstock.sources.samples.source import OrderSettings
+from penstock.sources.samples.sample_source import OrderSettings
 from penstock.sources.samples.worker import Samples
 from penstock.sources.tables.loading import Allocate, GroupLoader, Loaded, TableLeaf, own_memory
 from penstock.sources.tables.opening import OpenedTables

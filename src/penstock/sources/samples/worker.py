@@ -83,7 +83,7 @@ class Made(NamedTuple):
     found: Any  # what the recipe's step returned
 
 
-class Part:
+class BlockPart:
     """The wanted rows of a block, for a step that decodes them."""
 
     def __init__(self, task: SampleTask, arrays: list[Any], recipe: Recipe, tiers: Tiers | None) -> None:
@@ -111,7 +111,7 @@ class Part:
         self.bad.append(notice)
 
 
-Step = Callable[[Part], Steps[Any]]
+Step = Callable[[BlockPart], Steps[Any]]
 """Writes a part, a row at a step; the first step is done ahead. It returns what reaches the recipe's ``whole``."""
 
 
@@ -156,7 +156,7 @@ class SampleWriter:
         if task.caches and task.caches not in self._tiers:
             self._tiers[task.caches] = Tiers(self._layouts[task.caches])
         arrays = self._shape.arrays_in(self._memories[task.memory][task.offset :], len(task.samples))
-        part = Part(task, arrays, self._recipe, self._tiers.get(task.caches))
+        part = BlockPart(task, arrays, self._recipe, self._tiers.get(task.caches))
         try:
             found = yield from self._step(part)
         finally:

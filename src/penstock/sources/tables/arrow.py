@@ -21,7 +21,7 @@ from penstock.fingerprint.file_versions import FileVersion
 from penstock.io.cache.cache import Cache
 from penstock.sources.records.files import is_remote, read, read_ahead, version_of
 from penstock.sources.records.shard_files import known
-from penstock.sources.tables.files import TableFiles, failed, pa
+from penstock.sources.tables.table_files import TableFiles, failed, pa
 
 _MAGIC = b"ARROW1\0\0"
 _CONTINUES = 0xFFFFFFFF
@@ -41,7 +41,7 @@ class _Batch(NamedTuple):
     rows: int
 
 
-class _Index(NamedTuple):
+class _ArrowIndex(NamedTuple):
     """What a file holds: its schema, as it is serialized, and its batches."""
 
     schema: bytes
@@ -126,18 +126,18 @@ def _json(path: str, otherwise: Any = None) -> Any:
         raise BadSetting(f"{path} is damaged: {error}") from None
 
 
-def _schema(path: str, index: _Index) -> Any:
+def _schema(path: str, index: _ArrowIndex) -> Any:
     try:
         return pa.ipc.read_schema(pa.py_buffer(index.schema))
     except (pa.ArrowException, OSError) as error:
         raise BadSetting(f"{path} is damaged: {error}") from None
 
 
-def _indexed(path: str, version: FileVersion) -> _Index:
-    return known(_Index, partial(_walked, path, version), version, "arrow", _FORMAT, path)
+def _indexed(path: str, version: FileVersion) -> _ArrowIndex:
+    return known(_ArrowIndex, partial(_walked, path, version), version, "arrow", _FORMAT, path)
 
 
-def _walked(path: str, version: FileVersion) -> _Index:
+def _walked(path: str, version: FileVersion) -> _ArrowIndex:
     """Walk through the messages of a file, of which only the headers are read."""
     schema, batches = b"", list[_Batch]()
     for kind, offset, nbytes, body, rows in _messages(path, version):
@@ -149,7 +149,7 @@ def _walked(path: str, version: FileVersion) -> _Index:
             batches.append(_Batch(offset, nbytes + body, rows))
     if not schema:
         raise BadSetting(f"{path} is no Arrow file: no schema stands at its beginning")
-    return _Index(schema, batches)
+    return _ArrowIndex(schema, batches)
 
 
 def _messages(path: str, version: FileVersion) -> Iterator[tuple[int, int, int, int, int]]:

@@ -14,8 +14,8 @@ from penstock.contracts import ByteArray, Ids, Tables
 from penstock.errors import ReadFailed, SourceError, Untravelled
 from penstock.sources.sharding import UNTRAVELLED
 from penstock.sources.tables.columns import TableColumn, Values, VaryingRows, values_of
-from penstock.sources.tables.files import fields_of, pa
 from penstock.sources.tables.shuffle_windows import ShuffleWindow
+from penstock.sources.tables.table_files import fields_of, pa
 from penstock.tree import RaggedRows
 
 Allocate = Callable[[int], Values]

@@ -11,9 +11,9 @@ import numpy as np
 from penstock.contracts import ByteArray, Ids
 from penstock.errors import BadSetting
 from penstock.io.cache.cache import Cache
-from penstock.sources.packed.files import PackedFiles, read_rows
 from penstock.sources.packed.format import Leaf, folder_at
-from penstock.sources.tables.files import pa
+from penstock.sources.packed.leaf_files import PackedFiles, read_rows
+from penstock.sources.tables.table_files import pa
 from penstock.tree import Array, Branch, Node, array_nodes
 
 _GROUP_BYTES = 1 << 20

@@ -13,12 +13,20 @@ from penstock.contracts import Ids
 from penstock.errors import BadSetting, ReadFailed, SourceError
 from penstock.fingerprint.file_versions import FileVersion
 from penstock.io.cache.cache import Cache
-from penstock.sources.tables.files import Fetch, OwnOfThreads, TableFiles, failed, opened, opened_for_datasets, pa
+from penstock.sources.tables.table_files import (
+    Fetch,
+    OwnOfThreads,
+    TableFiles,
+    failed,
+    opened,
+    opened_for_datasets,
+    pa,
+)
 
 parquet: Any = import_module("pyarrow.parquet")
 
 
-class _Group(NamedTuple):
+class _RowGroup(NamedTuple):
     file: int
     number: int
     rows: int
@@ -31,7 +39,7 @@ class ParquetTables(TableFiles):
         super().__init__(paths, cache)
         self._metadata, schemas = zip(*self._each(partial(_footer, self._fetch)), strict=True)
         self._groups = [
-            _Group(i, number, each.row_group(number).num_rows)
+            _RowGroup(i, number, each.row_group(number).num_rows)
             for i, each in enumerate(self._metadata)
             for number in range(each.num_row_groups)
             if each.row_group(number).num_rows

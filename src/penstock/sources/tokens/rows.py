@@ -9,7 +9,7 @@ import numpy as np
 
 from penstock.contracts import Ids, Numbers
 from penstock.errors import BadSetting
-from penstock.sources.tokens.files import TokenFile, Tokens
+from penstock.sources.tokens.token_files import TokenFile, Tokens
 
 
 def packed(sizes: Numbers, capacity: int) -> tuple[Ids, Ids]:

@@ -24,8 +24,8 @@ from penstock.linux.fork import close_in_children
 from penstock.memory.room import aligned
 from penstock.memory.slots import OwnSlots, Slots
 from penstock.sources.order import Ordered, Planned, digest
-from penstock.sources.packed.files import PackedFiles
 from penstock.sources.packed.format import folder_at
+from penstock.sources.packed.leaf_files import PackedFiles
 from penstock.sources.packed.reading import Reading, Shelf
 from penstock.sources.sharding import UNTRAVELLED
 

@@ -21,8 +21,8 @@ from penstock.memory.room import aligned
 from penstock.memory.slots import Filled, Slots, place
 from penstock.sources.order import Planned, digest, permutation
 from penstock.sources.sharding import Alone, rank_of
-from penstock.sources.tokens.files import TokenFile, Tokens, opened
 from penstock.sources.tokens.rows import Documents, Spans, distinct
+from penstock.sources.tokens.token_files import TokenFile, Tokens, opened
 from penstock.tree import build, describe
 
 _SLOTS = 2

@@ -20,7 +20,7 @@ from penstock.sources.records.cached import SampleCaching
 from penstock.sources.records.files import read
 from penstock.sources.rows.recipe import RaggedChoice, RowRecipe, example_of
 from penstock.sources.samples.blocks import SampleBlocks, SampleData
-from penstock.sources.samples.source import OrderSettings, RecordSamples, SampleSource
+from penstock.sources.samples.sample_source import OrderSettings, RecordSamples, SampleSource
 from penstock.sources.tables import Columns
 
 if TYPE_CHECKING:
@@ -152,8 +152,8 @@ def _opened_tables(
             'on_bad="skip": only decode= finds bad rows of tables, and there is none; nulls are for fill= or '
             "filter="
         )
-    from penstock.sources.tables.files import TableFiles
     from penstock.sources.tables.opening import OpenedTables
+    from penstock.sources.tables.table_files import TableFiles
 
     if columns is None and isinstance(tables, TableFiles):
         tables.check_folders(named)

@@ -20,7 +20,7 @@ from penstock.sources.order import digest
 from penstock.sources.records.files import is_remote
 from penstock.sources.records.offsets import OffsetRecords
 from penstock.sources.samples.blocks import SampleBlocks
-from penstock.sources.samples.source import OrderSettings, RecordSamples, SampleSource
+from penstock.sources.samples.sample_source import OrderSettings, RecordSamples, SampleSource
 
 SUFFIXES = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
 """Those of torchvision's ``IMG_EXTENSIONS``."""
