@@ -14,10 +14,12 @@ from collections import Counter
 from pathlib import Path
 from typing import Annotated, Any
 
+import msgspec
 import typer
 from rich.console import Console
 
 from penstock.basics.results import results_table
+from penstock.runs.machine import describe
 
 ROOT = Path(__file__).parents[1]
 _OFTEN = 5
@@ -72,7 +74,8 @@ def main(
         table.add_row(name, f"{then.get(name, 0):,}", f"{value:,}")
     Console().print(table)
     if out is not None:
-        out.write_text(json.dumps({"revision": before, "before": then, "now": now}, indent=1) + "\n")
+        found = {"machine": msgspec.to_builtins(describe()), "revision": before, "before": then, "now": now}
+        out.write_text(json.dumps(found, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -17,8 +17,7 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 import penstock
-from penstock.bench.demo_images import Crops, ImageFolder, find_images, prepare_worker
-from penstock.bench.demo_images import cached_images
+from penstock.bench.demo_images import Crops, ImageFolder, cached_images, find_images, prepare_worker
 from penstock.bench.demo_trainer import small_network
 
 WORKERS = len(os.sched_getaffinity(0))

@@ -20,8 +20,7 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 import penstock
-from penstock.bench.demo_images import Crops, find_images, prepare_worker
-from penstock.bench.demo_images import cached_images
+from penstock.bench.demo_images import Crops, cached_images, find_images, prepare_worker
 from penstock.bench.demo_trainer import small_network
 
 CROP_PX = 32
