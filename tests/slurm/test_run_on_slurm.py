@@ -88,7 +88,7 @@ class TestSlurm(Elsewhere):
 
     def test_runs_in_an_allocation_go_side_by_side_each_as_one_task(self, there, slurm):
         slurm.ask("salloc", "--no-shell", "--ntasks=2", "--ntasks-per-node=2", "--mem=100")
-        allocation = {"JOB_ID": slurm.job(), "MEM_PER_NODE": "100", "NTASKS_PER_NODE": "2"}
+        allocation = {"JOB_ID": slurm.job(), "MEM_PER_NODE": "100", "NTASKS_PER_NODE": "2", "GPUS_PER_NODE": "4"}
         variables = {f"SLURM_{name}": value for name, value in allocation.items()}
         both = there(
             *UNWATCHED, "-n", "2", "sh", "-c", "echo ${SLURM_NTASKS_PER_NODE-none}; sleep 600", **variables

@@ -93,9 +93,7 @@ def numbers(option: str, text: str) -> tuple[int, ...]:
     try:
         return tuple(int(part) for part in words(text))
     except ValueError:
-        raise BadSetting(
-            f"--{option} {text}: give whole numbers with commas between them, such as 32,128"
-        ) from None
+        raise BadSetting(f"--{option} {text}: give whole numbers with commas between them, such as 1,4") from None
 
 
 def sizes(option: str, text: str) -> tuple[int, ...]:

@@ -23,7 +23,7 @@ from penstock.runs.record import GroupPlan, RunPlan
 _PYTHON = (sys.executable, "-P", "-m")
 _ANSWERS_S = 60.0
 _TELLS_S = 5.0
-_OF_ALL_TASKS = ("SLURM_NTASKS_PER_NODE", "SLURM_GPUS")
+_OF_ALL_TASKS = {"SLURM_NTASKS_PER_NODE", "SLURM_GPUS", "SLURM_GPUS_PER_NODE", "SLURM_GPUS_PER_TASK"}
 
 _SAYS_NOTHING = re.compile(r"^$|: task \d+: |: No error$")
 
@@ -51,7 +51,9 @@ class JobPlace(NamedTuple):
         for cpus, gpus in sorted({*map(self._needs, jobs)}):
             try:
                 words = self._words(cpus, gpus)
-                tried = subprocess.run(words, capture_output=True, timeout=_ANSWERS_S, check=False)
+                tried = subprocess.run(
+                    words, env=variables(), capture_output=True, timeout=_ANSWERS_S, check=False
+                )
             except subprocess.TimeoutExpired:
                 raise BadSetting(f"--on {self.on}: no answer within {_ANSWERS_S:g} s") from None
             if tried.returncode != 0:
@@ -91,12 +93,14 @@ def ended_by_slurm(job: str, errors: bytes) -> str:
 
     ``errors`` is what srun printed: it alone does not tell a preemption from a cancellation.
     """
-    told = ""
+    told = b""
     with suppress(OSError, subprocess.TimeoutExpired):
         words = ["scontrol", "--oneliner", "show", "job", job]
-        told = job and subprocess.run(words, capture_output=True, text=True, timeout=_TELLS_S, check=False).stdout
-    facts = {name: value for name, _, value in (word.partition("=") for word in told.split())}
-    if facts.get("PreemptTime", "None") != "None":
+        told = subprocess.run(words, capture_output=True, timeout=_TELLS_S, check=False).stdout if job else b""
+    words = told.decode(errors="replace").split()
+    facts = {name: value for name, _, value in (word.partition("=") for word in words)}
+    # One that is suspended for another goes on later.
+    if facts.get("PreemptTime", "None") != "None" and facts.get("SuspendTime", "None") == "None":
         return "Slurm has preempted its job"
     if facts.get("Reason") == "TimeLimit":
         return "its job has reached Slurm's time limit"

@@ -192,7 +192,7 @@ class LauncherElsewhere:
         folder = self._store.folder_of(packet.id)
         match packet:
             case Began(id, pid, number):
-                job.number = number
+                job.number = number if self._place.on == "slurm" else ""
                 self._running[id].output = Output(str(folder / "output"))
                 self._store.began(id, keeper=None, pid=pid)
                 yield RunBegan(id, pid)
@@ -219,18 +219,18 @@ class LauncherElsewhere:
         """Record the end of those runs of a job that nobody else has recorded."""
         with job.process:
             pass
-        why = last_words(job.errors)
-        for id in job.ids:
-            if run := self._running.get(id):
-                if run.output and (by := ended_by_slurm(job.number, job.errors)):
-                    self._store.ended(id, "killed", None, by)
-                elif run.output:
-                    self._store.ended(id, "lost", None, f"its node reports no more: {why}")
-                elif id in job.sent:
-                    self._store.ended(id, "killed", None, f"never began: {job.sent[id]}")
-                else:
-                    self._store.ended(id, "failed", None, f"never began: {_explained(why)}")
-                yield from self._gone(id)
+        left = [(id, self._running[id]) for id in job.ids if id in self._running]
+        why, by = last_words(job.errors), ended_by_slurm(job.number, job.errors) if left else ""
+        for id, run in left:
+            if run.output and by:
+                self._store.ended(id, "killed", None, by)
+            elif run.output:
+                self._store.ended(id, "lost", None, f"its node reports no more: {why}")
+            elif id in job.sent:
+                self._store.ended(id, "killed", None, f"never began: {job.sent[id]}")
+            else:
+                self._store.ended(id, "failed", None, f"never began: {_explained(why)}")
+            yield from self._gone(id)
 
 
 def _explained(why: str) -> str:

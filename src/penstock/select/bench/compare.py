@@ -160,7 +160,7 @@ def compare_methods(
         spec = comparison.spec
         full = full_of(spec)
 
-        def tell(done: int, total: int | None, what: str) -> None:
+        def tell(done: int, total: int, what: str) -> None:
             console.print(f"[{done:,} of {total:,}] {printable(what)}", style="dim", soft_wrap=True, markup=False)
 
         bench = Bench(comparison, folder, store, tell, again=again)
