@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
+import pickle
 import random
 import signal
+import threading
+import weakref
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -21,6 +25,7 @@ from tests.sources.tables.files import written
 from penstock import Cache, ImageSource
 from penstock.contracts import Cursor
 from penstock.errors import BadSetting, SourceError
+from penstock.sources.workers.pool import WorkerPool
 
 pytestmark = pytest.mark.whole
 
@@ -78,6 +83,36 @@ def test_memory_of_images_is_given_back_handful_by_handful_and_at_the_end(tmp_pa
     assert len(tabled._held) <= 2 and pages == os.fstat(tabled._memory.fd).st_blocks * 512
     source.close()
     assert not tabled._held and not tabled._memory._pieces
+
+
+def test_memory_of_images_is_given_back_with_a_source_that_nobody_closed(tmp_path, make):
+    gc.disable()
+    try:
+        source = ImageSource(table(tmp_path), size=16, batch_size=5, workers=1, label="class")
+        blocks(source, 0, 1)
+        memory: Any = source._data
+        forgotten = weakref.ref(memory.loader)
+        threads = [each for each in threading.enumerate() if each.name.startswith("penstock-tables")]
+        del source, memory
+        assert forgotten() is None
+        for thread in threads:
+            thread.join()
+    finally:
+        gc.enable()
+
+
+def test_labels_of_thousands_of_classes_do_not_travel_to_workers(tmp_path, make, monkeypatch):
+    sizes, submit = list[int](), WorkerPool.submit
+
+    def measured(pool: Any, number: int, task: Any) -> None:
+        sizes.append(len(pickle.dumps(task)))
+        submit(pool, number, task)
+
+    monkeypatch.setattr(WorkerPool, "submit", measured)
+    labels = np.eye(COUNT, 20_000, dtype=np.uint8)
+    found = blocks(make(table(tmp_path), label=None, labels=labels, shuffle=False))
+    np.testing.assert_array_equal(np.concatenate([own for _, own in found]), labels)
+    assert max(sizes) < 32_000  # a worker gets the next task while it is at work on one
 
 
 def test_a_fork_reads_by_itself_and_closes_what_it_has(tmp_path, make):

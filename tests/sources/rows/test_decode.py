@@ -120,6 +120,11 @@ def test_rows_of_different_length_texts_and_bytes(path, ragged):
         assert not batch["bad"].any()
 
 
+def test_a_column_may_be_called_bad_where_none_is_skipped(path):
+    found = batches(path, decode=lambda row: {"bad": int(row["id"])})
+    assert sorted(value for batch in found for value in batch["bad"].tolist()) == list(range(ROWS))
+
+
 def test_on_bad_needs_a_decoder_and_its_column_a_free_name(path):
     with pytest.raises(BadSetting, match=r'on_bad="skip": only decode= finds bad rows of tables'):
         RecordSource(path, on_bad="skip")

@@ -93,18 +93,16 @@ class ImageStep:
         if plan.kept is not None:
             draws = draws[plan.kept]
         side = recipe.augmentation.size
-        pixels = part.arrays[0].reshape(len(plan.ids), recipe.crops, side, side, 3)
+        pixels = part.arrays[0].reshape(len(part.samples), recipe.crops, side, side, 3)
         labels = part.arrays[1] if part.arrays[1:] else None
-        if labels is not None and part.beside is not None:
-            labels[:] = part.beside
         costs.busy_s = perf_counter() - part.began_s
         yield
         self._costs = costs  # until here the images of the part before were written
-        for row in range(len(plan.ids)):
+        for row in range(len(part.samples)):
             began = perf_counter()
             try:
                 label = self._write(part.stored, row, draws[row], pixels[row])
-                if labels is not None and part.beside is None:
+                if labels is not None and not part.is_labelled:
                     labels[row] = label
             except (ValueError, ReadFailed) as error:
                 where = part.where(row)

@@ -43,7 +43,8 @@ class TableImages(TableSamples):
     def __init__(
         self, opened: OpenedTables, order: Order | ShuffleWindows, threads: int, classes: Sequence[str]
     ) -> None:
-        super().__init__(opened, order, threads, allocate=self._allocated)
+        self._memory = _Memory()  # it refers to nothing here: whoever forgets a source frees its tables at once
+        super().__init__(opened, order, threads, allocate=self._memory.empty)
         self.names: Any = range(order.samples)
         self.parts, self.classes = opened.reading.tables.parts, classes
         self.beside: Any = None  # a label for each image, if they are given apart
@@ -62,7 +63,7 @@ class TableImages(TableSamples):
         """Make the memory that images are read to; what was there before is forgotten."""
         self.close()
         self._file = memory_file("penstock-tables")
-        self._memory = _Memory(self._file.fileno())
+        self._memory.begin(self._file.fileno())
         return [self._file]
 
     def samples(self, plan: Planned) -> tuple[Samples, Any]:
@@ -79,9 +80,6 @@ class TableImages(TableSamples):
         found = zip(offsets, sizes, names, strict=True)
         places = [Place(path, offset, nbytes, "", name) for offset, nbytes, name in found]
         return places, self._labels(plan, loaded)
-
-    def _allocated(self, nbytes: int) -> ByteArray:
-        return self._memory.empty(nbytes)
 
     def _labels(self, plan: Planned, loaded: Loaded) -> Any:
         if self.beside is not None or len(self.opened.reading.outputs) == 1:
@@ -116,7 +114,11 @@ class TableImages(TableSamples):
 class _Memory:
     """Memory of a file that grows at its end, and is given up piece by piece."""
 
-    def __init__(self, fd: int) -> None:
+    def __init__(self) -> None:
+        self.begin(-1)
+
+    def begin(self, fd: int) -> None:
+        """Lie in this file from now on, which is empty."""
         self.fd = fd
         self._end = 0
         self._pieces: dict[int, tuple[int, mmap.mmap]] = {}

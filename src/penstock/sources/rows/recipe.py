@@ -191,7 +191,8 @@ class RowStep:
 
     def __init__(self, recipe: RowRecipe) -> None:
         self._recipe = recipe
-        self._own = {leaf.name: leaf for leaf in recipe.leaves if leaf.name != BAD}
+        self._marker = BAD if recipe.skips else None
+        self._own = {leaf.name: leaf for leaf in recipe.leaves if leaf.name != self._marker}
 
     def __call__(self, part: BlockPart) -> Steps[VaryingLeaves]:
         """Write the leaves of a part, a sample at a step; return those that differ in length."""
@@ -205,7 +206,7 @@ class RowStep:
                 sample, why = None, f"{part.where(row)}: {error}"
                 part.skip(error, why, f"{why}: it is skipped", "Mend it")
             for name, array in arrays.items():
-                if name == BAD:
+                if name == self._marker:
                     array[row] = sample is None
                 else:
                     array[row] = 0 if sample is None else sample[name]

@@ -13,7 +13,7 @@ from itertools import count
 from typing import Any, NamedTuple
 
 from penstock.basics.terminal import say
-from penstock.contracts import ByteArray, Cursor, Ids, Joints, SourceBlock, Tree, Wanted
+from penstock.contracts import ByteArray, Cursor, Ids, Joints, Place, SourceBlock, Tree, Wanted
 from penstock.errors import BadSetting, SourceError, Untravelled
 from penstock.linux.files import memory_file
 from penstock.linux.fork import close_in_children
@@ -48,7 +48,7 @@ class SampleData(ABC):
 
     @abstractmethod
     def samples(self, plan: Planned) -> tuple[Samples, Any]:
-        """Return where samples lie, or the samples, and what is known besides; called in the order of blocks."""
+        """Return where samples lie, or the samples, and their last leaf if it is known; called in order."""
 
     def begin(self) -> None:  # noqa: B027 - few remember what was asked for
         """Forget the blocks of a pass that was given up."""
@@ -191,8 +191,17 @@ class SampleBlocks:
             memory, slot = _OWN, None if self._slots is not None and waits else own.take()
         if slot is None:
             return None
-        where = plan._replace(way=None), cycle, memory, slot.offset
-        self._pool.submit(number, SampleTask(*where, *self._data.samples(plan), *self._caching.plan()))
+        places = own if self._slots is None or memory == _OWN else self._slots
+        try:
+            samples, labels = self._data.samples(plan)
+        except BaseException:
+            places.offer(slot)
+            raise
+        if labels is not None:
+            self._shape.arrays_in(self._memories[memory][slot.offset :], len(plan.ids))[-1][:] = labels
+        ids = plan.ids[:0] if isinstance(samples[0], Place) else plan.ids
+        where = plan._replace(way=None, ids=ids), cycle, memory, slot.offset
+        self._pool.submit(number, SampleTask(*where, samples, labels is not None, *self._caching.plan()))
         return _Begun(plan, number, memory, slot, placement)
 
     def _given(self, block: _Begun, own: OwnSlots) -> Any:

@@ -61,12 +61,12 @@ class BlockShape(NamedTuple):
 class SampleTask(NamedTuple):
     """A block to make."""
 
-    plan: Planned  # which of its rows are wanted
+    plan: Planned  # which of its rows are wanted; without their ids where samples have places
     cycle: int
     memory: int  # which of the memories it is written to
     offset: int  # where it lies there
     samples: Samples
-    beside: Any  # what is known of them besides, such as their labels: an array; None for nothing
+    is_labelled: bool  # whether their last leaf is written already
     caches: str  # what is kept of samples: one of the layouts that the worker knows; empty for nothing
     admitted: Admitted  # which part of all samples is kept
 
@@ -88,7 +88,7 @@ class BlockPart:
 
     def __init__(self, task: SampleTask, arrays: list[Any], recipe: Recipe, tiers: Tiers | None) -> None:
         self.began_s = perf_counter()
-        self.plan, self.cycle, self.beside = task.plan, task.cycle, task.beside
+        self.plan, self.cycle, self.is_labelled = task.plan, task.cycle, task.is_labelled
         self.samples = task.samples
         self.arrays = arrays  # the leaves in the block's memory, to be written
         places = [each for each in task.samples if isinstance(each, Place)]
