@@ -12,7 +12,7 @@ import pytest
 pytest.importorskip("penstock.schedule.jobs")
 pytestmark = pytest.mark.whole
 
-JOB = Path(__file__).parents[2] / "benchmarks" / "synthetic_job.py"
+JOB = Path(__file__).parents[1] / "schedule" / "synthetic_job.py"
 SPEC = f"""
 machine: {{gpus: 2, simulated: true}}
 groups:

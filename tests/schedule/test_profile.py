@@ -28,7 +28,7 @@ from penstock.schedule.profiles import Profile, data_of
 
 pytestmark = pytest.mark.whole
 
-SYNTHETIC = Path(__file__).parents[2] / "benchmarks" / "synthetic_job.py"
+SYNTHETIC = Path(__file__).parent / "synthetic_job.py"
 PREPARE_S, OWN_S, STEP_S = 0.005, 0.0005, 0.02
 
 
