@@ -20,7 +20,7 @@ SPARE_LINES = 120
 """A room may hold so many fewer before its line in the table must be lowered."""
 ROOMS = {  # lines, files
     "autosharing": (1740, 10),
-    "basics": (780, 10),
+    "basics": (790, 10),
     "bench": (2450, 15),
     "cli": (3240, 22),
     "contracts": (740, 4),
@@ -30,7 +30,7 @@ ROOMS = {  # lines, files
     "fit": (990, 6),
     "gpus": (320, 3),
     "inject": (80, 2),
-    "io": (4890, 27),
+    "io": (4880, 27),
     "linux": (890, 8),
     "memory": (1060, 7),
     "runs": (10300, 66),

@@ -1,9 +1,10 @@
-"""Numbers of bytes as people write and read them."""
+"""Numbers of bytes as people write and read them, and checks of settings."""
 
 from __future__ import annotations
 
 import operator
 import re
+from collections.abc import Iterable
 from contextlib import suppress
 from operator import index
 from typing import SupportsIndex
@@ -46,6 +47,12 @@ def whole_number(name: str, value: SupportsIndex, least: int, most: int = 2**63 
         if not isinstance(value, bool) and least <= (number := index(value)) <= most:
             return number
     raise BadSetting(f"{name}={value!r}: it must be a whole number between {least:,} and {most:,}")
+
+
+def check_one_of(name: str, value: object, known: Iterable[str]) -> None:
+    """Check that a setting is one of the words that are known."""
+    if value not in (words := tuple(known)):
+        raise BadSetting(f"{name}={value!r}: it must be one of {', '.join(words)}")
 
 
 def random_seed(value: SupportsIndex) -> int:

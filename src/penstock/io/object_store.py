@@ -5,8 +5,6 @@
 
 from __future__ import annotations
 
-# obstore's own annotations leave the store's type open.
-# pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false, reportUnknownVariableType=false
 import ctypes
 import errno
 import math

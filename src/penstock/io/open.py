@@ -9,7 +9,7 @@ from typing import NamedTuple, TypeGuard
 
 import numpy as np
 
-from penstock.basics.sizes import whole_number
+from penstock.basics.sizes import check_one_of, whole_number
 from penstock.contracts import ByteArray, Completed, DeviceBytes, Event, Extents, Gpu, Opened, Reader
 from penstock.errors import BadSetting, PinningRefused, ReadFailed
 from penstock.io.files import direct_aligned
@@ -194,8 +194,7 @@ def open_reader(
     ``gpu`` is that of the memory, or the one with which host memory is registered so that copies from it are
     asynchronous. Under ``"gpu"`` its threads submit; without it, threads of the CPU do.
     """
-    if mech not in MECHANISMS:
-        raise BadSetting(f"mech={mech!r}: it must be one of {', '.join(MECHANISMS)}")
+    check_one_of("mech", mech, MECHANISMS)
     depth = whole_number("depth", depth, 1, MAX_DEPTH)
     threads = whole_number("threads", threads, 1, MAX_THREADS)
     staging_bytes = whole_number("staging_bytes", staging_bytes, 1)

@@ -5,9 +5,6 @@
 from __future__ import annotations
 
 import math
-
-# torch describes its types in part only.
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import contextmanager

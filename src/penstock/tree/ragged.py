@@ -11,6 +11,7 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 
+from penstock.basics.sizes import check_one_of
 from penstock.errors import BadSetting
 
 Give = Literal["ragged", "padded"]
@@ -39,8 +40,7 @@ class RaggedRows:
     """
 
     def __init__(self, values: Any, offsets: Any, give: Give = "ragged") -> None:
-        if give not in get_args(Give):
-            raise BadSetting(f"give={give!r}: it must be one of {', '.join(get_args(Give))}")
+        check_one_of("give", give, get_args(Give))
         self.values: Any = values if hasattr(values, "shape") else np.asarray(values)
         is_known = isinstance(self.values, (np.ndarray, np.generic)) or is_tensor(
             values

@@ -6,22 +6,19 @@ Pure: a model of feeders and trainers in random histories drives it (``tests/fee
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections import deque
 from collections.abc import Callable, Collection, Sequence
 from itertools import islice
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
-from penstock.contracts import MOST_CHANGES, MOST_JOINTS, NO_JOINTS, Cursor, Joints, Known, last_read
+from penstock.contracts import MOST_CHANGES, MOST_JOINTS, NO_JOINTS, Cursor, Ids, Joints, Known, last_read
 from penstock.feed.feeder.blocks import FeedMember
 from penstock.feed.settings import MOST_BLOCKS
 from penstock.memory.room import aligned
+from penstock.subsets.selection import Bitmap, Mask, union
 
 if TYPE_CHECKING:
     from penstock.feed.feeder.feed_state import FeedState
-from collections import deque
-from typing import NamedTuple
-
-from penstock.contracts import Ids
-from penstock.subsets.selection import Bitmap, Mask, union
 
 
 class _Planned(NamedTuple):

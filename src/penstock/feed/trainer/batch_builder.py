@@ -13,6 +13,7 @@ from typing import Any, Literal, get_args
 import msgspec
 import numpy as np
 
+from penstock.basics.sizes import check_one_of
 from penstock.contracts import Ids, Tree
 from penstock.errors import BadSetting, UnsupportedLeaf
 from penstock.feed.trainer.destination import Destination
@@ -114,8 +115,7 @@ def check_framework(framework: str | None) -> None:
     """Check that a framework is known and installed."""
     if framework is None:
         return
-    if framework not in get_args(Framework):
-        raise BadSetting(f"framework={framework!r}: it must be one of {', '.join(get_args(Framework))}")
+    check_one_of("framework", framework, get_args(Framework))
     module = _FROM_DLPACK[framework][0]
     try:
         importlib.import_module(module)

@@ -9,7 +9,7 @@ from typing import Literal, cast
 
 import msgspec
 
-from penstock.basics.sizes import size_from
+from penstock.basics.sizes import check_one_of, size_from
 from penstock.errors import BadSetting
 from penstock.io.cache.folder import CacheFolder, reads_direct
 from penstock.io.cache.tiers import CacheLayout, Files, memory_files
@@ -59,8 +59,7 @@ class Cache:
             raise BadSetting(f"folder={folder!r}: give a folder on a local disk")
         if others is not None and not isinstance(cast("object", others), Mapping):
             raise BadSetting(f"others={others!r}: give a dict of the other machines' folders by their names")
-        if keep not in KEEPS:
-            raise BadSetting(f"keep={keep!r}: it must be one of {', '.join(KEEPS)}")
+        check_one_of("keep", keep, KEEPS)
         if others and not node:
             raise BadSetting("others= names other machines; node= must name this one, as they name it")
         if node in (others or {}):

@@ -10,7 +10,7 @@ from typing import Any, Literal
 import numpy as np
 
 from penstock.basics.packages import require
-from penstock.basics.sizes import whole_number
+from penstock.basics.sizes import check_one_of, whole_number
 from penstock.errors import BadSetting
 from penstock.io.cache.cache import Cache
 from penstock.io.cache.keep import CacheChoice, ImageCosts
@@ -137,8 +137,7 @@ class ImageSource(SampleSource):
             ("shrink", shrink, ("bilinear", "area")),
             ("on_bad", on_bad, ("fail", "skip")),
         ):
-            if value not in known:
-                raise BadSetting(f"{name}={value!r}: it must be one of {', '.join(known)}")
+            check_one_of(name, value, known)
         scale, ratio = _range("scale", scale, 1.0), _range("ratio", ratio, math.inf)
         (flip,) = _numbers("flip", [(0.5 if augment in ("rrc", "padded") else 0.0) if flip is None else flip], 1)
         if not 0 <= flip <= 1:
@@ -175,8 +174,7 @@ class ImageSource(SampleSource):
         )
         self.cached = self._caching.counts
         example = pixels if first is None else (pixels, first)
-        rows = min(settings.batch_size, data.order.samples)
-        blocks = SampleBlocks(data, recipe, example, rows, self.workers, self._caching)
+        blocks = SampleBlocks(data, recipe, example, self.workers, self._caching)
         self._open(data, blocks, drop_last=drop_last, shard=shard)
         self.order = digest("images", self._order.digest, records.names, *records.parts)
         self.decoder = "a function of yours" if decode is not None else decoder().name

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from msgspec import structs
 
-from penstock.basics.sizes import whole_number
+from penstock.basics.sizes import check_one_of, whole_number
 from penstock.contracts import FieldRecords, Tables
 from penstock.errors import BadSetting
 from penstock.io.cache.cache import Cache
@@ -105,8 +105,7 @@ class RecordSource(SampleSource):
             ("ragged", ragged, ("refuse", "pad", "pack")),
             ("on_bad", on_bad, ("fail", "skip")),
         ):
-            if value not in known:
-                raise BadSetting(f"{name}={value!r}: it must be one of {', '.join(known)}")
+            check_one_of(name, value, known)
         Cache.check(cache)
         self.workers = max(1, int(cores())) if workers is None else whole_number("workers", workers, 1, 1024)
         settings = OrderSettings.checked(shuffle_bytes, batch_size, segments, seed, shuffle)
@@ -140,8 +139,7 @@ class RecordSource(SampleSource):
 
 
 def _blocks_of(data: SampleData, recipe: RowRecipe, workers: int, caching: SampleCaching) -> SampleBlocks:
-    rows = min(data.order.batch_size, data.order.samples)
-    return SampleBlocks(data, recipe, example_of(recipe.leaves), rows, workers, caching)
+    return SampleBlocks(data, recipe, example_of(recipe.leaves), workers, caching)
 
 
 def _opened_tables(

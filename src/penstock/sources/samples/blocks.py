@@ -39,6 +39,11 @@ class SampleData(ABC):
     order: Any  # the order of samples
 
     @property
+    def block_rows(self) -> int:
+        """Rows of a full block."""
+        return min(self.order.batch_size, self.order.samples)
+
+    @property
     @abstractmethod
     def description(self) -> str: ...
 
@@ -82,7 +87,6 @@ class SampleBlocks:
         data: SampleData,
         recipe: Recipe,  # what workers do
         example: Tree,  # a block of one row: what lies in memory
-        rows: int,  # rows of a full block
         workers: int,  # how many processes
         caching: SampleCaching,  # what is kept of the samples
     ) -> None:
@@ -91,7 +95,7 @@ class SampleBlocks:
         """Makes the workers, which start with the first task."""
         self.skipped = 0  # bad samples so far
         self._shape = BlockShape.of(example)
-        nbytes = self._shape.placed(rows).nbytes or 1
+        nbytes = self._shape.placed(data.block_rows).nbytes or 1
         self._block_bytes = nbytes
         self.block_bytes = nbytes if recipe.in_ring else 0  # size of a full block; 0 where rows differ in size
         self._forget()

@@ -180,9 +180,10 @@ class TableRows:
 
     def __init__(self, data: TableSamples) -> None:
         self._data = data
-        rows = min(data.order.batch_size, data.order.samples)
         self._slots: Slots | None = None
-        self.block_bytes = 0 if data.is_varying else sum(aligned(nbytes * rows) for nbytes in data.row_bytes)
+        self.block_bytes = (
+            0 if data.is_varying else sum(aligned(nbytes * data.block_rows) for nbytes in data.row_bytes)
+        )
         """Size of a full block; 0 where rows are of different size."""
         self._layout: Node | None = None
 
