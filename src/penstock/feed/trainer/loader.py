@@ -359,7 +359,7 @@ def _reading_of(rows: RowStream, options: LoaderOptions) -> EpochReader:
         at_joints=welcome.at_joints,
     )
     batcher = Batcher(rows, rules, options, drop_last=drop_last)
-    return EpochReader(rows, rules, batcher, options.finished)
+    return EpochReader(rows, rules, batcher, options)
 
 
 class _Streams:

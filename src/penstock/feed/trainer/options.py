@@ -17,7 +17,7 @@ from penstock.errors import BadSetting
 from penstock.feed import wire
 from penstock.feed.named_rows import decode_ids
 from penstock.feed.settings import flag
-from penstock.feed.trainer.batch_builder import Framework, check_framework, converted, filled
+from penstock.feed.trainer.batch_builder import Framework, check_framework
 from penstock.feed.trainer.destination import Destination, OnGpu, on_host
 from penstock.feed.trainer.holdings import Mine, ReceivedBlock
 from penstock.linux.files import memory_file
@@ -116,14 +116,6 @@ class LoaderOptions(NamedTuple):
         """Return where batches go."""
         gpu = gpu_of(self.device)
         return on_host(pinned=self.pin_memory) if gpu is None else OnGpu(gpu, views=self.borrow)
-
-    def finished(self, tree: Tree) -> Tree:
-        """Turn a batch into what its trainer gets."""
-        if self.full and self.batch_size is not None:
-            tree = filled(tree, self.batch_size)
-        if self.framework is not None:
-            tree = converted(tree, self.framework)
-        return tree if self.transform is None else self.transform(tree)
 
 
 def loader_options(batch_size: int | None, **given: Unpack[TrainerOptions]) -> LoaderOptions:

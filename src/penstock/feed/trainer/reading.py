@@ -8,9 +8,11 @@ from typing import Any, Self
 from penstock.basics.terminal import say
 from penstock.contracts import Cursor, Tree, last_read
 from penstock.errors import BadSetting, FeedEnded, LoaderClosed
+from penstock.feed.trainer.batch_builder import converted, filled
 from penstock.feed.trainer.batcher import Batcher, HandedOut, Named, PendingBatch
 from penstock.feed.trainer.connection import FeedConnection
 from penstock.feed.trainer.epoch import Epoch, EpochRules
+from penstock.feed.trainer.options import LoaderOptions
 from penstock.feed.trainer.rows import RowStream
 from penstock.waits import Iteration, in_phases
 
@@ -23,9 +25,7 @@ class EpochReader:
     held, else from the feeder.
     """
 
-    def __init__(
-        self, rows: RowStream, rules: EpochRules, batcher: Batcher, finish: Callable[[Tree], Tree]
-    ) -> None:
+    def __init__(self, rows: RowStream, rules: EpochRules, batcher: Batcher, options: LoaderOptions) -> None:
         self.epoch = rules.begin(0, None)  # the place behind the last batch that was handed out
         self.counts = HandedOut()  # what has been handed out
         self.named: Named = {}  # where the ids of the samples stand that were handed out last
@@ -40,7 +40,7 @@ class EpochReader:
         self.rules = rules  # how epochs are cut
         self._rows = rows
         self._batcher = batcher  # cuts epochs into batches
-        self._finish = finish  # turns a batch into what the trainer gets (framework, transform)
+        self._options = options
         self._ahead: PendingBatch | None = None
 
     def load(self, state: dict[str, Any]) -> None:
@@ -111,7 +111,7 @@ class EpochReader:
             if given is None:
                 return None
             counts = self.counts.plus(given.counts)
-            self.finished = self.epoch, given._replace(tree=self._finish(given.tree), counts=counts)
+            self.finished = self.epoch, given._replace(tree=self._finished(given.tree), counts=counts)
         _, given = self.finished
         if self.check is not None:
             self.check(self._rows.connection)
@@ -135,6 +135,15 @@ class EpochReader:
         self._ahead = self._batcher.ahead(given.after)
         given.ready()
         return given._replace(tree=given.make())
+
+    def _finished(self, tree: Tree) -> Tree:
+        """Turn a batch into what its trainer gets."""
+        options = self._options
+        if options.full and options.batch_size is not None:
+            tree = filled(tree, options.batch_size)
+        if options.framework is not None:
+            tree = converted(tree, options.framework)
+        return tree if options.transform is None else options.transform(tree)
 
     def rest(self) -> None:
         """Release all blocks: a long validation may follow an epoch."""

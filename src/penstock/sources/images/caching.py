@@ -63,10 +63,11 @@ class ImageCaching(SampleCaching):
             self._kind = "" if cache.keep == "auto" else cache.keep
 
     def learn(self, made: Made) -> None:
-        if made.cached.damaged and not self.counts.damaged:
+        if made.cached is not None and made.cached.damaged and not self.counts.damaged:
             say("a cached image was not what had been kept, and was read again; penstock cache check finds all")
         super().learn(made)
-        (self._later if self.counts.hits > self.counts.missed else self._measured).add(made.found)
+        is_later = made.cached is not None and self.counts.hits > self.counts.missed
+        (self._later if is_later else self._measured).add(made.found)
         if self._measured.decoded and self._kind != BYTES:
             self._sample_bytes[PIXELS] = self._measured.pixel_bytes / self._measured.decoded
         enough = min(max(_LEAST_MEASURED, self._samples // 20), _MOST_MEASURED)

@@ -24,6 +24,7 @@ _DRAWS = 4 * _ATTEMPTS + 1 + 2 * _COLOURS
 
 _MOST_AVERAGED = 4
 """Pixels that are averaged at most, down and to the right; more take longer, and win little."""
+_RIGHT_MARGIN_PX = 2
 _OF_CENTER = 0.875
 """Part of the shorter side that a center crop takes: 224 of 256."""
 
@@ -110,6 +111,17 @@ def union(regions: Sequence[Region]) -> Region:
     bottom = max(each.top + each.height for each in regions)
     right = max(each.left + each.width for each in regions)
     return Region(top, left, bottom - top, right - left)
+
+
+def with_margin(region: Region, width: int, unit: int) -> Region:
+    """Return the region to decode for the colours at a region's edges to be those of the whole image.
+
+    They are interpolated from pixels beside it: of one unit to the left, and two to the right.
+    ``width`` is the image's, ``unit`` is the width of a minimum coded unit.
+    """
+    left = max(0, region.left // unit * unit - unit)
+    right = min(width, region.left + region.width + _RIGHT_MARGIN_PX)
+    return Region(region.top, left, region.height, right - left)
 
 
 def _center(height: int, width: int, of_height: float, of_width: float) -> Region:

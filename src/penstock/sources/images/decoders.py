@@ -22,8 +22,9 @@ import simplejpeg  # pyright: ignore[reportMissingTypeStubs]
 
 from penstock.contracts import ByteArray, Decoder, Region
 from penstock.errors import BadSetting, SourceError
-from penstock.sources.images.opencv import MOST_PIXELS, checked, cv2
-from penstock.sources.images.turbo import TurboDecoder, turbo_library, with_margin
+from penstock.sources.images.crops import with_margin
+from penstock.sources.images.opencv import MOST_PIXELS, cv2
+from penstock.sources.images.turbo import TurboDecoder, turbo_library
 
 _GAP = rb"(?:\s|#[^\n]*\n)+"
 _NETPBM = re.compile(rb"P([2356])" + _GAP + rb"\d+" + _GAP + rb"\d+" + _GAP + rb"(\d+)")
@@ -36,6 +37,13 @@ _CIELAB = 8
 _UNSPECIFIED, _MULTIPLIED, _APART = 0, 1, 2
 """What a TIFF's fourth sample is: unknown, alpha that colours are multiplied by, or alpha that they are not."""
 _AVIF_ALPHA = b"urn:mpeg:mpegB:cicp:systems:auxiliary:alpha"
+
+
+def checked(height: int, width: int) -> tuple[int, int]:
+    """Return a size that an image says it has."""
+    if height * width > MOST_PIXELS:
+        raise ValueError(f"it says that it has {width:,} x {height:,} pixels, more than {MOST_PIXELS:,}")
+    return height, width
 
 
 class Header(NamedTuple):

@@ -2,7 +2,7 @@
 
 import os
 
-__all__ = ["MOST_PIXELS", "checked", "cv2"]
+__all__ = ["MOST_PIXELS", "cv2"]
 
 MOST_PIXELS = 178_956_970
 """As for Pillow: an image that says that it has more is taken for a decompression bomb."""
@@ -15,10 +15,3 @@ import cv2  # noqa: E402
 del os.environ[_LIMIT]
 if _before is not None:
     os.environ[_LIMIT] = _before
-
-
-def checked(height: int, width: int) -> tuple[int, int]:
-    """Return a size that an image says it has."""
-    if height * width > MOST_PIXELS:
-        raise ValueError(f"it says that it has {width:,} x {height:,} pixels, more than {MOST_PIXELS:,}")
-    return height, width

@@ -12,8 +12,8 @@ import numpy as np
 from penstock.contracts import ByteArray, Region, Tree
 from penstock.errors import ReadFailed
 from penstock.sources.images.crops import Augmentation, Draws, draws_of, union
-from penstock.sources.images.decoders import JPEG_END, decoder, whole_image, whole_jpeg
-from penstock.sources.images.opencv import checked, cv2
+from penstock.sources.images.decoders import JPEG_END, checked, decoder, whole_image, whole_jpeg
+from penstock.sources.images.opencv import cv2
 from penstock.sources.records.cached import CachedBlock
 from penstock.sources.samples.worker import BlockPart
 from penstock.sources.workers import Steps

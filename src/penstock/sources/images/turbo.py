@@ -19,6 +19,7 @@ import numpy as np
 
 from penstock.contracts import ByteArray, Region
 from penstock.errors import BadSetting
+from penstock.sources.images.crops import with_margin
 
 OVERRIDE = "PENSTOCK_TURBOJPEG"
 """Names a library to use whatever its version: one before 3.0.2 has known holes, and is for trusted files only."""
@@ -29,7 +30,6 @@ _SUBSAMPLING, _WIDTH, _HEIGHT, _COLOURSPACE, _MAX_MEMORY = 4, 5, 6, 8, 23
 _CMYK, _YCCK = 3, 4
 _UNIT_PX = (8, 16, 16, 8, 8, 32, 8)
 """Width of a minimum coded unit, by subsampling: 4:4:4, 4:2:2, 4:2:0, grey, 4:4:0, 4:1:1, 4:4:1."""
-_RIGHT_MARGIN_PX = 2
 
 
 class _Region(ctypes.Structure):
@@ -86,17 +86,6 @@ class TurboDecoder:
 
     def _error(self, handle: ctypes.c_void_p) -> str:
         return self._library.tj3GetErrorStr(handle).decode(errors="replace")
-
-
-def with_margin(region: Region, width: int, unit: int) -> Region:
-    """Return the region to decode for the colours at a region's edges to be those of the whole image.
-
-    They are interpolated from pixels beside it: of one unit to the left, and two to the right.
-    ``width`` is the image's, ``unit`` is the width of a minimum coded unit.
-    """
-    left = max(0, region.left // unit * unit - unit)
-    right = min(width, region.left + region.width + _RIGHT_MARGIN_PX)
-    return Region(region.top, left, region.height, right - left)
 
 
 def turbo_library() -> ctypes.CDLL | None:

@@ -110,12 +110,12 @@ class CachedBlock:
             item = Item(item.key, origin, pixels.copy().reshape(-1), height, width)
         self._tiers.keep(item, tier)
 
-    def finish(self) -> CacheCounts:
+    def finish(self) -> CacheCounts | None:
         """Add to the cache what was read, and forget what is still coming; return what became of them lately."""
         for each in self._coming.values():
             each.cancel()
         if self._tiers is None:
-            return CacheCounts()
+            return None
         self._tiers.forget(self._expected.values())
         self._tiers.flush()
         return self._tiers.take_counts()
@@ -184,7 +184,8 @@ class SampleCaching:
 
     def learn(self, made: Made) -> None:
         """Take in what became of a block."""
-        self.counts.add(made.cached)
+        if made.cached is not None:
+            self.counts.add(made.cached)
 
     @property
     def description(self) -> str:

@@ -40,13 +40,14 @@ class BlockShape(NamedTuple):
     """How blocks lie in memory."""
 
     layout: Node
+    arrays: Sequence[Array]  # its leaves
     row_bytes: Sequence[int]  # bytes of a row, of each leaf
 
     @classmethod
     def of(cls, example: Tree) -> BlockShape:
         """Return the shape of blocks, by one of one row."""
         layout, _, leaves = describe(example)
-        return cls(layout, [leaf.nbytes for leaf in leaves])
+        return cls(layout, [cast("Array", node) for node in array_nodes(layout)], [leaf.nbytes for leaf in leaves])
 
     def placed(self, rows: int) -> Placement:
         """Return how a block of some rows lies."""
@@ -54,8 +55,8 @@ class BlockShape(NamedTuple):
 
     def arrays_in(self, memory: ByteArray, rows: int) -> list[Any]:
         """Return the leaves of a block that begins where ``memory`` does."""
-        nodes = zip(array_nodes(self.layout), self.placed(rows).leaves_in(memory), strict=True)
-        return [leaf_from_bytes(cast("Array", node), part, rows) for node, part in nodes]
+        parts = self.placed(rows).leaves_in(memory)
+        return [leaf_from_bytes(node, part, rows) for node, part in zip(self.arrays, parts, strict=True)]
 
 
 class SampleTask(NamedTuple):
@@ -79,7 +80,7 @@ class Made(NamedTuple):
     """What became of a block."""
 
     bad: list[str]  # what is said of samples that were skipped
-    cached: CacheCounts  # what became of samples in the cache
+    cached: CacheCounts | None  # what became of samples in the cache, if there is one
     found: Any  # what the recipe's step returned
 
 
