@@ -14,10 +14,10 @@ from penstock.autosharing.ranks import Meeting
 from penstock.autosharing.recipe import LoaderRecipe
 from penstock.autosharing.verdict import Declined, Plan
 from penstock.feed.launch.shared import shared
-from penstock.feed.trainer.comparison import Compared, SampleComparison
 from penstock.feed.trainer.loader import Loader
 from penstock.feed.trainer.options import LoaderOptions
 from penstock.feed.wire import MOST_WITNESSES
+from penstock.feed.witness import Compared, SampleComparison
 from penstock.fingerprint.comparison import Fingerprint
 from penstock.linux.when_gone import Living
 from penstock.sources.torch.workers import hindrance, made_twice

@@ -28,7 +28,7 @@ from penstock.io.nvme.admin import CSTS, FATAL, OFF_THE_BUS, capabilities
 from penstock.io.open import MECHANISMS, open_reader
 from penstock.runs.modes.mps import unusable
 from penstock.sources.remote.connecting import connected, on_node
-from penstock.sources.remote.engine import in_words
+from penstock.sources.remote.fetching import in_words
 from penstock.sources.remote.maker import other_versions, versions
 
 

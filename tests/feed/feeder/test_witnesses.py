@@ -12,8 +12,7 @@ import numpy as np
 import pytest
 
 from penstock.feed import wire
-from penstock.feed.feeder.witness import Witnesses
-from penstock.feed.trainer.comparison import Compared, SampleComparison
+from penstock.feed.witness import Compared, SampleComparison, Witnesses
 from penstock.fingerprint.batch import LeafDigest, leaves_of
 
 

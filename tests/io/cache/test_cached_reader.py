@@ -15,9 +15,10 @@ import penstock
 from penstock import Cache, PackedSource
 from penstock.contracts import ByteArray, Cursor, Reader
 from penstock.errors import BadSetting
+from penstock.io.cache.admission import Admitted
 from penstock.io.cache.cache import Cache as CacheSettings
 from penstock.io.cache.reader import CachedReader
-from penstock.io.cache.tiers import Admitted, Files, Tiers, memory_files
+from penstock.io.cache.tiers import Files, Tiers, memory_files
 from penstock.io.open import open_reader
 from penstock.io.queue import ThreadQueue
 from penstock.io.reader import QueueReader

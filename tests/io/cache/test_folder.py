@@ -19,9 +19,10 @@ from tests.io.cache.slabs import closed_later, content, ends_well, forked, items
 
 from penstock import Cache, TokenSource
 from penstock.errors import BadSetting
+from penstock.io.cache.admission import Admitted
 from penstock.io.cache.folder import CacheFolder
 from penstock.io.cache.slab import Slab
-from penstock.io.cache.tiers import Admitted, CacheCounts, CacheLayout, Tiers
+from penstock.io.cache.tiers import CacheCounts, CacheLayout, Tiers
 
 NOBODY = 65534
 as_root = pytest.mark.skipif(os.getuid() != 0, reason="only root can be two users")

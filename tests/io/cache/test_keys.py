@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 
 from penstock.contracts import Place
 from penstock.io.cache import keys as pieces
+from penstock.io.cache.admission import Admitted
 from penstock.io.cache.keys import ReadAhead, hash64, keys_of, owners, parts_of
-from penstock.io.cache.tiers import Admitted, CacheLayout, Tiers
+from penstock.io.cache.tiers import CacheLayout, Tiers
 from penstock.sources.records.cached import BYTES as BYTES_KIND
 from penstock.sources.records.cached import CachedBlock
 

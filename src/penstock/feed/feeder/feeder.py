@@ -26,7 +26,6 @@ from penstock.feed.feeder.pace import Throughput
 from penstock.feed.feeder.publisher import NotNeeded, Publisher
 from penstock.feed.feeder.server import Server
 from penstock.feed.feeder.slot_pool import SlotPool
-from penstock.feed.feeder.witness import Witnesses
 from penstock.feed.feeder.writer import BlockWriter, DeviceTransform, check_fits
 from penstock.feed.settings import (
     MOST_BLOCKS,
@@ -38,6 +37,7 @@ from penstock.feed.settings import (
     checked,
 )
 from penstock.feed.statistics import FeederStatistics
+from penstock.feed.witness import Witnesses
 from penstock.fingerprint.comparison import Fingerprint
 from penstock.memory.cuda import gpu_of
 from penstock.memory.gpu_ring import WritableDeviceRing

@@ -28,9 +28,9 @@ from penstock.feed.feeder.session import (
     objection_to_moving,
     objection_to_reading,
 )
-from penstock.feed.feeder.witness import Witnesses
 from penstock.feed.settings import Settings
 from penstock.feed.statistics import FeederStatistics, TrainerStatistics
+from penstock.feed.witness import Witnesses
 from penstock.memory.host_ring import UnusedPages
 from penstock.memory.slots import EMPTY
 

@@ -17,9 +17,9 @@ from penstock.basics.tracebacks import users_traceback
 from penstock.errors import PenstockError
 from penstock.feed.endpoint import Endpoint
 from penstock.feed.feeder.feeder import Feeder
-from penstock.feed.feeder.witness import Witnesses
 from penstock.feed.launch.detached import write_all
 from penstock.feed.launch.spec import Ready, making, read_spec
+from penstock.feed.witness import Witnesses
 from penstock.fingerprint.file_versions import fingerprint_of_files
 from penstock.inject import FEEDER
 from penstock.linux.fork import close_in_children

@@ -30,11 +30,11 @@ from penstock.feed.launch.detached import write_all
 from penstock.feed.launch.spec import FeederSpec, Ready, making, pickle_spec
 from penstock.feed.settings import DEFAULT_LINGER_S, Settings
 from penstock.feed.suffix import FeedOfRun
-from penstock.feed.trainer.comparison import SampleComparison
 from penstock.feed.trainer.connection import FeedConnection, OpenRing
 from penstock.feed.trainer.error_texts import silent
 from penstock.feed.trainer.loader import Loader
 from penstock.feed.trainer.options import LoaderOptions
+from penstock.feed.witness import SampleComparison
 from penstock.fingerprint.comparison import Fingerprint, fingerprint_difference, same_fingerprint
 from penstock.fingerprint.file_versions import fingerprint_of_files
 from penstock.inject import without_injection

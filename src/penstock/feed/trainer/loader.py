@@ -19,12 +19,13 @@ from penstock.feed.named_rows import decode_ids
 from penstock.feed.statistics import LoaderStatistics
 from penstock.feed.suffix import FeedOfRun
 from penstock.feed.trainer.batcher import Batcher
-from penstock.feed.trainer.comparison import STATE_VERSION, SampleComparison, check_state, plan_of
+from penstock.feed.trainer.comparison import STATE_VERSION, check_state, plan_of
 from penstock.feed.trainer.connection import FeedConnection
 from penstock.feed.trainer.epoch import EpochRules
 from penstock.feed.trainer.options import LoaderOptions, SelectedSamples, group_of_ranks, warn_of_ranks
 from penstock.feed.trainer.reading import EpochReader, LoaderLoop
 from penstock.feed.trainer.rows import Connect, RowStream
+from penstock.feed.witness import SampleComparison
 from penstock.fingerprint.batch import LeavesOf
 from penstock.linux.when_gone import in_python, when_gone
 from penstock.sources.sharding import batches

@@ -11,9 +11,10 @@ import numpy as np
 from penstock.contracts import ByteArray, Completed, Extents, Opened, Reader
 from penstock.errors import ReadFailed
 from penstock.fingerprint.file_versions import FileVersion
+from penstock.io.cache.admission import Admitted
 from penstock.io.cache.keys import hash64, keys_of, origin_of
 from penstock.io.cache.slab import Item
-from penstock.io.cache.tiers import DISK, Admitted, Found, Tiers
+from penstock.io.cache.tiers import DISK, Found, Tiers
 
 
 class _Pending(NamedTuple):

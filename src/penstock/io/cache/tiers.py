@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import mmap
 import os
 from collections.abc import Iterable
@@ -15,6 +14,7 @@ import numpy as np
 from penstock.basics.sizes import size_text
 from penstock.basics.terminal import say
 from penstock.contracts import ByteArray
+from penstock.io.cache.admission import LEAST_RECORDS, Admitted
 from penstock.io.cache.folder import CacheFolder, open_to_read
 from penstock.io.cache.keys import Keys, owners, parts_of
 from penstock.io.cache.slab import Allowance, Item, Slab
@@ -23,9 +23,6 @@ from penstock.linux.fork import close_in_children
 
 _BATCH_BYTES = 4 << 20
 _MOST_BYTES = 1 << 30
-LEAST_RECORDS = 8
-"""A sample that takes more than this part of the room is not kept, so that there is room for others."""
-_MORE, _SPREADS = 1.05, 4
 
 MEMORY, DISK = 0, 1
 
@@ -49,22 +46,6 @@ class CacheLayout(msgspec.Struct, frozen=True):
     memory: Files | None = None  # the slab in memory; None without one
     node: str = ""  # name of this node
     others: dict[str, str] = {}  # folders of other nodes, by name
-
-
-class Admitted(NamedTuple):
-    """Which part of the samples is kept in memory, and which part there or in the folder."""
-
-    memory: float
-    all: float
-
-    @classmethod
-    def of(cls, layout: CacheLayout, samples: int, sample_bytes: float) -> Admitted:
-        """Return the parts that there is room for, and a little more, so that all of the room is used."""
-        own = max(1.0, samples * sample_bytes / (1 + len(layout.others)))
-        memory, both = layout.memory_bytes / own, (layout.memory_bytes + layout.limit) / own
-        # Hashes do not admit that part exactly, but one that varies as a binomial share does.
-        spread = _SPREADS * math.sqrt(max(0.0, 1 - both) / max(1e-9, both * samples))
-        return cls(min(1.0, memory), min(1.0, both * (_MORE + spread)))
 
 
 class CacheCounts(msgspec.Struct):

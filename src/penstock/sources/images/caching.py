@@ -11,10 +11,9 @@ import simplejpeg  # pyright: ignore[reportMissingTypeStubs]
 from penstock.basics.terminal import say
 from penstock.contracts import Place, Records
 from penstock.errors import BadSetting, PenstockError
+from penstock.io.cache.admission import LEAST_RECORDS, CacheChoice, ImageCosts, choose_kept
 from penstock.io.cache.cache import Cache
 from penstock.io.cache.folder import read_rate
-from penstock.io.cache.keep import CacheChoice, ImageCosts, choose_kept
-from penstock.io.cache.tiers import LEAST_RECORDS
 from penstock.io.files import DIRECT_ALIGNMENT
 from penstock.linux.cgroups import cores
 from penstock.sources.images.decoders import size_of

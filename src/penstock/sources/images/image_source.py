@@ -12,8 +12,8 @@ import numpy as np
 from penstock.basics.packages import require
 from penstock.basics.sizes import check_one_of, whole_number
 from penstock.errors import BadSetting
+from penstock.io.cache.admission import CacheChoice, ImageCosts
 from penstock.io.cache.cache import Cache
-from penstock.io.cache.keep import CacheChoice, ImageCosts
 from penstock.linux.cgroups import cores
 from penstock.sources.images.opening import opened_images
 from penstock.sources.order import digest

@@ -13,9 +13,10 @@ from penstock.basics.sizes import size_text, whole_number
 from penstock.contracts import ByteArray, Reader, SourceBlock
 from penstock.errors import BadSetting, ReaderUnavailable, Untravelled
 from penstock.io.advice import choose_reader
+from penstock.io.cache.admission import Admitted
 from penstock.io.cache.cache import Cache
 from penstock.io.cache.reader import CachedReader
-from penstock.io.cache.tiers import Admitted, CacheCounts, Files, Tiers, memory_files
+from penstock.io.cache.tiers import CacheCounts, Files, Tiers, memory_files
 from penstock.io.files import direct_aligned
 from penstock.io.measurements import saved_rows
 from penstock.io.open import FILE_MECHANISMS, MAX_DEPTH, open_reader

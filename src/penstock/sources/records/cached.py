@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, TypeVar
 import numpy as np
 
 from penstock.contracts import ByteArray, Place, Records
+from penstock.io.cache.admission import Admitted
 from penstock.io.cache.cache import Cache
 from penstock.io.cache.keys import hash64, keys_of, origin_of
 from penstock.io.cache.slab import Item
-from penstock.io.cache.tiers import Admitted, CacheCounts, CacheLayout, Found, Tiers, kept_bytes
+from penstock.io.cache.tiers import CacheCounts, CacheLayout, Found, Tiers, kept_bytes
 from penstock.sources.order import permutation
 from penstock.sources.records.files import is_remote, read, version_of
 

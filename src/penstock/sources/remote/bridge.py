@@ -20,7 +20,7 @@ from penstock.memory.slots import Placement, Slot
 from penstock.sources.order import Planned
 from penstock.sources.remote.conductor import SharedEngine
 from penstock.sources.remote.connecting import connected
-from penstock.sources.remote.engine import Engine, in_words
+from penstock.sources.remote.fetching import Engine, in_words
 from penstock.sources.remote.maker import MadeBlock, MakerSpec
 from penstock.sources.remote.status import ClusterStanding
 from penstock.sources.samples.worker import MemoryFile

@@ -25,7 +25,7 @@ from penstock.contracts import Cursor
 from penstock.fingerprint.batch import difference
 from penstock.sources.order import Planned
 from penstock.sources.remote.connecting import on_node
-from penstock.sources.remote.engine import LOOK_S, Client, Engine, Inquiry, in_words
+from penstock.sources.remote.fetching import LOOK_S, Client, Engine, Inquiry, in_words
 from penstock.sources.remote.maker import Leaves, MakerSpec
 from penstock.sources.remote.nodes import Usual, WorkerId
 from penstock.sources.remote.retention import BlockRetention, Key

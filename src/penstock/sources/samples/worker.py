@@ -12,7 +12,8 @@ import numpy as np
 
 from penstock.contracts import ByteArray, Place, Tree
 from penstock.errors import SourceError
-from penstock.io.cache.tiers import Admitted, CacheCounts, CacheLayout, Tiers
+from penstock.io.cache.admission import Admitted
+from penstock.io.cache.tiers import CacheCounts, CacheLayout, Tiers
 from penstock.memory.slots import Placement, place
 from penstock.sources.order import Planned
 from penstock.sources.records.cached import CachedBlock

@@ -15,8 +15,9 @@ import numpy as np
 from penstock.contracts import Ids, Place
 from penstock.errors import BadSetting, ReadFailed
 from penstock.fingerprint.file_versions import FileVersion
+from penstock.io.cache.admission import Admitted
 from penstock.io.cache.cache import Cache
-from penstock.io.cache.tiers import Admitted, Tiers
+from penstock.io.cache.tiers import Tiers
 from penstock.sources.records.cached import BYTES, CachedBlock
 from penstock.sources.records.files import is_remote, read
 from penstock.sources.records.shard_files import ShardFiles

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.io.cache.keep import ImageCosts, choose_kept
+from penstock.io.cache.admission import ImageCosts, choose_kept
 
 COSTS = ImageCosts(110_000, 600_000, read_s=0.0001, decode_s=0.001, finish_s=0.0001)
 GB = 1e9

@@ -1,4 +1,4 @@
-"""What to keep of images in a cache: their bytes as they are stored, or their pixels.
+"""What a cache admits: which part of the samples, and of images their bytes as they are stored or their pixels.
 
 Source: the rule of Plumber (Kuchnik et al., MLSys 2022) and Cachew (Graur et al., ATC 2022), which put a cache
 where it makes the slowest part of a cycle shorter; here for what comes before the first random step.
@@ -6,7 +6,31 @@ where it makes the slowest part of a cycle shorter; here for what comes before t
 
 from __future__ import annotations
 
-from typing import NamedTuple
+import math
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from penstock.io.cache.tiers import CacheLayout
+
+LEAST_RECORDS = 8
+"""A sample that takes more than this part of the room is not kept, so that there is room for others."""
+_MORE, _SPREADS = 1.05, 4
+
+
+class Admitted(NamedTuple):
+    """Which part of the samples is kept in memory, and which part there or in the folder."""
+
+    memory: float
+    all: float
+
+    @classmethod
+    def of(cls, layout: CacheLayout, samples: int, sample_bytes: float) -> Admitted:
+        """Return the parts that there is room for, and a little more, so that all of the room is used."""
+        own = max(1.0, samples * sample_bytes / (1 + len(layout.others)))
+        memory, both = layout.memory_bytes / own, (layout.memory_bytes + layout.limit) / own
+        # Hashes do not admit that part exactly, but one that varies as a binomial share does.
+        spread = _SPREADS * math.sqrt(max(0.0, 1 - both) / max(1e-9, both * samples))
+        return cls(min(1.0, memory), min(1.0, both * (_MORE + spread)))
 
 
 class ImageCosts(NamedTuple):
