@@ -1,32 +1,86 @@
 """What moves samples now, against another revision of this repository: both by turns, in one environment.
 
-python -m benchmarks.before c89a3f7d --data ../shared/data --json benchmarks/results/before.json
+python -m benchmarks.before ae6edcbc^ --data ../shared/data --json benchmarks/results/before.json
 
-Sharing with four trainers (arrays, which cost nothing to make, and JPEGs), one training on images and on a table,
-and a loop whose waits are recorded. Ratios are of a turn's two rates, now over before.
+Both sides run the same script, which knows no more than the public API: four trainers of one feed, one trainer of
+each kind of source, the time from publishing to receipt while all cores compute, a loop whose waits are recorded,
+the page of 1,000 runs, and ``import penstock``. Ratios are of a turn's two figures, now over before. The page
+needs what `make test-page` installs.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
-from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from benchmarks.children import ENVIRONMENT, ROOT
 from benchmarks.claim import claim, report
+from rich.console import Console
 
-LEAST = 0.97
-SECONDS = "4"
+LEAST, MOST = 0.97, 1.05
 BATCHES = 100_000
+SOURCES = """
+import numpy as np, penstock
+
+def arrays():
+    return penstock.ArraySource({"x": np.zeros((20_000, 3072), "u1"), "y": np.arange(20_000)}, batch_size=64)
+def numbers():
+    return penstock.ArraySource({"y": np.arange(1_000_000)}, batch_size=64)
+def jpegs():
+    return penstock.ImageSource("images", size=224, batch_size=64)
+def tar():
+    return penstock.ImageSource("images.tar", size=224, batch_size=64)
+def cached():
+    cache = penstock.Cache("cache", "1MB", memory="3GB", keep="pixels")
+    return penstock.ImageSource("images", size=224, batch_size=64, cache=cache)
+def table():
+    return penstock.RecordSource("table.parquet", batch_size=1024)
+"""
+READERS = """
+import multiprocessing, os, sys, time
+import numpy as np, penstock, sources
+WARM, SECONDS = 40, 4.0
+
+def trainer(kind, name, step_s, barrier, answers):
+    loader = penstock.share(getattr(sources, kind), name, linger=0)
+    batches = (batch for _ in iter(int, 1) for batch in loader)
+    for _ in range(WARM):
+        next(batches)
+    barrier.wait()
+    began, rows, latencies = time.perf_counter(), 0, []
+    while (took := time.perf_counter() - began) < SECONDS:
+        batch = next(batches)
+        rows += len(batch["y"] if isinstance(batch, dict) and "y" in batch else batch[0])
+        if step_s:
+            time.sleep(step_s)
+            latencies.append(loader.statistics().latency_s)
+    answers.put((rows / took, float(np.percentile(np.unique(latencies), 99)) if latencies else 0.0))
+
+def compute():
+    while True:
+        pass
+
+if __name__ == "__main__":
+    kind, trainers, step_s, busy = sys.argv[1], int(sys.argv[2]), float(sys.argv[3]), int(sys.argv[4])
+    name = f"before-{os.getpid()}"
+    context = multiprocessing.get_context("spawn")
+    barrier, answers = context.Barrier(trainers), context.Queue()
+    others = [context.Process(target=compute, daemon=True) for _ in range(busy)]
+    given = kind, name, step_s, barrier, answers
+    readers = [context.Process(target=trainer, args=given) for _ in range(trainers)]
+    for each in (*others, *readers):
+        each.start()
+    rates, latencies = zip(*(answers.get(timeout=120) for _ in readers))
+    for each in readers:
+        each.join()
+    print(max(latencies) if step_s else min(rates))
+"""
 LOOP = f"""
 import time, torch
 from torch.utils.data import DataLoader, TensorDataset
@@ -36,40 +90,60 @@ for _ in loader:
 began = time.perf_counter()
 for _ in loader:
     pass
-print("took", time.perf_counter() - began)
+print({BATCHES} / (time.perf_counter() - began))
 """
-ARRAYS = """
-import numpy as np, penstock
-def make_loader():
-    return penstock.ArraySource({"x": np.zeros((20_000, 3072), "u1"), "y": np.arange(20_000)}, batch_size=64)
+PAGE = """
+import shutil, statistics, tempfile
+from pathlib import Path
+from benchmarks.page import ended, first_page, served
+from penstock.runs.store import Store
+from playwright.sync_api import sync_playwright
+folder = tempfile.TemporaryDirectory()
+with Store.open(Path(folder.name, "store")) as store, sync_playwright() as playwright:
+    ended(store, "many", 1000, points=100, series=10, seconds=100)
+    browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
+    with served(store) as (url, _):
+        print(1000 / statistics.median(first_page(browser, url)[1] for _ in range(3)))
+    browser.close()
 """
-JPEGS = """
-import penstock
-def make_loader():
-    return penstock.ImageSource("images", size=224, batch_size=64)
+IMPORT = """
+import subprocess, sys, time
+took = []
+for _ in range(20):
+    began = time.perf_counter()
+    subprocess.run([sys.executable, "-c", "import penstock"], check=True)
+    took.append(time.perf_counter() - began)
+print(1 / sorted(took)[10])
 """
+RECORDED = ("-m", "penstock", "run", "--store", "store", "--listeners", "none", "loop.py")
+ARMS = {
+    "four trainers, one feed: arrays": ("readers.py", "arrays", "4", "0", "0"),
+    "four trainers, one feed: JPEGs": ("readers.py", "jpegs", "4", "0", "0"),
+    "one trainer: arrays": ("readers.py", "arrays", "1", "0", "0"),
+    "one trainer: hand-over of batches of 64 numbers": ("readers.py", "numbers", "1", "0", "0"),
+    "one trainer: JPEGs": ("readers.py", "jpegs", "1", "0", "0"),
+    "one trainer: JPEGs in a tar": ("readers.py", "tar", "1", "0", "0"),
+    "one trainer: images from the cache": ("readers.py", "cached", "1", "0", "0"),
+    "one trainer: table": ("readers.py", "table", "1", "0", "0"),
+    "a loop with recorded waits": RECORDED,
+    "page of 1,000 runs": ("page.py",),
+    "import penstock": ("import.py",),
+}
+LATENCY = "publishing to receipt, p99, all cores busy"
+ALL = {**ARMS, LATENCY: ("readers.py", "arrays", "2", "0.002", "2")}
 
 
-def penstock(tree: Path, folder: Path, *words: str) -> str:
-    """Run a revision's command in a folder; return what it prints."""
-    variables = {**os.environ, **ENVIRONMENT, "PYTHONPATH": str(tree / "src")}
-    command = (sys.executable, "-m", "penstock", *words)
-    return subprocess.run(command, cwd=folder, env=variables, stdout=subprocess.PIPE, text=True, check=True).stdout
-
-
-def bench(kind: str, *words: str, tree: Path, folder: Path) -> float:
-    """Return the samples a second of a trial, of its slowest trainer."""
-    options = ("--seconds", SECONDS, "--repeats", "1", "--json", "result.json")
-    penstock(tree, folder, "bench", kind, *words, *options)
-    figures: dict[str, Any] = json.loads((folder / "result.json").read_text())["results"][-1]["figures"]
-    rates = figures["samples_per_s"]
-    return min(rates) if isinstance(rates, list) else rates
-
-
-def recorded(tree: Path, folder: Path) -> float:
-    """Return the batches a second of a loop that does nothing, with its waits recorded."""
-    printed = penstock(tree, folder, "run", "--store", f"store-{tree.name}", "--listeners", "none", "loop.py")
-    return BATCHES / float(printed.split("took")[1].split()[0])
+def measured(tree: Path, data: Path, words: tuple[str, ...]) -> float:
+    """Run a script with a revision's package, in a folder of its own; return the figure that it prints last."""
+    variables = {**os.environ, **ENVIRONMENT, "PYTHONPATH": f"{tree / 'src'}:{tree}"}
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        for each in data.iterdir():
+            (folder / each.name).symlink_to(each)
+        done = subprocess.run(
+            (sys.executable, *words), cwd=folder, env=variables, stdout=subprocess.PIPE, text=True, check=True
+        )
+    return float(done.stdout.split()[-1])
 
 
 def write_data(folder: Path, images: Path) -> None:
@@ -77,10 +151,12 @@ def write_data(folder: Path, images: Path) -> None:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    for name, text in {"arrays.py": ARRAYS, "jpegs.py": JPEGS, "loop.py": LOOP}.items():
-        (folder / name).write_text(text)
+    scripts = {"sources": SOURCES, "readers": READERS, "loop": LOOP, "page": PAGE, "import": IMPORT}
+    for name, text in scripts.items():
+        (folder / f"{name}.py").write_text(text)
     shutil.unpack_archive(images, folder, filter="data")
     (folder / "imagenet-sample").rename(folder / "images")
+    shutil.copy(images, folder / "images.tar")
     rng = np.random.default_rng(0)
     columns = {f"x{number}": rng.standard_normal(2_000_000, "f4") for number in range(8)}
     pq.write_table(pa.table({**columns, "y": rng.integers(0, 10, 2_000_000)}), folder / "table.parquet")
@@ -91,37 +167,35 @@ def main() -> None:
     parser.add_argument("revision", help="what is measured against")
     parser.add_argument("--data", type=Path, required=True, help="folder with imagenet-sample.tar")
     parser.add_argument("--turns", type=int, default=5)
+    parser.add_argument("--only", help="arms whose names hold this")
     parser.add_argument("--json", type=Path, help="file for the results")
     options = parser.parse_args()
-    arms: dict[str, Callable[..., float]] = {
-        "four trainers, one feed: arrays": partial(bench, "share", "arrays.py:make_loader", "-k", "4"),
-        "four trainers, one feed: JPEGs": partial(bench, "share", "jpegs.py:make_loader", "-k", "4"),
-        "one training: images": partial(bench, "load", "images", "--loaders", "penstock"),
-        "one training: table": partial(bench, "load", "table.parquet", "--loaders", "penstock"),
-        "a loop with recorded waits": recorded,
-    }
-    rates = {arm: {"before": list[float](), "now": list[float]()} for arm in arms}
+    arms = {name: words for name, words in ALL.items() if not options.only or options.only in name}
+    figures = {arm: {"before": list[float](), "now": list[float]()} for arm in arms}
+    console = Console()
     with tempfile.TemporaryDirectory() as temporary:
-        folder, tree = Path(temporary, "data"), Path(temporary, "tree")
-        folder.mkdir()
-        write_data(folder, options.data / "imagenet-sample.tar")
+        data, tree = Path(temporary, "data"), Path(temporary, "tree")
+        data.mkdir()
+        write_data(data, options.data / "imagenet-sample.tar")
         archive = ["git", "archive", f"--output={temporary}/tree.tar", options.revision]
         subprocess.run(archive, cwd=ROOT, check=True)
         shutil.unpack_archive(f"{temporary}/tree.tar", tree, filter="data")
         sides = {"before": tree, "now": ROOT}
         for turn in range(options.turns):
-            for arm, measure in arms.items():
+            for arm, words in arms.items():
                 for side in list(sides) if turn % 2 == 0 else list(sides)[::-1]:
-                    rates[arm][side].append(measure(tree=sides[side], folder=folder))
-                    print(
-                        f"{turn + 1} of {options.turns}: {arm}, {side}: {rates[arm][side][-1]:,.0f}/s", flush=True
-                    )
-    ratios = {arm: [a / b for a, b in zip(of["now"], of["before"], strict=True)] for arm, of in rates.items()}
-    claims = [claim(f"{arm}: now over before", "×", ratio, least=LEAST) for arm, ratio in ratios.items()]
+                    figures[arm][side].append(measured(sides[side], data, words))
+                said = ", ".join(f"{side} {found[-1]:,.4g}" for side, found in figures[arm].items())
+                console.print(f"{turn + 1} of {options.turns}: {arm}: {said}", highlight=False)
+    ratios = {arm: [a / b for a, b in zip(of["now"], of["before"], strict=True)] for arm, of in figures.items()}
+    claims = [
+        claim(f"{arm}: now over before", "×", ratio, least=LEAST, most=MOST if arm == LATENCY else None)
+        for arm, ratio in ratios.items()
+    ]
     now = subprocess.run(
         ["git", "describe", "--always", "--dirty"], cwd=ROOT, capture_output=True, text=True, check=True
     )
-    report(claims, options.json, before=options.revision, now=now.stdout.strip(), per_s=rates)
+    report(claims, options.json, before=options.revision, now=now.stdout.strip(), figures=figures)
 
 
 if __name__ == "__main__":
