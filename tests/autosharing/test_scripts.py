@@ -149,9 +149,12 @@ def test_each_verdict_is_explained_where_that_is_asked_for(scripts: Scripts):
     assert "is not shared: it reads in order: it validates" in said
 
 
-def test_strict_ends_a_script_that_cannot_share(scripts: Scripts):
-    run = scripts.start(0, "loops.py", "lock", options={"strict": True})
-    assert run.wait() == 1 and "dataset.lock" in run.output.splitlines()[-1]
+@pytest.mark.parametrize(
+    ("kind", "why"), [("lock", "dataset.lock"), ("own", "is not shared, and --strict is asked for: nothing shows")]
+)
+def test_strict_ends_a_script_that_cannot_share(scripts: Scripts, kind: str, why: str):
+    run = scripts.start(0, "loops.py", kind, options={"strict": True})
+    assert run.wait() == 1 and why in run.output.splitlines()[-1]
 
 
 def test_only_what_matches_is_shared_and_a_feed_bears_the_name_given(scripts: Scripts):

@@ -24,6 +24,7 @@ from penstock.autosharing.ranks import Meeting
 from penstock.autosharing.recipe import LoaderRecipe, things_of
 from penstock.autosharing.script_feed import ScriptFeed
 from penstock.autosharing.verdict import Declined, Plan, judge, ranks_here
+from penstock.errors import BadSetting
 from penstock.fingerprint.comparison import Fingerprint
 from penstock.fingerprint.objects import fingerprint_of_objects, small_state
 from penstock.fingerprint.shared_memory import shared_memory_state
@@ -35,10 +36,8 @@ options: ShareOptions | None = from_environment()
 marks: dict[int, tuple[Any, str]] = {}
 """Data sets whose loaders the script has marked, by identity, and the names of their feeds."""
 
-
 _LEAST_STARTS = 10
 """An epoch that lasts for fewer starts of a feeder is not worth one of its own."""
-
 
 _SHARED = (
     "memory that its persistent workers share has changed, which a feed does not see: its own workers begin now, "
@@ -72,7 +71,7 @@ def guard(loader: Any, make: Callable[[], Any]) -> Any:
         kind = StatefulIterator if hasattr(loader, "next_iter_state") else SharedIterator
         iterator = kind(loader, _decided, read, make, _asked())
     except Declined as declined:
-        decline(loader, declined)
+        _decline(loader, declined)
         return make()
     if feed is None:
         iterator.go_alone()
@@ -84,13 +83,20 @@ def _decided(loader: Any) -> ScriptFeed | None:
     try:
         return _feed_of(loader)
     except Declined as declined:
-        if _asked().explain or not declined.expected:
-            decline(loader, declined)
+        _decline(loader, declined)
     except Exception as error:
         if _asked().strict:
             raise
         decline(loader, error)
     return None
+
+
+def _decline(loader: Any, declined: Declined) -> None:
+    """Say why a loader is not shared, if that needs to be said; raise it where all must be."""
+    if _asked().strict and not declined.expected:
+        raise BadSetting(f"{place()} is not shared, and --strict is asked for: {declined}") from None
+    if _asked().explain or not declined.expected:
+        decline(loader, declined)
 
 
 def _later(loader: Any) -> ScriptFeed | None:

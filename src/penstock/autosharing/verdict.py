@@ -221,8 +221,10 @@ def _check_shuffled(sampler: Any, asked: bool) -> None:
         return
     if any(type(each).__name__ in _SHUFFLED_NAMES for each in chain):
         return
-    if shuffles or any(isinstance(each, (SequentialSampler, list, tuple, range)) for each in chain):
-        raise Declined("it reads in order: it validates", expected=True)
+    listed = any(isinstance(each, (list, tuple, range)) for each in chain)
+    if shuffles or listed or any(isinstance(each, SequentialSampler) for each in chain):
+        order = "it has one order for all epochs" if listed else "it reads in order"
+        raise Declined(f"{order}: it validates", expected=True)
     raise Declined(
         f"nothing shows whether its {type(sampler).__name__} shuffles; penstock.share(loader) in the script shares"
     )

@@ -94,7 +94,7 @@ def cache_of(text: str) -> Cache:
 
     folder, equals, size = text.rpartition("=")
     if not equals:
-        raise BadSetting(f"--cache={text!r}: give a folder and its size, such as {text}=200GB")
+        raise BadSetting(f"cache={text!r}: give a folder and its size, FOLDER=SIZE, such as /scratch/cache=200GB")
     return Cache(folder, size)
 
 

@@ -31,6 +31,10 @@ UNRECORDED = (
 )
 
 
+_PARTS = {"copy": "copying", "start": "starting", "other": "other"}
+"""The part of a run's time that a rule is about, where that is not waiting; penstock.web's time.js has it, too."""
+
+
 class RunAdvice(NamedTuple):
     """What holds a run back, and what to do about it."""
 
@@ -285,7 +289,8 @@ def _to_change(group: GroupFigures) -> list[str]:
     sentences: list[str] = []
     for kind in dict.fromkeys(advice.kind for advice in group.advice.values()):
         theirs = [run for run in group.runs if run.id in group.advice and group.advice[run.id].kind == kind]
-        worst = max(theirs, key=lambda run: run.parts.waiting or 0.0)
+        part = _PARTS.get(kind, "waiting")
+        worst = max(theirs, key=lambda run: getattr(run.parts, part) or 0.0)
         others = "" if len(theirs) == 1 else f" ({len(theirs)} of its runs do, this one the most)"
         sentences.append(f"In {_called(group)}, run {worst.name!r} {group.advice[worst.id].text}{others}.")
     return sentences

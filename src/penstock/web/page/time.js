@@ -77,7 +77,8 @@ function toChange(each) {
   const kinds = [...new Set(Object.values(each.advice).map(([kind]) => kind))];
   return kinds.map((kind) => {
     const theirs = each.runs.filter((run) => each.advice[run.id]?.[0] === kind);
-    const worst = theirs.reduce((a, b) => ((b.parts.waiting ?? 0) > (a.parts.waiting ?? 0) ? b : a));
+    const part = { copy: "copying", start: "starting", other: "other" }[kind] ?? "waiting";
+    const worst = theirs.reduce((a, b) => ((b.parts[part] ?? 0) > (a.parts[part] ?? 0) ? b : a));
     return `${worst.name} ${each.advice[worst.id][1]}${theirs.length > 1 ? ` (${theirs.length} of the runs do, this one the most)` : ""}.`;
   });
 }
