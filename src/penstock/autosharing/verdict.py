@@ -223,7 +223,7 @@ def _check_shuffled(sampler: Any, asked: bool) -> None:
         return
     listed = any(isinstance(each, (list, tuple, range)) for each in chain)
     if shuffles or listed or any(isinstance(each, SequentialSampler) for each in chain):
-        order = "it has one order for all epochs" if listed else "it reads in order"
+        order = "it reads in order of its sampler, the same in each epoch" if listed else "it reads in order"
         raise Declined(f"{order}: it validates", expected=True)
     raise Declined(
         f"nothing shows whether its {type(sampler).__name__} shuffles; penstock.share(loader) in the script shares"
