@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch.utils.data import DataLoader, RandomSampler, Sampler, WeightedRandomSampler
+from torch.utils.data import DataLoader, IterableDataset, RandomSampler, Sampler, WeightedRandomSampler
 
 import penstock
 from penstock.contracts import Cursor
@@ -190,3 +190,32 @@ def test_a_sampler_that_gives_each_sample_once_is_joined_where_it_begins(serve):
     with penstock.attach("feed") as loader:
         assert not loader.anywhere
         assert len(set(ids(loader))) == N // 2
+
+
+class Shuffled(Sampler[int]):
+    """Gives each sample once, in an order of its own each time."""
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(torch.randperm(N).tolist())
+
+
+class Stream(IterableDataset[int]):
+    """Does not say how long it is."""
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(torch.randperm(N).tolist())
+
+
+@pytest.mark.parametrize(
+    "data",
+    [lambda: DataLoader(NUMBERS, BLOCK, sampler=Shuffled()), lambda: DataLoader(Stream(), BLOCK)],
+    ids=["sampler", "stream"],
+)
+def test_who_comes_late_begins_with_a_cycle_of_unknown_length_though_that_has_ended(serve, stays, data):
+    stays(20)
+    feeder = serve(data(), window="1MiB")
+    with penstock.attach("feed") as early, penstock.attach("feed") as late:
+        first, second = ids(early), ids(early)
+        assert sorted(first) == sorted(second) == [*range(N)] and first != second
+        assert [ids(late), ids(late), ids(late)] == [first, second, ids(early)]
+        assert feeder.statistics().reopened == 0, "each cycle was made once"

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import random
 import sys
+import time
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -107,6 +110,13 @@ def loader_of(kind: str) -> tuple[Any, Any]:
             return DataLoader(Rows(), 8, sampler=(told := DistributedSampler(Rows(), 1, 0))), told
 
 
+def stay_until_all_have_read() -> None:
+    """A run that has left its feed does not keep the beginning of an epoch for another one."""
+    Path(f"read-{os.environ['PENSTOCK_RUN_INDEX']}").touch()
+    while len(list(Path().glob("read-*"))) < int(os.environ["PENSTOCK_TOGETHER"]):
+        time.sleep(0.01)
+
+
 def main() -> None:
     kind, first, epochs = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
     torch.manual_seed(1)
@@ -115,6 +125,7 @@ def main() -> None:
     for epoch in range(first, first + epochs):
         told.set_epoch(epoch)
         seen.append([batch.tolist() for batch in loader])
+    stay_until_all_have_read()
     print(json.dumps(seen))
 
 

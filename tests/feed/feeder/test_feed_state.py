@@ -165,8 +165,14 @@ class FeedStateMachine(RuleBasedStateMachine):
         trainer.start, trainer.next, trainer.epoch = epoch_start, at, epoch
         runs = {(m.group, 0 if m.world > 1 else m.id) for m in self.state.members.values() if m.next is not None}
         self.gathers = self.gathers and len(runs) < self.expect
-        for block in self.state.backlog(member):
-            self._receive(trainer, block)
+        for item in self.state.backlog(member):
+            if isinstance(item, Cursor):
+                assert self.samples is None and item.sample == self.length
+                assert trainer.next is not None and item.cycle == trainer.next.cycle and item <= trainer.next
+                trainer.next = Cursor(item.cycle + 1, 0)
+            else:
+                self._receive(trainer, item)
+        assert member.next == trainer.next
 
     @precondition(lambda self: any(t.held for t in self.trainers.values()))
     @rule(data=st.data())
@@ -326,7 +332,10 @@ class FeedStateMachine(RuleBasedStateMachine):
         here = self.state.blocks
         staying = [block for block in here.values() if block.stays]
         assert set(here) == wanted | {block.number for block in staying}
-        assert all(self._after(before) == after.at for before, after in pairwise(staying))
+        assert all(self.state.held.end(before) == after.at for before, after in pairwise(staying))
+        assert all(
+            self.samples is None and self._after(b).sample == self.length for b in here.values() if b.closes
+        )
         assert sum(block.placement.nbytes for block in staying) <= self.room.capacity_bytes / 4
         assert self.room.used_bytes == sum(aligned(self.blocks[n].placement.nbytes) for n in here)
         for id, trainer in self.trainers.items():

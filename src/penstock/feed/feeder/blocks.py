@@ -27,6 +27,7 @@ class PublishedBlock:
     number: int = -1  # its number in the order of publishing, from then on
     published_ns: int = 0  # when that was, by the monotonic clock
     union: Bitmap | None = None  # what was loaded of it; None for all
+    closes: bool = False  # whether a cycle of unknown length has ended with it
     stays: bool = False
     """Whether it stays in the ring for those who may come, though nobody holds it (``Beginning``)."""
     holders: dict[int, int] = field(default_factory=dict[int, int])
@@ -116,7 +117,7 @@ class HeldBlocks:
 
     def end(self, block: PublishedBlock) -> Cursor:
         """Return the position after a block."""
-        return block.at.after(block.rows, self._samples)
+        return Cursor(block.at.cycle + 1, 0) if block.closes else block.at.after(block.rows, self._samples)
 
     def up_to(self, position: Cursor) -> list[PublishedBlock]:
         """Return the newest blocks that lead without a gap up to a position."""

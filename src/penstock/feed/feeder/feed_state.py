@@ -214,21 +214,21 @@ class FeedState:
             member.end = Cursor(start.cycle + self.epochs - epoch, sample)
         self._served |= member.finished
 
-    def backlog(self, member: FeedMember) -> list[PublishedBlock]:
-        """Give a member the blocks in the ring from its ``next`` on, as held; return them."""
-        chain = [
-            block
-            for block in self.held.up_to(self.position)
-            if member.next is not None and self.held.end(block) > member.next
-        ]
-        if not chain or member.next is None or chain[0].at > member.next:
-            return []
-        taken: list[PublishedBlock] = []
-        for block in chain:
-            if not (member.reads and covers(block.union, member.selected)):
+    def backlog(self, member: FeedMember) -> list[PublishedBlock | Cursor]:
+        """Give a member the blocks in the ring from its ``next`` on, as held; return them, and ends of cycles."""
+        taken: list[PublishedBlock | Cursor] = []
+        for block in self.held.up_to(self.position):
+            if member.next is None or self.held.end(block) <= member.next:
+                continue
+            if block.at > member.next or not (member.reads and covers(block.union, member.selected)):
                 break
-            self._give(member, block)
-            taken.append(block)
+            end = block.at.after(block.rows, self.samples)
+            if end > member.next:
+                self._give(member, block)
+                taken.append(block)
+            if block.closes:
+                self._advance(member, self.held.end(block))
+                taken.append(end)
         return taken
 
     def needed(self) -> Cursor | None:
@@ -305,13 +305,12 @@ class FeedState:
             self._give(member, block)
         self.position = end
         self.furthest = max(self.furthest, end)
-        if readers:
-            if at.sample in self.segment_starts or at.sample in self.began(set()):
-                self.beginning.begin([block])
-            else:
-                self.beginning.add(block)
-        else:
+        if not readers:
             self.held.free_if_unused(block)
+        elif at.sample in self.segment_starts or at.sample in self.began(set()):
+            self.beginning.begin([block])
+        else:
+            self.beginning.add(block)
         return readers
 
     def end_cycle(self, cycle: int, samples: int) -> list[FeedMember]:
@@ -323,6 +322,8 @@ class FeedState:
         self.anywhere = False
         self.batches = self.batches or self._in_cycle
         self.position = Cursor(cycle + 1, 0)
+        for block in self.held.up_to(end)[-1:]:
+            block.closes = True
         waiting = [m for m in self.members.values() if m.reads and m.next and end <= m.next < self.position]
         for member in waiting:
             self._advance(member, self.position)

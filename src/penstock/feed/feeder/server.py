@@ -281,8 +281,11 @@ class Server:
         for each in started or []:
             assert each.next is not None
             self.send([each], wire.Started(each.serial, *each.next))
-            for block in self._state.backlog(each):
-                self.announce(block, [each])
+            for item in self._state.backlog(each):
+                if isinstance(item, Cursor):
+                    self.send([each], wire.CycleEnd(*item))
+                else:
+                    self.announce(item, [each])
         if self._state.gathers:
             self._patience.gathers(time.monotonic())
         if self._failed is not None:
