@@ -95,9 +95,10 @@ test-processors: $(READY)
 	NPY_DISABLE_CPU_FEATURES="X86_V3 X86_V4 AVX512_ICL AVX512_SPR" ATEN_CPU_CAPABILITY=default $(SPREAD) -m "$(QUICK)"
 
 # Ten times in a row, beside a process that computes all the while.
-test-busy: $(READY)
-	for time in $$(seq 10); do timeout 3600 sh -c 'while :; do :; done' & busy=$$!; \
-	  $(SPREAD) -m "$(QUICK)"; ended=$$?; kill $$busy; [ $$ended = 0 ] || exit $$ended; done
+SUITES ?= test
+test-busy:
+	for time in $$(seq 10); do timeout 7200 sh -c 'while :; do :; done' & busy=$$!; \
+	  $(MAKE) $(SUITES); ended=$$?; kill $$busy; [ $$ended = 0 ] || exit $$ended; done
 
 gpu:
 	$(ON_PATH) $(PYTHON) -m benchmarks.gpu.evidence --part $(PART) --out $(OUT) $(if $(WHEELS),--wheels $(WHEELS))
