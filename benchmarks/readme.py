@@ -1,4 +1,4 @@
-"""Prints measured tables from the committed results: four rows for the README; ``page``: docs/benchmarks.md.
+"""Prints measured tables from the committed results: three rows for the README; ``page``: docs/benchmarks.md.
 
 python benchmarks/readme.py [page]
 """
@@ -8,13 +8,15 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
-from statistics import median
 
 from claim import claim
 
 RESULTS = Path(__file__).parent / "results"
-IN_README = ("jpeg-together-4", "jpeg-each-8")
-"""Names of the claims about sharing on CPUs."""
+IN_README = {
+    "jpeg-together-4": "4 runs on JPEGs: images/s together, one feed against a loader each",
+    "jpeg-each-8": "8 runs on JPEGs: the slowest on one feed, against one run alone with a loader",
+}
+"""How the README names claims about sharing on CPUs."""
 
 
 def readme() -> None:
@@ -22,27 +24,22 @@ def readme() -> None:
     print(f"{conditions(share)}\n")
     print("| | target | measured |")
     print("|---|---|---|")
-    loaded = {arm: median(rates) for arm, rates in load_rates(read("load-pip")).items()}
-    print(
-        "| one training alone: images/s of a `DataLoader` with Pillow → `ImageSource`, as pip installs it | | "
-        f"{loaded['pillow']:,.0f} → {loaded['penstock']:,.0f} ({loaded['penstock'] / loaded['pillow']:.1f}×) |"
-    )
     claims = {each["name"]: each for each in share["claims"]}
-    for name in IN_README:
-        print(claim_row(claims[name]))
+    for name, words in IN_README.items():
+        print(claim_row({**claims[name], "claim": words}))
     print(claim_row(on_a_gpu()))
     judged = [each for each in every_claim() if each["met"] is not None]
     missed = sum(not each["met"] for each in judged)
     print(
-        f"\nOf {len(judged)} targets {missed or 'none'} {'was' if missed < 2 else 'were'} missed: [all of them, and how "
-        "they are measured](docs/benchmarks.md)."
+        f"\n[All {len(judged)} targets](docs/benchmarks.md), and how they are measured. "
+        f"{missed or 'None'} {'was' if missed < 2 else 'were'} missed."
     )
 
 
 def page() -> None:
     share = read("share")
     print("# Measured\n")
-    print(f"{conditions(share)} {HOW}\n")
+    print(f"{conditions(share)} K is the number of training runs. {HOW}\n")
     print("## The demo\n")
     print("`make demo`: four models trained with a loader each, then on one feed. Each row is one run.")
     print("With `--data DIR` they were once more trained on a feed of an `ImageSource`: the third figure.\n")
@@ -135,15 +132,14 @@ def on_a_gpu() -> dict:
     measured = read("gpu-h200-share-train-4")
     gpu, (claims,) = measured["gpu"]["names"][0], [step["result"]["claims"] for step in measured["steps"]]
     found = next(each for each in claims if each["name"] == "training-runs-4-GPU")
-    return {**found, "claim": f"4 ResNet-18s on an {gpu} with 4 cores: images/s together, own loaders → one feed"}
+    return {**found, "claim": f"4 ResNet-18s on an {gpu} with 4 cores: images/s together, likewise"}
 
 
 def conditions(share: dict) -> str:
     machine = share["machine"]
     return (
         f"On {machine['cores']} cores of an {machine['cpu']}, without a GPU, {machine['date'][:10]}: medians of "
-        f"{share['settings']['repeats']} repeats, least and most in brackets. "
-        "K is the number of training runs."
+        f"{share['settings']['repeats']} repeats, least and most in brackets."
     )
 
 
