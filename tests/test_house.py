@@ -19,7 +19,7 @@ SOURCE = ROOT / "src" / "penstock"
 SPARE_LINES = 120
 """A room may hold so many fewer before its line in the table must be lowered."""
 ROOMS = {  # lines, files
-    "autosharing": (1740, 10),
+    "autosharing": (1743, 10),
     "basics": (790, 10),
     "bench": (2450, 15),
     "cli": (3240, 22),

@@ -31,6 +31,19 @@ def test_two_unmodified_runs_are_as_they_are_alone(launch: Callable[..., Any], t
     check_like(seen[0], seen[1])
 
 
+@pytest.mark.whole
+def test_what_the_command_asks_for_counts_before_what_the_script_does(launch: Callable[..., Any], tmp_path: Path):
+    loops = (SCRIPTS / "loops.py").read_text()
+    (tmp_path / "loops.py").write_text(
+        loops.replace("if __name__ ==", "import penstock\n\npenstock.autoshare('other', strict=True)\nif __name__ ==")
+    )
+    done = launch("--share", "--name", "mine", "--listeners", "none", "loops.py", "plain")
+    assert done.wait() == 0, done.output + done.errors
+    (name,) = feeds_read(done.errors)
+    assert name.startswith("mine-")
+    penstock.stop(name)
+
+
 def test_a_script_without_a_loader_is_told_of(launch: Callable[..., Any]):
     without = launch("--share", sys.executable, "-c", "print('trained')")
     assert without.wait() == 0, without.errors

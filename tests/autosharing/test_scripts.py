@@ -160,6 +160,7 @@ def test_strict_ends_a_script_that_cannot_share(scripts: Scripts, kind: str, why
 def test_only_what_matches_is_shared_and_a_feed_bears_the_name_given(scripts: Scripts):
     (seen,), said = scripts.shared(["plain"], only="Other*")
     assert not feeds_read(said) and seen == scripts.alone("plain")
+    assert "is not shared: neither Rows nor loops.py:" in said and "is among --only Other*" in said
     _, said = scripts.shared(["plain"], only="Row?", name="mine")
     (name,) = feeds_read(said)
     assert name.startswith("mine-")

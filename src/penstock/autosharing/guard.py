@@ -145,7 +145,8 @@ def _feed_of(loader: Any) -> ScriptFeed:
     plan = judge(loader, ranks_here(), iterable=asked.iterable, asked=mark is not None)
     kind = type(loader.dataset).__name__
     if asked.only and not any(fnmatch(name, asked.only) for name in (kind, place())):
-        raise Declined(f"neither {kind} nor {place()} is among --only {asked.only}", expected=True)
+        decline(loader, why := f"neither {kind} nor {place()} is among --only {asked.only}")
+        raise Declined(why, expected=True)
     if why := _known.alone.get(loader):
         raise Declined(why)
     things = things_of(loader, plan)

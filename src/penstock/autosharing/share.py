@@ -8,7 +8,9 @@ from contextlib import suppress
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, TypeVar, Unpack, cast, overload
 
-from penstock.autosharing.options import ShareOptions, share_all
+import msgspec
+
+from penstock.autosharing.options import ShareOptions, from_environment, share_all
 from penstock.basics.sizes import whole_number
 from penstock.errors import BadSetting
 from penstock.feed.endpoint import checked_name
@@ -147,8 +149,8 @@ def autoshare(
 ) -> None:
     """Have this script's training loaders read feeds from now on, as ``penstock run --share`` does.
 
-    For scripts and notebooks that build no ``DataLoader`` of their own; those of libraries are found. A loader
-    that cannot be shared runs as it is, and one line on stderr says why.
+    For scripts and notebooks that build no ``DataLoader`` of their own; those of libraries are found. A loader that
+    cannot be shared runs as it is, and a line on stderr says why. Options of ``penstock run --share`` come first.
 
     Args:
         name: First part of the feeds' names; the script's unless given.
@@ -168,9 +170,9 @@ def autoshare(
         workers = whole_number("workers", workers, 0, 10_000)
     from penstock.autosharing import guard
 
-    guard.options = ShareOptions(
-        name=name, workers=workers, only=only, iterable=iterable, explain=explain, strict=strict
-    )
+    asked = {"workers": workers, "only": only, "iterable": iterable, "explain": explain, "strict": strict}
+    of_command = msgspec.to_builtins(from_environment() or ShareOptions())  # what was given, and no default
+    guard.options = ShareOptions(**{"name": name, **asked, **of_command})
     import_module("torch.utils.data")
     with suppress(ImportError):
         import_module("torchdata.stateful_dataloader")  # a library may import it later
