@@ -34,9 +34,8 @@ def test_two_unmodified_runs_are_as_they_are_alone(launch: Callable[..., Any], t
 @pytest.mark.whole
 def test_what_the_command_asks_for_counts_before_what_the_script_does(launch: Callable[..., Any], tmp_path: Path):
     loops = (SCRIPTS / "loops.py").read_text()
-    (tmp_path / "loops.py").write_text(
-        loops.replace("if __name__ ==", "import penstock\n\npenstock.autoshare('other', strict=True)\nif __name__ ==")
-    )
+    marked = "import penstock\n\npenstock.autoshare('other', strict=True)\nif __name__ =="
+    (tmp_path / "loops.py").write_text(loops.replace("if __name__ ==", marked))
     done = launch("--share", "--name", "mine", "--listeners", "none", "loops.py", "plain")
     assert done.wait() == 0, done.output + done.errors
     (name,) = feeds_read(done.errors)

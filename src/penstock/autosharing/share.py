@@ -149,8 +149,8 @@ def autoshare(
 ) -> None:
     """Have this script's training loaders read feeds from now on, as ``penstock run --share`` does.
 
-    For scripts and notebooks that build no ``DataLoader`` of their own; those of libraries are found. A loader that
-    cannot be shared runs as it is, and a line on stderr says why. Options of ``penstock run --share`` come first.
+    For scripts and notebooks that build no ``DataLoader`` of their own; those of libraries are found. A loader
+    that cannot be shared runs as it is, and a line on stderr says why. Options of ``run --share`` come first.
 
     Args:
         name: First part of the feeds' names; the script's unless given.
@@ -170,9 +170,9 @@ def autoshare(
         workers = whole_number("workers", workers, 0, 10_000)
     from penstock.autosharing import guard
 
-    asked = {"workers": workers, "only": only, "iterable": iterable, "explain": explain, "strict": strict}
-    of_command = msgspec.to_builtins(from_environment() or ShareOptions())  # what was given, and no default
-    guard.options = ShareOptions(**{"name": name, **asked, **of_command})
+    asked = ShareOptions(name=name, workers=workers, only=only, iterable=iterable, explain=explain, strict=strict)
+    given = msgspec.to_builtins(from_environment() or ShareOptions())  # without defaults
+    guard.options = msgspec.structs.replace(asked, **given)
     import_module("torch.utils.data")
     with suppress(ImportError):
         import_module("torchdata.stateful_dataloader")  # a library may import it later
