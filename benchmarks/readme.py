@@ -14,7 +14,7 @@ from claim import claim
 RESULTS = Path(__file__).parent / "results"
 IN_README = {
     "jpeg-together-4": "4 runs on JPEGs: images/s together, one feed against a loader each",
-    "jpeg-each-8": "8 runs on JPEGs: the slowest on one feed, against one run alone with a loader",
+    "jpeg-each-8": "8 runs on JPEGs: the slowest, against one run alone with a loader",
 }
 """How the README names claims about sharing on CPUs."""
 
@@ -50,7 +50,7 @@ def page() -> None:
     print("\n## Sharing\n")
     print("The targets were set before measuring.")
     print(f"{WHY_FASTER}\n")
-    print_claims(share["claims"])
+    print_claims([*share["claims"], on_a_gpu()])
     print("\n![Trainers on one feed](../benchmarks/results/share.png)\n")
     joining()
     reading()
@@ -132,7 +132,8 @@ def on_a_gpu() -> dict:
     measured = read("gpu-h200-share-train-4")
     gpu, (claims,) = measured["gpu"]["names"][0], [step["result"]["claims"] for step in measured["steps"]]
     found = next(each for each in claims if each["name"] == "training-runs-4-GPU")
-    return {**found, "claim": f"4 ResNet-18s on an {gpu} with 4 cores: images/s together, likewise"}
+    runs = f"4 ResNet-18s on an {gpu} with 4 cores"
+    return {**found, "claim": f"{runs}: images/s together, one feed against a loader each"}
 
 
 def conditions(share: dict) -> str:
@@ -151,7 +152,7 @@ def every_claim() -> list[dict]:
     sharing = [*read("share")["claims"], *read("autosharing")["claims"], *fingerprint_claims(read("fingerprint"))]
     sources = [*load_claims(), *read("tokens")["claims"], *read("records")["claims"], *read("cache")["claims"]]
     runs = [*of_runs(), *read("page")["claims"], *read("join")["claims"]]
-    return [*sharing, *reading_claims(), *read("selecting")["claims"], *sources, *runs]
+    return [*sharing, on_a_gpu(), *reading_claims(), *read("selecting")["claims"], *sources, *runs]
 
 
 def load_claims() -> list[dict]:

@@ -226,8 +226,9 @@ class FeedState:
             if end > member.next:
                 self._give(member, block)
                 taken.append(block)
-            if block.closes:
+            else:  # it stands between a cycle's last sample and its end
                 self._advance(member, self.held.end(block))
+            if block.closes:
                 taken.append(end)
         return taken
 
