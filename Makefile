@@ -68,7 +68,7 @@ test-slurm: $(READY)
 
 # Frameworks that need an environment each; what works is kept.
 test-frameworks-more: $(READY) $(patsubst %,$(MORE)/%/.ready,ultralytics fastai mmengine)
-	$(BIN)/python -m benchmarks.frameworks_more --environments $(MORE) --json benchmarks/results/frameworks-more.json
+	$(BIN)/python -m benchmarks frameworks_more --environments $(MORE) --json benchmarks/results/frameworks-more.json
 
 lint: $(READY)
 	$(BIN)/ruff check .
@@ -83,7 +83,7 @@ test-docs: $(DOCS)
 	$(PYTEST) tests/docs/test_site.py
 
 bench: $(READY)
-	$(BIN)/python -m benchmarks.share
+	$(BIN)/python -m benchmarks share
 
 soak: $(READY) $(RAY)
 	$(SPREAD) -m "soak or hypothesis" --hypothesis-profile soak --timeout 1800 --override-ini faulthandler_timeout=0

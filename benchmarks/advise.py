@@ -1,6 +1,6 @@
 """Compares what ``penstock advise`` chooses with the best of all settings, measured one by one.
 
-python -m benchmarks.advise FILE-OR-DIRECTORY --json benchmarks/results/advise.json
+python -m benchmarks advise FILE-OR-DIRECTORY --json benchmarks/results/advise.json
 
 Every setting is measured at every size. The advice sees a coarse grid of
 sizes; the needs ask for sizes between them, which were measured too. All
@@ -157,7 +157,3 @@ def main(
         digits = loads(msgspec.json.encode(told), parse_float=lambda text: float(f"{float(text):.5g}"))
         json.write_bytes(msgspec.json.format(msgspec.json.encode(digits), indent=1) + b"\n")
         console.print(f"saved: {json}")
-
-
-if __name__ == "__main__":
-    typer.run(main)

@@ -1,6 +1,6 @@
 """What moves samples now, against another revision of this repository: both by turns, in one environment.
 
-python -m benchmarks.before ae6edcbc^ --data ../shared/data --json benchmarks/results/before.json
+python -m benchmarks before ae6edcbc^ --data ../shared/data --json benchmarks/results/before.json
 
 Both sides run the same script, which knows no more than the public API: four trainers of one feed, one trainer of
 each kind of source, the time from publishing to receipt while all cores compute, a loop whose waits are recorded,
@@ -10,17 +10,18 @@ needs what `make test-page` installs.
 
 from __future__ import annotations
 
-import argparse
 import os
 import shutil
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from typing import Annotated
 
 import numpy as np
+import typer
 from benchmarks.children import ENVIRONMENT, ROOT
-from benchmarks.claim import claim, report
+from benchmarks.claim import ResultsFile, claim, report
 from rich.console import Console
 
 LEAST, MOST = 0.97, 1.05
@@ -162,31 +163,30 @@ def write_data(folder: Path, images: Path) -> None:
     pq.write_table(pa.table({**columns, "y": rng.integers(0, 10, 2_000_000)}), folder / "table.parquet")
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("revision", help="what is measured against")
-    parser.add_argument("--data", type=Path, required=True, help="folder with imagenet-sample.tar")
-    parser.add_argument("--turns", type=int, default=5)
-    parser.add_argument("--only", help="arms whose names hold this")
-    parser.add_argument("--json", type=Path, help="file for the results")
-    options = parser.parse_args()
-    arms = {name: words for name, words in ALL.items() if not options.only or options.only in name}
+def main(
+    revision: Annotated[str, typer.Argument(help="What is measured against.")],
+    data: Annotated[Path, typer.Option(help="Folder with imagenet-sample.tar.")],
+    turns: int = 5,
+    only: Annotated[str, typer.Option(help="Arms whose names hold this.")] = "",
+    file: ResultsFile = None,
+) -> None:
+    arms = {name: words for name, words in ALL.items() if only in name}
     figures = {arm: {"before": list[float](), "now": list[float]()} for arm in arms}
     console = Console()
     with tempfile.TemporaryDirectory() as temporary:
-        data, tree = Path(temporary, "data"), Path(temporary, "tree")
-        data.mkdir()
-        write_data(data, options.data / "imagenet-sample.tar")
-        archive = ["git", "archive", f"--output={temporary}/tree.tar", options.revision]
+        made, tree = Path(temporary, "data"), Path(temporary, "tree")
+        made.mkdir()
+        write_data(made, data / "imagenet-sample.tar")
+        archive = ["git", "archive", f"--output={temporary}/tree.tar", revision]
         subprocess.run(archive, cwd=ROOT, check=True)
         shutil.unpack_archive(f"{temporary}/tree.tar", tree, filter="data")
         sides = {"before": tree, "now": ROOT}
-        for turn in range(options.turns):
+        for turn in range(turns):
             for arm, words in arms.items():
                 for side in list(sides) if turn % 2 == 0 else list(sides)[::-1]:
-                    figures[arm][side].append(measured(sides[side], data, words))
+                    figures[arm][side].append(measured(sides[side], made, words))
                 said = ", ".join(f"{side} {found[-1]:,.4g}" for side, found in figures[arm].items())
-                console.print(f"{turn + 1} of {options.turns}: {arm}: {said}", highlight=False)
+                console.print(f"{turn + 1} of {turns}: {arm}: {said}", highlight=False)
     ratios = {arm: [a / b for a, b in zip(of["now"], of["before"], strict=True)] for arm, of in figures.items()}
     claims = [
         claim(f"{arm}: now over before", "×", ratio, least=LEAST, most=MOST if arm == LATENCY else None)
@@ -195,8 +195,4 @@ def main() -> None:
     now = subprocess.run(
         ["git", "describe", "--always", "--dirty"], cwd=ROOT, capture_output=True, text=True, check=True
     )
-    report(claims, options.json, before=options.revision, now=now.stdout.strip(), figures=figures)
-
-
-if __name__ == "__main__":
-    main()
+    report(claims, file, before=revision, now=now.stdout.strip(), figures=figures)

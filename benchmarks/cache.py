@@ -1,6 +1,6 @@
 """Measures a cache of images, in an ImageSource alone.
 
-python -m benchmarks.cache FOLDER --json benchmarks/results/cache.json
+python -m benchmarks cache FOLDER --json benchmarks/results/cache.json
 
 FOLDER holds JPEGs; each is made to several by links, which a cache takes for different images. A store is a server
 on this machine that gives 50 MB/s.
@@ -8,7 +8,6 @@ on this machine that gives 50 MB/s.
 
 from __future__ import annotations
 
-import argparse
 import os
 import subprocess
 import sys
@@ -20,10 +19,11 @@ from contextlib import contextmanager
 from itertools import product
 from pathlib import Path
 from statistics import median
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
-from benchmarks.claim import claim, report
+import typer
+from benchmarks.claim import ResultsFile, claim, report
 from rich.console import Console
 
 import penstock
@@ -224,17 +224,16 @@ def by_choice(images: Path, scratch: Path) -> list[dict[str, Any]]:
     return rows
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folder", type=Path)
-    parser.add_argument("--json", type=Path)
-    parser.add_argument("--scratch", type=Path, default=Path("/var/tmp"), help="folder on a disk")
-    arguments = parser.parse_args()
-    with tempfile.TemporaryDirectory(dir=arguments.scratch) as folder:
-        scratch = Path(folder)
-        links(arguments.folder, scratch / "4000", 4000)
-        nbytes = links(arguments.folder, scratch / "8000", 8000)
-        few = links(arguments.folder, scratch / "1000", 1000)
+def main(
+    folder: Path,
+    file: ResultsFile = None,
+    scratch: Annotated[Path, typer.Option(help="Folder on a disk.")] = Path("/var/tmp"),
+) -> None:
+    with tempfile.TemporaryDirectory(dir=scratch) as made:
+        scratch = Path(made)
+        links(folder, scratch / "4000", 4000)
+        nbytes = links(folder, scratch / "8000", 8000)
+        few = links(folder, scratch / "1000", 1000)
         rates = from_pixels(scratch / "4000", 4000, scratch)
         hits = hits_by_cycle(scratch / "8000", nbytes, 8000, scratch)
         ratios, seconds = from_a_store(scratch / "1000", few, scratch)
@@ -255,8 +254,4 @@ def main() -> None:
         claim("store of 50 MB/s, half of the data cached: time of a cycle against LRU", "x", ratios, most=0.55),
         claim("settings of 12 in which keep=auto is within 10% of the best choice", "", [float(close)], least=11),
     ]
-    report(claims, arguments.json, pixels=rates, hits=hits, store_s=seconds, choices=choices)
-
-
-if __name__ == "__main__":
-    main()
+    report(claims, file, pixels=rates, hits=hits, store_s=seconds, choices=choices)

@@ -6,11 +6,15 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
+import typer
 
 from penstock.runs.machine import describe
+
+ResultsFile = Annotated[Path | None, typer.Option("--json", metavar="FILE", help="File for the results.")]
+JpegFolder = Annotated[Path | None, typer.Option(help="Folder of JPEGs, unless these are to be drawn.")]
 
 
 def claim(

@@ -1,6 +1,6 @@
 """Measures what the fingerprint of a data set costs, the first time and at each iteration.
 
-python -m benchmarks.fingerprint --json benchmarks/results/fingerprint.json
+python -m benchmarks fingerprint --json benchmarks/results/fingerprint.json
 """
 
 from __future__ import annotations
@@ -95,7 +95,3 @@ def main(
         told = {"machine": machine, "files": files, "gigabytes": gigabytes, "folder": folder, "memory": memory}
         json.write_bytes(msgspec.json.format(msgspec.json.encode(told), indent=1) + b"\n")
         console.print(f"saved: {json}")
-
-
-if __name__ == "__main__":
-    typer.run(main)

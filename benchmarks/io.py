@@ -1,7 +1,7 @@
 # ruff: noqa: A005
 """What reads cost: Penstock's mechanisms beside fio's, in one run, against targets set beforehand.
 
-python -m benchmarks.io PATH --json benchmarks/results/io-NAME.json --plot benchmarks/results/io-NAME.png
+python -m benchmarks io PATH --json benchmarks/results/io-NAME.json --plot benchmarks/results/io-NAME.png
 
 PATH is a large file, or a directory for a scratch file; the machine should do nothing else.
 """
@@ -11,7 +11,6 @@ from __future__ import annotations
 import json
 import shutil
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
@@ -26,7 +25,7 @@ from penstock.basics.results import progress
 from penstock.bench.io import dropped, opened_target, run
 from penstock.bench.io_plan import IoSettings, sizes
 from penstock.bench.io_report import LOOKS, WIDTH, picture, table
-from penstock.errors import BadSetting, PenstockError
+from penstock.errors import BadSetting
 from penstock.io.measurements import Measurement
 from penstock.runs.machine import describe
 
@@ -194,10 +193,3 @@ def _judged(target: Target, rows: list[Measurement], repeats: int) -> Claim:
         compared = least(target.name, target.claim, 1.0, "", ratios)
         return msgspec.structs.replace(compared, met=None, note="for comparison")
     return (least if target.at_least else most)(target.name, target.claim, target.target, "", ratios)
-
-
-if __name__ == "__main__":
-    try:
-        typer.run(main)
-    except PenstockError as error:
-        sys.exit(str(error))

@@ -1,6 +1,6 @@
 """Compares the loaders of ``penstock bench load`` with DALI, tf.data and SPDL, in environments of their own.
 
-python -m benchmarks.loaders DIR --peer dali=.venv-dali/bin/python
+python -m benchmarks loaders DIR --peer dali=.venv-dali/bin/python
 """
 
 from __future__ import annotations
@@ -55,7 +55,3 @@ def main(
         )
     terminal.print(shown(report), soft_wrap=True)
     save(json, lambda file: file.write_bytes(as_json(report)), terminal)
-
-
-if __name__ == "__main__":
-    typer.run(main)

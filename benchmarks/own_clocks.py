@@ -1,13 +1,12 @@
 """What scripts wait for, alone and under ``--share``: their own clocks against what their runs' figures say.
 
-python -m benchmarks.own_clocks --json benchmarks/results/own_clocks.json
+python -m benchmarks own_clocks --json benchmarks/results/own_clocks.json
 
 Two runs of each script read together. Each has a clock round ``iter()`` and ``next()`` of its loaders.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import subprocess
@@ -19,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.children import ENVIRONMENT
-from benchmarks.claim import claim, report
+from benchmarks.claim import ResultsFile, claim, report
 
 import penstock
 from penstock.runs.figures import run_figures
@@ -167,7 +166,7 @@ def measured(kind: str, *, share: bool) -> list[dict[str, Any]]:
         options = ["--share"] * share
         command = [sys.executable, "-m", "penstock", "run", *options, "-n", str(TOGETHER)]
         done = subprocess.run(
-            [*command, sys.executable, __file__, "--train", kind],
+            [*command, sys.executable, __file__, kind],
             env=environment,
             capture_output=True,
             text=True,
@@ -200,19 +199,16 @@ def apart(pair: dict[str, Any]) -> float:
     return max(100 * abs(figures[name] - own[name]) / own[name] for name in FIGURES if own[name] is not None)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--json", type=Path, help="file for the results")
-    parser.add_argument("--train", choices=KINDS, help=argparse.SUPPRESS)
-    arguments = parser.parse_args()
-    if arguments.train:
-        clock = Clock()
-        train(arguments.train, clock)
-        run = penstock.current_run()
-        assert run is not None
-        run.folder.mkdir(exist_ok=True)
-        Path(run.folder, "own.json").write_text(json.dumps(clock.told()))
-        return
+def train_and_tell(kind: str) -> None:
+    clock = Clock()
+    train(kind, clock)
+    run = penstock.current_run()
+    assert run is not None
+    run.folder.mkdir(exist_ok=True)
+    Path(run.folder, "own.json").write_text(json.dumps(clock.told()))
+
+
+def main(file: ResultsFile = None) -> None:
     raw: dict[str, list[dict[str, Any]]] = {}
     for share in (False, True):
         for kind in KINDS:
@@ -222,8 +218,8 @@ def main() -> None:
     apart_percent = {kind: max(map(apart, pairs)) for kind, pairs in raw.items()}
     what = "alone and on feeds, two runs each: the figure furthest off the script's own clock, by"
     claims = [claim(f"{len(KINDS)} scripts {what}", "%", [max(apart_percent.values())], most=1)]
-    report(claims, arguments.json, apart_percent=apart_percent, raw=raw)
+    report(claims, file, apart_percent=apart_percent, raw=raw)
 
 
 if __name__ == "__main__":
-    main()
+    train_and_tell(sys.argv[1])

@@ -1,6 +1,6 @@
 """Compares a packed data set fed to one trainer with plain reads of its rows by that reader.
 
-python -m benchmarks.packed --folder /a/folder/on/the/disk --json benchmarks/results/packed-NAME.json
+python -m benchmarks packed --folder /a/folder/on/the/disk --json benchmarks/results/packed-NAME.json
 
 Both read random rows of one file in turn, with equal depth and for equal times;
 the file should be larger than what a case reads, so that each row's checksum is
@@ -189,7 +189,3 @@ def table(found: list[Measured]) -> Table:
         cpu = median(one.cpu_s_per_gb for one in mine)
         shown.add_row(reader, arm, f"{median(one.mb_s for one in mine):,.0f}", f"{ratio:.2f}", f"{cpu:.2f}")
     return shown
-
-
-if __name__ == "__main__":
-    typer.run(main)

@@ -1,13 +1,12 @@
 """What the page costs: 1,000 runs and their table, a chart of 20 runs, live updates, pan and zoom; into JSON.
 
-    python -m benchmarks.page --json benchmarks/results/page.json
+    python -m benchmarks page --json benchmarks/results/page.json
 
 Needs what `make test-page` installs. Times are the browser's own, from the beginning of a navigation.
 """
 
 from __future__ import annotations
 
-import argparse
 import os
 import shutil
 import subprocess
@@ -21,7 +20,7 @@ from typing import Any
 
 import numpy as np
 import psutil
-from benchmarks.claim import claim, report
+from benchmarks.claim import ResultsFile, claim, report
 
 from penstock.runs.record import GroupPlan, RunPlan, RunRecord
 from penstock.runs.store import SeriesWriter, Store, points_file
@@ -240,10 +239,7 @@ def live(page: Any, base: str, store: Store, server: psutil.Process) -> dict[str
     }
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--json", type=Path, help="file for the results")
-    options = parser.parse_args()
+def main(file: ResultsFile = None) -> None:
     from playwright.sync_api import sync_playwright
 
     folder = Path(tempfile.mkdtemp())
@@ -280,8 +276,4 @@ def main() -> None:
         claim("8 runs of 40 series followed for 60 s: of a core", "%", [100 * followed["server_cores"]], most=3),
         claim("the same: growth of the tab's memory", "MiB", [followed["tab_grew_bytes"] / 2**20], most=0),
     ]
-    report(claims, options.json, pan_and_zoom=moved, live=followed)
-
-
-if __name__ == "__main__":
-    main()
+    report(claims, file, pan_and_zoom=moved, live=followed)

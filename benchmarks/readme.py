@@ -58,8 +58,8 @@ def page() -> None:
     shared = read("autosharing")
     machine = shared["machine"]
     print(f"`penstock run --share`, on {machine['cores']} cores of an {machine['cpu']}, {machine['date'][:10]}:")
-    print("`python -m benchmarks.autosharing`, `python -m benchmarks.fingerprint`.")
-    print("`python -m benchmarks.witness`, `python -m benchmarks.own_clocks`: AMD EPYC, 2026-11-24 and 26.\n")
+    print("`python -m benchmarks autosharing`, `python -m benchmarks fingerprint`.")
+    print("`python -m benchmarks witness`, `python -m benchmarks own_clocks`: AMD EPYC, 2026-11-24 and 26.\n")
     print_claims([*shared["claims"], *fingerprint_claims(read("fingerprint")), *of_runs()])
     print("\n## Parts of a feed\n")
     parts = read("selecting")
@@ -67,26 +67,26 @@ def page() -> None:
     print(
         f"JPEGs decoded and cropped, on {machine['cores']} cores of an {machine['cpu']}, {machine['date'][:10]}:"
     )
-    print("`python -m benchmarks.selecting`.\n")
+    print("`python -m benchmarks selecting`.\n")
     print_claims(parts["claims"])
     print("\n## Loaders alone\n")
     machine = read("load-regions")["machine"]
     where = f"{machine['cores']} cores of an {machine['cpu']}, {machine['date'][:10]}"
     print(f"Real ImageNet JPEGs to one training, on {where}:")
-    print("`python -m benchmarks.loaders DIR`, and `python -m benchmarks.tokens`. tf.data and DALI decode only a")
+    print("`python -m benchmarks loaders DIR`, and `python -m benchmarks tokens`. tf.data and DALI decode only a")
     print("window of each image, as Penstock does where libjpeg-turbo 3 or nvImageCodec is.\n")
     print_claims([*load_claims(), *read("tokens")["claims"], *read("records")["claims"]])
     print("\n## The cache\n")
     cached = read("cache")
     machine = cached["machine"]
     print(f"Of ImageNet JPEGs, as pip installs it, on {machine['cores']} cores of an {machine['cpu']},")
-    print(f"{machine['date'][:10]}: `python -m benchmarks.cache FOLDER`.\n")
+    print(f"{machine['date'][:10]}: `python -m benchmarks cache FOLDER`.\n")
     print_claims(cached["claims"])
     print("\n## The page\n")
     shown = read("page")
     machine = shown["machine"]
     print(f"On {machine['cores']} cores of an {machine['cpu']}, {machine['date'][:10]}, for browser and server:")
-    print("Debian's Chromium, drawing without a GPU; `python -m benchmarks.page`.\n")
+    print("Debian's Chromium, drawing without a GPU; `python -m benchmarks page`.\n")
     print_claims(shown["claims"])
 
 
@@ -104,7 +104,7 @@ def joining() -> None:
     print(
         f"Scripts started by hand, and loops that break off, on {machine['cores']} cores of an {machine['cpu']},"
     )
-    print(f"{machine['date'][:10]}: `python -m benchmarks.join`.")
+    print(f"{machine['date'][:10]}: `python -m benchmarks join`.")
     print("[Decision 24](decisions/0024-joints.md) gives the reasons of what was missed.\n")
     print_claims(joins["claims"])
 

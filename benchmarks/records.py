@@ -1,20 +1,19 @@
 """Compares images in tar shards with the same images in a folder, in an ImageSource alone.
 
-python -m benchmarks.records FOLDER --json benchmarks/results/records.json
+python -m benchmarks records FOLDER --json benchmarks/results/records.json
 
 FOLDER holds JPEGs; each comes several times. All lie in the page cache. Arms take turns.
 """
 
 from __future__ import annotations
 
-import argparse
 import tarfile
 import tempfile
 import time
 from pathlib import Path
 
 from benchmarks.cache import images_per_s, links
-from benchmarks.claim import claim, report
+from benchmarks.claim import ResultsFile, claim, report
 
 import penstock
 from penstock.sources.records.tar import members
@@ -43,17 +42,13 @@ def index_us(shards: list[Path]) -> float:
     return 1e6 * (time.perf_counter() - began) / count
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folder", type=Path)
-    parser.add_argument("--json", type=Path)
-    arguments = parser.parse_args()
+def main(folder: Path, file: ResultsFile = None) -> None:
     with tempfile.TemporaryDirectory(dir="/var/tmp") as scratch:
-        folder = Path(scratch) / "folder"
-        links(arguments.folder, folder, COUNT)
-        shards = packed(folder, Path(scratch))
+        linked = Path(scratch) / "folder"
+        links(folder, linked, COUNT)
+        shards = packed(linked, Path(scratch))
         sources = {
-            "folder": penstock.ImageSource(folder, batch_size=BATCH, suffixes=(".jpeg",)),
+            "folder": penstock.ImageSource(linked, batch_size=BATCH, suffixes=(".jpeg",)),
             "tar": penstock.ImageSource(shards, batch_size=BATCH, suffixes=(".jpeg",)),
         }
         rates: dict[str, list[float]] = {name: [] for name in sources}
@@ -71,8 +66,4 @@ def main() -> None:
         claim("images/s from tar shards, against the same images in a folder", "x", ratios, least=0.95),
         claim("index of a tar, a member", "us", walked, most=8),
     ]
-    report(claims, arguments.json, images_per_s=rates)
-
-
-if __name__ == "__main__":
-    main()
+    report(claims, file, images_per_s=rates)

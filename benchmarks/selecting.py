@@ -1,13 +1,12 @@
 """What trainers with parts of one feed cost: rows loaded, and images a second, against feeds of their own.
 
-python -m benchmarks.selecting --json benchmarks/results/selecting.json [--data FOLDER] [--before SRC]
+python -m benchmarks selecting --json benchmarks/results/selecting.json [--data FOLDER] [--before SRC]
 
 ``--before`` is the ``src`` folder of a Penstock without ``select=``, against which hand-over is timed.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import subprocess
@@ -15,10 +14,11 @@ import sys
 import time
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
-from benchmarks.claim import claim, report
+import typer
+from benchmarks.claim import JpegFolder, ResultsFile, claim, report
 
 import penstock
 from penstock.bench.demo_images import cached_images
@@ -93,7 +93,7 @@ def run(data: str, parts: list[tuple[int, float] | None], *, own: bool) -> tuple
     names = [f"selecting {i}" if own else "selecting" for i in range(len(parts))]
     processes = [
         subprocess.Popen(
-            [sys.executable, "-m", "benchmarks.selecting", "--order", json.dumps(order)],
+            [sys.executable, "-m", "benchmarks.selecting", json.dumps(order)],
             stdout=subprocess.PIPE,
             text=True,
         )
@@ -125,43 +125,40 @@ def hand_over_us(src: Path) -> float:
     return float(subprocess.check_output([sys.executable, "-c", HAND_OVER], env=environment, text=True))
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", type=Path, help="folder of JPEGs, unless these are to be drawn")
-    parser.add_argument("--json", type=Path, help="file for the results")
-    parser.add_argument("--before", type=Path, help="src of the Penstock against which hand-over is timed")
-    parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--order", help=argparse.SUPPRESS)
-    arguments = parser.parse_args()
-    if arguments.order:
-        train(json.loads(arguments.order))
-        return
-    data = str((arguments.data or cached_images()).resolve())
+def main(
+    data: JpegFolder = None,
+    file: ResultsFile = None,
+    before: Annotated[
+        Path | None, typer.Option(help="src of the Penstock against which hand-over is timed.")
+    ] = None,
+    repeats: int = 5,
+) -> None:
+    images = str((data or cached_images()).resolve())
     halves: list[Any] = [(seed, 0.5) for seed in range(4)]
     figures: dict[str, list[float]] = {name: [] for name in ("halves", "rows", "nested", "others", "hand-over")}
     raw: dict[str, list[Any]] = {"halves": [], "nested": [], "beside a tenth": [], "hand-over": []}
-    for repeat in range(arguments.repeats):
-        turns = {own: run(data, halves, own=own) for own in ((False, True) if repeat % 2 else (True, False))}
+    for repeat in range(repeats):
+        turns = {own: run(images, halves, own=own) for own in ((False, True) if repeat % 2 else (True, False))}
         raw["halves"].append(turns)
         figures["halves"].append(turns[False][1] / turns[True][1])
         figures["rows"].append(turns[False][2] / turns[True][2])
-        nested = run(data, [(0, 0.25), (0, 0.5), (0, 1.0)], own=False)
+        nested = run(images, [(0, 0.25), (0, 0.5), (0, 1.0)], own=False)
         raw["nested"].append(nested)
         figures["nested"].append(nested[2] / (1.75 * SAMPLES * EPOCHS))
         tenth: dict[str, float] = {}
         for with_it in (False, True) if repeat % 2 else (True, False):
-            each, _, _ = run(data, [None, None, *([(5, 0.1)] * with_it)], own=False)
+            each, _, _ = run(images, [None, None, *([(5, 0.1)] * with_it)], own=False)
             tenth["with" if with_it else "without"] = sum(each[:2])
         raw["beside a tenth"].append(tenth)
         figures["others"].append(tenth["with"] / tenth["without"])
         print({name: round(values[-1], 3) for name, values in figures.items() if values}, flush=True)
-    if arguments.before:
+    if before:
         now = Path(penstock.__file__).parents[1]
-        for repeat in range(4 * arguments.repeats):
-            sides = (now, arguments.before) if repeat % 2 else (arguments.before, now)
+        for repeat in range(4 * repeats):
+            sides = (now, before) if repeat % 2 else (before, now)
             took = {side: hand_over_us(side) for side in sides}
-            raw["hand-over"].append({"now_us": took[now], "before_us": took[arguments.before]})
-            figures["hand-over"].append(took[now] / took[arguments.before])
+            raw["hand-over"].append({"now_us": took[now], "before_us": took[before]})
+            figures["hand-over"].append(took[now] / took[before])
     claims = [
         claim(
             "four trainers with random halves of one feed: rows loaded, of those of four feeds",
@@ -192,8 +189,8 @@ def main() -> None:
                 most=1.02,
             )
         )
-    report(claims, arguments.json, raw=raw)
+    report(claims, file, raw=raw)
 
 
 if __name__ == "__main__":
-    main()
+    train(json.loads(sys.argv[1]))

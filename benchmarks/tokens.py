@@ -1,6 +1,6 @@
 """Compares a feed of tokens with nanoGPT's get_batch, on one file in the page cache.
 
-python -m benchmarks.tokens --json benchmarks/results/tokens.json
+python -m benchmarks tokens --json benchmarks/results/tokens.json
 
 Arms take turns. Of a feed, one trainer takes views of whole blocks: what is measured is how fast windows come into
 the ring. NanoGPT's batches are its own: 64 windows of 1,024 tokens, in int64; a trainer of the feed makes those.
@@ -8,7 +8,6 @@ the ring. NanoGPT's batches are its own: 64 windows of 1,024 tokens, in int64; a
 
 from __future__ import annotations
 
-import argparse
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -20,7 +19,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from benchmarks.claim import claim, report
+from benchmarks.claim import ResultsFile, claim, report
 
 import penstock
 
@@ -67,10 +66,7 @@ def fed(path: Path, batch_size: int, **options: Any) -> float:
         return tokens_per_s(epochs(loader))
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--json", type=Path)
-    arguments = parser.parse_args()
+def main(file: ResultsFile = None) -> None:
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "train.bin"
@@ -98,8 +94,4 @@ def main() -> None:
         claim("tokens a second into the ring, against nanoGPT's get_batch", "x", ratios, least=15),
     ]
     print("medians, M tokens/s:", {arm: round(median(found) / 1e6) for arm, found in rates.items()})
-    report(claims, arguments.json, tokens_per_s=rates)
-
-
-if __name__ == "__main__":
-    main()
+    report(claims, file, tokens_per_s=rates)

@@ -1,23 +1,22 @@
 """What the witness costs two runs on one feed of JPEGs: how much later the first batch comes, and CPU time.
 
-python -m benchmarks.witness --json benchmarks/results/witness.json [--data FOLDER]
+python -m benchmarks witness --json benchmarks/results/witness.json [--data FOLDER]
 
 Each repeat trains twice, with and without it: a run starts the feed, and another joins it.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import subprocess
+import sys
 import tempfile
 import time
-from pathlib import Path
 from typing import Any
 
 from benchmarks.children import ENVIRONMENT, command
-from benchmarks.claim import claim, report
+from benchmarks.claim import JpegFolder, ResultsFile, claim, report
 from benchmarks.measure.family import family
 from benchmarks.share.jpeg import Jpegs, files_in
 
@@ -72,7 +71,7 @@ def train(order: dict[str, Any]) -> None:
 def begun(order: dict[str, Any], folder: str) -> subprocess.Popen[str]:
     """Start a run, and return when it has had its first batch."""
     run = subprocess.Popen(
-        command("benchmarks.witness", "--order", json.dumps(order)),
+        command("benchmarks.witness", json.dumps(order)),
         env={**os.environ, **ENVIRONMENT, "PENSTOCK_DIR": folder},
         stdout=subprocess.PIPE,
         text=True,
@@ -91,21 +90,16 @@ def measured(order: dict[str, Any]) -> dict[str, Any]:
         return {"runs": told, "cpu_s": members.cpu_s()}
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", type=Path, help="folder of JPEGs, unless these are to be drawn")
-    parser.add_argument("--json", type=Path, help="file for the results")
-    parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--epochs", type=int, default=8)
-    parser.add_argument("--order", help=argparse.SUPPRESS)
-    arguments = parser.parse_args()
-    if arguments.order:
-        train(json.loads(arguments.order))
-        return
-    data = str((arguments.data or cached_images()).resolve())
+def main(
+    data: JpegFolder = None,
+    file: ResultsFile = None,
+    repeats: int = 5,
+    epochs: int = 8,
+) -> None:
+    images = str((data or cached_images()).resolve())
     raw: list[dict[str, Any]] = []
-    for repeat in range(arguments.repeats):
-        orders = [{"data": data, "epochs": arguments.epochs, "witness": on} for on in (True, False)]
+    for repeat in range(repeats):
+        orders = [{"data": images, "epochs": epochs, "witness": on} for on in (True, False)]
         turns = {order["witness"]: measured(order) for order in (orders if repeat % 2 else reversed(orders))}
         raw.append({"with": turns[True], "without": turns[False]})
         print(json.dumps(raw[-1]), flush=True)
@@ -126,8 +120,8 @@ def main() -> None:
         ),
         claim("CPU time of the witness's children, of that of both trainings", "%", parts, most=0.5),
     ]
-    report(claims, arguments.json, raw=raw)
+    report(claims, file, raw=raw)
 
 
 if __name__ == "__main__":
-    main()
+    train(json.loads(sys.argv[1]))

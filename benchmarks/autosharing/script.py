@@ -1,6 +1,6 @@
 """A training script as people write it, which knows nothing of Penstock: reads JPEGs, and trains unless --read.
 
-python -m benchmarks.autosharing starts it.
+python -m benchmarks autosharing starts it.
 """
 
 from __future__ import annotations

@@ -94,7 +94,7 @@ def _sanitizer(_: Path) -> list[Step]:
 def _share(out: Path) -> list[Step]:
     def measured(name: str, limit_s: float, *options: str, modules: tuple[str, ...] = ()) -> Step:
         file = f"share-{name}.result.json"
-        command = ("-m", "benchmarks.gpu", *options, "--json", str(out / file))
+        command = ("-m", "benchmarks", "gpu", *options, "--json", str(out / file))
         return Step(name, command, ("typer", "rich", "cuda.bindings", *modules), limit_s, file)
 
     rings = "separate,host ring,GPU ring"
@@ -136,8 +136,8 @@ def _demo(out: Path) -> list[Step]:
 
 def _select(out: Path) -> list[Step]:
     file = "select.result.json"
-    measured = ("-m", "benchmarks.selection.gradients", "--device", "cuda:0", "--json", str(out / file))
-    return [Step("gradients", measured, ("msgspec", "psutil", "rich"), 120, file)]
+    measured = ("-m", "benchmarks", "gradients", "--device", "cuda:0", "--json", str(out / file))
+    return [Step("gradients", measured, ("msgspec", "psutil", "rich", "typer"), 120, file)]
 
 
 def _decode(out: Path) -> list[Step]:

@@ -1,11 +1,12 @@
-"""The sharing benchmark behind its options: run with progress, show tables, save JSON and picture."""
+"""The sharing benchmark: what Penstock claims of trainers on one feed, measured on this machine."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
+import typer
 from benchmarks.share.claims import Claim, claims
 from benchmarks.share.plan import Settings
 from benchmarks.share.run import Report, run
@@ -13,6 +14,46 @@ from benchmarks.share.tables import tables
 
 from penstock.basics.results import check_files, progress, save
 from penstock.basics.terminal import console
+from penstock.errors import BadSetting
+
+
+def main(
+    data: Annotated[Path | None, typer.Option(help="Folder of JPEGs; generated ones unless given.")] = None,
+    trainers: Annotated[
+        str, typer.Option(metavar="NUMBERS", help="Numbers of trainers, one per case.")
+    ] = "1,2,4,8",
+    step_ms: Annotated[float, typer.Option(help="Wait in place of each training step, in ms.")] = 0.0,
+    repeats: Annotated[int, typer.Option(help="Measurements of each case, in turn.")] = 5,
+    seconds: Annotated[
+        float, typer.Option(help="Time counted for each case; 0.3 of it for blocks from memory.")
+    ] = 4.0,
+    blocks: Annotated[str, typer.Option(metavar="SIZES", help="Sizes of blocks from memory.")] = "128KB,1MB,10MB",
+    workers: Annotated[int, typer.Option(help="Loader workers, all together.")] = 2,
+    jpeg: Annotated[bool, typer.Option(help="The JPEG loader too; needs penstock[images,torch].")] = True,
+    peers: Annotated[bool, typer.Option(help="TensorSocket too, where it is installed.")] = True,
+    json: Annotated[Path | None, typer.Option(metavar="FILE", help="File for the results.")] = None,
+    plot: Annotated[Path | None, typer.Option(metavar="FILE", help="File for a picture (PNG).")] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="Smoke run (about 30 s); not for comparison.")] = False,
+) -> None:
+    """Measure trainers on one feed against trainers with a loader each: speed, CPU time, latency, memory."""
+    settings = Settings(
+        trainers=_numbers(trainers),
+        step_ms=step_ms,
+        repeats=repeats,
+        seconds=seconds,
+        blocks=tuple(size.strip() for size in blocks.split(",") if size.strip()),
+        workers=workers,
+        jpeg=jpeg,
+        peers=peers,
+    )
+    share_command(settings.quickly() if quick else settings, data, json, plot)
+
+
+def _numbers(text: str) -> tuple[int, ...]:
+    try:
+        return tuple(int(part) for part in text.split(",") if part.strip())
+    except ValueError:
+        raise BadSetting(f"--trainers {text}: give numbers with commas between them, such as 1,2,4,8") from None
 
 
 def share_command(settings: Settings, data: Path | None, json: Path | None, plot: Path | None) -> None:

@@ -63,12 +63,6 @@ def small():
 def broken():
     return DataLoader(Numbers(lambda index: [][index]), batch_size=8)
 
-def raises():
-    raise KeyError("images")
-
-def empty():
-    return []
-
 class Nothing(IterableDataset):
     def __iter__(self):
         return iter(())
@@ -105,22 +99,30 @@ class Stream(IterableDataset):
 def stream():
     return DataLoader(Stream(), batch_size=4, num_workers=2)
 
+"""
+PLAIN = """
+import numpy
+
 SIZE = 3
 
+def raises():
+    raise KeyError("images")
+
+def empty():
+    return []
+
 def arrays():
-    return {"x": torch.zeros(100, 3)}
+    return {"x": numpy.zeros((100, 3))}
 """
+"""These need no torch, which takes two seconds to import."""
 
 
 @pytest.fixture(scope="module")
 def loaders(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("loaders") / "loaders.py"
     path.write_text(LOADERS)
+    path.with_name("plain.py").write_text(PLAIN)
     return path
-
-
-def bench_share(*words: str | Path, **options: Any) -> subprocess.CompletedProcess[str]:
-    return run_python("-m", "penstock", "bench", "share", *words, timeout=_PATIENCE_S - 10, **options)
 
 
 def working(folder: Path) -> list[psutil.Process]:
@@ -141,7 +143,8 @@ def measured(loaders: Path) -> tuple[dict[str, Any], str]:
     feeds.mkdir(mode=0o700)
     words = ("-k", "2", "--repeats", "1", "--seconds", "1", "--step-ms", "1", "--window", "16MiB")
     environment = {**os.environ, "PENSTOCK_DIR": str(feeds)}
-    done = bench_share(f"{loaders}:small", *words, "--json", json_path, "--plot", picture, env=environment)
+    words = (f"{loaders}:small", *words, "--json", json_path, "--plot", picture)
+    done = run_python("-m", "penstock", "bench", "share", *words, timeout=_PATIENCE_S - 10, env=environment)
     assert done.returncode == 0, done.stderr
     assert picture.read_bytes().startswith(b"\x89PNG")
     assert not working(feeds)
@@ -180,22 +183,23 @@ def test_the_report_says_what_was_measured_where_and_the_table_ends_in_its_sente
     ("words", "status", "says"),
     [
         (["nowhere.py:small"], 2, "there is no file nowhere.py"),
-        (["{}:large"], 2, "has no function 'large'; it has: "),
-        (["{}:SIZE"], 2, "'SIZE' in {} is not a function, but a value of type int"),
-        (["loaders:small"], 2, "there is no file loaders; did you mean loaders.py?"),
-        (["{}:raises"], 1, "raises() in {} raised KeyError: 'images'"),
+        (["plain.py:large"], 2, "has no function 'large'; it has: "),
+        (["plain.py:SIZE"], 2, "'SIZE' in plain.py is not a function, but a value of type int"),
+        (["plain:arrays"], 2, "there is no file plain; did you mean plain.py?"),
+        (["plain.py:raises"], 1, "raises() in plain.py raised KeyError: 'images'"),
         (["{}:samples"], 2, "a Numbers gives samples, not batches"),
-        (["{}:empty"], 2, "the source gave no sample in cycle 0: it is empty"),
+        (["plain.py:empty"], 2, "the source gave no sample in cycle 0: it is empty"),
         (["{}:nothing"], 2, "what {}:nothing returned gave no batch in pass 1"),
         (["{}:broken"], 2, "what {}:broken returned raised IndexError: list index out of range"),
         (["{}:deadly"], 2, "the loader alone: killed: died of SIGKILL"),
-        (["{}:small", "-k", "none"], 2, "--trainers none: give whole numbers with commas between"),
-        (["{}:small", "--plot", "picture.txt"], 2, "--plot picture.txt: its name ends in one of"),
-        (["{}:small", "--json", "nowhere/x.json"], 2, "its directory does not exist"),
+        (["plain.py:arrays", "-k", "none"], 2, "--trainers none: give whole numbers with commas between"),
+        (["plain.py:arrays", "--plot", "picture.txt"], 2, "--plot picture.txt: its name ends in one of"),
+        (["plain.py:arrays", "--json", "nowhere/x.json"], 2, "its directory does not exist"),
     ],
 )
-def test_what_cannot_be_measured_is_one_clear_error(loaders: Path, feeds_directory, words, status, says):
-    failed = bench_share("-k", "1", *(word.format(loaders.name) for word in words), cwd=loaders.parent)
+def test_what_cannot_be_measured_is_one_clear_error(loaders, feeds_directory, command, words, status, says):
+    words = ("-k", "1", *(word.format(loaders.name) for word in words))
+    failed = command("bench", "share", *words, cwd=loaders.parent)
     assert (failed.returncode, failed.stdout) == (status, "")
     assert says.format(loaders.name) in failed.stderr.replace("\n", " ")
     frames = [line for line in failed.stderr.splitlines() if line.startswith("  File ")]
@@ -203,8 +207,8 @@ def test_what_cannot_be_measured_is_one_clear_error(loaders: Path, feeds_directo
     assert not working(feeds_directory)
 
 
-def test_a_function_that_raises_in_a_trainer_only_is_the_users_error(loaders: Path):
-    failed = bench_share("-k", "1", f"{loaders.name}:second", cwd=loaders.parent)
+def test_a_function_that_raises_in_a_trainer_only_is_the_users_error(loaders: Path, command):
+    failed = command("bench", "share", "-k", "1", f"{loaders.name}:second", cwd=loaders.parent)
     assert (failed.returncode, failed.stdout) == (1, "")
     assert 'raise OSError("locked by another")' in failed.stderr
     assert "penstock: second() in loaders.py raised OSError: locked by another" in failed.stderr.replace("\n", " ")
@@ -260,8 +264,9 @@ def test_a_separate_loader_runs_with_its_part_of_the_workers(loaders: Path):
 
 
 def test_a_pass_follows_a_pass_also_of_what_is_no_loader(loaders: Path):
-    assert described(f"{loaders}:arrays").workers is None
-    batches = batches_of(LoopJob(f"{loaders}:arrays"))
+    plain = loaders.with_name("plain.py")
+    assert described(f"{plain}:arrays").workers is None
+    batches = batches_of(LoopJob(f"{plain}:arrays"))
     assert sum(first_rows(next(batches)) for _ in range(5)) > 100
 
 

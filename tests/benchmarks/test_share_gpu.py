@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 from benchmarks.gpu import copies, why
-from benchmarks.gpu.__main__ import whole_cores
 from benchmarks.gpu.claims import gpu_claims
+from benchmarks.gpu.command import whole_cores
 from benchmarks.gpu.mps import main as tries_mps
 from benchmarks.gpu.run import ARMS, Measured, Settings, bursts_of, cases
 from benchmarks.share import tensorsocket

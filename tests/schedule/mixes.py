@@ -10,12 +10,29 @@ from hypothesis import strategies as st
 from penstock.schedule.jobs import GpuMachine, Job
 
 GIB = 2**30
+IMAGE_KINDS = {"alexnet": (12, 4e-4), "resnet18": (9, 5e-4), "resnet50": (4, 1.3e-3), "mobilenet": (6, 9e-4)}
+KINDS = {**IMAGE_KINDS, "deepspeech": (3, 0.038), "transformer": (1, 0.005), "lstm": (1, 5e-4)}
+"""Kinds of trainings: cores that keep a GPU busy, seconds a sample on the GPU, much as Synergy's (OSDI'22)."""
 
 
 def job(name: str, **more: Any) -> Job:
     return Job(
         **{"name": name, "samples": 1000.0, "preparation_s": 0.01, "gpu_s": 0.001, "data": "images", **more}
     )
+
+
+def drawn(number: int, same_data: float, seed: int) -> list[Job]:
+    """Jobs of 10 to 60 minutes, of kinds that want 1 to 12 cores; those on the one data set are of image kinds."""
+    chance = random.Random(seed)
+    some: list[Job] = []
+    for i in range(number):
+        shares = chance.random() < same_data
+        kind = chance.choice([*IMAGE_KINDS] if shares else [*KINDS])
+        cores, sample_s = KINDS[kind]
+        samples = chance.uniform(600, 3600) / sample_s
+        costs = {"samples": samples, "preparation_s": cores * sample_s, "gpu_s": sample_s, "sm_share": 0.6}
+        some.append(job(f"{kind}-{i}", **costs, memory_bytes=4 * GIB, data="images" if shares else "", kind=kind))
+    return some
 
 
 def few(seed: int, number: int) -> tuple[list[Job], GpuMachine]:

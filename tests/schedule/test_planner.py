@@ -7,14 +7,13 @@ import time
 from typing import Any
 
 import pytest
-from benchmarks.replanner import Replanner
-from benchmarks.schedule.traces import drawn
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 from tests.schedule.best import shorter_than
 from tests.schedule.configurations import least_makespan_s
-from tests.schedule.mixes import GIB, few, job, jobs, machines
+from tests.schedule.mixes import GIB, drawn, few, job, jobs, machines
+from tests.schedule.replanner import Replanner
 
 from penstock.schedule.jobs import GpuMachine, Job, contention
 from penstock.schedule.partition import SHARINGS, Sharing

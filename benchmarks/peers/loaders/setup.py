@@ -25,7 +25,7 @@ def main() -> None:
             print(f"{requirements.stem} cannot be installed here, and is left out", file=sys.stderr)
         else:
             peers.append(f"--peer {requirements.stem}={target.relative_to(ROOT)}/bin/python")
-    print("python -m benchmarks.loaders DIR", *peers)
+    print("python -m benchmarks loaders DIR", *peers)
 
 
 if __name__ == "__main__":

@@ -1,11 +1,10 @@
 """What sharing without changed lines brings: unmodified scripts with and without ``--share``, by turns, into JSON.
 
-python -m benchmarks.autosharing --json benchmarks/results/autosharing.json [--data FOLDER]
+python -m benchmarks autosharing --json benchmarks/results/autosharing.json [--data FOLDER]
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import shutil
@@ -15,7 +14,7 @@ import tempfile
 from pathlib import Path
 from statistics import median
 
-from benchmarks.claim import claim, report
+from benchmarks.claim import JpegFolder, ResultsFile, claim, report
 
 from penstock.bench.demo_images import cached_images
 
@@ -56,29 +55,23 @@ def cpu_ms(*words: str) -> float:
     return 1000 * found["cpu_s"] / found["samples"]
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", type=Path, help="folder of JPEGs, unless these are to be drawn")
-    parser.add_argument("--json", type=Path, help="file for the results")
-    parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--epochs", type=int, default=4)
-    arguments = parser.parse_args()
-    data = ["--data", str(arguments.data or cached_images()), "--epochs", str(arguments.epochs)]
+def main(data: JpegFolder = None, file: ResultsFile = None, repeats: int = 5, epochs: int = 4) -> None:
+    options = ["--data", str(data or cached_images()), "--epochs", str(epochs)]
     kinds = {"read": ("--work", "read"), "train": ("--work", "train")}
     speeds: dict[str, list[float]] = {}
     prepare_ms, train_ms = list[float](), list[float]()
-    for repeat in range(arguments.repeats):
+    for repeat in range(repeats):
         for kind, words in kinds.items():
             for count in (TOGETHER, 1) if kind == "read" else (TOGETHER,):
                 for share in (False, True) if repeat % 2 else (True, False):
-                    speed = samples_per_s(runs(count, share, *data, *words))
+                    speed = samples_per_s(runs(count, share, *options, *words))
                     speeds.setdefault(f"{kind} {count} {'shared' if share else 'own'}", []).append(speed)
                     print(
                         f"{repeat} {kind} x{count} {'shared' if share else 'own'}: {speed:.0f} samples/s",
                         flush=True,
                     )
-        prepare_ms.append(cpu_ms(*data, "--work", "read", "--workers", "0"))
-        train_ms.append(cpu_ms(*data, "--work", "only train"))
+        prepare_ms.append(cpu_ms(*options, "--work", "read", "--workers", "0"))
+        train_ms.append(cpu_ms(*options, "--work", "only train"))
 
     def ratios(kind: str) -> list[float]:
         return [one / own for one, own in zip(speeds[f"{kind} shared"], speeds[f"{kind} own"], strict=True)]
@@ -98,8 +91,4 @@ def main() -> None:
         claim("one unmodified run, --share against without", "", ratios("read 1"), least=0.97),
     ]
     measured = {"samples_per_s": speeds, "prepare_cpu_ms": prepare_ms, "train_cpu_ms": train_ms}
-    report(claims, arguments.json, **measured)
-
-
-if __name__ == "__main__":
-    main()
+    report(claims, file, **measured)

@@ -1,8 +1,8 @@
 """Measures what it costs to join a feed late, and what others pay for it.
 
-python -m benchmarks.join --data FOLDER_OF_JPEGS --json benchmarks/results/join.json
+python -m benchmarks join --data FOLDER_OF_JPEGS --json benchmarks/results/join.json
 
-Arms go by turns in one run. Accuracy is measured by ``benchmarks.accuracy``, the rest by ``benchmarks.share``.
+Arms go by turns in one run.
 """
 
 from __future__ import annotations
@@ -35,7 +35,3 @@ def main(
             else:
                 claims += claims_of_starts(Path(folder), repeats)
             write(claims, report)
-
-
-if __name__ == "__main__":
-    typer.run(main)

@@ -2,12 +2,11 @@
 
 make test-frameworks-more makes the environments, and runs
 
-python -m benchmarks.frameworks_more --environments FOLDER --json benchmarks/results/frameworks-more.json
+python -m benchmarks frameworks_more --environments FOLDER --json benchmarks/results/frameworks-more.json
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import subprocess
@@ -18,10 +17,12 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 import psutil
+import typer
+from benchmarks.claim import ResultsFile
 
 from penstock.feed.launch import feeds
 from penstock.runs.machine import describe
@@ -178,32 +179,29 @@ CHECKS = {
 }
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--environments", type=Path, required=True, help="folder with an environment for each")
-    parser.add_argument("--json", type=Path, help="file for the results")
-    parser.add_argument("--only", default="", help="frameworks whose name begins so")
-    arguments = parser.parse_args()
+def main(
+    environments: Annotated[Path, typer.Option(help="Folder with an environment for each.")],
+    file: ResultsFile = None,
+    only: Annotated[str, typer.Option(help="Frameworks whose name begins so.")] = "",
+) -> None:
     results: dict[str, Any] = {}
     with tempfile.TemporaryDirectory() as folder:
         os.environ["PENSTOCK_DIR"] = folder + "/feeds"
         for name, (environment, check) in CHECKS.items():
-            if not name.startswith(arguments.only):
+            if not name.startswith(only):
                 continue
             made = Path(folder) / name.replace(" ", "-")
             made.mkdir()
             try:
-                results[name] = check(
-                    Bench((arguments.environments / environment / "bin/python").absolute(), made)
-                )
+                results[name] = check(Bench((environments / environment / "bin/python").absolute(), made))
             except Exception:
                 traceback.print_exc()
                 results[name] = {"could be checked": False}
             results[name]["nothing is left"] = not [*feeds.feeds()] and not alive(folder)
             print(json.dumps({name: results[name]}, indent=2), flush=True)
-    if arguments.json:
+    if file:
         machine = msgspec.to_builtins(describe())
-        arguments.json.write_text(json.dumps({"frameworks": results, "machine": machine}, indent=2) + "\n")
+        file.write_text(json.dumps({"frameworks": results, "machine": machine}, indent=2) + "\n")
     sys.exit(not all(all(checks.values()) for checks in results.values()))
 
 
@@ -218,7 +216,3 @@ def _words(process: psutil.Process) -> list[str]:
         return process.cmdline()
     except psutil.Error:
         return []
-
-
-if __name__ == "__main__":
-    main()

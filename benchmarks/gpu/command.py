@@ -1,6 +1,6 @@
 """One GPU, several trainers: a loader each, one feed (ring on the host or the GPU), or TensorSocket.
 
-python -m benchmarks.gpu --data FOLDER_OF_JPEGS --json benchmarks/results/share-gpu-NAME.json
+python -m benchmarks gpu --data FOLDER_OF_JPEGS --json benchmarks/results/share-gpu-NAME.json
 
 Workloads: blocks that lie ready in memory, to measure moving them; a JPEG loader
 with all cores; and training a ResNet-18 on its images. With --device cpu it runs
@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import os
 import re
-import sys
 import tempfile
 from contextlib import ExitStack
 from pathlib import Path
@@ -32,7 +31,6 @@ from benchmarks.share.workload import Workload, jpegs, synthetic
 from rich.console import Console
 from rich.progress import Progress
 
-from penstock.errors import PenstockError
 from penstock.runs.machine import describe
 
 
@@ -119,10 +117,3 @@ def described(workloads: list[Workload]) -> str:
     """Describe the images in a few words, without their path."""
     files = [path for workload in workloads if workload.folder for path in jpeg.files_in(workload.folder)]
     return f"{len(files):,} JPEG files" if files else ""
-
-
-if __name__ == "__main__":
-    try:
-        typer.run(main)
-    except PenstockError as error:
-        sys.exit(str(error))

@@ -1,22 +1,19 @@
 """Compares gradients of single samples, taken for a batch at once, with a backward pass for each sample.
 
-python -m benchmarks.selection.gradients --json benchmarks/results/gradients.json
+python -m benchmarks gradients --json benchmarks/results/gradients.json
 
-The network is that of the pools, on images of noise: what they show does not change the time. Arms take turns.
+The images are noise: what they show does not change the time. Arms take turns.
 Gradients are dropped when they have been taken, as they are when they have been projected.
 """
 
 from __future__ import annotations
 
-import argparse
 import time
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
-from pathlib import Path
 
 import torch
-from benchmarks.claim import claim, report
-from benchmarks.selection.pools import network
+from benchmarks.claim import ResultsFile, claim, report
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -25,6 +22,20 @@ from penstock.select.gradients import SampleGradients
 SAMPLES = 256
 BATCH_SIZES = (64, 128, 256)
 REPEATS = 21
+
+
+def network() -> nn.Module:
+    """Three convolutions and a linear layer: 96,000 parameters."""
+    layers: list[nn.Module] = []
+    for inputs, outputs, kernel, stride in ((3, 32, 4, 2), (32, 64, 3, 1), (64, 128, 3, 1)):
+        layers += [
+            nn.Conv2d(inputs, outputs, kernel, stride, 1),
+            nn.BatchNorm2d(outputs),
+            nn.ReLU(),
+            nn.MaxPool2d(2),
+        ]
+    layers[-1] = nn.AdaptiveAvgPool2d(1)
+    return nn.Sequential(*layers, nn.Flatten(), nn.Linear(128, 10))
 
 
 def one_by_one(model: nn.Module, inputs: Tensor, labels: Tensor) -> Iterator[list[Tensor]]:
@@ -48,16 +59,11 @@ def _losses(model: nn.Module, inputs: Tensor, labels: Tensor) -> Tensor:
     return functional.cross_entropy(model(inputs), labels, reduction="none")
 
 
-def main() -> None:
-    """Measure, and say whether the target is met."""
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--json", type=Path)
-    parser.add_argument("--device", default="cpu")
-    asked = parser.parse_args()
+def main(file: ResultsFile = None, device: str = "cpu") -> None:
     torch.backends.cudnn.allow_tf32 = False  # or the two ways to the same numbers differ in the third place
-    model = network().eval().to(asked.device)
-    inputs = torch.randn(SAMPLES, 3, 32, 32, device=asked.device)
-    labels = torch.randint(10, (SAMPLES,), device=asked.device)
+    model = network().eval().to(device)
+    inputs = torch.randn(SAMPLES, 3, 32, 32, device=device)
+    labels = torch.randint(10, (SAMPLES,), device=device)
     gradients = SampleGradients(model, partial(_losses, model, inputs, labels), SAMPLES)
     assert not gradients.left_out
     plain = [torch.cat([each.flatten() for each in sample]) for sample in one_by_one(model, inputs, labels)]
@@ -76,7 +82,7 @@ def main() -> None:
             began = time.perf_counter()
             for _ in arm():
                 pass
-            if asked.device != "cpu":
+            if device != "cpu":
                 torch.cuda.synchronize()
             taken[name].append(time.perf_counter() - began)
     claims = [
@@ -84,14 +90,8 @@ def main() -> None:
             f"per-sample gradients, batches of {size}, against batches of one",
             "x",
             [slow / fast for slow, fast in zip(taken["one by one"], taken[f"batches of {size}"], strict=True)],
-            least=4.0 if asked.device == "cpu" else 10.0,
+            least=4.0 if device == "cpu" else 10.0,
         )
         for size in BATCH_SIZES
     ]
-    report(
-        claims, asked.json, seconds=taken, samples=SAMPLES, threads=torch.get_num_threads(), device=asked.device
-    )
-
-
-if __name__ == "__main__":
-    main()
+    report(claims, file, seconds=taken, samples=SAMPLES, threads=torch.get_num_threads(), device=device)

@@ -1,0 +1,47 @@
+"""Runs a benchmark: ``python -m benchmarks NAME``; without a name it tells which there are."""
+
+from __future__ import annotations
+
+import sys
+from importlib import import_module
+
+import typer
+
+from penstock.errors import PenstockError
+
+ROOMS = ("autosharing", "frameworks_more", "gpu", "join", "share")
+NAMES = sorted(
+    [
+        *ROOMS,
+        *(
+            "advise",
+            "before",
+            "cache",
+            "fingerprint",
+            "gradients",
+            "io",
+            "loaders",
+            "own_clocks",
+            "packed",
+            "page",
+        ),
+        *("records", "selecting", "tokens", "witness"),
+    ]
+)
+
+
+def main() -> None:
+    name, *options = [*sys.argv[1:], ""][: max(1, len(sys.argv) - 1)]
+    if name not in NAMES:
+        sys.exit(f"python -m benchmarks NAME, where NAME is one of {', '.join(NAMES)}")
+    module = import_module(f"benchmarks.{name}.command" if name in ROOMS else f"benchmarks.{name}")
+    app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
+    app.command(help=module.__doc__)(module.main)
+    try:
+        app(options, prog_name=f"python -m benchmarks {name}")
+    except PenstockError as error:
+        sys.exit(str(error))
+
+
+if __name__ == "__main__":
+    main()
