@@ -31,14 +31,14 @@ NAMES = sorted(
 
 
 def main() -> None:
-    name, *options = [*sys.argv[1:], ""][: max(1, len(sys.argv) - 1)]
+    name = sys.argv[1] if len(sys.argv) > 1 else ""
     if name not in NAMES:
         sys.exit(f"python -m benchmarks NAME, where NAME is one of {', '.join(NAMES)}")
     module = import_module(f"benchmarks.{name}.command" if name in ROOMS else f"benchmarks.{name}")
     app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
     app.command(help=module.__doc__)(module.main)
     try:
-        app(options, prog_name=f"python -m benchmarks {name}")
+        app(sys.argv[2:], prog_name=f"python -m benchmarks {name}")
     except PenstockError as error:
         sys.exit(str(error))
 
