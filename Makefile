@@ -40,7 +40,7 @@ test-whole: $(READY)
 	$(SPREAD) -m "whole and not soak"
 
 test-page: $(PAGE)
-	$(SPREAD) -m page
+	$(SPREAD) -m page tests/page
 
 # Not with the others' processes: each of these tests starts several, and all but a few share one server.
 test-mlflow: $(MLFLOW)
