@@ -18,7 +18,7 @@ def worker_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ForkServ
 
 @pytest.fixture
 def new_pythons() -> None:
-    """Tells that a test's workers are not to be forked."""
+    """Tells that a test's workers are not to be forked, but start as they do for users."""
 
 
 @pytest.fixture(autouse=True)

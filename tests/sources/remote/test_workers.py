@@ -21,7 +21,7 @@ from penstock.sources.remote.maker import maker_spec_of
 from penstock.sources.remote.status import ClusterStanding
 from penstock.sources.remote.workers import NodesLost, NodeWorkers
 
-pytestmark = pytest.mark.whole
+pytestmark = [pytest.mark.whole, pytest.mark.usefixtures("new_pythons")]
 
 
 @pytest.fixture

@@ -130,6 +130,7 @@ def test_on_bad_needs_a_decoder_and_its_column_a_free_name(path):
         RecordSource(path, on_bad="skip", decode=lambda row: {"bad": 1})
 
 
+@pytest.mark.usefixtures("new_pythons")  # which find the function by the import path alone
 def test_workers_that_are_killed_change_no_batch(path):
     options: dict[str, Any] = {"decode": sized, "shuffle": True, "shuffle_bytes": 300, "ragged": "pack"}
     options["workers"] = 2
