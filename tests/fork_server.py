@@ -4,16 +4,18 @@ Its arguments are a directory for answers, a socket, a directory to import from,
 orders, a line of JSON each: a script or a module to run, with its arguments, directory, environment and process
 group, and files for its output. It answers with the new process's pid. How that one ended, as ``Popen.returncode``
 would say it, is then in a file of the directory for answers, named for the pid. For whoever asks at the socket, as
-forking_python.py does, it forks feeders.
+forking_python.py and ``ForkServer.spawn`` do, it forks feeders and workers.
 """
 
 from __future__ import annotations
 
+import ctypes
 import fcntl
 import gc
 import importlib
 import json
 import os
+import platform
 import runpy
 import select
 import signal
@@ -21,11 +23,14 @@ import socket
 import sys
 import types
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 ANSWERS = Path(sys.argv[1])
+CLONE_PARENT = 0x8000
+CLONE = {"x86_64": 56, "aarch64": 220}[platform.machine()]
 running: dict[int, int] = {}
 """The number of each process that has not ended, by the descriptor that tells when it does."""
 
@@ -46,11 +51,15 @@ def forked() -> Callable[[], None]:
                 if fd == listener.fileno():
                     with listener.accept()[0] as starter:
                         request, fds, _, _ = socket.recv_fds(starter, 1 << 20, 64)
-                        if (pid := os.fork()) == 0:
-                            return partial(become_feeder, json.loads(request), fds)
-                        starter.sendall(str(pid).encode())
+                        order = json.loads(request)
+                        if (pid := sibling() if order["is_child"] else os.fork()) == 0:
+                            return partial(become_python, order, fds)
+                        with suppress(OSError):  # it was ended while it asked
+                            starter.sendall(str(pid).encode())
                     for passed in fds:
                         os.close(passed)
+                    if order["is_child"]:
+                        continue
                 elif line := sys.stdin.readline():  # one at a time: nothing waits in the buffer
                     order = json.loads(line)
                     if (pid := os.fork()) == 0:
@@ -75,8 +84,19 @@ def tell(pid: int) -> None:
     part.rename(ANSWERS / str(pid))
 
 
-def become_feeder(request: dict[str, Any], fds: list[int]) -> None:
-    """Be what forking_python.py stands for, with its arguments, descriptors, environment and directory."""
+def sibling() -> int:
+    """Fork a child of this process's parent: whoever started this server waits for it, and may kill it."""
+    ctypes.pythonapi.PyOS_BeforeFork()
+    pid = ctypes.PyDLL(None).syscall(CLONE, CLONE_PARENT, 0, 0, 0, 0)
+    if pid:
+        ctypes.pythonapi.PyOS_AfterFork_Parent()
+    else:
+        ctypes.pythonapi.PyOS_AfterFork_Child()
+    return pid
+
+
+def become_python(request: dict[str, Any], fds: list[int]) -> None:
+    """Be a Python with these arguments, which are a program's, descriptors, environment and directory."""
     alone()
     os.setsid()
     high = [fcntl.fcntl(fd, fcntl.F_DUPFD, 1000) for fd in fds]

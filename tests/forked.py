@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 HANG_S = 90.0
+posix_spawn = os.posix_spawn
 SERVER = Path(__file__).parent / "fork_server.py"
 FORKING_PYTHON = Path(__file__).parent / "forking_python.py"
 
@@ -43,6 +44,7 @@ class ForkServer:
         self._python.chmod(0o700)
         self._command = [sys.executable, "-W", "error", SERVER, answers, self._feeders.fileno(), path, *modules]
         self._process: subprocess.Popen[bytes] | None = None
+        self._pid = os.getpid()
         self._one_at_a_time = threading.Lock()
 
     def fork(self, **order: Any) -> int:
@@ -60,6 +62,23 @@ class ForkServer:
             if self._process is None:
                 self._process = self._start()
         return str(self._python)
+
+    def spawn(self, path: str, arguments: Sequence[str], environment: Any, **options: Any) -> int:
+        """In place of ``os.posix_spawn`` for a Python that runs a program: a child that has the modules."""
+        if path != sys.executable or os.getpid() != self._pid:  # in a forked child, whose own child it has to be
+            return posix_spawn(path, arguments, environment, **options)
+        file_actions = options["file_actions"]
+        fds = {fd: fd for fd in range(3)} | {number: fd for _, fd, number in file_actions}
+        order = {"arguments": arguments[1:], "environment": dict(environment), "directory": os.getcwd()}
+        with self._one_at_a_time:
+            if self._process is None:
+                self._process = self._start()
+            with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as asked:
+                asked.connect(str(self.answers / "feeders"))
+                socket.send_fds(
+                    asked, [json.dumps({**order, "fds": [*fds], "is_child": True}).encode()], [*fds.values()]
+                )
+                return int(asked.recv(100))
 
     def _start(self) -> subprocess.Popen[bytes]:
         # It is no process of this test's; and has one thread, or not all that it forks were whole.

@@ -14,6 +14,7 @@ if arguments[:2] != ["-P", "-c"]:
     os.execv(sys.executable, [sys.executable, *arguments])
 fds = [int(fd) for fd in os.listdir("/proc/self/fd") if os.path.exists(f"/proc/self/fd/{fd}")]
 request = {"arguments": arguments, "environment": dict(os.environ), "directory": os.getcwd(), "fds": fds}
+request["is_child"] = False
 with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as server:
     server.connect(os.path.join(os.path.dirname(sys.argv[0]), "feeders"))
     socket.send_fds(server, [json.dumps(request).encode()], fds)

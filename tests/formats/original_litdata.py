@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import torch
 from litdata import StreamingDataset
 from litdata.streaming.serializers import JPEGSerializer
@@ -18,7 +19,7 @@ def original(value: Any, kind: str) -> Any:
         return torch.from_numpy(value)
     if kind == "jpeg":
         return Jpeg(bytes=value)
-    return value
+    return value.item() if isinstance(value, np.generic) else value
 
 
 def plain(value: Any) -> Any:

@@ -15,6 +15,8 @@ def original(value: Any, kind: str) -> Any:
     """A value as a user of MDS would give it."""
     if kind == "pil":
         return Image.fromarray(value)
+    if kind == "int":
+        return int(value)
     return Decimal(value) if kind == "str_decimal" else value
 
 

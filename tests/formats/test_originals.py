@@ -11,76 +11,30 @@ import pytest
 from PIL import Image
 from tests.formats.conftest import Original
 from tests.sources.images.pictures import jpeg, noise
+from tests.sources.records.test_field_records import LITDATA as SOME_LITDATA
+from tests.sources.records.test_field_records import MDS as SOME_MDS
+from tests.sources.records.test_field_records import litdata_item as some_litdata
+from tests.sources.records.test_field_records import mds_sample as some_mds
 from tests.sources.records.writers import DTYPES, write_litdata, write_mds
 
 import penstock
 from penstock.contracts import FieldRecords
+from penstock.errors import BadSetting
 from penstock.sources.records.files import read
 from penstock.sources.records.litdata import LitDataRecords
 from penstock.sources.records.mds import MdsRecords
 
-MDS = {
-    **{dtype: dtype for dtype in DTYPES},
-    "number": "int",
-    "text": "str",
-    "raw": "bytes",
-    "tree": "json",
-    "photo": "jpeg",
-    "any": "ndarray",
-    "row": "ndarray:float32",
-    "table": "ndarray:int16:2,3",
-    "pixels": "pil",
-    "long": "str_int",
-    "half": "str_float",
-    "exact": "str_decimal",
-}
-LITDATA = {
-    "number": "int",
-    "real": "float",
-    "flag": "bool",
-    "text": "str",
-    "raw": "bytes",
-    "photo": "jpeg",
-    "row": "no_header_numpy:9",
-    "table": "numpy",
-    "steps": "no_header_tensor:18",
-    "grid": "tensor",
-}
+MDS = {**{dtype: dtype for dtype in DTYPES}, **SOME_MDS, "photo": "jpeg", "pixels": "pil"}
+LITDATA = {**SOME_LITDATA, "photo": "jpeg"}
 
 
 def mds_sample(i: int) -> dict[str, Any]:
-    rng = np.random.default_rng(i)
-    return {
-        **{dtype: np.dtype(dtype).type(i) for dtype in DTYPES},
-        "number": -i,
-        "text": "wörter " * i,
-        "raw": rng.bytes(i),
-        "tree": {"a": [i, None, 0.5], "b": "ü"},
-        "photo": jpeg(noise(16, 9, i)),
-        "any": rng.integers(0, 9, (1 + i % 3, 300), np.uint32),
-        "row": rng.random((2, 1 + i), np.float32),
-        "table": np.full((2, 3), i, np.int16),
-        "pixels": noise(3, 4, i),
-        "long": 10**i,
-        "half": i / 3,
-        "exact": f"{i}.50",
-    }
+    numbers = {dtype: np.dtype(dtype).type(i) for dtype in DTYPES}
+    return {**numbers, **some_mds(i), "photo": jpeg(noise(16, 9, i)), "pixels": noise(3, 4, i)}
 
 
 def litdata_item(i: int) -> dict[str, Any]:
-    rng = np.random.default_rng(i)
-    return {
-        "number": -i,
-        "real": i / 3,
-        "flag": i % 2 == 0,
-        "text": "wörter " * i,
-        "raw": rng.bytes(i),
-        "photo": jpeg(noise(16, 9, i)),
-        "row": rng.random(i, np.float32),
-        "table": rng.integers(0, 9, (1 + i % 3, i), np.int16),
-        "steps": np.arange(i),
-        "grid": rng.random((2, i), np.float32),
-    }
+    return {**some_litdata(i), "photo": jpeg(noise(16, 9, i))}
 
 
 def all_of(records: FieldRecords) -> list[dict[str, Any]]:
@@ -142,13 +96,13 @@ def test_litdata_reads_what_our_writer_writes_which_are_the_same_bytes(litdata: 
 @pytest.mark.parametrize("level", ["batch", "sample"])
 def test_chunks_whose_items_litdata_compresses_are_refused_by_name(litdata: Original, level: str) -> None:
     folder = litdata.write(LITDATA, [litdata_item(0)], "compression=zstd", f"compression_level={level}")
-    with pytest.raises(penstock.errors.BadSetting, match=f"is compressed by {level}, which is not read: .*chunk"):
+    with pytest.raises(BadSetting, match=f"is compressed by {level}, which is not read: .*chunk"):
         LitDataRecords(folder)
 
 
 def test_rows_that_litdata_keeps_in_arrows_format_are_refused_by_name(litdata: Original) -> None:
     folder = litdata.write({"text": "str", "number": "int"}, [{"text": "x", "number": i} for i in range(5)])
-    with pytest.raises(penstock.errors.BadSetting, match="Arrow"):
+    with pytest.raises(BadSetting, match="Arrow"):
         LitDataRecords(folder)
 
 

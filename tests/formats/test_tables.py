@@ -13,6 +13,7 @@ from tests.formats.conftest import Original
 from tests.sources.images.pictures import jpeg, noise
 
 import penstock
+from penstock.errors import BadSetting, SourceError
 
 NUMBERS = [*(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)), "float32", "float64", "bool"]
 PANDAS = {
@@ -120,18 +121,14 @@ def test_what_pandas_writes_is_read_equal(tables: Original, index: list[str]) ->
     ours = rows_of(f"{folder}/*.parquet", fill=FILLS)
     assert_same(ours, filled)
     assert [row["key"] for row in ours] == [i * i for i in range(20)]
-    with pytest.raises(
-        penstock.errors.SourceError, match="column 'whole' has 2 nulls, the first in row 1: pass fill="
-    ):
+    with pytest.raises(SourceError, match="column 'whole' has 2 nulls, the first in row 1: pass fill="):
         rows_of(f"{folder}/*.parquet", columns=["whole"])
 
 
 def test_what_datasets_writes_is_read_equal(tables: Original) -> None:
     folder = tables.write(DATASETS, [data_row(i) for i in range(20)], "library=datasets")
     theirs = tables.read(folder)
-    with pytest.raises(
-        penstock.errors.BadSetting, match="column 'grid' is of type list<item: list<item: int16>>, which no"
-    ):
+    with pytest.raises(BadSetting, match="column 'grid' is of type list<item: list<item: int16>>, which no"):
         rows_of(f"hf:{folder}")
     ours = rows_of(f"hf:{folder}", columns=[name for name in DATASETS if name != "grid"])
     for i, (mine, other) in enumerate(zip(ours, theirs, strict=True)):

@@ -14,6 +14,7 @@ from tests.forked import eventually
 from tests.io.faulty_store import CONTENT, FaultyStore, faulty_store
 from tests.io.reading import read_once
 from tests.object_store import put, set_environment
+from tests.support.contracts import only
 
 from penstock.contracts import ByteArray, Completed, Reader
 from penstock.errors import ReaderUnavailable, ReadFailed
@@ -64,10 +65,9 @@ class TestObject(ReaderContract):
             eventually(lambda: not connections(store))
 
 
+@only("than_the_depth", "fails_alone", "that_shrinks", "written_after_close")
 class TestFaultyObject(TestObject):
     def make(self, memory: ByteArray, depth: int) -> Reader:
-        if not 0 < depth <= 16:
-            return open_reader("object", memory, depth=depth)
         return QueueReader(FaultyQueue(ObjectQueue(depth), seed=3, shorts=0.4, repeats=0.2), memory)
 
 
@@ -152,14 +152,15 @@ def test_a_server_that_is_not_there_is_an_error_of_opening(monkeypatch: pytest.M
             read(new_memory(), path, [0])
 
 
-def test_a_host_that_does_not_exist_is_told() -> None:
-    with pytest.raises(ReadFailed, match="lookup address"):
-        read(new_memory(), "http://penstock.invalid/key", [0])
-
-
-@pytest.mark.parametrize("url", ["http://[::1/x", "http://127.0.0.1:99999/x", "http://127.0.0.1:9/x\0y"])
-def test_an_address_that_makes_no_sense_is_told(url: str) -> None:
-    with pytest.raises(ReadFailed, match="cannot be opened by object"):
+@pytest.mark.parametrize(
+    ("url", "words"),
+    [
+        ("http://penstock.invalid/key", "lookup address"),
+        *((f"http://{rest}", "opened by object") for rest in ("[::1/x", "127.0.0.1:99999/x", "127.0.0.1:9/x\0y")),
+    ],
+)
+def test_a_host_that_does_not_exist_and_an_address_that_makes_no_sense_are_told(url: str, words: str) -> None:
+    with pytest.raises(ReadFailed, match=words):
         read(new_memory(), url, [0])
 
 

@@ -126,4 +126,4 @@ class Machine(RuleBasedStateMachine):
 
 
 TestReaderMachine = Machine.TestCase
-TestReaderMachine.settings = settings(max_examples=examples(80), stateful_step_count=30)
+TestReaderMachine.settings = settings(max_examples=examples(40), stateful_step_count=30)

@@ -12,6 +12,7 @@ import pytest
 import torch
 from tests.fakes.gpu import POISON, FakeGpu
 from tests.io.reading import read_once, stored
+from tests.support.contracts import READING, only
 
 from penstock.contracts import ByteArray, Reader
 from penstock.errors import BadSetting, ReaderUnavailable
@@ -44,15 +45,22 @@ class OnDevice(ReaderContract):
 
 
 class TestOnDevice(OnDevice):
-    @pytest.fixture(autouse=True, params=["posix", "direct", "uring"])
+    pass
+
+
+@only(*READING)
+class TestByMechanism(OnDevice):
+    @pytest.fixture(autouse=True, params=["direct", "uring"])
     def _of(self, request: pytest.FixtureRequest) -> None:
         self.mech = request.param
 
 
+@only(*READING)
 class TestUnpinnedOnDevice(OnDevice):
     pins = False
 
 
+@only(*READING)
 class TestPinned(ReaderContract):
     def make(self, memory: ByteArray, depth: int) -> Reader:
         return open_reader("posix", memory, depth=depth, gpu=FakeGpu())
@@ -61,7 +69,7 @@ class TestPinned(ReaderContract):
 FILE_BYTES = 64 * PAGE
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", range(8))
 def test_an_extent_is_completed_only_when_its_bytes_are_on_the_device(seed: int, tmp_path: Path) -> None:
     path, content = stored(tmp_path, FILE_BYTES)
     memory = device_memory()

@@ -16,6 +16,10 @@ from penstock.contracts import Cursor, Source
 GENERATORS = ("torch", "python", "numpy")
 
 
+def owned(seed: int = 77) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
 def drawn(i: int) -> dict[str, Any]:
     """A sample: its number, and what each generator gives for it."""
     return {

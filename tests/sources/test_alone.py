@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +10,12 @@ import pytest
 import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from tests.forked import Forked
 from tests.sources.images.pictures import colours
 from torch.utils.data import DataLoader, IterableDataset
 
 import penstock
+from penstock.errors import BadSetting
 from penstock.sources.adapt import adapt
 from penstock.sources.sharding import batches
 from penstock.sources.torch.compat import end_workers
@@ -43,10 +43,10 @@ def test_ranks_get_equally_many_batches_and_every_sample_once(
     options = {"length": 2, "batch_size": batch_size, "shuffle": shuffle, "drop_last": drop_last, "segments": 3}
     try:
         expected = batches(rows, batch_size, world, drop_last=drop_last)
-    except penstock.errors.BadSetting:
-        with pytest.raises(penstock.errors.BadSetting, match="cannot be split among"):
+    except BadSetting:
+        with pytest.raises(BadSetting, match="cannot be split among"):
             len(penstock.TokenSource(path, shard=(0, world), **options))
-        with pytest.raises(penstock.errors.BadSetting, match="cannot be split among"):
+        with pytest.raises(BadSetting, match="cannot be split among"):
             firsts(penstock.TokenSource(path, shard=(0, world), **options))
         return
     plain = penstock.TokenSource(path, shard=(0, 1), **options)
@@ -96,9 +96,7 @@ def test_in_workers_of_a_data_loader_it_is_refused(tmp_path, workers, shard):
     """As it was found: each worker gave all of it, or all of its rank's part."""
     source = penstock.TokenSource(tokens(tmp_path, 50), length=2, batch_size=5, shard=shard)
     batches = iter(DataLoader(Wrapped(source), batch_size=None, num_workers=workers))
-    with pytest.raises(
-        penstock.errors.BadSetting, match=f"TokenSource in a DataLoader with {workers} workers: each would"
-    ):
+    with pytest.raises(BadSetting, match=f"TokenSource in a DataLoader with {workers} workers: each would"):
         list(batches)
     end_workers(batches)  # each that is left to the garbage collector is waited for, 5 s
     rows = torch.cat(list(DataLoader(Wrapped(source), batch_size=None)))
@@ -109,7 +107,7 @@ def test_in_workers_of_a_data_loader_it_is_refused(tmp_path, workers, shard):
 def test_as_the_data_set_of_a_data_loader_it_is_refused(tmp_path, options):
     """As it was found: "'TokenSource' object is not subscriptable"."""
     batches = iter(DataLoader(penstock.TokenSource(tokens(tmp_path, 50), length=2), **options))
-    with pytest.raises(penstock.errors.BadSetting, match=r"TokenSource gives whole batches, .*: loop over it"):
+    with pytest.raises(BadSetting, match=r"TokenSource gives whole batches, .*: loop over it"):
         next(batches)
     end_workers(batches)
 
@@ -128,30 +126,26 @@ def test_under_several_ranks_it_is_refused_unless_the_part_is_named(tmp_path, mo
     """As it was found: each rank got everything."""
     path = tokens(tmp_path, 50)
     monkeypatch.setenv("WORLD_SIZE", "2")
-    with pytest.raises(
-        penstock.errors.BadSetting, match=r"under several ranks: .*shard=\(rank, world\), or shard=\(0, 1\)"
-    ):
+    with pytest.raises(BadSetting, match=r"under several ranks: .*shard=\(rank, world\), or shard=\(0, 1\)"):
         firsts(penstock.TokenSource(path, length=2))
     assert len(firsts(penstock.TokenSource(path, length=2, batch_size=5, shard=(0, 1)))) == 10
     assert len(firsts(penstock.TokenSource(path, length=2, batch_size=5, shard=(1, 2)))) == 5
     for shard in ((0, 0), (2, 2), (-1, 2), 3, (0, 1, 2), ("a", 2)):
-        with pytest.raises(penstock.errors.BadSetting, match="shard="):
+        with pytest.raises(BadSetting, match="shard="):
             penstock.TokenSource(path, length=2, shard=shard)
 
 
 @pytest.mark.whole
-def test_ranks_of_torch_distributed_count_too(tmp_path):
+def test_ranks_of_torch_distributed_count_too(tmp_path, servers):
     path = tokens(tmp_path, 50)
-    pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    runs = [subprocess.Popen([sys.executable, "-c", RANK, path, world], **pipes) for world in "12"]
-    (rows, said), (_, refused) = (run.communicate() for run in runs)
-    assert rows.split() == ["50"], said
-    assert "TokenSource alone under several ranks" in refused
+    (script := tmp_path / "rank.py").write_text(RANK)
+    runs = [Forked(servers["torch"], str(script), [str(path), world], tmp_path / world) for world in "12"]
+    assert [run.wait() for run in runs] == [0, 1], runs[0].output
+    assert runs[0].output.split() == ["50"]
+    assert "TokenSource alone under several ranks" in runs[1].output
 
 
 def test_one_ranks_part_is_not_fed(tmp_path):
     source = penstock.TokenSource(tokens(tmp_path, 50), length=2, shard=(0, 2))
-    with pytest.raises(
-        penstock.errors.BadSetting, match=r"a TokenSource with shard= is one rank's part.*attach with shard="
-    ):
+    with pytest.raises(BadSetting, match=r"a TokenSource with shard= is one rank's part.*attach with shard="):
         adapt(source, segments=None, seed=0)

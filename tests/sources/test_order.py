@@ -11,7 +11,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.forked import Forked
-from tests.sources.drawing import Drawing, DrawingStream
+from tests.sources.drawing import Drawing, DrawingStream, owned
 from torch.utils.data import (
     BatchSampler,
     DataLoader,
@@ -123,10 +123,6 @@ def test_cycles_and_seeds_differ():
 
 ROWS = {"id": np.arange(60)}
 DATA = Drawing(60)
-
-
-def owned(seed: int = 77) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
 
 
 class Strided(Sampler[int]):

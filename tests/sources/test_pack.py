@@ -24,7 +24,7 @@ from torch.utils.data import DataLoader, IterableDataset
 
 import penstock
 from penstock.contracts import Cursor
-from penstock.errors import ReadFailed
+from penstock.errors import BadSetting, PackDamaged, PackStopped, ReadFailed, SourceError, UnsupportedLeaf
 from penstock.sources.packed.format import FORMAT, JOURNAL, MANIFEST, sealed
 from penstock.sources.packed.packed_source import PackedSource
 from penstock.sources.packed.packing import pack, rows_begun
@@ -124,7 +124,7 @@ def test_a_packing_that_is_killed_again_and_again_ends_with_the_same_files(tmp_p
         process.wait()
         reached.append(rows)
         assert not (cut / MANIFEST).exists()
-        with pytest.raises(penstock.errors.BadSetting, match="not packed to its end"):
+        with pytest.raises(BadSetting, match="not packed to its end"):
             PackedSource(cut)
     assert reached == sorted(reached)
     assert reached[-1] < 400
@@ -171,15 +171,15 @@ def test_nothing_is_overwritten(tmp_path):
     tree = {"id": np.arange(10)}
     pack(tree, tmp_path / "set")
     before = (tmp_path / "set" / MANIFEST).stat().st_mtime_ns
-    with pytest.raises(penstock.errors.BadSetting, match=r"already holds a packed data set \(10 rows\)"):
+    with pytest.raises(BadSetting, match=r"already holds a packed data set \(10 rows\)"):
         pack(tree, tmp_path / "set")
     assert (tmp_path / "set" / MANIFEST).stat().st_mtime_ns == before
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "thesis.tex").write_text("years of work")
-    with pytest.raises(penstock.errors.BadSetting, match=r"is not empty: it holds thesis.tex"):
+    with pytest.raises(BadSetting, match=r"is not empty: it holds thesis.tex"):
         pack(tree, tmp_path / "other")
     (tmp_path / "file").write_text("")
-    with pytest.raises(penstock.errors.BadSetting, match="is no folder"):
+    with pytest.raises(BadSetting, match="is no folder"):
         pack(tree, tmp_path / "file")
 
 
@@ -197,7 +197,7 @@ def test_what_was_begun_from_something_else_is_not_gone_on_with(tmp_path, change
     interrupted(tmp_path / "set", fingerprint=fingerprint)
     options = {"fingerprint": fingerprint, **changed}
     rows = options.pop("rows", 10)
-    with pytest.raises(penstock.errors.BadSetting, match=rf"and 10 rows of it are there.*{told}"):
+    with pytest.raises(BadSetting, match=rf"and 10 rows of it are there.*{told}"):
         pack({"id": np.arange(rows)}, tmp_path / "set", **options)
 
 
@@ -206,18 +206,16 @@ def test_what_was_begun_from_something_else_is_not_gone_on_with(tmp_path, change
 def test_what_has_lost_rows_since_it_was_interrupted_is_not_gone_on_with(tmp_path, file, spoil):
     interrupted(tmp_path / "set")
     spoil(tmp_path / "set" / file)
-    with pytest.raises(
-        penstock.errors.PackDamaged, match=rf"{file} is missing or has been cut short: delete .*, and pack"
-    ):
+    with pytest.raises(PackDamaged, match=rf"{file} is missing or has been cut short: delete .*, and pack"):
         pack({"id": np.arange(10)}, tmp_path / "set")
 
 
 def test_a_packing_that_ends_before_its_first_row_leaves_nothing(tmp_path):
     (tmp_path / "mine").mkdir()
     for name in ("set", "mine"):
-        with pytest.raises(penstock.errors.UnsupportedLeaf):
+        with pytest.raises(UnsupportedLeaf):
             pack({"id": np.arange(2), "name": ["a", "b"]}, tmp_path / name)
-        with pytest.raises(penstock.errors.SourceError, match="no sample"):
+        with pytest.raises(SourceError, match="no sample"):
             pack([], tmp_path / name)
     assert os.listdir(tmp_path) == ["mine"]
     assert os.listdir(tmp_path / "mine") == []
@@ -234,9 +232,7 @@ def test_one_that_was_killed_before_its_first_row_begins_again_from_anything(tmp
 
 
 def test_only_the_last_folder_is_made(tmp_path, monkeypatch):
-    with pytest.raises(
-        penstock.errors.BadSetting, match=rf"no folder {tmp_path}/dta to make set in: make it, or correct"
-    ):
+    with pytest.raises(BadSetting, match=rf"no folder {tmp_path}/dta to make set in: make it, or correct"):
         pack({"id": np.arange(10)}, tmp_path / "dta" / "set")
     assert os.listdir(tmp_path) == []
     monkeypatch.chdir(tmp_path)
@@ -256,7 +252,7 @@ def test_only_the_last_folder_is_made(tmp_path, monkeypatch):
 )
 def test_arguments_that_make_no_sense_are_refused(tmp_path, monkeypatch, wrong, told):
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(penstock.errors.BadSetting, match=told):
+    with pytest.raises(BadSetting, match=told):
         pack({"id": np.arange(10)}, **{"folder": tmp_path / "set", **wrong})
     assert os.listdir(tmp_path) == []
 
@@ -266,43 +262,40 @@ def test_what_is_no_folder_in_its_place_is_told_at_once(tmp_path):
     (tmp_path / "link").symlink_to("nowhere")
     (tmp_path / "set").mkdir()
     os.mkfifo(tmp_path / "set" / JOURNAL)
-    with pytest.raises(penstock.errors.BadSetting, match="pipe is no folder"):
+    with pytest.raises(BadSetting, match="pipe is no folder"):
         pack({"id": np.arange(10)}, tmp_path / "pipe")
-    with pytest.raises(penstock.errors.BadSetting, match="link is no folder but a link to nowhere, which is none"):
+    with pytest.raises(BadSetting, match="link is no folder but a link to nowhere, which is none"):
         pack({"id": np.arange(10)}, tmp_path / "link")
     with pytest.raises(ReadFailed, match=rf"{JOURNAL} cannot be read: it is a pipe, no file"):
         pack({"id": np.arange(10)}, tmp_path / "set")
 
 
-def test_a_new_folder_that_another_has_just_begun_to_pack_into_is_left_alone(tmp_path, monkeypatch):
+def test_two_cannot_pack_into_one_folder_nor_is_one_that_another_has_just_begun_removed(tmp_path, monkeypatch):
     def locked(*_: Any) -> None:
         raise BlockingIOError
 
-    monkeypatch.setattr(fcntl, "flock", locked)
-    with pytest.raises(penstock.errors.BadSetting, match="another process is packing"):
-        pack({"id": np.arange(10)}, tmp_path / "set")
-    assert (tmp_path / "set").is_dir()
-
-
-def test_two_cannot_pack_into_one_folder(tmp_path):
     (tmp_path / "set").mkdir()
     fd = os.open(tmp_path / "set", os.O_RDONLY)
     fcntl.flock(fd, fcntl.LOCK_EX)
-    with pytest.raises(penstock.errors.BadSetting, match="another process is packing into"):
+    with pytest.raises(BadSetting, match="another process is packing into"):
         pack({"id": np.arange(10)}, tmp_path / "set")
     os.close(fd)
     pack({"id": np.arange(10)}, tmp_path / "set")
+    monkeypatch.setattr(fcntl, "flock", locked)
+    with pytest.raises(BadSetting, match="another process is packing"):
+        pack({"id": np.arange(10)}, tmp_path / "new")
+    assert (tmp_path / "new").is_dir()
 
 
 def test_rows_without_a_fixed_size_are_refused_with_the_leaf(tmp_path):
-    with pytest.raises(penstock.errors.UnsupportedLeaf, match=r"leaf batch\['name'\] is a list of strings"):
+    with pytest.raises(UnsupportedLeaf, match=r"leaf batch\['name'\] is a list of strings"):
         pack({"id": np.arange(2), "name": ["a", "b"]}, tmp_path / "strings")
     growing = [{"id": np.zeros((4, n))} for n in (3, 5)]
-    with pytest.raises(penstock.errors.SourceError, match=r"changed at sample 4: leaf batch\['id'\].*Packed rows"):
+    with pytest.raises(SourceError, match=r"changed at sample 4: leaf batch\['id'\].*Packed rows"):
         pack(growing, tmp_path / "growing")
-    with pytest.raises(penstock.errors.UnsupportedLeaf, match="constant or key of the batch is of bytes"):
+    with pytest.raises(UnsupportedLeaf, match="constant or key of the batch is of bytes"):
         pack({"id": np.arange(2), "size": float("nan")}, tmp_path / "constants")
-    with pytest.raises(penstock.errors.SourceError, match=r"made 1 rows of 2 samples"):
+    with pytest.raises(SourceError, match=r"made 1 rows of 2 samples"):
         pack(
             DataLoader(dicts(2), batch_size=2, collate_fn=lambda rows: {"id": rows[0]["id"][None]}),
             tmp_path / "less",
@@ -317,9 +310,7 @@ def test_a_source_that_raises_is_told(tmp_path):
             yield {"id": 1}
             raise ValueError("the disk is gone")
 
-    with pytest.raises(
-        penstock.errors.SourceError, match="the source raised ValueError: the disk is gone"
-    ) as caught:
+    with pytest.raises(SourceError, match="the source raised ValueError: the disk is gone") as caught:
         pack(DataLoader(Broken(), batch_size=1), tmp_path / "set")
     assert "in __iter__" in caught.value.traceback_text
 
@@ -371,7 +362,7 @@ def test_what_a_disk_failed_to_make_safe_is_not_gone_on_with(tmp_path, monkeypat
 
     monkeypatch.setattr(os, "fsync", fail_once)
     told = "10 rows are kept" if safe else "Nothing has been packed"
-    with pytest.raises(penstock.errors.PackStopped, match=f"Input/output error. {told}"):
+    with pytest.raises(PackStopped, match=f"Input/output error. {told}"):
         pack(source(), tmp_path / "set", commit_bytes=commit_bytes)
     assert failed
     assert rows_begun(tmp_path / "set")[0] == safe
@@ -382,7 +373,5 @@ def test_what_a_disk_failed_to_make_safe_is_not_gone_on_with(tmp_path, monkeypat
 
 def test_a_data_set_that_cannot_fit_is_refused_before_it_is_written(tmp_path, monkeypatch):
     monkeypatch.setattr("shutil.disk_usage", lambda _: type("Usage", (), {"free": 79})())
-    with pytest.raises(
-        penstock.errors.PackStopped, match=r"10 samples take 80 bytes, and .* has room for 79 bytes: make room"
-    ):
+    with pytest.raises(PackStopped, match=r"10 samples take 80 bytes, and .* has room for 79 bytes: make room"):
         pack({"id": np.arange(10)}, tmp_path / "set")

@@ -6,7 +6,7 @@ import errno
 import os
 import shutil
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -14,10 +14,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from tests.support.no_files import NO_FILES
 
 import penstock
 from penstock.contracts import Cursor
-from penstock.errors import PackDamaged, ReadFailed
+from penstock.errors import BadSetting, PackDamaged, ReadFailed
 from penstock.io.open import FILE_MECHANISMS
 from penstock.sources.packed.format import HEADER_BYTES, JOURNAL, MANIFEST
 from penstock.sources.packed.leaf_files import PackedFiles, check
@@ -108,7 +109,7 @@ def test_a_manifest_that_was_edited_is_damaged_and_a_whole_one_of_another_versio
     before = told.partition(',\n "crc32"')[0] + "}"
     for other in (before.replace("packed 2", "packed 1"), resealed(told.replace("packed 2", "packed 3"))):
         (small / "penstock.json").write_text(other)
-        with pytest.raises(penstock.errors.BadSetting, match=r"'penstock packed [13]', and this Penstock reads"):
+        with pytest.raises(BadSetting, match=r"'penstock packed [13]', and this Penstock reads"):
             PackedSource(small)
 
 
@@ -190,8 +191,14 @@ def test_reading_changes_nothing_that_is_compared(small):
                 shutil.copytree(small, small.parent / "copy", dirs_exist_ok=True)
 
 
-@pytest.mark.parametrize("reader", FILE_MECHANISMS)
-@pytest.mark.parametrize("left_bytes", [0, HEADER_BYTES, HEADER_BYTES + 3 * ROW_BYTES + 5])
+@pytest.mark.parametrize(
+    ("reader", "left_bytes"),
+    [
+        ("posix", 0),
+        ("uring", HEADER_BYTES),
+        *((reader, HEADER_BYTES + 3 * ROW_BYTES + 5) for reader in FILE_MECHANISMS),
+    ],
+)
 def test_a_file_that_is_cut_short_while_it_is_fed_is_damaged_through_every_reader(
     serve, small, reader, left_bytes
 ):
@@ -284,14 +291,9 @@ def spoil(path: Path, offset: int) -> None:
 @pytest.mark.parametrize("file", [MANIFEST, "0-id.npy", "2-image.npy", "2-image.crc32.npy"])
 def test_what_is_no_file_in_its_place_is_told_at_once(small, file, kind):
     (small / file).unlink()
-    makes: dict[str, Callable[[Path], None]] = {
-        "pipe": os.mkfifo,
-        "folder": os.mkdir,
-        "link to nothing": lambda path: path.symlink_to("nothing"),
-    }
-    makes[kind](small / file)
+    NO_FILES[kind](small / file)
     for opens in (PackedSource, check):
-        with pytest.raises((PackDamaged, ReadFailed, penstock.errors.BadSetting), match=file):
+        with pytest.raises((PackDamaged, ReadFailed, BadSetting), match=file):
             opens(small)
 
 
@@ -308,7 +310,7 @@ def test_tensors_of_the_other_byte_order_are_refused(tmp_path):
     pack({"x": torch.arange(5.0)}, tmp_path / "set")
     manifest = (tmp_path / "set" / MANIFEST).read_text().replace("<f4", ">f4")
     (tmp_path / "set" / MANIFEST).write_text(resealed(manifest))
-    with pytest.raises(penstock.errors.BadSetting, match=r"leaf batch\['x'\] .* machine of the other byte order"):
+    with pytest.raises(BadSetting, match=r"leaf batch\['x'\] .* machine of the other byte order"):
         PackedSource(tmp_path / "set")
 
 

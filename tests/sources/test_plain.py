@@ -12,6 +12,7 @@ import torch
 
 import penstock
 from penstock.contracts import Cursor, Source
+from penstock.errors import BadSetting, SourceError, UnsupportedLeaf
 from penstock.sources.plain import ArraySource, IterableSource
 from penstock.testing.source import SourceContract
 
@@ -102,30 +103,29 @@ def test_a_block_is_private():
     assert data.tolist() == list(range(10))
 
 
-def test_arrays_that_cannot_be_fed_are_refused():
-    with pytest.raises(penstock.errors.UnsupportedLeaf, match=r"leaf batch\['b'\] has shape \(3,\)"):
-        ArraySource({"a": np.zeros(4), "b": np.zeros(3)})
-    with pytest.raises(penstock.errors.BadSetting, match="batch_size=0: it must be a whole number"):
-        ArraySource(np.zeros(4), batch_size=0)
-    with pytest.raises(penstock.errors.BadSetting, match="0 samples"):
-        ArraySource(np.zeros(0))
+@pytest.mark.parametrize(
+    ("make", "error", "match"),
+    [
+        (
+            lambda: ArraySource({"a": np.zeros(4), "b": np.zeros(3)}),
+            UnsupportedLeaf,
+            r"batch\['b'\] has shape \(3,\)",
+        ),
+        (lambda: ArraySource(np.zeros(4), batch_size=0), BadSetting, "batch_size=0: it must be a whole number"),
+        (lambda: ArraySource(np.zeros(0)), BadSetting, "0 samples"),
+        (lambda: IterableSource(iter([np.zeros(3)])), BadSetting, "only once"),
+        (lambda: IterableSource(np.zeros(3) for _ in "ab"), BadSetting, "a generator can be iterated only once"),
+        (lambda: [*IterableSource([]).open(Cursor(4, 0))], SourceError, "no sample in cycle 4"),
+    ],
+)
+def test_what_cannot_be_fed_is_refused_and_an_empty_pass_is_no_endless_loop(make, error, match):
+    with pytest.raises(error, match=match):
+        make()
 
 
 def test_a_batch_without_rows_is_passed_over():
     source = IterableSource([np.arange(0), np.arange(3), np.arange(0), np.arange(3, 5)])
     assert [(b.sample, b.rows) for b in source.open(Cursor(0, 0))] == [(0, 3), (3, 2)]
-
-
-def test_what_can_be_iterated_only_once_is_refused():
-    with pytest.raises(penstock.errors.BadSetting, match="only once"):
-        IterableSource(iter([np.zeros(3)]))
-    with pytest.raises(penstock.errors.BadSetting, match="a generator can be iterated only once"):
-        IterableSource(np.zeros(3) for _ in range(2))
-
-
-def test_an_empty_pass_is_an_error_and_not_an_endless_loop():
-    with pytest.raises(penstock.errors.SourceError, match="no sample in cycle 4"):
-        list(IterableSource([]).open(Cursor(4, 0)))
 
 
 def test_a_generator_that_is_broken_off_is_closed():

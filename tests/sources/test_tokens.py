@@ -18,6 +18,7 @@ from tests.sources.token_files import llm_c, megatron
 import penstock
 from penstock import TokenSource
 from penstock.contracts import Cursor
+from penstock.errors import BadSetting, ReadFailed, SourceError, Untravelled
 from penstock.sources.tokens.rows import packed
 from penstock.testing.source import SourceContract
 
@@ -141,7 +142,7 @@ def test_every_token_but_the_first_and_the_rest_is_predicted_once(tmp_path_facto
     for i, size in enumerate(sizes):
         document(size, ends[i]).tofile(folder / f"{i}.bin")
     if max(sizes) <= length:
-        with pytest.raises(penstock.errors.BadSetting, match=f"{max(sizes)} tokens, and a row needs {length + 1}"):
+        with pytest.raises(BadSetting, match=f"{max(sizes)} tokens, and a row needs {length + 1}"):
             TokenSource(folder, length=length)
         return
     source = TokenSource(folder, length=length, batch_size=rows, shuffle=shuffle)
@@ -207,9 +208,12 @@ def test_a_mixture_has_its_shares_and_every_row_once_or_about_as_often(tmp_path)
     assert "1.50 times 100 rows of 16" in source.description
 
 
-def test_trainers_of_a_feed_get_every_window_once_straight_from_slots(serve, tmp_path):
+def test_trainers_of_a_feed_get_every_window_once_straight_from_slots_and_its_source_may_then_be_looped_over(
+    serve, tmp_path
+):
     document(1601, 0).tofile(tmp_path / "train.bin")
-    feeder = serve(TokenSource(tmp_path / "train.bin", length=LENGTH, batch_size=8), window="64KiB")
+    source = TokenSource(tmp_path / "train.bin", length=LENGTH, batch_size=8)
+    feeder = serve(source, window="64KiB")
     with (
         penstock.attach("feed", 7, framework="torch") as one,
         penstock.attach("feed", 5, select=np.arange(0, 100, 2)) as half,
@@ -221,6 +225,8 @@ def test_trainers_of_a_feed_get_every_window_once_straight_from_slots(serve, tmp
             taken = [int(row[0]) for batch in half for row in batch]
             assert sorted(taken) == list(range(0, 1600, 2 * LENGTH))
     assert "1,601 tokens" in feeder.statistics().source
+    feeder.close()
+    assert sum(map(len, source)) == 100
 
 
 def test_a_file_that_is_written_to_or_removed_ends_the_epoch_before_a_wrong_batch(tmp_path):
@@ -233,10 +239,10 @@ def test_a_file_that_is_written_to_or_removed_ends_the_epoch_before_a_wrong_batc
         file.seek(2000)
         file.write(b"others")
     os.utime(path, ns=(0, 0))  # whatever the clock's resolution
-    with pytest.raises(penstock.errors.ReadFailed, match="has changed since"):
+    with pytest.raises(ReadFailed, match="has changed since"):
         list(batches)
     path.unlink()
-    with pytest.raises(penstock.errors.ReadFailed, match="No such file"):
+    with pytest.raises(ReadFailed, match="No such file"):
         next(source.open(Cursor(1, 0)))
 
 
@@ -296,14 +302,14 @@ def test_negative_ids_end_the_feed_with_the_file_that_has_them(tmp_path, kind):
     options = {"dtype": "int64"} if kind == "bin" else {"documents": "packed"} if kind == "megatron" else {}
     source = TokenSource(tmp_path / "x*", length=9, batch_size=2, shuffle=False, **options)
     given = 0
-    with pytest.raises(penstock.errors.SourceError, match=r"x\.(bin|npy) has the token -100: ids are 0 or more"):
+    with pytest.raises(SourceError, match=r"x\.(bin|npy) has the token -100: ids are 0 or more"):
         for _ in source:
             given += 1
     assert given < 6
 
 
 def refused(match: str, files: Any, **options: Any) -> None:
-    with pytest.raises(penstock.errors.BadSetting, match=match):
+    with pytest.raises(BadSetting, match=match):
         TokenSource(files, **{"length": 4, **options})
 
 
@@ -391,16 +397,6 @@ def test_the_same_mixture_in_another_folder_has_the_same_order(tmp_path):
     assert mixed("one").order == mixed("other").order
 
 
-def test_a_source_that_was_fed_can_be_looped_over(serve, tmp_path):
-    document(1601, 0).tofile(tmp_path / "train.bin")
-    source = TokenSource(tmp_path / "train.bin", length=LENGTH)
-    feeder = serve(source)
-    with penstock.attach("feed") as loader:
-        assert sum(map(len, loader)) == 100
-    feeder.close()
-    assert sum(map(len, source)) == 100
-
-
 @pytest.mark.parametrize(
     ("magic", "version", "fields"),
     [
@@ -418,9 +414,7 @@ def test_a_file_of_llm_cs_of_another_magic_or_version_is_refused(tmp_path, magic
     header[3 : 3 + fields] = 5
     header[:3] = magic, version, 2000
     (tmp_path / "x.bin").write_bytes(header.tobytes() + bytes(4000))
-    with pytest.raises(
-        penstock.errors.BadSetting, match=f"x.bin has a header like llm.c's, of magic {magic} and version"
-    ):
+    with pytest.raises(BadSetting, match=f"x.bin has a header like llm.c's, of magic {magic} and version"):
         penstock.TokenSource(tmp_path / "x.bin", length=16, dtype=dtype)
 
 
@@ -449,5 +443,5 @@ def test_a_state_of_files_in_another_order_is_refused(tmp_path):
 def test_a_source_of_tokens_does_not_travel_and_says_why(tmp_path):
     np.arange(100, dtype=np.uint16).tofile(tmp_path / "x.bin")
     source = penstock.TokenSource(tmp_path / "x.bin", length=16)
-    with pytest.raises(penstock.errors.Untravelled, match=r"x.bin cannot be pickled: .* the function that share"):
+    with pytest.raises(Untravelled, match=r"x.bin cannot be pickled: .* the function that share"):
         pickle.dumps(source)

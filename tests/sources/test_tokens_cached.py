@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
-import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from tests.forked import Forked, ForkServer
 from tests.object_store import put
 from tests.sources.token_files import llm_c, megatron
 
@@ -183,18 +183,17 @@ print("done", flush=True)
 """
 
 
-def filling(file: Path, cache: Path) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, "-c", FILL, str(file), str(cache)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+@pytest.fixture
+def filling(servers: dict[str, ForkServer], tmp_path: Path, file: Path) -> Callable[..., Forked]:
+    """Start a script of those below."""
 
+    def start(script: str, *words: str) -> Forked:
+        path = tmp_path / f"{len([*tmp_path.iterdir()])}.py"
+        path.write_text(script)
+        arguments = [str(file), str(tmp_path / "cache"), *words]
+        return Forked(servers["numpy"], str(path), arguments, path.with_suffix(".out"))
 
-def begun(process: subprocess.Popen[str]) -> None:
-    assert process.stdout is not None
-    assert process.stdout.readline() == "begins\n"
+    return start
 
 
 DIES = """
@@ -215,25 +214,22 @@ Slab.append = dying
 
 
 @pytest.mark.parametrize("kept", [0, 1, 5, 12])
-def test_a_process_killed_while_it_fetches_leaves_what_the_next_goes_on_with(file, tmp_path, kept, roomy):
+def test_a_process_killed_while_it_fetches_leaves_what_the_next_goes_on_with(file, filling, tmp_path, kept, roomy):
     script = FILL.replace('print("begins"', DIES + 'print("begins"')
     for _ in range(2 if kept < 7 else 1):  # the second goes on where the first one died
-        died = subprocess.run(
-            [sys.executable, "-c", script, str(file), str(tmp_path / "cache"), str(kept)],
-            capture_output=True,
-            check=False,
-        )
-        assert died.returncode == -signal.SIGKILL, died.stderr
+        died = filling(script, str(kept))
+        assert died.wait() == -signal.SIGKILL, died.output
         assert data_of(tmp_path / "cache").stat().st_size >= kept * PIECE
     assert np.array_equal(rows(made(file, roomy)), rows(made(file, None)))
     assert_each_piece_is_there_once(tmp_path / "cache")
 
 
-def test_of_several_processes_one_fetches_a_file_for_all(file, tmp_path, roomy):
-    some = [filling(file, tmp_path / "cache") for _ in range(3)]
-    said = [process.communicate() for process in some]
-    assert [out for out, _ in said] == ["begins\ndone\n"] * 3
-    assert "".join(err for _, err in said).count("are fetched into the cache") == 1
+def test_of_several_processes_one_fetches_a_file_for_all(file, filling, tmp_path, roomy):
+    some = [filling(FILL) for _ in range(3)]
+    assert [process.wait() for process in some] == [0] * 3
+    said = "".join(process.output for process in some)
+    assert said.count("begins\n") == said.count("done\n") == 3
+    assert said.count("are fetched into the cache") == 1
     assert np.array_equal(rows(made(file, roomy)), rows(made(file, None)))
     assert_each_piece_is_there_once(tmp_path / "cache")
 

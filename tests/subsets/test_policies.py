@@ -33,9 +33,7 @@ def from_a_file(state: dict[str, Any]) -> dict[str, Any]:
 
 @given(st.integers(2, 60), st.sampled_from([0.1, 0.25, 0.5, 0.6, 1.0]), st.integers(0, 9))
 @settings(max_examples=examples(60))
-def test_random_subsets_are_fresh_and_share_one_order_for_as_long_as_it_lasts(
-    samples: int, fraction: float, seed: int
-) -> None:
+def test_random_subsets_are_fresh_and_share_one_order_for_as_long_as_it_lasts(samples, fraction, seed):
     take = round(fraction * samples)
     if not take:
         with pytest.raises(BadSetting, match="selects none of"):

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch.distributed
+from tests.forked import Forked, ForkServer
 
 from penstock import SelectionSampler, select
 
@@ -29,9 +29,9 @@ def train(rank: int, folder: str) -> None:
 
 
 @pytest.mark.whole
-def test_ranks_exchange_what_they_report(tmp_path: Path) -> None:
-    ranks = [subprocess.Popen([sys.executable, __file__, str(rank), str(tmp_path)]) for rank in range(2)]
-    assert [rank.wait(120) for rank in ranks] == [0, 0]
+def test_ranks_exchange_what_they_report(servers: dict[str, ForkServer], tmp_path: Path) -> None:
+    ranks = [Forked(servers["torch"], __file__, [str(i), str(tmp_path)], tmp_path / f"{i}.out") for i in range(2)]
+    assert [rank.wait() for rank in ranks] == [0, 0], ranks[0].output
     one, other = (np.load(tmp_path / f"{rank}.npy", allow_pickle=True) for rank in range(2))
     for epoch in range(EPOCHS):
         assert np.array_equal(one[epoch]["selected"], other[epoch]["selected"])

@@ -47,8 +47,8 @@ def test_bytes_are_kept_if_the_store_is_slow_and_pixels_of_few_images_have_room(
     reads_ahead=st.booleans(),
 )
 def test_it_expects_no_less_than_without_a_cache_and_takes_no_more_room_than_there_is(
-    read_s: float, room: float, disk: float, memory: float, reads_ahead: bool
-) -> None:
+    read_s, room, disk, memory, reads_ahead
+):
     costs = COSTS._replace(read_s=read_s)
     given = settings(disk_bytes=room, disk_bytes_per_s=disk, memory_bytes=memory, reads_ahead=reads_ahead)
     choice = choose_kept(costs, **given)[0]

@@ -10,11 +10,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.support.contracts import READING, only
 
 import penstock
 from penstock import Cache, PackedSource
 from penstock.contracts import ByteArray, Cursor, Reader
-from penstock.errors import BadSetting
+from penstock.errors import BadSetting, PackDamaged
 from penstock.io.cache.admission import Admitted
 from penstock.io.cache.cache import Cache as CacheSettings
 from penstock.io.cache.reader import CachedReader
@@ -44,12 +45,18 @@ def cached(reader: Reader, memory: ByteArray, folder: Path, files: Files | None 
     return CachedReader(reader, memory, Tiers(settings.layout("data", "rows", files)), Admitted(0.6, 1.0))
 
 
+class TestCached(Cached):
+    pass
+
+
+@only("every_byte")
 class TestByMechanism(Cached):
-    @pytest.fixture(autouse=True, params=["uring", "posix", "direct"])
+    @pytest.fixture(autouse=True, params=["posix", "direct"])
     def _of(self, request: pytest.FixtureRequest) -> None:
         self.mech = request.param
 
 
+@only(*READING)
 class TestFromMemory(Cached):
     @pytest.fixture(autouse=True)
     def _memory(self) -> Iterator[None]:
@@ -60,10 +67,9 @@ class TestFromMemory(Cached):
             file.close()
 
 
+@only(*READING)
 class TestFaulty(Cached):
     def make(self, memory: ByteArray, depth: int) -> Reader:
-        if not 0 < depth <= 16:
-            return super().make(memory, depth)
         queue = FaultyQueue(ThreadQueue(depth, 4, direct=False), seed=5, shorts=0.4, repeats=0.2)
         return cached(QueueReader(queue, memory), memory, self.folder / "cache")
 
@@ -83,8 +89,7 @@ def same(one: list[Any], other: list[Any]) -> bool:
     return all((a == b).all() for pair in zip(one, other, strict=True) for a, b in zip(*pair, strict=True))
 
 
-@pytest.mark.parametrize("memory", [0, "1MB"])
-@pytest.mark.parametrize("mech", ["uring", "posix"])
+@pytest.mark.parametrize(("mech", "memory"), [("uring", 0), ("posix", "1MB")])
 def test_packed_rows_come_from_the_cache(packed: Path, tmp_path: Path, mech: str, memory: Any) -> None:
     plain = PackedSource(packed, batch_size=16, reader=mech)
     source = PackedSource(packed, batch_size=16, reader=mech, cache=Cache(tmp_path / "c", "20MB", memory=memory))
@@ -155,7 +160,7 @@ def test_a_row_that_fails_its_checksum_is_not_kept(packed: Path, tmp_path: Path)
     status = file.stat()
     file.write_bytes(damaged)
     source = PackedSource(packed, batch_size=ROWS, cache=Cache(tmp_path / "c", "20MB"))
-    with pytest.raises(penstock.errors.PackDamaged):
+    with pytest.raises(PackDamaged):
         cycle_of(source, 0)
     source.close()
     file.write_bytes(whole)

@@ -195,9 +195,7 @@ def refuse(monkeypatch: pytest.MonkeyPatch, number: int, how: int = ~0) -> None:
 
 
 @pytest.mark.parametrize("number", [errno.ENOLCK, errno.ENOSYS, errno.EBADF])
-def test_a_folder_whose_file_system_locks_no_files_goes_unused_and_is_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], number: int
-) -> None:
+def test_a_folder_whose_file_system_locks_no_files_goes_unused_and_is_named(tmp_path, monkeypatch, capsys, number):
     refuse(monkeypatch, number)
     folder = CacheFolder(tmp_path / "cache", 1 << 20)
     assert folder.open("data", "bytes") is None

@@ -15,6 +15,7 @@ from tests.fakes.nvme_admin import Traits
 from tests.fakes.nvme_disk import FakeDisk
 from tests.io.fake_disks import BAD_BLOCK, DISK, queue_on, reader_on, settled
 from tests.io.reading import in_slots, read_once
+from tests.support.contracts import READING, only
 
 from penstock.contracts import ByteArray, Opened, Reader
 from penstock.errors import BadSetting, ReaderUnavailable
@@ -86,6 +87,7 @@ class TestDisk(DiskContract):
     pass
 
 
+@only(*READING)
 class TestDiskOfLargeBlocksAndSmallQueues(DiskContract):
     traits = Traits(block_bytes=4096, entries=4, queues=2, mdts=1, doorbell_stride_log2=2, ready_s=0.05)
     faults = MappingProxyType({"shorts": 0.4, "repeats": 0.2})
@@ -100,8 +102,7 @@ SHAPES = [
 
 
 @pytest.mark.parametrize("count", [1000, pytest.param(20_000, marks=pytest.mark.soak)])
-@pytest.mark.parametrize("traits", SHAPES)
-@pytest.mark.parametrize("threads", [1, 5])
+@pytest.mark.parametrize(("traits", "threads"), [*zip(SHAPES, (1, 5, 1, 5), strict=True)])
 def test_every_byte_of_many_random_reads_is_right_and_every_bad_block_is_told(traits, threads, count):
     """Queues of 2 to 64 entries wrap many times; a wrong PRP would read into another page, or none."""
     rng = np.random.default_rng(threads)

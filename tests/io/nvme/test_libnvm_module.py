@@ -166,21 +166,21 @@ def test_a_mapping_that_cannot_be_undone_is_told_and_the_others_are_undone(kerne
     LibnvmModule(path).close()
 
 
-def test_pages_that_the_module_leaves_out_are_told(kernel: Kernel, path: str) -> None:
+@pytest.mark.parametrize(
+    ("lacking", "error", "told"),
+    [
+        (3, 0, "3 of 256 pages"),
+        (0, errno.ENOMEM, r"1,048,576 bytes of host memory.*errno 12\); give less memory"),
+    ],
+)
+def test_what_the_module_refuses_or_leaves_out_is_told(kernel: Kernel, path: str, lacking, error, told) -> None:
     disk = LibnvmModule(path)
-    kernel.lacking = 3
-    with pytest.raises(ReaderUnavailable, match="3 of 256 pages"):
+    kernel.lacking, kernel.error = lacking, error
+    with pytest.raises(ReaderUnavailable, match=told):
         disk.map_host(new_memory())
+    kernel.error = 0
     disk.close()
     assert not kernel.mapped
-
-
-def test_a_refused_mapping_is_told_with_its_error_number(kernel: Kernel, path: str) -> None:
-    disk = LibnvmModule(path)
-    kernel.error = errno.ENOMEM
-    with pytest.raises(ReaderUnavailable, match=r"1,048,576 bytes of host memory.*errno 12\); give less memory"):
-        disk.map_host(new_memory())
-    disk.close()
 
 
 def test_a_file_that_is_no_disk_is_told(path: str) -> None:

@@ -177,11 +177,11 @@ def reader_of(disk: FakeDisk, memory: Any, *, queues: int, threads: int) -> Queu
 def test_batches_that_are_launched_at_the_same_time_lose_and_repeat_nothing(driver: FakeDriver, tmp_path: Path):
     path, content = stored(tmp_path, MEMORY_BYTES)
     memory = new_memory()
-    backend = FaultyQueue(ThreadQueue(64, 4, direct=False), seed=1, errors=0.01, shorts=0.1)
+    backend = FaultyQueue(ThreadQueue(64, 4, direct=False), seed=1, errors=0.03, shorts=0.1)
     between = queue_memory(backend, queues=3, entries=8)
     reader = QueueReader(GpuQueue(EmulatedController(between, backend), DeviceThreads(between, 20, 0)), memory)
     assert "GPU-initiated (32 threads on cuda:0)" in reader.path_taken
-    at = [1024 * i for i in range(MEMORY_BYTES // 1024)]
+    at = [4096 * i for i in range(MEMORY_BYTES // 4096)]
     done = read_once(reader, path, at, 1024)
     assert driver.launches > 16
     assert 0 < len(done.failures) == len(backend.failed)

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from contextlib import closing
 from importlib.util import find_spec
+from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import cv2
 import numpy as np
 import pytest
 import simplejpeg
 
+from penstock import ImageSource
+from penstock.contracts import Cursor
 from penstock.sources.images.decoders import nvimagecodec_version
 
 SUBSAMPLINGS = ("444", "422", "420", "440", "411", "Gray")
@@ -85,3 +90,19 @@ def textures(folder: Path, count: int = 40) -> None:
         path = folder / f"class-{i % 3}" / f"{i:03}.jpg"
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(kinds[i % len(kinds)](noise(60 + i, 110 - i, i)))
+
+
+def blocks(source: ImageSource, cycle: int = 0, count: int | None = None) -> list[Any]:
+    """The leaves of a cycle's blocks, of the first ``count`` unless all are wanted."""
+    opened: Any = source.open(Cursor(cycle, 0))
+    with closing(opened):
+        return [[part.copy() for part in block.tree] for block in islice(opened, count)]
+
+
+def equal(one: list[Any], other: list[Any]) -> bool:
+    """Whether blocks have the same leaves, of the same types."""
+    return len(one) == len(other) and all(
+        a.dtype == b.dtype and np.array_equal(a, b)
+        for each, same in zip(one, other, strict=True)
+        for a, b in zip(each, same, strict=True)
+    )

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import os
-import random
-import shutil
-import signal
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -16,15 +13,15 @@ import pyarrow as pa
 import pytest
 from tests.object_store import put
 from tests.sources.images.levels import OfGreyImages, grey_images
-from tests.sources.images.pictures import jpeg, noise
+from tests.sources.images.pictures import blocks, equal, jpeg, noise
 from tests.sources.records.test_shards import packed
 from tests.sources.records.writers import write_litdata, write_mds
 from tests.sources.tables.files import written
+from tests.support.contracts import LOADING, only
 
 import penstock
 from penstock import Cache, ImageSource
-from penstock.contracts import Cursor
-from penstock.errors import BadSetting, ReadFailed, SourceError
+from penstock.errors import BadSetting, SourceError
 from penstock.sources.formats import named_source
 
 COUNT = 23
@@ -60,18 +57,6 @@ def made(images: Any, **options: Any) -> ImageSource:
     return ImageSource(images, **{"size": 16, "batch_size": 5, "workers": 1, **options})
 
 
-def blocks(source: ImageSource, cycle: int = 0) -> list[Any]:
-    return [[part.copy() for part in block.tree] for block in source.open(Cursor(cycle, 0))]
-
-
-def equal(one: list[Any], other: list[Any]) -> bool:
-    return len(one) == len(other) and all(
-        np.array_equal(a, b)
-        for each, same in zip(one, other, strict=True)
-        for a, b in zip(each, same, strict=True)
-    )
-
-
 @pytest.fixture
 def expected(tmp_path: Path, make: Callable[..., ImageSource]) -> list[Any]:
     """What a folder of the images gives."""
@@ -83,29 +68,22 @@ def expected(tmp_path: Path, make: Callable[..., ImageSource]) -> list[Any]:
 
 
 @pytest.mark.parametrize("kind", [*KINDS, *TABLES])
-def test_images_and_labels_are_those_of_a_folder(tmp_path, kind, expected, make):
+def test_images_and_labels_are_those_of_a_folder_and_may_be_left_out_or_ones_own(tmp_path, kind, expected, make):
     named, options = shards(tmp_path / "shards", kind)
     source = make(named, **options)
     assert equal(blocks(source), expected)
-    assert {labels.dtype for _, labels in expected} == {labels.dtype for _, labels in blocks(source)}
     assert len(source.paths) == len({*source.paths}) == COUNT
     assert list(source.classes) == []
     assert f"{COUNT} {'rows' if kind in TABLES else 'samples'}" in source.description
-    again = make(named, **options)
-    assert source.order == again.order
+    assert source.order == make(named, **options).order
+    options.pop("label")
+    (plain,) = make(named, batch_size=COUNT, **options)
+    assert len(plain) == COUNT
+    (_, labels), *_ = make(named, batch_size=COUNT, labels=["ab"[i % 2] for i in range(COUNT)], **options)
+    assert sorted(labels.tolist()) == [0] * 12 + [1] * 11
 
 
-@pytest.mark.parametrize("kind", [*KINDS, *TABLES])
-def test_an_epoch_without_labels_and_one_with_labels_of_ones_own(tmp_path, kind, make):
-    named, options = shards(tmp_path / "shards", kind)
-    options = {name: value for name, value in options.items() if name == "image"}
-    (plain,) = {len(images) for images in make(named, batch_size=COUNT, **options)}
-    assert plain == COUNT
-    (batch,) = make(named, batch_size=COUNT, labels=["ab"[i % 2] for i in range(COUNT)], **options)
-    assert sorted(batch[1].tolist()) == [0] * 12 + [1] * 11
-
-
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", ["litdata-zstd", "tar"])
 def test_a_cache_keeps_the_bytes_of_samples(tmp_path, kind, expected, make):
     named, options = shards(tmp_path / "shards", kind)
     first = make(named, **options)
@@ -142,68 +120,30 @@ def test_a_bad_image_or_sample_is_named_or_skipped_without_its_label(tmp_path, k
         assert labels.tolist() == [-100 if i in (5, 21) else i % 5 for i in range(COUNT)]
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_workers_that_are_killed_change_no_pixel_and_no_label(tmp_path, kind, expected, make):
-    named, options = shards(tmp_path / "shards", kind)
-    source = make(named, workers=2, **options)
-    found: list[Any] = []
-    for block in source.open(Cursor(0, 0)):
-        found.append([part.copy() for part in block.tree])
-        if len(found) == 2:
-            os.kill(random.Random(0).choice(source._blocks._pool._workers).pid, signal.SIGKILL)
-    assert equal(found, expected)
-
-
-def test_a_shard_that_is_replaced_while_it_is_fed_ends_the_feed(tmp_path, make):
-    named, options = shards(tmp_path / "shards", "mds")
-    source = make(named, **options)
-    opened = source.open(Cursor(0, 0))
-    next(opened)
-    shutil.rmtree(tmp_path / "shards")
-    shards(tmp_path / "shards", "mds", IMAGES[::-1])
-    with pytest.raises(ReadFailed, match="was written to or replaced since the feed began"):
-        list(opened)
-
-
 @pytest.mark.whole
 def test_shards_in_a_bucket_give_what_local_ones_give(s3, tmp_path, expected, make):
-    for kind in KINDS:
+    for kind in ("mds-zstd", "litdata"):  # of tars: test_remote
         _, options = shards(tmp_path / kind, kind)
         for path in (tmp_path / kind).iterdir():
             put(f"{kind}/{path.name}", path.read_bytes())
-        prefix = "" if kind == "tar" else f"{kind.partition('-')[0]}:"
-        remote = f"{prefix}s3://bucket/{kind}" + ("/*.tar" if kind == "tar" else "")
+        remote = f"{kind.partition('-')[0]}:s3://bucket/{kind}"
         assert equal(blocks(make(remote, **options)), expected), kind
     with pytest.raises(BadSetting, match="no folder of MDS shards"):
         made("mds:s3://bucket/nowhere")
 
 
-class OfShards(OfGreyImages):
+@only(*LOADING, "what_is_wanted")
+class TestShards(OfGreyImages):
     """The contract of sources, a part of each block for those who select included."""
 
     count = COUNT
-    kind = ""
 
-    @pytest.fixture(autouse=True)
-    def _shards(self, tmp_path: Path) -> None:
-        self.named, self.options = shards(tmp_path / "shards", self.kind, grey_images(COUNT))
+    @pytest.fixture(autouse=True, params=["mds", pytest.param("tar", marks=pytest.mark.whole)])
+    def _shards(self, tmp_path: Path, request: pytest.FixtureRequest) -> None:
+        self.named, self.options = shards(tmp_path / "shards", request.param, grey_images(COUNT))
 
     def make(self, seed: int = 0) -> ImageSource:
         return made(self.named, batch_size=4, segments=3, seed=seed, **self.options)
-
-
-class TestMds(OfShards):
-    kind = "mds"
-
-
-@pytest.mark.whole
-class TestLitData(OfShards):
-    kind = "litdata"
-
-
-@pytest.mark.whole
-class TestTars(OfShards):
-    kind = "tar"
 
 
 def test_a_trainer_that_selects_has_the_labels_of_its_images(tmp_path):

@@ -16,6 +16,7 @@ from tests.sources.images.pictures import encoded, jpeg
 
 import penstock
 from penstock import ImageSource
+from penstock.errors import BadSetting
 from penstock.sources.images.labels import Labels, labels_of
 
 IMG_EXTENSIONS = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
@@ -115,7 +116,7 @@ def test_a_state_of_other_files_is_refused(tmp_path, serve):
     serve(ImageSource(folder, size=8, batch_size=2, workers=1), name="after")
     with (
         penstock.attach("after", 2) as loader,
-        pytest.raises(penstock.errors.BadSetting, match="which file has which"),
+        pytest.raises(BadSetting, match="which file has which"),
     ):
         loader.load_state_dict(state)
 
@@ -164,11 +165,9 @@ def test_labels_are_folders_numbers_names_or_several(tmp_path):
         (3, "give a file, a dict, or a label for each image"),
         (np.zeros((2, 2)), "a row of 0 and 1 for each of 3 images"),
     ):
-        with pytest.raises(penstock.errors.BadSetting, match=match):
+        with pytest.raises(BadSetting, match=match):
             given_labels(names, given)
-    with pytest.raises(
-        penstock.errors.BadSetting, match=r"2 images lie in class folders, and 1 in none, such as 3.jpg"
-    ):
+    with pytest.raises(BadSetting, match=r"2 images lie in class folders, and 1 in none, such as 3.jpg"):
         folder_labels(["a/1.jpg", "b/2.jpg", "3.jpg"], [])
 
 
@@ -235,7 +234,7 @@ def test_a_file_of_labels_means_the_same_with_other_ends_of_lines(tmp_path, end)
     ],
 )
 def test_what_is_no_label_is_refused_by_its_row(given, match):
-    with pytest.raises(penstock.errors.BadSetting, match=match):
+    with pytest.raises(BadSetting, match=match):
         given_labels(NAMES, given)
 
 
@@ -243,17 +242,15 @@ def test_what_is_no_label_in_a_file_is_refused_by_file_and_line(tmp_path):
     path = tmp_path / "labels.csv"
     for text, match in (("a/1.jpg,1\n\nb/2.jpg,x\n", "the label 'x'"), ("a/1.jpg,1\n\nb/2.jpg,\n", "no label")):
         path.write_text(text + "c/3.jpg,2\nd/4.jpg,0\n")
-        with pytest.raises(penstock.errors.BadSetting, match=f"labels={path}, line 3: {match}"):
+        with pytest.raises(BadSetting, match=f"labels={path}, line 3: {match}"):
             given_labels(NAMES, path)
     path.write_text("".join(f"{name},{i},{1 - i}\n" for name, i in zip(NAMES, (0, 1, 0, 1), strict=True)) + ",,\n")
     assert given_labels(NAMES, path).values.tolist() == [[0, 1], [1, 0], [0, 1], [1, 0]]
     path.write_text(path.read_text().replace("c/3.jpg,0,1", "c/3.jpg,,1"))
-    with pytest.raises(
-        penstock.errors.BadSetting, match=rf"labels={path}, line 2: the labels \[1, 0\] are a row of 0 and 1"
-    ):
+    with pytest.raises(BadSetting, match=rf"labels={path}, line 2: the labels \[1, 0\] are a row of 0 and 1"):
         given_labels(NAMES, path)
     path.write_text(f"a/1.jpg,{'x' * 200_000}\n")
-    with pytest.raises(penstock.errors.BadSetting, match=f"labels={path}: it cannot be read: field larger"):
+    with pytest.raises(BadSetting, match=f"labels={path}: it cannot be read: field larger"):
         given_labels(NAMES, path)
 
 
@@ -264,7 +261,7 @@ def test_what_looks_like_a_number_and_is_no_whole_one_is_no_name(tmp_path, odd, 
     path = tmp_path / "labels.csv"
     path.write_text("".join(f"{name},{each}\n" for name, each in zip(NAMES, [odd] + [others] * 3, strict=True)))
     told = re.escape(f"labels={path}, line 1: the label {odd!r} is neither")
-    with pytest.raises(penstock.errors.BadSetting, match=told):
+    with pytest.raises(BadSetting, match=told):
         given_labels(NAMES, path)
     assert given_labels(NAMES, ["20-29", "007 bond", "no. 4#x", "v1.5 # x"]).values.tolist() == [1, 0, 2, 3]
 

@@ -6,6 +6,7 @@ import os
 import shutil
 import tarfile
 import threading
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ import pytest
 from tests.io.failing_proxy import failing_proxy
 from tests.io.faulty_store import faulty_store
 from tests.object_store import put, set_environment
-from tests.sources.images.pictures import jpeg, noise, textures
+from tests.sources.images.pictures import blocks, equal, jpeg, noise, textures
 
 from penstock import Cache, ImageSource
 from penstock.contracts import Cursor
@@ -66,13 +67,8 @@ def made(images: Any, **options: Any) -> ImageSource:
 
 
 def batches(source: ImageSource, cycle: int = 0) -> list[Any]:
-    found = [[part.copy() for part in block.tree] for block in source.open(Cursor(cycle, 0))]
-    source.close()
-    return found
-
-
-def equal(one: list[Any], other: list[Any]) -> bool:
-    return all(np.array_equal(a, b) for x, y in zip(one, other, strict=True) for a, b in zip(x, y, strict=True))
+    with closing(source):
+        return blocks(source, cycle)
 
 
 def test_a_bucket_gives_what_the_folder_gives(bucket, folder):
@@ -154,12 +150,12 @@ def test_a_store_that_fails_for_a_while_ends_no_epoch(bucket, how, for_s, monkey
     with failing_proxy(os.environ["AWS_ENDPOINT_URL"]) as proxy:
         set_environment(monkeypatch, proxy.url)
         source = made(f"{bucket}/train", workers=1, batch_size=5)
-        blocks = source.open(Cursor(0, 0))
-        found = [[part.copy() for part in next(blocks).tree]]
+        opened = source.open(Cursor(0, 0))
+        found = [[part.copy() for part in next(opened).tree]]
         before = proxy.asked
         failing = threading.Thread(target=proxy.fail, args=(how, for_s))
         failing.start()
-        found += [[part.copy() for part in block.tree] for block in blocks]
+        found += [[part.copy() for part in block.tree] for block in opened]
         found += batches(source, 1)
         failing.join()
         assert proxy.asked > before

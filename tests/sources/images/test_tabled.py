@@ -10,7 +10,6 @@ import random
 import signal
 import threading
 import weakref
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +18,9 @@ import pyarrow as pa
 import pytest
 from tests.object_store import put
 from tests.sources.images.levels import OfGreyImages, grey_images
-from tests.sources.images.pictures import jpeg, noise
+from tests.sources.images.pictures import blocks, equal, jpeg, noise
 from tests.sources.tables.files import written
+from tests.support.contracts import LOADING, only
 
 from penstock import Cache, ImageSource
 from penstock.contracts import Cursor
@@ -46,19 +46,6 @@ def made(images: Any, **options: Any) -> ImageSource:
     return ImageSource(images, **{"size": 16, "batch_size": 5, "workers": 2, "label": "class", **options})
 
 
-def blocks(source: ImageSource, cycle: int = 0, count: int | None = None) -> list[Any]:
-    opened: Any = source.open(Cursor(cycle, 0))
-    found = [[part.copy() for part in block.tree] for block in islice(opened, count)]
-    opened.close()
-    return found
-
-
-def assert_same(found: list[Any], expected: list[Any]) -> None:
-    for block, other in zip(found, expected, strict=True):
-        for part, same in zip(block, other, strict=True):
-            np.testing.assert_array_equal(part, same, strict=True)
-
-
 def test_handfuls_of_a_cycle_hold_each_image_once_also_after_passes_that_were_left(tmp_path, make):
     named = table(tmp_path)
     source, other = make(named, shuffle_bytes=FEW), make(named, shuffle_bytes=FEW)
@@ -69,9 +56,9 @@ def test_handfuls_of_a_cycle_hold_each_image_once_also_after_passes_that_were_le
         assert sorted(label for _, labels in found for label in labels.tolist()) == sorted(
             i % 5 for i in range(COUNT)
         )
-        assert_same(found, blocks(other, cycle))
+        assert equal(found, blocks(other, cycle))
     source.close()
-    assert_same(blocks(source), blocks(other))
+    assert equal(blocks(source), blocks(other))
 
 
 def test_memory_of_images_is_given_back_handful_by_handful_and_at_the_end(tmp_path, make):
@@ -122,13 +109,13 @@ def test_a_fork_reads_by_itself_and_closes_what_it_has(tmp_path, make):
     if not (pid := os.fork()):
         right = False
         try:
-            assert_same(blocks(source, 1), expected)
+            assert equal(blocks(source, 1), expected)
             source.close()
             right = True
         finally:
             os._exit(0 if right else 1)
     assert os.waitpid(pid, 0)[1] == 0
-    assert_same(blocks(source, 1), expected)
+    assert equal(blocks(source, 1), expected)
 
 
 def test_workers_that_are_killed_change_no_pixel_and_no_label(tmp_path, make):
@@ -138,7 +125,7 @@ def test_workers_that_are_killed_change_no_pixel_and_no_label(tmp_path, make):
         found.append([part.copy() for part in block.tree])
         if len(found) == 2:
             os.kill(random.Random(0).choice(source._blocks._pool._workers).pid, signal.SIGKILL)
-    assert_same(found, expected)
+    assert equal(found, expected)
 
 
 def test_a_bad_image_is_named_or_skipped_without_its_label(tmp_path, capsys, make):
@@ -173,7 +160,7 @@ def test_pixels_of_tables_are_not_kept_and_that_is_said(s3, tmp_path, make):
     url = put("tabled/x.parquet", Path(table(tmp_path)).read_bytes())
     with pytest.raises(BadSetting, match='keep="pixels": tables are kept as they are; leave keep out'):
         make(url, cache=Cache(tmp_path / "cache", "10MB", keep="pixels"))
-    assert_same(blocks(make(url, cache=Cache(tmp_path / "cache", "10MB"))), blocks(make(table(tmp_path))))
+    assert equal(blocks(make(url, cache=Cache(tmp_path / "cache", "10MB"))), blocks(make(table(tmp_path))))
 
 
 def test_hugging_faces_images_and_names_of_classes_are_known(tmp_path, make):
@@ -220,10 +207,12 @@ class OfTables(OfGreyImages):
         return made(self.named, batch_size=4, seed=seed, **self.more)
 
 
+@only(*LOADING, "what_is_wanted")
 class TestTablesThatFit(OfTables):
     more = {"segments": 3}  # noqa: RUF012
 
 
+@only(*LOADING, "what_is_wanted", "broken_off", "joints", "opened_before")
 class TestHandfuls(OfTables):
     def make(self, seed: int = 0) -> ImageSource:
         return made(self.named, batch_size=4, seed=seed, shuffle_bytes=self.few)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 from tests.sources.records.test_shards import packed
 from tests.sources.records.writers import write_litdata, write_mds
 
@@ -74,9 +75,11 @@ def litdata_item(i: int) -> dict[str, Any]:
     }
 
 
-class OfFolders(FieldRecordsContract):
-    format = "mds"
-    compression: str | None = None
+class TestFolders(FieldRecordsContract):
+    @pytest.fixture(autouse=True, params=["mds", "mds zstd", "litdata", "litdata zstd"])
+    def _format(self, request: pytest.FixtureRequest) -> None:
+        self.format, _, compression = request.param.partition(" ")
+        self.compression = compression or None
 
     def samples(self) -> list[dict[str, Any]]:
         return [(mds_sample if self.format == "mds" else litdata_item)(i) for i in range(COUNT)]
@@ -92,23 +95,6 @@ class OfFolders(FieldRecordsContract):
 
     def file_of(self, records: FieldRecords, record: int) -> Path:
         return self.folder / "data" / str(Path(records.names[record]).parent)
-
-
-class TestMdsShards(OfFolders):
-    pass
-
-
-class TestCompressedMdsShards(OfFolders):
-    compression = "zstd"
-
-
-class TestChunksOfLitData(OfFolders):
-    format = "litdata"
-
-
-class TestCompressedChunksOfLitData(OfFolders):
-    format = "litdata"
-    compression = "zstd"
 
 
 class TestSamplesOfTars(FieldRecordsContract):

@@ -242,4 +242,4 @@ class ClusterMachine(RuleBasedStateMachine):
 
 
 TestClusterMachine = ClusterMachine.TestCase
-TestClusterMachine.settings = settings(max_examples=examples(150), stateful_step_count=50)
+TestClusterMachine.settings = settings(max_examples=examples(75), stateful_step_count=50)

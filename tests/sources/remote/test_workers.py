@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 import penstock
+from penstock.errors import BadSetting
 from penstock.sources.order import Planned
 from penstock.sources.remote import workers as module
 from penstock.sources.remote.bridge import BlockTask, Connected, NotSafe
@@ -20,7 +21,7 @@ from penstock.sources.remote.maker import maker_spec_of
 from penstock.sources.remote.status import ClusterStanding
 from penstock.sources.remote.workers import NodesLost, NodeWorkers
 
-pytestmark = pytest.mark.whole
+pytestmark = [pytest.mark.whole, pytest.mark.usefixtures("new_pythons")]
 
 
 @pytest.fixture
@@ -93,11 +94,11 @@ def bridges(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., None]]:
 
 
 def test_a_cluster_that_is_open_ends_a_feed_that_begins_and_is_named_once_to_one_that_runs(
-    workers: NodeWorkers, bridges: Callable[..., None], capfd: pytest.CaptureFixture[str]
-) -> None:
+    workers, bridges, capfd
+):
     begins = made()
     bridges(begins, NotSafe("whoever reaches it"))
-    with pytest.raises(penstock.errors.BadSetting, match="whoever reaches it"):
+    with pytest.raises(BadSetting, match="whoever reaches it"):
         begins.usable()
 
     bridges(workers, ClusterStanding(0, why="no head"))
@@ -116,12 +117,7 @@ def test_a_cluster_that_is_open_ends_a_feed_that_begins_and_is_named_once_to_one
     assert "the Ray cluster makes the blocks" in capfd.readouterr().err
 
 
-def test_a_head_that_answers_nothing_is_named_once(
-    workers: NodeWorkers,
-    bridges: Callable[..., None],
-    capfd: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_head_that_answers_nothing_is_named_once(workers, bridges, capfd, monkeypatch):
     bridges(workers)
     assert not workers.usable()
     assert not capfd.readouterr().err

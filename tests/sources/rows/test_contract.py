@@ -14,6 +14,7 @@ import pytest
 from tests.sources.records.writers import write_litdata, write_mds
 from tests.sources.rows.decoding import doubled, worded
 from tests.sources.tables.files import numbers, saved, written
+from tests.support.contracts import LOADING, only
 
 from penstock import RecordSource, pack
 from penstock.sources.tables import packed
@@ -68,11 +69,13 @@ class TestParquetInHandfuls(RowsContract):
 
 
 @pytest.mark.whole
+@only(*LOADING)
 class TestGroupsLargerThanTheShuffleBuffer(RowsContract):
     options: ClassVar[dict[str, Any]] = {"shuffle_bytes": 100}
 
 
 @pytest.mark.whole
+@only(*LOADING)
 class TestArrowFiles(RowsContract):
     def write(self, folder: Path) -> str:
         for i in range(3):
@@ -80,6 +83,7 @@ class TestArrowFiles(RowsContract):
         return str(folder / "*.arrow")
 
 
+@only(*LOADING)
 class TestArrowStreamInHandfuls(RowsContract):
     options: ClassVar[dict[str, Any]] = {"shuffle_bytes": 1600}
 
@@ -88,11 +92,13 @@ class TestArrowStreamInHandfuls(RowsContract):
 
 
 @pytest.mark.whole
+@only(*LOADING)
 class TestSavedToDisk(RowsContract):
     def write(self, folder: Path) -> str:
         return saved(folder / "hf", [numbers(100), numbers(103, 100)])
 
 
+@only(*LOADING)
 class TestPacked(RowsContract):
     @pytest.fixture(autouse=True)
     def _small_groups(self, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -105,11 +111,13 @@ class TestPacked(RowsContract):
 
 
 @pytest.mark.whole
+@only(*LOADING)
 class TestPackedInHandfuls(TestPacked):
     options: ClassVar[dict[str, Any]] = {"shuffle_bytes": 1600}
 
 
 @pytest.mark.whole
+@only(*LOADING)
 class TestPackedDecoded(TestPacked):
     keeps_workers = True
     options: ClassVar[dict[str, Any]] = {"decode": doubled, "segments": 4}
@@ -118,6 +126,7 @@ class TestPackedDecoded(TestPacked):
         return {"pair": np.stack([ids / 2, ids], 1).tolist()}
 
 
+@only(*LOADING)
 class TestParquetInOrder(RowsContract):
     options: ClassVar[dict[str, Any]] = {"shuffle": False, "shuffle_bytes": 1600}
 
@@ -128,6 +137,7 @@ class TestParquetInOrder(RowsContract):
 
 
 @pytest.mark.whole
+@only(*LOADING)
 class TestTexts(RowsContract):
     options: ClassVar[dict[str, Any]] = {"shuffle_bytes": 4000, "ragged": "pack"}
 
@@ -155,11 +165,13 @@ class TestDecoded(RowsContract):
 
 
 @pytest.mark.whole
+@only(*LOADING)
 class TestDecodedInHandfuls(TestDecoded):
     options: ClassVar[dict[str, Any]] = {"decode": doubled, "shuffle_bytes": 1600}
 
 
 @pytest.mark.whole
+@only(*LOADING)
 class TestDecodedToText(TestDecoded):
     options: ClassVar[dict[str, Any]] = {"decode": worded, "shuffle_bytes": 1600}
 
@@ -167,6 +179,7 @@ class TestDecodedToText(TestDecoded):
         return {"text": ["ü" * id for id in ids]}
 
 
+@only(*LOADING, "what_is_wanted", "broken_off")
 class TestMds(RowsContract):
     keeps_workers = True
     options: ClassVar[dict[str, Any]] = {"segments": 4}
@@ -177,6 +190,7 @@ class TestMds(RowsContract):
 
 
 @pytest.mark.whole
+@only(*LOADING)
 class TestLitDataWithTexts(RowsContract):
     keeps_workers = True
 
@@ -190,6 +204,7 @@ class TestLitDataWithTexts(RowsContract):
 
 
 @pytest.mark.whole
+@only(*LOADING)
 class TestTar(RowsContract):
     keeps_workers = True
 

@@ -4,22 +4,20 @@ from __future__ import annotations
 
 import os
 import signal
-import tarfile
 from contextlib import closing
-from io import BytesIO
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from tests.sources.records.test_shards import packed
 from tests.sources.records.writers import write_litdata, write_mds
 from tests.sources.rows.decoding import at_13, dies, fails, never, no_dict, not_the_first, other_keys, sized
 from tests.sources.tables.files import numbers, written
 
-import penstock
 from penstock import RecordSource
 from penstock.contracts import Cursor
-from penstock.errors import BadSetting, SourceError
+from penstock.errors import BadSetting, ReadFailed, SourceError
 
 ROWS = 60
 
@@ -132,6 +130,7 @@ def test_on_bad_needs_a_decoder_and_its_column_a_free_name(path):
         RecordSource(path, on_bad="skip", decode=lambda row: {"bad": 1})
 
 
+@pytest.mark.usefixtures("new_pythons")  # which find the function by the import path alone
 def test_workers_that_are_killed_change_no_batch(path):
     options: dict[str, Any] = {"decode": sized, "shuffle": True, "shuffle_bytes": 300, "ragged": "pack"}
     options["workers"] = 2
@@ -207,28 +206,33 @@ def test_a_damaged_sample_of_a_shard_is_named_or_skipped(tmp_path):
     assert len(set(ids.tolist())) == ROWS - 1
 
 
-@pytest.mark.parametrize("write", [mds, litdata])
+def tar(folder: Path) -> str:
+    kinds = (("json", '{{"i": {0}}}'), ("txt", "{1}"), ("bin", "x"))
+    members = {f"{i:03}.{end}": text.format(i, "ü" * i).encode() for i in range(ROWS) for end, text in kinds}
+    return str(packed(folder / "x.tar", members))
+
+
+@pytest.mark.parametrize("write", [mds, litdata, tar])
 def test_a_shard_that_is_replaced_or_gone_ends_the_feed(tmp_path, write):
     data = write(tmp_path)
+    (shard,) = [path for end in ("*00002.mds", "*-2.bin", "x.tar") for path in tmp_path.rglob(end)]
+    columns = ["txt", "bin"] if write is tar else None
     for on_bad in ("fail", "skip"):
-        with opened(data, on_bad=on_bad, workers=1) as source:
-            reading = iter(source)
-            next(reading)
-            (shard,) = [*tmp_path.glob("*/*00002.mds"), *tmp_path.glob("*/*-2.bin")]
-            content = shard.read_bytes()
-            shard.unlink()
-            with pytest.raises((penstock.errors.ReadFailed, SourceError), match=shard.name):
-                list(reading)
-            shard.write_bytes(content)
+        for is_there in (False, True):
+            with opened(data, on_bad=on_bad, columns=columns) as source:
+                reading = iter(source)
+                next(reading)
+                content = shard.read_bytes()
+                shard.unlink()
+                if is_there:
+                    shard.write_bytes(content[::-1])
+                with pytest.raises(ReadFailed, match=f"{shard.name} (was written to or|cannot be read)"):
+                    list(reading)
+                shard.write_bytes(content)
 
 
 def test_members_of_a_tar_are_columns_by_their_endings(tmp_path):
-    with tarfile.open(tmp_path / "x.tar", "w") as tar:
-        for i in range(ROWS):
-            for end, content in (("json", f'{{"i": {i}}}'), ("txt", "ü" * i), ("bin", "x")):
-                member = tarfile.TarInfo(f"{i:03}.{end}")
-                member.size = len(content.encode())
-                tar.addfile(member, BytesIO(content.encode()))
+    tar(tmp_path)
     found = batches(tmp_path / "x.tar", columns=["txt", "bin"])
     assert [text for batch in found for text in batch["txt"]] == ["ü" * i for i in range(ROWS)]
     assert {data for batch in found for data in batch["bin"]} == {b"x"}

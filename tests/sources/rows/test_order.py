@@ -15,6 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import chisquare
+from tests.examples import examples
 from tests.sources.tables.files import numbers, written
 
 from penstock import RecordSource
@@ -80,7 +81,7 @@ def test_handfuls_are_drawn_afresh_in_each_cycle_and_end_where_blocks_do(tmp_pat
 
 
 @pytest.mark.whole
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(
     st.lists(st.integers(0, 30), min_size=2, max_size=12).filter(any),
     st.integers(1, 25),

@@ -81,21 +81,11 @@ def test_a_file_that_changes_once_all_rows_are_in_memory_changes_nothing(path, c
         assert before != after and sorted(before) == sorted(after) == list(range(ROWS))
 
 
-@pytest.mark.parametrize("shuffle", [True, False])
-def test_groups_of_very_different_sizes_are_all_read(tmp_path, kind, shuffle):
-    sizes = [1, 0, 5000, 2, 0, 1, 300, 7, 0]
-    path = written(tmp_path / f"x.{kind}", texts(sum(sizes)), sizes, kind)
-    with opened(path, shuffle=shuffle) as source:
-        for _ in range(2):
-            ids = [id for batch in source for id in batch["id"].tolist()]
-            assert sorted(ids) == list(range(sum(sizes)))
-
-
 def test_a_file_that_is_cut_anywhere_is_refused_or_has_all_of_its_rows(path):
     whole = path.read_bytes()
     chance = random.Random(0)
     for at in sorted(
-        {*range(24), *(chance.randrange(len(whole)) for _ in range(150)), *range(len(whole) - 24, len(whole))}
+        {*range(24), *(chance.randrange(len(whole)) for _ in range(60)), *range(len(whole) - 24, len(whole))}
     ):
         path.write_bytes(whole[:at])
         try:
@@ -139,7 +129,7 @@ def test_a_flipped_bit_in_a_batch_s_row_count_is_refused_at_once(path):
 
 
 @pytest.mark.whole
-@pytest.mark.parametrize("flips", [150, pytest.param(5000, marks=[pytest.mark.soak, pytest.mark.timeout(1200)])])
+@pytest.mark.parametrize("flips", [60, pytest.param(5000, marks=[pytest.mark.soak, pytest.mark.timeout(1200)])])
 def test_bytes_that_are_flipped_end_in_an_error_of_ours_and_never_lose_a_row(path, kind, flips):
     """Values may differ where the format has no checksums; a damaged footer may abort in Arrow."""
     whole = path.read_bytes()
@@ -179,7 +169,7 @@ def test_pages_that_were_written_with_checksums_are_compared_with_them(tmp_path,
     path = Path(written(tmp_path / "x.parquet", texts(ROWS), 40, write_page_checksum=True, **how))
     whole, right = path.read_bytes(), rows_of(path)
     chance, named = random.Random(0), 0
-    for _ in range(40):
+    for _ in range(20):
         data = bytearray(whole)
         data[chance.randrange(4, len(whole) - 8 - int.from_bytes(whole[-8:-4], "little"))] ^= (
             1 << chance.randrange(8)
@@ -189,7 +179,7 @@ def test_pages_that_were_written_with_checksums_are_compared_with_them(tmp_path,
             assert rows_of(path) == right  # what pages do not need, such as statistics in their headers
         except PenstockError as error:
             named += "x.parquet, row group" in str(error)
-    assert named > 30
+    assert named > 15
 
 
 def test_rows_that_a_filter_reads_are_compared_with_checksums_too(tmp_path):

@@ -12,6 +12,7 @@ import pyarrow.dataset as ds
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.examples import examples
 from tests.sources.tables.files import written
 
 from penstock import RecordSource
@@ -65,7 +66,7 @@ def test_rows_are_those_that_pyarrow_leaves(path, text, expression):
         assert sorted(ids_of(path, condition, shuffle_bytes=200)) == wanted
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(20), deadline=None)
 @given(st.data())
 def test_conditions_joined_at_will_leave_what_pyarrow_leaves(tmp_path_factory, data):
     path = tmp_path_factory.getbasetemp() / "joined.parquet"

@@ -14,6 +14,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.examples import examples
 from tests.sources.tables.files import KINDS, written
 
 from penstock import RecordSource
@@ -139,7 +140,7 @@ def assert_equal(found: Any, wanted: Any) -> None:
 
 
 @pytest.mark.whole
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(st.data())
 def test_a_value_of_any_type_is_read_as_it_was_written(tmp_path_factory, data):
     chosen = data.draw(st.lists(kinds, min_size=1, max_size=3), "types")

@@ -15,6 +15,7 @@ import pytest
 import torch
 from tests.forked import Forked
 from tests.sources.drawing import Drawing, DrawingStream
+from tests.support.contracts import LOADING, only
 from torch.utils.data import (
     BatchSampler,
     DataLoader,
@@ -30,6 +31,7 @@ from torch.utils.data import (
 
 import penstock
 from penstock.contracts import Cursor
+from penstock.errors import BadSetting
 from penstock.sources.adapt import adapt
 from penstock.sources.torch import compat
 from penstock.sources.torch.iterable import IterableDatasetSource, WholeBatchLoader
@@ -99,24 +101,36 @@ KINDS: dict[str, tuple[Callable[[], DataLoader[Any]], int, Iterable[int]]] = {
 }
 """Loaders; the segments asked for; their samples."""
 
-SLOW = {"sampled, with workers", "stream, with workers"}
+WITH_WORKERS = ("seekable, with workers", "persistent")
+SLOW = ("sampled, with workers", "stream, with workers")
 
 
 class TestLoaders(SourceContract):
     works_for_good = True
 
-    @pytest.fixture(
-        autouse=True, params=[pytest.param(kind, marks=[pytest.mark.whole] * (kind in SLOW)) for kind in KINDS]
-    )
+    @pytest.fixture(autouse=True, params=[kind for kind in KINDS if kind not in WITH_WORKERS + SLOW])
     def _kind(self, request: pytest.FixtureRequest) -> None:
         self.loader, self.segments, self.ids = KINDS[request.param]
-        self.keeps_workers = request.param == "persistent"
 
     def make(self, seed: int = 0) -> Any:
         return adapt(self.loader(), segments=self.segments, seed=seed)
 
     def expected(self) -> Counter[Any]:
         return Counter(self.ids)
+
+
+@only(*LOADING, "broken_off", "opened_before", "what_is_wanted", "never_begun")
+class TestLoadersWithWorkers(TestLoaders):
+    @pytest.fixture(
+        autouse=True, params=[*WITH_WORKERS, *(pytest.param(kind, marks=pytest.mark.whole) for kind in SLOW)]
+    )
+    def _kind(self, request: pytest.FixtureRequest) -> None:
+        self.loader, self.segments, self.ids = KINDS[request.param]
+        self.keeps_workers = request.param == "persistent"
+
+    @pytest.mark.parametrize("cycle", [1])
+    def test_it_opens_with_the_block_that_holds_the_position_and_goes_on_as_ever(self, cycle: int) -> None:
+        super().test_it_opens_with_the_block_that_holds_the_position_and_goes_on_as_ever(cycle)
 
 
 DATA = TensorDataset(torch.arange(40))
@@ -176,25 +190,18 @@ def test_a_sampler_is_told_the_cycle_inside_a_batch_sampler_too(options):
         assert first.tree["id"].tolist() == [(i * 7 + cycle) % 60 for i in range(10)]
 
 
-def test_workers_load_and_are_as_many_as_the_loader_asked():
-    source = adapt(DataLoader(Ids(100), batch_size=10, num_workers=2), segments=4, seed=0)
-    pids = {int(pid) for block in source.open(Cursor(0, 0)) for pid in block.tree["pid"]}
-    assert len(pids) == 2
-    assert os.getpid() not in pids
-
-
-def test_workers_that_persist_stay_from_cycle_to_cycle():
-    loader = DataLoader(Ids(40), batch_size=10, num_workers=2, persistent_workers=True)
+@pytest.mark.parametrize("persistent_workers", [False, True])
+def test_workers_load_as_many_as_the_loader_asked_and_those_that_persist_stay(persistent_workers):
+    loader = DataLoader(Ids(40), batch_size=10, num_workers=2, persistent_workers=persistent_workers)
     source = adapt(loader, segments=4, seed=0)
     first, second = (
         {int(pid) for block in source.open(Cursor(cycle, 0)) for pid in block.tree["pid"]} for cycle in (0, 1)
     )
-    assert first == second
+    assert len(first) == 2 and os.getpid() not in first and (first == second) == persistent_workers
 
 
-@pytest.mark.parametrize("persistent_workers", [False, True])
-def test_a_cycle_that_is_broken_off_leaves_nothing_to_the_next(persistent_workers):
-    loader = DataLoader(Ids(100), batch_size=5, shuffle=True, num_workers=2, persistent_workers=persistent_workers)
+def test_a_cycle_that_is_broken_off_leaves_nothing_to_the_next():
+    loader = DataLoader(Ids(100), batch_size=5, shuffle=True, num_workers=2, persistent_workers=True)
     source, fresh = adapt(loader, segments=4, seed=0), adapt(loader, segments=4, seed=0)
     for cycle, taken in ((0, 1), (1, 7), (0, 3), (2, 0)):
         blocks = source.open(Cursor(cycle, 5))
@@ -223,34 +230,25 @@ class Notes:
     """What a person may hand to ``Feeder``, and what not."""
 
 
+DATA_SET = r"give a DataLoader: DataLoader\(dataset, batch_size=\.\.\.\)"
+
+
 @pytest.mark.parametrize(
     ("thing", "hint"),
     [
         (lambda: None, "call it first"),
         (None, "returned None: was its `return` forgotten"),
-        (3, "give a DataLoader"),
-        (Notes(), "give a DataLoader"),
+        *((thing, "give a DataLoader") for thing in (3, Notes())),
+        *((data, DATA_SET) for data in (DATA, Ids(3), DrawingStream(4), range(5), "train")),
     ],
 )
-def test_what_cannot_be_fed_is_named(thing, hint):
-    with pytest.raises(penstock.errors.BadSetting, match=hint):
-        adapt(thing, segments=1, seed=0)
-
-
-@pytest.mark.parametrize(
-    "thing", [DATA, Ids(3), DrawingStream(4), range(5), "train"], ids=lambda x: type(x).__name__
-)
-def test_a_data_set_is_refused_in_favour_of_its_loader(thing):
-    with pytest.raises(
-        penstock.errors.BadSetting, match=r"give a DataLoader: DataLoader\(dataset, batch_size=\.\.\.\)"
-    ):
+def test_what_cannot_be_fed_is_named_and_a_data_set_refused_in_favour_of_its_loader(thing, hint):
+    with pytest.raises(BadSetting, match=hint):
         adapt(thing, segments=1, seed=0)
 
 
 def test_a_sampler_that_asks_a_policy_is_refused_since_it_would_hear_of_no_trainer():
-    with pytest.raises(
-        penstock.errors.BadSetting, match=r"SelectionSampler asks a policy \(InfoBatch\).*select=policy"
-    ):
+    with pytest.raises(BadSetting, match=r"SelectionSampler asks a policy \(InfoBatch\).*select=policy"):
         sampler = penstock.SelectionSampler(penstock.select.InfoBatch(25, epochs=3))
         adapt(DataLoader(Ids(25), 5, sampler=sampler), segments=1, seed=0)
     drawn_once = penstock.select.RandomSubsets(25, 0.2, fresh=False)
@@ -293,7 +291,7 @@ class Endless(IterableDataset[dict[str, int]]):
         return ({"id": i} for i in count())
 
 
-@pytest.mark.parametrize(("workers", "persistent_workers"), [(0, False), (1, False), (2, False), (2, True)])
+@pytest.mark.parametrize(("workers", "persistent_workers"), [(0, False), (2, False), (2, True)])
 def test_a_stream_without_end_opens_at_a_position_of_its_first_cycle(workers, persistent_workers):
     def source() -> Any:
         loader = DataLoader(Endless(), 5, num_workers=workers, persistent_workers=persistent_workers)

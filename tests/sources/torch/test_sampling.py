@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from tests.sources.drawing import Drawing, ids_of
+from tests.sources.drawing import Drawing, ids_of, owned
 from torch.utils.data import (
     BatchSampler,
     DataLoader,
@@ -23,17 +23,13 @@ from torch.utils.data import (
     WeightedRandomSampler,
 )
 
-import penstock
 from penstock.contracts import Cursor
+from penstock.errors import BadSetting, SourceError
 from penstock.sources.adapt import adapt
 from penstock.sources.torch.sampling import ToldLoader
 
 SIZE = 60
 DATA = Drawing(SIZE)
-
-
-def owned() -> torch.Generator:
-    return torch.Generator().manual_seed(77)
 
 
 class Own(Sampler[int]):
@@ -249,7 +245,7 @@ def test_a_sampler_that_cannot_be_copied_is_not_taken_back_in_silence():
     sampler = Locked()
     source = adapt(DataLoader(DATA, 10, sampler=sampler), segments=1, seed=0)
     first, second = (ids_of(source, Cursor(cycle, 0)) for cycle in range(2))
-    with pytest.raises(penstock.errors.SourceError, match=r"sampler \(Locked\) cannot be brought back to cycle 1"):
+    with pytest.raises(SourceError, match=r"sampler \(Locked\) cannot be brought back to cycle 1"):
         ids_of(source, Cursor(1, 0))
     sampler.more[0].close()
     assert [first, second] == [
@@ -297,9 +293,7 @@ def test_a_sampler_that_gives_more_or_less_than_it_said_is_an_error_with_both_nu
 
     source = adapt(DataLoader(DATA, 10, sampler=Lies()), segments=1, seed=0)
     given: list[int] = []
-    with pytest.raises(
-        penstock.errors.SourceError, match=f"makes {says} samples a cycle, and gave {gives} in cycle 0"
-    ):
+    with pytest.raises(SourceError, match=f"makes {says} samples a cycle, and gave {gives} in cycle 0"):
         for block in source.open(Cursor(0, 0)):
             given += block.tree["id"].tolist()
     assert given == list(range(min(says, gives)))
@@ -434,7 +428,7 @@ PARTS: dict[str, tuple[Make, str]] = {
 @pytest.mark.parametrize("kind", PARTS)
 def test_a_loader_of_one_ranks_part_is_refused(kind):
     make, message = PARTS[kind]
-    with pytest.raises(penstock.errors.BadSetting, match=message):
+    with pytest.raises(BadSetting, match=message):
         adapt(make(), segments=1, seed=0)
 
 
