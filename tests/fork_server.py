@@ -30,7 +30,7 @@ from typing import Any
 
 ANSWERS = Path(sys.argv[1])
 CLONE_PARENT = 0x8000
-CLONE = {"x86_64": 56, "aarch64": 220}[platform.machine()]
+CLONE = {"x86_64": 56, "aarch64": 220}.get(platform.machine())
 running: dict[int, int] = {}
 """The number of each process that has not ended, by the descriptor that tells when it does."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import platform
 import signal
 import socket
 import subprocess
@@ -65,7 +66,8 @@ class ForkServer:
 
     def spawn(self, path: str, arguments: Sequence[str], environment: Any, **options: Any) -> int:
         """In place of ``os.posix_spawn`` for a Python that runs a program: a child that has the modules."""
-        if path != sys.executable or os.getpid() != self._pid:  # in a forked child, whose own child it has to be
+        known = platform.machine() in {"x86_64", "aarch64"}  # else the server knows no way
+        if path != sys.executable or not known or os.getpid() != self._pid:  # a forked child wants its own child
             return posix_spawn(path, arguments, environment, **options)
         file_actions = options["file_actions"]
         fds = {fd: fd for fd in range(3)} | {number: fd for _, fd, number in file_actions}
