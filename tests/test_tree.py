@@ -246,7 +246,7 @@ def assert_same(one: Any, other: Any) -> None:
         assert one == other
 
 
-@settings(max_examples=examples(160))
+@settings(max_examples=examples(80))
 @given(trees(), st.booleans())
 def test_any_tree_comes_out_as_it_went_in_by_rows_and_whole(tree, whole):
     assert_same(travelled(tree, whole=whole), tree)

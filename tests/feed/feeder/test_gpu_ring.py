@@ -15,13 +15,15 @@ import torch
 from tests.fakes.gpu import FakeGpu
 from tests.faults.conftest import descriptors, ring_maps
 from tests.feed.numbered import ROW_BYTES, SAMPLES, ids_of, ids_of_host, rows, rows_beside_a_fake_gpu
+from tests.sources.drawing import assert_identical
 from torch.utils.data import DataLoader, TensorDataset
 
 import penstock
 
+SIZES = [(None, True), (1, False), (7, True), (64, False), (500, True)]
 
-@pytest.mark.parametrize("batch_size", [None, 1, 7, 64, 500])
-@pytest.mark.parametrize("pins", [True, False])
+
+@pytest.mark.parametrize(("batch_size", "pins"), SIZES)
 def test_a_ring_on_the_gpu_takes_each_block_once_whatever_the_trainers(
     serve: Any, batch_size: int | None, pins: bool
 ) -> None:
@@ -58,8 +60,7 @@ def test_views_on_a_gpu_hold_their_blocks_until_they_die(serve: Any) -> None:
 UNREACHED = "the feed's ring on GPU-00000000-fake cannot be mapped: it is another GPU's memory, and this is a test"
 
 
-@pytest.mark.parametrize("batch_size", [None, 1, 7, 64, 500])
-@pytest.mark.parametrize("pins", [True, False])
+@pytest.mark.parametrize(("batch_size", "pins"), SIZES)
 def test_a_trainer_that_cannot_map_the_ring_trains_from_its_twin_and_says_so(
     serve: Any, batch_size: int | None, pins: bool
 ) -> None:
@@ -133,7 +134,7 @@ def test_what_a_loaders_workers_write_is_right_in_the_ring_and_in_its_twin(serve
 
 
 def test_views_of_a_ring_that_cannot_be_mapped_are_an_error_that_says_what_to_do(serve: Any) -> None:
-    serve(rows(), memory=FakeGpu())
+    serve(rows(), memory=FakeGpu(), window="64KiB")
     with pytest.raises(penstock.errors.DeviceUnavailable, match=rf"borrow=True.*{UNREACHED}.*Leave borrow out"):
         penstock.attach("feed", device=FakeGpu(reaches=False), borrow=True)
     assert not penstock.feeds()[0].trainers
@@ -218,7 +219,7 @@ def test_a_ring_on_a_gpu_that_is_not_there_is_an_error_under_share_too() -> None
 
 @pytest.mark.usefixtures("forks_feeders_with_torch")
 def test_who_asks_for_another_memory_is_told_so(serve: Any) -> None:
-    serve(rows(), memory=FakeGpu())
+    serve(rows(), memory=FakeGpu(), window="64KiB")
     with pytest.raises(penstock.errors.SettingsDiffer, match="memory='fake:0' where you asked for 'host'"):
         penstock.share(rows, "feed", memory="host", device=FakeGpu())
 
@@ -276,7 +277,7 @@ def test_what_it_returns_may_lie_on_the_device_or_on_the_host(serve: Any) -> Non
             "turned": torch.arange(12).reshape(2, 6).T,
         }
 
-    serve([batch], memory=FakeGpu(3), transform=mixed)
+    serve([batch], memory=FakeGpu(3), transform=mixed, window="64KiB")
     for gpu in (FakeGpu(1), FakeGpu(1, reaches=False), None):
         with penstock.attach("feed", 3, device=gpu) as loader:
             first, second = loader
@@ -309,6 +310,7 @@ def test_a_loaders_workers_hand_their_batches_over_as_ever(serve: Any, workers: 
         DataLoader(data, batch_size=8, shuffle=True, num_workers=workers),
         memory=FakeGpu(5),
         transform=lambda batch: (batch[0], batch[1].sum(1)),
+        window="1MiB",
     )
     with penstock.attach("feed", 12, device=FakeGpu()) as loader:
         seen: list[int] = []
@@ -321,10 +323,11 @@ def test_a_loaders_workers_hand_their_batches_over_as_ever(serve: Any, workers: 
 
 def test_batches_of_varying_shape_are_transformed_whole(serve: Any) -> None:
     batches = [{"x": torch.full((n, n + 1), n)} for n in (3, 1, 7, 2)]
-    serve(batches, memory=FakeGpu(3), transform=lambda batch: batch["x"] * 2, whole_batches=True)
+    double = {"transform": lambda batch: batch["x"] * 2}
+    serve(batches, memory=FakeGpu(3), **double, whole_batches=True, window="64KiB")
     with penstock.attach("feed", device=FakeGpu()) as loader:
         for got, sent in zip(loader, batches, strict=True):
-            torch.testing.assert_close(got, sent["x"] * 2)
+            assert_identical(got, sent["x"] * 2)
 
 
 def broken(batch: Any) -> Any:
@@ -346,7 +349,7 @@ DAYS = np.array(["2020-01-01", "2021-01-01"], "datetime64[D]")
 def test_an_error_in_it_and_what_cannot_be_fed_are_the_sources(
     serve: Any, source: Any, transform: Any, says: str
 ) -> None:
-    serve(source(), memory=FakeGpu(), transform=transform)
+    serve(source(), memory=FakeGpu(), transform=transform, window="64KiB")
     with (
         penstock.attach("feed", device=FakeGpu()) as loader,
         pytest.raises(penstock.errors.SourceError, match=says),
