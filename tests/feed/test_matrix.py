@@ -101,24 +101,22 @@ class Cell(NamedTuple):
 
 def cells() -> Iterator[Cell]:
     switches = list(product((1, 16), (False, True), (1, 2)))
-    for segments, drop_last, ranks in switches:
+    for i, (segments, drop_last, ranks) in enumerate(switches):
         for sampler in SAMPLERS:
             if sampler != "buckets" or not drop_last:
                 yield Cell("map-style", sampler, 0, segments, drop_last, ranks)
-        for kind, sampler in product(("arrays", "packed"), ("none", "shuffle")):
+        for kind, sampler in zip(("arrays", "packed")[:: (-1) ** i], ("none", "shuffle"), strict=True):
             yield Cell(kind, sampler, 0, segments, drop_last, ranks)
     for drop_last, ranks in product((False, True), (1, 2)):
         yield Cell("stream", drop_last=drop_last, ranks=ranks)
     for ranks in (1, 2):
         yield Cell("batches", ranks=ranks)
-    for workers, ranks in product((1, 2), (1, 2)):  # each cell of workers costs a second
-        yield Cell("map-style", "shuffle", workers, 16, drop_last=False, ranks=ranks)
-        yield Cell("map-style", "shuffle", workers, 16, drop_last=True, ranks=ranks)
-        yield Cell("stream", "none", workers, 1, drop_last=False, ranks=ranks)
+    for i, sampler in enumerate(SAMPLERS):  # each cell of workers costs a second
+        yield Cell("map-style", sampler, 1 + i % 2, 1)
     for workers in (1, 2):
-        yield Cell("stream", "none", workers, 1, drop_last=True)
-        for sampler in SAMPLERS:
-            yield Cell("map-style", sampler, workers, 1)
+        yield Cell("map-style", "shuffle", workers, 16, drop_last=workers == 1, ranks=2)
+        yield Cell("map-style", "shuffle", 3 - workers, 16, drop_last=workers == 1)
+        yield Cell("stream", "none", workers, 1, drop_last=workers == 1, ranks=workers)
 
 
 def cells_of_workers() -> Iterator[Any]:

@@ -88,9 +88,7 @@ def test_workers_write_blocks_into_the_ring(serve: Any, persistent: bool) -> Non
 
 
 @pytest.mark.whole
-@pytest.mark.parametrize(
-    "how", [("spawn",), ("forkserver", "persistent"), ("forkserver", "default"), ("spawn", "default")]
-)
+@pytest.mark.parametrize("how", [("spawn", "persistent"), ("forkserver", "default")])
 def test_workers_that_are_not_forked_do_too(how: tuple[str, ...]) -> None:
     script = Path(__file__).with_name("contexts.py")
     done = subprocess.run([sys.executable, script, *how], capture_output=True, text=True, timeout=100, check=False)
