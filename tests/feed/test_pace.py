@@ -7,7 +7,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -181,9 +180,7 @@ def test_who_keeps_every_view_gets_its_epoch_too(serve: Any) -> None:
     [(1, {"prefetch": 3}, 3, 1), (1, {}, CYCLE // ROWS, 5), (100, {}, 2, 2)],
     ids=["three batches", "at most a cycle of small ones", "two large ones"],
 )
-def test_a_feed_is_no_further_ahead_of_its_trainer(
-    serve: Any, monkeypatch: pytest.MonkeyPatch, width: int, options: Any, batches: int, untold: int
-) -> None:
+def test_a_feed_is_no_further_ahead_of_its_trainer(serve, monkeypatch, width, options, batches, untold):
     """It may not have told yet that it has released ``untold`` blocks, a quarter of those kept ready."""
     monkeypatch.setattr(pace, "_READY_BYTES", 8 << 10)  # else blocks of 8 MB are large
     feeder = serve(arrays(width), **options)
@@ -206,9 +203,7 @@ def test_no_more_is_made_ahead_than_takes_two_seconds_but_for_two_blocks(block_s
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_a_trainer_that_ends_leaves_no_cycle_of_slow_rows_behind(
-    serve: Any, monkeypatch: pytest.MonkeyPatch, workers: int, tmp_path: Path
-) -> None:
+def test_a_trainer_that_ends_leaves_no_cycle_of_slow_rows_behind(serve, monkeypatch, workers, tmp_path):
     monkeypatch.setattr(pace, "_MOST_AHEAD_S", 0.2)
     made = tmp_path / "made"
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
 from pathlib import Path
@@ -42,9 +41,7 @@ def source(kind: str, folder: Path) -> Any:
     ("kind", "borrow"),
     [("arrays", False), ("arrays", True), ("packed", True), ("workers", False), ("in order", True)],
 )
-def test_each_trainer_gets_its_part_and_the_feed_loads_what_they_take_together(
-    serve: Any, tmp_path: Path, kind: str, borrow: bool
-) -> None:
+def test_each_trainer_gets_its_part_and_the_feed_loads_what_they_take_together(serve, tmp_path, kind, borrow):
     parts = [part(0, 0.5), part(1, 0.5), part(2, 0.1), [7]]
     feeder = serve(source(kind, tmp_path), window="2MiB", expect=4, epochs=3)
 
@@ -275,18 +272,14 @@ def test_a_selection_that_the_data_does_not_have_is_one_error(serve: Any, select
         ),
     ],
 )
-def test_a_feed_that_cannot_leave_samples_out_refuses_in_words(
-    serve: Any, loader: Callable[[], Any], settings_: dict[str, Any], why: str
-) -> None:
+def test_a_feed_that_cannot_leave_samples_out_refuses_in_words(serve, loader, settings_, why):
     serve(loader(), window="1MiB", **settings_)
     with pytest.raises(Refused, match=re.escape(why)):
         penstock.attach("feed", select=[1, 2])
 
 
 @pytest.mark.parametrize(("saved", "read"), [([1, 2, 3], [1, 2, 4]), ([1, 2, 3], None), (None, [1, 2, 3])])
-def test_a_state_goes_on_in_no_other_selection_and_begins_an_epoch_in_any(
-    serve: Any, saved: Any, read: Any
-) -> None:
+def test_a_state_goes_on_in_no_other_selection_and_begins_an_epoch_in_any(serve, saved, read):
     serve(arrays(), window="1MiB")
     with penstock.attach("feed", 2, select=saved) as loader:
         fresh = loader.state_dict()

@@ -24,9 +24,7 @@ SIZES = [(None, True), (1, False), (7, True), (64, False), (500, True)]
 
 
 @pytest.mark.parametrize(("batch_size", "pins"), SIZES)
-def test_a_ring_on_the_gpu_takes_each_block_once_whatever_the_trainers(
-    serve: Any, batch_size: int | None, pins: bool
-) -> None:
+def test_a_ring_on_the_gpu_takes_each_block_once_whatever_the_trainers(serve, batch_size, pins):
     feeders = FakeGpu(5, pins=pins)
     feeder = serve(rows(), memory=feeders, window="8KiB", epochs=1)
     with (
@@ -61,9 +59,7 @@ UNREACHED = "the feed's ring on GPU-00000000-fake cannot be mapped: it is anothe
 
 
 @pytest.mark.parametrize(("batch_size", "pins"), SIZES)
-def test_a_trainer_that_cannot_map_the_ring_trains_from_its_twin_and_says_so(
-    serve: Any, batch_size: int | None, pins: bool
-) -> None:
+def test_a_trainer_that_cannot_map_the_ring_trains_from_its_twin_and_says_so(serve, batch_size, pins):
     feeders, trainers = FakeGpu(5), FakeGpu(1, reaches=False, pins=pins)
     serve(rows(), memory=feeders, window="8KiB")
     with penstock.attach("feed", batch_size, device=trainers) as loader:
@@ -78,9 +74,7 @@ def test_a_trainer_that_cannot_map_the_ring_trains_from_its_twin_and_says_so(
 
 
 @pytest.mark.parametrize("pins", [True, False])
-def test_trainers_on_the_host_and_on_gpus_that_reach_the_ring_or_not_share_a_small_window(
-    serve: Any, pins: bool
-) -> None:
+def test_trainers_on_the_host_and_on_gpus_that_reach_the_ring_or_not_share_a_small_window(serve, pins):
     feeders = FakeGpu(5, pins=pins)
     feeder = serve(rows(), memory=feeders, window="8KiB", epochs=1)
     with (
@@ -141,9 +135,7 @@ def test_views_of_a_ring_that_cannot_be_mapped_are_an_error_that_says_what_to_do
 
 
 @pytest.mark.parametrize(("memory", "reaches"), [("host", True), (FakeGpu(5), False)], ids=["host", "twin"])
-def test_a_trainer_that_is_evicted_hands_out_nothing_that_was_overwritten(
-    serve: Any, memory: Any, reaches: bool
-) -> None:
+def test_a_trainer_that_is_evicted_hands_out_nothing_that_was_overwritten(serve, memory, reaches):
     serve(rows(1000), memory=memory, window="8KiB", stall_timeout=0.3)
     with (
         penstock.attach("feed", 10, device=FakeGpu(2, reaches=reaches)) as slow,
@@ -346,9 +338,7 @@ DAYS = np.array(["2020-01-01", "2021-01-01"], "datetime64[D]")
         (lambda: [{"when": DAYS}], lambda batch: batch, r"M8\[D\].*of a feed with a transform, memory"),
     ],
 )
-def test_an_error_in_it_and_what_cannot_be_fed_are_the_sources(
-    serve: Any, source: Any, transform: Any, says: str
-) -> None:
+def test_an_error_in_it_and_what_cannot_be_fed_are_the_sources(serve, source, transform, says):
     serve(source(), memory=FakeGpu(), transform=transform, window="64KiB")
     with (
         penstock.attach("feed", device=FakeGpu()) as loader,

@@ -129,9 +129,7 @@ def test_a_window_of_few_blocks_never_blocks_itself(serve: Any, blocks: int) -> 
 
 
 @pytest.mark.parametrize(("workers", "persistent"), [(0, False), (2, False), (2, True)])
-def test_a_source_that_is_opened_elsewhere_again_and_again_gives_all_its_slots_back(
-    serve: Any, workers: int, persistent: bool
-) -> None:
+def test_a_source_that_is_opened_elsewhere_again_and_again_gives_all_its_slots_back(serve, workers, persistent):
     feeder = serve(loader(workers, persistent_workers=persistent), segments=5, window="64KiB")
     states: list[dict[str, Any]] = []
     with penstock.attach("feed") as trainer:

@@ -89,9 +89,7 @@ def test_trainers_of_any_batch_size_get_each_sample_once_with_its_own_rows(serve
 
 @settings(max_examples=examples(25), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.integers(1, 40), st.integers(1, 30), st.integers(1, 40), st.booleans(), st.booleans())
-def test_any_blocks_are_cut_to_any_batches(
-    serve: Any, samples: int, rows: int, size: int, borrow: bool, drop_last: bool
-) -> None:
+def test_any_blocks_are_cut_to_any_batches(serve, samples, rows, size, borrow, drop_last):
     name = f"feed {next(numbers)}"
     feeder = serve(source(samples, rows), name, window="64KiB")
     with penstock.attach(name, size, borrow=borrow, drop_last=drop_last and size <= samples) as loader:
@@ -197,9 +195,7 @@ def test_batches_are_private_and_may_be_written_to(serve: Any) -> None:
 @pytest.mark.parametrize("pins", [True, False])
 @pytest.mark.parametrize("batch_size", [None, 1, 7, 64])
 @pytest.mark.parametrize("memory", ["host", "gpu"])
-def test_on_a_gpu_values_offsets_and_padded_rows_lie_there(
-    serve: Any, memory: str, batch_size: int | None, pins: bool
-) -> None:
+def test_on_a_gpu_values_offsets_and_padded_rows_lie_there(serve, memory, batch_size, pins):
     serve(source(), window="64KiB", memory=FakeGpu(9) if memory == "gpu" else "host")
     with penstock.attach("feed", batch_size, device=FakeGpu(3, pins=pins)) as loader:
         for _ in range(2):
