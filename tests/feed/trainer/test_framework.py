@@ -23,23 +23,14 @@ def one(framework: Any, **options: Any) -> Any:
         return next(iter(loader))
 
 
-def test_torch(serve: Any) -> None:
+@pytest.mark.parametrize(("framework", "kind"), [("torch", torch.Tensor), ("numpy", np.ndarray)])
+def test_arrays_of_either_kind_come_as_the_frameworks(serve: Any, framework: str, kind: type) -> None:
     serve([BATCH])
-    batch = one("torch")
-    assert isinstance(batch["t"], torch.Tensor)
-    assert isinstance(batch["n"], torch.Tensor)
-    assert batch["n"].tolist() == [0, 1, 2]
-    assert batch["names"] == ["a", "b", "c"]
-    assert batch["k"] == 5
+    batch = one(framework)
+    assert isinstance(batch["t"], kind) and isinstance(batch["n"], kind)
+    assert (batch["t"].tolist(), batch["n"].tolist()) == ([[0, 1], [2, 3], [4, 5]], [0, 1, 2])
+    assert (batch["names"], batch["k"]) == (["a", "b", "c"], 5)
     batch["n"][0] = 7  # it is the trainer's own
-
-
-def test_numpy(serve: Any) -> None:
-    serve([BATCH])
-    batch = one("numpy")
-    assert isinstance(batch["t"], np.ndarray)
-    assert batch["t"].tolist() == [[0, 1], [2, 3], [4, 5]]
-    assert isinstance(batch["n"], np.ndarray)
 
 
 needs_jax = pytest.mark.skipif(not importlib.util.find_spec("jax"), reason="JAX is not installed")
