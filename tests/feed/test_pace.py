@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -43,22 +42,9 @@ def begin(feed: FeedState, *ids: int, world: int = 1, group: str = "") -> None:
         feed.start(id, None, 0, Cursor(0, 0))
 
 
-class Reader:
-    """A trainer in a thread that reads one epoch."""
-
-    def __init__(self, **options: Any) -> None:
-        self.loader = penstock.attach("feed", 16, **options)
-        self.ids: list[int] = []
-        self.thread = threading.Thread(target=self._read)
-        self.thread.start()
-
-    def _read(self) -> None:
-        self.ids = [int(i) for batch in self.loader for i in batch["id"]]
-
-    def has_all(self) -> None:
-        self.thread.join()
-        self.loader.close()
-        assert sorted(self.ids) == list(range(SAMPLES))
+def read_epoch() -> None:
+    with penstock.attach("feed", 16) as loader:
+        assert sorted(ids_of(loader)) == list(range(SAMPLES))
 
 
 def told(feeder: penstock.Feeder) -> list[tuple[str, str]]:
@@ -100,13 +86,13 @@ def test_trainers_of_a_feeder_that_died_do_not_wait_again():
 
 def test_trainers_that_are_expected_read_one_pass_together(serve):
     feeder = serve(rows(), expect=3, prefetch=1)
-    readers = [Reader(), Reader()]
-    eventually(lambda: told(feeder) == [("waiting", "1 more trainer")] * 2)
-    assert feeder.statistics().waits_for == "expected trainers"
-    assert feeder.statistics().blocks == 0
-    readers.append(Reader())
-    for reader in readers:
-        reader.has_all()
+    with ThreadPoolExecutor(3) as threads:
+        readers = [threads.submit(read_epoch) for _ in range(2)]
+        eventually(lambda: told(feeder) == [("waiting", "1 more trainer")] * 2)
+        assert feeder.statistics().waits_for == "expected trainers"
+        assert feeder.statistics().blocks == 0
+        for reader in [*readers, threads.submit(read_epoch)]:
+            reader.result()
     # The last may ask for one block of the next cycle, which is kept ready, but nobody for another pass.
     assert SAMPLES <= feeder.statistics().samples < 2 * SAMPLES
     assert feeder.statistics().reopened == 0
@@ -114,19 +100,19 @@ def test_trainers_that_are_expected_read_one_pass_together(serve):
 
 def test_one_that_ends_lets_the_others_begin(serve):
     feeder = serve(rows(), expect=3)
-    with penstock.attach("feed") as gone, ThreadPoolExecutor(1) as beside:
+    with penstock.attach("feed") as gone, ThreadPoolExecutor(2) as beside:
         waiting = beside.submit(lambda: next(iter(gone)))
-        reader = Reader()
+        reader = beside.submit(read_epoch)
         eventually(lambda: told(feeder) == [("waiting", "1 more trainer")] * 2)
         gone._rows.connection.close()  # as if it had died
-        reader.has_all()
+        reader.result()
         assert isinstance(waiting.exception(), penstock.PenstockError)
 
 
 def test_nobody_waits_for_ever_for_trainers_that_do_not_come(serve, monkeypatch):
     monkeypatch.setattr(pace, "GATHER_S", 0.2)
     serve(rows(), expect=100)
-    Reader().has_all()
+    read_epoch()
 
 
 def test_two_runs_that_begin_with_different_feeds_do_not_expect_each_other_for_ten_seconds():
