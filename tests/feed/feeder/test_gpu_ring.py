@@ -84,14 +84,9 @@ def test_trainers_on_the_host_and_on_gpus_that_reach_the_ring_or_not_share_a_sma
         penstock.attach("feed", 3) as on_host,
         penstock.attach("feed", 10, borrow=True) as views,
     ):
-        loops = [
-            threads.submit(ids_of, on_it),
-            threads.submit(ids_of, elsewhere),
-            threads.submit(ids_of_host, on_host),
-            threads.submit(ids_of_host, views),
-        ]
-        for loop in loops:
-            assert sorted(loop.result()) == list(range(SAMPLES))
+        on_gpus, on_hosts = threads.map(ids_of, (on_it, elsewhere)), threads.map(ids_of_host, (on_host, views))
+        for seen in (*on_gpus, *on_hosts):
+            assert sorted(seen) == list(range(SAMPLES))
         assert on_it.statistics().sharing == "ring on GPU-00000000-fake"
         for loader in (elsewhere, on_host, views):
             assert loader.statistics().sharing == "host twin of the ring on GPU-00000000-fake"

@@ -25,9 +25,8 @@ EVERY = list(itertools.product(ORIGINS, KINDS, WORKERS))
 QUICK = ("plain", "lambda", "spawn")
 SOME = [  # every kind, every way to start workers, and with them the fewest imports of torch
     ("process spawn", "method", "forkserver"),
-    ("executor forkserver", "object", "none"),
     ("torch", "partial", "fork"),
-    ("both spawn", "function", "none"),
+    ("both spawn", "object", "none"),
 ]
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.feed.launch.test_move import SAMPLES, make, share, whole
-from tests.feed.reading import ids_of
+from tests.feed.reading import at_once, ids_of
 
 import penstock
 from penstock.feed.launch.feeds import move
@@ -179,12 +179,12 @@ class TestStays:
             assert whole(loader)
         assert "ranks" not in capfd.readouterr().err
 
-    def test_ranks_read_on_where_they_are(self, name, run_ranks, capfd):
+    def test_ranks_read_on_where_they_are(self, name, capfd):
         name("x")
         with share(make, "a") as keeps:
             both = [penstock.attach("a", shard=(rank, 2)) for rank in range(2)]
             name("y")
-            assert sorted(chain(*run_ranks(both))) == list(range(SAMPLES))
+            assert sorted(chain(*at_once(lambda rank: ids_of(both[rank]), 2))) == list(range(SAMPLES))
             assert {rank.name for rank in both} == {"a-x"}
             assert keeps.name == "a-x"
             for rank in both:
@@ -200,18 +200,6 @@ class TestStays:
             assert whole(loader) and loader.name == "a-x"
         stayed, *_ = lines(capfd.readouterr().err)
         assert "does not move to 'a-x': no feed is named 'a-x' (feeds that run: 'a')" in stayed
-
-
-@pytest.fixture
-def run_ranks() -> Callable[[list[penstock.Loader]], list[list[int]]]:
-    """Read an epoch with several Loaders at once."""
-    from concurrent.futures import ThreadPoolExecutor
-
-    def run(loaders: list[penstock.Loader]) -> list[list[int]]:
-        with ThreadPoolExecutor(len(loaders)) as pool:
-            return list(pool.map(ids_of, loaders))
-
-    return run
 
 
 @pytest.mark.usefixtures("forks_feeders")
