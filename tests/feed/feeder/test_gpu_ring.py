@@ -14,7 +14,7 @@ import pytest
 import torch
 from tests.fakes.gpu import FakeGpu
 from tests.faults.conftest import descriptors, ring_maps
-from tests.feed.numbered import ROW_BYTES, SAMPLES, ids_of, ids_of_host, rows, rows_beside_a_fake_gpu
+from tests.feed.numbered import ROW_BYTES, SAMPLES, ids_of, ids_of_host, rows
 from tests.sources.drawing import assert_identical
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -143,11 +143,11 @@ def test_a_trainer_that_is_evicted_hands_out_nothing_that_was_overwritten(serve,
             ids_of(batches)
 
 
-@pytest.mark.parametrize("memory", ["host", "fake:0"])
 @pytest.mark.usefixtures("forks_feeders_with_torch")
-def test_a_feeder_that_dies_is_replaced_whichever_ring_its_trainers_read(memory: str) -> None:
+def test_a_feeder_that_dies_is_replaced_whichever_gpu_its_trainers_copy_to() -> None:
+    """The same of a ring on a GPU: tests/faults/test_gpu.py."""
     gpus = [FakeGpu(1), FakeGpu(2, reaches=False), None]
-    make = partial(rows if memory == "host" else rows_beside_a_fake_gpu, 1000)
+    make = partial(rows, 1000)
 
     def loop(loader: penstock.Loader) -> list[int]:
         seen: list[int] = []
@@ -158,15 +158,13 @@ def test_a_feeder_that_dies_is_replaced_whichever_ring_its_trainers_read(memory:
                 if i == 20 and loader is loaders[0]:
                     os.kill(loader.statistics().feeder_pid, signal.SIGKILL)
             assert loader.statistics().failovers == 1
-            if memory == "host" and (gpu := gpus[loaders.index(loader)]):
+            if gpu := gpus[loaders.index(loader)]:
                 assert len(gpu.pinned) == 1, "that of the feeder that died is given back"
         return seen
 
     with ThreadPoolExecutor() as threads, ExitStack() as stack:
         loaders = [
-            stack.enter_context(
-                penstock.share(make, "failover", 10, memory=memory, device=gpu, linger=1.0, window="8KiB")
-            )
+            stack.enter_context(penstock.share(make, "failover", 10, device=gpu, linger=1.0, window="8KiB"))
             for gpu in gpus
         ]
         for seen in threads.map(loop, loaders):
