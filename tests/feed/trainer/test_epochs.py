@@ -59,16 +59,12 @@ N = 103
 SQUARES: Any = [{"square": i * i, "name": str(i)} for i in range(N)]
 
 
-def source(kind: str) -> Any:
-    match kind:
-        case "arrays":
-            return penstock.ArraySource({"square": np.arange(N) ** 2}, batch_size=10, segments=4)
-        case "shuffled":
-            return DataLoader(SQUARES, 10, shuffle=True)
-        case "in order":
-            return DataLoader(SQUARES, 10)
-        case _:
-            return DataLoader(SQUARES, 10, sampler=WeightedRandomSampler([1.0] * N, N))
+SOURCES: dict[str, Callable[[], Any]] = {
+    "arrays": lambda: penstock.ArraySource({"square": np.arange(N) ** 2}, batch_size=10, segments=4),
+    "shuffled": lambda: DataLoader(SQUARES, 10, shuffle=True),
+    "in order": lambda: DataLoader(SQUARES, 10),
+    "sampler": lambda: DataLoader(SQUARES, 10, sampler=WeightedRandomSampler([1.0] * N, N)),
+}
 
 
 @pytest.mark.parametrize(
@@ -82,7 +78,7 @@ def source(kind: str) -> Any:
     ],
 )
 def test_ids_are_those_of_the_batch(serve: Any, kind: str, size: int, borrow: bool) -> None:
-    serve(source(kind), window="1MiB")
+    serve(SOURCES[kind](), window="1MiB")
     with penstock.attach("feed", size, borrow=borrow) as loader:
         assert loader.ids is None
         for _ in range(2):
@@ -95,7 +91,7 @@ def test_ids_are_those_of_the_batch(serve: Any, kind: str, size: int, borrow: bo
 
 
 def test_ids_of_ranks_are_their_own_also_after_a_resume(serve: Any) -> None:
-    serve(source("arrays"), window="1MiB")
+    serve(SOURCES["arrays"](), window="1MiB")
     states: list[Any] = []
 
     def some_of(rank: int) -> list[int]:
