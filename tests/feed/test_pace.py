@@ -224,12 +224,16 @@ def test_a_stream_s_feed_is_no_further_ahead_than_a_cycle_once_it_knows_how_long
             assert feeder.statistics().samples <= seen + CYCLE + ROWS
 
 
+@pytest.mark.usefixtures("stays")
 def test_who_waits_for_the_next_cycle_is_not_kept_waiting_by_who_does_not_read(serve: Any) -> None:
     serve(arrays(1600), segments=1, prefetch=2, window="8MiB")
     with penstock.attach("feed") as slow, penstock.attach("feed") as late:
         batches = iter(slow)
-        first = next(batches)["id"].tolist()  # a quarter of the window no longer holds the beginning of this cycle
-        assert sorted(ids_of(late)) == list(range(CYCLE))
+        first = next(batches)["id"].tolist()  # the window no longer holds the beginning of this cycle
+        waits = iter(late)
+        other = next(waits)["id"].tolist()
+        assert late.state_dict()["start"] == [1, 0]
+        assert sorted(other + ids_of(waits)) == list(range(CYCLE))
         assert sorted(first + ids_of(batches)) == list(range(CYCLE))
 
 
