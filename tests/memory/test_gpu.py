@@ -273,13 +273,9 @@ INSTANCE = torch_that_sees(("NVIDIA H200 MIG 1g.18gb", SECOND))
         (torch_that_sees(("NVIDIA A100", f"GPU-{FIRST}")), f"GPU-{FIRST}", 0),
     ],
 )
-def test_a_device_is_found_by_number_and_by_uuid(torch, device, index):
+def test_a_device_is_found_by_number_and_by_uuid_as_nvidia_smi_writes_it(torch, device, index):
     assert index_of(torch, device) == index
-
-
-def test_uuids_are_written_as_nvidia_smi_does():
-    assert uuid_of(TWO, 1) == f"GPU-{SECOND}"
-    assert uuid_of(INSTANCE, 0) == f"MIG-{SECOND}"
+    assert (uuid_of(TWO, 1), uuid_of(INSTANCE, 0)) == (f"GPU-{SECOND}", f"MIG-{SECOND}")
 
 
 @pytest.mark.parametrize("device", ["cuda:2", "cuda:-1", "cuda:x", f"GPU-{FIRST[:-1]}0", "GPU-", "gpu"])
