@@ -92,7 +92,7 @@ def test_any_blocks_are_cut_to_any_batches(serve, samples, rows, size, borrow, d
 
 @pytest.mark.parametrize("gpu", [False, True])
 def test_selected_samples_come_with_their_own_rows(serve: Any, gpu: bool) -> None:
-    serve(source(), window="64KiB")
+    serve(source(), window="64KiB", expect=2)  # blocks hold what both select
     chosen = [[3, 4, 5, 6, 40, 90], list(range(0, SAMPLES, 3))]
 
     def train(i: int) -> None:
