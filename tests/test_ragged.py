@@ -62,7 +62,7 @@ def travelled(rows: RaggedRows) -> RaggedRows:
     return trusted_leaf(heard, bytes_of(heard, leaf), None)
 
 
-@settings(max_examples=examples(200))
+@settings(max_examples=examples(100))
 @given(lists(), st.data())
 def test_any_rows_are_picked_sliced_joined_and_sent_like_a_list_of_arrays(listed: list[Any], data: Any) -> None:
     rows = RaggedRows.of(listed)
@@ -82,7 +82,7 @@ def test_any_rows_are_picked_sliced_joined_and_sent_like_a_list_of_arrays(listed
     assert plain(travelled(rows[start:stop])) == plain(listed[start:stop])
 
 
-@settings(max_examples=examples(100))
+@settings(max_examples=examples(50))
 @given(lists(), st.integers(0, 3))
 def test_padded_rows_begin_with_their_items_and_end_with_the_fill(listed: list[Any], more: int) -> None:
     rows = RaggedRows.of(listed)

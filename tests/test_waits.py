@@ -109,9 +109,7 @@ def test_an_iterator_that_is_let_go_ends_its_loop_and_one_that_is_kept_unused_do
     del kept
 
 
-def test_a_loop_within_a_loop_counts_once_and_where_nothing_steps_the_loader_with_most_loop_time_has_epochs(
-    clock: Clock,
-):
+def test_a_loop_within_a_loop_counts_once_and_where_nothing_steps_the_loader_with_most_loop_time_has_epochs(clock):
     train, validation = Loader(), Loader()
     outer = Iteration(train)
     for step in range(6):
@@ -418,9 +416,7 @@ def test_loaders_that_equal_each_other_or_have_no_hash_are_told_apart(clock: Clo
     assert not waits._totals._loaders
 
 
-def test_loops_that_nobody_asks_about_neither_have_epochs_nor_hide_those_of_others(
-    clock: Clock, monkeypatch: pytest.MonkeyPatch
-):
+def test_loops_that_nobody_asks_about_neither_have_epochs_nor_hide_those_of_others(clock, monkeypatch):
     outer = Iteration(Loader())
     outer.ask()
     within = Iteration(Loader())

@@ -91,10 +91,16 @@ class GpuContract(ABC):
         reader.close()
         ring.close()
 
-    def test_memory_that_is_shared_is_what_others_see(self) -> None:
+    def shared(self) -> tuple[Gpu, Any, Gpu, Any]:
+        """A GPU and its shared memory; another one, and that memory there."""
         one, other = self.gpu(), self.gpu()
         memory, fd = one.share(PAGE_BYTES)
         mapped = other.open_shared(fd, PAGE_BYTES)
+        os.close(fd)
+        return one, memory, other, mapped
+
+    def test_memory_that_is_shared_is_what_others_see(self) -> None:
+        one, memory, other, mapped = self.shared()
         data = np.random.default_rng(0).integers(0, 256, PAGE_BYTES, np.uint8)
         one.copy(memory, data, pinned=False)
         one.synchronize()
@@ -103,16 +109,13 @@ class GpuContract(ABC):
         other.copy_within(there, mapped[50:150])
         other.wait_for_copies([there], other.mark())
         assert np.array_equal(self.seen(there), data[50:150])
-        os.close(fd)
 
     def test_more_than_there_is_cannot_be_shared_and_the_remedy_is_named(self) -> None:
         with pytest.raises(DeviceUnavailable, match=r"4,398,046,511,104 bytes.*are free.*memory=\"host\""):
             self.gpu().share(4 << 40)
 
     def test_a_loan_ends_when_it_is_collected_after_its_last_view_has_died(self) -> None:
-        one, gpu = self.gpu(), self.gpu()
-        _, fd = one.share(PAGE_BYTES)
-        mapped = gpu.open_shared(fd, PAGE_BYTES)
+        _one, _, gpu, mapped = self.shared()
         ended: list[int] = []
         lent = gpu.lend(mapped, 64, 128, lambda: ended.append(1))
         part = lent[10:20]
@@ -125,12 +128,9 @@ class GpuContract(ABC):
         assert not ended, "only where somebody collects"
         gpu.collect()
         assert ended == [1]
-        os.close(fd)
 
     def test_after_all_were_collected_a_loan_ends_by_itself(self) -> None:
-        one, gpu = self.gpu(), self.gpu()
-        _, fd = one.share(PAGE_BYTES)
-        mapped = gpu.open_shared(fd, PAGE_BYTES)
+        _one, _, gpu, mapped = self.shared()
         ended: list[int] = []
         lent = [gpu.lend(mapped, 0, 64, lambda i=i: ended.append(i)) for i in range(2)]
         lent.pop()
@@ -139,16 +139,12 @@ class GpuContract(ABC):
         lent.pop()
         gc.collect()
         assert ended == [1, 0]
-        os.close(fd)
 
     def test_a_loan_is_read_right_after_the_mapping_was_given_up(self) -> None:
-        one, gpu = self.gpu(), self.gpu()
-        memory, fd = one.share(PAGE_BYTES)
+        one, memory, gpu, mapped = self.shared()
         one.copy(memory, np.full(PAGE_BYTES, 9, np.uint8), pinned=False)
         one.synchronize()
-        mapped = gpu.open_shared(fd, PAGE_BYTES)
         lent = gpu.lend(mapped, 64, 128, lambda: None)
-        os.close(fd)
         del mapped, memory
         gc.collect()
         assert (self.seen(lent) == 9).all()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import hashlib
 import os
 import subprocess
 import sys
@@ -19,20 +20,14 @@ from penstock.contracts import ByteArray, Ring, WritableRing
 PAGE_BYTES = os.sysconf("SC_PAGESIZE")
 
 _READ = """
-import hashlib
-seen = reader.readable(OFFSET, NBYTES)
-print(hashlib.sha256(bytes(seen.tolist())).hexdigest())
+import hashlib, sys
+def tell(offset):
+    seen = reader.readable(offset, NBYTES)
+    print(hashlib.sha256(bytes(seen.tolist())).hexdigest(), flush=True)
+    sys.stdin.readline()
+tell(OFFSET)
+tell(0)
 """
-
-_READ_WHEN_TOLD = (
-    """
-import sys
-reader.readable(OFFSET, NBYTES).tolist()
-print("mapped", flush=True)
-sys.stdin.readline()
-"""
-    + _READ
-)
 
 _WRITE = """
 import resource
@@ -112,23 +107,20 @@ class RingContract(ABC):
         assert ring.kind == reader.kind
         assert ring.readable(self.capacity_bytes, 0).nbytes == 0
 
-    def test_another_process_reads_what_was_written_before_it_attached(self, ring: WritableRing) -> None:
-        data = _random_bytes(3 * PAGE_BYTES)
-        _put(ring, PAGE_BYTES, data)
-        with self._child(ring, _READ, PAGE_BYTES, data.nbytes) as child:
-            told, _ = child.communicate()
-        assert told.split() == [_digest(data)]
-        assert child.returncode == 0
-
-    def test_another_process_reads_what_was_written_after_it_attached(self, ring: WritableRing) -> None:
-        data = _random_bytes(3 * PAGE_BYTES)
-        with self._child(ring, _READ_WHEN_TOLD, 64, data.nbytes) as child:
-            assert child.stdout is not None
-            assert child.stdout.readline() == "mapped\n"
-            _put(ring, 64, data)
-            told, _ = child.communicate("go\n")
-        assert told.split() == [_digest(data)]
-        assert child.returncode == 0
+    def test_another_process_reads_what_is_written_and_when_killed_costs_the_others_nothing(
+        self, ring: WritableRing, reader: Ring
+    ) -> None:
+        before, after = _random_bytes(3 * PAGE_BYTES), 255 - _random_bytes(3 * PAGE_BYTES)
+        _put(ring, 4 * PAGE_BYTES, before)
+        with self._child(ring, _READ, 4 * PAGE_BYTES, before.nbytes) as child:
+            assert child.stdin is not None and child.stdout is not None
+            assert child.stdout.readline() == _digest(before), "written before it attached"
+            _put(ring, 0, after)
+            print(file=child.stdin, flush=True)
+            assert child.stdout.readline() == _digest(after), "written since"
+            child.kill()
+        _put(ring, 0, _bytes_of(9))
+        assert reader.readable(0, 64).tolist() == [9] * 64
 
     def test_a_reader_that_writes_is_stopped_and_nothing_changes(self, ring: WritableRing) -> None:
         _put(ring, 0, _bytes_of(7))
@@ -137,14 +129,6 @@ class RingContract(ABC):
         assert told == ""
         assert child.returncode != 0
         assert ring.readable(0, 64).tolist() == [7] * 64
-
-    def test_a_killed_reader_costs_the_others_nothing(self, ring: WritableRing, reader: Ring) -> None:
-        with self._child(ring, _READ_WHEN_TOLD, 0, 64) as child:
-            assert child.stdout is not None
-            child.stdout.readline()
-            child.kill()
-        _put(ring, 0, _bytes_of(9))
-        assert reader.readable(0, 64).tolist() == [9] * 64
 
     def test_a_readers_view_outlives_both_closes(self) -> None:
         ring = self.create(self.capacity_bytes)
@@ -234,9 +218,7 @@ def _random_bytes(nbytes: int) -> np.ndarray[tuple[int], np.dtype[np.uint8]]:
 
 
 def _digest(data: np.ndarray[tuple[int], np.dtype[np.uint8]]) -> str:
-    import hashlib
-
-    return hashlib.sha256(data.tobytes()).hexdigest()
+    return f"{hashlib.sha256(data.tobytes()).hexdigest()}\n"
 
 
 def _descriptors() -> set[str]:

@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from tests.fakes.gpu import FakeGpu
 
 import penstock
 
@@ -21,14 +20,6 @@ def rows(samples: int = SAMPLES, batch_size: int = 10) -> penstock.ArraySource:
         batch_size=batch_size,
         segments=5,
     )
-
-
-def rows_beside_a_fake_gpu(samples: int) -> penstock.ArraySource:
-    """For ``share``: the feeder's process takes whatever ``memory`` names for a fake."""
-    from penstock.feed.feeder import feeder
-
-    feeder.gpu_of = lambda _: FakeGpu(5)  # type: ignore[assignment]
-    return rows(samples)
 
 
 def ids_of(loader: Any, most: int | None = None) -> list[int]:

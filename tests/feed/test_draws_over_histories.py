@@ -152,7 +152,7 @@ def live(choose: random.Random, workers: int) -> list[Trained]:
 @pytest.mark.whole
 @pytest.mark.parametrize(
     ("workers", "histories"),
-    [(0, 30), pytest.param(0, 300, marks=pytest.mark.soak), pytest.param(2, 10, marks=pytest.mark.whole)],
+    [(0, 30), (2, 6), *(pytest.param(*many, marks=pytest.mark.soak) for many in ((0, 300), (2, 40)))],
 )
 def test_over_any_history_a_trainer_never_gets_a_draw_twice(workers: int, histories: int) -> None:
     for seed in range(histories):

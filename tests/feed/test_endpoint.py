@@ -8,7 +8,8 @@ import os
 import stat
 import threading
 from collections.abc import Iterator
-from contextlib import suppress
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import msgspec
@@ -161,19 +162,16 @@ def test_a_directory_of_another_user_is_refused(patch, tmp_path):
         directory()
 
 
-@pytest.mark.parametrize("kind", ["link", "dangling link", "file"])
-def test_only_a_real_directory_will_do(patch, tmp_path, kind):
+def test_only_a_real_directory_will_do(patch, tmp_path):
     """A link could be turned to another place between the check and the use."""
-    path = tmp_path / "feeds"
-    if kind == "file":
-        path.write_text("")
-    else:
-        path.symlink_to(tmp_path / "target")
-        if kind == "link":
-            (tmp_path / "target").mkdir(mode=0o700)
-    patch.setenv("PENSTOCK_DIR", str(path))
-    with pytest.raises(penstock.errors.InsecureDirectory, match="is not a directory"):
-        directory()
+    (tmp_path / "target").mkdir(mode=0o700)
+    (tmp_path / "file").touch()
+    for kind, to in (("link", "target"), ("dangling", "nowhere")):
+        (tmp_path / kind).symlink_to(tmp_path / to)
+    for kind in ("link", "dangling", "file"):
+        patch.setenv("PENSTOCK_DIR", str(tmp_path / kind))
+        with pytest.raises(penstock.errors.InsecureDirectory, match="is not a directory"):
+            directory()
 
 
 def test_a_directory_is_made_private_whatever_the_umask(patch, tmp_path):
@@ -235,25 +233,22 @@ def test_a_file_is_never_reached_by_way_of_a_link(patch, tmp_path):
     (tmp_path / "moved").rename(ours)
 
 
-@pytest.mark.parametrize("kind", ["link", "hard link", "directory", "fifo"])
-def test_what_lies_in_the_place_of_a_lock_is_not_written_to(tmp_path, kind):
+@pytest.mark.parametrize(
+    "put",
+    [Path.symlink_to, Path.hardlink_to, lambda path, _: path.mkdir(), lambda path, _: os.mkfifo(path)],
+    ids=["link", "hard link", "directory", "fifo"],
+)
+def test_what_lies_in_the_place_of_a_lock_is_not_written_to(tmp_path, put):
     """Such as was put there while the directory was open to others."""
     endpoint = Endpoint("feed")
     victim = tmp_path / "victim"
     victim.write_bytes(b"precious")
-    if kind == "link":
-        endpoint.lock_path.symlink_to(victim)
-    elif kind == "hard link":
-        endpoint.lock_path.hardlink_to(victim)
-    elif kind == "directory":
-        endpoint.lock_path.mkdir()
-    else:
-        os.mkfifo(endpoint.lock_path)
+    put(endpoint.lock_path, victim)
     with pytest.raises(penstock.errors.InsecureDirectory, match="remove it"):
         penstock.Feeder(ARRAYS, "feed")
     assert penstock.feeds() == []
     assert victim.read_bytes() == b"precious"
-    endpoint.lock_path.rmdir() if kind == "directory" else endpoint.lock_path.unlink()
+    endpoint.lock_path.rmdir() if endpoint.lock_path.is_dir() else endpoint.lock_path.unlink()
 
 
 def test_a_log_is_a_new_file_whatever_lay_in_its_place(tmp_path):
@@ -271,22 +266,17 @@ def test_a_log_is_a_new_file_whatever_lay_in_its_place(tmp_path):
     endpoint.log_path.unlink()
 
 
-JUNK = {
-    "nothing": b"",
-    "nonsense": b"\xff\xff nonsense",
-    "nested": b"\x91" * 5000,
-    "no Unicode": b"\x82\xa4name\xa2\xff\xff\xa3pid\x01",
-    "no name": msgspec.msgpack.encode(Owner("", 1)),
-    "a long name": msgspec.msgpack.encode(Owner("x" * 2000, 1)),
-    "another feed's name": msgspec.msgpack.encode(Owner("feed", 1)),
-    "large": bytes(1 << 20),
-    "numbers": msgspec.msgpack.encode({"name": 1, "pid": "x"}),
-}
+JUNK = [
+    *(b"", b"\xff\xff nonsense", b"\x91" * 5000, bytes(1 << 20)),
+    b"\x82\xa4name\xa2\xff\xff\xa3pid\x01",  # no Unicode
+    *(msgspec.msgpack.encode(Owner(name, 1)) for name in ("", "x" * 2000, "feed")),  # also another feed's name
+    msgspec.msgpack.encode({"name": 1, "pid": "x"}),
+]
 
 
-@pytest.mark.parametrize("junk", JUNK.values(), ids=list(JUNK))
-def test_junk_in_the_directory_is_passed_over(serve, feeds_directory, junk):
-    (feeds_directory / "0123.lock").write_bytes(junk)
+def test_junk_in_the_directory_is_passed_over(serve, feeds_directory):
+    for number, junk in enumerate(JUNK):
+        (feeds_directory / f"012{number}.lock").write_bytes(junk)
     (feeds_directory / "4567.lock").mkdir()
     os.mkfifo(feeds_directory / "89ab.lock")
     (feeds_directory / "cdef.lock").symlink_to("/dev/zero")
@@ -295,8 +285,8 @@ def test_junk_in_the_directory_is_passed_over(serve, feeds_directory, junk):
     assert [feed.name for feed in penstock.feeds()] == ["feed"]
     with pytest.raises(penstock.errors.FeedNotFound, match="feeds that run: 'feed'"):
         penstock.stop("other")
-    for name in ("0123.lock", "89ab.lock", "cdef.lock"):
-        (feeds_directory / name).unlink()
+    for name in (*(f"012{number}" for number in range(len(JUNK))), "89ab", "cdef"):
+        (feeds_directory / f"{name}.lock").unlink()
     (feeds_directory / "4567.lock").rmdir()
 
 
@@ -323,16 +313,13 @@ def test_a_feeder_starts_although_others_look_for_what_dead_ones_left() -> None:
         while not over.is_set():
             Endpoint("feed").sweep()
 
-    sweepers = [threading.Thread(target=sweep) for _ in range(3)]
-    for sweeper in sweepers:
-        sweeper.start()
-    try:
+    with ThreadPoolExecutor(3) as sweepers, ExitStack() as at_last:
+        at_last.callback(over.set)
+        sweeping = [sweepers.submit(sweep) for _ in range(3)]
         for _ in range(60):
             with penstock.Feeder(ARRAYS, "feed"):
                 with pytest.raises(penstock.errors.FeedExists, match=str(os.getpid())):
                     penstock.Feeder(ARRAYS, "feed")
                 penstock.attach("feed").close()
-    finally:
         over.set()
-        for sweeper in sweepers:
-            sweeper.join()
+        assert [each.result() for each in sweeping] == [None] * 3

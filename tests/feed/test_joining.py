@@ -6,7 +6,7 @@ import random
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import closing, suppress
 from functools import partial
 from threading import Event
 from typing import Any
@@ -46,18 +46,15 @@ class Feeders:
     def _connect(
         self, group: str, hello: wire.Hello, open_ring: OpenRing, left: wire.Welcome | None
     ) -> FeedConnection:
-        hello.group = group
+        hello.group, name = group, left.name if left else "feed"
         with self._lock:  # ranks come back at once
-            return self._connected(left.name if left else "feed", hello, open_ring)
-
-    def _connected(self, name: str, hello: wire.Hello, open_ring: OpenRing) -> FeedConnection:
-        with suppress(FeedNotFound):
+            with suppress(FeedNotFound):
+                return FeedConnection(Endpoint(name), hello, open_ring, 10)
+            feeder = penstock.Feeder(self._make(), name, window="4MiB", prefetch=2, fingerprint=OURS)
+            self.running[name] = feeder, threading.Thread(target=feeder.run)
+            self.running[name][1].start()
+            self.started.append(name)
             return FeedConnection(Endpoint(name), hello, open_ring, 10)
-        feeder = penstock.Feeder(self._make(), name, window="4MiB", prefetch=2, fingerprint=OURS)
-        self.running[name] = feeder, threading.Thread(target=feeder.run)
-        self.running[name][1].start()
-        self.started.append(name)
-        return FeedConnection(Endpoint(name), hello, open_ring, 10)
 
     def loader(self, batch_size: int, shard: tuple[int, int] | None = None, group: str = "") -> Loader:
         options = loader_options(batch_size, shard=shard)
@@ -90,9 +87,8 @@ pytestmark = pytest.mark.usefixtures("stays")
 
 @pytest.fixture
 def feeds() -> Iterator[Feeders]:
-    made = Feeders(source)
-    yield made
-    made.close()
+    with closing(Feeders(source)) as made:
+        yield made
 
 
 class Trainer:

@@ -93,9 +93,8 @@ def test_a_value_out_of_range_or_of_a_wrong_type_is_named_and_nothing_is_left(se
 def test_a_window_beyond_the_memory_is_refused_with_both_numbers(feeds_directory):
     total = psutil.virtual_memory().total
     for window in (total + 2**30, "100TiB", 2**70):
-        with pytest.raises(
-            penstock.errors.BadSetting, match=r"a window of [\d,.]+ GiB: this process may use [\d,.]+ GiB"
-        ):
+        says = r"a window of [\d,.]+ GiB: this process may use [\d,.]+ GiB"
+        with pytest.raises(penstock.errors.BadSetting, match=says):
             penstock.Feeder({"id": np.arange(9)}, "feed", window=window)
     with pytest.raises(penstock.errors.BadSetting, match=r"a window of 102,400\.0 GiB"):
         penstock.share(lambda: {"id": np.arange(9)}, "feed", window="100TiB")

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import msgspec
 import numpy as np
 import pytest
+from tests.feed.reading import at_once
 from tests.forked import eventually
 
 import penstock
@@ -20,15 +20,19 @@ def arrays() -> penstock.ArraySource:
     return penstock.ArraySource({"id": np.arange(120), "x": np.zeros((120, 62))}, batch_size=10, segments=4)
 
 
-def test_a_loader_counts_what_it_handed_out(serve, monkeypatch):
+@pytest.fixture
+def counted(monkeypatch) -> None:
+    """Loops are counted, from nothing."""
     monkeypatch.setattr(waits, "_totals", waits._Totals())
     monkeypatch.setattr(waits, "_begins", lambda: "a run")
+
+
+def test_a_loader_counts_what_it_handed_out(serve, counted):
     serve(arrays())
     with penstock.attach("feed", 32) as loader:
         before = loader.statistics()
         assert (before.batches, before.samples, before.copied_bytes, before.epoch) == (0, 0, 0, 0)
-        for _ in loader:
-            pass
+        list(loader)
         after = loader.statistics()
     assert (after.name, after.feeder_pid, after.sharing) == ("feed", os.getpid(), "host memfd")
     assert (after.handed, after.batches, after.samples, after.epoch) == ("private copy", 4, 120, 1)
@@ -40,9 +44,7 @@ def test_a_loader_counts_what_it_handed_out(serve, monkeypatch):
     assert after.latency_s >= 0
 
 
-def test_a_loop_that_is_broken_off_ends_there(serve, monkeypatch):
-    monkeypatch.setattr(waits, "_totals", waits._Totals())
-    monkeypatch.setattr(waits, "_begins", lambda: "a run")
+def test_a_loop_that_is_broken_off_ends_there(serve, counted):
     serve(arrays())
     with penstock.attach("feed", 32) as loader:
         for _ in loader:
@@ -53,10 +55,7 @@ def test_a_loop_that_is_broken_off_ends_there(serve, monkeypatch):
 def test_ranks_count_their_own_samples(serve):
     serve(arrays())
     with penstock.attach("feed", 16, shard=(0, 2)) as one, penstock.attach("feed", 16, shard=(1, 2)) as other:
-        thread = threading.Thread(target=lambda: list(other))
-        thread.start()
-        list(one)
-        thread.join()
+        at_once(lambda rank: list((one, other)[rank]), 2)
         assert one.statistics().samples + other.statistics().samples == 120
         assert one.statistics().batches == other.statistics().batches == 4
 
@@ -75,8 +74,7 @@ def test_a_feeder_tells_what_it_is(serve):
 def test_a_feeder_counts_what_it_published(serve):
     feeder = serve(arrays(), epochs=1)
     with penstock.attach("feed", 32) as loader:
-        for _ in loader:
-            pass
+        list(loader)
     eventually(lambda: not feeder.statistics().trainers)
     told = feeder.statistics()
     assert (told.blocks, told.samples) == (12, 120)
@@ -102,8 +100,7 @@ def test_a_feeder_names_who_holds_it_back(serve):
         assert told.used_bytes <= told.resident_bytes <= told.window_bytes
         assert trainer.lag_samples == told.samples - trainer.sample
         eventually(lambda: feeder.statistics().trainers[0].held_back_s > 0)
-        for _ in batches:
-            pass
+        list(batches)
     eventually(lambda: feeder.statistics().waits_for == "nobody reads")
     assert feeder.statistics().held_back_by is None
 
@@ -137,11 +134,7 @@ def test_a_trainer_that_has_had_its_epoch_holds_nothing_of_it(serve):
         next(batches)
         eventually(lambda: feeder.statistics().samples >= 240)
         list(batches)
-        pause = threading.Event()
-        for _ in range(100):
-            if feeder.statistics().trainers[0].cycle == 0:
-                pause.wait(0.005)
-        assert feeder.statistics().trainers[0].cycle == 1
+        eventually(lambda: feeder.statistics().trainers[0].cycle == 1)
 
 
 def test_feeds_tells_what_the_feeder_tells(serve):
@@ -177,20 +170,23 @@ def test_statistics_are_values(serve):
 
 def test_trainers_that_wait_while_the_feed_goes_back_for_another_are_ahead(serve):
     feeder = serve(penstock.ArraySource({"id": np.arange(4000)}, batch_size=10), window="4KiB")
-    with penstock.attach("feed") as first, penstock.attach("feed") as behind:
+    with (
+        penstock.attach("feed") as first,
+        penstock.attach("feed") as behind,
+        ThreadPoolExecutor(1) as other,
+    ):
         batches = iter(first)
         next(batches)
         state = first.state_dict()
         for _ in range(200):
             next(batches)
-        reading = threading.Thread(target=list, args=(batches,))
         behind.load_state_dict(state)
         again = iter(behind)
-        reading.start()
+        reading = other.submit(list, batches)
         next(again)
         eventually(lambda: "ahead" in [trainer.state for trainer in feeder.statistics().trainers])
         assert len(list(again)) == 398
-        reading.join()
+        reading.result()
 
 
 def test_a_feeder_tells_when_the_number_of_blocks_holds_it_back(serve):
@@ -208,12 +204,15 @@ def test_a_feeder_tells_when_the_number_of_blocks_holds_it_back(serve):
 
 def test_a_trainer_that_comes_late_near_the_end_of_a_cycle_waits_for_the_next(serve, stays):
     feeder = serve(penstock.ArraySource({"x": np.zeros((4000, 32))}, batch_size=10), window="12KiB", prefetch=1)
-    with penstock.attach("feed", 10) as first, penstock.attach("feed", 10) as late:
+    with (
+        penstock.attach("feed", 10) as first,
+        penstock.attach("feed", 10) as late,
+        ThreadPoolExecutor(1) as other,
+    ):
         batches = iter(first)
         for _ in range(385):
             next(batches)
-        thread = threading.Thread(target=lambda: next(iter(late)))
-        thread.start()
+        begins = other.submit(lambda: next(iter(late)))
         eventually(lambda: feeder.statistics().trainers[1].state == "waiting")
         reading, waiting = feeder.statistics().trainers
         assert (reading.state, reading.waits_for) == ("reading", "")
@@ -221,7 +220,7 @@ def test_a_trainer_that_comes_late_near_the_end_of_a_cycle_waits_for_the_next(se
         eventually(lambda: next(batches, None) is None)
         batches = iter(first)
         eventually(lambda: next(batches) and feeder.statistics().trainers[1].state == "reading")
-        thread.join()
+        begins.result()
         assert feeder.statistics().trainers[1].waits_for == ""
 
 

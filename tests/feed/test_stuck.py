@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import re
 import threading
-import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
 import pytest
+from tests.forked import eventually
 
 import penstock
 from penstock.feed.statistics import FeederStatistics, TrainerStatistics
@@ -25,6 +25,10 @@ def arrays(rows: int = 400, block_rows: int = 4) -> penstock.ArraySource:
     return penstock.ArraySource({"id": np.repeat(ids[:, None], ROW_BYTES // 8, axis=1)}, batch_size=block_rows)
 
 
+def first_ids(batches: Iterable[Any]) -> list[int]:
+    return [int(i) for batch in batches for i in batch["id"][:, 0]]
+
+
 def test_views_that_fill_the_window_are_an_error_and_the_loader_goes_on_when_they_are_let_go(serve):
     serve(arrays(), window="64KiB")
     kept: list[Any] = []
@@ -33,9 +37,9 @@ def test_views_that_fill_the_window_are_an_error_and_the_loader_goes_on_when_the
         with pytest.raises(penstock.errors.WindowHeld, match="hold 65,536 of the 65,536 bytes of the window"):
             kept.extend(batches)
         assert 12 <= len(kept) <= 16
-        ids = [int(i) for batch in kept for i in batch["id"][:, 0]]
+        ids = first_ids(kept)
         kept.clear()
-        ids += [int(i) for batch in batches for i in batch["id"][:, 0]]
+        ids += first_ids(batches)
     assert sorted(ids) == list(range(400))
 
 
@@ -44,7 +48,7 @@ def test_views_that_another_trainer_shares_are_an_error_too_once_it_has_caught_u
 
     def read() -> list[int]:
         with penstock.attach("feed", 5) as loader:
-            return [int(i) for batch in loader for i in batch["id"][:, 0]]
+            return first_ids(loader)
 
     with ThreadPoolExecutor(1) as threads, penstock.attach("feed", 4, borrow=True) as loader:
         batches = iter(loader)
@@ -53,8 +57,7 @@ def test_views_that_another_trainer_shares_are_an_error_too_once_it_has_caught_u
         with pytest.raises(penstock.errors.WindowHeld):
             kept.extend(batches)
         kept.clear()
-        for _ in batches:
-            pass
+        first_ids(batches)
         assert sorted(other.result()) == list(range(400))
 
 
@@ -65,10 +68,7 @@ def test_a_plain_loop_over_views_never_waits_for_itself(serve, rows, blocks):
     serve(arrays(rows), window=4 * ROW_BYTES * blocks)
     with penstock.attach("feed", 4, borrow=True) as loader:
         for _ in range(4):
-            ids: list[int] = []
-            for batch in loader:
-                ids += [int(i) for i in batch["id"][:, 0]]
-            assert sorted(ids) == list(range(rows))
+            assert sorted(first_ids(loader)) == list(range(rows))
 
 
 def test_a_window_too_small_for_views_is_refused_with_both_sizes(serve):
@@ -168,7 +168,4 @@ def test_releases_are_told_when_they_are_a_part_of_the_window_and_not_by_their_n
         batches = iter(loader)
         for taken in range(1, 12):
             next(batches)
-            deadline = time.monotonic() + 30
-            while feeder.statistics().trainers[0].sample < taken * 4:
-                assert time.monotonic() < deadline, "it was not told"
-                time.sleep(0.001)
+            eventually(lambda: feeder.statistics().trainers[0].sample >= taken * 4, "it was not told")  # noqa: B023

@@ -41,9 +41,7 @@ assert sorted(seen) == list(range(5000)), len(seen)
 
 @pytest.mark.parametrize("memory", ["host", "cuda"])
 @pytest.mark.parametrize("framework", ["jax", "cupy"])
-def test_another_framework_gets_the_samples_where_they_lie(
-    serve: Any, framework: str, memory: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_another_framework_gets_the_samples_where_they_lie(serve, framework, memory, monkeypatch):
     if importlib.util.find_spec(framework) is None:
         pytest.skip(f"{framework} is not installed")
     monkeypatch.setenv("XLA_PYTHON_CLIENT_PREALLOCATE", "false")

@@ -42,9 +42,7 @@ def test_a_gpu_is_described_with_its_place_in_the_machine(fake_gpus: FakeGpus) -
         ("all", []),
     ],
 )
-def test_cuda_visible_devices_is_read_as_cuda_reads_it(
-    fake_gpus: FakeGpus, given: str | None, places: list[int]
-) -> None:
+def test_cuda_visible_devices_is_read_as_cuda_reads_it(fake_gpus, given, places):
     uuids = [fake_gpus.add() for _ in range(3)]
     assert seen(fake_gpus, given) == [uuids[place] for place in places]
 

@@ -84,27 +84,21 @@ def test_a_child_that_is_killed_amid_a_long_answer_has_none():
     check_reaped(call)
 
 
-def test_a_child_does_not_move_the_offset_of_its_parents_file(tmp_path: Path):
-    (tmp_path / "data").write_bytes(b"0123456789")
-    with (tmp_path / "data").open("rb", 0) as file:
-        file.seek(3)
-        assert answer_of(ForkedCall(lambda: file.read(4), 60)) == b"3456"
-        assert file.tell() == 3
-
-
 def test_a_child_writes_nothing_to_its_parents_files(tmp_path: Path):
     with (tmp_path / "log").open("wb", 0) as file:
         answer_of(ForkedCall(lambda: b"%d" % file.write(b"from the child"), 60))
     assert (tmp_path / "log").read_bytes() == b""
 
 
-@pytest.mark.parametrize("mode", ["r+b", "a+b"])
-def test_a_child_cannot_write_to_what_its_parent_reads_and_writes(tmp_path: Path, mode: str):
+@pytest.mark.parametrize("mode", ["rb", "r+b", "a+b"])
+def test_a_child_reads_its_parents_files_moves_no_offset_and_cannot_write_there(tmp_path: Path, mode: str):
     (tmp_path / "log").write_bytes(b"0123")
     with (tmp_path / "log").open(mode, 0) as file:
         file.seek(1)
         assert answer_of(ForkedCall(lambda: file.read(2), 60)) == b"12"
-        assert answer_of(ForkedCall(lambda: b"%d" % file.write(b"from the child"), 60)) == b""
+        assert file.tell() == 1
+        if mode != "rb":
+            assert answer_of(ForkedCall(lambda: b"%d" % file.write(b"from the child"), 60)) == b""
     assert (tmp_path / "log").read_bytes() == b"0123"
 
 

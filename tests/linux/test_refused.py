@@ -1,4 +1,4 @@
-"""Where locks, files in memory or a home folder are refused, one sentence names what refuses them, at once."""
+"""Where locks, files in memory or a home folder are refused, one sentence names what does; who holds a folder."""
 
 from __future__ import annotations
 
@@ -118,3 +118,23 @@ def test_who_has_no_home_folder_is_told_so(monkeypatch, folder: Callable[[], Pat
         folder()
     monkeypatch.setenv(variable or "XDG_DATA_HOME", "/data")
     assert folder().is_relative_to("/data/penstock")
+
+
+def test_a_folder_is_made_and_held_until_the_end_of_the_block(tmp_path: Path) -> None:
+    folder = tmp_path / "a" / "b"
+    for _ in range(2):
+        with held(folder, "results", "comparing in"):
+            with pytest.raises(BadSetting, match=r"another process is packing into .*/a/b: wait"):
+                held(folder, "packed samples", "packing into").__enter__()
+            assert folder.is_dir()
+    (tmp_path / "file").touch()
+    with pytest.raises(BadSetting, match="file cannot be a folder of results: File exists"):
+        held(tmp_path / "file", "results", "comparing in").__enter__()
+
+
+def test_who_holds_a_folder_may_remove_it(tmp_path: Path) -> None:
+    for _ in range(2):
+        with held(tmp_path / "kept", "partial results", "scoring in"):
+            (tmp_path / "kept").rmdir()
+            with held(tmp_path / "kept", "partial results", "scoring in"):
+                """It is another folder."""

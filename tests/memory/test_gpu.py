@@ -192,8 +192,17 @@ def test_memory_that_is_not_pinned_passes_in_pieces_that_torch_does_not_round_up
     assert BUFFER_BYTES.bit_count() == 1
 
 
+MAPS_AS_THE_FAKE_DOES = """
+from penstock.memory.host_ring import HostRing
+class Gpu:  # without torch, which takes seconds to import
+    uuid = ""
+    def open_shared(self, fd, nbytes):
+        return HostRing.attach(fd, nbytes).readable(0, nbytes)
+"""
+
+
 class TestDeviceRing(DeviceRingContract):
-    gpu_code = "from tests.fakes.gpu import FakeGpu", "FakeGpu()"
+    gpu_code = MAPS_AS_THE_FAKE_DOES, "Gpu()"
 
     def gpu(self) -> Gpu:
         return FakeGpu(1)
@@ -264,13 +273,9 @@ INSTANCE = torch_that_sees(("NVIDIA H200 MIG 1g.18gb", SECOND))
         (torch_that_sees(("NVIDIA A100", f"GPU-{FIRST}")), f"GPU-{FIRST}", 0),
     ],
 )
-def test_a_device_is_found_by_number_and_by_uuid(torch, device, index):
+def test_a_device_is_found_by_number_and_by_uuid_as_nvidia_smi_writes_it(torch, device, index):
     assert index_of(torch, device) == index
-
-
-def test_uuids_are_written_as_nvidia_smi_does():
-    assert uuid_of(TWO, 1) == f"GPU-{SECOND}"
-    assert uuid_of(INSTANCE, 0) == f"MIG-{SECOND}"
+    assert (uuid_of(TWO, 1), uuid_of(INSTANCE, 0)) == (f"GPU-{SECOND}", f"MIG-{SECOND}")
 
 
 @pytest.mark.parametrize("device", ["cuda:2", "cuda:-1", "cuda:x", f"GPU-{FIRST[:-1]}0", "GPU-", "gpu"])

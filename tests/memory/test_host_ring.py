@@ -169,7 +169,7 @@ class UsedMachine(RuleBasedStateMachine):
 
 
 TestUsed = UsedMachine.TestCase
-TestUsed.settings = settings(max_examples=examples(60), stateful_step_count=30, deadline=None)
+TestUsed.settings = settings(max_examples=examples(40), stateful_step_count=30, deadline=None)
 
 
 @pytest.fixture

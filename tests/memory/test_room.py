@@ -80,7 +80,7 @@ class RoomMachine(RuleBasedStateMachine):
         self.free = [True] * len(self.free)
 
 
-RoomMachine.TestCase.settings = settings(max_examples=examples(100), stateful_step_count=40)
+RoomMachine.TestCase.settings = settings(max_examples=examples(50), stateful_step_count=40)
 test_room_by_any_sequence = RoomMachine.TestCase
 
 

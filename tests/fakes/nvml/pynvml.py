@@ -129,9 +129,6 @@ class _Functions:
     def nvmlInitWithFlags(state, flags):
         pass
 
-    def nvmlShutdown(state):
-        pass
-
     def nvmlErrorString(state, code):
         return b"Error %d" % code
 
@@ -159,9 +156,6 @@ class _Functions:
                         _set_handle(device, index, instance["id"], compute["id"])
                         return
         raise _Refused(NVML_ERROR_NOT_FOUND)
-
-    def nvmlDeviceGetIndex(found, index):
-        _set(index, found.index)
 
     def nvmlDeviceGetUUID(found, text, length):
         text.value = (found.compute or found.gpu)["uuid"].encode()
@@ -191,19 +185,11 @@ class _Functions:
         clocks = {NVML_CLOCK_SM: "sm_mhz", NVML_CLOCK_GRAPHICS: "sm_mhz", NVML_CLOCK_MEM: "memory_mhz"}
         _set(clock, gpu[clocks[type.value]])
 
-    def nvmlDeviceGetTemperatureV(gpu, temperature):
-        assert temperature._obj.version == nvmlTemperature_v1
-        assert temperature._obj.sensorType == NVML_TEMPERATURE_GPU
-        temperature._obj.temperature = gpu["temperature_c"]
-
     def nvmlDeviceGetTemperature(gpu, sensor, temperature):
         assert sensor.value == NVML_TEMPERATURE_GPU
         _set(temperature, gpu["temperature_c"])
 
     def nvmlDeviceGetCurrentClocksEventReasons(gpu, reasons):
-        _set(reasons, gpu["reasons"])
-
-    def nvmlDeviceGetCurrentClocksThrottleReasons(gpu, reasons):
         _set(reasons, gpu["reasons"])
 
     def nvmlDeviceGetComputeMode(gpu, mode):
@@ -270,17 +256,11 @@ class _Functions:
             raise _Refused(NVML_ERROR_NOT_FOUND)
         _set_handle(mig, found.index, *all[index.value])
 
-    def nvmlDeviceIsMigDeviceHandle(found, answer):
-        _set(answer, bool(found.compute))
-
     def nvmlDeviceGetDeviceHandleFromMigDeviceHandle(found, device):
         _set_handle(device, found.index)
 
     def nvmlDeviceGetGpuInstanceId(found, id):
         _set(id, found.instance["id"])
-
-    def nvmlDeviceGetComputeInstanceId(found, id):
-        _set(id, found.compute["id"])
 
     def nvmlDeviceGetGpuInstanceProfileInfoV(gpu, profile, info):
         assert info._obj.version == nvmlGpuInstanceProfileInfo_v2

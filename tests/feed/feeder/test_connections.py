@@ -35,9 +35,7 @@ def connections(tmp_path: Path, heard: list[bytes]) -> Iterator[Connections]:
 
 
 @pytest.mark.parametrize("unread", [0, 1, 8000])
-def test_what_a_peer_said_last_is_heard_though_it_left_packets_unread(
-    connections: Connections, tmp_path: Path, heard: list[bytes], unread: int
-) -> None:
+def test_what_a_peer_said_last_is_heard_though_it_left_packets_unread(connections, tmp_path, heard, unread):
     """As it was found: a trainer that left at once after its last epoch had not said so."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as trainer:
         trainer.connect(str(tmp_path / "socket"))

@@ -14,17 +14,17 @@ import pytest
 import torch
 from tests.fakes.gpu import FakeGpu
 from tests.faults.conftest import descriptors, ring_maps
-from tests.feed.numbered import ROW_BYTES, SAMPLES, ids_of, ids_of_host, rows, rows_beside_a_fake_gpu
+from tests.feed.numbered import ROW_BYTES, SAMPLES, ids_of, ids_of_host, rows
+from tests.sources.drawing import assert_identical
 from torch.utils.data import DataLoader, TensorDataset
 
 import penstock
 
+SIZES = [(None, True), (1, False), (7, True), (64, False), (500, True)]
 
-@pytest.mark.parametrize("batch_size", [None, 1, 7, 64, 500])
-@pytest.mark.parametrize("pins", [True, False])
-def test_a_ring_on_the_gpu_takes_each_block_once_whatever_the_trainers(
-    serve: Any, batch_size: int | None, pins: bool
-) -> None:
+
+@pytest.mark.parametrize(("batch_size", "pins"), SIZES)
+def test_a_ring_on_the_gpu_takes_each_block_once_whatever_the_trainers(serve, batch_size, pins):
     feeders = FakeGpu(5, pins=pins)
     feeder = serve(rows(), memory=feeders, window="8KiB", epochs=1)
     with (
@@ -58,11 +58,8 @@ def test_views_on_a_gpu_hold_their_blocks_until_they_die(serve: Any) -> None:
 UNREACHED = "the feed's ring on GPU-00000000-fake cannot be mapped: it is another GPU's memory, and this is a test"
 
 
-@pytest.mark.parametrize("batch_size", [None, 1, 7, 64, 500])
-@pytest.mark.parametrize("pins", [True, False])
-def test_a_trainer_that_cannot_map_the_ring_trains_from_its_twin_and_says_so(
-    serve: Any, batch_size: int | None, pins: bool
-) -> None:
+@pytest.mark.parametrize(("batch_size", "pins"), SIZES)
+def test_a_trainer_that_cannot_map_the_ring_trains_from_its_twin_and_says_so(serve, batch_size, pins):
     feeders, trainers = FakeGpu(5), FakeGpu(1, reaches=False, pins=pins)
     serve(rows(), memory=feeders, window="8KiB")
     with penstock.attach("feed", batch_size, device=trainers) as loader:
@@ -77,9 +74,7 @@ def test_a_trainer_that_cannot_map_the_ring_trains_from_its_twin_and_says_so(
 
 
 @pytest.mark.parametrize("pins", [True, False])
-def test_trainers_on_the_host_and_on_gpus_that_reach_the_ring_or_not_share_a_small_window(
-    serve: Any, pins: bool
-) -> None:
+def test_trainers_on_the_host_and_on_gpus_that_reach_the_ring_or_not_share_a_small_window(serve, pins):
     feeders = FakeGpu(5, pins=pins)
     feeder = serve(rows(), memory=feeders, window="8KiB", epochs=1)
     with (
@@ -89,14 +84,9 @@ def test_trainers_on_the_host_and_on_gpus_that_reach_the_ring_or_not_share_a_sma
         penstock.attach("feed", 3) as on_host,
         penstock.attach("feed", 10, borrow=True) as views,
     ):
-        loops = [
-            threads.submit(ids_of, on_it),
-            threads.submit(ids_of, elsewhere),
-            threads.submit(ids_of_host, on_host),
-            threads.submit(ids_of_host, views),
-        ]
-        for loop in loops:
-            assert sorted(loop.result()) == list(range(SAMPLES))
+        on_gpus, on_hosts = threads.map(ids_of, (on_it, elsewhere)), threads.map(ids_of_host, (on_host, views))
+        for seen in (*on_gpus, *on_hosts):
+            assert sorted(seen) == list(range(SAMPLES))
         assert on_it.statistics().sharing == "ring on GPU-00000000-fake"
         for loader in (elsewhere, on_host, views):
             assert loader.statistics().sharing == "host twin of the ring on GPU-00000000-fake"
@@ -133,16 +123,14 @@ def test_what_a_loaders_workers_write_is_right_in_the_ring_and_in_its_twin(serve
 
 
 def test_views_of_a_ring_that_cannot_be_mapped_are_an_error_that_says_what_to_do(serve: Any) -> None:
-    serve(rows(), memory=FakeGpu())
+    serve(rows(), memory=FakeGpu(), window="64KiB")
     with pytest.raises(penstock.errors.DeviceUnavailable, match=rf"borrow=True.*{UNREACHED}.*Leave borrow out"):
         penstock.attach("feed", device=FakeGpu(reaches=False), borrow=True)
     assert not penstock.feeds()[0].trainers
 
 
 @pytest.mark.parametrize(("memory", "reaches"), [("host", True), (FakeGpu(5), False)], ids=["host", "twin"])
-def test_a_trainer_that_is_evicted_hands_out_nothing_that_was_overwritten(
-    serve: Any, memory: Any, reaches: bool
-) -> None:
+def test_a_trainer_that_is_evicted_hands_out_nothing_that_was_overwritten(serve, memory, reaches):
     serve(rows(1000), memory=memory, window="8KiB", stall_timeout=0.3)
     with (
         penstock.attach("feed", 10, device=FakeGpu(2, reaches=reaches)) as slow,
@@ -155,11 +143,11 @@ def test_a_trainer_that_is_evicted_hands_out_nothing_that_was_overwritten(
             ids_of(batches)
 
 
-@pytest.mark.parametrize("memory", ["host", "fake:0"])
 @pytest.mark.usefixtures("forks_feeders_with_torch")
-def test_a_feeder_that_dies_is_replaced_whichever_ring_its_trainers_read(memory: str) -> None:
+def test_a_feeder_that_dies_is_replaced_whichever_gpu_its_trainers_copy_to() -> None:
+    """The same of a ring on a GPU: tests/faults/test_gpu.py."""
     gpus = [FakeGpu(1), FakeGpu(2, reaches=False), None]
-    make = partial(rows if memory == "host" else rows_beside_a_fake_gpu, 1000)
+    make = partial(rows, 1000)
 
     def loop(loader: penstock.Loader) -> list[int]:
         seen: list[int] = []
@@ -170,15 +158,13 @@ def test_a_feeder_that_dies_is_replaced_whichever_ring_its_trainers_read(memory:
                 if i == 20 and loader is loaders[0]:
                     os.kill(loader.statistics().feeder_pid, signal.SIGKILL)
             assert loader.statistics().failovers == 1
-            if memory == "host" and (gpu := gpus[loaders.index(loader)]):
+            if gpu := gpus[loaders.index(loader)]:
                 assert len(gpu.pinned) == 1, "that of the feeder that died is given back"
         return seen
 
     with ThreadPoolExecutor() as threads, ExitStack() as stack:
         loaders = [
-            stack.enter_context(
-                penstock.share(make, "failover", 10, memory=memory, device=gpu, linger=1.0, window="8KiB")
-            )
+            stack.enter_context(penstock.share(make, "failover", 10, device=gpu, linger=1.0, window="8KiB"))
             for gpu in gpus
         ]
         for seen in threads.map(loop, loaders):
@@ -218,7 +204,7 @@ def test_a_ring_on_a_gpu_that_is_not_there_is_an_error_under_share_too() -> None
 
 @pytest.mark.usefixtures("forks_feeders_with_torch")
 def test_who_asks_for_another_memory_is_told_so(serve: Any) -> None:
-    serve(rows(), memory=FakeGpu())
+    serve(rows(), memory=FakeGpu(), window="64KiB")
     with pytest.raises(penstock.errors.SettingsDiffer, match="memory='fake:0' where you asked for 'host'"):
         penstock.share(rows, "feed", memory="host", device=FakeGpu())
 
@@ -276,7 +262,7 @@ def test_what_it_returns_may_lie_on_the_device_or_on_the_host(serve: Any) -> Non
             "turned": torch.arange(12).reshape(2, 6).T,
         }
 
-    serve([batch], memory=FakeGpu(3), transform=mixed)
+    serve([batch], memory=FakeGpu(3), transform=mixed, window="64KiB")
     for gpu in (FakeGpu(1), FakeGpu(1, reaches=False), None):
         with penstock.attach("feed", 3, device=gpu) as loader:
             first, second = loader
@@ -309,6 +295,7 @@ def test_a_loaders_workers_hand_their_batches_over_as_ever(serve: Any, workers: 
         DataLoader(data, batch_size=8, shuffle=True, num_workers=workers),
         memory=FakeGpu(5),
         transform=lambda batch: (batch[0], batch[1].sum(1)),
+        window="1MiB",
     )
     with penstock.attach("feed", 12, device=FakeGpu()) as loader:
         seen: list[int] = []
@@ -321,10 +308,11 @@ def test_a_loaders_workers_hand_their_batches_over_as_ever(serve: Any, workers: 
 
 def test_batches_of_varying_shape_are_transformed_whole(serve: Any) -> None:
     batches = [{"x": torch.full((n, n + 1), n)} for n in (3, 1, 7, 2)]
-    serve(batches, memory=FakeGpu(3), transform=lambda batch: batch["x"] * 2, whole_batches=True)
+    double = {"transform": lambda batch: batch["x"] * 2}
+    serve(batches, memory=FakeGpu(3), **double, whole_batches=True, window="64KiB")
     with penstock.attach("feed", device=FakeGpu()) as loader:
         for got, sent in zip(loader, batches, strict=True):
-            torch.testing.assert_close(got, sent["x"] * 2)
+            assert_identical(got, sent["x"] * 2)
 
 
 def broken(batch: Any) -> Any:
@@ -343,10 +331,8 @@ DAYS = np.array(["2020-01-01", "2021-01-01"], "datetime64[D]")
         (lambda: [{"when": DAYS}], lambda batch: batch, r"M8\[D\].*of a feed with a transform, memory"),
     ],
 )
-def test_an_error_in_it_and_what_cannot_be_fed_are_the_sources(
-    serve: Any, source: Any, transform: Any, says: str
-) -> None:
-    serve(source(), memory=FakeGpu(), transform=transform)
+def test_an_error_in_it_and_what_cannot_be_fed_are_the_sources(serve, source, transform, says):
+    serve(source(), memory=FakeGpu(), transform=transform, window="64KiB")
     with (
         penstock.attach("feed", device=FakeGpu()) as loader,
         pytest.raises(penstock.errors.SourceError, match=says),

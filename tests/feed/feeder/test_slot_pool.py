@@ -18,6 +18,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.examples import examples
+from tests.sources.drawing import assert_identical
 from torch.utils.data import DataLoader, Dataset, default_collate
 
 import penstock
@@ -87,9 +88,7 @@ def test_workers_write_blocks_into_the_ring(serve: Any, persistent: bool) -> Non
 
 
 @pytest.mark.whole
-@pytest.mark.parametrize(
-    "how", [("spawn",), ("forkserver", "persistent"), ("forkserver", "default"), ("spawn", "default")]
-)
+@pytest.mark.parametrize("how", [("spawn", "persistent"), ("forkserver", "default")])
 def test_workers_that_are_not_forked_do_too(how: tuple[str, ...]) -> None:
     script = Path(__file__).with_name("contexts.py")
     done = subprocess.run([sys.executable, script, *how], capture_output=True, text=True, timeout=100, check=False)
@@ -104,18 +103,21 @@ def test_a_loader_without_workers_collates_into_the_ring_too(serve: Any) -> None
     assert statistics.blocks_in_place >= 20  # of 25: the first tells the size of a slot
 
 
-@pytest.mark.parametrize("borrow", [False, True])
-def test_the_order_and_the_bytes_are_those_of_a_feeder_that_copies(serve: Any, borrow: bool) -> None:
+def test_the_order_and_the_bytes_are_those_of_a_feeder_that_copies(serve: Any) -> None:
     serve(loader(2), "in place", seed=7, segments=16)
     source = adapt(loader(2), segments=16, seed=7)
     serve([block.tree for block in source.open(Cursor(0, 0))], "copied")
-    with penstock.attach("in place", borrow=borrow) as one, penstock.attach("copied") as other:
-        for (rows, numbers), (same_rows, same_numbers) in zip(one, other, strict=True):
-            torch.testing.assert_close(rows, same_rows)
-            torch.testing.assert_close(numbers, same_numbers)
+    with (
+        penstock.attach("in place") as one,
+        penstock.attach("in place", borrow=True) as viewing,
+        penstock.attach("copied") as other,
+    ):
+        for batch, view, copied in zip(one, viewing, other, strict=True):
+            assert_identical(batch, copied)
+            assert_identical(view, copied)
 
 
-@pytest.mark.parametrize("blocks", range(1, 14))
+@pytest.mark.parametrize("blocks", [1, 2, 3, 4, 6, 9, 13])
 def test_a_window_of_few_blocks_never_blocks_itself(serve: Any, blocks: int) -> None:
     """Every other batch is slow, so that the one after it finds its slot first."""
     slow = DataLoader(Rows(slow=True), batch_size=ROWS, num_workers=2, prefetch_factor=3)
@@ -126,16 +128,13 @@ def test_a_window_of_few_blocks_never_blocks_itself(serve: Any, blocks: int) -> 
     assert_holds_only_what_is_under_way(feeder, 3)
 
 
-@pytest.mark.parametrize("persistent", [False, True])
-@pytest.mark.parametrize("workers", [0, 2])
-def test_a_source_that_is_opened_elsewhere_again_and_again_gives_all_its_slots_back(
-    serve: Any, workers: int, persistent: bool
-) -> None:
-    feeder = serve(loader(workers, persistent_workers=persistent and workers > 0), segments=5, window="64KiB")
+@pytest.mark.parametrize(("workers", "persistent"), [(0, False), (2, False), (2, True)])
+def test_a_source_that_is_opened_elsewhere_again_and_again_gives_all_its_slots_back(serve, workers, persistent):
+    feeder = serve(loader(workers, persistent_workers=persistent), segments=5, window="64KiB")
     states: list[dict[str, Any]] = []
     with penstock.attach("feed") as trainer:
         for batch, _ in enumerate(iter(trainer)):
-            if batch % 5 == 0:
+            if batch % 8 == 0:
                 states.append(trainer.state_dict())
     for state in reversed(states):
         with penstock.attach("feed") as trainer:
@@ -167,7 +166,7 @@ def test_blocks_with_ragged_rows_are_copied_by_the_feeder(serve: Any) -> None:
     assert feeder.statistics().blocks_in_place == 0
 
 
-@settings(max_examples=examples(150))
+@settings(max_examples=examples(75))
 @given(data=st.data())
 def test_slots_leave_room_for_any_block_however_they_lie(data: st.DataObject) -> None:
     """What ``SlotPool`` counts on, with as many as it offers."""

@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.forked import Forked
 
 pytestmark = pytest.mark.whole
 
@@ -22,11 +23,10 @@ KINDS = ["function", "lambda", "partial", "method", "object"]
 WORKERS = ["none", "fork", "spawn", "forkserver"]
 EVERY = list(itertools.product(ORIGINS, KINDS, WORKERS))
 QUICK = ("plain", "lambda", "spawn")
-SOME = [  # every kind, every way to start workers, and with them the fewest imports of torch
-    ("process spawn", "method", "forkserver"),
-    ("executor forkserver", "object", "none"),
+SOME = [  # every kind but a function, which is below, and every way to start workers: each imports torch anew
+    ("plain", "method", "forkserver"),
     ("torch", "partial", "fork"),
-    ("both spawn", "function", "none"),
+    ("both spawn", "object", "none"),
 ]
 
 
@@ -97,8 +97,8 @@ def train():
 
 SPAWNED = {"num_workers": 1, "multiprocessing_context": "spawn"}
 RUNS = [("command", {})]  # as a script above
-WHOLE_RUNS = [("command", SPAWNED), ("module", SPAWNED), ("interactive", {})]
-MORE_RUNS = [("script", SPAWNED), ("script", {}), ("module", {}), ("interactive", SPAWNED)]
+WHOLE_RUNS = [("module", SPAWNED), ("interactive", {})]
+MORE_RUNS = [("command", SPAWNED), ("script", SPAWNED), ("script", {}), ("module", {}), ("interactive", SPAWNED)]
 
 
 @pytest.mark.parametrize(
@@ -145,9 +145,13 @@ USES = {
 }
 
 
-@pytest.mark.parametrize("spawned", [False, True])
-@pytest.mark.parametrize("uses", list(USES))
-def test_what_a_script_defines_and_its_loader_uses_comes_along(tmp_path, uses, spawned):
+SPAWNED_TOO = ("a class in a class", "a global that another function sets")
+
+
+@pytest.mark.parametrize(
+    ("uses", "spawned"), [*((uses, False) for uses in USES), *((uses, True) for uses in SPAWNED_TOO)]
+)
+def test_what_a_script_defines_and_its_loader_uses_comes_along(servers, tmp_path, uses, spawned):
     train = "sorted(int(i) for batch in penstock.share(make, 'numbers', 7, linger=0.2) for i in batch['id'])"
     text = f"""
 import enum, functools, multiprocessing, typing
@@ -163,4 +167,6 @@ if __name__ == "__main__":
         train()
 """
     (tmp_path / "script.py").write_text(text)
-    said_by(tmp_path, "script.py")
+    out = tmp_path / "out"
+    script = Forked(servers["numpy"], str(tmp_path / "script.py"), [], out, directory=tmp_path, forks_feeders=True)
+    assert script.wait() == 0, script.output

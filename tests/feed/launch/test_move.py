@@ -194,9 +194,8 @@ def test_only_a_whole_trainer_of_the_feed_can_be_moved(serve):
     feeder = serve(make(), "a")
     with pytest.raises(penstock.errors.FeedNotFound, match=r"no feed is named 'b' \(feeds that run: 'a'\)"):
         move("b", os.getpid(), "a")
-    with pytest.raises(
-        penstock.errors.Refused, match=f"'a' moves no trainer: process {os.getpid()} does not train from it"
-    ):
+    says = f"'a' moves no trainer: process {os.getpid()} does not train from it"
+    with pytest.raises(penstock.errors.Refused, match=says):
         move("a", os.getpid(), "b")
     with penstock.attach("a", shard=(0, 2)), pytest.raises(penstock.errors.Refused, match="one of several ranks"):
         move("a", os.getpid(), "b")

@@ -26,8 +26,6 @@ from penstock.feed.launch.spec import FeederSpec, pickle_spec, read_spec
 from penstock.feed.settings import Settings
 from penstock.fingerprint.functions import fingerprint_of
 
-HANG_S = 90.0
-
 SCRIPT = """
 import functools, json, os, sys, time
 import numpy as np, penstock
@@ -45,40 +43,15 @@ def epoch(loader):
 """
 
 
-def written(text: str, directory: Path) -> Path:
-    path = directory / "script.py"
-    if not path.exists():  # or one that starts now could find it half written
-        path.write_text(SCRIPT + text)
-    return path
+class Script(Forked):
+    """A training script that begins with ``SCRIPT``, forked, as its feeder is unless it is to be Python's own."""
 
-
-class Script:
-    """A training script that begins with ``SCRIPT``, in a process of its own; a test's share a directory."""
-
-    def __init__(self, text: str, directory: Path, *arguments: str) -> None:
-        path = written(text, directory)
-        self.process = subprocess.Popen(
-            [sys.executable, "-W", "error", str(path), *arguments],
-            cwd=directory,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-
-    def says(self) -> list[dict[str, Any]]:
-        """What it noted, once it has ended well."""
-        out, err = self.process.communicate(timeout=HANG_S)
-        assert self.process.returncode == 0, err
-        return [json.loads(line) for line in out.splitlines()]
-
-
-class ForkedScript(Forked):
-    """A script that is forked, as its feeder is, and what it noted."""
-
-    def __init__(self, server: ForkServer, text: str, directory: Path, said: Path, *arguments: str) -> None:
-        path, self._errors = written(text, directory), said / "errors"
-        files: dict[str, Any] = {"errors": self._errors, "directory": directory}
-        super().__init__(server, str(path), arguments, said / "out", **files, forks_feeders=True)
+    def __init__(
+        self, server: ForkServer, path: Path, said: Path, arguments: tuple[str, ...], feeders: bool
+    ) -> None:
+        self._errors = said / "errors"
+        files: dict[str, Any] = {"errors": self._errors, "directory": path.parent}
+        super().__init__(server, str(path), arguments, said / "out", **files, forks_feeders=feeders)
 
     def says(self) -> list[dict[str, Any]]:
         """What it noted, once it has ended well."""
@@ -87,37 +60,22 @@ class ForkedScript(Forked):
 
 
 @pytest.fixture
-def fork(
-    servers: dict[str, ForkServer], tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Callable[..., ForkedScript]]:
-    """Start a script as ``start`` does, but forked, as its feeder is."""
-    scripts: list[ForkedScript] = []
+def start(servers: Any, tmp_path: Path, tmp_path_factory: Any) -> Iterator[Callable[..., Script]]:
+    """Start a script; a test's share a directory, and what still runs at its end is killed."""
+    scripts: list[Script] = []
 
-    def run(text: str, *arguments: str) -> ForkedScript:
+    def run(text: str, *arguments: str, forks_feeders: bool = True) -> Script:
+        path = tmp_path / "script.py"
+        if not path.exists():  # or one that starts now could find it half written
+            path.write_text(SCRIPT + text)
         said = tmp_path_factory.mktemp("said")
-        scripts.append(ForkedScript(servers["numpy"], text, tmp_path, said, *arguments))
+        scripts.append(Script(servers["numpy"], path, said, arguments, forks_feeders))
         return scripts[-1]
 
     yield run
     for script in scripts:
         if not script.ended:
             script.kill()
-
-
-@pytest.fixture
-def start(tmp_path: Path) -> Iterator[Callable[..., Script]]:
-    """Start a script; what still runs at the test's end is killed."""
-    scripts: list[Script] = []
-
-    def run(text: str, *arguments: str) -> Script:
-        scripts.append(Script(text, tmp_path, *arguments))
-        return scripts[-1]
-
-    yield run
-    for script in scripts:
-        if script.process.poll() is None:
-            script.process.kill()
-            script.process.communicate()
 
 
 def test_the_same_script_started_four_times_elects_one_feeder(start, tmp_path):
@@ -127,7 +85,7 @@ with penstock.share(make, "numbers", 1 + 16 * int(sys.argv[1]), linger=1.0) as l
         note(ids=epoch(loader))
     note(feeder=loader.statistics().feeder_pid)
 """
-    said = [script.says() for script in [start(text, str(i)) for i in range(4)]]
+    said = [script.says() for script in [start(text, str(i), forks_feeders=False) for i in range(4)]]
     for events in said:
         for event in events[:3]:
             assert sorted(event["ids"]) == list(range(500))
@@ -135,18 +93,18 @@ with penstock.share(make, "numbers", 1 + 16 * int(sys.argv[1]), linger=1.0) as l
     assert (tmp_path / "started").read_text().split() == [str(feeder)]
 
 
-def test_a_module_beside_the_script_is_found_by_the_feeder(fork, tmp_path):
+def test_a_module_beside_the_script_is_found_by_the_feeder(start, tmp_path):
     (tmp_path / "beside.py").write_text("import numpy as np\ndef make():\n    return {'id': np.arange(50)}\n")
     text = """
 import beside
 with penstock.share(beside.make, "numbers", 7, linger=0.0) as loader:
     note(ids=epoch(loader))
 """
-    (event,) = fork(text).says()
+    (event,) = start(text).says()
     assert sorted(event["ids"]) == list(range(50))
 
 
-def test_a_module_that_shares_while_it_is_imported_is_refused_by_the_feeder_that_imports_it(fork, tmp_path):
+def test_a_module_that_shares_while_it_is_imported_is_refused_by_the_feeder_that_imports_it(start, tmp_path):
     """As a new user found: the feeder waited for itself."""
     (tmp_path / "beside.py").write_text(
         "import numpy as np, penstock\n"
@@ -159,7 +117,7 @@ try:
 except penstock.errors.BadSetting as error:
     note(error=str(error))
 """
-    (event,) = fork(text).says()
+    (event,) = start(text).says()
     assert "share('numbers') runs again in the feeder's process" in event["error"]
     assert 'below `if __name__ == "__main__":`' in event["error"]
 
@@ -244,7 +202,7 @@ def test_what_a_shared_loader_does_not_take_is_refused(given, told):
         penstock.share(loader, "x" * 2000)
 
 
-def test_what_the_source_raises_is_found_by_its_own_type(fork):
+def test_what_the_source_raises_is_found_by_its_own_type(start):
     text = """
 def broken():
     yield {"id": np.arange(10)}
@@ -261,26 +219,26 @@ with penstock.share(Broken, "numbers", linger=0.0) as loader:
         ours = isinstance(error, penstock.errors.SourceError)
         note(told=str(error), ours=ours, frames="broken" in error.traceback_text)
 """
-    (event,) = fork(text).says()
+    (event,) = start(text).says()
     assert "raised KeyError: 'no such row'" in event["told"] and event["ours"] and event["frames"]
 
 
-def test_the_feeder_ends_when_its_last_trainer_has_been_gone_for_the_linger(fork):
+def test_the_feeder_ends_when_its_last_trainer_has_been_gone_for_the_linger(start):
     text = """
 with penstock.share(make, "numbers", linger=float(sys.argv[1])) as loader:
     next(iter(loader))
     note(feeder=loader.statistics().feeder_pid)
 """
-    (first,) = fork(text, "60").says()
-    (second,) = fork(text, "60").says()
+    (first,) = start(text, "60").says()
+    (second,) = start(text, "60").says()
     assert second == first
     feeds.stop("numbers")
-    (third,) = fork(text, "0.2").says()
+    (third,) = start(text, "0.2").says()
     assert third != first
     # That it ends, and leaves nothing, is what every test is checked for at its end.
 
 
-def test_epochs_is_how_many_each_trainer_gets(fork):
+def test_epochs_is_how_many_each_trainer_gets(start):
     text = """
 with penstock.share(make, "numbers", 33, epochs=2, linger=1.0) as loader:
     for _ in range(2):
@@ -290,7 +248,7 @@ with penstock.share(make, "numbers", 33, epochs=2, linger=1.0) as loader:
     except penstock.errors.FeedEnded as error:
         note(ended=str(error))
 """
-    for script in [fork(text) for _ in range(3)]:
+    for script in [start(text) for _ in range(3)]:
         first, second, ended = script.says()
         assert sorted(first["ids"]) == sorted(second["ids"]) == list(range(500))
         assert "epochs=2" in ended["ended"]
@@ -320,12 +278,12 @@ with penstock.share(make, "numbers", size, linger=float(sys.argv[5])) as loader:
 @pytest.mark.parametrize(
     "stops", [[(5, 5, 5), (40, 40, 40)], [(3, 70, 150), (1, 1, 160), (17, 100, 2)]], ids=["together", "apart"]
 )
-def test_trainers_that_restart_from_checkpoints_go_on_with_the_next_sample(fork, tmp_path, stops, linger):
+def test_trainers_that_restart_from_checkpoints_go_on_with_the_next_sample(start, tmp_path, stops, linger):
     """Each run of the three is stopped after some batches; joined together they are three whole epochs."""
     sizes = (7, 10, 33)
     got: list[dict[int, list[int]]] = [{}, {}, {}]
     for stop in [*stops, (10**6,) * 3]:
-        scripts = [fork(RESUMES, str(i), str(sizes[i]), str(stop[i]), str(tmp_path), linger) for i in range(3)]
+        scripts = [start(RESUMES, str(i), str(sizes[i]), str(stop[i]), str(tmp_path), linger) for i in range(3)]
         for i, script in enumerate(scripts):
             for event in script.says():
                 got[i].setdefault(event["epoch"], []).extend(event["ids"])
@@ -351,7 +309,7 @@ def noisy():
 with penstock.share(noisy, "numbers", 33, linger=60.0) as loader:
     note(feeder=loader.statistics().feeder_pid)
 """
-    (event,) = start(text).says()
+    (event,) = start(text, forks_feeders=False).says()
     feeder = event["feeder"]
     assert os.getsid(feeder) == feeder, "the feeder ended with its script, or is of its session"
     opened = {fd: os.readlink(f"/proc/{feeder}/fd/{fd}") for fd in os.listdir(f"/proc/{feeder}/fd")}
@@ -360,7 +318,7 @@ with penstock.share(noisy, "numbers", 33, linger=60.0) as loader:
     feeds.stop("numbers")
 
 
-def test_make_loader_sees_the_arguments_of_the_script_that_started_the_feeder(fork):
+def test_make_loader_sees_the_arguments_of_the_script_that_started_the_feeder(start):
     text = """
 def make_of_argument():
     return penstock.ArraySource({"id": np.arange(int(sys.argv[2]))}, batch_size=10)
@@ -368,7 +326,7 @@ def make_of_argument():
 with penstock.share(make_of_argument, "numbers", linger=0.5) as loader:
     note(ids=epoch(loader), batches=len(loader))
 """
-    (event,) = fork(text, "--size", "70").says()
+    (event,) = start(text, "--size", "70").says()
     assert sorted(event["ids"]) == list(range(70))
 
 
@@ -388,7 +346,7 @@ def test_what_make_loader_draws_is_the_same_in_the_next_feeder():
     assert orders[0] == orders[1]
 
 
-def test_threads_and_forked_children_of_one_process_share_at_once(fork, tmp_path):
+def test_threads_and_forked_children_of_one_process_share_at_once(start, tmp_path):
     """A child is forked while a thread waits for the feeder that it has started."""
     text = """
 import threading
@@ -422,7 +380,7 @@ for thread in threads:
     thread.join()
 note(ends=[os.waitpid(pid, 0)[1] for pid in children])
 """
-    said = fork(text).says()
+    said = start(text).says()
     assert said[-1] == {"ends": [0, 0]}
     assert said[:-1] == [{"right": True}] * 5
     assert len((tmp_path / "started").read_text().split()) == 1
@@ -442,7 +400,7 @@ with open("right", "w") as file:
     file.write(str(right))
 os._exit(0)
 """
-    start(text).process.communicate(timeout=HANG_S)
+    assert start(text, forks_feeders=False).wait() == 0
     assert (tmp_path / "right").read_text() == "True"
 
 
@@ -470,9 +428,7 @@ def test_a_script_in_a_directory_that_has_been_deleted_shares(tmp_path):
 
 
 @pytest.mark.usefixtures("forks_feeders")
-def test_who_starts_a_feeder_and_who_waits_for_it_say_after_3_s_for_what(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_who_starts_a_feeder_and_who_waits_for_it_say_after_3_s_for_what(monkeypatch, capsys):
     monkeypatch.setattr(shared, "_SAY_AFTER_S", 0.1)
 
     def make() -> penstock.ArraySource:

@@ -57,9 +57,8 @@ def test_a_suffix_is_read_once_so_that_a_failover_finds_the_feed_again(monkeypat
 def test_a_suffix_that_makes_no_name_is_refused_by_name(suffix, monkeypatch, feeds_directory):
     monkeypatch.setenv("PENSTOCK_FEED_SUFFIX", suffix)
     for join in (lambda: penstock.share(make, "numbers"), lambda: penstock.attach("numbers")):
-        with pytest.raises(
-            penstock.errors.BadSetting, match=r"^PENSTOCK_FEED_SUFFIX='.*' is appended to 'numbers': a feed"
-        ):
+        says = r"^PENSTOCK_FEED_SUFFIX='.*' is appended to 'numbers': a feed"
+        with pytest.raises(penstock.errors.BadSetting, match=says):
             join()
     assert not list(feeds_directory.iterdir())
 
@@ -72,17 +71,12 @@ def test_an_empty_variable_is_as_none(monkeypatch):
         assert loader.name == "numbers"
 
 
-@pytest.mark.parametrize("iterable", [False, True])
-@pytest.mark.parametrize(
-    ("own", "given"),
-    [
-        ({"num_workers": 2}, "1"),
-        ({"num_workers": 1, "persistent_workers": True, "timeout": 50, "prefetch_factor": 3}, "0"),
-    ],
-)
-def test_the_workers_of_a_feeder_are_those_of_the_environment_and_its_description_tells(
-    own, given, iterable, forks_feeders_with_torch, monkeypatch
-):
+KEEPS = {"num_workers": 1, "persistent_workers": True, "timeout": 50, "prefetch_factor": 3}
+
+
+@pytest.mark.parametrize(("own", "given", "iterable"), [({"num_workers": 2}, "1", True), (KEEPS, "0", False)])
+@pytest.mark.usefixtures("forks_feeders_with_torch")
+def test_the_workers_of_a_feeder_are_those_of_the_environment_and_are_told(own, given, iterable, monkeypatch):
     monkeypatch.setenv("PENSTOCK_FEED_WORKERS", given)
     with penstock.share(functools.partial(make_torch, iterable, **own), "torch", linger=0.5) as loader:
         for _ in range(2):
@@ -104,18 +98,13 @@ def test_the_workers_that_a_script_names_win_over_those_of_the_environment(forks
 
 
 @pytest.mark.usefixtures("forks_feeders")
-def test_blocks_of_a_cluster_are_not_those_of_a_feed_that_runs_without_one():
-    with penstock.share(make, "numbers", linger=0.5), pytest.raises(penstock.errors.SettingsDiffer) as refused:
+def test_a_cluster_makes_no_blocks_of_a_feed_without_one_nor_such_as_cannot_be_made_one_by_one(monkeypatch):
+    says = r"workers=None where you asked for 'ray:4'. Leave workers out"
+    with penstock.share(make, "numbers", linger=0.5), pytest.raises(penstock.errors.SettingsDiffer, match=says):
         penstock.share(make, "numbers", workers="ray:4")
-    assert "workers=None where you asked for 'ray:4'. Leave workers out" in str(refused.value)
-
-
-@pytest.mark.usefixtures("forks_feeders")
-def test_a_cluster_is_not_asked_for_blocks_that_cannot_be_made_one_by_one(monkeypatch):
     monkeypatch.setenv("PENSTOCK_FEED_WORKERS", "2")
-    with pytest.raises(
-        penstock.errors.BadSetting, match=r'workers="ray": the blocks of .* cannot be made one by one'
-    ):
+    says = r'workers="ray": the blocks of .* cannot be made one by one'
+    with pytest.raises(penstock.errors.BadSetting, match=says):
         penstock.share(lambda: [{"id": np.arange(4)}], "batches", workers="ray")
 
 
@@ -123,9 +112,8 @@ def test_a_cluster_is_not_asked_for_blocks_that_cannot_be_made_one_by_one(monkey
 @pytest.mark.parametrize("workers", ["abc", "-1", "2.5", "100000", " ", "0x2"])
 def test_what_is_no_number_of_workers_is_refused_by_name(workers, monkeypatch, feeds_directory):
     monkeypatch.setenv("PENSTOCK_FEED_WORKERS", workers)
-    with pytest.raises(
-        penstock.errors.BadSetting, match=r"^PENSTOCK_FEED_WORKERS=.*a whole number between 0 and 4,096"
-    ):
+    says = r"^PENSTOCK_FEED_WORKERS=.*a whole number between 0 and 4,096"
+    with pytest.raises(penstock.errors.BadSetting, match=says):
         penstock.share(make, "numbers")
     assert not list(feeds_directory.iterdir())
 

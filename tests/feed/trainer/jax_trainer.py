@@ -18,7 +18,7 @@ SAMPLES, WIDTH, BATCH = 3000, 1500, 96
 
 
 def types() -> None:
-    with penstock.attach("feed", framework="jax") as loader:
+    with penstock.attach("types", framework="jax") as loader:
         batch = next(iter(loader))
     for name, leaf in batch["arrays"].items():
         assert isinstance(leaf, jax.Array), name
@@ -32,7 +32,7 @@ def types() -> None:
 
 
 def ragged() -> None:
-    with penstock.attach("feed", framework="jax") as loader:
+    with penstock.attach("ragged", framework="jax") as loader:
         batch = next(iter(loader))
     rows = batch["ragged"]
     assert isinstance(rows.values, jax.Array)
@@ -44,7 +44,7 @@ def ragged() -> None:
 
 
 def wide_types() -> None:
-    with penstock.attach("feed", framework="jax") as loader:
+    with penstock.attach("wide_types", framework="jax") as loader:
         batch = next(iter(loader))
         assert (batch["n"].dtype, batch["t"].dtype) == (np.int32, np.float32)
         assert batch["n"].tolist() == [0, 1, 2]
@@ -54,10 +54,10 @@ def wide_types() -> None:
         assert batch["n"].tolist() == [0, 1, 2]
 
 
-def kept(*, borrow: bool) -> None:
+def kept(name: str, *, borrow: bool) -> None:
     """Each sample once an epoch; batches that are kept, and sums that are computed meanwhile, stay right."""
     total = jax.jit(lambda x: x.sum(axis=1))
-    with penstock.attach("feed", BATCH, framework="jax", borrow=borrow) as loader:
+    with penstock.attach(name, BATCH, framework="jax", borrow=borrow) as loader:
         for _ in range(3):
             seen: list[Any] = []
             held: list[tuple[Any, Any]] = []
@@ -77,17 +77,17 @@ def kept(*, borrow: bool) -> None:
 
 
 def private_copies() -> None:
-    kept(borrow=False)
+    kept("private_copies", borrow=False)
 
 
 def views() -> None:
-    kept(borrow=True)
+    kept("views", borrow=True)
 
 
 def donated() -> None:
     """What a compiled function may overwrite is not the ring."""
     double = jax.jit(lambda x: x * 2, donate_argnums=0)
-    with penstock.attach("feed", BATCH, framework="jax", borrow=True) as loader:
+    with penstock.attach("donated", BATCH, framework="jax", borrow=True) as loader:
         for batch in loader:
             ids = np.array(batch["id"])
             assert np.array_equal(np.asarray(double(batch["x"]))[:, 0], 2.0 * ids)
@@ -116,6 +116,5 @@ def recycled() -> None:
 
 
 if __name__ == "__main__":
-    {check.__name__: check for check in (types, ragged, wide_types, private_copies, views, donated, recycled)}[
-        sys.argv[1]
-    ]()
+    for check in sys.argv[1:]:
+        globals()[check]()

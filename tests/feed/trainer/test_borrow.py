@@ -5,11 +5,13 @@ from __future__ import annotations
 import gc
 import itertools
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from tests.feed.reading import ids_of
 from tests.forked import eventually
 
 import penstock
@@ -26,13 +28,6 @@ def arrays(source: int = 10, **more: Any) -> penstock.ArraySource:
 
 def assert_rows_agree(batch: dict[str, Any]) -> None:
     assert (batch["data"] == batch["id"][:, None]).all()
-
-
-def await_room(feeder: penstock.Feeder, used_bytes: int) -> None:
-    """Until the feeder has heard of what was released."""
-    heard = threading.Event()
-    while feeder.statistics().used_bytes > used_bytes:
-        heard.wait(0.005)
 
 
 def test_a_kept_view_reads_the_same_after_the_ring_wraps(serve):
@@ -124,21 +119,13 @@ def test_room_comes_back_when_the_views_die(serve):
     with penstock.attach("feed", 10, borrow=True) as loader:
         batches = iter(loader)
         kept = [next(batches) for _ in range(6)]  # as many as the window holds
-        got: list[int] = []
-
-        def go_on(batches: Any) -> None:
-            got.extend(int(i) for batch in batches for i in batch["id"])
-
-        thread = threading.Thread(target=go_on, args=[batches])
-        del batches
-        pause = threading.Event()
-        while feeder.statistics().waits_for != "trainers":
-            pause.wait(0.005)
+        eventually(lambda: feeder.statistics().waits_for == "trainers")
         assert feeder.statistics().trainers[0].held_bytes == feeder.statistics().used_bytes
-        thread.start()
-        kept.clear()
-        thread.join()
-        assert len(got) == ROWS - 60
+        with ThreadPoolExecutor(1) as threads:
+            rest = threads.submit(ids_of, batches)
+            del batches
+            kept.clear()
+            assert len(rest.result()) == ROWS - 60
 
 
 def test_room_comes_back_when_a_view_dies_in_another_thread(serve):
@@ -175,7 +162,7 @@ def test_everything_is_released_when_the_last_view_dies(serve):
     loader.close()
     assert feeder.statistics().used_bytes >= sum(leaf.nbytes for batch in kept for leaf in batch.values())
     kept.clear()
-    await_room(feeder, 0)
+    eventually(lambda: not feeder.statistics().used_bytes)
     eventually(lambda: not feeder.statistics().trainers, "its connection ends with its last view")
 
 
@@ -204,21 +191,9 @@ def test_views_of_a_closed_loader_hold_their_own_blocks_and_nothing_else(serve):
     view = next(batches)["id"][20:40]
     del batches
     loader.close()
-    got: list[int] = []
-
-    def go_on() -> None:
-        with penstock.attach("feed", 30) as other:
-            got.extend(int(i) for _ in range(3) for batch in other for i in batch["id"])
-
-    thread = threading.Thread(target=go_on)
-    thread.start()
-    thread.join(3.0)
-    stuck, before = thread.is_alive(), view.tolist()
-    del view
-    thread.join()
-    assert not stuck
-    assert before == list(range(20, 40))
-    assert len(got) == 3 * ROWS
+    with penstock.attach("feed", 30) as other:
+        assert sum(len(ids_of(other)) for _ in range(3)) == 3 * ROWS
+    assert view.tolist() == list(range(20, 40))
 
 
 def test_tensor_views_share_the_rings_memory_and_keep_it(serve):
@@ -253,16 +228,13 @@ def test_a_view_that_is_kept_over_a_resume_keeps_its_bytes(serve):
             again = iter(loader)
             assert next(again)["id"].tolist() == [5, 6, 7, 8, 9]
             held.clear()
-            thread = threading.Thread(target=lambda: [None for _ in theirs])
-            thread.start()
-            try:
-                for batch in again:
-                    del batch
+            with ThreadPoolExecutor(1) as threads:
+                reading = threads.submit(ids_of, theirs)
+                ids_of(again)
                 assert kept["id"].tolist() == [0, 1, 2, 3, 4]
-            finally:
                 del kept, again
                 loader.close()
-                thread.join()
+                reading.result()
 
 
 def test_borrowing_from_a_feed_that_evicts_is_refused(serve):

@@ -226,9 +226,8 @@ def test_two_attached_loaders_of_one_process_that_wait_for_each_other_are_told_a
         thread.submit(lambda: next(iter(looked_at))).result()
     with penstock.attach("feed") as read:
         batches, ids = iter(read), list[int]()
-        with pytest.raises(
-            penstock.errors.WindowHeld, match=r"waits for another loader of this process .* close one"
-        ):
+        says = "waits for another loader of this process .* close one"
+        with pytest.raises(penstock.errors.WindowHeld, match=says):
             ids.extend(int(i) for batch in batches for i in batch["id"])
         looked_at.close()
         ids.extend(int(i) for batch in batches for i in batch["id"])

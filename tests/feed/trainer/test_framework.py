@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from tests.fakes.gpu import FakeGpu
+from tests.scripts import run_python
 
 import penstock
 from penstock.feed.trainer import destination
@@ -24,75 +23,49 @@ def one(framework: Any, **options: Any) -> Any:
         return next(iter(loader))
 
 
-def test_torch(serve: Any) -> None:
+@pytest.mark.parametrize(("framework", "kind"), [("torch", torch.Tensor), ("numpy", np.ndarray)])
+def test_arrays_of_either_kind_come_as_the_frameworks(serve: Any, framework: str, kind: type) -> None:
     serve([BATCH])
-    batch = one("torch")
-    assert isinstance(batch["t"], torch.Tensor)
-    assert isinstance(batch["n"], torch.Tensor)
-    assert batch["n"].tolist() == [0, 1, 2]
-    assert batch["names"] == ["a", "b", "c"]
-    assert batch["k"] == 5
+    batch = one(framework)
+    assert isinstance(batch["t"], kind) and isinstance(batch["n"], kind)
+    assert (batch["t"].tolist(), batch["n"].tolist()) == ([[0, 1], [2, 3], [4, 5]], [0, 1, 2])
+    assert (batch["names"], batch["k"]) == (["a", "b", "c"], 5)
     batch["n"][0] = 7  # it is the trainer's own
-
-
-def test_numpy(serve: Any) -> None:
-    serve([BATCH])
-    batch = one("numpy")
-    assert isinstance(batch["t"], np.ndarray)
-    assert batch["t"].tolist() == [[0, 1], [2, 3], [4, 5]]
-    assert isinstance(batch["n"], np.ndarray)
 
 
 needs_jax = pytest.mark.skipif(not importlib.util.find_spec("jax"), reason="JAX is not installed")
 JAX_TRAINER = Path(__file__).with_name("jax_trainer.py")
 
 
-def trained_with_jax(check: str) -> None:
-    """Have a process of its own, where JAX is, attach to the feed and check what it gets."""
-    done = subprocess.run([sys.executable, JAX_TRAINER, check], capture_output=True, text=True, check=False)
+def trained_with_jax(*checks: str) -> None:
+    """Have a process of its own, where JAX is, attach to the feeds of these names and check what it gets."""
+    done = run_python(JAX_TRAINER, *checks)
     assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.whole
 @needs_jax
-def test_jax_gets_the_values_and_types_that_it_has(serve: Any) -> None:
+def test_jax_gets_the_values_and_types_that_it_has_and_memory_that_it_shares_is_not_used_again(serve: Any) -> None:
     names = ["bool", "int8", "uint8", "int16", "uint16", "int32", "uint32", "float16", "float32", "complex64"]
     arrays = {name: np.arange(12).reshape(4, 3).astype(name) for name in names}
     others = {"bfloat16": torch.arange(4, dtype=torch.bfloat16), "names": ["a", "b", "c", "d"], "k": 5}
-    serve([{"arrays": arrays, **others}])
-    trained_with_jax("types")
-
-
-@pytest.mark.whole
-@needs_jax
-def test_jax_gets_64_bits_where_it_was_told_to_have_them_and_32_otherwise(serve: Any) -> None:
-    serve([{"n": np.arange(3), "t": torch.zeros(3, dtype=torch.float64)}] * 2)
-    trained_with_jax("wide_types")
-
-
-@pytest.mark.whole
-@needs_jax
-def test_jax_gets_ragged_rows_as_its_own_arrays(serve: Any) -> None:
+    serve([{"arrays": arrays, **others}], "types")
     rows = [np.arange(n, dtype=np.float32) for n in (2, 0, 3)]
     both: Any = {give: penstock.RaggedRows.of(rows, give) for give in ("ragged", "padded")}
-    serve([both])
-    trained_with_jax("ragged")
+    serve([both], "ragged")
+    serve([{"n": np.arange(3), "t": torch.zeros(3, dtype=torch.float64)}] * 2, "wide_types")
+    trained_with_jax("types", "ragged", "recycled", "wide_types")
 
 
 @pytest.mark.whole
 @needs_jax
-@pytest.mark.parametrize("check", ["private_copies", "views", "donated"])
-def test_what_jax_keeps_stays_right_while_the_feed_goes_on(serve: Any, check: str) -> None:
+def test_what_jax_keeps_stays_right_while_the_feed_goes_on(serve: Any) -> None:
     ids = np.arange(3000, dtype=np.int32)
     x = np.repeat(ids[:, None], 1500, 1).astype(np.float32)
-    serve(penstock.ArraySource({"id": ids, "x": x}, batch_size=192, segments=4), window="10MiB")
-    trained_with_jax(check)
-
-
-@pytest.mark.whole
-@needs_jax
-def test_memory_that_jax_shares_is_not_used_again_before_jax_has_let_it_go() -> None:
-    trained_with_jax("recycled")
+    checks = ["private_copies", "views", "donated"]
+    for name in checks:
+        serve(penstock.ArraySource({"id": ids, "x": x}, batch_size=192, segments=4), name, window="10MiB")
+    trained_with_jax(*checks)
 
 
 def test_a_view_stays_a_view(serve: Any) -> None:
@@ -106,7 +79,7 @@ def test_a_view_stays_a_view(serve: Any) -> None:
 @pytest.mark.whole
 @needs_jax
 def test_views_on_a_gpu_are_not_given_to_a_framework_whose_streams_are_unknown(serve: Any) -> None:
-    serve([{"t": torch.arange(6)}], memory=FakeGpu())
+    serve([{"t": torch.arange(6)}], memory=FakeGpu(), window="64KiB")
     with pytest.raises(penstock.errors.BadSetting, match=r"on which streams jax reads a view.*Leave borrow out"):
         penstock.attach("feed", framework="jax", borrow=True, device=FakeGpu())
 
