@@ -128,5 +128,5 @@ class Forked:
 
     def wait(self) -> int:
         """The exit status; negative for a signal."""
-        eventually(lambda: self.ended, f"process {self.pid} hangs: {self.output}")
+        eventually(lambda: self.ended, lambda: f"process {self.pid} hangs: {self.output}")
         return int(self._status.read_text())

@@ -11,7 +11,6 @@ import time
 from contextlib import ExitStack, suppress
 
 import pytest
-from tests.web.conftest import Page
 
 
 def test_nothing_is_shown_without_the_key(page):
@@ -114,9 +113,9 @@ def test_hundreds_of_half_requests_do_not_lock_the_owner_out(page, before):
         assert page.ask("/api/groups").status == 200
 
 
-def test_a_store_that_was_not_there_is_said_to_be_new(tmp_path, page):
+def test_a_store_that_was_not_there_is_said_to_be_new(tmp_path, page, open_page):
     said = f"penstock: the store of runs {tmp_path / 'typo'} was not there and is new"
-    assert said in Page(tmp_path / "typo", "--port", "0").close()
+    assert said in open_page(folder=tmp_path / "typo").close()
     assert "is new" not in page.close()
 
 
