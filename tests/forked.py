@@ -32,7 +32,9 @@ def eventually(what: Callable[[], Any], why: str | Callable[[], str] = "it never
 class ForkServer:
     """A process that imports ``modules``, from ``path`` too, and forks; it is started when it is needed."""
 
-    def __init__(self, answers: Path, modules: list[str], path: Path = Path(__file__).parent) -> None:
+    def __init__(
+        self, answers: Path, modules: list[str], path: Path = Path(__file__).parent, *, warnings: str = "error"
+    ) -> None:
         self.answers = answers
         self._ours, self._theirs = socket.socketpair()  # now, or a test would be blamed for its descriptor
         self._feeders = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -41,7 +43,7 @@ class ForkServer:
         self._python = answers / "python"
         self._python.write_text(f"#!{sys.executable} -IS\n{FORKING_PYTHON.read_text()}")
         self._python.chmod(0o700)
-        self._command = [sys.executable, "-W", "error", SERVER, answers, self._feeders.fileno(), path, *modules]
+        self._command = [sys.executable, "-W", warnings, SERVER, answers, self._feeders.fileno(), path, *modules]
         self._process: subprocess.Popen[bytes] | None = None
         self._one_at_a_time = threading.Lock()
 

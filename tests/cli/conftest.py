@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.conftest import command as process  # noqa: F401 - a fixture
+
+from penstock.cli import main
+from penstock.runs.store import Store
 
 LOADER = """
 import time
@@ -51,6 +56,40 @@ def started(*words: str, **options: Any) -> subprocess.Popen[str]:
     """Start the command line, whose output can be read."""
     command = [sys.executable, "-u", "-m", "penstock", *words]
     return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, **options)
+
+
+@pytest.fixture
+def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Store]:
+    monkeypatch.setenv("PENSTOCK_STORE", str(tmp_path / "store"))
+    with Store.open() as opened:
+        yield opened
+
+
+@pytest.fixture
+def command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., Any]:
+    """Run the command line in this process, which spares each test a second of imports."""
+
+    def run(*words: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+        with monkeypatch.context() as patch, pytest.raises(SystemExit) as ended:
+            patch.setattr(sys, "argv", ["penstock", *words])
+            patch.setattr(sys, "path", sys.path[:])
+            patch.chdir(cwd or Path.cwd())
+            main()
+        return subprocess.CompletedProcess(words, ended.value.code or 0, *capsys.readouterr())
+
+    monkeypatch.setenv("COLUMNS", "200")
+    return run
+
+
+def told(ran: Any) -> str:
+    assert (ran.returncode, ran.stderr) == (0, "")
+    return ran.stdout
+
+
+def refused(ran: Any) -> str:
+    assert (ran.returncode, ran.stdout) == (2, "")
+    assert "Traceback" not in ran.stderr
+    return ran.stderr
 
 
 @pytest.fixture

@@ -164,8 +164,8 @@ def test_the_feeds_are_shown_live_until_that_is_interrupted(feeding):
     assert process.returncode == 130
 
 
-def test_doctor_finds_that_sharing_works_here(command):
-    found = command("doctor", "--json")
+def test_doctor_finds_that_sharing_works_here(process):
+    found = process("doctor", "--json")
     assert found.returncode == 0, found.stdout
     verdicts = {finding["what"]: finding["verdict"] for finding in json.loads(found.stdout)}
     assert verdicts["host ring"] == "works"
@@ -175,9 +175,9 @@ def test_doctor_finds_that_sharing_works_here(command):
         assert "MPS" not in verdicts
 
 
-def test_doctor_fails_where_sharing_cannot_work(command, feeds_directory: Path):
+def test_doctor_fails_where_sharing_cannot_work(process, feeds_directory: Path):
     feeds_directory.chmod(0o755)
-    found = command("doctor")
+    found = process("doctor")
     feeds_directory.chmod(0o700)
     assert found.returncode == 1
     assert "chmod 700" in found.stdout

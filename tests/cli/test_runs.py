@@ -10,26 +10,17 @@ import signal
 import sqlite3
 import subprocess
 import sys
-from collections.abc import Callable
 from contextlib import closing
 from io import StringIO
-from typing import Any
 
 import pytest
 from rich.console import Console
+from tests.cli.conftest import refused, told
 from tests.runs.store.groups import DEAD, group, living
 
-from penstock.cli import main
 from penstock.cli.runs_table import Looks
 from penstock.runs.record import RunRecord
 from penstock.runs.store import SeriesWriter, Store, points_file
-
-
-@pytest.fixture
-def store(tmp_path, monkeypatch):
-    monkeypatch.setenv("PENSTOCK_STORE", str(tmp_path / "store"))
-    with Store.open() as opened:
-        yield opened
 
 
 @pytest.fixture
@@ -49,31 +40,6 @@ def runs(store) -> list[RunRecord]:
         '{"command": ["true"], "git": "0abc", "packages": {"torch": "2.13"}, "driver": null}'
     )
     return store.runs()
-
-
-@pytest.fixture
-def command(monkeypatch, capsys) -> Callable[..., Any]:
-    """Run the command line in this process, which spares each test a second of imports."""
-
-    def run(*words: str) -> subprocess.CompletedProcess[str]:
-        monkeypatch.setattr(sys, "argv", ["penstock", *words])
-        with pytest.raises(SystemExit) as ended:
-            main()
-        return subprocess.CompletedProcess(words, ended.value.code or 0, *capsys.readouterr())
-
-    monkeypatch.setenv("COLUMNS", "200")
-    return run
-
-
-def told(ran: Any) -> str:
-    assert (ran.returncode, ran.stderr) == (0, "")
-    return ran.stdout
-
-
-def refused(ran: Any) -> str:
-    assert (ran.returncode, ran.stdout) == (2, "")
-    assert "Traceback" not in ran.stderr
-    return ran.stderr
 
 
 def test_ls_shows_each_run_in_a_line_and_names_as_they_are(command, runs):
