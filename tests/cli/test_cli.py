@@ -13,6 +13,7 @@ import pytest
 from tests.cli.conftest import started
 
 import penstock
+from penstock.io.open import MECHANISMS
 
 
 @pytest.fixture
@@ -170,6 +171,7 @@ def test_doctor_finds_that_sharing_works_here(process):
     verdicts = {finding["what"]: finding["verdict"] for finding in json.loads(found.stdout)}
     assert verdicts["host ring"] == "works"
     assert verdicts["a feed"] == "works"
+    assert {f"reader {mech}" for mech in MECHANISMS} <= verdicts.keys()
     assert "1,000 samples, each exactly once" in found.stdout
     if not Path("/proc/driver/nvidia/version").exists():
         assert "MPS" not in verdicts

@@ -6,16 +6,16 @@ import csv
 import json
 import os
 import re
-import signal
 import sqlite3
-import subprocess
-import sys
+from collections.abc import Callable
 from contextlib import closing
 from io import StringIO
+from pathlib import Path
 
 import pytest
 from rich.console import Console
 from tests.cli.conftest import refused, told
+from tests.forked import Forked, ForkServer, eventually
 from tests.runs.store.groups import DEAD, group, living
 
 from penstock.cli.runs_table import Looks
@@ -189,47 +189,47 @@ def test_logs_print_the_output_or_say_that_there_is_none(command, runs):
     assert silent.stderr == f"Run {runs[2].id} (lost) has printed nothing.\n"
 
 
-def followed(*runs: RunRecord) -> subprocess.Popen[bytes]:
-    command = [sys.executable, "-m", "penstock", "runs", "logs", "-f", *(run.id for run in runs)]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+@pytest.fixture
+def followed(servers: dict[str, ForkServer], tmp_path: Path) -> Callable[..., Forked]:
+    """Follow what runs print, in a process."""
+
+    def follow(*runs: RunRecord) -> Forked:
+        words = ["runs", "logs", "-f", *(run.id for run in runs)]
+        return Forked(servers["command"], "penstock", words, tmp_path / "out", errors=tmp_path / "errors")
+
+    return follow
 
 
-def test_logs_that_follow_print_all_until_the_run_has_ended(runs, store):
-    with followed(runs[1]) as process, (store.folder_of(runs[1].id) / "output").open("wb", 0) as output:
-        assert process.stdout
-        assert process.stderr
-        for line in (b"one\n", b"two\n"):
+def test_logs_that_follow_print_all_until_the_run_has_ended(followed, runs, store, tmp_path):
+    process = followed(runs[1])
+    with (store.folder_of(runs[1].id) / "output").open("wb", 0) as output:
+        for line, all_of_it in ((b"one\n", "one\n"), (b"two\n", "one\ntwo\n")):
             output.write(line)
-            assert process.stdout.readline() == line
+            eventually(lambda all_of_it=all_of_it: process.output == all_of_it)
         output.write(b"last")
-        store.ended(runs[1].id, "finished", 0)
-        assert process.stdout.read() == b"last"
-        assert (process.wait(60), process.stderr.read()) == (0, b"")
+    store.ended(runs[1].id, "finished", 0)
+    assert (process.wait(), process.output, (tmp_path / "errors").read_text()) == (0, "one\ntwo\nlast", "")
 
 
-def test_logs_of_several_runs_have_their_names_before_the_lines(runs, store):
-    with followed(*runs[:3]) as process, (store.folder_of(runs[1].id) / "output").open("wb", 0) as output:
-        assert process.stdout
-        assert process.stderr
-        assert [process.stdout.readline() for _ in range(2)] == [b"run-0 | epoch 1\n", b"run-0 | ValueError\n"]
+def test_logs_of_several_runs_have_their_names_before_the_lines(followed, runs, store, tmp_path):
+    process = followed(*runs[:3])
+    with (store.folder_of(runs[1].id) / "output").open("wb", 0) as output:
         for text in (b"one\nt", b"wo"):
             output.write(text)
-        assert process.stdout.readline() == b"run-1 | one\n"
-        store.ended(runs[1].id, "finished", 0)
-        assert process.stdout.read() == b"run-1 | two\n"
-        silent = f"Run {runs[2].id} (lost) has printed nothing.\n"
-        assert (process.wait(60), process.stderr.read().decode()) == (0, silent)
+        eventually(lambda: process.output == "run-0 | epoch 1\nrun-0 | ValueError\nrun-1 | one\n")
+    store.ended(runs[1].id, "finished", 0)
+    silent = f"Run {runs[2].id} (lost) has printed nothing.\n"
+    assert (process.wait(), (tmp_path / "errors").read_text()) == (0, silent)
+    assert process.output.endswith("one\nrun-1 | two\n")
 
 
-def test_ctrl_c_ends_logs_that_follow_without_a_traceback(runs, store):
+def test_ctrl_c_ends_logs_that_follow_without_a_traceback(followed, runs, store, tmp_path):
     (store.folder_of(runs[1].id) / "output").write_bytes(b"one\n")
-    with followed(runs[1]) as process:
-        assert process.stdout
-        assert process.stderr
-        assert process.stdout.readline() == b"one\n"
-        process.send_signal(signal.SIGINT)
-        assert process.wait(60) == 130
-        assert b"Traceback" not in process.stderr.read()
+    process = followed(runs[1])
+    eventually(lambda: process.output == "one\n")
+    process.signal("SIGINT")
+    assert process.wait() == 130
+    assert "Traceback" not in (tmp_path / "errors").read_text()
 
 
 def test_rm_refuses_what_has_not_ended_and_removes_the_rest(command, runs, store):
