@@ -22,10 +22,11 @@ FORKING_PYTHON = Path(__file__).parent / "forking_python.py"
 
 def eventually(what: Callable[[], Any], why: str | Callable[[], str] = "it never came to pass") -> Any:
     """Wait until ``what()`` is true; only a hang makes this fail, and says why, or what ``why()`` is then."""
-    deadline = time.monotonic() + HANG_S
+    deadline, pause_s = time.monotonic() + HANG_S, 0.005
     while not (found := what()):
         assert time.monotonic() < deadline, why if isinstance(why, str) else why()
-        time.sleep(0.005)
+        time.sleep(pause_s)
+        pause_s = min(1.1 * pause_s, 0.03)  # each look may open a store
     return found
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -10,6 +11,7 @@ from typing import Any
 
 import pytest
 from tests.conftest import command as process  # noqa: F401 - a fixture
+from tests.forked import Forked, ForkServer
 
 from penstock.cli import main
 from penstock.runs.store import Store
@@ -79,6 +81,37 @@ def command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str])
 
     monkeypatch.setenv("COLUMNS", "200")
     return run
+
+
+def environment(**more: str) -> dict[str, str]:
+    return {name: value for name, value in os.environ.items() if name != "COLUMNS"} | more
+
+
+@pytest.fixture
+def piped(
+    servers: dict[str, ForkServer], tmp_path_factory: pytest.TempPathFactory
+) -> Callable[..., subprocess.CompletedProcess[str]]:
+    """Run the command line as a process of its own, in an environment with more."""
+
+    def run(*words: str, **more: str) -> subprocess.CompletedProcess[str]:
+        folder = tmp_path_factory.mktemp("piped")
+        out, errors = folder / "out", folder / "errors"
+        ran = Forked(servers["command"], "penstock", words, out, errors=errors, environment=environment(**more))
+        return subprocess.CompletedProcess(words, ran.wait(), out.read_text(), errors.read_text())
+
+    return run
+
+
+def without(tmp_path: Path, *modules: str) -> dict[str, str]:
+    """An environment in which these are not installed."""
+    tmp_path.joinpath("sitecustomize.py").write_text(
+        "from importlib.machinery import PathFinder\n"
+        "find = PathFinder.find_spec\n"
+        f"hidden = {modules!r}\n"
+        "PathFinder.find_spec = staticmethod(lambda name, path=None, target=None: "
+        "None if name.partition('.')[0] in hidden else find(name, path, target))\n"
+    )
+    return {"PYTHONPATH": os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])}
 
 
 def told(ran: Any) -> str:

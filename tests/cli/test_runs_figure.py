@@ -9,8 +9,7 @@ import xml.etree.ElementTree as ET
 from pathlib import Path
 
 import pytest
-from tests.cli.conftest import refused, told
-from tests.cli.test_terminal import piped, without
+from tests.cli.conftest import refused, told, without
 from tests.page.collocation import KINDS, add
 from tests.web.seeded import group
 
@@ -134,7 +133,7 @@ def test_a_picture_that_cannot_be_is_one_error(command, store, tmp_path, monkeyp
     assert not list(tmp_path.glob("*.pdf"))
 
 
-def test_without_matplotlib_pictures_are_one_error_that_names_the_extra(store, tmp_path):
+def test_without_matplotlib_pictures_are_one_error_that_names_the_extra(piped, store, tmp_path):
     group(store, "one")
     words = ["runs", "figure", "one", "--series", "loss", "--out", str(tmp_path / "x.pdf")]
     failed = piped(*words, PENSTOCK_STORE=str(store.folder), **without(tmp_path, "matplotlib"))

@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import csv
 import json
-import os
 import shutil
 import subprocess
-import sys
+from collections.abc import Callable
 from contextlib import closing
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from rich.console import Console
-from tests.cli.conftest import refused, told
-from tests.cli.test_terminal import piped, without
+from tests.cli.conftest import refused, told, without
 from tests.runs.store.groups import group as waiting
 from tests.runs.store.groups import living
 from tests.web.seeded import group
@@ -106,7 +103,7 @@ def test_an_export_to_parquet_has_the_same_points_with_their_types(command, stor
 
 
 @pytest.mark.whole
-def test_without_pyarrow_an_export_to_parquet_is_one_error(store, tmp_path):
+def test_without_pyarrow_an_export_to_parquet_is_one_error(piped, store, tmp_path):
     group(store, "one")
     words = ["runs", "export", "one", str(tmp_path / "x.parquet")]
     failed = piped(*words, PENSTOCK_STORE=str(store.folder), **without(tmp_path, "pyarrow"))
@@ -142,23 +139,21 @@ def test_tables_of_what_goes_on_have_group_and_mode(store):
     assert row.split()[:5] == [run.id, "run-0", "sweep", "mps", "running"]
 
 
-def completed(line: str, **more: str) -> list[str]:
+@pytest.fixture
+def completed(piped) -> Callable[..., list[str]]:
     """What bash offers at the end of a line."""
-    words = {
-        "COMP_WORDS": line,
-        "COMP_CWORD": str(len(line.split(" ")) - 1),
-        "_PENSTOCK_COMPLETE": "complete_bash",
-    }
-    ran: Any = subprocess.run(
-        [sys.executable, "-c", "from penstock.cli import main; main()"],
-        env={**os.environ, **words, **more}, capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    assert not ran.stderr
-    return ran.stdout.split()
+
+    def complete(line: str, **more: str) -> list[str]:
+        words = {"COMP_WORDS": line, "COMP_CWORD": str(len(line.split(" ")) - 1)}
+        ran = piped(**words, **more, _PENSTOCK_COMPLETE="complete_bash")
+        assert not ran.stderr
+        return ran.stdout.split()
+
+    return complete
 
 
 @pytest.mark.whole
-def test_tab_completes_ids_and_groups(store, tmp_path):
+def test_tab_completes_ids_and_groups(completed, store):
     one, other = group(store, "Zebras")[0], group(store, "Zoo")[0]
     for verb in ("compare", "export"):
         assert completed(f"penstock runs {verb} Z") == ["Zoo", "Zebras"], verb
@@ -175,7 +170,7 @@ def test_tab_completes_ids_and_groups(store, tmp_path):
 
 
 @pytest.mark.whole
-def test_tab_is_silent_where_no_store_is_and_makes_none(tmp_path):
+def test_tab_is_silent_where_no_store_is_and_makes_none(completed, tmp_path):
     for more in (
         {"PENSTOCK_STORE": str(tmp_path / "absent")},
         {"PENSTOCK_STORE": "", "XDG_DATA_HOME": str(tmp_path)},
@@ -185,7 +180,7 @@ def test_tab_is_silent_where_no_store_is_and_makes_none(tmp_path):
 
 
 @pytest.mark.whole
-def test_completion_installs_itself_for_bash(tmp_path):
+def test_completion_installs_itself_for_bash(piped, tmp_path):
     ran = piped("--show-completion", "bash", HOME=str(tmp_path), _TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION="1")
     assert "complete -o default -F _penstock_completion penstock" in ran.stdout, ran
 

@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.cli.conftest import refused
 from tests.forked import eventually
-from tests.runs.running import UNWATCHED, Launch, nothing_is_left
+from tests.runs.running import UNWATCHED, Launch, nothing_is_left, records
 from tests.runs.store.groups import group
 
 from penstock.runs.launch import groups
@@ -145,15 +146,15 @@ def test_runs_are_alone_or_together(launch, tmp_path: Path, mode: str, most: int
         (["--grid", "lr=1,2", "sh"], "the command has no {lr}"),
     ],
 )
-def test_a_mistake_is_one_error_before_anything_starts(launch, tmp_path: Path, words: list[str], said: str):
+def test_a_mistake_is_one_error_before_anything_starts(here, tmp_path: Path, monkeypatch, words, said: str):
     for name in ("plain.sh", "train.py"):
         tmp_path.joinpath(name).touch()
     tmp_path.joinpath("spec.yaml").write_text("groups:\n- command: sh\n")
-    one = ended(launch, *words)
-    assert one.wait() == 2
-    assert said in one.errors and "Traceback" not in one.errors
-    assert one.errors.startswith("penstock: ")
-    assert not one.records()
+    monkeypatch.setenv("PENSTOCK_STORE", str(tmp_path / "store"))
+    Store.open(tmp_path / "store").close()
+    errors = refused(here("run", *words, cwd=tmp_path))
+    assert said in errors and errors.startswith("penstock: ")
+    assert not records(tmp_path)
 
 
 def test_what_cannot_be_executed_has_failed(launch, tmp_path: Path):
@@ -191,7 +192,9 @@ def test_a_signal_is_passed_on_and_a_second_ctrl_c_kills(launch, name: str):
     both.signal(f"SIG{name}")
     eventually(lambda: both.output.count("heard") == 2)
     assert [record.status for record in both.records()] == ["running", "running"]
-    both.signal("SIGINT")
+    if name != "INT":
+        both.signal("SIGINT")
+        eventually(lambda: both.output.count("heard") == 4)  # or two that are seen late are taken for one
     time.sleep(groups._ONE_SIGNAL_S)
     both.signal("SIGINT")
     assert both.wait() == 137

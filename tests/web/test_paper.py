@@ -11,7 +11,7 @@ from urllib.parse import urlencode
 
 import numpy as np
 import pytest
-from tests.cli.test_terminal import without
+from tests.cli.conftest import without
 from tests.web.seeded import group
 
 import penstock
