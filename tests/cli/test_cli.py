@@ -74,10 +74,7 @@ def test_nothing_runs_says_what_to_do(command):
         ("feed my_loader.py:other --name x", "it has: broken, chains, find, make_loader"),
         ("feed my_loader.py:make_loader --name x --window much", "give bytes as a number"),
         ("feed my_loader.py:make_loader --name x --segments 0", "segments=0"),
-        (
-            "feed my_loader.py:make_loader --name x --reader uring",
-            "records:; my_loader.py:make_loader has its",
-        ),
+        ("feed my_loader.py:make_loader --name x --reader uring", "records:; my_loader.py:make_loader has its"),
         ("feed tokens:x.bin --name x --depth 3", "has no option 'depth'; it has length, batch_size, dtype"),
         ("feed images:nowhere --name x --size 64", "nowhere: there is no such folder"),
         ("feed my_loader.py:make_loader --name x workers=4", "that is the feed's, not my_loader.py:make_loader's"),

@@ -50,14 +50,11 @@ def test_ls_shows_each_run_in_a_line_and_names_as_they_are(command, runs):
     assert [line.split()[:5] for line in lines[1:]] == shown
 
 
-def test_in_a_pipe_a_run_is_a_line_however_long_its_name_is(command, store, monkeypatch):
+def test_in_a_pipe_a_run_is_a_line_and_in_a_narrow_terminal_no_heading_is_broken(command, store, monkeypatch):
     store.add(group(2, name="a study of " + 20 * "long names and "))
     monkeypatch.delenv("COLUMNS")
     lines = told(command("runs", "ls")).splitlines()
     assert len(lines) == 3 and all("long names and" in line for line in lines[1:])
-
-
-def test_in_a_narrow_terminal_no_heading_is_broken(command, runs, monkeypatch):
     monkeypatch.setenv("COLUMNS", "50")
     heading = told(command("runs", "ls")).splitlines()[0]
     assert heading.split() == ["id", "name", "group", "mode", "status", "exit", "began", "seconds"]
@@ -176,17 +173,14 @@ def test_show_takes_groups_and_tells_of_each_of_their_runs(command, runs):
     assert page.count("of [red]sweep (plain)") == len(shown)
 
 
-def test_logs_as_json(command, runs):
+def test_logs_are_printed_or_given_as_json_and_that_there_are_none_is_said(command, runs):
+    assert told(command("runs", "logs", runs[0].id)) == "epoch 1\nValueError\n"
+    nothing = command("runs", "logs", "-f", runs[2].id)
+    assert nothing.stderr == f"Run {runs[2].id} (lost) has printed nothing.\n"
     one, silent = json.loads(told(command("runs", "logs", runs[0].id, runs[2].id, "--json")))
     assert (one["output"], silent["output"]) == ("epoch 1\nValueError\n", "")
     assert json.loads(told(command("runs", "logs", runs[0].id, "--json"))) == one
     assert "not with --follow" in refused(command("runs", "logs", "-f", runs[0].id, "--json"))
-
-
-def test_logs_print_the_output_or_say_that_there_is_none(command, runs):
-    assert told(command("runs", "logs", runs[0].id)) == "epoch 1\nValueError\n"
-    silent = command("runs", "logs", "-f", runs[2].id)
-    assert silent.stderr == f"Run {runs[2].id} (lost) has printed nothing.\n"
 
 
 @pytest.fixture

@@ -86,11 +86,7 @@ ONLY_ONE = "mkdir {0}/there && rmdir {0}/there"
 
 
 @pytest.mark.parametrize(
-    ("room", "needs"),
-    [
-        ({"gpus": 3}, {"gpus": 2}),
-        ({"gpus": 0, "host": 10}, {"memory_bytes": 6}),
-    ],
+    ("room", "needs"), [({"gpus": 3}, {"gpus": 2}), ({"gpus": 0, "host": 10}, {"memory_bytes": 6})]
 )
 def test_runs_that_say_what_they_need_start_while_it_fits(store: Store, tmp_path: Path, room, needs):
     wait = f"until [ -e {tmp_path}/free ]; do sleep 0.01; done"

@@ -20,12 +20,6 @@ from penstock.runs.record import ENDED
 from penstock.runs.store import SeriesWriter, Store
 
 
-@pytest.fixture
-def store(tmp_path):
-    with Store.open(tmp_path / "store") as opened:
-        yield opened
-
-
 class Stores(RuleBasedStateMachine):
     """Several stores on one folder against a dictionary."""
 
