@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
+from tests.cli.conftest import command as here  # noqa: F401 - a fixture
 from tests.conftest import VERBS
 from tests.forked import Forked, ForkServer, eventually
 
