@@ -120,7 +120,11 @@ def become(order: dict[str, Any]) -> None:
     settle(order["environment"], order["directory"])
     if order["forks_feeders"]:
         sys.executable = str(ANSWERS / "python")
-    sys.path[1:1] = [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path not in sys.path]
+    new = [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path not in sys.path]
+    sys.path[1:1] = new
+    for path in new:
+        if os.path.exists(site := os.path.join(path, "sitecustomize.py")):
+            runpy.run_path(site)
     sys.argv[1:] = order["arguments"]
     run(order["run"])
 

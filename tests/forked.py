@@ -24,17 +24,20 @@ FORKING_PYTHON = Path(__file__).parent / "forking_python.py"
 
 def eventually(what: Callable[[], Any], why: str | Callable[[], str] = "it never came to pass") -> Any:
     """Wait until ``what()`` is true; only a hang makes this fail, and says why, or what ``why()`` is then."""
-    deadline = time.monotonic() + HANG_S
+    deadline, pause_s = time.monotonic() + HANG_S, 0.005
     while not (found := what()):
         assert time.monotonic() < deadline, why if isinstance(why, str) else why()
-        time.sleep(0.005)
+        time.sleep(pause_s)
+        pause_s = min(1.1 * pause_s, 0.03)  # each look may open a store
     return found
 
 
 class ForkServer:
     """A process that imports ``modules``, from ``path`` too, and forks; it is started when it is needed."""
 
-    def __init__(self, answers: Path, modules: list[str], path: Path = Path(__file__).parent) -> None:
+    def __init__(
+        self, answers: Path, modules: list[str], path: Path = Path(__file__).parent, *, warnings: str = "error"
+    ) -> None:
         self.answers = answers
         self._ours, self._theirs = socket.socketpair()  # now, or a test would be blamed for its descriptor
         self._feeders = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -43,7 +46,7 @@ class ForkServer:
         self._python = answers / "python"
         self._python.write_text(f"#!{sys.executable} -IS\n{FORKING_PYTHON.read_text()}")
         self._python.chmod(0o700)
-        self._command = [sys.executable, "-W", "error", SERVER, answers, self._feeders.fileno(), path, *modules]
+        self._command = [sys.executable, "-W", warnings, SERVER, answers, self._feeders.fileno(), path, *modules]
         self._process: subprocess.Popen[bytes] | None = None
         self._pid = os.getpid()
         self._one_at_a_time = threading.Lock()
@@ -149,5 +152,5 @@ class Forked:
 
     def wait(self) -> int:
         """The exit status; negative for a signal."""
-        eventually(lambda: self.ended, f"process {self.pid} hangs: {self.output}")
+        eventually(lambda: self.ended, lambda: f"process {self.pid} hangs: {self.output}")
         return int(self._status.read_text())

@@ -71,10 +71,7 @@ def test_a_folder_that_is_not_there_is_an_error(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("text", "match"),
-    [
-        ("/scratch", "give a folder and its size, FOLDER=SIZE, such as /scratch/cache=200GB"),
-        ("x=y", "size='y'"),
-    ],
+    [("/scratch", "give a folder and its size, FOLDER=SIZE, such as /scratch/cache=200GB"), ("x=y", "size='y'")],
 )
 def test_a_feed_names_folder_and_size(text: str, match: str, tmp_path: Path) -> None:
     result = CliRunner().invoke(app, ["feed", f"images:{tmp_path}", "--name", "x", "--cache", text])

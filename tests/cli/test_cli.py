@@ -13,6 +13,7 @@ import pytest
 from tests.cli.conftest import started
 
 import penstock
+from penstock.io.open import MECHANISMS
 
 
 @pytest.fixture
@@ -73,10 +74,7 @@ def test_nothing_runs_says_what_to_do(command):
         ("feed my_loader.py:other --name x", "it has: broken, chains, find, make_loader"),
         ("feed my_loader.py:make_loader --name x --window much", "give bytes as a number"),
         ("feed my_loader.py:make_loader --name x --segments 0", "segments=0"),
-        (
-            "feed my_loader.py:make_loader --name x --reader uring",
-            "records:; my_loader.py:make_loader has its",
-        ),
+        ("feed my_loader.py:make_loader --name x --reader uring", "records:; my_loader.py:make_loader has its"),
         ("feed tokens:x.bin --name x --depth 3", "has no option 'depth'; it has length, batch_size, dtype"),
         ("feed images:nowhere --name x --size 64", "nowhere: there is no such folder"),
         ("feed my_loader.py:make_loader --name x workers=4", "that is the feed's, not my_loader.py:make_loader's"),
@@ -164,20 +162,21 @@ def test_the_feeds_are_shown_live_until_that_is_interrupted(feeding):
     assert process.returncode == 130
 
 
-def test_doctor_finds_that_sharing_works_here(command):
-    found = command("doctor", "--json")
+def test_doctor_finds_that_sharing_works_here(process):
+    found = process("doctor", "--json")
     assert found.returncode == 0, found.stdout
     verdicts = {finding["what"]: finding["verdict"] for finding in json.loads(found.stdout)}
     assert verdicts["host ring"] == "works"
     assert verdicts["a feed"] == "works"
+    assert {f"reader {mech}" for mech in MECHANISMS} <= verdicts.keys()
     assert "1,000 samples, each exactly once" in found.stdout
     if not Path("/proc/driver/nvidia/version").exists():
         assert "MPS" not in verdicts
 
 
-def test_doctor_fails_where_sharing_cannot_work(command, feeds_directory: Path):
+def test_doctor_fails_where_sharing_cannot_work(process, feeds_directory: Path):
     feeds_directory.chmod(0o755)
-    found = command("doctor")
+    found = process("doctor")
     feeds_directory.chmod(0o700)
     assert found.returncode == 1
     assert "chmod 700" in found.stdout

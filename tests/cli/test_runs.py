@@ -6,30 +6,21 @@ import csv
 import json
 import os
 import re
-import signal
 import sqlite3
-import subprocess
-import sys
 from collections.abc import Callable
 from contextlib import closing
 from io import StringIO
-from typing import Any
+from pathlib import Path
 
 import pytest
 from rich.console import Console
+from tests.cli.conftest import refused, told
+from tests.forked import Forked, ForkServer, eventually
 from tests.runs.store.groups import DEAD, group, living
 
-from penstock.cli import main
 from penstock.cli.runs_table import Looks
 from penstock.runs.record import RunRecord
 from penstock.runs.store import SeriesWriter, Store, points_file
-
-
-@pytest.fixture
-def store(tmp_path, monkeypatch):
-    monkeypatch.setenv("PENSTOCK_STORE", str(tmp_path / "store"))
-    with Store.open() as opened:
-        yield opened
 
 
 @pytest.fixture
@@ -51,31 +42,6 @@ def runs(store) -> list[RunRecord]:
     return store.runs()
 
 
-@pytest.fixture
-def command(monkeypatch, capsys) -> Callable[..., Any]:
-    """Run the command line in this process, which spares each test a second of imports."""
-
-    def run(*words: str) -> subprocess.CompletedProcess[str]:
-        monkeypatch.setattr(sys, "argv", ["penstock", *words])
-        with pytest.raises(SystemExit) as ended:
-            main()
-        return subprocess.CompletedProcess(words, ended.value.code or 0, *capsys.readouterr())
-
-    monkeypatch.setenv("COLUMNS", "200")
-    return run
-
-
-def told(ran: Any) -> str:
-    assert (ran.returncode, ran.stderr) == (0, "")
-    return ran.stdout
-
-
-def refused(ran: Any) -> str:
-    assert (ran.returncode, ran.stdout) == (2, "")
-    assert "Traceback" not in ran.stderr
-    return ran.stderr
-
-
 def test_ls_shows_each_run_in_a_line_and_names_as_they_are(command, runs):
     lines = told(command("runs", "ls")).splitlines()
     assert lines[0].split() == ["id", "name", "group", "mode", "status", "exit", "began", "seconds"]
@@ -84,14 +50,11 @@ def test_ls_shows_each_run_in_a_line_and_names_as_they_are(command, runs):
     assert [line.split()[:5] for line in lines[1:]] == shown
 
 
-def test_in_a_pipe_a_run_is_a_line_however_long_its_name_is(command, store, monkeypatch):
+def test_in_a_pipe_a_run_is_a_line_and_in_a_narrow_terminal_no_heading_is_broken(command, store, monkeypatch):
     store.add(group(2, name="a study of " + 20 * "long names and "))
     monkeypatch.delenv("COLUMNS")
     lines = told(command("runs", "ls")).splitlines()
     assert len(lines) == 3 and all("long names and" in line for line in lines[1:])
-
-
-def test_in_a_narrow_terminal_no_heading_is_broken(command, runs, monkeypatch):
     monkeypatch.setenv("COLUMNS", "50")
     heading = told(command("runs", "ls")).splitlines()[0]
     assert heading.split() == ["id", "name", "group", "mode", "status", "exit", "began", "seconds"]
@@ -210,60 +173,57 @@ def test_show_takes_groups_and_tells_of_each_of_their_runs(command, runs):
     assert page.count("of [red]sweep (plain)") == len(shown)
 
 
-def test_logs_as_json(command, runs):
+def test_logs_are_printed_or_given_as_json_and_that_there_are_none_is_said(command, runs):
+    assert told(command("runs", "logs", runs[0].id)) == "epoch 1\nValueError\n"
+    nothing = command("runs", "logs", "-f", runs[2].id)
+    assert nothing.stderr == f"Run {runs[2].id} (lost) has printed nothing.\n"
     one, silent = json.loads(told(command("runs", "logs", runs[0].id, runs[2].id, "--json")))
     assert (one["output"], silent["output"]) == ("epoch 1\nValueError\n", "")
     assert json.loads(told(command("runs", "logs", runs[0].id, "--json"))) == one
     assert "not with --follow" in refused(command("runs", "logs", "-f", runs[0].id, "--json"))
 
 
-def test_logs_print_the_output_or_say_that_there_is_none(command, runs):
-    assert told(command("runs", "logs", runs[0].id)) == "epoch 1\nValueError\n"
-    silent = command("runs", "logs", "-f", runs[2].id)
-    assert silent.stderr == f"Run {runs[2].id} (lost) has printed nothing.\n"
+@pytest.fixture
+def followed(servers: dict[str, ForkServer], tmp_path: Path) -> Callable[..., Forked]:
+    """Follow what runs print, in a process."""
+
+    def follow(*runs: RunRecord) -> Forked:
+        words = ["runs", "logs", "-f", *(run.id for run in runs)]
+        return Forked(servers["command"], "penstock", words, tmp_path / "out", errors=tmp_path / "errors")
+
+    return follow
 
 
-def followed(*runs: RunRecord) -> subprocess.Popen[bytes]:
-    command = [sys.executable, "-m", "penstock", "runs", "logs", "-f", *(run.id for run in runs)]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-
-
-def test_logs_that_follow_print_all_until_the_run_has_ended(runs, store):
-    with followed(runs[1]) as process, (store.folder_of(runs[1].id) / "output").open("wb", 0) as output:
-        assert process.stdout
-        assert process.stderr
-        for line in (b"one\n", b"two\n"):
+def test_logs_that_follow_print_all_until_the_run_has_ended(followed, runs, store, tmp_path):
+    process = followed(runs[1])
+    with (store.folder_of(runs[1].id) / "output").open("wb", 0) as output:
+        for line, all_of_it in ((b"one\n", "one\n"), (b"two\n", "one\ntwo\n")):
             output.write(line)
-            assert process.stdout.readline() == line
+            eventually(lambda all_of_it=all_of_it: process.output == all_of_it)
         output.write(b"last")
-        store.ended(runs[1].id, "finished", 0)
-        assert process.stdout.read() == b"last"
-        assert (process.wait(60), process.stderr.read()) == (0, b"")
+    store.ended(runs[1].id, "finished", 0)
+    assert (process.wait(), process.output, (tmp_path / "errors").read_text()) == (0, "one\ntwo\nlast", "")
 
 
-def test_logs_of_several_runs_have_their_names_before_the_lines(runs, store):
-    with followed(*runs[:3]) as process, (store.folder_of(runs[1].id) / "output").open("wb", 0) as output:
-        assert process.stdout
-        assert process.stderr
-        assert [process.stdout.readline() for _ in range(2)] == [b"run-0 | epoch 1\n", b"run-0 | ValueError\n"]
+def test_logs_of_several_runs_have_their_names_before_the_lines(followed, runs, store, tmp_path):
+    process = followed(*runs[:3])
+    with (store.folder_of(runs[1].id) / "output").open("wb", 0) as output:
         for text in (b"one\nt", b"wo"):
             output.write(text)
-        assert process.stdout.readline() == b"run-1 | one\n"
-        store.ended(runs[1].id, "finished", 0)
-        assert process.stdout.read() == b"run-1 | two\n"
-        silent = f"Run {runs[2].id} (lost) has printed nothing.\n"
-        assert (process.wait(60), process.stderr.read().decode()) == (0, silent)
+        eventually(lambda: process.output == "run-0 | epoch 1\nrun-0 | ValueError\nrun-1 | one\n")
+    store.ended(runs[1].id, "finished", 0)
+    silent = f"Run {runs[2].id} (lost) has printed nothing.\n"
+    assert (process.wait(), (tmp_path / "errors").read_text()) == (0, silent)
+    assert process.output.endswith("one\nrun-1 | two\n")
 
 
-def test_ctrl_c_ends_logs_that_follow_without_a_traceback(runs, store):
+def test_ctrl_c_ends_logs_that_follow_without_a_traceback(followed, runs, store, tmp_path):
     (store.folder_of(runs[1].id) / "output").write_bytes(b"one\n")
-    with followed(runs[1]) as process:
-        assert process.stdout
-        assert process.stderr
-        assert process.stdout.readline() == b"one\n"
-        process.send_signal(signal.SIGINT)
-        assert process.wait(60) == 130
-        assert b"Traceback" not in process.stderr.read()
+    process = followed(runs[1])
+    eventually(lambda: process.output == "one\n")
+    process.signal("SIGINT")
+    assert process.wait() == 130
+    assert "Traceback" not in (tmp_path / "errors").read_text()
 
 
 def test_rm_refuses_what_has_not_ended_and_removes_the_rest(command, runs, store):

@@ -9,8 +9,7 @@ import xml.etree.ElementTree as ET
 from pathlib import Path
 
 import pytest
-from tests.cli.test_runs import command, refused, store, told  # noqa: F401 - fixtures
-from tests.cli.test_terminal import piped, without
+from tests.cli.conftest import refused, told, without
 from tests.page.collocation import KINDS, add
 from tests.web.seeded import group
 
@@ -25,12 +24,12 @@ def texts(file: Path) -> list[str]:
 
 
 @pytest.fixture
-def study(store):  # noqa: F811
-    added = [add(store, kind, 1.79e9 + 5000 * at) for at, kind in enumerate(KINDS[:3])]
+def study(store):
+    added = [add(store, kind, 1.79e9 + 5000 * at, every_s=10) for at, kind in enumerate(KINDS[:3])]
     return [store.runs(runs[0].group_id) for runs in added]
 
 
-def test_a_study_of_collocation_is_one_picture_with_its_values_and_units(command, store, study, tmp_path):  # noqa: F811
+def test_a_study_of_collocation_is_one_picture_with_its_values_and_units(command, store, study, tmp_path):
     file = tmp_path / "fig.svg"
     assert told(command("runs", "figure", "own loaders", "--out", str(file))) == f"Drew 12 runs into {file}.\n"
     found = texts(file)
@@ -46,7 +45,7 @@ def test_a_study_of_collocation_is_one_picture_with_its_values_and_units(command
 
 
 @pytest.mark.parametrize(("columns", "points"), [("1", 3.4 * 72), ("2", 7 * 72)])
-def test_a_pdf_is_as_wide_as_a_column_and_has_its_text_in_truetype(command, study, tmp_path, columns, points):  # noqa: F811
+def test_a_pdf_is_as_wide_as_a_column_and_has_its_text_in_truetype(command, study, tmp_path, columns, points):
     told(command("runs", "figure", "own loaders", "--columns", columns, "--out", str(tmp_path / "fig.pdf")))
     content = (tmp_path / "fig.pdf").read_bytes()
     assert content.startswith(b"%PDF") and b"/FontFile2" in content and b"/Type3" not in content
@@ -55,7 +54,7 @@ def test_a_pdf_is_as_wide_as_a_column_and_has_its_text_in_truetype(command, stud
     assert (tmp_path / "again.pdf").read_bytes() == content
 
 
-def test_what_nobody_recorded_is_left_out_and_said(command, store, tmp_path):  # noqa: F811
+def test_what_nobody_recorded_is_left_out_and_said(command, store, tmp_path):
     group(store, "bare", mode="alone", series={"proc.cpu_s": [0.0, 6.0]})
     group(
         store, "bare", runs=["a", "b"], status="failed", series={"feed.epoch_s": [2.0], "proc.cpu_s": [0.0, 3.0]}
@@ -78,7 +77,7 @@ def test_what_nobody_recorded_is_left_out_and_said(command, store, tmp_path):  #
     )
 
 
-def test_a_metric_is_drawn_over_steps_with_its_runs_named_as_they_are(command, store, tmp_path):  # noqa: F811
+def test_a_metric_is_drawn_over_steps_with_its_runs_named_as_they_are(command, store, tmp_path):
     for at, name in enumerate(("lr_$1$ <a>", "lr_2")):
         series = {"train/loss": [4.0 - at, 2.0, float("nan"), 1.0], "step": [0.0, 1000, 2000, 3000]}
         group(store, f"lr {at}", runs=[name], series={**series, "proc.rss_bytes": [2.0**30, 2.0**31]})
@@ -93,7 +92,7 @@ def test_a_metric_is_drawn_over_steps_with_its_runs_named_as_they_are(command, s
     assert "Memory of its processes (GiB)" in " ".join(texts(file)) and {"time (s)", "60"} <= set(texts(file))
 
 
-def test_runs_without_a_line_are_named_and_stand_in_no_legend(command, store, tmp_path):  # noqa: F811
+def test_runs_without_a_line_are_named_and_stand_in_no_legend(command, store, tmp_path):
     group(store, "sweep", runs=["has epochs"], series={"loss": [2.0, 1.0], "epoch": [0.0, 1.0]})
     group(store, "sweep", runs=["has none"], series={"loss": [2.0, 1.0]})
     group(store, "sweep", runs=["also has"], series={"loss": [3.0, 1.0], "epoch": [0.0, 1.0]})
@@ -103,7 +102,7 @@ def test_runs_without_a_line_are_named_and_stand_in_no_legend(command, store, tm
     assert {"has epochs", "also has"} <= set(texts(file)) and "has none" not in texts(file)
 
 
-def test_characters_that_the_font_lacks_are_one_sentence(command, store, tmp_path):  # noqa: F811
+def test_characters_that_the_font_lacks_are_one_sentence(command, store, tmp_path):
     group(store, "sweep", runs=["訓練", "b"], series={"loss": [2.0, 1.0]})
     for kind, lacks in (("pdf", True), ("png", True), ("svg", False)):
         ran = command("runs", "figure", "sweep", "--series", "loss", "--out", str(tmp_path / f"fig.{kind}"))
@@ -127,14 +126,14 @@ def test_characters_that_the_font_lacks_are_one_sentence(command, store, tmp_pat
         ("--out x.pdf --log", "give its --series, too"),
     ],
 )
-def test_a_picture_that_cannot_be_is_one_error(command, store, tmp_path, monkeypatch, words, says):  # noqa: F811
+def test_a_picture_that_cannot_be_is_one_error(command, store, tmp_path, monkeypatch, words, says):
     monkeypatch.chdir(tmp_path)
     group(store, "one")
     assert says in refused(command("runs", "figure", "one", *words.split()))
     assert not list(tmp_path.glob("*.pdf"))
 
 
-def test_without_matplotlib_pictures_are_one_error_that_names_the_extra(store, tmp_path):  # noqa: F811
+def test_without_matplotlib_pictures_are_one_error_that_names_the_extra(piped, store, tmp_path):
     group(store, "one")
     words = ["runs", "figure", "one", "--series", "loss", "--out", str(tmp_path / "x.pdf")]
     failed = piped(*words, PENSTOCK_STORE=str(store.folder), **without(tmp_path, "matplotlib"))
@@ -142,6 +141,6 @@ def test_without_matplotlib_pictures_are_one_error_that_names_the_extra(store, t
     assert failed.stderr.strip().endswith('penstock runs figure needs matplotlib: pip install "penstock[paper]"')
 
 
-def test_a_picture_has_the_pixels_that_print_needs(command, study, tmp_path):  # noqa: F811
+def test_a_picture_has_the_pixels_that_print_needs(command, study, tmp_path):
     told(command("runs", "figure", "own loaders", "--columns", "1", "--out", str(tmp_path / "x.png")))
     assert struct.unpack(">I", (tmp_path / "x.png").read_bytes()[16:20])[0] == 1020

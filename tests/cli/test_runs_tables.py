@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import csv
 import json
-import os
 import shutil
 import subprocess
-import sys
+from collections.abc import Callable
 from contextlib import closing
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from rich.console import Console
-from tests.cli.test_runs import command, refused, store, told  # noqa: F401 - fixtures
-from tests.cli.test_terminal import piped, without
+from tests.cli.conftest import refused, told, without
 from tests.runs.store.groups import group as waiting
 from tests.runs.store.groups import living
 from tests.web.seeded import group
@@ -28,7 +25,7 @@ from penstock.runs.store.points import SeriesWriter
 NASTY = r"a_b %&#{}\^~$ [c] <d>|*"
 
 
-def test_runs_are_json_with_numbers_as_they_are_and_parameters(command, store):  # noqa: F811
+def test_runs_are_json_with_numbers_as_they_are_and_parameters(command, store):
     one = group(store, NASTY, seconds=1234.5, parameters={"lr": "0.1"})[0]
     group(store, "other", series={"loss": [1.0]})
     told(command("runs", "note", one.id, "--text", "one, two", "--tag", "good", "--tag", "fast"))
@@ -40,7 +37,7 @@ def test_runs_are_json_with_numbers_as_they_are_and_parameters(command, store): 
     assert (rows[0]["note"], rows[0]["tags"], rows[1]["tags"]) == ("one, two", ["good", "fast"], [])
 
 
-def test_runs_are_a_latex_table_whatever_they_are_called(command, store):  # noqa: F811
+def test_runs_are_a_latex_table_whatever_they_are_called(command, store):
     group(store, NASTY)
     lines = told(command("runs", "ls", "--latex")).splitlines()
     assert lines[:2] == [r"\begin{tabular}{lllllrrrr}", r"\toprule"]
@@ -58,7 +55,7 @@ def test_runs_are_a_latex_table_whatever_they_are_called(command, store):  # noq
 
 @pytest.mark.whole
 @pytest.mark.skipif(not shutil.which("pdflatex"), reason="pdflatex is not there")
-def test_latex_takes_the_table(command, store, tmp_path):  # noqa: F811
+def test_latex_takes_the_table(command, store, tmp_path):
     group(store, NASTY)
     group(store, "--lr --- cafe\u0301 \u200bb\u00ad")
     table = told(command("runs", "ls", "--latex"))
@@ -68,7 +65,7 @@ def test_latex_takes_the_table(command, store, tmp_path):  # noqa: F811
     subprocess.run(["pdflatex", "-halt-on-error", "t.tex"], cwd=tmp_path, check=True, capture_output=True)
 
 
-def test_a_comparison_is_a_latex_table_with_a_column_for_a_group(command, store):  # noqa: F811
+def test_a_comparison_is_a_latex_table_with_a_column_for_a_group(command, store):
     for mode in ("alone", "plain"):
         group(store, "own_loaders", mode=mode, seconds=50.0 if mode == "plain" else 100.0)
     lines = told(command("runs", "compare", "own_loaders", "--latex")).splitlines()
@@ -76,11 +73,7 @@ def test_a_comparison_is_a_latex_table_with_a_column_for_a_group(command, store)
     assert r"memory at most, MiB & 533 & 533 \\" in lines
 
 
-def test_a_table_that_is_watched_is_no_latex(command, store):  # noqa: F811
-    assert "not with --watch" in refused(command("runs", "ls", "--watch", "--latex"))
-
-
-def test_an_export_to_parquet_has_the_same_points_with_their_types(command, store, tmp_path):  # noqa: F811
+def test_an_export_to_parquet_has_the_same_points_with_their_types(command, store, tmp_path):
     runs = group(store, "sweep", parameters={"lr": "0.1"}, mode="mps") + group(store, "other", status="failed")
     with closing(SeriesWriter(store.folder_of(runs[0].id) / "series" / "steps.points")) as writer:
         for time_s, name, value in ((11, "before", 1), (12, "step", 100), (12, "with", 3), (13, "after", 2)):
@@ -106,7 +99,7 @@ def test_an_export_to_parquet_has_the_same_points_with_their_types(command, stor
 
 
 @pytest.mark.whole
-def test_without_pyarrow_an_export_to_parquet_is_one_error(store, tmp_path):  # noqa: F811
+def test_without_pyarrow_an_export_to_parquet_is_one_error(piped, store, tmp_path):
     group(store, "one")
     words = ["runs", "export", "one", str(tmp_path / "x.parquet")]
     failed = piped(*words, PENSTOCK_STORE=str(store.folder), **without(tmp_path, "pyarrow"))
@@ -115,7 +108,7 @@ def test_without_pyarrow_an_export_to_parquet_is_one_error(store, tmp_path):  # 
     assert not list(tmp_path.glob("*x.parquet*"))
 
 
-def test_verbs_say_as_json_what_they_did_by_id(command, store, tmp_path):  # noqa: F811
+def test_verbs_say_as_json_what_they_did_by_id(command, store, tmp_path):
     first, second, third = (group(store, name)[0] for name in ("first", "second", "third"))
     told_json = lambda *words: json.loads(told(command("runs", *words, "--json")))  # noqa: E731
     file = str(tmp_path / "x.csv")
@@ -131,7 +124,7 @@ def test_verbs_say_as_json_what_they_did_by_id(command, store, tmp_path):  # noq
     assert store.runs() == []
 
 
-def test_tables_of_what_goes_on_have_group_and_mode(store):  # noqa: F811
+def test_tables_of_what_goes_on_have_group_and_mode(store):
     [run] = store.add(waiting(1, name="sweep", mode="mps"))
     store.began(run.id, keeper=living(), pid=1)
     shown = Console(width=150)
@@ -142,23 +135,21 @@ def test_tables_of_what_goes_on_have_group_and_mode(store):  # noqa: F811
     assert row.split()[:5] == [run.id, "run-0", "sweep", "mps", "running"]
 
 
-def completed(line: str, **more: str) -> list[str]:
+@pytest.fixture
+def completed(piped) -> Callable[..., list[str]]:
     """What bash offers at the end of a line."""
-    words = {
-        "COMP_WORDS": line,
-        "COMP_CWORD": str(len(line.split(" ")) - 1),
-        "_PENSTOCK_COMPLETE": "complete_bash",
-    }
-    ran: Any = subprocess.run(
-        [sys.executable, "-c", "from penstock.cli import main; main()"],
-        env={**os.environ, **words, **more}, capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    assert not ran.stderr
-    return ran.stdout.split()
+
+    def complete(line: str, **more: str) -> list[str]:
+        words = {"COMP_WORDS": line, "COMP_CWORD": str(len(line.split(" ")) - 1)}
+        ran = piped(**words, **more, _PENSTOCK_COMPLETE="complete_bash")
+        assert not ran.stderr
+        return ran.stdout.split()
+
+    return complete
 
 
 @pytest.mark.whole
-def test_tab_completes_ids_and_groups(store, tmp_path):  # noqa: F811
+def test_tab_completes_ids_and_groups(completed, store):
     one, other = group(store, "Zebras")[0], group(store, "Zoo")[0]
     for verb in ("compare", "export"):
         assert completed(f"penstock runs {verb} Z") == ["Zoo", "Zebras"], verb
@@ -175,7 +166,7 @@ def test_tab_completes_ids_and_groups(store, tmp_path):  # noqa: F811
 
 
 @pytest.mark.whole
-def test_tab_is_silent_where_no_store_is_and_makes_none(tmp_path):
+def test_tab_is_silent_where_no_store_is_and_makes_none(completed, tmp_path):
     for more in (
         {"PENSTOCK_STORE": str(tmp_path / "absent")},
         {"PENSTOCK_STORE": "", "XDG_DATA_HOME": str(tmp_path)},
@@ -185,13 +176,11 @@ def test_tab_is_silent_where_no_store_is_and_makes_none(tmp_path):
 
 
 @pytest.mark.whole
-def test_completion_installs_itself_for_bash(tmp_path):
+def test_completion_installs_itself_for_bash(piped, tmp_path):
     ran = piped("--show-completion", "bash", HOME=str(tmp_path), _TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION="1")
     assert "complete -o default -F _penstock_completion penstock" in ran.stdout, ran
 
 
 @pytest.mark.parametrize("words", [("ls", "--watch"), ("ls", "--json"), ("compare", "x", "--json")])
-def test_latex_beside_another_form_is_refused(command, words):  # noqa: F811 - the fixture
-    ended = command("runs", *words, "--latex")
-    assert (ended.returncode, ended.stdout) == (2, "")
-    assert f"--latex: not with {words[-1]}" in ended.stderr
+def test_latex_beside_another_form_is_refused(command, words):
+    assert f"--latex: not with {words[-1]}" in refused(command("runs", *words, "--latex"))

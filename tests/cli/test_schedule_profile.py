@@ -24,11 +24,11 @@ groups:
 """
 
 
-def test_runs_of_a_file_are_profiled_once(command: Callable[..., Any], tmp_path: Path):
+def test_runs_of_a_file_are_profiled_once(process: Callable[..., Any], tmp_path: Path):
     (tmp_path / "broken.py").write_text("import os; 1 / int(os.environ['CUDA_VISIBLE_DEVICES'])")
     (tmp_path / "jobs.yaml").write_text(SPEC)
     words = ("schedule", "profile", "jobs.yaml", "--store", str(tmp_path / "store"))
-    first = command(*words, "--json", cwd=tmp_path)
+    first = process(*words, "--json", cwd=tmp_path)
     assert first.stderr == "penstock: broken: failed before its first batch: ZeroDivisionError: division by zero\n"
     assert first.returncode == 1
     found: dict[str, Any] = json.loads(first.stdout)
@@ -36,6 +36,6 @@ def test_runs_of_a_file_are_profiled_once(command: Callable[..., Any], tmp_path:
     assert found["profiles"]["one"] == found["profiles"]["other"]  # one command, measured once
     assert found["contention"] > 0
     (tmp_path / "jobs.yaml").write_text("".join(line for line in SPEC.splitlines(True) if "broken" not in line))
-    again = command(*words, cwd=tmp_path)
+    again = process(*words, cwd=tmp_path)
     assert (again.returncode, again.stderr) == (0, "")
     assert "one" in again.stdout and "synthetic" in again.stdout and "ρ = " in again.stdout

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 from tests.fakes.nvme_disk import FakeDisk, FakeModule
-from tests.scripts import run_python
 
 from penstock.doctor import devices as probe
 from penstock.doctor.devices import Finding
@@ -79,12 +78,6 @@ def test_a_disk_that_cannot_be_opened_is_limited_with_reason_and_remedy(monkeypa
     assert (found.what, found.verdict) == ("disk /dev/libnvm99", "limited")
     assert "is not there" in found.found
     assert found.remedy.startswith("load the module")
-
-
-def test_the_doctor_tells_of_the_readers() -> None:
-    done = run_python("-m", "penstock", "doctor")
-    for mech in MECHANISMS:
-        assert f"reader {mech}" in done.stdout
 
 
 def test_the_remedy_is_the_errors_own_whatever_its_text_holds(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):

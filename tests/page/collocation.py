@@ -101,14 +101,14 @@ def planned(store: Store, name: str, mode: str) -> list[RunRecord]:
     return store.add(GroupPlan(name=name, mode=mode, runs=tuple(plan)))
 
 
-def add(store: Store, kind: Kind, began: float) -> list[RunRecord]:
-    """Add a group whose runs have all finished."""
+def add(store: Store, kind: Kind, began: float, every_s: int = 1) -> list[RunRecord]:
+    """Add a group whose runs have all finished, and were looked at so often."""
     records = planned(store, kind.name, kind.mode)
     for record in records:
         seconds = kind.seconds * (1 + 0.013 * record.index)
         start = began + (record.index * 1.02 * kind.seconds if kind.mode == "alone" else record.index)
         store.began(record.id, keeper=(1, 1), pid=1, time_s=start)
-        for name, values in series(kind, record.index, seconds, int(seconds)).items():
+        for name, values in series(kind, record.index, seconds, int(seconds) // every_s).items():
             add_points(store, record.id, name, values, start, seconds)
         store.ended(record.id, "finished", 0, "")
         with store._lock:

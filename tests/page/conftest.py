@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.web.conftest import Page, open_page  # noqa: F401 - a fixture
+from tests.web.conftest import Page, open_page, web_server  # noqa: F401 - fixtures
 
 PICTURES = os.environ.get("PENSTOCK_PICTURES")
 """Folder for pictures of what the tests saw; none are taken without it."""

@@ -100,20 +100,16 @@ def test_only_chosen_runs_are_drawn_and_the_address_keeps_metric_and_parameter(t
 
 
 def test_runs_that_begin_and_are_removed_while_they_are_looked_at_come_and_go(tab, store):
-    runs = sweep(store)
+    group(store, "one")
     page = tab().view("parameters")
+    page.get_by_text("No parameter differs between these runs").wait_for()
+    runs = sweep(store)
     eventually(lambda: len(points(page)) == 8)
     store.remove([runs[0].id])
     eventually(lambda: len(points(page)) == 7)
     group(store, "more", status=None, parameters={"lr": "<b>", "optimizer": "adam"}, series={"loss": [0.5]})
     eventually(lambda: len(points(page)) == 8)
     assert "<b>" in page.locator("svg").first.text_content()
-
-
-def test_without_parameters_it_says_what_to_do(tab, store):
-    group(store, "one")
-    page = tab().view("parameters")
-    page.get_by_text("No parameter differs between these runs").wait_for()
 
 
 ODD = (

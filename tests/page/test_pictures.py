@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-
 import pytest
 from tests.fakes.nvml.by_number import by_number
 from tests.fakes.nvml.fake_gpus import FakeGpus
@@ -49,13 +47,6 @@ def test_the_pictures_of_the_docs_show_the_page_as_it_is(tab, store, open_page, 
         phone = tab(server, color_scheme="light", viewport={"width": 390, "height": 844})
         phone.view("now").get_by_text("SM active").nth(1).wait_for()
         phone.picture("page-phone")
-        for width, scheme in ((390, "dark"), (390, "light"), (1280, "dark")):
-            small = tab(server, color_scheme=scheme, viewport={"width": width, "height": 844})
-            for view in ("now", f"runs?{chosen}", f"compare?{chosen}", f"time?{beside}", f"run/{now[0].id}"):
-                small.view(view).locator("main a").nth(1).wait_for()
-                assert small.page.evaluate("document.documentElement.scrollWidth <= innerWidth"), view
-                if "PENSTOCK_EVERY_PICTURE" in os.environ:
-                    small.picture(f"{view.partition('?')[0].partition('/')[0]}-{scheme}-{width}")
         write(store, *sweep(1.08))
         last = tab(server, color_scheme="light", viewport={"width": 1280, "height": 560})
         last.view("schedules").locator(".gantt a").nth(11).wait_for()

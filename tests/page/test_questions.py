@@ -24,6 +24,14 @@ class Person:
         self.page = tab.page
         self.clicks = 0
 
+    def begins(self) -> Person:
+        """Come to the page as if for the first time."""
+        self.page.goto("about:blank")
+        self.page.goto(self.tab.server.url)
+        self.page.get_by_text("live", exact=True).wait_for()
+        self.clicks = 0
+        return self
+
     def does(self, does: Any, *values: Any) -> None:
         self.clicks += 1
         assert self.clicks <= MOST_CLICKS
@@ -59,7 +67,7 @@ def person(tab: Any, store: Store) -> Person:
     return Person(tab())
 
 
-def test_which_learning_rate_was_best(person: Person) -> None:
+def which_learning_rate_was_best(person: Person) -> None:
     person.turns_to("Runs")
     person.does(person.page.get_by_text("Columns", exact=True).click)
     person.does(person.page.get_by_label("Column least loss").check)
@@ -69,14 +77,14 @@ def test_which_learning_rate_was_best(person: Person) -> None:
     assert rates["0.5"] == "0.03"
 
 
-def test_which_runs_waited_for_data(person: Person) -> None:
+def which_runs_waited_for_data(person: Person) -> None:
     person.turns_to("Runs")
     person.sorts_by("waits")
     eventually(lambda: column(person.page, "run")[0] == "lr=0.003")
     assert column(person.page, "waits")[0] == "80%"
 
 
-def test_what_differs_between_two_runs(person: Person) -> None:
+def what_differs_between_two_runs(person: Person) -> None:
     person.turns_to("Runs")
     for run in ("lr=0.01 of sweep", "lr=0.03 of sweep"):
         person.does(person.page.get_by_label(f"Compare {run}").check)
@@ -84,19 +92,21 @@ def test_what_differs_between_two_runs(person: Person) -> None:
     person.reads("parameter lr")
 
 
-def test_why_a_run_failed(person: Person) -> None:
+def why_a_run_failed(person: Person) -> None:
     person.turns_to("Runs")
+    assert person.page.get_by_text("failed (1)").get_attribute("title") == "ValueError: loss is NaN"
     person.opens("diverges")
-    person.reads("ValueError: loss is NaN")
+    person.reads("failed, exit code 1: ValueError: loss is NaN")
+    person.reads("epoch 0")
 
 
-def test_with_what_command_a_run_was_started(person: Person) -> None:
+def with_what_command_a_run_was_started(person: Person) -> None:
     person.turns_to("Runs")
     person.opens("lr=0.1")
     person.reads("python train.py")
 
 
-def test_how_the_loss_of_two_runs_went_beside_each_other(person: Person) -> None:
+def how_the_loss_of_two_runs_went_beside_each_other(person: Person) -> None:
     person.turns_to("Runs")
     for run in ("lr=0.01 of sweep", "lr=0.03 of sweep"):
         person.does(person.page.get_by_label(f"Compare {run}").check)
@@ -104,27 +114,27 @@ def test_how_the_loss_of_two_runs_went_beside_each_other(person: Person) -> None
     person.page.locator("main .chart").filter(has_text="loss").locator("canvas").first.wait_for()
 
 
-def test_what_sharing_a_loader_gained(person: Person) -> None:
+def what_sharing_a_loader_gained(person: Person) -> None:
     person.turns_to("Where the time goes")
     for name in ("own loaders (plain)", "one feed (plain)", "going (plain)"):  # the newest is shown at first
         person.does(person.page.get_by_role("button", name=name).click)
     person.reads("sooner than 'own loaders'")
 
 
-def test_which_run_took_the_most_memory(person: Person) -> None:
+def which_run_took_the_most_memory(person: Person) -> None:
     person.turns_to("Runs")
     person.sorts_by("memory")
     eventually(lambda: column(person.page, "run")[0] == "lr=0.1")
 
 
-def test_what_runs_now_and_how_far_it_is(person: Person) -> None:
+def what_runs_now_and_how_far_it_is(person: Person) -> None:
     person.turns_to("Now")
     person.reads("goes on")
     person.opens("goes on")
     person.page.locator("main .chart canvas").first.wait_for()
 
 
-def test_how_to_put_a_chart_into_a_paper(person: Person) -> None:
+def how_to_put_a_chart_into_a_paper(person: Person) -> None:
     person.turns_to("Runs")
     person.opens("lr=0.03")
     chart = person.page.locator("main .chart").filter(has_text="loss").first
@@ -132,3 +142,22 @@ def test_how_to_put_a_chart_into_a_paper(person: Person) -> None:
     with person.page.expect_download() as download:
         person.does(chart.get_by_text("SVG", exact=True).click)
     assert "<svg" in download.value.path().read_text()
+
+
+QUESTIONS = [
+    which_learning_rate_was_best,
+    which_runs_waited_for_data,
+    what_differs_between_two_runs,
+    why_a_run_failed,
+    with_what_command_a_run_was_started,
+    how_the_loss_of_two_runs_went_beside_each_other,
+    what_sharing_a_loader_gained,
+    which_run_took_the_most_memory,
+    what_runs_now_and_how_far_it_is,
+    how_to_put_a_chart_into_a_paper,
+]
+
+
+def test_each_question_is_answered_within_four_clicks(person: Person) -> None:
+    for question in QUESTIONS:
+        question(person.begins())

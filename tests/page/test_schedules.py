@@ -17,10 +17,6 @@ def lane(page, gpu: int):
     return page.locator(".lane").nth(gpu)
 
 
-def test_without_schedules_a_line_says_how_to_begin_one(tab):
-    tab().view("schedules").get_by_text("penstock schedule run sweep.yaml").wait_for()
-
-
 def test_runs_lie_on_their_gpus_where_they_were_planned_and_where_they_ran(tab, store):
     ledger = going_on(store)
     page = tab().view("schedules")

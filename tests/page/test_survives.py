@@ -1,12 +1,11 @@
-"""What a page lives through: runs and stores that go while they are shown, very long series, a second browser."""
+"""What a page lives through: runs and stores that go while they are shown, a second browser."""
 
 from __future__ import annotations
 
-import math
 import shutil
 
 import pytest
-from tests.web.seeded import add_points, group
+from tests.web.seeded import group
 
 pytestmark = pytest.mark.page
 
@@ -36,15 +35,3 @@ def test_a_store_that_is_deleted_under_an_open_page_is_one_sentence(tab, store):
     page.locator("main .chart canvas").first.wait_for()
     shutil.rmtree(store.folder)
     page.locator("#link").get_by_text(f"the store {store.folder} is gone").wait_for()
-
-
-def test_a_series_of_a_million_points_is_drawn_with_its_peaks(tab, store):
-    (run,) = group(store, "long", status=None, series={"few": [1.0, 2.0]})
-    values = [math.sin(i / 1e5) for i in range(1_000_000)]
-    values[654_321] = 99.0
-    add_points(store, run.id, "million", values, 1_790_000_000.0, 36_000.0)
-    store.ended(run.id, "finished", 0)
-    store.compact(run.id)
-    page = tab().view(f"compare?run={run.id}&series=million")
-    page.locator("main .chart canvas").wait_for()
-    page.locator("main").get_by_text("99", exact=False).first.wait_for()

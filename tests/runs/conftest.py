@@ -1,4 +1,4 @@
-"""`penstock run` as processes."""
+"""`penstock run` as processes, and `here` the command line in this process."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.cli.conftest import command as here  # noqa: F401 - a fixture
 from tests.forked import ForkServer
 from tests.runs.running import InTerminal, Launch, launches
 

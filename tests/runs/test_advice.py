@@ -62,13 +62,7 @@ SHARE = (
         (figures((2.0, None, None)), 0.9, [], "none", "waits 2% for data: data is not"),
         (figures((2.0, 30.0, 97.0)), 0.9, [], "copy", "spends 30% of its time copying to the GPU: load with"),
         (figures((2.0, None, 40.0, 55.0)), 0.9, [], "start", "first batch: imports and set-up; it waits 2%"),
-        (
-            figures((2.0, None, 40.0)),
-            0.9,
-            [],
-            "other",
-            "loops over data: evaluation or saving; it waits 2% for",
-        ),
+        (figures((2.0, None, 40.0)), 0.9, [], "other", "loops over data: evaluation or saving; it waits 2% for"),
     ],
 )
 def test_each_rule_says_its_numbers_and_a_remedy(run, cpus_busy, together, kind, said):
@@ -87,12 +81,7 @@ SDA = {"disk": "sda", "disk_busy": 0.99, "disk_bytes": 4e9}
         ({}, 0.03, "others", "other programs occupy the CPUs (97%; it and the runs beside it use 3%): end"),
         ({}, 0.6, "share", "while the CPUs are busy 97%: all 4 run train.py"),
         ({}, None, "share", "while the CPUs are busy 97%: all 4 run train.py"),
-        (
-            {**SDA, "moved_bytes": 1e7},
-            0.6,
-            "others",
-            "occupy disk sda (99%; it and the runs beside it moved 1%",
-        ),
+        ({**SDA, "moved_bytes": 1e7}, 0.6, "others", "occupy disk sda (99%; it and the runs beside it moved 1%"),
         ({**SDA, "moved_bytes": 9e8}, 0.6, "storage", "disk sda is busy"),
         ({**SDA, "moved_bytes": None}, 0.6, "storage", "is busy 99%"),
     ],

@@ -164,10 +164,7 @@ def test_what_to_change_is_said_once_for_all_runs_of_a_rule_and_names_the_worst(
 
 
 def test_the_worst_run_of_a_rule_is_that_of_the_part_of_time_that_the_rule_is_about() -> None:
-    loops = {
-        "plain0": (3.0, 0.2),
-        "plain1": (5.0, 0.5),
-    }  # loops, waits: the second started sooner
+    loops = {"plain0": (3.0, 0.2), "plain1": (5.0, 0.5)}  # loops, waits: the second started sooner
     values = {
         id: {"feed.loop_s": series([116.0], [loop]), "feed.wait_s": series([116.0], [wait])}
         for id, (loop, wait) in loops.items()

@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.cli.conftest import refused
 from tests.forked import eventually
-from tests.runs.running import UNWATCHED, Launch, nothing_is_left
+from tests.runs.running import UNWATCHED, Launch, nothing_is_left, records
 from tests.runs.store.groups import group
 
 from penstock.runs.launch import groups
@@ -28,12 +29,6 @@ def launch(launch: Callable[..., Launch]) -> Callable[..., Launch]:
     return lambda *words, **environment: launch(
         *(() if "spec.yaml" in words else UNWATCHED), *words, **environment
     )
-
-
-def penstock(folder: Path, *words: str | bytes, **options: Any) -> subprocess.CompletedProcess[bytes]:
-    """Run the command line to its end, as no test's own child."""
-    environment = {**os.environ, "PENSTOCK_STORE": str(folder / "store")}
-    return subprocess.run([sys.executable, "-m", "penstock", *words], env=environment, check=False, **options)
 
 
 def ended(launch, *words: str, **environment: str):
@@ -54,41 +49,39 @@ def test_one_run_says_what_it_says_and_ends_as_it_ends(launch):
     assert sorted(one.kept().split()) == ["err", "out"]
 
 
-def test_a_store_that_was_not_there_is_said_to_be_new_once(tmp_path: Path):
-    words = ("run", *UNWATCHED, "true")
-    first, second = (penstock(tmp_path, *words, capture_output=True, text=True).stderr for _ in range(2))
+def test_a_store_that_was_not_there_is_said_to_be_new_once(command, tmp_path: Path, monkeypatch):
+    monkeypatch.setenv("PENSTOCK_STORE", str(tmp_path / "store"))
+    first, second = (command("run", *UNWATCHED, "true").stderr for _ in range(2))
     assert first.startswith(
         f"penstock: the store of runs {tmp_path / 'store'} was not there and is new: see --store"
     )
     assert "is new" not in second
 
 
-@pytest.mark.parametrize(
-    "words",
-    [
-        ["run", "true", b"a\xff"],
-        ["run", "--name", b"a\xff", "true"],
-        ["run", "-n", "2", "--group", b"a\xff", "true"],
-        ["runs", "show", b"a\xff"],
-        ["runs", "compare", b"a\xff"],
-    ],
-)
-def test_what_is_not_utf8_is_one_error(words, tmp_path: Path):
+def test_what_is_not_utf8_is_one_error(command, tmp_path: Path, monkeypatch):
+    monkeypatch.setenv("PENSTOCK_STORE", str(tmp_path / "store"))
     Store.open(tmp_path / "store").close()
-    told = penstock(tmp_path, *words, capture_output=True)
-    assert told.returncode == 2
-    assert told.stderr.startswith(b"penstock: 'a\\udcff' is not UTF-8") and told.stderr.count(b"\n") == 1
+    for words in ("run true", "run --name", "run -n 2 true --group", "runs show", "runs compare"):
+        told = command(*words.split(), "a\udcff", *(["true"] if words.endswith(("name", "group")) else []))
+        assert told.returncode == 2, words
+        assert told.stderr.startswith("penstock: 'a\\udcff' is not UTF-8") and told.stderr.count("\n") == 1
 
 
-def test_output_and_errors_keep_their_order_where_they_go_to_one_pipe(tmp_path: Path):
+def penstock(folder: Path, *words: str, **options: Any) -> subprocess.CompletedProcess[bytes]:
+    """Run the command line to its end, as no test's own child."""
+    environment = {**os.environ, "PENSTOCK_STORE": str(folder / "store")}
+    return subprocess.run([sys.executable, "-m", "penstock", *words], env=environment, check=False, **options)
+
+
+def test_output_and_errors_keep_their_order_where_they_go_to_one_pipe_and_stdin_is_passed_on(tmp_path: Path):
     printed = "".join(f"echo out {i}; echo err {i} >&2; " for i in range(50))
-    words = ("run", *UNWATCHED, "sh", "-c", printed)
-    done = penstock(tmp_path, *words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-    in_order = [line for i in range(50) for line in (f"out {i}", f"err {i}")]
-    assert done.stdout.splitlines()[1:-1] == in_order
+    words = ("run", *UNWATCHED, "sh", "-c", f"read line; echo got $line; cat; {printed}")
+    done = penstock(tmp_path, *words, input=b"one\ntwo\0\xff\n", stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    in_order = [line for i in range(50) for line in (b"out %d" % i, b"err %d" % i)]
+    assert done.stdout.splitlines()[1:-1] == [b"got one", b"two\0\xff", *in_order]
     with Store.open(tmp_path / "store") as store:
         (run,) = store.runs()
-        assert (store.folder_of(run.id) / "output").read_text().splitlines() == in_order
+        assert (store.folder_of(run.id) / "output").read_bytes().splitlines()[2:] == in_order
 
 
 def test_a_script_runs_under_this_python_and_its_options_are_its_own(launch, tmp_path: Path):
@@ -153,15 +146,15 @@ def test_runs_are_alone_or_together(launch, tmp_path: Path, mode: str, most: int
         (["--grid", "lr=1,2", "sh"], "the command has no {lr}"),
     ],
 )
-def test_a_mistake_is_one_error_before_anything_starts(launch, tmp_path: Path, words: list[str], said: str):
+def test_a_mistake_is_one_error_before_anything_starts(here, tmp_path: Path, monkeypatch, words, said: str):
     for name in ("plain.sh", "train.py"):
         tmp_path.joinpath(name).touch()
     tmp_path.joinpath("spec.yaml").write_text("groups:\n- command: sh\n")
-    one = ended(launch, *words)
-    assert one.wait() == 2
-    assert said in one.errors and "Traceback" not in one.errors
-    assert one.errors.startswith("penstock: ")
-    assert not one.records()
+    monkeypatch.setenv("PENSTOCK_STORE", str(tmp_path / "store"))
+    Store.open(tmp_path / "store").close()
+    errors = refused(here("run", *words, cwd=tmp_path))
+    assert said in errors and errors.startswith("penstock: ")
+    assert not records(tmp_path)
 
 
 def test_what_cannot_be_executed_has_failed(launch, tmp_path: Path):
@@ -199,7 +192,9 @@ def test_a_signal_is_passed_on_and_a_second_ctrl_c_kills(launch, name: str):
     both.signal(f"SIG{name}")
     eventually(lambda: both.output.count("heard") == 2)
     assert [record.status for record in both.records()] == ["running", "running"]
-    both.signal("SIGINT")
+    if name != "INT":
+        both.signal("SIGINT")
+        eventually(lambda: both.output.count("heard") == 4)  # or two that are seen late are taken for one
     time.sleep(groups._ONE_SIGNAL_S)
     both.signal("SIGINT")
     assert both.wait() == 137
@@ -309,12 +304,6 @@ def test_detached_runs_go_on_by_themselves_and_are_stopped_by_id(launch, command
     assert command("runs", "stop", ids[0]).stdout == f"Run {ids[0]} (sh#0): had ended already: killed.\n"
 
 
-def test_stdin_is_passed_on_to_one_run(tmp_path: Path):
-    words = ("run", *UNWATCHED, "sh", "-c", "read line; echo got $line; cat")
-    ran = penstock(tmp_path, *words, input=b"one\ntwo\0\xff", stdout=subprocess.PIPE)
-    assert ran.stdout == b"got one\ntwo\0\xff"
-
-
 def test_the_environment_of_a_run_is_kept_without_secrets(launch, tmp_path: Path):
     for words in (["init", "-q"], ["add", "."], ["commit", "-qm", "x", "--allow-empty"]):
         tmp_path.joinpath("config.txt").write_text("lr=1\n")
@@ -345,7 +334,7 @@ def test_a_secret_that_a_script_is_given_and_prints_as_it_ends_is_not_in_its_rec
     assert one.record().reason == "unrecognized arguments: --key ***"
 
 
-def test_a_script_that_prints_for_nobody_any_more_ends(launch, tmp_path: Path):
+def test_a_script_that_prints_for_nobody_any_more_ends(tmp_path: Path):
     environment = {**os.environ, "PENSTOCK_STORE": str(tmp_path / "store")}
     reading, writing = os.pipe()
     command = [sys.executable, "-m", "penstock", "run", *UNWATCHED, "yes"]

@@ -119,11 +119,19 @@ def test_each_run_gets_its_own_values_and_those_of_the_host(group, sampler):
     assert len(energy) <= 1
 
 
-def test_a_run_of_which_nothing_is_to_be_sampled_gets_nothing_of_any_listener(group, sampler):
+def test_who_asks_for_nothing_gets_none_who_is_unknown_is_told_of_and_interrupts_are_ignored(group, sampler):
     group.begin(0)
-    sampler.tell(Begin(group.ids[0], ()))
+    group.begin(1)
+    sampler.tell(Begin("nobody"), Begin(group.ids[0], ()), Begin(group.ids[1], ("host",)))
+    until(group, 1, host__cores=1)
+    sampler.process.send_signal(signal.SIGINT)
+    sampler.process.send_signal(signal.SIGHUP)
+    until(group, 1, host__cores=5)
     until(group, 0, sampler__missed=3)
     assert set(group.last(0)) == {"sampler.missed"}
+    sampler.tell(End(group.ids[0]), End(group.ids[1]))
+    (said,) = sampler.said()
+    assert "run nobody is not sampled" in said
 
 
 def test_it_goes_on_without_an_input_until_the_last_run_has_ended(group, sampler):
@@ -159,17 +167,6 @@ def test_a_run_whose_command_has_ended_gets_no_rates_of_nothing_while_its_keeper
     until(group, 1, proc__cpu_s=points(1) + 5)
     assert points(0) == ended
     assert group.kept[0].process.poll() is None
-
-
-def test_interrupts_are_for_the_runs(group, sampler):
-    group.begin(0)
-    sampler.tell(Begin(group.ids[0], ("host",)))
-    until(group, 0, host__cores=1)
-    sampler.process.send_signal(signal.SIGINT)
-    sampler.process.send_signal(signal.SIGHUP)
-    until(group, 0, host__cores=5)
-    sampler.tell(End(group.ids[0]))
-    assert sampler.said() == []
 
 
 def test_another_goes_on_where_a_killed_one_stopped(group, sampler):
@@ -260,15 +257,6 @@ def test_listeners_that_lack_one_thing_are_left_out_in_one_line(group, fake_gpus
     until(group, 0, host__cores=3)
     sampler.tell(End(group.ids[0]))
     assert sampler.said() == ["penstock: listener gpu, gpm is left out: NVML finds no GPU"]
-
-
-def test_a_run_that_the_store_does_not_know_is_told_of_once(group, sampler):
-    group.begin(0)
-    sampler.tell(Begin("nobody"), Begin(group.ids[0], ("host",)))
-    until(group, 0, host__cores=3)
-    sampler.tell(End(group.ids[0]))
-    (said,) = sampler.said()
-    assert "run nobody is not sampled" in said
 
 
 def test_the_sampling_process_has_no_numpy_and_no_torch():

@@ -63,7 +63,16 @@ BELOW = {"": None, "in its group": IN_ITS_GROUP, "in its own": IN_ITS_OWN}
 NAMES = ["INT", "TERM", "HUP", "QUIT", "USR1", "USR2", "ALRM", "VTALRM", "IO"]
 RECEIVERS = ["launcher", "script", "group", "every"]
 
+OF_A_KIND = ["TERM", "USR1", "ALRM"]
+"""A signal that ends a run, one that is a notice, and a timer's."""
+SHARED = [("TERM", "launcher"), ("USR1", "script"), ("USR1", "group"), ("TERM", "every")]
+
 whole, soak = pytest.mark.whole, pytest.mark.soak
+
+
+def rest(is_one_of_a_kind: bool) -> pytest.MarkDecorator:
+    """Mark what is one more combination: all are tried in a soak."""
+    return whole if is_one_of_a_kind else soak
 
 
 def sent(one: Launch, folder: Path, name: str, receiver: str) -> None:
@@ -97,17 +106,20 @@ def ready(one: Launch) -> Launch:
 TABLE = [
     *[(name, RECEIVERS[place % 4], "run", "", 0.3) for place, name in enumerate(NAMES)],  # one diagonal
     *[
-        pytest.param(name, RECEIVERS[(place + more) % 4], "run", "", 0.3, marks=whole)
+        pytest.param(name, RECEIVERS[(place + more) % 4], "run", "", 0.3, marks=rest(name in OF_A_KIND))
         for place, name in enumerate(NAMES)
         for more in (1, 2, 3)
     ],
     *[
-        pytest.param(name, receiver, "share", "", 0.3, marks=whole if name in ("TERM", "USR1") else soak)
+        pytest.param(name, receiver, "share", "", 0.3, marks=rest((name, receiver) in SHARED))
         for name in NAMES
         for receiver in RECEIVERS
     ],
-    *[pytest.param(name, "launcher", "run", "in its group", 2.5, marks=whole) for name in NAMES[4:]],
-    *[pytest.param(name, "launcher", "run", "in its own", 2.5, marks=whole) for name in NAMES],
+    *[
+        pytest.param(name, "launcher", "run", "in its group", 2.5, marks=rest(name in OF_A_KIND))
+        for name in NAMES[4:]
+    ],
+    *[pytest.param(name, "launcher", "run", "in its own", 2.5, marks=rest(name in OF_A_KIND)) for name in NAMES],
     *[pytest.param(name, "every", "run", "", 8, marks=soak) for name in NAMES],
     *[pytest.param(name, "launcher", "share", "", 8, marks=soak) for name in NAMES],
 ]
@@ -129,8 +141,10 @@ def test_a_handler_runs_once_has_its_time_and_its_code_comes_back(
 
 
 @pytest.mark.whole
-@pytest.mark.parametrize(("name", "code"), [("INT", 130), ("TERM", 143), ("HUP", 129), ("QUIT", 131)])
-@pytest.mark.parametrize("receiver", ["launcher", "every"])
+@pytest.mark.parametrize(
+    ("name", "code", "receiver"),
+    [("INT", 130, "launcher"), ("TERM", 143, "every"), ("HUP", 129, "every"), ("QUIT", 131, "launcher")],
+)
 def test_what_saves_below_a_command_that_died_of_the_signal_is_not_killed(
     launch, tmp_path: Path, name: str, code: int, receiver: str
 ):
@@ -141,8 +155,7 @@ def test_what_saves_below_a_command_that_died_of_the_signal_is_not_killed(
     assert one.record().status == "killed"
 
 
-@pytest.mark.whole
-@pytest.mark.parametrize("name", ["TERM", "USR1"])
+@pytest.mark.parametrize("name", [pytest.param("TERM", marks=whole), pytest.param("USR1", marks=soak)])
 def test_a_handler_below_torchrun_has_its_time(launch, tmp_path: Path, name: str):
     (tmp_path / "train.py").write_text(SCRIPT + RUNS["run"][1])
     words = ("-m", "torch.distributed.run", "--nproc-per-node", "1", "train.py", "2.5")
@@ -166,8 +179,7 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.whole
-@pytest.mark.parametrize("name", ["TERM", "USR1"])
+@pytest.mark.parametrize("name", [pytest.param("TERM", marks=soak), pytest.param("USR1", marks=whole)])
 def test_workers_of_a_script_that_handles_a_signal_get_none_and_do_not_end_its_saving(
     launch, tmp_path: Path, name: str
 ):

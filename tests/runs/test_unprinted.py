@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.forked import ForkServer, eventually
@@ -18,16 +19,19 @@ from tests.schedule.scheduled import Scheduled
 
 FULL_BYTES = 20_000
 PRINTS = "echo out; echo err >&2; sleep 0.2; echo more"
-SPEC = {
-    "machine": {"gpus": 1, "simulated": True},
-    "groups": [{"listeners": [], "runs": [{"name": name, "command": ["sh", "-c", PRINTS]} for name in "ab"]}],
-}
 SHARES = "from torch.utils.data import DataLoader\nfor batch in DataLoader(range(8), batch_size=4): print(batch)\n"
+
+
+def planned(folder: Path, *runs: dict[str, Any]) -> None:
+    """Write a file of these runs on a machine with one GPU."""
+    machine = {"gpus": 1, "simulated": True}
+    spec = {"machine": machine, "groups": [{"listeners": [], "runs": runs}]}
+    (folder / "spec.yaml").write_text(json.dumps(spec))
 
 
 def printed(folder: Path, words: str, to: str) -> subprocess.CompletedProcess[str]:
     """Run a command line whose outputs a shell opens."""
-    (folder / "spec.yaml").write_text(json.dumps(SPEC))
+    planned(folder, *({"name": name, "command": ["sh", "-c", PRINTS]} for name in "ab"))
     (folder / "train.py").write_text(SHARES)
     (folder / "prints.sh").write_text(PRINTS)
     (folder / "store").mkdir(mode=0o700, exist_ok=True)
@@ -40,14 +44,17 @@ def printed(folder: Path, words: str, to: str) -> subprocess.CompletedProcess[st
     return done
 
 
-@pytest.mark.parametrize("to", [">/dev/full", ">&-", ">/dev/full 2>/dev/full", ">&- 2>&- <&-"])
 @pytest.mark.parametrize(
-    "words",
+    ("words", "to"),
     [
-        "run --listeners none sh prints.sh",
-        "run --listeners none -n 2 sh prints.sh",
-        pytest.param("run --listeners none --share train.py", marks=pytest.mark.whole),
-        pytest.param("schedule run spec.yaml", marks=pytest.mark.whole),
+        ("run --listeners none sh prints.sh", ">/dev/full"),
+        ("run --listeners none sh prints.sh", ">&- 2>&- <&-"),
+        ("run --listeners none -n 2 sh prints.sh", ">&-"),
+        ("run --listeners none -n 2 sh prints.sh", ">/dev/full 2>/dev/full"),
+        pytest.param("run --listeners none --share train.py", ">/dev/full", marks=pytest.mark.whole),
+        pytest.param("run --listeners none --share train.py", ">&- 2>&- <&-", marks=pytest.mark.whole),
+        pytest.param("schedule run spec.yaml", ">&-", marks=pytest.mark.whole),
+        pytest.param("schedule run spec.yaml", ">/dev/full 2>/dev/full", marks=pytest.mark.whole),
     ],
 )
 def test_runs_go_on_where_nothing_can_be_printed_and_one_line_says_so(tmp_path: Path, words: str, to: str):
@@ -117,10 +124,7 @@ def schedule(servers: dict[str, ForkServer], tmp_path: Path) -> Iterator[Callabl
 
 def test_no_run_that_has_ended_starts_again_because_the_disk_was_full(schedule, tmp_path: Path):
     program = "mkdir $0/began-$PENSTOCK_RUN_NAME-$$; until [ -e $0/go-$PENSTOCK_RUN_NAME ]; do sleep 0.02; done"
-    runs = [{"name": name, "command": ["sh", "-c", program, str(tmp_path)]} for name in "abc"]
-    (tmp_path / "spec.yaml").write_text(
-        json.dumps({"machine": SPEC["machine"], "groups": [{"listeners": [], "runs": runs}]})
-    )
+    planned(tmp_path, *({"name": name, "command": ["sh", "-c", program, str(tmp_path)]} for name in "abc"))
     first = schedule("spec.yaml")
     eventually(lambda: [*tmp_path.glob("began-a-*")] and records(tmp_path)[0].status == "running")
     full(tmp_path, first.pid)
@@ -138,19 +142,8 @@ def test_no_run_that_has_ended_starts_again_because_the_disk_was_full(schedule, 
 
 @pytest.mark.parametrize("name", ["INT", "TERM"])
 def test_a_signal_ends_a_scheduler_alone(schedule, tmp_path: Path, name: str):
-    runs = [
-        {
-            "name": "a",
-            "command": [
-                "sh",
-                "-c",
-                "trap 'echo heard > heard' INT TERM; echo ready; until [ -e go ]; do sleep 0.02; done",
-            ],
-        }
-    ]
-    (tmp_path / "spec.yaml").write_text(
-        json.dumps({"machine": SPEC["machine"], "groups": [{"listeners": [], "runs": runs}]})
-    )
+    text = "trap 'echo heard > heard' INT TERM; echo ready; until [ -e go ]; do sleep 0.02; done"
+    planned(tmp_path, {"name": "a", "command": ["sh", "-c", text]})
     first = schedule("spec.yaml")
     first.wait_until_said("ready")
     first.signal(f"SIG{name}")

@@ -4,9 +4,6 @@ import http.client
 import json
 import os
 import re
-import signal
-import subprocess
-import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from email.message import Message
@@ -15,6 +12,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
+from tests.cli.conftest import command as here  # noqa: F401 - a fixture
+from tests.conftest import VERBS
+from tests.forked import Forked, ForkServer, eventually
 
 from penstock.runs.store import Store
 
@@ -28,20 +28,28 @@ class Answer(NamedTuple):
 class Page:
     """``penstock web`` as a process, and a browser without a screen."""
 
-    def __init__(self, folder: Path, *words: str, environment: Mapping[str, str] | None = None) -> None:
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "penstock", "web", "--store", folder, *words],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            env={**os.environ, "PYTHONUNBUFFERED": "1", **(environment or {})},
+    def __init__(
+        self, server: ForkServer, logs: Path, *words: str, environment: Mapping[str, str] | None = None
+    ) -> None:
+        self._errors = logs / "errors"
+        self.process = Forked(
+            server,
+            "penstock",
+            ["web", "--port", "0", *words],
+            logs / "out",
+            errors=self._errors,
+            environment={**os.environ, **(environment or {})},
         )
-        assert self.process.stdout and self.process.stderr
-        self.url = self.process.stdout.readline().strip()
-        assert self.url, self.process.stderr.read()
+        eventually(lambda: self.process.output.endswith("\n") or self.process.ended)
+        self.url = self.process.output.strip()
+        assert self.url, self.errors
         self.port = int(re.search(r":(\d+)/", self.url)[1])
         self.key = self.url.partition("/?")[2]
         self.cookie = ""
+
+    @property
+    def errors(self) -> str:
+        return self._errors.read_text()
 
     def ask(self, path: str, *, method: str = "GET", body: bytes | None = None, **headers: str) -> Answer:
         given = {name.replace("_", "-"): value for name, value in headers.items()}
@@ -88,19 +96,31 @@ class Page:
 
     def close(self) -> str:
         """Interrupt it; return what it told on standard error."""
-        if self.process.returncode is None:
-            self.process.send_signal(signal.SIGINT)
-            _, self.errors = self.process.communicate(timeout=30)
-            assert "Traceback" not in self.errors, self.errors
+        if not self.process.ended:
+            self.process.signal("SIGINT")
+            self.process.wait()
+        assert "Traceback" not in self.errors, self.errors
         return self.errors
 
 
+@pytest.fixture(scope="session")
+def web_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ForkServer]:
+    """A process that has imported what ``penstock web`` imports, and forks it."""
+    modules = [*VERBS, "penstock.web.application", "uvicorn.loops.auto"]
+    server = ForkServer(tmp_path_factory.mktemp("ended"), modules, warnings="ignore")
+    yield server
+    server.close()
+
+
 @pytest.fixture
-def open_page(store: Store) -> Iterator[Callable[..., Page]]:
+def open_page(
+    store: Store, web_server: ForkServer, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Callable[..., Page]]:
     opened: list[Page] = []
 
-    def make(*words: str, environment: Mapping[str, str] | None = None) -> Page:
-        opened.append(Page(store.folder, "--port", "0", *words, environment=environment))
+    def make(*words: str, folder: Path = store.folder, environment: Mapping[str, str] | None = None) -> Page:
+        logs = tmp_path_factory.mktemp("web")
+        opened.append(Page(web_server, logs, "--store", str(folder), *words, environment=environment))
         return opened[-1]
 
     yield make

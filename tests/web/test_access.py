@@ -5,13 +5,11 @@ from __future__ import annotations
 import re
 import resource
 import socket
-import subprocess
-import sys
 import time
 from contextlib import ExitStack, suppress
 
 import pytest
-from tests.web.conftest import Page
+from tests.cli.conftest import refused
 
 
 def test_nothing_is_shown_without_the_key(page):
@@ -92,13 +90,11 @@ def test_no_file_but_the_page_s_is_served(page):
         assert page.ask(folder + name).status == 404, name
 
 
-def test_a_port_that_is_taken_is_one_clear_error(store):
+def test_a_port_that_is_taken_is_one_clear_error(here, store):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        command = [sys.executable, "-m", "penstock", "web", "--store", store.folder, "--port", str(port)]
-        told = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert told.returncode == 2
-    assert told.stderr.startswith(f"penstock: --port {port}: another program listens there; leave --port out,")
+        told = refused(here("web", "--store", str(store.folder), "--port", str(port)))
+    assert told.startswith(f"penstock: --port {port}: another program listens there; leave --port out,")
 
 
 @pytest.mark.whole
@@ -114,9 +110,9 @@ def test_hundreds_of_half_requests_do_not_lock_the_owner_out(page, before):
         assert page.ask("/api/groups").status == 200
 
 
-def test_a_store_that_was_not_there_is_said_to_be_new(tmp_path, page):
+def test_a_store_that_was_not_there_is_said_to_be_new(tmp_path, page, open_page):
     said = f"penstock: the store of runs {tmp_path / 'typo'} was not there and is new"
-    assert said in Page(tmp_path / "typo", "--port", "0").close()
+    assert said in open_page(folder=tmp_path / "typo").close()
     assert "is new" not in page.close()
 
 

@@ -11,7 +11,7 @@ from urllib.parse import urlencode
 
 import numpy as np
 import pytest
-from tests.cli.test_terminal import without
+from tests.cli.conftest import without
 from tests.web.seeded import group
 
 import penstock
@@ -82,20 +82,17 @@ def test_the_time_of_groups_is_drawn_run_by_run(page, store):
     assert content.headers["Content-Type"] == "application/pdf" and b"/FontFile2" in content.body
 
 
-@pytest.mark.parametrize(
-    ("asked", "status", "says"),
-    [
-        ({"format": "gif"}, 400, "give one of pdf, svg, png"),
-        ({"format": "pdf", "group": "absent"}, 404, "no run of the groups absent has begun"),
-        ({"format": "pdf", "name": "loss", "id": "absent"}, 404, "has no run 'absent'"),
-    ],
-)
-def test_a_picture_that_is_not_there_is_one_sentence(page, asked, status, says):
-    answer = page.ask("/api/figure?" + urlencode(asked))
-    assert answer.status == status and says in answer.body.decode()
+ABSENT = [
+    ("format=gif", 400, "give one of pdf, svg, png"),
+    ("format=pdf&group=absent", 404, "no run of the groups absent has begun"),
+    ("format=pdf&name=loss&id=absent", 404, "has no run 'absent'"),
+]
 
 
-def test_several_ask_at_once(page, store):
+def test_several_ask_at_once_and_a_picture_that_is_not_there_is_one_sentence(page, store):
+    for asked, status, says in ABSENT:
+        answer = page.ask(f"/api/figure?{asked}")
+        assert answer.status == status and says in answer.body.decode()
     [run] = group(store, "one")
     found: list[str] = []
     threads = [

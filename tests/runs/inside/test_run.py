@@ -12,6 +12,7 @@ import threading
 from pathlib import Path
 
 import pytest
+from tests.forked import Forked, ForkServer
 from tests.scripts import output_of, run_python
 
 from penstock.runs.record import GroupPlan, RunPlan, RunRecord
@@ -23,8 +24,8 @@ PLAN = RunPlan(command=("true",), name="lr=0.1", parameters={"lr": "0.1", "Width
 class Script:
     """Runs Python text as a run's script would run."""
 
-    def __init__(self, store: Store) -> None:
-        self.store = store
+    def __init__(self, store: Store, server: ForkServer) -> None:
+        self.store, self._server = store, server
         self.record: RunRecord = store.add(GroupPlan(name="g", runs=(PLAN,)))[0]
         self.id = self.record.id
         self.environment = {
@@ -39,6 +40,23 @@ class Script:
 
     def run(self, text: str, **more: str) -> str:
         """Run a script to its end; return what it wrote to stderr."""
+        path = self.store.folder.with_name("script.py")
+        path.write_text(f"import os, sys, penstock\n{text}")
+        errors = path.with_name("errors")
+        errors.unlink(missing_ok=True)
+        ran = Forked(
+            self._server,
+            str(path),
+            [],
+            path.with_name("out"),
+            errors=errors,
+            environment={**self.environment, **more},
+        )
+        assert ran.wait() == 0, errors.read_text()
+        return errors.read_text()
+
+    def run_anew(self, text: str, **more: str) -> str:
+        """Run it in a new Python, which has imported nothing, and writes what it says into a pipe."""
         env = {**self.environment, **more}
         ran = run_python("-W", "error", "-c", f"import os, sys, penstock\n{text}", env=env)
         assert ran.returncode == 0, ran.stderr
@@ -49,9 +67,9 @@ class Script:
 
 
 @pytest.fixture
-def script(tmp_path: Path):
+def script(tmp_path: Path, servers: dict[str, ForkServer]):
     with Store.open(tmp_path / "store") as store:
-        yield Script(store)
+        yield Script(store, servers["numpy"])
 
 
 def test_what_is_logged_is_in_the_series_of_the_run(script: Script):
@@ -76,7 +94,7 @@ def test_the_run_tells_about_itself(script: Script):
 
 @pytest.mark.parametrize("missing", ["PENSTOCK_STORE", "PENSTOCK_RUN_ID"])
 def test_outside_a_run_nothing_happens(script: Script, missing: str):
-    script.run(
+    assert not script.run_anew(
         "assert penstock.current_run() is None\n"
         "penstock.log(loss='no number', **{'a/b': 1})\n"
         "import threading; assert threading.active_count() == 1\n"
@@ -261,7 +279,7 @@ def test_a_store_that_is_gone_or_full_fails_no_script(script: Script):
     said = script.run("for _ in range(3): penstock.log(a=1)")
     assert said.count("penstock.log:") == 2 and "did not take 3 points" in said
     series.unlink()
-    said = script.run(
+    said = script.run_anew(
         "import resource, signal\n"
         "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (100, 100))\n"
@@ -371,7 +389,7 @@ def test_a_script_that_can_start_no_thread_is_heard_when_it_ends(script: Script)
 def test_on_a_full_disk_points_that_are_kept_and_that_are_said_to_be_lost_are_all(
     script: Script, limit, calls, most
 ):
-    said = script.run(
+    said = script.run_anew(
         "import resource\n"
         "from penstock.runs.inside import run as inside\n"
         f"inside._MOST_WAITING = {most}\n"

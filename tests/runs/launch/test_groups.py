@@ -86,20 +86,15 @@ ONLY_ONE = "mkdir {0}/there && rmdir {0}/there"
 
 
 @pytest.mark.parametrize(
-    ("room", "needs"),
-    [
-        ({"gpus": 3}, {"gpus": 2}),
-        ({"gpus": 0, "host": 10}, {"memory_bytes": 6}),
-        ({"gpus": 1, "x": 9}, {"gpus": 1}),
-    ],
+    ("room", "needs"), [({"gpus": 3}, {"gpus": 2}), ({"gpus": 0, "host": 10}, {"memory_bytes": 6})]
 )
 def test_runs_that_say_what_they_need_start_while_it_fits(store: Store, tmp_path: Path, room, needs):
     wait = f"until [ -e {tmp_path}/free ]; do sleep 0.01; done"
-    large = [plan(f"r{i}", f"{wait}; {ONLY_ONE.format(tmp_path)}", **needs) for i in range(3)]
+    large = [plan(f"r{i}", f"{wait}; {ONLY_ONE.format(tmp_path)}", **needs) for i in range(2)]
     seen, ended = run(store, group(*large, plan("free", f"touch {tmp_path}/free")), room=room)
-    assert [record.status for record in ended] == 4 * ["finished"], "that which needs nothing starts at once"
+    assert [record.status for record in ended] == 3 * ["finished"], "that which needs nothing starts at once"
     order = [(name, what) for name, what in seen if name != "free"]
-    assert order == [(f"r{i}", what) for i in range(3) for what in ("begins", "ends")]
+    assert order == [(f"r{i}", what) for i in range(2) for what in ("begins", "ends")]
 
 
 def test_only_runs_that_start_in_one_moment_wait_for_each_other_to_share(store: Store):

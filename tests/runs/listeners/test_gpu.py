@@ -89,16 +89,16 @@ def test_a_runs_memory_is_that_of_its_processes_on_all_gpus(fake_gpus: FakeGpus)
 
 
 @by_number
-def test_a_run_whose_memory_nvml_does_not_give_has_none_rather_than_zero(fake_gpus: FakeGpus) -> None:
-    fake_gpus.add(processes=[[MINE, None], [OTHER, 100]])
-    assert set(listening(GpuListener).sample(tick(a=(MINE,), b=(OTHER,))).runs) == {"b"}
-
-
-@by_number
-def test_a_process_that_has_just_ended_hides_no_other(fake_gpus: FakeGpus) -> None:
-    fake_gpus.add(processes=[[MINE, 5], [NOBODY, 100]])
-    sample = listening(GpuListener).sample(tick(a=(MINE,)))
-    assert (sample.runs["a"].gauges, sample.notes) == ({"gpu.memory_bytes": 5}, ())
+@pytest.mark.parametrize(
+    ("processes", "told"),
+    [([[MINE, None], [OTHER, 100]], {"b": 100}), ([[MINE, 5], [NOBODY, 100]], {"a": 5})],
+    ids=["NVML does not give its memory: none rather than zero", "one that has just ended hides no other"],
+)
+def test_what_is_not_known_of_one_process_is_left_out(fake_gpus: FakeGpus, processes, told) -> None:
+    fake_gpus.add(processes=processes)
+    sample = listening(GpuListener).sample(tick(a=(MINE,), b=(OTHER,)))
+    assert {id: values.gauges["gpu.memory_bytes"] for id, values in sample.runs.items()} == told
+    assert sample.notes == ()
 
 
 IN_A_CONTAINER = """

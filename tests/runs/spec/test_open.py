@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -55,12 +54,6 @@ def again(file: Path, store: Store) -> list[str]:
     """Which groups are left to be run."""
     with OpenedSpec(file, Gpus(), stored=store.runs) as spec:
         return [group.name for group in spec.groups]
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[Store]:
-    with Store.open(tmp_path / "store") as store:
-        yield store
 
 
 def ran(store: Store, group: GroupPlan, *statuses: Status | None) -> list[RunRecord]:

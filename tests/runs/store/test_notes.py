@@ -17,12 +17,6 @@ from penstock.runs.store import Store, database
 from penstock.runs.store.notes import Change
 
 
-@pytest.fixture
-def store(tmp_path):
-    with Store.open(tmp_path / "store") as opened:
-        yield opened
-
-
 def ended(store: Store, runs: int = 2, name: str = "group") -> list[RunRecord]:
     records = store.add(group(runs, name))
     for run in records:

@@ -59,14 +59,11 @@ def test_a_store_that_a_newer_penstock_has_written_is_refused_and_left_as_it_is(
     assert path.read_bytes() == before
 
 
-def test_what_is_no_database_is_one_error(tmp_path):
+def test_what_is_no_database_or_no_folder_is_one_error(tmp_path):
     tmp_path.chmod(0o700)
     (tmp_path / "runs.sqlite").write_text("mine\n" * 500)
     with pytest.raises(StoreUnusable, match="file is not a database"):
         Store.open(tmp_path)
-
-
-def test_a_file_in_the_place_of_the_folder_is_one_error(tmp_path):
     (tmp_path / "store").touch()
     with pytest.raises(StoreUnusable, match="File exists"):
         Store.open(tmp_path / "store")
@@ -105,8 +102,9 @@ def test_two_processes_migrate_at_once_and_a_copy_is_kept(tmp_path):
         Store.open(tmp_path / "store")
 
 
-@pytest.mark.parametrize("number", [errno.ENOLCK, errno.ENOSYS, errno.EBADF])
-@pytest.mark.parametrize("by", ["lockf", "flock"])
+@pytest.mark.parametrize(
+    ("by", "number"), [("lockf", errno.ENOLCK), ("flock", errno.ENOSYS), ("lockf", errno.EBADF)]
+)
 def test_a_file_system_that_locks_no_files_is_named_at_once(tmp_path, monkeypatch, by, number):
     """SQLite would take it for one that is busy, and try for 30 s."""
     if by == "lockf":  # such as a store that was copied there

@@ -12,17 +12,12 @@ import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, multiple, rule
+from tests.examples import examples
 from tests.runs.store.groups import DEAD, group, living
 
 from penstock.errors import BadSetting, NoSuchRun
 from penstock.runs.record import ENDED
 from penstock.runs.store import SeriesWriter, Store
-
-
-@pytest.fixture
-def store(tmp_path):
-    with Store.open(tmp_path / "store") as opened:
-        yield opened
 
 
 class Stores(RuleBasedStateMachine):
@@ -81,7 +76,7 @@ class Stores(RuleBasedStateMachine):
 
 
 TestStores = Stores.TestCase
-TestStores.settings = settings(max_examples=15, stateful_step_count=15, deadline=None)
+TestStores.settings = settings(max_examples=examples(8), stateful_step_count=15, deadline=None)
 
 
 def test_a_run_is_found_by_the_first_letters_of_its_id(store):
