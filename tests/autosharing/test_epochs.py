@@ -104,7 +104,7 @@ class Feed:
     st.sampled_from([0, 2]),
     st.data(),
 )
-@settings(max_examples=1000 if settings.get_current_profile_name() == "soak" else 6)
+@settings(max_examples=1000 if settings.get_current_profile_name() == "soak" else 12)
 def test_whatever_a_sampler_makes_of_an_epoch_runs_get_what_they_get_alone_and_share_it(
     kind: Kind, firsts: list[int], calls: str, workers: int, data: st.DataObject
 ):
