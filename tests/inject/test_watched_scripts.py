@@ -17,6 +17,7 @@ from tests.forked import Forked, ForkServer
 import penstock
 from penstock.runs.record import GroupPlan, RunPlan
 from penstock.runs.store import Store
+from penstock.runs.store.database import this_process
 
 WATCHED = Path(__file__).with_name("watched.py")
 pytestmark = pytest.mark.whole
@@ -104,8 +105,10 @@ def watched(servers: dict[str, ForkServer], tmp_path: Path) -> Watched:
     def run(text: str) -> dict[str, list[float]]:
         (tmp_path / "train.py").write_text(DATA + text)
         with Store.open(tmp_path / "store") as store:
-            plan = RunPlan(command=("train.py",), name="run", directory=str(tmp_path))
+            plan = RunPlan(command=(sys.executable, "train.py"), name="run", directory=str(tmp_path))
             (record,) = store.add(GroupPlan(name="group", runs=(plan,)))
+            me = this_process()
+            store.began(record.id, keeper=(me.pid, me.started_ticks), pid=me.pid)
         environment = {"PENSTOCK_STORE": str(tmp_path / "store"), "PENSTOCK_RUN_ID": record.id}
         at = {"directory": tmp_path, "environment": {**os.environ, **environment}}
         one = Forked(servers["torch"], str(WATCHED), ["train.py"], tmp_path / "out", **at)
