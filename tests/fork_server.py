@@ -9,6 +9,7 @@ forking_python.py and ``ForkServer.spawn`` do, it forks feeders and workers.
 
 from __future__ import annotations
 
+import atexit
 import ctypes
 import fcntl
 import gc
@@ -21,6 +22,7 @@ import select
 import signal
 import socket
 import sys
+import threading
 import types
 from collections.abc import Callable
 from contextlib import suppress
@@ -111,8 +113,8 @@ def become_python(request: dict[str, Any], fds: list[int]) -> None:
     exec(program, main.__dict__)
 
 
-def become(order: dict[str, Any]) -> None:
-    """Be what was ordered."""
+def become(order: dict[str, Any]) -> Any:
+    """Be what was ordered; return what its script holds at its end."""
     alone()
     with open(os.devnull) as nothing, open(order["output"], "ab") as output, open(order["errors"], "ab") as errors:
         for file, fd in ((nothing, 0), (output, 1), (errors, 2)):
@@ -126,7 +128,7 @@ def become(order: dict[str, Any]) -> None:
         if os.path.exists(site := os.path.join(path, "sitecustomize.py")):
             runpy.run_path(site)
     sys.argv[1:] = order["arguments"]
-    run(order["run"])
+    return run(order["run"])
 
 
 def alone() -> None:
@@ -142,13 +144,31 @@ def settle(environment: dict[str, str], directory: str) -> None:
     os.chdir(directory)
 
 
-def run(what: str) -> None:
+def run(what: str) -> Any:
     if what.endswith(".py"):
         sys.argv[0], sys.path[0] = what, str(Path(what).parent)
-        runpy.run_path(what, run_name="__main__")
-    else:
-        sys.path[0] = os.getcwd()
-        runpy.run_module(what, run_name="__main__", alter_sys=True)
+        return runpy.run_path(what, run_name="__main__")
+    sys.path[0] = os.getcwd()
+    return runpy.run_module(what, run_name="__main__", alter_sys=True)
+
+
+def end_with(what: Callable[[], Any]) -> None:
+    """Do it, and end as Python does, but leave alone what was here before: it takes torch 0.2 s to fall apart."""
+    held, code = None, 0
+    try:
+        held = what()
+    except SystemExit as error:
+        if not isinstance(error.code, int | None):
+            raise
+        held, code = error, error.code or 0
+    threading._shutdown()  # pyright: ignore
+    atexit._run_exitfuncs()
+    del held
+    gc.collect()
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError, ValueError):  # the other end has gone; the script has closed it
+            stream.flush()
+    os._exit(code & 255)
 
 
 if __name__ == "__main__":
@@ -157,4 +177,4 @@ if __name__ == "__main__":
     for module in sys.argv[4:]:
         importlib.import_module(module)
     gc.freeze()  # or each process would copy all of this when it looks for garbage
-    forked()()
+    end_with(forked())

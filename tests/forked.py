@@ -36,7 +36,12 @@ class ForkServer:
     """A process that imports ``modules``, from ``path`` too, and forks; it is started when it is needed."""
 
     def __init__(
-        self, answers: Path, modules: list[str], path: Path = Path(__file__).parent, *, warnings: str = "error"
+        self,
+        answers: Path,
+        modules: list[str],
+        path: Path = Path(__file__).parent,
+        python: Sequence[str] = (sys.executable, "-W", "error"),
+        environment: dict[str, str] | None = None,
     ) -> None:
         self.answers = answers
         self._ours, self._theirs = socket.socketpair()  # now, or a test would be blamed for its descriptor
@@ -44,9 +49,10 @@ class ForkServer:
         self._feeders.bind(str(answers / "feeders"))
         self._feeders.listen(64)
         self._python = answers / "python"
-        self._python.write_text(f"#!{sys.executable} -IS\n{FORKING_PYTHON.read_text()}")
+        self._python.write_text(f"#!{python[0]} -IS\n{FORKING_PYTHON.read_text()}")
         self._python.chmod(0o700)
-        self._command = [sys.executable, "-W", warnings, SERVER, answers, self._feeders.fileno(), path, *modules]
+        self._command = [*python, SERVER, answers, self._feeders.fileno(), path, *modules]
+        self._environment = environment
         self._process: subprocess.Popen[bytes] | None = None
         self._pid = os.getpid()
         self._one_at_a_time = threading.Lock()
@@ -87,8 +93,8 @@ class ForkServer:
 
     def _start(self) -> subprocess.Popen[bytes]:
         # It is no process of this test's; and has one thread, or not all that it forks were whole.
-        environment = {**os.environ, "OPENBLAS_NUM_THREADS": "1"}
-        del environment["PENSTOCK_DIR"]
+        environment = {**(self._environment or os.environ), "OPENBLAS_NUM_THREADS": "1"}
+        environment.pop("PENSTOCK_DIR", None)
         with self._theirs as theirs, self._feeders as feeders:
             command = list(map(str, self._command))
             return subprocess.Popen(

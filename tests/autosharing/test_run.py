@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import sys
 from collections.abc import Callable
@@ -16,10 +17,9 @@ import penstock
 
 
 @pytest.mark.whole
-@pytest.mark.parametrize("kind", ["plain", "spawn"])
-def test_two_unmodified_runs_are_as_they_are_alone(launch: Callable[..., Any], tmp_path: Path, kind: str):
+def test_two_unmodified_runs_whose_loaders_spawn_workers_are_alike(launch: Callable[..., Any], tmp_path: Path):
     shutil.copy(SCRIPTS / "loops.py", tmp_path)
-    done = launch("--share", "--name", "mine", "-n", "2", "--listeners", "none", "loops.py", kind)
+    done = launch("--share", "--name", "mine", "-n", "2", "--listeners", "none", "loops.py", "spawn")
     assert done.wait() == 0, done.output + done.errors
     (name,) = feeds_read(done.errors)
     assert name.startswith("mine-")
@@ -32,15 +32,27 @@ def test_two_unmodified_runs_are_as_they_are_alone(launch: Callable[..., Any], t
 
 
 @pytest.mark.whole
-def test_what_the_command_asks_for_counts_before_what_the_script_does(launch: Callable[..., Any], tmp_path: Path):
-    loops = (SCRIPTS / "loops.py").read_text()
-    marked = "import penstock\n\npenstock.autoshare('other', strict=True)\nif __name__ =="
-    (tmp_path / "loops.py").write_text(loops.replace("if __name__ ==", marked))
-    done = launch("--share", "--name", "mine", "--listeners", "none", "loops.py", "plain")
+def test_what_the_command_asks_for_counts_before_what_the_script_does_and_a_file_moves_it(launch, tmp_path: Path):
+    text = (SCRIPTS / "moving.py").read_text()
+    marked = "penstock.autoshare('other', strict=True)\nif __name__ =="
+    (tmp_path / "moving.py").write_text(text.replace("if __name__ ==", marked))
+    done = launch(
+        *("--share", "--name", "mine", "--listeners", "none", "moving.py"),
+        PENSTOCK_FEED_FILE=str(tmp_path / "suffix"),
+    )
     assert done.wait() == 0, done.output + done.errors
-    (name,) = feeds_read(done.errors)
-    assert name.startswith("mine-")
-    penstock.stop(name)
+    names = feeds_read(done.errors)
+    assert all(name.startswith("mine-") for name in names)
+    check_moves(done.errors)
+    for feed in penstock.feeds():
+        penstock.stop(feed.name)
+
+
+def check_moves(said: str) -> None:
+    """Check that each epoch began on the feed that the file named."""
+    assert re.findall(r"epoch on \['([xy]?)'\] after", said) == ["", "", "x", "x", ""], said
+    assert len(re.findall("this trainer .* moves from feed", said)) == 2
+    assert "all whole" in said and "is not shared" not in said and "stays" not in said
 
 
 def test_a_script_without_a_loader_is_told_of(launch: Callable[..., Any]):
@@ -69,18 +81,18 @@ def test_runs_begin_though_one_of_them_never_makes_a_loader(launch: Callable[...
 import os, sys, time
 from pathlib import Path
 index, folder = os.environ["PENSTOCK_RUN_INDEX"], Path({str(tmp_path)!r})
-if index == "2":
-    while sum(path.name.startswith("read") for path in folder.iterdir()) < 2:
+if index == "1":
+    while not (folder / "read").exists():
         time.sleep(0.1)
     sys.exit()
 import torch
 from torch.utils.data import DataLoader, TensorDataset
 ids = [int(i) for (batch,) in DataLoader(TensorDataset(torch.arange(640)), 16, shuffle=True) for i in batch]
 assert sorted(ids) == list(range(640))
-(folder / f"read-{{index}}").touch()
+(folder / "read").touch()
 """
     (tmp_path / "one_without.py").write_text(script)
-    done = launch("--share", "-n", "3", "--listeners", "none", "one_without.py")
+    done = launch("--share", "-n", "2", "--listeners", "none", "one_without.py")
     assert done.wait() == 0, done.output + done.errors
     (name,) = feeds_read(done.errors)
     penstock.stop(name)

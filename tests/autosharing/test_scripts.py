@@ -46,8 +46,8 @@ def test_batch_sizes_and_learning_rates_may_differ(scripts: Scripts):
 
 @pytest.mark.whole
 def test_two_iterations_asked_by_turns_do_not_wait_for_each_other(scripts: Scripts):
-    """Their epochs are larger than the window."""
-    words = ["zip", "--width", str(3 << 20)]
+    """Their epoch is larger than the window."""
+    words = ["zip", "--epochs", "1", "--width", str(3 << 20)]
     (seen,), _ = scripts.shared(words)
     check_like(seen, scripts.alone(*words))
 
@@ -114,9 +114,7 @@ def test_runs_with_other_data_have_a_feed_of_their_own_and_one_line_tells_what_d
 
 
 @pytest.mark.whole
-def test_data_that_change_with_the_epoch_are_read_from_a_feed_for_each_epoch(
-    scripts: Scripts, monkeypatch: pytest.MonkeyPatch
-):
+def test_data_that_change_with_the_epoch_are_read_from_a_feed_for_each_epoch(scripts, monkeypatch):
     monkeypatch.setenv("SHORT", "are worth it")
     seen, said = scripts.shared(["told"], ["told"])
     assert len(feeds_read(said)) == EPOCHS

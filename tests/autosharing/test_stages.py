@@ -19,9 +19,7 @@ def whole(*each: str) -> Any:
 
 
 @pytest.mark.parametrize("kind", ["tensor", "mapped", "block", whole("array"), whole("view"), whole("anonymous")])
-def test_from_the_first_change_of_memory_that_persistent_workers_share_a_script_uses_its_own_loader(
-    scripts: Scripts, kind: str
-):
+def test_from_the_first_change_of_memory_that_persistent_workers_share_a_script_uses_its_own_loader(scripts, kind):
     run = scripts.start(0, "stages.py", kind, "stage")
     assert run.wait() == 0, run.output
     assert json.loads(run.output.splitlines()[-1]) == [[0], [0], [200], [300], [400]]

@@ -48,6 +48,8 @@ class Visits:
 
     def _trace(self, frame: FrameType, event: str, _argument: Any) -> Any:
         code = frame.f_code
+        if self._at and (self.raised or code.co_filename != self._at.file):
+            return None
         if not (_is_ours(code) or (_is_a_conditions(code) and _is_ours(frame.f_back))):
             return None
         frame.f_trace_opcodes = True

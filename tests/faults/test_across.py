@@ -52,6 +52,7 @@ def test_ranks_on_two_machines_get_each_sample_once_also_when_a_feeder_dies(kind
             torch=kind == "loader",
             options={"linger": 1.0, "window": 60_000, "shard": (rank, 3), "across": True},
             directory=machines[rank % 2],
+            forks_feeders=True,
             epochs=3,
             delay_s=0.01,
         )
@@ -68,7 +69,8 @@ def test_a_rank_that_begins_later_begins_where_the_others_did(train, machines):
     def rank(number: int, **more: Any) -> Any:
         options = {"linger": 1.0, "shard": (number, 2), "across": True}
         source = {"kind": "rows", "samples": SAMPLES, "segments": None}
-        return train(source=source, options=options, directory=machines[number], epochs=2, **more)
+        more |= {"directory": machines[number], "forks_feeders": True}
+        return train(source=source, options=options, epochs=2, **more)
 
     first = rank(0, delay_s=0.002)
     first.wait_for("end")

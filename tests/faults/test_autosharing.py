@@ -50,7 +50,7 @@ def test_a_run_that_is_killed_leaves_the_other_as_it_was(scripts: Scripts):
 
 
 def make(folder: Path) -> penstock.ImageSource:
-    return penstock.ImageSource(folder, size=16, batch_size=8, workers=2, jitter=(0.4, 0.4, 0.4, 0.1))
+    return penstock.ImageSource(folder, size=16, batch_size=8, workers=1, jitter=(0.4, 0.4, 0.4, 0.1))
 
 
 def given(loader: penstock.Loader, kill_after: int | None) -> dict[int, np.ndarray]:

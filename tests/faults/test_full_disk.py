@@ -34,8 +34,7 @@ except penstock.errors.DirectoryUnusable as error:
 USES = {"feeder": "penstock.Feeder(rows(), 'feed')", "share": "penstock.share(rows, 'feed')"}
 
 
-@pytest.mark.parametrize("limit", [0, 5])
-@pytest.mark.parametrize("use", USES.values(), ids=list(USES))
+@pytest.mark.parametrize(("use", "limit"), [*zip(USES.values(), (0, 5), strict=True)], ids=list(USES))
 def test_a_lock_that_cannot_be_written_is_one_error_and_leaves_nothing(feeds_directory, use, limit):
     ran = subprocess.run(
         [sys.executable, "-c", NO_ROOM.format(limit=limit, use=use)],
@@ -51,8 +50,9 @@ def test_a_lock_that_cannot_be_written_is_one_error_and_leaves_nothing(feeds_dir
     assert not list(feeds_directory.iterdir())
 
 
-@pytest.mark.parametrize("use", USES.values(), ids=list(USES))
-@pytest.mark.parametrize("limit", [1000 << 10, 100 << 20])
+@pytest.mark.parametrize(
+    ("use", "limit"), [*zip(USES.values(), (1 << 20, 100 << 20), strict=True)], ids=list(USES)
+)
 def test_a_limit_on_files_is_not_the_doing_of_make_loader(feeds_directory, use, limit):
     program = NO_ROOM.format(limit=limit, use=use).replace(
         "penstock.errors.DirectoryUnusable", "penstock.PenstockError"
@@ -132,7 +132,7 @@ with Store.open(Path(sys.argv[1])) as store:
 """
 
 
-@pytest.mark.parametrize("kills", [8, pytest.param(200, marks=pytest.mark.soak)])
+@pytest.mark.parametrize("kills", [4, pytest.param(200, marks=pytest.mark.soak)])
 def test_killed_writers_lose_nothing_that_was_written_and_every_status_is_right(tmp_path, kills):
     """Two at a time are killed, and the store is compared with the last that each has said."""
     folder, dice = tmp_path / "store", random.Random(7)

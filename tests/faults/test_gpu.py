@@ -25,7 +25,7 @@ def on_a_gpu(device: dict[str, Any], **options: Any) -> dict[str, Any]:
     return {"torch": True, "options": {"device": device, **options}}
 
 
-@pytest.mark.parametrize("kills", [6, pytest.param(60, marks=[SOAK, pytest.mark.timeout(1200)])])
+@pytest.mark.parametrize("kills", [4, pytest.param(60, marks=[SOAK, pytest.mark.timeout(1200)])])
 @pytest.mark.parametrize("memory", ["host", FakeGpu.name])
 def test_a_trainer_killed_while_it_copies_to_a_gpu_costs_nobody_else(clean, serve, train, tmp_path, memory, kills):
     feeder = serve(rows(), window=100_000, memory="host" if memory == "host" else FakeGpu(5))

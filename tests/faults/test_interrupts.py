@@ -166,12 +166,12 @@ def test_an_interrupt_in_the_last_epoch_of_a_feed_that_has_ended_costs_nothing(c
 
 def test_small_blocks_that_are_kept_never_stop_the_feed(serve):
     """As it was found: 1,024 blocks of one row were kept for one batch, and no more may be on their way."""
-    serve(penstock.ArraySource({"id": np.arange(5000)}, batch_size=1, segments=2))
+    serve(penstock.ArraySource({"id": np.arange(2500)}, batch_size=1, segments=2))
     with penstock.attach("feed", 2000) as loader:
-        assert sorted(ids_of(loader)) == list(range(5000))
+        assert sorted(ids_of(loader)) == list(range(2500))
     with penstock.attach("feed", 8) as loader:
         next(iter(loader))
-        assert sorted(ids_of(loader)) == list(range(5000))
+        assert sorted(ids_of(loader)) == list(range(2500))
 
 
 @pytest.mark.parametrize("place", ["RowStream.start", "Connection.close", "Connection.start"])

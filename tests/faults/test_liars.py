@@ -10,6 +10,7 @@ import sys
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
@@ -286,8 +287,7 @@ RAGGED: dict[str, tuple[list[int], int]] = {
 
 
 @pytest.mark.parametrize("options", [{}, {"borrow": True}, {"batch_size": 4}, {"select": [1, 5, 8]}], ids=str)
-@pytest.mark.parametrize("give", ["ragged", "padded"])
-@pytest.mark.parametrize("tale", RAGGED)
+@pytest.mark.parametrize(("tale", "give"), [*zip(RAGGED, cycle(("ragged", "padded")), strict=False)])
 def test_ragged_rows_that_make_no_sense_are_one_error(clean, tale, give, options):
     words, nbytes = RAGGED[tale]
     layout = Branch("dict", ("id", "x"), (Array("numpy", "<i8", ()), Ragged(Array("numpy", "<i4", ()), give)))
@@ -383,8 +383,7 @@ except penstock.errors.ProtocolError as error:
 """
 
 
-@pytest.mark.parametrize("borrow", [False, True])
-@pytest.mark.parametrize("tale", ["beyond the window", "a leaf beyond the window", "far beyond the window"])
+@pytest.mark.parametrize(("tale", "borrow"), [("beyond the window", False), ("a leaf beyond the window", True)])
 def test_a_trainer_without_asserts_survives_a_block_outside_the_window(clean, tale, borrow):
     with Liar(said=STORIES[tale]):
         ran = subprocess.run(

@@ -7,7 +7,6 @@ import mmap
 import os
 import pickle
 import socket
-import time
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +28,7 @@ SOAK = pytest.mark.soak
 # --- 1. the end of an epoch is lost, and len() over-promises ---------------------------------------
 
 
-@pytest.mark.parametrize("batches", range(1, 10))
+@pytest.mark.parametrize("batches", [1, 2, 5, 9])
 def test_a_loader_of_few_batches_gives_them_all_and_len_keeps_its_promise(clean, serve, batches):
     samples = batches * 16 - 5
     serve(rows(samples, 16))
@@ -46,20 +45,7 @@ def test_a_loader_of_few_batches_gives_them_all_and_len_keeps_its_promise(clean,
 # --- 3. unread memory is overwritten: test_trainers_die.py, of trainers that pause or are stopped ------
 
 
-# --- 4. a long stall corrupts the queue ------------------------------------------------------------
-
-
-@pytest.mark.whole
-@pytest.mark.parametrize("stall_s", [2, pytest.param(90, marks=[SOAK, pytest.mark.timeout(300)])])
-def test_a_long_stall_between_batches_corrupts_nothing(clean, serve, train, tmp_path, stall_s):
-    serve(rows(), window=60_000)
-    validates = train(pause={"after": 20, "until": str(tmp_path / "validated")})
-    other = train(epochs=3)
-    validates.wait_for("paused")
-    time.sleep(stall_s)
-    (tmp_path / "validated").touch()
-    validates.has_all(1000, 2)
-    other.has_all(1000, 3)
+# --- 4. a long stall corrupts the queue: test_trainers_die.py, of a trainer that pauses -------------------
 
 
 # --- 5. on the CPU nothing is shared ---------------------------------------------------------------
@@ -186,7 +172,7 @@ def test_a_feeder_whose_trainers_are_all_dead_does_not_work_on(clean, serve, tra
 # --- 8. a late trainer waits for the whole epoch ---------------------------------------------------
 
 
-@pytest.mark.parametrize("taken", [10, 300, 700, 990])
+@pytest.mark.parametrize("taken", [300, 990])
 def test_a_late_trainer_joins_at_the_next_segment(clean, serve, train, tmp_path, taken):
     feeder = serve(rows(1000, 10, segments=10), window=25_000)
     go_on, until = tmp_path / "go on", tmp_path / "until"

@@ -30,8 +30,7 @@ def joined(trainers: list[Trainer], gate: Path) -> None:
     gate.touch()
 
 
-@pytest.mark.parametrize("workers", [0, 2])
-@pytest.mark.parametrize("how", ["attach", "share"])
+@pytest.mark.parametrize(("how", "workers"), [("attach", 2), ("share", 0)])
 def test_a_dataset_that_raises_is_reported_to_every_trainer_with_its_traceback(feed, train, gate, how, workers):
     source = {"workers": workers, "bad": 123, "gate": str(gate)}
     if how == "attach":
@@ -89,12 +88,9 @@ def test_a_loader_worker_that_is_killed_is_reported_to_every_trainer(feed, train
         trainer.ids(0)
 
 
-@pytest.mark.parametrize("callers", [1, 3])
-def test_a_make_loader_that_raises_is_reported_and_a_later_call_succeeds(
-    train, tmp_path, feeds_directory, callers
-):
+def test_a_make_loader_that_raises_is_reported_to_all_and_a_later_call_succeeds(train, tmp_path, feeds_directory):
     source = {"kind": "failing", "message": "no such bucket", "unless": str(tmp_path / "mended")}
-    failed = [train(source=source, options={"linger": 0.0}, forks_feeders=True) for _ in range(callers)]
+    failed = [train(source=source, options={"linger": 0.0}, forks_feeders=True) for _ in range(3)]
     for trainer in failed:
         error = trainer.fails("SourceError", "RuntimeError: no such bucket")
         assert "in failing" in error["traceback"]

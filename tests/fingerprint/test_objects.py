@@ -319,18 +319,18 @@ class Longer(list[int]):
 
 
 @pytest.mark.parametrize(
-    "make",
+    ("make", "shared"),
     [
-        torch.Generator,
-        lambda: list(range(100_001)),
-        lambda: dict.fromkeys(range(100_001)),
-        lambda: set(range(100_001)),
-        lambda: deque(range(100_001)),
-        lambda: Longer(range(100_001)),
-        lambda: np.zeros(9 << 20),
+        (torch.Generator, True),
+        (torch.Generator, False),
+        (lambda: list(range(100_001)), True),
+        (lambda: dict.fromkeys(range(100_001)), False),
+        (lambda: set(range(100_001)), True),
+        (lambda: deque(range(100_001)), False),
+        (lambda: Longer(range(100_001)), True),
+        (lambda: np.zeros(9 << 20), False),
     ],
 )
-@pytest.mark.parametrize("shared", [False, True])
 def test_a_small_state_sees_whatever_set_epoch_changes_in_place(make: Any, shared: bool) -> None:
     held = make()
     things = {"dataset": Thing(held=held) if shared else None, "sampler": (told := Shuffled(held))}
@@ -441,9 +441,7 @@ def test_the_small_state_tells_a_change_in_mid_training(change: str) -> None:
         lambda: np.memmap("x", np.int64, "w+", shape=(9,)),
     ],
 )
-def test_the_state_of_shared_memory_tells_its_changes_and_nothing_else(
-    made: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_state_of_shared_memory_tells_its_changes_and_nothing_else(made, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     others = multiprocessing.Value("d")
     thing = Thing(size=3, own=torch.zeros(3), held=[Thing(stage=made())])
@@ -651,7 +649,7 @@ def test_a_script_has_one_name_in_every_process_and_another_once_a_global_differ
         env = {**os.environ, "PYTHONHASHSEED": str(seed)}
         return run_python(tmp_path / "script.py", scale, str(seed), env=env).stdout
 
-    assert len({named("1", seed) for seed in range(4)} - {""}) == 1
+    assert len({named("1", seed) for seed in range(2)} - {""}) == 1
     assert named("1", 0) != named("2", 0) != ""
 
 

@@ -1,24 +1,16 @@
-"""Scripts in an environment of their own: groups of those of ``scripts``, those of pages, and what they saw."""
+"""Scripts of each framework: how they are started, groups of them on one feed, and what they saw."""
 
 from __future__ import annotations
 
 import json
-import os
 import subprocess
-import sys
-import time
 from collections import Counter
-from collections.abc import Sequence
 from dataclasses import dataclass, field
-from itertools import chain
 from pathlib import Path
 
-from penstock.feed.launch import feeds
+from tests.forked import eventually
+from tests.frameworks.processes import FOLDER, PYTHON, environment_in, stopped_feeds
 
-PYTHON = Path(os.environ.get("PENSTOCK_FRAMEWORKS") or Path(sys.prefix) / "frameworks/bin/python")
-ROOT = Path(__file__).parents[2]
-FOLDER = Path(__file__).with_name("scripts")
-WATCHED = FOLDER / "watched.py"
 ROWS, EPOCHS = 48, 5
 
 
@@ -27,12 +19,15 @@ class Script:
     """A script as its user would start it."""
 
     command: str
-    """Words: a module of the environment's Python and its options, or none, and the script and its own."""
+    """A script and words of its own."""
     batch_sizes: tuple[int, int] = (8, 12)  # of two runs. What stays whole batches is one feed for one size only.
     drop_last: bool = False  # whether the script leaves out the rows that fill no batch
     ordered: bool = True  # whether it validates in the data set's order
     ranks: int = 1  # processes that train one model; they report into files of their own
+    pads: bool = False  # whether its ranks see some rows twice, for batches that are full
+    launcher: str = ""  # words that stand before: a module of the environment's Python and its options
     options: tuple[str, ...] = ()  # what ``share`` needs beside itself
+    other: str = ""  # a word and its value that let a run make its samples differently
 
     @property
     def usual(self) -> list[list[str]]:
@@ -43,31 +38,34 @@ class Script:
         ]
 
     def words(self, out: Path) -> list[str]:
-        words = [str(FOLDER / word) if word.endswith(".py") else word for word in self.command.split()]
-        return [str(PYTHON), *words, "--out", str(out)]
+        return [str(PYTHON), *self.launcher.split(), *self.of_itself(out)]
+
+    def of_itself(self, out: Path) -> list[str]:
+        script, *words = self.command.split()
+        return [str(FOLDER / script), *words, "--out", str(out)]
 
 
+TORCHRUN = "-m torch.distributed.run --standalone --nproc-per-node 2"
+LAUNCH = (  # on CPUs, --multi_gpu is what starts several processes
+    "-m accelerate.commands.launch --multi_gpu --num_processes 2 --num_machines 1 --mixed_precision no "
+    "--dynamo_backend no --main_process_port 0"
+)
 SCRIPTS = {
-    "timm": Script("train_timm.py", (8, 10), drop_last=True),
+    "timm": Script("train_timm.py", (8, 10), drop_last=True, other="--size 48"),
     "timm, prefetcher": Script("train_timm.py --prefetcher --multi-epochs", (8, 10), drop_last=True),
-    "Accelerate": Script("train_accelerate.py"),
-    "Accelerate, 2 ranks": Script(
-        "-m torch.distributed.run --standalone --nproc-per-node 2 train_accelerate.py", ranks=2
-    ),
-    "accelerate launch, 2 ranks": Script(  # on CPUs, --multi_gpu is what starts several processes
-        "-m accelerate.commands.launch --multi_gpu --num_processes 2 --num_machines 1 --mixed_precision no "
-        "--dynamo_backend no --main_process_port 0 train_accelerate.py",
-        ranks=2,
-    ),
-    "Trainer, padded": Script("train_trainer.py --collation padded"),
+    "Accelerate": Script("train_line.py Accelerate"),
+    # Its even_batches: of 48 rows 2 ranks get 3 batches of 16, the third both, or 4 of 10 and one of 8.
+    "Accelerate, 2 ranks": Script("train_line.py Accelerate", (16, 10), ranks=2, pads=True, launcher=TORCHRUN),
+    "accelerate launch, 2 ranks": Script("train_line.py Accelerate", ranks=2, launcher=LAUNCH),
+    "Trainer, padded": Script("train_trainer.py --collation padded", other="--scale 2"),
     "Trainer, dynamic padding": Script("train_trainer.py --collation dynamic", (8, 8)),
     "Trainer, grouped by length": Script("train_trainer.py --collation grouped", (8, 8), ordered=False),
     "Lightning": Script("train_lightning.py"),
     "Lightning, 2 ranks": Script("train_lightning.py --ranks 2", ranks=2),
-    "Fabric": Script("train_fabric.py"),
-    "torchdata": Script("train_torchdata.py"),
-    "datasets": Script("train_datasets.py"),
-    "webdataset": Script("train_webdataset.py", options=("iterable",)),
+    "Fabric": Script("train_line.py Fabric"),
+    "torchdata": Script("train_line.py torchdata"),
+    "datasets": Script("train_line.py datasets"),
+    "webdataset": Script("train_line.py webdataset", options=("iterable",)),
 }
 
 
@@ -87,6 +85,10 @@ class Report:
     @property
     def batches(self) -> int:
         return sum(map(len, self.epochs.values()))
+
+    @property
+    def sizes(self) -> list[list[int]]:
+        return [[len(batch) for batch in batches] for batches in self.epochs.values()]
 
 
 def read(path: Path) -> Report:
@@ -113,68 +115,59 @@ def read(path: Path) -> Report:
     return report
 
 
+def reports_in(folder: Path, runs: int, ranks: int) -> list[Report]:
+    """What each process has said up to now: all ranks of the first run, then all of the second."""
+    files = ["", *(f".{rank}" for rank in range(1, ranks))]
+    return [read(folder / f"{i}.report{file}") for i in range(runs) for file in files]
+
+
 class Group:
-    """Runs of a script that start together, on one feed or alone, and may wait for ``release`` at a step."""
+    """Runs of a script that start together on one feed, and may each wait for ``release`` at some steps."""
 
     def __init__(
-        self, folder: Path, data: Path, script: Script, runs: list[list[str]], *, share: bool, hold_at: int = 0
+        self, folder: Path, data: Path, script: Script, runs: list[list[str]], hold_at: tuple[int, ...]
     ) -> None:
-        self._folder, self._script, self._count, self._hold_at = folder, script, len(runs), hold_at
-        self._decoded = folder / "decoded"
-        self._decoded.touch()
-        environment = environment_in(folder) | {
-            "FRAMEWORKS_DATA": str(data),
-            "FRAMEWORKS_DECODED": str(self._decoded),
-            "FRAMEWORKS_HOLD": f"{folder / 'released'}:{hold_at}" if hold_at else "",
-        }
+        self._folder, self._script, self._count, self._hold_at = folder, script, len(runs), [*hold_at]
+        spec, self._said = folder / "group.yaml", folder / "said"
+        shared = dict.fromkeys(script.options, True) or True
         commands = [[*script.words(folder / f"{i}.report"), *run] for i, run in enumerate(runs)]
-        if share:
-            spec = folder / "group.yaml"
-            shared = dict.fromkeys(script.options, True) or True
-            planned = [{"command": command, "share": shared} for command in commands]
-            spec.write_text(json.dumps({"groups": [{"runs": planned}]}))
-            commands = [[str(PYTHON), "-m", "penstock", "run", "--store", str(folder / "store"), str(spec)]]
-        self._said = [folder / f"{i}.said" for i in range(len(commands))]
-        self._processes: list[subprocess.Popen[bytes]] = []
-        for command, path in zip(commands, self._said, strict=True):
-            with path.open("wb") as said:
-                pipes = {"stdin": subprocess.DEVNULL, "stdout": said, "stderr": said}
-                self._processes.append(subprocess.Popen(command, cwd=folder, env=environment, **pipes))
+        spec.write_text(
+            json.dumps({"groups": [{"runs": [{"command": each, "share": shared} for each in commands]}]})
+        )
+        command = [PYTHON, "-m", "penstock", "run", "--store", folder / "store", spec]
+        environment = environment_in(folder, data) | {"FRAMEWORKS_HOLD": " ".join(map(str, hold_at))}
+        with self._said.open("wb") as said:
+            pipes = {"stdin": subprocess.DEVNULL, "stdout": said, "stderr": said}
+            self._process = subprocess.Popen(command, cwd=folder, env=environment, **pipes)
 
     @property
     def said(self) -> str:
-        return "\n".join(path.read_text(errors="replace") for path in self._said)
+        return self._said.read_text(errors="replace")
 
     @property
     def decoded(self) -> Counter[int]:
         """How often each row of the training set was made, by whatever process."""
-        return Counter(map(int, self._decoded.read_text().split()))
-
-    def reports(self) -> list[Report]:
-        """What each process has said up to now: all ranks of the first run, then all of the second."""
-        ranks = ["", *(f".{rank}" for rank in range(1, self._script.ranks))]
-        return [read(self._folder / f"{i}.report{rank}") for i in range(self._count) for rank in ranks]
+        return Counter(map(int, (self._folder / "decoded").read_text().split()))
 
     def held(self) -> list[Report]:
-        """Wait until every process holds at its step."""
-        while not (reports := self._held()):
-            time.sleep(0.05)
-        return reports
+        """Wait until every process holds at its next step."""
+
+        def held() -> list[Report] | None:
+            assert self._process.poll() is None, self.said
+            found = reports_in(self._folder, self._count, self._script.ranks)
+            return found if all(report.batches == self._hold_at[0] for report in found) else None
+
+        return eventually(held, self.said)
 
     def release(self) -> None:
-        (self._folder / "released").touch()
+        (self._folder / f"released-{self._hold_at.pop(0)}").touch()
 
-    def ended(self, *, exit_codes: tuple[int, ...] = (0,)) -> list[Report]:
-        """Wait for the end of all, each with one of these exit codes; then end their feed, which would go on."""
-        codes = [process.wait() for process in self._processes]
+    def ended(self, *, exit_code: int = 0) -> list[Report]:
+        """Wait for the end of all; then end their feed, which would go on."""
+        code = self._process.wait()
         stopped_feeds()
-        assert all(code in exit_codes for code in codes), self.said
-        return self.reports()
-
-    def _held(self) -> list[Report]:
-        assert all(process.poll() is None for process in self._processes), self.said
-        reports = self.reports()
-        return reports if all(report.batches == self._hold_at for report in reports) else []
+        assert code == exit_code, self.said
+        return reports_in(self._folder, self._count, self._script.ranks)
 
 
 def each_row_once_an_epoch(script: Script, reports: list[Report], epochs: int = EPOCHS) -> None:
@@ -184,79 +177,10 @@ def each_row_once_an_epoch(script: Script, reports: list[Report], epochs: int = 
         for epoch in range(epochs):
             batches = [batch for report in ranks for batch in report.epochs[epoch]]
             rows = sorted(id for batch in batches for id in batch)
-            if script.drop_last:
+            if script.pads:
+                assert {*rows} == {*range(ROWS)}
+            elif script.drop_last:
                 (size,) = {len(batch) for batch in batches}
                 assert len(rows) == ROWS // size * size == len(set(rows))
             else:
                 assert rows == [*range(ROWS)]
-
-
-def prepare(folder: Path) -> None:
-    """Make the scripts' data."""
-    ran(folder, FOLDER / "make_data.py", folder, FRAMEWORKS_DECODED="/dev/null")
-
-
-def ran(folder: Path, *words: str | Path, **environment: str) -> subprocess.CompletedProcess[str]:
-    """Run the environment's Python in a folder, to its end."""
-    assert PYTHON.exists(), "make test-frameworks makes the environment"
-    env = environment_in(folder) | environment
-    done = subprocess.run([PYTHON, *words], cwd=folder, env=env, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done
-
-
-def environment_in(folder: Path) -> dict[str, str]:
-    return {
-        **{name: value for name, value in os.environ.items() if name not in {"PYTHONPATH", "PYTHONWARNINGS"}},
-        "COLUMNS": "200",
-        "HF_HOME": str(folder / "huggingface"),
-        "HF_HUB_OFFLINE": "1",
-        "OMP_NUM_THREADS": "1",
-        "CUDA_VISIBLE_DEVICES": "",
-    }
-
-
-def code_of(page: str) -> list[str]:
-    """Return the Python of a page, block by block."""
-    blocks = (ROOT / "docs" / page).read_text().split("\n```python\n")[1:]
-    return [block.partition("\n```")[0] + "\n" for block in blocks]
-
-
-class Run:
-    """A process, or some ranks, of a script of a page's; it may be killed at a step."""
-
-    def __init__(self, folder: Path, code: str, words: Sequence[str], ranks: int = 1, killed_at: int = 0) -> None:
-        folder.mkdir(parents=True, exist_ok=True)
-        script = folder.parent / "page.py"
-        script.write_text(code)
-        self._noted = folder / "noted"
-        distributed = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"]
-        launcher = distributed if ranks > 1 else []
-        self._said = folder / "said"
-        with self._said.open("wb") as said:
-            self._process = subprocess.Popen(
-                [PYTHON, *launcher, WATCHED, self._noted, script, *words],
-                stdin=subprocess.DEVNULL,
-                stdout=said,
-                stderr=said,
-                cwd=folder.parent,
-                env=environment_in(folder) | {"FRAMEWORKS_KILLED_AT": str(killed_at)},
-            )
-
-    def steps(self, *, exit_code: int = 0) -> list[list[list[int]]]:
-        """Wait for its end; return the rows of each step, of each rank."""
-        assert self._process.wait() == exit_code, self._said.read_text()
-        files = sorted(self._noted.parent.glob("noted.*"))
-        return [[json.loads(line) for line in file.read_text().splitlines()] for file in files]
-
-
-def stopped_feeds() -> list[str]:
-    """End the feeds that linger; return their names."""
-    names = [feed.name for feed in feeds.feeds()]
-    for name in names:
-        feeds.stop(name)
-    return names
-
-
-def rows_of(steps: list[list[int]]) -> list[int]:
-    return [*chain(*steps)]

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from tests.forked import eventually
-from tests.frameworks.groups import PYTHON
+from tests.frameworks.processes import PYTHON
 
 SCRIPT = """
 import signal, sys, time

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from tests.frameworks.groups import ran
+from tests.frameworks.processes import ran
 
 from penstock.runs.store import Store
 

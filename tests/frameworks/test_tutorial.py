@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
-from tests.frameworks.groups import PYTHON, WATCHED, code_of, ran, rows_of, stopped_feeds
+from tests.frameworks.processes import PYTHON, WATCHED, code_of, noted, ran, rows_of, stopped_feeds
 
 TEXTS, EPOCHS = 48, 2
 
@@ -29,7 +28,7 @@ def test_four_fine_tunings_read_one_feed_and_are_compared(tmp_path: Path) -> Non
     texts: set[int] = set()
     for lr in ("0.001", "0.01"):
         for size in (8, 16):
-            steps = [json.loads(line) for line in (tmp_path / f"noted-{lr}-{size}.0").read_text().splitlines()]
+            steps = noted(tmp_path / f"noted-{lr}-{size}.0")
             assert [len(step) for step in steps] == [size] * (TEXTS // size * EPOCHS)
             rows = rows_of(steps)
             for epoch in range(EPOCHS):

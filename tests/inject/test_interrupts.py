@@ -68,7 +68,6 @@ def test_a_command_that_is_interrupted_while_it_is_imported_says_nothing(tmp_pat
     "module",
     [
         "torch.distributed",
-        "penstock.runs.inside.watch",
         "penstock.autosharing.guard",
         "penstock.feed.wire",
         "the first batch",

@@ -20,6 +20,8 @@ class DataLoader:
         "Begins."
         return iter([1, 2])
 """
+TORCH = {f"{package}__init__.py": "" for package in ("", "utils/", "utils/data/")}
+TORCH |= {"utils/data/dataloader.py": DATALOADER}
 SAYS = "import torch.utils.data.dataloader as d; print(hasattr(d.DataLoader._get_iterator, '__wrapped__'))"
 CLEAN = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "PENSTOCK"))}
 SOURCE = str(Path(__file__).parents[2] / "src")
@@ -27,11 +29,9 @@ SOURCE = str(Path(__file__).parents[2] / "src")
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    data = tmp_path / "torch/utils/data"
-    data.mkdir(parents=True)
-    for package in (data, data.parent, data.parent.parent):
-        (package / "__init__.py").touch()
-    (data / "dataloader.py").write_text(DATALOADER)
+    (tmp_path / "torch/utils/data").mkdir(parents=True)
+    for file, text in TORCH.items():
+        (tmp_path / "torch" / file).write_text(text)
     return tmp_path
 
 

@@ -12,10 +12,14 @@ from typing import Any
 
 import pytest
 from tests.autosharing.running import feeds_read
+from tests.forked import Forked, ForkServer
 
 import penstock
+from penstock.runs.record import GroupPlan, RunPlan
 from penstock.runs.store import Store
+from penstock.runs.store.database import this_process
 
+WATCHED = Path(__file__).with_name("watched.py")
 pytestmark = pytest.mark.whole
 
 DATA = """
@@ -78,18 +82,45 @@ if __name__ == "__main__":
 """
 
 
+Watched = Callable[..., dict[str, list[float]]]
+
+
 @pytest.fixture
-def watched(launch: Callable[..., Any], tmp_path: Path) -> Callable[..., dict[str, list[float]]]:
-    """Runs a script with watching; returns the series of its run."""
+def launched(launch: Callable[..., Any], tmp_path: Path) -> Watched:
+    """Runs a script by `penstock run`; returns the series of its run."""
 
     def run(text: str, *before: str, **environment: str) -> dict[str, list[float]]:
         (tmp_path / "train.py").write_text(DATA + text)
         one = launch("--watch-dataloader", "--listeners", "none", *(before or ("train.py",)), **environment)
         assert one.wait() == 0, one.output + one.errors
-        with Store.open(tmp_path / "store") as store:
-            return {name: each.values.tolist() for name, each in store.series(one.record().id).items()}
+        return series(tmp_path, one.record().id)
 
     return run
+
+
+@pytest.fixture
+def watched(servers: dict[str, ForkServer], tmp_path: Path) -> Watched:
+    """Runs a script as a run, forked from a Python that has torch; returns the series of its run."""
+
+    def run(text: str) -> dict[str, list[float]]:
+        (tmp_path / "train.py").write_text(DATA + text)
+        with Store.open(tmp_path / "store") as store:
+            plan = RunPlan(command=(sys.executable, "train.py"), name="run", directory=str(tmp_path))
+            (record,) = store.add(GroupPlan(name="group", runs=(plan,)))
+            me = this_process()
+            store.began(record.id, keeper=(me.pid, me.started_ticks), pid=me.pid)
+        environment = {"PENSTOCK_STORE": str(tmp_path / "store"), "PENSTOCK_RUN_ID": record.id}
+        at = {"directory": tmp_path, "environment": {**os.environ, **environment}}
+        one = Forked(servers["torch"], str(WATCHED), ["train.py"], tmp_path / "out", **at)
+        assert one.wait() == 0, one.output
+        return series(tmp_path, record.id)
+
+    return run
+
+
+def series(folder: Path, run: str) -> dict[str, list[float]]:
+    with Store.open(folder / "store") as store:
+        return {name: each.values.tolist() for name, each in store.series(run).items()}
 
 
 def test_a_script_notices_nothing(launch: Callable[..., Any], tmp_path: Path):
@@ -125,7 +156,7 @@ for batch in DataLoader(Slow(30), 4): time.sleep(0.01)
         assert "feed.wait_s" in store.names(one.records()[0].id)
 
 
-def test_what_is_waited_for_is_kept(watched: Callable[..., dict[str, list[float]]]):
+def test_what_is_waited_for_is_kept(watched: Watched):
     found = watched(
         """
 class Slow(Rows):
@@ -271,8 +302,8 @@ assert len(list(DataLoader(Rows(), 5))) == 2
     assert (found["feed.batches"][-1], found["feed.samples"][-1]) == (2, 10), "kept when the script ends"
 
 
-def test_every_kind_of_loop_is_counted(watched: Callable[..., dict[str, list[float]]]):
-    found = watched(
+def test_every_kind_of_loop_is_counted(launched: Watched):
+    found = launched(
         """
 def work():
     for _ in DataLoader(Rows(8), 4): pass
@@ -294,7 +325,7 @@ if __name__ == "__main__":
     assert (found["feed.batches"][-1], found["feed.samples"][-1]) == (30, 98)
 
 
-def test_ranks_count_once_and_child_processes_are_watched(watched: Callable[..., dict[str, list[float]]]):
+def test_ranks_count_once_and_child_processes_are_launched(launched: Watched):
     ranks = """
 import torch.distributed as dist
 from torch.utils.data.distributed import DistributedSampler
@@ -307,20 +338,20 @@ for epoch in range(2):
 dist.destroy_process_group()
 """
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    found = watched(ranks, *torchrun, "train.py")
+    found = launched(ranks, *torchrun, "train.py")
     assert (found["feed.batches"][-1], found["feed.samples"][-1]) == (20, 80), "those of both ranks"
     assert len(found["feed.main.epoch_s"]) == 2
     assert 1.0 <= found["feed.loop_s"][-1] <= 1.0 + 2 * sum(found["feed.main.epoch_s"])
 
 
-def test_processes_one_after_the_other_add_up(watched: Callable[..., dict[str, list[float]]]):
+def test_processes_one_after_the_other_add_up(launched: Watched):
     text = "for batch in DataLoader(Rows(), 4): pass\n"
-    found = watched(text, "sh", "-c", f"{sys.executable} train.py && {sys.executable} train.py")
+    found = launched(text, "sh", "-c", f"{sys.executable} train.py && {sys.executable} train.py")
     assert (found["feed.batches"][-1], found["feed.samples"][-1]) == (6, 20)
 
 
-def test_the_feeder_of_share_is_not_hooked(watched: Callable[..., dict[str, list[float]]], tmp_path: Path):
-    found = watched(
+def test_the_feeder_of_share_is_not_hooked(launched: Watched, tmp_path: Path):
+    found = launched(
         """
 import penstock
 def make():
@@ -375,8 +406,7 @@ def test_the_start_of_a_feed_is_waited_for_as_the_script_s_own_clock_says(launch
     (name,) = feeds_read(one.errors)
     penstock.stop(name)
     waited_s, loops_s, epochs_s = ast.literal_eval(one.output.splitlines()[-1])
-    with Store.open(tmp_path / "store") as store:
-        found = {name: each.values.tolist() for name, each in store.series(one.record().id).items()}
+    found = series(tmp_path, one.record().id)
     assert (found["feed.batches"][-1], found["feed.samples"][-1]) == (75, 300)
     for counted_s, own_s in [
         (found["feed.wait_s"][-1], waited_s),

@@ -44,6 +44,7 @@ if __name__ == "__main__":
             time.sleep(0.02)
         (folder / f"{name}.was-full").touch()
         sys.exit("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB")
+    sys.executable = os.environ.get("STARTS_FEEDERS", sys.executable)
     loader = penstock.share(make, "numbers", linger=0.5, **({"window": "2MiB"} if "wide" in more else {}))
     for epoch in range(epochs):
         seen = []

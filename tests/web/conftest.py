@@ -107,7 +107,7 @@ class Page:
 def web_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ForkServer]:
     """A process that has imported what ``penstock web`` imports, and forks it."""
     modules = [*VERBS, "penstock.web.application", "uvicorn.loops.auto"]
-    server = ForkServer(tmp_path_factory.mktemp("ended"), modules, warnings="ignore")
+    server = ForkServer(tmp_path_factory.mktemp("ended"), modules, python=(sys.executable, "-W", "ignore"))
     yield server
     server.close()
 

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader, Dataset
 
-N, EPOCHS = 48, 3
+N = 48
 
 
 class Rows(Dataset[dict[str, Any]]):
@@ -83,7 +83,7 @@ def loader_of(options: argparse.Namespace) -> DataLoader[Any]:
     data = (Told if kind == "told" else Rows)("made", options.scale, options.width)
     given: dict[str, Any] = {"batch_size": options.batch_size, "drop_last": options.drop_last}
     if kind in ("workers", "spawn", "persistent"):
-        given |= {"num_workers": 2, "persistent_workers": kind == "persistent"}
+        given |= {"num_workers": 1 + (kind != "spawn"), "persistent_workers": kind == "persistent"}
         given |= {"multiprocessing_context": "spawn"} if kind == "spawn" else {}
     if kind == "rank":
         given |= {"num_workers": 1, "worker_init_fn": WorkerInit()}
@@ -102,6 +102,7 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("kind")
     parser.add_argument("--batch-size", type=int, default=4)
+    parser.add_argument("--epochs", type=int, default=3)
     parser.add_argument("--lr", type=float, default=0.1)
     parser.add_argument("--scale", type=float, default=1.0)
     parser.add_argument("--width", type=int, default=3)
@@ -116,7 +117,7 @@ def main() -> None:
     if options.kind == "kept":
         seen["kept"] = iter(train)
         seen["peeked"] = len(next(seen["kept"])["id"])
-    for epoch in range(EPOCHS):
+    for epoch in range(options.epochs):
         if options.kind == "zip":
             both = [(one["id"].tolist(), other["id"].tolist()) for one, other in zip(train, train, strict=True)]
             seen["epochs"] += [[one for one, _ in both], [other for _, other in both]]

@@ -8,7 +8,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -72,14 +72,13 @@ class Model(torch.nn.Module):
 class Report:
     """Written line by line, so that it can be read while the script goes on, and of one that is killed.
 
-    At the step that ``FRAMEWORKS_HOLD`` names, the script waits until the file that it names is there.
+    At the steps that ``FRAMEWORKS_HOLD`` names, the script waits until a file of that number is there.
     """
 
     def __init__(self, path: Path) -> None:
         self._file = path.open("w", buffering=1)
         self._steps = 0
-        path, _, step = os.environ.get("FRAMEWORKS_HOLD", "").rpartition(":")
-        self._hold = (Path(path), int(step)) if path else None
+        self._holds = os.environ.get("FRAMEWORKS_HOLD", "").split()
         self._write("pid", os.getpid())
 
     def length(self, loader: Any) -> None:
@@ -89,9 +88,8 @@ class Report:
         """Note a training step: the rows' ids, a number of each row's content, and the batch as it came."""
         self._steps += 1
         self._write("batch", {"epoch": epoch, "ids": listed(ids), "values": listed(values), "kind": kind(batch)})
-        if self._hold and self._steps == self._hold[1]:
-            while not self._hold[0].exists():
-                time.sleep(0.02)
+        while str(self._steps) in self._holds and not Path(f"released-{self._steps}").exists():
+            time.sleep(0.02)
 
     def validated(self, ids: Any) -> None:
         self._write("validated", listed(ids))
@@ -132,36 +130,3 @@ def kind(batch: Any) -> Any:
     if isinstance(batch, (list, tuple)):
         return [type(batch).__name__, [kind(value) for value in batch[:3]]]
     return type(batch).__name__
-
-
-def validate(model: Any, loader: Any, report: Report) -> None:
-    """Note the loss over a validation loader of Numbers, and its order."""
-    losses: list[float] = []
-    model.eval()
-    with torch.no_grad():
-        for batch in loader:
-            report.validated(batch["id"])
-            losses += (model(batch["x"]) - batch["y"]).square().tolist()
-    model.train()
-    report.metric(sum(losses) / len(losses))
-
-
-def train(
-    model: Any,
-    optimizer: Any,
-    loader: Any,
-    validation_loader: Any,
-    report: Report,
-    epochs: int,
-    backward: Callable[[torch.Tensor], Any] = torch.Tensor.backward,
-) -> None:
-    """Train a line on Numbers, as a script does whose framework leaves it the loop."""
-    validate(model, validation_loader, report)
-    for epoch in range(epochs):
-        for batch in loader:
-            report.batch(epoch, batch["id"], batch["x"].sum(1), batch)
-            optimizer.zero_grad()
-            backward((model(batch["x"]) - batch["y"]).square().mean())
-            optimizer.step()
-        validate(model, validation_loader, report)
-    report.end()

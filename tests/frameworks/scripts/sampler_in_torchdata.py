@@ -1,6 +1,6 @@
 """Stops amid an epoch of torchdata's loader over selected samples and goes on; says what it saw and should."""
 
-import sys
+from itertools import product
 
 import torch
 from torch.utils.data import TensorDataset
@@ -22,19 +22,17 @@ def epoch(batches: StatefulDataLoader) -> list[int]:
 
 
 if __name__ == "__main__":
-    kind, workers, batches = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
-    undisturbed = loader(kind, workers)
-    whole = [id for _ in range(EPOCHS) for id in epoch(undisturbed)]
-    interrupted = loader(kind, workers)
-    seen = epoch(interrupted)
-    iterator = iter(interrupted)
-    for _ in range(batches):
-        seen += next(iterator)[0].tolist()
-    state = interrupted.state_dict()
-    resumed = loader(kind, workers)
-    resumed.load_state_dict(state)
-    for _ in range(EPOCHS - 1):
-        seen += epoch(resumed)
-    seen = seen[: len(whole)]
-    print(*seen)
-    print(*whole)
+    for kind, workers, batches in product(("fixed", "policy"), (0, 2), (3, 13)):
+        undisturbed = loader(kind, workers)
+        whole = [id for _ in range(EPOCHS) for id in epoch(undisturbed)]
+        interrupted = loader(kind, workers)
+        seen = epoch(interrupted)
+        iterator = iter(interrupted)
+        for _ in range(batches):
+            seen += next(iterator)[0].tolist()
+        resumed = loader(kind, workers)
+        resumed.load_state_dict(interrupted.state_dict())
+        for _ in range(EPOCHS - 1):
+            seen += epoch(resumed)
+        print(*seen[: len(whole)])
+        print(*whole)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import sys
 from pathlib import Path
@@ -19,23 +20,23 @@ from penstock.errors import BadSetting
 from penstock.select.gradients import SampleGradients
 from penstock.select.task import cross_entropy
 
-KIND, FOLDER = sys.argv[1], Path(sys.argv[2])
+FOLDER, KINDS = Path(sys.argv[1]), sys.argv[2:]
 WORDS, RATE, EPOCHS = 30, 0.01, 2
 
 
-def whole() -> nn.Module:
+def whole(kind: str) -> nn.Module:
     torch.manual_seed(0)
-    if KIND == "llama":
+    if kind == "llama":
         layers = {"num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2}
         return LlamaForCausalLM(LlamaConfig(vocab_size=WORDS, hidden_size=16, intermediate_size=24, **layers))
     layers = {"n_layer": 2, "n_head": 2, "n_positions": 16, "bos_token_id": 0, "eos_token_id": 0}
     return GPT2LMHeadModel(GPT2Config(vocab_size=WORDS, n_embd=16, **layers))
 
 
-def make_model() -> nn.Module:
+def make_model(kind: str) -> nn.Module:
     """Adapters beside frozen weights, with dropout, which scoring must not draw."""
-    config = {"target_modules": "all-linear", "fan_in_fan_out": KIND == "gpt2", "lora_dropout": 0.1}
-    return get_peft_model(whole(), LoraConfig(task_type="CAUSAL_LM", r=2, **config))
+    config = {"target_modules": "all-linear", "fan_in_fan_out": kind == "gpt2", "lora_dropout": 0.1}
+    return get_peft_model(whole(kind), LoraConfig(task_type="CAUSAL_LM", r=2, **config))
 
 
 def texts(count: int, seed: int) -> list[dict[str, Tensor]]:
@@ -56,9 +57,9 @@ def gradient(model: nn.Module, sample: dict[str, Tensor]) -> dict[str, Tensor]:
     return {name: each.grad.clone() for name, each in model.named_parameters() if each.grad is not None}
 
 
-def off_of_whole(pool: list[dict[str, Tensor]]) -> tuple[float, list[str]]:
+def off_of_whole(kind: str, pool: list[dict[str, Tensor]]) -> tuple[float, list[str]]:
     """How far gradients of all parameters of a model without adapters are from a loop's, and what is left out."""
-    model, batch = whole().eval(), default_collate(pool)
+    model, batch = whole(kind).eval(), default_collate(pool)
     labels = batch.pop("labels")
 
     def losses() -> Tensor:
@@ -78,9 +79,9 @@ def off_of_whole(pool: list[dict[str, Tensor]]) -> tuple[float, list[str]]:
     return off, gradients.left_out
 
 
-def main() -> None:
+def found_of(kind: str) -> dict[str, Any]:
     pool, target = texts(20, 1), texts(5, 2)
-    model = make_model()
+    model = make_model(kind)
     trained = [name for name, each in model.named_parameters() if each.requires_grad]
     optimizer = torch.optim.AdamW([each for each in model.parameters() if each.requires_grad], lr=RATE)
     expected, files = np.zeros(len(pool)), dict[str, list[Any]](whole=[], adapters=[], fewer=[])
@@ -108,7 +109,7 @@ def main() -> None:
             expected[id] += RATE * float(nn.functional.cosine_similarity(torch.cat(steps), wanted, dim=0))
 
     def task(**changes: Any) -> select.Task:
-        return select.Task(data=pool, validation=target, make_model=make_model, **changes)
+        return select.Task(data=pool, validation=target, make_model=functools.partial(make_model, kind), **changes)
 
     def off(**changes: Any) -> float:
         scores = select.score(task(**changes), "less").values[:, 0]
@@ -123,10 +124,10 @@ def main() -> None:
     ranked = select.score(task(checkpoints=files["whole"][-1:]), "rds")
     whole, adapters = files["whole"], files["adapters"]
     found = {"off": [off(checkpoints=whole), off(checkpoints=adapters), off(checkpoints=adapters, batch_size=3)]}
-    found |= {"refused": refused, "whole": off_of_whole(pool)}
+    found |= {"refused": refused, "whole": off_of_whole(kind, pool)}
     found |= {"differ": [len(np.unique(each.values)) for each in (trained_here, ranked)]}
-    print(json.dumps(found))
+    return found
 
 
 if __name__ == "__main__":
-    main()
+    print(json.dumps({kind: found_of(kind) for kind in KINDS}))
