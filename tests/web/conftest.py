@@ -4,6 +4,7 @@ import http.client
 import json
 import os
 import re
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from email.message import Message
