@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from tests.forked import ForkServer
@@ -11,7 +12,9 @@ from tests.forked import ForkServer
 
 @pytest.fixture(scope="session")
 def worker_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ForkServer]:
-    server = ForkServer(tmp_path_factory.mktemp("workers"), ["tests.sources.warm_workers"])
+    server = ForkServer(
+        tmp_path_factory.mktemp("workers"), ["tests.sources.warm_workers"], Path(__file__).parents[2]
+    )
     yield server
     server.close()
 
