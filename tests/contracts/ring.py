@@ -26,7 +26,7 @@ def tell(offset):
     print(hashlib.sha256(bytes(seen.tolist())).hexdigest(), flush=True)
     sys.stdin.readline()
 tell(OFFSET)
-tell(0)
+tell(OFFSET)
 """
 
 _WRITE = """
@@ -111,11 +111,11 @@ class RingContract(ABC):
         self, ring: WritableRing, reader: Ring
     ) -> None:
         before, after = _random_bytes(3 * PAGE_BYTES), 255 - _random_bytes(3 * PAGE_BYTES)
-        _put(ring, 4 * PAGE_BYTES, before)
-        with self._child(ring, _READ, 4 * PAGE_BYTES, before.nbytes) as child:
+        _put(ring, 64, before)
+        with self._child(ring, _READ, 64, before.nbytes) as child:
             assert child.stdin is not None and child.stdout is not None
             assert child.stdout.readline() == _digest(before), "written before it attached"
-            _put(ring, 0, after)
+            _put(ring, 64, after)
             print(file=child.stdin, flush=True)
             assert child.stdout.readline() == _digest(after), "written since"
             child.kill()

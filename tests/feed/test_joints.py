@@ -204,7 +204,7 @@ class History:
 
 @pytest.mark.parametrize(
     "seeds",
-    [*(range(i, i + 25) for i in range(0, 100, 25)), pytest.param(range(1_000, 6_000), marks=pytest.mark.soak)],
+    [*(range(i, i + 25) for i in range(0, 200, 25)), pytest.param(range(1_000, 6_000), marks=pytest.mark.soak)],
 )
 @pytest.mark.parametrize("by_windows", [False, True])
 def test_each_epoch_holds_every_sample_once(seeds: range, by_windows: bool) -> None:
@@ -262,7 +262,7 @@ def test_a_newcomer_keeps_off_other_joints_and_the_cycles_ends() -> None:
 
 def test_who_overlap_for_ever_never_make_more_changes_than_a_trainer_takes():
     joints, began = FeedJoints(100_000, ()), list[int]()
-    for cycle in range(1, 1_000):
+    for cycle in range(1, 2_000):
         place = joints.place(Cursor(cycle - 1, cycle * 7_919 % 90_000), began, 100)
         began = [*began[-2:], place.sample]
         joints.open(cycle, began)

@@ -96,7 +96,7 @@ def cells() -> Iterator[Cell]:
         for sampler in SAMPLERS:
             if sampler != "buckets" or not drop_last:
                 yield Cell("map-style", sampler, 0, segments, drop_last, ranks)
-        for kind, sampler in zip(("arrays", "packed")[:: (-1) ** i], ("none", "shuffle"), strict=True):
+        for kind, sampler in zip(("arrays", "packed")[:: (-1) ** i.bit_count()], ("none", "shuffle"), strict=True):
             yield Cell(kind, sampler, 0, segments, drop_last, ranks)
     for drop_last, ranks in product((False, True), (1, 2)):
         yield Cell("stream", drop_last=drop_last, ranks=ranks)

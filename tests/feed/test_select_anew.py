@@ -180,7 +180,7 @@ SCRIPTS = st.lists(
 )
 
 
-@settings(max_examples=examples(10), suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(15), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(scripts=SCRIPTS, prefetch=st.sampled_from([None, 1, 3]), ahead=st.sampled_from(["64KiB", "1MiB"]))
 def test_trainers_that_come_leave_change_and_resume_get_their_parts(scripts, prefetch, ahead):
     with (

@@ -170,10 +170,10 @@ def test_statistics_are_values(serve):
 
 def test_trainers_that_wait_while_the_feed_goes_back_for_another_are_ahead(serve):
     feeder = serve(penstock.ArraySource({"id": np.arange(4000)}, batch_size=10), window="4KiB")
-    with (
+    with (  # the executor ends last: its thread ends with the loaders
+        ThreadPoolExecutor(1) as other,
         penstock.attach("feed") as first,
         penstock.attach("feed") as behind,
-        ThreadPoolExecutor(1) as other,
     ):
         batches = iter(first)
         next(batches)
@@ -205,9 +205,9 @@ def test_a_feeder_tells_when_the_number_of_blocks_holds_it_back(serve):
 def test_a_trainer_that_comes_late_near_the_end_of_a_cycle_waits_for_the_next(serve, stays):
     feeder = serve(penstock.ArraySource({"x": np.zeros((4000, 32))}, batch_size=10), window="12KiB", prefetch=1)
     with (
+        ThreadPoolExecutor(1) as other,
         penstock.attach("feed", 10) as first,
         penstock.attach("feed", 10) as late,
-        ThreadPoolExecutor(1) as other,
     ):
         batches = iter(first)
         for _ in range(385):

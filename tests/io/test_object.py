@@ -65,7 +65,7 @@ class TestObject(ReaderContract):
             eventually(lambda: not connections(store))
 
 
-@only("than_the_depth", "fails_alone", "that_shrinks", "written_after_close")
+@only("every_byte", "than_the_depth", "fails_alone", "that_shrinks", "written_after_close")
 class TestFaultyObject(TestObject):
     def make(self, memory: ByteArray, depth: int) -> Reader:
         return QueueReader(FaultyQueue(ObjectQueue(depth), seed=3, shorts=0.4, repeats=0.2), memory)

@@ -193,11 +193,14 @@ def test_memory_that_is_not_pinned_passes_in_pieces_that_torch_does_not_round_up
 
 
 MAPS_AS_THE_FAKE_DOES = """
+import ctypes
+import numpy as np
 from penstock.memory.host_ring import HostRing
 class Gpu:  # without torch, which takes seconds to import
     uuid = ""
-    def open_shared(self, fd, nbytes):
-        return HostRing.attach(fd, nbytes).readable(0, nbytes)
+    def open_shared(self, fd, nbytes):  # only the pages are protected, as those of a tensor are
+        self.kept = HostRing.attach(fd, nbytes).readable(0, nbytes)
+        return np.frombuffer((ctypes.c_ubyte * nbytes).from_address(self.kept.ctypes.data), np.uint8)
 """
 
 

@@ -27,6 +27,7 @@ SOME = [  # every kind but a function, which is below, and every way to start wo
     ("plain", "method", "forkserver"),
     ("torch", "partial", "fork"),
     ("both spawn", "object", "none"),
+    ("executor forkserver", "object", "none"),
 ]
 
 

@@ -309,11 +309,12 @@ def noisy():
 with penstock.share(noisy, "numbers", 33, linger=60.0) as loader:
     note(feeder=loader.statistics().feeder_pid)
 """
-    (event,) = start(text, forks_feeders=False).says()
+    script = start(text, forks_feeders=False)
+    (event,) = script.says()
     feeder = event["feeder"]
     assert os.getsid(feeder) == feeder, "the feeder ended with its script, or is of its session"
     opened = {fd: os.readlink(f"/proc/{feeder}/fd/{fd}") for fd in os.listdir(f"/proc/{feeder}/fd")}
-    assert "pipe:" not in opened["1"] + opened["2"]
+    assert not {str(script._output), str(script._errors)} & {*opened.values()}
     assert str(tmp_path / "kept") not in opened.values()
     feeds.stop("numbers")
 

@@ -6,6 +6,7 @@ import gc
 import itertools
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from typing import Any
 
 import numpy as np
@@ -215,7 +216,7 @@ def test_tensor_views_share_the_rings_memory_and_keep_it(serve):
 
 def test_a_view_that_is_kept_over_a_resume_keeps_its_bytes(serve):
     """Its block is sent once more, because another trainer keeps it in the ring, and is then held twice."""
-    serve(arrays(), window="64KiB")
+    feeder = serve(arrays(), window="64KiB")
     with penstock.attach("feed", 10, borrow=True) as other:
         theirs = iter(other)
         held = [next(theirs) for _ in range(6)]
@@ -228,7 +229,7 @@ def test_a_view_that_is_kept_over_a_resume_keeps_its_bytes(serve):
             again = iter(loader)
             assert next(again)["id"].tolist() == [5, 6, 7, 8, 9]
             held.clear()
-            with ThreadPoolExecutor(1) as threads:
+            with ThreadPoolExecutor(1) as threads, closing(feeder):
                 reading = threads.submit(ids_of, theirs)
                 ids_of(again)
                 assert kept["id"].tolist() == [0, 1, 2, 3, 4]

@@ -84,7 +84,7 @@ def test_any_blocks_are_cut_to_any_batches(serve, samples, rows, size, borrow, d
                 batches = ids_of(loader)
                 seen = list(flat(batches))
                 assert len(set(seen)) == len(seen) == (samples // size * size if drops else samples)
-                assert i or all(len(ids) == size for ids in batches[:-1])
+                assert all(len(ids) == (batch_size or rows) for ids in batches[:-1])
 
     at_once(train, 2)
     feeder.close()

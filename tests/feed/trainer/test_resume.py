@@ -27,7 +27,7 @@ def later_by_json(loader: penstock.Loader) -> dict[str, Any]:
     return json.loads(json.dumps(loader.state_dict()))
 
 
-@settings(max_examples=examples(20), suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(30), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     samples=st.integers(1, 120),
     source=st.integers(1, 30),
@@ -81,7 +81,8 @@ SOURCES = {
 
 
 @pytest.mark.parametrize(
-    ("taken", "drop_last", "restart"), [(1, False, True), (3, True, False), (100, True, True), (100, False, False)]
+    ("taken", "drop_last", "restart"),
+    [(1, False, True), (3, True, False), (100, True, True), (100, False, False), (100, False, True)],
 )
 @pytest.mark.parametrize("kind", SOURCES)
 def test_every_kind_of_source_resumes_in_the_second_epoch(serve, kind, taken, restart, drop_last):

@@ -7,6 +7,7 @@ import warnings
 from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from types import SimpleNamespace
 from typing import Any
 
@@ -157,7 +158,7 @@ def test_a_rank_waits_for_the_others_and_the_feed_says_so(serve):
         with penstock.attach("feed", 10, shard=(rank, 2)) as loader:
             return len(ids_of(loader))
 
-    with ThreadPoolExecutor(1) as threads:
+    with ThreadPoolExecutor(1) as threads, closing(feeder):
         first = threads.submit(train, 0)
         eventually(lambda: [trainer.state for trainer in feeder.statistics().trainers] == ["waiting"])
         assert feeder.statistics().trainers[0].waits_for == "the other ranks"

@@ -110,7 +110,7 @@ def test_what_was_half_written_is_cut_off_by_who_adds_next(tmp_path: Path) -> No
 
 
 @given(data=st.data())
-@settings(max_examples=examples(30), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(60), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_flipped_bits_are_never_delivered(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
     folder = tmp_path_factory.mktemp("slab")
     long_open = opened(folder)

@@ -79,7 +79,7 @@ def test_images_and_labels_are_those_of_a_folder_and_may_be_left_out_or_ones_own
     options.pop("label")
     (plain,) = make(named, batch_size=COUNT, **options)
     assert len(plain) == COUNT
-    (_, labels), *_ = make(named, batch_size=COUNT, labels=["ab"[i % 2] for i in range(COUNT)], **options)
+    ((_, labels),) = make(named, batch_size=COUNT, labels=["ab"[i % 2] for i in range(COUNT)], **options)
     assert sorted(labels.tolist()) == [0] * 12 + [1] * 11
 
 

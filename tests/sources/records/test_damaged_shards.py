@@ -306,7 +306,7 @@ def sizes_of(chunk: Any) -> int:
 
 
 @pytest.mark.parametrize("kind", WRITERS)
-@settings(max_examples=examples(50))
+@settings(max_examples=examples(100))
 @given(st.data())
 def test_a_flipped_byte_of_a_table_or_an_index_gives_right_samples_or_an_error(kind, data):
     with tempfile.TemporaryDirectory() as at:

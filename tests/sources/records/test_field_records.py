@@ -46,16 +46,16 @@ COUNT = 11
 
 def mds_sample(i: int) -> dict[str, Any]:
     return {
-        "any": np.arange(300 + i, dtype=np.int16).reshape(1, -1),
+        "any": np.arange(2 * (300 + i), dtype=np.int16).reshape(2, -1),
         "exact": f"{i}.50",
         "half": i / 3,
         "long": 10 ** (3 * i),
         "number": np.int64(-i),
         "raw": bytes(range(i)),
         "real": np.float32(i / 3),
-        "row": np.full((2, 1 + i), i, np.float32),
+        "row": np.arange(2 + 2 * i, dtype=np.float32).reshape(2, -1),
         "small": np.uint8(i),
-        "table": np.full((2, 3), i, np.int16),
+        "table": i * np.arange(6, dtype=np.int16).reshape(2, 3),
         "text": "ö" * i,
         "tree": {"a": [i, None]},
     }
@@ -69,9 +69,9 @@ def litdata_item(i: int) -> dict[str, Any]:
         "text": "ö" * i,
         "raw": bytes(range(i)),
         "row": np.arange(i, dtype=np.float32),
-        "table": np.full((i, 2), i, np.int16),
+        "table": np.arange(2 * i, dtype=np.int16).reshape(i, 2),
         "steps": np.arange(i),
-        "grid": np.full((2, i), i, np.float32),
+        "grid": np.arange(2 * i, dtype=np.float32).reshape(2, i),
     }
 
 

@@ -69,7 +69,6 @@ class TestParquetInHandfuls(RowsContract):
 
 
 @pytest.mark.whole
-@only(*LOADING)
 class TestGroupsLargerThanTheShuffleBuffer(RowsContract):
     options: ClassVar[dict[str, Any]] = {"shuffle_bytes": 100}
 
@@ -126,7 +125,6 @@ class TestPackedDecoded(TestPacked):
         return {"pair": np.stack([ids / 2, ids], 1).tolist()}
 
 
-@only(*LOADING)
 class TestParquetInOrder(RowsContract):
     options: ClassVar[dict[str, Any]] = {"shuffle": False, "shuffle_bytes": 1600}
 

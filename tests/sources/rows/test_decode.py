@@ -207,8 +207,13 @@ def test_a_damaged_sample_of_a_shard_is_named_or_skipped(tmp_path):
 
 
 def tar(folder: Path) -> str:
-    kinds = (("json", '{{"i": {0}}}'), ("txt", "{1}"), ("bin", "x"))
-    members = {f"{i:03}.{end}": text.format(i, "ü" * i).encode() for i in range(ROWS) for end, text in kinds}
+    members: dict[str, bytes] = {}
+    for i in range(ROWS):
+        members |= {
+            f"{i:03}.json": f'{{"i": {i}}}'.encode(),
+            f"{i:03}.txt": ("ü" * i).encode(),
+            f"{i:03}.bin": b"x",
+        }
     return str(packed(folder / "x.tar", members))
 
 
@@ -226,7 +231,8 @@ def test_a_shard_that_is_replaced_or_gone_ends_the_feed(tmp_path, write):
                 shard.unlink()
                 if is_there:
                     shard.write_bytes(content[::-1])
-                with pytest.raises(ReadFailed, match=f"{shard.name} (was written to or|cannot be read)"):
+                told = "was written to or" if is_there else "(was written to or|cannot be read)"
+                with pytest.raises(ReadFailed, match=f"{shard.name} {told}"):
                     list(reading)
                 shard.write_bytes(content)
 
