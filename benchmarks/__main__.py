@@ -10,35 +10,26 @@ import typer
 from penstock.errors import PenstockError
 
 ROOMS = ("autosharing", "frameworks_more", "gpu", "join", "share")
-NAMES = sorted(
-    [
-        *ROOMS,
-        *(
-            "advise",
-            "before",
-            "cache",
-            "fingerprint",
-            "gradients",
-            "io",
-            "loaders",
-            "own_clocks",
-            "packed",
-            "page",
-        ),
-        *("records", "selecting", "tokens", "witness"),
-    ]
+FILES = (
+    "advise before cache fingerprint gradients io loaders own_clocks packed page records selecting tokens witness"
 )
+NAMES = sorted([*ROOMS, *FILES.split()])
+
+
+def command_of(name: str) -> typer.Typer:
+    """The command of a benchmark, which its ``main`` is."""
+    module = import_module(f"benchmarks.{name}.command" if name in ROOMS else f"benchmarks.{name}")
+    app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
+    app.command(help=module.__doc__)(module.main)
+    return app
 
 
 def main() -> None:
     name = sys.argv[1] if len(sys.argv) > 1 else ""
     if name not in NAMES:
         sys.exit(f"python -m benchmarks NAME, where NAME is one of {', '.join(NAMES)}")
-    module = import_module(f"benchmarks.{name}.command" if name in ROOMS else f"benchmarks.{name}")
-    app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
-    app.command(help=module.__doc__)(module.main)
     try:
-        app(sys.argv[2:], prog_name=f"python -m benchmarks {name}")
+        command_of(name)(sys.argv[2:], prog_name=f"python -m benchmarks {name}")
     except PenstockError as error:
         sys.exit(str(error))
 

@@ -42,7 +42,7 @@ def test_what_the_command_asks_for_counts_before_what_the_script_does_and_a_file
     )
     assert done.wait() == 0, done.output + done.errors
     names = feeds_read(done.errors)
-    assert all(name.startswith("mine-") for name in names)
+    assert names and all(name.startswith("mine-") for name in names)
     check_moves(done.errors)
     for feed in penstock.feeds():
         penstock.stop(feed.name)

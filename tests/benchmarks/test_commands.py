@@ -23,9 +23,19 @@ def test_all_are_named_where_one_is_not_and_told_of_in_the_readme() -> None:
     assert [name for name in NAMES if f"python -m benchmarks {name}" not in readme] == []
 
 
-@pytest.mark.parametrize("name", ["share", "gpu", "io", "advise", "packed", "join", "fingerprint"])
-def test_a_benchmark_runs_from_the_root_of_the_repository(name: str) -> None:
-    shown = run_python("-m", "benchmarks", name, "--help", cwd=children.ROOT)
+ALL = """
+import typer
+from benchmarks.__main__ import NAMES, command_of
+for name in NAMES:
+    options = {word for each in typer.main.get_command(command_of(name)).params for word in each.opts}
+    assert "--json" in options, name
+"""
+
+
+def test_each_has_a_command_and_one_runs_from_the_root_of_the_repository() -> None:
+    shown = run_python("-c", ALL, cwd=children.ROOT)
+    assert shown.returncode == 0, shown.stderr
+    shown = run_python("-m", "benchmarks", "share", "--help", cwd=children.ROOT)
     assert shown.returncode == 0, shown.stderr
     assert "--json" in shown.stdout
 

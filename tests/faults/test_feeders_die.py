@@ -78,7 +78,10 @@ def test_padded_ranks_go_on_in_equal_steps_when_their_feeder_is_killed(train, tm
 
 
 @pytest.mark.parametrize("selecting", [False, True])
-@pytest.mark.parametrize("feeds", [1, pytest.param(100, marks=[SOAK, pytest.mark.timeout(1800)])])
+@pytest.mark.parametrize(
+    "feeds",
+    [1, pytest.param(2, marks=pytest.mark.whole), pytest.param(100, marks=[SOAK, pytest.mark.timeout(1800)])],
+)
 def test_feeders_and_trainers_killed_and_stopped_at_random_instants_cost_nobody_else(
     train, tmp_path, feeds, selecting
 ):
@@ -286,7 +289,7 @@ def test_an_error_at_a_trainers_end_keeps_no_view_alive(clean, feed):
     assert ring_maps() == before
 
 
-@pytest.mark.parametrize("turn", [0, *(pytest.param(turn, marks=SOAK) for turn in (1, 2))])
+@pytest.mark.parametrize("turn", [0, *(pytest.param(turn, marks=pytest.mark.whole) for turn in (1, 2))])
 def test_a_feed_of_some_epochs_ends_when_everybody_has_read_the_last_batch(clean, feed, train, tmp_path, turn):
     feeder = feed(source={"samples": 500, "batch_size": 2, "width": 10}, window=1 << 14, epochs=2)
     pause = {"after": 0, "until": str(tmp_path / "all are there")}

@@ -97,6 +97,7 @@ def test_runs_live_on_when_their_scheduler_is_killed_and_the_next_starts_none_ag
     """Meanwhile its file is edited, a record is removed, and the clock is set back."""
     more = {"a": "", "b": "holds", "d": ""}
     runs = [{"command": f"train.py {name} 1 0 {word}", "name": name} for name, word in more.items()]
+    runs.append({"command": "train.py e 1 0", "name": "e", "after": ["b"]})
     first = schedule(spec(tmp_path, *runs))
     eventually(lambda: ledger(tmp_path).count('"status":"finished"') == 2)
     with Store.open(tmp_path / "store") as store:
@@ -114,7 +115,7 @@ def test_runs_live_on_when_their_scheduler_is_killed_and_the_next_starts_none_ag
     eventually(lambda: "was begun" in second.errors)
     (tmp_path / "go").touch()
     assert second.wait() == 0, second.errors
-    assert counted(tmp_path, "began") == counted(tmp_path, "ended") == dict.fromkeys("abcd", 1)
+    assert counted(tmp_path, "began") == counted(tmp_path, "ended") == dict.fromkeys("abcde", 1)
 
 
 def test_two_schedulers_do_not_use_one_gpu(schedule: Callable[..., Scheduled], tmp_path: Path) -> None:

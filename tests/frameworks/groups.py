@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import subprocess
+import time
 from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tests.forked import eventually
 from tests.frameworks.processes import FOLDER, PYTHON, environment_in, stopped_feeds
 
 ROWS, EPOCHS = 48, 5
@@ -157,7 +157,9 @@ class Group:
             found = reports_in(self._folder, self._count, self._script.ranks)
             return found if all(report.batches == self._hold_at[0] for report in found) else None
 
-        return eventually(held, self.said)
+        while not (reports := held()):
+            time.sleep(0.05)
+        return reports
 
     def release(self) -> None:
         (self._folder / f"released-{self._hold_at.pop(0)}").touch()

@@ -48,24 +48,30 @@ def ran(folder: Path, *words: str | Path, **environment: str) -> subprocess.Comp
 
 
 class Ranks:
-    """Processes of one script: its ranks, or the only one."""
+    """Processes of one script: its ranks, or the only one; new Pythons, without a server."""
 
     def __init__(
-        self, server: ForkServer, folder: Path, words: list[str], ranks: int, environment: dict[str, str]
+        self, server: ForkServer | None, folder: Path, words: list[str], ranks: int, environment: dict[str, str]
     ) -> None:
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             port = free.getsockname()[1]
-        world = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+        world = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "TORCHELASTIC_RUN_ID": str(port)}
         world |= dict.fromkeys(("WORLD_SIZE", "LOCAL_WORLD_SIZE"), str(ranks))
         number = len([*folder.glob("*.said")])
         self._said = folder / f"{number}.said"
         self._errors = [folder / f"{number}.errors.{rank}" for rank in range(ranks)]
-        self._ranks: list[Forked] = []
+        self._ranks: list[Forked | subprocess.Popen[bytes]] = []
         for rank, errors in enumerate(self._errors):
             its = world | dict.fromkeys(("RANK", "LOCAL_RANK"), str(rank)) if ranks > 1 else {}
-            output = {"errors": errors, "directory": folder, "environment": environment | its}
-            self._ranks.append(Forked(server, words[0], words[1:], self._said, **output, forks_feeders=True))
+            env = environment | its
+            if server is None:
+                with self._said.open("ab") as said, errors.open("wb") as told:
+                    new = subprocess.Popen([PYTHON, *words], cwd=folder, env=env, stdout=said, stderr=told)
+                self._ranks.append(new)
+            else:
+                output = {"errors": errors, "directory": folder, "environment": env}
+                self._ranks.append(Forked(server, words[0], words[1:], self._said, **output, forks_feeders=True))
 
     def ended(self, *, exit_code: int = 0) -> str:
         """Wait for the end of all; return what they printed."""
@@ -85,9 +91,16 @@ class Warm:
         self._server = server
 
     def start(
-        self, folder: Path, *words: str | Path, ranks: int = 1, data: Path = Path(), **environment: str
+        self,
+        folder: Path,
+        *words: str | Path,
+        ranks: int = 1,
+        data: Path = Path(),
+        anew: bool = False,
+        **environment: str,
     ) -> Ranks:
-        return Ranks(self._server, folder, [*map(str, words)], ranks, environment_in(folder, data) | environment)
+        server = None if anew else self._server
+        return Ranks(server, folder, [*map(str, words)], ranks, environment_in(folder, data) | environment)
 
     def printed(self, folder: Path, *words: str | Path, ranks: int = 1) -> list[str]:
         """The lines of a script that has run to its end."""
@@ -101,10 +114,12 @@ class Page:
         self._warm, self._folder, self._page = warm, folder, folder / "page.py"
         self._page.write_text(code)
 
-    def start(self, name: str, *words: str | Path, ranks: int = 1, killed_at: int = 0) -> Ranks:
-        """Start a run, which may be killed at a step."""
+    def start(
+        self, name: str, *words: str | Path, ranks: int = 1, killed_at: int = 0, anew: bool = False
+    ) -> Ranks:
+        """Start a run, which may be killed at a step, or be a new Python, which has what the page imports only."""
         words = (WATCHED, self._folder / name, self._page, *words)
-        return self._warm.start(self._folder, *words, ranks=ranks, FRAMEWORKS_KILLED_AT=str(killed_at))
+        return self._warm.start(self._folder, *words, ranks=ranks, anew=anew, FRAMEWORKS_KILLED_AT=str(killed_at))
 
     def steps(self, name: str, rank: int = 0) -> list[list[int]]:
         """The rows of each step of a run that has ended."""

@@ -54,7 +54,7 @@ def test_two_runs_of_a_pages_script_read_one_feed_and_one_that_is_killed_goes_on
         warm.printed(tmp_path, FOLDER / "draw_images.py", tmp_path / "images", str(ROWS))
     script, killed_at = page(name), KILLED_AT.get(name, 0)
     one = script.start("8", *words(name, 8), killed_at=killed_at)
-    other = script.start("12", *words(name, 12))
+    other = script.start("12", *words(name, 12), anew=True)
     one.ended(exit_code=-signal.SIGKILL if killed_at else 0)
     other.ended()
     assert len(stopped_feeds()) == 1

@@ -81,6 +81,10 @@ def test_nothing_serious_keeps_anybody_out_and_only_what_is_wide_is_scrolled(tab
         if name == "run":  # as far as it is drawn only once it is looked at
             page.locator("main .logged pre").first.scroll_into_view_if_needed()
         assert what_keeps_people_out(page) == [], name
+        if size == "wide":
+            page.emulate_media(color_scheme="dark")
+            assert what_keeps_people_out(page) == [], f"{name} in dark"
+            page.emulate_media(color_scheme=scheme)
         if name == "runs" and size == "zoomed":
             page.get_by_text("Columns", exact=True).click()
             page.get_by_label("Column most loss").wait_for()

@@ -143,7 +143,11 @@ def test_a_handler_runs_once_has_its_time_and_its_code_comes_back(
 @pytest.mark.whole
 @pytest.mark.parametrize(
     ("name", "code", "receiver"),
-    [("INT", 130, "launcher"), ("TERM", 143, "every"), ("HUP", 129, "every"), ("QUIT", 131, "launcher")],
+    [
+        *[("INT", 130, "launcher"), ("TERM", 143, "every"), ("HUP", 129, "every"), ("QUIT", 131, "launcher")],
+        *[pytest.param("INT", 130, "every", marks=soak), pytest.param("TERM", 143, "launcher", marks=soak)],
+        *[pytest.param("HUP", 129, "launcher", marks=soak), pytest.param("QUIT", 131, "every", marks=soak)],
+    ],
 )
 def test_what_saves_below_a_command_that_died_of_the_signal_is_not_killed(
     launch, tmp_path: Path, name: str, code: int, receiver: str
@@ -179,7 +183,7 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.parametrize("name", [pytest.param("TERM", marks=soak), pytest.param("USR1", marks=whole)])
+@pytest.mark.parametrize("name", [pytest.param("TERM", marks=whole), pytest.param("USR1", marks=soak)])
 def test_workers_of_a_script_that_handles_a_signal_get_none_and_do_not_end_its_saving(
     launch, tmp_path: Path, name: str
 ):
