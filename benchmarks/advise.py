@@ -11,12 +11,12 @@ from __future__ import annotations
 
 from collections import defaultdict
 from json import loads
-from pathlib import Path
 from statistics import median
 from typing import Annotated, NamedTuple
 
 import msgspec
 import typer
+from benchmarks.claim import ResultsFile
 from rich.console import Console
 from rich.table import Table
 
@@ -123,7 +123,7 @@ def main(
     on: Annotated[str, typer.Argument(help="A file to read, or a directory for a scratch file.")],
     seconds: Annotated[float, typer.Option(help="Time counted for each setting, size and repeat.")] = 0.5,
     repeats: Annotated[int, typer.Option(help="Measurements of everything, in turn.")] = 5,
-    json: Annotated[Path | None, typer.Option(help="File for the results.")] = None,
+    json: ResultsFile = None,
 ) -> None:
     """Measure everything, ask for advice on every need, and judge it."""
     machine = describe()

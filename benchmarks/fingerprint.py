@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from pathlib import Path
 from statistics import median
 from typing import Annotated, Any
 
 import msgspec
 import numpy as np
 import typer
+from benchmarks.claim import ResultsFile
 from rich.console import Console
 from rich.table import Table
 
@@ -79,7 +79,7 @@ def main(
     files: Annotated[int, typer.Option(help="Files of the folder.")] = 1_300_000,
     gigabytes: Annotated[float, typer.Option(help="10^9 bytes of images in memory.")] = 1.0,
     repeats: Annotated[int, typer.Option(help="Measurements of each, on data made anew.")] = 3,
-    json: Annotated[Path | None, typer.Option(help="File for the results.")] = None,
+    json: ResultsFile = None,
 ) -> None:
     """Measure a folder of files and images in memory."""
     machine = describe()

@@ -17,6 +17,7 @@ from typing import Annotated, Any, NamedTuple
 
 import msgspec
 import typer
+from benchmarks.claim import ResultsFile
 from benchmarks.share.claims import Claim, least, most
 from benchmarks.share.tables import claims_table
 from rich.console import Console
@@ -78,7 +79,7 @@ def main(
     threads: Annotated[int, typer.Option(help="Threads of posix and direct, and jobs of fio's psync.")] = 8,
     seconds: Annotated[float, typer.Option(help="Time counted for each case.")] = 5.0,
     repeats: Annotated[int, typer.Option(help="Measurements of each case, in turn.")] = 7,
-    json_path: Annotated[Path | None, typer.Option("--json", help="File for the results.")] = None,
+    json_path: ResultsFile = None,
     plot: Annotated[Path | None, typer.Option(help="File for a picture (PNG).")] = None,
 ) -> None:
     """Measure every target several times, and say which are met."""

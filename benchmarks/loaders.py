@@ -13,6 +13,7 @@ from typing import Annotated
 
 import msgspec
 import typer
+from benchmarks.claim import ResultsFile
 
 from penstock.basics.results import as_json, progress, save
 from penstock.basics.terminal import console
@@ -41,7 +42,7 @@ def main(
     repeats: int = 5,
     seconds: float = 5.0,
     workers: int = 2,
-    json: Path | None = None,
+    json: ResultsFile = None,
 ) -> None:
     """Measure them in turns, print a table, and save JSON."""
     settings = LoadSettings(

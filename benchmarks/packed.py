@@ -22,6 +22,7 @@ import msgspec
 import numpy as np
 import typer
 from benchmarks.children import ENVIRONMENT, command
+from benchmarks.claim import ResultsFile
 from benchmarks.measure.pool import ProcessPool
 from benchmarks.measure.rates import Interval
 from benchmarks.share.result import Result, measure
@@ -150,7 +151,7 @@ def main(
     depth: Annotated[int, typer.Option(help="Reads under way at once.")] = 128,
     seconds: Annotated[float, typer.Option(help="Time counted for each case.")] = 5.0,
     repeats: Annotated[int, typer.Option(help="Measurements of each case, in turn.")] = 5,
-    json_path: Annotated[Path | None, typer.Option("--json", help="File for the results.")] = None,
+    json_path: ResultsFile = None,
 ) -> None:
     machine = describe()
     found: list[Measured] = []

@@ -22,7 +22,7 @@ import psutil
 import pytest
 from hypothesis import settings
 from tests.fakes.nvml.fake_gpus import FOLDER, FakeGpus
-from tests.forked import Forked, ForkServer
+from tests.forked import ForkServer, command_line
 
 import penstock
 from penstock.feed.feeder import blocks
@@ -189,13 +189,8 @@ def command(servers: dict[str, ForkServer], tmp_path_factory: pytest.TempPathFac
     """Run the command line to its end, 200 columns wide."""
 
     def run(*words: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
-        folder = tmp_path_factory.mktemp("command")
-        out, errors = folder / "out", folder / "errors"
         environment = {**os.environ, "COLUMNS": "200"}
-        forked = Forked(
-            servers["command"], "penstock", words, out, errors=errors, directory=cwd, environment=environment
-        )
-        return subprocess.CompletedProcess(words, forked.wait(), out.read_text(), errors.read_text())
+        return command_line(servers["command"], tmp_path_factory.mktemp("command"), words, environment, cwd)
 
     return run
 

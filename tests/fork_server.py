@@ -127,6 +127,7 @@ def become(order: dict[str, Any]) -> Any:
     for path in new:
         if os.path.exists(site := os.path.join(path, "sitecustomize.py")):
             runpy.run_path(site)
+            break  # as Python, which finds the first
     sys.argv[1:] = order["arguments"]
     return run(order["run"])
 

@@ -109,6 +109,19 @@ class ForkServer:
             self._process.wait()
 
 
+def command_line(
+    server: ForkServer,
+    folder: Path,
+    words: Sequence[str],
+    environment: dict[str, str],
+    directory: Path | None = None,
+) -> subprocess.CompletedProcess[str]:
+    """Run ``penstock`` to its end; what it prints lies in a folder of the call's own meanwhile."""
+    out, errors = folder / "out", folder / "errors"
+    ran = Forked(server, "penstock", words, out, errors=errors, directory=directory, environment=environment)
+    return subprocess.CompletedProcess(words, ran.wait(), out.read_text(), errors.read_text())
+
+
 class Forked:
     """A process that runs a script, or a module, on its own."""
 

@@ -20,6 +20,7 @@ import msgspec
 import torch
 import typer
 from benchmarks.children import ROOT
+from benchmarks.claim import ResultsFile
 from benchmarks.gpu.claims import gpu_claims
 from benchmarks.gpu.mps import mps_daemon
 from benchmarks.gpu.run import ARMS, Measured, Settings, cases, run
@@ -51,7 +52,7 @@ def main(
     repeats: Annotated[int, typer.Option(help="Measurements of each case, in turn.")] = 5,
     again: Annotated[str, typer.Option(help="Arms that repeats measure, with the most trainers.")] = "",
     window: Annotated[str, typer.Option(help="Size of each feed's ring.")] = "1GiB",
-    json_path: Annotated[Path | None, typer.Option("--json", help="File for the results.")] = None,
+    json_path: ResultsFile = None,
 ) -> None:
     report: dict[str, Any] = {"benchmark": "share_gpu", "version": 3, "machine": describe()}
     cpus = whole_cores(cores or len(os.sched_getaffinity(0)))

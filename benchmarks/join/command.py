@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from benchmarks.claim import ResultsFile
 from benchmarks.claim import report as write
 from benchmarks.join.orders import claims_of_handing_over, claims_of_plans
 from benchmarks.join.starts import claims_of_breaks, claims_of_starts, shrunk
@@ -21,7 +22,7 @@ def main(
     data: Annotated[Path, typer.Option(help="Folder of JPEGs.")],
     repeats: Annotated[int, typer.Option(min=1, help="Repeats of what takes minutes.")] = 3,
     parts: Annotated[str, typer.Option(help="Which, separated by commas.")] = "orders,breaks,starts",
-    report: Annotated[Path | None, typer.Option("--json", help="Report to write.")] = None,
+    report: ResultsFile = None,
 ) -> None:
     """Measure starts in mid-cycle, broken-off epochs, plans and hand-over beside joints."""
     claims = list[dict[str, Any]]()

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import msgspec
 import typer
+from benchmarks.claim import ResultsFile
 from benchmarks.share.claims import Claim, claims
 from benchmarks.share.plan import Settings
 from benchmarks.share.run import Report, run
@@ -31,7 +32,7 @@ def main(
     workers: Annotated[int, typer.Option(help="Loader workers, all together.")] = 2,
     jpeg: Annotated[bool, typer.Option(help="The JPEG loader too; needs penstock[images,torch].")] = True,
     peers: Annotated[bool, typer.Option(help="TensorSocket too, where it is installed.")] = True,
-    json: Annotated[Path | None, typer.Option(metavar="FILE", help="File for the results.")] = None,
+    json: ResultsFile = None,
     plot: Annotated[Path | None, typer.Option(metavar="FILE", help="File for a picture (PNG).")] = None,
     quick: Annotated[bool, typer.Option("--quick", help="Smoke run (about 30 s); not for comparison.")] = False,
 ) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from tests.conftest import command as process  # noqa: F401 - a fixture
-from tests.forked import Forked, ForkServer
+from tests.forked import ForkServer, command_line
 
 from penstock.cli import main
 from penstock.runs.store import Store
@@ -94,10 +94,7 @@ def piped(
     """Run the command line as a process of its own, in an environment with more."""
 
     def run(*words: str, **more: str) -> subprocess.CompletedProcess[str]:
-        folder = tmp_path_factory.mktemp("piped")
-        out, errors = folder / "out", folder / "errors"
-        ran = Forked(servers["command"], "penstock", words, out, errors=errors, environment=environment(**more))
-        return subprocess.CompletedProcess(words, ran.wait(), out.read_text(), errors.read_text())
+        return command_line(servers["command"], tmp_path_factory.mktemp("piped"), words, environment(**more))
 
     return run
 

@@ -229,7 +229,9 @@ def test_who_waits_for_the_next_cycle_is_not_kept_waiting_by_who_does_not_read(s
     serve(arrays(1600), segments=1, prefetch=2, window="8MiB")
     with penstock.attach("feed") as slow, penstock.attach("feed") as late:
         batches = iter(slow)
-        first = next(batches)["id"].tolist()  # the window no longer holds the beginning of this cycle
+        first = next(batches)[
+            "id"
+        ].tolist()  # after which, as nothing stays, the window no longer holds the cycle's beginning
         waits = iter(late)
         other = next(waits)["id"].tolist()
         assert late.state_dict()["start"] == [1, 0]

@@ -168,4 +168,5 @@ def test_releases_are_told_when_they_are_a_part_of_the_window_and_not_by_their_n
         batches = iter(loader)
         for taken in range(1, 12):
             next(batches)
-            eventually(lambda: feeder.statistics().trainers[0].sample >= taken * 4, "it was not told")  # noqa: B023
+            told = taken * 4
+            eventually(lambda told=told: feeder.statistics().trainers[0].sample >= told, "it was not told")

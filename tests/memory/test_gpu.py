@@ -278,6 +278,9 @@ INSTANCE = torch_that_sees(("NVIDIA H200 MIG 1g.18gb", SECOND))
 )
 def test_a_device_is_found_by_number_and_by_uuid_as_nvidia_smi_writes_it(torch, device, index):
     assert index_of(torch, device) == index
+
+
+def test_a_device_has_the_uuid_that_nvidia_smi_writes():
     assert (uuid_of(TWO, 1), uuid_of(INSTANCE, 0)) == (f"GPU-{SECOND}", f"MIG-{SECOND}")
 
 

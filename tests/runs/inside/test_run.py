@@ -44,14 +44,8 @@ class Script:
         path.write_text(f"import os, sys, penstock\n{text}")
         errors = path.with_name("errors")
         errors.unlink(missing_ok=True)
-        ran = Forked(
-            self._server,
-            str(path),
-            [],
-            path.with_name("out"),
-            errors=errors,
-            environment={**self.environment, **more},
-        )
+        environment = {**self.environment, **more}
+        ran = Forked(self._server, str(path), [], path.with_name("out"), errors=errors, environment=environment)
         assert ran.wait() == 0, errors.read_text()
         return errors.read_text()
 

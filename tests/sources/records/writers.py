@@ -11,8 +11,19 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-KINDS = ["uint8", "int8", "uint16", "int16", "float16", "uint32", "int32", "float32", "uint64", "int64", "float64"]
-DTYPES = dict(zip(KINDS, [8, 9, 16, 17, 18, 32, 33, 34, 64, 65, 66], strict=True))
+DTYPES = {
+    "uint8": 8,
+    "int8": 9,
+    "uint16": 16,
+    "int16": 17,
+    "float16": 18,
+    "uint32": 32,
+    "int32": 33,
+    "float32": 34,
+    "uint64": 64,
+    "int64": 65,
+    "float64": 66,
+}
 NUMPY = [
     *("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float16", "float32", "float64"),
     *("complex64", "complex128", "bool"),

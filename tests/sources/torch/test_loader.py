@@ -230,7 +230,7 @@ class Notes:
     """What a person may hand to ``Feeder``, and what not."""
 
 
-DATA_SET = r"give a DataLoader: DataLoader\(dataset, batch_size=\.\.\.\)"
+GIVE_A_LOADER = r"give a DataLoader: DataLoader\(dataset, batch_size=\.\.\.\)"
 
 
 @pytest.mark.parametrize(
@@ -239,7 +239,7 @@ DATA_SET = r"give a DataLoader: DataLoader\(dataset, batch_size=\.\.\.\)"
         (lambda: None, "call it first"),
         (None, "returned None: was its `return` forgotten"),
         *((thing, "give a DataLoader") for thing in (3, Notes())),
-        *((data, DATA_SET) for data in (DATA, Ids(3), DrawingStream(4), range(5), "train")),
+        *((data, GIVE_A_LOADER) for data in (DATA, Ids(3), DrawingStream(4), range(5), "train")),
     ],
 )
 def test_what_cannot_be_fed_is_named_and_a_data_set_refused_in_favour_of_its_loader(thing, hint):

@@ -125,7 +125,10 @@ class Stream(IterableDataset[int]):
 )
 def test_what_cannot_be_made_in_a_forked_child_is_named(loader: Any, expected: str):
     assert expected in witness_of(loader)[1]
-    assert witness_of([1, 2]) == (None, "")  # no loader
+
+
+def test_what_is_no_loader_has_no_witness():
+    assert witness_of([1, 2]) == (None, "")
 
 
 @pytest.mark.parametrize(

@@ -222,8 +222,7 @@ class FeedState:
                 continue
             if block.at > member.next or not (member.reads and covers(block.union, member.selected)):
                 break
-            end = block.at.after(block.rows, self.samples)
-            if end > member.next:
+            if (end := block.at.after(block.rows, self.samples)) > member.next:
                 self._give(member, block)
                 taken.append(block)
             else:  # it stands between a cycle's last sample and its end
