@@ -19,7 +19,7 @@ from tests.feed.squares import N, arrays, epoch_of, part, right
 from tests.forked import eventually
 
 import penstock
-from penstock.errors import BadSetting, LoaderClosed
+from penstock.errors import BadSetting, LoaderClosed, SettingsDiffer
 
 
 def test_a_trainer_changes_its_part_between_epochs_and_amid_one(serve: Any) -> None:
@@ -220,7 +220,16 @@ def act(script: list[Any]) -> None:
             loader.load_state_dict(state)
         if what == "some" or (what == "resume" and not state["delivered"]):
             seen = []  # that epoch was given up, or over
-        seen += [id for batch in loader for id in right(batch)]
+        try:
+            seen += [id for batch in loader for id in right(batch)]
+        except SettingsDiffer as differs:  # its joint has gone meanwhile, since nobody else's epoch began there
+            if what != "resume" or "Begin that epoch anew" not in str(differs):
+                raise
+            assert seen
+            assert state["start"][1] not in arrays().segment_starts
+            loader.close()
+            loader = None
+            continue
         assert sorted(seen) == sorted(mine)
-    assert loader is not None
-    loader.close()
+    if loader is not None:
+        loader.close()
