@@ -60,9 +60,9 @@ def test_the_feeder_that_a_trainer_moved_to_is_replaced_by_it_under_the_same_nam
     mover, there = train("a", **order), train("b", **order)
     each_waits_for((mover, there), "epoch")
     before = feeders()["b"]
-    there.kill()
     move("a", mover.pid, "b")
     eventually(lambda: mover.has_heard_of(before))
+    there.kill()
     os.kill(before, signal.SIGKILL)
     after = eventually(lambda: feeders().get("b") not in (None, before) and feeders().get("b"))
     eventually(lambda: mover.has_heard_of(after))
