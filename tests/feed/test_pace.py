@@ -226,12 +226,12 @@ def test_a_stream_s_feed_is_no_further_ahead_than_a_cycle_once_it_knows_how_long
 
 @pytest.mark.usefixtures("stays")
 def test_who_waits_for_the_next_cycle_is_not_kept_waiting_by_who_does_not_read(serve: Any) -> None:
-    serve(arrays(1600), segments=1, prefetch=2, window="8MiB")
+    feeder = serve(arrays(1600), segments=1, prefetch=2, window="8MiB")
     with penstock.attach("feed") as slow, penstock.attach("feed") as late:
         batches = iter(slow)
-        first = next(batches)[
-            "id"
-        ].tolist()  # after which, as nothing stays, the window no longer holds the cycle's beginning
+        first = next(batches)["id"].tolist()
+        # As nothing stays, the cycle's beginning is in the window no more once the feeder has heard of that batch.
+        eventually(lambda: feeder.statistics().newcomer_waits_samples)
         waits = iter(late)
         other = next(waits)["id"].tolist()
         assert late.state_dict()["start"] == [1, 0]
