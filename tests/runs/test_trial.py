@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 
@@ -25,4 +26,5 @@ def test_cpu_time_of_children_too_brief_to_be_seen_counts(tmp_path: Path):
         plan = RunPlan(command=(sys.executable, "-c", SCRIPT), name="brief", directory=str(tmp_path))
         runner = TrialRunner(store, [plan], group="trial")
         assert [run.status for run in runner.run()] == ["finished"]
-        assert runner.cpu_s >= 20 * 0.05
+        ticks = 4 / os.sysconf("SC_CLK_TCK")  # the kernel rounds each of four sums down
+        assert runner.cpu_s > 20 * 0.05 - ticks
