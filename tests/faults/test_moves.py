@@ -8,6 +8,7 @@ import random
 import signal
 import time
 from contextlib import nullcontext, suppress
+from itertools import permutations
 from typing import Any
 
 import pytest
@@ -90,8 +91,12 @@ def test_a_trainer_that_attached_moves_from_a_feeder_that_died_after_it_was_told
     each_has_all(owners, 300)
 
 
-@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.soak) for seed in (1, 2))])
-def test_moves_and_deaths_of_feeders_at_random_instants_cost_no_sample(train, until, seed):
+@pytest.mark.parametrize(
+    ("now", "seed"),
+    [(False, 0), (True, 0), *(pytest.param(seed > 2, seed, marks=pytest.mark.soak) for seed in range(1, 13))],
+)
+def test_moves_and_deaths_of_feeders_at_random_instants_cost_no_sample(train, until, now, seed):
+    """Those that leave now go also to a feed that does not run, which one of them starts."""
     chance = random.Random(seed)
     order = {**ORDER, "until": str(until)}
     trainers = [
@@ -99,21 +104,22 @@ def test_moves_and_deaths_of_feeders_at_random_instants_cost_no_sample(train, un
         for name, delay_s in (("a", 0.001), ("b", 0.001), ("a", 0.0), ("b", 0.002))
     ]
     each_waits_for(trainers, "epoch")
-    for _ in range(12):
+    for _ in range(24 if now else 12):
         time.sleep(chance.uniform(0, 0.2))
         if chance.random() < 0.3:
-            owner = Endpoint(chance.choice("ab")).owner()
+            owner = Endpoint(chance.choice("abc" if now else "ab")).owner()
             if owner is not None and owner.pid not in [trainer.pid for trainer in trainers]:
                 with suppress(ProcessLookupError):
                     os.kill(owner.pid, signal.SIGKILL)
             continue
-        at, to = chance.choice([("a", "b"), ("b", "a")])
-        # Where its feeder was killed just now, or it reads the other feed, it is not told.
+        at, to = chance.choice([*permutations("abc" if now else "ab", 2)])
+        # Where its feeder was killed just now, or it reads another feed, it is not told.
         with suppress(penstock.errors.FeedNotFound, penstock.errors.Refused):
-            move(at, chance.choice(trainers).pid, to)
+            move(at, chance.choice(trainers).pid, to, now=now)
     until.touch()
     each_has_all(trainers, 300)
-    assert any(told_to_move(trainer.output) for trainer in trainers)
+    said = "reads on from its place" if now else "moves from feed"
+    assert any(said in trainer.output for trainer in trainers)
 
 
 def test_moves_back_and_forth_leave_no_descriptor_or_ring_behind(forks_feeders_with_torch, clean):
@@ -134,31 +140,37 @@ def test_moves_back_and_forth_leave_no_descriptor_or_ring_behind(forks_feeders_w
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.filterwarnings("ignore::ResourceWarning")  # what an alarm cut off is left to the collector
 @pytest.mark.timeout(method="thread")  # the alarm is the test's own
-@pytest.mark.parametrize("asks", ["the feeder", "a file"])
+@pytest.mark.parametrize("asks", ["the feeder", "to go now", "a file"])
 def test_interrupts_in_the_middle_of_a_move_lose_and_repeat_nothing(
     asks, forks_feeders_with_torch, tmp_path, monkeypatch
 ):
     file = tmp_path / "suffix"
 
     def ask(here: str, to: str) -> None:
-        if asks == "the feeder":
-            move(here, os.getpid(), to)
+        if asks != "a file":
+            move(here, os.getpid(), to, now=asks == "to go now")
         else:
             file.write_text(to.removeprefix("a").removeprefix("-"))
 
     if asks == "a file":
         monkeypatch.setenv("PENSTOCK_FEED_FILE", str(file))
-    b = "b" if asks == "the feeder" else "a-b"
+    b = "a-b" if asks == "a file" else "b"
     with (
         penstock.share(arrays, "a", linger=30) as loader,
-        penstock.share(arrays, "b") if asks == "the feeder" else nullcontext() as there,
+        nullcontext() if asks == "a file" else penstock.share(arrays, "b") as there,
         alarms(8) as arm,
     ):
         hit, names = 0, set()
         for epoch in range(8):
             ask(loader.name, b if loader.name == "a" else "a")
-            attempts = iter(range(4))
-            hits, ids = read_on(loader, lambda left=attempts: arm() if next(left, None) is not None else None)
+            here, attempts = loader.name, iter(range(200 if asks == "to go now" else 4))
+
+            def interrupt(here: str = here, left: Any = attempts) -> None:
+                """Interrupt the next call, until it has moved."""
+                if loader.name == here and next(left, None) is not None:
+                    arm()
+
+            hits, ids = read_on(loader, interrupt)
             assert sorted(ids) == list(range(ROWS))
             assert loader.epoch == epoch + 1
             hit += hits

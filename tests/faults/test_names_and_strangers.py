@@ -236,6 +236,7 @@ MESSAGES = [
     REST,
     wire.encode(wire.Detach([0, 0, 5])),
     wire.encode(wire.StatisticsRequest()),
+    wire.encode(wire.MoveTrainer(os.getpid(), "x" * 2_000, now=True)),
     wire.encode(wire.BlockAnnounced(1, 0, 0, 10, 0, (0, 128), (80, 10_000), 1)),
 ]
 

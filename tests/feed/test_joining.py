@@ -58,7 +58,7 @@ class Feeders:
 
     def loader(self, batch_size: int, shard: tuple[int, int] | None = None, group: str = "") -> Loader:
         options = loader_options(batch_size, shard=shard)
-        return Loader(partial(self._connect, group), options, FeedOfRun("feed"), failover=True)
+        return Loader(partial(self._connect, group), options, FeedOfRun("feed"), prepare=lambda *_: None)
 
     def trainer(self, batch_size: int, batches: int = 0) -> Trainer:
         """Attach one that takes all samples, and has read so many batches."""

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from tests.examples import examples
 
 import penstock
+from penstock.contracts import Known
 from penstock.feed import wire
 from penstock.feed.endpoint import Endpoint
 from penstock.feed.settings import Settings
@@ -39,6 +40,7 @@ FROM_TRAINER: list[Any] = [
     wire.StatisticsRequest(),
     wire.Stop(7),
     wire.MoveTrainer(7, "b/ü"),
+    wire.MoveTrainer(7, "b/ü", now=True),
 ]
 FROM_FEEDER: list[Any] = [
     wire.Welcome("a/ü", 42, Settings(), ("host memfd",), None, None, None, (0,)),
@@ -53,7 +55,8 @@ FROM_FEEDER: list[Any] = [
     wire.CycleEnd(1, 2),
     wire.Failed("SourceError", "message", "traceback", "ValueError"),
     wire.Evicted("too slow"),
-    wire.Move("b/ü"),
+    wire.Move("b/ü", now=True),
+    wire.Prepare("b", 1, 30, 1, 10, Known(opened=1, alive=(10,))),
     wire.Bye(""),
     FeederStatistics("a", 1, "s", "host memfd", window_bytes=4096, samples_per_s=0.1, trainers=(TRAINER,)),
 ]

@@ -170,7 +170,7 @@ def watch(table: Callable[[], RenderableType], interval_s: float, as_json: bool 
 
 _VERBS = {
     **{verb: verb for verb in ("run", "runs", "web", "feed", "pack", "cache", "select", "schedule")},
-    **dict.fromkeys(("status", "stop"), "feeds"),
+    **dict.fromkeys(("status", "move", "stop"), "feeds"),
     **{verb: verb for verb in ("doctor", "advise", "demo", "bench")},
 }
 """Verbs in the order of the help, and the module of each."""

@@ -1,4 +1,4 @@
-"""``penstock status`` and ``penstock stop``: shows the running feeds in 80 columns, and ends one."""
+"""``penstock status``, ``move`` and ``stop``: shows the running feeds, moves a trainer to another, ends one."""
 
 from __future__ import annotations
 
@@ -31,6 +31,18 @@ def status(
         watch(lambda: feeds_table(launched.feeds(), cluster=cluster), interval, as_json)
     running = launched.feeds()
     show(as_json, running, lambda: feeds_table(running, cluster=cluster))
+
+
+def move(
+    name: Annotated[str, argument("NAME", "Name of the feed.")],
+    pid: Annotated[int, argument("PID", "Process of the trainer, as in `penstock status`.")],
+    to: Annotated[str, argument("TO", "Name of the other feed, of the same make_loader.")],
+    now: Annotated[bool, option("--now", "Read on there at once; a trainer of share() starts that feed.")] = False,
+) -> None:
+    """Have a trainer begin its next epoch on another feed."""
+    launched.move(name, pid, to, now=now)
+    when = f"reads on from feed {to!r} as soon as that serves" if now else f"begins its next epoch on feed {to!r}"
+    typer.echo(f"Trainer {pid} {when}; it prints that, or why it stays.")
 
 
 def stop(name: Annotated[str, argument("NAME", "Name of the feed.")]) -> None:

@@ -52,10 +52,13 @@ def feeds(answer_s: float = ANSWER_S) -> list[FeederStatistics]:
     return sorted(found, key=lambda statistics: statistics.name)
 
 
-def statistics_of(endpoint: Endpoint, answer_s: float) -> FeederStatistics | None:
-    """Return a feed's statistics, without numbers if its feeder does not answer in time; None if there is none."""
+def statistics_of(endpoint: Endpoint, answer_s: float, *, sends: bool = False) -> FeederStatistics | None:
+    """Return a feed's statistics, without numbers if its feeder does not answer in time; None if there is none.
+
+    Whoever ``sends`` trainers there has it wait for them.
+    """
     try:
-        answer = answer_to(endpoint, wire.StatisticsRequest(), answer_s)
+        answer = answer_to(endpoint, wire.StatisticsRequest(sends), answer_s)
         if answer is None:  # it ends
             return None
         if isinstance(answer, FeederStatistics) and answer.name == endpoint.name:

@@ -21,7 +21,7 @@ from penstock.fingerprint.comparison import Fingerprint
 from penstock.memory.slots import end_of_leaves
 from penstock.tree import Node
 
-PROTOCOL = 18
+PROTOCOL = 19
 MAX_PACKET_BYTES = 192 << 10
 """Below the default limit of a Unix socket's send buffer (net.core.wmem_default)."""
 
@@ -46,7 +46,7 @@ class Selected(msgspec.Struct):
 class Hello(msgspec.Struct, tag="hello"):
     """A trainer introduces itself. Every version understands the first three fields.
 
-    ``registers`` says that it may register the ring with a GPU.
+    ``registers`` says that it may register the ring with a GPU, and ``starts`` that it can start a feed.
     """
 
     protocol: int
@@ -59,6 +59,7 @@ class Hello(msgspec.Struct, tag="hello"):
     group: str = ""
     registers: bool = False
     selected: Selected | None = None
+    starts: bool = False
 
 
 class Start(msgspec.Struct, tag="start"):
@@ -117,7 +118,9 @@ class Starved(msgspec.Struct, tag="starved"):
 
 
 class StatisticsRequest(msgspec.Struct, tag="ask"):
-    """Tell me your statistics."""
+    """Tell me your statistics. With ``sends``, I am to send you trainers: wait for them."""
+
+    sends: bool = False
 
 
 class FingerprintRequest(msgspec.Struct, tag="ask fingerprint"):
@@ -137,9 +140,19 @@ class Stop(msgspec.Struct, tag="stop"):
 
 
 class MoveTrainer(msgspec.Struct, tag="move trainer"):
-    """Have the trainer of this process move to the feed of this name. The answer is the Move, or Rejected."""
+    """Have the trainer of this process move to the feed of this name. The answer is the Move, or Rejected.
+
+    With ``now`` it goes on there from its place; a feed that does not run is started first.
+    """
 
     pid: Positive
+    to: str
+    now: bool = False
+
+
+class Stay(msgspec.Struct, tag="stay"):
+    """I do not leave for the feed of this name, or could not start it."""
+
     to: str
 
 
@@ -256,9 +269,28 @@ class Stuck(msgspec.Struct, tag="stuck"):
 
 
 class Move(msgspec.Struct, tag="move"):
-    """Begin your next epoch on the feed of this name, if it has the same samples in the same order."""
+    """Begin your next epoch on the feed of this name, if it has the same samples in the same order.
+
+    With ``now``, go on there from your place. If it is to be the present feed after all, ``why`` is for the user.
+    """
 
     to: str
+    now: bool = False
+    why: str = ""
+
+
+class Prepare(msgspec.Struct, tag="prepare"):
+    """Start the feed of this name in the background, and read on here.
+
+    It is to prepare from this position of an epoch that began at ``epoch_*``; ``known`` is of the joints there.
+    """
+
+    to: str
+    cycle: Cycle
+    sample: Count
+    epoch_cycle: Count
+    epoch_sample: Count
+    known: Known
 
 
 class MadeOf(msgspec.Struct, tag="made of"):
@@ -300,6 +332,7 @@ FromTrainer = (
     | WitnessRequest
     | Stop
     | MoveTrainer
+    | Stay
 )
 FromFeeder = (
     Welcome
@@ -313,6 +346,7 @@ FromFeeder = (
     | Evicted
     | Stuck
     | Move
+    | Prepare
     | MadeOf
     | Witness
     | Bye

@@ -41,6 +41,10 @@ class PublishedBlock:
         return int(selected.holds(decode_ids(self.ids, rows)).sum())
 
 
+TO_COME = -2
+"""The member that stands for trainers which are to come from another feed."""
+
+
 @dataclass
 class FeedMember:
     """One trainer of a feed."""

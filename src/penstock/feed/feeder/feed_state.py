@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from penstock.contracts import Cursor, Ids, Known
 from penstock.errors import ProtocolError
-from penstock.feed.feeder.blocks import Beginning, FeedMember, HeldBlocks, PublishedBlock
+from penstock.feed.feeder.blocks import TO_COME, Beginning, FeedMember, HeldBlocks, PublishedBlock
 from penstock.feed.feeder.joints import FeedJoints, PlannedBlocks, covers, is_far_behind, place_for
 from penstock.feed.feeder.pace import blocks_ready
 from penstock.feed.settings import MOST_BLOCKS
@@ -60,6 +60,18 @@ class FeedState:
 
     def join(self, member: FeedMember) -> None:
         self.members[member.id] = member
+
+    def prepare(self, at: Cursor, epoch_start: Cursor, known: Known) -> None:
+        """Read on from a position of an epoch for members that are to come, until half of the window is full."""
+        if self.joints is None or self.joints.admit(at, epoch_start, known, []):
+            self.members[TO_COME] = FeedMember(TO_COME, next=at, epoch_start=epoch_start)
+
+    def end_preparing(self) -> bool:
+        """Read for those who are there only; return whether it read for others."""
+        if TO_COME not in self.members:
+            return False
+        self.leave(TO_COME)
+        return True
 
     def leave(self, id: int) -> None:
         """Remove a member that is gone, and release what it held."""
@@ -133,6 +145,8 @@ class FeedState:
         if at is None and self.across and member.world > 1:
             at = epoch_start = Cursor(epoch, 0)
         if at is not None:
+            if (to_come := self.members.get(TO_COME)) is not None and to_come.next and at > to_come.next:
+                self.end_preparing()  # they have read on meanwhile
             if leaves and is_far_behind(self, at):
                 return None
             if self.joints and not self.joints.admit(at, epoch_start, known, self.began({id})):
@@ -277,14 +291,14 @@ class FeedState:
 
         ``offset`` is that of a block which lies in the ring already.
         """
-        if len(self.blocks) >= MOST_BLOCKS and not (self.beginning.let_go() and len(self.blocks) < MOST_BLOCKS):
+        if len(self.blocks) >= MOST_BLOCKS and not (self._spares_some() and len(self.blocks) < MOST_BLOCKS):
             return None
         return self.reserve_ahead(nbytes) if offset is None else offset
 
     def reserve_ahead(self, nbytes: int) -> int | None:
         """Reserve room for a block to come; None while there is none."""
         room = self.room.reserve(nbytes)
-        return self.room.reserve(nbytes) if room is None and self.beginning.let_go() else room
+        return self.room.reserve(nbytes) if room is None and self._spares_some() else room
 
     def publish(self, block: PublishedBlock) -> list[FeedMember]:
         """Record a block that has been written; return the members that get it."""
@@ -366,6 +380,10 @@ class FeedState:
     def gathered(self) -> int:
         """How many members have begun to read; the ranks of a run are one."""
         return len({(m.group, m.world) if m.world > 1 else m.id for m in self.members.values() if m.reads})
+
+    def _spares_some(self) -> bool:
+        """Give up all that is kept for those who may come; return whether there was any."""
+        return any([self.beginning.let_go(), self.end_preparing()])
 
     def _begin(self, member: FeedMember, at: Cursor, epoch: int, epoch_start: Cursor) -> None:
         member.next = at

@@ -266,6 +266,10 @@ class Feeder:
         with self._server.lock:  # statistics() looks at the ring
             self._ring.close()
 
+    def prepare(self, ahead: wire.Prepare) -> None:
+        """Prepare from a place on, for trainers of another feed that are to come."""
+        self._server.prepare(ahead)
+
     def wait_until_ending(self) -> None:
         """Wait until the feed is stopped or has no trainer left, even while its source is busy."""
         self._server.wait_until_ending()

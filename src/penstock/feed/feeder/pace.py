@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter, deque
 from math import ceil
 
-from penstock.feed.feeder.blocks import FeedMember
+from penstock.feed.feeder.blocks import TO_COME, FeedMember
 from penstock.feed.settings import GATHER_S, MOST_BLOCKS
 from penstock.memory.room import aligned
 
@@ -50,6 +50,10 @@ class Pace:
 
 _FIRST_TRAINER_S = 60.0
 """A lingering feeder waits at least this long for its first trainer."""
+_AWAITED_S = 10.0
+"""A feed that was started for trainers of another ends so long after it was last asked for, if none has come."""
+_OTHERS_S = 1.0
+"""When one has come, it prepares for the others so long."""
 _LATE_S = 0.01
 """A time is looked at this much after its end, lest it is looked at just before."""
 
@@ -61,6 +65,34 @@ class Patience:
         self._linger_s = linger_s  # seconds from the last trainer's end to the feed's; None for a feed that stays
         self._empty_since_s = now_s + max(0.0, _FIRST_TRAINER_S - (linger_s or 0))  # the feed begins now
         self._gather_until_s: float | None = None
+        self._await_until_s: float | None = None
+        self._has_come = False  # whether a trainer has ever begun to read
+
+    def awaits(self, now_s: float) -> bool:
+        """Wait for trainers that are to come from another feed; return whether that makes sense: none is here."""
+        if not self._has_come:
+            self._await_until_s = now_s + _AWAITED_S
+        return not self._has_come
+
+    def awaits_on(self, now_s: float) -> None:
+        """Record that they are still to come."""
+        if self._await_until_s is not None and not self._has_come:
+            self._await_until_s = now_s + _AWAITED_S
+
+    def came(self, now_s: float) -> None:
+        """Record that a trainer begins to read."""
+        self._has_come = True
+        if self._await_until_s is not None:
+            self._await_until_s = min(self._await_until_s, now_s + _OTHERS_S)
+
+    def ends_awaiting(self, now_s: float) -> bool:
+        """Whether those to come have been waited for long enough; true only once."""
+        if self._await_until_s is None or self._await_until_s > now_s:
+            return False
+        self._await_until_s = None
+        if not self._has_come:
+            self.lose(now_s)
+        return True
 
     def left(self, now_s: float) -> None:
         """Record that a trainer has left, or reads no more."""
@@ -88,7 +120,7 @@ class Patience:
 
     def timeout_s(self, now_s: float, *, lingers: bool) -> float | None:
         """Return after what time to look again, if any; ``lingers`` if the feed stays on without trainers now."""
-        until_s = [] if self._gather_until_s is None else [self._gather_until_s]
+        until_s = [each for each in (self._gather_until_s, self._await_until_s) if each is not None]
         if lingers and self._linger_s is not None:
             until_s.append(self._empty_since_s + self._linger_s)
         return max(0.0, min(until_s) - now_s) + _LATE_S if until_s else None
@@ -109,7 +141,9 @@ def blocks_ready(
     prefetch: int | None,  # batches to have ready, if the feed's settings set it
     block_s: float = 0.0,  # how long the source takes for a block; 0 while unknown
 ) -> int:
-    """Return how many blocks of this size are made ready for a trainer."""
+    """Return how many blocks of this size are made ready for a trainer; for those to come, half a window."""
+    if member.id == TO_COME:
+        return max(1, min(window_bytes // aligned(nbytes), MOST_BLOCKS) // 2)
     blocks_per_batch = ceil((member.batch_rows or rows) * member.world / (rows * member.part))
     if batches is not None:
         blocks_per_batch = min(blocks_per_batch, batches)

@@ -16,9 +16,10 @@ from penstock._version import __version__
 from penstock.contracts import Cursor, Ids, WritableRing
 from penstock.errors import PenstockError
 from penstock.feed import wire
-from penstock.feed.endpoint import Endpoint
+from penstock.feed.endpoint import Endpoint, checked_name
 from penstock.feed.feeder.blocks import FeedMember, PublishedBlock
 from penstock.feed.feeder.connections import Connections, Peer
+from penstock.feed.feeder.departures import Departures
 from penstock.feed.feeder.feed_state import FeedState
 from penstock.feed.feeder.pace import Pace, Patience
 from penstock.feed.feeder.session import (
@@ -60,6 +61,7 @@ class Server:
         """Why the feed ends, once it does; empty when it has simply been read to its end."""
         self._state = state  # who reads what; guarded by ``lock`` from now on
         self._settings: Settings = welcome.settings
+        self.name = welcome.name
         self._welcome = welcome  # the welcome that each trainer gets
         self._rings = rings  # the rings that the welcome names; a trainer gets their descriptors
         self._unused_pages = unused_pages  # gives back the pages of the last of them
@@ -71,6 +73,7 @@ class Server:
         self._crash: BaseException | None = None
         self.sessions: dict[int, Session] = {}  # the trainers, by the id of their peer, which is the member's
         self._patience = Patience(self._settings.linger, time.monotonic())
+        self._departures = Departures(self, state.known_since)  # of trainers to other feeds
         self.connections = Connections(
             endpoint.listen(), self.lock, admit=self._connected, hear=self._hear, gone=self._forget
         )
@@ -89,6 +92,15 @@ class Server:
     def _send_witness(self, witness: wire.Witness) -> None:
         with self.lock:
             self.send([each.member for each in self.sessions.values() if each.compares], witness)
+
+    def prepare(self, ahead: wire.Prepare) -> None:
+        """Prepare from a place on, for trainers that are to come soon."""
+        with self.lock:
+            if self._patience.awaits(time.monotonic()):
+                epoch_start = Cursor(ahead.epoch_cycle, ahead.epoch_sample)
+                self._state.prepare(Cursor(ahead.cycle, ahead.sample), epoch_start, ahead.known)
+            self.changed.notify_all()
+        self.connections.wake()
 
     def fail(self, kind: str, message: str, traceback_text: str, raised: str) -> None:
         """Send every trainer, now and later, that the source failed."""
@@ -133,6 +145,9 @@ class Server:
                     now = time.monotonic()
                     self._state.beginning.expire(time.monotonic_ns())
                     self._unused_pages.give_back(now)
+                    if self._patience.ends_awaiting(now):
+                        self._state.end_preparing()
+                        self.changed.notify_all()
                     if self._patience.ends_gathering(now):
                         self._state.gathers = False
                         self.changed.notify_all()
@@ -178,7 +193,9 @@ class Server:
 
     def _obey(self, peer: Peer, message: wire.FromTrainer) -> None:
         match message:
-            case wire.StatisticsRequest():
+            case wire.StatisticsRequest(sends=sends):
+                if sends:
+                    self._patience.awaits_on(time.monotonic())
                 self._answer(peer, self._statistics())
             case wire.FingerprintRequest():
                 self._answer(peer, wire.MadeOf(self._welcome.fingerprint))
@@ -221,6 +238,8 @@ class Server:
                 self._patience.left(now)
                 if self.pace.culprit == id:
                     self.pace.moving(now)
+            case wire.Stay(to=to):
+                self._departures.end(to, "")
             case wire.Start() | wire.EpochBegun():
                 if objection := objection_to_reading(message, self._welcome, self._state, id):
                     self._reject(peer, objection)
@@ -233,11 +252,16 @@ class Server:
 
     def _pass_on(self, peer: Peer, message: wire.MoveTrainer) -> None:
         """Send a process's trainers to another feed, and answer the peer that asked."""
+        checked_name(message.to)
         trainers = [each for each in self.sessions.values() if each.peer.pid == message.pid]
         if objection := objection_to_moving(message, [each.hello for each in trainers]):
             self._reject(peer, objection)
         else:
-            self.send([each.member for each in trainers], wire.Move(message.to))
+            self._departures.cancel(message.pid)  # the later word counts
+            if message.now and message.to != self.name:
+                self._departures.begin(message.pid, message.to)
+            else:
+                self.send([each.member for each in trainers], wire.Move(message.to))
             self._answer(peer, wire.Move(message.to))
 
     def _admit(self, peer: Peer, hello: wire.Hello) -> None:
@@ -276,6 +300,8 @@ class Server:
         started = self._state.start(member.id, *asked, leaves=message.leaves)
         if started is None:
             self.send([member], wire.Apart(message.serial))
+        if started:
+            self._patience.came(time.monotonic())
         if started:  # who reads must know of joints before they are used: a death may follow
             self.send_joints()
         for each in started or []:
@@ -299,7 +325,8 @@ class Server:
         where = block.offset, leaf_offsets, leaf_bytes, block.published_ns
         packets: dict[bool, bytes] = {}
         for member in readers:
-            session = self.sessions[member.id]
+            if (session := self.sessions.get(member.id)) is None:  # those that are to come
+                continue
             known = session.layout is layout or layout is EMPTY.layout
             if known not in packets:
                 what = None if known else layout, block.ids, block.kept
@@ -311,7 +338,8 @@ class Server:
 
     def send(self, members: Iterable[FeedMember], message: wire.FromFeeder) -> None:
         """Send a message to these members."""
-        self.connections.send([self.sessions[member.id].peer for member in members], wire.encode(message))
+        here = [self.sessions[member.id].peer for member in members if member.id in self.sessions]
+        self.connections.send(here, wire.encode(message))
 
     def send_joints(self) -> None:
         """Send the joints to all who read."""

@@ -88,16 +88,19 @@ def stop_suffixed(suffix: str) -> None:
                 stop(feed.name)
 
 
-def move(name: str, pid: int, to: str) -> None:
+def move(name: str, pid: int, to: str, *, now: bool = False) -> None:
     """Have a trainer begin its next epoch on another feed; return once its feeder has sent it there.
 
     Process ``pid``, as in ``feeds()``, reads feed ``name``. It joins feed ``to``, of the same ``make_loader`` and
     settings and started by ``share``, as a late trainer, and its epochs stay whole. If by then no feed ``to``
     runs, or that has other samples or another order, the trainer stays where it is, and prints why on its standard
     error. A later call replaces an earlier one; with ``to`` the present feed, it stays.
+
+    With ``now`` it goes on there from its place, amid its epoch, as soon as feed ``to`` serves. If that does not
+    run, the trainer starts it in the background, where it was started by ``share``, and reads on meanwhile.
     """
     endpoint = Endpoint(name)
-    request = wire.MoveTrainer(whole_number("pid", pid, 1, 2**31), checked_name(to))
+    request = wire.MoveTrainer(whole_number("pid", pid, 1, 2**31), checked_name(to), now)
     try:
         answer = answer_to(endpoint, request, _ANSWER_S)
     except TimeoutError:

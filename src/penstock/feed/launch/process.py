@@ -29,6 +29,7 @@ from penstock.sources.seeds import seed_process
 
 _GRACE_S = 2.0
 _LAST_GRACE_S = 15.0
+_LOOK_S = 0.02
 
 
 def main(lock_fd: int, report_fd: int) -> None:
@@ -59,15 +60,21 @@ def main(lock_fd: int, report_fd: int) -> None:
         fingerprint = msgspec.structs.replace(spec.fingerprint, data=read)
         whose = "the feeder"
         feeder = Feeder(loader, spec.name, lock=lock, fingerprint=fingerprint, witnesses=witnesses, **settings)
+        if spec.ahead is not None:
+            feeder.prepare(spec.ahead)
         making.set(None)
     except BaseException as error:
         _write(report, _report(error, whose))
         sys.exit(1)
-    with suppress(BrokenPipeError):  # what waited for it has been killed; trainers may be here already
+    if spec.ahead is None:
         _write(report, Ready())
+    else:
+        threading.Thread(target=_write_when_prepared, args=(feeder, report), daemon=True).start()
     try:
         serve(feeder, while_trained=True)
-    except PenstockError:
+    except PenstockError as error:
+        if not report.closed:
+            _write(report, _report(error, "the feeder"))
         sys.exit(1)  # every trainer has got the error
 
 
@@ -101,8 +108,15 @@ def _end_with(feeder: Feeder, ending: threading.Event) -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
+def _write_when_prepared(feeder: Feeder, report: FileIO) -> None:
+    """Tell the report that the feed serves when it has made a block: trainers leave another feed for it."""
+    while not feeder.statistics().blocks:
+        time.sleep(_LOOK_S)
+    _write(report, Ready())
+
+
 def _write(report: FileIO, ready: Ready) -> None:
-    with report:
+    with suppress(BrokenPipeError), report:  # what waited for it has been killed; trainers may be here already
         write_all(report.fileno(), msgspec.json.encode(ready) + b"\n")
 
 

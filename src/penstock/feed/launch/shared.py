@@ -11,6 +11,7 @@ import warnings
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 from functools import partial
+from importlib import import_module
 from io import FileIO
 from itertools import chain, starmap
 from multiprocessing.connection import wait
@@ -22,7 +23,7 @@ from penstock import errors
 from penstock.basics.packages import import_path
 from penstock.basics.terminal import say
 from penstock.basics.tracebacks import users_stacklevel
-from penstock.errors import BadSetting, FeedNotFound, SettingsDiffer, SourceError
+from penstock.errors import BadSetting, FeedExists, FeedNotFound, SettingsDiffer, SourceError
 from penstock.feed import wire
 from penstock.feed.endpoint import ANSWER_S, Endpoint
 from penstock.feed.launch.attach import workers
@@ -37,6 +38,7 @@ from penstock.feed.trainer.options import LoaderOptions
 from penstock.feed.witness import SampleComparison
 from penstock.fingerprint.comparison import Fingerprint, fingerprint_difference, same_fingerprint
 from penstock.fingerprint.file_versions import fingerprint_of_files
+from penstock.fingerprint.functions import fingerprint_of
 from penstock.inject import without_injection
 from penstock.linux.files import memory_file
 from penstock.linux.fork import close_in_children
@@ -220,7 +222,29 @@ def shared(
                 f"(penstock stop {shlex.quote(welcome.name)}), or share under another name"
             )
 
-    return Loader(connect, given, of_run, failover=True, check=check)
+    def prepare(like: wire.Welcome, ahead: wire.Prepare) -> None:
+        settings = msgspec.structs.replace(like.settings, expect=1)
+        make = partial(_made_as_before, make_loader, fingerprint) if compares else make_loader
+        spec = FeederSpec(make, ahead.to, settings, fingerprint, sys.argv, ahead)
+        endpoint = Endpoint(ahead.to)
+        with suppress(FeedExists):  # it runs, or another starts it
+            lock = endpoint.await_lock()
+            if died := _start_feeder(spec, endpoint, lock):
+                raise SourceError(died)
+
+    return Loader(connect, given, of_run, prepare=prepare, check=check)
+
+
+def _made_as_before(make_loader: Callable[[], Any], fingerprint: Fingerprint) -> Any:
+    """Make the loader in a new feeder's process, if the code is what it was when the first feeder began."""
+    for module in fingerprint.modules:  # which code may import only when it runs
+        with suppress(ImportError):
+            import_module(module)
+    here = fingerprint_of(make_loader)
+    if here.digest != fingerprint.digest:
+        differs = fingerprint_difference(here, fingerprint)
+        raise SettingsDiffer(f"its make_loader has been edited since the first feed of it began: {differs}")
+    return make_loader()
 
 
 def _made_anew(make_loader: Callable[[], Any], seed: int, workers: int | None, ids: Sequence[int]) -> Any:

@@ -30,6 +30,7 @@ import cloudpickle
 import msgspec
 
 from penstock.errors import BadSetting
+from penstock.feed import wire
 from penstock.feed.settings import Settings
 from penstock.fingerprint.comparison import Fingerprint
 from penstock.sources.pickling import SourcePickler
@@ -50,6 +51,7 @@ class FeederSpec(NamedTuple):
     settings: Settings
     fingerprint: Fingerprint
     argv: list[str]
+    ahead: wire.Prepare | None = None  # from where it prepares, for trainers that are to come from another feed
 
 
 class Ready(msgspec.Struct):

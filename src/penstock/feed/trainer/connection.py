@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import struct
 import time
@@ -11,6 +12,7 @@ from itertools import count
 from multiprocessing.connection import wait
 from typing import Any
 
+from penstock.basics.terminal import say
 from penstock.contracts import Cursor, Known, Ring
 from penstock.errors import FeederLost, PenstockError, ProtocolError, TrainerEvicted, WindowHeld
 from penstock.feed import wire
@@ -48,6 +50,9 @@ class FeedConnection:
         self.latency_s = 0.0  # time from publishing to receiving the newest block that was waited for
         self.moves_to: str | None = None
         """The feed that the feeder asks this trainer to move to, as far as it has been heard."""
+        self.leaves = False  # whether it is to go there now, from its place
+        self.prepare: Callable[[wire.Prepare], None] = lambda _: None
+        """Called when the feeder asks this trainer to start another feed."""
         self.known = Known()  # what is known of joints at the place that is read
         self.held_up: Callable[[], None] = lambda: None
         """Called now and then while this trainer waits for a block because of another."""
@@ -163,6 +168,10 @@ class FeedConnection:
         """Return the feed that this trainer is asked to move to; receives what has come."""
         self._receive(wait=False)
         return self.moves_to
+
+    def stay(self, to: str) -> None:
+        """Tell the feeder that this trainer does not leave for a feed; another thread may do so, too."""
+        self._send(wire.Stay(to))
 
     def ask_witness(self, number: int) -> None:
         """Ask what the feeder's loader makes of a few samples, which ``witness`` returns."""
@@ -320,7 +329,11 @@ class FeedConnection:
         elif isinstance(message, wire.Witness):
             self._witnesses[message.number] = message
         elif isinstance(message, wire.Move):
-            self.moves_to = message.to
+            self.moves_to, self.leaves = message.to, message.now
+            if message.why:
+                say(f"this trainer (pid {os.getpid()}) stays on feed {message.to!r}: {message.why}")
+        elif isinstance(message, wire.Prepare):
+            self.prepare(message)
         elif isinstance(message, wire.Evicted):
             self._ended = TrainerEvicted(message.message)
         elif isinstance(message, wire.Stuck):

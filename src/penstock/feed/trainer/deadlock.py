@@ -7,23 +7,12 @@ that waits says for how long once a second, and one that validates, or computes 
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-import msgspec
-
-from penstock.basics.terminal import say
-from penstock.contracts import Cursor, Known, last_read
-from penstock.errors import BadSetting, FeedNotFound, Refused, SettingsDiffer
-from penstock.feed import wire
-from penstock.feed.endpoint import ANSWER_S, MAX_NAME_CHARACTERS, Endpoint
 from penstock.feed.statistics import FeederStatistics, TrainerStatistics
-from penstock.feed.suffix import FeedOfRun
-from penstock.feed.trainer.connection import FeedConnection, OpenRing
-from penstock.sources.order import digest
 
 _LOOK_S = 1.5
 _LOOKS_A_TURN = 3
@@ -137,67 +126,3 @@ class DeadlockWatch:
         if self._seen > turn * _LOOKS_A_TURN:  # those before it may be unable to
             self._seen = 0
             raise Deadlock(found, found[turn])
-
-
-Connect = Callable[[wire.Hello, OpenRing, wire.Welcome | None], FeedConnection]
-"""Finds a feeder, or under ``share`` starts one (in the place of the one that sent this welcome, if any)."""
-
-
-class Moving(NamedTuple):
-    """How one trainer moves."""
-
-    connect: Connect  # finds a feeder, or starts it
-    hello: wire.Hello  # the trainer's hello
-    of_run: FeedOfRun  # the feed that the environment asks for
-    starts: bool  # whether ``connect`` starts a feeder
-
-    def asked(self, here: FeedConnection) -> str | None:
-        """Return the feed that this trainer is asked to move to; the later word counts."""
-        of_run = self.of_run
-        if (version := of_run.newest()) != of_run.version:
-            try:
-                here.moves_to = of_run.asked = of_run.named()
-            except BadSetting as error:
-                say(f"this trainer (pid {os.getpid()}) stays on feed {here.welcome.name!r}: {error}")
-            of_run.version = version
-        return here.asked_to_move()
-
-    def connected(self, to: str, here: wire.Welcome, open_ring: OpenRing) -> tuple[FeedConnection, bool]:
-        """Connect to a feed; start it, if the environment asks for it and it does not run.
-
-        Returns:
-            The connection, and whether the feed has begun for this trainer.
-        """
-        if self.hello.world > 1:
-            raise Refused("it is one of several ranks, which begin each epoch on one feed")
-        try:
-            return FeedConnection(Endpoint(to), self.hello, open_ring, ANSWER_S), False
-        except FeedNotFound:
-            if not self.starts or to != self.of_run.asked:
-                raise
-        settings = msgspec.structs.replace(here.settings, expect=1)
-        like = msgspec.structs.replace(here, name=to, settings=settings)
-        return self.connect(self.hello, open_ring, like), True
-
-    def around(self, deadlock: Deadlock, here: wire.Welcome) -> wire.Welcome:
-        """Return a feed of equal order, for those who leave this one because of the same process."""
-        name = f"{here.name[: MAX_NAME_CHARACTERS - 24]}-without-{deadlock.holder_pid}"
-        say(f"{deadlock}. This one goes on from its place on a feed of its own, {name}")
-        return msgspec.structs.replace(here, name=name)
-
-    def for_rest(
-        self, here: wire.Welcome, at: Cursor, epoch_start: Cursor, known: Known, *, is_apart: bool
-    ) -> wire.Welcome:
-        """Return a feed that has the rest of an epoch in its order; ``is_apart`` says that this was to be one."""
-        what = f"an epoch that began at sample {epoch_start.sample:,} of cycle {epoch_start.cycle}"
-        if is_apart or not self.starts:
-            raise SettingsDiffer(
-                f"feed {here.name!r} has gone on without what makes {what} whole: its samples come in another "
-                "order by now. Begin that epoch anew, or read with share(), which gives its rest apart"
-            )
-        ranks, cycle = self.hello.world > 1, last_read(at, epoch_start)
-        decides = self.hello.group if ranks else known.joints.deciding(cycle)  # ranks may stand in two cycles
-        name = f"{here.name[: MAX_NAME_CHARACTERS - 24]}-apart-{digest(epoch_start, decides)}"
-        again = "" if ranks else f", and begins its next epoch on {here.name!r} again"
-        say(f"this trainer (pid {os.getpid()}) reads the rest of {what} on a feed of its own, {name}{again}")
-        return msgspec.structs.replace(here, name=name)

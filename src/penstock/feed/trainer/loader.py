@@ -21,10 +21,11 @@ from penstock.feed.suffix import FeedOfRun
 from penstock.feed.trainer.batcher import Batcher
 from penstock.feed.trainer.comparison import STATE_VERSION, check_state, plan_of
 from penstock.feed.trainer.connection import FeedConnection
+from penstock.feed.trainer.elsewhere import Connect, Prepare
 from penstock.feed.trainer.epoch import EpochRules
 from penstock.feed.trainer.options import LoaderOptions, SelectedSamples, group_of_ranks, warn_of_ranks
 from penstock.feed.trainer.reading import EpochReader, LoaderLoop
-from penstock.feed.trainer.rows import Connect, RowStream
+from penstock.feed.trainer.rows import RowStream
 from penstock.feed.witness import SampleComparison
 from penstock.fingerprint.batch import LeavesOf
 from penstock.linux.when_gone import in_python, when_gone
@@ -69,13 +70,13 @@ class Loader:
         options: LoaderOptions,
         of_run: FeedOfRun,
         *,
-        failover: bool = False,
+        prepare: Prepare | None = None,
         check: Callable[[FeedConnection], None] | None = None,
     ) -> None:
         self._connect = connect
         self._options = options
         self._of_run = of_run
-        self._failover = failover
+        self._prepare = prepare
         self._is_closed = False
         self._pid = os.getpid()
         self._streams = _Streams()
@@ -103,6 +104,7 @@ class Loader:
             group_of_ranks() if options.world > 1 else "",
             destination.registers,
             None if selected is None else selected.message,
+            self._prepare is not None,
         )
         try:
             rows = RowStream(
@@ -110,7 +112,7 @@ class Loader:
                 hello,
                 destination,
                 self._of_run,
-                failover=self._failover,
+                prepare=self._prepare,
                 selected=selected,
                 after=after,
             )

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import os
 import threading
+import time
 from collections.abc import Sequence
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -18,14 +19,15 @@ from penstock.feed.settings import MOST_BLOCKS
 from penstock.feed.suffix import FeedOfRun
 from penstock.feed.trainer.comparison import check_goes_on, difference_of_feeds, warn_of_other_data
 from penstock.feed.trainer.connection import EpochApart, FeedConnection
-from penstock.feed.trainer.deadlock import Connect, Deadlock, DeadlockWatch, Moving
+from penstock.feed.trainer.deadlock import Deadlock, DeadlockWatch
 from penstock.feed.trainer.destination import Destination
+from penstock.feed.trainer.elsewhere import Connect, Elsewhere, Prepare
 from penstock.feed.trainer.holdings import CycleEnded, ReceivedBlock
 from penstock.feed.trainer.options import SelectedSamples
 from penstock.linux.when_gone import Living
 
-_POLLED_EVERY = 16
-"""Blocks after which a trainer that has enough of them looks whether the feed has ended."""
+_POLLED_EVERY, _POLLED_AFTER_S = 16, 0.5
+"""A trainer that has enough blocks looks, after so many or so long, what the feeder has said."""
 _HELD_SHARE = 8
 """Blocks of an unfinished batch are held while they, and the largest block, take less than this part (1/8) of
 the window, and of the blocks that may be on their way: the next block then has room, however they lie."""
@@ -55,7 +57,7 @@ class RowStream:
         destination: Destination,
         of_run: FeedOfRun,  # the feed that the environment asks for
         *,
-        failover: bool,
+        prepare: Prepare | None,
         selected: SelectedSamples | None = None,
         after: RowStream | None = None,  # the stream that this one follows, in the same feed
     ) -> None:
@@ -65,11 +67,12 @@ class RowStream:
         self._hello = hello  # the trainer's hello
         self.selected = selected  # the samples that it takes; None for all
         self.destination = destination  # where rows are copied to; it lets blocks go
-        self._failover = failover  # whether ``connect`` may be called again when the feeder dies
-        self._moving = Moving(connect, hello, of_run, failover)
+        self._failover = prepare is not None  # whether ``connect`` may be called again when the feeder dies
+        self._elsewhere = Elsewhere(connect, hello, of_run, prepare)
+        self._polled_s = 0.0
         self._start: tuple[Cursor | None, int, Cursor] | None = None
+        # Where it stands; plain assignment moves it.
         self.place = Standing(Cursor(0, 0), 0, self._connected(after and after.connection.welcome), 0)
-        """Where it stands; plain assignment moves it."""
         if after:
             self.connection.moves_to = after.connection.asked_to_move()
         self.held_from: Standing | None = None
@@ -85,6 +88,10 @@ class RowStream:
     @property
     def connection(self) -> FeedConnection:
         return self.place.connection
+
+    @property
+    def _me(self) -> str:
+        return f"this trainer (pid {self._hello.pid})"
 
     @property
     def at(self) -> Cursor:
@@ -145,16 +152,42 @@ class RowStream:
         self.connection.epoch(epoch, epoch_start)
 
     def move(self) -> None:
-        """Go to the feed that was asked for, where this trainer is then to start, as a late one.
-
-        Where that feed does not run and is not started, or differs, the trainer stays and prints why.
-        """
+        """Go to the feed that was asked for, to start there as a late trainer; or stay, and print why."""
         old = self.connection
-        to = self._moving.asked(old)
-        if to is None or to == old.welcome.name:
+        to = self._elsewhere.asked(old)
+        if old.leaves:  # as soon as its epoch has begun here
+            return
+        found = None if to is None or to == old.welcome.name else self._joined(to, starts=True)
+        if to is None or found is None:
             old.moves_to = None
             return
-        me = f"this trainer (pid {os.getpid()})"
+        connection, is_new = found
+        self.home = to if is_new else self.home
+        self._read_on(Standing(self.at, 0, connection, 0), moved=True)
+        say(f"{self._me} moves from feed {old.welcome.name!r} to {to!r} for its next epoch")
+
+    def _leave(self, to: str) -> None:
+        """Read on from this place on another feed of equal order, or stay and print why."""
+        old = self.connection
+        if to == old.welcome.name or (found := self._joined(to, starts=False)) is None:
+            old.moves_to, old.leaves = self.home or None, False
+            old.stay(to)
+            return
+        found[0].known, self.home = old.known, ""
+        self._read_on(self.place._replace(connection=found[0], next_item=0), moved=False)
+        say(f"{self._me} reads on from its place on feed {to!r}, and no more on {old.welcome.name!r}")
+
+    def _read_on(self, place: Standing, *, moved: bool) -> None:
+        """Leave a feeder that lives for another. If this is broken off, it begins again, or with a lost feeder."""
+        waited_s, self._started_on = self.wait_s, None
+        self.connection.close()
+        self.moved = moved
+        self._past_wait_s = waited_s
+        self.place = place
+
+    def _joined(self, to: str, *, starts: bool) -> tuple[FeedConnection, bool] | None:
+        """Connect to a feed, and return whether it is new; where this trainer must stay, print why."""
+        old = self.connection
 
         def open_ring(welcome: wire.Welcome, fds: Sequence[int]) -> Ring:
             if differs := difference_of_feeds(old.welcome, welcome, views=self._hello.borrow):
@@ -164,21 +197,14 @@ class RowStream:
             return self.destination.open_ring(welcome, fds)
 
         try:
-            connection, is_new = self._moving.connected(to, old.welcome, open_ring)
+            connection, is_new = self._elsewhere.connected(to, old.welcome, open_ring, starts=starts)
         except DeviceUnavailable:  # the old ring has been left by then
             raise
         except PenstockError as error:
-            old.moves_to = None
-            say(f"{me} stays on feed {old.welcome.name!r}, and does not move to {to!r}: {error}")
-            return
+            say(f"{self._me} stays on feed {old.welcome.name!r}, and does not move to {to!r}: {error}")
+            return None
         self._watch(connection)
-        place, waited_s = Standing(self.at, 0, connection, 0), self.wait_s
-        self.home = to if is_new else self.home
-        old.close()  # first: if this is broken off, the move begins again, and no feeder waits for who has left
-        self.moved = True
-        self._past_wait_s = waited_s
-        self.place = place
-        say(f"{me} moves from feed {old.welcome.name!r} to {to!r} for its next epoch")
+        return connection, is_new
 
     def current(self, last_cycle: int | None) -> ReceivedBlock | None:
         """Return the block that holds the row ``at``, waiting for it.
@@ -247,8 +273,9 @@ class RowStream:
         evicts = self.connection.welcome.settings.stall_timeout is not None
         if evicts:
             self.destination.synchronize()
-        elif self.place.next_item % _POLLED_EVERY:
+        elif self.place.next_item % _POLLED_EVERY and time.monotonic() - self._polled_s < _POLLED_AFTER_S:
             return
+        self._polled_s = time.monotonic()
         try:
             self.connection.poll()
         except FeederLost as lost:
@@ -278,6 +305,9 @@ class RowStream:
         self._thread = threading.current_thread()
         while True:
             _, _, connection, index = self.place
+            if connection.leaves:
+                self._leave(connection.moves_to or connection.welcome.name)
+                continue
             asked_on = None if self._started_on is None else self._started_on.connection
             if asked_on is not connection:  # after a failover, the new feeder is asked for the rows from here on
                 assert self._start is not None
@@ -315,6 +345,7 @@ class RowStream:
 
     def _watch(self, connection: FeedConnection) -> None:
         connection.held_up = DeadlockWatch(feeds, connection.welcome.name, self._hello.pid).look
+        connection.prepare = partial(self._elsewhere.begin, connection)
 
     def _make_room(self, connection: FeedConnection, index: int) -> None:
         """Let blocks go before waiting: the feeder may be waiting for their room."""
@@ -340,12 +371,12 @@ class RowStream:
                 say(f"{deadlock}. Neither goes on by itself: end one of them")
                 return
             raise WindowHeld(f"{deadlock}. Read them at one rate, close one, or give the feed a larger window")
-        self._go_on(self._moving.around(deadlock, welcome))
+        self._go_on(self._elsewhere.around(deadlock, welcome))
 
     def _end_epoch_apart(self, at: Cursor, epoch_start: Cursor, known: Known, *, is_apart: bool) -> None:
         """Read the rest of an epoch, in its order, on another feed, and come back for the next."""
         home = self.connection.welcome
-        self._go_on(self._moving.for_rest(home, at, epoch_start, known, is_apart=is_apart))
+        self._go_on(self._elsewhere.for_rest(home, at, epoch_start, known, is_apart=is_apart))
         if self._hello.world == 1:
             self.home = home.name
             self.connection.moves_to = self.connection.moves_to or home.name
@@ -357,7 +388,7 @@ class RowStream:
         self.destination.leave()
         old.close()  # before the other takes its place: if this is broken off, the failover begins again
         connection = self._connected(welcome)
-        connection.moves_to, connection.known = old.moves_to, old.known
+        connection.moves_to, connection.leaves, connection.known = old.moves_to, old.leaves, old.known
         try:
             check_goes_on(old.welcome, connection.welcome)
         except SettingsDiffer:

@@ -84,8 +84,8 @@ class MessageValidator:
             if self._samples is not None or self.next is None or not here <= self.next < (message.cycle + 1, 0):
                 raise self.nonsense(f"it ends cycle {message.cycle} at sample {message.samples}, {self._wanted()}")
             following = Cursor(message.cycle + 1, 0)
-        elif isinstance(message, wire.InForce):
-            if not message.known.fits(self._samples or 0):
+        elif isinstance(message, (wire.InForce, wire.Prepare)):
+            if not message.known.fits(self._samples or (0 if isinstance(message, wire.InForce) else 2**48)):
                 raise self.nonsense(f"its joints are {str(message.known)[:100]} of {self._samples} samples")
         elif not isinstance(message, _AT_ANY_TIME) and not (self.asked and isinstance(message, FeederStatistics)):
             raise self.nonsense(f"it sent {_called(message)} unasked")
