@@ -116,7 +116,12 @@ OPTIONS: list[dict[str, Any]] = [
 
 @pytest.mark.parametrize(
     ("made", "options"),
-    [*((make, options) for options in OPTIONS), (make_loader, {}), (make_loader, {"batch_size": 3})],
+    [
+        (make, OPTIONS[0]),
+        *(pytest.param(make, options, marks=pytest.mark.whole) for options in OPTIONS[1:]),
+        pytest.param(make_loader, {}, marks=pytest.mark.whole),
+        (make_loader, {"batch_size": 3}),
+    ],
     ids=lambda value: getattr(value, "__name__", str(value)),
 )
 def test_it_reads_on_amid_its_epoch_in_the_same_order_and_stays_there(made: Any, options: Any, capfd: Any) -> None:
@@ -134,6 +139,7 @@ def test_it_reads_on_amid_its_epoch_in_the_same_order_and_stays_there(made: Any,
     assert capfd.readouterr().err.count("reads on from its place on feed 'b', and no more on 'a'") == 1
 
 
+@pytest.mark.whole
 def test_it_leaves_and_comes_back_in_one_epoch_and_resumes_what_was_saved_on_either() -> None:
     with share(make, "there") as loader:
         expected = ids_of(loader)
@@ -185,6 +191,7 @@ def make():
 """
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("edited", [False, True])
 def test_code_that_was_edited_since_starts_no_feed(
     edited: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: Any
@@ -204,6 +211,7 @@ def test_code_that_was_edited_since_starts_no_feed(
     sys.modules.pop("edited_later")
 
 
+@pytest.mark.whole
 def test_who_attached_leaves_for_a_feed_that_runs_and_starts_none(capfd: Any) -> None:
     with share(make, "a") as first, penstock.attach("a", 10) as loader:
         batches = iter(loader)
@@ -220,6 +228,7 @@ def test_who_attached_leaves_for_a_feed_that_runs_and_starts_none(capfd: Any) ->
             assert sorted(ids_of([*seen, *batches])) == list(range(SAMPLES))
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("now", [False, True])
 def test_a_later_word_keeps_it_where_it_is(now: bool) -> None:
     with share(make, "a") as loader:
@@ -270,6 +279,7 @@ def test_ranks_stay() -> None:
         move("a", os.getpid(), "b", now=True)
 
 
+@pytest.mark.whole
 def test_one_that_reads_a_stream_of_unknown_length_leaves_too() -> None:
     with share(make_stream, "a") as loader:
         batches = iter(loader)
