@@ -183,12 +183,15 @@ def test_what_the_module_refuses_or_leaves_out_is_told(kernel: Kernel, path: str
     assert not kernel.mapped
 
 
-def test_a_file_that_is_no_disk_is_told(path: str) -> None:
+def test_a_file_that_is_no_disk_is_told(path: str, tmp_path: Path) -> None:
     disk = LibnvmModule(path)
     with pytest.raises(ReaderUnavailable, match="errno 25"):  # ENOTTY, from the real kernel
         disk.map_host(new_memory())
+    os.mkfifo(tmp_path / "pipe")
+    pipe = LibnvmModule(str(tmp_path / "pipe"))
     with pytest.raises(ReaderUnavailable, match="4,096 bytes of registers cannot be mapped"):
-        LibnvmModule("/dev/null").registers(4096)
+        pipe.registers(4096)
+    pipe.close()
     disk.close()
 
 
