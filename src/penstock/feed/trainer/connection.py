@@ -51,8 +51,8 @@ class FeedConnection:
         self.moves_to: str | None = None
         """The feed that the feeder asks this trainer to move to, as far as it has been heard."""
         self.leaves = False  # whether it is to go there now, from its place
-        self.prepare: Callable[[wire.Prepare], None] = lambda _: None
-        """Called when the feeder asks this trainer to start another feed."""
+        self.prepare: Callable[[FeedConnection, wire.Prepare], None] | None = None
+        """Called with this connection when the feeder asks this trainer to start another feed."""
         self.known = Known()  # what is known of joints at the place that is read
         self.held_up: Callable[[], None] = lambda: None
         """Called now and then while this trainer waits for a block because of another."""
@@ -332,8 +332,8 @@ class FeedConnection:
             self.moves_to, self.leaves = message.to, message.now
             if message.why:
                 say(f"this trainer (pid {os.getpid()}) stays on feed {message.to!r}: {message.why}")
-        elif isinstance(message, wire.Prepare):
-            self.prepare(message)
+        elif isinstance(message, wire.Prepare) and self.prepare is not None:
+            self.prepare(self, message)
         elif isinstance(message, wire.Evicted):
             self._ended = TrainerEvicted(message.message)
         elif isinstance(message, wire.Stuck):

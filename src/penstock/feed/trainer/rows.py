@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Sequence
-from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -345,7 +344,7 @@ class RowStream:
 
     def _watch(self, connection: FeedConnection) -> None:
         connection.held_up = DeadlockWatch(feeds, connection.welcome.name, self._hello.pid).look
-        connection.prepare = partial(self._elsewhere.begin, connection)
+        connection.prepare = self._elsewhere.begin
 
     def _make_room(self, connection: FeedConnection, index: int) -> None:
         """Let blocks go before waiting: the feeder may be waiting for their room."""
