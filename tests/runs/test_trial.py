@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from pathlib import Path
 
@@ -14,7 +13,7 @@ SCRIPT = """
 import os, time
 for _ in range(20):
     if not os.fork():
-        while time.process_time() < 0.05: pass
+        while time.process_time() < 0.055: pass  # the kernel rounds their sums down to ticks
         os._exit(0)
     os.wait()
 time.sleep(1.0)
@@ -26,5 +25,4 @@ def test_cpu_time_of_children_too_brief_to_be_seen_counts(tmp_path: Path):
         plan = RunPlan(command=(sys.executable, "-c", SCRIPT), name="brief", directory=str(tmp_path))
         runner = TrialRunner(store, [plan], group="trial")
         assert [run.status for run in runner.run()] == ["finished"]
-        ticks = 4 / os.sysconf("SC_CLK_TCK")  # the kernel rounds each of four sums down
-        assert runner.cpu_s > 20 * 0.05 - ticks
+        assert runner.cpu_s >= 20 * 0.05

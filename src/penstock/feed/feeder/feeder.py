@@ -174,9 +174,7 @@ class Feeder:
         )
         self._state.position = getattr(self._source, "begins_at", self._state.position)
         self._published = Throughput()
-        self._reopened = 0
-        self._source_s = 0.0
-        self._waits_for = ""
+        self._reopened, self._source_s, self._waits_for = 0, 0.0, ""
         self._selects = getattr(self._source, "selects", False)
         self._running = threading.RLock()
         self._closed = False

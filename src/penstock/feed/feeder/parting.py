@@ -15,17 +15,11 @@ from typing import NamedTuple
 _GAIN = 1.06
 """A split must let those who leave go faster by this factor; together again, nobody may go below ``_LOSS``."""
 _LOSS = 0.95
-_MEASURED_S = 30.0
-_RECENT_S = 5.0
-_HOLDS_S = 10.0
-_RETURNS_AFTER_S = 3.0
-_STOPPED_S = 5.0
-_PAUSE_S = 2.0
-_USUAL = 4
+_MEASURED_S, _RECENT_S, _HOLDS_S, _RETURNS_AFTER_S = 30.0, 5.0, 10.0, 3.0
+_STOPPED_S, _PAUSE_S, _USUAL = 5.0, 2.0, 4
 """Pauses are also longer than so many of a trainer's usual steps."""
 _TRIAL_S, _LONGEST_TRIAL_S, _TRIAL_BLOCKS = 3.0, 10.0, 8
-_NEW_S = 20.0
-_START_S = 60.0
+_NEW_S, _START_S = 20.0, 60.0
 _LEAST_WAITING = 0.05
 _PAYS_BACK_S = 300.0
 _PATIENCE_S, _MOST_PATIENCE_S, _HALVED_EACH_S = 30.0, 3600.0, 900.0
@@ -76,7 +70,7 @@ class KinSeen(NamedTuple):
     is_full: bool = False  # whether it is
 
 
-class Prepare(NamedTuple):
+class StartFeed(NamedTuple):
     """Have a trainer start a feed that begins at a place, in the background."""
 
     to: str
@@ -112,26 +106,24 @@ class Join(NamedTuple):
     to: str | None
 
 
-Decision = Prepare | Leave | GiveUp | Return | Join
+Decision = StartFeed | Leave | GiveUp | Return | Join
 
 
 class _Course:
     """Totals over a time, of which growths are asked."""
 
     def __init__(self, totals: int) -> None:
-        self._seen = deque[tuple[float, ...]]([(0.0,) * (totals + 1)])
-        self._is_empty = True
+        self._seen, self._nothing = deque[tuple[float, ...]](), (0.0,) * (totals + 1)
 
     def see(self, at_s: float, *totals: float) -> None:
-        if self._is_empty:
-            self._seen.clear()
-            self._is_empty = False
         self._seen.append((at_s, *totals))
         while len(self._seen) > 1 and self._seen[1][0] <= at_s - _MEASURED_S:
             self._seen.popleft()
 
     def over(self, most_s: float) -> tuple[float, ...]:
         """Return how long a time, of at least so long if so much is known, and how much each total grew in it."""
+        if not self._seen:
+            return self._nothing
         last = self._seen[-1]
         first = next((each for each in reversed(self._seen) if each[0] <= last[0] - most_s), self._seen[0])
         return tuple(after - before for before, after in zip(first, last, strict=True))
@@ -316,7 +308,7 @@ class Parting:
         took_s, published, *_ = self._course.over(_MEASURED_S)
         movers = tuple(each.id for each in leave)
         self.trial = _Trial(self._next_name(), movers, starter.id, stopped, now, published / max(took_s, 1e-9))
-        yield Prepare(self.trial.to, starter.id, min(each.place for each in leave))
+        yield StartFeed(self.trial.to, starter.id, min(each.place for each in leave))
 
     def _judged(self, trial: _Trial, now: float, feed: FeedSeen, there: KinSeen | None) -> list[Decision]:
         here = {each.id: each for each in feed.members}
@@ -385,11 +377,10 @@ class Parting:
 
     def _joining(self, now: float, feed: FeedSeen, kin: Mapping[str, KinSeen]) -> Iterator[Decision]:
         for member in feed.members:
-            to, since = self._found(member, feed, kin), now
-            if member.id in self._found_since and self._found_since[member.id][0] == to:
-                since = self._found_since[member.id][1]
-            self._found_since[member.id] = to, since
-            if to is not None and now - since < _HOLDS_S:
+            to = self._found(member, feed, kin)
+            if self._found_since.get(member.id, (None, now))[0] != to:
+                self._found_since[member.id] = to, now
+            if to is not None and now - self._found_since[member.id][1] < _HOLDS_S:
                 to = None
             if to != self._joins.get(member.id):
                 self._joins[member.id] = to
