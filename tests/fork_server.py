@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import atexit
 import ctypes
+import faulthandler
 import fcntl
 import gc
 import importlib
@@ -119,6 +120,7 @@ def become(order: dict[str, Any]) -> Any:
     with open(os.devnull) as nothing, open(order["output"], "ab") as output, open(order["errors"], "ab") as errors:
         for file, fd in ((nothing, 0), (output, 1), (errors, 2)):
             os.dup2(file.fileno(), fd)
+    faulthandler.enable(2)  # one that hangs is asked by SIGABRT where it stands
     settle(order["environment"], order["directory"])
     if order["forks_feeders"]:
         sys.executable = str(ANSWERS / "python")

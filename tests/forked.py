@@ -138,14 +138,14 @@ class Forked:
         process_group: int | None = None,
         forks_feeders: bool = False,
     ) -> None:
-        self._output = output
-        for file in (output, errors or output):
+        self._output, self._errors = output, errors or output
+        for file in (self._output, self._errors):
             file.touch()
         self.pid = server.fork(
             run=run,
             arguments=list(arguments),
             output=str(output),
-            errors=str(errors or output),
+            errors=str(self._errors),
             directory=str(directory or Path.cwd()),
             environment=dict(os.environ) if environment is None else environment,
             process_group=process_group,
@@ -171,5 +171,13 @@ class Forked:
 
     def wait(self) -> int:
         """The exit status; negative for a signal."""
-        eventually(lambda: self.ended, lambda: f"process {self.pid} hangs: {self.output}")
+        eventually(lambda: self.ended, self._hangs)
         return int(self._status.read_text())
+
+    def _hangs(self) -> str:
+        self.signal("SIGABRT")  # it writes where its threads stand
+        deadline = time.monotonic() + 5
+        while not self.ended and time.monotonic() < deadline:
+            time.sleep(0.05)
+        written = [file.read_text(errors="replace") for file in {self._output, self._errors}]
+        return f"process {self.pid} hangs: {chr(10).join(written)}"

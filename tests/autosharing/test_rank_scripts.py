@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import socket
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from tests.autosharing.running import Scripts, feeds_read
+from tests.support.ports import free_port
 from torch.distributed import HashStore
 
 from penstock.autosharing import ranks as meetings
@@ -25,9 +25,7 @@ def ranks(scripts: Scripts, jobs: list[list[str]], **environment: str) -> tuple[
     """Run jobs of two ranks each; return the epochs of each rank, job by job, and what was said."""
     runs = []
     for job, words in enumerate(jobs):
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            port = str(free.getsockname()[1])
+        port = str(free_port())
         shared = {"WORLD_SIZE": str(WORLD), "LOCAL_WORLD_SIZE": str(WORLD), "MASTER_PORT": port, **environment}
         runs += [
             scripts.start(

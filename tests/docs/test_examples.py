@@ -5,14 +5,13 @@ from __future__ import annotations
 import json
 import os
 import re
-import socket
 import subprocess
 import sys
-from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support.ports import free_port
 
 import penstock
 from penstock.bench.demo_images import make_images
@@ -130,11 +129,11 @@ def test_a_spec_compares_runs_alone_together_and_on_one_feed(tmp_path: Path) -> 
 
 
 def test_ranks_on_two_machines_see_each_sample_once(tmp_path: Path) -> None:
-    ranks = []
+    ranks, port = [], str(free_port())
     for rank in range(2):
         machine = tmp_path / f"machine {rank}"
         machine.mkdir(mode=0o700)
-        group = {"RANK": str(rank), "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port()}
+        group = {"RANK": str(rank), "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
         environment = {**os.environ, **group, "PENSTOCK_DIR": str(machine)}
         command = [sys.executable, str(EXAMPLES / "machines.py")]
         ranks.append(subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True))
@@ -144,9 +143,3 @@ def test_ranks_on_two_machines_see_each_sample_once(tmp_path: Path) -> None:
     for machine in tmp_path.iterdir():
         penstock_of = {**os.environ, "PENSTOCK_DIR": str(machine)}
         subprocess.run([sys.executable, "-m", "penstock", "stop", "points"], env=penstock_of, check=True)
-
-
-@cache
-def free_port() -> str:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return str(server.getsockname()[1])

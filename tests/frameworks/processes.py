@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from itertools import chain
 from pathlib import Path
 
 from tests.forked import Forked, ForkServer
+from tests.support.ports import free_port
 
 from penstock.feed.launch import feeds
 
@@ -53,10 +54,8 @@ class Ranks:
     def __init__(
         self, server: ForkServer | None, folder: Path, words: list[str], ranks: int, environment: dict[str, str]
     ) -> None:
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            port = free.getsockname()[1]
-        world = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "TORCHELASTIC_RUN_ID": str(port)}
+        port = str(free_port())
+        world = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "TORCHELASTIC_RUN_ID": port}
         world |= dict.fromkeys(("WORLD_SIZE", "LOCAL_WORLD_SIZE"), str(ranks))
         number = len([*folder.glob("*.said")])
         self._said = folder / f"{number}.said"
@@ -75,8 +74,9 @@ class Ranks:
 
     def ended(self, *, exit_code: int = 0) -> str:
         """Wait for the end of all; return what they printed."""
-        for each in self._ranks:
-            assert each.wait() == exit_code, self.errors
+        with ThreadPoolExecutor(len(self._ranks)) as each:  # if they hang, all say where
+            ends = [*each.map(lambda rank: rank.wait(), self._ranks)]
+        assert ends == [exit_code] * len(ends), self.errors
         return self._said.read_text()
 
     @property

@@ -6,7 +6,6 @@ import json
 import os
 import shutil
 import signal
-import socket
 import sqlite3
 import subprocess
 import sys
@@ -19,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.forked import HANG_S
+from tests.support.ports import free_port
 
 COMMAND = Path(os.environ.get("PENSTOCK_MLFLOW_SERVER") or Path(sys.prefix) / "mlflow-server/bin/mlflow")
 
@@ -31,9 +31,7 @@ class Server:
         self.database = folder / "mlflow.sqlite"
         if made:
             shutil.copy(made, self.database)
-        with closing(socket.socket()) as free:
-            free.bind(("127.0.0.1", 0))
-            self._port = free.getsockname()[1]
+        self._port = free_port()
         self.uri = f"http://127.0.0.1:{self._port}"
         self._process: subprocess.Popen[bytes] | None = None
 

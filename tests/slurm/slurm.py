@@ -11,6 +11,7 @@ from pathlib import Path
 
 import psutil
 from tests.forked import eventually
+from tests.support.ports import free_port
 
 PROGRAMS = ("munged", "slurmctld", "slurmd", "srun")
 _CONF = """
@@ -69,7 +70,7 @@ class Slurm:
         key = folder / "munge" / "key"
         key.write_bytes(os.urandom(128))
         key.chmod(0o400)
-        controller, node = _free_ports()
+        controller, node = free_port(), free_port()
         self.conf = folder / "slurm.conf"
         host = socket.gethostname().partition(".")[0]
         self.conf.write_text(_CONF.format(folder=folder, host=host, controller=controller, node=node))
@@ -112,11 +113,3 @@ def _below(process: psutil.Process) -> list[psutil.Process]:
         return process.children(recursive=True)
     except psutil.NoSuchProcess:
         return []
-
-
-def _free_ports() -> list[int]:
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(2)]
-    ports = [each.getsockname()[1] for each in sockets]
-    for each in sockets:
-        each.close()
-    return ports

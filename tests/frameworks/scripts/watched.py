@@ -45,4 +45,7 @@ def note(module: Any, given: Any) -> None:
 torch.nn.modules.module.register_module_forward_pre_hook(note)
 sys.argv = [script, *sys.argv[3:]]
 sys.path[0] = str(Path(script).parent)
-runpy.run_path(script, run_name="__main__")
+left = runpy.run_path(script, run_name="__main__")
+# What is left stays: torch frees a DDP model under the GIL, waits meanwhile for a thread of Gloo's which may want
+# it to free an all-reduce's state, and hangs; at a Python's end that thread ends the process instead.
+sys.modules["what is left of the script"] = left  # type: ignore[assignment]
