@@ -255,7 +255,7 @@ def test_a_feed_ends_to_which_nobody_comes_and_for_which_nobody_asks() -> None:
 
 
 def test_an_epoch_that_a_joint_began_is_read_on_in_its_order(capfd: Any) -> None:
-    with share(make, "a") as first, penstock.attach("a", 10) as late:
+    with share(make, "a", window="16KiB") as first, penstock.attach("a", 10) as late:
         reading = iter(first)
         taken = [*islice(reading, 40)]
         batches = iter(late)
