@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ import numpy as np
 import pytest
 import torch
 from tests.feed.reading import at_once
-from tests.forked import Forked, ForkServer
+from tests.forked import Forked, ForkServer, eventually
 
 import penstock
 from penstock.feed.launch import feeds, shared
@@ -429,17 +430,27 @@ def test_a_script_in_a_directory_that_has_been_deleted_shares(tmp_path):
 
 
 @pytest.mark.usefixtures("forks_feeders")
-def test_who_starts_a_feeder_and_who_waits_for_it_say_after_3_s_for_what(monkeypatch, capsys):
+def test_who_starts_a_feeder_and_who_waits_for_it_say_after_3_s_for_what(monkeypatch, capsys, tmp_path):
     monkeypatch.setattr(shared, "_SAY_AFTER_S", 0.1)
+    maker, go, said = tmp_path / "maker", tmp_path / "go", list[str]()
 
     def make() -> penstock.ArraySource:
-        time.sleep(1.5)
+        maker.write_text(str(os.getpid()))
+        while not go.exists():
+            time.sleep(0.01)
         return penstock.ArraySource({"id": np.arange(10)}, batch_size=10)
 
     def read(_: int) -> int:
         with penstock.share(make, "numbers", linger=0.1) as loader:
             return loader.statistics().feeder_pid
 
-    (feeder,) = set(at_once(read, 2))
-    said = [line for line in capsys.readouterr().err.splitlines() if "is not there after" in line]
-    assert len(said) >= 2 and sum(f"process {feeder} makes its loader" in line for line in said) >= 1, said
+    def both_have_said_it() -> bool:
+        said.extend(line for line in capsys.readouterr().err.splitlines() if "is not there after" in line)
+        return len(said) >= 2 and any(f"process {maker.read_text()} makes its loader" in line for line in said)
+
+    with ThreadPoolExecutor(1) as thread:
+        feeders = thread.submit(at_once, read, 2)
+        eventually(maker.exists)
+        eventually(both_have_said_it)
+        go.touch()
+        assert {*map(str, feeders.result())} == {maker.read_text()}
