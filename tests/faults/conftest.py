@@ -141,7 +141,7 @@ def each_has_all(trainers: Sequence[Trainer], samples: int, epochs: int | None =
 def all_is_given_back(feeder: penstock.Feeder) -> None:
     """No trainer is there any more, and no block is held for one."""
     eventually(lambda: not feeder.statistics().trainers)
-    assert feeder.statistics().used_bytes == 0
+    eventually(lambda: feeder.statistics().used_bytes == 0)  # also the block that it is writing
 
 
 @contextmanager
