@@ -11,9 +11,10 @@ from penstock.errors import PenstockError
 
 ROOMS = ("autosharing", "frameworks_more", "gpu", "join", "share")
 FILES = (
-    "advise before cache fingerprint gradients io loaders own_clocks packed page records selecting tokens witness"
+    *("advise", "before", "cache", "fingerprint", "gradients", "io", "loaders", "own_clocks", "pace", "packed"),
+    *("page", "records", "selecting", "tokens", "witness"),
 )
-NAMES = sorted([*ROOMS, *FILES.split()])
+NAMES = sorted([*ROOMS, *FILES])
 
 
 def command_of(name: str) -> typer.Typer:

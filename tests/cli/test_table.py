@@ -2,28 +2,30 @@
 
 from __future__ import annotations
 
-import msgspec
+from typing import Any
+
 from rich.console import Console
 
 from penstock.cli.feeds import feeds_table
-from penstock.feed.statistics import FeederStatistics, TrainerStatistics
+from penstock.feed.statistics import FamilyStatistics, FeederStatistics, TrainerStatistics
+from penstock.linux.cgroups import cores
 
 ALL = TrainerStatistics(11, 32, False, 0, 1, 3, "reading", 4, 5, 6, 7, 0.5, "", None, 40_000, 20.0)
 TENTH = TrainerStatistics(12, 32, False, 0, 1, 3, "reading", 4, 5, 6, 7, 0.5, "", 1_000, 4_000, 40.0)
 
 
-def shown(*trainers: TrainerStatistics, source_s: float = 40.0) -> str:
-    feed = msgspec.structs.replace(
-        FeederStatistics("feed", 10, answers=False),
-        answers=True,
-        samples_per_cycle=10_000,
-        samples=40_000,
-        taken=44_000,
-        source_s=source_s,
-        trainers=trainers,
-    )
+def feed_of(*trainers: TrainerStatistics, **more: Any) -> FeederStatistics:
+    counts = {"samples_per_cycle": 10_000, "samples": 40_000, "taken": 44_000, "source_s": 40.0}
+    return FeederStatistics(**{"name": "feed", "pid": 10, **counts, "trainers": trainers, **more})
+
+
+def shown(*trainers: TrainerStatistics) -> str:
+    return table(feed_of(*trainers))
+
+
+def table(*feeds: FeederStatistics) -> str:
     console = Console(width=80, record=True, file=open("/dev/null", "w"))  # noqa: SIM115
-    console.print(feeds_table([feed]), soft_wrap=True)
+    console.print(feeds_table(feeds), soft_wrap=True)
     console.file.close()
     return console.export_text()
 
@@ -36,11 +38,14 @@ def test_what_part_each_takes_and_what_is_loaded_for_it():
     assert "taken" not in shown(ALL, ALL)
 
 
-def test_a_trainer_that_waits_for_the_others_samples_would_do_better_alone():
-    said = shown(ALL, TENTH)
-    assert "trainer 12 waits 10.0 ms a sample, and loading one takes 1.0 ms" in said
-    assert "load 1,000 samples again" in said
-    assert "waits 10.0 ms" not in shown(TENTH), "nobody else is there"
-    assert "waits 10.0 ms" not in shown(ALL, TENTH, source_s=240.0), "half of the processors would load no faster"
-    assert "waits" not in shown(ALL, msgspec.structs.replace(TENTH, taken=999)), "too few to judge"
-    assert "waits" in shown(ALL, msgspec.structs.replace(TENTH, taken=100, selected=50, wait_s=1.0)), "two epochs"
+def test_feeds_that_have_parted_are_shown_together_and_why_others_have_not():
+    root = FamilyStatistics("feed", cores=0.5, refused="this feed was hindered by it")
+    parted = feed_of(ALL, name="feed-pace-7.1", family=FamilyStatistics("feed", cores=1.25), samples_per_s=300.0)
+    said = table(feed_of(ALL, TENTH, family=root, samples_per_s=100.0), parted)
+    assert said.startswith(f"feed: 2 feeds; one decode serves 1.2 runs; 1.8 of {cores():.3g} cores prepare\n")
+    assert said.count("  a second feed was tried, and ended: this feed was hindered by it\n") == 1
+    stays = FamilyStatistics("feed", 'it was started with pace="together"')
+    together = '  its trainers stay together, as it was started with pace="together"\n'
+    assert together in table(feed_of(ALL, ALL, family=stays))
+    assert "together" not in table(feed_of(ALL, family=stays)), "nobody else is there"
+    assert "feeds" not in table(feed_of(ALL, family=root)), "nobody has parted from it"

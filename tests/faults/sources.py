@@ -45,6 +45,14 @@ def rows_of_an_impatient_feeder(**options: Any) -> penstock.ArraySource:
     return rows(**options)
 
 
+def rows_of_a_quick_pace(**options: Any) -> penstock.ArraySource:
+    """For a feeder whose trainers part within seconds, after a trial of one."""
+    from tests.support.quick_pace import quickened
+
+    quickened(trial_s=1.0)
+    return rows(**options)
+
+
 def await_gate(gate: str) -> None:
     """Wait until a file is there, so that all trainers are."""
     while gate and not Path(gate).exists():
@@ -184,6 +192,7 @@ def make(kind: str, **options: Any) -> Any:
         "records": records,
         "rows beside a fake GPU": rows_beside_a_fake_gpu,
         "rows of an impatient feeder": rows_of_an_impatient_feeder,
+        "rows of a quick pace": rows_of_a_quick_pace,
         "loader": loader,
         "paced": Paced,
         "blocking": Blocking,

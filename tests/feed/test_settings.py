@@ -77,6 +77,7 @@ NONSENSE: dict[str, list[Any]] = {
     "memory": [3, 0],
     "workers": [-1, 5000, 2.5, True, "", "4", "abc", "dask:4", "Ray", "ray:", "ray:0", "ray:-1", "ray:x"],
     "across": [1, "yes"],
+    "pace": ["", "apart", True],
 }
 
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
+import time
 from pathlib import Path
 
 import psutil
 import pytest
 
-from penstock.linux.cgroups import cores, memory_limit_bytes, oom_kills
+from penstock.linux.cgroups import cores, cpu_limits, free_memory_bytes, memory_limit_bytes, oom_kills
 
 CORES = len(os.sched_getaffinity(0))
 MEMORY = psutil.virtual_memory().total
@@ -48,6 +49,24 @@ def test_the_least_quota_of_the_cgroups_holds_or_all_that_it_may_run_on(tmp_path
     assert cores(*tree(tmp_path, membership, files)) == allowed
 
 
+def test_what_has_been_used_of_each_limit_is_counted_for_all_who_share_it(tmp_path):
+    for name in ("1", "2", "none"):
+        (tmp_path / name).mkdir()
+    of_2 = {"jobs/7/cpu.max": "50000 100000\n", "jobs/7/cpu.stat": "usage_usec 2500000\nuser_usec 1\n"}
+    folders, told = tree(tmp_path / "2", "0::/jobs/7\n", of_2)
+    before = cpu_limits(folders, told)
+    assert before[str(folders / "jobs/7")] == (0.5, 2.5)
+    of_1 = {**of_version_1("cpu/a", 25000, 50000), "cpuacct/a/cpuacct.usage": "1500000000\n"}
+    folders, told = tree(tmp_path / "1", "4:cpu:/a\n", of_1)
+    assert cpu_limits(folders, told)[str(folders / "cpu/a")] == (0.5, 1.5)
+    began = time.process_time()
+    while time.process_time() < began + 0.2:
+        pass
+    mine, used_s = cpu_limits(*tree(tmp_path / "none", "", {}))[""]
+    assert mine == CORES
+    assert used_s >= before[""][1] + 0.1
+
+
 def test_affinity_counts(tmp_path):
     mine = os.sched_getaffinity(0)
     try:
@@ -76,6 +95,24 @@ def test_affinity_counts(tmp_path):
 def test_the_least_limit_of_the_cgroups_holds_or_the_machines_memory(tmp_path, membership, limits, allowed):
     assert memory_limit_bytes(*tree(tmp_path, membership, limits)) == allowed
     assert 0 < memory_limit_bytes() <= MEMORY
+
+
+@pytest.mark.parametrize(
+    ("line", "folder", "limit", "used"),
+    [
+        ("0::/job", "job", "memory.max", "memory.current"),
+        ("4:memory:/job", "memory/job", "memory.limit_in_bytes", "memory.usage_in_bytes"),
+    ],
+    ids=["v2", "v1"],
+)
+def test_what_a_cgroup_uses_is_not_free_but_for_its_caches(tmp_path, line, folder, limit, used):
+    files = {limit: "10000000\n", used: "9000000\n", "memory.stat": "anon 1\ninactive_file 2000000\n"}
+    assert (
+        free_memory_bytes(*tree(tmp_path, line, {f"{folder}/{name}": it for name, it in files.items()}))
+        == 3_000_000
+    )
+    (tmp_path / "cgroup" / folder / limit).write_text("max\n")
+    assert 3_000_000 < free_memory_bytes(tmp_path / "cgroup", tmp_path / "membership") <= MEMORY
 
 
 @pytest.mark.parametrize(

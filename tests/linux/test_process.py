@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
+import mmap
 import os
 import signal
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 from tests.forked import eventually
 
-from penstock.linux.process import descendants, start_ticks, stat_of, survives
+from penstock.linux.process import (
+    children,
+    children_cpu_s,
+    descendants,
+    private_bytes,
+    start_ticks,
+    stat_of,
+    survives,
+)
 
 
 def test_a_process_survives_signals_that_it_handles_ignores_or_blocks():
@@ -52,6 +62,31 @@ def test_a_process_lives_and_has_its_children_until_its_last_thread_has_ended():
         finally:
             os.kill(child, signal.SIGKILL)
             process.kill()
+
+
+def test_the_cpu_time_of_children_counts_that_of_those_who_have_ended_and_of_their_own():
+    before_s = children_cpu_s(children(os.getpid()))
+    work = "import time\nwhile time.process_time() < 0.3: pass\n"
+    of_child = f"import subprocess, sys\nsubprocess.run([sys.executable, '-c', {work!r}])\n{work}"
+    program = [sys.executable, "-c", f"{of_child}print(1, flush=True)\ninput()"]
+    with subprocess.Popen(program, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout and process.stdin
+        process.stdout.readline()
+        assert process.pid in children(os.getpid())
+        assert children_cpu_s([process.pid]) - children_cpu_s([]) >= 0.5
+        process.stdin.close()
+    assert process.pid not in children(os.getpid())
+    assert children_cpu_s(children(os.getpid())) - before_s >= 0.5
+
+
+def test_memory_that_a_process_shares_or_reads_of_files_is_not_private():
+    before = private_bytes(os.getpid())
+    with mmap.mmap(-1, 64 << 20) as shared:  # as a feed's ring
+        shared.write(bytes(64 << 20))
+        assert private_bytes(os.getpid()) - before < 32 << 20
+        own = np.ones(64 << 20, np.uint8)
+        assert private_bytes(os.getpid()) - before > 48 << 20
+    del own
 
 
 def test_what_is_below_a_process_that_has_just_ended_is_found(monkeypatch: pytest.MonkeyPatch):

@@ -214,6 +214,8 @@ def _feed(
         if plan.kind == "stream":  # each worker gives its own part
             workers = loader.num_workers
         asked: dict[str, Any] = {"whole_batches": plan.whole}
+        if options and options.pace:
+            asked["pace"] = options.pace
         if is_first and (together := runs_together()) > 1:
             asked["expect"] = together
         feed = ScriptFeed(

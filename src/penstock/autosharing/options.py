@@ -21,6 +21,7 @@ class ShareOptions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     only: str = ""  # pattern of the loaders that may be shared: of the data set's class, or of file and line
     iterable: bool = False  # whether loaders over an ``IterableDataset`` may be shared
     explain: bool = False  # whether each verdict is printed, with its reason
+    pace: str = ""  # "together" keeps all runs on one feed
     strict: bool = False  # whether what hinders sharing ends the script
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 import traceback
 from functools import cache
@@ -65,3 +66,13 @@ def _without_ours(shown: TracebackType | None) -> TracebackType | None:
         return None
     shown.tb_next = _without_ours(shown.tb_next)
     return shown.tb_next if shown.tb_frame.f_code.co_filename.startswith(_NOT_USERS) else shown
+
+
+def cause_of(error: Exception) -> str:
+    """Return an exception's type and message; for a torch worker's, those of the original, and which worker."""
+    caught = re.match(r"Caught (\w+) (in .*?)\.\nOriginal Traceback", str(error))
+    if caught is None:
+        return f"{type(error).__name__}: {error}"
+    kind, where = caught.groups()
+    *_, original = re.split(rf"\n(?=[\w.]*\b{kind}\b)", str(error).rstrip())
+    return f"{original} ({where})"

@@ -16,6 +16,7 @@ from penstock.basics.terminal import printable
 from penstock.cli.command import AsJson, Interval, Watch, argument, option, plain_table, show, watch
 from penstock.feed.launch import feeds as launched
 from penstock.feed.statistics import FeederStatistics, TrainerStatistics
+from penstock.linux.cgroups import cores
 
 
 def status(
@@ -53,10 +54,6 @@ def stop(name: Annotated[str, argument("NAME", "Name of the feed.")]) -> None:
 
 
 _HEADINGS = ("\ntrainer", "\nbatch", "\nepoch", "\ncursor", "lag,\nsamples", "held,\nMiB", "held\nback, s")
-_JUDGED_SAMPLES = 1000
-_LEAST_WAIT_S = 1e-4
-_OWN_FEED_TIMES_SLOWER = 2
-"""With two feeds, each has half of the processors: another is advised only if its trainer still waits less."""
 
 
 def feeds_table(feeds: Sequence[FeederStatistics], *, cluster: bool = False) -> RenderableType:
@@ -67,9 +64,38 @@ def feeds_table(feeds: Sequence[FeederStatistics], *, cluster: bool = False) -> 
             "If a feeder was killed, its trainers that use share() start another when they next need a batch."
         )
     parts: list[RenderableType] = []
-    for feed in feeds:
-        parts += _head(feed), _trainers(feed), *_advice(feed), *(_nodes(feed) if cluster else ()), Text()
+    for root, family in _families(feeds).items():
+        parts += _family(root, family)
+        for feed in family:
+            parts += _head(feed), _trainers(feed), *(_nodes(feed) if cluster else ()), Text()
     return Group(*parts)
+
+
+def _families(feeds: Sequence[FeederStatistics]) -> dict[str, list[FeederStatistics]]:
+    """Put feeds together that have parted from one another, by the name of the first."""
+    found: dict[str, list[FeederStatistics]] = {}
+    for feed in feeds:
+        found.setdefault(feed.family.root if feed.family else feed.name, []).append(feed)
+    return found
+
+
+def _family(root: str, feeds: Sequence[FeederStatistics]) -> Iterator[Text]:
+    """Yield what feeds that have parted from one another do together."""
+    if len(feeds) < 2:
+        return
+    made = sum(feed.samples_per_s for feed in feeds)
+    taken = sum(feed.samples_per_s * len(feed.trainers) for feed in feeds)
+    once = f"; one decode serves {taken / made:.1f} runs" if made else ""
+    busy = sum(feed.family.cores for feed in feeds if feed.family)
+    yield Text(f"{printable(root)}: {len(feeds)} feeds{once}; {busy:.1f} of {cores():.3g} cores prepare")
+
+
+def _parting(feed: FeederStatistics) -> str:
+    """Return why the trainers of a feed stay together, or did so when a second feed was tried."""
+    its = feed.family
+    if its and its.together and len(feed.trainers) > 1:
+        return f"\n  its trainers stay together, as {its.together}"
+    return f"\n  a second feed was tried, and ended: {its.refused}" if its and its.refused else ""
 
 
 def _head(feed: FeederStatistics) -> Text:
@@ -91,6 +117,7 @@ def _head(feed: FeederStatistics) -> Text:
         *_waits(feed),
         *_taken(feed),
         _newcomer(feed),
+        _parting(feed),
     )
 
 
@@ -141,23 +168,6 @@ def _trainers(feed: FeederStatistics) -> RenderableType:
             style="yellow" if trainer.pid == feed.held_back_by and len(feed.trainers) > 1 else "",
         )
     return table
-
-
-def _advice(feed: FeederStatistics) -> Iterator[Text]:
-    """Yield which trainers would wait less on feeds of their own, and what those would cost."""
-    if not feed.samples or len(feed.trainers) < 2:
-        return
-    loading_s = feed.source_s / feed.samples
-    for trainer in feed.trainers:
-        if trainer.selected and trainer.taken >= min(_JUDGED_SAMPLES, 2 * trainer.selected):
-            waits_s = trainer.wait_s / trainer.taken
-            if waits_s > _OWN_FEED_TIMES_SLOWER * loading_s and waits_s > _LEAST_WAIT_S:
-                yield Text(
-                    f"  trainer {trainer.pid} waits {waits_s * 1e3:,.1f} ms a sample, and loading one takes "
-                    f"{loading_s * 1e3:,.1f} ms. A feed\n  of its own would not wait for the others, and load "
-                    f"{trainer.selected:,} samples again",
-                    "yellow",
-                )
 
 
 def _nodes(feed: FeederStatistics) -> Iterator[RenderableType]:

@@ -27,7 +27,7 @@ _BESIDE_SPEC = (
     *_ELSEWHERE,
 )
 """Options that may be given beside a spec; the file has the others."""
-_OF_SHARING = ("workers", "only", "iterable", "explain", "strict")
+_OF_SHARING = ("workers", "only", "iterable", "pace", "explain", "strict")
 _sharing = partial(option, rich_help_panel="Sharing")
 _elsewhere = partial(option, rich_help_panel="Other machines")
 
@@ -101,6 +101,9 @@ def run(
         ),
     ] = "",
     iterable: Annotated[bool, _sharing("--iterable", "Also share loaders of an IterableDataset.")] = False,
+    pace: Annotated[
+        str, _sharing("--pace", "together: keep all runs on one feed, even if a slow one holds others back.")
+    ] = "",
     explain: Annotated[bool, _sharing("--explain", "Print whether each loader is shared, and why.")] = False,
     strict: Annotated[bool, _sharing("--strict", "End a run if something prevents sharing.")] = False,
     on: Annotated[str, _elsewhere("--on", "Run on the nodes of a cluster: ray or slurm.", metavar="CLUSTER")] = "",
@@ -121,6 +124,7 @@ def run(
     from penstock.autosharing.options import ShareOptions
     from penstock.basics.sizes import size_from
     from penstock.errors import BadSetting
+    from penstock.feed.settings import checked
     from penstock.runs.spec.checks import SPECS, Gpus, listeners_from, seconds_from
     from penstock.runs.spec.open import Spec
 
@@ -128,9 +132,10 @@ def run(
         os.environ["PENSTOCK_CARBON_INTENSITY"] = str(carbon_intensity)  # for the sampling process
     if (alone := _given(context, _OF_SHARING)) and not share:
         raise BadSetting(f"{' '.join(alone)}: only with --share")
+    checked(pace=pace or None)
     place = _place(context, on, cpus, gpus)
     sharing = ShareOptions(
-        name=name, workers=workers, only=only, iterable=iterable, explain=explain, strict=strict
+        name=name, workers=workers, only=only, iterable=iterable, pace=pace, explain=explain, strict=strict
     )
     seen = Gpus(without=no_gpu, elsewhere=place is not None)
     pushed = _pushed(mlflow, experiment)

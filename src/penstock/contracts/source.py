@@ -204,6 +204,10 @@ class Known(NamedTuple):
     opened: int = 0
     alive: Places = ()
 
+    def read_on(self, at: Cursor, epoch_start: Cursor) -> Known:
+        """Return what is known where an epoch is read on: the cycles that it has read from were opened."""
+        return self if at == epoch_start else self._replace(opened=max(self.opened, last_read(at, epoch_start)))
+
     def may_begin(self, start: Cursor, always: Collection[int], *, at_joints: bool = False) -> bool:
         """Whether an epoch from a place on holds every sample once.
 

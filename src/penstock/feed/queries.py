@@ -9,6 +9,7 @@ from penstock.errors import ProtocolError
 from penstock.feed import wire
 from penstock.feed.endpoint import Endpoint, endpoints
 from penstock.feed.statistics import FeederStatistics
+from penstock.feed.suffix import root_of
 from penstock.linux.process import cpu_s, with_descendants
 
 ANSWER_S = 2.0
@@ -70,6 +71,18 @@ def statistics_of(endpoint: Endpoint, answer_s: float, *, sends: bool = False) -
         return None
     owner = endpoint.owner()
     return FeederStatistics(endpoint.name, owner.pid if owner else 0, answers=False)
+
+
+def family_of(root: str, answer_s: float = ANSWER_S) -> list[FeederStatistics]:
+    """List the feed of a name, and those that have parted from it."""
+    names = [each for each in endpoints() if root_of(each.name) == root]
+    return [feed for each in names if (feed := statistics_of(each, answer_s)) is not None]
+
+
+def most_read(root: str) -> str | None:
+    """Return the feed with the most trainers of a family, which newcomers read where nobody serves its root."""
+    family = family_of(root) if root_of(root) == root else ()
+    return max(((len(feed.trainers), feed.name) for feed in family if feed.trainers), default=(0, None))[1]
 
 
 def read_by(pids: Collection[int], known: Iterable[FeederStatistics]) -> FeedUsage | None:

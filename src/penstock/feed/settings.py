@@ -58,6 +58,9 @@ class FeedSettings(TypedDict, total=False):
         across: Whether feeds of this name on several machines give one order: it is fixed beforehand, in 16
             segments unless ``segments`` is set; a late run begins at the next one, and epoch e of data-parallel
             ranks is cycle e. With ``workers="ray"`` each block is decoded once for all of these feeds.
+        pace: ``"together"`` keeps all trainers on one feed, at the rate of the slowest. Unless set, those whom
+            that one would hold back read on from their places on another, in feeds that ``share`` starts, where
+            cores and memory are there for it. Without effect on a feed that runs.
     """
 
     segments: int | None
@@ -72,6 +75,7 @@ class FeedSettings(TypedDict, total=False):
     expect: int | None
     workers: int | str | None
     across: bool | None
+    pace: str | None
 
 
 class Settings(msgspec.Struct, frozen=True):
@@ -89,6 +93,7 @@ class Settings(msgspec.Struct, frozen=True):
     expect: int = 1
     workers: int | str | None = None
     across: bool = False
+    pace: str | None = None
 
     @property
     def own_workers(self) -> int | None:
@@ -103,14 +108,14 @@ class Settings(msgspec.Struct, frozen=True):
     def difference(self, asked: dict[str, Any]) -> str:
         """Return which of the asked values differ, and what to do; empty if none does.
 
-        ``expect`` is left out: it is over once the feed has begun, and changes nothing that trainers get. Nor does
-        how many workers there are, here or in a cluster.
+        ``expect`` and ``pace`` are left out: they change nothing that trainers get. Nor does how many workers
+        there are, here or in a cluster.
         """
         keywords = {field: keyword for keyword, field in _FIELDS.items()}
         differs = {
             keywords.get(field, field): f"{getattr(self, field)!r} where you asked for {value!r}"
             for field, value in asked.items()
-            if field != "expect" and _comparable(field, getattr(self, field)) != _comparable(field, value)
+            if _comparable(field, getattr(self, field)) != _comparable(field, value)
         }
         text = ", ".join(f"{name}={values}" for name, values in differs.items())
         return text and f"{text}. Leave {' and '.join(differs)} out, or share under another name"
@@ -177,6 +182,8 @@ def flag(name: str, value: Any) -> bool:
 
 def _comparable(field: str, value: Any) -> Any:
     """Return that part of a setting which two trainers of a feed must have in common."""
+    if field in ("expect", "pace"):
+        return None
     return isinstance(value, str) if field == "workers" else value
 
 
@@ -193,6 +200,12 @@ def _memory(memory: Any) -> str:
     return memory
 
 
+def _pace(pace: Any) -> str:
+    if pace != "together":
+        raise BadSetting(f'pace={pace!r}: it must be "together", or left out')
+    return pace
+
+
 _FIELDS = {"window": "window_bytes"}
 _CHECKS: dict[str, Callable[[Any], Any]] = {
     "segments": partial(whole_number, "segments", least=1, most=MOST_SEGMENTS),
@@ -207,4 +220,5 @@ _CHECKS: dict[str, Callable[[Any], Any]] = {
     "expect": partial(whole_number, "expect", least=1, most=10**6),
     "workers": _workers,
     "across": partial(flag, "across"),
+    "pace": _pace,
 }

@@ -56,6 +56,34 @@ class TrainerStatistics(msgspec.Struct, frozen=True):
     joined_sample: int = 0
 
 
+class FamilyStatistics(msgspec.Struct, frozen=True):
+    """How a feed stands among those that have parted from it, or it from them.
+
+    Attributes:
+        root: Name of the first of them.
+        together: Why all its trainers stay on it; empty if they may part.
+        alone_samples_per_s: What its slowest trainer could take if it never waited; None while that is not known.
+        rate: Samples that it has passed per second, over the last 5 s, loaded or left out.
+        busy: Whether it has waited neither for room nor for its readers, in that time.
+        made: Samples that it has passed in ``made_s`` seconds, since each of its workers had made a block; for
+            trainers that are to come, until half of its window was full. In 0 s if nobody had looked before.
+        is_full: Whether it has made half a window for trainers that are to come.
+        cores: Cores that its feeder and workers use.
+        refused: Why the last trial of another feed failed; empty after none.
+    """
+
+    root: str
+    together: str = ""
+    alone_samples_per_s: float | None = None
+    rate: float = 0.0
+    busy: bool = False
+    made: int = 0
+    made_s: float = 0.0
+    is_full: bool = False
+    cores: float = 0.0
+    refused: str = ""
+
+
 class FeederStatistics(msgspec.Struct, frozen=True, tag="statistics"):
     """A feed at one moment.
 
@@ -80,6 +108,7 @@ class FeederStatistics(msgspec.Struct, frozen=True, tag="statistics"):
         samples: Samples loaded and published since the feed began.
         taken: Samples that its trainers have taken of those, counted for each of them.
         cluster: Who made its blocks; None where only the feeder does.
+        family: How it stands among the feeds that have parted from it, or it from them.
         newcomer_waits_samples: Samples that will be published before a trainer that came now would begin; None
             where only a pass of the source shows it.
         bytes: Bytes published since the feed began.
@@ -126,6 +155,7 @@ class FeederStatistics(msgspec.Struct, frozen=True, tag="statistics"):
     taken: int = 0
     newcomer_waits_samples: int | None = None
     cluster: ClusterReport | None = None
+    family: FamilyStatistics | None = None
 
 
 class LoaderStatistics(msgspec.Struct, frozen=True):

@@ -3,12 +3,25 @@
 from __future__ import annotations
 
 import os
+import re
 
 from penstock.errors import BadSetting
 from penstock.feed.endpoint import checked_name
 
 _SUFFIX = "PENSTOCK_FEED_SUFFIX"
 _FILE = "PENSTOCK_FEED_FILE"
+_PARTED = re.compile(r"(.+)-pace-\d+\.\d+")
+
+
+def root_of(name: str) -> str:
+    """Return the name of the first feed of a family, from which the others have parted."""
+    parted = _PARTED.fullmatch(name)
+    return parted[1] if parted else name
+
+
+def parted_name(root: str, number: int) -> str:
+    """Return a name for the feed that this process's feed parts into; it has done so this many times."""
+    return f"{root}-pace-{os.getpid()}.{number}"
 
 
 class FeedOfRun:
@@ -24,6 +37,7 @@ class FeedOfRun:
         self._name = checked_name(name)  # the name in the script
         self._data = f"-{data[:6]}" if data else ""  # from the digest of what it is made of; empty if nobody knows
         self._file = os.environ.get(_FILE, "")
+        self.follows = bool(self._file)  # whether a file says which feed it is, now or later
         self.version = self.newest()  # version of the file that named it; None without a file
         self.asked = self.named()  # the feed that was named last
 

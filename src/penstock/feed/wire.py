@@ -21,7 +21,7 @@ from penstock.fingerprint.comparison import Fingerprint
 from penstock.memory.slots import end_of_leaves
 from penstock.tree import Node
 
-PROTOCOL = 19
+PROTOCOL = 20
 MAX_PACKET_BYTES = 192 << 10
 """Below the default limit of a Unix socket's send buffer (net.core.wmem_default)."""
 
@@ -46,7 +46,8 @@ class Selected(msgspec.Struct):
 class Hello(msgspec.Struct, tag="hello"):
     """A trainer introduces itself. Every version understands the first three fields.
 
-    ``registers`` says that it may register the ring with a GPU, and ``starts`` that it can start a feed.
+    ``registers`` says that it may register the ring with a GPU, ``starts`` that it can start a feed, and
+    ``follows`` that a file of its environment says which feed it reads.
     """
 
     protocol: int
@@ -60,6 +61,7 @@ class Hello(msgspec.Struct, tag="hello"):
     registers: bool = False
     selected: Selected | None = None
     starts: bool = False
+    follows: bool = False
 
 
 class Start(msgspec.Struct, tag="start"):
@@ -142,12 +144,14 @@ class Stop(msgspec.Struct, tag="stop"):
 class MoveTrainer(msgspec.Struct, tag="move trainer"):
     """Have the trainer of this process move to the feed of this name. The answer is the Move, or Rejected.
 
-    With ``now`` it goes on there from its place; a feed that does not run is started first.
+    With ``now`` it goes on there from its place; a feed that does not run is started first. ``why`` is for its
+    user.
     """
 
     pid: Positive
     to: str
     now: bool = False
+    why: str = ""
 
 
 class Stay(msgspec.Struct, tag="stay"):
@@ -271,7 +275,7 @@ class Stuck(msgspec.Struct, tag="stuck"):
 class Move(msgspec.Struct, tag="move"):
     """Begin your next epoch on the feed of this name, if it has the same samples in the same order.
 
-    With ``now``, go on there from your place. If it is to be the present feed after all, ``why`` is for the user.
+    With ``now``, go on there from your place. It may be the present feed after all. ``why`` is for the user.
     """
 
     to: str

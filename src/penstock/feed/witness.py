@@ -29,7 +29,7 @@ class Witnesses:
         self._leaves_of = leaves_of  # makes and digests samples in a child
         self._hindrance = hindrance or ("" if leaves_of else "its source is no DataLoader that share() made")
         """Why it cannot; empty if it can."""
-        self._made_s = made_s  # time that ``make_loader`` took, in seconds
+        self.made_s = made_s  # time that ``make_loader`` took, in seconds
         self._known: dict[int, wire.Witness] = {}
         self._wanted = set[int]() if self._hindrance else {0}
         self._changing = threading.Lock()
@@ -52,7 +52,7 @@ class Witnesses:
         why = "" if known else "its samples have no numbers"
         with self._changing:  # from here on nobody wants it made again, of other samples
             number = self._wanted.pop()
-            begun = self._known[number] = wire.Witness(number, chosen, why=why, made_s=self._made_s)
+            begun = self._known[number] = wire.Witness(number, chosen, why=why, made_s=self.made_s)
         send(begun)
         if why:
             return

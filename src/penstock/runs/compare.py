@@ -100,8 +100,8 @@ def _for_waiting(run: RunFigures, waits: str, cpus: Cpus, together: Sequence[Run
         slow = next((other.name for other in together if other.index == run.held_up_by), f"#{run.held_up_by}")
         return RunAdvice(
             "slowest",
-            f"{waits}, because its feed waits for run {slow!r}: give that one a feed of its own, or all a larger "
-            "window (penstock.share(…, window=…))",
+            f"{waits}, because its feed waits for run {slow!r}: penstock status says why they have not parted; a "
+            "larger window (penstock.share(…, window=…)) bridges pauses",
         )
     if run.disk_busy is not None and run.disk_busy >= _BUSY:
         moved = [other.moved_bytes for other in together if other.moved_bytes is not None]

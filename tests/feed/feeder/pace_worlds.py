@@ -203,7 +203,8 @@ class Simulation:
         for decision in feed.policy.look(self.now, seen, {each.name: self._kin(each) for each in others}):
             self.decided.append((self.now, feed.name, decision))
             match decision:
-                case parting.StartFeed(to, _, place):
+                case parting.StartFeed(to, movers):
+                    place = min(self.runs[number].place for number in movers)
                     self._add(to, place, serves_at=self.now + START_S)
                 case parting.Leave(to, moved, _):
                     self._add(to, self.feeds[to].front, serves_at=self.now)

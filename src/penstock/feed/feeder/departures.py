@@ -10,7 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from penstock.contracts import Known, last_read
+from penstock.contracts import Known
 from penstock.errors import PenstockError
 from penstock.feed import wire
 from penstock.feed.endpoint import Endpoint
@@ -26,15 +26,18 @@ _LOOK_S = 0.1
 _ANSWER_S = 0.5
 _START_S = 600.0
 """A feed that is not there by then is not waited for any more: making a loader may take minutes."""
+_GIVEN_UP_S = 5.0
 
 
 @dataclass
 class _Departure:
-    """Processes whose trainers leave for a feed."""
+    """Trainers that leave for a feed."""
 
     to: str
-    pids: set[int]
+    members: set[int]
     until_s: float
+    why: str  # for the user
+    waits: bool  # whether they do not leave yet, even if it serves
     starter: int | None = None  # the trainer that was asked to start it
     is_there: bool = False  # whether it has been seen
     told: bool = False  # whether they have been told to go; until they have gone, it is asked for
@@ -50,24 +53,46 @@ class Departures:
         self._departures: list[_Departure] = []
         self._looks = False
 
-    def begin(self, pid: int, to: str) -> None:
-        """Send a process's trainers to a feed, from their places, once it serves; have it started, if need be."""
-        self.cancel(pid)
-        self._departures.append(_Departure(to, {pid}, time.monotonic() + _START_S))
+    def begin(self, members: Sequence[int], to: str, why: str = "", *, waits: bool = False) -> None:
+        """Send trainers to a feed, from their places, once it serves; have it started, if need be."""
+        self.cancel(members)
+        self._departures.append(_Departure(to, {*members}, time.monotonic() + _START_S, why, waits))
         if not self._looks:
             self._looks = True
             threading.Thread(target=self._look, name="penstock-departures", daemon=True).start()
 
-    def cancel(self, pid: int) -> None:
-        """Let a process's trainers stay."""
+    def cancel(self, members: Sequence[int]) -> None:
+        """Let trainers stay."""
         for each in self._departures:
-            each.pids.discard(pid)
+            each.members.difference_update(members)
+
+    def about(self, to: str) -> bool:
+        """Whether somebody is about to leave for a feed."""
+        return any(each.to == to and not each.told for each in self._departures)
+
+    @property
+    def are_given_up(self) -> bool:
+        """Whether a feed that is being started is to end at once."""
+        return any(not each.members for each in self._departures)
+
+    def go(self, to: str, why: str) -> None:
+        """Let those leave who wait for it."""
+        for each in self._departures:
+            if each.to == to:
+                each.waits, each.why = False, why
+
+    def give_up(self, to: str) -> None:
+        """Let those stay who wait to leave for a feed, which ends; one that is not there soon ends by itself."""
+        for each in self._departures:
+            if each.to == to:
+                each.members.clear()
+                each.until_s = time.monotonic() + _GIVEN_UP_S
 
     def end(self, to: str, why: str) -> None:
         """Let all stay who are about to leave for a feed, and tell them why; if it is empty, they know."""
         for each in [departure for departure in self._departures if departure.to == to]:
             self._departures.remove(each)
-            if why and not each.told:
+            if why and not each.told and not each.waits:
                 stay = wire.Move(self._server.name, why=f"it does not leave for {to!r}, {why}")
                 self._server.send([session.member for session in self._here(each)], stay)
 
@@ -105,17 +130,17 @@ class Departures:
             self.end(departure.to, "which has ended")
         elif time.monotonic() > departure.until_s:
             self.end(departure.to, f"which was not there after {_START_S:.0f} s")
-        elif serves and not departure.told:
+        elif serves and not departure.told and not departure.waits:
             departure.told = True
-            self._server.send([each.member for each in here], wire.Move(departure.to, now=True))
+            self._server.send([each.member for each in here], wire.Move(departure.to, now=True, why=departure.why))
         elif not is_there and departure.starter not in self._server.sessions:
             departure.starter = self._prepare(departure.to, here)
 
     def _here(self, departure: _Departure) -> list[Session]:
         return [
             each
-            for each in self._server.sessions.values()
-            if each.peer.pid in departure.pids and not each.member.resting
+            for id, each in self._server.sessions.items()
+            if id in departure.members and not each.member.resting
         ]
 
     def _prepare(self, to: str, here: Sequence[Session]) -> int | None:
@@ -129,8 +154,7 @@ class Departures:
         places = [(each.member.behind, each.member.epoch_start, each.member) for each in reading]
         at, epoch_start, last = min(places, key=lambda place: place[0])
         assert epoch_start is not None
-        known = self._known(last) or Known()
-        if (at := max(at, epoch_start)) != epoch_start:
-            known = known._replace(opened=max(known.opened, last_read(at, epoch_start)))
+        at = max(at, epoch_start)
+        known = (self._known(last) or Known()).read_on(at, epoch_start)
         self._server.send([starter], wire.Prepare(to, *at, *epoch_start, known))
         return starter.id

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import threading
 import time
 from collections.abc import Callable
@@ -14,11 +13,12 @@ from typing import Any, Self, Unpack, cast
 
 import msgspec
 
-from penstock.basics.tracebacks import users_traceback
+from penstock.basics.tracebacks import cause_of, users_traceback
 from penstock.contracts import Cursor, Gpu, Joints, SourceBlock, Tree, WritableRing
 from penstock.errors import PenstockError, SourceError
 from penstock.feed import wire
 from penstock.feed.endpoint import Endpoint
+from penstock.feed.feeder.family import Family, why_together
 from penstock.feed.feeder.feed_state import FeedState
 from penstock.feed.feeder.from_loader import source_of
 from penstock.feed.feeder.joints import FeedJoints, newcomer_waits_samples
@@ -208,7 +208,11 @@ class Feeder:
             witnesses=witnesses,
         )
         undo.callback(self._server.close, "was not begun")
+        together = why_together(self.name, self._source, self.settings, by_share=fingerprint is not None)
+        self._family = Family(self._server, self._state, self._published, together, witnesses.made_s)
+        undo.callback(self._family.close)
         self._server.start()
+        self._family.start()
         self._publisher = Publisher(self._server, self._state, self.name, self.settings.stall_timeout)
         self._pool = SlotPool(
             self._slots,
@@ -255,7 +259,9 @@ class Feeder:
                 self._closed = True
 
     def _end(self, reason: str) -> None:
+        self._family.end()
         self._server.close(reason)
+        self._family.close()
         with self._running:  # in another thread, which may be writing a block
             pass
         self._endpoint.remove(self._lock)
@@ -317,6 +323,7 @@ class Feeder:
                 taken=self._state.taken,
                 newcomer_waits_samples=newcomer_waits_samples(self._state),
                 cluster=getattr(self._source, "cluster", None),
+                family=self._family.statistics(),
             )
 
     def _play(self, at: Cursor) -> None:
@@ -370,7 +377,9 @@ class Feeder:
         except BaseException:
             self._pool.cancel(reserved)
             raise
-        self._published.count(block.stored, sum(placement.leaf_bytes), time.monotonic(), in_place=leaves is None)
+        self._published.count(
+            block.rows, block.stored, sum(placement.leaf_bytes), time.monotonic(), in_place=leaves is None
+        )
         self._pool.publish(reserved, placement)
         if block.stored:
             self._server.see(block.ids)
@@ -384,17 +393,7 @@ class Feeder:
         elif isinstance(error, PenstockError):
             sent = SourceError(str(error), text)
         else:
-            sent = SourceError(f"the source of feed {self.name!r} raised {_cause(error)}", text)
+            sent = SourceError(f"the source of feed {self.name!r} raised {cause_of(error)}", text)
         raised = type(error).__name__ if type(error).__module__ == "builtins" else ""
         self._server.fail(type(sent).__name__, str(sent), text, raised)
         return sent
-
-
-def _cause(error: Exception) -> str:
-    """Return an exception's type and message; for a torch worker's, those of the original, and which worker."""
-    caught = re.match(r"Caught (\w+) (in .*?)\.\nOriginal Traceback", str(error))
-    if caught is None:
-        return f"{type(error).__name__}: {error}"
-    kind, where = caught.groups()
-    *_, original = re.split(rf"\n(?=[\w.]*\b{kind}\b)", str(error).rstrip())
-    return f"{original} ({where})"

@@ -11,15 +11,16 @@ from penstock.memory.room import aligned
 
 
 class Pace:
-    """Charges the time that a feeder waits for room to the trainer that holds the most.
+    """Counts the time that a feeder waits for its readers, and for room, for which it charges who holds the most.
 
     Times are given in seconds of one monotonic clock.
     """
 
     def __init__(self) -> None:
         self.culprit: int | None = None  # the trainer (its member number) that holds the feed back now
+        self.idle_since_s: float | None = None  # since when it waits for its readers, who have enough
         self._total_s: Counter[int] = Counter()
-        self._since_s = 0.0
+        self._since_s = self._room_s = self._idle_s = 0.0
 
     def blocked(self, culprit: int | None, now_s: float) -> None:
         """Record that the feeder waits for room, and ``culprit`` holds the most of the window."""
@@ -27,11 +28,23 @@ class Pace:
             self.moving(now_s)
             self.culprit, self._since_s = culprit, now_s
 
+    def idles(self, now_s: float) -> None:
+        """Record that the feeder waits for its readers."""
+        if self.idle_since_s is None:
+            self.moving(now_s)
+            self.idle_since_s = now_s
+
     def moving(self, now_s: float) -> None:
-        """Record that the feeder has room again."""
+        """Record that the feeder waits no more."""
+        self._room_s, self._idle_s = self.waited_s(now_s)
         if self.culprit is not None:
             self._total_s[self.culprit] += now_s - self._since_s  # type: ignore[assignment]
-            self.culprit = None
+        self.culprit = self.idle_since_s = None
+
+    def waited_s(self, now_s: float) -> tuple[float, float]:
+        """Return how long the feeder has waited in all for room, and for its readers."""
+        idle_s = 0.0 if self.idle_since_s is None else now_s - self.idle_since_s
+        return self._room_s + self.current_s(now_s), self._idle_s + idle_s
 
     def current_s(self, now_s: float) -> float:
         """Return how long the present culprit has held the feed back without a pause."""
@@ -168,6 +181,7 @@ class Throughput:
     def __init__(self) -> None:
         self.blocks = self.in_place = self.samples = self.bytes = 0
         """In place are blocks that the source's workers wrote into the ring themselves."""
+        self.positions = 0  # samples published, and those of their blocks that were left out
         self._recent: deque[tuple[float, int]] = deque()
         self._took_s: deque[float] = deque(maxlen=_USUAL_OF)
 
@@ -176,10 +190,11 @@ class Throughput:
         self._took_s.append(took_s)
         return (sum(self._took_s) - max(self._took_s)) / max(1, len(self._took_s) - 1)
 
-    def count(self, rows: int, nbytes: int, now_s: float, *, in_place: bool) -> None:
+    def count(self, rows: int, stored: int, nbytes: int, now_s: float, *, in_place: bool) -> None:
         self.blocks += 1
+        self.positions += rows
         self.in_place += in_place
-        self.samples += rows
+        self.samples += stored
         self.bytes += nbytes
         self._recent.append((now_s, self.samples))
         while self._recent[0][0] < now_s - _RATE_OVER_S:

@@ -10,14 +10,15 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from statistics import median
 from typing import NamedTuple
 
 _GAIN = 1.06
 """A split must let those who leave go faster by this factor; together again, nobody may go below ``_LOSS``."""
 _LOSS = 0.95
-_MEASURED_S, _RECENT_S, _HOLDS_S, _RETURNS_AFTER_S = 30.0, 5.0, 10.0, 3.0
-_STOPPED_S, _PAUSE_S, _USUAL = 5.0, 2.0, 4
-"""Pauses are also longer than so many of a trainer's usual steps."""
+_MEASURED_S, _RECENT_S, _HOLDS_S, _RETURNS_AFTER_S = 30.0, 5.0, 10.0, 6.0
+_STOPPED_S, _PAUSE_S, _USUAL, _STEPS = 5.0, 2.0, 4, 8
+"""Pauses are also longer than so many of a trainer's usual steps, as its last ones show."""
 _TRIAL_S, _LONGEST_TRIAL_S, _TRIAL_BLOCKS = 3.0, 10.0, 8
 _NEW_S, _START_S = 20.0, 60.0
 _LEAST_WAITING = 0.05
@@ -50,7 +51,7 @@ class FeedSeen(NamedTuple):
     members: Sequence[MemberSeen]
     cpu_s: float  # of its feeder and workers in all
     idle_cores: float
-    has_memory: bool = True  # for another feed
+    may_start: bool = True  # whether there is memory for another feed, and none is being started
     make_s: float = 0.0  # that ``make_loader`` took
     start_s: float = 0.0  # until a new feed serves
 
@@ -71,11 +72,10 @@ class KinSeen(NamedTuple):
 
 
 class StartFeed(NamedTuple):
-    """Have a trainer start a feed that begins at a place, in the background."""
+    """Have one of those who would leave start a feed, in the background."""
 
     to: str
-    starter: int
-    place: float
+    members: tuple[int, ...]
 
 
 class Leave(NamedTuple):
@@ -135,7 +135,7 @@ class _Alone:
     def __init__(self, now: float, seen: MemberSeen) -> None:
         self._now, self._seen = now, seen
         self._counted_s = self._waited_s = self._pause_s = 0.0  # without times between epochs, and pauses
-        self._steps = 0
+        self._took, self._gaps_s = now, deque[float](maxlen=_STEPS)
         self._course = _Course(2)
         self.still_s = 0.0  # for which it takes nothing, although it could
         self._course.see(0.0, 0.0, 0.0)
@@ -150,7 +150,9 @@ class _Alone:
             pause_s, self._pause_s = self._pause_s, 0.0
             self._counted_s += took_s + (pause_s if pause_s <= self._longest(_PAUSE_S) else 0.0)
             self._waited_s += seen.waited_s - self._seen.waited_s
-        self._steps += took
+        if took:
+            self._gaps_s.append(now - self._took)
+            self._took = now
         self._now, self._seen = now, seen
         self._course.see(self._counted_s, seen.passed, self._waited_s)
 
@@ -171,14 +173,13 @@ class _Alone:
         return passed / max(counted_s - waited_s, counted_s / 50) if counted_s >= _MEASURED_S else None
 
     def _longest(self, least_s: float) -> float:
-        return max(least_s, _USUAL * self._counted_s / max(1, self._steps))
+        return max(least_s, _USUAL * median(self._gaps_s)) if self._gaps_s else least_s
 
 
 @dataclass
 class _Trial:
     to: str
     movers: tuple[int, ...]
-    starter: int
     stopped: tuple[int, ...]  # members that take nothing, for which the others would leave
     began: float
     rate: float  # of this feed, before
@@ -227,14 +228,17 @@ class Parting:
     @property
     def rate(self) -> float:
         """Samples published per second, of late."""
-        took_s, published, *_ = self._course.over(_RECENT_S)
-        return published / took_s if took_s else 0.0
+        return self._rate(_RECENT_S)
 
     @property
     def is_busy(self) -> bool:
         """Whether it has waited neither for room nor for its readers of late."""
         took_s, _, room_s, idle_s, _ = self._course.over(_RECENT_S)
         return took_s >= _RECENT_S / 2 and room_s + idle_s <= _LEAST_WAITING * took_s
+
+    def _rate(self, over_s: float) -> float:
+        took_s, published, *_ = self._course.over(over_s)
+        return published / took_s if took_s else 0.0
 
     def _see(self, now: float, feed: FeedSeen) -> None:
         if feed.room_s > self._room_s:
@@ -257,7 +261,6 @@ class Parting:
         self._splits_since = None
 
     def _spare(self, feed: FeedSeen) -> float:
-        """Samples per second that the idle cores could prepare."""
         _, published, _, _, cpu_s = self._course.over(_MEASURED_S)
         return feed.idle_cores * published / cpu_s if cpu_s > 0 else float("inf")
 
@@ -278,10 +281,9 @@ class Parting:
             yield from self._prepared(now, feed, cut, ())
 
     def _best_cut(self, feed: FeedSeen) -> list[MemberSeen] | None:
-        """Return who should leave; None if nobody should."""
         alone = {each.id: self._alone[each.id].samples_per_s or 0.0 for each in feed.members}
         took_s, published, room_s, _, _ = self._course.over(_MEASURED_S)
-        if not all(alone.values()) or room_s < _LEAST_WAITING * took_s or not feed.has_memory:
+        if len(alone) < 2 or not all(alone.values()) or not published or room_s < _LEAST_WAITING * took_s:
             return None
         rate, spare = published / took_s, self._spare(feed)
         ranked = sorted(feed.members, key=lambda each: -alone[each.id])
@@ -302,22 +304,20 @@ class Parting:
     def _prepared(
         self, now: float, feed: FeedSeen, leave: Sequence[MemberSeen], stopped: tuple[int, ...]
     ) -> Iterator[Decision]:
-        starter = next((each for each in leave if each.starts), None)
-        if starter is None or not all(each.moves for each in leave):
+        if not feed.may_start or not any(each.starts for each in leave) or not all(each.moves for each in leave):
             return
-        took_s, published, *_ = self._course.over(_MEASURED_S)
-        movers = tuple(each.id for each in leave)
-        self.trial = _Trial(self._next_name(), movers, starter.id, stopped, now, published / max(took_s, 1e-9))
-        yield StartFeed(self.trial.to, starter.id, min(each.place for each in leave))
+        movers, self.refused = tuple(each.id for each in leave), ""
+        self.trial = _Trial(self._next_name(), movers, stopped, now, self._rate(_MEASURED_S))
+        yield StartFeed(self.trial.to, movers)
 
     def _judged(self, trial: _Trial, now: float, feed: FeedSeen, there: KinSeen | None) -> list[Decision]:
         here = {each.id: each for each in feed.members}
         movers = tuple(id for id in trial.movers if id in here)
-        if not movers or (trial.serves is None and trial.starter not in here):
-            return self._failed(now, "those who would have left have gone")
+        if not movers:
+            return self.fail(now, "those who would have left have gone")
         if there is None:
-            if trial.serves is not None or now - trial.began > _START_S:
-                return self._failed(now, "it did not serve")
+            if trial.serves is not None or now - trial.began > _START_S + feed.make_s:
+                return self.fail(now, "it did not serve")
             return []
         if trial.serves is None or trial.here is None:
             trial.serves, trial.here = now, feed
@@ -327,24 +327,24 @@ class Parting:
         moved_on = [id for id in here if id not in was or here[id].passed > was[id].passed]
         if trial.stopped:
             if any(id in moved_on for id in trial.stopped if id in here):
-                return self._failed(now, "who had stopped went on")
+                return self.fail(now, "who had stopped went on")
             if took_s >= 1 and waited_s >= took_s / 2:
                 return self._passed(now, movers)
-            return self._failed(now, "this feed still had room") if took_s >= _LONGEST_TRIAL_S else []
+            return self.fail(now, "this feed still had room") if took_s >= _LONGEST_TRIAL_S else []
         if now - max(trial.serves, self._had_no_room) >= 1:
-            return self._failed(now, "this feed was hindered by it")
-        blocks = min(feed.blocks - trial.here.blocks, there.blocks)
-        is_short = took_s < (1.0 if there.is_full else _TRIAL_S)
-        if is_short or (blocks < _TRIAL_BLOCKS and took_s < _LONGEST_TRIAL_S):
+            return self.fail(now, "this feed was hindered by it")
+        few = min(feed.blocks - trial.here.blocks, there.blocks) < _TRIAL_BLOCKS
+        if took_s < (1.0 if there.is_full else _TRIAL_S) or (few and took_s < _LONGEST_TRIAL_S):
             return []
         made = there.published / max(there.made_s, 1e-9)
         if made < _GAIN * trial.rate:
-            return self._failed(now, f"it made {made:,.0f} samples/s, and this feed {trial.rate:,.0f}")
+            return self.fail(now, f"it made {made:,.0f} samples/s, and this feed {trial.rate:,.0f}")
         if waited_s < took_s / 2 or len(moved_on) < len(here):
-            return self._failed(now, "this feed was hindered by it")
+            return self.fail(now, "this feed was hindered by it")
         return self._passed(now, movers)
 
-    def _failed(self, now: float, why: str) -> list[Decision]:
+    def fail(self, now: float, why: str) -> list[Decision]:
+        """End the trial: nobody moves."""
         assert self.trial is not None
         trial, self.trial, self.refused = self.trial, None, why
         self._be_quiet(now, 4, stops=bool(trial.stopped))
@@ -370,9 +370,8 @@ class Parting:
             if not slow or not is_ahead or child.front - feed.front > _PAYS_BACK_S * both:
                 self._returns_since.pop(name, None)
             elif now - self._returns_since.setdefault(name, now) >= _RETURNS_AFTER_S:
-                del self._returns_since[name]
-                self.children.remove(name)
                 self._be_quiet(now, 4)
+                self._returns_since[name] = now + self._patience_s
                 yield Return(name)
 
     def _joining(self, now: float, feed: FeedSeen, kin: Mapping[str, KinSeen]) -> Iterator[Decision]:
@@ -387,13 +386,14 @@ class Parting:
                 yield Join(member.id, to)
 
     def _found(self, member: MemberSeen, feed: FeedSeen, kin: Mapping[str, KinSeen]) -> str | None:
-        """Return the feed ahead on which a member could begin its next epoch and make nobody slower."""
         alone = self.alone(member.id)
         if not alone or not member.moves or (self.trial is not None and member.id in self.trial.movers):
             return None
         found: list[tuple[float, float, str]] = []
+        slowest = min(each.place for each in feed.members)
         for name, other in kin.items():
-            if other.settled and other.alone and other.front > member.place + member.left:
+            is_ahead = other.slowest > slowest and other.front > member.place + member.left
+            if other.settled and other.alone and is_ahead:
                 both = min(alone, other.alone, self.rate + other.rate + self._spare(feed))
                 if both >= _LOSS * max(self.rate, other.rate):
                     found.append((both, other.front, name))

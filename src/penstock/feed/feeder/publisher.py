@@ -41,8 +41,9 @@ class Publisher:
         with self._lock:
             while not self._server.is_over():
                 if (needed := self._state.needed()) is not None:
+                    self._pace.moving(time.monotonic())
                     return needed
-                self._changed.wait()
+                self._idle()
             return None
 
     def reserve(self, at: Cursor, rows: int, nbytes: int, offset: int | None) -> int | NotNeeded:
@@ -54,14 +55,13 @@ class Publisher:
             while not self._server.is_over():
                 needed = self._state.needed()
                 if needed is None:
-                    self._changed.wait()
+                    self._idle()
                 elif needed < at or needed.cycle > at.cycle:
                     break
                 elif needed.sample >= at.sample + rows:
                     return NotNeeded.SKIP
                 elif self._state.has_enough(rows, nbytes):
-                    self._pace.moving(time.monotonic())
-                    self._changed.wait()
+                    self._idle()
                 elif (room := self._state.reserve(nbytes, offset)) is not None:
                     self._pace.moving(time.monotonic())
                     return room
@@ -102,6 +102,10 @@ class Publisher:
         """End a cycle of unknown length, and announce that to the trainers that wait for more of it."""
         with self._lock:
             self._server.send(self._state.end_cycle(cycle, samples), wire.CycleEnd(cycle, samples))
+
+    def _idle(self) -> None:
+        self._pace.idles(time.monotonic())
+        self._changed.wait()
 
     def _wait_for_room(self) -> None:
         now = time.monotonic()

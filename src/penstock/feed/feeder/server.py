@@ -73,7 +73,7 @@ class Server:
         self._crash: BaseException | None = None
         self.sessions: dict[int, Session] = {}  # the trainers, by the id of their peer, which is the member's
         self._patience = Patience(self._settings.linger, time.monotonic())
-        self._departures = Departures(self, state.known_since)  # of trainers to other feeds
+        self.departures = Departures(self, state.known_since)  # of trainers to other feeds
         self.connections = Connections(
             endpoint.listen(), self.lock, admit=self._connected, hear=self._hear, gone=self._forget
         )
@@ -239,7 +239,7 @@ class Server:
                 if self.pace.culprit == id:
                     self.pace.moving(now)
             case wire.Stay(to=to):
-                self._departures.end(to, "")
+                self.departures.end(to, "")
             case wire.Start() | wire.EpochBegun():
                 if objection := objection_to_reading(message, self._welcome, self._state, id):
                     self._reject(peer, objection)
@@ -257,9 +257,12 @@ class Server:
         if objection := objection_to_moving(message, [each.hello for each in trainers]):
             self._reject(peer, objection)
         else:
-            self._departures.cancel(message.pid)  # the later word counts
+            members = [each.member.id for each in trainers]
+            self.departures.cancel(members)  # the later word counts
+            for each in trainers:
+                each.told |= not message.why
             if message.now and message.to != self.name:
-                self._departures.begin(message.pid, message.to)
+                self.departures.begin(members, message.to, message.why)
             else:
                 self.send([each.member for each in trainers], wire.Move(message.to))
             self._answer(peer, wire.Move(message.to))

@@ -29,6 +29,7 @@ class Session:
     hello: wire.Hello
     member: FeedMember  # what it reads, and holds
     starved: int | None = None  # serial of its newest ``Starved``; None once that was answered
+    told: bool = False  # whether somebody else than this feeder has said which feed it is to read
     compares: bool = False  # whether it has asked for a witness
     layout: object = None  # layout of the block that was last announced to it
 

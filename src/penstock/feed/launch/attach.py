@@ -5,12 +5,14 @@ from __future__ import annotations
 import math
 import os
 import time
+from contextlib import suppress
 from typing import Unpack
 
 from penstock.basics.sizes import whole_number
 from penstock.errors import FeedNotFound
 from penstock.feed import wire
 from penstock.feed.endpoint import ANSWER_S, Endpoint
+from penstock.feed.queries import most_read
 from penstock.feed.settings import MOST_WORKERS, check_keywords, real_number
 from penstock.feed.suffix import FeedOfRun
 from penstock.feed.trainer.connection import FeedConnection, OpenRing
@@ -71,11 +73,14 @@ def attach(
         deadline = time.monotonic() + wait_s
         while True:
             endpoint = Endpoint(left.name if left else feed_name)
+            left_s = max(ANSWER_S, min(deadline - time.monotonic(), _MOST_WAIT_S))
             try:
-                left_s = min(deadline - time.monotonic(), _MOST_WAIT_S)
-                return FeedConnection(endpoint, hello, open_ring, max(ANSWER_S, left_s))
+                return FeedConnection(endpoint, hello, open_ring, left_s)
             except FeedNotFound:
                 endpoint.sweep()
+                if not left and (parted := most_read(feed_name)):
+                    with suppress(FeedNotFound):
+                        return FeedConnection(Endpoint(parted), hello, open_ring, left_s)
                 if time.monotonic() >= deadline:
                     raise
             time.sleep(_RETRY_S)

@@ -12,10 +12,11 @@ from typing import NamedTuple
 import psutil
 
 from penstock.basics.sizes import whole_number
-from penstock.errors import FeederSilent, FeedNotFound, ProtocolError, Refused
+from penstock.errors import FeederSilent, FeedNotFound, PenstockError, ProtocolError, Refused
 from penstock.feed import wire
 from penstock.feed.endpoint import Endpoint, checked_name
-from penstock.feed.queries import ANSWER_S, answer_to, feeds
+from penstock.feed.queries import ANSWER_S, answer_to, family_of, feeds
+from penstock.feed.suffix import root_of
 from penstock.feed.trainer.error_texts import silent, unknown
 from penstock.fingerprint.comparison import Fingerprint
 
@@ -40,7 +41,7 @@ class Ended(NamedTuple):
 
 
 def stop(name: str) -> Ended:
-    """End a feed, and return once its feeder is gone. Trainers that still read it get ``FeedStopped``.
+    """End a feed, and those parted from it; return once its feeder is gone. Its trainers get ``FeedStopped``.
 
     A feeder that does not answer within 5 s is ended by signals to the process
     that holds the feed's lock: SIGTERM, and after another 5 s SIGKILL. A feeder that SIGKILL ends sends nothing:
@@ -63,8 +64,20 @@ def stop(name: str) -> Ended:
         >>> penstock.stop("numbers").signals
         ()
     """
-    endpoint = Endpoint(name)
-    owner = endpoint.owner()
+    parted = [feed.name for feed in family_of(name) if feed.name != name]
+    ends, errors = list[Ended](), list[PenstockError]()
+    for each in (name, *parted):  # the first of them first: it could start others
+        try:
+            ends.append(_ended(Endpoint(each)))
+        except PenstockError as error:
+            errors.append(error)
+    if errors and not (ends and isinstance(errors[0], FeedNotFound)):
+        raise errors[0]
+    return ends[0]
+
+
+def _ended(endpoint: Endpoint) -> Ended:
+    name, owner = endpoint.name, endpoint.owner()
     pid = owner.pid if owner else 0
     if _obeys(endpoint):
         if (lock := _gone(endpoint, _END_S)) is None:
@@ -83,7 +96,7 @@ def stop(name: str) -> Ended:
 def stop_suffixed(suffix: str) -> None:
     """End the feeds of runs that ``PENSTOCK_FEED_SUFFIX`` has put on feeds of their own."""
     for feed in feeds():
-        if feed.name.endswith(f"-{suffix}"):
+        if root_of(feed.name).endswith(f"-{suffix}"):
             with suppress(FeedNotFound):
                 stop(feed.name)
 

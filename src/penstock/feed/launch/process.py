@@ -19,17 +19,19 @@ from penstock.feed.endpoint import Endpoint
 from penstock.feed.feeder.feeder import Feeder
 from penstock.feed.launch.detached import write_all
 from penstock.feed.launch.spec import Ready, making, read_spec
+from penstock.feed.suffix import root_of
 from penstock.feed.witness import Witnesses
 from penstock.fingerprint.file_versions import fingerprint_of_files
 from penstock.inject import FEEDER
 from penstock.linux.fork import close_in_children
-from penstock.linux.process import NOTICES, SENT
+from penstock.linux.process import NOTICES, SENT, yield_to_others
 from penstock.sources.adapt import with_workers, witness_of
 from penstock.sources.seeds import seed_process
 
 _GRACE_S = 2.0
 _LAST_GRACE_S = 15.0
 _LOOK_S = 0.02
+_PARTED_NICE = 5
 
 
 def main(lock_fd: int, report_fd: int) -> None:
@@ -45,6 +47,8 @@ def main(lock_fd: int, report_fd: int) -> None:
     try:
         spec = read_spec(sys.stdin.buffer)
         making.set(spec.name)
+        if root_of(spec.name) != spec.name:
+            yield_to_others(_PARTED_NICE)
         with open(os.devnull) as nothing:  # frees the memory that the spec came in
             os.dup2(nothing.fileno(), 0)
         Endpoint(spec.name).write_owner(lock)  # ``stop`` must not signal the trainer that started it

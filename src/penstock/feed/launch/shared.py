@@ -29,6 +29,7 @@ from penstock.feed.endpoint import ANSWER_S, Endpoint
 from penstock.feed.launch.attach import workers
 from penstock.feed.launch.detached import write_all
 from penstock.feed.launch.spec import FeederSpec, Ready, making, pickle_spec
+from penstock.feed.queries import most_read
 from penstock.feed.settings import DEFAULT_LINGER_S, Settings
 from penstock.feed.suffix import FeedOfRun
 from penstock.feed.trainer.connection import FeedConnection, OpenRing
@@ -59,9 +60,12 @@ from penstock.feed.launch.process import main
 main(int(sys.argv[1]), report)"""
 
 
-def _connection_to(spec: FeederSpec, hello: wire.Hello, open_ring: OpenRing) -> tuple[FeedConnection, bool]:
+def _connection_to(
+    spec: FeederSpec, hello: wire.Hello, open_ring: OpenRing, *, joins: bool
+) -> tuple[FeedConnection, bool]:
     """Connect to a feed; if nobody serves it, start its feeder, or wait while another process does.
 
+    Who ``joins`` reads one that has parted from it, if only such are left.
     Returns the connection, and whether this process has started the feeder.
     """
     start, starts, died = _Start(Endpoint(spec.name)), 0, ""
@@ -69,6 +73,10 @@ def _connection_to(spec: FeederSpec, hello: wire.Hello, open_ring: OpenRing) -> 
         endpoint = Endpoint(spec.name)
         with suppress(FeedNotFound):
             return FeedConnection(endpoint, hello, open_ring, ANSWER_S), starts > 0
+        if joins and (parted := most_read(spec.name)):
+            with suppress(FeedNotFound):
+                return FeedConnection(Endpoint(parted), hello, open_ring, ANSWER_S), False
+        joins = False
         lock = endpoint.acquire()
         if lock is None:  # another trainer is starting the feeder
             start.look()
@@ -195,7 +203,7 @@ def shared(
     def connect(hello: wire.Hello, open_ring: OpenRing, replaced: wire.Welcome | None) -> FeedConnection:
         name, settings = (replaced.name, replaced.settings) if replaced else (feed_name, Settings(**new))
         spec = FeederSpec(make_loader, name, settings, fingerprint, sys.argv)
-        connection, began_here = _connection_to(spec, hello, open_ring)
+        connection, began_here = _connection_to(spec, hello, open_ring, joins=not replaced)
         if began_here:
             began_by_us.add(connection.welcome.pid)
         try:

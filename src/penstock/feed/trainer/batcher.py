@@ -8,11 +8,12 @@ from typing import NamedTuple
 from penstock.contracts import Cursor, Ids, Tree
 from penstock.errors import BadSetting, PenstockError, ProtocolError
 from penstock.feed.trainer.batch_builder import BatchBuilder, Make, view, whole_copy
+from penstock.feed.trainer.connection import Standing
 from penstock.feed.trainer.destination import Ready
 from penstock.feed.trainer.epoch import Epoch, EpochRules
 from penstock.feed.trainer.holdings import ReceivedBlock
 from penstock.feed.trainer.options import LoaderOptions
-from penstock.feed.trainer.rows import RowStream, Standing
+from penstock.feed.trainer.rows import RowStream
 from penstock.sources.sharding import batches
 
 

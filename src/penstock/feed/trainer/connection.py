@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from itertools import count
 from multiprocessing.connection import wait
-from typing import Any
+from typing import Any, NamedTuple
 
 from penstock.basics.terminal import say
 from penstock.contracts import Cursor, Known, Ring
@@ -51,6 +51,7 @@ class FeedConnection:
         self.moves_to: str | None = None
         """The feed that the feeder asks this trainer to move to, as far as it has been heard."""
         self.leaves = False  # whether it is to go there now, from its place
+        self.why = ""  # for the user
         self.prepare: Callable[[FeedConnection, wire.Prepare], None] | None = None
         """Called with this connection when the feeder asks this trainer to start another feed."""
         self.known = Known()  # what is known of joints at the place that is read
@@ -329,8 +330,8 @@ class FeedConnection:
         elif isinstance(message, wire.Witness):
             self._witnesses[message.number] = message
         elif isinstance(message, wire.Move):
-            self.moves_to, self.leaves = message.to, message.now
-            if message.why:
+            self.moves_to, self.leaves, self.why = message.to, message.now, message.why
+            if message.why and message.to == self.welcome.name:
                 say(f"this trainer (pid {os.getpid()}) stays on feed {message.to!r}: {message.why}")
         elif isinstance(message, wire.Prepare) and self.prepare is not None:
             self.prepare(self, message)
@@ -350,3 +351,12 @@ class FeedConnection:
     @property
     def _feeder(self) -> str:
         return f"the feeder (process {self.welcome.pid}) of feed {self._endpoint.name!r}"
+
+
+class Standing(NamedTuple):
+    """Where a trainer reads."""
+
+    at: Cursor  # the position of the next row, or where it is looked for
+    row: int  # its number in the trainer's epoch
+    connection: FeedConnection  # the connection it comes on
+    next_item: int  # index on that connection of the block that may hold it

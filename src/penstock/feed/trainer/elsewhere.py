@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -25,6 +26,19 @@ Connect = Callable[[wire.Hello, OpenRing, wire.Welcome | None], FeedConnection]
 
 Prepare = Callable[[wire.Welcome, wire.Prepare], None]
 """Starts a feeder like the one that sent this welcome, which prepares from a place; returns once it serves."""
+
+
+_EACH_S = 60.0
+_said_s = [float("-inf")]
+
+
+def say_moved(text: str, why: str) -> None:
+    """Print where a trainer reads on; where its feeder has decided so, and says ``why``, once a minute at most."""
+    if not why:
+        say(text)
+    elif (now := time.monotonic()) - _said_s[0] >= _EACH_S:
+        _said_s[0] = now
+        say(f"{text}: {why}")
 
 
 class Elsewhere(NamedTuple):

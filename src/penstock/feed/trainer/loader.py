@@ -105,6 +105,7 @@ class Loader:
             destination.registers,
             None if selected is None else selected.message,
             self._prepare is not None,
+            self._of_run.follows,
         )
         try:
             rows = RowStream(

@@ -5,22 +5,22 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Sequence
-from typing import NamedTuple
+from contextlib import suppress
 
 import numpy as np
 
 from penstock.basics.terminal import say
-from penstock.contracts import Cursor, Ids, Known, Ring, last_read
+from penstock.contracts import Cursor, Ids, Known, Ring
 from penstock.errors import DeviceUnavailable, FeederLost, FeedStopped, PenstockError, SettingsDiffer, WindowHeld
 from penstock.feed import wire
 from penstock.feed.queries import feeds
 from penstock.feed.settings import MOST_BLOCKS
 from penstock.feed.suffix import FeedOfRun
 from penstock.feed.trainer.comparison import check_goes_on, difference_of_feeds, warn_of_other_data
-from penstock.feed.trainer.connection import EpochApart, FeedConnection
+from penstock.feed.trainer.connection import EpochApart, FeedConnection, Standing
 from penstock.feed.trainer.deadlock import Deadlock, DeadlockWatch
 from penstock.feed.trainer.destination import Destination
-from penstock.feed.trainer.elsewhere import Connect, Elsewhere, Prepare
+from penstock.feed.trainer.elsewhere import Connect, Elsewhere, Prepare, say_moved
 from penstock.feed.trainer.holdings import CycleEnded, ReceivedBlock
 from penstock.feed.trainer.options import SelectedSamples
 from penstock.linux.when_gone import Living
@@ -31,15 +31,6 @@ _HELD_SHARE = 8
 """Blocks of an unfinished batch are held while they, and the largest block, take less than this part (1/8) of
 the window, and of the blocks that may be on their way: the next block then has room, however they lie."""
 _streams = Living["RowStream"]()
-
-
-class Standing(NamedTuple):
-    """Where a trainer reads."""
-
-    at: Cursor  # the position of the next row, or where it is looked for
-    row: int  # its number in the trainer's epoch
-    connection: FeedConnection  # the connection it comes on
-    next_item: int  # index on that connection of the block that may hold it
 
 
 class RowStream:
@@ -103,7 +94,6 @@ class RowStream:
 
     @property
     def has_asked(self) -> bool:
-        """Whether a feeder was asked for rows."""
         return self._start is not None
 
     @property
@@ -119,8 +109,8 @@ class RowStream:
         """
         if known is None:
             known = self.connection.known
-        if at is not None and at != epoch_start:  # it was open, and has the joints that are known
-            known = known._replace(opened=max(known.opened, last_read(at, epoch_start)))
+        if at is not None:
+            known = known.read_on(at, epoch_start)
         self.held_from = None
         self.destination.settle(wait=True)
         self._start = at, epoch, epoch_start
@@ -163,18 +153,33 @@ class RowStream:
         connection, is_new = found
         self.home = to if is_new else self.home
         self._read_on(Standing(self.at, 0, connection, 0), moved=True)
-        say(f"{self._me} moves from feed {old.welcome.name!r} to {to!r} for its next epoch")
+        say_moved(f"{self._me} moves from feed {old.welcome.name!r} to {to!r} for its next epoch", old.why)
 
     def _leave(self, to: str) -> None:
         """Read on from this place on another feed of equal order, or stay and print why."""
-        old = self.connection
-        if to == old.welcome.name or (found := self._joined(to, starts=False)) is None:
+        old, here = self.connection, self.connection.welcome.name
+        found = None if to == here else self._joined(to, starts=False)
+        if found is None or not self._goes_on(found[0]):
             old.moves_to, old.leaves = self.home or None, False
             old.stay(to)
             return
-        found[0].known, self.home = old.known, ""
-        self._read_on(self.place._replace(connection=found[0], next_item=0), moved=False)
-        say(f"{self._me} reads on from its place on feed {to!r}, and no more on {old.welcome.name!r}")
+        found[0].known, found[0].moves_to = old.known, self.home or None
+        self._read_on(self.place._replace(connection=found[0], next_item=found[0].held.first), moved=False)
+        self._started_on = self.held_from = self.place
+        say_moved(f"{self._me} reads on from its place on feed {to!r}, and no more on {here!r}", old.why)
+
+    def _goes_on(self, there: FeedConnection) -> bool:
+        """Whether another feeder has the rows from here on, which it then sends; else all is as it was."""
+        assert self._start is not None
+        _, epoch, epoch_start = self._start
+        with suppress(EpochApart, FeederLost):
+            there.start(self.at, epoch, epoch_start, self.connection.known.read_on(self.at, epoch_start))
+            return True
+        self.destination.leave()
+        there.close()
+        if not self.connection.why:
+            say(f"{self._me} stays: feed {there.welcome.name!r} has the rest of its epoch in another order")
+        return False
 
     def _read_on(self, place: Standing, *, moved: bool) -> None:
         """Leave a feeder that lives for another. If this is broken off, it begins again, or with a lost feeder."""
@@ -265,9 +270,7 @@ class RowStream:
     def verify(self) -> None:
         """Check that what was just copied was valid: an eviction is announced before bytes are overwritten.
 
-        Where the feed evicts nobody, this only looks for its end, now and then.
-
-        If the feed evicts trainers, asynchronous copies are waited for.
+        Where the feed evicts nobody, this only looks for its end, now and then; else it waits for copies.
         """
         evicts = self.connection.welcome.settings.stall_timeout is not None
         if evicts:
@@ -323,7 +326,6 @@ class RowStream:
                 self._go_apart(deadlock)
 
     def _left_of(self, block: ReceivedBlock) -> int:
-        """Count the rows of a block that this trainer takes, from ``at`` on."""
         passed = self.at.sample - block.at.sample if self.at > block.at else 0
         if self.selected is None:
             return block.rows - passed

@@ -1,0 +1,96 @@
+"""Whoever is killed or stopped while runs part: nobody's epoch suffers, and no feed stays without trainers."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from typing import Any
+
+import pytest
+from tests.faults.conftest import each_has_all, each_waits_for, eventually
+
+import penstock
+from penstock.feed.launch.feeds import move
+
+pytestmark = pytest.mark.whole
+
+SAMPLES = 2_000
+SOURCE = {"kind": "rows of a quick pace", "samples": SAMPLES, "width": 500}
+ORDER = {"source": SOURCE, "options": {"linger": 1.0, "window": 60_000}, "epochs": None, "forks_feeders": True}
+
+
+def feeders() -> dict[str, int]:
+    return {feed.name: feed.pid for feed in penstock.feeds()}
+
+
+def parted() -> list[int]:
+    """The feeders that were started for runs that part."""
+    return [pid for name, pid in feeders().items() if "-pace-" in name]
+
+
+def reads_apart(mover: Any) -> bool:
+    """Whether a trainer has taken a batch from such a feed."""
+    return any(mover.has_heard_of(pid) for pid in parted())
+
+
+@pytest.mark.parametrize("who", ["root", "new", "starter", "slow"])
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP])
+def test_one_that_is_killed_or_stopped_in_a_trial_costs_nobody_a_sample(train, tmp_path, who, how) -> None:
+    until = tmp_path / "until"
+    order = {**ORDER, "until": str(until)}
+    slow = train("a", delay_s=0.05, **order)
+    slow.wait_for("epoch")
+    fast, also = train("a", delay_s=0.004, **order), train("a", delay_s=0.004, **order)
+    each_waits_for((fast, also), "epoch")
+    new = eventually(parted)[0]
+    hurt = {"root": feeders()["a"], "new": new, "starter": fast.pid, "slow": slow.pid}[who]
+    os.kill(hurt, how)
+    left = [each for each in (slow, fast, also) if each.pid != hurt]
+    if how == signal.SIGSTOP:
+        time.sleep(1.0)
+        os.kill(hurt, signal.SIGCONT)
+        left = [slow, fast, also]
+    if who != "slow" or how == signal.SIGSTOP:
+        eventually(lambda: reads_apart(also))
+    until.touch()
+    each_has_all(left, SAMPLES)
+    eventually(lambda: not feeders())
+
+
+@pytest.mark.parametrize("ahead", [1, 2])
+def test_who_is_sent_back_to_a_feed_that_somebody_has_joined_since_keeps_its_order(train, tmp_path, ahead) -> None:
+    until, source = tmp_path / "until", {"kind": "rows", "samples": SAMPLES, "width": 500}
+    order = {**ORDER, "source": source, "until": str(until)}
+    slow = train("a", delay_s=0.03, **order)
+    slow.wait_for("epoch")
+    fast = train("a", delay_s=0.002, **order)
+    fast.wait_for("epoch")
+    move("a", fast.pid, "b", now=True)
+    eventually(lambda: fast.has_heard_of(feeders().get("b", 0)))
+    fast.wait_for("end", ahead)
+    late = train("a", delay_s=0.03, **order)
+    late.wait_for("epoch")
+    assert late.ids(0)[0] != fast.ids(0)[0], "it did not join late"
+    move("b", fast.pid, "a", now=True)
+    stays = "stays: feed 'a' has the rest of its epoch in another order"
+    eventually(lambda: (stays if ahead == 1 else "reads on from its place on feed 'a'") in fast.output)
+    until.touch()
+    each_has_all((slow, fast, late), SAMPLES)
+    assert "apart" not in fast.output
+    eventually(lambda: not feeders())
+
+
+def test_who_reads_apart_goes_on_there_when_that_feeder_is_killed(train, tmp_path) -> None:
+    until = tmp_path / "until"
+    order = {**ORDER, "until": str(until)}
+    slow = train("a", delay_s=0.05, **order)
+    slow.wait_for("epoch")
+    fast = train("a", delay_s=0.004, **order)
+    eventually(lambda: reads_apart(fast))
+    (before,) = parted()
+    os.kill(before, signal.SIGKILL)
+    eventually(lambda: before not in parted() and reads_apart(fast))
+    until.touch()
+    each_has_all((slow, fast), SAMPLES)
+    eventually(lambda: not feeders())

@@ -1,0 +1,191 @@
+"""Runs of unlike speed part, come back where that was wrong, and come together: whole epochs in one order."""
+
+from __future__ import annotations
+
+import fcntl
+import functools
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.feed.reading import ids_of
+from tests.forked import eventually
+from tests.support.quick_pace import quickened
+
+import penstock
+from penstock.feed.launch.feeds import stop
+
+SAMPLES = 4_000
+pytestmark = pytest.mark.usefixtures("forks_feeders_with_torch")
+share = functools.partial(penstock.share, linger=0.3, window="64KiB")
+
+
+def make() -> Any:
+    quickened()
+    return penstock.ArraySource({"id": np.arange(SAMPLES)}, batch_size=10, segments=4, seed=3)
+
+
+class Locked(penstock.ArraySource):
+    """Whose blocks take a lock for a time, while a file is there: all feeds of it have one rate together."""
+
+    def __init__(self, lock: str) -> None:
+        super().__init__({"id": np.arange(SAMPLES)}, batch_size=10, segments=4, seed=3)
+        self._lock = Path(lock)
+
+    def open(self, *args: Any) -> Iterator[Any]:
+        for block in super().open(*args):
+            if self._lock.exists():
+                with self._lock.open() as file:
+                    fcntl.flock(file, fcntl.LOCK_EX)
+                    time.sleep(0.012)
+            yield block
+
+
+def make_locked(lock: str) -> Any:
+    quickened()
+    return Locked(lock)
+
+
+class Run(threading.Thread):
+    """Trains on a feed: takes a batch each ``step_s``; 0 for never, until that is changed."""
+
+    def __init__(self, loader: penstock.Loader, step_s: float) -> None:
+        super().__init__(daemon=True)
+        self.loader, self.step_s, self.ends = loader, step_s, False
+        self.epochs: list[list[int]] = []  # those it has read whole
+        self.error: BaseException | None = None
+        self.start()
+
+    def run(self) -> None:
+        try:
+            while not self.ends:
+                taken = list[Any]()
+                for batch in self.loader:
+                    taken.append(batch)
+                    if not self.ends:
+                        time.sleep(self.step_s)
+                    while not self.step_s and not self.ends:
+                        time.sleep(0.01)
+                self.epochs.append(ids_of(taken))
+        except BaseException as error:
+            self.error = error
+
+
+@pytest.fixture
+def runs() -> Iterator[Any]:
+    """Start runs, which end with the test; each has read each epoch whole by then."""
+    with ExitStack() as stack:
+        started = list[Run]()
+
+        def start(step_s: float, made: Any = make, **options: Any) -> Run:
+            started.append(Run(stack.enter_context(share(made, "root", 10, **options)), step_s))
+            return started[-1]
+
+        yield start
+        for run in started:
+            run.ends = True
+        for run in started:
+            run.join(60)
+            assert not run.is_alive()
+            assert run.error is None
+            assert all(sorted(epoch) == list(range(SAMPLES)) for epoch in run.epochs)
+
+
+def parted(*runs: Run) -> bool:
+    return all("-pace-" in run.loader.name for run in runs)
+
+
+def said(capfd: Any, words: str) -> None:
+    """Wait until these words have been printed on standard error."""
+    heard = list[str]()
+    eventually(lambda: heard.append(capfd.readouterr().err) or words in "".join(heard))
+
+
+def refused() -> str:
+    return next((feed.family.refused for feed in penstock.feeds() if feed.name == "root" and feed.family), "")
+
+
+def test_a_fast_run_leaves_a_slow_one_amid_its_epoch_in_the_same_order(runs: Any, capfd: Any) -> None:
+    slow, fast = runs(0.05), runs(0.005)
+    eventually(lambda: parted(fast))
+    slow.step_s = fast.step_s
+    eventually(lambda: len(fast.epochs) >= 2 and len(slow.epochs) >= 1)
+    assert slow.loader.name == "root"
+    assert slow.epochs[0] == fast.epochs[0]
+    said(capfd, 'times as fast as the slowest there (pace="together" keeps all on one feed)')
+
+
+def test_together_nobody_leaves(runs: Any) -> None:
+    slow, fast = runs(0.05, pace="together"), runs(0.005)
+    taken = slow.loader.statistics().samples
+    eventually(lambda: slow.loader.statistics().samples > taken + 1_000)
+    assert [feed.name for feed in penstock.feeds()] == ["root"]
+    assert penstock.feeds()[0].family.together == 'it was started with pace="together"'  # type: ignore[union-attr]
+    assert not parted(fast)
+
+
+def test_where_another_feed_takes_from_the_first_the_trial_fails_and_nobody_has_moved(
+    runs: Any, tmp_path: Path, capfd: Any
+) -> None:
+    lock = tmp_path / "lock"
+    lock.touch()
+    made = functools.partial(make_locked, str(lock))
+    slow, fast = runs(0.02, made), runs(0.002, made)
+    eventually(refused)
+    assert not parted(slow) and not parted(fast)
+    eventually(lambda: [feed.name for feed in penstock.feeds()] == ["root"])
+    assert "reads on" not in capfd.readouterr().err
+
+
+def test_where_one_stops_the_others_leave_it_and_it_finds_its_feed_as_it_was(runs: Any, capfd: Any) -> None:
+    stopped, other = runs(0.01), runs(0.01)
+    eventually(lambda: stopped.loader.statistics().batches > 50)
+    stopped.step_s = 0.0
+    eventually(lambda: parted(other))
+    said(capfd, "a run there takes nothing")
+    read = len(other.epochs)
+    eventually(lambda: len(other.epochs) > read + 1)
+    stopped.step_s = 0.001
+    eventually(lambda: stopped.epochs)
+    assert stopped.epochs[0] == other.epochs[0]
+
+
+def test_they_return_amid_an_epoch_where_both_feeds_go_slower_than_one_would(runs: Any, tmp_path: Path) -> None:
+    lock = tmp_path / "lock"
+    made = functools.partial(make_locked, str(lock))
+    slow, fast = runs(0.02, made), runs(0.002, made)
+    eventually(lambda: parted(fast))
+    lock.touch()
+    eventually(lambda: not parted(fast))
+    lock.unlink()
+    slow.step_s = fast.step_s
+    eventually(lambda: slow.epochs and fast.epochs)
+    assert slow.epochs[0] == fast.epochs[0]
+
+
+def test_when_the_slow_one_is_as_fast_all_are_on_one_feed_after_their_next_epoch(runs: Any) -> None:
+    slow, fast = runs(0.02), runs(0.004)
+    eventually(lambda: parted(fast))
+    slow.step_s = fast.step_s
+    eventually(lambda: slow.loader.name == fast.loader.name)
+    eventually(lambda: len(penstock.feeds()) == 1)
+
+
+def test_newcomers_read_the_feed_that_is_left_and_its_root_ends_it(runs: Any) -> None:
+    slow, fast = runs(0.05), runs(0.005)
+    eventually(lambda: parted(fast))
+    slow.ends = True
+    slow.join(60)
+    slow.loader.close()
+    eventually(lambda: [feed.name for feed in penstock.feeds()] == [fast.loader.name])
+    with share(make, "root", 10) as late, penstock.attach("root", 10) as attached:
+        assert late.name == attached.name == fast.loader.name
+    fast.ends = True
+    fast.join(60)
+    stop("root")
+    assert not penstock.feeds()
