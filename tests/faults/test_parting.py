@@ -60,23 +60,25 @@ def test_one_that_is_killed_or_stopped_in_a_trial_costs_nobody_a_sample(train, t
 
 @pytest.mark.parametrize("ahead", [1, 2])
 def test_who_is_sent_back_to_a_feed_that_somebody_has_joined_since_keeps_its_order(train, tmp_path, ahead) -> None:
-    until, source = tmp_path / "until", {"kind": "rows", "samples": SAMPLES, "width": 500}
-    order = {**ORDER, "source": source, "until": str(until)}
-    slow = train("a", delay_s=0.03, **order)
-    slow.wait_for("epoch")
-    fast = train("a", delay_s=0.002, **order)
-    fast.wait_for("epoch")
+    samples, until, gate = 700, tmp_path / "until", tmp_path / "gate"
+    source = {"kind": "rows", "samples": samples, "width": 500, "segments": 1}  # nobody begins but at a joint
+    order: dict[str, Any] = {**ORDER, "source": source, "until": str(until)}
+    order["options"] = {"linger": 1.0, "window": 60_000, "expect": 2}  # both begin with the first sample
+    slow = train("a", delay_s=0.1, **order)
+    fast = train("a", delay_s=0.002, pause={"after": 100 * ahead + 30, "until": str(gate)}, **order)
+    each_waits_for((slow, fast), "epoch")
     move("a", fast.pid, "b", now=True)
-    eventually(lambda: fast.has_heard_of(feeders().get("b", 0)))
-    fast.wait_for("end", ahead)
-    late = train("a", delay_s=0.03, **order)
+    fast.wait_for("paused")
+    slow.wait_for("epoch", 40)  # of a hundred batches: what the fast one began with is no longer there
+    late = train("a", delay_s=0.1, **order)
     late.wait_for("epoch")
     assert late.ids(0)[0] != fast.ids(0)[0], "it did not join late"
+    assert fast.has_heard_of(feeders()["b"])
     move("b", fast.pid, "a", now=True)
-    stays = "stays: feed 'a' has the rest of its epoch in another order"
-    eventually(lambda: (stays if ahead == 1 else "reads on from its place on feed 'a'") in fast.output)
+    gate.touch()
+    eventually(lambda: "stays: feed 'a' has the rest of its epoch in another order" in fast.output)
     until.touch()
-    each_has_all((slow, fast, late), SAMPLES)
+    each_has_all((slow, fast, late), samples)
     assert "apart" not in fast.output
     eventually(lambda: not feeders())
 

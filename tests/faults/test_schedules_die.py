@@ -70,7 +70,7 @@ def planned(folder: Path) -> list[RunRecord]:
 def test_a_scheduler_that_is_killed_at_every_event_starts_no_run_twice_and_loses_none(
     schedule: Callable[..., Scheduled], tmp_path: Path, feeds_directory: Path
 ) -> None:
-    file = spec(tmp_path, "a 1 0.02", "b 1 0.02", "c 1 0.01", "d 1 0.01")
+    file = spec(tmp_path, "a 1 0.02", "b 1 0.02", "c 1 0.01", "d 1 0.01", "e 1 0.01", "f 1 0.01")
     killed, chance = 0, random.Random(0)
     while True:
         one, seen = schedule(file, "--policy", "fifo"), len(events(tmp_path))
@@ -85,10 +85,10 @@ def test_a_scheduler_that_is_killed_at_every_event_starts_no_run_twice_and_loses
         if is_over(tmp_path):  # it was killed amid its last words
             break
     assert killed >= 3
-    once = dict.fromkeys("abcd", 1)
+    once = dict.fromkeys("abcdef", 1)
     assert counted(tmp_path, "began") == once
     assert counted(tmp_path, "ended") == once
-    assert [record.status for record in records(tmp_path)] == ["finished"] * 4
+    assert [record.status for record in records(tmp_path)] == ["finished"] * 6
     for claim in feeds_directory.glob("*.claim"):  # of one that was killed, for the next to take
         claim.unlink()
 
