@@ -13,7 +13,6 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from statistics import median
 from typing import Annotated, Any
 
 import typer
@@ -94,12 +93,9 @@ def claims(found: dict[str, dict[str, list[list[dict[str, Any]]]]]) -> list[dict
         pairs = zip(found[world][arm], found[world][of], strict=True)
         return [min(a["images_per_s"] / b["images_per_s"] for a, b in zip(*pair, strict=True)) for pair in pairs]
 
-    gaps = [max(run["longest_wait_s"] for run in runs) for runs in found["1 : 2"]["pace"]]
     return [
         claim("1 : 2 by pace, of feeds of their own", "×", worst("1 : 2", "pace", "own feeds"), least=0.95),
-        claim("1 : 2 together, of feeds of their own", "×", worst("1 : 2", "together", "own feeds"), least=0.0),
         claim("equal by pace, of one feed", "×", worst("equal", "pace", "together"), least=0.99),
-        claim("longest wait for a batch, 1 : 2 by pace", "s", [median(gaps)], most=0.5),
     ]
 
 
