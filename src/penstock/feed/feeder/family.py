@@ -84,11 +84,10 @@ class Family:
         self._kin: dict[str, KinSeen] = {}
         self._measured_s, self._cpu_s, self._cores = now, time.process_time(), 0.0
         self._idle_cores, self._has_memory = 0.0, True
-        self._limits = cpu_limits()
+        self._limits = dict[str, tuple[float, float]]()  # cores and CPU time, as measured last
         self._workers = 0  # that have begun with the first block; 0 before it
-        self._counts_from: tuple[float, int] | None = (
-            None  # when each of them had made a block, and what was passed
-        )
+        self._counts_from: tuple[float, int] | None = None
+        """When each of them had made a block, and what had been passed by then."""
         self._ends = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="penstock-family", daemon=True)
 
