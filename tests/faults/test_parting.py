@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import signal
 import time
@@ -9,6 +10,7 @@ from typing import Any
 
 import pytest
 from tests.faults.conftest import each_has_all, each_waits_for, eventually
+from tests.faults.sources import rows
 
 import penstock
 from penstock.feed.launch.feeds import move
@@ -95,4 +97,41 @@ def test_who_reads_apart_goes_on_there_when_that_feeder_is_killed(train, tmp_pat
     eventually(lambda: before not in parted() and reads_apart(fast))
     until.touch()
     each_has_all((slow, fast), SAMPLES)
+    eventually(lambda: not feeders())
+
+
+def test_who_left_before_a_cycle_began_goes_on_in_the_order_that_it_has_there(
+    train, tmp_path, forks_feeders_with_torch
+) -> None:
+    """The new feed keeps its joint only, and not of those who stayed: so from the next cycle on."""
+    until, made = tmp_path / "until", functools.partial(rows, batch_size=5, width=500, segments=1)
+    order: dict[str, Any] = {"epochs": None, "until": str(until), "batch_size": 5, "delay_s": 0.02}
+    with penstock.share(made, "a", 5, window=60_000, linger=1) as loader:
+        first = train("a", **order)
+        first.wait_for("epoch", 40)
+        second = train("a", **order)
+        second.wait_for("epoch", 40)
+        batches = iter(loader)
+        seen = [next(batches)]
+
+        def mine() -> Any:
+            return next(each for feed in penstock.feeds() for each in feed.trainers if each.pid == os.getpid())
+
+        began = mine().cycle, mine().joined_sample
+        assert began[1], "it did not join late"
+        while mine().sample < 945:
+            seen.append(next(batches))
+        first.signal("SIGSTOP")  # its feed begins no cycle, but the new one has prepared beyond this one
+        assert mine().cycle == began[0]
+        move("a", os.getpid(), "b", now=True)
+        while loader.name != "b":
+            seen.append(next(batches))
+        first.signal("SIGCONT")
+        while mine().cycle == began[0] or mine().sample < 50:
+            seen.append(next(batches))
+        os.kill(feeders()["b"], signal.SIGKILL)
+        seen += batches
+        assert sorted(id for batch in seen for id in batch["id"].tolist()) == list(range(1_000))
+    until.touch()
+    each_has_all((first, second), 1_000)
     eventually(lambda: not feeders())

@@ -82,6 +82,7 @@ class Feed:
 @dataclass
 class Trainer:
     number: int
+    home: int  # number of the feed of the family
     feed: Feed
     start: Cursor
     at: Cursor
@@ -109,40 +110,59 @@ class Trainer:
 
     def go_on(self, feed: Feed) -> bool:
         """Go on under another feeder, or on a feed of its own; return whether the former."""
-        known = self.known
-        if self.at != self.start:
-            known = known._replace(opened=max(known.opened, last_read(self.at, self.start)))
-        where = self.at, self.start, known
-        self.is_apart = not feed.joints.admit(*where, feed.began)
+        self.is_apart = not self.comes_to(feed)
         if self.is_apart:
-            feed = Feed(feed.always, by_windows=feed.by_windows)
-            assert feed.joints.admit(*where, [])
+            assert self.comes_to(Feed(feed.always, by_windows=feed.by_windows))
+        return not self.is_apart
+
+    def comes_to(self, feed: Feed, *leave: Trainer) -> bool:
+        """Go on under another feeder, if it has the rest of the epoch in the same order; alone, or with others."""
+        known = self.known.read_on(self.at, self.start)
+        known = known.of(each.start for each in leave) if leave else known
+        if not feed.joints.admit(self.at, self.start, known, feed.began):
+            return False
         self.feed = feed
         feed.readers[self.number] = self
         feed.tell()
-        return not self.is_apart
+        return True
+
+    def leave(self, feed: Feed, home: int) -> None:
+        """Read on on another feed of the family, or stay."""
+        old = self.feed
+        if self.comes_to(feed, self):
+            del old.readers[self.number]
+            self.home = home
 
 
 class History:
-    """Trainers and feeders of one name, as chance has them."""
+    """Trainers and feeders of a family, as chance has them."""
 
     def __init__(self, seed: int, *, by_windows: bool) -> None:
         self.choose = random.Random(seed)
         self.apart = self.choose.choice([BLOCK, 3 * BLOCK])
-        self.feed = Feed(SEGMENTS[not by_windows and self.choose.random() < 0.3], by_windows=by_windows)
+        self.feeds = {0: Feed(SEGMENTS[not by_windows and self.choose.random() < 0.3], by_windows=by_windows)}
         self.trainers: list[Trainer] = []
         self.lost: list[Trainer] = []  # who has yet to come to a new feeder
         self.saved: list[Trainer] = []
-        self.numbers = self.epochs = self.went_apart = 0
+        self.numbers = self.epochs = self.went_apart = self.parted = self.returned = 0
 
-    def newcomers_place(self, not_before: Cursor) -> Cursor:
-        places = [t.at for t in self.trainers if not t.is_apart] or [Cursor(0, 0)]
-        return self.feed.place(max(not_before, self.choose.choice([min(places), max(places)])), self.apart)
+    def new(self) -> Feed:
+        feed = next(iter(self.feeds.values()))
+        return Feed(feed.always, by_windows=feed.by_windows)
+
+    def on(self, home: int) -> list[Trainer]:
+        return [t for t in self.trainers if t.home == home and not t.is_apart]
+
+    def newcomers_place(self, home: int, not_before: Cursor) -> Cursor:
+        places = [t.at for t in self.on(home)] or [Cursor(0, 0)]
+        first = max(not_before, self.choose.choice([min(places), max(places)]))
+        return self.feeds[home].place(first, self.apart)
 
     def join(self) -> None:
         self.numbers += 1
-        at = self.newcomers_place(Cursor(0, 0))
-        self.trainers.append(Trainer(self.numbers, self.feed, at, at))
+        home = self.choose.choice([*self.feeds])
+        at = self.newcomers_place(home, Cursor(0, 0))
+        self.trainers.append(Trainer(self.numbers, home, self.feeds[home], at, at))
         self.trainers[-1].begin(at)
 
     def read(self) -> None:
@@ -159,45 +179,85 @@ class History:
     def break_off(self) -> None:
         self.come_again(self.choose.choice(self.trainers))
 
+    def come_together(self) -> None:
+        """Begin an epoch on another feed of the family."""
+        if between := [t for t in self.trainers if t.at == t.start]:
+            trainer = self.choose.choice(between)
+            trainer.home = self.choose.choice([*self.feeds])
+            self.come_again(trainer)
+
     def come_again(self, trainer: Trainer) -> None:
         del trainer.feed.readers[trainer.number]
-        trainer.is_apart, trainer.feed = False, self.feed
-        trainer.begin(self.newcomers_place(trainer.at))
+        trainer.is_apart, trainer.feed = False, self.feeds[trainer.home]
+        trainer.begin(self.newcomers_place(trainer.home, trainer.at))
+
+    def part(self) -> None:
+        """Let some leave a feed for a new one, which prepares from the place of the last of them."""
+        home = self.choose.choice([*self.feeds])
+        amid = [t for t in self.on(home) if t.at != t.start]
+        if len(self.on(home)) < 2 or not amid:
+            return
+        leave = self.choose.sample(amid, self.choose.randrange(1, len(amid) + 1))
+        last, feed, there = min(leave, key=lambda t: t.at), self.new(), max(self.feeds) + 1
+        known = last.known.read_on(last.at, last.start).of(each.start for each in leave)
+        assert feed.joints.admit(last.at, last.start, known, [])
+        to_come = Trainer(-1, there, feed, last.start, last.at)
+        feed.readers[-1] = to_come
+        for _ in range(self.choose.randrange(SAMPLES)):
+            to_come.at = to_come.at.after(len(feed.ids(to_come.at)), SAMPLES)
+        self.feeds[there] = feed
+        for trainer in leave:
+            trainer.leave(feed, there)
+        del feed.readers[-1]
+        self.parted += bool(feed.readers)
+
+    def go_back(self) -> None:
+        """Let all of a feed that has parted go back to another, amid their epochs."""
+        home, to = self.choose.choice([*self.feeds]), self.choose.choice([*self.feeds])
+        before = len(self.on(to))
+        for trainer in self.on(home) if home != to else []:
+            trainer.leave(self.feeds[to], to)
+        self.returned += len(self.on(to)) > before
+
+    def end_feed(self) -> None:
+        """End a feed of the family that nobody reads."""
+        read = {t.home for t in [*self.trainers, *self.lost]}
+        for home in [home for home in self.feeds if home not in read][: len(self.feeds) - 1]:
+            del self.feeds[home]
 
     def die(self) -> None:
         trainer = self.trainers.pop(self.choose.randrange(len(self.trainers)))
         del trainer.feed.readers[trainer.number]
 
     def feeder_dies(self) -> None:
-        self.feed = Feed(self.feed.always, by_windows=self.feed.by_windows)
-        self.lost += [trainer for trainer in self.trainers if not trainer.is_apart]
-        self.trainers = [trainer for trainer in self.trainers if trainer.is_apart]
+        home = self.choose.choice([*self.feeds])
+        self.feeds[home] = self.new()
+        self.lost += self.on(home)
+        self.trainers = [trainer for trainer in self.trainers if trainer not in self.on(home)]
 
     def come_back(self) -> None:
         self.goes_on(self.lost.pop(self.choose.randrange(len(self.lost))))
 
     def goes_on(self, trainer: Trainer) -> None:
-        self.went_apart += not trainer.go_on(self.feed)
+        self.went_apart += not trainer.go_on(self.feeds[trainer.home])
         self.trainers.append(trainer)
 
     def save(self) -> None:
         t = self.choose.choice(self.trainers)
         cycle = last_read(t.at, t.start)
-        self.saved.append(
-            Trainer(
-                0, t.feed, t.start, t.at, [*t.seen], Known(t.known.joints.deciding(cycle), cycle, t.known.alive)
-            )
-        )
+        known = Known(t.known.joints.deciding(cycle), cycle, t.known.alive)
+        self.saved.append(Trainer(0, 0, t.feed, t.start, t.at, [*t.seen], known))
 
     def load(self) -> None:
         self.numbers += 1
-        s = self.choose.choice(self.saved)
-        self.goes_on(Trainer(self.numbers, self.feed, s.start, s.at, [*s.seen], s.known))
+        s, home = self.choose.choice(self.saved), min(self.feeds)
+        self.goes_on(Trainer(self.numbers, home, self.feeds[home], s.start, s.at, [*s.seen], s.known))
 
     def step(self) -> None:
         steps = [self.join] * (len(self.trainers) < 5)
         if self.trainers:
             steps += [self.read] * 12 + [self.break_off, self.die, self.feeder_dies, self.save]
+            steps += [self.part, self.go_back, self.come_together, self.end_feed]
         steps += [self.come_back] * 6 * bool(self.lost) + [self.load] * bool(self.saved)
         self.choose.choice(steps or [self.come_back])()
 
@@ -208,18 +268,33 @@ class History:
 )
 @pytest.mark.parametrize("by_windows", [False, True])
 def test_each_epoch_holds_every_sample_once(seeds: range, by_windows: bool) -> None:
-    epochs = 0
+    epochs = parted = returned = 0
     for seed in seeds:
         history = History(seed, by_windows=by_windows)
         for _ in range(120):
             history.step()
         epochs += history.epochs
+        parted, returned = parted + history.parted, returned + history.returned
     assert epochs > 20 * len(seeds)
+    assert parted > len(seeds) and returned > len(seeds) / 10
+
+
+@pytest.mark.parametrize("seed", [2, 3])
+def test_a_hundred_partings_leave_no_more_joints_than_trainers(seed: int) -> None:
+    history = History(seed, by_windows=False)
+    while history.parted < 100:
+        steps = [history.join] * (len(history.trainers) < 5)
+        if history.trainers:
+            steps += [history.read] * 12 + [history.break_off, history.die, history.end_feed]
+            steps += [history.part, history.go_back, history.come_together]
+        history.choose.choice(steps)()
+    for feed in history.feeds.values():
+        assert len(feed.joints.since(feed.joints.opened, feed.began).alive) <= 5
 
 
 def reading(feed: Feed, *starts: int) -> None:
     """Let trainers read that began at these places of cycle 0."""
-    feed.readers = {i: Trainer(i, feed, Cursor(0, at), Cursor(0, at)) for i, at in enumerate(starts)}
+    feed.readers = {i: Trainer(i, 0, feed, Cursor(0, at), Cursor(0, at)) for i, at in enumerate(starts)}
 
 
 def test_without_joints_a_cycle_is_the_loaders_own() -> None:

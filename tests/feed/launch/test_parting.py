@@ -18,6 +18,7 @@ from tests.forked import eventually
 from tests.support.quick_pace import quickened
 
 import penstock
+from penstock.feed.feeder import family
 from penstock.feed.launch.feeds import stop
 from penstock.feed.trainer import elsewhere
 
@@ -52,6 +53,11 @@ def make_locked(lock: str) -> Any:
     return Locked(lock)
 
 
+def make_without_memory() -> Any:
+    family.free_memory_bytes = lambda: 0  # type: ignore[attr-defined]
+    return make()
+
+
 class Run(threading.Thread):
     """Trains on a feed: takes a batch each ``step_s``; 0 for never, until that is changed."""
 
@@ -84,8 +90,8 @@ def runs(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     with ExitStack() as stack:
         started = list[Run]()
 
-        def start(step_s: float, made: Any = make, **options: Any) -> Run:
-            started.append(Run(stack.enter_context(share(made, "root", 10, **options)), step_s))
+        def start(step_s: float, made: Any = make, name: str = "root", **options: Any) -> Run:
+            started.append(Run(stack.enter_context(share(made, name, 10, **options)), step_s))
             return started[-1]
 
         yield start
@@ -191,3 +197,40 @@ def test_newcomers_read_the_feed_that_is_left_and_its_root_ends_it(runs: Any) ->
     fast.join(60)
     stop("root")
     assert not penstock.feeds()
+
+
+@pytest.mark.whole
+def test_two_families_part_each_by_itself(runs: Any) -> None:
+    slow, fast = runs(0.05), runs(0.005)
+    other, equal = runs(0.02, name="other"), runs(0.02, name="other")
+    eventually(lambda: parted(fast))
+    eventually(lambda: fast.epochs)
+    assert fast.loader.name.startswith("root-pace-")
+    assert [slow.loader.name, other.loader.name, equal.loader.name] == ["root", "other", "other"]
+
+
+@pytest.mark.whole
+def test_without_memory_for_a_second_feed_nobody_leaves(runs: Any) -> None:
+    slow, fast = runs(0.03, make_without_memory), runs(0.003, make_without_memory)
+    taken = slow.loader.statistics().samples
+    eventually(lambda: slow.loader.statistics().samples > taken + 1_500)
+    assert [feed.name for feed in penstock.feeds()] == ["root"]
+    assert not parted(fast)
+
+
+@pytest.mark.whole
+def test_ranks_stay_and_a_single_run_leaves_them(runs: Any) -> None:
+    with share(make, "root", 5, shard=(0, 2)) as zero, share(make, "root", 5, shard=(1, 2)) as one:
+        fast = runs(0.005)
+        ranks = [Run(each, 0.05) for each in (zero, one)]
+        eventually(lambda: parted(fast))
+        for rank in ranks:
+            rank.step_s = 0.001
+        eventually(lambda: all(rank.epochs for rank in ranks))
+        assert zero.name == one.name == "root"
+        assert sorted(ranks[0].epochs[0] + ranks[1].epochs[0]) == list(range(SAMPLES))
+        for rank in ranks:
+            rank.ends = True
+        for rank in ranks:
+            rank.join(60)
+            assert rank.error is None

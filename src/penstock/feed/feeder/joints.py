@@ -187,7 +187,7 @@ class FeedJoints:
         if not self._may_begin(start, joints, until):
             return False
         takes_over = until > self.opened or not self._begun
-        inherited = self._inherited.union(joints.of(until), known.alive) if takes_over else self._inherited
+        inherited = self._inherited.union(known.alive) if takes_over else self._inherited
         changes = joints.since(min(start.cycle, until)).changes
         if len(inherited) > MOST_JOINTS - _MOST_NEW or len(changes) >= MOST_CHANGES:
             return False

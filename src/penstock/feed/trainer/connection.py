@@ -134,11 +134,11 @@ class FeedConnection:
         """Announce to the feeder which epoch this trainer is in, and where that began."""
         self._send(wire.EpochBegun(epoch, *start))
 
-    def item(self, index: int) -> ReceivedBlock | CycleEnded:
-        """Return the block, or the end of a cycle, at this index; wait for it if need be."""
+    def item(self, index: int) -> ReceivedBlock | CycleEnded | None:
+        """Return the block, or the end of a cycle, at this index; wait for it, or until it ``leaves``."""
         if index >= self.held.end:
             self._wait(index)
-        return self.held.items[index]
+        return self.held.items.get(index)
 
     def has(self, index: int) -> bool:
         """Whether ``item`` would return at once; receives what has come."""
@@ -216,12 +216,12 @@ class FeedConnection:
         self._starved = 0
         began = time.monotonic()
         try:
-            while index >= self.held.end:
+            while index >= self.held.end and not self.leaves:
                 self._check_source()
                 self._wait_once(began)
         finally:
             self._line.wait_s += time.monotonic() - began
-        newest = self.held.items[self.held.end - 1]
+        newest = self.held.items.get(self.held.end - 1)
         if isinstance(newest, ReceivedBlock):
             self.latency_s = (time.monotonic_ns() - newest.published_ns) / 1e9
 

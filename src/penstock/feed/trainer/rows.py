@@ -150,9 +150,8 @@ class RowStream:
         if to is None or found is None:
             old.moves_to = None
             return
-        connection, is_new = found
-        self.home = to if is_new else self.home
-        self._read_on(Standing(self.at, 0, connection, 0), moved=True)
+        self.home = to if found[1] else self.home
+        self._read_on(Standing(self.at, 0, found[0], 0), moved=True)
         say_moved(f"{self._me} moves from feed {old.welcome.name!r} to {to!r} for its next epoch", old.why)
 
     def _leave(self, to: str) -> None:
@@ -163,7 +162,7 @@ class RowStream:
             old.moves_to, old.leaves = self.home or None, False
             old.stay(to)
             return
-        found[0].known, found[0].moves_to = old.known, self.home or None
+        found[0].moves_to = self.home or None
         self._read_on(self.place._replace(connection=found[0], next_item=found[0].held.first), moved=False)
         self._started_on = self.held_from = self.place
         say_moved(f"{self._me} reads on from its place on feed {to!r}, and no more on {here!r}", old.why)
@@ -173,7 +172,8 @@ class RowStream:
         assert self._start is not None
         _, epoch, epoch_start = self._start
         with suppress(EpochApart, FeederLost):
-            there.start(self.at, epoch, epoch_start, self.connection.known.read_on(self.at, epoch_start))
+            there.known = self.connection.known.read_on(self.at, epoch_start).of([epoch_start])
+            there.start(self.at, epoch, epoch_start, there.known)
             return True
         self.destination.leave()
         there.close()
@@ -185,9 +185,7 @@ class RowStream:
         """Leave a feeder that lives for another. If this is broken off, it begins again, or with a lost feeder."""
         waited_s, self._started_on = self.wait_s, None
         self.connection.close()
-        self.moved = moved
-        self._past_wait_s = waited_s
-        self.place = place
+        self.moved, self._past_wait_s, self.place = moved, waited_s, place
 
     def _joined(self, to: str, *, starts: bool) -> tuple[FeedConnection, bool] | None:
         """Connect to a feed, and return whether it is new; where this trainer must stay, print why."""
@@ -319,7 +317,8 @@ class RowStream:
             if not connection.has(index):
                 self._make_room(connection, index)
             try:
-                return connection.item(index)
+                if (item := connection.item(index)) is not None:  # else it is told to leave
+                    return item
             except FeederLost as lost:
                 self._replace(lost)
             except Deadlock as deadlock:
