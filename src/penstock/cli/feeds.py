@@ -67,7 +67,12 @@ def feeds_table(feeds: Sequence[FeederStatistics], *, cluster: bool = False) -> 
     for root, family in _families(feeds).items():
         parts += _family(root, family)
         for feed in family:
-            parts += _head(feed), _trainers(feed), *(_nodes(feed) if cluster else ()), Text()
+            parts += (
+                _head(feed, has_kin=len(family) > 1),
+                _trainers(feed),
+                *(_nodes(feed) if cluster else ()),
+                Text(),
+            )
     return Group(*parts)
 
 
@@ -90,15 +95,18 @@ def _family(root: str, feeds: Sequence[FeederStatistics]) -> Iterator[Text]:
     yield Text(f"{printable(root)}: {len(feeds)} feeds{once}; {busy:.1f} of {cores():.3g} cores prepare")
 
 
-def _parting(feed: FeederStatistics) -> str:
-    """Return why the trainers of a feed stay together, or did so when a second feed was tried."""
-    its = feed.family
-    if its and its.together and len(feed.trainers) > 1:
+def _parting(feed: FeederStatistics, *, has_kin: bool) -> str:
+    """Return how fast the trainers of a feed could go where others have parted, and why they stay together."""
+    if (its := feed.family) is None:
+        return ""
+    if its.together and len(feed.trainers) > 1:
         return f"\n  its trainers stay together, as {its.together}"
-    return f"\n  a second feed was tried, and ended: {its.refused}" if its and its.refused else ""
+    alone = its.alone_samples_per_s if has_kin else None
+    could = f"\n  its slowest trainer could take {alone:,.0f} samples/s" if alone else ""
+    return could + (f"\n  a second feed was tried, and ended: {its.refused}" if its.refused else "")
 
 
-def _head(feed: FeederStatistics) -> Text:
+def _head(feed: FeederStatistics, *, has_kin: bool) -> Text:
     if not feed.answers:
         advice = f"end it with: penstock stop {shlex.quote(feed.name)}"
         return Text.assemble(
@@ -117,7 +125,7 @@ def _head(feed: FeederStatistics) -> Text:
         *_waits(feed),
         *_taken(feed),
         _newcomer(feed),
-        _parting(feed),
+        _parting(feed, has_kin=has_kin),
     )
 
 
