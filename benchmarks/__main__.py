@@ -9,9 +9,9 @@ import typer
 
 from penstock.errors import PenstockError
 
-ROOMS = ("autosharing", "frameworks_more", "gpu", "join", "share")
+ROOMS = ("autosharing", "frameworks_more", "gpu", "join", "pace", "share")
 FILES = (
-    *("advise", "before", "cache", "fingerprint", "gradients", "io", "loaders", "own_clocks", "pace", "packed"),
+    *("advise", "before", "cache", "fingerprint", "gradients", "io", "loaders", "own_clocks", "packed"),
     *("page", "records", "selecting", "tokens", "witness"),
 )
 NAMES = sorted([*ROOMS, *FILES])
