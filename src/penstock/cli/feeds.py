@@ -15,7 +15,7 @@ from penstock.basics.sizes import size_text
 from penstock.basics.terminal import printable
 from penstock.cli.command import AsJson, Interval, Watch, argument, option, plain_table, show, watch
 from penstock.feed.launch import feeds as launched
-from penstock.feed.statistics import FeederStatistics, TrainerStatistics
+from penstock.feed.statistics import FamilyStatistics, FeederStatistics, TrainerStatistics
 from penstock.linux.cgroups import cores
 
 
@@ -97,8 +97,7 @@ def _family(root: str, feeds: Sequence[FeederStatistics]) -> Iterator[Text]:
 
 def _parting(feed: FeederStatistics, *, has_kin: bool) -> str:
     """Return how fast the trainers of a feed could go where others have parted, and why they stay together."""
-    if (its := feed.family) is None:
-        return ""
+    its = feed.family or FamilyStatistics(feed.name)
     if its.together and len(feed.trainers) > 1:
         return f"\n  its trainers stay together, as {its.together}"
     alone = its.alone_samples_per_s if has_kin else None
