@@ -223,6 +223,27 @@ def test_a_reader_that_has_gone_gets_no_traceback(words):
     assert ended.stderr == b""
 
 
+@pytest.mark.parametrize("words", ["status --json", "doctor", "--version"])
+def test_a_full_disk_is_one_line(words):
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            [*COMMAND, *words.split()], stdout=full, stderr=subprocess.PIPE, text=True, check=False
+        )
+    said = "penstock: the output could not be written: No space left on device\n"
+    assert (done.returncode, done.stderr) == (1, said)
+
+
+def test_a_working_directory_that_is_gone_is_one_line(tmp_path: Path):
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    words = ["sh", "-c", 'cd "$0" && rmdir "$0" && exec "$@"', str(gone), *COMMAND, "run", "true"]
+    environ = environment(PENSTOCK_STORE=str(tmp_path))
+    done = subprocess.run(words, capture_output=True, text=True, env=environ, check=False)
+    assert done.returncode == 2
+    assert done.stderr.endswith("penstock: the working directory is not there any more: change to one that is\n")
+    assert "Traceback" not in done.stderr
+
+
 def test_a_terminal_of_ascii_is_told_in_ascii(serve):
     serve(rows(), "größe")
     for words in (["status"], ["doctor"], ["feed", "--help"]):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 
@@ -16,18 +17,31 @@ def main() -> None:
     a package is missing.
     """
     try:
-        _run()
+        try:
+            _run()
+        finally:
+            sys.stdout.flush()
     except KeyboardInterrupt:  # during imports; later, typer turns it into this status
         sys.exit(INTERRUPTED)
-    except BrokenPipeError:
-        # The reader of our output is gone: the rest of the buffer must not be written at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except BrokenPipeError:  # the reader of our output is gone
+        _write_no_more()
+        sys.exit(1)
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT) or error.filename is not None:
+            raise
+        _write_no_more()
+        print(f"penstock: the output could not be written: {error.strerror}", file=sys.stderr)
         sys.exit(1)
     finally:
         try:
             sys.stderr.flush()
         except OSError:  # a full disk; Python would try again, and exit with 120
             os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
+
+
+def _write_no_more() -> None:
+    """Drop what is left of the output: it must not be written at exit."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _run() -> None:
@@ -53,6 +67,19 @@ def _run() -> None:
     except FunctionFailed as error:
         print_error(error, error.traceback_text)
         sys.exit(1)
+    except FileNotFoundError:
+        if _has_directory():
+            raise
+        print_error(BadSetting("the working directory is not there any more: change to one that is"))
+        sys.exit(2)
+
+
+def _has_directory() -> bool:
+    """Whether the working directory is there."""
+    try:
+        return bool(os.getcwd())
+    except FileNotFoundError:
+        return False
 
 
 def print_error(error: Exception, traceback_text: str = "") -> None:
