@@ -1,4 +1,4 @@
-"""What pace must reach, of each world and repeat."""
+"""What each world must reach by pace."""
 
 from __future__ import annotations
 
@@ -38,15 +38,15 @@ def claims(found: Found) -> Iterator[dict[str, Any]]:
             gaps = [leaving(each) for each in pace]
             yield claim("a fast run's longest wait as it leaves", "s", [gap for gap, _ in gaps], most=0.5)
             yield claim("the slow one, in the 10 s from then on", "×", [rate for _, rate in gaps], least=0.95)
-            memory = [each["pace"].pss / each["own"].pss for each in arms]
+            memory = [each["pace"].pss_bytes / each["own"].pss_bytes for each in arms]
             yield claim("1 : 2: memory (PSS), of feeds of their own", "×", memory, most=1.1)
         elif name == "equal":
             yield claim("equal: splits in 10 minutes", "", [each.splits() for each in pace], most=2)
-            memory = [each["pace"].pss / each["together"].pss for each in arms]
+            memory = [each["pace"].pss_bytes / each["together"].pss_bytes for each in arms]
             yield claim("equal: memory (PSS), of one feed", "×", memory, most=1.02)
         elif name in ("slow one ends", "as fast later"):
             yield claim(f"{name}: feeds at the end", "", [each.feeds_at_end for each in pace], most=1)
-            shares = [each.prepared / (each.rates(400)[0] * 200) for each in pace]
+            shares = [each.prepared / (each.rates(400)[0] * each.counted_s) for each in pace]
             yield claim(f"{name}: samples prepared, of those that one run takes", "×", shares, most=1.05)
         elif name == "stopped":
             kept = [
@@ -73,8 +73,8 @@ def leaving(trial: Trial) -> tuple[float, float]:
     feeds = fast.feeds
     at = next((i for i in range(1, len(feeds)) if "-pace-" in feeds[i] and feeds[i - 1] != feeds[i]), None)
     if at is None:
-        return float("inf"), 0.0
-    before = sum(slow.images[at - 10 : at]) / 10
+        return 999.0, 0.0  # it did not leave
+    before = sum(slow.images[max(0, at - 10) : at]) / min(10, at) or 1.0
     return max(fast.longest_wait_s[at - 1 : at + 2]), sum(slow.images[at : at + 10]) / 10 / before
 
 
@@ -87,5 +87,5 @@ def claims_of_costs(costs: Sequence[dict[str, Any]]) -> Iterator[dict[str, Any]]
         yield claim(f"{trainers} only take: the slowest, of together", "×", slowest, least=0.97)
         cpu = [pace["cpu_us"] / one["cpu_us"] for pace, one in mine]
         yield claim(f"{trainers} only take: CPU of a batch, of together", "×", cpu, most=1.01)
-        thread = [pace["thread"] for pace, _ in mine]
+        thread = [pace["thread_cores"] for pace, _ in mine]
         yield claim(f"{trainers} only take: cores that pace's thread uses", "cores", thread, most=0.005)

@@ -34,7 +34,7 @@ class Task(msgspec.Struct, frozen=True):
     samples: int
     name: str
     together: bool
-    began: float
+    began_s: float  # as time.time() has it
     seconds: float
 
 
@@ -51,16 +51,16 @@ class Took(msgspec.Struct):
 def train(task: Task) -> Took:
     run, seconds = task.run, int(task.seconds)
     took = Took([0] * seconds, [0.0] * seconds, [""] * seconds)
-    time.sleep(max(0.0, task.began + run.starts_s - time.time()))
+    time.sleep(max(0.0, task.began_s + run.starts_s - time.time()))
     options = {"pace": "together"} if task.together else {}
     window = "256MiB" if task.kind == "images" else WINDOW if task.kind == "rationed" else "64MiB"
     made = maker(task.kind, task.where, task.samples)
     with penstock.share(made, task.name, run.rows, window=window, linger=1, **options) as loader:  # type: ignore[arg-type]
-        batches, paused = iter(loader), time.time()
-        while (asked := time.time()) < task.began + min(seconds, run.ends_s):
+        batches, paused, started_cpu_s = iter(loader), time.time(), time.process_time()
+        while (asked := time.time()) < task.began_s + min(seconds, run.ends_s):
             batch = next(batches, None)
             now = time.time()
-            if (at := int(now - task.began)) >= seconds:
+            if (at := int(now - task.began_s)) >= seconds:
                 break
             took.longest_wait_s[at] = max(took.longest_wait_s[at], now - asked)
             if batch is None:
@@ -71,7 +71,7 @@ def train(task: Task) -> Took:
             took.images[at] += run.rows
             took.feeds[at] = loader.name
             took.batches += 1
-            step_s = run.then[1] if run.then and now >= task.began + run.then[0] else run.step_s
+            step_s = run.then[1] if run.then and now >= task.began_s + run.then[0] else run.step_s
             until = time.thread_time() + step_s
             while run.burns and time.thread_time() < until:
                 sum(range(1_000))
@@ -80,7 +80,7 @@ def train(task: Task) -> Took:
             if run.pauses and run.pauses[1] and now > paused + run.pauses[1]:
                 time.sleep(run.pauses[0])
                 paused = time.time()
-    took.cpu_s = time.process_time()
+    took.cpu_s = time.process_time() - started_cpu_s
     return took
 
 

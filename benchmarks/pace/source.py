@@ -64,7 +64,9 @@ def note_thread(file: Path) -> None:
                     watched = (
                         int(Path(f"/proc/self/task/{thread.native_id}/schedstat").read_text().split()[0]) / 1e9
                     )
-            file.write_text(f"{time.monotonic() - began} {watched} {time.process_time()}")
+            part = file.with_suffix(".part")
+            part.write_text(f"{time.monotonic() - began} {watched} {time.process_time()}")
+            part.replace(file)
 
     threading.Thread(target=note, daemon=True).start()
 

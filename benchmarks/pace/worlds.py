@@ -47,9 +47,14 @@ class Trial:
     runs: list[subprocess.Popen[bytes]] = field(default_factory=list)
     tasks: list[Path] = field(default_factory=list)
     took: list[Took] = field(default_factory=list)
-    pss: int = 0
-    prepared: int = 0  # samples that its feeds have published in the last third
+    pss_bytes: int = 0
+    published: dict[str, tuple[int, int]] = field(
+        default_factory=dict
+    )  # of each feed, when counted first and last
     feeds_at_end: int = 0
+    counts_from_s: float = 0.0  # from when ``published`` is counted: two thirds of the time
+    counted_s: float = 0.0
+    prepared: int = 0  # samples that all feeds have published in that time
 
     def start(self, folder: Path, began: float) -> None:
         world = self.world
@@ -71,18 +76,23 @@ class Trial:
         if world.stopped:
             is_stopped = world.stopped[0] <= second < world.stopped[1]
             self.runs[-1].send_signal(signal.SIGSTOP if is_stopped else signal.SIGCONT)
-        if second < 2 * world.seconds / 3:
-            self.prepared = -sum(feed.samples for feed in mine)
-        if world.seconds - 3 < second < world.seconds - 1 and not self.pss:
+        if second >= 2 * world.seconds / 3:
+            self.counts_from_s = self.counts_from_s or second
+            for feed in mine:
+                first, _ = self.published.get(feed.name, (0 if self.published else feed.samples, 0))
+                self.published[feed.name] = first, feed.samples
+        if second >= world.seconds - 5 and not self.pss_bytes:
             pids = {*(run.pid for run in self.runs), *(feed.pid for feed in mine)}
-            self.pss = sum(map(pss_bytes, {*pids, *(each for pid in pids for each in descendants(pid))}))
-            self.prepared += sum(feed.samples for feed in mine)
-            self.feeds_at_end = len(mine)
+            self.pss_bytes = sum(map(pss_bytes, {*pids, *(each for pid in pids for each in descendants(pid))}))
+            self.feeds_at_end, self.counted_s = len(mine), second - self.counts_from_s
+            self.prepared = sum(last - first for first, last in self.published.values())
 
     def end(self) -> None:
         for run, task in zip(self.runs, self.tasks, strict=True):
             if run.wait():
                 raise SystemExit(f"a run failed:\n{task.with_suffix('.said').read_text()}")
+        if not self.pss_bytes:
+            raise SystemExit(f"{self.name}: nobody looked at its end")
         self.took = [msgspec.json.decode(each.with_suffix(".took").read_bytes(), type=Took) for each in self.tasks]
 
     def rates(self, from_s: float, to_s: float | None = None) -> list[float]:
@@ -96,10 +106,15 @@ class Trial:
 
     def as_json(self) -> dict[str, Any]:
         took = [
-            {"images": each.images, "feeds": counted(each.feeds), "cpu_s": each.cpu_s, "batches": each.batches}
+            {
+                "images": each.images,
+                "longest_wait_s": [round(wait_s, 3) for wait_s in each.longest_wait_s],
+                "feeds": counted(each.feeds),
+            }
             for each in self.took
         ]
-        return {"took": took, "pss": self.pss, "prepared": self.prepared, "feeds_at_end": self.feeds_at_end}
+        seen = {"prepared": self.prepared, "counted_s": self.counted_s, "feeds_at_end": self.feeds_at_end}
+        return {"took": took, "pss_bytes": self.pss_bytes, **seen}
 
 
 def counted(names: Sequence[str]) -> list[tuple[str, int]]:

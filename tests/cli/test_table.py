@@ -46,8 +46,8 @@ def test_feeds_that_have_parted_are_shown_together_and_why_others_have_not():
     said = table(feed_of(ALL, TENTH, family=root, samples_per_s=100.0), parted)
     assert said.startswith(f"feed: 2 feeds; one decode serves 1.2 runs; 1.8 of {cores():.3g} cores prepare\n")
     assert said.count("  a second feed was tried, and ended: this feed was hindered by it\n") == 1
-    assert said.count("  its slowest trainer could take 310 samples/s\n") == 1
-    assert "could take" not in table(parted), "nobody has parted from it"
+    assert said.count("  its slowest trainer could pass 310 samples/s\n") == 1
+    assert "could pass" not in table(parted), "nobody has parted from it"
     stays = FamilyStatistics("feed", 'it was started with pace="together"')
     together = '  its trainers stay together, as it was started with pace="together"\n'
     assert together in table(feed_of(ALL, ALL, family=stays))

@@ -229,7 +229,7 @@ def test_a_full_disk_is_one_line(words):
         done = subprocess.run(
             [*COMMAND, *words.split()], stdout=full, stderr=subprocess.PIPE, text=True, check=False
         )
-    said = "penstock: the output could not be written: No space left on device\n"
+    said = "penstock: standard output cannot be written: No space left on device\n"
     assert (done.returncode, done.stderr) == (1, said)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import sys
 
@@ -13,30 +12,42 @@ INTERRUPTED = 130
 def main() -> None:
     """Run the command line; a user's mistake ends in one clear message and status 2.
 
-    If the user's function or source raises, its own traceback is shown. The status is 1 if the function raises or
-    a package is missing.
+    If the user's function or source raises, its own traceback is shown. The status is 1 if the function raises, a
+    package is missing or the output cannot be written.
     """
     try:
         try:
             _run()
-        finally:
-            sys.stdout.flush()
+        except SystemExit:
+            _write_out()
+            raise
+        _write_out()
     except KeyboardInterrupt:  # during imports; later, typer turns it into this status
         sys.exit(INTERRUPTED)
     except BrokenPipeError:  # the reader of our output is gone
         _write_no_more()
         sys.exit(1)
-    except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT) or error.filename is not None:
-            raise
-        _write_no_more()
-        print(f"penstock: the output could not be written: {error.strerror}", file=sys.stderr)
-        sys.exit(1)
+    except OSError:
+        _write_out()
+        raise
     finally:
         try:
             sys.stderr.flush()
         except OSError:  # a full disk; Python would try again, and exit with 120
             os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
+
+
+def _write_out() -> None:
+    """Write what is left of the output; end with one line if it cannot be written."""
+    try:
+        if not sys.stdout.closed:
+            sys.stdout.flush()
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        _write_no_more()
+        print(f"penstock: standard output cannot be written: {error.strerror}", file=sys.stderr)
+        sys.exit(1)
 
 
 def _write_no_more() -> None:
@@ -67,8 +78,8 @@ def _run() -> None:
     except FunctionFailed as error:
         print_error(error, error.traceback_text)
         sys.exit(1)
-    except FileNotFoundError:
-        if _has_directory():
+    except FileNotFoundError as error:
+        if error.filename is not None or _has_directory():
             raise
         print_error(BadSetting("the working directory is not there any more: change to one that is"))
         sys.exit(2)

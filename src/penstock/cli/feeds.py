@@ -101,7 +101,7 @@ def _parting(feed: FeederStatistics, *, has_kin: bool) -> str:
     if its.together and len(feed.trainers) > 1:
         return f"\n  its trainers stay together, as {its.together}"
     alone = its.alone_samples_per_s if has_kin else None
-    could = f"\n  its slowest trainer could take {alone:,.0f} samples/s" if alone else ""
+    could = f"\n  its slowest trainer could pass {alone:,.0f} samples/s" if alone else ""
     return could + (f"\n  a second feed was tried, and ended: {its.refused}" if its.refused else "")
 
 

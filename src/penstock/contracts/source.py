@@ -208,10 +208,6 @@ class Known(NamedTuple):
         """Return what is known where an epoch is read on: the cycles that it has read from were opened."""
         return self if at == epoch_start else self._replace(opened=max(self.opened, last_read(at, epoch_start)))
 
-    def of(self, starts: Iterable[Cursor]) -> Known:
-        """Return what a feed must know to which only those go over whose epochs began there."""
-        return self._replace(alive=tuple(sorted({start.sample for start in starts} - {0})))
-
     def may_begin(self, start: Cursor, always: Collection[int], *, at_joints: bool = False) -> bool:
         """Whether an epoch from a place on holds every sample once.
 

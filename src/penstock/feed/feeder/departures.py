@@ -156,6 +156,5 @@ class Departures:
         assert epoch_start is not None
         at = max(at, epoch_start)
         known = (self._known(last) or Known()).read_on(at, epoch_start)
-        known = known.of(start for _, start, _ in places if start)
         self._server.send([starter], wire.Prepare(to, *at, *epoch_start, known))
         return starter.id

@@ -71,6 +71,8 @@ class FeedState:
         if TO_COME not in self.members:
             return False
         self.leave(TO_COME)
+        if self.joints is not None:
+            self.joints.forget()
         return True
 
     def leave(self, id: int) -> None:

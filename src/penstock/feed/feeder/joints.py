@@ -194,6 +194,10 @@ class FeedJoints:
         self.joints, self.opened, self._inherited, self._begun = joints, until, inherited, True
         return True
 
+    def forget(self) -> None:
+        """Keep no joint for trainers who have not come: from the next cycle on, those of who reads count."""
+        self._inherited = frozenset()
+
     def gives(self, start: Cursor, known: Known) -> bool:
         """Whether the cycle where an epoch began has the same order here as for a trainer that is amid it."""
         return not self._shuffled or self.joints.deciding(start.cycle) == known.joints.deciding(start.cycle)

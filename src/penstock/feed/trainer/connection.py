@@ -138,7 +138,7 @@ class FeedConnection:
         """Return the block, or the end of a cycle, at this index; wait for it, or until it ``leaves``."""
         if index >= self.held.end:
             self._wait(index)
-        return self.held.items.get(index)
+        return self.held.items[index] if index < self.held.end else None
 
     def has(self, index: int) -> bool:
         """Whether ``item`` would return at once; receives what has come."""
@@ -221,7 +221,7 @@ class FeedConnection:
                 self._wait_once(began)
         finally:
             self._line.wait_s += time.monotonic() - began
-        newest = self.held.items.get(self.held.end - 1)
+        newest = self.held.items[self.held.end - 1] if index < self.held.end else None
         if isinstance(newest, ReceivedBlock):
             self.latency_s = (time.monotonic_ns() - newest.published_ns) / 1e9
 

@@ -172,13 +172,13 @@ class RowStream:
         assert self._start is not None
         _, epoch, epoch_start = self._start
         with suppress(EpochApart, FeederLost):
-            there.known = self.connection.known.read_on(self.at, epoch_start).of([epoch_start])
-            there.start(self.at, epoch, epoch_start, there.known)
+            known = self.connection.known.read_on(self.at, epoch_start)
+            there.start(self.at, epoch, epoch_start, known._replace(alive=()))  # nobody else may come for it
             return True
         self.destination.leave()
         there.close()
-        if not self.connection.why:
-            say(f"{self._me} stays: feed {there.welcome.name!r} has the rest of its epoch in another order")
+        stays = f"{self._me} stays: feed {there.welcome.name!r} has the rest of its epoch in another order"
+        say_moved(stays, self.connection.why)
         return False
 
     def _read_on(self, place: Standing, *, moved: bool) -> None:
