@@ -103,7 +103,7 @@ def test_who_reads_apart_goes_on_there_when_that_feeder_is_killed(train, tmp_pat
 def test_who_waits_for_a_block_leaves_and_goes_on_where_that_feeder_is_killed(
     train, tmp_path, forks_feeders_with_torch
 ) -> None:
-    """It began late, so its epoch spans two cycles; the new feed has prepared the second before the old one began it."""
+    """It began late, and the new feed has prepared its epoch's second cycle before the old one began that."""
     until, made = tmp_path / "until", functools.partial(rows, batch_size=5, width=500, segments=1)
     order: dict[str, Any] = {"epochs": None, "until": str(until), "batch_size": 5, "delay_s": 0.02}
     with penstock.share(made, "a", 5, window=60_000, linger=1) as loader:
