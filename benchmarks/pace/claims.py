@@ -9,7 +9,7 @@ from benchmarks.claim import claim
 from benchmarks.pace.worlds import Trial
 
 Found = dict[str, list[dict[str, Trial]]]
-FROM_S = {"images": 60, "lock later": 240, "validates": 100, "validates between": 100, "equal": 60}
+FROM_S = {"images": 60, "validates": 100, "validates between": 100, "equal": 60}
 """From when rates are counted; else from the first second on."""
 STOPPED_S = 180, 360
 

@@ -41,7 +41,7 @@ def limited() -> dict[str, World]:
         runs = [Run(16, 0.08, starts_s=20.0 * i, pauses=pauses) for i in range(4)]
         worlds[name] = World(runs, samples=samples, arms=("pace", "own"))
     return worlds | {
-        "lock later": World([FAST, SLOW], limits=[(FROM_S["lock later"], 208)], seconds=840),
+        "lock later": World([FAST, SLOW], limits=[(240, 208)]),
         "equal": World(EQUAL),
         "slow one ends": World([FAST, FAST, Run(16, 0.16, ends_s=200)]),
         "as fast later": World([FAST, Run(16, 0.08, then=(200, 0.04))]),

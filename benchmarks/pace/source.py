@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import tempfile
 import threading
 import time
 from collections.abc import Iterator
@@ -24,10 +25,10 @@ WINDOW = "5MiB"
 class Rationed(penstock.ArraySource):
     """Of which all feeds together get a number of samples a second, as if a lock, a disk or a server held them."""
 
-    def __init__(self, samples: int, ration: Path) -> None:
+    def __init__(self, samples: int, name: str) -> None:
         images = np.zeros((samples, SAMPLE_BYTES), np.uint8)
         super().__init__({"image": images, "id": np.arange(samples)}, batch_size=BLOCK, segments=1, seed=1)
-        self._ration = ration
+        self._name = name  # not the file: a feed of data that have changed is another one
 
     def open(self, *args: Any) -> Iterator[Any]:
         for block in super().open(*args):
@@ -35,7 +36,7 @@ class Rationed(penstock.ArraySource):
             yield block
 
     def _wait(self) -> None:
-        with self._ration.open("r+") as file:
+        with ration_of(self._name).open("r+") as file:
             fcntl.flock(file, fcntl.LOCK_EX)
             now, ration = time.time(), json.load(file)
             rate = next(rate for from_s, rate in reversed(ration["rates"]) if now >= from_s)
@@ -46,10 +47,14 @@ class Rationed(penstock.ArraySource):
         time.sleep(max(0.0, ration["free"] - now))
 
 
-def write_ration(file: Path, began: float, rates: list[tuple[float, float]]) -> None:
+def ration_of(name: str) -> Path:
+    return Path(tempfile.gettempdir(), f"{name}.ration")
+
+
+def write_ration(name: str, began: float, rates: list[tuple[float, float]]) -> None:
     """Let feeds have rates, each from a second on."""
     ration = {"free": 0.0, "rates": [(0.0, 1e9), *((began + from_s, rate) for from_s, rate in rates)]}
-    file.write_text(json.dumps(ration).ljust(256))
+    ration_of(name).write_text(json.dumps(ration).ljust(256))
 
 
 def note_thread(file: Path) -> None:
@@ -72,11 +77,11 @@ def note_thread(file: Path) -> None:
 
 
 def made(kind: str, where: str, samples: int) -> Any:
-    """Make what is shared; ``where`` is a folder of JPEGs, a ration, or a folder for notes of the feeder."""
+    """Make what is shared; ``where`` is a folder of JPEGs, a ration, or a folder for notes of a feeder."""
     if kind == "images":
         return penstock.ImageSource(where, size=224, batch_size=32, seed=1)
     if kind == "rationed":
-        return Rationed(samples, Path(where))
+        return Rationed(samples, where)
     note_thread(Path(where, str(os.getpid())))
     return penstock.ArraySource({"image": np.zeros((samples, 65_536), np.uint8)}, batch_size=BLOCK, seed=1)
 

@@ -16,7 +16,7 @@ from typing import Any
 
 import msgspec
 from benchmarks.pace.run import Run, Task, Took
-from benchmarks.pace.source import write_ration
+from benchmarks.pace.source import ration_of, write_ration
 
 import penstock
 from penstock.linux.process import descendants, pss_bytes
@@ -59,8 +59,8 @@ class Trial:
     def start(self, folder: Path, began: float) -> None:
         world = self.world
         if world.kind == "rationed":
-            self.where = str(folder / f"{self.name}.ration")
-            write_ration(Path(self.where), began, [*world.limits])
+            self.where = self.name
+            write_ration(self.name, began, [*world.limits])
         for i, run in enumerate(world.runs):
             name = f"{self.name}-{i}" if self.arm == "own" else self.name
             together = self.arm == "together"
@@ -88,6 +88,7 @@ class Trial:
             self.prepared = sum(last - first for first, last in self.published.values())
 
     def end(self) -> None:
+        ration_of(self.name).unlink(missing_ok=True)
         for run, task in zip(self.runs, self.tasks, strict=True):
             if run.wait():
                 raise SystemExit(f"a run failed:\n{task.with_suffix('.said').read_text()}")
