@@ -58,6 +58,10 @@ def make_without_memory() -> Any:
     return make()
 
 
+def make_of(file: str) -> Any:
+    return make()
+
+
 class Run(threading.Thread):
     """Trains on a feed: takes a batch each ``step_s``; 0 for never, until that is changed."""
 
@@ -234,3 +238,20 @@ def test_ranks_stay_and_a_single_run_leaves_them(runs: Any) -> None:
         for rank in ranks:
             rank.join(60)
             assert rank.error is None
+
+
+@pytest.mark.whole
+def test_where_data_have_changed_nobody_leaves_and_status_says_so(runs: Any, tmp_path: Path, capfd: Any) -> None:
+    data = tmp_path / "data"
+    data.write_text("as it was")
+    slow, fast = (
+        runs(0.03, functools.partial(make_of, str(data))),
+        runs(0.003, functools.partial(make_of, str(data))),
+    )
+    data.write_text("as it is now")
+    eventually(lambda: refused() == "a trainer did not leave for it, and said why")
+    said(capfd, "that reads other data")
+    assert not parted(fast)
+    slow.step_s = fast.step_s
+    eventually(lambda: slow.epochs)
+    assert not parted(slow)

@@ -52,6 +52,7 @@ class Departures:
         self._known = known  # returns what a member must know of joints
         self._departures: list[_Departure] = []
         self._looks = False
+        self.stayed = ""  # for which feed nobody left who was last told to go
 
     def begin(self, members: Sequence[int], to: str, why: str = "", *, waits: bool = False) -> None:
         """Send trainers to a feed, from their places, once it serves; have it started, if need be."""
@@ -87,6 +88,11 @@ class Departures:
             if each.to == to:
                 each.members.clear()
                 each.until_s = time.monotonic() + _GIVEN_UP_S
+
+    def stays(self, to: str) -> None:
+        """Note that a trainer does not leave for a feed: it cannot read on there, and has said why."""
+        self.stayed = to
+        self.end(to, "")
 
     def end(self, to: str, why: str) -> None:
         """Let all stay who are about to leave for a feed, and tell them why; if it is empty, they know."""
@@ -131,7 +137,7 @@ class Departures:
         elif time.monotonic() > departure.until_s:
             self.end(departure.to, f"which was not there after {_START_S:.0f} s")
         elif serves and not departure.told and not departure.waits:
-            departure.told = True
+            departure.told, self.stayed = True, ""
             self._server.send([each.member for each in here], wire.Move(departure.to, now=True, why=departure.why))
         elif not is_there and departure.starter not in self._server.sessions:
             departure.starter = self._prepare(departure.to, here)

@@ -108,7 +108,7 @@ class Family:
 
     def statistics(self) -> FamilyStatistics:
         """Return how the feed stands among its kin; under the server's lock."""
-        published, parting = self._published, self._parting
+        published, parting, stayed = self._published, self._parting, self._server.departures.stayed
         self._workers = self._workers or (max(1, len(children(os.getpid()))) if published.blocks else 0)
         if self._counts_from is None and 0 < self._workers <= published.blocks:
             self._counts_from = time.monotonic(), published.positions
@@ -128,7 +128,7 @@ class Family:
             made_s,
             until_s is not None,
             self._cores,
-            parting.refused,
+            "a trainer did not leave for it, and said why" if stayed in parting.children else parting.refused,
         )
 
     def _who_stays(self) -> str:

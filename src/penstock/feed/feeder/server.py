@@ -239,7 +239,7 @@ class Server:
                 if self.pace.culprit == id:
                     self.pace.moving(now)
             case wire.Stay(to=to):
-                self.departures.end(to, "")
+                self.departures.stays(to)
             case wire.Start() | wire.EpochBegun():
                 if objection := objection_to_reading(message, self._welcome, self._state, id):
                     self._reject(peer, objection)
