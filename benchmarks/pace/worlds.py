@@ -108,8 +108,10 @@ class Trial:
     def as_json(self) -> dict[str, Any]:
         took = [
             {
-                "images": each.images,
-                "longest_wait_s": [round(wait_s, 3) for wait_s in each.longest_wait_s],
+                "images_per_10_s": [sum(each.images[i : i + 10]) for i in range(0, len(each.images), 10)],
+                "longest_wait_s": [
+                    round(max(each.longest_wait_s[i : i + 10]), 3) for i in range(0, len(each.images), 10)
+                ],
                 "feeds": counted(each.feeds),
             }
             for each in self.took
