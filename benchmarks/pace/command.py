@@ -59,9 +59,10 @@ def of_images(most: float, seconds: float) -> dict[str, World]:
         "1 : 2 : 4 : 8": [Run(8, 8 / rate) for rate in rates],
         "1 : 2 : 4 : 8, computing": [Run(8, 8 / rate, burns=True) for rate in rates],
     }
-    arms = ("pace", "together", "own")
+    until_s = FROM_S["images"] + seconds
     return {
-        name: World(each, "images", seconds=FROM_S["images"] + seconds, arms=arms) for name, each in runs.items()
+        name: World(each, "images", seconds=until_s, arms=("pace", "own", *["together"] * each[0].burns))
+        for name, each in runs.items()
     }
 
 
