@@ -1,4 +1,4 @@
-"""What is shared: JPEGs, or arrays of which all feeds of one file together get so many a second."""
+"""What is shared: JPEGs, or arrays of which all feeds of one ration together get so many a second."""
 
 from __future__ import annotations
 

@@ -226,8 +226,7 @@ class FeedState:
         member.epoch, member.epoch_start = epoch, start
         if self.epochs is not None:
             # An epoch is one cycle long; where the length is unknown, it ends with its cycle.
-            sample = 0 if self.samples is None else start.sample
-            member.end = Cursor(start.cycle + self.epochs - epoch, sample)
+            member.end = Cursor(start.cycle + self.epochs - epoch, 0 if self.samples is None else start.sample)
         self._served |= member.finished
 
     def backlog(self, member: FeedMember) -> list[PublishedBlock | Cursor]:
@@ -269,9 +268,8 @@ class FeedState:
 
     def began(self, but: set[int]) -> list[int]:
         """Return where in their cycles the epochs of the members that read began, but for some of these."""
-        return [
-            m.epoch_start.sample for m in self.members.values() if m.id not in but and m.reads and m.epoch_start
-        ]
+        reading = (m for m in self.members.values() if m.id not in but and m.reads)
+        return [m.epoch_start.sample for m in reading if m.epoch_start]
 
     def plan(self, at: Cursor, ids: Ids) -> Mask | None:
         """Note that the source plans a block of these samples now; return which it is to load, None for all."""

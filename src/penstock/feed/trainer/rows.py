@@ -150,8 +150,9 @@ class RowStream:
         if to is None or found is None:
             old.moves_to = None
             return
-        self.home = to if found[1] else self.home
-        self._read_on(Standing(self.at, 0, found[0], 0), moved=True)
+        connection, is_new = found
+        self.home = to if is_new else self.home
+        self._read_on(Standing(self.at, 0, connection, 0), moved=True)
         say_moved(f"{self._me} moves from feed {old.welcome.name!r} to {to!r} for its next epoch", old.why)
 
     def _leave(self, to: str) -> None:
