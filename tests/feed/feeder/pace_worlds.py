@@ -9,7 +9,8 @@ from functools import cache
 from itertools import count, pairwise
 
 from penstock.feed.feeder import parting
-from penstock.feed.feeder.parting import FeedSeen, KinSeen, MemberSeen, Parting
+from penstock.feed.feeder.parting import Parting
+from penstock.feed.feeder.seen import FeedSeen, KinSeen, MemberSeen
 
 STEP_S = 0.25
 START_S = 4.0
@@ -34,6 +35,7 @@ class World:
     ends: Callable[[int], float] = lambda run: float("inf")  # after so many samples
     validates_s: float = 0.0
     validates_each: float = 0.0  # samples; 0: at the ends of epochs
+    hindered: float = 1.0  # of the runs' rates, where there are two feeds: for they compute, and cores are few
     seen_busy: float = 1.0  # the part of its time busy that a run shows when it waits
 
 
@@ -164,6 +166,7 @@ class Simulation:
         world, there = self.world, max(0.0, self.feeds[run.feed].front - run.place)
         run.noise += -run.noise * STEP_S / 10 + 0.05 * (STEP_S / 5) ** 0.5 * self._random.gauss(0, 1)
         rate = world.rates[run.number] * world.factor(run.number, self.now) * (1 + run.noise)
+        rate *= world.hindered if sum(feed.settled for feed in self.feeds.values()) > 1 else 1
         if self.now < run.pause_until or not rate:
             run.has_some = there > 1
             return

@@ -13,6 +13,7 @@ from tests.examples import examples
 from tests.feed.feeder.pace_worlds import Simulation, World, best
 
 from penstock.feed.feeder import parting
+from penstock.feed.feeder.seen import FeedSeen, KinSeen, MemberSeen
 
 TABLE = {"nbytes": 400, "sample_s": 0.00004, "train_s": 0.00001, "epoch": 5_000_000, "cores": 2}
 TOKENS = {"nbytes": 4096, "sample_s": 0.00002, "epoch": 2_000_000}
@@ -93,6 +94,18 @@ def test_where_something_that_nobody_sees_is_short_each_run_goes_as_fast_as_on_o
     assert min(a / b for a, b in zip(got, on_one, strict=True)) >= 0.98
 
 
+@pytest.mark.parametrize(("hindered", "returns"), [(0.75, True), (0.94, False)])
+def test_who_left_comes_back_where_those_who_stayed_train_slower_since(hindered: float, returns: bool) -> None:
+    world = World([1000, 500], hindered=hindered)
+    simulation, one = Simulation(world), Simulation(world, paced=False).run(SHORT_S)
+    got = simulation.run(SHORT_S)
+    back = [now for now, _, each in simulation.decided if isinstance(each, parting.Return)]
+    left = [now for now, _, each in simulation.decided if isinstance(each, parting.Leave)]
+    assert left
+    assert all(after - before <= 20 for before, after in zip(left, back, strict=True)) if returns else not back
+    assert min(a / b for a, b in zip(got, one, strict=True)) >= (0.97 if returns else hindered - 0.01)
+
+
 RATES = st.lists(st.sampled_from([200.0, 500.0, 550.0, 600.0, 1000.0, 3000.0]), min_size=1, max_size=5)
 
 
@@ -141,18 +154,18 @@ def test_no_history_makes_a_feed_part_more_often_than_its_patience_says(
     assert not left & given_up
 
 
-def seen(members: list[parting.MemberSeen], **totals: float) -> parting.FeedSeen:
+def seen(members: list[MemberSeen], **totals: float) -> FeedSeen:
     zero = {"published": 0.0, "blocks": 0.0, "room_s": 0.0, "idle_s": 0.0, "front": 0.0, "room": 1e9}
-    return parting.FeedSeen(**{**zero, "cpu_s": 0.0, "idle_cores": 8.0, **totals}, members=members)
+    return FeedSeen(**{**zero, "cpu_s": 0.0, "idle_cores": 8.0, **totals}, members=members)
 
 
-def one_of_two(now: float, *, fast: bool, moves: bool = True, starts: bool = True) -> parting.MemberSeen:
+def one_of_two(now: float, *, fast: bool, moves: bool = True, starts: bool = True) -> MemberSeen:
     """A trainer of 1,000 or 500 samples/s, where the feed has made 500 of them each second."""
     waited_s = now / 2 if fast else 0.0
-    return parting.MemberSeen(int(fast), now * 500, waited_s, now * 500, 1e6, not fast, moves, starts)
+    return MemberSeen(int(fast), now * 500, waited_s, now * 500, 1e6, not fast, moves, starts)
 
 
-def held_back(now: float, **fast: bool) -> parting.FeedSeen:
+def held_back(now: float, **fast: bool) -> FeedSeen:
     members = [one_of_two(now, fast=True, **fast), one_of_two(now, fast=False)]
     return seen(members, published=now * 500, blocks=now * 50, room_s=now / 2, front=now * 500, cpu_s=now * 1.5)
 
@@ -174,33 +187,39 @@ def test_where_the_fast_one_cannot_leave_the_slow_one_does_and_where_it_can_star
     assert decided == ([] if fast["moves"] else [(40, parting.StartFeed("new", (0,)))])
 
 
-def trial(made: float, *, waits: float = 1.0, slow_goes_on: bool = True) -> list[parting.Decision]:
-    """What a trial comes to where the new feed makes so many samples/s, and the old one waits for room so long."""
+def trial(
+    made: float, *, old: float = 500.0, waits: float = 1.0, slow_goes_on: bool = True, slow_is_there: bool = True
+) -> list[parting.Decision]:
+    """What a trial comes to where feeds make so many samples/s, and the old one waits for room so long."""
     policy, names = parting.Parting(lambda: "new", 0.0), list[parting.Decision]()
     asked(policy, 41)
     for step in range(1, 60):
         took_s = step / 4
         feed = held_back(40 + took_s)
-        feed = feed._replace(room_s=20 + waits * took_s / 2 * 1.8)
+        feed = feed._replace(room_s=20 + waits * took_s, published=20_000 + old * took_s)
         if not slow_goes_on:
             feed = feed._replace(members=[feed.members[0], feed.members[1]._replace(passed=20_000.0)])
-        there = parting.KinSeen(False, made * took_s, 100, 0, False, None, 0, 0, took_s)
+        feed = feed._replace(members=feed.members[: 1 + slow_is_there])
+        there = KinSeen(False, made * took_s, 100, 0, False, None, 0, 0, took_s)
         names += policy.look(40 + took_s, feed, {"new": there})
         if names:
             return names
     raise AssertionError("it has no end")
 
 
-def test_a_trial_passes_where_the_new_feed_makes_more_and_the_old_one_is_unhindered() -> None:
-    assert trial(600) == [parting.Leave("new", (1,), False)]
+@pytest.mark.parametrize(
+    "how", [{}, {"waits": 0.0, "old": 480}, {"waits": 0.1, "old": 400}, {"slow_is_there": False}], ids=str
+)
+def test_a_trial_passes_where_the_new_feed_makes_more_and_the_old_one_is_unhindered(how: Any) -> None:
+    assert trial(600, **how) == [parting.Leave("new", (1,), False)]
 
 
 @pytest.mark.parametrize(
     ("how", "why"),
     [
         ({"made": 520}, "it made 520 samples/s, and this feed 500"),
-        ({"made": 900, "waits": 0.0}, "this feed was hindered by it"),
-        ({"made": 900, "waits": 0.4}, "this feed was hindered by it"),
+        ({"made": 900, "waits": 0.0, "old": 400}, "this feed was hindered by it"),
+        ({"made": 900, "waits": 0.04, "old": 460}, "this feed was hindered by it"),
         ({"made": 900, "slow_goes_on": False}, "this feed was hindered by it"),
     ],
     ids=str,

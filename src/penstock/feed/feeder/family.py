@@ -15,16 +15,14 @@ from penstock.feed.endpoint import MAX_NAME_CHARACTERS, Endpoint
 from penstock.feed.feeder.blocks import TO_COME
 from penstock.feed.feeder.parting import (
     Decision,
-    FeedSeen,
     GiveUp,
     Join,
-    KinSeen,
     Leave,
-    MemberSeen,
     Parting,
     Return,
     StartFeed,
 )
+from penstock.feed.feeder.seen import FeedSeen, KinSeen, MemberSeen
 from penstock.feed.queries import answer_to, family_of, statistics_of
 from penstock.feed.settings import Settings
 from penstock.feed.statistics import FamilyStatistics, FeederStatistics
@@ -149,9 +147,11 @@ class Family:
                 self._learn()
             with self._server.lock:
                 decided = self._decided(time.monotonic())
-                back = [child for each in decided if (child := self._does(each))]
-            for each in back:
-                self._send_back(each)
+                for each in decided:
+                    self._does(each)
+            for each in decided:
+                if isinstance(each, Return):
+                    self._send_back(each)
 
     def _is_alone(self) -> bool:
         """Whether there is nobody to part from; a parted feed that nobody reads ends, if another is read."""
@@ -182,8 +182,8 @@ class Family:
             return self._parting.fail(now, "it could not be started")
         return self._parting.look(now, self._seen(now), self._kin)
 
-    def _does(self, decision: Decision) -> str:
-        """Carry out what was decided; return the feed whose trainers are to be sent back, if any."""
+    def _does(self, decision: Decision) -> None:
+        """Carry out what was decided, but for what another feed is asked to do."""
         departures, alone = self._server.departures, self._parting.alone
         match decision:
             case StartFeed(to=to, members=members):
@@ -198,18 +198,14 @@ class Family:
             case Join(member=member, to=to) if not self._server.sessions[member].told:
                 why = f"together nobody is slower {_KEEPS}" if to else ""
                 self._server.send([self._state.members[member]], wire.Move(to or self._server.name, why=why))
-            case Return(child=child):
-                return child
             case _:
                 pass
-        return ""
 
-    def _send_back(self, child: str) -> None:
+    def _send_back(self, back: Return) -> None:
         with suppress(OSError, PenstockError):
-            feed, here = statistics_of(Endpoint(child), _ANSWER_S), self._server.name
-            why = "both together are faster"
+            feed, here = statistics_of(Endpoint(back.child), _ANSWER_S), self._server.name
             for pid in {trainer.pid for trainer in feed.trainers} if feed else ():
-                answer_to(Endpoint(child), wire.MoveTrainer(pid, here, now=True, why=why), _ANSWER_S)
+                answer_to(Endpoint(back.child), wire.MoveTrainer(pid, here, now=True, why=back.why), _ANSWER_S)
 
     def _measure(self, now: float) -> None:
         pids = children(os.getpid())

@@ -7,68 +7,24 @@ Decision 34 has the model. Times are in seconds of one monotonic clock, places i
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from statistics import median
+from math import inf, sqrt
 from typing import NamedTuple
+
+from penstock.feed.feeder.seen import MEASURED_S, RECENT_S, Alone, Course, FeedSeen, KinSeen, MemberSeen
 
 _GAIN = 1.06
 """A split must let those who leave go faster by this factor; together again, nobody may go below ``_LOSS``."""
 _LOSS = 0.95
-_MEASURED_S, _RECENT_S, _HOLDS_S, _RETURNS_AFTER_S = 30.0, 5.0, 10.0, 6.0
-_STOPPED_S, _PAUSE_S, _USUAL, _STEPS = 5.0, 2.0, 4, 8
-"""Pauses are also longer than so many of a trainer's usual steps, as its last ones show."""
+_HOLDS_S, _RETURNS_AFTER_S, _HINDERS_S = 10.0, 6.0, 60.0
 _TRIAL_S, _LONGEST_TRIAL_S, _TRIAL_BLOCKS = 3.0, 10.0, 8
+_HINDERED, _BEYOND_CHANCE = 0.9, 5.0
+"""Who stays may train so much slower, for the CPU is shared by more; and by so many deviations of chance."""
 _NEW_S, _START_S = 20.0, 60.0
 _LEAST_WAITING = 0.05
 _PAYS_BACK_S = 300.0
 _PATIENCE_S, _MOST_PATIENCE_S, _HALVED_EACH_S = 30.0, 3600.0, 900.0
-
-
-class MemberSeen(NamedTuple):
-    """A trainer that reads, at one moment."""
-
-    id: int
-    passed: float  # positions that it has passed in all
-    waited_s: float  # for which it has waited for data in all
-    place: float  # where it stands
-    left: float  # positions left in its epoch; 0 between two
-    has_some: bool  # whether there is something that it could take
-    moves: bool = True  # whether it may leave
-    starts: bool = True  # whether it can start a feed
-
-
-class FeedSeen(NamedTuple):
-    """A feed and its machine, at one moment."""
-
-    published: float  # samples
-    blocks: float
-    room_s: float  # for which it has waited for room in all
-    idle_s: float  # for which it has waited for its readers in all
-    front: float  # place of its next block
-    room: float  # samples that its window has room for
-    members: Sequence[MemberSeen]
-    cpu_s: float  # of its feeder and workers in all
-    idle_cores: float
-    may_start: bool = True  # whether there is memory for another feed, and none is being started
-    make_s: float = 0.0  # that ``make_loader`` took
-    start_s: float = 0.0  # until a new feed serves
-
-
-class KinSeen(NamedTuple):
-    """Another feed of the family, at one moment."""
-
-    settled: bool  # whether it serves trainers
-    published: float
-    blocks: float
-    rate: float  # samples/s over 5 s
-    busy: bool  # whether it has waited neither for room nor for its readers, over 5 s
-    alone: float | None  # what its slowest trainer could take, samples/s; None while not measured
-    slowest: float  # its slowest trainer's place
-    front: float
-    made_s: float = 0.0  # for which it has prepared, without trainers, until half of its window was full
-    is_full: bool = False  # whether it is
 
 
 class StartFeed(NamedTuple):
@@ -97,6 +53,7 @@ class Return(NamedTuple):
     """Have all who read a feed come back."""
 
     child: str
+    why: str
 
 
 class Join(NamedTuple):
@@ -107,73 +64,6 @@ class Join(NamedTuple):
 
 
 Decision = StartFeed | Leave | GiveUp | Return | Join
-
-
-class _Course:
-    """Totals over a time, of which growths are asked."""
-
-    def __init__(self, totals: int) -> None:
-        self._seen, self._nothing = deque[tuple[float, ...]](), (0.0,) * (totals + 1)
-
-    def see(self, at_s: float, *totals: float) -> None:
-        self._seen.append((at_s, *totals))
-        while len(self._seen) > 1 and self._seen[1][0] <= at_s - _MEASURED_S:
-            self._seen.popleft()
-
-    def over(self, most_s: float) -> tuple[float, ...]:
-        """Return how long a time, of at least so long if so much is known, and how much each total grew in it."""
-        if not self._seen:
-            return self._nothing
-        last = self._seen[-1]
-        first = next((each for each in reversed(self._seen) if each[0] <= last[0] - most_s), self._seen[0])
-        return tuple(after - before for before, after in zip(first, last, strict=True))
-
-
-class _Alone:
-    """How fast a trainer would be if it never waited: an upper bound, for waits hide what a GPU does meanwhile."""
-
-    def __init__(self, now: float, seen: MemberSeen) -> None:
-        self._now, self._seen = now, seen
-        self._counted_s = self._waited_s = self._pause_s = 0.0  # without times between epochs, and pauses
-        self._took, self._gaps_s = now, deque[float](maxlen=_STEPS)
-        self._course = _Course(2)
-        self.still_s = 0.0  # for which it takes nothing, although it could
-        self._course.see(0.0, 0.0, 0.0)
-
-    def see(self, now: float, seen: MemberSeen) -> None:
-        took_s, took = now - self._now, seen.passed > self._seen.passed
-        could = seen.has_some or not seen.left
-        self.still_s = 0.0 if took or not could else self.still_s + took_s
-        if not took and could:
-            self._pause_s += took_s if seen.left else _MEASURED_S
-        else:
-            pause_s, self._pause_s = self._pause_s, 0.0
-            self._counted_s += took_s + (pause_s if pause_s <= self._longest(_PAUSE_S) else 0.0)
-            self._waited_s += seen.waited_s - self._seen.waited_s
-        if took:
-            self._gaps_s.append(now - self._took)
-            self._took = now
-        self._now, self._seen = now, seen
-        self._course.see(self._counted_s, seen.passed, self._waited_s)
-
-    @property
-    def is_stopped(self) -> bool:
-        return self.still_s >= self._longest(_STOPPED_S)
-
-    @property
-    def waiting(self) -> float:
-        """The part of its time that it waits."""
-        counted_s, _, waited_s = self._course.over(_MEASURED_S)
-        return waited_s / counted_s if counted_s else 0.0
-
-    @property
-    def samples_per_s(self) -> float | None:
-        """None while it has not been measured long enough."""
-        counted_s, passed, waited_s = self._course.over(_MEASURED_S)
-        return passed / max(counted_s - waited_s, counted_s / 50) if counted_s >= _MEASURED_S else None
-
-    def _longest(self, least_s: float) -> float:
-        return max(least_s, _USUAL * median(self._gaps_s)) if self._gaps_s else least_s
 
 
 @dataclass
@@ -187,6 +77,17 @@ class _Trial:
     here: FeedSeen | None = None  # this one, as it began to
 
 
+@dataclass
+class _Parted:
+    """A feed that has left this one."""
+
+    at: float
+    slowest: int  # the slowest member that stayed; its rate then, and how far parts of 5 s differed from that
+    rate: float
+    spread: float
+    worse_since: float | None = None
+
+
 class Parting:
     """Decides for the trainers of one feed; ``look`` is called each second, and four times as often in a trial."""
 
@@ -195,15 +96,14 @@ class Parting:
         self._quiet_until = now + _NEW_S if is_new else now
         self._waits_for_stops = is_new  # whether one that stops is to be left only when it is quiet no more
         self._patience_s, self._patience_since = _PATIENCE_S, now
-        self._alone: dict[int, _Alone] = {}
-        self._course = _Course(4)
+        self._alone: dict[int, Alone] = {}
+        self._course = Course(4)
         self._splits_since: float | None = None
-        self._returns_since: dict[str, float] = {}  # of the feeds that it has parted from, by name
         self._found_since: dict[int, tuple[str | None, float]] = {}  # which feed a member could join, since when
         self._joins: dict[int, str | None] = {}  # where members were told to begin their next epochs
         self._room_s, self._had_no_room = 0.0, now  # waited for room in all, and when it last did
         self.trial: _Trial | None = None
-        self.children: list[str] = []  # feeds that have left this one
+        self.children: dict[str, _Parted] = {}  # feeds that have left this one, by name
         self.refused = ""  # why the last trial failed
 
     def look(self, now: float, feed: FeedSeen, kin: Mapping[str, KinSeen]) -> list[Decision]:
@@ -228,13 +128,13 @@ class Parting:
     @property
     def rate(self) -> float:
         """Samples published per second, of late."""
-        return self._rate(_RECENT_S)
+        return self._rate(RECENT_S)
 
     @property
     def is_busy(self) -> bool:
         """Whether it has waited neither for room nor for its readers of late."""
-        took_s, _, room_s, idle_s, _ = self._course.over(_RECENT_S)
-        return took_s >= _RECENT_S / 2 and room_s + idle_s <= _LEAST_WAITING * took_s
+        took_s, _, room_s, idle_s, _ = self._course.over(RECENT_S)
+        return took_s >= RECENT_S / 2 and room_s + idle_s <= _LEAST_WAITING * took_s
 
     def _rate(self, over_s: float) -> float:
         took_s, published, *_ = self._course.over(over_s)
@@ -250,7 +150,7 @@ class Parting:
             if id in self._alone:
                 self._alone[id].see(now, seen)
             else:
-                self._alone[id] = _Alone(now, seen)
+                self._alone[id] = Alone(now, seen)
         while now - self._patience_since >= _HALVED_EACH_S:
             self._patience_s = max(_PATIENCE_S, self._patience_s / 2)
             self._patience_since += _HALVED_EACH_S
@@ -261,7 +161,7 @@ class Parting:
         self._splits_since = None
 
     def _spare(self, feed: FeedSeen) -> float:
-        _, published, _, _, cpu_s = self._course.over(_MEASURED_S)
+        _, published, _, _, cpu_s = self._course.over(MEASURED_S)
         return feed.idle_cores * published / cpu_s if cpu_s > 0 else float("inf")
 
     def _parting(self, now: float, feed: FeedSeen) -> Iterator[Decision]:
@@ -282,7 +182,7 @@ class Parting:
 
     def _best_cut(self, feed: FeedSeen) -> list[MemberSeen] | None:
         alone = {each.id: self._alone[each.id].samples_per_s or 0.0 for each in feed.members}
-        took_s, published, room_s, _, _ = self._course.over(_MEASURED_S)
+        took_s, published, room_s, _, _ = self._course.over(MEASURED_S)
         if len(alone) < 2 or not all(alone.values()) or not published or room_s < _LEAST_WAITING * took_s:
             return None
         rate, spare = published / took_s, self._spare(feed)
@@ -307,7 +207,7 @@ class Parting:
         if not feed.may_start or not any(each.starts for each in leave) or not all(each.moves for each in leave):
             return
         movers, self.refused = tuple(each.id for each in leave), ""
-        self.trial = _Trial(self._next_name(), movers, stopped, now, self._rate(_MEASURED_S))
+        self.trial = _Trial(self._next_name(), movers, stopped, now, self._rate(MEASURED_S))
         yield StartFeed(self.trial.to, movers)
 
     def _judged(self, trial: _Trial, now: float, feed: FeedSeen, there: KinSeen | None) -> list[Decision]:
@@ -331,15 +231,19 @@ class Parting:
             if took_s >= 1 and waited_s >= took_s / 2:
                 return self._passed(now, movers)
             return self.fail(now, "this feed still had room") if took_s >= _LONGEST_TRIAL_S else []
-        if now - max(trial.serves, self._had_no_room) >= 1:
+        made, blocks = feed.published - trial.here.published, feed.blocks - trial.here.blocks
+        keeps_up = (
+            made + made / max(1, blocks) >= _LOSS * trial.rate * took_s
+        )  # but for a block that is being made
+        if now - max(trial.serves, self._had_no_room) >= 1 and not keeps_up:
             return self.fail(now, "this feed was hindered by it")
-        few = min(feed.blocks - trial.here.blocks, there.blocks) < _TRIAL_BLOCKS
+        few = min(blocks, there.blocks) < _TRIAL_BLOCKS
         if took_s < (1.0 if there.is_full else _TRIAL_S) or (few and took_s < _LONGEST_TRIAL_S):
             return []
-        made = there.published / max(there.made_s, 1e-9)
-        if made < _GAIN * trial.rate:
-            return self.fail(now, f"it made {made:,.0f} samples/s, and this feed {trial.rate:,.0f}")
-        if waited_s < took_s / 2 or len(moved_on) < len(here):
+        makes = there.published / max(there.made_s, 1e-9)
+        if makes < _GAIN * trial.rate:
+            return self.fail(now, f"it made {makes:,.0f} samples/s, and this feed {trial.rate:,.0f}")
+        if not (keeps_up or waited_s >= _LEAST_WAITING * took_s) or len(moved_on) < len(here):
             return self.fail(now, "this feed was hindered by it")
         return self._passed(now, movers)
 
@@ -353,26 +257,46 @@ class Parting:
     def _passed(self, now: float, movers: tuple[int, ...]) -> list[Decision]:
         assert self.trial is not None
         trial, self.trial = self.trial, None
-        self.children.append(trial.to)
+        stay = [(alone.samples_per_s or inf, id) for id, alone in self._alone.items() if id not in movers]
+        slowest = min(stay, default=(inf, -1))[1]
+        seen = self._alone[slowest].rate_and_spread() if stay else (0.0, 0.0)
+        self.children[trial.to] = _Parted(now, slowest, *seen)
         self._be_quiet(now, 2)
         return [Leave(trial.to, movers, bool(trial.stopped))]
 
     def _returning(self, now: float, feed: FeedSeen, kin: Mapping[str, KinSeen]) -> Iterator[Decision]:
-        mine = self.slowest
-        for name in [*self.children]:
-            child = kin.get(name)
-            if child is None or child.alone is None or not mine:
-                self._returns_since.pop(name, None)
+        for name, parted in self.children.items():
+            if not (why := self._is_worse(now, feed, parted, kin.get(name))):
+                parted.worse_since = None
                 continue
-            both = min(mine, child.alone, self.rate + child.rate)
-            slow = (self.is_busy and self.rate < _LOSS * both) or (child.busy and child.rate < _LOSS * both)
-            is_ahead = child.slowest >= min(each.place for each in feed.members)
-            if not slow or not is_ahead or child.front - feed.front > _PAYS_BACK_S * both:
-                self._returns_since.pop(name, None)
-            elif now - self._returns_since.setdefault(name, now) >= _RETURNS_AFTER_S:
+            parted.worse_since = now if parted.worse_since is None else parted.worse_since
+            if now - parted.worse_since >= _RETURNS_AFTER_S:
                 self._be_quiet(now, 4)
-                self._returns_since[name] = now + self._patience_s
-                yield Return(name)
+                parted.worse_since = now + self._patience_s
+                yield Return(name, why)
+
+    def _is_worse(self, now: float, feed: FeedSeen, parted: _Parted, child: KinSeen | None) -> str:
+        """Return why one feed is better: two go slower, or the slowest does in its steps; empty if it is not."""
+        if child is None or not (mine := self.slowest):
+            return ""
+        both = min(mine, mine if child.alone is None else child.alone, self.rate + child.rate)
+        is_slow = (self.is_busy and self.rate < _LOSS * both) or (child.busy and child.rate < _LOSS * both)
+        is_ahead = child.slowest >= min(each.place for each in feed.members)
+        is_near = child.front - feed.front <= _PAYS_BACK_S * both
+        if not is_ahead or not is_near:
+            return ""
+        if child.alone is not None and is_slow:
+            return "both together are faster"
+        return "a run there trains more slowly since" if self._hinders(now, parted) else ""
+
+    def _hinders(self, now: float, parted: _Parted) -> bool:
+        """Whether the slowest that stayed trains slower since then, by more than chance explains."""
+        took_s, slowest = now - parted.at, self._alone.get(parted.slowest)
+        if slowest is None or not _HOLDS_S <= took_s <= _HINDERS_S:
+            return False
+        took_s = min(took_s, MEASURED_S)
+        chance = _BEYOND_CHANCE * parted.spread * sqrt(RECENT_S / took_s + RECENT_S / MEASURED_S)
+        return slowest.rate_over(took_s) < parted.rate * (1 - max(1 - _HINDERED, chance))
 
     def _joining(self, now: float, feed: FeedSeen, kin: Mapping[str, KinSeen]) -> Iterator[Decision]:
         for member in feed.members:

@@ -223,12 +223,24 @@ def start_process(
             [sys.executable, "-P", "-c", _PROGRAM, module, str(theirs.fileno()), *import_path()],
             {**os.environ, **environment},
             file_actions=[(os.POSIX_SPAWN_DUP2, fd, fd) for fd in passed],  # which leaves them open there
-            setsid=True,  # a Ctrl-C in the terminal is not for it
+            **_apart(),
             setsigdef=[signal.SIGPIPE, signal.SIGXFSZ, signal.SIGTERM],
         )
         connection: Connection[Any, Any] = Connection(ours.detach())
     close_in_children(connection)
     return pid, connection
+
+
+def _apart() -> Mapping[str, Any]:
+    """Return what keeps a Ctrl-C in the terminal, which is not for it, from a new process.
+
+    A feeder has no terminal: its workers are of its session, and share the CPU with it, also where it yields.
+    """
+    try:
+        os.close(os.open("/dev/tty", os.O_RDWR | os.O_NOCTTY))
+    except OSError:
+        return {"setpgroup": 0}
+    return {"setsid": True}  # else the terminal would stop it when it reads or prints
 
 
 def serve(fd: int, make: Callable[..., Callable[[Any], Steps[Any]]]) -> None:
