@@ -175,6 +175,24 @@ def test_a_run_whose_epochs_are_too_short_for_a_feed_each_says_so_once(scripts: 
 
 
 @pytest.mark.whole
+@pytest.mark.parametrize(("kind", "feeds"), [("labels", 2), ("anew", 5)])
+def test_data_that_change_with_each_epoch_are_read_alone_after_some_changes(
+    scripts: Scripts, kind: str, feeds: int
+):
+    (seen,), said = run(scripts, (kind, 1, 7))
+    assert [ids(epoch) for epoch in seen] == [list(range(first, first + 60)) for first in range(100, 800, 100)]
+    assert len(feeds_read(said)) == feeds and said.count("is not shared: its data have changed") == 1
+    assert "less than 10 starts of a feeder" in said
+
+
+@pytest.mark.whole
+@pytest.mark.parametrize(("kind", "feeds"), [("folds", 3), ("turns", 3), ("pairs", 2)])
+def test_data_that_change_now_and_then_or_by_turns_are_read_from_feeds(scripts: Scripts, kind: str, feeds: int):
+    (seen,), said = run(scripts, (kind, 2, 6))
+    assert len(seen) == 6 and len(set(feeds_read(said))) == feeds and "is not shared" not in said
+
+
+@pytest.mark.whole
 def test_a_distributed_sampler_of_one_replica_shuffles_in_one_feed_for_all_epochs(scripts: Scripts):
     (seen,), said = run(scripts, ("distributed", 0, 3))
     assert len(feeds_read(said)) == 1 and "is not shared" not in said

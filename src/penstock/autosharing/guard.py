@@ -39,6 +39,9 @@ marks: dict[int, tuple[Any, str]] = {}
 _LEAST_STARTS = 10
 """An epoch that lasts for fewer starts of a feeder is not worth one of its own."""
 
+_TURNS = 4
+"""Changes of new loaders, one after another, that may be of as many data sets by turns, and one."""
+
 _SHARED = (
     "memory that its persistent workers share has changed, which a feed does not see: its own workers begin now, "
     "with what is now"
@@ -112,6 +115,17 @@ def _asked() -> ShareOptions:
     return options or ShareOptions()
 
 
+class _Read(NamedTuple):
+    """What a loop has read last."""
+
+    feed: str
+    before: frozenset[str]  # all feeds that it has read
+    loader: weakref.ref[Any]
+    since_s: float
+    epochs: int  # that it has read of that feed
+    changes: int  # how often data had changed after one epoch, one after another
+
+
 class _Known:
     """What this process has decided."""
 
@@ -121,7 +135,8 @@ class _Known:
         self.joined: Counter[str] = Counter()
         self.meetings: dict[tuple[str, int, int], Meeting] = {}
         self.alone: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()  # and why
-        self.places: set[tuple[str, str]] = set()  # where data sets of which class have been read
+        self.read: dict[tuple[str, str], _Read] = {}  # by class of the data set, and place
+        self.changing: dict[tuple[str, str], str] = {}  # where data change too often, and why it is alone
         self.latest: ScriptFeed | None = None  # for a loader that is made anew for each epoch
 
 
@@ -147,7 +162,9 @@ def _feed_of(loader: Any) -> ScriptFeed:
     if asked.only and not any(fnmatch(name, asked.only) for name in (kind, place())):
         decline(loader, why := f"neither {kind} nor {place()} is among --only {asked.only}")
         raise Declined(why, expected=True)
-    if why := _known.alone.get(loader):
+    here = kind, place()
+    changing = None if plan.shard or loader in _known.decisions else _known.changing.get(here)
+    if why := _known.alone.get(loader) or changing:
         raise Declined(why)
     things = things_of(loader, plan)
     # Workers that persist see no change of what they have, unless it is in memory that they share.
@@ -168,15 +185,42 @@ def _feed_of(loader: Any) -> ScriptFeed:
     if decision is None or is_other:
         fingerprint = fingerprint_of_objects(things)
         stem = (mark and mark[1]) or asked.name or _script()
-        feed = _feed(loader, plan, things, fingerprint, stem, is_first=(kind, place()) not in _known.places)
-        _known.places.add((kind, place()))
+        feed = _feed(loader, plan, things, fingerprint, stem, is_first=here not in _known.read)
+        if why := _changes_too_often(here, feed, loader):
+            _known.changing[here] = why
+            if decision is not None:
+                decision.feed.leave()
+                del _known.decisions[loader]
+            raise Declined(why)
         if asked.explain:
             say_once(f"{place()} is shared as {feed.name}: {plan.reason}")
         if decision is not None and decision.feed is feed:
             feed.proof.renew()
         decision = _known.decisions[loader] = _Decision(state, feed, workers, shared)
+    name, read = decision.feed.name, _known.read.get(here)
+    if read is None or read.feed != name:
+        before = read.before if read else frozenset[str]()
+        changes = read.changes + 1 if read and read.epochs == 1 and name not in before else 0
+        read = _Read(name, before | {name}, weakref.ref(loader), time.monotonic(), 0, changes)
+    _known.read[here] = read._replace(epochs=read.epochs + 1)
     _known.latest = decision.feed
     return decision.feed
+
+
+def _changes_too_often(here: tuple[str, str], feed: ScriptFeed, loader: Any) -> str:
+    """Return why a loop whose data have changed reads no feed any more; empty if it does, as ranks do together."""
+    read, latest = _known.read.get(here), _known.latest
+    if read is None or latest is None or feed.meeting or feed.name in read.before:
+        return ""
+    if read.epochs > 1 or read.changes < (1 if read.loader() is loader else _TURNS):
+        return ""
+    lasted_s, start_s = time.monotonic() - read.since_s, latest.start_s
+    if lasted_s >= _LEAST_STARTS * start_s:
+        return ""
+    return (
+        f"its data have changed with each of its epochs, each of which takes a feed of its own, and lasts "
+        f"{lasted_s:.1f} s, less than {_LEAST_STARTS} starts of a feeder ({start_s:.1f} s)"
+    )
 
 
 def _too_short(loader: Any, plan: Plan, feed: ScriptFeed) -> str:

@@ -91,6 +91,38 @@ class Stream(IterableDataset[int]):
         return iter(random.Random(self.epoch).sample(range(40), 40))
 
 
+class Labels(Dataset[int]):
+    """Gives labels that its script sets anew, as pseudo-labels are."""
+
+    def __init__(self) -> None:
+        self.labels = [0] * 60
+
+    def __len__(self) -> int:
+        return 60
+
+    def __getitem__(self, i: int) -> int:
+        return self.labels[i]
+
+
+class Relabels:
+    """Sets labels for an epoch, of one data set or of a new one with a new loader, or for some by turns."""
+
+    def __init__(self, kind: str) -> None:
+        self._kind = kind
+        self.loader = DataLoader(Labels(), 8, shuffle=True)
+        self._tasks = [Labels() for _ in range(3)]
+
+    def set_epoch(self, epoch: int) -> None:
+        if self._kind == "turns":
+            self.loader = DataLoader(self._tasks[epoch % 3], 8, shuffle=True)
+        if self._kind == "pairs":
+            self.loader = DataLoader(Labels(), 8, shuffle=True)
+        if self._kind == "anew":
+            self.loader = DataLoader(Labels(), 8, shuffle=True)
+        first = {"folds": epoch // 2, "turns": epoch % 3, "pairs": epoch % 2}.get(self._kind, epoch) * 100
+        self.loader.dataset.labels = list(range(first, first + 60))  # type: ignore[attr-defined]
+
+
 def loader_of(kind: str) -> tuple[Any, Any]:
     """Return a loader, and what is told the epoch."""
     match kind:
@@ -104,6 +136,8 @@ def loader_of(kind: str) -> tuple[Any, Any]:
             return DataLoader(Rows(), 8, sampler=told), told
         case "drops":
             return DataLoader(Rows(), 8, sampler=(told := Uneven()), drop_last=True), told
+        case "labels" | "anew" | "folds" | "turns" | "pairs":
+            return (told := Relabels(kind)).loader, told
         case "stream":
             return DataLoader(told := Stream(), 8), told
         case _:
@@ -124,6 +158,7 @@ def main() -> None:
     seen: list[Any] = []
     for epoch in range(first, first + epochs):
         told.set_epoch(epoch)
+        loader = getattr(told, "loader", loader)
         seen.append([batch.tolist() for batch in loader])
     stay_until_all_have_read()
     print(json.dumps(seen))
