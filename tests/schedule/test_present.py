@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -90,6 +91,59 @@ def test_what_is_unknown_takes_a_whole_gpu_and_siblings_are_believed_alike(tmp_p
     assert [(job.memory_bytes, job.alone) for job in jobs] == [(GIB, False), (GIB, False), (0, True)]
     assert [job.data for job in jobs] == ["x:1", "x:1", "?"]
     assert estimates.samples(entries[1]) == (5000.0, True)  # ten epochs are assumed
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "more", "samples"),
+    [
+        ("epochs", "99", {}, (99 * 500.0, True)),
+        ("max_steps", "4", {}, (4 * 500.0, True)),
+        ("lr", "99", {}, (1000.0, False)),
+        ("epochs", "soon", {}, (1000.0, False)),
+        ("epochs", "99", {"epochs": 7}, (3500.0, False)),
+    ],
+)
+def test_a_sibling_is_as_long_as_its_own_parameters_say(
+    tmp_path: Path, name: str, value: str, more: dict[str, int], samples: tuple[float, bool]
+) -> None:
+    plans = [
+        replace(plan(each), command=("python", "train.py", f"--{name}", each), parameters={name: each}, **more)
+        for each in ("2", value)
+    ]
+    entries = entries_in([group("g", *plans)])
+    estimates = estimates_of(entries, tmp_path, (plans[0], replace(MEASURED, samples=1000.0)))
+    assert estimates.source(entries[1]) == "like a sibling"
+    assert estimates.samples(entries[1]) == samples
+    assert estimates.samples(entries[0]) == (1000.0, False)
+
+
+def test_a_parameter_is_not_cut_out_of_a_word_that_ends_like_it(tmp_path: Path) -> None:
+    def at(step: str, seed: str) -> RunPlan:
+        words = ("python", "train.py", "--step", step, f"--seed={seed}")
+        return replace(plan(seed), command=words, parameters={"seed": seed})
+
+    entries = entries_in([group("g", at("0.001", "1"), at("0.002", "2"), at("0.001", "3"))])
+    estimates = estimates_of(entries, tmp_path, (entries[0].plan, MEASURED))
+    assert [estimates.source(entry) for entry in entries] == ["measured", "unknown", "like a sibling"]
+
+
+@pytest.mark.parametrize(
+    ("words", "values", "alike"),
+    [
+        ("out/lr{}", ("0.1", "0.3"), True),
+        ("-b{}", ("64", "8"), True),
+        ("resnet{}", ("18", "50"), True),
+        ("--opt={}", ("sgd", "adam"), True),
+        ("1e-{}", ("1", "2"), False),
+        ("-{}", ("1", "2"), False),
+        ("x{}", ("sgd", "adam"), False),
+    ],
+)
+def test_values_of_parameters_are_found_in_words(tmp_path: Path, words: str, values: Any, alike: bool) -> None:
+    plans = [replace(plan(each), command=("t.py", words.format(each)), parameters={"p": each}) for each in values]
+    entries = entries_in([group("g", *plans)])
+    estimates = estimates_of(entries, tmp_path, (plans[0], MEASURED))
+    assert estimates.source(entries[1]) == ("like a sibling" if alike else "unknown")
 
 
 def test_who_takes_memory_that_nobody_knows_is_alone_until_it_is_seen(tmp_path: Path) -> None:

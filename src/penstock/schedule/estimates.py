@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Literal
 
@@ -22,6 +23,9 @@ _ASSUMED_S = 600.0
 _GUESS = Profile(preparation_s=1e-3, own_s=1e-3, gpu_s=1e-3, start_s=5.0)
 _ANY = "?"
 """Data key of runs not yet measured. They share a feed only if its name and data turn out equal."""
+_GOES_ON = re.compile(r"[\d.]\0[\d.]|[^\W\d_]\0[^\W\d_]|\d[eE][+-]?\0\d|^[+-]\0\d")
+"""Where a value is the end of a number, or of a word."""
+_LENGTH = re.compile(r"(?i)^(?:(?:num|max|total|train)[_-]?)*(?:epochs?|steps|iters|iterations)$")
 _LEAST_LEFT = 0.02
 """Part of all samples that a run has left at least: it goes on, whatever was believed of its length."""
 
@@ -56,12 +60,15 @@ class Estimates:
 
     def samples(self, entry: Entry) -> tuple[float, bool]:
         """Return how many samples a run trains on in all, and whether that is assumed."""
-        known = self._profile(entry)
+        own, known = self._known[entry.name], self._profile(entry)
         per_epoch = known.samples_per_epoch if known else None
-        if known and known.samples:
-            return known.samples, False
+        if own and own.samples:
+            return own.samples, False
         if entry.plan.epochs and per_epoch:
             return float(entry.plan.epochs * per_epoch), False
+        if not own and known and known.samples and (sibling := self._sibling(entry)):
+            times = _times_as_long(entry.plan.parameters, sibling.plan.parameters)
+            return known.samples * times, times != 1
         if per_epoch:
             return float(_ASSUMED_EPOCHS * per_epoch), True
         costs = known or _GUESS
@@ -165,10 +172,13 @@ class Estimates:
     def _profile(self, entry: Entry) -> Profile | None:
         if known := self._known[entry.name]:
             return known
+        sibling = self._sibling(entry)
+        return self._known[sibling.name] if sibling else None
+
+    def _sibling(self, entry: Entry) -> Entry | None:
         siblings = [other for other in self._siblings[entry.name] if self._known[other.name]]
         mine = entry.plan.parameters.items()
-        nearest = max(siblings, key=lambda other: len(mine & other.plan.parameters.items()), default=None)
-        return self._known[nearest.name] if nearest else None
+        return max(siblings, key=lambda other: len(mine & other.plan.parameters.items()), default=None)
 
 
 def check_fits(entries: Iterable[Entry], estimates: Estimates, machine: HostMachine) -> str:
@@ -199,9 +209,23 @@ def _without_parameters(entry: Entry) -> tuple[object, ...]:
     values = sorted((value for value in entry.plan.parameters.values() if value), key=len, reverse=True)
 
     def blank(word: str) -> str:
-        return next((word.removesuffix(value) for value in values if word.endswith(value)), word)
+        for value in values:
+            rest = word.removesuffix(value)
+            if rest != word and not _GOES_ON.search(f"{rest[-3:]}\0{value[0]}"):
+                return rest
+        return word
 
     return entry.group, entry.plan.directory, tuple(map(blank, entry.plan.command))
+
+
+def _times_as_long(mine: Mapping[str, str], others: Mapping[str, str]) -> float:
+    """Return how many times as long a run is as its sibling, by parameters that are called after a length."""
+    times = 1.0
+    for name, value in mine.items():
+        with suppress(KeyError, ValueError):
+            if _LENGTH.search(name) and float(value) > 0 and float(others[name]) > 0:
+                times *= float(value) / float(others[name])
+    return times if math.isfinite(times) and times > 0 else 1.0
 
 
 def dependencies(
