@@ -224,6 +224,8 @@ def projected(parts: Iterable[Tensor], length: int, dimensions: int, seed: int) 
     Source: Johnson-Lindenstrauss with signs (Achlioptas, 2003), as in LESS (2402.04333) and TRAK (2303.14186).
     """
     generator = torch.Generator("cpu").manual_seed(seed)
+    places = _BLOCK_ROWS * -(-dimensions // _WORD_BITS) * 8 if length > dimensions else 0
+    kept = torch.empty(places, 8, dtype=_SIGNS_OF_BYTES.dtype)
     found: Tensor | None = None
     done = 0
     for part in parts:
@@ -234,16 +236,17 @@ def projected(parts: Iterable[Tensor], length: int, dimensions: int, seed: int) 
             found[:, done : done + rows.shape[1]] = rows
         else:
             for some in cast("tuple[Tensor, ...]", rows.split(_BLOCK_ROWS, 1)):
-                found.addmm_(some, _signs(some.shape[1], dimensions, generator).to(some))
+                found.addmm_(some, _signs(some.shape[1], dimensions, generator, kept).to(some))
         done += rows.shape[1]
     assert found is not None and done == length
     return found if length <= dimensions else found / dimensions**0.5
 
 
-def _signs(rows: int, columns: int, generator: torch.Generator) -> Tensor:
-    """Draw a matrix of +-1: the bits of random words, eight at a time from a table."""
+def _signs(rows: int, columns: int, generator: torch.Generator, kept: Tensor) -> Tensor:
+    """Draw a matrix of +-1, in ``kept``: the bits of random words, eight at a time from a table."""
     words = torch.randint(-(2**63), 2**63 - 1, (rows, -(-columns // _WORD_BITS)), generator=generator)
-    signs = _SIGNS_OF_BYTES.index_select(0, words.view(torch.uint8).flatten().int())
+    each = words.view(torch.uint8).flatten().int()
+    signs = torch.index_select(_SIGNS_OF_BYTES, 0, each, out=kept[: len(each)])
     return signs.view(rows, -1)[:, :columns]
 
 
