@@ -79,6 +79,18 @@ SDA = {"disk": "sda", "disk_busy": 0.99, "disk_bytes": 4e9}
     ("fields", "used", "kind", "said"),
     [
         ({}, 0.03, "others", "other programs occupy the CPUs (97%; it and the runs beside it use 3%): end"),
+        (
+            {"delayed": 0.3},
+            0.03,
+            "others",
+            "other programs occupy the CPUs (97%; it and the runs beside it use 3%)",
+        ),
+        (
+            {"delayed": 0.02},
+            0.03,
+            "workers",
+            "by other programs, but its processes find a free one 98% of",
+        ),
         ({}, 0.6, "share", "while the CPUs are busy 97%: all 4 run train.py"),
         ({}, None, "share", "while the CPUs are busy 97%: all 4 run train.py"),
         ({**SDA, "moved_bytes": 1e7}, 0.6, "others", "occupy disk sda (99%; it and the runs beside it moved 1%"),

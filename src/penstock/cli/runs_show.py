@@ -100,7 +100,8 @@ def _page(known: RunFacts) -> RenderableType:
     facts.add_row("kept in", printable(str(known.folder)))
     for name, value in (known.environment or {}).items():
         if value and name not in {"command", "directory"}:
-            shown = printable(value if isinstance(value, str) else json.dumps(value))
+            text = ", ".join(value) if name == "code" else value if isinstance(value, str) else json.dumps(value)
+            shown = printable(text)
             facts.add_row(printable(name), shown if len(shown) <= 300 else f"{shown[:300]}… (--json has all)")
     if known.damage:
         facts.add_row("damaged", Text(printable(known.damage), "bold red"))

@@ -22,6 +22,8 @@ MUCH_WAITING = 0.1
 _MUCH_COPYING = 0.2
 _MUCH_OTHER = 0.5
 _BUSY = 0.85
+_DELAYED = 0.1
+"""Others are held responsible if a run that is ready to use a CPU finds none for this part of the time."""
 _OWN = 0.5
 """Runs that cause at least this part of the load on CPUs or a disk are held responsible for it."""
 
@@ -116,14 +118,14 @@ def _for_waiting(run: RunFigures, waits: str, cpus: Cpus, together: Sequence[Run
     if cpus.busy is None:
         return RunAdvice("unknown", f"{waits}: run it with --listeners proc,host,disk to know what that waits for")
     if cpus.busy < _BUSY:
-        where = "the feed's loader" if run.on_feed else "its loader"
-        busy = f"{waits} while the CPUs are busy {cpus.busy:.0%}"
-        return RunAdvice(
-            "workers", f"{busy}: give {where} more num_workers (penstock advise workers says how many)"
-        )
-    if cpus.used is not None and cpus.used < _OWN * cpus.busy:
-        return _others(waits, "the CPUs", cpus.busy, f"use {cpus.used:.0%}", "reserve cores for it")
+        return _more_workers(run, f"{waits} while the CPUs are busy {cpus.busy:.0%}")
     busy = f"{waits} while the CPUs are busy {cpus.busy:.0%}"
+    if cpus.used is not None and cpus.used < _OWN * cpus.busy:
+        delayed = max((other.delayed for other in together if other.delayed is not None), default=None)
+        if delayed is None or delayed >= _DELAYED:
+            return _others(waits, "the CPUs", cpus.busy, f"use {cpus.used:.0%}", "reserve cores for it")
+        finds = f"its processes find a free one {1 - delayed:.0%} of the time that they want one"
+        return _more_workers(run, f"{busy} by other programs, but {finds}")
     others = len({other.id for other in together} - {run.id})
     if run.on_feed or not others:
         return RunAdvice("pack", f"{busy}: do the decoding once and for all with penstock pack")
@@ -137,6 +139,12 @@ def _for_waiting(run: RunFigures, waits: str, cpus: Cpus, together: Sequence[Run
         "share",
         f"{busy}: those of the {others + 1} that read the same data can read it from one loader (penstock.share)",
     )
+
+
+def _more_workers(run: RunFigures, waits: str) -> RunAdvice:
+    where = "the feed's loader" if run.on_feed else "its loader"
+    text = f"{waits}: give {where} more num_workers (penstock advise workers says how many)"
+    return RunAdvice("workers", text)
 
 
 def _others(waits: str, what: str, busy: float, own: str, otherwise: str) -> RunAdvice:

@@ -55,6 +55,7 @@ class RunFigures(msgspec.Struct, frozen=True, kw_only=True):
     parts: Parts  # where its time went
     on_feed: bool  # whether it read a feed
     held_up_by: int | None  # index in its group of the run that its feed waited for most of its time, if any
+    delayed: float | None  # of the time that its processes ran or were ready to, the part without a free CPU
     cores: float | None  # cores that it might use
     machine_busy: float | None  # busy part of all the machine's cores, whoever used them, from 0 to 1
     disk: str  # the disk that was busy for most of its time; empty if none was used
@@ -74,7 +75,7 @@ def run_figures(run: RunRecord, series: Mapping[str, Series]) -> RunFigures:
         read, written = last(f"{what}.read_bytes"), last(f"{what}.write_bytes")
         return None if read is None or written is None else read + written
 
-    seconds = run.seconds or 0.0
+    seconds, ready_s = run.seconds or 0.0, last("proc.ready_s")
     machine_cores = last("host.cpus")
     busy_cores = series["host.cpu_s"].rise_per_s() if "host.cpu_s" in series else None
     disks = {
@@ -105,6 +106,7 @@ def run_figures(run: RunRecord, series: Mapping[str, Series]) -> RunFigures:
         ),
         on_feed="feed.lag_samples" in series,
         held_up_by=_held_up_by(run.index, series),
+        delayed=(last("proc.delayed_s") or 0.0) / ready_s if ready_s else None,
         cores=last("host.cores"),
         machine_busy=min(1.0, busy_cores / machine_cores) if busy_cores is not None and machine_cores else None,
         disk=disk,

@@ -221,7 +221,7 @@ def main(folder: Path | None) -> None:
     """Sample until the standard input has ended and all runs have."""
     ignore_sent()  # they are for the runs; what these still do is sampled
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # two files for each process of a run
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # three files for each process of a run
     with Store.open(folder) as store:
         sampler = Sampler(store)
         schedule, is_open, partial = Schedule(), True, b""

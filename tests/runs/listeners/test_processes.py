@@ -129,6 +129,20 @@ def test_the_time_of_a_child_that_nobody_waits_for_is_kept(kept, processes):
     assert tree(processes, run.watched).cpu_s >= before_s
 
 
+def test_the_time_for_which_a_run_finds_no_free_cpu_is_counted_and_kept(kept, processes):
+    code = (
+        "os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})\n"
+        "if os.fork() == 0:\n burn(0.5); os._exit(0)\n"
+        "burn(0.5); os.wait(); time.sleep(60)"
+    )
+    run, alone = kept(code), kept("time.sleep(60)", "b")
+    both = [run.watched, alone.watched]
+    ends = until(lambda: processes.look(time.time(), both).trees, lambda trees: trees["a"].cpu_s >= 0.9)
+    assert ends["a"].delayed_s >= 0.25  # one of the two waits at each moment, until the other has ended
+    assert ends["b"].delayed_s <= ends["a"].delayed_s / 2
+    assert processes.look(time.time(), both).trees["a"].delayed_s >= ends["a"].delayed_s
+
+
 def test_a_run_whose_keeper_has_ended_is_left_out(kept, processes):
     run, other = kept("time.sleep(60)"), kept("time.sleep(60)", "b")
     assert len(processes.look(1.0, [run.watched, other.watched]).trees) == 2

@@ -22,6 +22,8 @@ import msgspec
 from penstock.errors import GpuMissing
 from penstock.gpus.nvml import devices
 from penstock.linux.files import written_whole
+from penstock.runs.command_options import script_of
+from penstock.runs.launch.code import code_of
 from penstock.runs.launch.launched import Launched
 from penstock.runs.machine import describe
 from penstock.runs.masking import masked, masked_variables, masked_words
@@ -67,9 +69,15 @@ def _described(run: Launched) -> dict[str, Any]:
         "command": masked_words(plan.command),
         "directory": plan.directory,
         "git": git(plan.directory),
+        "code": _code(script_of(plan.command), plan.directory),
         "packages": packages() if plan.command[0] == sys.executable else None,
         "variables": masked_variables(shown),
     }
+
+
+@cache
+def _code(script: str, directory: str) -> dict[str, dict[str, str]]:
+    return code_of(script, directory) if script else {}
 
 
 @cache

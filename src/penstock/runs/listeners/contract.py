@@ -38,6 +38,9 @@ class Tree(NamedTuple):
         write_bytes: Bytes that they had sent towards storage by then; never falls.
         rss_bytes: Memory that they hold; a page that n of them map counts n times.
         threads: Threads that they have.
+        ready_s: Time for which their first threads ran or were ready to, since they were first looked at; None
+            where the kernel does not say it.
+        delayed_s: The part of that in which no CPU was free.
     """
 
     pids: tuple[int, ...]
@@ -46,6 +49,8 @@ class Tree(NamedTuple):
     write_bytes: float
     rss_bytes: int
     threads: int
+    ready_s: float | None = None
+    delayed_s: float = 0.0
 
 
 class Tick(NamedTuple):

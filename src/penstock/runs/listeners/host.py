@@ -110,6 +110,8 @@ class ProcListener(Listener):
                 "proc.read_bytes": tree.read_bytes,
                 "proc.write_bytes": tree.write_bytes,
             }
+            if tree.ready_s is not None:
+                counters |= {"proc.ready_s": tree.ready_s, "proc.delayed_s": tree.delayed_s}
             gauges = {
                 "proc.rss_bytes": tree.rss_bytes,
                 "proc.threads": tree.threads,

@@ -90,6 +90,8 @@ class _Process:
         self.pid = pid
         self._stat = os.open(f"/proc/{pid}/stat", os.O_RDONLY | os.O_CLOEXEC)
         self._io = _opened(f"/proc/{pid}/io")
+        self._schedstat = _opened(f"/proc/{pid}/schedstat")
+        self._seen_ns = 0, 0
 
     def stat(self) -> list[bytes]:
         """Read its state, and what follows that in /proc/PID/stat (proc(5))."""
@@ -99,10 +101,18 @@ class _Process:
         """Read how much it, and the children that it has waited for, read and wrote."""
         return _io_bytes(self._io)
 
+    def ready_ns(self) -> tuple[int, int]:
+        """Read how long its first thread has run, and been ready to, since the last call (sched-stats.rst)."""
+        if self._schedstat is None:
+            return 0, 0
+        ran, delayed = map(int, os.pread(self._schedstat, 128, 0).split()[:2])
+        (ran_before, delayed_before), self._seen_ns = self._seen_ns, (ran, delayed)
+        return ran - ran_before, delayed - delayed_before
+
     def close(self) -> None:
-        os.close(self._stat)
-        if self._io is not None:
-            os.close(self._io)
+        for file in (self._stat, self._io, self._schedstat):
+            if file is not None:
+                os.close(file)
 
 
 class _Tree:
@@ -112,6 +122,7 @@ class _Tree:
         pid, started = keeper
         self.keeper = _Process(pid)
         self.members: dict[int, _Process] = {}  # a parent before its children
+        self._ran_ns = self._delayed_ns = 0
         self._cpu_ticks, self._read_bytes, self._write_bytes = NeverFalling(), NeverFalling(), NeverFalling()
         if int(self.keeper.stat()[19]) != started:
             self.keeper.close()
@@ -132,9 +143,12 @@ class _Tree:
         for pid, process in list(self.members.items()):
             try:
                 stat = process.stat()
+                ran_ns, delayed_ns = process.ready_ns()
             except ProcessLookupError:
                 self.members.pop(pid).close()
                 continue
+            self._ran_ns += ran_ns
+            self._delayed_ns += delayed_ns
             cpu_ticks += int(stat[11]) + int(stat[12]) + int(stat[13]) + int(stat[14])
             read, written = process.io_bytes()
             read_bytes += read
@@ -150,6 +164,8 @@ class _Tree:
             write_bytes=self._write_bytes.of(write_bytes),
             rss_bytes=rss_pages * PAGE_BYTES,
             threads=threads,
+            ready_s=(self._ran_ns + self._delayed_ns) / 1e9 if self._ran_ns else None,
+            delayed_s=self._delayed_ns / 1e9,
         )
 
     def close(self) -> None:
@@ -186,10 +202,10 @@ def _parent(pid: int) -> int | None:
     return None if fields is None else int(fields[1]) or -1
 
 
-def _opened(io: str) -> int | None:
-    """Open a process's figures of I/O, which the kernel may refuse: for a program that is setuid."""
+def _opened(path: str) -> int | None:
+    """Open figures of a process, which the kernel may refuse: for a program that is setuid."""
     with suppress(OSError):
-        return os.open(io, os.O_RDONLY | os.O_CLOEXEC)
+        return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     return None
 
 
