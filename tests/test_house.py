@@ -19,13 +19,13 @@ SOURCE = ROOT / "src" / "penstock"
 SPARE_LINES = 120
 """A room may hold so many fewer before its line in the table must be lowered."""
 ROOMS = {  # lines, files
-    "autosharing": (1750, 10),
+    "autosharing": (1790, 10),
     "basics": (800, 10),
     "bench": (2450, 15),
     "cli": (3310, 22),
     "contracts": (750, 4),
     "doctor": (540, 3),
-    "feed": (10120, 51),
+    "feed": (10180, 52),
     "fingerprint": (1800, 11),
     "fit": (990, 6),
     "gpus": (320, 3),
@@ -33,14 +33,14 @@ ROOMS = {  # lines, files
     "io": (4890, 27),
     "linux": (980, 8),
     "memory": (1060, 7),
-    "runs": (10300, 66),
-    "schedule": (2850, 15),
+    "runs": (10410, 67),
+    "schedule": (2870, 15),
     "select": (3860, 20),
-    "sources": (12850, 81),
+    "sources": (12860, 81),
     "subsets": (850, 5),
     "testing": (1070, 8),
     "tree": (930, 5),
-    "web": (1900, 13),
+    "web": (1950, 13),
     "at the top": (660, 5),
 }
 VERBS = 38

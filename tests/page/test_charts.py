@@ -124,9 +124,13 @@ def test_what_differs_between_runs_is_told_with_the_lines_of_their_changes(tab, 
     runs = [
         group(store, "sweep", runs=[f"run {at}"], parameters={"lr": f"0.{at}", "seed": "1"})[0] for at in (1, 2)
     ]
-    for run, line in zip(runs, ("+  dropout = 0.1", "+  dropout = 0.5"), strict=True):
+    for at, (run, line) in enumerate(zip(runs, ("+  dropout = 0.1", "+  dropout = 0.5"), strict=True)):
         git = {"commit": "a" * 40, "diff": f"@@ model.py\n{line}\n+  same", "diff_is_whole": True}
         told = {"git": git, "packages": {"torch": "2.13.0", "numpy": f"2.{line[-1]}"}, "variables": {}}
+        told["machine"] = {"cpu": "one", "date": f"2026-11-2{at}", "load_before": at}
+        told["code"] = {"train.py": {"digest": "0", "text": "import net\n"}}
+        told["code"]["net.py"] = {"digest": str(at), "text": f"import torch\nwidth = {at + 8}\n"}
+        told["code"]["large.py"] = {"digest": f"{at}abc", "text": ""}
         (store.folder_of(run.id) / "environment.json").write_text(json.dumps(told))
     one = tab()
     asked: list[str] = []
@@ -137,8 +141,16 @@ def test_what_differs_between_runs_is_told_with_the_lines_of_their_changes(tab, 
     page.locator(".chart canvas").first.wait_for()
     assert len(asked) == 2, "each run is asked for once"
     rows = [text.split("\t")[0].strip() for text in table.locator("tbody tr").all_inner_texts()]
-    assert rows == ["parameter lr", "changes not committed", "package numpy"]
-    assert "dropout = 0.5" in table.inner_text() and "same" not in table.inner_text()
+    assert rows == [
+        "parameter lr",
+        "changes not committed",
+        "code net.py",
+        "code large.py",
+        "package numpy",
+    ], "and neither date nor load"
+    shown = table.inner_text()
+    assert "dropout = 0.5" in shown and "width = 9" in shown and "SHA-256 1abc" in shown
+    assert "same" not in shown and "import torch" not in shown
     one.picture("differences")
 
 

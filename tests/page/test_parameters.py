@@ -52,6 +52,12 @@ def test_points_lie_where_their_values_are_on_a_log_axis_and_runs_without_are_co
     assert len(columns) == 4, "one for each rate"
     gaps = [after - before for before, after in pairwise(columns)]
     assert gaps == pytest.approx([gaps[0]] * 3, abs=0.2), "powers of ten at equal distances"
+    page.get_by_label("Axes of numbers").select_option("linear")
+    columns = eventually(lambda: (now := sorted({x for _, x, _ in points(page)})) != columns and now)
+    assert columns[1] - columns[0] < (columns[3] - columns[2]) / 50, "numbers at their distances"
+    page.wait_for_url(re.compile("axes=linear"))
+    page.get_by_label("Axes of numbers").select_option("")
+    eventually(lambda: points(page) == found)
     heights = {name: y for name, _, y in found}
     for before, after in pairwise(RATES):
         assert heights[f"adam {before}"] > heights[f"sgd {before}"] > heights[f"adam {after}"]

@@ -25,6 +25,8 @@ def test_all_runs_that_the_filter_lets_through_are_saved_as_they_are_shown(tab, 
     page.get_by_text("60 of 61 runs").wait_for()
     rows = list(csv.reader(saved(page, "runs as CSV").splitlines()))
     assert len(rows) == 61 and rows[0][:3] == ["id", "run", "group"]
+    time = rows[0].index("time, s")
+    assert {row[time] for row in rows[1:]} == {"60"}, "numbers as they are, not as they are shown"
     assert {row[2] for row in rows[1:]} == {NASTY} and {row[1] for row in rows[1:]} == {
         f"r {at}" for at in range(60)
     }

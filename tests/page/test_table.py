@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 
 import pytest
@@ -82,6 +83,82 @@ def test_what_is_logged_is_chosen_as_columns_sorted_filtered_and_kept_in_the_add
     page.reload()
     eventually(lambda: len(column(page, "accuracy")) == 4)
     assert column(page, "run")[0] == "run 3"
+
+
+def test_a_filter_compares_numbers_and_fields_and_says_why_nothing_is_left(tab, store):
+    for lr, status in (("1e-3", "failed"), ("0.01", "finished"), ("0.0011", "finished")):
+        group(store, "sweep", runs=[f"at {lr}"], parameters={"lr": lr}, status=status)
+    page = tab().view("runs")
+    page.get_by_text("3 of 3 runs").wait_for()
+    for words, runs in {
+        "lr=0.001": ["at 0.0011", "at 1e-3"],  # and what begins so
+        "lr=.0010": ["at 1e-3"],
+        "-lr=0.001": ["at 0.01"],
+        "status=fail": ["at 1e-3"],
+        "name=0.01 group=sweep": ["at 0.01"],
+        "name=sweep": [],
+    }.items():
+        page.get_by_role("searchbox").fill(words)
+        eventually(lambda runs=runs: sorted(column(page, "run")) == runs, words)
+    page.get_by_text("No run fits “name=sweep”: all of its words must.").wait_for()
+
+
+def test_what_has_diverged_is_shown_and_last_in_any_order(tab, store):
+    for name, last in {"a": 0.5, "b": math.nan, "c": -math.inf, "d": 2.0, "e": math.inf}.items():
+        group(store, "sweep", runs=[name], parameters={"lr": name}, series={"loss": [1.0, last]})
+    group(store, "sweep", runs=["f"], parameters={"lr": "f"}, series={"other": [1.0]})
+    one = tab()
+    page = one.view("runs?col=name&col=last:loss&sort=last:loss")
+    rising = ["0.5", "2", "−∞", "∞", "NaN", ""]
+    eventually(lambda: column(page, "loss") == rising, lambda: str(column(page, "loss")))
+    page.get_by_role("button", name="loss ↑").click()
+    page.get_by_role("button", name="loss", exact=True).click()
+    eventually(lambda: column(page, "loss") == ["2", "0.5", "NaN", "∞", "−∞", ""])
+    page = one.view("parameters?metric=last:loss")
+    page.get_by_role("link", name="b: lr b, last loss NaN").first.wait_for()
+    one.picture("parameters diverged")
+    places = [page.get_by_role("link", name=f"{run}: lr").locator("circle").get_attribute("cy") for run in "adceb"]
+    assert places == sorted(places, key=float, reverse=True)  # what has diverged lies above
+
+
+def test_columns_are_searched_reach_all_and_close(tab, store):
+    group(store, "many", series={f"metric {at:03}": [float(at)] for at in range(150)})
+    page = tab().view("runs")
+    page.get_by_text("1 of 1 runs").wait_for()
+    eventually(lambda: "metric" in column(page, "logs")[0])
+    page.get_by_text("Columns", exact=True).click()
+    page.get_by_text("… and 50 more: search for them").wait_for()
+    page.get_by_label("Search columns").fill("metric 149")
+    page.get_by_label("Column last metric 149").check()
+    eventually(lambda: column(page, "metric 149") == ["149"])
+    page.keyboard.press("Escape")
+    page.get_by_label("Search columns").wait_for(state="hidden")
+    page.get_by_text("Columns", exact=True).click()
+    page.get_by_text("1 of 1 runs").click()
+    page.get_by_label("Search columns").wait_for(state="hidden")
+
+
+@pytest.mark.parametrize("address", ["__proto__", "constructor", "%"])
+def test_an_address_that_nobody_has_made_shows_what_runs_now(tab, store, address):
+    group(store, "one")
+    page = tab().view(address)
+    page.locator("nav a[aria-current]", has_text="Now").wait_for()
+
+
+def test_the_band_around_a_mean_is_what_was_asked_for(tab, store):
+    for at in range(4):
+        group(
+            store, "seeds", runs=[f"seed {at}"], parameters={"lr": "0.1"}, series={"loss": [float(at), 2.0 * at]}
+        )
+    one = tab()
+    page = one.view("compare?group=name")
+    page.get_by_text("Band: from the least to the greatest.").wait_for()
+    with page.expect_request(lambda request: "/api/chart" in request.url and "band=error" in request.url):
+        page.get_by_label("Band", exact=True).select_option("error")
+    page.get_by_text("Band: error of the mean.").wait_for()
+    page.wait_for_url(re.compile("band=error"))
+    page.locator("canvas").first.wait_for()
+    one.picture("compare error of the mean")
 
 
 def test_runs_are_grouped_by_a_parameter(tab, store):

@@ -86,6 +86,9 @@ ABSENT = [
     ("format=gif", 400, "give one of pdf, svg, png"),
     ("format=pdf&group=absent", 404, "no run of the groups absent has begun"),
     ("format=pdf&name=loss&id=absent", 404, "has no run 'absent'"),
+    ("format=pdf&name=loss&over=clock&begin=1e300", 400, "s since 1970: give moments up to 2e+11"),
+    ("format=pdf&name=loss&begin=3&end=2", 400, "from 3 to 2: give a begin below an end"),
+    ("format=pdf&name=loss&band=wide", 400, "band='wide': give one of range, deviation, error"),
 ]
 
 

@@ -58,6 +58,18 @@ def test_runs_with_the_same_steps_have_numpys_mean():
     assert (runs[1] == 7).all()
 
 
+@pytest.mark.parametrize(("band", "divisor"), [("deviation", 1.0), ("error", 7**0.5)])
+def test_a_band_is_the_deviation_or_the_error_of_the_mean(band, divisor):
+    values = np.random.default_rng(0).normal(size=(7, 500))
+    mean, lower, upper, _ = together([(np.arange(500.0), each) for each in values], -INF, INF, band)
+    away = values.std(axis=0, ddof=1) / divisor
+    np.testing.assert_allclose(upper[1], values.mean(axis=0) + away)
+    np.testing.assert_allclose(lower[1], values.mean(axis=0) - away)
+    longer = [(np.arange(500.0), values[0]), (np.arange(600.0), np.ones(600))]
+    mean, lower, upper, runs = together(longer, -INF, INF, band)
+    assert runs[1][-1] == 1 and mean[1][-1] == lower[1][-1] == upper[1][-1] == 1  # of one run, nothing is known
+
+
 def test_of_more_places_than_can_be_shown_some_are_looked_at_and_all_once_it_is_zoomed():
     values = np.random.default_rng(0).normal(size=(3, 100_000))
     steps = np.arange(100_000.0)

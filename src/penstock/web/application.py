@@ -28,6 +28,7 @@ from penstock.select.meter import WATTS
 from penstock.select.savings import ESTIMATED_WH, Saving, balances, savings
 from penstock.web.access import LOCAL, Access, Connection, host_name
 from penstock.web.files import Json, answering, artifact_routes, page_routes
+from penstock.web.lines import BANDS, CLOCK, RANGE
 from penstock.web.live import Live
 from penstock.web.paper.pictures import KINDS, labels_of
 from penstock.web.views import Views
@@ -35,6 +36,8 @@ from penstock.web.writing import write_routes
 
 _MOST_POINTS = 20_000
 _MOST_SMOOTHING = 0.999
+_FAR = 2e11
+"""A moment of which a year has four digits, in seconds since 1970."""
 _PORT = 7367
 _TRIED_PORTS = 20
 _ACCEPTED_AT_ONCE = 16  # so that those which wait for too long go before descriptors run out
@@ -137,6 +140,8 @@ def _newest(views: Views, request: Request) -> dict[str, Any]:
 
 def _chart(views: Views, request: Request) -> dict[str, Any]:
     asked = request.query_params
+    if (band := asked.get("band", RANGE)) not in BANDS:
+        raise BadSetting(f"band={band!r}: give one of {', '.join(BANDS)}")
     return views.chart(
         asked.get("name", ""),
         asked.getlist("id"),
@@ -145,6 +150,7 @@ def _chart(views: Views, request: Request) -> dict[str, Any]:
         int(min(max(_number(request, "most", 2000), 4), _MOST_POINTS)),
         over=asked.get("over", ""),
         smoothing=min(max(_number(request, "smoothing", 0.0), 0.0), _MOST_SMOOTHING),
+        band=band,
     )
 
 
@@ -166,6 +172,10 @@ def _figure(store: Store, views: Views, request: Request) -> Response:
         if len(labels) != len(ids):
             labels = labels_of([store.run(id) for id in ids])
         span = _number(request, "begin", -math.inf), _number(request, "end", math.inf)
+        if not span[0] < span[1]:
+            raise BadSetting(f"from {span[0]:g} to {span[1]:g}: give a begin below an end")
+        if asked.get("over") == CLOCK and any(abs(edge) > _FAR for edge in span if math.isfinite(edge)):
+            raise BadSetting(f"from {span[0]:g} to {span[1]:g} s since 1970: give moments up to {_FAR:g}")
         charts, log = {asked.get("name", ""): _chart(views, request)}, asked.get("log") == "true"
         picture = charts_picture(charts, labels, asked.get("over", ""), log, 1, span)
     return Response(picture.content(kind), media_type=mimetypes.types_map[f".{kind}"])

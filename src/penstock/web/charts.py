@@ -18,6 +18,8 @@ _COUNTERS = {
     **dict.fromkeys(("read_bytes", "write_bytes"), "bytes/s"),
     **dict.fromkeys(("reads", "writes", "flushes", "batches", "samples", "missed"), "/s"),
     "cpu_s": "cores",
+    "ready_s": "ready",
+    "delayed_s": "waiting",
 }
 _APART_S = 0.4
 _GAUGES = {"_bytes_per_s": "bytes/s", "_per_s": "/s", "_bytes": "bytes", "_s": "s", "_w": "W", "_percent": "%"}
@@ -154,6 +156,8 @@ _PARTS = {
     "feed.epoch_s": (2, "Time of an epoch"),
     "feed.main.epoch_s": (2, "Time of an epoch of the main loader"),
     "proc.cpu_s": (3, "CPU of its processes"),
+    "proc.ready_s": (_REST, "Processes that run or could"),
+    "proc.delayed_s": (_REST, "Processes that wait for a CPU"),
     "run.cpu_s": (_REST, "CPU time in all"),
     "host.cpu_s": (3, "CPU of the machine"),
     "proc.rss_bytes": (4, "Memory of its processes"),

@@ -24,7 +24,7 @@ from starlette.routing import Route
 from penstock.runs.store import Store
 
 _PAGE = Path(__file__).with_name("page")
-_FIRST = ("main", "address", "data", "elements", "figures", "runs", "now", "columns", "notes", "saving")
+_FIRST = ("main", "address", "data", "elements", "figures", "runs", "now", "columns", "notes", "saving", "drawing")
 """Modules that the page lists for loading at once; the browser finds the others."""
 _FOR_EVER = {"Cache-Control": "private, max-age=31536000, immutable"}
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,6 +15,7 @@ from penstock.runs.store.columns import Floats
 from penstock.web.charts import Line, drawn, on_common_moments, part_of, union
 
 CLOCK = "clock"
+RANGE, DEVIATION, ERROR = BANDS = "range", "deviation", "error"
 _SERIES = "series:"
 NOTHING: Line = np.empty(0), np.empty(0)
 _MOST_ODD = 50
@@ -47,7 +48,7 @@ def line_over(name: str, series: Mapping[str, Series], over: str, began: float |
 
 
 def chart(
-    of_runs: Sequence[Sequence[Line]], begin: float, end: float, most: int, smoothing: float
+    of_runs: Sequence[Sequence[Line]], begin: float, end: float, most: int, smoothing: float, band: str = RANGE
 ) -> dict[str, Any]:
     """Reduce lines to what a chart can show between two places of its x axis.
 
@@ -56,15 +57,16 @@ def chart(
 
     Returns:
         ``times``, the places; ``lines``, for each line the indices of its places, None for all, and its values;
-        ``smooth``, the same of their moving averages; ``bands``, the same of the least, the greatest and the
-        number of runs of each mean, None for a single run; ``ends``, the places of their last points; ``odd``,
+        ``smooth``, the same of their moving averages; ``bands``, the same of the lower and the upper bound and
+        the number of runs of each mean, None for a single run; ``ends``, the places of their last points; ``odd``,
         where they are NaN or infinite; ``figures``, the last value (the mean of several runs'), the least and the
         greatest.
     """
-    made = [together(lines, begin, end) for lines in of_runs]
+    made = [together(lines, begin, end, band) for lines in of_runs]
     averaged = of_runs if smoothing else of_runs[:0]
     smooth = [
-        together([(at, smoothed(values, smoothing)) for at, values in lines], begin, end) for lines in averaged
+        together([(at, smoothed(values, smoothing)) for at, values in lines], begin, end, band)
+        for lines in averaged
     ]
     bands = [band for _, *band in smooth or made]
     flat = [mean for mean, *_ in made + smooth] + [line for band in bands for line in band]
@@ -130,14 +132,21 @@ def odd(line: Line, begin: float, end: float, most: int) -> list[tuple[float, st
     where = np.flatnonzero(~np.isfinite(line[1]) & (line[0] >= begin) & (line[0] <= end))
     if len(where) > most:
         where = where[np.unique(np.linspace(0, len(where) - 1, most).astype(np.int64))]
-    words = {True: "∞", False: "−∞"}
-    return [
-        (float(line[0][at]), "NaN" if math.isnan(line[1][at]) else words[bool(line[1][at] > 0)]) for at in where
-    ]
+    return [(float(line[0][at]), str(in_words(line[1][at]))) for at in where]
 
 
-def together(lines: Sequence[Line], begin: float, end: float) -> list[Line]:
-    """Return the mean of several lines, their least and greatest value, and their number, from place to place.
+def in_words(value: float | None) -> float | str | None:
+    """Return a value that is NaN or infinite as a word, which JSON has no number for."""
+    if value is None or math.isfinite(value):
+        return value
+    return "NaN" if math.isnan(value) else "∞" if value > 0 else "−∞"
+
+
+def together(lines: Sequence[Line], begin: float, end: float, band: str = RANGE) -> list[Line]:
+    """Return the mean of several lines, a bound below and above it, and their number, from place to place.
+
+    The bounds are the least and the greatest value, or as far from the mean as their standard deviation, or as
+    the standard error of the mean: ``band`` is one of ``BANDS``.
 
     The common places are those of all points; of more than 20,000, as many at equal distances. Between its
     points a line has the value of the last. Before its first point and behind its last it does not count, nor
@@ -151,15 +160,23 @@ def together(lines: Sequence[Line], begin: float, end: float) -> list[Line]:
     if places is None:
         there = np.concatenate([part[[0, -1]] for part in parts if len(part)])
         places = np.linspace(max(begin, there.min()), min(end, there.max()), _MOST_PLACES)
-    runs, total = np.zeros(len(places)), np.zeros(len(places))
-    least, greatest = np.full(len(places), np.inf), np.full(len(places), -np.inf)
+    runs, total, squares = (np.zeros(len(places)) for _ in range(3))
+    least, greatest = (np.full(len(places), np.nan) for _ in range(2))
+    for held in _held(lines, places):
+        runs += np.isfinite(held)
+        total += np.nan_to_num(held)
+        least, greatest = np.fmin(least, held), np.fmax(greatest, held)
+    mean = total / np.maximum(runs, 1) + np.where(runs > 0, 0.0, np.nan)
+    if band == RANGE:
+        return [(places, values) for values in (mean, least, greatest, runs)]
+    for held in _held(lines, places):
+        squares += np.nan_to_num((held - mean) ** 2)
+    away = np.sqrt(squares / np.maximum(runs - 1, 1) / (np.maximum(runs, 1) if band == ERROR else 1))
+    return [(places, values) for values in (mean, mean - away, mean + away, runs)]
+
+
+def _held(lines: Sequence[Line], places: Floats) -> Iterator[Floats]:
+    """Yield what each line counts for at some places; NaN for nothing."""
     for at, values in lines:
         held = values[np.maximum(np.searchsorted(at, places, side="right") - 1, 0)]
-        counts = np.isfinite(held) & (places >= at[0]) & (places <= at[-1])
-        runs += counts
-        total += np.where(counts, held, 0)
-        least = np.where(counts, np.minimum(least, held), least)
-        greatest = np.where(counts, np.maximum(greatest, held), greatest)
-    none = np.where(runs > 0, 0.0, np.nan)
-    mean = total / np.maximum(runs, 1) + none
-    return [(places, values) for values in (mean, least + none, greatest + none, runs)]
+        yield np.where(np.isfinite(held) & (places >= at[0]) & (places <= at[-1]), held, np.nan)

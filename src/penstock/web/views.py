@@ -15,18 +15,19 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from msgspec import structs
 
 from penstock.errors import NoSuchRun
 from penstock.runs.compare import Comparison, compare, group_figures
 from penstock.runs.figures import MEMORY, extremes, memory_bytes, newest_values
-from penstock.runs.glance import Glance, Recent, glance, is_glanced_at
+from penstock.runs.glance import Recent, glance, is_glanced_at
 from penstock.runs.listeners import is_measured
 from penstock.runs.record import ENDED, RunRecord
 from penstock.runs.store import Series, Store
 from penstock.schedule.ledger import newest_ledgers
 from penstock.web.charts import Line, drawn, is_counter, title_of
 from penstock.web.files import NOT_ELSEWHERE
-from penstock.web.lines import NOTHING, axis_of, chart, line_over
+from penstock.web.lines import NOTHING, axis_of, chart, in_words, line_over
 
 import_module("numpy.ma")  # np.unique imports it when first called, which fails in two threads at once
 
@@ -57,10 +58,11 @@ class Views:
             return [row if row["ended"] else row_of(self._store.run(id)) for id, row in known.items()]
         return [row_of(record) for record in self._store.runs()]
 
-    def glances(self, ids: Iterable[str]) -> dict[str, Glance]:
+    def glances(self, ids: Iterable[str]) -> dict[str, dict[str, Any]]:
         """Return what runs that go on do now; readers that have not been used for a while are dropped."""
         self.let_go(_UNUSED_S)
-        return {id: glance(self._look(id, _LATE_S, is_glanced_at)) for id in ids}
+        found = {id: glance(self._look(id, _LATE_S, is_glanced_at)) for id in ids}
+        return {id: {**structs.asdict(each), "logged": _in_words(each.logged)} for id, each in found.items()}
 
     def let_go(self, unused_s: float = 0.0) -> None:
         """Drop the readers of runs that have not been used for this time, with their points."""
@@ -105,7 +107,16 @@ class Views:
         return {name: title_of(name)._asdict() for name in sorted(names)}
 
     def chart(
-        self, name: str, ids: Sequence[str], begin: float, end: float, most: int, *, over: str, smoothing: float
+        self,
+        name: str,
+        ids: Sequence[str],
+        begin: float,
+        end: float,
+        most: int,
+        *,
+        over: str,
+        smoothing: float,
+        band: str,
     ) -> dict[str, Any]:
         """Return a series of several runs between two places of the x axis, reduced to what a chart can show.
 
@@ -114,7 +125,7 @@ class Views:
         """
         runs = [id for each in ids for id in each.split(",")]
         read = self._readers.map(partial(self._line, name, over=over), runs)
-        return chart([list(islice(read, each.count(",") + 1)) for each in ids], begin, end, most, smoothing)
+        return chart([list(islice(read, each.count(",") + 1)) for each in ids], begin, end, most, smoothing, band)
 
     def newest(self, ids: Iterable[str], names: Iterable[str]) -> dict[str, dict[str, Any]]:
         """Return the points of runs' last seconds, by run and name; some may have been returned before."""
@@ -200,9 +211,17 @@ def _summary(seconds: float, series: Mapping[str, Series]) -> dict[str, Any]:
         "memory_bytes": memory_bytes([series]),
         "read_bytes_per_s": part("proc.read_bytes"),
         "waiting": part("feed.wait_s"),
-        "logged": {name: value for name, value in last.items() if not is_measured(name)},
-        "figures": {name: extremes(newest_values(name, series)) for name in series if not is_measured(name)},
+        "logged": _in_words({name: value for name, value in last.items() if not is_measured(name)}),
+        "figures": {
+            name: [*map(in_words, extremes(newest_values(name, series)))]
+            for name in series
+            if not is_measured(name)
+        },
     }
+
+
+def _in_words(values: Mapping[str, float]) -> dict[str, Any]:
+    return {name: in_words(value) for name, value in values.items()}
 
 
 def _tail(path: Path) -> str:

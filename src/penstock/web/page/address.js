@@ -17,9 +17,13 @@ function write() {
   [shown, shown_ms] = [location.hash, performance.now()];
 }
 
+function decoded(part) {
+  try { return decodeURIComponent(part); } catch { return part; } // somebody has written it by hand
+}
+
 export function read() {
   const [path, query] = address.replace(/^#\//, "").split("?");
-  const [view, ...rest] = path.split("/").map(decodeURIComponent);
+  const [view, ...rest] = path.split("/").map(decoded);
   return { view: view || "now", rest, query: new URLSearchParams(query || "") };
 }
 

@@ -92,7 +92,7 @@ function spread(low, high) {
 
 // All charts of a view. `placed` is called once one is pinned, moved or enlarged. `over` is the horizontal axis: "" for the
 // seconds from each run's begin, "clock" for the time of day, "series:NAME" for what the runs logged under that name.
-export function charts(place, { over, log, smoothing, zoomed, placed }) {
+export function charts(place, { over, log, smoothing, band, zoomed, placed }) {
   const relative = over === "";
   const isTime = relative || over === "clock";
   const axisName = isTime ? "time" : over.replace(/^series:/, "");
@@ -206,7 +206,7 @@ export function charts(place, { over, log, smoothing, zoomed, placed }) {
 
   function askedOf(chart) {
     const view = range();
-    const asked = [["name", chart.name], ["over", over], ["smoothing", smoothing], ...chart.lines.map(({ id }) => ["id", id])];
+    const asked = [["name", chart.name], ["over", over], ["smoothing", smoothing], ["band", band], ...chart.lines.map(({ id }) => ["id", id])];
     return view ? [...asked, ["begin", view[0]], ["end", view[1]]] : asked;
   }
 

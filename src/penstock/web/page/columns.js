@@ -2,7 +2,7 @@
 
 import { colour, known, own } from "./data.js";
 import { dot, element } from "./elements.js";
-import { bytes, moment, number, seconds, share } from "./figures.js";
+import { bytes, moment, number, ODD, seconds, share } from "./figures.js";
 import { noteOf, tagsOf } from "./notes.js";
 
 const MOST_VARYING = 6;
@@ -16,16 +16,16 @@ export const glance = (row) => known.glances[row.id] || {};
 // (handed what it held before); `wide` if a phone has no room for it unless it is asked for.
 const FIXED = [
   { key: "id", label: "id", of: (row) => row.id, text: (row) => row.id, class: "id", wide: true },
-  { key: "name", label: "run", of: (row) => row.name, text: (row) => row.name, made: link, class: "name" },
+  { key: "name", label: "run", of: (row) => row.name, text: (row) => row.name, made: link, class: "name stays" },
   { key: "group", label: "group", of: (row) => row.group, text: (row) => row.group, class: "name", wide: true },
   { key: "mode", label: "mode", of: (row) => row.mode, text: (row) => row.mode, wide: true },
   { key: "status", label: "status", of: (row) => row.status, text: status, made: statusOf },
   { key: "tags", label: "tags", of: (row) => row.tags.join(" ") || undefined, text: (row) => [...row.tags, row.archived && "archived"].filter(Boolean).join(" "), made: tagsOf },
-  { key: "began", label: "began", of: (row) => row.began ?? Infinity, text: (row) => moment(row.began), class: "number", wide: true },
-  { key: "seconds", label: "time", of: (row) => row.seconds ?? undefined, text: (row) => seconds(row.seconds), class: "number" },
-  { key: "waiting", label: "waits", of: (row) => glance(row).waiting ?? undefined, text: (row) => share(glance(row).waiting), class: "number" },
+  { key: "began", label: "began", of: (row) => row.began ?? Infinity, text: (row) => moment(row.began), unit: "s since 1970", class: "number", wide: true },
+  { key: "seconds", label: "time", of: (row) => row.seconds ?? undefined, text: (row) => seconds(row.seconds), unit: "s", class: "number" },
+  { key: "waiting", label: "waits", of: (row) => glance(row).waiting ?? undefined, text: (row) => share(glance(row).waiting), unit: "part", class: "number" },
   { key: "cores", label: "cores", of: (row) => glance(row).cores ?? undefined, text: (row) => number(glance(row).cores), class: "number", wide: true },
-  { key: "memory", label: "memory", of: (row) => glance(row).memory_bytes ?? undefined, text: (row) => bytes(glance(row).memory_bytes), class: "number", wide: true },
+  { key: "memory", label: "memory", of: (row) => glance(row).memory_bytes ?? undefined, text: (row) => bytes(glance(row).memory_bytes), unit: "bytes", class: "number", wide: true },
   { key: "logged", label: "logs", of: logged, text: logged, class: "name", wide: true },
   { key: "note", label: "note", of: (row) => row.note || undefined, text: (row) => row.note, made: (row, before) => before || noteOf(row.id), wide: true },
 ];
@@ -118,10 +118,19 @@ export function offered(rows) {
 
 const order = new Intl.Collator("en", { numeric: true }).compare;
 
-// Two values of a column; what is not there comes last.
+// Two values of a column; in any order NaN and infinities come behind numbers, and what is not there last.
 export function compared(a, b, down) {
-  if (a === undefined || b === undefined) return (a === undefined) - (b === undefined);
+  const [behind, other] = [a, b].map((value) => (value === undefined ? 2 : Number(ODD.includes(value))));
+  if (behind !== other || behind === 2) return behind - other;
+  if (behind) return down * (ODD.indexOf(a) - ODD.indexOf(b));
   return down * (typeof a === "number" && typeof b === "number" ? a - b || 0 : order(a, b));
+}
+
+// What asks whether a parameter of this name is this number; null if that is none.
+export function equals(name, text) {
+  const wanted = asNumber(text);
+  if (typeof wanted !== "number") return null;
+  return (row) => Object.entries(row.parameters).some(([each, value]) => each.toLowerCase() === name && asNumber(value) === wanted);
 }
 
 const LIMIT = /^(.+?)(<=|>=|<|>)(-?[\d.]+(?:e[+-]?\d+)?)$/;

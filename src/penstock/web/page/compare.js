@@ -6,7 +6,7 @@ import { ask, colour, colourOfGroup, known } from "./data.js";
 import { button, dot, element, fill, noRuns } from "./elements.js";
 import { charts, inOrder, MOST_CHARTS } from "./charts.js";
 import { differences } from "./differences.js";
-import { controls, drawing, range, setRange } from "./drawing.js";
+import { BANDS, controls, drawing, range, setRange } from "./drawing.js";
 import { wanted, wordsOf } from "./runs.js";
 
 const LOOK_S = 5;
@@ -69,7 +69,9 @@ export function open(place) {
   const isPair = query.getAll("run").length === 2; // of two, that is the question
   const differ = element("details", { class: "differ", hidden: true, open: isPair, ontoggle: () => tellDifferences() }, element("summary", {}, "What differs between them"), told);
   const grouping = element("select", { "aria-label": "Group by", onchange: () => regroup(grouping.value) });
-  const grouped = element("label", {}, "by ", grouping);
+  const band = element("select", { "aria-label": "Band", onchange: () => { change({ band: band.value === BANDS[0][0] ? "" : band.value }); rebuild(); } },
+    BANDS.map(([value, text]) => element("option", { value }, text)));
+  const grouped = element("span", {}, element("label", {}, "by ", grouping), " ", element("label", {}, "band ", band));
   const kinds = [["Runs", () => regroup("")], ["Groups", () => regroup(grouping.value || "1")]].map(([text, act]) => button(text, act));
   const parameters = button("Parameters", () => go("parameters", { run: ids() }));
   place.append(element("div", { class: "tools" }, filter, element("span", { role: "group", "aria-label": "A line for each of" }, kinds), grouped, how.elements, all, parameters),
@@ -103,6 +105,7 @@ export function open(place) {
     const chosen = ids();
     fill(grouping, groupings([...known.rows.values()]), by() || "1");
     grouped.hidden = !by();
+    band.value = drawing().band;
     kinds.forEach((kind, at) => kind.setAttribute("aria-pressed", String(Boolean(by()) === (at === 1))));
     shownIds = chosen.join();
     wentOn = goingOn(chosen);
@@ -117,7 +120,7 @@ export function open(place) {
       const drop = button("×", () => { change({ run: chosen.filter((each) => !its.includes(each)) }); rebuild(); }, { "aria-label": `Leave out ${line.label}` });
       const text = by() ? `${line.label}, ${its.length} run${its.length > 1 ? "s" : ""}` : element("a", { href: `#/run/${line.id}` }, `${line.label} (${row.group}, ${row.mode})`);
       return element("span", {}, dot(line.colour), text, " ", all.length > 1 && drop);
-    }), by() ? element("span", { class: "soft" }, "Line: the mean of the runs that have come so far. Band: from the least to the greatest of them.") : "");
+    }), by() ? element("span", { class: "soft" }, `Line: the mean of the runs that have come so far. Band: ${BANDS.find(([each]) => each === drawing().band)[1]}.`) : "");
     await look(chosen);
   }
 

@@ -4,14 +4,16 @@ import { ask, colour } from "./data.js";
 import { dot, element } from "./elements.js";
 
 const OWN = /^PENSTOCK_(RUN|PARAM)_/; // of each run, and told elsewhere
+const MOMENT = /^(date|load_before)$/; // of a machine, when it was looked at
 
 // All that describes a run, by what people call it.
 function described(run) {
-  const { git, packages, variables, machine, driver } = run.environment || {};
-  const under = (title, values) => Object.entries(values || {}).filter(([name]) => !OWN.test(name)).map(([name, value]) => [`${title} ${name}`, String(value)]);
+  const { git, code, packages, variables, machine, driver } = run.environment || {};
+  const under = (title, values) => Object.entries(values || {}).filter(([name]) => !OWN.test(name) && !MOMENT.test(name)).map(([name, value]) => [`${title} ${name}`, String(value)]);
+  const texts = Object.entries(code || {}).map(([name, { digest, text }]) => [`code ${name}`, text || `not kept, for its size; SHA-256 ${digest}`]);
   return new Map([
     ...under("parameter", run.parameters), ["command", run.command.join(" ")], ["directory", run.directory], ["commit", git?.commit?.slice(0, 12) ?? ""],
-    ["changes not committed", git?.diff ?? ""], ...under("package", packages), ...under("variable", variables), ...under("machine", machine), ["driver", driver ?? ""],
+    ["changes not committed", git?.diff ?? ""], ...texts, ...under("package", packages), ...under("variable", variables), ...under("machine", machine), ["driver", driver ?? ""],
   ]);
 }
 

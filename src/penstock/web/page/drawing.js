@@ -11,8 +11,12 @@ export const drawing = () => {
   const smoothing = Number(query.get("smooth")) || 0;
   const asked = query.get("over") || "";
   const over = !asked || asked === "clock" || asked.startsWith("series:") ? asked : `series:${asked}`;
-  return { over, log: query.get("log") === "1", smoothing: Math.min(SMOOTHEST, Math.max(0, smoothing)) };
+  const band = BANDS.some(([each]) => each === query.get("band")) ? query.get("band") : BANDS[0][0];
+  return { over, band, log: query.get("log") === "1", smoothing: Math.min(SMOOTHEST, Math.max(0, smoothing)) };
 };
+
+// What a band around the mean of several runs reaches, and what its bounds are called.
+export const BANDS = [["range", "from the least to the greatest", "least", "greatest"], ["deviation", "standard deviation", "mean - deviation", "mean + deviation"], ["error", "error of the mean", "mean - error", "mean + error"]];
 
 // The part of the axis that is shown: [begin, end], or null for all.
 export const range = () => read().query.get("range")?.split(",").map(Number) ?? null;

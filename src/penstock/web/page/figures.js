@@ -3,8 +3,12 @@
 // Made once: toLocaleString with options makes one for each number, which takes 40 µs.
 const english = new Intl.NumberFormat("en", { maximumSignificantDigits: 17 });
 
+// What the server gives for numbers that JSON has none for, in the order in which they lie.
+export const ODD = ["−∞", "∞", "NaN"];
+
 export function number(value, digits = 3) {
   if (value === null || value === undefined) return "";
+  if (ODD.includes(value)) return value;
   if (Number.isSafeInteger(value)) return english.format(value + 0); // -0 is 0
   const size = Math.abs(value);
   if (size >= 1e6 || size < 1e-3) return value.toExponential(digits - 1);

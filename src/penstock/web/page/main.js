@@ -25,7 +25,7 @@ let lacks = false; // the view asked for something while the server was away
 
 async function show() {
   const address = read();
-  view = address.view in VIEWS ? address.view : "now";
+  view = Object.hasOwn(VIEWS, address.view) ? address.view : "now";
   for (const each of document.querySelectorAll("nav a")) {
     if (each.hash === `#/${view}`) each.setAttribute("aria-current", "page");
     else each.removeAttribute("aria-current");

@@ -11,6 +11,7 @@ import { axisOf, colourAt, RAMP } from "./scales.js";
 const MOST_RUNS = 1000;
 const MOST_AXES = 8;
 const ALWAYS = ["seconds", "waiting", "cores", "memory"]; // columns of every run
+const SCALES = [["", "as they fit"], ["log", "logarithmic"], ["linear", "linear"]];
 const AXES = ["step", "epoch"]; // logged to say where a run is
 const [HEIGHT, TOP, BOTTOM, LEFT, RIGHT, AXIS_PX] = [340, 44, 40, 74, 40, 120];
 const MOST_LETTERS = 16;
@@ -62,10 +63,11 @@ export function open(place) {
   const choose = () => set({ metric: ALWAYS.includes(metricChoice.value) ? metricChoice.value : `${kindChoice.value}:${metricChoice.value}` });
   const kindChoice = element("select", { "aria-label": "Which of its values", onchange: choose }, KINDS.map((kind) => element("option", { value: kind }, kind)));
   const over = element("select", { "aria-label": "Parameter of the points", onchange: () => set({ x: over.value }) });
+  const scale = element("select", { "aria-label": "Axes of numbers", onchange: () => set({ axes: scale.value }) }, SCALES.map(([value, words]) => element("option", { value }, words)));
   const said = element("p", { class: "soft", role: "status" }, REST);
   const note = element("p", { class: "soft" });
   const body = element("div");
-  place.append(element("div", { class: "tools" }, element("label", {}, "metric ", kindChoice, " ", metricChoice), element("label", {}, "points over ", over),
+  place.append(element("div", { class: "tools" }, element("label", {}, "metric ", kindChoice, " ", metricChoice), element("label", {}, "points over ", over), element("label", {}, "axes ", scale),
     button("Compare", () => go("compare", { run: read().query.getAll("run") }))), note, said, body);
   let drawn = "";
   let spoken = new Map();
@@ -102,7 +104,8 @@ export function open(place) {
     fill(over, columns.slice(0, -1).map(({ label }) => [label, label]), columns[at].label);
     const table = shown.map((row) => columns.map((column) => column.of(row)));
     const room = Math.max(300, body.clientWidth);
-    const state = JSON.stringify([room, at, columns.map(({ key }) => key), all.length, shown.map(({ id, name }) => [id, name]), table]);
+    scale.value = SCALES.some(([value]) => value === read().query.get("axes")) ? read().query.get("axes") : "";
+    const state = JSON.stringify([room, at, scale.value, columns.map(({ key }) => key), all.length, shown.map(({ id, name }) => [id, name]), table]);
     if (state === drawn) return;
     drawn = state;
     const without = there.length - shown.length;
@@ -115,7 +118,7 @@ export function open(place) {
     if (!known.rows.size) return body.replaceChildren(noRuns());
     if (!shown.length) return body.replaceChildren();
     if (!varied.length) return body.replaceChildren(element("p", { class: "empty" }, "No parameter differs between these runs. A sweep has some: penstock run --grid lr=0.1,0.03 train.py --lr {lr}"));
-    const axes = columns.map((_, place) => axisOf(table.map((values) => values[place])));
+    const axes = columns.map((_, place) => axisOf(table.map((values) => values[place]), scale.value));
     const runs = shown.map((row, place) => ({
       row, values: table[place], tint: colourAt(axes.at(-1).at(table[place].at(-1))),
       said: `${row.name}: ${columns.map((column) => `${called(column)} ${column.text(row) || "–"}`).join(", ")}`,

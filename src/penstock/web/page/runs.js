@@ -1,7 +1,7 @@
 // The table of runs: filter, sort, group, pin, choose runs and columns.
 
 import { change, go, read } from "./address.js";
-import { columnOf, columnsOf, compared, grouper, groupings, limit, MOST_OFFERED, offered } from "./columns.js";
+import { columnOf, columnsOf, compared, equals, grouper, groupings, limit, MOST_OFFERED, offered } from "./columns.js";
 import { colourOfGroup, known, summarise } from "./data.js";
 import { arrange, button, dot, element, fill, noRuns } from "./elements.js";
 import { actions } from "./notes.js";
@@ -20,13 +20,18 @@ function textOf(row) {
   return row[TEXT];
 }
 
+const FIELDS = ["id", "name", "group", "mode", "status"];
+
+// Whether a row has a word: status=failed asks of that field, lr=0.001 of the number, be it written 1e-3.
+function says(row, word) {
+  if (textOf(row).includes(word)) return true;
+  const at = word.indexOf("=");
+  const [name, value] = [word.slice(0, Math.max(0, at)), word.slice(at + 1)];
+  return FIELDS.includes(name) ? String(row[name] ?? "").toLowerCase().includes(value) : Boolean(name && equals(name, value)?.(row));
+}
+
 function matches(row, words) {
-  const text = textOf(row);
-  return words.every((word) => {
-    const within = limit(word);
-    if (within) return within(row);
-    return word.startsWith("-") && word.length > 1 ? !text.includes(word.slice(1)) : text.includes(word);
-  });
+  return words.every((word) => limit(word)?.(row) ?? (word.startsWith("-") && word.length > 1 ? !says(row, word.slice(1)) : says(row, word)));
 }
 
 export const wordsOf = (text) => (text || "").toLowerCase().split(/\s+/).filter(Boolean);
@@ -57,8 +62,12 @@ export function open(place) {
   });
   search.value = read().query.get("filter") || "";
   const grouping = element("select", { "aria-label": "Group by", onchange: () => set({ group: grouping.value }) });
-  const columnList = element("div", { class: "columns" });
-  const choosing = element("details", { class: "choosing", ontoggle: () => offer() }, element("summary", {}, "Columns"), columnList);
+  const columnList = element("div");
+  const seek = element("input", { type: "search", placeholder: "Search", "aria-label": "Search columns", oninput: () => offer() });
+  const choices = element("div", { class: "columns", hidden: true }, seek, columnList);
+  const choosing = element("details", { class: "choosing", ontoggle: () => { choices.hidden = !choosing.open; offer(); } }, element("summary", {}, "Columns"), choices);
+  const leave = (event) => { if (event.key === "Escape" || (event.type === "pointerdown" && !choosing.contains(event.target))) choosing.open = false; };
+  for (const kind of ["pointerdown", "keydown"]) document.addEventListener(kind, leave);
   const archived = element("input", { type: "checkbox", onchange: () => set({ archived: archived.checked ? "1" : "" }) });
   const showArchived = element("label", {}, archived, " Show archived");
   const all = element("input", { type: "checkbox", "aria-label": "Choose all", onchange: () => set({ run: all.checked ? rows.map((row) => row.id) : [] }) });
@@ -71,9 +80,10 @@ export function open(place) {
   const head = element("thead");
   const body = element("tbody");
   const empty = element("tr", {}, noRuns("td", {}));
+  const none = element("tr", {}, element("td", { class: "empty" }));
   const more = button("Show more", () => { most += AT_ONCE; draw(); });
   const table = element("div", { class: "scroll" }, element("table", { "aria-label": "Runs" }, head, body));
-  place.append(element("div", { class: "tools" }, search, element("label", {}, "group by ", grouping), choosing, showArchived, toCompare, toParameters, acts.elements, tableSavers("runs", texts), count), acts.said, table, more);
+  place.append(element("div", { class: "tools" }, search, element("label", {}, "group by ", grouping), choosing, showArchived, toCompare, toParameters, acts.elements, tableSavers("runs", texts, numbers), count), acts.said, table, more);
 
   function set(changes) {
     change(changes);
@@ -83,6 +93,13 @@ export function open(place) {
   // All rows that the filter lets through, as they are shown.
   function texts() {
     return [columns.map(({ label }) => label), ...rows.map((row) => columns.map((column) => String(column.text(row))))];
+  }
+
+  // The same, but for numbers as they are.
+  function numbers() {
+    const isNumber = (column, row) => !column.key.startsWith("param:") && Number.isFinite(column.of(row)); // a parameter's text is its number
+    const plain = (column, row) => (isNumber(column, row) ? column.of(row) : column.text(row));
+    return [columns.map(({ label, unit }) => (unit ? `${label}, ${unit}` : label)), ...rows.map((row) => columns.map((column) => plain(column, row)))];
   }
 
   function toggle(key, id) {
@@ -137,7 +154,7 @@ export function open(place) {
     columns = wantedColumns;
     headings = columns.map(heading);
     head.replaceChildren(element("tr", {}, element("th", { scope: "col" }, all), headings.map((each) => each.cell)));
-    empty.firstChild.setAttribute("colspan", columns.length + 1);
+    for (const each of [empty, none]) each.firstChild.setAttribute("colspan", columns.length + 1);
     lines.clear();
     sorted = undefined;
   }
@@ -151,11 +168,13 @@ export function open(place) {
       set({ col: keys.includes(key) ? keys.filter((each) => each !== key) : [...keys, key] });
       offer();
     };
-    columnList.replaceChildren(...offered([...known.rows.values()]).flatMap(([title, entries]) => [
-      element("h4", {}, title),
+    const words = wordsOf(seek.value);
+    const fits = ([name]) => words.every((word) => name.toLowerCase().includes(word));
+    columnList.replaceChildren(...offered([...known.rows.values()]).map(([title, entries]) => [title, entries.filter(fits)]).flatMap(([title, entries]) => [
+      entries.length > 0 && element("h4", {}, title),
       ...entries.slice(0, MOST_OFFERED).map(([name, keys]) => element("div", {}, name, " ", keys.map(([key, kind]) => element("label", {},
         element("input", { type: "checkbox", "aria-label": `Column ${kind} ${name}`.replace("  ", " "), checked: shown.has(key), onchange: () => toggleColumn(key) }), kind)))),
-      entries.length > MOST_OFFERED && element("p", { class: "soft" }, `… and ${entries.length - MOST_OFFERED} more`),
+      entries.length > MOST_OFFERED && element("p", { class: "soft" }, `… and ${entries.length - MOST_OFFERED} more: search for them`),
     ]).filter(Boolean), button("As at first", () => { set({ col: "" }); offer(); }));
   }
 
@@ -217,7 +236,10 @@ export function open(place) {
       its.show(row, chosen.has(row.id), pinned.has(row.id));
       elements.push(its.made);
     });
-    arrange(body, known.rows.size ? elements : [empty]);
+    const hidden = archived.checked ? 0 : [...known.rows.values()].filter((row) => row.archived).length;
+    const asked = search.value.trim() && `No run fits “${search.value.trim()}”: all of its words must. `;
+    none.firstChild.textContent = `${asked}${hidden ? `${hidden} archived run${hidden > 1 ? "s are" : " is"} not shown.` : ""}`;
+    arrange(body, elements.length ? elements : [known.rows.size ? none : empty]);
     for (const [key, each] of lines) if (!each.made.isConnected) lines.delete(key);
     const isOrdered = columnOf(sort.replace(/^-/, ""))?.ofMetric || wordsOf(query.get("filter")).some(limit);
     summarise(isOrdered ? [...known.rows.values()] : shown, () => {
@@ -245,5 +267,5 @@ export function open(place) {
   }
 
   draw();
-  return { changed: draw, key };
+  return { changed: draw, key, close: () => { for (const kind of ["pointerdown", "keydown"]) document.removeEventListener(kind, leave); } };
 }

@@ -1,6 +1,7 @@
 // Charts as files: what is seen as PNG, its points as CSV, as the server draws it SVG and PDF. Tables as CSV and LaTeX.
 
 import { asLatex } from "./data.js";
+import { BANDS, drawing } from "./drawing.js";
 import { button, element } from "./elements.js";
 
 export const FAINT = 0.25; // how much is seen of a line behind its moving average
@@ -27,7 +28,7 @@ export function pieces(values) {
 export function asCsv(chart, axis) {
   const names = chart.lines.map(({ label }) => label);
   const smooth = chart.smooth ? names.map((name) => `${name}, smoothed`) : [];
-  const bounds = names.flatMap((name, line) => (chart.bands[line] ? ["least", "greatest", "runs"].map((part) => `${name}, ${part}`) : []));
+  const bounds = names.flatMap((name, line) => (chart.bands[line] ? [...BANDS.find(([band]) => band === drawing().band).slice(2), "runs"].map((part) => `${name}, ${part}`) : []));
   const lines = [[axis === "time" ? "seconds" : axis, ...names, ...smooth, ...bounds].map(quoted).join(",")];
   chart.data[0].forEach((time, at) => lines.push([time, ...chart.data.slice(1).map((column) => column[at] ?? "")].join(",")));
   return lines.join("\n") + "\n";
@@ -63,9 +64,9 @@ export async function saveDrawn(name, kind, parameters) {
 
 const TABLES = { CSV: ["csv", tableAsCsv], LaTeX: ["tex", asLatex] };
 
-// Buttons that save a table, given as rows of texts, the first its heading.
-export const tableSavers = (name, rows) => Object.entries(TABLES).map(([kind, [end, written]]) =>
-  button(kind, async () => saved(`${name}.${end}`, await written(rows())), { "aria-label": `Save ${name} as ${kind}` }));
+// Buttons that save a table, given as rows of texts, the first its heading; as CSV with numbers, if those are given.
+export const tableSavers = (name, texts, numbers = texts) => Object.entries(TABLES).map(([kind, [end, written]]) =>
+  button(kind, async () => saved(`${name}.${end}`, await written((kind === "CSV" ? numbers : texts)())), { "aria-label": `Save ${name} as ${kind}` }));
 
 const quoted = (text) => `"${String(text).replaceAll('"', '""')}"`;
 

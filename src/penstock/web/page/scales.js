@@ -1,10 +1,11 @@
 // Axes of numbers, linear or logarithmic, and of words at equal distances; and colours for a number.
 
-import { ticksOf } from "./figures.js";
+import { ODD, ticksOf } from "./figures.js";
 
 const LOG_FROM = 100; // times the least value: an axis that reaches further is logarithmic
 const WANTED_TICKS = 5;
 const SHORT = 7; // letters of a number that stands as it was given
+const NUMBERS = 0.85; // of an axis: the rest is for NaN and infinities, where there are any
 const APART = 0.1; // of an axis: short numbers that all lie further from each other are its ticks
 const COLOURS = [[84, 104, 212], [190, 82, 150], [240, 140, 46]];
 
@@ -25,8 +26,19 @@ export function powers(low, high, wanted = WANTED_TICKS) {
   return Array.from({ length: Math.floor((last - first) / every) + 1 }, (_, at) => Number(`1e${first + at * every}`));
 }
 
-// An axis for some values: where each lies, from 0 to 1; and its ticks, each with its place and text.
-export function axisOf(values) {
+// An axis for some values: where each lies, from 0 to 1; and its ticks, each with its place and text. NaN and infinities
+// lie above the numbers. One of positive numbers is "log" or "linear" if that is asked for.
+export function axisOf(values, asked = "") {
+  const odd = ODD.filter((word) => values.includes(word));
+  const numbers = values.filter((value) => !odd.includes(value));
+  if (!odd.length || !numbers.some((value) => typeof value === "number")) return axisOfOne(values, asked);
+  const axis = axisOfOne(numbers, asked);
+  const above = (word) => NUMBERS + ((1 - NUMBERS) * (odd.indexOf(word) + 1)) / odd.length;
+  const at = (value) => (odd.includes(value) ? above(value) : NUMBERS * axis.at(value));
+  return { ...axis, at, ticks: [...axis.ticks.map(([place, text]) => [NUMBERS * place, text]), ...odd.map((word) => [above(word), word])] };
+}
+
+function axisOfOne(values, asked) {
   const there = values.filter((value) => value !== undefined);
   if (!there.every((value) => typeof value === "number")) {
     const words = [...new Set(there.map(String))].sort(order);
@@ -34,7 +46,7 @@ export function axisOf(values) {
     return { at, ticks: words.map((word) => [at(word), word]) };
   }
   const [low, high] = [Math.min(...there), Math.max(...there)];
-  const log = low > 0 && high > LOG_FROM * low;
+  const log = low > 0 && asked !== "linear" && (asked === "log" || high > LOG_FROM * low);
   const scaled = log ? Math.log10 : (value) => value;
   const at = (value) => (high > low ? (scaled(value) - scaled(low)) / (scaled(high) - scaled(low)) : 0.5);
   const own = [...new Set(there)].sort((a, b) => a - b);
