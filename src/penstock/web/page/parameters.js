@@ -120,7 +120,7 @@ export function open(place) {
     if (!varied.length) return body.replaceChildren(element("p", { class: "empty" }, "No parameter differs between these runs. A sweep has some: penstock run --grid lr=0.1,0.03 train.py --lr {lr}"));
     const axes = columns.map((_, place) => axisOf(table.map((values) => values[place]), scale.value));
     const runs = shown.map((row, place) => ({
-      row, values: table[place], tint: colourAt(axes.at(-1).at(table[place].at(-1))),
+      row, values: table[place], tint: colourAt(axes.at(-1).tint(table[place].at(-1))),
       said: `${row.name}: ${columns.map((column) => `${called(column)} ${column.text(row) || "–"}`).join(", ")}`,
     }));
     spoken = new Map(runs.map(({ row, said }) => [row.id, said]));

@@ -35,7 +35,7 @@ export function axisOf(values, asked = "") {
   const axis = axisOfOne(numbers, asked);
   const above = (word) => NUMBERS + ((1 - NUMBERS) * (odd.indexOf(word) + 1)) / odd.length;
   const at = (value) => (odd.includes(value) ? above(value) : NUMBERS * axis.at(value));
-  return { ...axis, at, ticks: [...axis.ticks.map(([place, text]) => [NUMBERS * place, text]), ...odd.map((word) => [above(word), word])] };
+  return { ...axis, at, tint: (value) => (odd.includes(value) ? 1 : axis.at(value)), ticks: [...axis.ticks.map(([place, text]) => [NUMBERS * place, text]), ...odd.map((word) => [above(word), word])] };
 }
 
 function axisOfOne(values, asked) {
@@ -43,7 +43,7 @@ function axisOfOne(values, asked) {
   if (!there.every((value) => typeof value === "number")) {
     const words = [...new Set(there.map(String))].sort(order);
     const at = (word) => (words.indexOf(String(word)) + 0.5) / words.length;
-    return { at, ticks: words.map((word) => [at(word), word]) };
+    return { at, tint: at, ticks: words.map((word) => [at(word), word]) };
   }
   const [low, high] = [Math.min(...there), Math.max(...there)];
   const log = low > 0 && asked !== "linear" && (asked === "log" || high > LOG_FROM * low);
@@ -53,7 +53,7 @@ function axisOfOne(values, asked) {
   const apart = own.every((value, place) => String(value).length <= SHORT && (!place || at(value) - at(own[place - 1]) >= APART));
   const marks = apart || high === low ? own : log ? powers(low, high) : steps(low, high);
   const texts = marks.every((mark) => String(mark).length <= SHORT) ? marks.map(String) : ticksOf("", marks);
-  return { at, ticks: marks.map((mark, place) => [at(mark), texts[place]]), log, low, high };
+  return { at, tint: at, ticks: marks.map((mark, place) => [at(mark), texts[place]]), log, low, high };
 }
 
 // The colour of a place from 0 to 1, readable on light and on dark.
