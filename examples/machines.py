@@ -5,6 +5,7 @@ On each of two machines: torchrun --nnodes 2 --rdzv-backend c10d --rdzv-endpoint
 
 from __future__ import annotations
 
+import gc
 import os
 
 import torch
@@ -54,6 +55,8 @@ def main() -> None:
             if rank == 0:
                 once = int((seen == 1).sum())
                 print(f"epoch {epoch}: {right.item() / SAMPLES:.0%} right, {once} of {SAMPLES} samples once")
+    del model, optimizer
+    gc.collect()  # what is left of the model when the group has gone aborts the process at times, as it exits
     dist.destroy_process_group()
 
 
