@@ -19,11 +19,12 @@ from msgspec import structs
 
 from penstock.errors import NoSuchRun
 from penstock.runs.compare import Comparison, compare, group_figures
-from penstock.runs.figures import MEMORY, extremes, memory_bytes, newest_values
+from penstock.runs.figures import MEMORY, Extremes, extremes, memory_bytes, newest_values
 from penstock.runs.glance import Recent, glance, is_glanced_at
 from penstock.runs.listeners import is_measured
 from penstock.runs.record import ENDED, RunRecord
 from penstock.runs.store import Series, Store
+from penstock.runs.store.columns import Floats
 from penstock.schedule.ledger import newest_ledgers
 from penstock.web.charts import Line, drawn, is_counter, title_of
 from penstock.web.files import NOT_ELSEWHERE
@@ -212,12 +213,13 @@ def _summary(seconds: float, series: Mapping[str, Series]) -> dict[str, Any]:
         "read_bytes_per_s": part("proc.read_bytes"),
         "waiting": part("feed.wait_s"),
         "logged": _in_words({name: value for name, value in last.items() if not is_measured(name)}),
-        "figures": {
-            name: [*map(in_words, extremes(newest_values(name, series)))]
-            for name in series
-            if not is_measured(name)
-        },
+        "figures": {name: _extremes(newest_values(name, series)) for name in series if not is_measured(name)},
     }
+
+
+def _extremes(values: Floats) -> Extremes:
+    found = extremes(values)
+    return found._replace(last=in_words(found.last))
 
 
 def _in_words(values: Mapping[str, float]) -> dict[str, Any]:
