@@ -51,13 +51,23 @@ def data(tmp_path: Path) -> Path:
     return tmp_path / "data"
 
 
+def training(step: Any) -> beside.Other:
+    """What starts sooner than torch, with parts of its own: it is stopped, and would hold the others' lock."""
+    claims = step.folder / "claims of a training"
+    whole = beside.Claims(claims)
+    whole.left(-1)
+    whole.close()
+    arguments = ("prepare", str(step.images), "1", str(claims))
+    return beside.Other(beside.cpus(1), *arguments, **step._environment)
+
+
 def measured(step: str, data: Path, monkeypatch: pytest.MonkeyPatch, *more: str) -> Path:
     out = data.parent / "out"
     out.mkdir(exist_ok=True)
     monkeypatch.setattr(decode, "CORES", (2,))
     monkeypatch.setattr(decode.Settings, "batches", (8,))
     monkeypatch.setattr(beside, "_READY_S", 100.0)
-    monkeypatch.setattr(decode.Step, "training", lambda step: step.workers(1))  # starts sooner than torch
+    monkeypatch.setattr(decode.Step, "training", training)
     monkeypatch.setitem(decode.BACKENDS, "nvimagecodec", ("engines", "gpu"))
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(map(str, (ROOT / "src", ROOT))))
     options = ("--data", str(data), "--seconds", "0.1", "--fake", *more)
