@@ -122,7 +122,8 @@ def test_of_a_thousand_series_the_first_are_shown_unless_all_or_others_are_asked
 
 def test_what_differs_between_runs_is_told_with_the_lines_of_their_changes(tab, store):
     runs = [
-        group(store, "sweep", runs=[f"run {at}"], parameters={"lr": f"0.{at}", "seed": "1"})[0] for at in (1, 2)
+        group(store, "sweep", runs=[f"run {at}"], parameters={"date": str(at), "lr": f"0.{at}", "seed": "1"})[0]
+        for at in (1, 2)
     ]
     for at, (run, line) in enumerate(zip(runs, ("+  dropout = 0.1", "+  dropout = 0.5"), strict=True)):
         git = {"commit": "a" * 40, "diff": f"@@ model.py\n{line}\n+  same", "diff_is_whole": True}
@@ -142,12 +143,13 @@ def test_what_differs_between_runs_is_told_with_the_lines_of_their_changes(tab, 
     assert len(asked) == 2, "each run is asked for once"
     rows = [text.split("\t")[0].strip() for text in table.locator("tbody tr").all_inner_texts()]
     assert rows == [
+        "parameter date",
         "parameter lr",
         "changes not committed",
         "code net.py",
         "code large.py",
         "package numpy",
-    ], "and neither date nor load"
+    ], "and neither date nor load of a machine"
     shown = table.inner_text()
     assert "dropout = 0.5" in shown and "width = 9" in shown and "SHA-256 1abc" in shown
     assert "same" not in shown and "import torch" not in shown

@@ -40,7 +40,7 @@ _LEAST_STARTS = 10
 """An epoch that lasts for fewer starts of a feeder is not worth one of its own."""
 
 _TURNS = 4
-"""Changes of new loaders, one after another, that may be of as many data sets by turns, and one."""
+"""New loaders whose data differ, one after another, may be of so many data sets by turns, and one more."""
 
 _SHARED = (
     "memory that its persistent workers share has changed, which a feed does not see: its own workers begin now, "
@@ -158,11 +158,10 @@ def _feed_of(loader: Any) -> ScriptFeed:
         raise Declined("it is iterated in a thread, and a feed is read in the main thread of a process")
     asked, mark = _asked(), marks.get(id(loader.dataset))
     plan = judge(loader, ranks_here(), iterable=asked.iterable, asked=mark is not None)
-    kind = type(loader.dataset).__name__
-    if asked.only and not any(fnmatch(name, asked.only) for name in (kind, place())):
-        decline(loader, why := f"neither {kind} nor {place()} is among --only {asked.only}")
+    here = kind, where = type(loader.dataset).__name__, place()
+    if asked.only and not any(fnmatch(name, asked.only) for name in here):
+        decline(loader, why := f"neither {kind} nor {where} is among --only {asked.only}")
         raise Declined(why, expected=True)
-    here = kind, place()
     changing = None if plan.shard or loader in _known.decisions else _known.changing.get(here)
     if why := _known.alone.get(loader) or changing:
         raise Declined(why)
@@ -179,8 +178,7 @@ def _feed_of(loader: Any) -> ScriptFeed:
             why = why or (_CHANGED if decision.workers != workers else _too_short(loader, plan, decision.feed))
         if why:
             _known.alone[loader] = why
-            decision.feed.leave()
-            del _known.decisions[loader]
+            _leave(loader)
             raise Declined(why)
     if decision is None or is_other:
         fingerprint = fingerprint_of_objects(things)
@@ -188,12 +186,10 @@ def _feed_of(loader: Any) -> ScriptFeed:
         feed = _feed(loader, plan, things, fingerprint, stem, is_first=here not in _known.read)
         if why := _changes_too_often(here, feed, loader):
             _known.changing[here] = why
-            if decision is not None:
-                decision.feed.leave()
-                del _known.decisions[loader]
+            _leave(loader)
             raise Declined(why)
         if asked.explain:
-            say_once(f"{place()} is shared as {feed.name}: {plan.reason}")
+            say_once(f"{where} is shared as {feed.name}: {plan.reason}")
         if decision is not None and decision.feed is feed:
             feed.proof.renew()
         decision = _known.decisions[loader] = _Decision(state, feed, workers, shared)
@@ -210,33 +206,36 @@ def _feed_of(loader: Any) -> ScriptFeed:
 def _changes_too_often(here: tuple[str, str], feed: ScriptFeed, loader: Any) -> str:
     """Return why a loop whose data have changed reads no feed any more; empty if it does, as ranks do together."""
     read, latest = _known.read.get(here), _known.latest
-    if read is None or latest is None or feed.meeting or feed.name in read.before:
+    if read is None or latest is None or feed.meeting or feed.name in read.before or read.epochs > 1:
         return ""
-    if read.epochs > 1 or read.changes < (1 if read.loader() is loader else _TURNS):
-        return ""
-    lasted_s, start_s = time.monotonic() - read.since_s, latest.start_s
+    is_long_so = read.changes >= (1 if read.loader() is loader else _TURNS)
+    lasts = _lasts_too_short(read.since_s, latest.start_s) if is_long_so else ""
+    each = "its data have changed with each of its epochs, each of which takes a feed of its own"
+    return lasts and f"{each}, and {lasts}"
+
+
+def _leave(loader: Any) -> None:
+    """Have a loader come back to no feed, if it has read one."""
+    if decision := _known.decisions.pop(loader, None):
+        decision.feed.leave()
+
+
+def _lasts_too_short(since_s: float, start_s: float) -> str:
+    """Return how long an epoch that began then lasts, if that is not worth a feed of its own."""
+    lasted_s = time.monotonic() - since_s
     if lasted_s >= _LEAST_STARTS * start_s:
         return ""
-    return (
-        f"its data have changed with each of its epochs, each of which takes a feed of its own, and lasts "
-        f"{lasted_s:.1f} s, less than {_LEAST_STARTS} starts of a feeder ({start_s:.1f} s)"
-    )
+    return f"lasts {lasted_s:.1f} s, less than {_LEAST_STARTS} starts of a feeder ({start_s:.1f} s)"
 
 
 def _too_short(loader: Any, plan: Plan, feed: ScriptFeed) -> str:
-    """Return why a loader reads no feed of its next epoch, and none of the later ones; empty if it does.
-
-    A look at the first batch was no epoch.
-    """
+    """Return why a loader reads no feed of its next epoch, and none of the later ones; empty if it does."""
     told = [each for each in (*chain_of(plan.sampler), loader.dataset) if hasattr(each, "set_epoch")]
-    if not told or feed.begun_s is None or feed.looked_at:
+    if not told or feed.begun_s is None or feed.looked_at:  # a look at the first batch was no epoch
         return ""
-    lasted_s = time.monotonic() - feed.begun_s
-    why = (
-        f"what its {type(told[0]).__name__} is told of the epoch takes a feed for each, and an epoch lasts "
-        f"{lasted_s:.1f} s, less than {_LEAST_STARTS} starts of a feeder ({feed.start_s:.1f} s)"
-    )
-    found = why if lasted_s < _LEAST_STARTS * feed.start_s else "-"
+    lasts = _lasts_too_short(feed.begun_s, feed.start_s)
+    what = f"what its {type(told[0]).__name__} is told of the epoch takes a feed for each"
+    found = f"{what}, and an epoch {lasts}" if lasts else "-"
     found = feed.meeting.first_says(found) if feed.meeting else found
     return "" if found == "-" else found
 

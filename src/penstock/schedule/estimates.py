@@ -60,13 +60,15 @@ class Estimates:
 
     def samples(self, entry: Entry) -> tuple[float, bool]:
         """Return how many samples a run trains on in all, and whether that is assumed."""
-        own, known = self._known[entry.name], self._profile(entry)
+        own = self._known[entry.name]
+        sibling = None if own else self._sibling(entry)
+        known = self._known[sibling.name] if sibling else own
         per_epoch = known.samples_per_epoch if known else None
         if own and own.samples:
             return own.samples, False
         if entry.plan.epochs and per_epoch:
             return float(entry.plan.epochs * per_epoch), False
-        if not own and known and known.samples and (sibling := self._sibling(entry)):
+        if sibling and known and known.samples:
             times = _times_as_long(entry.plan.parameters, sibling.plan.parameters)
             return known.samples * times, times != 1
         if per_epoch:

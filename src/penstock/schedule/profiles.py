@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import hashlib
 import re
 from contextlib import suppress
@@ -14,6 +13,7 @@ import msgspec
 from penstock.feed.launch.feeds import made_of
 from penstock.linux.files import written_whole
 from penstock.runs.command_options import script_of
+from penstock.runs.launch.code import files_of
 from penstock.runs.masking import masked_words
 from penstock.runs.record import RunPlan
 
@@ -96,16 +96,5 @@ class Profiles:
 
 
 def _code(script: Path) -> bytes:
-    """Return a script and the modules beside it that it imports, directly or not, one after the other."""
-    found, new = set[Path](), [script]
-    while new:
-        path = new.pop()
-        if path in found or not path.is_file():
-            continue
-        found.add(path)
-        with suppress(SyntaxError, ValueError):
-            for node in ast.walk(ast.parse(path.read_bytes())):
-                names = [each.name for each in node.names] if isinstance(node, ast.Import) else []
-                names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
-                new += [script.parent / f"{name.partition('.')[0]}.py" for name in names if name]
-    return b"".join(path.read_bytes() for path in sorted(found))
+    """Return a script and what it imports from its folder, directly or not, one after the other."""
+    return b"".join(content for _, content in sorted(files_of(script).items()))

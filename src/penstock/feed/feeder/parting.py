@@ -20,7 +20,7 @@ _LOSS = 0.95
 _HOLDS_S, _RETURNS_AFTER_S, _HINDERS_S = 10.0, 6.0, 60.0
 _TRIAL_S, _LONGEST_TRIAL_S, _TRIAL_BLOCKS = 3.0, 10.0, 8
 _HINDERED, _BEYOND_CHANCE = 0.9, 5.0
-"""Who stays may train so much slower, for the CPU is shared by more; and by so many deviations of chance."""
+"""Who stays trains at least at this part of its rate before, or so many deviations of chance below it."""
 _NEW_S, _START_S = 20.0, 60.0
 _LEAST_WAITING = 0.05
 _PAYS_BACK_S = 300.0
@@ -232,9 +232,8 @@ class Parting:
                 return self._passed(now, movers)
             return self.fail(now, "this feed still had room") if took_s >= _LONGEST_TRIAL_S else []
         made, blocks = feed.published - trial.here.published, feed.blocks - trial.here.blocks
-        keeps_up = (
-            made + made / max(1, blocks) >= _LOSS * trial.rate * took_s
-        )  # but for a block that is being made
+        in_work = made / max(1, blocks)  # a block that is being made
+        keeps_up = made + in_work >= _LOSS * trial.rate * took_s
         if now - max(trial.serves, self._had_no_room) >= 1 and not keeps_up:
             return self.fail(now, "this feed was hindered by it")
         few = min(blocks, there.blocks) < _TRIAL_BLOCKS
@@ -296,7 +295,7 @@ class Parting:
             return False
         took_s = min(took_s, MEASURED_S)
         chance = _BEYOND_CHANCE * parted.spread * sqrt(RECENT_S / took_s + RECENT_S / MEASURED_S)
-        return slowest.rate_over(took_s) < parted.rate * (1 - max(1 - _HINDERED, chance))
+        return slowest.rate_over(took_s) < parted.rate * min(_HINDERED, 1 - chance)
 
     def _joining(self, now: float, feed: FeedSeen, kin: Mapping[str, KinSeen]) -> Iterator[Decision]:
         for member in feed.members:

@@ -20,29 +20,34 @@ def code_of(script: str, directory: str) -> dict[str, dict[str, str]]:
 
     Each file has ``digest`` (SHA-256) and ``text``, masked, and empty if all are too large to be kept.
     """
-    folder = (Path(directory) / script).parent
-    found, waiting, left = dict[str, dict[str, str]](), [folder / Path(script).name], MOST_BYTES
-    while waiting and len(found) < _MOST_FILES:
-        path = waiting.pop(0)
-        name = str(path.relative_to(folder))
-        if name in found:
-            continue
-        with suppress(OSError, UnicodeDecodeError):
-            content = path.read_bytes()
+    path, found, left = Path(directory, script), dict[str, dict[str, str]](), MOST_BYTES
+    for file, content in files_of(path).items():
+        with suppress(UnicodeDecodeError):
             text = content.decode()
             left -= len(content)
-            found[name] = {
+            found[str(file.relative_to(path.parent))] = {
                 "digest": hashlib.sha256(content).hexdigest(),
                 "text": masked(text) if left >= 0 else "",
             }
-            waiting += _imported(text, path, folder)
     return found
 
 
-def _imported(text: str, path: Path, folder: Path) -> Iterator[Path]:
+def files_of(script: Path) -> dict[Path, bytes]:
+    """Return what a script and the files that it imports from its folder hold; nothing if it is not there."""
+    found, waiting = dict[Path, bytes](), [script]
+    while waiting and len(found) < _MOST_FILES:
+        path = waiting.pop(0)
+        if path not in found:
+            with suppress(OSError):
+                found[path] = path.read_bytes()
+                waiting += _imported(found[path], path, script.parent)
+    return found
+
+
+def _imported(content: bytes, path: Path, folder: Path) -> Iterator[Path]:
     """Yield the files below a folder that a file imports, wherever in it."""
     try:
-        nodes = [*ast.walk(ast.parse(text))]
+        nodes = [*ast.walk(ast.parse(content))]
     except (SyntaxError, ValueError, RecursionError):
         return
     for node in nodes:

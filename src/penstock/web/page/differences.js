@@ -4,16 +4,17 @@ import { ask, colour } from "./data.js";
 import { dot, element } from "./elements.js";
 
 const OWN = /^PENSTOCK_(RUN|PARAM)_/; // of each run, and told elsewhere
-const MOMENT = /^(date|load_before)$/; // of a machine, when it was looked at
+const MOMENT = new Set(["date", "load_before"]); // of a machine, when it was looked at
 
 // All that describes a run, by what people call it.
 function described(run) {
   const { git, code, packages, variables, machine, driver } = run.environment || {};
-  const under = (title, values) => Object.entries(values || {}).filter(([name]) => !OWN.test(name) && !MOMENT.test(name)).map(([name, value]) => [`${title} ${name}`, String(value)]);
+  const under = (title, values) => Object.entries(values || {}).filter(([name]) => !OWN.test(name)).map(([name, value]) => [`${title} ${name}`, String(value)]);
+  const lasting = Object.fromEntries(Object.entries(machine || {}).filter(([name]) => !MOMENT.has(name)));
   const texts = Object.entries(code || {}).map(([name, { digest, text }]) => [`code ${name}`, text || `not kept, for its size; SHA-256 ${digest}`]);
   return new Map([
     ...under("parameter", run.parameters), ["command", run.command.join(" ")], ["directory", run.directory], ["commit", git?.commit?.slice(0, 12) ?? ""],
-    ["changes not committed", git?.diff ?? ""], ...texts, ...under("package", packages), ...under("variable", variables), ...under("machine", machine), ["driver", driver ?? ""],
+    ["changes not committed", git?.diff ?? ""], ...texts, ...under("package", packages), ...under("variable", variables), ...under("machine", lasting), ["driver", driver ?? ""],
   ]);
 }
 

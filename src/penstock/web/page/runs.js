@@ -194,6 +194,12 @@ export function open(place) {
     };
   }
 
+  function whyNone() {
+    const words = search.value.trim();
+    const hidden = archived.checked ? 0 : [...known.rows.values()].filter((row) => row.archived).length;
+    return `${words && `No run fits “${words}”: all of its words must. `}${hidden ? `${hidden} archived run${hidden > 1 ? "s are" : " is"} not shown.` : ""}`;
+  }
+
   function lineOf(key, make, ...rest) {
     if (!lines.has(key)) lines.set(key, make(...rest));
     return lines.get(key);
@@ -236,10 +242,9 @@ export function open(place) {
       its.show(row, chosen.has(row.id), pinned.has(row.id));
       elements.push(its.made);
     });
-    const hidden = archived.checked ? 0 : [...known.rows.values()].filter((row) => row.archived).length;
-    const asked = search.value.trim() && `No run fits “${search.value.trim()}”: all of its words must. `;
-    none.firstChild.textContent = `${asked}${hidden ? `${hidden} archived run${hidden > 1 ? "s are" : " is"} not shown.` : ""}`;
-    arrange(body, elements.length ? elements : [known.rows.size ? none : empty]);
+    if (!elements.length) elements.push(known.rows.size ? none : empty);
+    if (elements[0] === none) none.firstChild.textContent = whyNone();
+    arrange(body, elements);
     for (const [key, each] of lines) if (!each.made.isConnected) lines.delete(key);
     const isOrdered = columnOf(sort.replace(/^-/, ""))?.ofMetric || wordsOf(query.get("filter")).some(limit);
     summarise(isOrdered ? [...known.rows.values()] : shown, () => {
