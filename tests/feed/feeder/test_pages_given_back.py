@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.fakes.gpu import FakeGpu
+from tests.sources.images.pictures import colours
 
 import penstock
 from penstock.memory import host_ring as unused_pages
@@ -76,6 +77,21 @@ def test_trainers_that_are_close_again_need_few_pages_and_lose_nothing(serve: An
             epoch(ahead)
         assert feeder.statistics().resident_bytes <= 30 * MIB
         epoch(ahead)
+
+
+def test_pages_into_which_workers_decode_are_given_back(serve: Any, tmp_path: Path) -> None:
+    colours(tmp_path, BLOCKS)
+    feeder = serve(penstock.ImageSource(tmp_path, size=592, batch_size=1, workers=1), window="128MiB")
+    with penstock.attach("feed") as ahead:
+        with penstock.attach("feed") as behind:
+            next(iter(behind))
+            assert len(list(ahead)) == BLOCKS
+            assert feeder.statistics().resident_bytes >= 40 * MIB
+        first = [bytes(batch[0]) for batch in ahead]
+        deadline = time.monotonic() + 20
+        while feeder.statistics().resident_bytes > 30 * MIB and time.monotonic() < deadline:
+            assert sorted(bytes(batch[0]) for batch in ahead) == sorted(first)
+        assert feeder.statistics().resident_bytes <= 30 * MIB
 
 
 def test_pages_that_a_gpu_has_registered_stay(serve: Any) -> None:

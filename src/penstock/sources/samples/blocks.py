@@ -172,10 +172,9 @@ class SampleBlocks:
             file = memory_file("penstock-blocks", spare * self._block_bytes)
             self._files.append(file)
             files = [MemoryFile(file.fileno(), spare * self._block_bytes)]
-            memories = [files[0].map()]
             if self._slots is not None:
                 files.append(MemoryFile(*self._slots.ring_file))
-                memories.append(self._slots.ring_memory)
+            memories = [each.map() for each in files]
             others = [*self._caching.open(), *self._data.open()]
             self._files += others
             for each in self._files:
