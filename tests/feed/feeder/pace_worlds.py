@@ -166,7 +166,7 @@ class Simulation:
         world, there = self.world, max(0.0, self.feeds[run.feed].front - run.place)
         run.noise += -run.noise * STEP_S / 10 + 0.05 * (STEP_S / 5) ** 0.5 * self._random.gauss(0, 1)
         rate = world.rates[run.number] * world.factor(run.number, self.now) * (1 + run.noise)
-        rate *= world.hindered if sum(feed.settled for feed in self.feeds.values()) > 1 else 1
+        rate *= world.hindered if len(self.feeds) > 1 else 1  # in a trial, too
         if self.now < run.pause_until or not rate:
             run.has_some = there > 1
             return

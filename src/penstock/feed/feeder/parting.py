@@ -73,6 +73,9 @@ class _Trial:
     stopped: tuple[int, ...]  # members that take nothing, for which the others would leave
     began: float
     rate: float  # of this feed, before
+    slowest: int  # the slowest of those that stay; its rate before, and how far parts of 5 s differed from that
+    pace: float
+    spread: float
     serves: float | None = None  # since when the new feed does
     here: FeedSeen | None = None  # this one, as it began to
 
@@ -82,7 +85,7 @@ class _Parted:
     """A feed that has left this one."""
 
     at: float
-    slowest: int  # the slowest member that stayed; its rate then, and how far parts of 5 s differed from that
+    slowest: int  # as in its trial
     rate: float
     spread: float
     worse_since: float | None = None
@@ -207,7 +210,10 @@ class Parting:
         if not feed.may_start or not any(each.starts for each in leave) or not all(each.moves for each in leave):
             return
         movers, self.refused = tuple(each.id for each in leave), ""
-        self.trial = _Trial(self._next_name(), movers, stopped, now, self._rate(MEASURED_S))
+        stay = [(alone.samples_per_s or inf, id) for id, alone in self._alone.items() if id not in movers]
+        slowest = min(stay, default=(inf, -1))[1]
+        own = self._alone[slowest].rate_and_spread() if stay else (0.0, 0.0)
+        self.trial = _Trial(self._next_name(), movers, stopped, now, self._rate(MEASURED_S), slowest, *own)
         yield StartFeed(self.trial.to, movers)
 
     def _judged(self, trial: _Trial, now: float, feed: FeedSeen, there: KinSeen | None) -> list[Decision]:
@@ -256,10 +262,7 @@ class Parting:
     def _passed(self, now: float, movers: tuple[int, ...]) -> list[Decision]:
         assert self.trial is not None
         trial, self.trial = self.trial, None
-        stay = [(alone.samples_per_s or inf, id) for id, alone in self._alone.items() if id not in movers]
-        slowest = min(stay, default=(inf, -1))[1]
-        seen = self._alone[slowest].rate_and_spread() if stay else (0.0, 0.0)
-        self.children[trial.to] = _Parted(now, slowest, *seen)
+        self.children[trial.to] = _Parted(now, trial.slowest, trial.pace, trial.spread)
         self._be_quiet(now, 2)
         return [Leave(trial.to, movers, bool(trial.stopped))]
 
