@@ -135,7 +135,7 @@ $(FORMATS): $(READY) tests/formats/constraints-mds.txt tests/formats/constraints
 	cp $(TORCHVISION) $(VENV)/formats-mds/lib/python3*/site-packages
 	$(PYTHON) -m venv $(VENV)/formats-litdata
 	$(VENV)/formats-litdata/bin/python $(PIP_INSTALL) --constraint tests/formats/constraints-litdata.txt \
-		datasets litdata pandas pillow pyarrow torch zstd
+		datasets litdata pandas pillow polars pyarrow torch zstd
 	touch $(FORMATS)
 
 $(RAY): $(READY)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -91,11 +92,13 @@ class TablesContract(ABC):
             tables.read(0, ["id"])
         assert tables.read(len(tables.group_rows) - 1, ["id"]).num_rows == ROWS[-1]
 
-    def test_files_of_other_columns_or_without_rows_or_of_no_such_format_are_refused(self) -> None:
+    def test_columns_that_are_not_alike_are_named_and_other_files_are_refused(self) -> None:
         table = self._table(0)
         one, other = self.write("0.t", table, ROWS), self.write("1.t", table.select(["id", "text"]), ROWS)
-        with pytest.raises(BadSetting, match=r"1\.t.* has other columns than .*: 'place' is missing"):
-            self.open([one, other])
+        tables = self.open([one, other])
+        assert tables.schema.names == ["id", "text"] and [*tables.unlike] == ["place"]
+        assert re.search(r"1\.t.* has other columns than .*: 'place' is missing", tables.unlike["place"])
+        assert [tables.read(group, ["id", "text"]).num_rows for group in range(6)] == [7, 1, 12] * 2
         with pytest.raises(BadSetting, match="no row lies there"):
             self.open([self.write("2.t", table[:0], [0])])
         with pytest.raises(BadSetting, match="is named twice"):

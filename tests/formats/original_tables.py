@@ -1,4 +1,4 @@
-"""Writes tables with pandas or Hugging Face's datasets, or says what these read: in an environment of its own."""
+"""Writes tables with pandas, polars or datasets, or says what these read: in an environment of its own."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 import datasets
 import numpy as np
 import pandas as pd
+import polars as pl
 from original import main
 from PIL import Image
 
@@ -37,6 +38,11 @@ def write(folder: str, kinds: dict[str, str], rows: list[dict[str, Any]], option
         data = datasets.Dataset.from_dict(columns, datasets.Features(features))
         data.save_to_disk(folder, num_shards=3)
         return
+    if options["library"] == "polars":
+        Path(folder).mkdir()
+        frame = pl.DataFrame(columns, {name: getattr(pl, kind) for name, kind in kinds.items()})
+        frame.write_ipc(Path(folder, "rows.arrow"), compression=options["compression"])
+        return
     frame = pd.DataFrame({name: pd.Series(columns[name], dtype=kind) for name, kind in kinds.items()})
     if index := options.get("index"):
         frame = frame.set_index(index)
@@ -45,6 +51,8 @@ def write(folder: str, kinds: dict[str, str], rows: list[dict[str, Any]], option
 
 
 def read(folder: str) -> list[dict[str, Any]]:
+    if (file := Path(folder, "rows.arrow")).exists():
+        return pl.read_ipc(file).to_dicts()
     if Path(folder, "state.json").exists():
         data = datasets.load_from_disk(folder)
         return [{name: plain(value) for name, value in row.items()} for row in data]

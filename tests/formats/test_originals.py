@@ -62,6 +62,9 @@ def test_what_mosaicml_streaming_writes_is_read_equal(mds: Original, options: li
     assert len(records.parts) > 3
     ours = all_of(records)
     assert_same(ours, mds.read(folder))
+    for packed in folder.glob("*.mds.*"):  # it has unpacked them beside
+        packed.unlink()
+    assert_same(all_of(MdsRecords(folder)), ours)
 
 
 @pytest.mark.parametrize("level", ["", "chunk"])
@@ -72,6 +75,7 @@ def test_what_litdata_writes_is_read_equal(litdata: Original, level: str) -> Non
     assert len(records.parts) == 5
     ours = all_of(records)
     assert_same(ours, litdata.read(folder))
+    assert_same(all_of(LitDataRecords(folder)), ours)  # which it has unpacked in place
 
 
 def test_mosaicml_streaming_reads_what_our_writer_writes_which_are_the_same_bytes(mds: Original) -> None:

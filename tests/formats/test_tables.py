@@ -1,4 +1,4 @@
-"""What pandas and Hugging Face's datasets write is read equal, value by value."""
+"""What pandas, polars and Hugging Face's datasets write is read equal, value by value."""
 
 from __future__ import annotations
 
@@ -136,6 +136,20 @@ def test_what_datasets_writes_is_read_equal(tables: Original) -> None:
         photo = Image.open(io.BytesIO(mine.pop("photo.bytes")))
         np.testing.assert_array_equal(np.asarray(photo), other.pop("photo"))
     assert_same(ours, theirs)
+
+
+@pytest.mark.parametrize("compression", ["uncompressed", "lz4", "zstd"])
+def test_what_polars_writes_is_read_equal(tables: Original, compression: str) -> None:
+    kinds = {**{kind: kind.title().replace("Uint", "UInt").replace("Bool", "Boolean") for kind in NUMBERS}}
+    kinds |= {"text": "String", "raw": "Binary", "day": "Date"}
+    rows = [{name: data_row(i)[name] for name in kinds} | {"uint64": 2**64 - 1 - i} for i in range(20)]
+    folder = tables.write(kinds, rows, "library=polars", f"compression={compression}")
+    ours = rows_of(f"{folder}/rows.arrow")
+    assert [row["uint64"] for row in ours] == [2**64 - 1 - i for i in range(20)]
+    assert_same(ours, tables.read(folder))
+    assert [row["text"] for row in rows_of(f"{folder}/rows.arrow", filter="text == 'wörter wörter '")] == [
+        "wörter wörter "
+    ]
 
 
 def test_images_that_datasets_writes_are_fed_with_their_classes(tables: Original) -> None:

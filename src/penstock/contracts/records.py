@@ -111,7 +111,12 @@ class Tables(Stored, Protocol):
 
     @property
     def schema(self) -> Any:
-        """The ``pyarrow.Schema`` of all files."""
+        """The ``pyarrow.Schema`` of the columns that all files have alike."""
+        ...
+
+    @property
+    def unlike(self) -> Mapping[str, str]:
+        """The other columns, and what each is in which files."""
         ...
 
     @property

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+import os
 import shutil
 import struct
 import tarfile
@@ -15,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -158,6 +160,60 @@ def test_shards_are_unpacked_once_and_again_where_that_was_broken_off(tmp_path, 
     assert str(all_of(opened("mds", folder))) == str(right)
     assert "2 compressed shards" in capfd.readouterr().err
     assert not half.exists()
+
+
+def unpacked_beside(folder: Path) -> list[Path]:
+    """Unpack the shards of a folder as their libraries do."""
+    found: list[Path] = []
+    for path in sorted(folder.glob("*.zstd*")):
+        found.append(path.with_name(path.name.replace(".zstd", "")))
+        with pa.OSFile(str(path)) as packed, pa.CompressedInputStream(packed, "zstd") as stream:
+            found[-1].write_bytes(stream.read())
+    return found
+
+
+@pytest.mark.parametrize("kind", WRITERS)
+def test_shards_that_their_library_has_unpacked_in_place_are_read_as_they_lie(tmp_path, monkeypatch, capfd, kind):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    folder = WRITERS[kind](tmp_path / "data", compression="zstd")
+    packed = opened(kind, folder)
+    right = str(all_of(packed))
+    assert "2 compressed shards" in capfd.readouterr().err
+    shutil.rmtree(tmp_path / "penstock")
+    unpacked = unpacked_beside(folder)
+    half, whole = unpacked[0], unpacked[0].read_bytes()
+    half.write_bytes(whole[:-1])  # as one amid unpacking leaves it
+    assert str(all_of(opened(kind, folder))) == right
+    assert "1 compressed shards" in capfd.readouterr().err
+    half.write_bytes(whole)
+    for path in folder.glob("*.zstd*"):
+        path.unlink()
+    left = opened(kind, folder)
+    assert str(all_of(left)) == right and list(left.names) == list(packed.names) and left.parts == packed.parts
+    assert not capfd.readouterr().err
+    half.write_bytes(whole[:-1])
+    refused(kind, folder, r"zstd[.\w]* cannot be read: No such file or directory; .*index.json names it")
+
+
+@pytest.mark.parametrize("kind", WRITERS)
+def test_a_shard_that_was_written_anew_is_read_and_not_what_was_unpacked_before(tmp_path, monkeypatch, kind):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    folder = WRITERS[kind](tmp_path / "data", compression="zstd")
+    right = str(all_of(opened(kind, folder)))
+    for path in unpacked_beside(folder):
+        path.write_bytes(path.read_bytes()[:-1] + b"\x55")
+        os.utime(path, (0, 0))
+    assert str(all_of(opened(kind, folder))) == right
+
+
+@pytest.mark.parametrize("kind", WRITERS)
+def test_where_shards_would_be_unpacked_is_within_the_folder(tmp_path, kind):
+    folder = WRITERS[kind](tmp_path / "data", compression="zstd")
+    if kind == "mds":
+        change(folder, lambda index: index["shards"][0]["raw_data"].update(basename="../x"))
+    else:
+        change(folder, lambda index: index["chunks"][0].update(filename="..zstd./x"))
+    refused(kind, folder, "which is no file in it")
 
 
 def test_a_cache_that_cannot_be_written_to_is_an_error_where_shards_are_compressed(tmp_path, monkeypatch):

@@ -20,6 +20,7 @@ from penstock.errors import BadSetting
 from penstock.sources.records.files import read
 from penstock.sources.records.shards import ShardRecords
 from penstock.sources.records.tar import members
+from penstock.sources.records.tar_samples import TarSamples
 
 LONG = "/".join(["a-folder-with-a-long-name"] * 9) + "/ünlaut.jpg"
 
@@ -163,6 +164,21 @@ def test_shards_are_images_with_the_labels_beside_them(tmp_path):
         ShardRecords(tmp_path / "train-{0000..0009}.tar", (".jpg",))
     with pytest.raises(BadSetting, match=r"no member ends in \.png"):
         ShardRecords(tmp_path / "train-0000.tar", (".png",))
+
+
+def test_an_empty_shard_among_others_is_read(tmp_path):
+    """As it was found: one to which the last process wrote nothing refused all others."""
+    shard(tmp_path / "0.tar", 0)
+    packed(tmp_path / "1.tar", {})
+    shard(tmp_path / "2.tar", 10)
+    _, labels = all_of(penstock.ImageSource(tmp_path / "*.tar", size=8, batch_size=7, workers=1))
+    assert sorted(labels.tolist()) == sorted(i % 3 for i in range(20))
+    samples = TarSamples(tmp_path / "*.tar")
+    assert len(samples.names) == 20 and {"jpg", "cls", "json"} < {*samples.fields}
+    assert [count for _, count in samples.parts] == [10, 0, 10]
+    for kind in (TarSamples, lambda path: ShardRecords(path, (".jpg",))):
+        with pytest.raises(BadSetting, match=r"1\.tar: no member lies there"):
+            kind(tmp_path / "1.tar")
 
 
 def test_a_shard_is_walked_through_once_and_again_when_it_was_written_to(tmp_path, monkeypatch):

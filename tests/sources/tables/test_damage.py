@@ -189,7 +189,7 @@ def test_rows_that_a_filter_reads_are_compared_with_checksums_too(tmp_path):
     stored = (50 * 7).to_bytes(8, "little")
     assert path.read_bytes().count(stored) == 1
     path.write_bytes(path.read_bytes().replace(stored, (51 * 7).to_bytes(8, "little")))
-    with pytest.raises(ReadFailed, match=r"row group 0 cannot be read, or is damaged: .*CRC checksum"):
+    with pytest.raises(ReadFailed, match=r"row group 0 cannot be read, or is damaged: column 'x': .*CRC checksum"):
         opened(path, filter="x == 357")
 
 
@@ -295,15 +295,77 @@ def test_data_that_are_not_there_or_something_else_are_refused_by_name(tmp_path,
         RecordSource(data)
 
 
-def test_a_file_in_another_order_of_columns_is_refused_and_other_metadata_are_not(tmp_path):
-    table = numbers(10)
-    one = written(tmp_path / "0.parquet", table)
-    other = written(tmp_path / "1.parquet", table.replace_schema_metadata({"pandas": "{}"}))
-    with opened([one, other]) as source:
-        assert source.samples == 20
-    other = written(tmp_path / "2.parquet", table.select(["half", "id", "flag"]))
-    with pytest.raises(BadSetting, match="their order, or whether they may have nulls"):
-        RecordSource([one, other])
+@pytest.mark.parametrize("kind", KINDS)
+def test_files_may_differ_in_metadata_in_the_order_of_columns_and_in_those_that_nobody_reads(tmp_path, kind):
+    table, more = numbers(10), numbers(10, 10)
+    never = pa.schema([field.with_nullable(False) for field in table.schema])
+    files = [
+        written(tmp_path / f"0.{kind}", table.append_column("note", pa.array(["n"] * 10)), 4, kind),
+        written(tmp_path / f"1.{kind}", more.cast(never).replace_schema_metadata({"pandas": "{}"}), 4, kind),
+        written(tmp_path / f"2.{kind}", numbers(10, 20).select(["half", "id", "flag"]), 4, kind),
+        written(tmp_path / f"3.{kind}", numbers(10, 30).append_column("note", pa.array(range(10))), 4, kind),
+    ]
+    rows, names = sorted(zip(*numbers(40).to_pydict().values(), strict=True)), ["id", "half", "flag"]
+    with opened(files, columns=names) as source:
+        assert (
+            sorted(row for batch in source for row in zip(*(batch[n].tolist() for n in names), strict=True))
+            == rows
+        )
+    with opened(files, columns=["half"], filter="id >= 15") as source:
+        assert sorted(half for batch in source for half in batch["half"].tolist()) == [
+            i / 2 for i in range(15, 40)
+        ]
+    for asked in ({}, {"columns": ["note", "id"]}, {"columns": ["id"], "filter": "note == 'n'"}):
+        with pytest.raises(BadSetting, match=r"1\.\w+ has other columns than .*: 'note' is missing"):
+            RecordSource(files, **asked)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_two_columns_of_one_name_are_refused_where_they_are_read(tmp_path, kind):
+    twice = pa.Table.from_arrays([pa.array(range(9))] * 4, ["id", "b", "b", "c.b"])
+    path = written(tmp_path / f"x.{kind}", twice, 4, kind)
+    for condition in (None, "id >= 0"):
+        with opened(path, columns=["id", "c.b"], filter=condition) as source:
+            assert sorted(id for batch in source for id in batch["id"].tolist()) == [*range(9)]
+    for asked in ({}, {"columns": ["id", "b"]}):
+        with pytest.raises(BadSetting, match=r"has 2 columns named 'b': give them other names, or leave them out"):
+            RecordSource(path, **asked)
+    once = pa.Table.from_arrays([pa.array(range(9, 18))] * 3, ["id", "b", "c.b"])
+    other = written(tmp_path / f"y.{kind}", once, 4, kind)
+    with opened([other, path], columns=["id"]) as source:
+        assert sorted(id for batch in source for id in batch["id"].tolist()) == sorted([*range(9), *range(9, 18)])
+    with pytest.raises(BadSetting, match=r"x\.\w+ has other columns than .*y.*: 'b' comes 2 times there"):
+        RecordSource([other, path], columns=["b"])
+
+
+def test_nulls_in_a_column_that_may_have_none_are_the_usual_error_and_views_are_texts_anywhere(tmp_path):
+    views = pa.array(["a", "ü" * 20, "c"]).cast(pa.string_view())
+    place = pa.StructArray.from_arrays([views, pa.array([1, 2, 3])], ["name", "x"])
+    table = pa.table({"id": [1, 2, 3], "text": views, "place": place})
+    path = written(tmp_path / "x.arrow", table, 2)
+    with opened(path, shuffle=False, filter="place.name != 'a'") as source:
+        (batch,) = source
+    assert list(batch["place.name"]) == list(batch["text"]) == ["ü" * 20, "c"] and batch["id"].tolist() == [2, 3]
+    never = pa.schema([pa.field("id", pa.int64(), nullable=False)])
+    batch = pa.RecordBatch.from_arrays([pa.array([1, None])], schema=never)
+    with pa.OSFile(str(tmp_path / "y.arrow"), "wb") as file, pa.ipc.new_file(file, never) as writer:
+        writer.write_batch(batch)
+    with opened(tmp_path / "y.arrow") as source, pytest.raises(PenstockError, match="column 'id' has 1 nulls"):
+        list(source)
+
+
+def test_a_file_as_polars_writes_it_has_its_schema_at_its_end_alone(tmp_path):
+    path = Path(written(tmp_path / "x.arrow", texts(ROWS), 40, options=pa.ipc.IpcWriteOptions(compression="zstd")))
+    right, data = rows_of(path), bytearray(path.read_bytes())
+    data[8:12] = (4).to_bytes(4, "little")  # where its first message began
+    path.write_bytes(data)
+    assert rows_of(path) == right and len(right) > 3
+    for damaged in (data[:-3], data[:-20], data[:40] + data[48:], data[:-300] + bytes(290) + data[-10:]):
+        path.write_bytes(damaged)
+        with pytest.raises(
+            BadSetting, match=r"x.arrow is no Arrow file, or is damaged: no message begins at byte 8"
+        ):
+            RecordSource(path)
 
 
 @pytest.mark.parametrize(

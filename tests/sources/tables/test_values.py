@@ -19,7 +19,7 @@ from tests.sources.tables.files import KINDS, written
 
 from penstock import RecordSource
 from penstock.errors import BadSetting, SourceError
-from penstock.sources.tables.table_files import fields_of
+from penstock.sources.tables.table_files import field_of
 
 UNITS = ("s", "ms", "us", "ns")
 NUMBERS = [
@@ -360,6 +360,6 @@ def test_texts_and_bytes_in_several_pieces_are_joined_as_if_they_were_larger_tha
     table = pa.table(
         {"text": pa.chunked_array([["a", None], ["ü"]]), "bytes": pa.chunked_array([[b"1"], [b"", b"3"]])}
     )
-    text, data = fields_of(table, [["text"], ["bytes"]])
+    text, data = field_of(table, ["text"]), field_of(table, ["bytes"])
     assert (text.type, data.type) == (pa.large_string(), pa.large_binary())
     assert text.to_pylist() == ["a", None, "ü"] and data.to_pylist() == [b"1", b"", b"3"]

@@ -20,7 +20,7 @@ from penstock.sources.samples.tables import TableSamples
 from penstock.sources.samples.worker import Samples
 from penstock.sources.tables.columns import NoNulls, bytes_columns, columns_of
 from penstock.sources.tables.loading import Loaded
-from penstock.sources.tables.opening import OpenedTables
+from penstock.sources.tables.opening import OpenedTables, check_alike
 from penstock.sources.tables.shuffle_windows import ShuffleWindows
 
 _IMAGE, _LABEL = "image", "label"
@@ -148,6 +148,7 @@ class _Memory:
 
 def _image(tables: Tables, image: str | None) -> str:
     """Return the column of the images; of a struct, as Hugging Face has it, that of its bytes."""
+    check_alike(tables, None if image is None else [image], "name another with image=")
     holds = bytes_columns(tables.schema)
     named = holds if image is None else [name for name in holds if name in (image, f"{image}.bytes")]
     if len(named) != 1:
@@ -157,6 +158,7 @@ def _image(tables: Tables, image: str | None) -> str:
 
 
 def _label(tables: Tables, label: str) -> str:
+    check_alike(tables, [label], "pass labels=")
     (column, *more) = columns_of(tables.schema, [label], tables.root)
     if more or column.kind != "fixed" or column.shape or column.dtype.kind not in "iub":
         holds = column.kind if column.varies else column.dtype

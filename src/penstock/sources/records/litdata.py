@@ -83,7 +83,9 @@ class LitDataRecords(OffsetRecords):
 def _described(chunk: _Chunk, config: _Config) -> Shard:
     table_bytes = 4 * chunk.chunk_size + 8  # which old versions left out of the size
     sizes = chunk.chunk_bytes, chunk.chunk_bytes + table_bytes
-    return Shard(chunk.filename, chunk.chunk_size, sizes, config.compression or "")
+    plain = Shard(chunk.filename.replace(f".{config.compression}", ""), chunk.chunk_size, sizes)
+    left = plain if plain.name != chunk.filename else None
+    return Shard(chunk.filename, chunk.chunk_size, sizes, config.compression or "", left=left)
 
 
 def _names(root: str, spec: str | None) -> list[str]:

@@ -79,10 +79,11 @@ class MdsRecords(OffsetRecords):
 
 def _described(shard: _Shard) -> Shard:
     raw, packed = shard.raw_data, shard.zip_data
+    plain = Shard(raw.basename, shard.samples, (raw.bytes,), hashes=raw.hashes)
     if packed is None:
-        return Shard(raw.basename, shard.samples, (raw.bytes,), hashes=raw.hashes)
-    compression = shard.compression or "?"
-    return Shard(packed.basename, shard.samples, (raw.bytes,), compression, packed.bytes, hashes=packed.hashes)
+        return plain
+    how = shard.compression or "?", packed.bytes, packed.hashes
+    return Shard(packed.basename, shard.samples, (raw.bytes,), *how, left=plain)
 
 
 def _columns(root: str, shard: _Shard) -> tuple[StoredColumn, ...]:

@@ -7,6 +7,7 @@ import os
 import struct
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from functools import partial
 from importlib import import_module
 from pathlib import Path
@@ -115,6 +116,18 @@ class Shard(NamedTuple):
     compression: str = ""  # how it is compressed, such as ``"zstd:3"``; empty if it is not
     packed_bytes: int | None = None  # its size as it lies there, if the index says it
     hashes: Mapping[str, str] = {}  # of all its bytes as they lie there, by the name of an algorithm
+    left: Shard | None = None  # as its own library leaves it there when that has unpacked it
+
+    def as_lies_in(self, root: str) -> Shard:
+        """Return the shard as it lies in a folder: unpacked, where it was left so, and not written anew since."""
+        if self.left is None or is_remote(root):
+            return self
+        left, packed = Path(root, self.left.name), Path(root, self.name)
+        with suppress(OSError):
+            seen = left.stat()
+            is_newest = not packed.exists() or packed.stat().st_mtime_ns <= seen.st_mtime_ns
+            return self.left if is_newest and seen.st_size in self.left.nbytes else self
+        return self
 
 
 class OffsetRecords(ShardedRecords):
@@ -131,9 +144,10 @@ class OffsetRecords(ShardedRecords):
             raise BadSetting(f"{root}: its {INDEX} names no sample")
         if not self.fields:
             raise BadSetting(f"{root}: its {INDEX} names no column")
-        for shard in shards:
-            if shard.name[:1] == "/" or ".." in shard.name.split("/") or not shard.name.isprintable():
-                raise BadSetting(f"{root}: its {INDEX} names {shard.name!r}, which is no file in it")
+        for name in [each.name for shard in shards for each in (shard, shard.left) if each]:
+            if name[:1] == "/" or ".." in name.split("/") or not name.isprintable():
+                raise BadSetting(f"{root}: its {INDEX} names {name!r}, which is no file in it")
+        described, shards = shards, [shard.as_lies_in(root) for shard in shards]
         try:
             super().__init__([f"{root}/{shard.name}" for shard in shards])
         except ReadFailed as error:
@@ -143,9 +157,11 @@ class OffsetRecords(ShardedRecords):
         unpack([packed for packed in whole if isinstance(packed, Packed)])
         tables = self._each(_offsets, shards, whole)
         self._read_at = [str(each.unpacked) if isinstance(each, Packed) else each for each in whole]
-        self.names: Sequence[str] = [f"{shard.name}/{i}" for shard in shards for i in range(shard.samples)]
+        self.names: Sequence[str] = [f"{shard.name}/{i}" for shard in described for i in range(shard.samples)]
         starts = np.concatenate([table[:-1] for table in tables])
         self._lie([shard.samples for shard in shards], starts, np.concatenate([*map(np.diff, tables)]))
+        # By the index's names: the order is the same, whoever has unpacked them.
+        self.parts = [(os.path.basename(shard.name), shard.samples) for shard in described]
         self.description = f"{len(self.names):,} samples in {len(shards):,} of {kind} of {root}"
 
 

@@ -52,12 +52,14 @@ class ShardRecords(ShardedRecords):
         indexes = self._each(partial(_indexed, suffixes=tuple(suffixes)))
         samples = [sample for index in indexes for sample in index.samples]
         names = [sample.name for sample in samples]
+        if not names:
+            raise BadSetting(f"{self._paths[0]}{' and others' * (len(self._paths) > 1)}: no member lies there")
         self.names, self.classes = _within(names, {folder for index in indexes for folder in index.folders})
         self._labels = [label for index in indexes for label in index.labels]
         reasons = (
             index.unlabelled or f"{path} has no {_LABEL} beside its images, and other shards have"
             for path, index in zip(self._paths, indexes, strict=True)
-            if index.unlabelled or (self._labels and not index.labels)
+            if index.unlabelled or (self._labels and index.samples and not index.labels)
         )
         self._unlabelled = next(reasons, "")
         counts = [len(index.samples) for index in indexes]
@@ -98,7 +100,7 @@ def _walked(path: str, version: FileVersion, suffixes: tuple[str, ...]) -> _Shar
         elif lower.endswith(_LABEL):
             group.twice.extend([name] if stem in group.labels else [])
             group.labels[stem] = read(Place(path, offset, nbytes, version.etag)).decode(errors="replace")
-    if not samples:
+    if folders and not samples:  # not one that is empty, among others
         raise BadSetting(f"{path}: no member ends in {', '.join(sorted(suffixes))}")
     if several := _several([*groups.values()]):
         raise BadSetting(

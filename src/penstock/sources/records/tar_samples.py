@@ -60,9 +60,11 @@ class TarSamples(ShardedRecords):
         indexes = self._each(_indexed)
         samples = [sample for index in indexes for sample in index.samples]
         self.names: Sequence[str] = [sample.key for sample in samples]
+        if not samples:
+            raise BadSetting(f"{self._paths[0]}{' and others' * (len(self._paths) > 1)}: no member lies there")
         counts = [len(index.samples) for index in indexes]
         self._lie(counts, [start for _, start, _ in samples], [end - start for _, start, end in samples])
-        endings = {*indexes[0].endings}.intersection(*(index.endings for index in indexes))
+        endings = set[str].intersection(*({*index.endings} for index in indexes if index.samples))
         self.parse = TarParser(tuple(sorted(endings)))
         self.fields: Mapping[str, str] = self.parse.fields
         shown = f"{len(counts):,} tar files" if len(counts) > 1 else self._paths[0]
@@ -146,6 +148,6 @@ def _walked(path: str, version: FileVersion) -> _TarIndex:
             endings[-1].add(ending)
             samples[-1] = samples[-1]._replace(end=end_of(member))
         end = max(end, end_of(member))
-    if not samples:
+    if end and not samples:  # not one that is empty, among others
         raise BadSetting(f"{path}: no member has a name such as key.jpg, so it holds no sample")
-    return _TarIndex(samples, sorted(endings[0].intersection(*endings)))
+    return _TarIndex(samples, sorted(set[str].intersection(*endings)) if endings else [])

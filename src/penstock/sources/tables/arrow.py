@@ -21,15 +21,18 @@ from penstock.fingerprint.file_versions import FileVersion
 from penstock.io.cache.cache import Cache
 from penstock.sources.records.files import is_remote, read, read_ahead, version_of
 from penstock.sources.records.shard_files import known
-from penstock.sources.tables.table_files import TableFiles, failed, pa
+from penstock.sources.tables.table_files import TableFiles, failed, opened, pa
 
-_MAGIC = b"ARROW1\0\0"
-_CONTINUES = 0xFFFFFFFF
+_MAGIC, _MAGIC_AT_END = b"ARROW1\0\0", b"ARROW1"
+_CONTINUES = b"\xff\xff\xff\xff"
 _SCHEMA, _DICTIONARY, _BATCH = 1, 2, 3
 _HEADER_TYPE, _HEADER, _BODY_BYTES = 1, 2, 3
 """Fields of a ``Message``, by number."""
 _ROWS, _NODES = 0, 1
 """Fields of a ``RecordBatch``."""
+_DICTIONARIES, _BATCHES = 2, 3
+"""Fields of a ``Footer``."""
+_HAS_DICTIONARIES = "{} has dictionaries, which lie apart from the rows: write it as Parquet"
 _FORMAT = 2
 
 
@@ -56,11 +59,12 @@ class ArrowTables(TableFiles):
         indexes = self._each(_indexed)
         self._groups = [(i, batch) for i, each in enumerate(indexes) for batch in each.batches if batch.rows]
         groups = [(i, batch.rows) for i, batch in self._groups]
-        self._hold("record batches", "Arrow files", map(_schema, paths, indexes), groups)
+        self._schemas = [*map(_schema, paths, indexes)]
+        self._hold("record batches", "Arrow files", map(_without_views, self._schemas), groups)
 
     def group_bytes(self, column: str) -> Ids:
         """All columns have equal parts, as nothing but the batch's size is known."""
-        return np.array([batch.nbytes for _, batch in self._groups], np.int64) // len(self.schema)
+        return np.array([batch.nbytes // len(self._schemas[file]) for file, batch in self._groups], np.int64)
 
     def ranges(self, column: str) -> None:
         """Arrow files have no statistics."""
@@ -70,20 +74,23 @@ class ArrowTables(TableFiles):
 
     def read(self, group: int, columns: Sequence[str]) -> Any:
         file, batch = self._groups[group]
-        path = self._paths[file]
+        path, name = self._paths[file], ""
         try:
             data = self._fetch(Place(path, batch.offset, batch.nbytes, self._versions[file].etag))
             self._check([file])
-            whole = pa.ipc.read_record_batch(pa.ipc.read_message(pa.py_buffer(data)), self.schema)
-            wanted = {part for name in columns for part in accumulate(name.split("."), "{}.{}".format)}
-            found = whole.select([name for name in self.schema.names if name in wanted])
-            found.validate(full=True)
+            whole = pa.ipc.read_record_batch(pa.ipc.read_message(pa.py_buffer(data)), self._schemas[file])
+            asked = {part for each in columns for part in accumulate(each.split("."), "{}.{}".format)}
+            found = whole.select([each for each in self.schema.names if each in asked])
+            for name in found.schema.names:
+                found.column(name).validate(full=True)
+            name, wanted = "", _without_views(found.schema)
+            table = pa.Table.from_batches([found])
+            return table if wanted.equals(found.schema) else table.cast(wanted)
         except (pa.ArrowException, OSError) as error:
-            raise failed(self.where(group), path, error) from None
+            raise failed(self.where(group), path, error, name) from None
         except ReadFailed:
             self._check([file])  # which explains it
             raise
-        return pa.Table.from_batches([found])
 
     def where(self, group: int) -> str:
         file, batch = self._groups[group]
@@ -133,23 +140,71 @@ def _schema(path: str, index: _ArrowIndex) -> Any:
         raise BadSetting(f"{path} is damaged: {error}") from None
 
 
+def _without_views(schema: Any) -> Any:
+    """Return a schema in which texts and bytes, as polars writes them, are of the types that Arrow filters."""
+
+    def plain(field: Any) -> Any:
+        if pa.types.is_struct(field.type):
+            return field.with_type(pa.struct(map(plain, field.type)))
+        kind = wide.get(field.type)
+        return field if kind is None else field.with_type(kind).with_nullable(True)
+
+    wide = {pa.string_view(): pa.large_string(), pa.binary_view(): pa.large_binary()}
+    return pa.schema(map(plain, schema), schema.metadata)
+
+
 def _indexed(path: str, version: FileVersion) -> _ArrowIndex:
     return known(_ArrowIndex, partial(_walked, path, version), version, "arrow", _FORMAT, path)
 
 
 def _walked(path: str, version: FileVersion) -> _ArrowIndex:
     """Walk through the messages of a file, of which only the headers are read."""
+    begins = read_ahead(Place(path, 0, version.nbytes, version.etag))(min(version.nbytes, len(_MAGIC) + 4), 0)
+    if begins[: len(_MAGIC)] == _MAGIC and begins[len(_MAGIC) :] != _CONTINUES:
+        return _footed(path, version)
     schema, batches = b"", list[_Batch]()
     for kind, offset, nbytes, body, rows in _messages(path, version):
         if kind == _SCHEMA:
             schema = read(Place(path, offset, nbytes, version.etag))
         elif kind == _DICTIONARY:
-            raise BadSetting(f"{path} has dictionaries, which lie apart from the rows: write it as Parquet")
+            raise BadSetting(_HAS_DICTIONARIES.format(path))
         elif kind == _BATCH:
             batches.append(_Batch(offset, nbytes + body, rows))
     if not schema:
         raise BadSetting(f"{path} is no Arrow file: no schema stands at its beginning")
     return _ArrowIndex(schema, batches)
+
+
+def _footed(path: str, version: FileVersion) -> _ArrowIndex:
+    """Return what the end of a file says of it: polars puts no message of the schema at its beginning."""
+    end, batches = version.nbytes - len(_MAGIC_AT_END), list[_Batch]()
+    damaged = BadSetting(f"{path} is no Arrow file, or is damaged: no message begins at byte {len(_MAGIC)}")
+    try:
+        nbytes, magic = struct.unpack("<i6s", read(Place(path, end - 4, 4 + len(_MAGIC_AT_END), version.etag)))
+        if magic != _MAGIC_AT_END or not 0 < nbytes < end:
+            raise damaged
+        footer = read(Place(path, end - 4 - nbytes, nbytes, version.etag))
+        if [*_blocks(footer, _DICTIONARIES)]:
+            raise BadSetting(_HAS_DICTIONARIES.format(path))
+        for offset, header, body in _blocks(footer, _BATCHES):
+            if min(offset, header, body) < 0 or offset + header + body > end:
+                raise damaged
+            kind, its_body, rows = _read(read(Place(path, offset + 8, header - 8, version.etag)))
+            if (kind, its_body) != (_BATCH, body):
+                raise damaged
+            batches.append(_Batch(offset, header + body, rows))
+        schema = pa.ipc.open_file(opened(path, version, read)).schema.serialize().to_pybytes()
+    except (pa.ArrowException, OSError, struct.error, IndexError, ReadFailed):
+        raise damaged from None
+    return _ArrowIndex(schema, batches)
+
+
+def _blocks(footer: bytes, field: int) -> Iterator[tuple[int, int, int]]:
+    """Yield offset, header with its prefix, and body of each message that a footer names, in bytes."""
+    if at := _field(footer, _unpack(footer, 0, "<I"), field):
+        at += _unpack(footer, at, "<I")
+        for number in range(_unpack(footer, at, "<I")):
+            yield struct.unpack_from("<qi4xq", footer, at + 4 + 24 * number)
 
 
 def _messages(path: str, version: FileVersion) -> Iterator[tuple[int, int, int, int, int]]:
@@ -159,7 +214,7 @@ def _messages(path: str, version: FileVersion) -> Iterator[tuple[int, int, int, 
     is_file = pread(min(end, len(_MAGIC)), 0) == _MAGIC  # not a stream, which may end with any message
     at = len(_MAGIC) if is_file else 0
     while at + 8 <= end:
-        marker, nbytes = struct.unpack("<II", pread(8, at))
+        marker, nbytes = struct.unpack("<4sI", pread(8, at))
         if marker != _CONTINUES:
             raise BadSetting(f"{path} is no Arrow file, or is damaged: no message begins at byte {at:,}")
         if not nbytes:

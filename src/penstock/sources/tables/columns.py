@@ -57,10 +57,14 @@ def columns_of(schema: Any, names: Sequence[str] | None, where: str) -> list[Tab
     flat = flat_fields((), schema)
     found = {".".join(path): (path, kind) for path, kind in flat}
     tops: list[str] = schema.names
-    for name, count in (Counter(tops) | Counter(".".join(path) for path, _ in flat)).items():
-        if count > 1:
-            raise BadSetting(f"{where} has {count} columns named {name!r}: give them other names")
     wanted = list(found) if names is None else [each for name in names for each in _below(name, found, where)]
+    counts = Counter(tops) | Counter(".".join(path) for path, _ in flat)
+    for name in [part for each in wanted for part in (each, found[each][0][0])]:
+        if counts[name] > 1:
+            raise BadSetting(
+                f"{where} has {counts[name]} columns named {name!r}: give them other names, or leave them out "
+                "with columns=, a list of the others"
+            )
     if not wanted:
         raise BadSetting(f"{where}: columns={names!r} names no column; it has {', '.join(found)}")
     return [_column(name, *found[name], where) for name in dict.fromkeys(wanted)]

@@ -15,7 +15,7 @@ from penstock.errors import ReadFailed, SourceError, Untravelled
 from penstock.sources.sharding import UNTRAVELLED
 from penstock.sources.tables.columns import TableColumn, Values, VaryingRows, values_of
 from penstock.sources.tables.shuffle_windows import ShuffleWindow
-from penstock.sources.tables.table_files import fields_of, pa
+from penstock.sources.tables.table_files import field_of, pa
 from penstock.tree import RaggedRows
 
 Allocate = Callable[[int], Values]
@@ -195,11 +195,15 @@ class TableReading(NamedTuple):
         if self.condition is not None:
             table = table.filter(self.condition)
             where += ", rows that the filter leaves"
-        arrays = zip(fields_of(table, [column.path for column in self.columns]), self.columns, strict=True)
-        try:
-            found = [values_of(array, column, self.fill.get(column.name), where) for array, column in arrays]
-        except pa.ArrowException as error:  # such as lists of more than 2**31 numbers
-            raise SourceError(f"{where} cannot be taken: {error}. Write smaller row groups") from None
+        found = list[Values | VaryingRows]()
+        for column in self.columns:
+            try:
+                array = field_of(table, column.path)
+                found.append(values_of(array, column, self.fill.get(column.name), where))
+            except pa.ArrowException as error:  # such as lists of more than 2**31 numbers
+                raise SourceError(
+                    f"{where}: column {column.name!r} cannot be taken: {error}. Write smaller row groups"
+                ) from None
         every = iter(found)
         for output in self.outputs:
             output.check([next(every) for _ in output.columns], where)

@@ -6,11 +6,12 @@ from __future__ import annotations
 import ast
 import operator
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from importlib import import_module
 from itertools import pairwise
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -40,16 +41,18 @@ _COMPUTED: Mapping[type[ast.operator], Any] = {
 }
 
 
-def condition_of(text: str | Any) -> Any:
+def condition_of(text: str | Any, schema: Any = ()) -> Any:
     """Return the ``pyarrow.compute.Expression`` of a condition, which may be one already.
 
     Else it has columns, numbers, texts and lists, compared and joined by ``and``, ``or`` and ``not``, such as
-    ``"label < 10 and split in ['train', 'extra']"``; ``x == None`` holds where x is null.
+    ``"label < 10 and split in ['train', 'extra']"``; ``x == None`` holds where x is null. Columns that are
+    float16 in ``schema``, an Arrow schema, are compared as float32.
     """
     if isinstance(text, compute.Expression):
         return text
     try:
-        found = _built(ast.parse(str(text), mode="eval").body)
+        kinds = {".".join(path): kind for path, kind in flat_fields((), schema)}
+        found = _built(ast.parse(str(text), mode="eval").body, kinds)
     except (SyntaxError, _Unknown, TypeError, ValueError, OverflowError) as error:
         raise BadSetting(
             f"filter={text!r}: {error}. Write columns, numbers, texts and lists with <, <=, ==, !=, >, >=, in, "
@@ -60,9 +63,10 @@ def condition_of(text: str | Any) -> Any:
     return found
 
 
-def columns_in(condition: Any, names: list[str]) -> list[str]:
-    """Return the columns of a table that a condition needs; all of them if nobody can say."""
-    text = str(condition)
+def columns_in(condition: Any, tables: Tables) -> list[str]:
+    """Return the columns of tables that a condition needs; all of them if nobody can say."""
+    text, counts = str(condition), Counter[str](tables.schema.names)
+    names = [name for name, count in counts.items() if count == 1]
     return [name for name in names if name in text] or names
 
 
@@ -70,35 +74,38 @@ class _Unknown(Exception):
     """A part of a condition that has no meaning."""
 
 
-def _built(node: ast.expr) -> Any:
+def _built(node: ast.expr, kinds: Mapping[str, Any]) -> Any:
+    """Return what a part of a condition is; ``kinds`` are Arrow's types of columns, as far as they are known."""
     match node:
-        case ast.Name():
-            return compute.field(node.id)
-        case ast.Attribute():
-            if not all(map(str.isidentifier, names := ast.unparse(node).split("."))):
-                raise _Unknown(f"{ast.unparse(node)} is no column")
-            return compute.field(*names)
+        case ast.Name() | ast.Attribute():
+            if not all(map(str.isidentifier, names := (name := ast.unparse(node)).split("."))):
+                raise _Unknown(f"{name} is no column")
+            is_half = name in kinds and pa.types.is_float16(kinds[name])  # which Arrow does not compare
+            return compute.field(*names).cast(pa.float32()) if is_half else compute.field(*names)
         case ast.Constant():
             return node.value
         case ast.List() | ast.Tuple() | ast.Set():
-            return [_built(each) for each in node.elts]
+            return [_built(each, kinds) for each in node.elts]
         case ast.UnaryOp(op=ast.Not()):
-            return ~_built(node.operand)
+            return ~_built(node.operand, kinds)
         case ast.UnaryOp(op=ast.USub()):
-            return -_built(node.operand)
+            return -_built(node.operand, kinds)
         case ast.BoolOp():
-            joined, *others = map(_built, node.values)
+            joined, *others = (_built(each, kinds) for each in node.values)
             for other in others:
                 joined = joined & other if isinstance(node.op, ast.And) else joined | other
             return joined
         case ast.BinOp() if type(node.op) in _COMPUTED:
-            left, right = _built(node.left), _built(node.right)
+            left, right = _built(node.left, kinds), _built(node.right, kinds)
             if isinstance(right, compute.Expression) and not isinstance(left, compute.Expression):
                 left = compute.scalar(left)
             return _COMPUTED[type(node.op)](left, right)
         case ast.Compare():
             pairs = zip([node.left, *node.comparators], node.ops, node.comparators, strict=False)
-            first, *others = (_compared(_built(left), op, _built(right)) for left, op, right in pairs)
+            first, *others = (
+                _compared(_built(one, kinds), op, _built(other, kinds), kinds.get(ast.unparse(one)))
+                for one, op, other in pairs
+            )
             for other in others:
                 first = first & other
             return first
@@ -106,7 +113,8 @@ def _built(node: ast.expr) -> Any:
             raise _Unknown(f"{ast.unparse(node)} has no meaning here")
 
 
-def _compared(left: Any, how: ast.cmpop, right: Any) -> Any:
+def _compared(left: Any, how: ast.cmpop, right: Any, kind: Any) -> Any:
+    """Compare two sides; ``kind`` is the type of the left one, if it is a column whose type is known."""
     if left is None:
         left, right = right, left
     if right is None and left is not None and isinstance(how, (ast.Eq, ast.Is, ast.NotEq, ast.IsNot)):
@@ -117,7 +125,26 @@ def _compared(left: Any, how: ast.cmpop, right: Any) -> Any:
         or (isinstance(how, (ast.In, ast.NotIn)) and isinstance(right, str))
     ):
         raise _Unknown(f"{type(how).__name__} has no meaning here")
-    return _COMPARED[type(how)](left, right)
+    if (
+        isinstance(right, list)
+        and kind == pa.uint64()
+        and all(type(each) is int for each in cast("list[Any]", right))
+    ):
+        return _COMPARED[type(how)](left, pa.array(right, pa.uint64()))
+    return _COMPARED[type(how)](_unsigned(left, right), _unsigned(right, left))
+
+
+def _unsigned(side: Any, column: Any) -> Any:
+    """Return a whole number beside a column as uint64: beside int64, Arrow casts a column of uint64 to int64."""
+    is_number = isinstance(column, compute.Expression) and type(side) is int and side >= 0
+    return compute.scalar(pa.scalar(side, pa.uint64())) if is_number else side
+
+
+def check_alike(tables: Tables, names: Sequence[str] | None, remedy: str) -> None:
+    """Refuse columns, all unless some are named, that are not alike in all files; ``remedy`` avoids them."""
+    for column, why in tables.unlike.items():
+        if names is None or any(name == column or name.startswith(f"{column}.") for name in names):
+            raise BadSetting(f"{why}: write them alike, or {remedy}")
 
 
 class OpenedTables:
@@ -130,8 +157,8 @@ class OpenedTables:
     def __init__(
         self, tables: Tables, columns: Columns, ragged: str, fill: Any, condition: Any, threads: int
     ) -> None:
-        found = None if condition is None else condition_of(condition)
-        needed = [] if found is None else columns_in(found, list(tables.schema.names))
+        found = None if condition is None else condition_of(condition, tables.schema)
+        needed = [] if found is None else columns_in(found, tables)
         outputs = _outputs(tables, columns)
         by_column = _fills(fill, outputs)
         self.reading = TableReading(tables, outputs, by_column, found, needed)  # what is read
@@ -179,10 +206,12 @@ class OpenedTables:
 _TURNS = re.compile(r"!=|\w\(")
 """In an expression of pyarrow's: what may be true of NaN. Functions, ``invert`` too, are written ``name(...)``."""
 _UNKNOWN = re.compile(r"No match for FieldRef\.Name\((.*?)\)")
+_NO_KERNEL = re.compile(r"Function '.*' has no kernel matching input types \((.*), (.*)\)")
 
 
 def _outputs(tables: Tables, columns: Columns) -> list[TableLeaf]:
     def of(names: Sequence[str] | None) -> list[TableColumn]:
+        check_alike(tables, names, "leave it out with columns=, a list of the others")
         return columns_of(tables.schema, names, tables.root)
 
     if not isinstance(columns, Mapping):
@@ -241,14 +270,24 @@ def _counted(reading: TableReading, pool: ThreadPoolExecutor, condition: Any) ->
         if isinstance(error, BadSetting):
             raise
         unknown = _UNKNOWN.match(str(error))
+        name, others = unknown[1] if unknown else "", ", ".join(tables.schema.names)
         why = (
-            f"there is no column {unknown[1]!r}; there are {', '.join(tables.schema.names)}" if unknown else error
+            tables.unlike.get(name, f"there is no column {name!r}; there are {others}")
+            if unknown
+            else _said(error)
         )
         raise BadSetting(f"filter={condition!r}: {why}") from None
     kept = rows > 0
     if not kept.any():
         raise BadSetting(f"filter={condition!r} leaves none of {int(tables.group_rows.sum()):,} rows")
     return groups[kept], rows[kept]
+
+
+def _said(error: Exception) -> str:
+    """Return what pyarrow says of a filter, for a person."""
+    apart = _NO_KERNEL.match(str(error))
+    how = "texts stand in quotes; of bool there are True and False"
+    return f"{apart[1]} and {apart[2]} are not compared or computed ({how})" if apart else str(error)
 
 
 def _can_exclude(reading: TableReading) -> bool:

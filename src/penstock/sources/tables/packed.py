@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -25,6 +25,8 @@ class PackedTables:
     A column is a leaf of the samples' tree, called as those of LitData: ``"image"`` of a dict, ``"0"`` of a tuple,
     ``"box.0"`` of both.
     """
+
+    unlike: Mapping[str, str] = {}
 
     def __init__(self, folder: str, cache: Cache | None = None) -> None:
         if cache is not None:

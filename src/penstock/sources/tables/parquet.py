@@ -38,6 +38,10 @@ class ParquetTables(TableFiles):
     def __init__(self, paths: Sequence[str], cache: Cache | None = None) -> None:
         super().__init__(paths, cache)
         self._metadata, schemas = zip(*self._each(partial(_footer, self._fetch)), strict=True)
+        first = self._metadata[0].schema
+        leaves = _leaves(first)
+        self._leaves = [leaves if each.schema.equals(first) else _leaves(each.schema) for each in self._metadata]
+        """The paths of the leaves of each file's columns."""
         self._groups = [
             _RowGroup(i, number, each.row_group(number).num_rows)
             for i, each in enumerate(self._metadata)
@@ -55,11 +59,14 @@ class ParquetTables(TableFiles):
     def ranges(self, column: str) -> list[tuple[Any, Any]] | None:
         """Return the least and the greatest value of each group; None if the files do not say."""
         found: list[tuple[Any, Any]] = []
-        paths = self._metadata[0].schema
-        kinds = [each.physical_type for each in map(paths.column, range(len(paths))) if each.path == column]
-        for chunks in self._chunks(column):
+        kinds = [
+            [each.schema.column(i).physical_type for i, path in enumerate(leaves) if path == column]
+            for each, leaves in zip(self._metadata, self._leaves, strict=True)
+        ]
+        for group, chunks in zip(self._groups, self._chunks(column), strict=True):
             # Of another type than the footer's own schema has, Arrow ends the process.
-            its = chunks[0].statistics if [chunk.physical_type for chunk in chunks] == kinds else None
+            is_so = [chunk.physical_type for chunk in chunks] == kinds[group.file]
+            its = chunks[0].statistics if is_so else None
             if its is None or not its.has_min_max:
                 return None
             try:
@@ -87,7 +94,7 @@ class ParquetTables(TableFiles):
             self._check_times(group, table, columns)
         except (pa.ArrowException, OSError) as error:
             self._check([file])  # which explains it
-            raise failed(self.where(group), path, error) from None
+            raise failed(self.where(group), path, error, self._damaged(group, columns)) from None
         self._check([file])
         if table.num_rows != rows:
             raise ReadFailed(
@@ -98,6 +105,16 @@ class ParquetTables(TableFiles):
     def where(self, group: int) -> str:
         file, number, _ = self._groups[group]
         return f"{self._paths[file]}, row group {number:,}"
+
+    def _damaged(self, group: int, columns: Sequence[str]) -> str:
+        """Return the first of some columns of a group that cannot be read by itself; empty if there is none."""
+        file, number, _ = self._groups[group]
+        for column in columns:
+            try:
+                self._reader(file).read_row_group(number, columns=[column], use_threads=False).validate(full=True)
+            except (pa.ArrowException, OSError):
+                return column
+        return ""
 
     def _check_times(self, group: int, table: Any, columns: Sequence[str]) -> None:
         """Refuse moments of INT96 that nanoseconds, as which they are read, do not hold: Arrow gives others."""
@@ -117,12 +134,11 @@ class ParquetTables(TableFiles):
                 ) from None
 
     def _chunks(self, column: str) -> Iterator[list[Any]]:
-        """Yield the parts of a column in each group, in all of which they have the same numbers."""
-        paths = self._metadata[0].schema
-        own = [i for i in range(len(paths)) if _of(paths.column(i).path, column)]
+        """Yield the parts of a column in each group."""
+        own = {id(leaves): [i for i, path in enumerate(leaves) if _of(path, column)] for leaves in self._leaves}
         for group in self._groups:
             chunks = self._metadata[group.file].row_group(group.number)
-            yield [chunks.column(i) for i in own]
+            yield [chunks.column(i) for i in own[id(self._leaves[group.file])]]
 
     def _reader(self, file: int, int96: str | None = None) -> Any:
         """Return a reader of a file, which gives INT96 in a unit; one for each thread."""
@@ -156,6 +172,10 @@ def _footer(fetch: Fetch, path: str, version: FileVersion) -> tuple[Any, Any]:
             f"{path} is damaged: its footer says {footer.num_rows:,} rows in all, and {rows:,} in its row groups"
         )
     return footer, schema
+
+
+def _leaves(schema: Any) -> list[str]:
+    return [schema.column(i).path for i in range(len(schema))]
 
 
 def _of(path: str, column: str) -> bool:

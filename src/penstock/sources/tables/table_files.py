@@ -5,7 +5,8 @@ from __future__ import annotations
 import io
 import os
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -125,7 +126,7 @@ class TableFiles(ShardFiles):
         ``kind`` is what their groups are, and ``files`` what they are, for a person.
         """
         paths = self._paths
-        self.schema = same_schema(paths, schemas)
+        self.schema, self.unlike = _alike(paths, schemas)
         self._folders = {part for path in paths for part in os.path.dirname(path).split("/") if "=" in part}
         if not groups:
             raise BadSetting(f"{paths[0]}{' and others' * (len(paths) > 1)}: no row lies there")
@@ -157,41 +158,44 @@ def opened_for_datasets(path: str, version: FileVersion, fetch: Fetch) -> tuple[
     return opened(path, version, fetch), None if is_remote(path) else files.LocalFileSystem()
 
 
-def same_schema(paths: Sequence[str], schemas: Iterable[Any]) -> Any:
-    """Return the schema that all files have."""
-    every = iter(schemas)
-    first = next(every)
-    for path, schema in zip(paths[1:], every, strict=True):
-        if not schema.equals(first):
-            raise BadSetting(f"{path} has other columns than {paths[0]}: {_difference(first, schema)}")
-    return first
+def _alike(paths: Sequence[str], schemas: Iterable[Any]) -> tuple[Any, dict[str, str]]:
+    """Return the schema of the columns that all files have alike, and what each other column is in which files."""
+    first, *others = schemas
+    kinds: dict[str, Any] = {field.name: field.type for field in first}
+    unlike = dict[str, str]()
+    for path, schema in zip(paths[1:], others, strict=True):
+        if schema.equals(first):
+            continue
+        its: dict[str, Any] = {field.name: field.type for field in schema}
+        counts = Counter[str](schema.names)
+        for name in dict.fromkeys([*kinds, *its]):
+            if difference := _difference(kinds.get(name), its.get(name), counts[name]):
+                unlike.setdefault(name, f"{path} has other columns than {paths[0]}: {name!r} {difference}")
+    return pa.schema([field for field in first if field.name not in unlike], first.metadata), unlike
 
 
-def _difference(one: Any, other: Any) -> str:
-    here = {field.name: str(field.type) for field in other}
-    for field in one:
-        if field.name not in here:
-            return f"{field.name!r} is missing"
-        if here[field.name] != str(field.type):
-            return f"{field.name!r} is {here[field.name]} there, and {field.type}"
-    more = [name for name in here if name not in one.names]
-    return f"{more[0]!r} is new" if more else "their order, or whether they may have nulls"
+def _difference(kind: Any, other: Any, count: int) -> str:
+    """Return how a column differs there; types are None where it is not."""
+    if other is None or kind is None:
+        return "is missing" if other is None else "is new"
+    return f"comes {count} times there" if count > 1 else "" if other == kind else f"is {other} there, and {kind}"
 
 
-def fields_of(table: Any, paths: Iterable[Sequence[str]]) -> Iterator[Any]:
-    """Yield columns of a table, or fields in their structs, as single arrays."""
-    compute: Any = import_module("pyarrow.compute")
-    for name, *fields in paths:
-        column = table.column(name)
-        if fields:
-            column = compute.struct_field(column, fields)
-        chunks = column.chunks if hasattr(column, "chunks") else [column]
-        wide = {pa.string(): pa.large_string(), pa.binary(): pa.large_binary()}.get(column.type)
-        if len(chunks) > 1 and wide is not None:  # as for more than 2 GiB, which those of 32 bits do not hold
-            chunks = [chunk.cast(wide) for chunk in chunks]
-        yield chunks[0] if len(chunks) == 1 else pa.concat_arrays(chunks) if chunks else pa.array([], column.type)
+def field_of(table: Any, path: Sequence[str]) -> Any:
+    """Return a column of a table, or a field in its structs, as a single array."""
+    name, *fields = path
+    column = table.column(name)
+    if fields:
+        column = import_module("pyarrow.compute").struct_field(column, fields)
+    chunks = column.chunks if hasattr(column, "chunks") else [column]
+    wide = {pa.string(): pa.large_string(), pa.binary(): pa.large_binary()}.get(column.type)
+    if len(chunks) > 1 and wide is not None:  # as for more than 2 GiB, which those of 32 bits do not hold
+        chunks = [chunk.cast(wide) for chunk in chunks]
+    return chunks[0] if len(chunks) == 1 else pa.concat_arrays(chunks) if chunks else pa.array([], column.type)
 
 
-def failed(where: str, path: str, error: Exception) -> ReadFailed:
+def failed(where: str, path: str, error: Exception, column: str = "") -> ReadFailed:
     """Return the error for what Arrow cannot read."""
-    return ReadFailed(f"{where} cannot be read, or is damaged: {error}", path)
+    return ReadFailed(
+        f"{where} cannot be read, or is damaged: {f'column {column!r}: ' * bool(column)}{error}", path
+    )
