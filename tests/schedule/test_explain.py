@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import io
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 from rich.console import Console
 
 from penstock.errors import BadSetting
@@ -115,6 +117,39 @@ def test_the_board_shows_every_run_and_where_it_is_to_run(scheduled: Make, tmp_p
     assert [f" {i} {name}" in text for i, name in enumerate("abc", 1)] == [True] * 3
     assert "GPU 1" in text and "plan: fifo, feeds: all" in text
     assert [each["status"] for each in summary(schedule, plan)["runs"]] == ["waiting"] * 3
+
+
+def test_a_deadline_that_cannot_be_met_is_said_wherever_the_plan_is(scheduled: Make, tmp_path: Path) -> None:
+    runs = [run(name, tmp_path, memory_bytes=GIB, data=f"{name}:1") for name in "ab"]
+    runs = [replace(each, deadline_s=deadline_s) for each, deadline_s in zip(runs, (20.0, 1e5), strict=True)]
+    schedule = scheduled(*runs)
+    text, plan = shown(schedule), schedule.plan(1.0)
+    (late,) = re.findall(r"^a: it is to end at (\d+) s, and its deadline is at 20 s", text, re.MULTILINE)
+    assert re.search(rf" 1 a .* {late} late ", text) and "b: it is to end" not in text
+    assert f"It is to end at {late} s, and its deadline is at 20 s." in said(schedule, "a")
+    assert "deadline" not in said(schedule, "b")
+    assert [each["deadline_s"] for each in summary(schedule, plan)["runs"]] == [20.0, 1e5]
+
+
+def test_what_is_a_guess_looks_like_one_and_no_gpu_is_drawn_where_none_is(
+    scheduled: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    schedule = scheduled(run("a", tmp_path, memory_bytes=GIB), run("b", tmp_path))
+    text = shown(schedule)
+    assert re.search(r" 1 a .* 0 +\d+ ", text) and re.search(r" 2 b .* ~\d+ +~\d+ ", text)
+    host = HostMachine(GpuMachine(cores=2, memories=(16.0 * GIB,)))
+    monkeypatch.setitem(globals(), "MACHINE", host)
+    text = shown(scheduled(run("c", tmp_path, memory_bytes=GIB)))
+    assert "GPU 0" not in text and "CPUs" in text and "ρ" not in text
+
+
+def test_python_and_python3_are_one(tmp_path: Path) -> None:
+    profiles = Profiles(tmp_path, "")
+    keys = [
+        profiles.key(RunPlan(name="a", command=(first, "train.py", "--python", "python3"), directory="/"))
+        for first in ("python", "python3", "/opt/bin/python3", "/opt/bin/python", "python3.11", "mypython3")
+    ]
+    assert keys[0] == keys[1] != keys[2] == keys[3] and len({*keys}) == 4
 
 
 def test_the_board_counts_the_unknown_runs_that_are_to_come_and_says_rho_without_any(

@@ -18,7 +18,7 @@ from tests.schedule.replanner import Replanner
 from penstock.schedule.jobs import GpuMachine, Job, contention
 from penstock.schedule.partition import SHARINGS, Sharing
 from penstock.schedule.planner import PUBLISHED, Planner, Portfolio
-from penstock.schedule.policies import by_arrival, listed, matching
+from penstock.schedule.policies import by_arrival, by_deadline, listed, matching
 from penstock.schedule.simulate import Running, simulate
 
 FOUR = GpuMachine(cores=12, memories=(16.0 * GIB,) * 4)
@@ -101,6 +101,19 @@ def test_a_deadline_goes_before_the_order_that_would_be_shorter() -> None:
     some[3] = replace(some[3], deadline_s=45.0)
     runs = quick(machine, objective="jct").plan(some).outcome.runs
     assert runs[3].end_s <= 45.0 and runs[0].start_s >= runs[3].end_s
+
+
+def test_a_deadline_counts_for_the_jobs_that_must_end_before() -> None:
+    """As it was found: what the urgent one waits for came after all others, and its deadline was missed."""
+    machine = GpuMachine(cores=1, memories=(1.0,))
+    costs: dict[str, Any] = {"memory_bytes": 1, "data": "", "preparation_s": 0.0, "gpu_s": 0.01}
+    some = [job(f"long{i}", samples=6000.0, **costs) for i in range(3)]
+    some += [job("first", samples=2000.0, **costs), job("second", samples=2000.0, after=("first",), **costs)]
+    some += [job("urgent", samples=2000.0, after=("second",), deadline_s=65.0, **costs)]
+    assert [some[i].name for i in by_deadline(some, machine)][:3] == ["first", "second", "urgent"]
+    planned = quick(machine, names=("edf",)).plan(some).outcome
+    assert planned.runs[5].end_s <= 65.0
+    assert quick(machine).plan(some).outcome.runs[5].end_s <= 65.0
 
 
 def test_gangs_get_their_gpus_at_once_and_only_those_that_they_may_use() -> None:

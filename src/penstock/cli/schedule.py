@@ -49,9 +49,7 @@ def profile(
         for done, (plan, key) in enumerate(zip(plans, keys, strict=True)):
             before = profiles.get(key)
             is_known = before is not None and before.samples_per_epoch is not None and not again
-            if plan.after and not is_known:  # it may need what those leave
-                say(f"{plan.name} comes after others, and is measured when it runs")
-            elif not is_known and key not in tried:
+            if not is_known and key not in tried:
                 tried.add(key)
                 try:
                     measured = profiled(
@@ -63,8 +61,10 @@ def profile(
                     )
                     profiles.put(key, replace(measured, samples=before.samples if before else None))
                 except NotProfiled as error:
-                    say(str(error))
-                    failed += 1
+                    is_late = all(other.after for other, its in zip(plans, keys, strict=True) if its == key)
+                    why = "; it may need what those leave that come before it"
+                    say(f"{error}{why * (is_late and 'before its first batch' in str(error))}")
+                    failed += not is_late
         found = {plan.name: known for plan, key in zip(plans, keys, strict=True) if (known := profiles.get(key))}
     jobs = [
         Job(name=name, samples=1.0, preparation_s=each.preparation_s, gpu_s=each.gpu_s)

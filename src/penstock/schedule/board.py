@@ -13,8 +13,9 @@ from penstock.basics.lanes import Bar, rows_of
 from penstock.basics.results import results_table
 from penstock.basics.terminal import printable
 from penstock.errors import BadSetting
+from penstock.runs.record import ENDED
 from penstock.schedule.jobs import alone_sample_s, contention
-from penstock.schedule.ledger import Expected
+from penstock.schedule.ledger import Entry, Expected
 from penstock.schedule.partition import Placed, rates_together
 from penstock.schedule.present import LiveSchedule, PresentPlan
 from penstock.schedule.simulate import Running, State
@@ -57,6 +58,8 @@ def table(schedule: LiveSchedule, plan: PresentPlan | None) -> Table:
         watched, waits = schedule.watched.get(entry.name), entry.name in schedule.waiting
         newest, seen = (watched.newest, watched.seen(3.0)) if watched else (None, None)
         in_all, is_assumed = schedule.estimates.samples(entry)
+        is_guess = (is_assumed or schedule.estimates.source(entry) == "unknown") and record.status not in ENDED
+        guess = "~" if is_guess else ""
         done = (entry.trained + newest.samples) / in_all if newest else float(record.status == "finished")
         shown.add_row(
             f"{number + 1:>2} {printable(entry.name)}",
@@ -65,14 +68,19 @@ def table(schedule: LiveSchedule, plan: PresentPlan | None) -> Table:
             "waiting" if waits else record.status,
             f"{min(done, 1.0):.0%}{' ?' if is_assumed else ''}",
             f"{seen.costs.samples_per_s:,.0f}" if seen else "",
-            f"{its.start_s:,.0f}" if its else "",
-            f"{its.end_s:,.0f}" if its else "",
+            f"{guess * waits}{its.start_s:,.0f}" if its else "",
+            f"{guess}{its.end_s:,.0f}{' late' if is_late(entry, its) else ''}" if its else "",
             _KNOWN[schedule.estimates.source(entry)],
         )
     return shown
 
 
-def chart(all_bars: Sequence[Bar], width: int, now_s: float = 0.0) -> Text:
+def is_late(entry: Entry, its: Expected | None) -> bool:
+    """Whether a run ends, or is to end, after its deadline."""
+    return its is not None and entry.plan.deadline_s is not None and its.end_s > entry.plan.deadline_s
+
+
+def chart(all_bars: Sequence[Bar], width: int, now_s: float = 0.0, *, has_gpus: bool = True) -> Text:
     """Draw bars by GPU in lines of text, with their groups' numbers from 1; those that are over are weaker.
 
     There are ``width`` columns, and a line marks the present, ``now_s``.
@@ -90,7 +98,7 @@ def chart(all_bars: Sequence[Bar], width: int, now_s: float = 0.0) -> Text:
         label = f"{bar.group + 1}".center(last - first, "·" if is_over else "█")[: last - first]
         style = f"{'dim ' if is_over else ''}{_COLOURS[bar.group % len(_COLOURS)]}"
         cells[row][first:last] = [(letter, style) for letter in label]
-    firsts = {sum(heights[:gpu]): f"GPU {gpu}" for gpu in range(len(heights))}
+    firsts = {sum(heights[:gpu]): f"GPU {gpu}" if has_gpus else "CPUs" for gpu in range(len(heights))}
     for number, line in enumerate(cells):
         text.append(f"{firsts.get(number, ''):<7}", "dim")
         for letter, style in line[:room]:
@@ -103,22 +111,35 @@ def page(schedule: LiveSchedule, plan: PresentPlan | None, width: int) -> Render
     """Show a schedule as it stands."""
     parts: list[RenderableType] = [table(schedule, plan)]
     if all_bars := bars(schedule, plan):
-        parts.append(chart(all_bars, width, schedule.elapsed_s if schedule.running else 0.0))
+        now_s = schedule.elapsed_s if schedule.running else 0.0
+        parts.append(chart(all_bars, width, now_s, has_gpus=schedule.machine.has_gpus))
     if plan:
         parts += _about(schedule, plan)
     return Group(*parts)
 
 
 def _about(schedule: LiveSchedule, plan: PresentPlan) -> list[Text]:
-    """Say what the plan is, and what it rests on."""
+    """Say what the plan is, what it rests on, and who misses a deadline by it."""
+    found = times(schedule, plan)
+    late = [
+        Text(f"{name}: {_late(entry, found[name])}", "yellow")
+        for name, entry in schedule.entries.items()
+        if name in plan.names and is_late(entry, found.get(name))
+    ]
     sources = [schedule.estimates.source(schedule.entries[name]) for name in schedule.unended()]
     ends_s = plan.at_s + plan.chosen.outcome.makespan_s
     about = f"plan: {plan.chosen.name}, feeds: {plan.chosen.sharing}, all ended at {ends_s:,.0f} s"
     if unknown := sources.count("unknown"):
         more = f"{unknown} runs are unknown, and their times guesses: penstock schedule profile measures them"
-        return [Text(more, "yellow"), Text(about)]
-    rho = contention(plan.jobs, plan.model)
-    return [Text(f"{about}; ρ = {rho:.2f}" + (": sharing data saves CPU time only" if rho <= 1 else ""))]
+        return [*late, Text(more, "yellow"), Text(about)]
+    if schedule.machine.has_gpus:
+        rho = contention(plan.jobs, plan.model)
+        about += f"; ρ = {rho:.2f}" + (": sharing data saves CPU time only" if rho <= 1 else "")
+    return [*late, Text(about)]
+
+
+def _late(entry: Entry, its: Expected) -> str:
+    return f"it is to end at {its.end_s:,.0f} s, and its deadline is at {entry.plan.deadline_s or 0:,.0f} s"
 
 
 def picture(schedule: LiveSchedule) -> Any:
@@ -139,7 +160,8 @@ def picture(schedule: LiveSchedule) -> Any:
     drawn = [*planned, *(bar._replace(lane=gpus + bar.lane, group=group[bar.label]) for bar in went)]
     ends = [max((bar.end for bar in some), default=0.0) for some in (planned, went)]
     title = f"{len(went)} runs: {ends[0]:,.0f} s planned, {ends[1]:,.0f} s measured"
-    names = [f"{when}, GPU {gpu}" for when in ("planned", "run") for gpu in range(gpus)]
+    has_gpus = schedule.machine.has_gpus
+    names = [f"{when}, GPU {gpu}" if has_gpus else when for when in ("planned", "run") for gpu in range(gpus)]
     groups = [name.partition(":")[0] or "own data" for name in data]
     return gantt_picture(title, "", drawn, groups, "seconds", lanes=names)
 
@@ -158,6 +180,7 @@ def summary(schedule: LiveSchedule, plan: PresentPlan | None) -> dict[str, Any]:
             "end_s": its.end_s if its else None,
             "planned_start_s": planned.start_s if (planned := first.get(entry.name)) else None,
             "planned_end_s": planned.end_s if planned else None,
+            "deadline_s": entry.plan.deadline_s,
             "known": schedule.estimates.source(entry),
         }
         for entry in schedule.ledger.entries
@@ -181,14 +204,16 @@ def explain(schedule: LiveSchedule, plan: PresentPlan | None, name: str) -> list
         record = schedule.record(schedule.entries[name])
         return [f"{name} has ended: {record.status} {record.reason}".rstrip()]
     number = plan.names.index(name)
-    expected = plan.chosen.outcome.runs.get(number)
+    expected, its = plan.chosen.outcome.runs.get(number), times(schedule, plan).get(name)
+    entry = schedule.entries[name]
+    late = [f"{_late(entry, its).capitalize()}."] if its and is_late(entry, its) else []
     if name in schedule.running:
         beside = schedule.neighbours(name)
         company = f"beside {_and(beside)}" if beside else "alone"
         until = f", until {plan.at_s + expected.end_s:,.0f} s" if expected else ""
-        return [f"{name} runs{_where(schedule, schedule.entries[name].gpus)}, {company}{until}."]
+        return [f"{name} runs{_where(schedule, entry.gpus)}, {company}{until}.", *late]
     job = plan.jobs[number]
-    lines = [_when(schedule, plan, name)]
+    lines = [_when(schedule, plan, name), *late]
     is_known = schedule.estimates.source(schedule.entries[name]) != "unknown"
     alike = [each.name for each in plan.jobs if each.data and each.data == job.data and each is not job]
     if alike and is_known:

@@ -14,7 +14,7 @@ from penstock.runs.record import GroupPlan
 from penstock.runs.spec.needs import Names
 from penstock.schedule.jobs import SPARE, HostMachine, Job, alone_sample_s
 from penstock.schedule.ledger import Entry
-from penstock.schedule.profiles import Profile, Profiles
+from penstock.schedule.profiles import Profile, Profiles, with_one_python
 from penstock.schedule.usage import Usage, UsageSpan
 
 Source = Literal["measured", "like a sibling", "unknown"]
@@ -217,7 +217,7 @@ def _without_parameters(entry: Entry) -> tuple[object, ...]:
                 return rest
         return word
 
-    return entry.group, entry.plan.directory, tuple(map(blank, entry.plan.command))
+    return entry.group, entry.plan.directory, tuple(map(blank, with_one_python(entry.plan.command)))
 
 
 def _times_as_long(mine: Mapping[str, str], others: Mapping[str, str]) -> float:

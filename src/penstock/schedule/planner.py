@@ -71,6 +71,8 @@ class Portfolio:
             "carma-magm": lambda _: carma_magm,
             "muri": lambda _: muri(),
         }
+        if "edf" in orders:
+            self._makers["edf"] = lambda _: listed(orders["edf"], 1)
         for most in (2, 4):
             for name, order in orders.items():
                 self._makers[f"{name} by {most}"] = lambda _, o=order, m=most: listed(o, m)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import math
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 
 from penstock.schedule.jobs import GpuMachine, Job, alone_s
@@ -33,9 +35,21 @@ def longest_first(jobs: Sequence[Job], machine: GpuMachine) -> list[int]:
 
 
 def by_deadline(jobs: Sequence[Job], machine: GpuMachine) -> list[int]:
-    """Earliest deadline first; those without one after all others."""
-    far = max((job.deadline_s or 0.0 for job in jobs), default=0.0) + 1
-    return sorted(range(len(jobs)), key=lambda i: (jobs[i].deadline_s or far, i))
+    """Earliest deadline first; those without one after all others.
+
+    A job must end early enough for those that come after it.
+    """
+    due = {job.name: math.inf if job.deadline_s is None else job.deadline_s for job in jobs}
+    ahead = deque(job for job in jobs if job.deadline_s is not None)
+    named = {job.name: job for job in jobs}
+    while ahead:
+        job = ahead.popleft()
+        starts_s = due[job.name] - alone_s(job, machine)
+        for before in job.after:
+            if before in due and starts_s < due[before]:
+                due[before] = starts_s
+                ahead.append(named[before])
+    return sorted(range(len(jobs)), key=lambda i: (due[jobs[i].name], i))
 
 
 def by_data(jobs: Sequence[Job], machine: GpuMachine) -> list[int]:

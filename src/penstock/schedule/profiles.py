@@ -20,6 +20,11 @@ from penstock.runs.record import RunPlan
 _INCOMPATIBLE = "incompatible.json"
 
 
+def with_one_python(command: tuple[str, ...]) -> tuple[str, ...]:
+    """Return a command in which ``python3`` is called ``python``."""
+    return (re.sub(r"(^|/)python3$", r"\1python", command[0]), *command[1:])
+
+
 def data_of(feed: str, suffix: str) -> str:
     """Name what a feed gives, the same for runs that can share it; empty if its feeder does not answer.
 
@@ -80,7 +85,7 @@ class Profiles:
 
     def key(self, plan: RunPlan) -> str:
         """Return what profiles are kept by: a digest of a run's command, its code and the GPU."""
-        command = masked_words(plan.command)  # as the store has it
+        command = masked_words(with_one_python(plan.command))  # as the store has it
         digest = hashlib.sha256(msgspec.json.encode((command, plan.directory, plan.share, self._gpu)))
         if script := script_of(plan.command):
             digest.update(self._code_of(Path(plan.directory, script)))
