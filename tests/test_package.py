@@ -79,11 +79,12 @@ assert penstock.select.RandomSubsets(ids < 10, 0.5).selection(0).ids.max() < 10
 for name in dir(penstock.select):
     assert getattr(penstock.select, name).__module__.startswith("penstock."), name
 penstock.log(loss=1.0)
+penstock.params(lr=1.0)
 assert callable(penstock.load_runs) and callable(penstock.show)
 penstock.autoshare()
 assert penstock.current_run() is None
 used = "Selection SelectionSampler autoshare load_runs show log current_run pack Feeder PackedSource".split()
-used += "attach Loader feeds stop PenstockError select errors share ArraySource".split()
+used += "params attach Loader feeds stop PenstockError select errors share ArraySource".split()
 used += "Cache ImageSource TokenSource RecordSource RaggedRows __version__".split()
 assert isinstance(penstock.__version__, str)
 assert set(used) == set(dir(penstock))

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from penstock.feed.trainer.loader import Loader as Loader
     from penstock.io.cache.cache import Cache as Cache
     from penstock.runs.export import load_runs as load_runs
+    from penstock.runs.inside.parameters import params as params
     from penstock.runs.inside.run import current_run as current_run
     from penstock.runs.inside.run import log as log
     from penstock.sources.images.image_source import ImageSource as ImageSource
@@ -66,6 +67,7 @@ _HOMES = {
     "load_runs": "penstock.runs.export",
     "log": "penstock.runs.inside.run",
     "pack": "penstock.sources.packed.packing",
+    "params": "penstock.runs.inside.parameters",
     "share": "penstock.autosharing.share",
     "show": "penstock.web.paper.pictures",
     "stop": "penstock.feed.launch.feeds",

@@ -13,6 +13,8 @@ from penstock.runs.store import Store
 WANDB = """
 import sys, wandb
 with wandb.init(project="my-awesome-project", mode=sys.argv[1], config={"learning_rate": 0.02}) as run:
+    run.config.update({"batch": 8})
+    wandb.config.optimizer, wandb.config["seed"] = "adam", 1
     run.define_metric("epoch")
     run.define_metric("val/*", step_metric="epoch")
     for epoch in range(3):
@@ -79,6 +81,12 @@ def kept(folder: Path, script: str, word: str) -> tuple[Points, str]:
     return {name: [(value, steps.get(time_s)) for time_s, value in each] for name, each in points.items()}, said
 
 
+def given(folder: Path) -> dict[str, str]:
+    with Store.open(folder / "store") as store:
+        [record] = store.runs()
+        return record.given
+
+
 @pytest.mark.parametrize("mode", ["offline", "disabled"])
 def test_what_wandb_logs_has_the_steps_that_wandb_gives_it(mode: str, tmp_path: Path) -> None:
     found, said = kept(tmp_path, WANDB, mode)
@@ -87,6 +95,7 @@ def test_what_wandb_logs_has_the_steps_that_wandb_gives_it(mode: str, tmp_path: 
     assert "dropped" not in found, "it lies before the present step"
     assert steps == {"a": 3, "b": 3, "val/loss": 4, "late": 70, "later": 70, "last": 80, "end": 81}
     assert (found["sweep"], found["second/sweep"]) == ([(1, 0)], [(1, 0)])
+    assert given(tmp_path) == {"learning_rate": "0.02", "batch": "8", "optimizer": "adam", "seed": "1"}
     assert said.count("penstock: keeps what the script logs with wandb\n") == 1
     assert said.count("wandb gets 'sweep' from two folders or runs: from here on they are 'first/sweep' and ") == 1
     assert "is kept: " not in said and "not kept" not in said
@@ -109,5 +118,6 @@ def test_two_summary_writers_keep_their_series_apart(library: str, tmp_path: Pat
         "lr": [(0.1, 0), (0.1, 1), (0.1, 2)],
         "hparam/accuracy": [(0, None), (10, None)],
     }
+    assert given(tmp_path) == {"lr": "0.1", "bsize": "1"}
     assert said.count("from two folders or runs: from here on they are 'train/loss' and 'val/loss'") == 1
     assert "is kept: " not in said and "not kept" not in said

@@ -49,8 +49,19 @@ class Image: pass
 """,
     "sdk/__init__.py": "",
     "sdk/lib/__init__.py": "",
+    "sdk/wandb_config.py": """
+class Config:
+    def __init__(self): object.__setattr__(self, "_items", {})
+    def keys(self): return self._items.keys()
+    def __getitem__(self, key): return self._items[key]
+    def __setitem__(self, key, value): self._items[key] = value
+    __setattr__ = __setitem__
+    def update(self, d, allow_val_change=None): self._items.update(d)
+    def setdefaults(self, d): object.__setattr__(self, "_items", {**d, **self._items})
+""",
     "sdk/wandb_run.py": """
 import functools
+from .wandb_config import Config
 def _raise_if_finished(method):
     @functools.wraps(method)
     def checked(self, *args, **kwargs):
@@ -60,7 +71,7 @@ def _raise_if_finished(method):
 class Run:
     def __init__(self, id="7", name=None, starting_step=0):
         self.id, self.name, self.starting_step, self._local_step = id, name, starting_step, starting_step
-        self.finished, self.sent = False, []
+        self.finished, self.sent, self.config = False, [], Config()
     @_raise_if_finished
     def log(self, data, step=None, commit=None):
         self.sent.append(data)
@@ -78,11 +89,12 @@ class NoopRun(Run):
 import os, random, wandb
 from .lib.noop_run import NoopRun
 from .wandb_run import Run
-def init(project=None, mode=None, name=None, resume_at=0):
+def init(project=None, mode=None, name=None, resume_at=0, config=None):
     mode, id = mode or os.environ.get("WANDB_MODE", "online"), f"{random.getrandbits(40):x}"
     if mode == "disabled": run = NoopRun(id, name or f"dummy-{id}")
     else: run = Run(id, name, resume_at)
     if mode == "disabled before 0.28": run.log = lambda data, *_, **__: run.sent.append(data)
+    run.config._items.update(config or {})
     wandb.run, wandb.log = run, run.log
     return run
 """,
@@ -161,13 +173,13 @@ def kept(launch: Callable[..., Any], tmp_path: Path) -> Callable[..., tuple[dict
 
 
 @pytest.mark.mlflow
-def test_what_mlflow_logs_is_kept_with_its_steps(kept):
+def test_what_mlflow_logs_is_kept_with_its_steps(kept, tmp_path: Path):
     pytest.importorskip("mlflow")
     found, said = kept(
         """
 import mlflow
 from mlflow import log_metric, log_metrics, MlflowClient
-from mlflow.entities import Metric
+from mlflow.entities import Metric, Param
 with mlflow.start_run() as run:
     for epoch in range(3):
         print(log_metric("loss", 1 / (1 + epoch), step=epoch))
@@ -177,6 +189,9 @@ with mlflow.start_run() as run:
     client.log_metric(run.info.run_id, "client", 4.0, step=11)
     client.log_batch(run_id=run.info.run_id, metrics=[Metric("batch", 5.0, 0, 12), Metric("batch", 6.0, 0, 13)])
     mlflow.log_param("lr", 0.1)
+    mlflow.log_params({"wd": 1e-2, "name": "x"})
+    client.log_param(run.info.run_id, "depth", 3)
+    client.log_batch(run.info.run_id, params=[Param("width", "8")])
     try: mlflow.log_metric("bad", "text")
     except Exception as error: print(type(error).__name__)
     print([(each.value, each.step) for each in client.get_metric_history(run.info.run_id, "loss")])
@@ -194,6 +209,46 @@ with mlflow.start_run() as run:
     }
     assert said.count("penstock: keeps what the script logs with mlflow\n") == 1
     assert "penstock.log" not in said
+    assert parameters(tmp_path) == {"lr": "0.1", "wd": "0.01", "name": "x", "depth": "3", "width": "8"}
+
+
+def parameters(folder: Path) -> dict[str, str]:
+    with Store.open(folder / "store") as store:
+        return store.runs()[-1].parameters
+
+
+@pytest.mark.parametrize("mode", ["offline", "disabled"])
+def test_parameters_that_scripts_give_are_those_of_the_run(kept, tmp_path: Path, mode: str):
+    _, said = kept(
+        """
+import argparse, penstock, tensorboardX, wandb
+run = wandb.init(config={"lr": 0.1, "model": {"layers": 4, "norm": None}, "api_key": "a-secret-of-mine"})
+run.config.update({"batch": 8}, allow_val_change=True)
+run.config["seed"] = 1
+run.config.optimizer = "adam"
+run.config.setdefaults({"seed": 5, "warm": True, "hook": print})
+penstock.params(argparse.Namespace(depth=3, batch=16, run=run), width=2)
+run.config.late = "yes"
+tensorboardX.SummaryWriter("x").add_hparams({"drop": 0.5}, {"accuracy": 1})
+""",
+        WANDB_MODE=mode,
+    )
+    assert parameters(tmp_path) == {
+        "lr": "0.1",
+        "model.layers": "4",
+        "model.norm": "None",
+        "api_key": "***",
+        "batch": "16",
+        "seed": "1",
+        "optimizer": "adam",
+        "warm": "true",
+        "depth": "3",
+        "width": "2",
+        "drop": "0.5",
+        "hook": "<built-in function print>",
+        "late": "yes",
+    }
+    assert "not kept" not in said
 
 
 MODES = ["offline", "disabled", "disabled before 0.28"]
@@ -486,7 +541,7 @@ def test_a_library_of_other_modules_is_left_alone_in_one_line(kept, tmp_path: Pa
     )
     found, said = kept("import wandb; print(wandb.log({'a': 1})); import wandb.sdk")
     assert not found
-    lacks = "this version has no wandb.sdk.wandb_run, wandb.sdk.wandb_init\n"
+    lacks = "this version has no wandb.sdk.wandb_run, wandb.sdk.wandb_init, wandb.sdk.wandb_config\n"
     assert said.count(f"penstock: not all that is logged with wandb is kept: ImportError: {lacks}") == 1
 
 

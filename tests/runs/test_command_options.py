@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from penstock.runs.record import RunPlan
+from penstock.runs.spec.command import grid_from, runs_of
 
 
 @pytest.mark.parametrize(
@@ -64,3 +65,10 @@ def test_what_a_grid_filled_in_comes_first():
         command=("train.py", "--out", "a", "--lr", "1"), name="a", directory="/", parameters={"lr": "1"}
     )
     assert list(plan.settings) == ["lr", "out"]
+
+
+def test_what_a_grid_fills_in_is_one_setting(tmp_path):
+    (tmp_path / "train.py").touch()
+    command = ["train.py", "--batch-size", "{bs}", "--lr={lr}", "--tag", "x{bs}", "--steps", "8", "model.bs={bs}"]
+    (run,) = runs_of("it", command, str(tmp_path), grid=grid_from(["bs=8", "lr=0.1"]))
+    assert run.settings == {"bs": "8", "lr": "0.1", "tag": "x8", "steps": "8"}

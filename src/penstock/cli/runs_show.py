@@ -39,7 +39,7 @@ class RunFacts(NamedTuple):
         return {
             **self.run.fields,
             "plan": self.run.plan,
-            "parameters": self.run.plan.settings,
+            "parameters": self.run.parameters,
             "environment": self.environment,
             "series": self.series,
             "damage": self.damage,
@@ -95,7 +95,7 @@ def _page(known: RunFacts) -> RenderableType:
             facts.add_row(name, printable_lines(text))
     facts.add_row("command", printable(shlex.join(run.plan.command)))
     facts.add_row("in", printable(run.plan.directory))
-    for name, value in run.plan.settings.items():
+    for name, value in run.parameters.items():
         facts.add_row(printable(name), printable(value))
     facts.add_row("kept in", printable(str(known.folder)))
     for name, value in (known.environment or {}).items():

@@ -36,7 +36,7 @@ def export(store: Store, runs: Sequence[RunRecord], path: Path) -> int:
     if path.suffix == ".parquet":
         require("an export to Parquet", "columns", "pyarrow")
     write = _write_csv if path.suffix == ".csv" else _write_parquet
-    parameters = sorted({name for run in runs for name in run.plan.settings})
+    parameters = sorted({name for run in runs for name in run.parameters})
     try:
         with written_whole(path) as half:
             return write(half, parameters, _series(store, runs))
@@ -70,7 +70,7 @@ def _write_csv(path: Path, parameters: Sequence[str], found: Iterator[_Exported]
         for run, name, (times_s, values), steps in found:
             rows = zip(times_s.tolist(), steps.tolist(), values.tolist(), strict=True)
             named = run.id, run.name, run.group, name
-            its = run.plan.settings
+            its = run.parameters
             more = run.mode, run.status, *(its.get(name, "") for name in parameters)
             writer.writerows(
                 (*named, f"{at:.6f}", "" if math.isnan(step) else step, value, *more) for at, step, value in rows
@@ -88,7 +88,7 @@ def _write_parquet(path: Path, parameters: Sequence[str], found: Iterator[_Expor
     points = 0
     with parquet.ParquetWriter(path, schema) as writer:
         for run, name, (times_s, values), steps in found:
-            its = run.plan.settings
+            its = run.parameters
             texts = [run.id, run.name, run.group, name, run.mode, run.status, *map(its.get, parameters)]
             columns = [arrow.repeat(arrow.scalar(text, arrow.string()), len(values)) for text in texts]
             columns[4:4] = [arrow.array(times_s), arrow.array(steps, mask=np.isnan(steps)), arrow.array(values)]
@@ -146,7 +146,7 @@ def _row(run: RunRecord, series: dict[str, Series]) -> dict[str, Any]:
         **{name: getattr(run, name) for name in ("exit_code", "reason", "began", "seconds")},
         **{name: getattr(figures, name) for name in ("epoch_s", "samples", "cpu_s")},
         **{name: getattr(figures.parts, name) for name in ("waiting", "copying", "computing")},
-        **{f"param.{name}": value for name, value in run.plan.settings.items()},
+        **{f"param.{name}": value for name, value in run.parameters.items()},
     }
     for name in sorted(series):
         if not is_measured(name):

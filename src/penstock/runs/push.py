@@ -183,7 +183,7 @@ class Push:
         self._client.log_batch(
             run_id, tags=[entities.RunTag(name, text[:_MOST_TAG]) for name, text in tags.items() if text]
         )
-        settings = run.plan.settings
+        settings = run.parameters
         names = unique_names(settings, kept="")  # a store of files has no model/size beside a model
         parameters = [entities.Param(names[name], text[:_MOST_PARAMETER]) for name, text in settings.items()]
         for at in range(0, len(parameters), _MOST_PARAMETERS):

@@ -38,11 +38,13 @@ class RunPlan(msgspec.Struct, frozen=True, kw_only=True):
     """What it reads: "auto" for what it turns out to; "none" for data that it shares with nobody; or
     FILE.py:FUNCTION, the function that makes its loader."""
     epochs: int | None = None  # how often it reads its data; None where its file does not say
+    filled: tuple[str, ...] = ()  # options of its command whose values are those of a grid
 
     @property
     def settings(self) -> dict[str, str]:
-        """What its script is asked for, by name: what a grid filled in, first, and the options of its command."""
-        return {**self.parameters, **options_of(self.command), **self.parameters}
+        """What its script is asked for, by name: what a grid filled in, first, and its command's other options."""
+        options = {name: value for name, value in options_of(self.command).items() if name not in self.filled}
+        return {**self.parameters, **options, **self.parameters}
 
 
 class MachinePlan(msgspec.Struct, frozen=True, kw_only=True):
@@ -90,6 +92,7 @@ class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
     began: float | None = None  # when it started, in seconds since 1970; None while it waits
     seconds: float | None = None  # how long it has run, or ran
     plan: RunPlan
+    given: dict[str, str] = {}  # parameters that its script gives it
     keeper: tuple[int, int] | None = None
     """Its keeper's process, and when that started in clock ticks since boot; None while it waits."""
     pid: int | None = None  # process of its command; None while it waits
@@ -98,6 +101,15 @@ class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
     archived: bool = False  # whether lists leave it out unless they are asked for it
 
     @property
+    def parameters(self) -> dict[str, str]:
+        """Its parameters by name: its plan's, and what its script gives besides (``a_b`` is ``--a-b``)."""
+        settings = self.plan.settings
+        known = {name.replace("-", "_") for name in (*settings, *self.plan.filled)}
+        return settings | {
+            name: value for name, value in self.given.items() if name.replace("-", "_") not in known
+        }
+
+    @property
     def fields(self) -> dict[str, Any]:
-        """What JSON has of it, by name: all but its plan and its keeper."""
-        return {k: v for k, v in msgspec.structs.asdict(self).items() if k not in ("plan", "keeper")}
+        """What JSON has of it, by name: all but its plan, its keeper and what its script gives."""
+        return {k: v for k, v in msgspec.structs.asdict(self).items() if k not in ("plan", "keeper", "given")}

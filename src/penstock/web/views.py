@@ -194,7 +194,7 @@ class Views:
 
 def row_of(record: RunRecord) -> dict[str, Any]:
     """Return the row of a run."""
-    return {**record.fields, "ended": record.status in ENDED, "parameters": record.plan.settings}
+    return {**record.fields, "ended": record.status in ENDED, "parameters": record.parameters}
 
 
 def _is_summed_up(name: str) -> bool:

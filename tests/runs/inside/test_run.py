@@ -12,6 +12,7 @@ import threading
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 from tests.forked import Forked, ForkServer
 from tests.scripts import output_of, run_python
 
@@ -394,3 +395,59 @@ def test_on_a_full_disk_points_that_are_kept_and_that_are_said_to_be_lost_are_al
     lost = [int(found.replace(",", "")) for found in re.findall(r"did not take ([\d,]+) points", said)]
     assert len(lost) == 1 and kept + lost[0] == 2 * calls
     assert len(said.splitlines()) <= 3 and ("Make room" in said or most == 500)
+
+
+def test_parameters_that_a_script_gives_are_beside_those_of_its_command(script: Script):
+    said = script.run(
+        """
+class Settings:
+    def __init__(self): self.lr, self.steps, self.on = 0.5, 100, False
+penstock.params(Settings(), model={"layers": [2, 3], "name": "vit"}, password="hunter2hunter2")
+penstock.params({"steps": 200, "steps of": object()})
+penstock.params(steps=200)
+penstock.params(5)
+penstock.params(**{f"n{i}": i for i in range(2000)})
+penstock.params(**{f"m{i}": i for i in range(2000)})
+"""
+    )
+    record = script.store.run(script.id)
+    assert len(record.given) == 1000
+    assert {name: text for name, text in record.parameters.items() if name[0] not in "nm" or "." in name} == {
+        **PLAN.parameters,
+        "steps": "200",
+        "on": "false",
+        "model.layers": "[2, 3]",
+        "model.name": "vit",
+        "password": "***",
+    }
+    assert record.given["lr"] == "0.5" and "given" not in record.fields
+    assert said.count("parameters that the script gives are not kept: ") == 1 and said.count("at most 1,000") == 1
+    lines = (script.store.folder_of(script.id) / "parameters.jsonl").read_text().splitlines()
+    assert len([*filter(None, lines)]) == 3, "what is given again is not written again"
+
+
+def test_of_ranks_the_first_gives_parameters_and_outside_a_run_nobody(script: Script, tmp_path: Path):
+    script.run("penstock.params(a=1)", RANK="1")
+    script.run("penstock.params(b=1)", RANK="0")
+    assert script.store.run(script.id).given == {"b": "1"}
+    outside = {name: value for name, value in os.environ.items() if not name.startswith("PENSTOCK_")}
+    assert run_python("-c", "import penstock; penstock.params(c=1)", env=outside, cwd=tmp_path).returncode == 0
+    assert not [*tmp_path.glob("parameters.jsonl")]
+
+
+def test_half_a_line_of_parameters_costs_those_alone(script: Script):
+    script.run("penstock.params(a=1, b=2)")
+    with (script.store.folder_of(script.id) / "parameters.jsonl").open("a") as file:
+        file.write('{"a": "7')
+    assert script.store.run(script.id).given == {"a": "1", "b": "2"}
+    script.run("penstock.params(c=3, odd='x' + chr(0xDCE9))")
+    assert script.store.run(script.id).given == {"a": "1", "b": "2", "c": "3", "odd": "x?"}
+
+
+def test_what_an_option_says_is_no_second_parameter_and_large_dicts_are_one(script: Script):
+    script.run("penstock.params({'lr': 3, 'id2label': {i: i for i in range(1000)}, 'db/password': 'x' * 9})")
+    given = script.store.run(script.id).given
+    assert given["db/password"] == "***" and given["id2label"].startswith("{0: 0, 1: 1")
+    plan = RunPlan(command=("train.py", "--batch-size", "8"), name="a", directory="/")
+    record = replace(script.store.run(script.id), plan=plan, given={"batch_size": "16", "lr": "3"})
+    assert record.parameters == {"batch-size": "8", "lr": "3"}

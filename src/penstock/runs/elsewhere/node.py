@@ -29,6 +29,7 @@ from penstock.runs.masking import masked_plan
 from penstock.runs.modes.mode import mode_of, opened
 from penstock.runs.record import RunRecord, Status
 from penstock.runs.store import Store
+from penstock.runs.store.parameters import PARAMETERS
 
 _EVERY_S = 1.0
 _PREFIX = "penstock-job-"
@@ -117,7 +118,7 @@ class _Home:
         """Send what was added to a run's files since the last call; what its command wrote only if ``files``."""
         folder = self._store.folder_of(id)
         written = folder.glob("files/**/*") if files else ()
-        for path in (*folder.glob("series/*.points"), folder / "environment.json", *written):
+        for path in (*folder.glob("series/*.points"), folder / "environment.json", folder / PARAMETERS, *written):
             if path.is_file():
                 with path.open("rb") as file:
                     at = file.seek(self._sent.get(path, 0))

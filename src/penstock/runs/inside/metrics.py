@@ -1,4 +1,4 @@
-"""Keeps the metrics that an unmodified script logs with other libraries, whose calls do what they did.
+"""Keeps the metrics and parameters that a script gives other libraries, whose calls do what they did.
 
 What a library has taken is kept. Where two libraries get one name, the first that got it counts. Where one library
 gets a name for two of its folders or runs, each has a series of its own.
@@ -14,7 +14,7 @@ import re
 import socket
 import sys
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from itertools import chain, count
 from pathlib import Path
@@ -28,21 +28,39 @@ from penstock.runs.listeners import is_measured
 
 _TORCH = "torch.utils.tensorboard.writer"
 _WRITERS = f"{_TORCH} tensorboardX.writer"
-_CALLS = (
-    ("mlflow.tracking.fluent", "", "log_metric", ("key", "value", "step")),
-    ("mlflow.tracking.fluent", "", "log_metrics", ("", "metrics", "step")),
-    ("mlflow.tracking.client", "MlflowClient", "log_metric", ("key", "value", "step")),
-    ("mlflow.tracking.client", "MlflowClient", "log_batch", ("", "metrics", "")),
-    ("radt.run.benchmark", "RADTBenchmark", "log_metric", ("name", "value", "epoch")),
-    ("radt.run.benchmark", "RADTBenchmark", "log_metrics", ("", "metrics", "epoch")),
-    ("wandb.sdk.wandb_run", "Run", "log", ("", "data", "step")),
-    (_WRITERS, "SummaryWriter", "add_scalar", ("tag", "scalar_value", "global_step")),
-    (_WRITERS, "SummaryWriter", "add_scalars", ("main_tag", "tag_scalar_dict", "global_step")),
-    (_WRITERS, "SummaryWriter", "add_hparams", ("", "metric_dict", "global_step")),
-)
-"""What takes metrics: its modules, its class if it is a method, its name, and its parameters for a metric's name
-(if the values have none), for the values, and for the step (if the values have none)."""
+_FLUENT, _CLIENT = ("mlflow.tracking.fluent", ""), ("mlflow.tracking.client", "MlflowClient")
+_RADT, _WRITER = ("radt.run.benchmark", "RADTBenchmark"), (_WRITERS, "SummaryWriter")
+_CONFIG = "wandb.sdk.wandb_config", "Config"
+_CALLS = {
+    (*_FLUENT, "log_metric"): ("key", "value", "step"),
+    (*_FLUENT, "log_metrics"): ("", "metrics", "step"),
+    (*_CLIENT, "log_metric"): ("key", "value", "step"),
+    (*_CLIENT, "log_batch"): ("", "metrics", ""),
+    (*_RADT, "log_metric"): ("name", "value", "epoch"),
+    (*_RADT, "log_metrics"): ("", "metrics", "epoch"),
+    ("wandb.sdk.wandb_run", "Run", "log"): ("", "data", "step"),
+    (*_WRITER, "add_scalar"): ("tag", "scalar_value", "global_step"),
+    (*_WRITER, "add_scalars"): ("main_tag", "tag_scalar_dict", "global_step"),
+    (*_WRITER, "add_hparams"): ("", "metric_dict", "global_step"),
+}
+"""What takes metrics: its modules, its class if it is a method, and its name; and its arguments for a metric's
+name (if the values have none), for the values, and for the step (if the values have none)."""
+_Given = dict[str, Any]
+_PARAMETERS: Mapping[tuple[str, str, str], Callable[[_Given], Mapping[Any, Any]]] = {
+    (*_FLUENT, "log_param"): lambda given: {given["key"]: given["value"]},
+    (*_FLUENT, "log_params"): lambda given: given["params"],
+    (*_CLIENT, "log_param"): lambda given: {given["key"]: given["value"]},
+    (*_CLIENT, "log_batch"): lambda given: {each.key: each.value for each in given.get("params", ())},
+    (*_WRITER, "add_hparams"): lambda given: given["hparam_dict"],
+    **{
+        (*_CONFIG, name): lambda given: _configured(given["self"], given.get("d", given.get("key")))
+        for name in ("update", "setdefaults", "__setitem__", "__setattr__")
+    },
+}
+"""What takes parameters of a run, and what they are."""
 _Call = Callable[..., Any]
+_Keep = Callable[[Callable[[], _Given]], None]
+"""Keeps something of a call, whose arguments it gets by their names."""
 _inside = threading.local()
 _told: set[str] = set()
 _folders: WeakKeyDictionary[Any, str] = WeakKeyDictionary()  # of a SummaryWriter, which a later chdir leaves there
@@ -92,17 +110,19 @@ def hooked(module: ModuleType) -> None:
     """Keep what is logged through a module of one of these libraries, which has just been imported."""
     if module.__name__ == "wandb.sdk.wandb_init":
         vars(module)["init"] = _disabled_too(module.init, module.Run.log)
-    for of, owner, function, parameters in _CALLS:
+    library = "tensorboard" if module.__name__ == _TORCH else module.__name__.partition(".")[0]
+    for of, owner, function in dict.fromkeys([*_CALLS, *_PARAMETERS]):
         if module.__name__ in of.split():
-            library = "tensorboard" if module.__name__ == _TORCH else module.__name__.partition(".")[0]
             place: Any = getattr(module, owner) if owner else module
-            original = getattr(place, function)
-            setattr(place, function, _noting(original, library, parameters, inspect.signature(original)))
+            original, keeps = getattr(place, function), list[_Keep]()
+            if parameters := _CALLS.get((of, owner, function)):
+                keeps.append(functools.partial(_keep, library, parameters))
+            if pick := _PARAMETERS.get((of, owner, function)):
+                keeps.append(functools.partial(_keep_parameters, library, pick))
+            setattr(place, function, _noting(original, keeps, inspect.signature(original)))
 
 
-def _noting(
-    original: _Call, library: str, parameters: tuple[str, str, str], signature: inspect.Signature, *of: Any
-) -> _Call:
+def _noting(original: _Call, keeps: Sequence[_Keep], signature: inspect.Signature, *of: Any) -> _Call:
     @functools.wraps(original)
     def noting(*words: Any, **named: Any) -> Any:
         if getattr(_inside, "is_held", False):  # one of these libraries logs with another
@@ -110,7 +130,8 @@ def _noting(
         _inside.is_held = True
         try:
             returned = original(*words, **named)
-            _keep(library, parameters, lambda: signature.bind(*of, *words, **named).arguments)
+            for keep in keeps:
+                keep(lambda: signature.bind(*of, *words, **named).arguments)
             return returned
         finally:
             _inside.is_held = False
@@ -118,7 +139,7 @@ def _noting(
     return noting
 
 
-def _keep(library: str, parameters: tuple[str, str, str], bind: Callable[[], dict[str, Any]]) -> None:
+def _keep(library: str, parameters: tuple[str, str, str], bind: Callable[[], _Given]) -> None:
     try:
         with importing:
             from penstock.runs.inside.run import current_run, log
@@ -138,6 +159,26 @@ def _keep(library: str, parameters: tuple[str, str, str], bind: Callable[[], dic
                 log(mine if of is None else {"step": of, **mine})
     except Exception as error:
         _say_once("error", f"what the script logs with {library} is not kept: {type(error).__name__}: {error}")
+
+
+def _keep_parameters(
+    library: str, pick: Callable[[_Given], Mapping[Any, Any]], bind: Callable[[], _Given]
+) -> None:
+    try:
+        with importing:
+            from penstock.runs.inside.parameters import params
+        params(pick(bind()))
+    except Exception as error:
+        _say_once("parameters", f"parameters of {library} are not kept: {type(error).__name__}: {error}")
+
+
+def _configured(config: Any, what: Any) -> dict[Any, Any]:
+    """Return what a configuration of wandb's has of a name, or of those of a dict or an object with attributes."""
+    known: dict[Any, Any] = dict(config)
+    if isinstance(what, str):
+        return {what: known[what]} if what in known else {}
+    named = cast("Mapping[Any, Any]", what if isinstance(what, Mapping) else vars(what))
+    return {name: known[name] for name in named if name in known}
 
 
 def _say_once(what: str, sentence: str) -> None:
@@ -171,14 +212,16 @@ def _step_of_wandb(run: _Writer, given: Mapping[str, Any]) -> int | None:
 
 
 def _disabled_too(init: _Call, usual: _Call) -> _Call:
-    """Also keep what is logged to a run of wandb's that is disabled: its ``log`` is not the usual one."""
+    """Keep a run's configuration, and what is logged to one that is disabled: its ``log`` is not the usual one."""
 
     @functools.wraps(init)
     def initialised(*words: Any, **named: Any) -> Any:
         run = init(*words, **named)
+        _keep_parameters("wandb", lambda _: dict(getattr(run, "config", ())), dict[str, Any])
         own = getattr(run, "log", None)
         if own is not None and inspect.unwrap(own) is not inspect.unwrap(usual):
-            run.log = noting = _noting(own, "wandb", ("", "data", "step"), inspect.signature(usual), run)
+            keep = functools.partial(_keep, "wandb", ("", "data", "step"))
+            run.log = noting = _noting(own, [keep], inspect.signature(usual), run)
             if (wandb := sys.modules.get("wandb")) and getattr(wandb, "log", None) == own:
                 vars(wandb)["log"] = noting
         return run

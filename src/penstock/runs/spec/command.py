@@ -18,7 +18,7 @@ from typing import Any
 import msgspec
 
 from penstock.errors import BadSetting
-from penstock.runs.command_options import script_of
+from penstock.runs.command_options import options_of, script_of
 from penstock.runs.record import GroupPlan, RunPlan
 from penstock.runs.spec.checks import Gpus
 from penstock.runs.spec.checks import command as executed
@@ -193,6 +193,7 @@ def runs_of(
     sets = combinations(what, command, grid or {}, take, seed)
     check_count(what, len(sets) * repeats)
     names = varied(name or base_name(command), sets)
+    places = {option: value[1:-1] for option, value in options_of(tuple(command)).items() if value[:1] == "{"}
     runs: list[RunPlan] = []
     for parameters, label in zip(sets, names, strict=True):
         try:
@@ -203,6 +204,11 @@ def runs_of(
             command=words,
             name=f"{name},{label}" if name and label != name else label,
             parameters=parameters,
+            filled=tuple(
+                option
+                for option, value in options_of(words).items()
+                if option in places and parameters.get(places[option]) == value
+            ),
             directory=directory,
             **common,
         )

@@ -20,6 +20,7 @@ from penstock.linux.process import start_ticks
 from penstock.runs.keeper.link import ENDED_LINK
 from penstock.runs.record import ENDED, RunPlan, RunRecord, Status
 from penstock.runs.store.folder import network_file_system, usable
+from penstock.runs.store.parameters import given
 
 
 class Noted(msgspec.Struct, frozen=True):
@@ -236,6 +237,7 @@ def _whole_record(row: sqlite3.Row, store: Path) -> RunRecord:
         began=began,
         seconds=None if began is None else max(0.0, (ended or time.time()) - began),
         plan=plan,
+        given=given(store / row["id"], ended=status in ENDED),
         keeper=(keeper.pid, keeper.started_ticks) if keeper else None,
         pid=row["pid"],
         note=row["note"],

@@ -22,7 +22,7 @@ _METRICS = {  # of a package, the modules that take metrics, which it imports
     "radt": ("radt.run.benchmark",),
     "tensorboardX": ("tensorboardX.writer",),
     "torch.utils.tensorboard": ("torch.utils.tensorboard.writer",),
-    "wandb": ("wandb.sdk.wandb_run", "wandb.sdk.wandb_init"),
+    "wandb": ("wandb.sdk.wandb_run", "wandb.sdk.wandb_init", "wandb.sdk.wandb_config"),
 }
 _wanted: "set[str]" = set()
 
