@@ -6,6 +6,7 @@ import json
 import re
 import struct
 import xml.etree.ElementTree as ET
+from itertools import combinations
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,9 @@ from tests.cli.conftest import refused, told, without
 from tests.page.collocation import KINDS, add
 from tests.web.seeded import group
 
-from penstock.runs.compare import group_figures
+from penstock.runs.compare import each_start, group_figures
+from penstock.web.paper.draw import groups_picture
+from penstock.web.paper.panels import panels_of
 
 pytestmark = pytest.mark.whole
 SVG = "{http://www.w3.org/2000/svg}"
@@ -144,3 +147,47 @@ def test_without_matplotlib_pictures_are_one_error_that_names_the_extra(piped, s
 def test_a_picture_has_the_pixels_that_print_needs(command, study, tmp_path):
     told(command("runs", "figure", "own loaders", "--columns", "1", "--out", str(tmp_path / "x.png")))
     assert struct.unpack(">I", (tmp_path / "x.png").read_bytes()[16:20])[0] == 1020
+
+
+def test_several_starts_are_one_bar_with_their_deviation(command, store, tmp_path):
+    for cpu_s in (6.0, 9.0, 12.0):
+        group(store, "again", runs=["a", "b"], series={"feed.epoch_s": [cpu_s / 3], "proc.cpu_s": [0.0, cpu_s]})
+    group(store, "once", series={"feed.epoch_s": [2.0], "proc.cpu_s": [0.0, 6.0]})
+    file = tmp_path / "fig.svg"
+    assert command("runs", "figure", "again", "once", "--all", "--out", str(file)).returncode == 0
+    found = texts(file)
+    assert {"3", "18", "6", "2"} <= {*found}, "means of starts: epochs of 2, 3, 4 s; CPU time of 12, 18, 24 s"
+    assert "of several starts, their mean and standard deviation" in " ".join(found)
+    of = lambda run: store.series(run.id)  # noqa: E731
+    groups = [group_figures(store.runs(name), of) for name in ("again", "once")]
+    starts = each_start({name: store.runs(name) for name in ("again", "once")}, of)
+    assert {id: len(its) for id, its in starts.items()} == {groups[0].id: 3}
+    panels = {panel.title: panel for panel in panels_of(groups, starts)[0]}
+    assert panels["CPU time"].values == [18.0, 6.0] and panels["CPU time"].deviations == [6.0, 0.0]
+    assert panels["time an epoch"].deviations == [1.0, 0.0]
+    assert command("runs", "figure", "again", "--out", str(file)).returncode == 0
+    assert "standard deviation" not in " ".join(texts(file))
+
+
+@pytest.mark.parametrize("columns", [1, 2])
+@pytest.mark.parametrize("count", [2, 5, 9, 14, 40])
+def test_no_two_figures_or_names_of_a_panel_overlap(store, count, columns):
+    for at in range(count):
+        series = {"feed.epoch_s": [1234.5 + at], "proc.cpu_s": [0.0, 98765.0 + at], "proc.rss_bytes": [3e9 + at]}
+        series |= {"feed.samples": [0.0, 654321.0 + at]} if at % 3 else {}
+        group(store, f"a long name {at}", series=series)
+    groups = [group_figures(store.runs(name), lambda run: store.series(run.id)) for name in names(store)]
+    figure = groups_picture(groups, columns)
+    figure.canvas.draw()
+    shown = 0
+    for axes in figure.axes:
+        for some in (axes.texts, axes.get_xticklabels() if axes.xaxis.get_tick_params()["labelbottom"] else []):
+            boxes = [each.get_window_extent() for each in some if each.get_visible() and each.get_text()]
+            shown += len(boxes)
+            assert not [1 for one, other in combinations(boxes, 2) if one.overlaps(other)]
+    assert shown >= min(count, 20)
+    assert bool(figure.crowded) == (count == 40 or (count, columns) == (14, 1))
+
+
+def names(store) -> list[str]:
+    return list(dict.fromkeys(run.group for run in store.runs()))

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from tests.forked import eventually
 from tests.page.test_table import column
 from tests.web.seeded import group
+
+from penstock.runs.record import GroupPlan, RunPlan
 
 pytestmark = pytest.mark.page
 
@@ -186,3 +190,27 @@ def test_all_of_it_works_with_the_keyboard_alone(tab, store):
     press("Undo")
     told(page, "Undone.")
     assert [run.tags for run in store.runs()] == [(), ("by-hand",)]
+
+
+def test_runs_are_stopped_once_somebody_is_sure(tab, store):
+    group(store, "sweep", runs=["over"])
+    plans = tuple(RunPlan(command=("true",), name=name, directory="/") for name in ("a", "b"))
+    a, b = store.add(GroupPlan(name="sweep", runs=plans))  # they wait for this process
+    one = tab()
+    page = one.view("runs")
+    page.get_by_text("3 of 3 runs").wait_for()
+    stop = page.get_by_role("button", name=re.compile("^(Stop|Sure)"))
+    choose(page, "over")
+    assert not stop.is_visible(), "it has ended"
+    choose(page, "a", "b")
+    stop.click()
+    page.get_by_role("button", name="Sure? Press again to stop these 2 runs").wait_for()
+    one.picture("stop")
+    assert [run.status for run in store.runs()] == ["finished", "waiting", "waiting"]
+    page.get_by_role("button", name="Stop", exact=True).wait_for(timeout=10_000)  # nobody was sure
+    page = one.view(f"run/{a.id}")
+    page.get_by_role("button", name="Stop", exact=True).click()
+    page.get_by_role("button", name="Sure? Press again to stop it").click()
+    page.get_by_text("killed: never began").wait_for()
+    eventually(lambda: not stop.is_visible())
+    assert [store.run(each.id).status for each in (a, b)] == ["killed", "waiting"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+import time
 
 import pytest
 from tests.forked import eventually
@@ -119,6 +120,40 @@ def test_what_has_diverged_is_shown_and_last_in_any_order(tab, store):
     one.picture("parameters diverged")
     places = [page.get_by_role("link", name=f"{run}: lr").locator("circle").get_attribute("cy") for run in "adceb"]
     assert places == sorted(places, key=float, reverse=True)  # what has diverged lies above
+
+
+def test_the_best_of_those_shown_is_marked(tab, store):
+    sweep(store)
+    one = tab()
+    columns = "col=name&col=least:loss&col=last:accuracy&col=last:loss&col=param:lr"
+    page = one.view(f"runs?{columns}")
+    best = page.locator("main td.best")
+    eventually(lambda: best.all_inner_texts() == ["0.9", "0.5", "1"])
+    assert best.first.get_attribute("title") == "the best of those shown"
+    one.picture("best")
+    page.get_by_role("searchbox").fill("lr<0.35")
+    eventually(
+        lambda: best.all_inner_texts() == ["1.5", "0.9", "2"] or best.all_inner_texts() == ["0.9", "1.5", "2"]
+    )
+    page.get_by_role("searchbox").fill("lr<0.15")
+    eventually(lambda: not best.count())
+
+
+def test_what_goes_on_tells_how_long_it_takes_yet(tab, store):
+    began = time.time() - 1000
+    logs = {"step": [90_000.0, 90_125.0, 90_250.0], "epoch": [0.0, 1.0, 2.0]}  # it was resumed
+    for name, parameters in (("steps", {"max_steps": "91000", "epochs": "3"}), ("none", {"lr": "1"})):
+        group(store, name, runs=[name], status=None, began=began, seconds=1000, series=logs, parameters=parameters)
+    group(store, "epochs", runs=["epochs"], parameters={"num_train_epochs": "8"}, series=logs)
+    one = tab()
+    page = one.view("runs")
+    page.get_by_text("3 of 3 runs").wait_for()
+    eventually(lambda: column(page, "left")[2] == "~50:00")
+    assert column(page, "left")[:2] == ["", ""]
+    [run] = [run for run in store.runs() if run.name == "steps"]
+    page = one.view(f"run/{run.id}")
+    page.get_by_text("about 50:00 left (step 90,250 of 91,000) · steps").wait_for()
+    one.picture("left")
 
 
 def test_columns_are_searched_reach_all_and_close(tab, store):

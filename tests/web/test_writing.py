@@ -6,7 +6,9 @@ import json
 import resource
 import shutil
 import socket
-from contextlib import closing
+import subprocess
+import sys
+from contextlib import ExitStack, closing
 from itertools import product
 
 import pytest
@@ -228,6 +230,25 @@ def test_a_run_that_goes_on_is_not_deleted(page, store):
     answer = page.write({"runs": [ended.id, going.id], "deleted": True})
     assert answer.status == 400 and f"not ended yet: {going.id} (running). Stop them first" in told(answer)
     assert len(store.runs()) == 2
+
+
+def test_runs_are_stopped_as_by_the_command(page, store):
+    [ended] = group(store, "ended")
+    run = ["-m", "penstock", "run", "--store", str(store.folder), "--listeners", "none", "sleep", "100"]
+    with subprocess.Popen([sys.executable, *run]) as launcher, ExitStack() as stack:
+        stack.callback(launcher.terminate)
+        going = eventually(lambda: next((run for run in store.runs() if run.status == "running"), None))
+        answer = page.write({"runs": [ended.id, going.id]}, "/api/stop")
+        assert [row["status"] for row in json.loads(answer.body)["rows"]] == ["finished", "killed"]
+        assert launcher.wait(60)
+    assert store.run(going.id).status == "killed"
+    assert page.write({"runs": ["nobody"]}, "/api/stop").status == 404
+    assert page.write({"runs": []}, "/api/stop").status == 400
+    for status, strange in STRANGERS:
+        headers = {
+            name: text and text.format(port=page.port, other=page.port + 1) for name, text in strange.items()
+        }
+        assert page.write({"runs": [ended.id]}, "/api/stop", **headers).status == status
 
 
 def test_a_full_disk_is_one_sentence_and_the_page_goes_on(page, store):

@@ -72,7 +72,7 @@ def ls(
     if as_latex:
         print_latex(runs_table(found, memory))
     else:
-        more = [{"memory_bytes": memory[run.id], "parameters": run.plan.settings} for run in found]
+        more = [{"memory_bytes": memory[run.id], "parameters": run.parameters} for run in found]
         rows = [run.fields | its for run, its in zip(found, more, strict=True)]
         show_or_json(as_json, rows, lambda: runs_table(found, memory))
     if hidden := len(every) - len(found):
@@ -135,6 +135,7 @@ def figure(
     With --series, draw what runs logged or what was measured of them, as the page does.
     """
     from penstock.runs.compare import compare as compared
+    from penstock.runs.compare import each_start
     from penstock.web.paper.pictures import KINDS, runs_picture
 
     kind = out.suffix.removeprefix(".").lower()
@@ -155,9 +156,12 @@ def figure(
             from penstock.web.paper.draw import groups_picture
             from penstock.web.paper.panels import panels_of
 
-            groups = compared(newest(opened, named, together), lambda run: opened.series(run.id)).groups
-            _, missing = panels_of(groups)
-            drawn = groups_picture(groups, wide)
+            chosen = newest(opened, named, together)
+            groups = compared(chosen, lambda run: opened.series(run.id)).groups
+            starts = each_start(chosen, lambda run: opened.series(run.id))
+            _, missing = panels_of(groups, starts)
+            drawn = groups_picture(groups, wide, starts)
+            missing += filter(None, [drawn.crowded])
             runs = [run for group in groups for run in group.runs]
     try:
         out.write_bytes(drawn.content(kind))

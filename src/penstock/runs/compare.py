@@ -248,6 +248,18 @@ def group_figures(runs: Sequence[RunRecord], series: AllSeries) -> GroupFigures:
     )
 
 
+def each_start(groups: Mapping[str, Sequence[RunRecord]], series: AllSeries) -> dict[str, list[GroupFigures]]:
+    """Return what each start took of those groups that were started several times, by their ids."""
+    found: dict[str, list[GroupFigures]] = {}
+    for runs in groups.values():
+        starts: dict[str, list[RunRecord]] = {}
+        for run in runs:
+            starts.setdefault(run.group_id, []).append(run)
+        if len(starts) > 1:
+            found[runs[0].group_id] = [group_figures(its, series) for its in starts.values()]
+    return found
+
+
 def _span_s(runs: Sequence[RunRecord]) -> float:
     """Return the time from the first beginning to the last end."""
     ends = [(run.began or 0.0) + (run.seconds or 0.0) for run in runs]

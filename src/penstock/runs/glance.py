@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -70,6 +71,7 @@ class Recent:
                 self._cut_us[name] = max(int(times_us[first]), self._cut_us.get(name, 0))
 
 
+_COUNTS = re.compile(r"(?i)(.*[/_])?(step|iteration|epoch)")
 RECENT_S = 10.0
 """Seconds over which rates are taken."""
 
@@ -82,6 +84,7 @@ class Glance(msgspec.Struct, frozen=True, kw_only=True):
     read_bytes_per_s: float | None  # bytes per second that its processes read
     waiting: float | None  # the part of the time that it waited for data
     logged: dict[str, float]  # the newest value of each series that its script logs, by name
+    per_s: dict[str, float]  # how fast those rise that count steps or epochs
 
 
 def is_glanced_at(name: str) -> bool:
@@ -105,5 +108,10 @@ def glance(series: Mapping[str, Series]) -> Glance:
             name: last
             for name, each in series.items()
             if not is_measured(name) and (last := each.last) is not None
+        },
+        per_s={
+            name: rise
+            for name in series
+            if _COUNTS.fullmatch(name) and (rise := series[name].rise_per_s(RECENT_S))
         },
     )

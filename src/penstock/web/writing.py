@@ -1,4 +1,4 @@
-"""What the page sends: changes of runs, and tables to be LaTeX. ``Access`` lets nothing else ask for it."""
+"""What the page sends: changes of runs, their ends, and tables to be LaTeX. Only the page can ask (``Access``)."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from starlette.routing import Route
 
 from penstock.basics.results import latex_table
 from penstock.errors import BadSetting
+from penstock.runs.stop import stop
 from penstock.runs.store import Store
 from penstock.runs.store.notes import Change
 from penstock.web.files import Json, answering
@@ -30,6 +31,12 @@ class _Asked(Change, frozen=True, forbid_unknown_fields=True):
     deleted: bool | None = None
 
 
+class _Stopped(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Runs that are to end, by their ids."""
+
+    runs: Annotated[tuple[_Id, ...], msgspec.Meta(min_length=1)]
+
+
 def write_routes(store: Store, key: str) -> list[Route]:
     """Return where runs are changed and tables written, and the key that this needs.
 
@@ -44,7 +51,11 @@ def write_routes(store: Store, key: str) -> list[Route]:
         store.restore(asked.runs)
         return Json({"all": [row_of(run) for run in store.runs()]})  # in their places
 
+    def stopped(asked: _Stopped) -> Response:
+        return Json({"rows": [row_of(run) for _, run in stop(store, asked.runs)]})
+
     return [
+        Route("/api/stop", _answering(_Stopped, "list of runs", stopped), methods=["POST"]),
         Route("/api/key", answering(lambda _: {"key": key})),
         Route("/api/change", _answering(_Asked, "change of runs", changed), methods=["POST"]),
         Route(

@@ -23,6 +23,7 @@ const FIXED = [
   { key: "tags", label: "tags", of: (row) => row.tags.join(" ") || undefined, text: (row) => [...row.tags, row.archived && "archived"].filter(Boolean).join(" "), made: tagsOf },
   { key: "began", label: "began", of: (row) => row.began ?? Infinity, text: (row) => moment(row.began), unit: "s since 1970", class: "number", wide: true },
   { key: "seconds", label: "time", of: (row) => row.seconds ?? undefined, text: (row) => seconds(row.seconds), unit: "s", class: "number" },
+  { key: "left", label: "left", of: (row) => left(row)?.seconds, text: (row) => (left(row) ? `~${seconds(Math.round(left(row).seconds))}` : ""), unit: "s", class: "number" },
   { key: "waiting", label: "waits", of: (row) => glance(row).waiting ?? undefined, text: (row) => share(glance(row).waiting), unit: "part", class: "number" },
   { key: "cores", label: "cores", of: (row) => glance(row).cores ?? undefined, text: (row) => number(glance(row).cores), class: "number", wide: true },
   { key: "memory", label: "memory", of: (row) => glance(row).memory_bytes ?? undefined, text: (row) => bytes(glance(row).memory_bytes), unit: "bytes", class: "number", wide: true },
@@ -46,6 +47,26 @@ function statusOf(row) {
 function logged(row) {
   const values = Object.entries(glance(row).logged || {}).slice(0, 3);
   return values.map(([name, value]) => `${name} ${number(value)}`).join(", ");
+}
+
+// What a parameter is called that says how long a run is, and a series that says how far it has come.
+const LENGTHS = [
+  [/^(.*[./])?((num|max|total|train)[_-]?)*(steps|iters|iterations)$/i, /^(.*[/_])?(step|iteration)$/i],
+  [/^(.*[./])?((num|max|total|train)[_-]?)*epochs?$/i, /^(.*[/_])?epoch$/i],
+];
+
+// How long a run that goes on takes yet, in seconds, and by what that is known; undefined where nobody can tell.
+export function left(row) {
+  const its = glance(row);
+  if (row.ended || !its.per_s) return undefined;
+  const last = (values, of) => Object.entries(values || {}).filter(([name]) => of.test(name)).map(([name, value]) => [name, Number(value)]);
+  for (const [asked, logged] of LENGTHS) {
+    const [[, all] = []] = last(row.parameters, asked);
+    const [[name, now] = []] = last(its.logged, logged);
+    const rise = own(its.per_s, name);
+    if (all > now && rise > 0) return { seconds: (all - now) / rise, text: `${name} ${number(now)} of ${number(all)}` };
+  }
+  return undefined;
 }
 
 const asNumber = (text) => (text?.trim() && Number.isFinite(Number(text)) ? Number(text) : text);
@@ -100,7 +121,8 @@ export function columnsOf(query, rows) {
   if (asked.length) return asked;
   const parameters = valuesOf(rows).filter(([, values]) => values.size > 1).slice(0, MOST_VARYING).map(([name]) => columnOf(`param:${name}`));
   const tagged = rows.some((row) => row.tags.length || row.archived);
-  const fixed = FIXED.filter(({ key, wide }) => (tagged || key !== "tags") && !(wide && NARROW.matches));
+  const hidden = [!tagged && "tags", !rows.some(left) && "left"];
+  const fixed = FIXED.filter(({ key, wide }) => !hidden.includes(key) && !(wide && NARROW.matches));
   const after = fixed.findIndex(({ key }) => key === "name") + 1;
   return [...fixed.slice(0, after), ...parameters, ...fixed.slice(after)];
 }
@@ -114,6 +136,19 @@ export function offered(rows) {
     ["Parameters", parameters.map((name) => [name, [[`param:${name}`, ""]]])],
     ["Logged", names.map((name) => [name, KINDS.map((kind) => [`${kind}:${name}`, kind])])],
   ].filter(([, entries]) => entries.length);
+}
+
+const LOW = /(^|[^a-z])(loss(?![_ ]?scale)|err|error|perplexity|ppl|r?mse|mae|nll|wer|cer)([^a-z]|$)/i;
+const HIGH = /(^|[^a-z])(acc|accuracy|f1|auc|map|precision|recall|bleu|rouge|iou|dice|score|top)([^a-z]|$)/i;
+
+// The best value of a column among rows, by what it is called; undefined where that says nothing, or all are equal.
+export function bestOf(column, rows) {
+  if (!column.ofMetric) return undefined;
+  const { key } = column;
+  const best = LOW.test(key) ? Math.min : HIGH.test(key) ? Math.max : null;
+  const values = rows.map(column.of).filter((value) => typeof value === "number");
+  const found = best && values.reduce((a, b) => best(a, b), values[0]);
+  return found !== undefined && values.some((value) => value !== found) ? found ?? undefined : undefined;
 }
 
 const order = new Intl.Collator("en", { numeric: true }).compare;

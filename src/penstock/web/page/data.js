@@ -49,9 +49,9 @@ export async function asLatex(rows) {
   return answer.ok ? answer.blob() : valueOf(answer);
 }
 
-// Change something of runs. This page shows it at once, others with the server's next look.
-export async function write(change) {
-  const done = await valueOf(await sent("/api/change", change));
+// Change something of runs, or have them end. This page shows it at once, others with the server's next look.
+export async function write(change, path = "/api/change") {
+  const done = await valueOf(await sent(path, change));
   document.getElementById("trouble").textContent = ""; // what was told before is over
   take(done);
 }

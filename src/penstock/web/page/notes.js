@@ -116,6 +116,47 @@ async function act(runs, change, text, undone) {
   }));
 }
 
+const SURE_MS = 5000;
+
+// A button that ends runs once it was pressed twice; `show` tells it which those are.
+export function stopper() {
+  let going = [];
+  let sure = 0;
+  const calm = () => { sure = 0; place.show(going); };
+  const place = button("Stop", async (event) => {
+    if (sure && event.detail > 1) return; // the second half of a double click
+    clearTimeout(sure);
+    if (!sure) {
+      sure = setTimeout(calm, SURE_MS);
+      place.show(going);
+      return;
+    }
+    sure = 0;
+    place.disabled = true;
+    place.textContent = "Stopping…"; // a run has some seconds to end
+    const ids = going.map((row) => row.id);
+    await write({ runs: ids }, "/api/stop").finally(() => {
+      place.disabled = false;
+      place.show(ids.map((id) => known.rows.get(id)).filter(Boolean));
+    });
+  });
+  place.show = (rows) => {
+    if (place.disabled) return;
+    const before = going.map((row) => row.id).join();
+    going = rows.filter((row) => !row.ended);
+    if (going.map((row) => row.id).join() !== before) {
+      clearTimeout(sure); // nobody was asked of these
+      sure = 0;
+    }
+    place.hidden = !going.length;
+    const these = going.length > 1 ? `these ${going.length} runs` : "it";
+    const text = sure ? `Sure? Press again to stop ${these}` : "Stop";
+    if (place.textContent !== text) place.textContent = text;
+  };
+  place.show([]);
+  return place;
+}
+
 // What can be done with the runs that are chosen; `said` tells what was done, and undoes it.
 export function actions() {
   let chosen = [];
@@ -132,12 +173,14 @@ export function actions() {
   const archive = button("Archive", () => act(chosen.filter((row) => !row.archived), { archived: true }, "archived", { archived: false }));
   const unarchive = button("Unarchive", () => act(chosen.filter((row) => row.archived), { archived: false }, "no longer archived", { archived: true }));
   const remove = button("Delete", () => act(chosen, { deleted: true }, "deleted", { deleted: false }));
+  const stop = stopper();
   form.hidden = true;
   return {
-    elements: [tag, form, archive, unarchive, remove],
+    elements: [tag, form, archive, unarchive, remove, stop],
     said,
     show(rows) {
       chosen = rows;
+      stop.show(rows);
       for (const each of [tag, archive, remove]) each.disabled = !rows.length;
       form.hidden ||= !rows.length;
       expanded();

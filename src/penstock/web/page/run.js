@@ -1,10 +1,11 @@
 // All of one run: its charts, what it printed, its files, what it was, its series.
 
 import { charts, inOrder, MOST_CHARTS } from "./charts.js";
+import { left } from "./columns.js";
 import { ask, askAgain, colour, known } from "./data.js";
 import { controls, drawing, range, setRange } from "./drawing.js";
 import { button, dot, element, term, update } from "./elements.js";
-import { notesOf } from "./notes.js";
+import { notesOf, stopper } from "./notes.js";
 import { isLogged, logged, pathOf } from "./logged.js";
 import { openInPerfetto } from "./perfetto.js";
 import { pinned } from "./placing.js";
@@ -46,8 +47,8 @@ export function open(place, address) {
   const [head, first, rest, printed, saved, about] = Array.from({ length: 6 }, () => element("div"));
   const tools = element("div", { class: "tools", hidden: true }, how.elements, button("All of it (0)", () => zoom(null)));
   const more = element("details", { hidden: true, ontoggle: () => show() }, element("summary"), rest);
-  const [notes, others] = [notesOf(id), logged(id)];
-  place.append(head, notes, tools, first, others.place, more, printed, saved, about);
+  const [notes, others, stop] = [notesOf(id), logged(id), stopper()];
+  place.append(head, element("div", { class: "tools" }, stop), notes, tools, first, others.place, more, printed, saved, about);
 
   function zoom(next) {
     setRange(next);
@@ -80,10 +81,12 @@ export function open(place, address) {
   function tell() {
     const parameters = Object.entries(run.parameters).map(([name, value]) => `${name}=${value}`).join("  ");
     const git = run.environment?.git;
+    const row = known.rows.get(id);
+    const ahead = row && left(row);
     update(head, element("div", {},
       element("h2", {}, dot(colour(run.id)), run.name),
       element("p", {}, run.status.replaceAll("_", " ") + (run.exit_code ? `, exit code ${run.exit_code}` : "") + (run.reason ? `: ${run.reason}` : ""),
-        ` · ${seconds(run.seconds)} · ${run.group} (${run.mode}) · `,
+        ` · ${seconds(run.seconds)}${ahead ? `, about ${seconds(Math.round(ahead.seconds))} left (${ahead.text})` : ""} · ${run.group} (${run.mode}) · `,
         element("a", { href: `#/compare?run=${encodeURIComponent(run.id)}` }, "Compare"), " · ",
         element("a", { href: `#/time?group=${encodeURIComponent(run.group_id)}` }, "Where its time goes")),
       run.damage && element("p", {}, element("strong", {}, run.damage))));
@@ -113,6 +116,7 @@ export function open(place, address) {
     const row = known.rows.get(id);
     notes.hidden = !row;
     notes.show();
+    stop.show(row ? [row] : []);
     const now = row ? `${row.status} ${row.ended ? 0 : Math.floor(row.seconds / 2)}` : "unknown";
     if (now === state || asking) return;
     const ended = row?.ended && state !== "";

@@ -1,7 +1,7 @@
 // The table of runs: filter, sort, group, pin, choose runs and columns.
 
 import { change, go, read } from "./address.js";
-import { columnOf, columnsOf, compared, equals, grouper, groupings, limit, MOST_OFFERED, offered } from "./columns.js";
+import { bestOf, columnOf, columnsOf, compared, equals, grouper, groupings, limit, MOST_OFFERED, offered } from "./columns.js";
 import { colourOfGroup, known, summarise } from "./data.js";
 import { arrange, button, dot, element, fill, noRuns } from "./elements.js";
 import { actions } from "./notes.js";
@@ -76,6 +76,7 @@ export function open(place) {
   const toParameters = button("Parameters", () => go("parameters", { run: read().query.getAll("run"), filter: search.value ? [search.value] : [] }));
   const count = element("span", { class: "soft", "aria-live": "polite" });
   let columns = [];
+  let bests = []; // of each column
   let headings = [];
   const head = element("thead");
   const body = element("tbody");
@@ -114,6 +115,7 @@ export function open(place) {
     const pin = button("", () => toggle("pin", row.id), { "aria-label": `Pin ${name}` });
     const cells = columns.map((column) => element("td", { class: column.class }));
     const drawn = [];
+    const isBest = [];
     const made = element("tr", { "data-id": row.id }, element("td", {}, box, pin), cells);
     return {
       made,
@@ -126,6 +128,11 @@ export function open(place) {
         made.classList.toggle("at", row.id === at);
         columns.forEach((column, place) => {
           const text = column.text(row);
+          if (bests[place] !== undefined || isBest[place]) {
+            isBest[place] = bests[place] !== undefined && column.of(row) === bests[place];
+            cells[place].classList.toggle("best", isBest[place]);
+            cells[place].title = isBest[place] ? "the best of those shown" : "";
+          }
           if (text === drawn[place]) return;
           drawn[place] = text;
           const [before, now] = [cells[place].firstChild, column.made ? column.made(row, cells[place].firstChild) : text];
@@ -229,6 +236,7 @@ export function open(place) {
       for (const row of rows) if (!first.has(groupOf(row))) first.set(groupOf(row), first.size);
       rows.sort((a, b) => first.get(groupOf(a)) - first.get(groupOf(b)));
     }
+    bests = columns.map((column) => bestOf(column, rows));
     const shown = rows.slice(0, most);
     const partly = new Set(grouped ? rows.filter((row) => !chosen.has(row.id)).map(groupOf) : []); // groups of which not all are chosen
     const elements = [];

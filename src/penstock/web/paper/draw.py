@@ -29,7 +29,7 @@ from penstock.runs.compare import GroupFigures
 from penstock.runs.store.columns import Floats
 from penstock.web.charts import title_of
 from penstock.web.lines import CLOCK, axis_of
-from penstock.web.paper.panels import NOTE, PARTS, names_of, panels_of, scale_of
+from penstock.web.paper.panels import NOTE, NOTE_OF_STARTS, PARTS, Starts, names_of, panels_of, scale_of
 
 _COLUMN_INCHES = {1: 3.4, 2: 7.0}
 _COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000")
@@ -53,6 +53,8 @@ _STYLE = {
     "savefig.dpi": 300,
 }
 _WITHOUT_DATE: dict[str, Any] = {"pdf": {"CreationDate": None}, "svg": {"Date": None}}
+_DIGIT_INCHES, _LINE_INCHES, _SCALE_INCHES = 0.055, 0.1, 0.65
+"""Width and height of the figures above bars, and width of a panel's scale."""
 _LACKING = re.compile(r"Glyph (\d+) .*missing from")
 _MOST_NAMES = 24
 _drawing = threading.Lock()
@@ -69,6 +71,7 @@ class Picture(Figure):
     """A figure, which a notebook shows; its files are the same for the same data."""
 
     without: Sequence[str] = ()  # names of the lines that have no point in any of its charts
+    crowded: str = ""  # sentence on what it has no room for; empty if there is nothing
     lacks: str = ""
     """Sentence on the characters that its font lacks, as its last file shows; empty if there are none."""
 
@@ -186,9 +189,12 @@ def _outline(times: Floats, band: Sequence[Any], factor: float) -> tuple[Floats,
 
 
 @_style()
-def groups_picture(groups: Sequence[GroupFigures], columns: int) -> Picture:
-    """Draw groups beside each other: in each panel a bar for each group, and a dot for each of its runs."""
-    panels, _ = panels_of(groups)
+def groups_picture(groups: Sequence[GroupFigures], columns: int, starts: Starts | None = None) -> Picture:
+    """Draw groups beside each other: in each panel a bar for each group, and a dot for each of its runs.
+
+    ``starts`` has what each start took of groups that were started several times, by their ids.
+    """
+    panels, _ = panels_of(groups, starts or {})
     if not panels:
         raise BadSetting("there is nothing to draw: no group has an epoch, samples, CPU time, energy or memory")
     shown = [_cut(name, 28) for name in names_of(groups)]
@@ -196,29 +202,42 @@ def groups_picture(groups: Sequence[GroupFigures], columns: int) -> Picture:
     down = -(-len(panels) // across)
     figure = _picture(columns, 2.1 * down + 0.2)
     grid = figure.add_gridspec(down, across)
-    upright = len(shown) > 3 or any(len(word) > 12 for name in shown for word in name.split())
+    pitch = (_COLUMN_INCHES[columns] / across - _SCALE_INCHES) / (len(groups) + 0.2)  # of bars, in inches
+    widest = max(len(line) for name in shown for line in textwrap.wrap(name, 12, break_long_words=False))
+    each = max(1, math.ceil(0.08 / pitch))  # which names there is room for
+    upright = len(shown) > 3 or widest > 12 or 1.2 * _DIGIT_INCHES * widest > pitch
     for place, panel in enumerate(panels):
         axes: Any = figure.add_subplot(grid[divmod(place, across)])
-        near: dict[str, Any] = {"textcoords": "offset points", "ha": "center", "fontsize": 6}
+        above = max(0.0, *(_DIGIT_INCHES * len(short(value)) for value in panel.values if value is not None))
+        lies = above <= pitch and (None not in panel.values or _DIGIT_INCHES * len("recorded") <= pitch)
+        near: dict[str, Any] = {"textcoords": "offset points", "ha": "center", "va": "bottom", "fontsize": 6}
+        near |= {"rotation": 0 if lies else 90, "visible": lies or pitch >= _LINE_INCHES}
+        figure.crowded = (
+            "" if near["visible"] else "there is no room for the figures above bars: draw fewer groups"
+        )
         for number, (value, dots) in enumerate(zip(panel.values, panel.dots, strict=True)):
             if value is None:
-                axes.annotate("not\nrecorded", (number, 0), (0, 2), **near)
+                axes.annotate("not\nrecorded" if lies else "not recorded", (number, 0), (0, 2), **near)
                 continue
-            axes.bar(number, value, 0.62, color=_BAR, edgecolor=_INK, lw=0.6)
+            error = {"yerr": panel.deviations[number] or None, "error_kw": {"lw": 0.8, "capsize": 2}}
+            axes.bar(number, value, 0.62, color=_BAR, edgecolor=_INK, lw=0.6, **error)
             beside = np.linspace(-0.18, 0.18, len(dots)) if len(dots) > 1 else np.zeros(len(dots))
             axes.plot(number + beside, dots, "o", ms=2.6, color="white", markeredgecolor=_INK, markeredgewidth=0.6)
-            axes.annotate(short(value), (number, max([value, *dots])), (0, 3), **near)
+            axes.annotate(short(value), (number, max([value + panel.deviations[number], *dots])), (0, 3), **near)
         names = shown if upright else [textwrap.fill(name, 12) for name in shown]
+        names = [name if number % each == 0 else "" for number, name in enumerate(names)]
         axes.set_xticks(range(len(groups)), names, rotation=90 if upright else 0)
         axes.tick_params(axis="x", length=0, labelbottom=place + across >= len(panels))
+        axes.tick_params(axis="x", labelsize=min(8.0, 50 * each * pitch) if upright else 8.0)
         for label in axes.get_xticklabels():
             label.set_in_layout(place // across == down - 1)  # where nothing is below, no row moves for them
         axes.set_xlim(-0.6, len(groups) - 0.4)
-        axes.set_ylim(0, 1.14 * axes.get_ylim()[1] or 1.0)
+        axes.set_ylim(0, (1.14 if lies else 1.1 + above / 1.4) * axes.get_ylim()[1] or 1.0)
         axes.yaxis.set_major_formatter(FuncFormatter(_number))
         axes.set_ylabel(f"{panel.title} ({panel.unit})")
         axes.grid(axis="y")
-    figure.supxlabel(textwrap.fill(NOTE, 60 * columns), fontsize=7)
+    note = NOTE + NOTE_OF_STARTS * bool(starts)
+    figure.supxlabel(textwrap.fill(note, 60 * columns), fontsize=7)
     return figure
 
 

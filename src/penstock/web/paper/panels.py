@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import statistics
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from penstock.runs.compare import GroupFigures
@@ -20,12 +21,16 @@ _BINARY = ("", "Ki", "Mi", "Gi", "Ti", "Pi")
 
 
 class GroupBars(NamedTuple):
-    """A panel of bars: for each group a value, None if nobody recorded it, and those of its runs."""
+    """A panel of bars: for each group a value, None if nobody recorded it, and those of its runs.
+
+    Of a group that was started several times, values are means of its starts, with their standard deviation.
+    """
 
     title: str
     unit: str
     values: list[float | None]
     dots: list[list[float]]
+    deviations: list[float]  # 0 for a group that was started once
 
 
 def scale_of(unit: str, most: float) -> tuple[float, str]:
@@ -62,16 +67,32 @@ _FIGURES: tuple[tuple[_Figure, ...], ...] = (
     (("memory", "bytes", lambda group: group.memory_bytes, lambda run: run.memory_bytes),),
 )
 """Panels; of several figures the one that most groups have."""
+Starts = Mapping[str, Sequence[GroupFigures]]
 NOTE = "bars: all runs of a group together (time an epoch: their median); dots: single runs"
+NOTE_OF_STARTS = "; of several starts, their mean and standard deviation"
 
 
-def panels_of(groups: Sequence[GroupFigures]) -> tuple[list[GroupBars], list[str]]:
-    """Return the panels that have data, and sentences that say what is missing."""
+def _mean(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return statistics.fmean(known) if len(known) == len(values) else None
+
+
+def _deviation(values: Sequence[float | None]) -> float:
+    known = [value for value in values if value is not None]
+    return statistics.stdev(known) if len(known) > 1 else 0.0
+
+
+def panels_of(groups: Sequence[GroupFigures], starts: Starts) -> tuple[list[GroupBars], list[str]]:
+    """Return the panels that have data, and sentences that say what is missing.
+
+    ``starts`` has what each start took of groups that were started several times, by their ids.
+    """
+    every = [starts.get(group.id) or [group] for group in groups]
     panels: list[GroupBars] = []
     missing: list[str] = []
     for figures in _FIGURES:
-        found = [(figure, [figure[2](group) for group in groups]) for figure in figures]
-        (title, unit, _, of_run), values = min(found, key=lambda each: each[1].count(None))
+        found = [(figure, [_mean([*map(figure[2], its)]) for its in every]) for figure in figures]
+        (title, unit, of_group, of_run), values = min(found, key=lambda each: each[1].count(None))
         without = [
             f"{group.name!r} ({group.mode})" for group, value in zip(groups, values, strict=True) if value is None
         ]
@@ -83,7 +104,9 @@ def panels_of(groups: Sequence[GroupFigures]) -> tuple[list[GroupBars], list[str
         dots = [[dot for run in group.runs if (dot := of_run(run)) is not None] for group in groups]
         factor, unit = scale_of(unit, max(value for value in values if value is not None))
         scaled = [None if value is None else value / factor for value in values]
-        panels.append(GroupBars(title, unit, scaled, [[dot / factor for dot in each] for each in dots]))
+        scattered = [[dot / factor for dot in each] for each in dots]
+        deviations = [_deviation([*map(of_group, its)]) / factor for its in every]
+        panels.append(GroupBars(title, unit, scaled, scattered, deviations))
     missing += [
         f"{failed} of {len(group.runs)} runs of {group.name!r} ({group.mode}) did not finish"
         for group in groups
