@@ -95,6 +95,7 @@ def main(
     seconds: Annotated[float, typer.Option(help="Time that is counted of each arm with JPEGs.")] = 240.0,
     repeats: Annotated[int, typer.Option(min=1)] = 3,
     parts: Annotated[str, typer.Option(help="Which, separated by commas.")] = "images,limits,costs",
+    only: Annotated[list[str] | None, typer.Option(help="World of images; may be repeated. All else.")] = None,
 ) -> None:
     """Measure how each run goes, arms by turns."""
     found: Found = {}
@@ -104,7 +105,8 @@ def main(
             if part == "images":
                 one = World([Run(32, 0.0)], "images", seconds=40, arms=("together",))
                 most = ran({"most": one}, str(folder), say)["most"]["together"].rates(15)[0]
-                for name, world in of_images(most, seconds).items():
+                worlds = of_images(most, seconds)
+                for name, world in worlds.items() if only is None else [(name, worlds[name]) for name in only]:
                     arms = [World(world.runs, "images", seconds=world.seconds, arms=(arm,)) for arm in world.arms]
                     took = [ran({name: arm}, str(folder), say)[name] for arm in arms]
                     found.setdefault(name, []).append({arm: t for each in took for arm, t in each.items()})
