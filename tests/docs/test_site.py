@@ -70,5 +70,5 @@ def test_the_docstring_of_a_public_function_names_its_arguments_and_errors(name:
     made_elsewhere = name in ("Loader", "select.Scorer")
     for argument in inspect.signature(thing).parameters:
         assert made_elsewhere or re.search(rf"^    {argument}: ", documented, re.MULTILINE), argument
-    raises_nothing = name in ("Loader", "feeds", "log", "current_run", "select.overlap")
+    raises_nothing = name in ("Loader", "feeds", "log", "params", "current_run", "select.overlap")
     assert raises_nothing or "Raises:" in documented or "\nAttributes:" in documented
