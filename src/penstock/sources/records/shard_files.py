@@ -76,7 +76,9 @@ class ShardedRecords(ShardFiles):
         self._check(set(self._shards[records].tolist()))
 
     def _lie(self, counts: Sequence[int], starts: npt.ArrayLike, nbytes: npt.ArrayLike) -> None:
-        """Take in how many samples each shard holds, and where each of them lies."""
+        """Take in how many samples each shard holds, one at least in all, and where each of them lies."""
+        if not any(counts):
+            raise BadSetting(f"{self._paths[0]}{' and others' * (len(self._paths) > 1)}: no member lies there")
         self.parts = [*zip(map(os.path.basename, self._paths), counts, strict=True)]
         self._shards = np.repeat(np.arange(len(counts)), counts)
         self._starts, self._nbytes = np.asarray(starts, np.int64), np.asarray(nbytes, np.int64)

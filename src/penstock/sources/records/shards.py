@@ -51,9 +51,9 @@ class ShardRecords(ShardedRecords):
         super().__init__(found(shards))
         indexes = self._each(partial(_indexed, suffixes=tuple(suffixes)))
         samples = [sample for index in indexes for sample in index.samples]
+        counts = [len(index.samples) for index in indexes]
+        self._lie(counts, [sample.offset for sample in samples], [sample.nbytes for sample in samples])
         names = [sample.name for sample in samples]
-        if not names:
-            raise BadSetting(f"{self._paths[0]}{' and others' * (len(self._paths) > 1)}: no member lies there")
         self.names, self.classes = _within(names, {folder for index in indexes for folder in index.folders})
         self._labels = [label for index in indexes for label in index.labels]
         reasons = (
@@ -62,8 +62,6 @@ class ShardRecords(ShardedRecords):
             if index.unlabelled or (self._labels and index.samples and not index.labels)
         )
         self._unlabelled = next(reasons, "")
-        counts = [len(index.samples) for index in indexes]
-        self._lie(counts, [sample.offset for sample in samples], [sample.nbytes for sample in samples])
 
     @property
     def labels(self) -> Sequence[str]:

@@ -60,8 +60,6 @@ class TarSamples(ShardedRecords):
         indexes = self._each(_indexed)
         samples = [sample for index in indexes for sample in index.samples]
         self.names: Sequence[str] = [sample.key for sample in samples]
-        if not samples:
-            raise BadSetting(f"{self._paths[0]}{' and others' * (len(self._paths) > 1)}: no member lies there")
         counts = [len(index.samples) for index in indexes]
         self._lie(counts, [start for _, start, _ in samples], [end - start for _, start, end in samples])
         endings = set[str].intersection(*({*index.endings} for index in indexes if index.samples))

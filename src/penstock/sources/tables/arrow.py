@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import os
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import accumulate
 from typing import Any, NamedTuple
@@ -159,11 +159,12 @@ def _indexed(path: str, version: FileVersion) -> _ArrowIndex:
 
 def _walked(path: str, version: FileVersion) -> _ArrowIndex:
     """Walk through the messages of a file, of which only the headers are read."""
-    begins = read_ahead(Place(path, 0, version.nbytes, version.etag))(min(version.nbytes, len(_MAGIC) + 4), 0)
+    pread = read_ahead(Place(path, 0, version.nbytes, version.etag))
+    begins = pread(min(version.nbytes, len(_MAGIC) + 4), 0)
     if begins[: len(_MAGIC)] == _MAGIC and begins[len(_MAGIC) :] != _CONTINUES:
         return _footed(path, version)
     schema, batches = b"", list[_Batch]()
-    for kind, offset, nbytes, body, rows in _messages(path, version):
+    for kind, offset, nbytes, body, rows in _messages(path, version.nbytes, pread):
         if kind == _SCHEMA:
             schema = read(Place(path, offset, nbytes, version.etag))
         elif kind == _DICTIONARY:
@@ -207,10 +208,8 @@ def _blocks(footer: bytes, field: int) -> Iterator[tuple[int, int, int]]:
             yield struct.unpack_from("<qi4xq", footer, at + 4 + 24 * number)
 
 
-def _messages(path: str, version: FileVersion) -> Iterator[tuple[int, int, int, int, int]]:
+def _messages(path: str, end: int, pread: Callable[[int, int], bytes]) -> Iterator[tuple[int, int, int, int, int]]:
     """Yield kind, offset, bytes without and of the body, and the rows of each message."""
-    end = version.nbytes
-    pread = read_ahead(Place(path, 0, end, version.etag))
     is_file = pread(min(end, len(_MAGIC)), 0) == _MAGIC  # not a stream, which may end with any message
     at = len(_MAGIC) if is_file else 0
     while at + 8 <= end:
