@@ -61,10 +61,10 @@ def profile(
                     )
                     profiles.put(key, replace(measured, samples=before.samples if before else None))
                 except NotProfiled as error:
-                    is_late = all(other.after for other, its in zip(plans, keys, strict=True) if its == key)
+                    needs_others = all(other.after for other, its in zip(plans, keys, strict=True) if its == key)
                     why = "; it may need what those leave that come before it"
-                    say(f"{error}{why * (is_late and 'before its first batch' in str(error))}")
-                    failed += not is_late
+                    say(f"{error}{why * (needs_others and 'before its first batch' in str(error))}")
+                    failed += not needs_others
         found = {plan.name: known for plan, key in zip(plans, keys, strict=True) if (known := profiles.get(key))}
     jobs = [
         Job(name=name, samples=1.0, preparation_s=each.preparation_s, gpu_s=each.gpu_s)

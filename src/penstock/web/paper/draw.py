@@ -212,9 +212,8 @@ def groups_picture(groups: Sequence[GroupFigures], columns: int, starts: Starts 
         lies = above <= pitch and (None not in panel.values or _DIGIT_INCHES * len("recorded") <= pitch)
         near: dict[str, Any] = {"textcoords": "offset points", "ha": "center", "va": "bottom", "fontsize": 6}
         near |= {"rotation": 0 if lies else 90, "visible": lies or pitch >= _LINE_INCHES}
-        figure.crowded = (
-            "" if near["visible"] else "there is no room for the figures above bars: draw fewer groups"
-        )
+        if not near["visible"]:
+            figure.crowded = "there is no room for the figures above bars: draw fewer groups"
         for number, (value, dots) in enumerate(zip(panel.values, panel.dots, strict=True)):
             if value is None:
                 axes.annotate("not\nrecorded" if lies else "not recorded", (number, 0), (0, 2), **near)
