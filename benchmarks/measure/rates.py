@@ -89,7 +89,7 @@ def measured(
     for watch in watches:
         watch.end()
     answers = [member.hear_of("finished", stop + _ANSWER_S) for member in members]
-    memory = sum(pss_bytes(each.pid) for each in with_descendants([*feeders, *trainers]))
+    memory = sum(pss_bytes(each) for each in with_descendants([*feeders, *trainers]))
     for member in members:
         member.send({"do": "stop"})
     if not all(answer["finished"] for answer in answers):

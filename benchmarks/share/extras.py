@@ -10,6 +10,7 @@ import time
 from typing import Any, NamedTuple
 
 import msgspec
+import psutil
 from benchmarks.children import ENVIRONMENT, command
 from benchmarks.measure.pool import START_S, ProcessPool
 from benchmarks.share.feeding import Feeding
@@ -84,10 +85,10 @@ class _Memory(NamedTuple):
 
 
 def _memory(pid: int) -> _Memory:
-    processes = with_descendants([pid])
-    maps = [each for process in processes for each in process.memory_maps()]
+    pids = with_descendants([pid])
+    maps = [each for pid in pids for each in psutil.Process(pid).memory_maps()]
     ring_bytes = sum(each.pss for each in maps if "memfd:penstock-ring" in each.path)
-    return _Memory(ring_bytes, sum(pss_bytes(process.pid) for process in processes) - ring_bytes)
+    return _Memory(ring_bytes, sum(map(pss_bytes, pids)) - ring_bytes)
 
 
 class CrowdResult(msgspec.Struct, frozen=True):

@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from penstock.autosharing import messages
-from penstock.autosharing.messages import decline, place, say_once
+from penstock.autosharing.messages import decline, place
+from penstock.basics import terminal
+from penstock.basics.terminal import say_once
 
 
 class Rows:
@@ -31,7 +32,7 @@ def test_the_place_is_the_scripts_own_below_any_library(file: str) -> None:
 
 
 def test_every_verdict_is_said_once_and_none_is_swallowed(monkeypatch: pytest.MonkeyPatch, capsys: Any):
-    monkeypatch.setattr(messages, "_printed", set())
+    monkeypatch.setattr(terminal, "_said", set())
     for _ in range(2):
         for number in range(100):
             say_once(f"train.py:3 is shared as train-{number}: it shuffles")

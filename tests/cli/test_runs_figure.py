@@ -17,6 +17,7 @@ from tests.web.seeded import group
 from penstock.runs.compare import each_start, group_figures
 from penstock.web.paper.draw import groups_picture
 from penstock.web.paper.panels import panels_of
+from penstock.web.paper.pictures import runs_picture
 
 pytestmark = pytest.mark.whole
 SVG = "{http://www.w3.org/2000/svg}"
@@ -147,6 +148,31 @@ def test_without_matplotlib_pictures_are_one_error_that_names_the_extra(piped, s
 def test_a_picture_has_the_pixels_that_print_needs(command, study, tmp_path):
     told(command("runs", "figure", "own loaders", "--columns", "1", "--out", str(tmp_path / "x.png")))
     assert struct.unpack(">I", (tmp_path / "x.png").read_bytes()[16:20])[0] == 1020
+
+
+def test_several_starts_of_a_run_are_one_line_their_mean(command, store, tmp_path):
+    for first in (2.0, 4.0, 6.0):
+        group(store, "again", runs=["a", "b"], series={"loss": [first, 1.0], "step": [0.0, 1.0]})
+    group(store, "again", mode="mps", runs=["a"], series={"loss": [9.0, 9.0], "step": [0.0, 1.0]})
+    file = tmp_path / "fig.svg"
+    words = ("runs", "figure", "again", "--series", "loss", "--over", "step", "--out", str(file))
+    assert command(*words).returncode == 0
+    assert sum(each.get("id", "").startswith("line ") for each in ET.parse(file).iter(f"{SVG}g")) == 7
+    assert command(*words, "--all").returncode == 0
+    ids = [each.get("id", "") for each in ET.parse(file).iter(f"{SVG}g")]
+    assert {each for each in ids if each.startswith(("line ", "band "))} == {
+        *("line 0", "line 1", "line 2"),
+        *("band 0", "band 1"),
+    }
+    found = " ".join(texts(file))
+    assert "a of again (plain), mean of 3" in found and "a of again (mps)" in found
+    runs = store.named(["again"])
+    its = {"over": "step", "smoothing": 0.0, "log": False, "columns": 1, "means": True}
+    [axes] = runs_picture(store, runs, ["loss"], **its).axes
+    [line] = [each for each in axes.lines if each.get_gid() == "line 0"]
+    assert [*line.get_ydata()] == [4.0, 1.0]
+    [band] = [each for each in axes.patches if each.get_gid() == "band 0"]
+    assert band.get_xy()[:, 1].min() == 1.0 and band.get_xy()[:, 1].max() == 6.0, "4 and 2 around it"
 
 
 def test_several_starts_are_one_bar_with_their_deviation(command, store, tmp_path):

@@ -7,7 +7,7 @@ from typing import Any
 from rich.console import Console
 
 from penstock.cli.feeds import feeds_table
-from penstock.feed.statistics import FamilyStatistics, FeederStatistics, TrainerStatistics
+from penstock.feed.statistics import FamilyStatistics, FeederStatistics, FeederUsage, TrainerStatistics
 from penstock.linux.cgroups import cores
 
 ALL = TrainerStatistics(11, 32, False, 0, 1, 3, "reading", 4, 5, 6, 7, 0.5, "", None, 40_000, 20.0)
@@ -39,11 +39,12 @@ def test_what_part_each_takes_and_what_is_loaded_for_it():
 
 
 def test_feeds_that_have_parted_are_shown_together_and_why_others_have_not():
-    root = FamilyStatistics("feed", cores=0.5, refused="this feed was hindered by it")
-    parted = feed_of(
-        ALL, name="feed-pace-7.1", family=FamilyStatistics("feed", "", 310.4, cores=1.25), samples_per_s=300.0
-    )
-    said = table(feed_of(ALL, TENTH, family=root, samples_per_s=100.0), parted)
+    root = FamilyStatistics("feed", refused="this feed was hindered by it")
+    ahead = FamilyStatistics("feed", "", 310.4)
+    usage = FeederUsage(cores=1.25, private_bytes=70 << 20)
+    parted = feed_of(ALL, name="feed-pace-7.1", family=ahead, samples_per_s=300.0, usage=usage)
+    said = table(feed_of(ALL, TENTH, family=root, samples_per_s=100.0, usage=FeederUsage(cores=0.5)), parted)
+    assert "  it uses 1.2 cores, and 70 MiB beside these\n" in said
     assert said.startswith(f"feed: 2 feeds; one decode serves 1.2 runs; 1.8 of {cores():.3g} cores prepare\n")
     assert said.count("  a second feed was tried, and ended: this feed was hindered by it\n") == 1
     assert said.count("  its slowest trainer could pass 310 samples/s\n") == 1

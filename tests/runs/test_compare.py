@@ -53,6 +53,18 @@ def test_four_together_are_compared_with_four_one_after_the_other() -> None:
     )
 
 
+def test_a_runs_part_of_a_feed_counts_whoever_started_it() -> None:
+    own = {"proc.cpu_s": 2.0, "run.cpu_s": 30.0, "proc.rss_bytes": 100.0}
+    fed = {"feed.cpu_s": 5.0, "feed.memory_bytes": 40.0, "feed.read_bytes": 6.0, "feed.write_bytes": 0.0}
+    moved = {"proc.read_bytes": 1.0, "proc.write_bytes": 1.0}
+    (group,) = compare({"plain": TOGETHER}, last_of({each.id: own | fed | moved for each in TOGETHER})).groups
+    assert (group.cpu_s, group.feed_cpu_s) == (28, 20), "the keeper's 30 s hold the feeder"
+    assert group.memory_bytes == 560
+    assert group.runs[0].moved_bytes == 8
+    (group,) = compare({"plain": TOGETHER}, last_of({each.id: own for each in TOGETHER})).groups
+    assert (group.cpu_s, group.feed_cpu_s, group.memory_bytes) == (120, None, 400)
+
+
 @pytest.mark.parametrize(
     ("seconds", "told"),
     [*((seconds, "about as soon as") for seconds in (38.2, 40.0, 41.9)), (80.0, "2 times later than")],

@@ -142,6 +142,7 @@ def test_a_run_that_was_removed_while_others_are_looked_at_is_left_out(page, sto
 
 def test_counters_are_known_by_their_names():
     counters = ["proc.cpu_s", "disk.nvme0n1.read_bytes", "feed.wait_s", "energy.package0_j", "sampler.missed"]
+    assert all(map(is_counter, ("feed.cpu_s", "feed.read_bytes", "feed.write_bytes")))
     others = [
         "proc.rss_bytes",
         "run.cpu_s",
@@ -149,11 +150,12 @@ def test_counters_are_known_by_their_names():
         "time_s",
         "feed.epoch_s",
         "feed.lag_samples",
+        "feed.memory_bytes",
         "gpm.0.pcie_rx_bytes_per_s",
     ]
     assert [name for name in [*counters, *others] if is_counter(name)] == counters
     assert [unit_of(name) for name in counters] == ["cores", "bytes/s", "% of the time", "W", "/s"]
-    assert [unit_of(name) for name in others] == ["bytes", "s", "", "s", "s", "", "bytes/s"]
+    assert [unit_of(name) for name in others] == ["bytes", "s", "", "s", "s", "", "bytes", "bytes/s"]
     assert unit_of("feed.held_back_s") == "% of the time"
 
 

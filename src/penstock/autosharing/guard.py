@@ -18,12 +18,13 @@ from typing import Any, NamedTuple
 import torch
 
 from penstock.autosharing.iterator import SharedIterator, StatefulIterator
-from penstock.autosharing.messages import decline, place, say_once
+from penstock.autosharing.messages import decline, place
 from penstock.autosharing.options import ShareOptions, from_environment, runs_together
 from penstock.autosharing.ranks import Meeting
 from penstock.autosharing.recipe import LoaderRecipe, things_of
 from penstock.autosharing.script_feed import ScriptFeed
 from penstock.autosharing.verdict import Declined, Plan, judge, ranks_here
+from penstock.basics.terminal import say_once
 from penstock.errors import BadSetting
 from penstock.fingerprint.comparison import Fingerprint
 from penstock.fingerprint.objects import fingerprint_of_objects, small_state

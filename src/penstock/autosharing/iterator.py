@@ -12,10 +12,11 @@ from typing import Any, Self
 
 import torch
 
-from penstock.autosharing.messages import decline, place, say_once, say_reads
+from penstock.autosharing.messages import decline, place, say_reads
 from penstock.autosharing.options import ShareOptions
 from penstock.autosharing.script_feed import OtherData, ScriptFeed
 from penstock.autosharing.verdict import Declined
+from penstock.basics.terminal import say_once
 from penstock.errors import BadSetting, SettingsDiffer, SourceError
 from penstock.feed.trainer.loader import Loader
 from penstock.sources.torch.sampling import draw

@@ -8,7 +8,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from penstock.autosharing.verdict import Declined
-from penstock.basics.terminal import say
+from penstock.basics.terminal import say_once
 from penstock.basics.tracebacks import OURS
 from penstock.errors import PenstockError
 from penstock.feed.launch.feeds import feeds, made_of
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from penstock.autosharing.script_feed import ScriptFeed
 
 _LONGEST = 400
-_printed: set[str] = set()
 _read: set[str] = set()
 
 
@@ -37,14 +36,6 @@ def place() -> str:
             outer = outer or where
         frame = frame.f_back
     return outer
-
-
-def say_once(sentence: str, what: str = "") -> None:
-    """Print a sentence once; ``what`` names it where its words vary. Addresses of objects do not count."""
-    key = re.sub(r"\b0x[0-9a-f]+", "0x", what or sentence)
-    if key not in _printed:
-        _printed.add(key)
-        say(sentence)
 
 
 def decline(loader: Any, why: str | Exception) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import codecs
 import io
 import os
+import re
 import sys
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager, suppress
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, Any, cast
 if TYPE_CHECKING:
     from rich.console import Console
 
+_said: set[str] = set()
 _IN_ASCII = str.maketrans({"×": "x", "≥": ">=", "≤": "<=", "–": "-", "…": "...", "✓": "+", "✗": "x", "µ": "u"})
 
 
@@ -27,6 +29,14 @@ def say(sentence: str) -> None:
     """Print a sentence for the user on standard error, at once, and in one piece where threads speak together."""
     with suppress(OSError):  # a full disk: no reason to end what it is about
         print(f"penstock: {sentence}\n", end="", file=sys.stderr, flush=True)
+
+
+def say_once(sentence: str, what: str = "") -> None:
+    """Say a sentence once in this process; ``what`` names it where its words vary. Addresses do not count."""
+    key = re.sub(r"\b0x[0-9a-f]+", "0x", what or sentence)
+    if key not in _said:
+        _said.add(key)
+        say(sentence)
 
 
 @contextmanager

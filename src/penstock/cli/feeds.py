@@ -91,7 +91,7 @@ def _family(root: str, feeds: Sequence[FeederStatistics]) -> Iterator[Text]:
     made = sum(feed.samples_per_s for feed in feeds)
     taken = sum(feed.samples_per_s * len(feed.trainers) for feed in feeds)
     once = f"; one decode serves {taken / made:.1f} runs" if made else ""
-    busy = sum(feed.family.cores for feed in feeds if feed.family)
+    busy = sum(feed.usage.cores for feed in feeds)
     yield Text(f"{printable(root)}: {len(feeds)} feeds{once}; {busy:.1f} of {cores():.3g} cores prepare")
 
 
@@ -115,7 +115,8 @@ def _head(feed: FeederStatistics, *, has_kin: bool) -> Text:
     return Text.assemble(
         (printable(feed.name), "bold cyan"),
         (
-            f"\n  {printable(feed.source)}, feeder {feed.pid}, {feed.sharing}, {feed.resident_bytes >> 20:,} MiB",
+            f"\n  {printable(feed.source)}, feeder {feed.pid}, {feed.sharing}, {feed.resident_bytes >> 20:,} MiB\n"
+            f"  it uses {feed.usage.cores:.1f} cores, and {feed.usage.private_bytes >> 20:,} MiB beside these",
             "dim",
         ),
         f"\n  cycle {feed.cycle}, sample {feed.sample:,}{of_cycle}, ",

@@ -132,7 +132,8 @@ def figure(
 ) -> None:
     """Draw groups beside each other: time an epoch, throughput, CPU, energy and memory, with each run as a dot.
 
-    With --series, draw what runs logged or what was measured of them, as the page does.
+    With --series, draw what runs logged or what was measured of them, as the page does; with --all, too, runs of
+    one name are one line, the mean of their starts.
     """
     from penstock.runs.compare import compare as compared
     from penstock.runs.compare import each_start
@@ -149,7 +150,8 @@ def figure(
     with Store.open(store, to_read=True) as opened:
         if series:
             runs = opened.named(named)
-            drawn = runs_picture(opened, runs, series, over=over, smoothing=smoothing, log=log, columns=wide)
+            draw = partial(runs_picture, over=over, smoothing=smoothing, log=log, columns=wide, means=together)
+            drawn = draw(opened, runs, series)
             if drawn.without:
                 missing = [f"nothing to draw over {over} was recorded of {printable(listed(drawn.without))}"]
         else:

@@ -184,6 +184,7 @@ _FIGURES: dict[str, Callable[[GroupFigures], str]] = {
     "samples/s, all": lambda group: _number(group.samples_per_s, ",.0f"),
     "batches/s, all": lambda group: _number(group.batches_per_s),
     "CPU, seconds": lambda group: _number(group.cpu_s),
+    "of that its feeds, seconds": lambda group: _number(group.feed_cpu_s),
     "CPUs busy, all programs": lambda group: _number(group.cpus_busy, ".0%"),
     "energy, joules": _energy,
     "memory at most, MiB": lambda group: _mib(group.memory_bytes),

@@ -56,6 +56,26 @@ class TrainerStatistics(msgspec.Struct, frozen=True):
     joined_sample: int = 0
 
 
+class FeederUsage(msgspec.Struct, frozen=True):
+    """What a feeder and its workers use, and have used.
+
+    Attributes:
+        cpu_s: Their CPU time.
+        cores: Cores that they use: CPU time by time, over a second or more.
+        private_bytes: Host memory of theirs, without the window (``FeederStatistics.resident_bytes``).
+        read_bytes: Bytes that they have read from storage.
+        write_bytes: Bytes that they have sent towards storage.
+        processes: How many they are.
+    """
+
+    cpu_s: float = 0.0
+    cores: float = 0.0
+    private_bytes: int = 0
+    read_bytes: int = 0
+    write_bytes: int = 0
+    processes: int = 1
+
+
 class FamilyStatistics(msgspec.Struct, frozen=True):
     """How a feed stands among those that have parted from it, or it from them.
 
@@ -68,7 +88,6 @@ class FamilyStatistics(msgspec.Struct, frozen=True):
         made: Samples that it has passed in ``made_s`` seconds, since each of its workers had made a block; for
             trainers that are to come, until half of its window was full. In 0 s if nobody had looked before.
         is_full: Whether it has made half a window for trainers that are to come.
-        cores: Cores that its feeder and workers use.
         refused: Why the last trial of another feed failed; empty after none.
     """
 
@@ -80,7 +99,6 @@ class FamilyStatistics(msgspec.Struct, frozen=True):
     made: int = 0
     made_s: float = 0.0
     is_full: bool = False
-    cores: float = 0.0
     refused: str = ""
 
 
@@ -109,6 +127,7 @@ class FeederStatistics(msgspec.Struct, frozen=True, tag="statistics"):
         taken: Samples that its trainers have taken of those, counted for each of them.
         cluster: Who made its blocks; None where only the feeder does.
         family: How it stands among the feeds that have parted from it, or it from them.
+        usage: What its feeder and workers use.
         newcomer_waits_samples: Samples that will be published before a trainer that came now would begin; None
             where only a pass of the source shows it.
         bytes: Bytes published since the feed began.
@@ -156,6 +175,7 @@ class FeederStatistics(msgspec.Struct, frozen=True, tag="statistics"):
     newcomer_waits_samples: int | None = None
     cluster: ClusterReport | None = None
     family: FamilyStatistics | None = None
+    usage: FeederUsage = FeederUsage()
 
 
 class LoaderStatistics(msgspec.Struct, frozen=True):

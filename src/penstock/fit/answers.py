@@ -85,7 +85,8 @@ def of_batch_sizes(tried: Tried, limit: Limit, cost: str) -> Answer:
         beside = int((1 - RESERVE) * limit.nbytes / chosen.memory_bytes)
         trainings = f"{beside:,} such trainings fit" if beside > 1 else "one such training fits"
         sentences.append(
-            f"At {chosen.value:,} it takes {size_text(chosen.memory_bytes)}: {trainings} side by side."
+            f"At {chosen.value:,} it takes {size_text(chosen.memory_bytes)}: {trainings} side by side, as far as "
+            "memory goes."
         )
     else:
         sentences.append("What memory it takes is not known here, so nothing is said of how many fit.")

@@ -13,10 +13,7 @@ import struct
 import time
 from collections.abc import Collection, Iterable
 from contextlib import suppress
-from typing import TYPE_CHECKING, NamedTuple
-
-if TYPE_CHECKING:
-    import psutil
+from typing import NamedTuple
 
 _ENDED = (b"Z", b"X")
 """States of a thread that has ended, and may still have to be waited for."""
@@ -24,6 +21,7 @@ _FIRST_NAMESPACE = "pid:[4026531836]"
 """The first namespace of processes (PROC_PID_INIT_INO of Linux)."""
 _SHARED_MEMORY = "/dev/shm"
 _PR_SET_PDEATHSIG = 1
+_PR_SET_NAME = 15
 _PR_SET_CHILD_SUBREAPER = 36
 _PR_GET_CHILD_SUBREAPER = 37
 _SIGINFO_BYTES = 128
@@ -53,6 +51,11 @@ def adopt_orphans(*, adopt: bool = True) -> bool:
     _libc.prctl(_PR_GET_CHILD_SUBREAPER, ctypes.byref(before), 0, 0, 0)
     _libc.prctl(_PR_SET_CHILD_SUBREAPER, int(adopt), 0, 0, 0)
     return bool(before.value)
+
+
+def call_process(name: bytes) -> None:
+    """Have this process, and what it forks, show a name of at most 15 bytes; called by its main thread."""
+    _libc.prctl(_PR_SET_NAME, name, 0, 0, 0)
 
 
 def die_with_parent(parent: int | None) -> None:
@@ -171,6 +174,24 @@ def private_bytes(pid: int) -> int:
     return 0
 
 
+def io_bytes(fd: int | None) -> tuple[int, int]:
+    """Return the bytes that an open ``/proc/PID/io`` shows as read from storage, and sent there; 0 if hidden."""
+    if fd is None:
+        return 0, 0
+    try:
+        lines = os.pread(fd, 512, 0).split()
+    except OSError:  # not allowed any more, or ended
+        return 0, 0
+    return int(lines[9]), int(lines[11])
+
+
+def opened_io_bytes(pid: int) -> tuple[int, int]:
+    """Return the ``io_bytes`` of a process, and of the children that it has waited for."""
+    with suppress(OSError), open(f"/proc/{pid}/io", "rb") as file:
+        return io_bytes(file.fileno())
+    return 0, 0
+
+
 def descendants(of: int, without: bytes = b"") -> list[int]:
     """List the processes below one that have not ended, parents before children.
 
@@ -208,35 +229,14 @@ def children(pid: int) -> list[int]:
     return found + [each for child in found for each in children(child)]
 
 
-def children_cpu_s(pids: Iterable[int]) -> float:
-    """Return the CPU time of this process's children, these and those that have ended, with their own."""
-    ended = os.times()
-    ticks = sum(sum(map(int, fields[11:15])) for pid in pids if (fields := stat_of(pid)))
-    return ended.children_user + ended.children_system + ticks / os.sysconf("SC_CLK_TCK")
-
-
-def with_descendants(pids: Iterable[int]) -> list[psutil.Process]:
+def with_descendants(pids: Iterable[int]) -> list[int]:
     """List those of these processes that live, and all their descendants."""
-    import psutil
-
-    found: list[psutil.Process] = []
-    for pid in pids:
-        with suppress(psutil.NoSuchProcess):
-            process = psutil.Process(pid)
-            found += [process, *process.children(recursive=True)]
-    return found
+    return [each for pid in pids if stat_of(pid) for each in (pid, *children(pid))]
 
 
-def cpu_s(processes: Iterable[psutil.Process]) -> float:
+def cpu_s(pids: Iterable[int]) -> float:
     """Return the CPU time of processes until now, with that of their children that have ended."""
-    import psutil
-
-    total_s = 0.0
-    for process in processes:
-        with suppress(psutil.Error):
-            times = process.cpu_times()
-            total_s += times.user + times.system + times.children_user + times.children_system
-    return total_s
+    return CLOCK_TICK_S * sum(sum(map(int, fields[11:15])) for pid in pids if (fields := stat_of(pid)))
 
 
 def kill_descendants(without: bytes = b"") -> None:

@@ -169,7 +169,8 @@ class GroupFigures(msgspec.Struct, frozen=True, kw_only=True):
     epoch_s: float | None  # median of what its runs' epochs take
     samples_per_s: float | None  # samples that all its runs were given, by ``seconds``
     batches_per_s: float | None  # batches that all its runs were given, by ``seconds``
-    cpu_s: float | None  # CPU time of all its runs
+    cpu_s: float | None  # CPU time of all its runs, and of their parts of the feeds that they read
+    feed_cpu_s: float | None  # the latter; None if none of them read a feed
     energy_measured_j: dict[str, float]
     """What each device used while they ran, whoever used it; empty if none was measured."""
     energy_estimated_j: float | None  # what its runs used, estimated
@@ -220,6 +221,7 @@ def group_figures(runs: Sequence[RunRecord], series: AllSeries) -> GroupFigures:
     cpu_s = _sum(run.cpu_s for run in of_runs)
     samples, batches = _sum(run.samples for run in of_runs), _sum(run.batches for run in of_runs)
     epochs_s = [run.epoch_s for run in of_runs if run.epoch_s is not None]
+    fed = [run.feed_cpu_s for run in of_runs if run.feed_cpu_s is not None]
     cpus = cpus_of(of_runs, seconds)
     advice: dict[str, RunAdvice | None] = {}
     for id, its in starts.items():
@@ -239,6 +241,7 @@ def group_figures(runs: Sequence[RunRecord], series: AllSeries) -> GroupFigures:
         samples_per_s=samples / seconds if samples is not None and seconds > 0 else None,
         batches_per_s=batches / seconds if batches is not None and seconds > 0 else None,
         cpu_s=cpu_s,
+        feed_cpu_s=_sum(fed) if fed else None,
         energy_measured_j=measured_energy_j(found),
         energy_estimated_j=_sum(run.energy_estimated_j for run in of_runs),
         gco2_estimated=_sum(run.gco2_estimated for run in of_runs),

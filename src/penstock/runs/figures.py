@@ -49,7 +49,8 @@ class RunFigures(msgspec.Struct, frozen=True, kw_only=True):
     epoch_s: float | None  # mean of its epochs: the first one has waited for what starts with it, such as a feed
     samples: float | None  # samples that its training was given (``training``)
     batches: float | None  # batches that its training was given
-    cpu_s: float | None  # CPU time of its processes
+    cpu_s: float | None  # CPU time of its processes, and of its part of the feeds that it reads
+    feed_cpu_s: float | None  # the latter; None if it read none
     energy_estimated_j: float | None  # the part of the machine's energy that is its, estimated
     gco2_estimated: float | None  # grams of CO2 of that energy, at the stated intensity
     parts: Parts  # where its time went
@@ -61,8 +62,8 @@ class RunFigures(msgspec.Struct, frozen=True, kw_only=True):
     disk: str  # the disk that was busy for most of its time; empty if none was used
     disk_busy: float | None  # the part of its time for which that disk was busy, whoever used it, from 0 to 1
     disk_bytes: float | None  # bytes that this disk moved in that time, whoever wanted them
-    moved_bytes: float | None  # bytes that its processes had read from disks and written to them
-    memory_bytes: float | None  # the most memory that its processes held at one moment
+    moved_bytes: float | None  # bytes that its processes, and its part of feeds, read from disks and wrote to them
+    memory_bytes: float | None  # the most memory that its processes and its part of feeds held at one moment
 
 
 def run_figures(run: RunRecord, series: Mapping[str, Series]) -> RunFigures:
@@ -97,8 +98,8 @@ def run_figures(run: RunRecord, series: Mapping[str, Series]) -> RunFigures:
         epoch_s=float(np.mean(epochs.values)) if epochs and len(epochs.values) else None,
         samples=last(f"{begin}samples"),
         batches=last(f"{begin}batches"),
-        # As the keeper counted it, it lacks a feeder; as the sampler did, the last second.
-        cpu_s=max((each for each in (last("run.cpu_s"), last("proc.cpu_s")) if each is not None), default=None),
+        cpu_s=with_part(_own_cpu_s(last("proc.cpu_s"), last("run.cpu_s"), last("feed.cpu_s")), last("feed.cpu_s")),
+        feed_cpu_s=last("feed.cpu_s"),
         energy_estimated_j=last("energy.estimated_j"),
         gco2_estimated=last("energy.estimated_gco2"),
         parts=parts_of(
@@ -112,9 +113,19 @@ def run_figures(run: RunRecord, series: Mapping[str, Series]) -> RunFigures:
         disk=disk,
         disk_busy=min(1.0, disks[disk]) if disk else None,
         disk_bytes=moved(f"disk.{disk}") if disk else None,
-        moved_bytes=moved("proc"),
+        moved_bytes=with_part(moved("proc"), moved("feed")),
         memory_bytes=memory_bytes([series]),
     )
+
+
+def with_part(own: float | None, of_feeds: float | None) -> float | None:
+    """Return what a run used with its part of feeds; None if nothing of its own is known."""
+    return None if own is None else own + (of_feeds or 0.0)
+
+
+def _own_cpu_s(sampled: float | None, kept: float | None, of_feeds: float | None) -> float | None:
+    """Return the CPU time of a run's processes: the sampler misses the last second, the keeper counts a feeder."""
+    return sampled if of_feeds else max((each for each in (sampled, kept) if each is not None), default=None)
 
 
 class Extremes(NamedTuple):
@@ -221,8 +232,8 @@ def measured_energy_j(together: list[Mapping[str, Series]]) -> dict[str, float]:
     return used_j
 
 
-MEMORY = {"proc.pss_bytes", "proc.rss_bytes"}
-"""Series of the memory of a run's processes: shared pages divided among them, or counted for each."""
+MEMORY = {"proc.pss_bytes", "proc.rss_bytes", "feed.memory_bytes"}
+"""Series of the memory of a run: shared pages divided among processes, or counted for each; its part of feeds."""
 
 
 def _memory(series: Mapping[str, Series]) -> Series | None:
@@ -245,6 +256,7 @@ def memory_bytes(together: list[Mapping[str, Series]]) -> float | None:
     known = [each for each in held if each is not None]
     if not known or len(known) < len(held):
         return None
+    known += [each for series in together if (each := series.get("feed.memory_bytes")) and len(each.values)]
     moments_s = np.unique(np.concatenate([each.times_s for each in known]))
     return float(np.max(sum(np.interp(moments_s, each.times_s, each.values, 0.0, 0.0) for each in known)))
 

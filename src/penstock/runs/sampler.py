@@ -20,6 +20,7 @@ from penstock.basics.terminal import say
 from penstock.errors import PenstockError
 from penstock.linux.process import ignore_sent
 from penstock.runs.listeners.contract import Listener, Sample, Values, WatchedRun, listener_names, make_listener
+from penstock.runs.listeners.feed import FeedParts
 from penstock.runs.listeners.processes import Processes
 from penstock.runs.record import ENDED
 from penstock.runs.store import SeriesWriter, Store, points_file
@@ -105,7 +106,7 @@ class Sampler:
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._processes = Processes()
+        self._processes, self._feeds = Processes(), FeedParts()
         self._listeners: dict[str, Listener | None] = {}
         self._waiting: dict[str, Begin] = {}
         self._runs: dict[str, _Run] = {}
@@ -137,6 +138,7 @@ class Sampler:
         """
         self._begin_waiting()
         tick = self._processes.look(time_s, [run.watched for run in self._runs.values()])
+        tick = tick._replace(feeds=self._feeds.look(tick))
         for id, run in list(self._runs.items()):
             if id not in tick.trees or not run.goes_on(tick.trees[id].pids):
                 self.end(id)

@@ -197,7 +197,7 @@ class LiveSchedule:
 
     def _processes(self, names: Iterable[str]) -> set[int]:
         pids = [self.running[name].pid for name in names]
-        return {process.pid for process in with_descendants(pid for pid in pids if pid)}
+        return {*with_descendants(pid for pid in pids if pid)}
 
 
 def keeper_lock(store: Store, id: str) -> int:

@@ -14,8 +14,8 @@ import psutil
 
 from penstock.errors import GpuMissing
 from penstock.gpus.nvml import devices
+from penstock.linux.process import CLOCK_TICK_S, start_ticks, with_descendants
 from penstock.linux.process import cpu_s as cpu_s_of
-from penstock.linux.process import with_descendants
 from penstock.runs.listeners.energy import GpuCounter, rapl_missing, rapl_zones
 
 J_PER_WH = 3600.0
@@ -70,15 +70,15 @@ class CostMeter:
         self.read()
         self._began_s, self._began_cpu_s, self._began_host_s = time.perf_counter(), _cpu_s(), _host_cpu_s()
         self._since_s = self._process.create_time() if whole else time.time()
+        self._since_boot_s = time.clock_gettime(time.CLOCK_BOOTTIME) - (time.time() - self._since_s) - CLOCK_TICK_S
         self._before = Cost(time.time() - self._since_s, self._began_cpu_s if whole else 0.0)
         self._ended: Cost | None = None
 
     def count_feeder(self, pid: int) -> None:
         """Count what a feeder uses from now on; of one that was started meanwhile, all."""
         if pid != self._process.pid and pid not in self._feeders:
-            processes = with_descendants([pid])
-            is_new = processes and processes[0].create_time() >= self._since_s
-            self._feeders[pid] = 0.0 if is_new else cpu_s_of(processes)
+            is_new = (start_ticks(pid) or 0) * CLOCK_TICK_S >= self._since_boot_s
+            self._feeders[pid] = 0.0 if is_new else cpu_s_of(with_descendants([pid]))
 
     def read(self) -> None:
         """Read the counters of energy."""

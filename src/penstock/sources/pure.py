@@ -50,7 +50,7 @@ class ByBlock:
             raise BadSetting(
                 f"{asked}: the blocks of {source.description} cannot be made one by one, each from the numbers of "
                 "its samples. Give arrays, a DataLoader over a map-style data set without a sampler of its own, "
-                f"or an Image-, Record-, Token- or PackedSource; or leave {asked} out"
+                f"or an Image-, Record- or PackedSource; or leave {asked} out"
             )
         self._source = source
         for name in _ATTRIBUTES:

@@ -19,7 +19,7 @@ from msgspec import structs
 
 from penstock.errors import NoSuchRun
 from penstock.runs.compare import Comparison, compare, group_figures
-from penstock.runs.figures import MEMORY, Extremes, extremes, memory_bytes, newest_values
+from penstock.runs.figures import MEMORY, Extremes, extremes, memory_bytes, newest_values, with_part
 from penstock.runs.glance import Recent, glance, is_glanced_at
 from penstock.runs.listeners import is_measured
 from penstock.runs.record import ENDED, RunRecord
@@ -208,9 +208,9 @@ def _summary(seconds: float, series: Mapping[str, Series]) -> dict[str, Any]:
         return last[name] / seconds if name in last and seconds > 0 else None
 
     return {
-        "cores": part("proc.cpu_s"),
+        "cores": with_part(part("proc.cpu_s"), part("feed.cpu_s")),
         "memory_bytes": memory_bytes([series]),
-        "read_bytes_per_s": part("proc.read_bytes"),
+        "read_bytes_per_s": with_part(part("proc.read_bytes"), part("feed.read_bytes")),
         "waiting": part("feed.wait_s"),
         "logged": _in_words({name: value for name, value in last.items() if not is_measured(name)}),
         "figures": {name: _extremes(newest_values(name, series)) for name in series if not is_measured(name)},

@@ -66,6 +66,24 @@ for _ in range({count}):
     time.sleep({seconds})
 """
 
+FEEDS = """
+if os.fork() == 0:
+    if os.fork() == 0:
+        import ctypes
+        ctypes.CDLL(None).prctl(15, b"penstock-feed", 0, 0, 0)  # PR_SET_NAME
+        if os.fork() == 0:
+            ctypes.CDLL(None).prctl(15, b"pt_data_worker", 0, 0, 0)
+            burn({seconds})
+            os._exit(0)
+        burn({seconds})
+        os.wait()
+        time.sleep({lingers_s})
+    os._exit(0)
+os.wait()
+burn(0.2)
+time.sleep(2 * {lingers_s})
+"""
+
 
 class Kept:
     """A run of Python code under a keeper, until it is closed; the keeper stays when the run has ended."""

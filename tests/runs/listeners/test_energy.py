@@ -11,7 +11,7 @@ from tests.fakes.nvml.by_number import by_number
 from tests.fakes.nvml.fake_gpus import FakeGpus
 from tests.runs.listeners.test_gpu import tick as gpu_tick
 
-from penstock.runs.listeners.contract import Tick, Tree, Values, WatchedRun
+from penstock.runs.listeners.contract import FeedPart, Tick, Tree, Values, WatchedRun
 from penstock.runs.listeners.energy import EnergyListener
 from penstock.testing.listener import ListenerContract
 
@@ -41,6 +41,16 @@ def powercap(tmp_path: Path) -> Path:
 def tick(host_cpu_s: float, **cpu_s: float) -> Tick:
     runs = tuple(WatchedRun(id, index, (1, 1), 1) for index, id in enumerate(cpu_s))
     return Tick(1e9, runs, {id: Tree((), used_s, 0, 0, 0, 0) for id, used_s in cpu_s.items()}, host_cpu_s)
+
+
+def test_a_runs_part_of_a_feed_counts_as_its_cpu_time(powercap: Path):
+    listener = EnergyListener(powercap)
+    feeds = {"a": FeedPart(cpu_s=1.0), "b": FeedPart(cpu_s=1.0)}
+    listener.sample(tick(0.0, a=0.0, b=0.0)._replace(feeds=feeds))
+    zone(powercap, "intel-rapl:0", "package-0", 30_000_000)
+    later = {"a": FeedPart(cpu_s=3.0), "b": FeedPart(cpu_s=3.0)}
+    found = listener.sample(tick(10.0, a=3.0, b=0.0)._replace(feeds=later))
+    assert estimates(found.runs) == {"a": pytest.approx(15.0), "b": pytest.approx(6.0)}
 
 
 def estimates(runs: Mapping[str, Values]) -> dict[str, float]:

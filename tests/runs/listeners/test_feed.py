@@ -1,16 +1,22 @@
-"""What feeders tell of the trainers that are among a run's processes."""
+"""What feeders tell of the trainers that are among a run's processes, and of what they use themselves."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from itertools import islice
+from pathlib import Path
+from typing import Any
 
 import numpy as np
+from tests.forked import eventually
 
 import penstock
 from penstock.feed.endpoint import Endpoint
-from penstock.runs.listeners.contract import Tick, Tree, WatchedRun
-from penstock.runs.listeners.feed import FeedListener
+from penstock.feed.statistics import FeederStatistics, FeederUsage, TrainerStatistics
+from penstock.linux.process import start_ticks
+from penstock.runs.listeners.contract import FeedPart, Tick, Tree, WatchedRun
+from penstock.runs.listeners.feed import FeedListener, FeedParts
 from penstock.testing.listener import ListenerContract
 
 
@@ -19,13 +25,80 @@ class TestFeed(ListenerContract):
         return FeedListener()
 
 
-def tick(time_s: float, *runs: tuple[str, int]) -> Tick:
+def tick(time_s: float, *runs: tuple[str, int], started: int = 1) -> Tick:
     return Tick(
         time_s,
-        tuple(WatchedRun(id, index + 3, (1, 1), 1) for index, (id, _) in enumerate(runs)),
+        tuple(WatchedRun(id, index + 3, (1, started), 1) for index, (id, _) in enumerate(runs)),
         {id: Tree((pid,), 0.0, 0, 0, 0, 0) for id, pid in runs},
         0.0,
     )
+
+
+def feed(pid: int, used: FeederUsage, *trainers: int, **more: Any) -> FeederStatistics:
+    its = [TrainerStatistics(each, 8, False, 0, 1, 0, "reading", 0, 0, 5, 0, 0.0, "") for each in trainers]
+    return FeederStatistics("feed", pid, trainers=tuple(its), usage=used, **more)
+
+
+def parts_over(
+    looks: Sequence[Sequence[FeederStatistics]], *runs: tuple[str, int], started: int = 1
+) -> dict[str, FeedPart]:
+    parts = FeedParts()
+    coming = iter(looks)
+    parts._ask = lambda _: list(next(coming))
+    found = [parts.look(tick(1e9 + 1000 * place, *runs, started=started)) for place in range(len(looks))]
+    return dict(found[-1])
+
+
+THIS = os.getpid()  # a process that began after the runs, as a feeder that one of them has started
+
+
+def test_what_a_feed_uses_is_divided_among_its_trainers_whoever_started_it():
+    used = FeederUsage(cpu_s=12.0, private_bytes=900, read_bytes=300, write_bytes=30, processes=3)
+    found = parts_over([[feed(THIS, used, 11, 12, 99, resident_bytes=600)]], ("a", 11), ("b", 12))
+    whole = FeedPart(cpu_s=4.0, read_bytes=100.0, write_bytes=10.0, memory_bytes=300.0 + 100.0, lag_samples=5)
+    assert found == {"a": whole, "b": whole}, "the third of them is no run's"
+
+
+def test_a_run_has_no_part_of_what_a_feed_used_without_it():
+    before, then, now = (FeederUsage(cpu_s=each) for each in (5.0, 9.0, 10.0))
+    looks = [[feed(THIS, before, 11)], [feed(THIS, then, 11)], [feed(THIS, now, 11, 12)]]
+    found = parts_over(looks, ("a", 11), ("b", 12))
+    assert (found["a"].cpu_s, found["b"].cpu_s) == (9.5, 0.5)
+    later = (start_ticks(THIS) or 0) + 1
+    found = parts_over([[feed(THIS, before, 11)], [feed(THIS, then, 11)]], ("a", 11), started=later)
+    assert found["a"].cpu_s == 4.0, "it has run since before the run began"
+
+
+def test_a_feed_that_did_not_answer_for_a_while_counts_once():
+    silent = FeederStatistics("feed", THIS, answers=False)
+    before, now = (feed(THIS, FeederUsage(cpu_s=each), 11) for each in (6.0, 8.0))
+    looks = [[before], [silent], [silent], [now]]
+    assert parts_over(looks[:3], ("a", 11))["a"] == FeedPart(cpu_s=6.0), "and nothing is known of it now"
+    assert parts_over(looks, ("a", 11))["a"].cpu_s == 8.0
+
+
+def test_a_feeder_that_is_a_runs_own_process_is_counted_there():
+    found = parts_over([[feed(11, FeederUsage(cpu_s=6.0, private_bytes=9), 11)]], ("a", 11))
+    assert (found["a"].cpu_s, found["a"].memory_bytes) == (0.0, 0.0)
+
+
+def test_a_real_feeder_tells_what_it_uses(forks_feeders):
+    data = penstock.ArraySource({"x": np.zeros((4096, 1024), np.uint8)})
+    with penstock.share(lambda: data, name="used", batch_size=64, linger=0.0) as loader:
+        read = sum(len(batch["x"]) for batch in loader)
+        parts = FeedParts()
+        seconds = iter(range(10**9, 10**10))
+
+        def used() -> FeedPart | None:
+            (its,) = penstock.feeds()
+            assert Path(f"/proc/{its.pid}/comm").read_bytes() == b"penstock-feed\n"
+            part = parts.look(tick(next(seconds), ("mine", os.getpid()))).get("mine")
+            return part if part and part.cpu_s and part.memory_bytes else None
+
+        part = eventually(used)
+    assert read == 4096
+    assert part.cpu_s < 60.0
+    assert 1 << 20 < part.memory_bytes < 1 << 30
 
 
 def test_a_trainer_among_a_runs_processes_tells_its_lag_and_who_holds_the_feed_back(serve):
@@ -34,21 +107,22 @@ def test_a_trainer_among_a_runs_processes_tells_its_lag_and_who_holds_the_feed_b
     loader = penstock.attach("feed", batch_size=64)
     batches = iter(loader)
     next(batches)
-    listener = FeedListener()
+    parts = FeedParts()
     seconds = iter(range(10**9, 10**10))
-    while "feed.held_back_by" not in (values := told(listener, next(seconds))).gauges:
+    while "feed.held_back_by" not in (values := told(parts, next(seconds))).gauges:
         pass
     assert values.gauges["feed.held_back_by"] == 4
     assert values.gauges["feed.lag_samples"] >= 64
-    while not (later := told(listener, next(seconds))).counters["feed.held_back_s"] > 0.05:
+    while not (later := told(parts, next(seconds))).counters["feed.held_back_s"] > 0.05:
         pass
     assert later.counters["feed.held_back_s"] >= values.counters["feed.held_back_s"]
     list(islice(batches, 8))
     loader.close()
 
 
-def told(listener: FeedListener, second: int):
-    runs = listener.sample(tick(second, ("other", 1), ("mine", os.getpid()))).runs
+def told(parts: FeedParts, second: int):
+    at = tick(second, ("other", 1), ("mine", os.getpid()))
+    runs = FeedListener().sample(at._replace(feeds=parts.look(at))).runs
     assert "other" not in runs
     return runs["mine"]
 
@@ -58,11 +132,11 @@ def test_a_feeder_that_does_not_answer_is_not_waited_for_at_each_tick():
     lock = endpoint.acquire()
     assert lock
     with endpoint.listen():
-        listener = FeedListener()
+        parts = FeedParts()
         asked = 0
         for second in range(10):
-            before_s = listener._next_s
-            assert not listener.sample(tick(1e9 + second / 5, ("a", os.getpid()))).runs
-            asked += listener._next_s != before_s
+            before_s = parts._next_s
+            assert not parts.look(tick(1e9 + second / 5, ("a", os.getpid())))
+            asked += parts._next_s != before_s
     endpoint.remove(lock)
     assert asked < 5

@@ -12,7 +12,7 @@ import psutil
 import pytest
 from msgspec.structs import replace
 from tests.forked import eventually
-from tests.runs.listeners.kept import DOUBLE_FORKS, NEW_WORKERS, SHORT_CHILDREN, Kept
+from tests.runs.listeners.kept import DOUBLE_FORKS, FEEDS, NEW_WORKERS, SHORT_CHILDREN, Kept
 
 from penstock.runs.listeners.contract import Tree, WatchedRun
 from penstock.runs.listeners.processes import NeverFalling, Processes
@@ -68,6 +68,18 @@ def test_the_cpu_time_of_a_run_is_that_of_getrusage_and_never_falls(kept, proces
     assert seen == sorted(seen)
     assert seen[-1] == pytest.approx(used_s, abs=0.021)  # two figures, each cut off to a hundredth
     assert seen[-1] < 0.9 or seen[len(seen) // 2] > 0
+
+
+def test_a_feeder_and_its_workers_are_not_the_runs_while_they_live_and_after(kept, processes):
+    run = kept(FEEDS.format(seconds=1.0, lingers_s=0.5))
+    most = 0
+    while not select.select([run.process.stdout], [], [], 0.02)[0]:
+        seen = tree(processes, run.watched)
+        most = max(most, len(seen.pids))
+    used_s = run.used_s()
+    assert used_s > 2.2, "the kernel counts them to the keeper"
+    assert tree(processes, run.watched).cpu_s == pytest.approx(used_s - 2.0, abs=0.15)
+    assert most <= 3, "but for the moment until it has a name"
 
 
 def test_two_runs_side_by_side_have_their_own_processes_only(kept, processes):

@@ -9,7 +9,9 @@ import random
 import shutil
 import signal
 import threading
+import zlib
 from collections import Counter
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -138,6 +140,21 @@ def spoilt(folder: Path) -> Path:
     (folder / "class-1" / "text.png").write_text("no image")
     (folder / "class-2" / "gone.jpg").symlink_to("nowhere")
     return folder
+
+
+def test_what_libpng_says_of_an_image_names_it(tmp_path, capfd):
+    folder = tmp_path / "images"
+    (folder / "a").mkdir(parents=True)
+    png = encoded(noise(20, 20), ".png")
+    chunk = b"gAMA" + bytes(3)  # which has 4
+    odd = (3).to_bytes(4) + chunk + zlib.crc32(chunk).to_bytes(4)
+    (folder / "a" / "plain.png").write_bytes(png)
+    (folder / "a" / "odd.png").write_bytes(png[:33] + odd + png[33:])
+    source = made(folder, batch_size=2)
+    with closing(source), closing(source.open(Cursor(0, 0))) as blocks:
+        assert sum(len(block.ids) for block in blocks) == 2
+    said = [line for line in capfd.readouterr().err.splitlines() if "libpng" in line]
+    assert said and all(line.startswith(f"penstock: {folder}/a/odd.png: libpng") for line in said), said
 
 
 @pytest.mark.usefixtures("each_decoder")

@@ -23,12 +23,13 @@ from penstock.feed.feeder.parting import (
     StartFeed,
 )
 from penstock.feed.feeder.seen import FeedSeen, KinSeen, MemberSeen
+from penstock.feed.feeder.usage import UsageMeter
 from penstock.feed.queries import answer_to, family_of, statistics_of
 from penstock.feed.settings import Settings
 from penstock.feed.statistics import FamilyStatistics, FeederStatistics
 from penstock.feed.suffix import parted_name, root_of
 from penstock.linux.cgroups import cpu_limits, free_memory_bytes
-from penstock.linux.process import children, children_cpu_s, private_bytes
+from penstock.linux.process import children
 
 if TYPE_CHECKING:
     from penstock.feed.feeder.feed_state import FeedState
@@ -73,14 +74,15 @@ class Family:
         published: Throughput,  # what the feed has published
         together: str,  # why all its trainers stay on it; empty if they may part
         made_s: float,  # time that ``make_loader`` took
+        usage: UsageMeter,
     ) -> None:
-        self._server, self._state, self._published = server, state, published
+        self._server, self._state, self._published, self._usage = server, state, published, usage
         self._together, self._made_s = together, made_s
         self._root, self._started = root_of(server.name), 0
         now = time.monotonic()
         self._parting = Parting(self._next_name, now, is_new=self._root != server.name)
         self._kin: dict[str, KinSeen] = {}
-        self._measured_s, self._cpu_s, self._cores = now, time.process_time(), 0.0
+        self._measured_s, self._cpu_s = now, 0.0
         self._idle_cores, self._has_memory = 0.0, True
         self._limits = dict[str, tuple[float, float]]()  # cores and CPU time, as measured last
         self._workers = 0  # that have begun with the first block; 0 before it
@@ -125,7 +127,6 @@ class Family:
             made,
             made_s,
             until_s is not None,
-            self._cores,
             "a trainer did not leave for it, and said why" if stayed in parting.children else parting.refused,
         )
 
@@ -208,10 +209,9 @@ class Family:
                 answer_to(Endpoint(back.child), wire.MoveTrainer(pid, here, now=True, why=back.why), _ANSWER_S)
 
     def _measure(self, now: float) -> None:
-        pids = children(os.getpid())
-        cpu_s = time.process_time() + children_cpu_s(pids)
         took_s, self._measured_s = now - self._measured_s, now
-        self._cores, self._cpu_s = (cpu_s - self._cpu_s) / took_s, cpu_s
+        used = self._usage.read()
+        self._cpu_s = used.cpu_s
         before, self._limits = self._limits, cpu_limits()
         idle = [
             cores - (used_s - before[where][1]) / took_s
@@ -219,7 +219,7 @@ class Family:
             if where in before
         ]
         self._idle_cores = max(0.0, min(idle, default=0.0))
-        own_bytes = sum(map(private_bytes, [os.getpid(), *pids])) + self._state.room.capacity_bytes
+        own_bytes = used.private_bytes + self._state.room.capacity_bytes
         self._has_memory = free_memory_bytes() >= _MEMORY * own_bytes
 
     def _kin_seen(self, feed: FeederStatistics) -> KinSeen | None:

@@ -26,6 +26,7 @@ from penstock.feed.feeder.pace import Throughput
 from penstock.feed.feeder.publisher import NotNeeded, Publisher
 from penstock.feed.feeder.server import Server
 from penstock.feed.feeder.slot_pool import SlotPool
+from penstock.feed.feeder.usage import UsageMeter
 from penstock.feed.feeder.writer import BlockWriter, DeviceTransform, check_fits
 from penstock.feed.settings import (
     MOST_BLOCKS,
@@ -209,7 +210,8 @@ class Feeder:
         )
         undo.callback(self._server.close, "was not begun")
         together = why_together(self.name, self._source, self.settings, by_share=fingerprint is not None)
-        self._family = Family(self._server, self._state, self._published, together, witnesses.made_s)
+        self._usage = UsageMeter()
+        self._family = Family(self._server, self._state, self._published, together, witnesses.made_s, self._usage)
         undo.callback(self._family.close)
         self._server.start()
         self._family.start()
@@ -290,7 +292,7 @@ class Feeder:
 
     def statistics(self) -> FeederStatistics:
         """Return the state of the feed and of its trainers now."""
-        server = self._server
+        server, usage = self._server, self._usage.read()
         with server.lock:
             now = time.monotonic()
             return FeederStatistics(
@@ -324,6 +326,7 @@ class Feeder:
                 newcomer_waits_samples=newcomer_waits_samples(self._state),
                 cluster=getattr(self._source, "cluster", None),
                 family=self._family.statistics(),
+                usage=usage,
             )
 
     def _play(self, at: Cursor) -> None:

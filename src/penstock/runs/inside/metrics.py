@@ -22,7 +22,7 @@ from types import ModuleType
 from typing import Any, cast
 from weakref import WeakKeyDictionary
 
-from penstock.basics.terminal import say
+from penstock.basics.terminal import say_once
 from penstock.linux.fork import importing
 from penstock.runs.listeners import is_measured
 
@@ -62,7 +62,6 @@ _Call = Callable[..., Any]
 _Keep = Callable[[Callable[[], _Given]], None]
 """Keeps something of a call, whose arguments it gets by their names."""
 _inside = threading.local()
-_told: set[str] = set()
 _folders: WeakKeyDictionary[Any, str] = WeakKeyDictionary()  # of a SummaryWriter, which a later chdir leaves there
 
 
@@ -143,9 +142,8 @@ def _keep(library: str, parameters: tuple[str, str, str], bind: Callable[[], _Gi
     try:
         with importing:
             from penstock.runs.inside.run import current_run, log
-        if library not in _told and current_run() and os.environ.get("RANK", "0") == "0":
-            say(f"keeps what the script logs with {library}")
-        _told.add(library)
+        if current_run() and os.environ.get("RANK", "0") == "0":
+            say_once(f"keeps what the script logs with {library}")
         given, (name, values, step) = bind(), parameters
         logged: Any = {given[name]: given[values]} if name else given.get(values, ())
         writer = _writer_of(library, given)
@@ -158,7 +156,7 @@ def _keep(library: str, parameters: tuple[str, str, str], bind: Callable[[], _Gi
             if mine := {key: value for key, value in named if key is not None}:
                 log(mine if of is None else {"step": of, **mine})
     except Exception as error:
-        _say_once("error", f"what the script logs with {library} is not kept: {type(error).__name__}: {error}")
+        say_once(f"what the script logs with {library} is not kept: {type(error).__name__}: {error}", "metrics")
 
 
 def _keep_parameters(
@@ -169,7 +167,7 @@ def _keep_parameters(
             from penstock.runs.inside.parameters import params
         params(pick(bind()))
     except Exception as error:
-        _say_once("parameters", f"parameters of {library} are not kept: {type(error).__name__}: {error}")
+        say_once(f"parameters of {library} are not kept: {type(error).__name__}: {error}", "parameters")
 
 
 def _configured(config: Any, what: Any) -> dict[Any, Any]:
@@ -179,12 +177,6 @@ def _configured(config: Any, what: Any) -> dict[Any, Any]:
         return {what: known[what]} if what in known else {}
     named = cast("Mapping[Any, Any]", what if isinstance(what, Mapping) else vars(what))
     return {name: known[name] for name in named if name in known}
-
-
-def _say_once(what: str, sentence: str) -> None:
-    if what not in _told:
-        _told.add(what)
-        say(sentence)
 
 
 def _numbers(values: Mapping[Any, Any], within: str = "") -> Iterable[tuple[str, Any]]:
@@ -268,7 +260,8 @@ def _series_of(writer: _Writer, name: str) -> str | None:
                 _rename(*each)
         both = " and ".join(repr(_renamed.get(each, name)) for each in (first, mine))
         kept = f"from here on they are {both}, and so with all names that two log"
-        _say_once(f"names of {writer.library}", f"{writer.library} gets {name!r} from two folders or runs: {kept}")
+        said = f"{writer.library} gets {name!r} from two folders or runs: {kept}"
+        say_once(said, f"names of {writer.library}")
         return _renamed[mine]
 
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, cast
 
-from penstock.basics.terminal import say
+from penstock.basics.terminal import say_once
 from penstock.linux.fork import importing
 from penstock.runs.inside.run import current_run
 
@@ -17,7 +17,6 @@ _LONGEST, _MOST, _MOST_OF_A_DICT, _MOST_CHANGES = 250, 1000, 100, 10_000
 _AN_OBJECT = re.compile(r" at 0x[0-9a-f]+>")
 _given: dict[str, str] = {}
 _changes = 0
-_told: set[str] = set()
 
 
 def params(values: object = None, /, **more: object) -> None:
@@ -40,7 +39,7 @@ def params(values: object = None, /, **more: object) -> None:
     try:
         _keep(values, more, Path(os.environ["PENSTOCK_STORE"], run.id))
     except Exception as error:
-        _say_once(f"parameters that the script gives are not kept: {type(error).__name__}: {error}")
+        say_once(f"parameters that the script gives are not kept: {type(error).__name__}: {error}")
 
 
 def _keep(values: object, more: Mapping[str, object], folder: Path) -> None:
@@ -57,19 +56,13 @@ def _keep(values: object, more: Mapping[str, object], folder: Path) -> None:
             new[name] = shown.encode(errors="replace").decode()
     if len(_given | new) > _MOST or _changes >= _MOST_CHANGES:
         most = f"{_MOST:,} parameters and {_MOST_CHANGES:,} changes"
-        _say_once(f"of what the script gives as parameters, the first are kept: a run has at most {most}")
+        say_once(f"of what the script gives as parameters, the first are kept: a run has at most {most}")
         new = {} if _changes >= _MOST_CHANGES else dict([*new.items()][: _MOST - len(_given)])
     if new:
         with (folder / PARAMETERS).open("ab", 0) as file:  # a line of its own, also behind half a line
             file.write(b"\n" + json.dumps(new).encode() + b"\n")
         _given.update(new)
         _changes += 1
-
-
-def _say_once(sentence: str) -> None:
-    if sentence not in _told:
-        _told.add(sentence)
-        say(sentence)
 
 
 def _texts(values: Mapping[Any, Any], within: str = "") -> Iterator[tuple[str, str]]:

@@ -264,17 +264,11 @@ def _trains() -> bool:
 
 
 def _used() -> _Used:
-    import psutil
-
     from penstock.feed.queries import feeds, read_by
 
     until_s, own_until_s, here = monotonic(), process_time(), os.getpid()
-    children = list[psutil.Process]()
-    for pid in descendants(here, without=FEEDERS):
-        with suppress(psutil.NoSuchProcess):
-            children.append(psutil.Process(pid))
     ended = resource.getrusage(resource.RUSAGE_CHILDREN)
-    children_s = cpu_s(children) + ended.ru_utime + ended.ru_stime
+    children_s = cpu_s(descendants(here, without=FEEDERS)) + ended.ru_utime + ended.ru_stime
     feed, pid, feeder_s, published, _ = read_by([here], feeds(_ANSWER_S)) or ("", 0, 0.0, 0, None)
     return _Used(until_s, own_until_s, children_s, feed, pid, feeder_s, published, monotonic(), process_time())
 

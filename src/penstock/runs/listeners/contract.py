@@ -31,6 +31,8 @@ class WatchedRun(msgspec.Struct, frozen=True):
 class Tree(NamedTuple):
     """The processes of a run at one tick: all descendants of its keeper, and what those that have ended used.
 
+    Feeders that ``share`` started, and their workers, are none of them.
+
     Attributes:
         pids: Living processes, zombies left out; each stands behind its parent.
         cpu_s: CPU time that they and their ended descendants have used since the run began; never falls.
@@ -53,20 +55,44 @@ class Tree(NamedTuple):
     delayed_s: float = 0.0
 
 
+class FeedPart(NamedTuple):
+    """A run's part of the feeds that it reads: what one uses is divided evenly among its trainers.
+
+    Attributes:
+        cpu_s: CPU time of feeders and their workers since the run began; never falls.
+        read_bytes: Bytes that they have read from storage; never falls.
+        write_bytes: Bytes that they have sent towards storage; never falls.
+        memory_bytes: Memory that they hold; None where the run reads none now.
+        held_back_s: Time for which its trainers have held back others; never falls.
+        lag_samples: Samples that were published to its trainer and not released, the most of several.
+        held_back_by: Place in its group of the run that holds a feed back, -1 for another program.
+    """
+
+    cpu_s: float = 0.0
+    read_bytes: float = 0.0
+    write_bytes: float = 0.0
+    memory_bytes: float | None = None
+    held_back_s: float = 0.0
+    lag_samples: int | None = None
+    held_back_by: int | None = None
+
+
 class Tick(NamedTuple):
     """A moment at which listeners are asked.
 
     Attributes:
         time_s: Seconds since 1970.
         runs: Runs that go on; each has a tree.
-        trees: Their processes, by the run's id.
+        trees: Their processes, by the run's id; feeders are in none.
         host_cpu_s: CPU time that the whole machine has used since it started.
+        feeds: Their parts of feeds, of those that have read one.
     """
 
     time_s: float
     runs: tuple[WatchedRun, ...]
     trees: Mapping[str, Tree]
     host_cpu_s: float
+    feeds: Mapping[str, FeedPart] = {}
 
 
 class Values(NamedTuple):

@@ -9,7 +9,7 @@ from typing import Any
 
 from penstock.errors import GpuMissing
 from penstock.gpus.nvml import answer_of, devices, gpu_processes, nvml, users_hidden
-from penstock.runs.listeners.contract import Sample, Tick, Values
+from penstock.runs.listeners.contract import FeedPart, Sample, Tick, Values
 
 POWERCAP = Path("/sys/class/powercap")
 CARBON_INTENSITY = "PENSTOCK_CARBON_INTENSITY"
@@ -20,7 +20,8 @@ _J_PER_KWH = 3.6e6
 class EnergyListener:
     """Energy of processors, their memory and GPUs as measured, and of each run as an estimate.
 
-    In each second, a run gets its part of the machine's CPU time as its part of the processors' energy. A GPU's
+    In each second, a run gets its part of the machine's CPU time, with that of its part of a feed's, as its part
+    of the processors' energy. A GPU's
     energy is divided evenly among the runs that NVML lists there. So idle power is shared out too, and no
     instruction or kernel counts as dearer than another.
     """
@@ -68,12 +69,11 @@ class EnergyListener:
     def _share_out_processors(self, tick: Tick) -> None:
         used_j = sum(zone.read_j() for zone in self._zones)
         host_cpu_s = tick.host_cpu_s - self._host_cpu_s if self._host_cpu_s is not None else 0.0
+        all_s = {id: tree.cpu_s + tick.feeds.get(id, FeedPart()).cpu_s for id, tree in tick.trees.items()}
         for id in self._cpu_j:
-            cpu_s = tick.trees[id].cpu_s
-            part = min(1.0, (cpu_s - self._cpu_s.get(id, cpu_s)) / host_cpu_s) if host_cpu_s > 0 else 0.0
-            self._cpu_j[id] += part * used_j
-        self._host_cpu_s = tick.host_cpu_s
-        self._cpu_s = {id: tree.cpu_s for id, tree in tick.trees.items()}
+            grown_s = all_s[id] - self._cpu_s.get(id, all_s[id])
+            self._cpu_j[id] += min(1.0, grown_s / host_cpu_s) * used_j if host_cpu_s > 0 else 0.0
+        self._host_cpu_s, self._cpu_s = tick.host_cpu_s, all_s
 
     def _share_out_gpus(self, tick: Tick) -> str:
         """Share out the GPUs' energy; return why it is not known who uses them, empty if it is."""

@@ -1,4 +1,4 @@
-"""Listens to feeds: how far each run's trainers lag behind, and who holds them back."""
+"""Listens to feeds: each run's part of what they use, how far its trainers lag behind, and who holds them back."""
 
 from __future__ import annotations
 
@@ -6,53 +6,76 @@ import time
 from collections.abc import Callable
 
 from penstock.feed.endpoint import endpoints
-from penstock.feed.statistics import FeederStatistics
-from penstock.runs.listeners.contract import Listener, Sample, Tick, Values
+from penstock.feed.statistics import FeederStatistics, FeederUsage
+from penstock.linux.process import start_ticks
+from penstock.runs.listeners.contract import FeedPart, Listener, Sample, Tick, Values
 
 _ANSWER_S = 0.1
 _REST = 10.0
 
 
-class FeedListener(Listener):
-    """What this user's feeders report of the trainers among a run's processes.
+class FeedParts:
+    """Asks this user's feeders what they and the trainers among runs' processes do.
 
     A feeder that is stopped costs the time that it does not answer; all are then left alone for ten times as long.
     """
 
-    name = "feed"
-
     def __init__(self) -> None:
         self._ask: Callable[[float], list[FeederStatistics]] | None = None
         self._next_s = 0.0
-        self._trainer_s: dict[tuple[int, int], float] = {}
-        self._held_back_s: dict[str, float] = {}
+        self._used: dict[int, FeederUsage] = {}  # by feeders, as seen last
+        self._held_back_s: dict[tuple[int, int], float] = {}  # by feeders' and trainers' processes
+        self._parts: dict[str, FeedPart] = {}
 
-    def sample(self, tick: Tick) -> Sample:
+    def look(self, tick: Tick) -> dict[str, FeedPart]:
+        """Return the parts of those runs that have read a feed, by their ids."""
         if tick.time_s < self._next_s:
-            return Sample()
+            return self._parts
         began_s = time.monotonic()
         feeds = self._feeds()
+        silent = {feed.pid for feed in feeds if not feed.answers}
         self._next_s = tick.time_s + _REST * (time.monotonic() - began_s)
         run_of = {pid: run for run in tick.runs for pid in tick.trees[run.id].pids}
-        gauges: dict[str, dict[str, float]] = {}
-        trainer_s: dict[tuple[int, int], float] = {}
+        parts = {
+            run.id: part._replace(memory_bytes=None, lag_samples=None, held_back_by=None)
+            for run in tick.runs
+            if (part := self._parts.get(run.id))
+        }
+        held_back_s = {at: its_s for at, its_s in self._held_back_s.items() if at[0] in silent}
         for feed in feeds:
-            for trainer in feed.trainers:
-                if (run := run_of.get(trainer.pid)) is None:
-                    continue
-                trainer_s[feed.pid, trainer.pid] = trainer.held_back_s
-                grown_s = trainer.held_back_s - self._trainer_s.get((feed.pid, trainer.pid), 0.0)
-                self._held_back_s[run.id] = self._held_back_s.get(run.id, 0.0) + max(0.0, grown_s)
-                its = gauges.setdefault(run.id, {})
-                its["feed.lag_samples"] = max(trainer.lag_samples, its.get("feed.lag_samples", 0))
-                if feed.held_back_by is not None:
-                    holder = run_of.get(feed.held_back_by)
-                    its["feed.held_back_by"] = holder.index if holder else -1
-        self._trainer_s = trainer_s
-        self._held_back_s = {run.id: self._held_back_s.get(run.id, 0.0) for run in tick.runs}
-        return Sample(
-            runs={id: Values({"feed.held_back_s": self._held_back_s[id]}, its) for id, its in gauges.items()}
-        )
+            its = [(run, trainer) for trainer in feed.trainers if (run := run_of.get(trainer.pid))]
+            if not its:
+                continue
+            now, before = feed.usage, self._used_before(feed, min(run.keeper[1] for run, _ in its))
+            own = 1 / len(feed.trainers) if feed.pid not in run_of else 0.0  # else it is among a run's processes
+            # Who maps the window holds a part of it, as the kernel counts a run's own.
+            window_bytes = feed.resident_bytes * now.processes / (now.processes + len(feed.trainers))
+            for run, trainer in its:
+                part = parts.get(run.id, FeedPart())
+                at = feed.pid, trainer.pid
+                held_back_s[at] = trainer.held_back_s
+                holder = run_of.get(feed.held_back_by or 0)
+                held_by = part.held_back_by if feed.held_back_by is None else holder.index if holder else -1
+                parts[run.id] = FeedPart(
+                    part.cpu_s + own * max(0.0, now.cpu_s - before.cpu_s),
+                    part.read_bytes + own * max(0, now.read_bytes - before.read_bytes),
+                    part.write_bytes + own * max(0, now.write_bytes - before.write_bytes),
+                    (part.memory_bytes or 0.0) + own * (now.private_bytes + window_bytes),
+                    part.held_back_s + max(0.0, trainer.held_back_s - self._held_back_s.get(at, 0.0)),
+                    max(trainer.lag_samples, part.lag_samples or 0),
+                    held_by,
+                )
+        was = {pid: used for pid, used in self._used.items() if pid in silent}
+        self._used = was | {feed.pid: feed.usage for feed in feeds if feed.answers}
+        self._held_back_s, self._parts = held_back_s, parts
+        return parts
+
+    def _used_before(self, feed: FeederStatistics, since_ticks: int) -> FeederUsage:
+        """Return what a feeder had used at the last look; at the first one, before runs that began then."""
+        if feed.pid in self._used:
+            return self._used[feed.pid]
+        is_theirs = (start_ticks(feed.pid) or 0) >= since_ticks
+        return FeederUsage() if is_theirs else feed.usage
 
     def _feeds(self) -> list[FeederStatistics]:
         if self._ask is None:
@@ -63,3 +86,27 @@ class FeedListener(Listener):
 
             self._ask = feeds
         return self._ask(_ANSWER_S)
+
+
+class FeedListener(Listener):
+    """What this user's feeders report of the trainers among a run's processes, and the run's part of their use."""
+
+    name = "feed"
+
+    def sample(self, tick: Tick) -> Sample:
+        return Sample(runs={id: _values(part) for id, part in tick.feeds.items()})
+
+
+def _values(part: FeedPart) -> Values:
+    counters = {
+        "feed.cpu_s": part.cpu_s,
+        "feed.read_bytes": part.read_bytes,
+        "feed.write_bytes": part.write_bytes,
+        "feed.held_back_s": part.held_back_s,
+    }
+    gauges = {
+        "feed.memory_bytes": part.memory_bytes,
+        "feed.lag_samples": part.lag_samples,
+        "feed.held_back_by": part.held_back_by,
+    }
+    return Values(counters, {name: float(value) for name, value in gauges.items() if value is not None})

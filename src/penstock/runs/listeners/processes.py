@@ -3,7 +3,8 @@
 The kernel moves the CPU time and I/O of a process that has ended to the parent that waits for it; orphans are
 waited for by the keeper, which is a subreaper. So a tree's CPU time is the own time of its living processes and
 the children's time of each of them and of the keeper. Parents are read before their children: one that ends
-meanwhile may be missed until the next tick, and is never counted twice.
+meanwhile may be missed until the next tick, and is never counted twice. A feeder that descends from the keeper
+serves other runs, too: it and its workers are left out, and a part of what they use counts (``feed.FeedParts``).
 """
 
 from __future__ import annotations
@@ -12,12 +13,15 @@ import os
 from collections.abc import Iterable
 from contextlib import suppress
 
+from penstock.inject import FEEDER_NAME
 from penstock.linux.cgroups import machine_cpu_s
-from penstock.linux.process import CLOCK_TICK_S, PAGE_BYTES, has_ended, stat_fields, stat_of
+from penstock.linux.process import CLOCK_TICK_S, PAGE_BYTES, has_ended, io_bytes, stat_fields, stat_of
 from penstock.runs.listeners.contract import Tick, Tree, WatchedRun
 
 _LOOK_AT_ALL_EVERY = 60
 _GONE = (FileNotFoundError, ProcessLookupError)
+_Used = tuple[int, int, int]
+"""CPU time in ticks, bytes read and written."""
 
 
 class Processes:
@@ -75,9 +79,9 @@ class Processes:
         while placed:
             placed = [pid for pid, parent in parents.items() if parent in tree_of or parent in self._others]
             for pid in placed:
-                if tree := tree_of.get(parents.pop(pid)):
+                if tree := tree_of.get(parent := parents.pop(pid)):
                     with suppress(*_GONE):
-                        tree.members[pid] = _Process(pid)
+                        tree.members[pid] = _Process(pid, tree.members.get(parent))
                         tree_of[pid] = tree
                 else:
                     self._others.add(pid)
@@ -86,8 +90,11 @@ class Processes:
 class _Process:
     """A process, by files that never become another's, even if its number is given again."""
 
-    def __init__(self, pid: int) -> None:
+    def __init__(self, pid: int, parent: _Process | None = None) -> None:
         self.pid = pid
+        self._parent = parent
+        self.feeds = False  # whether it is a feeder or descends from one
+        self.used: _Used = 0, 0, 0  # as read last
         self._stat = os.open(f"/proc/{pid}/stat", os.O_RDONLY | os.O_CLOEXEC)
         self._io = _opened(f"/proc/{pid}/io")
         self._schedstat = _opened(f"/proc/{pid}/schedstat")
@@ -95,11 +102,18 @@ class _Process:
 
     def stat(self) -> list[bytes]:
         """Read its state, and what follows that in /proc/PID/stat (proc(5))."""
-        return stat_fields(os.pread(self._stat, 1024, 0))
+        stat = os.pread(self._stat, 1024, 0)
+        is_feeder = stat[stat.index(b"(") + 1 : stat.rindex(b")")] == FEEDER_NAME
+        self.feeds = is_feeder or (self._parent is not None and self._parent.feeds)
+        return stat_fields(stat)
+
+    @property
+    def is_feeder(self) -> bool:
+        return self.feeds and not (self._parent and self._parent.feeds)
 
     def io_bytes(self) -> tuple[int, int]:
         """Read how much it, and the children that it has waited for, read and wrote."""
-        return _io_bytes(self._io)
+        return io_bytes(self._io)
 
     def ready_ns(self) -> tuple[int, int]:
         """Read how long its first thread has run, and been ready to, since the last call (sched-stats.rst)."""
@@ -123,6 +137,7 @@ class _Tree:
         self.keeper = _Process(pid)
         self.members: dict[int, _Process] = {}  # a parent before its children
         self._ran_ns = self._delayed_ns = 0
+        self._fed: _Used = 0, 0, 0  # of feeders that have ended, among what the keeper has of its children
         self._cpu_ticks, self._read_bytes, self._write_bytes = NeverFalling(), NeverFalling(), NeverFalling()
         if int(self.keeper.stat()[19]) != started:
             self.keeper.close()
@@ -135,9 +150,11 @@ class _Tree:
         if has_ended(keeper):  # and nobody has waited for it yet
             raise ProcessLookupError
         # The keeper's own time is not the run's, nor is what it wrote itself: the run's output.
-        cpu_ticks = int(keeper[13]) + int(keeper[14])
-        own = _io_bytes(self._thread_io)
-        read_bytes, write_bytes = (max(0, b - a) for a, b in zip(own, self.keeper.io_bytes(), strict=True))
+        own = io_bytes(self._thread_io)
+        used = [
+            int(keeper[13]) + int(keeper[14]),
+            *(max(0, a - b) for a, b in zip(self.keeper.io_bytes(), own, strict=True)),
+        ]
         pids: list[int] = []
         rss_pages = threads = 0
         for pid, process in list(self.members.items()):
@@ -146,17 +163,20 @@ class _Tree:
                 ran_ns, delayed_ns = process.ready_ns()
             except ProcessLookupError:
                 self.members.pop(pid).close()
+                if process.is_feeder:
+                    self._fed = _sums(self._fed, process.used)
                 continue
+            process.used = sum(map(int, stat[11:15])), *process.io_bytes()
+            if process.feeds:
+                continue
+            used = _sums(used, process.used)
             self._ran_ns += ran_ns
             self._delayed_ns += delayed_ns
-            cpu_ticks += int(stat[11]) + int(stat[12]) + int(stat[13]) + int(stat[14])
-            read, written = process.io_bytes()
-            read_bytes += read
-            write_bytes += written
             if not has_ended(stat):
                 pids.append(pid)
                 threads += int(stat[17])
                 rss_pages += int(stat[21])
+        cpu_ticks, read_bytes, write_bytes = (max(0, a - b) for a, b in zip(used, self._fed, strict=True))
         return Tree(
             pids=tuple(pids),
             cpu_s=self._cpu_ticks.of(cpu_ticks) * CLOCK_TICK_S,
@@ -209,11 +229,6 @@ def _opened(path: str) -> int | None:
     return None
 
 
-def _io_bytes(fd: int | None) -> tuple[int, int]:
-    if fd is None:
-        return 0, 0
-    try:
-        lines = os.pread(fd, 512, 0).split()
-    except OSError:  # not allowed any more, or ended
-        return 0, 0
-    return int(lines[9]), int(lines[11])
+def _sums(one: Iterable[int], other: Iterable[int]) -> _Used:
+    cpu_ticks, read_bytes, write_bytes = map(sum, zip(one, other, strict=True))
+    return cpu_ticks, read_bytes, write_bytes

@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import simplejpeg  # pyright: ignore[reportMissingTypeStubs]
 
+from penstock.basics.terminal import say
 from penstock.contracts import ByteArray, Decoder, Region
 from penstock.errors import BadSetting, SourceError
 from penstock.sources.images.crops import with_margin
@@ -215,7 +216,7 @@ class NvImageCodecDecoder(WholeDecoder):
             raise ValueError(str(error)) from None
         wide = with_margin(region, stream.width, unit)
         box = codec.Region(wide.top, wide.left, wide.top + wide.height, wide.left + wide.width)
-        with _quietly():  # libjpeg's warnings, which name no file
+        with _unheard():  # libjpeg's warnings, which name no file
             image = decoder.decode(stream.get_sub_code_stream(region=box), params=how)
         if image is None:
             raise ValueError("nvImageCodec cannot decode it")
@@ -225,7 +226,7 @@ class NvImageCodecDecoder(WholeDecoder):
     def _codec(self) -> tuple[Any, Any, Any]:
         os.environ.setdefault(_VERBOSITY, "0")
         try:
-            with _quietly():  # it names libraries for GPUs that it does not find
+            with _unheard():  # it names libraries for GPUs that it does not find
                 from nvidia import nvimgcodec
         except ImportError as error:
             raise SourceError(
@@ -250,16 +251,34 @@ def nvimagecodec_version() -> str:
 
 
 @contextmanager
-def _quietly() -> Generator[None]:
-    """Write nothing to stderr, not from C either."""
-    stderr, nothing = os.dup(2), os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
+def _stderr_into(file: int) -> Generator[None]:
+    """Have what this process writes to stderr go into a file, from C, too."""
+    stderr = os.dup(2)
     try:
-        os.dup2(nothing, 2)
+        os.dup2(file, 2)
         yield
     finally:
         os.dup2(stderr, 2)
         os.close(stderr)
-        os.close(nothing)
+
+
+@contextmanager
+def _unheard() -> Generator[None]:
+    with open(os.devnull, "wb", 0) as nothing, _stderr_into(nothing.fileno()):
+        yield
+
+
+@contextmanager
+def named_lines(where: Callable[[], str]) -> Generator[None]:
+    """Put the name of what is decoded before the lines that a C library writes to stderr: they have none."""
+    with open(os.memfd_create("stderr"), "w+b", 0) as heard:
+        try:
+            with _stderr_into(heard.fileno()):
+                yield
+        finally:
+            heard.seek(0)
+            for line in heard.read().decode(errors="replace").splitlines():
+                say(f"{where()}: {line}")
 
 
 DECODER = "PENSTOCK_DECODER"

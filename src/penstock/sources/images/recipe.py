@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from time import perf_counter, thread_time
 from typing import Any
 
@@ -12,7 +13,7 @@ import numpy as np
 from penstock.contracts import ByteArray, Region, Tree
 from penstock.errors import ReadFailed
 from penstock.sources.images.crops import Augmentation, Draws, draws_of, union
-from penstock.sources.images.decoders import JPEG_END, checked, decoder, whole_image, whole_jpeg
+from penstock.sources.images.decoders import JPEG_END, checked, decoder, named_lines, whole_image, whole_jpeg
 from penstock.sources.images.opencv import cv2
 from penstock.sources.records.cached import CachedBlock
 from penstock.sources.samples.worker import BlockPart
@@ -100,6 +101,7 @@ class ImageStep:
         self._costs = costs  # until here the images of the part before were written
         for row in range(len(part.samples)):
             began = perf_counter()
+            self._where = partial(part.where, row)
             try:
                 label = self._write(part.stored, row, draws[row], pixels[row])
                 if labels is not None and not part.is_labelled:
@@ -169,7 +171,8 @@ class ImageStep:
         if self._recipe.decode is None:
             if encoded.startswith(_PNG) and len(encoded) > 24:
                 checked(int.from_bytes(encoded[20:24]), int.from_bytes(encoded[16:20]))
-            return whole_image(encoded)
+            with named_lines(self._where):
+                return whole_image(encoded)
         try:
             pixels = np.asarray(self._recipe.decode(encoded))
         except Exception as error:  # whatever a user's decoder raises for a bad image

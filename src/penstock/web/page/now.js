@@ -65,6 +65,8 @@ function feed(each) {
       term("samples a second", number(each.samples_per_s)),
       term("waits for", each.waits_for || "nothing: it publishes"),
       term("window", `${bytes(each.used_bytes)} of ${bytes(each.window_bytes)}`),
+      term("cores", number(each.usage.cores)),
+      term("memory", bytes(each.usage.private_bytes + each.resident_bytes)),
       held ? term("held back", element("span", { class: "bad" }, held)) : [],
       each.cluster ? cluster(each.cluster) : []),
     element("div", { class: "scroll" }, element("table", { "aria-label": `Trainers of ${each.name}` },

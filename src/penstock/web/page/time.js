@@ -32,6 +32,7 @@ const FIGURES = [
   { label: "time of an epoch", of: (each) => each.epoch_s, text: seconds, ...shortest },
   { label: "samples a second, all", of: (each) => each.samples_per_s, text: number, best: Math.max },
   { label: "CPU time, all", of: (each) => each.cpu_s, text: seconds, ...shortest, total: true },
+  { label: "of that, its feeds", of: (each) => each.feed_cpu_s, text: seconds, total: true },
   { label: "energy, measured", of: (each) => (measured(each).length ? sum(measured(each)) : null), text: (value) => `${number(value / 1000)} kJ`, ...shortest, total: true },
   { label: "energy, estimated", of: (each) => each.energy_estimated_j, text: (value) => `${number(value / 1000)} kJ`, ...shortest, total: true },
   { label: "memory at most, all", of: (each) => each.memory_bytes, text: bytes, ...shortest, total: true },

@@ -13,7 +13,7 @@ from penstock.errors import BadSetting
 from penstock.runs.record import RunRecord
 from penstock.runs.store import Store
 from penstock.web.charts import FOLDED, title_of
-from penstock.web.lines import CLOCK, axis_of, chart, line_over
+from penstock.web.lines import CLOCK, DEVIATION, axis_of, chart, line_over
 
 if TYPE_CHECKING:
     from penstock.web.paper.draw import Picture
@@ -42,8 +42,12 @@ def runs_picture(
     smoothing: float,
     log: bool,
     columns: int,
+    means: bool = False,
 ) -> Picture:
-    """Draw a chart of each series of these names; without names, of the first that a run's page shows."""
+    """Draw a chart of each series of these names; without names, of the first that a run's page shows.
+
+    With ``means``, runs of one name, in groups of one name and mode, are one line: their mean, with its deviation.
+    """
     from penstock.web.paper.draw import charts_picture
 
     asked = {"time": "", CLOCK: CLOCK, "step": "series:step", "epoch": "series:epoch"}.get(over, over)
@@ -65,11 +69,20 @@ def runs_picture(
     if axis and axis not in there and axis != "step":
         raise BadSetting(f"{of_them} has logged {axis!r}: nothing can be drawn over it")
     series = [store.series(run.id, {*chosen, axis}.__contains__) for run in runs]
+    of_line: dict[tuple[str, ...], list[int]] = {}
+    for at, run in enumerate(runs):
+        of_line.setdefault((run.name, run.group, run.mode) if means else (run.id,), []).append(at)
     charts: dict[str, dict[str, Any]] = {}
     for name in chosen:
-        lines = [[line_over(name, each, asked, run.began)] for run, each in zip(runs, series, strict=True)]
-        charts[name] = chart(lines, -math.inf, math.inf, _MOST_POINTS, smoothing)
-    return charts_picture(charts, labels_of(runs), asked, log, columns)
+        its = [line_over(name, each, asked, run.began) for run, each in zip(runs, series, strict=True)]
+        lines = [[its[at] for at in places] for places in of_line.values()]
+        charts[name] = chart(lines, -math.inf, math.inf, _MOST_POINTS, smoothing, DEVIATION)
+    first = labels_of([runs[places[0]] for places in of_line.values()])
+    labels = [
+        label if len(places) == 1 else f"{label}, mean of {len(places)}"
+        for label, places in zip(first, of_line.values(), strict=True)
+    ]
+    return charts_picture(charts, labels, asked, log, columns)
 
 
 def show(

@@ -1,0 +1,43 @@
+"""What a feeder and its workers use."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+
+from penstock.feed.statistics import FeederUsage
+from penstock.linux.process import children, cpu_s, opened_io_bytes, private_bytes
+
+_LOOK_S = 1.0
+
+
+class UsageMeter:
+    """Looks at this process and its workers, once a second at most; any thread may read it."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._looked_s = time.monotonic()
+        self._newest = FeederUsage(cpu_s=time.process_time())
+
+    def read(self) -> FeederUsage:
+        """Return what they use, as it was a second ago or later."""
+        with self._lock:
+            now_s = time.monotonic()
+            if now_s - self._looked_s >= _LOOK_S:
+                self._newest, self._looked_s = self._look(now_s - self._looked_s), now_s
+            return self._newest
+
+    def _look(self, since_s: float) -> FeederUsage:
+        workers = children(os.getpid())
+        pids, ended = [os.getpid(), *workers], os.times()
+        used_s = time.process_time() + ended.children_user + ended.children_system + cpu_s(workers)
+        read_bytes, written_bytes = map(sum, zip(*map(opened_io_bytes, pids), strict=True))
+        return FeederUsage(
+            cpu_s=used_s,
+            cores=max(0.0, used_s - self._newest.cpu_s) / since_s,
+            private_bytes=sum(map(private_bytes, pids)),
+            read_bytes=read_bytes,
+            write_bytes=written_bytes,
+            processes=len(pids),
+        )
