@@ -158,6 +158,16 @@ def test_whole_numbers_are_shown_with_all_their_digits(command, runs, store):
     assert "loss=2.346 step=1,234,567" in shown.file.getvalue()
 
 
+def test_on_40_columns_an_id_is_whole_and_what_has_no_room_is_left_out(command, store, monkeypatch):
+    runs = store.add(group(1, name="a group with a long name"))
+    monkeypatch.setenv("COLUMNS", "40")
+    shown = told(command("runs", "ls"))
+    assert runs[0].id in shown and "waiting" in shown and "began" not in shown
+    assert all(len(line.rstrip()) <= 40 for line in shown.splitlines())
+    monkeypatch.setenv("COLUMNS", "80")
+    assert "began" in told(command("runs", "ls"))
+
+
 def test_runs_without_a_record_of_waits_say_once_how_to_have_one(command, store):
     compared(store, "alone", 10.0, None)
     compared(store, "plain", 12.5, None)

@@ -155,12 +155,14 @@ def test_doctor_breaks_no_command_and_loses_no_extra(piped, tmp_path: Path, monk
         ("bench share t.py:make --plot x.png", '--plot needs matplotlib: pip install "penstock[paper]"'),
         ("bench io . --plot x.png", '--plot needs matplotlib: pip install "penstock[paper]"'),
         ("demo", 'needs torch, simplejpeg, cv2, matplotlib: pip install "penstock[demo]"'),
+        ("bench load .", 'bench load needs simplejpeg, cv2: pip install "penstock[images]"'),
         ("feed t.py:make --name x", 't.py needs torch: pip install "penstock[torch]"'),
     ],
 )
 def test_what_an_extra_brings_is_asked_for_in_one_line(piped, tmp_path: Path, monkeypatch, words, says):
     monkeypatch.chdir(tmp_path)
     tmp_path.joinpath("t.py").write_text("import torch\ndef make(): ...\n")
+    tmp_path.joinpath("a.jpg").touch()
     failed = piped(*words.split(), **without(tmp_path, "torch", "simplejpeg", "cv2", "matplotlib"))
     assert (failed.returncode, failed.stdout) == (1, "")
     (line,) = failed.stderr.splitlines()

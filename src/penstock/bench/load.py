@@ -14,6 +14,7 @@ import msgspec
 from rich.console import Group
 from rich.text import Text
 
+from penstock.basics.packages import require
 from penstock.basics.results import Tell, results_table
 from penstock.basics.terminal import printable
 from penstock.bench import load_images, load_tables
@@ -34,10 +35,11 @@ class LoadKind(NamedTuple):
     script: str  # the module that runs one of the loaders
     loaders: dict[str, Loads]
     sample: str  # what a sample is called
+    extra: str  # what brings Penstock's own loader
 
 
-IMAGES = LoadKind(load_images.__name__, load_images.ARMS, "image")
-TABLES = LoadKind(load_tables.__name__, load_tables.ARMS, "row")
+IMAGES = LoadKind(load_images.__name__, load_images.ARMS, "image", "images")
+TABLES = LoadKind(load_tables.__name__, load_tables.ARMS, "row", "columns")
 
 
 class LoadSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -87,6 +89,7 @@ def measure(
         raise BadSetting(f"{settings.folder}: no such files")
     if kind is IMAGES and settings.columns:
         raise BadSetting(f"--columns {','.join(settings.columns)}: only tables have columns")
+    require("penstock bench load", kind.extra, *kind.loaders["penstock"].modules)
     report = LoadReport(benchmark="bench load", machine=describe(), settings=settings)
     own = {arm: partial(_figures, arm, settings) for arm in dict.fromkeys(["penstock", *wanted])}
     report.measure({**own, **peers}, range(settings.repeats), tell)

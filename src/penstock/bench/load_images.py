@@ -21,8 +21,6 @@ from typing import Any, NamedTuple
 import msgspec
 
 from penstock.bench.loop import take, this_run
-from penstock.sources.images.decoders import decoder as fastest
-from penstock.sources.images.image_source import ImageSource
 
 SUFFIXES = (".jpg", ".jpeg")
 DECODER = "decoder"
@@ -52,6 +50,8 @@ def images_in(folder: str) -> list[str]:
 
 def penstock(job: LoadJob) -> Iterator[int]:
     """Penstock's ImageSource, alone."""
+    from penstock.sources.images.image_source import ImageSource
+
     labels = [0] * len(job.paths)  # some images may lie in folders of classes, and others not
     source = ImageSource(
         job.folder, size=job.size, batch_size=job.batch_size, workers=job.workers, suffixes=SUFFIXES, labels=labels
@@ -163,6 +163,8 @@ ARMS: dict[str, Loads] = {
 
 def decoder(arm: str) -> str:
     """What an arm decodes with, and its version."""
+    from penstock.sources.images.decoders import decoder as fastest
+
     return fastest().name if arm == "penstock" else version(ARMS[arm].modules[-1])
 
 

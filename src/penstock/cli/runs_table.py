@@ -9,7 +9,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from penstock.basics.terminal import printable, sized_console
+from penstock.basics.terminal import console, printable, sized_console
 from penstock.cli.command import plain_table
 from penstock.runs.compare import MUCH_WAITING, Comparison, GroupFigures, group_figures
 from penstock.runs.figures import RunFigures
@@ -69,6 +69,8 @@ _HEADINGS = {
     "waits": "waits\nfor data",
     "held": "MiB held",
 }
+_WIDE, _ON_NARROW = 60, {"id", "name", "status", "seconds", "waits", "reason", "logged"}
+"""Columns of a terminal from which on all is shown, and what is shown below."""
 _NUMBERS = {"exit", "began", "seconds", *_HEADINGS}
 
 
@@ -79,7 +81,7 @@ def _table(
     waited: Mapping[str, float] = {},
     memory: Mapping[str, float | None] = {},
 ) -> Table:
-    names = columns.split()
+    names = columns.split() if _is_wide() else [name for name in columns.split() if name in _ON_NARROW]
     table = Table(box=None, padding=(0, 1, 0, 0), header_style="dim")
     for name in names:
         heading = _HEADINGS.get(name, f"\n{name}" if "waits" in names else name)
@@ -157,12 +159,22 @@ def comparison_page(comparison: Comparison) -> RenderableType:
 
 def parts_table(runs: Sequence[tuple[str, RunFigures]]) -> Table:
     """Show where the time of each run goes; runs come with the names of their groups."""
+    if not _is_wide():
+        table = plain_table("run", "waits", "copies", "computes")
+        for _, run in runs:
+            shares = (run.parts.waiting, run.parts.copying, run.parts.computing)
+            table.add_row(printable(run.name), *(_number(share, ".0%") for share in shares))
+        return table
     table = plain_table("group", "run", "starts", "waits for data", "copies", "computes", "other", texts=2)
     for group, run in runs:
         parts = run.parts
         shares = (parts.starting, parts.waiting, parts.copying, parts.computing, parts.other)
         table.add_row(printable(group), printable(run.name), *(_number(share, ".0%") for share in shares))
     return table
+
+
+def _is_wide() -> bool:
+    return console().width >= _WIDE
 
 
 def _number(value: float | None, form: str = ",.1f") -> str:
