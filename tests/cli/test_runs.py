@@ -158,6 +158,10 @@ def test_whole_numbers_are_shown_with_all_their_digits(command, runs, store):
     assert "loss=2.346 step=1,234,567" in shown.file.getvalue()
 
 
+def test_a_run_where_a_group_is_wanted_is_told_with_its_group(command, runs):
+    assert f": {runs[0].id} is a run of group '[red]sweep'" in refused(command("runs", "compare", runs[0].id))
+
+
 def test_on_40_columns_an_id_is_whole_and_what_has_no_room_is_left_out(command, store, monkeypatch):
     runs = store.add(group(1, name="a group with a long name"))
     monkeypatch.setenv("COLUMNS", "40")
