@@ -27,9 +27,9 @@ pytestmark = pytest.mark.usefixtures("forks_feeders_with_torch")
 share = functools.partial(penstock.share, linger=0.3, window="64KiB")
 
 
-def make() -> Any:
+def make(samples: int = SAMPLES) -> Any:
     quickened()
-    return penstock.ArraySource({"id": np.arange(SAMPLES)}, batch_size=10, segments=4, seed=3)
+    return penstock.ArraySource({"id": np.arange(samples)}, batch_size=10, segments=4, seed=3)
 
 
 class Locked(penstock.ArraySource):
@@ -58,16 +58,27 @@ def make_without_memory() -> Any:
     return make()
 
 
+def make_wide() -> Any:
+    """Of which the window holds a quarter: who comes anew is held back, too."""
+    quickened()
+    data = {"id": np.arange(SAMPLES), "x": np.zeros((SAMPLES, 60), np.uint8)}
+    return penstock.ArraySource(data, batch_size=10, segments=4, seed=3)
+
+
 def make_of(file: str) -> Any:
     return make()
 
 
 class Run(threading.Thread):
-    """Trains on a feed: takes a batch each ``step_s``; 0 for never, until that is changed."""
+    """Trains on a feed: takes a batch each ``step_s``; 0 for never, until that is changed.
 
-    def __init__(self, loader: penstock.Loader, step_s: float) -> None:
+    Behind each epoch it looks at all that its loader for validation gives.
+    """
+
+    def __init__(self, loader: penstock.Loader, step_s: float, validates: penstock.Loader | None = None) -> None:
         super().__init__(daemon=True)
         self.loader, self.step_s, self.ends = loader, step_s, False
+        self.validates, self.validated = validates, list[list[int]]()
         self.epochs: list[list[int]] = []  # those it has read whole
         self.error: BaseException | None = None
         self.start()
@@ -83,6 +94,8 @@ class Run(threading.Thread):
                     while not self.step_s and not self.ends:
                         time.sleep(0.01)
                 self.epochs.append(ids_of(taken))
+                if self.validates and not self.ends:
+                    self.validated.append(ids_of([*self.validates]))
         except BaseException as error:
             self.error = error
 
@@ -94,8 +107,11 @@ def runs(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     with ExitStack() as stack:
         started = list[Run]()
 
-        def start(step_s: float, made: Any = make, name: str = "root", **options: Any) -> Run:
-            started.append(Run(stack.enter_context(share(made, name, 10, **options)), step_s))
+        def start(
+            step_s: float, made: Any = make, name: str = "root", validates: Any = None, **options: Any
+        ) -> Run:
+            beside = validates and stack.enter_context(share(validates, "validation", 10))
+            started.append(Run(stack.enter_context(share(made, name, 10, **options)), step_s, beside))
             return started[-1]
 
         yield start
@@ -105,7 +121,7 @@ def runs(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
             run.join(60)
             assert not run.is_alive()
             assert run.error is None
-            assert all(sorted(epoch) == list(range(SAMPLES)) for epoch in run.epochs)
+            assert all(sorted(epoch) == list(range(run.loader.samples)) for epoch in run.epochs)
 
 
 def parted(*runs: Run) -> bool:
@@ -201,6 +217,41 @@ def test_newcomers_read_the_feed_that_is_left_and_its_root_ends_it(runs: Any) ->
     fast.join(60)
     stop("root")
     assert not penstock.feeds()
+
+
+@pytest.mark.whole
+def test_with_data_of_two_seconds_an_epoch_they_part_as_well(runs: Any) -> None:
+    small = functools.partial(make, 400)
+    slow, fast = runs(0.05, small), runs(0.004, small)
+    eventually(lambda: parted(fast))
+    read = len(fast.epochs), len(slow.epochs)
+    eventually(lambda: len(fast.epochs) > read[0] + 5 and len(slow.epochs) > read[1] + 1)
+    slow.step_s = fast.step_s
+    eventually(lambda: slow.loader.name == fast.loader.name)
+
+
+@pytest.mark.whole
+def test_a_feed_for_validation_beside_it_is_read_whole_before_and_after_they_part(runs: Any) -> None:
+    validation = functools.partial(make, 200)
+    slow, fast = (runs(each, functools.partial(make, 800), validates=validation) for each in (0.03, 0.003))
+    eventually(lambda: parted(fast))
+    read = len(fast.validated), len(slow.validated)
+    eventually(lambda: len(fast.validated) > read[0] + 2 and len(slow.validated) > read[1])
+    assert all(sorted(each) == list(range(200)) for run in (slow, fast) for each in run.validated)
+
+
+@pytest.mark.whole
+def test_a_script_that_makes_its_loader_anew_each_epoch_leaves_anew(runs: Any) -> None:
+    slow, names = runs(0.04, make_wide), list[str]()
+    while sum("-pace-" in name for name in names) < 2:
+        with share(make_wide, "root", 10) as loader:
+            taken = list[Any]()
+            for batch in loader:
+                taken.append(batch)
+                time.sleep(0.003)
+            names.append(loader.name)
+        assert sorted(ids_of(taken)) == list(range(SAMPLES))
+    assert slow.loader.name == "root"
 
 
 @pytest.mark.whole
