@@ -60,9 +60,9 @@ def of_group(store: Store, group: str | None) -> list[RunRecord]:
     """Return the runs of groups of a name or id, or all."""
     runs = store.runs(group)
     if group is not None and not runs:
-        its = next((f": {group} is a run of group {each.group!r}" for each in store.runs() if each.id == group), "")
-        shows = "; `penstock runs ls` shows those it has"
-        raise NoSuchRun(f"the store {store.folder} has no group {group!r}{its or shows}")
+        of = next((each.group for each in store.runs() if each.id == group), None)
+        hint = f": {group} is a run of group {of!r}" if of else "; `penstock runs ls` shows those it has"
+        raise NoSuchRun(f"the store {store.folder} has no group {group!r}{hint}")
     return runs
 
 

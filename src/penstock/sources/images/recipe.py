@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from time import perf_counter, thread_time
 from typing import Any
@@ -70,11 +70,12 @@ class ImageRecipe(msgspec.Struct, frozen=True):
     skips: bool  # whether bad images are skipped
     fields: ImageFields | None  # what finds the image in a sample; None where it is all of it
     in_ring: bool = True
+    part_rows: int = 32
 
     def step(self) -> ImageStep:
         return ImageStep(self)
 
-    def whole(self, found: Any, tree: Tree) -> Tree:
+    def whole(self, found: Sequence[Any], tree: Tree) -> Tree:
         return tree
 
 

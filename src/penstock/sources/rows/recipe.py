@@ -152,8 +152,14 @@ class RowRecipe(msgspec.Struct, frozen=True):
     def step(self) -> RowStep:
         return RowStep(self)
 
-    def whole(self, found: VaryingLeaves, tree: Tree) -> Tree:
-        varying = dict(found.given(self.ragged))
+    @property
+    def part_rows(self) -> int:
+        """All of a block: most rows take microseconds, and what varies in size is put together once."""
+        return 0
+
+    def whole(self, found: Sequence[VaryingLeaves], tree: Tree) -> Tree:
+        (whole,) = found
+        varying = dict(whole.given(self.ragged))
         return {leaf.name: tree[leaf.name] if leaf.kind == "fixed" else varying[leaf.name] for leaf in self.leaves}
 
     def of_first(self, samples: Iterable[tuple[str, Callable[[], Mapping[str, Any]]]], root: str) -> RowRecipe:

@@ -6,11 +6,13 @@ import os
 import weakref
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from io import FileIO
 from itertools import count
 from typing import Any, NamedTuple
+
+import numpy as np
 
 from penstock.basics.terminal import say
 from penstock.contracts import ByteArray, Cursor, Ids, Joints, Place, SourceBlock, Tree, Wanted
@@ -70,10 +72,10 @@ class SampleData(ABC):
 
 
 class _Begun(NamedTuple):
-    """A block on its way; one without rows has no slot."""
+    """A block on its way; one without rows has no slot and no parts."""
 
     plan: Planned
-    number: int
+    numbers: Sequence[int]  # of its parts' tasks
     memory: int
     slot: Slot | None
     placement: Placement
@@ -109,7 +111,7 @@ class SampleBlocks:
         """Make blocks in these slots from now on; return how many are of use at once."""
         self.close()
         self._slots = slots if self._recipe.in_ring else None
-        return self._pool.capacity + 1 if self._recipe.in_ring else 0
+        return self._most_begun if self._recipe.in_ring else 0
 
     def blocks(self, plans: Iterator[Planned], cycle: int) -> Iterator[SourceBlock]:
         """Yield the blocks of a plan."""
@@ -125,8 +127,8 @@ class SampleBlocks:
             own = self._prepared()
             plan, numbers, memories = next(plans, None), count(), self._memories
             while plan is not None or begun:
-                while plan is not None and len(begun) <= self._pool.capacity:
-                    if (block := self._begin(plan, next(numbers), cycle, own, waits=bool(begun))) is None:
+                while plan is not None and sum(len(each.numbers) for each in begun) <= self._pool.capacity:
+                    if (block := self._begin(plan, numbers, cycle, own, waits=bool(begun))) is None:
                         break
                     begun.append(block)
                     plan = next(plans, None)
@@ -167,7 +169,7 @@ class SampleBlocks:
     def _prepared(self) -> OwnSlots:
         """Return slots in memory of this process's own; workers learn of all memory before they start."""
         most = max(2, _MOST_OWN_BYTES // self._block_bytes)
-        spare = 1 if self._slots is not None else min(self._pool.capacity + 1, most)
+        spare = 1 if self._slots is not None else min(self._most_begun, most)
         if not self._memories:
             file = memory_file("penstock-blocks", spare * self._block_bytes)
             self._files.append(file)
@@ -184,11 +186,19 @@ class SampleBlocks:
             self._memories = memories
         return OwnSlots(spare, self._block_bytes)
 
-    def _begin(self, plan: Planned, number: int, cycle: int, own: OwnSlots, *, waits: bool) -> _Begun | None:
+    @property
+    def _most_begun(self) -> int:
+        """Blocks that keep all workers at work, with the one that is given meanwhile."""
+        parts = -(-self._data.block_rows // (self._recipe.part_rows or self._data.block_rows))
+        return self._pool.capacity // parts + 1 + (parts > 1)
+
+    def _begin(
+        self, plan: Planned, numbers: Iterator[int], cycle: int, own: OwnSlots, *, waits: bool
+    ) -> _Begun | None:
         """Have a block made; None if that must wait for a slot, which comes free where some have begun."""
         placement = self._shape.placed(len(plan.ids))
         if not len(plan.ids):
-            return _Begun(plan, number, _OWN, None, placement)
+            return _Begun(plan, (), _OWN, None, placement)
         memory, slot = _RING, None if self._slots is None else self._slots.take()
         if slot is None:
             memory, slot = _OWN, None if self._slots is not None and waits else own.take()
@@ -202,31 +212,50 @@ class SampleBlocks:
             raise
         if labels is not None:
             self._shape.arrays_in(self._memories[memory][slot.offset :], len(plan.ids))[-1][:] = labels
-        ids = plan.ids[:0] if isinstance(samples[0], Place) else plan.ids
-        where = plan._replace(way=None, ids=ids), cycle, memory, slot.offset
-        self._pool.submit(number, SampleTask(*where, samples, labels is not None, *self._caching.plan()))
-        return _Begun(plan, number, memory, slot, placement)
+        where, caching, given = (cycle, memory, slot.offset, len(plan.ids)), self._caching.plan(), list[int]()
+        for places, rows in parts_of(plan, self._recipe.part_rows):
+            ids = plan.ids[:0] if isinstance(samples[0], Place) else plan.ids[rows]
+            is_all = rows.start == 0 and rows.stop == len(plan.ids)
+            kept = plan.kept if is_all else np.arange(*places) if plan.kept is None else plan.kept[rows]
+            part = plan._replace(way=None, ids=ids, kept=kept)
+            given.append(next(numbers))
+            task = SampleTask(part, places, *where, rows.start, samples[rows], labels is not None, *caching)
+            self._pool.submit(given[-1], task)
+        return _Begun(plan, given, memory, slot, placement)
 
     def _given(self, block: _Begun, own: OwnSlots) -> Any:
         """Wait until a block is made; return its tree."""
         if block.slot is None:
             return None
         try:
-            result = self._pool.result(block.number)
+            results = [self._pool.result(number) for number in block.numbers]
         except SourceError:
             self._data.check(block.plan.ids)  # a shard that was replaced explains a failure
             raise
         self._data.check(block.plan.ids)
-        self._caching.learn(result)
-        for notice in result.bad[: max(0, _NAMED - self.skipped)]:
-            say(notice)
-        self.skipped += len(result.bad)
+        for result in results:
+            self._caching.learn(result)
+            for notice in result.bad[: max(0, _NAMED - self.skipped)]:
+                say(notice)
+            self.skipped += len(result.bad)
         rows = len(block.plan.ids)
         if block.memory == _RING:
             return Filled(block.slot, rows, block.placement)
         tree = block.placement.copied(self._memories[_OWN][block.slot.offset :], rows)
         own.offer(block.slot)
-        return self._recipe.whole(result.found, tree)
+        return self._recipe.whole([result.found for result in results], tree)
+
+
+def parts_of(plan: Planned, part_rows: int) -> Iterator[tuple[tuple[int, int], slice[int, int, None]]]:
+    """Cut a block at multiples of ``part_rows``, or nowhere for 0, and leave out parts without wanted rows.
+
+    Yields the first of a part's rows in the block and the one behind the last; and which of the wanted they are.
+    """
+    for first in range(0, plan.rows, part_rows or plan.rows):
+        places = first, min(plan.rows, first + (part_rows or plan.rows))
+        rows = slice(*(places if plan.kept is None else np.searchsorted(plan.kept, places).tolist()))
+        if rows.start < rows.stop:
+            yield places, rows
 
 
 def _release(pool: Workers[Any, Any], files: list[FileIO], pid: int) -> None:

@@ -61,24 +61,27 @@ class BlockShape(NamedTuple):
 
 
 class SampleTask(NamedTuple):
-    """A block to make."""
+    """A part of a block to make: some of its wanted rows, one behind the other."""
 
-    plan: Planned  # which of its rows are wanted; without their ids where samples have places
+    plan: Planned  # which of the block's rows they are; without their ids where samples have places
+    places: tuple[int, int]  # from which of the block's rows, wanted or not, and up to which one it is cut
     cycle: int
-    memory: int  # which of the memories it is written to
-    offset: int  # where it lies there
+    memory: int  # which of the memories the block is written to
+    offset: int  # where that lies there
+    rows: int  # rows of the block that are wanted
+    first: int  # the place of these among them
     samples: Samples
     is_labelled: bool  # whether their last leaf is written already
     caches: str  # what is kept of samples: one of the layouts that the worker knows; empty for nothing
     admitted: Admitted  # which part of all samples is kept
 
     def __str__(self) -> str:
-        first = self.plan.sample
-        return f"rows {first:,} to {first + self.plan.rows - 1:,} of cycle {self.cycle}"
+        first, behind = (self.plan.sample + place for place in self.places)
+        return f"rows {first:,} to {behind - 1:,} of cycle {self.cycle}"
 
 
 class Made(NamedTuple):
-    """What became of a block."""
+    """What became of a part."""
 
     bad: list[str]  # what is said of samples that were skipped
     cached: CacheCounts | None  # what became of samples in the cache, if there is one
@@ -86,13 +89,13 @@ class Made(NamedTuple):
 
 
 class BlockPart:
-    """The wanted rows of a block, for a step that decodes them."""
+    """Wanted rows of a block, for a step that decodes them."""
 
     def __init__(self, task: SampleTask, arrays: list[Any], recipe: Recipe, tiers: Tiers | None) -> None:
         self.began_s = perf_counter()
         self.plan, self.cycle, self.is_labelled = task.plan, task.cycle, task.is_labelled
         self.samples = task.samples
-        self.arrays = arrays  # the leaves in the block's memory, to be written
+        self.arrays = arrays  # their part of the leaves in the block's memory, to be written
         places = [each for each in task.samples if isinstance(each, Place)]
         self.stored = CachedBlock(tiers, task.caches, places, task.admitted)
         self._recipe = recipe
@@ -129,17 +132,20 @@ class Recipe(Protocol):
     @property
     def in_ring(self) -> bool: ...  # whether all of a block lies in its memory
 
+    @property
+    def part_rows(self) -> int: ...  # rows of a block that one worker makes; 0 for all of them
+
     def step(self) -> Step:
         """Return what decodes parts, in a worker's process."""
         ...
 
-    def whole(self, found: Any, tree: Tree) -> Tree:
-        """Return a block that was not made in the ring, with what does not lie in its memory."""
+    def whole(self, found: Sequence[Any], tree: Tree) -> Tree:
+        """Return a block that was not made in the ring, with what of its parts does not lie in its memory."""
         ...
 
 
 class SampleWriter:
-    """Makes blocks, in a worker's process."""
+    """Makes parts of blocks, in a worker's process."""
 
     def __init__(
         self,
@@ -154,10 +160,11 @@ class SampleWriter:
         self._tiers: dict[str, Tiers] = {}
 
     def __call__(self, task: SampleTask) -> Steps[Made]:
-        """Make a block: the first step asks for its samples, and each of the others writes one."""
+        """Make a part: the first step asks for its samples, and each of the others writes one."""
         if task.caches and task.caches not in self._tiers:
             self._tiers[task.caches] = Tiers(self._layouts[task.caches])
-        arrays = self._shape.arrays_in(self._memories[task.memory][task.offset :], len(task.samples))
+        block = self._shape.arrays_in(self._memories[task.memory][task.offset :], task.rows)
+        arrays = [each[task.first : task.first + len(task.samples)] for each in block]
         part = BlockPart(task, arrays, self._recipe, self._tiers.get(task.caches))
         try:
             found = yield from self._step(part)
