@@ -22,7 +22,7 @@ ROOMS = {  # lines, files
     "autosharing": (1782, 10),
     "basics": (807, 10),
     "bench": (2450, 15),
-    "cli": (3317, 22),
+    "cli": (3331, 22),
     "contracts": (750, 4),
     "doctor": (540, 3),
     "feed": (10245, 53),
@@ -31,7 +31,7 @@ ROOMS = {  # lines, files
     "gpus": (320, 3),
     "inject": (81, 2),
     "io": (4890, 27),
-    "linux": (970, 8),
+    "linux": (980, 8),
     "memory": (1060, 7),
     "runs": (10703, 69),
     "schedule": (2910, 15),
@@ -40,7 +40,7 @@ ROOMS = {  # lines, files
     "subsets": (850, 5),
     "testing": (1070, 8),
     "tree": (930, 5),
-    "web": (2017, 13),
+    "web": (2056, 13),
     "at the top": (661, 5),
 }
 VERBS = 38

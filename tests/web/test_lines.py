@@ -13,7 +13,7 @@ from tests.web.seeded import add_points, group
 from penstock.runs.figures import extremes
 from penstock.runs.store import Series
 from penstock.web.charts import title_of
-from penstock.web.lines import against, chart, line_over, odd, smoothed
+from penstock.web.lines import against, chart, line_over, odd, smoothed, within_epochs
 
 NAN, INF = math.nan, math.inf
 VALUES = st.lists(st.floats(-1e6, 1e6) | st.just(NAN), max_size=80)
@@ -52,6 +52,35 @@ def test_a_line_lies_over_the_last_step_before_each_of_its_points():
     found = against(line, steps)
     assert found[0].tolist() == [3, 5] and found[1].tolist() == [14, 11]
     assert len(against(line, Series(array(), array()))[0]) == 0
+
+
+def over_epochs(times_s, epochs):
+    line = np.array(times_s, float), np.arange(len(times_s), dtype=float)
+    moments_s, numbers = ([each[which] for each in epochs] for which in (0, 1))
+    return [each.tolist() for each in within_epochs(line, Series(array(*moments_s), array(*numbers)))]
+
+
+@pytest.mark.parametrize(
+    ("times_s", "epochs", "places"),
+    [
+        pytest.param([1, 2, 3, 4], [(2, 0), (4, 1)], [-0.5, 0, 0.5, 1], id="logged at their ends"),
+        pytest.param([1, 2, 3, 4], [(0, 1), (2.5, 2)], [0.5, 1, 1.5, 2], id="logged at their beginnings"),
+        pytest.param([1, 2, 3, 4], [(1, 0), (2, 0), (3, 1), (4, 1)], [-0.5, 0, 0.5, 1], id="in each call"),
+        pytest.param([2, 4], [(2, 0), (4, 1)], [0, 1], id="one point an epoch"),
+        pytest.param([2, 4], [(2, 0.25), (4, 0.5)], [0.25, 0.5], id="parts of an epoch"),
+        pytest.param([1, 2, 3, 4], [(0, 0.25), (2.5, 0.5)], [-0.25, 0.25, 0.375, 0.5], id="several in each part"),
+        pytest.param([1, 2, 3, 4, 5], [(4, 0)], [-0.75, -0.5, -0.25, 0, 0.25], id="one that goes on"),
+        pytest.param([1, 2, 3], [], [], id="none was logged"),
+    ],
+)
+def test_the_points_of_an_epoch_lie_up_to_its_number(times_s, epochs, places):
+    found = over_epochs(times_s, epochs)
+    assert found[0] == places and found[1] == [*map(float, range(len(places)))]
+
+
+def test_of_an_epoch_that_is_trained_again_the_newer_points_count():
+    times_s = [1, 2, 3, 4, 5, 6]
+    assert over_epochs(times_s, [(2, 1), (4, 2), (6, 2)]) == [[0.5, 1, 1.5, 2], [0, 1, 4, 5]]
 
 
 def test_what_is_not_finite_is_named_and_does_not_count():

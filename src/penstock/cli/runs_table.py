@@ -69,7 +69,7 @@ _HEADINGS = {
     "waits": "waits\nfor data",
     "held": "MiB held",
 }
-_WIDE, _ON_NARROW = 60, {"id", "name", "status", "seconds", "waits", "reason", "logged"}
+_WIDE, _ON_NARROW = 50, {"id", "name", "status", "seconds", "waits", "reason", "logged"}
 """Columns of a terminal from which on all is shown, and what is shown below."""
 _NUMBERS = {"exit", "began", "seconds", *_HEADINGS}
 

@@ -239,6 +239,12 @@ def cpu_s(pids: Iterable[int]) -> float:
     return CLOCK_TICK_S * sum(sum(map(int, fields[11:15])) for pid in pids if (fields := stat_of(pid)))
 
 
+def children_cpu_s(pids: Iterable[int]) -> float:
+    """Return the CPU time of this process's children, these and those that have ended, with their own."""
+    ended = os.times()
+    return ended.children_user + ended.children_system + cpu_s(pids)
+
+
 def kill_descendants(without: bytes = b"") -> None:
     """Kill and reap all ``descendants`` of this process, which adopts orphans."""
     looks = 2  # one look may miss what was forked during it, by a process that has ended since

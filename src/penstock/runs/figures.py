@@ -232,8 +232,8 @@ def measured_energy_j(together: list[Mapping[str, Series]]) -> dict[str, float]:
     return used_j
 
 
-MEMORY = {"proc.pss_bytes", "proc.rss_bytes", "feed.memory_bytes"}
-"""Series of the memory of a run: shared pages divided among processes, or counted for each; its part of feeds."""
+MEMORY = {"proc.pss_bytes", "proc.rss_bytes"}
+"""Series of the memory of a run's processes: shared pages divided among them, or counted for each."""
 
 
 def _memory(series: Mapping[str, Series]) -> Series | None:
@@ -247,8 +247,10 @@ def _memory(series: Mapping[str, Series]) -> Series | None:
     return Series(rss.times_s, rss.values * np.interp(rss.times_s, pss.times_s, np.minimum(own, 1.0)))
 
 
-def memory_bytes(together: list[Mapping[str, Series]]) -> float | None:
+def memory_bytes(together: list[Mapping[str, Series]], *, own: bool = False) -> float | None:
     """Return the most memory that runs held at one moment, all of them together; None if one's is not known.
+
+    Their parts of feeds count, unless only what is their ``own`` is asked for.
 
     A page that processes share is divided among them (PSS), unless that was never recorded (RSS).
     """
@@ -256,7 +258,8 @@ def memory_bytes(together: list[Mapping[str, Series]]) -> float | None:
     known = [each for each in held if each is not None]
     if not known or len(known) < len(held):
         return None
-    known += [each for series in together if (each := series.get("feed.memory_bytes")) and len(each.values)]
+    fed = [each for series in together if (each := series.get("feed.memory_bytes")) and len(each.values)]
+    known += [] if own else fed
     moments_s = np.unique(np.concatenate([each.times_s for each in known]))
     return float(np.max(sum(np.interp(moments_s, each.times_s, each.values, 0.0, 0.0) for each in known)))
 

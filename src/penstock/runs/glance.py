@@ -11,7 +11,6 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from penstock.runs.figures import with_part
 from penstock.runs.listeners import is_measured
 from penstock.runs.store.merged import Points, in_order, merged_files, points_of, series_of
 from penstock.runs.store.points import HEAD_BYTES, Series, points_in
@@ -80,23 +79,17 @@ RECENT_S = 10.0
 class Glance(msgspec.Struct, frozen=True, kw_only=True):
     """The last seconds of a run; None where nothing was sampled."""
 
-    cores: float | None  # CPU time per second of its processes, and of its part of the feeds that it reads
-    memory_bytes: float | None  # memory of them
-    read_bytes_per_s: float | None  # bytes per second that they read
+    cores: float | None  # CPU time per second of its processes
+    memory_bytes: float | None  # memory of its processes
+    read_bytes_per_s: float | None  # bytes per second that its processes read
     waiting: float | None  # the part of the time that it waited for data
     logged: dict[str, float]  # the newest value of each series that its script logs, by name
     per_s: dict[str, float]  # how fast those rise that count steps or epochs
 
 
-_GLANCED = {
-    "feed.wait_s",
-    *(f"{of}.{what}" for of in ("proc", "feed") for what in ("cpu_s", "read_bytes", "rss_bytes", "memory_bytes")),
-}
-
-
 def is_glanced_at(name: str) -> bool:
     """Return whether a glance looks at the series of this name: at all that a script logs, and some others."""
-    return not is_measured(name) or name in _GLANCED
+    return not is_measured(name) or name in {"proc.rss_bytes", "proc.cpu_s", "proc.read_bytes", "feed.wait_s"}
 
 
 def glance(series: Mapping[str, Series]) -> Glance:
@@ -105,13 +98,11 @@ def glance(series: Mapping[str, Series]) -> Glance:
     def rate(name: str) -> float | None:
         return series[name].rise_per_s(RECENT_S) if name in series else None
 
-    def newest(name: str) -> float | None:
-        return series[name].last if name in series else None
-
+    rss = series.get("proc.rss_bytes")
     return Glance(
-        cores=with_part(rate("proc.cpu_s"), rate("feed.cpu_s")),
-        memory_bytes=with_part(newest("proc.rss_bytes"), newest("feed.memory_bytes")),
-        read_bytes_per_s=with_part(rate("proc.read_bytes"), rate("feed.read_bytes")),
+        cores=rate("proc.cpu_s"),
+        memory_bytes=rss.last if rss else None,
+        read_bytes_per_s=rate("proc.read_bytes"),
         waiting=rate("feed.wait_s"),
         logged={
             name: last

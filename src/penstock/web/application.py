@@ -166,7 +166,8 @@ def _figure(store: Store, views: Views, request: Request) -> Response:
     if ids := asked.getlist("group"):
         if not (groups := views.groups(ids).groups):
             raise NoSuchRun(f"no run of the groups {', '.join(ids)} has begun, or they were removed")
-        picture = (parts_picture if asked.get("of") == "parts" else groups_picture)(groups, 2)
+        is_parts = asked.get("of") == "parts"
+        picture = parts_picture(groups, 2) if is_parts else groups_picture(groups, 2, views.starts(ids))
     else:
         ids, labels = asked.getlist("id"), asked.getlist("label")
         if len(labels) != len(ids):

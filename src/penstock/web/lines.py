@@ -42,6 +42,8 @@ def line_over(name: str, series: Mapping[str, Series], over: str, began: float |
         along = steps_of(name, series) if name in series else line[0]
         newest = newest_at(along)
         return (along[newest], line[1][newest]) if len(newest) else (np.arange(len(along), dtype=float), line[1])
+    if axis == "epoch" and not is_measured(name):
+        return within_epochs(line, series[axis]) if axis in series else NOTHING
     if axis:
         return against(line, series[axis], every=is_measured(name)) if axis in series else NOTHING
     return (line[0] - began if over != CLOCK and began is not None else line[0]), line[1]
@@ -104,6 +106,35 @@ def against(line: Line, axis: Series, *, every: bool = False) -> Line:
     along = axis.at(line[0])
     newest = newest_at(along, every=every)
     return along[newest], line[1][newest]
+
+
+def within_epochs(line: Line, epochs: Series) -> Line:
+    """Return a line over epochs: an epoch's points lie at equal distances up to its number, the last one there.
+
+    A point is of the epoch that was logged last, in its call or before; or of the next one, if there are points
+    before the first was logged, as by a script that logs an epoch at its end. Behind the last of these, the epoch
+    goes on: its points lie as close as those of the epoch before.
+    """
+    times_s, values = line
+    if not len(times_s) or not len(epochs.times_s):
+        return NOTHING
+    numbers = epochs.values
+    if times_s[0] < epochs.times_s[0]:
+        ends = np.searchsorted(epochs.times_s, times_s)
+        along = np.append(numbers, numbers[-1] + 1)[ends]
+    else:
+        ends = along = epochs.at(times_s)
+    begins = np.flatnonzero(np.append(True, np.diff(ends) != 0))  # of the stretches of one epoch each
+    sizes = np.diff(np.append(begins, len(along)))
+    apart = np.append(1.0, np.diff(along[begins]))
+    widths = np.where((apart > 0) & (apart < 1), apart, 1.0)  # a part of an epoch begins where the last one ended
+    wanted = sizes.copy()
+    if along[-1] != numbers[-1] and len(sizes) > 1:
+        wanted[-1] = max(sizes[-2:])
+    rank = np.arange(len(along)) - np.repeat(begins, sizes) + 1
+    spread = along - np.repeat(widths, sizes) * (1 - rank / np.repeat(wanted, sizes))
+    newest = newest_at(spread)
+    return spread[newest], values[newest]
 
 
 def smoothed(values: Floats, weight: float) -> Floats:

@@ -18,8 +18,8 @@ import numpy as np
 from msgspec import structs
 
 from penstock.errors import NoSuchRun
-from penstock.runs.compare import Comparison, compare, group_figures
-from penstock.runs.figures import MEMORY, Extremes, extremes, memory_bytes, newest_values, with_part
+from penstock.runs.compare import Comparison, GroupFigures, compare, each_start, group_figures
+from penstock.runs.figures import MEMORY, Extremes, extremes, memory_bytes, newest_values
 from penstock.runs.glance import Recent, glance, is_glanced_at
 from penstock.runs.listeners import is_measured
 from penstock.runs.record import ENDED, RunRecord
@@ -144,11 +144,18 @@ class Views:
 
         Of several ids with commas between them, the runs count as those of one group.
         """
-        runs = {each: [run for id in each.split(",") for run in self._store.runs(id) if run.began] for each in ids}
-        begun = {id: of_group for id, of_group in runs.items() if of_group}
+        begun = self._begun(ids)
         if all(run.status in ENDED for of_group in begun.values() for run in of_group):
             return compare(begun, self._series)
         return Comparison(groups=tuple(group_figures(each, self._series) for each in begun.values()), sentences=())
+
+    def starts(self, ids: Sequence[str]) -> dict[str, list[GroupFigures]]:
+        """Return what each start took, of ids with commas between them, by the first of those."""
+        return each_start(self._begun(ids), self._series)
+
+    def _begun(self, ids: Sequence[str]) -> dict[str, list[RunRecord]]:
+        runs = {each: [run for id in each.split(",") for run in self._store.runs(id) if run.began] for each in ids}
+        return {id: of_group for id, of_group in runs.items() if of_group}
 
     def schedules(self) -> list[dict[str, Any]]:
         """Return the newest schedules, newest first: each run's records with their GPUs, and the plans."""
@@ -208,9 +215,9 @@ def _summary(seconds: float, series: Mapping[str, Series]) -> dict[str, Any]:
         return last[name] / seconds if name in last and seconds > 0 else None
 
     return {
-        "cores": with_part(part("proc.cpu_s"), part("feed.cpu_s")),
-        "memory_bytes": memory_bytes([series]),
-        "read_bytes_per_s": with_part(part("proc.read_bytes"), part("feed.read_bytes")),
+        "cores": part("proc.cpu_s"),
+        "memory_bytes": memory_bytes([series], own=True),
+        "read_bytes_per_s": part("proc.read_bytes"),
         "waiting": part("feed.wait_s"),
         "logged": _in_words({name: value for name, value in last.items() if not is_measured(name)}),
         "figures": {name: _extremes(newest_values(name, series)) for name in series if not is_measured(name)},

@@ -7,7 +7,7 @@ import threading
 import time
 
 from penstock.feed.statistics import FeederUsage
-from penstock.linux.process import children, cpu_s, opened_io_bytes, private_bytes
+from penstock.linux.process import children, children_cpu_s, opened_io_bytes, private_bytes
 
 _LOOK_S = 1.0
 
@@ -30,8 +30,8 @@ class UsageMeter:
 
     def _look(self, since_s: float) -> FeederUsage:
         workers = children(os.getpid())
-        pids, ended = [os.getpid(), *workers], os.times()
-        used_s = time.process_time() + ended.children_user + ended.children_system + cpu_s(workers)
+        pids = [os.getpid(), *workers]
+        used_s = time.process_time() + children_cpu_s(workers)
         read_bytes, written_bytes = map(sum, zip(*map(opened_io_bytes, pids), strict=True))
         return FeederUsage(
             cpu_s=used_s,

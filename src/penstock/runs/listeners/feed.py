@@ -31,8 +31,9 @@ class FeedParts:
         """Return the parts of those runs that have read a feed, by their ids."""
         if tick.time_s < self._next_s:
             return self._parts
-        began_s = time.monotonic()
-        feeds = self._feeds()
+        ask = self._asking()
+        began_s = time.monotonic()  # without the import
+        feeds = ask(_ANSWER_S) if ask else []
         silent = {feed.pid for feed in feeds if not feed.answers}
         self._next_s = tick.time_s + _REST * (time.monotonic() - began_s)
         run_of = {pid: run for run in tick.runs for pid in tick.trees[run.id].pids}
@@ -77,15 +78,14 @@ class FeedParts:
         is_theirs = (start_ticks(feed.pid) or 0) >= since_ticks
         return FeederUsage() if is_theirs else feed.usage
 
-    def _feeds(self) -> list[FeederStatistics]:
-        if self._ask is None:
-            if next(endpoints(), None) is None:
-                return []
+    def _asking(self) -> Callable[[float], list[FeederStatistics]] | None:
+        """Return what asks all feeders; None while there has been none."""
+        if self._ask is None and next(endpoints(), None) is not None:
             # It brings NumPy, 25 MB: for those who have a feed.
             from penstock.feed.launch.feeds import feeds
 
             self._ask = feeds
-        return self._ask(_ANSWER_S)
+        return self._ask
 
 
 class FeedListener(Listener):

@@ -123,7 +123,7 @@ export function charts(place, { over, log, smoothing, band, zoomed, placed }) {
     const box = element("div", { role: "img", "aria-label": `Chart of ${text} over ${axisName}, ${lines.length} line${lines.length === 1 ? "" : "s"}` });
     const save = (kind, act) => button(kind, act, { "aria-label": `Save ${name} as ${kind}` });
     const chart = {
-      name, text, unit, lines, visible: false, plot: null, box, drawing: false, asked: false, data: null, ends: [], odd: [], figures: [], bands: [], most: 0, large: false,
+      name, text, unit, lines, values, visible: false, plot: null, box, drawing: false, asked: false, data: null, ends: [], odd: [], figures: [], bands: [], most: 0, large: false,
     };
     chart.element = element("section", { class: "chart", "data-name": name },
       element("h3", {}, element("span", { title: name }, text, " ", element("small", { class: "soft" }, unit)), placing(name, placed),
@@ -139,7 +139,7 @@ export function charts(place, { over, log, smoothing, band, zoomed, placed }) {
       try {
         while (chart.asked) {
           chart.asked = false;
-          await draw(chart, values);
+          await draw(chart);
         }
       } finally {
         chart.drawing = false;
@@ -195,13 +195,20 @@ export function charts(place, { over, log, smoothing, band, zoomed, placed }) {
         if (first < 0) return [[], []];
         if (first === 0) gap = true; // between them and the last, there may be others
         else chart.ends[line] = times[times.length - 1] - from;
+        chart.figures[line] = grown(chart.figures[line], values.slice(first));
         return [times.slice(first).map((time) => time - from), values.slice(first)];
       });
+      tell(chart);
       chart.data = longer(chart.data, added);
       if (gap || chart.data[0].length > chart.most) chart.draw();
       else longerNow.push(chart);
     }
     if (longerNow.length) set(longerNow);
+  }
+
+  // What stands below a chart at rest: where nobody points at a place of it.
+  function tell(chart) {
+    if ((chart.plot?.cursor.idx ?? null) === null) chart.values.replaceChildren(...atRest(chart));
   }
 
   function askedOf(chart) {
@@ -210,7 +217,7 @@ export function charts(place, { over, log, smoothing, band, zoomed, placed }) {
     return view ? [...asked, ["begin", view[0]], ["end", view[1]]] : asked;
   }
 
-  async function draw(chart, values) {
+  async function draw(chart) {
     const most = Math.max(200, 2 * Math.round(chart.box.clientWidth || 500));
     const asked = [...askedOf(chart), ["most", most]];
     const { times, lines, smooth, bands, ends, odd, figures } = await ask("/api/chart", asked);
@@ -220,7 +227,7 @@ export function charts(place, { over, log, smoothing, band, zoomed, placed }) {
     chart.data = [times, ...[...lines, ...smooth, ...bands.flatMap((band) => band || [])].map(([at, line]) => column(times.length, at, line))];
     chart.ends = ends.map((end) => end ?? -Infinity);
     Object.assign(chart, { odd, figures, smooth: smooth.length > 0, most: 1.25 * most });
-    if (!chart.plot || chart.plot.cursor.idx === null) values.replaceChildren(...atRest(chart));
+    tell(chart);
     if (chart.plot) return set([chart]);
     const axis = { stroke: css("--soft"), grid: { stroke: css("--line"), width: 1 }, ticks: { stroke: css("--line") } };
     chart.plot = new uPlot({
@@ -244,9 +251,9 @@ export function charts(place, { over, log, smoothing, band, zoomed, placed }) {
       hooks: {
         setCursor: [(plot) => {
           const at = plot.cursor.idx;
-          if (at === null || at === undefined) return values.replaceChildren(...atRest(chart));
+          if (at === null || at === undefined) return tell(chart);
           const among = (line) => plot.data[line]?.[plot.cursor.idxs[line]];
-          values.replaceChildren(`${placeOf(plot.posToVal(plot.cursor.left, "x"))}  `, ...chart.lines.map(({ label, colour }, line) => {
+          chart.values.replaceChildren(`${placeOf(plot.posToVal(plot.cursor.left, "x"))}  `, ...chart.lines.map(({ label, colour }, line) => {
             const [value, smooth] = [among(line + 1), chart.smooth && among(chart.lines.length + line + 1)];
             if (value === undefined || value === null) return "";
             const also = typeof smooth !== "number" ? "" : ` (${shown(chart.unit, smooth)})`;
@@ -322,6 +329,14 @@ export function charts(place, { over, log, smoothing, band, zoomed, placed }) {
       all.clear();
     },
   };
+}
+
+// The last, least and greatest value of a line, with points that have come.
+function grown(figures, values) {
+  const found = values.filter(Number.isFinite);
+  if (!found.length) return figures;
+  const of = (choose, before) => choose(...found, ...(Number.isFinite(before) ? [before] : []));
+  return { last: found.at(-1), least: of(Math.min, figures?.least), most: of(Math.max, figures?.most) };
 }
 
 // Of each line its last value, its least and its greatest; and that it has some that are no numbers.

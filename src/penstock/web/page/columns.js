@@ -119,7 +119,8 @@ const NARROW = matchMedia("(max-width: 600px)");
 export function columnsOf(query, rows) {
   const asked = query.getAll("col").map(columnOf).filter(Boolean);
   if (asked.length) return asked;
-  const parameters = valuesOf(rows).filter(([, values]) => values.size > 1).slice(0, MOST_VARYING).map(([name]) => columnOf(`param:${name}`));
+  const among = rows.length > 1 ? rows : [...known.rows.values()]; // one run differs from those that are not shown
+  const parameters = valuesOf(among).filter(([, values]) => values.size > 1).slice(0, MOST_VARYING).map(([name]) => columnOf(`param:${name}`));
   const tagged = rows.some((row) => row.tags.length || row.archived);
   const hidden = [!tagged && "tags", !rows.some(left) && "left"];
   const fixed = FIXED.filter(({ key, wide }) => !hidden.includes(key) && !(wide && NARROW.matches));
@@ -140,6 +141,9 @@ export function offered(rows) {
 
 const LOW = /(^|[^a-z])(loss(?![_ ]?scale)|err|error|perplexity|ppl|r?mse|mae|nll|wer|cer)([^a-z]|$)/i;
 const HIGH = /(^|[^a-z])(acc|accuracy|f1|auc|map|precision|recall|bleu|rouge|iou|dice|score|top)([^a-z]|$)/i;
+
+// Whether the first click on a column's heading puts small values first: the best is then above.
+export const ascends = (column) => Boolean(column.ofMetric && LOW.test(column.key));
 
 // The best value of a column among rows, by what it is called; undefined where that says nothing, or all are equal.
 export function bestOf(column, rows) {

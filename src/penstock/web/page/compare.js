@@ -2,7 +2,7 @@
 
 import { change, go, read } from "./address.js";
 import { grouper, groupings } from "./columns.js";
-import { ask, colour, colourOfGroup, known } from "./data.js";
+import { ask, colour, colourOfGroup, distinct, known } from "./data.js";
 import { button, dot, element, fill, noRuns } from "./elements.js";
 import { charts, inOrder, MOST_CHARTS } from "./charts.js";
 import { differences } from "./differences.js";
@@ -44,9 +44,9 @@ export function open(place) {
     return chosen.length ? chosen.slice(0, MOST_RUNS) : wanted(new URLSearchParams()).slice(0, 4).map((row) => row.id);
   };
   const lines = () => {
-    if (by()) return ofGroups(ids(), by());
+    if (by()) return distinct(ofGroups(ids(), by()).slice(0, MOST_LINES));
     const label = labels(ids());
-    return ids().map((id) => ({ id, label: label(id), colour: colour(id) }));
+    return distinct(ids().map((id) => ({ id, label: label(id), colour: colour(id) })));
   };
   let drawn = null;
   let titles = {};
@@ -114,7 +114,7 @@ export function open(place) {
       return;
     }
     tellDifferences();
-    legend.replaceChildren(...lines().slice(0, MOST_LINES).map((line, at, all) => {
+    legend.replaceChildren(...lines().map((line, at, all) => {
       const its = line.id.split(",");
       const row = known.rows.get(its[0]);
       const drop = button("×", () => { change({ run: chosen.filter((each) => !its.includes(each)) }); rebuild(); }, { "aria-label": `Leave out ${line.label}` });
@@ -139,13 +139,15 @@ export function open(place) {
     const found = inOrder(titles).filter(([name, { text }]) => words.every((word) => `${name} ${text}`.toLowerCase().includes(word)));
     const chosen = read().query.getAll("run").filter((id) => known.rows.has(id)).length;
     const all = lines();
+    const groups = by() ? new Set(ids().map((id) => grouper(by()).key(known.rows.get(id)))).size : 0;
     note.textContent = [
       chosen > ids().length && `The first ${ids().length} of ${chosen} chosen runs.`,
-      all.length > MOST_LINES && `The first ${MOST_LINES} of ${all.length} groups.`,
+      !chosen && !by() && known.rows.size > all.length && `The newest ${all.length} runs: choose others in Runs.`,
+      groups > MOST_LINES && `The first ${MOST_LINES} of ${groups} groups.`,
       Object.keys(titles).length && !found.length ? "No series has these words."
         : found.length > MOST_CHARTS && `The first ${MOST_CHARTS} of ${found.length.toLocaleString("en")} series: filter for others.`,
     ].filter(Boolean).join(" ");
-    drawn?.show(new Map(found.slice(0, MOST_CHARTS).map(([name, title]) => [name, { title, lines: all.slice(0, MOST_LINES) }])));
+    drawn?.show(new Map(found.slice(0, MOST_CHARTS).map(([name, title]) => [name, { title, lines: all }])));
   }
 
   function key(event) {

@@ -125,5 +125,16 @@ export function colour(id) {
   return row ? colourOf(row.index, row.group_id) : COLOURS[0];
 }
 
+// The same for lines of one chart, but that one whose colour another line before it has gets one that none has.
+export function distinct(lines) {
+  const taken = new Set();
+  return lines.map((line) => {
+    const spare = COLOURS.find((each) => !taken.has(each) && !lines.some((other) => other.colour === each));
+    const colour = taken.has(line.colour) ? spare ?? line.colour : line.colour;
+    taken.add(colour);
+    return { ...line, colour };
+  });
+}
+
 // One for each group, by what its runs have in common.
 export const colourOfGroup = (key) => colourOf(0, key);

@@ -1,5 +1,6 @@
 // What goes on: GPUs and the runs on them, runs and what each waits for, feeds and who holds whom back.
 
+import { left } from "./columns.js";
 import { known } from "./data.js";
 import { bar, element, notRecorded, runLink, term, update } from "./elements.js";
 import { bytes, number, seconds, share } from "./figures.js";
@@ -46,7 +47,7 @@ function run(row) {
     element("h3", {}, runLink(row), " ", element("small", { class: "soft" }, `${row.group}, ${row.mode}`)),
     glance.waiting !== null && glance.waiting !== undefined && bar("waits for data", glance.waiting, "var(--bad)"),
     element("dl", {},
-      row.began === null ? term("waits", "to be started") : [...term("waits for data", share(glance.waiting) || notRecorded()), ...term("runs for", seconds(row.seconds))],
+      row.began === null ? term("waits", "to be started") : [...term("waits for data", share(glance.waiting) || notRecorded()), ...term("runs for", seconds(row.seconds)), ...(left(row) ? term("left", `~${seconds(Math.round(left(row).seconds))} (${left(row).text})`) : [])],
       glance.cores !== undefined && glance.cores !== null ? term("cores", number(glance.cores)) : [],
       glance.memory_bytes ? term("memory", bytes(glance.memory_bytes)) : [],
       glance.read_bytes_per_s ? term("reads", `${bytes(glance.read_bytes_per_s)}/s`) : [],

@@ -1,7 +1,7 @@
 // The table of runs: filter, sort, group, pin, choose runs and columns.
 
 import { change, go, read } from "./address.js";
-import { bestOf, columnOf, columnsOf, compared, equals, grouper, groupings, limit, MOST_OFFERED, offered } from "./columns.js";
+import { ascends, bestOf, columnOf, columnsOf, compared, equals, grouper, groupings, limit, MOST_OFFERED, offered } from "./columns.js";
 import { colourOfGroup, known, summarise } from "./data.js";
 import { arrange, button, dot, element, fill, noRuns } from "./elements.js";
 import { actions } from "./notes.js";
@@ -27,6 +27,7 @@ function says(row, word) {
   if (textOf(row).includes(word)) return true;
   const at = word.indexOf("=");
   const [name, value] = [word.slice(0, Math.max(0, at)), word.slice(at + 1)];
+  if (name === "tag") return row.tags.some((tag) => tag.toLowerCase() === value);
   return FIELDS.includes(name) ? String(row[name] ?? "").toLowerCase().includes(value) : Boolean(name && equals(name, value)?.(row));
 }
 
@@ -172,7 +173,8 @@ export function open(place) {
     const shown = new Set(columns.map(({ key }) => key));
     const toggleColumn = (key) => {
       const keys = columns.map((each) => each.key);
-      set({ col: keys.includes(key) ? keys.filter((each) => each !== key) : [...keys, key] });
+      const after = keys.indexOf("name") + 1; // in sight
+      set({ col: keys.includes(key) ? keys.filter((each) => each !== key) : [...keys.slice(0, after), key, ...keys.slice(after)] });
       offer();
     };
     const words = wordsOf(seek.value);
@@ -193,7 +195,8 @@ export function open(place) {
       cell,
       show(sort) {
         const [down, up] = [sort === `-${column.key}`, sort === column.key];
-        next = down ? column.key : up ? "" : `-${column.key}`;
+        const [first, second] = ascends(column) ? [column.key, `-${column.key}`] : [`-${column.key}`, column.key];
+        next = sort === first ? second : sort === second ? "" : first;
         sorter.textContent = column.label + (down ? " ↓" : up ? " ↑" : "");
         if (down || up) cell.setAttribute("aria-sort", down ? "descending" : "ascending");
         else cell.removeAttribute("aria-sort");

@@ -18,6 +18,7 @@ const PARTS = [
 ];
 
 const MOST_OFFERED = 12;
+const NONE = "-";
 const NAMED = "name:"; // before what all groups of one name and mode are called
 const { called } = grouper("name");
 
@@ -153,20 +154,21 @@ export function open(place) {
   }
 
   function toggle(id) {
-    change({ group: chosen.includes(id) ? chosen.filter((each) => each !== id) : [...chosen, id] });
+    const now = chosen.includes(id) ? chosen.filter((each) => each !== id) : [...chosen, id];
+    change({ group: now.length ? now : NONE });
     changed();
   }
 
   async function changed() {
     const there = groups();
     const asked = read().query.getAll("group").filter((key) => there.has(key));
-    chosen = asked.length ? asked : [...there.keys()].filter((key) => !key.startsWith(NAMED)).slice(0, 1);
+    chosen = asked.length || read().query.has("group") ? asked : [...there.keys()].filter((key) => !key.startsWith(NAMED)).slice(0, 1);
     offer(there);
     const state = JSON.stringify(chosen.map((key) => there.get(key).map((row) => [row.id, row.status, Math.round(row.seconds / 5)])));
     if (state === drawn) return;
     drawn = state;
     if (!chosen.length) {
-      body.replaceChildren(noRuns(), legend());
+      body.replaceChildren(there.size ? element("p", { class: "empty" }, "No group is chosen: press those that you want.") : noRuns(), legend());
       return;
     }
     const which = chosen.map((key) => startsOf(there.get(key)));
