@@ -90,6 +90,33 @@ def test_a_run_that_logs_while_it_is_looked_at_is_drawn_further_over_steps(tab, 
     eventually(lambda: "last 0.125" in page.locator(".chart .values").first.inner_text())
 
 
+def test_what_stands_below_a_chart_grows_with_it(tab, store):
+    began = time.time() - 60
+    [run] = group(store, "goes", status=None, series={"loss": [3.0, 2]}, began=began)
+    page = tab().view(f"run/{run.id}")
+    page.locator(".chart canvas").first.wait_for()
+    eventually(lambda: "last 2" in page.locator(".chart .values").first.inner_text())
+    add_points(store, run.id, "loss", [5.0, 0.125], time.time(), 1)
+    told = page.locator(".chart .values").first
+    eventually(lambda: "last 0.125" in told.inner_text())
+    assert "least 0.125" in told.inner_text() and "most 5" in told.inner_text()
+
+
+def test_two_lines_of_a_chart_never_have_one_colour(tab, store):
+    runs = [group(store, f"group {at}")[0] for at in range(15)]  # more than there are colours
+    one = tab()
+    page = one.view("runs")
+    page.get_by_text("15 of 15 runs").wait_for()
+    dots = {run.id: page.locator(f"tr[data-id={run.id}] .dot") for run in runs}
+    colours = {id: dot.evaluate("it => it.style.background") for id, dot in dots.items()}
+    alike = next([a, b] for a in runs for b in runs if a.id < b.id and colours[a.id] == colours[b.id])
+    page = one.view("compare?" + "&".join(f"run={run.id}" for run in alike))
+    page.locator(".chart canvas").first.wait_for()
+    assert len({*page.locator(".legend .dot").evaluate_all("its => its.map((it) => it.style.background)")}) == 2
+    page = one.view("compare")
+    page.get_by_text("The newest 4 runs: choose others in Runs.").wait_for()
+
+
 def test_a_name_that_every_object_has_does_not_stop_the_charts_of_runs_that_go_on(tab, store):
     odd, plain = (
         group(store, name, status=None, series={"loss": [1.0, 2.0], **more}, began=time.time() - 60)[0]

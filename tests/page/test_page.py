@@ -419,6 +419,17 @@ def test_groups_stand_beside_each_other_with_the_sentence_above_and_the_best_mar
     assert page.evaluate("document.activeElement.textContent") == "one feed (plain)"
 
 
+def test_the_group_that_is_chosen_at_first_can_be_left_out(tab, store):
+    group(store, "older")
+    group(store, "newest")
+    page = tab().view("time")
+    page.get_by_role("button", name="newest (plain)", pressed=True).click()
+    page.get_by_text("No group is chosen").wait_for()
+    page.get_by_role("button", name="older (plain)", pressed=False).click()
+    page.get_by_role("heading", name="older (plain)").wait_for()
+    assert not page.get_by_role("button", name="newest (plain)", pressed=True).count()
+
+
 def test_what_a_selection_costs_and_saves_stands_below_the_groups(tab, store, monkeypatch):
     full = group(store, "noisy/full 100%", runs=["a", "b"], seconds=120, series=reached(100, 80))
     half = group(store, "noisy/sketch 50%", runs=["a", "b"], seconds=60, series=reached(55, 82.25))

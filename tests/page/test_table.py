@@ -10,6 +10,8 @@ import pytest
 from tests.forked import eventually
 from tests.web.seeded import group
 
+from penstock.runs.store.notes import Change
+
 pytestmark = pytest.mark.page
 
 
@@ -69,8 +71,10 @@ def test_what_is_logged_is_chosen_as_columns_sorted_filtered_and_kept_in_the_add
     page.get_by_label("Column began").uncheck()
     one.picture("runs columns")
     page.get_by_text("Columns", exact=True).click()
+    headings = page.locator("main thead th").all_inner_texts()
+    assert headings.index("least loss") == headings.index("run") + 1, "what was chosen last is in sight"
     page.get_by_role("button", name="least loss", exact=True).click()
-    page.get_by_role("button", name="least loss ↓").click()
+    page.get_by_role("button", name="least loss ↑").wait_for()
     eventually(lambda: column(page, "least loss")[:1] == ["0.5"])
     assert column(page, "run")[0] == "run 3"
     assert "began" not in page.locator("main thead").inner_text()
@@ -91,12 +95,16 @@ def test_a_filter_compares_numbers_and_fields_and_says_why_nothing_is_left(tab, 
         group(store, "sweep", runs=[f"at {lr}"], parameters={"lr": lr}, status=status)
     page = tab().view("runs")
     page.get_by_text("3 of 3 runs").wait_for()
+    store.annotate([run.id for run in store.runs() if run.name == "at 0.01"], Change(tag=("good",)))
+    page.get_by_role("cell", name="good").wait_for()
     for words, runs in {
         "lr=0.001": ["at 0.0011", "at 1e-3"],  # and what begins so
         "lr=.0010": ["at 1e-3"],
         "-lr=0.001": ["at 0.01"],
         "status=fail": ["at 1e-3"],
         "name=0.01 group=sweep": ["at 0.01"],
+        "tag=good": ["at 0.01"],
+        "tag=goo": [],
         "name=sweep": [],
     }.items():
         page.get_by_role("searchbox").fill(words)
@@ -120,6 +128,15 @@ def test_what_has_diverged_is_shown_and_last_in_any_order(tab, store):
     one.picture("parameters diverged")
     places = [page.get_by_role("link", name=f"{run}: lr").locator("circle").get_attribute("cy") for run in "adceb"]
     assert places == sorted(places, key=float, reverse=True)  # what has diverged lies above
+
+
+def test_one_run_that_a_filter_leaves_keeps_the_parameters_that_differ(tab, store):
+    sweep(store)
+    page = tab().view("runs")
+    page.get_by_text("6 of 6 runs").wait_for()
+    page.get_by_role("searchbox").fill("name=3")
+    eventually(lambda: column(page, "run") == ["run 3"])
+    assert column(page, "lr") != [""]
 
 
 def test_the_best_of_those_shown_is_marked(tab, store):
@@ -149,6 +166,8 @@ def test_what_goes_on_tells_how_long_it_takes_yet(tab, store):
     eventually(lambda: column(page, "left")[2] == "~50:00")
     assert column(page, "left")[:2] == ["", ""]
     [run] = [run for run in store.runs() if run.name == "steps"]
+    page = one.view("now")
+    page.locator(f"[data-id={run.id}]").get_by_text("~50:00 (step 90,250 of 91,000)").wait_for()
     page = one.view(f"run/{run.id}")
     page.get_by_text("about 50:00 left (step 90,250 of 91,000) · steps").wait_for()
     one.picture("left")

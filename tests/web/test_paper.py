@@ -65,6 +65,13 @@ def test_values_that_are_no_numbers_are_within_the_picture(store, over):
         assert all(low < axes.convert_xunits(sign.get_position()[0]) < high for sign in signs)
 
 
+def test_groups_of_several_starts_have_their_mean_and_deviation(page, store):
+    starts = [group(store, "again", series={"proc.cpu_s": [0.0, cpu_s]})[0].group_id for cpu_s in (6.0, 12.0)]
+    both, one = figure(page, group=",".join(starts)), figure(page, group=starts[0])
+    assert ">9<" in both and ">standard deviation<" in both
+    assert ">6<" in one and "deviation" not in one
+
+
 def test_the_time_of_groups_is_drawn_run_by_run(page, store):
     one, other = group(store, "first", runs=["a", "b"]), group(store, "second", mode="mps", series={"loss": [1.0]})
     ids = [one[0].group_id, other[0].group_id]
