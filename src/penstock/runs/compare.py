@@ -285,9 +285,7 @@ def _against(first: GroupFigures, other: GroupFigures) -> str:
     else:
         each = f"each run takes {_times(other.each_s / first.each_s)} as long"
     if first.starts > 1 or other.starts > 1:
-        return (
-            f"{_called(other)} or {_called(first)} was not started at once, so only single runs compare: {each}."
-        )
+        return f"Of several starts only single runs compare: of {_called(other)}, beside {_called(first)}, {each}."
     if len(first.runs) != len(other.runs):
         return (
             f"{_called(other)} has {len(other.runs)} runs and {_called(first)} {len(first.runs)}, so only single "
