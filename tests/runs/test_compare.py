@@ -61,6 +61,9 @@ def test_a_runs_part_of_a_feed_counts_whoever_started_it() -> None:
     assert (group.cpu_s, group.feed_cpu_s) == (28, 20), "the keeper's 30 s hold the feeder"
     assert group.memory_bytes == 560
     assert group.runs[0].moved_bytes == 8
+    kept = {"run.cpu_s": 30.0, "feed.cpu_s": 5.0}
+    (group,) = compare({"plain": TOGETHER}, last_of({each.id: kept for each in TOGETHER})).groups
+    assert group.cpu_s == 140, "its processes were not sampled"
     (group,) = compare({"plain": TOGETHER}, last_of({each.id: own for each in TOGETHER})).groups
     assert (group.cpu_s, group.feed_cpu_s, group.memory_bytes) == (120, None, 400)
 

@@ -249,6 +249,20 @@ def test_one_of_others_that_fails_or_notes_something_is_told_of_once_and_asked_a
     ]
 
 
+def test_where_feeds_cannot_be_asked_all_else_is_sampled(group, tmp_path, monkeypatch):
+    open_to_all = tmp_path / "feeds"
+    open_to_all.mkdir()
+    open_to_all.chmod(0o777)
+    monkeypatch.setenv("PENSTOCK_DIR", str(open_to_all))
+    sampler = SamplerProcess(group)
+    group.begin(0)
+    sampler.tell(Begin(group.ids[0], ("host",)))
+    until(group, 0, host__cores=3)
+    sampler.tell(End(group.ids[0]))
+    (line,) = sampler.said()
+    assert line.startswith("penstock: feeds are left out: InsecureDirectory: ")
+
+
 def test_listeners_that_lack_one_thing_are_left_out_in_one_line(group, fake_gpus, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", fake_gpus.environment["PYTHONPATH"])
     sampler = SamplerProcess(group)

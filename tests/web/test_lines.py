@@ -71,16 +71,22 @@ def over_epochs(times_s, epochs):
         pytest.param([1, 2, 3, 4], [(0, 0.25), (2.5, 0.5)], [-0.25, 0.25, 0.375, 0.5], id="several in each part"),
         pytest.param([1, 2, 3, 4, 5], [(4, 0)], [-0.75, -0.5, -0.25, 0, 0.25], id="one that goes on"),
         pytest.param([1, 2, 3], [], [], id="none was logged"),
+        pytest.param(
+            [0.5, 1, 2, 3, 4],
+            [(1, 0), (2, 0), (3, 1), (4, 1)],
+            [-2 / 3, -1 / 3, 0, 0.5, 1],
+            id="in each call but the first",
+        ),
     ],
 )
 def test_the_points_of_an_epoch_lie_up_to_its_number(times_s, epochs, places):
     found = over_epochs(times_s, epochs)
-    assert found[0] == places and found[1] == [*map(float, range(len(places)))]
+    assert found[0] == pytest.approx(places) and found[1] == [*map(float, range(len(places)))]
 
 
 def test_of_an_epoch_that_is_trained_again_the_newer_points_count():
     times_s = [1, 2, 3, 4, 5, 6]
-    assert over_epochs(times_s, [(2, 1), (4, 2), (6, 2)]) == [[0.5, 1, 1.5, 2], [0, 1, 4, 5]]
+    assert over_epochs(times_s, [(2, 1), (4, 2), (6, 1)]) == [[0.5, 1, 1.5, 2], [4, 5, 2, 3]]
 
 
 def test_what_is_not_finite_is_named_and_does_not_count():

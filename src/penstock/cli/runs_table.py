@@ -69,8 +69,9 @@ _HEADINGS = {
     "waits": "waits\nfor data",
     "held": "MiB held",
 }
-_WIDE, _ON_NARROW = 50, {"id", "name", "status", "seconds", "waits", "reason", "logged"}
-"""Columns of a terminal from which on all is shown, and what is shown below."""
+_WIDE = 50
+"""Columns of a terminal from which on all is shown."""
+_ON_NARROW = {"id", "name", "status", "seconds", "waits", "reason", "logged"}
 _NUMBERS = {"exit", "began", "seconds", *_HEADINGS}
 
 
@@ -161,9 +162,9 @@ def parts_table(runs: Sequence[tuple[str, RunFigures]]) -> Table:
     """Show where the time of each run goes; runs come with the names of their groups."""
     if not _is_wide():
         table = plain_table("run", "waits", "copies", "computes")
-        for _, run in runs:
+        for group, run in runs:
             shares = (run.parts.waiting, run.parts.copying, run.parts.computing)
-            table.add_row(printable(run.name), *(_number(share, ".0%") for share in shares))
+            table.add_row(printable(f"{run.name} of {group}"), *(_number(share, ".0%") for share in shares))
         return table
     table = plain_table("group", "run", "starts", "waits for data", "copies", "computes", "other", texts=2)
     for group, run in runs:

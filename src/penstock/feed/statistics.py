@@ -61,7 +61,7 @@ class FeederUsage(msgspec.Struct, frozen=True):
 
     Attributes:
         cpu_s: Their CPU time.
-        cores: Cores that they use: CPU time by time, over a second or more.
+        cores: Cores that they use: CPU time by time, since somebody asked before, a second or longer ago.
         private_bytes: Host memory of theirs, without the window (``FeederStatistics.resident_bytes``).
         read_bytes: Bytes that they have read from storage.
         write_bytes: Bytes that they have sent towards storage.

@@ -16,7 +16,7 @@ TOGETHER = "PENSTOCK_TOGETHER"
 FEEDER = "PENSTOCK_FEEDER"
 """Set in a feeder and in its workers, whose loaders are never shared."""
 FEEDER_NAME = b"penstock-feed"
-"""What a feeder that ``share`` started calls its process, 15 bytes at most (PR_SET_NAME(2const))."""
+"""What a feeder that ``share`` started calls its process, 15 bytes at most (proc_pid_comm(5))."""
 WATCH = "PENSTOCK_WATCH"
 """What is hooked in a run, joined by commas: "loaders", which it is without this variable, and "metrics"."""
 _VARIABLES = (_VARIABLE, _SITE, SHARE, TOGETHER, WATCH)

@@ -21,7 +21,6 @@ _FIRST_NAMESPACE = "pid:[4026531836]"
 """The first namespace of processes (PROC_PID_INIT_INO of Linux)."""
 _SHARED_MEMORY = "/dev/shm"
 _PR_SET_PDEATHSIG = 1
-_PR_SET_NAME = 15
 _PR_SET_CHILD_SUBREAPER = 36
 _PR_GET_CHILD_SUBREAPER = 37
 _SIGINFO_BYTES = 128
@@ -51,11 +50,6 @@ def adopt_orphans(*, adopt: bool = True) -> bool:
     _libc.prctl(_PR_GET_CHILD_SUBREAPER, ctypes.byref(before), 0, 0, 0)
     _libc.prctl(_PR_SET_CHILD_SUBREAPER, int(adopt), 0, 0, 0)
     return bool(before.value)
-
-
-def call_process(name: bytes) -> None:
-    """Have this process, and what it forks, show a name of at most 15 bytes; called by its main thread."""
-    _libc.prctl(_PR_SET_NAME, name, 0, 0, 0)
 
 
 def die_with_parent(parent: int | None) -> None:

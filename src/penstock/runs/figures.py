@@ -125,7 +125,9 @@ def with_part(own: float | None, of_feeds: float | None) -> float | None:
 
 def _own_cpu_s(sampled: float | None, kept: float | None, of_feeds: float | None) -> float | None:
     """Return the CPU time of a run's processes: the sampler misses the last second, the keeper counts a feeder."""
-    return sampled if of_feeds else max((each for each in (sampled, kept) if each is not None), default=None)
+    if of_feeds and sampled is not None:
+        return sampled
+    return max((each for each in (sampled, kept) if each is not None), default=None)
 
 
 class Extremes(NamedTuple):

@@ -138,7 +138,10 @@ class Sampler:
         """
         self._begin_waiting()
         tick = self._processes.look(time_s, [run.watched for run in self._runs.values()])
-        tick = tick._replace(feeds=self._feeds.look(tick))
+        try:
+            tick = tick._replace(feeds=self._feeds.look(tick))
+        except Exception as error:  # as where the folder of the sockets is gone
+            self._report(f"feeds are left out: {type(error).__name__}: {error}", "feeds")
         for id, run in list(self._runs.items()):
             if id not in tick.trees or not run.goes_on(tick.trees[id].pids):
                 self.end(id)

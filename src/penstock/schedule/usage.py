@@ -24,7 +24,7 @@ from penstock.schedule.jobs import GpuMachine
 from penstock.schedule.partition import Placed, Sharing, rates_together
 
 _LOOP = ("samples", "loop_s", "wait_s")
-_MEMORY = ("gpu.memory_bytes", "proc.pss_bytes")
+_MEMORY = ("gpu.memory_bytes", "proc.pss_bytes", "feed.memory_bytes")
 _RECENT_S = 2.0
 _MOST_AHEAD_S = 1.0
 _WORKER = b"pt_data_worker\n"
@@ -73,7 +73,8 @@ def usage_of(store: Store, record: RunRecord, feeds: Sequence[FeederStatistics],
     time_s, now_s = time.monotonic(), time.time()
     (samples, loop_s, wait_s), of, most = _series_reader(store.folder_of(record.id)).read(now_s)
     gpu_bytes = most["gpu.memory_bytes"] / (record.plan.gpus or 1)
-    taken = int(gpu_bytes if on_gpus else most["proc.pss_bytes"] or rss_bytes) or None
+    own_bytes = most["proc.pss_bytes"] or rss_bytes
+    taken = int(gpu_bytes if on_gpus else own_bytes + (most["feed.memory_bytes"] if own_bytes else 0)) or None
     feed = read_by(pids, feeds)
     return Usage(time_s, samples, loop_s, wait_s, main_s + workers_s, taken, feed, workers_s, of)
 

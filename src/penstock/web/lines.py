@@ -120,11 +120,11 @@ def within_epochs(line: Line, epochs: Series) -> Line:
         return NOTHING
     numbers = epochs.values
     if times_s[0] < epochs.times_s[0]:
-        ends = np.searchsorted(epochs.times_s, times_s)
-        along = np.append(numbers, numbers[-1] + 1)[ends]
+        last = np.append(np.diff(numbers) != 0, True)  # of the calls that log one epoch
+        along = np.append(numbers[last], numbers[-1] + 1)[np.searchsorted(epochs.times_s[last], times_s)]
     else:
-        ends = along = epochs.at(times_s)
-    begins = np.flatnonzero(np.append(True, np.diff(ends) != 0))  # of the stretches of one epoch each
+        along = epochs.at(times_s)
+    begins = np.flatnonzero(np.append(True, np.diff(along) != 0))  # of the stretches of one epoch each
     sizes = np.diff(np.append(begins, len(along)))
     apart = np.append(1.0, np.diff(along[begins]))
     widths = np.where((apart > 0) & (apart < 1), apart, 1.0)  # a part of an epoch begins where the last one ended

@@ -76,12 +76,11 @@ if os.fork() == 0:
             burn({seconds})
             os._exit(0)
         burn({seconds})
-        os.wait()
-        time.sleep({lingers_s})
+        {ends}
     os._exit(0)
 os.wait()
 burn(0.2)
-time.sleep(2 * {lingers_s})
+time.sleep(1.0)
 """
 
 

@@ -69,6 +69,27 @@ def test_a_run_has_no_part_of_what_a_feed_used_without_it():
     assert found["a"].cpu_s == 4.0, "it has run since before the run began"
 
 
+def test_after_another_sampler_only_what_a_feed_uses_from_now_on_counts():
+    parts = FeedParts()
+    parts._since_ticks = (start_ticks(THIS) or 0) + 1  # the feed was there before it
+    parts._ask = lambda _: [feed(THIS, FeederUsage(cpu_s=1000.0), 11, 12)]
+    parts.look(tick(1e9, ("a", 11), ("b", 12)))
+    parts._ask = lambda _: [feed(THIS, FeederUsage(cpu_s=1004.0), 11, 12)]
+    assert {id: part.cpu_s for id, part in parts.look(tick(2e9, ("a", 11), ("b", 12))).items()} == {
+        "a": 2.0,
+        "b": 2.0,
+    }
+
+
+def test_a_process_that_serves_two_feeds_counts_once():
+    used = FeederUsage(cpu_s=8.0, private_bytes=100)
+    found = parts_over([[feed(THIS, used, 11), feed(THIS, used, 12)]], ("a", 11), ("b", 12))
+    assert {id: (part.cpu_s, part.memory_bytes) for id, part in found.items()} == {
+        "a": (4.0, 50.0),
+        "b": (4.0, 50.0),
+    }
+
+
 def test_a_feed_that_did_not_answer_for_a_while_counts_once():
     silent = FeederStatistics("feed", THIS, answers=False)
     before, now = (feed(THIS, FeederUsage(cpu_s=each), 11) for each in (6.0, 8.0))
@@ -125,6 +146,14 @@ def told(parts: FeedParts, second: int):
     runs = FeedListener().sample(at._replace(feeds=parts.look(at))).runs
     assert "other" not in runs
     return runs["mine"]
+
+
+def test_while_it_rests_only_sums_are_told_again():
+    parts = FeedParts()
+    parts._ask = lambda _: [feed(THIS, FeederUsage(cpu_s=6.0), 11)]
+    assert parts.look(tick(1e9, ("a", 11)))["a"].lag_samples == 5
+    parts._next_s = 2e9
+    assert parts.look(tick(1e9 + 1, ("a", 11)))["a"] == FeedPart(cpu_s=6.0)
 
 
 def test_a_feeder_that_does_not_answer_is_not_waited_for_at_each_tick():

@@ -123,6 +123,18 @@ def test_a_bad_image_that_is_not_skipped_names_the_first_of_its_block(damaged):
     assert str(parts.value) == str(whole.value)
 
 
+def test_blocks_that_nobody_wants_are_not_planned_for_ever(folder):
+    planned = list[int]()
+
+    def wanted(sample, ids):
+        planned.append(sample)
+        return np.full(len(ids), sample in (0, IMAGES - 1))
+
+    with closing(made(folder, 1)) as source, closing(source.open(Cursor(0, 0), wanted)) as found:
+        assert next(found).sample == 0
+        assert len(planned) < 10
+
+
 class Unfinished:
     """Workers that never finish what they begin."""
 

@@ -82,7 +82,7 @@ class Family:
         now = time.monotonic()
         self._parting = Parting(self._next_name, now, is_new=self._root != server.name)
         self._kin: dict[str, KinSeen] = {}
-        self._measured_s, self._cpu_s = now, 0.0
+        self._measured_s, self._cpu_s = now, usage.read().cpu_s
         self._idle_cores, self._has_memory = 0.0, True
         self._limits = dict[str, tuple[float, float]]()  # cores and CPU time, as measured last
         self._workers = 0  # that have begun with the first block; 0 before it

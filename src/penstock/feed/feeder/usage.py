@@ -33,11 +33,12 @@ class UsageMeter:
         pids = [os.getpid(), *workers]
         used_s = time.process_time() + children_cpu_s(workers)
         read_bytes, written_bytes = map(sum, zip(*map(opened_io_bytes, pids), strict=True))
+        before = self._newest  # what a worker used that ends meanwhile may be missing once
         return FeederUsage(
-            cpu_s=used_s,
-            cores=max(0.0, used_s - self._newest.cpu_s) / since_s,
+            cpu_s=max(used_s, before.cpu_s),
+            cores=max(0.0, used_s - before.cpu_s) / since_s,
             private_bytes=sum(map(private_bytes, pids)),
-            read_bytes=read_bytes,
-            write_bytes=written_bytes,
+            read_bytes=max(read_bytes, before.read_bytes),
+            write_bytes=max(written_bytes, before.write_bytes),
             processes=len(pids),
         )

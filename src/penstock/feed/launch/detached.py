@@ -11,6 +11,8 @@ import select
 import signal
 from contextlib import suppress
 
+from penstock.inject import FEEDER_NAME
+
 
 def detach(lock_fd: int, answer_fd: int) -> int:
     """Go on in a child process with a new session; return the descriptor for the child's report, one line.
@@ -31,6 +33,8 @@ def detach(lock_fd: int, answer_fd: int) -> int:
         os.close(reading)
         os.close(answer_fd)
         os.setsid()
+        with suppress(OSError), open("/proc/self/comm", "wb", 0) as name:
+            name.write(FEEDER_NAME)
         return writing
     os.close(writing)
     os.close(lock_fd)

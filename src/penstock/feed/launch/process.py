@@ -22,9 +22,9 @@ from penstock.feed.launch.spec import Ready, making, read_spec
 from penstock.feed.suffix import root_of
 from penstock.feed.witness import Witnesses
 from penstock.fingerprint.file_versions import fingerprint_of_files
-from penstock.inject import FEEDER, FEEDER_NAME
+from penstock.inject import FEEDER
 from penstock.linux.fork import close_in_children
-from penstock.linux.process import NOTICES, SENT, call_process, yield_to_others
+from penstock.linux.process import NOTICES, SENT, yield_to_others
 from penstock.sources.adapt import with_workers, witness_of
 from penstock.sources.seeds import seed_process
 
@@ -36,7 +36,6 @@ _PARTED_NICE = 5
 
 def main(lock_fd: int, report_fd: int) -> None:
     """Serve the feed that standard input describes; tell ``report_fd`` that it is served, or why it cannot be."""
-    call_process(FEEDER_NAME)
     os.set_inheritable(lock_fd, False)
     os.environ[FEEDER] = "1"  # what is imported here may share loaders, elsewhere
     lock = FileIO(lock_fd, "r+")

@@ -21,9 +21,8 @@ class EnergyListener:
     """Energy of processors, their memory and GPUs as measured, and of each run as an estimate.
 
     In each second, a run gets its part of the machine's CPU time, with that of its part of a feed's, as its part
-    of the processors' energy. A GPU's
-    energy is divided evenly among the runs that NVML lists there. So idle power is shared out too, and no
-    instruction or kernel counts as dearer than another.
+    of the processors' energy. A GPU's energy is divided evenly among the runs that NVML lists there. So idle power
+    is shared out too, and no instruction or kernel counts as dearer than another.
     """
 
     name = "energy"

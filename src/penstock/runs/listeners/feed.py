@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import time
+from collections import Counter
 from collections.abc import Callable
 
 from penstock.feed.endpoint import endpoints
@@ -26,31 +28,32 @@ class FeedParts:
         self._used: dict[int, FeederUsage] = {}  # by feeders, as seen last
         self._held_back_s: dict[tuple[int, int], float] = {}  # by feeders' and trainers' processes
         self._parts: dict[str, FeedPart] = {}
+        self._since_ticks = start_ticks(os.getpid()) or 0
 
     def look(self, tick: Tick) -> dict[str, FeedPart]:
         """Return the parts of those runs that have read a feed, by their ids."""
         if tick.time_s < self._next_s:
-            return self._parts
+            return {id: _sums(part) for id, part in self._parts.items()}
         ask = self._asking()
         began_s = time.monotonic()  # without the import
         feeds = ask(_ANSWER_S) if ask else []
         silent = {feed.pid for feed in feeds if not feed.answers}
         self._next_s = tick.time_s + _REST * (time.monotonic() - began_s)
         run_of = {pid: run for run in tick.runs for pid in tick.trees[run.id].pids}
-        parts = {
-            run.id: part._replace(memory_bytes=None, lag_samples=None, held_back_by=None)
-            for run in tick.runs
-            if (part := self._parts.get(run.id))
-        }
+        trainers = Counter[int]()  # of all feeds of a process
+        for feed in feeds:
+            trainers[feed.pid] += len(feed.trainers)
+        parts = {run.id: _sums(part) for run in tick.runs if (part := self._parts.get(run.id))}
         held_back_s = {at: its_s for at, its_s in self._held_back_s.items() if at[0] in silent}
         for feed in feeds:
             its = [(run, trainer) for trainer in feed.trainers if (run := run_of.get(trainer.pid))]
             if not its:
                 continue
             now, before = feed.usage, self._used_before(feed, min(run.keeper[1] for run, _ in its))
-            own = 1 / len(feed.trainers) if feed.pid not in run_of else 0.0  # else it is among a run's processes
+            own = 1 / trainers[feed.pid] if feed.pid not in run_of else 0.0  # else it is among a run's processes
             # Who maps the window holds a part of it, as the kernel counts a run's own.
-            window_bytes = feed.resident_bytes * now.processes / (now.processes + len(feed.trainers))
+            mapped = now.processes / (now.processes + len(feed.trainers)) / len(feed.trainers)
+            memory_bytes = own * now.private_bytes + (feed.resident_bytes * mapped if own else 0.0)
             for run, trainer in its:
                 part = parts.get(run.id, FeedPart())
                 at = feed.pid, trainer.pid
@@ -61,7 +64,7 @@ class FeedParts:
                     part.cpu_s + own * max(0.0, now.cpu_s - before.cpu_s),
                     part.read_bytes + own * max(0, now.read_bytes - before.read_bytes),
                     part.write_bytes + own * max(0, now.write_bytes - before.write_bytes),
-                    (part.memory_bytes or 0.0) + own * (now.private_bytes + window_bytes),
+                    (part.memory_bytes or 0.0) + memory_bytes,
                     part.held_back_s + max(0.0, trainer.held_back_s - self._held_back_s.get(at, 0.0)),
                     max(trainer.lag_samples, part.lag_samples or 0),
                     held_by,
@@ -72,10 +75,13 @@ class FeedParts:
         return parts
 
     def _used_before(self, feed: FeederStatistics, since_ticks: int) -> FeederUsage:
-        """Return what a feeder had used at the last look; at the first one, before runs that began then."""
+        """Return what a feeder had used at the last look; at the first, 0 if it has served these runs alone.
+
+        Of one that was there before this sampler, nobody knows whom it has served.
+        """
         if feed.pid in self._used:
             return self._used[feed.pid]
-        is_theirs = (start_ticks(feed.pid) or 0) >= since_ticks
+        is_theirs = (start_ticks(feed.pid) or 0) >= max(since_ticks, self._since_ticks)
         return FeederUsage() if is_theirs else feed.usage
 
     def _asking(self) -> Callable[[float], list[FeederStatistics]] | None:
@@ -86,6 +92,11 @@ class FeedParts:
 
             self._ask = feeds
         return self._ask
+
+
+def _sums(part: FeedPart) -> FeedPart:
+    """Return what is true of more than one moment."""
+    return part._replace(memory_bytes=None, lag_samples=None, held_back_by=None)
 
 
 class FeedListener(Listener):

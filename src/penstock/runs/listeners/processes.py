@@ -92,7 +92,7 @@ class _Process:
 
     def __init__(self, pid: int, parent: _Process | None = None) -> None:
         self.pid = pid
-        self._parent = parent
+        self.parent = parent
         self.feeds = False  # whether it is a feeder or descends from one
         self.used: _Used = 0, 0, 0  # as read last
         self._stat = os.open(f"/proc/{pid}/stat", os.O_RDONLY | os.O_CLOEXEC)
@@ -104,12 +104,8 @@ class _Process:
         """Read its state, and what follows that in /proc/PID/stat (proc(5))."""
         stat = os.pread(self._stat, 1024, 0)
         is_feeder = stat[stat.index(b"(") + 1 : stat.rindex(b")")] == FEEDER_NAME
-        self.feeds = is_feeder or (self._parent is not None and self._parent.feeds)
+        self.feeds = is_feeder or (self.parent is not None and self.parent.feeds)
         return stat_fields(stat)
-
-    @property
-    def is_feeder(self) -> bool:
-        return self.feeds and not (self._parent and self._parent.feeds)
 
     def io_bytes(self) -> tuple[int, int]:
         """Read how much it, and the children that it has waited for, read and wrote."""
@@ -163,8 +159,8 @@ class _Tree:
                 ran_ns, delayed_ns = process.ready_ns()
             except ProcessLookupError:
                 self.members.pop(pid).close()
-                if process.is_feeder:
-                    self._fed = _sums(self._fed, process.used)
+                if process.feeds and process.parent not in self.members.values():
+                    self._fed = _sums(self._fed, process.used)  # else its parent has it among its children's
                 continue
             process.used = sum(map(int, stat[11:15])), *process.io_bytes()
             if process.feeds:

@@ -95,13 +95,14 @@ class Augmentation(msgspec.Struct, frozen=True):
         return cv2.resize(crop, size, dst=to)
 
 
-def draws_of(seed: int, cycle: int, sample: int, rows: int, crops: int) -> Draws:
-    """Draw the numbers for the rows of a block, from 0 up to 1: rows x crops x numbers of a crop.
+def draws_of(seed: int, cycle: int, sample: int, rows: int, crops: int, first: int = 0) -> Draws:
+    """Draw the numbers for some rows of a block, from 0 up to 1: rows x crops x numbers of a crop.
 
+    They are those from row ``first`` on; ``sample`` is the place of the block.
     They are the raw words of PCG64, which are fixed across versions of NumPy (NEP 19).
     """
     words = np.random.SeedSequence((_AUGMENT, cycle, sample, seed % 2**64))
-    raw = np.random.PCG64(words).random_raw(rows * crops * _DRAWS)
+    raw = np.random.PCG64(words).advance(first * crops * _DRAWS).random_raw(rows * crops * _DRAWS)
     return (raw >> np.uint64(11)).astype(np.float64).reshape(rows, crops, _DRAWS) * 2.0**-53
 
 

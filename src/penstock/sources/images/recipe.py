@@ -51,7 +51,7 @@ class Costs(msgspec.Struct):
     pixel_bytes: int = 0  # size of these, decoded as a whole
     decode_s: float = 0.0  # CPU time that decoding took
     finish_s: float = 0.0  # CPU time that resizing and all else took
-    busy_s: float = 0.0  # time that whole blocks took
+    busy_s: float = 0.0  # time that whole parts took
 
     def add(self, other: Costs) -> None:
         for name in self.__struct_fields__:
@@ -70,7 +70,7 @@ class ImageRecipe(msgspec.Struct, frozen=True):
     skips: bool  # whether bad images are skipped
     fields: ImageFields | None  # what finds the image in a sample; None where it is all of it
     in_ring: bool = True
-    part_rows: int = 32
+    part_rows: int = 32  # of a block, that one worker makes
 
     def step(self) -> ImageStep:
         return ImageStep(self)
@@ -87,13 +87,14 @@ class ImageStep:
         self._recipe = recipe
         self._decoder = decoder()
         self._costs = Costs()
+        self._where: Callable[[], str] = str  # says where the image at hand lies
 
     def __call__(self, part: BlockPart) -> Steps[Costs]:
         """Write the pixels and labels of a part, an image at a step."""
         recipe, plan, costs = self._recipe, part.plan, Costs()
-        draws = draws_of(recipe.seed, part.cycle, plan.sample, plan.rows, recipe.crops)
-        if plan.kept is not None:
-            draws = draws[plan.kept]
+        kept = np.arange(plan.rows) if plan.kept is None else plan.kept
+        first, behind = int(kept[0]), int(kept[-1]) + 1
+        draws = draws_of(recipe.seed, part.cycle, plan.sample, behind - first, recipe.crops, first)[kept - first]
         side = recipe.augmentation.size
         pixels = part.arrays[0].reshape(len(part.samples), recipe.crops, side, side, 3)
         labels = part.arrays[1] if part.arrays[1:] else None

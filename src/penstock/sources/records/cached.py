@@ -34,7 +34,7 @@ _ASKED = 1024
 
 
 class CachedBlock:
-    """The samples of one block, from ``tiers`` that keep some of them as ``kind``, or else from their places."""
+    """Samples of one part of a block, from ``tiers`` that keep some as ``kind``, or else from their places."""
 
     def __init__(self, tiers: Tiers | None, kind: str, places: Sequence[Place], admitted: Admitted) -> None:
         self._tiers, self.kind, self._places = tiers, kind, places
@@ -184,7 +184,7 @@ class SampleCaching:
         return self._kind, Admitted.of(self.layouts[self._kind], self._samples, nbytes)
 
     def learn(self, made: Made) -> None:
-        """Take in what became of a block."""
+        """Take in what became of a part of a block."""
         if made.cached is not None:
             self.counts.add(made.cached)
 

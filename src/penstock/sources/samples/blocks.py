@@ -127,7 +127,7 @@ class SampleBlocks:
             own = self._prepared()
             plan, numbers, memories = next(plans, None), count(), self._memories
             while plan is not None or begun:
-                while plan is not None and sum(len(each.numbers) for each in begun) <= self._pool.capacity:
+                while plan is not None and sum(max(1, len(each.numbers)) for each in begun) <= self._pool.capacity:
                     if (block := self._begin(plan, numbers, cycle, own, waits=bool(begun))) is None:
                         break
                     begun.append(block)
@@ -213,13 +213,13 @@ class SampleBlocks:
         if labels is not None:
             self._shape.arrays_in(self._memories[memory][slot.offset :], len(plan.ids))[-1][:] = labels
         where, caching, given = (cycle, memory, slot.offset, len(plan.ids)), self._caching.plan(), list[int]()
-        for places, rows in parts_of(plan, self._recipe.part_rows):
+        for cut, rows in parts_of(plan, self._recipe.part_rows):
             ids = plan.ids[:0] if isinstance(samples[0], Place) else plan.ids[rows]
             is_all = rows.start == 0 and rows.stop == len(plan.ids)
-            kept = plan.kept if is_all else np.arange(*places) if plan.kept is None else plan.kept[rows]
+            kept = plan.kept if is_all else np.arange(*cut) if plan.kept is None else plan.kept[rows]
             part = plan._replace(way=None, ids=ids, kept=kept)
             given.append(next(numbers))
-            task = SampleTask(part, places, *where, rows.start, samples[rows], labels is not None, *caching)
+            task = SampleTask(part, cut, *where, rows.start, samples[rows], labels is not None, *caching)
             self._pool.submit(given[-1], task)
         return _Begun(plan, given, memory, slot, placement)
 

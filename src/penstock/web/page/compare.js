@@ -88,7 +88,8 @@ export function open(place) {
     differ.hidden = chosen.length < 2 || chosen.length > MOST_RUNS;
     toldIds = differ.open && !differ.hidden ? chosen.join() : "";
     if (!toldIds || toldIds === before) return; // one that is open from the beginning is also said to be opened
-    const table = await differences(chosen, labels(chosen));
+    const colours = new Map(lines().map((line) => [line.id, line.colour])); // of groups, there are none of single runs
+    const table = await differences(chosen, labels(chosen), (id) => colours.get(id) ?? colour(id));
     if (chosen.join() === ids().join()) told.replaceChildren(table);
   }
 

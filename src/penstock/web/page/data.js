@@ -109,7 +109,7 @@ export async function summarise(rows, then) {
   then();
 }
 
-// One colour for each run, for ever: neighbours in a group differ, and nothing but the run decides.
+// One colour for each run, for ever: neighbours in a group differ, and nothing but the run decides, but for `distinct`.
 const COLOURS = [
   "#2f7fb8", "#d9822b", "#3d9a50", "#c74a52", "#8a6bbf", "#98684f", "#cf6fae", "#5f7f86", "#a39a24", "#28a3ad", "#5a5fd0",
   "#b2543b", "#6d9c2f", "#a8479f",

@@ -1,6 +1,6 @@
 // What differs between runs: parameters, commands, code, packages, variables and machines.
 
-import { ask, colour } from "./data.js";
+import { ask } from "./data.js";
 import { dot, element } from "./elements.js";
 
 const OWN = /^PENSTOCK_(RUN|PARAM)_/; // of each run, and told elsewhere
@@ -31,14 +31,14 @@ function cells(texts) {
     : element("span", { class: "soft" }, texts[at] ? "no line of its own" : "–")));
 }
 
-// A table of what differs between runs, each with its label; asks for all that is known of them.
-export async function differences(ids, label) {
+// A table of what differs between runs, each with its label and colour; asks for all that is known of them.
+export async function differences(ids, label, colourOf) {
   const runs = await Promise.all(ids.map((id) => ask(`/api/runs/${encodeURIComponent(id)}`)));
   const known = runs.map(described);
   const names = [...new Set(known.flatMap((each) => [...each.keys()]))];
   const rows = names.map((name) => [name, known.map((each) => each.get(name) ?? "")]).filter(([, texts]) => new Set(texts).size > 1);
   if (!rows.length) return element("p", { class: "soft" }, "Nothing that is known of them: parameters, command, code, packages, variables and machine are the same.");
   return element("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "What differs" }, element("table", { "aria-label": "What differs" },
-    element("thead", {}, element("tr", {}, element("td"), ids.map((id) => element("th", { scope: "col" }, dot(colour(id)), label(id))))),
+    element("thead", {}, element("tr", {}, element("td"), ids.map((id) => element("th", { scope: "col" }, dot(colourOf(id)), label(id))))),
     element("tbody", {}, rows.map(([name, texts]) => element("tr", {}, element("th", { scope: "row" }, name), cells(texts))))));
 }
