@@ -142,7 +142,7 @@ def test_a_file_that_cannot_be_run_is_shown_without_our_frames(command, loader_f
 def test_a_source_that_fails_shows_its_own_traceback(loader_file: Path):
     process = started("feed", f"{loader_file}:broken", "--name", "broken", stderr=subprocess.PIPE)
     with (
-        penstock.attach("broken", wait_s=20) as loader,
+        penstock.attach("broken", wait_s=100) as loader,
         pytest.raises(penstock.errors.SourceError, match="disk is gone"),
     ):
         next(iter(loader))

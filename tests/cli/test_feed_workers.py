@@ -29,7 +29,7 @@ def feed() -> Iterator[Callable[..., str]]:
         def start(*words: str) -> str:
             process = started("feed", *words, "--name", "some", "--linger", "0")
             stack.callback(process.communicate, timeout=20)
-            with penstock.attach("some", wait_s=20) as loader:
+            with penstock.attach("some", wait_s=100) as loader:
                 assert len(list(loader)) == 10
                 return penstock.feeds()[0].source
 

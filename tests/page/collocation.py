@@ -119,7 +119,7 @@ def add(store: Store, kind: Kind, began: float, every_s: int = 1) -> list[RunRec
 
 TRAINER = """
 import sys, time, penstock
-loader = penstock.attach("imagenet/train", 128, wait_s=30)
+loader = penstock.attach("imagenet/train", 128, wait_s=100)
 print("attached", flush=True)
 while True:
     for batch in loader:
