@@ -122,6 +122,8 @@ def runs(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
             assert not run.is_alive()
             assert run.error is None
             assert all(sorted(epoch) == list(range(run.loader.samples)) for epoch in run.epochs)
+    # One may have been asked to start a feed just before its end, which goes on in a thread.
+    eventually(lambda: not [each for each in threading.enumerate() if each.name == "penstock-prepare"])
 
 
 def parted(*runs: Run) -> bool:
