@@ -90,6 +90,10 @@ def outcomes(folder: Path) -> dict[str, Any]:
     return {f"{each['arm']}, seed {each['repeat']}": each["figures"] for each in found}
 
 
+RUNS_MANY = pytest.mark.timeout(400)  # several trainings and scorings, one after the other; each command has 300 s
+
+
+@RUNS_MANY
 @pytest.mark.whole
 def test_a_comparison_from_its_spec_to_its_picture_and_once_more(folder: Path) -> None:
     said = bench(folder)
@@ -147,6 +151,7 @@ def test_a_comparison_from_its_spec_to_its_picture_and_once_more(folder: Path) -
     assert compare.returncode == 0 and "top 50% in both" in compare.stdout
 
 
+@RUNS_MANY
 @pytest.mark.whole
 def test_a_run_that_fails_is_named_and_what_has_run_is_not_run_again(folder: Path) -> None:
     short = SPEC.replace("fresh_seeds: [3]\n", "").replace("[1, 0.5]", "[1]").replace(RS2, "")
@@ -197,6 +202,7 @@ def test_scores_are_kept_if_scoring_cannot_reach_what_has_changed(folder: Path, 
     assert {"train.py", "task.py"} <= comparison.code().keys()
 
 
+@RUNS_MANY
 @pytest.mark.whole
 def test_a_script_is_mended_before_anything_counts_and_scores_stay(folder: Path) -> None:
     (folder / "train.py").write_text("import penstock; penstock.log(accuracy=1)")
