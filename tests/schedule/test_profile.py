@@ -29,7 +29,7 @@ from penstock.schedule.profiles import Profile, data_of
 pytestmark = pytest.mark.whole
 
 SYNTHETIC = Path(__file__).parent / "synthetic_job.py"
-PREPARE_S, OWN_S, STEP_S = 0.005, 0.0005, 0.02
+PREPARE_S, OWN_S, STEP_S = 0.010, 0.001, 0.02  # on a slow machine a DataLoader itself takes 0.6 ms a sample
 
 
 def stretches(**phases: dict[str, Any]) -> list[Stretch]:
