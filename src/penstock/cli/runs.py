@@ -150,8 +150,9 @@ def figure(
     with Store.open(store, to_read=True) as opened:
         if series:
             runs = opened.named(named)
-            draw = partial(runs_picture, over=over, smoothing=smoothing, log=log, columns=wide, means=together)
-            drawn = draw(opened, runs, series)
+            drawn = runs_picture(
+                opened, runs, series, over=over, smoothing=smoothing, log=log, columns=wide, means=together
+            )
             if drawn.without:
                 missing = [f"nothing to draw over {over} was recorded of {printable(listed(drawn.without))}"]
         else:

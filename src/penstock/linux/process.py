@@ -179,7 +179,7 @@ def io_bytes(fd: int | None) -> tuple[int, int]:
     return int(lines[9]), int(lines[11])
 
 
-def opened_io_bytes(pid: int) -> tuple[int, int]:
+def io_bytes_of(pid: int) -> tuple[int, int]:
     """Return the ``io_bytes`` of a process, and of the children that it has waited for."""
     with suppress(OSError), open(f"/proc/{pid}/io", "rb") as file:
         return io_bytes(file.fileno())

@@ -74,15 +74,15 @@ class Family:
         published: Throughput,  # what the feed has published
         together: str,  # why all its trainers stay on it; empty if they may part
         made_s: float,  # time that ``make_loader`` took
-        usage: UsageMeter,
     ) -> None:
-        self._server, self._state, self._published, self._usage = server, state, published, usage
+        self._server, self._state, self._published = server, state, published
+        self.usage = UsageMeter()
         self._together, self._made_s = together, made_s
         self._root, self._started = root_of(server.name), 0
         now = time.monotonic()
         self._parting = Parting(self._next_name, now, is_new=self._root != server.name)
         self._kin: dict[str, KinSeen] = {}
-        self._measured_s, self._cpu_s = now, usage.read().cpu_s
+        self._measured_s, self._cpu_s = now, self.usage.read().cpu_s
         self._idle_cores, self._has_memory = 0.0, True
         self._limits = dict[str, tuple[float, float]]()  # cores and CPU time, as measured last
         self._workers = 0  # that have begun with the first block; 0 before it
@@ -210,7 +210,7 @@ class Family:
 
     def _measure(self, now: float) -> None:
         took_s, self._measured_s = now - self._measured_s, now
-        used = self._usage.read()
+        used = self.usage.read()
         self._cpu_s = used.cpu_s
         before, self._limits = self._limits, cpu_limits()
         idle = [

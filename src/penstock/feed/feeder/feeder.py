@@ -26,7 +26,6 @@ from penstock.feed.feeder.pace import Throughput
 from penstock.feed.feeder.publisher import NotNeeded, Publisher
 from penstock.feed.feeder.server import Server
 from penstock.feed.feeder.slot_pool import SlotPool
-from penstock.feed.feeder.usage import UsageMeter
 from penstock.feed.feeder.writer import BlockWriter, DeviceTransform, check_fits
 from penstock.feed.settings import (
     MOST_BLOCKS,
@@ -210,8 +209,7 @@ class Feeder:
         )
         undo.callback(self._server.close, "was not begun")
         together = why_together(self.name, self._source, self.settings, by_share=fingerprint is not None)
-        self._usage = UsageMeter()
-        self._family = Family(self._server, self._state, self._published, together, witnesses.made_s, self._usage)
+        self._family = Family(self._server, self._state, self._published, together, witnesses.made_s)
         undo.callback(self._family.close)
         self._server.start()
         self._family.start()
@@ -292,7 +290,7 @@ class Feeder:
 
     def statistics(self) -> FeederStatistics:
         """Return the state of the feed and of its trainers now."""
-        server, usage = self._server, self._usage.read()
+        server, usage = self._server, self._family.usage.read()
         with server.lock:
             now = time.monotonic()
             return FeederStatistics(

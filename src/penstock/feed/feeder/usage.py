@@ -7,7 +7,7 @@ import threading
 import time
 
 from penstock.feed.statistics import FeederUsage
-from penstock.linux.process import children, children_cpu_s, opened_io_bytes, private_bytes
+from penstock.linux.process import children, children_cpu_s, io_bytes_of, private_bytes
 
 _LOOK_S = 1.0
 
@@ -32,7 +32,7 @@ class UsageMeter:
         workers = children(os.getpid())
         pids = [os.getpid(), *workers]
         used_s = time.process_time() + children_cpu_s(workers)
-        read_bytes, written_bytes = map(sum, zip(*map(opened_io_bytes, pids), strict=True))
+        read_bytes, written_bytes = map(sum, zip(*map(io_bytes_of, pids), strict=True))
         before = self._newest  # what a worker used that ends meanwhile may be missing once
         return FeederUsage(
             cpu_s=max(used_s, before.cpu_s),

@@ -140,7 +140,7 @@ export function open(place) {
     const found = inOrder(titles).filter(([name, { text }]) => words.every((word) => `${name} ${text}`.toLowerCase().includes(word)));
     const chosen = read().query.getAll("run").filter((id) => known.rows.has(id)).length;
     const all = lines();
-    const groups = by() ? new Set(ids().map((id) => grouper(by()).key(known.rows.get(id)))).size : 0;
+    const groups = by() ? ofGroups(ids(), by()).length : 0;
     note.textContent = [
       chosen > ids().length && `The first ${ids().length} of ${chosen} chosen runs.`,
       !chosen && !by() && known.rows.size > all.length && `The newest ${all.length} runs: choose others in Runs.`,

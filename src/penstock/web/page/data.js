@@ -129,8 +129,8 @@ export function colour(id) {
 export function distinct(lines) {
   const taken = new Set();
   return lines.map((line) => {
-    const spare = COLOURS.find((each) => !taken.has(each) && !lines.some((other) => other.colour === each));
-    const colour = taken.has(line.colour) ? spare ?? line.colour : line.colour;
+    const spare = () => COLOURS.find((each) => !taken.has(each) && !lines.some((other) => other.colour === each));
+    const colour = (taken.has(line.colour) && spare()) || line.colour;
     taken.add(colour);
     return { ...line, colour };
   });

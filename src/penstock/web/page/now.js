@@ -42,12 +42,13 @@ function gpu(card) {
 
 function run(row) {
   const glance = known.glances[row.id] || {};
+  const yet = left(row);
   const logged = Object.entries(glance.logged || {}).slice(0, 6).map(([name, value]) => `${name} ${number(value)}`);
   return element("section", { class: "card", "data-id": row.id },
     element("h3", {}, runLink(row), " ", element("small", { class: "soft" }, `${row.group}, ${row.mode}`)),
     glance.waiting !== null && glance.waiting !== undefined && bar("waits for data", glance.waiting, "var(--bad)"),
     element("dl", {},
-      row.began === null ? term("waits", "to be started") : [...term("waits for data", share(glance.waiting) || notRecorded()), ...term("runs for", seconds(row.seconds)), ...(left(row) ? term("left", `~${seconds(Math.round(left(row).seconds))} (${left(row).text})`) : [])],
+      row.began === null ? term("waits", "to be started") : [...term("waits for data", share(glance.waiting) || notRecorded()), ...term("runs for", seconds(row.seconds)), ...(yet ? term("left", `~${seconds(Math.round(yet.seconds))} (${yet.text})`) : [])],
       glance.cores !== undefined && glance.cores !== null ? term("cores", number(glance.cores)) : [],
       glance.memory_bytes ? term("memory", bytes(glance.memory_bytes)) : [],
       glance.read_bytes_per_s ? term("reads", `${bytes(glance.read_bytes_per_s)}/s`) : [],
