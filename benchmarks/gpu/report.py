@@ -38,7 +38,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def lines(results: Path) -> list[str]:
     """Make the lines on every record that is kept: what ran, the outcome, and on what."""
-    records = [read(path) for path in sorted(results.glob("gpu-*.json"))]
+    records = [read(path) for path in sorted(results.glob("gpu-*-*.json"))]
     if not records:
         return [NOTHING]
     rows = [row for record in records for row in _rows(record)]

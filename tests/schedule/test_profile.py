@@ -127,7 +127,7 @@ def check(found: Profile) -> None:
 
 def test_a_feed_is_profiled_and_ended(store: Store, tmp_path: Path):
     phases = list[str]()
-    found = profiled(store, synthetic(tmp_path, "numpy"), limit_s=25, on_phase=phases.append)
+    found = profiled(store, synthetic(tmp_path, "numpy"), on_phase=phases.append)
     check(found)
     assert found.data.startswith("synthetic:") and found.feed_start_s > 0.02
     assert [*dict.fromkeys(phases)] == ["start", "as it is", "loader", "replay", "over"]
@@ -145,7 +145,7 @@ def test_a_script_with_one_short_epoch_is_profiled_before_that_ends(store: Store
 @pytest.mark.whole
 @pytest.mark.parametrize(("form", "share"), [("share", False), ("2", True), ("2", False), ("0", False)])
 def test_each_way_to_load_is_profiled(store: Store, tmp_path: Path, form: str, share: bool):
-    found = profiled(store, synthetic(tmp_path, form, share=share), limit_s=30)
+    found = profiled(store, synthetic(tmp_path, form, share=share))
     check(found)
     assert found.samples_per_epoch == 400
     assert bool(found.data) == (share or form == "share")
