@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 from abc import ABC, abstractmethod
+from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
@@ -36,7 +37,8 @@ class GpuContract(ABC):
     def brought_back(self, gpu: Gpu, memory: Any) -> ByteArray:
         there = np.zeros(memory.nbytes, np.uint8)
         gpu.wait_for_compute([memory])
-        gpu.copy_out(there, memory)
+        with gpu.beside():
+            gpu.copy_out(there, memory)
         gpu.synchronize()
         return there
 
@@ -44,46 +46,88 @@ class GpuContract(ABC):
     def test_bytes_of_memory_that_is_not_pinned_are_taken_before_the_call_returns(self, nbytes: int) -> None:
         gpu, data = self.gpu(), np.arange(nbytes, dtype=np.uint8)
         wanted = data.copy()
-        to = gpu.empty(nbytes)
-        gpu.copy(to, data, pinned=False)
+        here = gpu.empty(nbytes)
+        gpu.copy(here, data, pinned=False)
+        with gpu.beside():
+            to = gpu.empty(nbytes)
+            gpu.copy(to, data, pinned=False)
         data[:] = 0
         gpu.wait_for_copies([to], gpu.mark())
         assert np.array_equal(self.seen(to), wanted)
+        assert np.array_equal(self.seen(here), wanted)
 
     def test_pinned_memory_is_copied_from_and_to(self) -> None:
         gpu, data = self.gpu(), np.arange(10_000, dtype=np.uint8)
         gpu.pin(data)
-        to = gpu.empty(data.nbytes)
-        gpu.copy(to, data, pinned=True)
+        with gpu.beside():
+            to = gpu.empty(data.nbytes)
+            gpu.copy(to, data, pinned=True)
         gpu.wait_for_copies([to], gpu.mark())
         assert np.array_equal(self.seen(to), data)
         doubled = to * 2
         gpu.wait_for_compute([doubled])
         there = data.copy()
-        gpu.copy_out(data, doubled)
+        with gpu.beside():
+            gpu.copy_out(data, doubled)
         gpu.synchronize()
         assert np.array_equal(data, there * 2)
         gpu.unpin(data)
 
     def test_a_mark_passes_once_what_was_begun_before_it_is_done(self) -> None:
         gpu, data = self.gpu(), np.full(1 << 20, 5, np.uint8)
-        to = [gpu.empty(data.nbytes) for _ in range(4)]
-        for each in to:
-            gpu.copy(each, data, pinned=False)
+        with gpu.beside():
+            to = [gpu.empty(data.nbytes) for _ in range(4)]
+            for each in to:
+                gpu.copy(each, data, pinned=False)
         mark = gpu.mark()
         mark.wait()
         assert mark.passed()
         gpu.wait_for_copies(to, mark)
         assert all((self.seen(each) == 5).all() for each in to)
 
+    def test_a_mark_that_has_passed_stays_so_whatever_is_begun_after_it(self) -> None:
+        gpu, data = self.gpu(), np.full(1 << 20, 5, np.uint8)
+        first = gpu.here()
+        first.wait()
+        to = gpu.empty(data.nbytes)
+        gpu.copy(to, data, pinned=False)
+        second = gpu.here()
+        assert first.passed()
+        second.wait()
+        assert second.passed()
+        assert first.passed()
+
+    @pytest.mark.parametrize("row_bytes", [1, 3, 8, 40])
+    @pytest.mark.parametrize("beside", [False, True])
+    def test_rows_are_gathered_from_rings_by_their_numbers(self, beside: bool, row_bytes: int) -> None:
+        numbers = np.random.default_rng(row_bytes).permutation(100)[:40]
+        numbers[10:20] = np.arange(50, 60)
+        data = np.arange(100 * row_bytes, dtype=np.uint8)
+        one, memory, gpu, mapped = self.shared()
+        one.copy(memory[: data.nbytes], data, pinned=False)
+        one.here().wait()
+        gpu.pin(data)
+        with gpu.beside() if beside else nullcontext():
+            to = [gpu.empty(40 * row_bytes) for _ in range(3)]
+            gpu.gather(to[0], mapped[: data.nbytes], numbers, row_bytes, pinned=False)
+            gpu.gather(to[1], data, numbers, row_bytes, pinned=True)
+            gpu.gather(to[2], data.copy(), numbers, row_bytes, pinned=False)
+        gpu.wait_for_copies(to, gpu.mark() if beside else gpu.here())
+        wanted = data.reshape(100, row_bytes)[numbers].ravel()
+        assert all(np.array_equal(self.seen(each), wanted) for each in to)
+        self.computed(to[0])
+        gpu.unpin(data)
+
     def test_a_trainers_ring_is_pinned_and_read_as_the_feeder_writes_it(self) -> None:
         gpu, ring = self.gpu(), WritableHostRing.create(4 * PAGE_BYTES)
         reader = HostRing.attach_pinned(fd := ring.open_for_readers(), ring.capacity_bytes, gpu)
         os.close(fd)
-        to = gpu.empty(ring.capacity_bytes)
+        with gpu.beside():
+            to = gpu.empty(ring.capacity_bytes)
         for value in (3, 4):
             ring.writable(0, ring.capacity_bytes)[:] = value
-            gpu.copy(to, reader.readable(0, ring.capacity_bytes), pinned=True)
+            with gpu.beside():
+                gpu.copy(to, reader.readable(0, ring.capacity_bytes), pinned=True)
             gpu.wait_for_copies([to], gpu.mark())
             assert (self.seen(to) == value).all()
             self.computed(to)
@@ -102,11 +146,16 @@ class GpuContract(ABC):
     def test_memory_that_is_shared_is_what_others_see(self) -> None:
         one, memory, other, mapped = self.shared()
         data = np.random.default_rng(0).integers(0, 256, PAGE_BYTES, np.uint8)
-        one.copy(memory, data, pinned=False)
+        with one.beside():
+            one.copy(memory, data, pinned=False)
         one.synchronize()
         assert np.array_equal(self.seen(mapped), data)
-        there = other.empty(100)
-        other.copy_within(there, mapped[50:150])
+        here = other.empty(100)
+        other.copy_within(here, mapped[50:150])
+        assert np.array_equal(self.seen(here), data[50:150])
+        with other.beside():
+            there = other.empty(100)
+            other.copy_within(there, mapped[50:150])
         other.wait_for_copies([there], other.mark())
         assert np.array_equal(self.seen(there), data[50:150])
 
@@ -142,7 +191,8 @@ class GpuContract(ABC):
 
     def test_a_loan_is_read_right_after_the_mapping_was_given_up(self) -> None:
         one, memory, gpu, mapped = self.shared()
-        one.copy(memory, np.full(PAGE_BYTES, 9, np.uint8), pinned=False)
+        with one.beside():
+            one.copy(memory, np.full(PAGE_BYTES, 9, np.uint8), pinned=False)
         one.synchronize()
         lent = gpu.lend(mapped, 64, 128, lambda: None)
         del mapped, memory
@@ -151,8 +201,9 @@ class GpuContract(ABC):
 
     def test_a_tensor_of_this_gpu_is_known(self) -> None:
         gpu = self.gpu()
-        memory = gpu.empty(8)
-        gpu.copy(memory, np.arange(8, dtype=np.uint8), pinned=False)
+        with gpu.beside():
+            memory = gpu.empty(8)
+            gpu.copy(memory, np.arange(8, dtype=np.uint8), pinned=False)
         gpu.wait_for_copies([memory], gpu.mark())
         assert gpu.holds(memory)
         assert self.brought_back(gpu, memory).tolist() == list(range(8))
@@ -222,18 +273,21 @@ class DeviceRingContract(RingContract):
         ring.write(0, np.arange(64, dtype=np.uint8))
         ring.flush()
         there = np.zeros(64, np.uint8)
-        self.trainers.copy_out(there, reader.readable(0, 64))
+        with self.trainers.beside():
+            self.trainers.copy_out(there, reader.readable(0, 64))
         self.trainers.synchronize()
         assert there.tolist() == list(range(64))
 
     def test_what_was_handed_over_and_computed_with_can_be_taken_over(self) -> None:
         gpu, there = self.feeders, np.zeros(64, np.uint8)
-        memory = gpu.empty(64)
-        gpu.copy(memory, np.arange(64, dtype=np.uint8), pinned=False)
+        with gpu.beside():
+            memory = gpu.empty(64)
+            gpu.copy(memory, np.arange(64, dtype=np.uint8), pinned=False)
         gpu.wait_for_copies([memory], gpu.mark())
         doubled = memory * 2
         assert gpu.holds(doubled)
         gpu.wait_for_compute([doubled])
-        gpu.copy_out(there, doubled)
+        with gpu.beside():
+            gpu.copy_out(there, doubled)
         gpu.synchronize()
         assert there.tolist() == list(range(0, 128, 2))

@@ -9,16 +9,21 @@ from __future__ import annotations
 import ctypes
 import mmap
 import os
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from enum import IntEnum
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 from cuda.bindings import driver
 from tests.fakes.gpu import pages_of
+
+from penstock.memory import cuda, cuda_batches, cuda_shared
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _libc.mmap.restype = ctypes.c_void_p
@@ -42,9 +47,12 @@ class Status(IntEnum):
 class Stream:
     """Work in order, carried out when somebody waits for it."""
 
-    def __init__(self, device: Any = None) -> None:
+    cuda_stream = 1
+
+    def __init__(self, calls: Counter[str]) -> None:
         self.work: list[Callable[[], None]] = []
         self.done = 0
+        self.calls = calls
 
     def run(self, upto: int | None = None) -> None:
         while self.done < (len(self.work) if upto is None else upto):
@@ -52,9 +60,11 @@ class Stream:
             self.work[self.done - 1]()
 
     def wait_event(self, event: Event) -> None:
-        self.work.append(event.synchronize)
+        self.calls["waits in streams"] += 1
+        self.work.append(partial(event.stream.run, event.upto))
 
     def wait_stream(self, other: Stream) -> None:
+        self.calls["waits in streams"] += 1
         upto = len(other.work)
         self.work.append(lambda: other.run(upto))
 
@@ -62,21 +72,29 @@ class Stream:
 class Computing(Stream):
     """The process's own: what is computed on it needs what it waits for at once, only ``launch`` comes late."""
 
+    cuda_stream = 0  # the default one
+
     def wait_event(self, event: Event) -> None:
-        event.synchronize()
+        self.calls["waits in streams"] += 1
+        event.stream.run(event.upto)
 
 
 class Event:
-    def __init__(self, *, blocking: bool) -> None:
+    def __init__(self, calls: Counter[str], *, blocking: bool) -> None:
         assert blocking
+        self._calls = calls
+        calls["new events"] += 1
 
     def record(self, stream: Stream) -> None:
+        self._calls["records"] += 1
         self.stream, self.upto = stream, len(stream.work)
 
     def query(self) -> bool:
+        self._calls["queries"] += 1
         return self.stream.done >= self.upto
 
     def synchronize(self) -> None:
+        self._calls["sleeps"] += 1
         self.stream.run(self.upto)
 
 
@@ -90,13 +108,26 @@ class OnDevice(torch.Tensor):
         return torch.device("cuda", 0)
 
     def record_stream(self, _: Any) -> None:
-        pass
+        self.cuda_.calls["recorded streams"] += 1
+
+    def pin_memory(self, device: Any = None) -> Any:
+        return self.as_subclass(torch.Tensor).clone().as_subclass(Pinned)
 
     def copy_(self, source: Any, non_blocking: bool = False) -> Any:
         to, origin = self.as_subclass(torch.Tensor), source.as_subclass(torch.Tensor)
         to.fill_(POISON)
         self.cuda_.stream_now.work.append(lambda: to.copy_(origin))
         return self
+
+
+class Pinned(torch.Tensor):
+    """A tensor in pinned memory."""
+
+    def to(self, *_: Any, non_blocking: bool) -> Any:
+        assert non_blocking, "the process would wait for what it has launched"
+        there = torch.full_like(self.as_subclass(torch.Tensor), -1).as_subclass(OnDevice)
+        OnDevice.cuda_.stream_now.work.append(lambda: torch.Tensor.copy_(there.as_subclass(torch.Tensor), self))
+        return there
 
 
 class FakeCuda:
@@ -106,13 +137,23 @@ class FakeCuda:
         free_bytes: Of the GPU, for rings.
         cached_bytes: Of those, what torch's allocator keeps.
         copies_foreign: ``torch.as_tensor`` copies, as of old where memory is another GPU's.
+        bindings: Version of cuda-bindings.
     """
 
-    def __init__(self, free_bytes: int = 1 << 30, *, cached_bytes: int = 0, copies_foreign: bool = False) -> None:
+    def __init__(
+        self,
+        free_bytes: int = 1 << 30,
+        *,
+        cached_bytes: int = 0,
+        copies_foreign: bool = False,
+        bindings: tuple[int, int] = (13, 5),
+    ) -> None:
+        self.bindings = bindings
         self.free_bytes, self.cached_bytes, self.copies_foreign = free_bytes, cached_bytes, copies_foreign
         self.faults: list[str] = []  # mappings that went while work that was launched before could still read them
         self.capturing = False  # this thread captures a graph; what must not be called then is a fault too
-        self.computing = Computing()
+        self.calls: Counter[str] = Counter()
+        self.computing = Computing(self.calls)
         self.stream_now: Stream = self.computing
         self.streams: list[Stream] = [self.computing]
         self.mapped: dict[int, int] = {}
@@ -142,21 +183,21 @@ class FakeCuda:
 class Torch:
     """What ``CudaGpu`` uses of torch."""
 
-    uint8, device, __version__ = torch.uint8, torch.device, "2.11"
+    uint8, int64, device, __version__ = torch.uint8, torch.int64, torch.device, "2.11"
 
     def __init__(self, cuda: FakeCuda) -> None:
         self._fake = cuda
 
         def stream(device: Any = None) -> Stream:
-            cuda.streams.append(Stream())
+            cuda.streams.append(Stream(cuda.calls))
             return cuda.streams[-1]
 
         def event(*, blocking: bool) -> Event:
             cuda.not_captured("an event")
-            return Event(blocking=blocking)
+            return Event(cuda.calls, blocking=blocking)
 
         def register(address: int, nbytes: int, flags: int) -> Status:
-            if flags & 8:  # cudaDevAttrHostRegisterReadOnlySupported is 0 on what was seen
+            if flags & 8:  # cudaDevAttrHostRegisterReadOnlySupported is 0 on some machines
                 return Status.NOT_SUPPORTED
             memory = np.ctypeslib.as_array((ctypes.c_uint8 * nbytes).from_address(address))
             if not all(page.writable for page in pages_of(memory)):
@@ -173,9 +214,12 @@ class Torch:
 
         @contextmanager
         def on(stream: Stream) -> Iterator[None]:
+            cuda.calls["contexts"] += 1
             before, cuda.stream_now = cuda.stream_now, stream
-            yield
-            cuda.stream_now = before
+            try:
+                yield
+            finally:
+                cuda.stream_now = before
 
         @contextmanager
         def nothing(_: Any) -> Iterator[None]:
@@ -187,7 +231,7 @@ class Torch:
             stream=on,
             device=nothing,
             init=lambda: None,
-            current_stream=lambda _: cuda.computing,
+            current_stream=lambda _: cuda.stream_now,
             current_device=lambda: 0,
             device_count=lambda: 1,
             get_device_properties=lambda _: SimpleNamespace(name="NVIDIA H200", uuid="fa4e"),
@@ -216,6 +260,12 @@ class Torch:
 
     def from_numpy(self, array: Any) -> Any:
         return self._there(torch.from_numpy(array))
+
+    def index_select(self, origin: Any, dim: int, index: Any, *, out: Any) -> None:
+        from_, numbers, to = (each.as_subclass(torch.Tensor) for each in (origin, index, out))
+        assert to.data_ptr() == out.data_ptr() and to.shape == (len(numbers), *from_.shape[1:])
+        to.fill_(-1 if to.dtype == torch.int64 else POISON)
+        self._fake.stream_now.work.append(lambda: to.copy_(from_[numbers]))
 
     def as_tensor(self, span: Any, device: Any) -> Any:
         of_numpy = np.asarray(_Host(span))
@@ -283,6 +333,29 @@ class Driver:
         _libc.mmap(int(address), nbytes, 0, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _MAP_FIXED, -1, 0)
         return (_OK,)
 
+    def cuMemcpyBatchAsync(  # noqa: N802
+        self, to: Any, origin: Any, sizes: Any, count: int, attributes: Any, first: Any, kinds: int, stream: int
+    ) -> Any:
+        if self._cuda.bindings < (12, 8):
+            raise RuntimeError('Function "cuMemcpyBatchAsync" not found')
+        assert stream == self._cuda.stream_now.cuda_stream == 1
+        assert (len(to), len(origin), len(sizes), first, kinds) == (count, count, count, [0], 1)
+        in_order = driver.CUmemcpySrcAccessOrder.CU_MEMCPY_SRC_ACCESS_ORDER_STREAM
+        assert attributes[0].srcAccessOrder == in_order
+        for there, here, nbytes in zip(to, origin, sizes, strict=True):
+            move = partial(ctypes.memmove, int(there), int(here), nbytes)
+            self._cuda.stream_now.work.append(lambda move=move: move() and None)
+        self._cuda.calls["batches of copies"] += 1
+        return (_OK, 2**64 - 1) if self._cuda.bindings < (13, 0) else (_OK,)
+
     def cuMemAddressFree(self, address: Any, nbytes: int) -> Any:  # noqa: N802
         _libc.munmap(int(address), nbytes)
         return (_OK,)
+
+
+def installed(monkeypatch: pytest.MonkeyPatch, fake: FakeCuda) -> FakeCuda:
+    """Have ``CudaGpu`` and what it uses find this CUDA."""
+    monkeypatch.setattr(cuda, "_torch", lambda _: fake.torch)
+    for module in (cuda_batches, cuda_shared):
+        monkeypatch.setattr(module, "driver_calls", lambda: fake.driver)
+    return fake

@@ -5,16 +5,17 @@ from __future__ import annotations
 import os
 import random
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from weakref import WeakValueDictionary
 
 import numpy as np
 import torch
 
-from penstock.contracts import ByteArray, DeviceBytes, Event
+from penstock.contracts import ByteArray, DeviceBytes, Event, Ids
 from penstock.errors import DeviceUnavailable, PinningRefused
 from penstock.memory.host_ring import HostRing, WritableHostRing, when_dead
 
@@ -24,8 +25,10 @@ POISON = 0xDB
 class FakeGpu:
     """A GPU whose copies are carried out late: when they are waited for, or at random times.
 
-    Until then their destination holds poison, and they read what the host
-    memory holds when they are carried out. New memory and new rings hold
+    Until then the destination of copies *beside* holds poison, and they read what the host
+    memory holds when they are carried out. What a thread launches reads the destination of others
+    at once, as both are in one stream: there it is checked that what they read did not change
+    before they were carried out. New memory and new rings hold
     poison too. Each ring may take as much memory as all else together.
     """
 
@@ -40,11 +43,11 @@ class FakeGpu:
         self._shared: WeakValueDictionary[int, ByteArray] = WeakValueDictionary()
         self._loans: deque[Callable[[], None]] = deque()
         self._collects = True
-        self._copies: list[tuple[torch.Tensor, torch.Tensor]] = []  # in order, those that are yet to be done
+        self._side, self._current = _FakeStream(self._random), _FakeStream(self._random)
+        self._is_beside = False
         self._taken_over: Sequence[DeviceBytes] = ()
         self._computes = False
-        self._begun = 0
-        self._done = 0
+        self.capturing = False  # whether this thread's stream captures a graph
         self.pinned: list[tuple[int, int]] = []
         self.copied_bytes = 0
         self.most_under_way = 0
@@ -62,8 +65,19 @@ class FakeGpu:
         self.pinned.append(span)
 
     def unpin(self, memory: ByteArray) -> None:
-        assert not self._copies, "a copy may be reading there"
+        assert not self._side.copies and not self._current.copies, "a copy may be reading there"
         self.pinned.remove((memory.ctypes.data, memory.nbytes))
+
+    @contextmanager
+    def beside(self) -> Iterator[None]:
+        before, self._is_beside = self._is_beside, True
+        try:
+            yield
+        finally:
+            self._is_beside = before
+
+    def captures(self) -> bool:
+        return self.capturing
 
     def empty(self, nbytes: int) -> DeviceBytes:
         if nbytes > self._free_bytes:
@@ -86,6 +100,14 @@ class FakeGpu:
         assert to.nbytes == origin.nbytes
         self._check_settled(origin)
         self._begin(to, origin)
+
+    def gather(self, to: DeviceBytes, origin: Any, rows: Ids, row_bytes: int, *, pinned: bool) -> None:
+        for i, row in enumerate(rows.tolist()):
+            there, part = to[i * row_bytes : (i + 1) * row_bytes], origin[row * row_bytes : (row + 1) * row_bytes]
+            if isinstance(origin, np.ndarray):
+                self.copy(there, part, pinned=pinned)
+            else:
+                self.copy_within(there, part)
 
     def copy_out(self, to: ByteArray, origin: DeviceBytes) -> None:
         assert to.nbytes == origin.nbytes
@@ -132,7 +154,10 @@ class FakeGpu:
         self.collect()
 
     def mark(self) -> Event:
-        return _FakeMark(self, self._begun)
+        return _FakeMark(self._side)
+
+    def here(self) -> Event:
+        return _FakeMark(self._current)
 
     def wait_for_copies(self, memory: Sequence[DeviceBytes], mark: Event) -> None:
         self._computes = True
@@ -149,30 +174,55 @@ class FakeGpu:
         self._free_bytes += nbytes
 
     def _check_settled(self, origin: DeviceBytes) -> None:
-        """Check that what this process computes is read only after ``wait_for_compute``."""
+        """Check that what this process computes is read only after ``wait_for_compute``, or in its own stream."""
+        if not self._is_beside:
+            return
         known = [(ring.ctypes.data, ring.nbytes) for ring in self._shared.values()]
         known += [(each.data_ptr(), each.nbytes) for each in self._taken_over]
         assert _lies_in(known, origin.data_ptr(), origin.nbytes), "computed, and not taken over"
 
     def _begin(self, to: DeviceBytes, source: DeviceBytes) -> None:
-        to.fill_(POISON)
-        self._copies.append((to, source))
-        self._begun += 1
-        self.most_under_way = max(self.most_under_way, len(self._copies))
+        if self._is_beside:
+            to.fill_(POISON)
+            self._side.begin(partial(to.copy_, source))
+            self.most_under_way = max(self.most_under_way, len(self._side.copies))
+        else:
+            to.copy_(source)
+            seen = source.clone()
+            self._current.begin(lambda: _check_same(source, seen))
+
+    def synchronize(self) -> None:
+        self._side.run(self._side.begun)
+
+
+def _check_same(source: torch.Tensor, seen: torch.Tensor) -> None:
+    assert torch.equal(source, seen), "overwritten before it was copied"
+
+
+class _FakeStream:
+    """Copies in order, those that are yet to be carried out."""
+
+    def __init__(self, chances: random.Random) -> None:
+        self.copies: deque[Callable[[], object]] = deque()
+        self.begun = self._done = 0
+        self._chances = chances
+
+    def begin(self, copy: Callable[[], object]) -> None:
+        self.copies.append(copy)
+        self.begun += 1
 
     def passed(self, upto: int) -> bool:
         """Whether ``upto`` copies are done; some may be carried out now."""
-        while self._copies and self._random.random() < 0.3:
+        while self.copies and self._chances.random() < 0.3:
             self._carry_out()
         return self._done >= upto
 
-    def synchronize(self, upto: int | None = None) -> None:
-        while self._done < (self._begun if upto is None else upto):
+    def run(self, upto: int) -> None:
+        while self._done < upto:
             self._carry_out()
 
     def _carry_out(self) -> None:
-        to, source = self._copies.pop(0)
-        to.copy_(source)
+        self.copies.popleft()()
         self._done += 1
 
 
@@ -201,11 +251,11 @@ def _lies_in(spans: Sequence[tuple[int, int]], where: int, nbytes: int) -> bool:
 
 
 class _FakeMark:
-    def __init__(self, gpu: FakeGpu, upto: int) -> None:
-        self._gpu, self._upto = gpu, upto
+    def __init__(self, stream: _FakeStream) -> None:
+        self._stream, self._upto = stream, stream.begun
 
     def passed(self) -> bool:
-        return self._gpu.passed(self._upto)
+        return self._stream.passed(self._upto)
 
     def wait(self) -> None:
-        self._gpu.synchronize(self._upto)
+        self._stream.run(self._upto)

@@ -16,12 +16,11 @@ import pytest
 import torch
 from tests.contracts.gpu import DeviceRingContract, GpuContract
 from tests.contracts.ring import PAGE_BYTES
-from tests.fakes.cuda import FakeCuda
+from tests.fakes.cuda import FakeCuda, installed
 from tests.fakes.gpu import POISON, FakeGpu
 
 from penstock.contracts import ByteArray, Gpu
 from penstock.errors import DeviceUnavailable, PinningRefused
-from penstock.memory import cuda, cuda_shared
 from penstock.memory.cuda import BUFFER_BYTES, CudaGpu, gpu_of, index_of, uuid_of
 from penstock.memory.gpu_ring import WritableDeviceRing
 from penstock.memory.host_ring import HostRing, WritableHostRing
@@ -40,12 +39,6 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> FakeCuda:
     return installed(monkeypatch, FakeCuda())
 
 
-def installed(monkeypatch: pytest.MonkeyPatch, fake: FakeCuda) -> FakeCuda:
-    monkeypatch.setattr(cuda, "_torch", lambda _: fake.torch)
-    monkeypatch.setattr(cuda_shared, "_driver", lambda: fake.driver)
-    return fake
-
-
 class TestCudaGpuOnAFakeCuda(GpuContract):
     @pytest.fixture(autouse=True)
     def _fake(self, fake: FakeCuda) -> Any:
@@ -58,6 +51,7 @@ class TestCudaGpuOnAFakeCuda(GpuContract):
         return CudaGpu("cuda")
 
     def seen(self, memory: Any) -> ByteArray:
+        self.fake.computing.run()
         return np.asarray(memory)
 
 
@@ -186,10 +180,29 @@ def test_memory_that_is_not_pinned_passes_in_pieces_that_torch_does_not_round_up
     data = np.arange(2 * BUFFER_BYTES + 5, dtype=np.uint8)
     to = gpu.empty(data.nbytes)
     gpu.copy(to, data, pinned=False)
-    gpu.synchronize()
+    gpu.here().wait()
     assert np.array_equal(np.asarray(to), data)
     assert fake.largest_pinned_bytes == BUFFER_BYTES
     assert BUFFER_BYTES.bit_count() == 1
+
+
+@pytest.mark.parametrize("bindings", [(12, 6), (12, 9), (13, 5)])
+def test_rows_of_pinned_memory_are_gathered_in_one_call_where_the_driver_has_it(monkeypatch, bindings):
+    fake = installed(monkeypatch, FakeCuda(bindings=bindings))
+    gpu, data, rows = CudaGpu("cuda"), np.arange(240, dtype=np.uint8), np.array([7, 3, 4, 5, 1])
+    gpu.pin(data)
+    for _ in range(2):
+        with gpu.beside():
+            to = gpu.empty(40)
+            gpu.gather(to, data, rows, 8, pinned=True)
+        gpu.synchronize()
+        assert np.array_equal(np.asarray(to), data.reshape(-1, 8)[rows].ravel())
+    here = gpu.empty(40)
+    gpu.gather(here, data, rows, 8, pinned=True)  # in the default stream the driver refuses such a call
+    gpu.here().wait()
+    assert np.array_equal(np.asarray(here), data.reshape(-1, 8)[rows].ravel())
+    assert fake.calls["batches of copies"] == (2 if bindings > (12, 8) else 0)
+    gpu.unpin(data)
 
 
 MAPS_AS_THE_FAKE_DOES = """

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
 import numpy as np
@@ -32,8 +33,9 @@ class Event(Protocol):
 class Gpu(Protocol):
     """A GPU as one process sees it.
 
-    Its copies run one after the other on a separate stream, beside what the
-    process computes; only ``Event.wait`` and ``synchronize`` wait for them.
+    Memory and copies belong to the calling thread's current stream: they are in order with what it launches.
+    Within ``beside`` they belong to a stream of the GPU's own, where copies run one after the other, beside what
+    the process computes; only ``Event.wait`` and ``synchronize`` wait for those.
     """
 
     @property
@@ -61,6 +63,14 @@ class Gpu(Protocol):
         """Give up a registration; no copy from or to the memory may be under way."""
         ...
 
+    def beside(self) -> AbstractContextManager[object]:
+        """Take memory and copy beside what the process computes, until the end of the ``with`` block."""
+        ...
+
+    def captures(self) -> bool:
+        """Whether this thread's current stream captures a CUDA graph, which would take up what is launched now."""
+        ...
+
     def empty(self, nbytes: int) -> DeviceBytes:
         """Allocate memory on the device, with arbitrary content."""
         ...
@@ -71,6 +81,13 @@ class Gpu(Protocol):
 
     def copy_within(self, to: DeviceBytes, origin: DeviceBytes) -> None:
         """Begin to copy from a ring on a GPU; ``origin`` must not change until a later mark has passed."""
+        ...
+
+    def gather(self, to: DeviceBytes, origin: Any, rows: Ids, row_bytes: int, *, pinned: bool) -> None:
+        """Begin to copy rows of a ring, one after the other: by their numbers, from a GPU's or the host's.
+
+        ``origin`` must not change until a later mark has passed, unless it is host memory that is not pinned.
+        """
         ...
 
     def copy_out(self, to: ByteArray, origin: DeviceBytes) -> None:
@@ -111,19 +128,23 @@ class Gpu(Protocol):
         ...
 
     def mark(self) -> Event:
-        """Return the point after all copies begun so far."""
+        """Return the point after all copies begun beside so far."""
+        ...
+
+    def here(self) -> Event:
+        """Return the point after all that was begun and launched on this thread's current stream so far."""
         ...
 
     def synchronize(self) -> None:
-        """Sleep until all copies begun so far are done."""
+        """Sleep until all copies begun beside so far are done."""
         ...
 
     def wait_for_copies(self, memory: Sequence[DeviceBytes], mark: Event) -> None:
-        """Let what this thread launches from now on run after the mark, and use this memory."""
+        """Let what this thread launches from now on run after the mark of copies beside, and use this memory."""
         ...
 
     def wait_for_compute(self, memory: Sequence[DeviceBytes]) -> None:
-        """Let copies begun from now on run after what this thread has launched, and read this memory."""
+        """Let copies begun beside from now on run after what this thread has launched, and read this memory."""
         ...
 
     def holds(self, tensor: Any) -> bool:

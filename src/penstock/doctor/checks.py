@@ -217,7 +217,8 @@ def _gpu_ring(gpu: CudaGpu) -> Finding:
         reader = DeviceRing.attach(gpu, fd := ring.open_for_readers(), ring.capacity_bytes)
         os.close(fd)
         there = np.empty(8, np.uint8)
-        gpu.copy_out(there, reader.readable(0, 8))
+        with gpu.beside():
+            gpu.copy_out(there, reader.readable(0, 8))
         gpu.synchronize()
         reader.close()
         return there.tobytes()

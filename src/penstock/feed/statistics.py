@@ -185,7 +185,8 @@ class LoaderStatistics(msgspec.Struct, frozen=True):
         name: Name of the feed.
         feeder_pid: Process of the feeder.
         sharing: Ring that it reads: "host memfd", "ring on GPU-…", or "host twin of the ring on GPU-…".
-        handed: What batches are and how they came: "private copy", "view", "copy on cuda:0" (of a ring on a GPU),
+        handed: What batches are and how they came: "private copy", "view", "copy on cuda:0, on the trainer's
+            stream" (of a ring on that GPU), "copy on cuda:0" (beside what it computes, where the feed evicts),
             "copy on cuda:1 from the pinned ring", or "copy on cuda:1 by way of a buffer"; and why not by a shorter
             way.
         epoch: Number of the epoch that it is in, from 0.

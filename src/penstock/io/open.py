@@ -149,9 +149,9 @@ class DeviceReader:
                 failures[done[-1]] = came.failures[number]
                 continue
             _, start, nbytes, to = self._staged[number]
-            self._gpu.copy(
-                self._memory[to : to + nbytes], self._staging[start : start + nbytes], pinned=self._reader.pinned
-            )
+            origin = self._staging[start : start + nbytes]
+            with self._gpu.beside():
+                self._gpu.copy(self._memory[to : to + nbytes], origin, pinned=self._reader.pinned)
             copied.append(number)
         if copied:
             self._copying.append((self._gpu.mark(), copied))

@@ -8,15 +8,18 @@ from __future__ import annotations
 import os
 from collections import deque
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary
 
-from penstock.contracts import ByteArray, DeviceBytes, Event, Gpu
+import numpy as np
+
+from penstock.contracts import ByteArray, DeviceBytes, Event, Gpu, Ids
 from penstock.errors import DeviceUnavailable, PinningRefused
 from penstock.linux.when_gone import in_python, when_gone
+from penstock.memory.cuda_batches import BatchCopies
 from penstock.memory.cuda_shared import SharedMemory, granularity, unmap_dead
 
 if TYPE_CHECKING:
@@ -38,6 +41,8 @@ class CudaGpu:
         self._torch = torch
         self._device = torch.device("cuda", index_of(torch, device))
         self._stream = torch.cuda.Stream(self._device)
+        self._batches = BatchCopies()
+        self._events: deque[Any] = deque()  # events that have passed, to be recorded again
         self.name = str(self._device)
         self.uuid = uuid_of(torch, self._device.index)
         self._shared: WeakValueDictionary[int, SharedMemory] = WeakValueDictionary()
@@ -61,30 +66,49 @@ class CudaGpu:
         with self._torch.cuda.device(self._device):
             self._torch.cuda.cudart().cudaHostUnregister(memory.ctypes.data)
 
+    def beside(self) -> AbstractContextManager[object]:
+        return self._torch.cuda.stream(self._stream)
+
+    def captures(self) -> bool:
+        return bool(self._torch.cuda.is_current_stream_capturing())
+
     def empty(self, nbytes: int) -> DeviceBytes:
-        with self._torch.cuda.stream(self._stream):
-            return self._torch.empty(nbytes, dtype=self._torch.uint8, device=self._device)
+        return self._torch.empty(nbytes, dtype=self._torch.uint8, device=self._device)
 
     def copy(self, to: DeviceBytes, origin: ByteArray, *, pinned: bool) -> None:
         if pinned:
-            with self._torch.cuda.stream(self._stream):
-                to.copy_(self._torch.from_numpy(origin), non_blocking=True)
+            to.copy_(self._torch.from_numpy(origin), non_blocking=True)
             return
         for start in range(0, origin.nbytes, BUFFER_BYTES):
             part = origin[start : start + BUFFER_BYTES]
             # From pageable memory the driver would copy before it returns.
             buffer = self._torch.empty(part.nbytes, dtype=self._torch.uint8, pin_memory=True)
             buffer.numpy()[:] = part
-            with self._torch.cuda.stream(self._stream):
-                to[start : start + BUFFER_BYTES].copy_(buffer, non_blocking=True)
+            to[start : start + BUFFER_BYTES].copy_(buffer, non_blocking=True)
 
     def copy_within(self, to: DeviceBytes, origin: DeviceBytes) -> None:
-        with self._torch.cuda.stream(self._stream):
-            to.copy_(origin, non_blocking=True)
+        to.copy_(origin, non_blocking=True)
+
+    def gather(self, to: DeviceBytes, origin: Any, rows: Ids, row_bytes: int, *, pinned: bool) -> None:
+        if not isinstance(origin, np.ndarray):
+            words = self._torch.int64 if row_bytes % 8 == 0 else self._torch.uint8
+            # From memory that is not pinned, the copy would wait for what was launched before.
+            numbers = self._torch.from_numpy(rows).pin_memory().to(self._device, non_blocking=True)
+            seen, taken = (each.view(words).view(-1, row_bytes // words.itemsize) for each in (origin, to))
+            self._torch.index_select(seen, 0, numbers, out=taken)
+            return
+        first = np.flatnonzero(np.diff(rows, prepend=rows[0] - 2) != 1)  # where runs of rows begin
+        starts, sizes = rows[first] * row_bytes, np.diff(first, append=len(rows)) * row_bytes
+        stream = self._torch.cuda.current_stream(self._device).cuda_stream
+        if pinned and self._batches.begin(stream, to.data_ptr(), origin.ctypes.data, starts, sizes):
+            return
+        began = 0
+        for start, nbytes in zip(starts.tolist(), sizes.tolist(), strict=True):
+            self.copy(to[began : began + nbytes], origin[start : start + nbytes], pinned=pinned)
+            began += nbytes
 
     def copy_out(self, to: ByteArray, origin: DeviceBytes) -> None:
-        with self._torch.cuda.stream(self._stream):
-            self._torch.from_numpy(to).copy_(origin, non_blocking=True)
+        self._torch.from_numpy(to).copy_(origin, non_blocking=True)
 
     def share(self, nbytes: int) -> tuple[DeviceBytes, int]:
         self._torch.cuda.init()
@@ -116,12 +140,12 @@ class CudaGpu:
         self._collect(wait=True)
 
     def _collect(self, *, wait: bool) -> None:
-        while self._loans and not self._captures():
+        while self._loans and not self.captures():
             try:
                 loan = self._loans.popleft()
             except IndexError:  # another thread collects too
                 break
-            loan.event = event = loan.event or self._here()
+            loan.event = event = loan.event or self.here()
             if wait:
                 event.wait()
             elif not event.passed():
@@ -134,18 +158,10 @@ class CudaGpu:
         """A view has died; what its last user launched on it may still run."""
         if os.getpid() != self._pid:  # in a forked child, which must not call CUDA
             return
-        loan.event = None if self._captures() else self._here()
+        loan.event = None if self.captures() else self.here()
         self._loans.append(loan)
         if not self._collects:
             self.collect_all()
-
-    def _captures(self) -> bool:
-        """Whether this thread captures a CUDA graph, which recording or querying an event would break."""
-        return bool(self._torch.cuda.is_current_stream_capturing())
-
-    def _here(self) -> _Event:
-        """Return the point after what this thread has launched."""
-        return _Event(self._torch, self._torch.cuda.current_stream(self._device))
 
     def _tensor(self, memory: SharedMemory, nbytes: int) -> DeviceBytes:
         tensor = self._torch.as_tensor(memory.span(0, nbytes), device=self._device)
@@ -162,7 +178,18 @@ class CudaGpu:
         return -(-nbytes // unit) * unit
 
     def mark(self) -> Event:
-        return _Event(self._torch, self._stream)
+        return self._point(self._stream)
+
+    def here(self) -> _Event:
+        return self._point(self._torch.cuda.current_stream(self._device))
+
+    def _point(self, stream: torch.cuda.Stream) -> _Event:
+        try:
+            event = self._events.pop()
+        except IndexError:
+            event = self._torch.cuda.Event(blocking=True)  # waiting threads sleep
+        event.record(stream)
+        return _Event(event, self._events)
 
     def synchronize(self) -> None:
         self.mark().wait()
@@ -170,7 +197,8 @@ class CudaGpu:
     def wait_for_copies(self, memory: Sequence[DeviceBytes], mark: Event) -> None:
         assert isinstance(mark, _Event)
         current = self._torch.cuda.current_stream(self._device)
-        current.wait_event(mark.event)
+        if mark.event is not None:
+            current.wait_event(mark.event)
         for each in memory:
             each.record_stream(current)  # else the allocator would reuse it while it is in use
 
@@ -196,15 +224,28 @@ def is_host(device: str | Gpu | None) -> bool:
 
 
 class _Event:
-    def __init__(self, torch: Any, stream: torch.cuda.Stream) -> None:
-        self.event = torch.cuda.Event(blocking=True)  # waiting threads sleep
-        self.event.record(stream)
+    """A point on a stream, of interest to one thread at a time."""
+
+    def __init__(self, event: Any, pool: deque[Any]) -> None:
+        self.event: Any = event  # None once it has passed
+        self._pool = pool  # where CUDA's event goes then: to make one takes as long as to copy a batch
 
     def passed(self) -> bool:
-        return bool(self.event.query())
+        event = self.event
+        if event is None:
+            return True
+        if not event.query():
+            return False
+        self.event = None
+        self._pool.append(event)
+        return True
 
     def wait(self) -> None:
-        self.event.synchronize()
+        event = self.event
+        if event is not None:
+            event.synchronize()
+            self.event = None
+            self._pool.append(event)
 
 
 @dataclass(eq=False)

@@ -32,7 +32,7 @@ class SharedMemory:
     """
 
     def __init__(self, torch: Any, device: int, nbytes: int, fd: int | None = None) -> None:
-        driver = _driver()
+        driver = driver_calls()
         cuda = _Calls(torch, device, nbytes)
         self.nbytes = nbytes  # size, a multiple of ``granularity``
         kind = driver.CUmemAllocationHandleType.CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR
@@ -103,7 +103,7 @@ def unmap_dead(torch: Any) -> None:
 
 def granularity(torch: Any, device: int) -> int:
     """Return the unit of shared memory's size on this GPU, in bytes."""
-    driver = _driver()
+    driver = driver_calls()
     least = driver.CUmemAllocationGranularity_flags.CU_MEM_ALLOC_GRANULARITY_MINIMUM
     return int(
         _Calls(torch, device, 0).checked(driver.cuMemGetAllocationGranularity(_properties(driver, device), least))
@@ -153,7 +153,12 @@ def _properties(driver: Any, device: int) -> Any:
     return properties
 
 
-def _driver() -> Any:
+def driver_calls() -> Any:
+    """Return the driver's functions.
+
+    Raises:
+        DeviceUnavailable: cuda-bindings is not installed, or CUDA does not start.
+    """
     try:
         from cuda.bindings import driver
     except ImportError:

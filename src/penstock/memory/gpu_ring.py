@@ -76,14 +76,16 @@ class WritableDeviceRing(DeviceRing):
             self.written_in_place(offset, part.nbytes)
         elif part.nbytes:
             self._gpu.wait_for_compute([part])
-            self._gpu.copy_within(self.readable(offset, part.nbytes), part)
-            self._gpu.copy_out(self.twin.writable(offset, part.nbytes), part)
+            with self._gpu.beside():
+                self._gpu.copy_within(self.readable(offset, part.nbytes), part)
+                self._gpu.copy_out(self.twin.writable(offset, part.nbytes), part)
 
     def written_in_place(self, offset: int, nbytes: int) -> None:
         """Copy to the GPU what workers have written into the twin."""
         if nbytes:
             origin = self.twin.readable(offset, nbytes)
-            self._gpu.copy(self.readable(offset, nbytes), origin, pinned=self._pinned is not None)
+            with self._gpu.beside():
+                self._gpu.copy(self.readable(offset, nbytes), origin, pinned=self._pinned is not None)
 
     def flush(self) -> None:
         self._gpu.synchronize()

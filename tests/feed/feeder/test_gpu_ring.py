@@ -34,7 +34,7 @@ def test_a_ring_on_the_gpu_takes_each_block_once_whatever_the_trainers(serve, ba
     ):
         for seen in threads.map(ids_of, (one, other)):
             assert sorted(seen) == list(range(SAMPLES))
-        assert one.statistics().handed == "copy on fake:0"
+        assert one.statistics().handed == "copy on fake:0, on the trainer's stream"
         assert one.statistics().sharing == "ring on GPU-00000000-fake"
     sent = feeder.statistics()
     assert feeders.copied_bytes == sent.samples * (ROW_BYTES + 8), "host-to-device bytes are those of the blocks"
@@ -129,7 +129,9 @@ def test_views_of_a_ring_that_cannot_be_mapped_are_an_error_that_says_what_to_do
     assert not penstock.feeds()[0].trainers
 
 
-@pytest.mark.parametrize(("memory", "reaches"), [("host", True), (FakeGpu(5), False)], ids=["host", "twin"])
+@pytest.mark.parametrize(
+    ("memory", "reaches"), [("host", True), (FakeGpu(5), False), (FakeGpu(5), True)], ids=["host", "twin", "gpu"]
+)
 def test_a_trainer_that_is_evicted_hands_out_nothing_that_was_overwritten(serve, memory, reaches):
     serve(rows(1000), memory=memory, window="8KiB", stall_timeout=0.3)
     with (
@@ -343,9 +345,10 @@ def test_an_error_in_it_and_what_cannot_be_fed_are_the_sources(serve, source, tr
 def test_the_fake_copies_nothing_that_is_still_being_computed() -> None:
     gpu = FakeGpu()
     memory, computed = gpu.empty(8), torch.arange(8, dtype=torch.uint8)
-    with pytest.raises(AssertionError, match="not taken over"):
+    with gpu.beside(), pytest.raises(AssertionError, match="not taken over"):
         gpu.copy_within(memory, computed)
     gpu.wait_for_compute([computed])
-    gpu.copy_within(memory, computed)
+    with gpu.beside():
+        gpu.copy_within(memory, computed)
     gpu.synchronize()
     assert memory.tolist() == list(range(8))

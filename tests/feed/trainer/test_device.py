@@ -137,8 +137,9 @@ def test_the_fake_reads_pinned_memory_when_the_copy_is_carried_out() -> None:
     gpu = FakeGpu()
     memory = np.arange(10, dtype=np.uint8)
     gpu.pin(memory)
-    to = gpu.empty(10)
-    gpu.copy(to, memory, pinned=True)
+    with gpu.beside():
+        to = gpu.empty(10)
+        gpu.copy(to, memory, pinned=True)
     assert to.tolist() == [0xDB] * 10, "not before the mark"
     mark = gpu.mark()
     memory[:] = 7

@@ -51,9 +51,10 @@ class DeviceTransform:
                 leaves.append(leaf)
                 continue
             origin = bytes_of(node, leaf)
-            memory = self._gpu.empty(origin.nbytes)
-            if origin.nbytes:
-                self._gpu.copy(memory, origin, pinned=False)
+            with self._gpu.beside():
+                memory = self._gpu.empty(origin.nbytes)
+                if origin.nbytes:
+                    self._gpu.copy(memory, origin, pinned=False)
             taken.append(memory)
             leaves.append(device_leaf(node, memory, None if self._whole else parts.rows))
         self._gpu.wait_for_copies(taken, self._gpu.mark())

@@ -208,23 +208,11 @@ class BatchBuilder:
 
     def copy(self, block: ReceivedBlock, picked: slice | Ids, rows: int, to: int) -> None:
         """Copy some rows that a block has to row ``to`` of the batch; copying them again is harmless."""
-        if self._layout is None:
-            self._begin(block)
-        for i, leaf in enumerate(block.leaves):
-            if isinstance(self._nodes[i], Strings):
-                values = block.scalars(self._destination.bytes(leaf))
-                self._parts[i][to:] = values[picked] if isinstance(picked, slice) else [values[k] for k in picked]
-                continue
-            if isinstance(self._nodes[i], Ragged):
-                offsets = block.offsets(i, self._destination.bytes)
-                self._parts[i].copy(leaf, offsets, picked, to)
-                continue
-            row_bytes = self._row_bytes[i]
-            part = self._parts[i][to * row_bytes : (to + rows) * row_bytes]
-            if isinstance(picked, slice):
-                self._destination.copy(part, leaf[picked.start * row_bytes : picked.stop * row_bytes])
-            elif row_bytes:
-                self._destination.gather(part, leaf, picked, row_bytes)
+        with self._destination.copying():
+            if self._layout is None:
+                self._begin(block)
+            for i, leaf in enumerate(block.leaves):
+                self._copy(i, leaf, block, picked, rows, to)
 
     @property
     def copied_bytes(self) -> int:
@@ -235,6 +223,22 @@ class BatchBuilder:
         assert self._layout is not None
         leaves = [self._leaf(node, part) for node, part in zip(self._nodes, self._parts, strict=True)]
         return partial(_made, self._layout, leaves)
+
+    def _copy(self, i: int, leaf: Any, block: ReceivedBlock, picked: slice | Ids, rows: int, to: int) -> None:
+        if isinstance(self._nodes[i], Strings):
+            values = block.scalars(self._destination.bytes(leaf))
+            self._parts[i][to:] = values[picked] if isinstance(picked, slice) else [values[k] for k in picked]
+            return
+        if isinstance(self._nodes[i], Ragged):
+            offsets = block.offsets(i, self._destination.bytes)
+            self._parts[i].copy(leaf, offsets, picked, to)
+            return
+        row_bytes = self._row_bytes[i]
+        part = self._parts[i][to * row_bytes : (to + rows) * row_bytes]
+        if isinstance(picked, slice):
+            self._destination.copy(part, leaf[picked.start * row_bytes : picked.stop * row_bytes])
+        elif row_bytes:
+            self._destination.gather(part, leaf, picked, row_bytes)
 
     def _begin(self, block: ReceivedBlock) -> None:
         self._parts, self._row_bytes = [], []
@@ -260,7 +264,11 @@ class BatchBuilder:
 
 
 def _ragged_bytes(leaves: Sequence[Any]) -> int:
-    return sum(leaf.nbytes for leaf in leaves if isinstance(leaf, RaggedCopy))
+    nbytes = 0
+    for leaf in leaves:
+        if isinstance(leaf, RaggedCopy):
+            nbytes += leaf.nbytes
+    return nbytes
 
 
 def _made(layout: Node, leaves: Sequence[Any]) -> Tree:
@@ -290,14 +298,15 @@ def whole_copy(block: ReceivedBlock, destination: Destination, rows: int | None)
     """Copy all of a block, of ``rows`` rows, or of a whole batch (None); return the copy and its size in bytes."""
     leaves: list[Any] = []
     copied = 0
-    for i, (node, leaf) in enumerate(zip(block.nodes, block.leaves, strict=True)):
-        if not isinstance(node, Array):
-            leaves.append(_copied(block, i, node, None, destination))
-            continue
-        memory = destination.take(leaf.nbytes)
-        destination.copy(memory, leaf)
-        copied += leaf.nbytes
-        leaves.append(destination.leaf(node, memory, rows))
+    with destination.copying():
+        for i, (node, leaf) in enumerate(zip(block.nodes, block.leaves, strict=True)):
+            if not isinstance(node, Array):
+                leaves.append(_copied(block, i, node, None, destination))
+                continue
+            memory = destination.take(leaf.nbytes)
+            destination.copy(memory, leaf)
+            copied += leaf.nbytes
+            leaves.append(destination.leaf(node, memory, rows))
     return partial(_made, block.placement.layout, leaves), copied + _ragged_bytes(leaves)
 
 
@@ -328,6 +337,7 @@ def _copied(
         return strings_from_bytes(node, values[picked] if picked else values)
     offsets = block.offsets(leaf, destination.bytes)
     copy = RaggedCopy(node, destination)
-    copy.copy(block.leaves[leaf], offsets, picked or slice(0, len(offsets) - 1), 0)
+    with destination.copying():
+        copy.copy(block.leaves[leaf], offsets, picked or slice(0, len(offsets) - 1), 0)
     copy.finish()
     return copy

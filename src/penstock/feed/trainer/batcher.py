@@ -9,7 +9,7 @@ from penstock.contracts import Cursor, Ids, Tree
 from penstock.errors import BadSetting, PenstockError, ProtocolError
 from penstock.feed.trainer.batch_builder import BatchBuilder, Make, view, whole_copy
 from penstock.feed.trainer.connection import Standing
-from penstock.feed.trainer.destination import Ready
+from penstock.feed.trainer.destination import Sealed
 from penstock.feed.trainer.epoch import Epoch, EpochRules
 from penstock.feed.trainer.holdings import ReceivedBlock
 from penstock.feed.trainer.options import LoaderOptions
@@ -36,11 +36,11 @@ Named = dict[int, tuple[bytes, int, slice | Ids]]
 class PendingBatch(NamedTuple):
     """A batch, and where its trainer stands once it has been handed out.
 
-    It may still be on its way: ``tree`` is what ``make()`` returns after ``ready()``.
+    It may still be on its way: ``tree`` is what ``make()`` returns after ``sealed.ready()``.
     """
 
     make: Make
-    ready: Ready
+    sealed: Sealed
     counts: HandedOut
     after: Epoch
     place: Standing
@@ -83,8 +83,8 @@ class Batcher:
         batch = self._grown(epoch, dealt.rows)
         seen = 0
         for start, stop in dealt.runs:
-            if batch.rows < seen + stop - start:
-                self._rows.pass_until(start + batch.rows - seen)
+            if (rows := batch.rows) < seen + stop - start:
+                self._rows.pass_until(start + rows - seen)
                 batch.take_until(seen + stop - start, None)
             seen += stop - start
         self._rows.pass_until(dealt.after.passed)
@@ -105,13 +105,21 @@ class Batcher:
 
     def _is_there(self, epoch: Epoch) -> bool:
         """Whether the next batch, with the rows of the other ranks, can be taken without waiting."""
-        blocks, rows = self._rows.present()
         if self._whole or self._rules.batch_size is None:
-            return blocks >= self._options.world
+            return self._has(blocks=self._options.world)
         if self._rules.samples is None:
-            return rows >= self._rules.batch_size * self._options.world
+            return self._has(rows=self._rules.batch_size * self._options.world)
         dealt = self._rules.next(epoch)
-        return dealt is not None and rows >= dealt.after.passed - epoch.passed
+        return dealt is not None and self._has(rows=dealt.after.passed - epoch.passed)
+
+    def _has(self, *, blocks: int = 0, rows: int = 0) -> bool:
+        at, _, connection, index = self._rows.place
+        for block in connection.present(index):
+            if self._rows.end(block) > at:
+                blocks, rows = blocks - 1, rows - self._rows.left_of(block)
+            if blocks <= 0 and rows <= 0:
+                return True
+        return False
 
     def _next_of_unknown(self, epoch: Epoch, size: int) -> PendingBatch | None:
         """Return a batch of up to ``size`` rows from a cycle of unknown length; None at its end."""
@@ -293,4 +301,5 @@ class _Growing:
         if self._viewed is not None:
             make, copied, viewed = self._viewed
             return make, HandedOut(1, self._most, copied, viewed)
-        return self._batch.finish(), HandedOut(1, self.rows, self._batch.copied_bytes, 0)
+        batch = self._batch
+        return batch.finish(), HandedOut(1, batch.rows, batch.copied_bytes, 0)

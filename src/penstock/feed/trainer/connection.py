@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
+import select
 import socket
 import struct
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import count
 from multiprocessing.connection import wait
 from typing import Any, NamedTuple
@@ -20,7 +21,7 @@ from penstock.feed.endpoint import Endpoint
 from penstock.feed.statistics import FeederStatistics
 from penstock.feed.trainer.error_texts import Reasons, again, ended, failure, not_found, refusal, silent
 from penstock.feed.trainer.holdings import CycleEnded, Holdings, ReceivedBlock, most_unsent
-from penstock.feed.trainer.line import Line, despite_reset, introduced, of_the_system
+from penstock.feed.trainer.line import Line, introduced, of_the_system
 from penstock.linux.files import Descriptors
 from penstock.linux.fork import close_in_children
 from penstock.memory.host_ring import HostRing
@@ -29,6 +30,8 @@ OpenRing = Callable[[wire.Welcome, Sequence[int]], Ring]
 """Maps one of a feed's rings by its descriptor, which may then be closed."""
 
 _TICK_S = 1
+_SETTLED_AFTER_MS = 2
+"""A trainer that has waited this long for a block waits for its copies, and releases what they have read."""
 _SIZE = (wire.MAX_PACKET_BYTES,)
 _ASK_AFTER_S = 1.5
 """A trainer that has waited this long for a block asks each second what for, and says so from the answer on."""
@@ -54,6 +57,7 @@ class FeedConnection:
         self.why = ""  # for the user
         self.prepare: Callable[[FeedConnection, wire.Prepare], None] | None = None
         """Called with this connection when the feeder asks this trainer to start another feed."""
+        self.settle: Callable[..., bool] = _nothing_is_left  # releases what has been copied, see ``Destination``
         self.known = Known()  # what is known of joints at the place that is read
         self.held_up: Callable[[], None] = lambda: None
         """Called now and then while this trainer waits for a block because of another."""
@@ -78,6 +82,8 @@ class FeedConnection:
         except OSError:
             raise not_found(endpoint.name) from None
         close_in_children(self._socket)
+        self._poll = select.poll()
+        self._poll.register(self._socket, select.POLLIN)
         self._line = Line(self._socket)
         self._send = self._line.send
         try:
@@ -144,16 +150,11 @@ class FeedConnection:
         """Whether ``item`` would return at once; receives what has come."""
         return index < self.held.end or (self._receive(wait=False) and index < self.held.end)
 
-    def present(self, index: int) -> list[ReceivedBlock]:
-        """Return the blocks that are there from this index on, up to the end of a cycle."""
-        self._receive(wait=False)
-        blocks: list[ReceivedBlock] = []
-        for i in range(index, self.held.end):
-            item = self.held.items[i]
-            if not isinstance(item, ReceivedBlock):
-                break
-            blocks.append(item)
-        return blocks
+    def present(self, index: int) -> Iterator[ReceivedBlock]:
+        """Yield the blocks that are there from this index on, up to the end of a cycle."""
+        while self.has(index) and isinstance(item := self.held.items[index], ReceivedBlock):
+            yield item
+            index += 1
 
     def poll(self) -> None:
         """Receive what has come, without waiting.
@@ -210,6 +211,7 @@ class FeedConnection:
         return self._line.wait_s
 
     def _wait(self, index: int) -> None:
+        settled = self.settle(wait=False)
         self.held.flush()
         if self.held.first < index or self.held.lent:
             self._send(wire.Read(self._ordinal))
@@ -218,12 +220,23 @@ class FeedConnection:
         try:
             while index >= self.held.end and not self.leaves:
                 self._check_source()
+                settled = settled or self._settle()
                 self._wait_once(began)
         finally:
             self._line.wait_s += time.monotonic() - began
         newest = self.held.items[self.held.end - 1] if index < self.held.end else None
         if isinstance(newest, ReceivedBlock):
             self.latency_s = (time.monotonic_ns() - newest.published_ns) / 1e9
+
+    def _settle(self) -> bool:
+        """Release what was copied by the time that something comes; if nothing does, wait for the copies.
+
+        Nobody else looks for their end, and the feeder may wait for the room that they read.
+        """
+        came = self._poll.poll(_SETTLED_AFTER_MS)
+        settled = self.settle(wait=not came)
+        self.held.flush()
+        return settled
 
     def _wait_once(self, began: float) -> None:
         """Wait for a packet, for at most a second; if none comes, ask the feeder why, and print its answer."""
@@ -278,7 +291,10 @@ class FeedConnection:
 
         One call into C does both, so no Python exception can come between them.
         """
-        despite_reset(lambda: self._inbox.extend(map(self._socket.recv, _SIZE, (flags,))))
+        try:
+            self._inbox.extend(map(self._socket.recv, _SIZE, (flags,)))
+        except ConnectionResetError:  # see ``despite_reset``
+            self._inbox.extend(map(self._socket.recv, _SIZE, (flags,)))
 
     def _take(self) -> None:
         """Do what the inbox's first packet says, and remove it.
@@ -351,6 +367,10 @@ class FeedConnection:
     @property
     def _feeder(self) -> str:
         return f"the feeder (process {self.welcome.pid}) of feed {self._endpoint.name!r}"
+
+
+def _nothing_is_left(*, wait: bool) -> bool:
+    return True
 
 
 class Standing(NamedTuple):

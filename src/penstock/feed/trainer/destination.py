@@ -5,20 +5,25 @@ from __future__ import annotations
 import sys
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any, cast
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 
 from penstock.contracts import ByteArray, DeviceBytes, Event, Gpu, Ids, Ring
-from penstock.errors import DeviceUnavailable, PinningRefused
+from penstock.errors import BadSetting, DeviceUnavailable, PinningRefused
 from penstock.feed import wire
 from penstock.feed.trainer.holdings import Holdings
 from penstock.memory.gpu_ring import DeviceRing
 from penstock.memory.host_ring import HostRing, Recycler
 from penstock.tree import Array, device_leaf, leaf_from_bytes
 
-Ready = Callable[[], None]
-"""Makes a batch that may still be on its way usable by this thread."""
+
+class Sealed(NamedTuple):
+    """A batch, all of whose copies have been begun."""
+
+    ready: Callable[[], None]  # makes it usable by this thread, where it may still be on its way
+    arrives: Event | None = None  # what passes once no copy reads the ring any more; None if none does
 
 
 class OnHost:
@@ -35,6 +40,10 @@ class OnHost:
     def open_ring(self, welcome: wire.Welcome, fds: Sequence[int]) -> Ring:
         """Map one of a feed's rings, from which blocks come from now on; its descriptor may then be closed."""
         return HostRing.attach(fds[-1], welcome.settings.window_bytes)
+
+    def copying(self) -> AbstractContextManager[object]:
+        """Take memory and copy into it, until the end of the ``with`` block."""
+        return _AT_ONCE
 
     def take(self, nbytes: int) -> ByteArray:
         """Return memory for a leaf, as an array of bytes."""
@@ -67,16 +76,20 @@ class OnHost:
         """Make the array or tensor over memory taken or lent, with ``rows`` as first axis unless None."""
         return leaf_from_bytes(node, memory, rows, writable=writable)
 
-    def seal(self) -> Ready:
-        """End a batch, all of whose copies have been made or queued; return what makes it ready."""
-        return _at_once
+    def check(self) -> None:
+        """Check that this thread may take a batch now."""
 
-    def let_go(self, held: Holdings, index: int) -> None:
-        """Release the blocks before an index, as soon as what was copied of them has arrived."""
+    def seal(self) -> Sealed:
+        """End a batch, all of whose copies have been made or begun."""
+        return _THERE
+
+    def let_go(self, held: Holdings, index: int, after: Sealed | None = None) -> None:
+        """Release the blocks before an index once they are copied: into that batch, or by all copies so far."""
         held.release_before(index)
 
-    def settle(self, *, wait: bool) -> None:
-        """Release what can be released; with ``wait``, everything."""
+    def settle(self, *, wait: bool) -> bool:
+        """Release what has been copied, with ``wait`` everything let go; return whether nothing is left."""
+        return True
 
     def synchronize(self) -> None:
         """Wait until all copies have arrived."""
@@ -122,26 +135,36 @@ def on_host(*, pinned: bool) -> OnHost:
 
 
 class OnGpu:
-    """Tensors on a GPU, copied from the ring by the GPU itself, beside what it computes.
+    """Tensors on a GPU, copied from the ring by the GPU itself.
 
     A ring on a GPU is mapped once; where this GPU cannot reach it, blocks
     come from its twin on the host. A ring on the host is registered with the
     GPU once. Where the system refuses that, bytes go by way of a registered
     buffer, which costs the process a copy.
+
+    From a ring on the GPU a batch is copied *here*, on the trainer's current stream: such a copy is too short to
+    hide. What crosses from the host, and what this process waits for, is copied *beside* what the trainer computes
+    (docs/decisions/0036-a-trainers-stream.md).
     """
 
-    runs_ahead = True
     registers = True
 
     def __init__(self, gpu: Gpu, *, views: bool = False) -> None:
         self._gpu = gpu  # where batches end
         self._views = views  # whether batches are to be views, which only a ring on a GPU can give
         self._on_device = False
+        self._beside = True  # whether batches are copied beside what the trainer computes
         self._pinned: ByteArray | None = None
         self._unpinned = ""  # why the host ring is not registered
         self._unmapped = ""  # why the feed's ring on a GPU is not read
         self._taken: list[DeviceBytes] = []  # for the batch at hand
+        self._begun = False  # whether a copy was begun after ``_newest``
+        self._newest: Event | None = None  # the point after the copies of the batch that was sealed last
         self._to_release: deque[tuple[Event, Holdings, int]] = deque()
+
+    @property
+    def runs_ahead(self) -> bool:
+        return self._beside
 
     @property
     def lends(self) -> bool:
@@ -150,7 +173,7 @@ class OnGpu:
     @property
     def handed(self) -> str:
         if self._on_device:
-            return f"copy on {self._gpu.name}"
+            return f"copy on {self._gpu.name}" + ("" if self._beside else ", on the trainer's stream")
         why = "; ".join(filter(None, (self._unpinned, self._unmapped)))
         how = "by way of a buffer" if self._unpinned else "from the pinned ring"
         return f"copy on {self._gpu.name} {how}" + (f" ({why})" if why else "")
@@ -159,9 +182,13 @@ class OnGpu:
         """Map one of a feed's rings."""
         window_bytes = welcome.settings.window_bytes
         self._on_device, self._unpinned, self._unmapped = len(fds) > 1, "", ""
+        self._newest = None
         if self._on_device:
             try:
-                return DeviceRing.attach(self._gpu, fds[0], window_bytes)
+                ring = DeviceRing.attach(self._gpu, fds[0], window_bytes)
+                # Where a feed evicts, the process waits for each batch's copies.
+                self._beside = self._views or welcome.settings.stall_timeout is not None
+                return ring
             except DeviceUnavailable as refused:
                 self._on_device = False
                 self._unmapped = f"the feed's {welcome.rings[0]} cannot be mapped: {refused}"
@@ -170,6 +197,7 @@ class OnGpu:
                         f"borrow=True on {self._gpu.name} ({self._gpu.uuid}): {self._unmapped}. Leave borrow out, "
                         "and batches are copied from the feed's host twin of it; or train on the feed's GPU"
                     ) from None
+        self._beside = True
         try:
             ring = HostRing.attach_pinned(fds[-1], window_bytes, self._gpu)
         except PinningRefused as refused:
@@ -178,9 +206,14 @@ class OnGpu:
         self._pinned = ring.readable(0, window_bytes)
         return ring
 
+    def copying(self) -> AbstractContextManager[object]:
+        self._begun = True
+        return self._gpu.beside() if self._beside else _AT_ONCE
+
     def take(self, nbytes: int) -> DeviceBytes:
         memory = self._gpu.empty(nbytes)
-        self._taken.append(memory)
+        if self._beside:
+            self._taken.append(memory)
         return memory
 
     def copy(self, to: DeviceBytes, origin: Any) -> None:
@@ -192,15 +225,12 @@ class OnGpu:
             self._gpu.copy(to, origin, pinned=self._pinned is not None)
 
     def gather(self, to: DeviceBytes, origin: Any, rows: Ids, row_bytes: int) -> None:
-        began = 0
-        for run in np.split(rows, np.flatnonzero(np.diff(rows) != 1) + 1):
-            start, nbytes = int(run[0]) * row_bytes, len(run) * row_bytes
-            self.copy(to[began : began + nbytes], origin[start : start + nbytes])
-            began += nbytes
+        self._gpu.gather(to, origin, rows, row_bytes, pinned=self._pinned is not None)
 
     def bring(self, origin: ByteArray) -> DeviceBytes:
-        memory = self.take(origin.nbytes)
-        self._gpu.copy(memory, origin, pinned=False)
+        with self.copying():
+            memory = self.take(origin.nbytes)
+            self._gpu.copy(memory, origin, pinned=False)
         return memory
 
     def room(self, nbytes: int, like: DeviceBytes) -> DeviceBytes:
@@ -210,35 +240,54 @@ class OnGpu:
         if not self._on_device:
             return origin.data
         there = np.empty(origin.nbytes, np.uint8)
-        self._gpu.copy_out(there, origin)
-        self.synchronize()
+        with self._gpu.beside():  # elsewhere the process would wait for what it has launched
+            self._gpu.copy_out(there, origin)
+        self._gpu.synchronize()
         return there.data
 
     def leaf(self, node: Array, memory: DeviceBytes, rows: int | None, *, writable: bool = True) -> Any:
         return device_leaf(node, memory, rows)
 
-    def seal(self) -> Ready:
+    def check(self) -> None:
+        if self._gpu.captures():
+            raise BadSetting(
+                f"next() on {self._gpu.name} while this thread's CUDA stream captures a graph: whenever that is "
+                "replayed, it would copy from the same place of the feed's window. Take batches outside of "
+                "torch.cuda.graph(), and copy each into the tensor that the graph reads"
+            )
+
+    def seal(self) -> Sealed:
+        mark = self._mark()
+        if not self._beside:
+            return Sealed(_nothing, mark)
         taken, self._taken = self._taken, []
-        mark = self._gpu.mark()
-        return lambda: self._gpu.wait_for_copies(taken, mark)
+        return Sealed(lambda: self._gpu.wait_for_copies(taken, mark), mark)
 
-    def let_go(self, held: Holdings, index: int) -> None:
-        self._to_release.append((self._gpu.mark(), held, index))
-        self.settle(wait=False)
+    def let_go(self, held: Holdings, index: int, after: Sealed | None = None) -> None:
+        if self._views:
+            self._gpu.collect()
+        if self._to_release and self._to_release[0][0].passed():
+            self._release_oldest()
+        mark = self._mark() if after is None or after.arrives is None else after.arrives
+        self._to_release.append((mark, held, index))
 
-    def settle(self, *, wait: bool) -> None:
-        self._gpu.collect()
+    def settle(self, *, wait: bool) -> bool:
+        if self._views:
+            self._gpu.collect()
         while self._to_release:
-            mark, held, index = self._to_release[0]
+            mark = self._to_release[0][0]
             if wait:
                 mark.wait()
             elif not mark.passed():
-                return
-            held.release_before(index)
-            self._to_release.popleft()
+                return False
+            self._release_oldest()
+        return True
 
     def synchronize(self) -> None:
-        self._gpu.synchronize()
+        if self._beside:
+            self._gpu.synchronize()
+        else:
+            self._mark().wait()
 
     def leave(self) -> None:
         self.synchronize()
@@ -248,10 +297,28 @@ class OnGpu:
             self._gpu.unpin(self._pinned)
             self._pinned = None
 
+    def _mark(self) -> Event:
+        """Return the point after all copies so far, and after little else that the trainer has launched."""
+        if self._newest is None or self._begun:
+            self._newest = self._gpu.mark() if self._beside else self._gpu.here()
+            self._begun = False
+        return self._newest
+
+    def _release_oldest(self) -> None:
+        _, held, index = self._to_release[0]
+        held.release_before(index)
+        self._to_release.popleft()
+
 
 Destination = OnHost | OnGpu
 """Takes rows out of blocks, and lets each block go when it has them."""
 
 
-def _at_once() -> None:
-    """Do nothing: the batch is there already."""
+_AT_ONCE = nullcontext()
+
+
+def _nothing() -> None:
+    """Do nothing: the batch is there already, or in order with what uses it."""
+
+
+_THERE = Sealed(_nothing)

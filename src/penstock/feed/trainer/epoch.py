@@ -95,18 +95,19 @@ class EpochRules:
 
     def next(self, epoch: Epoch) -> Dealt | None:
         """Return the next batch, for a known number of rows and batch size; None at the epoch's end."""
-        assert self.samples is not None and self.batch_size is not None
+        samples = self.samples
+        assert samples is not None and self.batch_size is not None
         number, start, passed, left_out, *_ = epoch
         if self.world == 1 and not left_out:
-            stop = min(passed + self.batch_size, self.samples)
+            stop = min(passed + self.batch_size, samples)
             return Dealt([(passed, stop)], stop - passed, Epoch(number, start, stop)) if stop > passed else None
         still_out = left_out[bisect_left(left_out, passed) :]
-        remain = self.samples - passed - len(still_out)
+        remain = samples - passed - len(still_out)
         share = next_slice(remain, self.batch_size, self.rank, self.world, pad=self.pad, full=self.full)
         if share is None:
             return None
         mine = self._runs(passed, still_out, share.start, share.stop)
-        after = self.samples
+        after = samples
         if share.taken < remain:
             _, after = self._runs(passed, still_out, share.taken - 1, share.taken)[0]
         return Dealt(mine, share.stop - share.start, Epoch(number, start, after, left_out))

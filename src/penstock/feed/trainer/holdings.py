@@ -42,15 +42,11 @@ class ReceivedBlock:
         self.mine: Mine | None = None  # those that this trainer takes, once it has selected them
         self.offset = message.offset  # where it lies in the ring
         self.placement = validator.placement  # its tree, and where each leaf lies
+        self.nbytes = self.placement.nbytes  # bytes from its offset to the end of its last leaf
         self.leaves: list[Any] = []  # the bytes of each of ``nodes``, once ``Holdings.open`` has filled them in
         self._offsets: dict[int, Ids] = {}
         self.loans: set[object] = set()  # loans of it that have not ended
         self.released = False  # whether the stream of rows is past it, and only loans hold it
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes from its offset to the end of its last leaf."""
-        return self.placement.nbytes
 
     def scalars(self, encoded: memoryview) -> list[Scalar]:
         """Decode one of its leaves, a list of scalars."""
@@ -147,14 +143,18 @@ class Holdings:
                     self.unsent[item.ordinal] = item.nbytes
             del self.items[self.first]
             self.first += 1
-        self._end_loans()
+        if self._lent:
+            self._end_loans()
         if len(self.unsent) >= self._most_unsent or sum(self.unsent.values()) >= self._most_unsent_bytes:
             self.flush()
 
     def bytes_before(self, index: int) -> int:
         """Return the size of the blocks that ``release_before`` would release."""
-        items = (self.items[i] for i in range(self.first, index))
-        return sum(aligned(item.nbytes) for item in items if isinstance(item, ReceivedBlock))
+        nbytes = 0
+        for i in range(self.first, index):
+            if isinstance(item := self.items[i], ReceivedBlock):
+                nbytes += aligned(item.nbytes)
+        return nbytes
 
     @property
     def lent(self) -> list[int]:
@@ -177,7 +177,8 @@ class Holdings:
 
     def flush(self) -> None:
         """Send the feeder all releases."""
-        self._end_loans()
+        if self._lent:
+            self._end_loans()
         ordinals = list(self.unsent)
         if ordinals:
             self._send(ordinals)

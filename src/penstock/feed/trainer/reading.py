@@ -116,12 +116,13 @@ class EpochReader:
         if self.check is not None:
             self.check(self._rows.connection)
             self.check = None
-        self._rows.let_go(given.place)
+        self._rows.let_go(given.place, given.sealed)
         if self.rules.is_over(given.after):
             self._end_if_last(given.after)
         return given
 
     def _next(self) -> PendingBatch | None:
+        self._rows.destination.check()
         if not self.in_place:
             self._ahead = None
             if not self._batcher.has_begun(self.epoch):
@@ -133,7 +134,7 @@ class EpochReader:
             return None
         self._ahead = None
         self._ahead = self._batcher.ahead(given.after)
-        given.ready()
+        given.sealed.ready()
         return given._replace(tree=given.make())
 
     def _finished(self, tree: Tree) -> Tree:

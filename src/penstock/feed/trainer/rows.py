@@ -19,7 +19,7 @@ from penstock.feed.suffix import FeedOfRun
 from penstock.feed.trainer.comparison import check_goes_on, difference_of_feeds, warn_of_other_data
 from penstock.feed.trainer.connection import EpochApart, FeedConnection, Standing
 from penstock.feed.trainer.deadlock import Deadlock, DeadlockWatch
-from penstock.feed.trainer.destination import Destination
+from penstock.feed.trainer.destination import Destination, Sealed
 from penstock.feed.trainer.elsewhere import Connect, Elsewhere, Prepare, say_moved
 from penstock.feed.trainer.holdings import CycleEnded, ReceivedBlock
 from penstock.feed.trainer.options import SelectedSamples
@@ -30,6 +30,8 @@ _POLLED_EVERY, _POLLED_AFTER_S = 16, 0.5
 _HELD_SHARE = 8
 """Blocks of an unfinished batch are held while they, and the largest block, take less than this part (1/8) of
 the window, and of the blocks that may be on their way: the next block then has room, however they lie."""
+_UNRELEASED_SHARE = 4
+"""Copies are waited for before a block is if they, and what is unfinished, read this part (1/4) of the window."""
 _streams = Living["RowStream"]()
 
 
@@ -215,7 +217,7 @@ class RowStream:
         None where the source's length is unknown and ``last_cycle`` is over.
         """
         while True:
-            if self.samples is None and last_cycle is not None and self.at.cycle > last_cycle:
+            if last_cycle is not None and self.samples is None and self.at.cycle > last_cycle:
                 return None
             item = self._item()
             at, row, connection, index = self.place
@@ -224,7 +226,7 @@ class RowStream:
                 self.place = Standing(after, row, connection, index + 1)
             elif (end := self.end(item)) > at:
                 assert item.at <= at, f"rows lost: {at} wanted, {item.at} came"
-                if self.selected is None or self._left_of(item):
+                if self.selected is None or self.left_of(item):
                     connection.held.open(item)
                     return item
                 self.place = Standing(end, row, connection, index + 1)
@@ -264,14 +266,14 @@ class RowStream:
 
     def end(self, block: ReceivedBlock) -> Cursor:
         """The position after a block."""
-        return block.at.after(block.rows, self.samples)
+        return block.at.after(block.rows, self.place.connection.welcome.samples)
 
     def verify(self) -> None:
         """Check that what was just copied was valid: an eviction is announced before bytes are overwritten.
 
         Where the feed evicts nobody, this only looks for its end, now and then; else it waits for copies.
         """
-        evicts = self.connection.welcome.settings.stall_timeout is not None
+        evicts = self.place.connection.welcome.settings.stall_timeout is not None
         if evicts:
             self.destination.synchronize()
         elif self.place.next_item % _POLLED_EVERY and time.monotonic() - self._polled_s < _POLLED_AFTER_S:
@@ -284,16 +286,10 @@ class RowStream:
             if evicts or not self._failover or isinstance(lost, FeedStopped):
                 raise
 
-    def present(self) -> tuple[int, int]:
-        """Return how many blocks and rows can be taken without waiting."""
-        at, _, connection, index = self.place
-        blocks = [block for block in connection.present(index) if self.end(block) > at]
-        return len(blocks), sum(map(self._left_of, blocks))
-
-    def let_go(self, place: Standing) -> None:
-        """Release the rows before this place, which are read no more."""
+    def let_go(self, place: Standing, after: Sealed | None = None) -> None:
+        """Release the rows before this place, which are read no more, once they are in that batch."""
         self.held_from = None
-        self.destination.let_go(place.connection.held, place.next_item)
+        self.destination.let_go(place.connection.held, place.next_item, after)
         self.held_from = place
 
     def close(self) -> None:
@@ -325,7 +321,8 @@ class RowStream:
             except Deadlock as deadlock:
                 self._go_apart(deadlock)
 
-    def _left_of(self, block: ReceivedBlock) -> int:
+    def left_of(self, block: ReceivedBlock) -> int:
+        """Return how many rows of a block are still to be taken."""
         passed = self.at.sample - block.at.sample if self.at > block.at else 0
         if self.selected is None:
             return block.rows - passed
@@ -347,14 +344,17 @@ class RowStream:
     def _watch(self, connection: FeedConnection) -> None:
         connection.held_up = DeadlockWatch(feeds, connection.welcome.name, self._hello.pid).look
         connection.prepare = self._elsewhere.begin
+        connection.settle = self.destination.settle
 
     def _make_room(self, connection: FeedConnection, index: int) -> None:
         """Let blocks go before waiting: the feeder may be waiting for their room."""
         held = connection.held
-        nbytes, blocks = max(held.bytes_before(index), held.largest_bytes), index - held.first
-        if nbytes * _HELD_SHARE > connection.welcome.settings.window_bytes or blocks * _HELD_SHARE > MOST_BLOCKS:
+        window_bytes = connection.welcome.settings.window_bytes
+        nbytes, blocks = held.bytes_before(index), index - held.first
+        if max(nbytes, held.largest_bytes) * _HELD_SHARE > window_bytes or blocks * _HELD_SHARE > MOST_BLOCKS:
             self.let_go(self.place)
-        self.destination.settle(wait=True)
+        if nbytes * _UNRELEASED_SHARE > window_bytes:
+            self.destination.settle(wait=True)
 
     def _replace(self, lost: FeederLost) -> None:
         """Go on with a new feeder of the feed."""

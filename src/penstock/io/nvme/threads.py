@@ -1,6 +1,6 @@
 """The submitting side on a GPU: ``queues.cuh``, compiled by NVRTC, launched for each batch of requests.
 
-No GPU has run this (docs/hardware.md). A launch ends when its requests are
+An H100 has run it, with the queues served by a CPU (docs/hardware.md). A launch ends when its requests are
 done: a kernel that ran for ever would block every synchronisation of the device.
 Bytes go from the controller to host memory; only commands, doorbells and
 completions cross the bus. A disk's doorbells are its registers, mapped for the

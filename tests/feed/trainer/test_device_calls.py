@@ -1,0 +1,78 @@
+"""What a trainer calls for a batch on a GPU, counted over a CUDA that is none."""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.fakes.cuda import FakeCuda, installed
+from tests.fakes.gpu import FakeGpu
+from tests.forked import eventually
+
+import penstock
+from penstock.memory.cuda import CudaGpu
+
+PENSTOCK = str(Path(penstock.__file__).parent)
+SAMPLES, BATCH = 12_000, 10
+
+
+@pytest.fixture
+def fake(monkeypatch: pytest.MonkeyPatch) -> FakeCuda:
+    return installed(monkeypatch, FakeCuda())
+
+
+def counted(step: Callable[[], object]) -> int:
+    """Count the calls of Penstock's Python functions."""
+    calls = 0
+
+    def count(frame: Any, event: str, _: object) -> None:
+        nonlocal calls
+        calls += event == "call" and frame.f_code.co_filename.startswith(PENSTOCK)
+
+    sys.setprofile(count)
+    try:
+        step()
+    finally:
+        sys.setprofile(None)
+    return calls
+
+
+def of_batches(fake: FakeCuda, loader: penstock.Loader, *, ready: int, feeder: Any) -> tuple[int, Counter[str]]:
+    """What each of some batches has taken at most, with this many blocks ready, and a GPU that keeps up."""
+    most, calls = Counter[str](), 0
+    batches = iter(loader)
+    next(batches)
+    for i in range(12):
+        eventually(lambda: feeder.statistics().blocks_held >= ready)
+        fake.synchronize()
+        fake.calls.clear()
+        took = counted(lambda: next(batches))
+        if i >= 4:  # before, what is kept is made
+            calls, most = max(calls, took), most | fake.calls
+    return calls, most
+
+
+@pytest.mark.parametrize("ready", [1, 1000])
+def test_a_batch_from_a_ring_on_the_gpu_is_one_copy_and_one_record_in_the_trainers_stream(serve, fake, ready):
+    source = penstock.ArraySource(np.arange(SAMPLES), batch_size=BATCH)
+    feeder = serve(source, memory=FakeGpu(5), window="4MiB", prefetch=ready)
+    with penstock.attach("feed", device=CudaGpu("cuda")) as loader:
+        calls, most = of_batches(fake, loader, ready=ready, feeder=feeder)
+        assert loader.statistics().handed == "copy on cuda:0, on the trainer's stream"
+    assert most == {"records": 1, "queries": 1}
+    assert calls <= 100
+
+
+@pytest.mark.parametrize("ready", [1, 1000])
+def test_a_batch_from_a_ring_on_the_host_is_copied_in_one_context_with_one_record(serve, fake, ready):
+    source = penstock.ArraySource({"x": np.arange(SAMPLES), "y": np.arange(SAMPLES)}, batch_size=BATCH)
+    feeder = serve(source, window="4MiB", prefetch=ready)
+    with penstock.attach("feed", device=CudaGpu("cuda")) as loader:
+        calls, most = of_batches(fake, loader, ready=ready, feeder=feeder)
+    assert most == {"contexts": 1, "records": 1, "queries": 1, "waits in streams": 1, "recorded streams": 2}
+    assert calls <= 130

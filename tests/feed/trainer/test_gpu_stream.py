@@ -1,0 +1,141 @@
+"""A trainer that copies out of a ring on its GPU, in the stream on which it computes: what goes, and when."""
+
+from __future__ import annotations
+
+import time
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.fakes.cuda import FakeCuda, installed
+from tests.fakes.gpu import FakeGpu
+from tests.feed.numbered import SAMPLES, ids_of, rows
+from tests.forked import eventually
+
+import penstock
+from penstock.contracts import Event
+from penstock.memory.cuda import CudaGpu
+
+
+class Lagging(FakeGpu):
+    """A GPU whose current stream gets to a copy some time after that was launched, behind steps of the trainer."""
+
+    lag_s = 0.02
+
+    def here(self) -> Event:
+        return _Later(super().here(), time.monotonic() + self.lag_s)
+
+
+class _Later:
+    def __init__(self, mark: Event, passes_s: float) -> None:
+        self._mark, self._passes_s = mark, passes_s
+
+    def passed(self) -> bool:
+        return time.monotonic() >= self._passes_s and self._mark.passed()
+
+    def wait(self) -> None:
+        time.sleep(max(0.0, self._passes_s - time.monotonic()))
+        self._mark.wait()
+
+
+class Unseen(FakeGpu):
+    """A GPU whose events pass only for those who wait for them."""
+
+    def here(self) -> Event:
+        return _AtLast(super().here(), float("inf"))
+
+
+class _AtLast(_Later):
+    def wait(self) -> None:
+        self._mark.wait()
+
+
+@pytest.mark.parametrize("blocks", [2, 3, 4, 8])
+@pytest.mark.parametrize("gpu", [Lagging(1), Unseen(1)], ids=["lagging", "unseen"])
+def test_who_waits_for_a_block_releases_what_was_copied_though_nobody_else_looks(serve, blocks, gpu):
+    block_bytes = 10 * (96 + 8) + 64  # as they lie, aligned
+    serve(rows(), memory=FakeGpu(5), window=blocks * block_bytes + 64)
+    with penstock.attach("feed", 10, device=gpu) as loader:
+        assert sorted(ids_of(loader)) == list(range(SAMPLES))
+
+
+def test_two_batches_of_a_gpus_ring_are_alive_at_a_time(serve: Any) -> None:
+    """The one that the loop variable holds, and the next; none is copied ahead."""
+    serve(rows(), memory=FakeGpu(5))
+    nbytes = 10 * (96 + 8)
+    with penstock.attach("feed", 10, device=FakeGpu(1, memory_bytes=2 * nbytes)) as loader:
+        assert sorted(ids_of(loader)) == list(range(SAMPLES))
+
+
+@pytest.mark.parametrize("memory", ["host", FakeGpu(5)], ids=["host", "gpu"])
+def test_a_batch_is_refused_while_a_graph_is_captured_and_comes_after_it(serve: Any, memory: Any) -> None:
+    serve(rows(), memory=memory)
+    gpu = FakeGpu(1)
+    with penstock.attach("feed", 10, device=gpu) as loader:
+        batches = iter(loader)
+        seen = next(batches)["id"].tolist()
+        gpu.capturing = True
+        with pytest.raises(penstock.errors.BadSetting, match=r"captures a graph.*outside of torch\.cuda\.graph"):
+            next(batches)
+        gpu.capturing = False
+        assert sorted(seen + ids_of(batches)) == list(range(SAMPLES))
+
+
+def test_a_batch_belongs_to_the_stream_on_which_it_was_asked_for(serve: Any, monkeypatch: Any) -> None:
+    fake = installed(monkeypatch, FakeCuda())
+    feeder = serve(rows(), memory=FakeGpu(5), prefetch=8)
+    own = fake.torch.cuda.Stream()
+    with penstock.attach("feed", device=CudaGpu("cuda")) as loader:
+        held = loader._rows.connection.held
+        batches = iter(loader)
+        with fake.torch.cuda.stream(own):
+            first = next(batches)
+        eventually(lambda: feeder.statistics().blocks_held >= 5)  # who has to wait, waits for copies, too
+        second = next(batches)
+        fake.computing.run()
+        third = next(batches)
+        assert held.first == 0, "the first has yet to be copied, and the others are released after it"
+        own.run()
+        fourth = next(batches)
+        assert held.first == 1
+        fake.synchronize()
+        seen = np.concatenate([np.asarray(batch["id"]) for batch in (first, second, third, fourth)])
+        assert len(set(seen.tolist())) == 40 and set(seen.tolist()) <= set(range(SAMPLES))
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_chosen_samples_strings_and_ragged_rows_come_out_of_a_gpus_ring(serve: Any, seed: int) -> None:
+    names = [f"name {i}" for i in range(60)]
+    values = [np.arange(i % 5) + i for i in range(60)]
+    batches = [
+        {
+            "id": np.arange(start, start + 10),
+            "name": names[start : start + 10],
+            "long": penstock.RaggedRows.of(values[start : start + 10]),
+        }
+        for start in range(0, 60, 10)
+    ]
+    serve(batches, memory=FakeGpu(5), window="8KiB")
+    with penstock.attach("feed", 7, device=FakeGpu(seed)) as loader:
+        for _ in range(2):
+            seen = 0
+            for batch in loader:
+                for row, i in enumerate(batch["id"].tolist()):
+                    assert batch["name"][row] == names[i]
+                    assert batch["long"][row].tolist() == values[i].tolist()
+                    seen += 1
+            assert seen == 60
+
+
+@pytest.mark.parametrize("memory", ["host", FakeGpu(5)], ids=["host", "gpu"])
+def test_chosen_samples_are_gathered(serve: Any, memory: Any) -> None:
+    chosen = np.random.default_rng(0).permutation(SAMPLES)[:90]
+    serve(rows(), memory=memory, window="8KiB", epochs=1)
+    with (
+        ThreadPoolExecutor() as threads,
+        penstock.attach("feed", 8, device=FakeGpu(1), select=chosen) as few,
+        penstock.attach("feed", 10, device=FakeGpu(2)) as all_of_them,
+    ):
+        some, whole = threads.map(ids_of, (few, all_of_them))
+        assert (sorted(some), sorted(whole)) == (sorted(chosen.tolist()), list(range(SAMPLES)))
