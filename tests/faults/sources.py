@@ -31,9 +31,9 @@ def rows_beside_a_fake_gpu(**options: Any) -> penstock.ArraySource:
     """For ``share``: the feeder's process takes whatever ``memory`` names for a fake."""
     from tests.fakes.gpu import FakeGpu
 
-    from penstock.feed.feeder import feeder
+    from penstock.memory import gpu_ring
 
-    feeder.gpu_of = lambda _: FakeGpu(5)  # type: ignore[assignment]
+    gpu_ring.gpu_of = lambda _: FakeGpu(5)  # type: ignore[assignment]
     return rows(**options)
 
 

@@ -21,7 +21,8 @@ from tests.fakes.gpu import POISON, FakeGpu
 
 from penstock.contracts import ByteArray, Gpu
 from penstock.errors import DeviceUnavailable, PinningRefused
-from penstock.memory.cuda import BUFFER_BYTES, CudaGpu, gpu_of, index_of, uuid_of
+from penstock.memory import cuda
+from penstock.memory.cuda import BUFFER_BYTES, CudaGpu, gpu_of, index_of, of_rank, uuid_of
 from penstock.memory.gpu_ring import WritableDeviceRing
 from penstock.memory.host_ring import HostRing, WritableHostRing
 
@@ -301,6 +302,20 @@ def test_a_device_has_the_uuid_that_nvidia_smi_writes():
 def test_a_device_that_is_not_there_is_an_error_that_lists_what_is(device):
     with pytest.raises(DeviceUnavailable, match=rf"cuda:0 \(GPU-{FIRST}\), cuda:1 \(GPU-{SECOND}\)"):
         index_of(TWO, device)
+
+
+@pytest.mark.parametrize(
+    ("rank", "count", "current", "means"),
+    [("1", 2, 0, "cuda:1"), ("0", 2, 0, "cuda"), ("1", 1, 0, "cuda"), ("1", 2, 1, "cuda"), ("", 2, 0, "cuda")],
+    ids=["first", "rank 0", "a GPU a rank", "chosen", "no rank"],
+)
+def test_cuda_is_the_gpu_of_a_rank_that_has_chosen_none(monkeypatch, capfd, rank, count, current, means):
+    counted = SimpleNamespace(current_device=lambda: current, device_count=lambda: count)
+    monkeypatch.setattr(cuda, "_torch", lambda _: SimpleNamespace(cuda=counted))
+    monkeypatch.setenv("LOCAL_RANK", rank)
+    assert of_rank("cuda") == means
+    assert ("is cuda:1 here, as LOCAL_RANK=1" in capfd.readouterr().err) == (means == "cuda:1")
+    assert of_rank("cuda:0") == "cuda:0" and of_rank(None) is None
 
 
 @pytest.mark.parametrize("device", [None, "host", "cpu", "cpu:0"])

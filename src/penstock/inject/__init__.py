@@ -19,6 +19,8 @@ FEEDER_NAME = b"penstock-feed"
 """What a feeder that ``share`` started calls its process, 15 bytes at most (proc_pid_comm(5))."""
 WATCH = "PENSTOCK_WATCH"
 """What is hooked in a run, joined by commas: "loaders", which it is without this variable, and "metrics"."""
+MODE = "PENSTOCK_MODE"
+"""The mode of a run whose GPU a feed cannot have beyond it, "mps" or "mig"."""
 _VARIABLES = (_VARIABLE, _SITE, SHARE, TOGETHER, WATCH)
 
 

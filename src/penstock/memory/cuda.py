@@ -16,6 +16,7 @@ from weakref import WeakValueDictionary
 
 import numpy as np
 
+from penstock.basics.terminal import say_once
 from penstock.contracts import ByteArray, DeviceBytes, Event, Gpu, Ids
 from penstock.errors import DeviceUnavailable, PinningRefused
 from penstock.linux.when_gone import in_python, when_gone
@@ -216,6 +217,21 @@ def gpu_of(device: str | Gpu | None) -> Gpu | None:
     if is_host(device):
         return None
     return CudaGpu(device) if isinstance(device, str) else device
+
+
+def of_rank(device: str | Gpu | None) -> str | Gpu | None:
+    """Return the GPU of this rank of ``torchrun`` for ``"cuda"`` where the script has yet to choose one."""
+    rank = os.environ.get("LOCAL_RANK", "")
+    if device != "cuda" or not rank.isdecimal():
+        return device
+    torch = _torch("cuda")
+    if torch.cuda.current_device() or not 0 < int(rank) < torch.cuda.device_count():
+        return device
+    say_once(
+        f'device="cuda" is cuda:{rank} here, as LOCAL_RANK={rank} and no GPU has been chosen yet: '
+        f'torch.cuda.set_device({rank}) chooses it, device="cuda:0" the first'
+    )
+    return f"cuda:{rank}"
 
 
 def is_host(device: str | Gpu | None) -> bool:

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable
 from typing import cast
 
 import numpy as np
 
 from penstock.contracts import ByteArray, DeviceBytes, Gpu
-from penstock.errors import PinningRefused
+from penstock.errors import DeviceUnavailable, PinningRefused
 from penstock.linux.files import Descriptors
+from penstock.memory.cuda import gpu_of
 from penstock.memory.host_ring import WritableHostRing
+
+_LOOK_S = 0.25
 
 
 class DeviceRing:
@@ -101,3 +105,39 @@ class WritableDeviceRing(DeviceRing):
         self.twin.close()
         self._shared.close()
         super().close()
+
+
+FeedRing = WritableHostRing | WritableDeviceRing
+MakeRing = Callable[[str | Gpu, int], tuple[FeedRing, Gpu | None]]
+"""Makes a feed's ring of a number of bytes in the memory that it asks for; returns it, and its GPU."""
+
+
+def ring_in(memory: str | Gpu, capacity_bytes: int) -> tuple[FeedRing, Gpu | None]:
+    """Make a feed's ring where it asks for it.
+
+    Raises:
+        DeviceUnavailable: there is no such GPU, or no room on it.
+    """
+    gpu = gpu_of(memory)
+    return (WritableDeviceRing(gpu, capacity_bytes) if gpu else WritableHostRing.create(capacity_bytes)), gpu
+
+
+def ring_on_host(why: str, capacity_bytes: int) -> tuple[FeedRing, None]:
+    """Make a feed's ring on the host, though it asks for a GPU's."""
+    ring = WritableHostRing.create(capacity_bytes)
+    ring.path = f"{ring.path} ({why})"
+    return ring, None
+
+
+def ring_in_or_on_host(
+    memory: str | Gpu, capacity_bytes: int, *, patience_s: float
+) -> tuple[FeedRing, Gpu | None]:
+    """Make the ring of a feed that goes on, whose readers hold the one before for a while; then on the host."""
+    until_s = time.monotonic() + patience_s
+    while True:
+        try:
+            return ring_in(memory, capacity_bytes)
+        except DeviceUnavailable as refused:
+            if time.monotonic() >= until_s:
+                return ring_on_host(f"{memory} had no room for {patience_s:g} s: {refused}", capacity_bytes)
+            time.sleep(_LOOK_S)

@@ -44,7 +44,7 @@ class Locked(penstock.ArraySource):
             if self._lock.exists():
                 with self._lock.open() as file:
                     fcntl.flock(file, fcntl.LOCK_EX)
-                    time.sleep(0.012)
+                    time.sleep(0.03)  # slower than any run, also one that other tests delay
             yield block
 
 

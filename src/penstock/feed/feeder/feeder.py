@@ -39,9 +39,8 @@ from penstock.feed.settings import (
 from penstock.feed.statistics import FeederStatistics
 from penstock.feed.witness import Witnesses
 from penstock.fingerprint.comparison import Fingerprint
-from penstock.memory.cuda import gpu_of
-from penstock.memory.gpu_ring import WritableDeviceRing
-from penstock.memory.host_ring import UnusedPages, WritableHostRing
+from penstock.memory.gpu_ring import MakeRing, ring_in
+from penstock.memory.host_ring import UnusedPages
 from penstock.memory.room import Room
 from penstock.memory.slots import SizedSlotSource, Slots, SlotSource
 from penstock.sources.adapt import with_workers
@@ -66,6 +65,7 @@ class Feeder:
         lock: Lock of the feed, where another process took it for this one.
         fingerprint: Fingerprint of the function that made the loader, which ``share`` compares.
         witnesses: What the loader makes of a few samples, with which trainers compare their own.
+        make_ring: Makes its ring in the memory that is asked for, or elsewhere.
         settings: Settings of the feed; see ``FeedSettings``.
 
     Example:
@@ -98,6 +98,7 @@ class Feeder:
         lock: FileIO | None = None,
         fingerprint: Fingerprint | None = None,
         witnesses: Witnesses | None = None,
+        make_ring: MakeRing = ring_in,
         **settings: Unpack[FeedSettings],
     ) -> None:
         check_keywords("Feeder", settings, FeedSettings)
@@ -118,7 +119,7 @@ class Feeder:
         self._pid = os.getpid()
         undo = ExitStack()
         try:
-            self._open(memory, lock, transform, fingerprint, witnesses or Witnesses(), undo)
+            self._open(memory, make_ring, lock, transform, fingerprint, witnesses or Witnesses(), undo)
         except BaseException:
             undo.close()
             raise
@@ -126,6 +127,7 @@ class Feeder:
     def _open(
         self,
         memory: str | Gpu,
+        make_ring: MakeRing,
         lock: FileIO | None,
         transform: Callable[[Tree], Tree] | None,
         fingerprint: Fingerprint | None,
@@ -135,9 +137,7 @@ class Feeder:
         """Take the name, open the ring and serve; ``undo`` takes back what has been done so far."""
         self._lock = lock or self._endpoint.await_lock()
         undo.callback(self._endpoint.remove, self._lock)
-        gpu = gpu_of(memory)
-        window_bytes = self.settings.window_bytes
-        self._ring = WritableDeviceRing(gpu, window_bytes) if gpu else WritableHostRing.create(window_bytes)
+        self._ring, gpu = make_ring(memory, self.settings.window_bytes)
         undo.callback(self._ring.close)
         rings: dict[str, WritableRing] = {self._ring.kind: self._ring}
         if self._ring.twin is not self._ring:

@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 from contextlib import suppress
+from functools import partial
 from io import FileIO
 from types import FrameType
 
@@ -18,13 +19,15 @@ from penstock.errors import PenstockError
 from penstock.feed.endpoint import Endpoint
 from penstock.feed.feeder.feeder import Feeder
 from penstock.feed.launch.detached import write_all
-from penstock.feed.launch.spec import Ready, making, read_spec
+from penstock.feed.launch.spec import FeederSpec, Ready, making, read_spec
+from penstock.feed.launch.surroundings import why_on_host
 from penstock.feed.suffix import root_of
 from penstock.feed.witness import Witnesses
 from penstock.fingerprint.file_versions import fingerprint_of_files
-from penstock.inject import FEEDER
+from penstock.inject import FEEDER, MODE
 from penstock.linux.fork import close_in_children
 from penstock.linux.process import NOTICES, SENT, yield_to_others
+from penstock.memory.gpu_ring import MakeRing, ring_in, ring_in_or_on_host, ring_on_host
 from penstock.sources.adapt import with_workers, witness_of
 from penstock.sources.seeds import seed_process
 
@@ -32,6 +35,8 @@ _GRACE_S = 2.0
 _LAST_GRACE_S = 15.0
 _LOOK_S = 0.02
 _PARTED_NICE = 5
+_FULL_S = 10.0
+"""For so long a feed that goes on waits for room on its GPU: trainers map the ring of the feeder that died."""
 
 
 def main(lock_fd: int, report_fd: int) -> None:
@@ -63,7 +68,15 @@ def main(lock_fd: int, report_fd: int) -> None:
         read = found.common(fingerprint_of_files(files))  # without what make_loader writes
         fingerprint = msgspec.structs.replace(spec.fingerprint, data=read)
         whose = "the feeder"
-        feeder = Feeder(loader, spec.name, lock=lock, fingerprint=fingerprint, witnesses=witnesses, **settings)
+        feeder = Feeder(
+            loader,
+            spec.name,
+            lock=lock,
+            fingerprint=fingerprint,
+            witnesses=witnesses,
+            make_ring=_make_ring(spec),
+            **settings,
+        )
         if spec.ahead is not None:
             feeder.prepare(spec.ahead)
         making.set(None)
@@ -80,6 +93,14 @@ def main(lock_fd: int, report_fd: int) -> None:
         if not report.closed:
             _write(report, _report(error, "the feeder"))
         sys.exit(1)  # every trainer has got the error
+
+
+def _make_ring(spec: FeederSpec) -> MakeRing:
+    """Return what makes the ring of a feed that a trainer starts: it outlives what gave that one its GPU."""
+    mode = os.environ.get(MODE)
+    if mode and spec.settings.memory != "host":
+        return lambda memory, nbytes: ring_on_host(why_on_host(mode), nbytes)
+    return partial(ring_in_or_on_host, patience_s=_FULL_S) if spec.goes_on else ring_in
 
 
 def serve(feeder: Feeder, *, while_trained: bool = False) -> None:

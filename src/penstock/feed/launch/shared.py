@@ -29,6 +29,7 @@ from penstock.feed.endpoint import ANSWER_S, Endpoint
 from penstock.feed.launch.attach import workers
 from penstock.feed.launch.detached import write_all
 from penstock.feed.launch.spec import FeederSpec, Ready, making, pickle_spec
+from penstock.feed.launch.surroundings import feeders_environment, say_where
 from penstock.feed.queries import most_read
 from penstock.feed.settings import DEFAULT_LINGER_S, Settings
 from penstock.feed.suffix import FeedOfRun
@@ -40,7 +41,6 @@ from penstock.feed.witness import SampleComparison
 from penstock.fingerprint.comparison import Fingerprint, fingerprint_difference, same_fingerprint
 from penstock.fingerprint.file_versions import fingerprint_of_files
 from penstock.fingerprint.functions import fingerprint_of
-from penstock.inject import without_injection
 from penstock.linux.files import memory_file
 from penstock.linux.fork import close_in_children
 from penstock.sources.adapt import with_workers, witness_of
@@ -86,6 +86,7 @@ def _connection_to(
             lock.close()
             endpoint.sweep()
             raise SourceError(f"feed {spec.name!r} cannot be started: {starts} times {died}")
+        say_where(spec.name, spec.settings.memory)
         died = _start_feeder(spec, endpoint, lock) or "its feeder was gone before it admitted this trainer"
         starts += 1
 
@@ -157,7 +158,7 @@ def _answer(pickled: bytes, endpoint: Endpoint, lock: FileIO) -> Ready:
         pid = os.posix_spawn(
             sys.executable,
             [sys.executable, "-P", "-c", _PROGRAM, str(lock.fileno()), str(writing), *import_path()],
-            without_injection(os.environ),
+            feeders_environment(os.environ),
             file_actions=[(os.POSIX_SPAWN_DUP2, file.fileno(), fd) for fd, file in passed.items()],
             setsid=True,  # a Ctrl-C in the terminal is not for it
             setsigdef=[signal.SIGPIPE, signal.SIGXFSZ],  # which Python ignores
@@ -202,7 +203,7 @@ def shared(
 
     def connect(hello: wire.Hello, open_ring: OpenRing, replaced: wire.Welcome | None) -> FeedConnection:
         name, settings = (replaced.name, replaced.settings) if replaced else (feed_name, Settings(**new))
-        spec = FeederSpec(make_loader, name, settings, fingerprint, sys.argv)
+        spec = FeederSpec(make_loader, name, settings, fingerprint, sys.argv, goes_on=replaced is not None)
         connection, began_here = _connection_to(spec, hello, open_ring, joins=not replaced)
         if began_here:
             began_by_us.add(connection.welcome.pid)

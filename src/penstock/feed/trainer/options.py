@@ -22,7 +22,7 @@ from penstock.feed.trainer.destination import Destination, OnGpu, on_host
 from penstock.feed.trainer.holdings import Mine, ReceivedBlock
 from penstock.linux.files import memory_file
 from penstock.linux.fork import close_in_children
-from penstock.memory.cuda import gpu_of, is_host
+from penstock.memory.cuda import gpu_of, is_host, of_rank
 from penstock.sources.sharding import rank_of
 from penstock.subsets.policy import Policy, selected_at
 from penstock.subsets.selection import Selection
@@ -114,7 +114,7 @@ class LoaderOptions(NamedTuple):
 
     def destination(self) -> Destination:
         """Return where batches go."""
-        gpu = gpu_of(self.device)
+        gpu = gpu_of(of_rank(self.device))
         return on_host(pinned=self.pin_memory) if gpu is None else OnGpu(gpu, views=self.borrow)
 
 

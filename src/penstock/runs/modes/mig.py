@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 
 from penstock.errors import BadSetting
 from penstock.gpus.nvml import NvmlGpu, answer, answer_of, nvml, visible_gpus
+from penstock.inject import MODE
 from penstock.runs.modes.mode import Mode
 from penstock.runs.record import RunPlan, RunRecord
 
@@ -36,7 +37,7 @@ class Mig(Mode):
 
     def variables(self, record: RunRecord) -> Mapping[str, str]:
         """Return what shows a run its instance alone."""
-        return {"CUDA_VISIBLE_DEVICES": self._uuids[record.id]}
+        return {"CUDA_VISIBLE_DEVICES": self._uuids[record.id], MODE: "mig"}
 
 
 def _with_profiles(mode: str, runs: Sequence[RunPlan]) -> list[tuple[RunPlan, str]]:

@@ -17,6 +17,7 @@ from pathlib import Path
 
 from penstock.errors import BadSetting, DeviceUnavailable
 from penstock.gpus.nvml import NvmlGpu, answer_of, gpu_processes, nvml, users_hidden, visible_gpus
+from penstock.inject import MODE
 from penstock.linux.process import lineage, start_ticks
 from penstock.runs.modes.daemon import PROGRAM, clients
 from penstock.runs.modes.mode import Mode
@@ -90,6 +91,7 @@ class Mps(Mode):
         """Return what makes a run a client; its GPU goes by UUID, which holds inside a daemon and outside."""
         plan, devices = record.plan, record.plan.devices or self._all
         found = {"CUDA_VISIBLE_DEVICES": ",".join(devices), "CUDA_MPS_PIPE_DIRECTORY": self._folders[devices]}
+        found[MODE] = "mps"
         if plan.mps_threads is not None:
             found["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"] = f"{plan.mps_threads:g}"
         if plan.mps_memory_bytes is not None:
