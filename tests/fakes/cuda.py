@@ -80,20 +80,22 @@ class Computing(Stream):
 
 
 class Event:
-    def __init__(self, calls: Counter[str], *, blocking: bool) -> None:
+    def __init__(self, cuda: FakeCuda, *, blocking: bool) -> None:
         assert blocking
-        self._calls = calls
-        calls["new events"] += 1
+        self._cuda, self._calls = cuda, cuda.calls
+        self._calls["new events"] += 1
 
     def record(self, stream: Stream) -> None:
         self._calls["records"] += 1
         self.stream, self.upto = stream, len(stream.work)
 
     def query(self) -> bool:
+        self._cuda.not_unsafe("a query")
         self._calls["queries"] += 1
         return self.stream.done >= self.upto
 
     def synchronize(self) -> None:
+        self._cuda.not_unsafe("a wait")
         self._calls["sleeps"] += 1
         self.stream.run(self.upto)
 
@@ -152,6 +154,8 @@ class FakeCuda:
         self.free_bytes, self.cached_bytes, self.copies_foreign = free_bytes, cached_bytes, copies_foreign
         self.faults: list[str] = []  # mappings that went while work that was launched before could still read them
         self.capturing = False  # this thread captures a graph; what must not be called then is a fault too
+        self.captured_elsewhere = False  # another thread does, in the global mode
+        self.mode = driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_GLOBAL  # of this thread
         self.calls: Counter[str] = Counter()
         self.computing = Computing(self.calls)
         self.stream_now: Stream = self.computing
@@ -175,6 +179,10 @@ class FakeCuda:
         for stream in self.streams:
             stream.run()
 
+    def not_unsafe(self, what: str) -> None:
+        if self.captured_elsewhere and self.mode != driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED:
+            self.faults.append(f"{what} breaks the graph that another thread captures")
+
     def not_captured(self, what: str) -> None:
         if self.capturing:
             self.faults.append(f"{what} while a graph is captured")
@@ -194,7 +202,7 @@ class Torch:
 
         def event(*, blocking: bool) -> Event:
             cuda.not_captured("an event")
-            return Event(cuda.calls, blocking=blocking)
+            return Event(cuda, blocking=blocking)
 
         def register(address: int, nbytes: int, flags: int) -> Status:
             if flags & 8:  # cudaDevAttrHostRegisterReadOnlySupported is 0 on some machines
@@ -347,6 +355,10 @@ class Driver:
             self._cuda.stream_now.work.append(lambda move=move: move() and None)
         self._cuda.calls["batches of copies"] += 1
         return (_OK, 2**64 - 1) if self._cuda.bindings < (13, 0) else (_OK,)
+
+    def cuThreadExchangeStreamCaptureMode(self, mode: Any) -> Any:  # noqa: N802
+        before, self._cuda.mode = self._cuda.mode, mode
+        return _OK, before
 
     def cuMemAddressFree(self, address: Any, nbytes: int) -> Any:  # noqa: N802
         _libc.munmap(int(address), nbytes)

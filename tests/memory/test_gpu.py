@@ -141,6 +141,16 @@ def test_while_a_graph_is_captured_nothing_is_recorded_waited_for_or_unmapped(fa
     assert (ended, fake.mapped, fake.faults) == ([1], {}, [])
 
 
+def test_a_graph_that_another_thread_captures_is_not_broken_by_asking_for_events(fake):
+    gpu, mode = CudaGpu("cuda"), fake.mode
+    fake.captured_elsewhere = True
+    for event in (gpu.here(), gpu.mark()):
+        event.passed()
+        event.wait()
+    gpu.synchronize()
+    assert (fake.mode, fake.faults) == (mode, [])
+
+
 def test_what_lives_at_the_interpreters_exit_is_left_to_the_driver(fake):
     before = {id(info) for info in weakref.finalize._registry.values() if info.atexit}  # type: ignore[attr-defined]
     _, lent, _ = lent_by_a_trainer(fake)

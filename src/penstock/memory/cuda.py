@@ -21,7 +21,7 @@ from penstock.contracts import ByteArray, DeviceBytes, Event, Gpu, Ids
 from penstock.errors import DeviceUnavailable, PinningRefused
 from penstock.linux.when_gone import in_python, when_gone
 from penstock.memory.cuda_batches import BatchCopies
-from penstock.memory.cuda_shared import SharedMemory, granularity, unmap_dead
+from penstock.memory.cuda_shared import SharedMemory, capture_mode, granularity, unmap_dead
 
 if TYPE_CHECKING:
     import torch
@@ -43,7 +43,7 @@ class CudaGpu:
         self._device = torch.device("cuda", index_of(torch, device))
         self._stream = torch.cuda.Stream(self._device)
         self._batches = BatchCopies()
-        self._events: deque[Any] = deque()  # events that have passed, to be recorded again
+        self._events = _Events()
         self.name = str(self._device)
         self.uuid = uuid_of(torch, self._device.index)
         self._shared: WeakValueDictionary[int, SharedMemory] = WeakValueDictionary()
@@ -186,7 +186,7 @@ class CudaGpu:
 
     def _point(self, stream: torch.cuda.Stream) -> _Event:
         try:
-            event = self._events.pop()
+            event = self._events.passed.pop()
         except IndexError:
             event = self._torch.cuda.Event(blocking=True)  # waiting threads sleep
         event.record(stream)
@@ -242,26 +242,49 @@ def is_host(device: str | Gpu | None) -> bool:
 class _Event:
     """A point on a stream, of interest to one thread at a time."""
 
-    def __init__(self, event: Any, pool: deque[Any]) -> None:
+    def __init__(self, event: Any, events: _Events) -> None:
         self.event: Any = event  # None once it has passed
-        self._pool = pool  # where CUDA's event goes then: to make one takes as long as to copy a batch
+        self._events = events
 
     def passed(self) -> bool:
         event = self.event
         if event is None:
             return True
-        if not event.query():
+        if not self._events.of_no_capture(event.query):
             return False
         self.event = None
-        self._pool.append(event)
+        self._events.passed.append(event)
         return True
 
     def wait(self) -> None:
         event = self.event
         if event is not None:
-            event.synchronize()
+            self._events.of_no_capture(event.synchronize)
             self.event = None
-            self._pool.append(event)
+            self._events.passed.append(event)
+
+
+class _Events:
+    """The events of a GPU, and how they are asked for."""
+
+    def __init__(self) -> None:
+        self.passed: deque[Any] = deque()
+        """Events to be recorded again: to make one takes as long as to copy a batch."""
+        self._mode: Any = capture_mode()
+
+    def of_no_capture(self, ask: Callable[[], Any]) -> Any:
+        """Ask an event, which would break a graph that another thread captures.
+
+        ``cudaStreamCaptureModeGlobal``, torch's default, forbids that to all threads that are not relaxed.
+        """
+        if self._mode is None:
+            return ask()
+        exchange, relaxed = self._mode
+        _, before = exchange(relaxed)
+        try:
+            return ask()
+        finally:
+            exchange(before)
 
 
 @dataclass(eq=False)

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import os
 from collections import deque
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from functools import partial
 from typing import Any
 
@@ -151,6 +151,14 @@ def _properties(driver: Any, device: int) -> Any:
     properties.location.id = device
     properties.requestedHandleTypes = driver.CUmemAllocationHandleType.CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR
     return properties
+
+
+def capture_mode() -> tuple[Any, Any] | None:
+    """Return what exchanges how this thread meets others' captures of graphs, and the relaxed way, if known."""
+    with suppress(DeviceUnavailable):
+        driver = driver_calls()
+        return driver.cuThreadExchangeStreamCaptureMode, driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
+    return None
 
 
 def driver_calls() -> Any:

@@ -338,7 +338,8 @@ class Loader:
             )
         if self._is_closed:
             raise LoaderClosed(f"this Loader of feed {self.name!r} has been closed")
-        self._streams.close(but=self._rows)
+        if len(self._streams.open) > 1:
+            self._streams.close(but=self._rows)
 
 
 def _reading_of(rows: RowStream, options: LoaderOptions) -> EpochReader:
@@ -370,9 +371,9 @@ class _Streams:
     """The streams that a Loader has opened; what of them is open is closed when Python ends."""
 
     def __init__(self) -> None:
-        self._open: list[RowStream] = []
-        self.add = self._open.append
-        self._close = partial(_close, self._open, os.getpid())
+        self.open: list[RowStream] = []
+        self.add = self.open.append
+        self._close = partial(_close, self.open, os.getpid())
         self._at_exit = weakref.finalize(self, self._close)
 
     def close(self, but: RowStream | None = None) -> None:
