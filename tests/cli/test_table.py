@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from msgspec.structs import replace
 from rich.console import Console
 
 from penstock.cli.feeds import feeds_table
@@ -36,6 +37,13 @@ def test_what_part_each_takes_and_what_is_loaded_for_it():
     assert "40,000 samples loaded for 44,000 taken" in said
     assert max(map(len, said.splitlines())) <= 80
     assert "taken" not in shown(ALL, ALL)
+
+
+def test_how_batches_come_is_told_where_it_is_not_a_copy_on_the_host():
+    on_gpu, plain = (replace(ALL, way=way) for way in ("copy on cuda:0, on the trainer's stream", "private copy"))
+    assert "  batches: copy on cuda:0, on the trainer's stream\n" in shown(on_gpu)
+    assert "  2 of 3: copy on cuda:0, on the trainer's stream\n" in shown(on_gpu, plain, on_gpu)
+    assert "private copy" not in shown(plain)
 
 
 def test_feeds_that_have_parted_are_shown_together_and_why_others_have_not():

@@ -159,8 +159,9 @@ def test_mode_mps_works_where_a_daemon_could_be_started(daemon, fake_gpus, monke
     assert (found.verdict, "no nvidia-cuda-mps-control on the PATH" in found.found) == ("limited", True)
     monkeypatch.setenv("PATH", str(PROGRAM.parent))
     found = mode_mps({"CUDA_MPS_PIPE_DIRECTORY": "/nowhere"})
-    assert (found.verdict, found.found) == ("works", f"penstock run can start MPS daemons on {uuid}")
-    told = f"; runs in other modes would be clients of the daemon at {daemon}, too"
+    feeds = "; a feed that a run starts outlives its daemon: it is no client, and keeps its ring on the host"
+    assert (found.verdict, found.found) == ("works", f"penstock run can start MPS daemons on {uuid}{feeds}")
+    told = f"; runs in other modes would be clients of the daemon at {daemon}, too{feeds}"
     assert mode_mps({"CUDA_MPS_PIPE_DIRECTORY": daemon}).found.endswith(told)
     fake_gpus.set(0, compute_mode=2)
     assert "lets nobody compute" in mode_mps({}).found

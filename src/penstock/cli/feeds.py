@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Annotated
 
@@ -70,6 +71,7 @@ def feeds_table(feeds: Sequence[FeederStatistics], *, cluster: bool = False) -> 
             parts += (
                 _head(feed, has_kin=len(family) > 1),
                 _trainers(feed),
+                *_ways(feed),
                 *(_nodes(feed) if cluster else ()),
                 Text(),
             )
@@ -176,6 +178,14 @@ def _trainers(feed: FeederStatistics) -> RenderableType:
             style="yellow" if trainer.pid == feed.held_back_by and len(feed.trainers) > 1 else "",
         )
     return table
+
+
+def _ways(feed: FeederStatistics) -> Iterator[Text]:
+    """Yield how batches come out of the ring, of trainers for whom that is not a copy on the host."""
+    ways = Counter(trainer.way for trainer in feed.trainers if trainer.way not in ("", "private copy"))
+    for way, trainers in ways.items():
+        who = "batches:" if len(feed.trainers) == 1 else f"{trainers:,} of {len(feed.trainers):,}:"
+        yield Text(f"  {who} {printable(way)}", "dim")
 
 
 def _nodes(feed: FeederStatistics) -> Iterator[RenderableType]:

@@ -138,6 +138,7 @@ def mode_mps(environment: Mapping[str, str]) -> Finding:
     found = f"penstock run can start MPS daemons on {', '.join(gpu.uuid for gpu in gpus)}"
     if _daemon(pipes := _pipes(environment)) is not None:
         found += f"; runs in other modes would be clients of the daemon at {pipes}, too"
+    found += "; a feed that a run starts outlives its daemon: it is no client, and keeps its ring on the host"
     return Finding("--mode mps", "works", found)
 
 

@@ -34,6 +34,7 @@ class TrainerStatistics(msgspec.Struct, frozen=True):
         wait_s: Seconds for which it has waited for samples, as last reported: while it waits, each second.
         group: Names the data-parallel run whose rank it is; empty for a run of one process.
         joined_sample: Where in a cycle its epoch began; 0 with it, and before it has begun.
+        way: How its batches come out of the ring, as ``LoaderStatistics.handed``; empty before it reads.
     """
 
     pid: int
@@ -54,6 +55,7 @@ class TrainerStatistics(msgspec.Struct, frozen=True):
     wait_s: float = 0.0
     group: str = ""
     joined_sample: int = 0
+    way: str = ""
 
 
 class FeederUsage(msgspec.Struct, frozen=True):

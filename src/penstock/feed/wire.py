@@ -21,7 +21,7 @@ from penstock.fingerprint.comparison import Fingerprint
 from penstock.memory.slots import end_of_leaves
 from penstock.tree import Node
 
-PROTOCOL = 20
+PROTOCOL = 21
 MAX_PACKET_BYTES = 192 << 10
 """Below the default limit of a Unix socket's send buffer (net.core.wmem_default)."""
 
@@ -29,6 +29,8 @@ Count = Annotated[int, msgspec.Meta(ge=0, le=2**48)]
 Cycle = Annotated[int, msgspec.Meta(ge=0, le=10**9)]
 Positive = Annotated[int, msgspec.Meta(ge=1, le=2**31)]
 Some = Annotated[int, msgspec.Meta(ge=1, le=2**48)]
+MOST_WORDS = 200
+Words = Annotated[str, msgspec.Meta(max_length=MOST_WORDS)]
 MOST_WITNESSES = 8
 WitnessNumber = Annotated[int, msgspec.Meta(ge=0, lt=MOST_WITNESSES)]
 
@@ -70,7 +72,7 @@ class Start(msgspec.Struct, tag="start"):
     ``serial`` identifies this start, which may be sent twice; ``epoch`` is the
     number of the trainer's epoch, and ``epoch_*`` where that began (or may begin).
     ``known`` is what it knows of the joints there, and ``leaves`` says that it can read elsewhere if it would
-    wait for the feed for cycles.
+    wait for the feed for cycles. ``way`` says in words how its batches come out of the ring.
     """
 
     serial: Positive
@@ -81,6 +83,7 @@ class Start(msgspec.Struct, tag="start"):
     epoch_sample: Count
     known: Known = Known()
     leaves: bool = False
+    way: Words = ""
 
 
 class EpochBegun(msgspec.Struct, tag="epoch"):

@@ -89,8 +89,10 @@ def test_a_batch_belongs_to_the_stream_on_which_it_was_asked_for(serve: Any, mon
     with penstock.attach("feed", device=CudaGpu("cuda")) as loader:
         held = loader._rows.connection.held
         batches = iter(loader)
+        assert loader.statistics().handed == "copy on cuda:0, on the trainer's stream"
         with fake.torch.cuda.stream(own):
             first = next(batches)
+        assert feeder.statistics().trainers[0].way == loader.statistics().handed
         eventually(lambda: feeder.statistics().blocks_held >= 5)  # who has to wait, waits for copies, too
         second = next(batches)
         fake.computing.run()

@@ -297,6 +297,7 @@ class Server:
         member = session.member
         if message.serial == member.serial:
             return  # repeated by a trainer that was interrupted, and cannot know whether it had sent it
+        session.way = message.way
         at = None if message.cycle is None else Cursor(message.cycle, message.sample)
         epoch_start = Cursor(message.epoch_cycle, message.epoch_sample)
         asked = at, message.epoch, epoch_start, message.serial, message.known

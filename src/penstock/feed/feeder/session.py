@@ -31,6 +31,7 @@ class Session:
     starved: int | None = None  # serial of its newest ``Starved``; None once that was answered
     told: bool = False  # whether somebody else than this feeder has said which feed it is to read
     compares: bool = False  # whether it has asked for a witness
+    way: str = ""  # how its batches come out of the ring, in its words
     layout: object = None  # layout of the block that was last announced to it
 
     def statistics(self, state: FeedState, batch_size: int | None, held_back_s: float) -> TrainerStatistics:
@@ -59,6 +60,7 @@ class Session:
             wait_s=member.wait_s,
             group=member.group,
             joined_sample=member.epoch_start.sample if member.epoch_start else 0,
+            way=self.way,
         )
 
     def _state(self, state: FeedState) -> str:

@@ -55,6 +55,7 @@ class FeedConnection:
         """The feed that the feeder asks this trainer to move to, as far as it has been heard."""
         self.leaves = False  # whether it is to go there now, from its place
         self.why = ""  # for the user
+        self.way = ""  # how batches come out of its ring, in words for its feeder
         self.prepare: Callable[[FeedConnection, wire.Prepare], None] | None = None
         """Called with this connection when the feeder asks this trainer to start another feed."""
         self.settle: Callable[..., bool] = _nothing_is_left  # releases what has been copied, see ``Destination``
@@ -125,7 +126,7 @@ class FeedConnection:
             self._asked_for = asked
         if self._heard != self._serial:  # the feeder hears a serial once
             cycle, sample = (None, 0) if at is None else at
-            self._send(wire.Start(self._serial, cycle, sample, epoch, *epoch_start, known, leaves))
+            self._send(wire.Start(self._serial, cycle, sample, epoch, *epoch_start, known, leaves, self.way))
         began = time.monotonic()
         while self._heard != self._serial:
             if self._apart == self._serial:

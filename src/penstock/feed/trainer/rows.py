@@ -343,8 +343,8 @@ class RowStream:
 
     def _watch(self, connection: FeedConnection) -> None:
         connection.held_up = DeadlockWatch(feeds, connection.welcome.name, self._hello.pid).look
-        connection.prepare = self._elsewhere.begin
-        connection.settle = self.destination.settle
+        connection.prepare, connection.settle = self._elsewhere.begin, self.destination.settle
+        connection.way = ("view" if self._hello.borrow else self.destination.handed)[: wire.MOST_WORDS]
 
     def _make_room(self, connection: FeedConnection, index: int) -> None:
         """Let blocks go before waiting: the feeder may be waiting for their room."""
