@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -128,6 +129,71 @@ def test_an_epoch_is_every_sample_once(serve: Any, memory: str, batch_size: int 
         for seen in threads.map(ids_of, (one, other)):
             assert sorted(seen) == list(range(SAMPLES))
         assert "buffer" not in one.statistics().handed, one.statistics().handed
+
+
+@pytest.mark.parametrize("own", [False, True], ids=["default stream", "own stream"])
+def test_what_a_lagging_stream_has_yet_to_copy_is_not_overwritten(serve: Any, own: bool) -> None:
+    serve(rows(), memory="cuda", window="1MiB")
+    wrong, seen = torch.zeros((), dtype=torch.int64, device="cuda"), list[torch.Tensor]()
+    stream = torch.cuda.Stream() if own else torch.cuda.current_stream()
+    torch.cuda.synchronize()
+    with penstock.attach("feed", 100, device="cuda") as loader, torch.cuda.stream(stream):
+        for batch in loader:
+            wrong += (batch["bytes"] != (batch["id"] % 251).to(torch.uint8)[:, None]).sum()
+            seen.append(batch["id"])
+            torch.cuda._sleep(2_000_000)
+        assert loader.statistics().handed == "copy on cuda:0, on the trainer's stream"
+        assert (int(wrong), sorted(torch.cat(seen).tolist())) == (0, list(range(SAMPLES)))
+
+
+@pytest.mark.parametrize("memory", ["host", "cuda"])
+def test_chosen_samples_are_gathered_on_the_gpu(serve: Any, memory: str) -> None:
+    serve(rows(), memory=memory, window="16MiB")
+    chosen = np.random.default_rng(0).permutation(SAMPLES)[: SAMPLES // 3]
+    with penstock.attach("feed", 100, device="cuda", select=chosen) as loader:
+        assert sorted(ids_of(loader)) == sorted(chosen.tolist())
+
+
+@pytest.mark.parametrize("memory", ["host", "cuda"])
+def test_no_batch_comes_while_a_graph_is_captured(serve: Any, memory: str) -> None:
+    serve(rows(), memory=memory, window="16MiB")
+    static, graph = torch.zeros(1, device="cuda"), torch.cuda.CUDAGraph()
+    with penstock.attach("feed", 100, device="cuda") as loader:
+        batches = iter(loader)
+        seen = next(batches)["id"].tolist()
+        with torch.cuda.graph(graph):
+            result = static + 1
+            with pytest.raises(penstock.errors.BadSetting, match="captures a graph"):
+                next(batches)
+        graph.replay()
+        assert float(result) == 1.0
+        assert sorted(seen + ids_of(batches)) == list(range(SAMPLES))
+
+
+@pytest.mark.parametrize("memory", ["host", "cuda"])
+def test_a_graph_that_another_thread_captures_is_not_broken(serve: Any, memory: str) -> None:
+    serve(rows(), memory=memory, window="16MiB")
+    began, ends = threading.Event(), threading.Event()
+
+    def capture() -> float:
+        static, graph = torch.zeros(1, device="cuda"), torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            began.set()
+            ends.wait(60)
+            result = static + 1
+        graph.replay()
+        return float(result)
+
+    with penstock.attach("feed", 100, device="cuda") as loader, ThreadPoolExecutor() as threads:
+        batches = iter(loader)
+        seen = next(batches)["id"].tolist()  # from now on nothing of the trainer's has to be made
+        captured = threads.submit(capture)
+        assert began.wait(60)
+        kept = [next(batches)["id"] for _ in range(20)]  # to look at one would break the capture by itself
+        ends.set()
+        assert captured.result() == 1.0
+        seen += torch.cat(kept).tolist()
+        assert sorted(seen + ids_of(batches)) == list(range(SAMPLES))
 
 
 def test_views_stay_right_while_the_feed_goes_on(serve: Any) -> None:
