@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from tests.fakes.cuda import FakeCuda, installed
 from tests.fakes.gpu import FakeGpu
-from tests.feed.numbered import SAMPLES, ids_of, rows
+from tests.feed.numbered import SAMPLES, ids_of, ids_of_host, rows
 from tests.forked import eventually
 
 import penstock
@@ -141,3 +141,25 @@ def test_chosen_samples_are_gathered(serve: Any, memory: Any) -> None:
     ):
         some, whole = threads.map(ids_of, (few, all_of_them))
         assert (sorted(some), sorted(whole)) == (sorted(chosen.tolist()), list(range(SAMPLES)))
+
+
+@pytest.mark.parametrize("memory", ["host", FakeGpu(5)], ids=["host", "gpu"])
+def test_chosen_samples_come_by_one_call_a_batch(serve: Any, monkeypatch: Any, memory: Any) -> None:
+    fake = installed(monkeypatch, FakeCuda())
+    chosen = np.random.default_rng(0).permutation(SAMPLES)[:90]
+    serve(rows(), memory=memory, epochs=1, expect=2)
+    seen: list[int] = []
+    with (
+        ThreadPoolExecutor() as threads,
+        penstock.attach("feed", device=CudaGpu("cuda"), select=chosen) as loader,
+        penstock.attach("feed") as of_all,  # else the others would not be loaded, and there were none to leave out
+    ):
+        whole = threads.submit(ids_of_host, of_all)
+        for batch in loader:
+            fake.synchronize()
+            ids = np.asarray(batch["id"])
+            assert (np.asarray(batch["bytes"]) == (ids % 251).astype(np.uint8)[:, None]).all()
+            seen += ids.tolist()
+        assert sorted(whole.result()) == list(range(SAMPLES))
+    assert sorted(seen) == sorted(chosen.tolist())
+    assert bool(fake.calls["batches of copies"]) == (memory == "host")
