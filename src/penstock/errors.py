@@ -43,6 +43,10 @@ class BlockTooLarge(SourceError):
     """A block is larger than the window can ever hold; the message names a window that would do."""
 
 
+class GpuLost(SourceError):
+    """The GPU that a feed's ring lies on failed its feeder; trainers of ``share`` go on with one on the host."""
+
+
 class PackageMissing(PenstockError):
     """A package that an extra brings is not installed; the message has the command that installs it."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import cast
 
 import numpy as np
@@ -98,7 +99,8 @@ class WritableDeviceRing(DeviceRing):
         return os.dup(self._fd)
 
     def close(self) -> None:
-        self.flush()
+        with suppress(RuntimeError):  # of a GPU that has failed, which copies no more
+            self.flush()
         if self._pinned is not None:
             self._gpu.unpin(self._pinned)
             self._pinned = None

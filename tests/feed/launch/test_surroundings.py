@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from tests.fakes.gpu import FakeGpu
-from tests.feed.numbered import SAMPLES, ids_of, rows
+from tests.feed.numbered import SAMPLES, ids_of, ids_of_host, rows
 from tests.forked import eventually
 
 import penstock
@@ -82,6 +82,52 @@ def make_on_a_gpu_that_may_be_full(full: str, patience_s: float) -> Any:
     gpu_ring.gpu_of = gpu_of
     process._FULL_S = patience_s
     return rows(1000)
+
+
+class Failing(FakeGpu):
+    """A GPU that fails, for good, once a file is there."""
+
+    def __init__(self, fails: Path) -> None:
+        super().__init__(5)
+        self._fails = fails
+
+    def copy(self, *args: Any, **options: Any) -> None:
+        if self._fails.exists():
+            raise RuntimeError("CUDA error: an illegal memory access was encountered")
+        super().copy(*args, **options)
+
+    def synchronize(self) -> None:
+        if self._fails.exists():
+            raise RuntimeError("CUDA error: an illegal memory access was encountered")
+        super().synchronize()
+
+
+def make_on_a_gpu_that_fails(fails: str) -> Any:
+    """For ``share``: the feeder's GPU fails once a file is there."""
+    gpu_ring.gpu_of = lambda memory: None if memory == "host" else Failing(Path(fails))  # type: ignore[assignment]
+    return rows(1000)
+
+
+@pytest.mark.usefixtures("forks_feeders_with_torch")
+def test_a_gpu_that_fails_its_feeder_ends_no_training(tmp_path: Path) -> None:
+    fails = tmp_path / "fails"
+    make = functools.partial(make_on_a_gpu_that_fails, str(fails))
+    options: Any = {"memory": "cuda:0", "linger": 1.0, "window": "8KiB"}
+    with (
+        penstock.share(make, "feed", 10, device=FakeGpu(1), **options) as loader,
+        penstock.share(make, "feed", 7, **options) as other,
+        ThreadPoolExecutor() as threads,
+    ):
+        batches = iter(loader)
+        seen = ids_of(batches, most=2)
+        rest = threads.submit(ids_of_host, other)
+        seen += ids_of(batches, most=18)
+        fails.touch()
+        seen += ids_of(batches)
+        assert "its GPU failed" in penstock.feeds()[0].sharing
+        loader.close()  # who has had its epoch would hold the other back
+        assert (sorted(seen), sorted(rest.result())) == (list(range(1000)), list(range(1000)))
+        assert other.statistics().failovers == 1
 
 
 @pytest.mark.usefixtures("forks_feeders_with_torch")

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from penstock.contracts import ByteArray, DeviceBytes, Gpu, SourceBlock, Tree, WritableRing
-from penstock.errors import BlockChanged, BlockTooLarge, SourceError, UnsupportedLeaf
+from penstock.errors import BlockChanged, BlockTooLarge, GpuLost, SourceError, UnsupportedLeaf
 from penstock.feed.wire import MAX_PACKET_BYTES
 from penstock.memory.slots import EMPTY, Filled, Placement, place
 from penstock.tree import (
@@ -105,14 +105,23 @@ class BlockWriter:
         return placement, data
 
     def write(self, placement: Placement, leaves: Leaves, offset: int) -> None:
-        """Bring a block into the ring, at the offset reserved for it."""
+        """Bring a block into the ring, at the offset reserved for it.
+
+        Raises:
+            GpuLost: the ring's GPU fails.
+        """
         began = time.monotonic()
-        if leaves is None:
-            self._ring.written_in_place(offset, placement.end)
-        else:
-            for start, part in zip(placement.leaf_offsets, leaves, strict=True):
-                self._ring.write(offset + start, part)
-        self._ring.flush()
+        try:
+            if leaves is None:
+                self._ring.written_in_place(offset, placement.end)
+            else:
+                for start, part in zip(placement.leaf_offsets, leaves, strict=True):
+                    self._ring.write(offset + start, part)
+            self._ring.flush()
+        except RuntimeError as error:  # as torch reports CUDA's; also what a transform's kernel did before
+            if self._gpu is None:
+                raise
+            raise GpuLost(f"{self._gpu.name} failed while blocks were copied there: {error}") from error
         self.copy_s += time.monotonic() - began
 
     def _bytes_of(self, node: Leaf, leaf: Any) -> ByteArray | DeviceBytes:

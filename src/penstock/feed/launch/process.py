@@ -97,10 +97,13 @@ def main(lock_fd: int, report_fd: int) -> None:
 
 def _make_ring(spec: FeederSpec) -> MakeRing:
     """Return what makes the ring of a feed that a trainer starts: it outlives what gave that one its GPU."""
-    mode = os.environ.get(MODE)
-    if mode and spec.settings.memory != "host":
-        return lambda memory, nbytes: ring_on_host(why_on_host(mode), nbytes)
-    return partial(ring_in_or_on_host, patience_s=_FULL_S) if spec.goes_on else ring_in
+    mode, before = os.environ.get(MODE), spec.replaces
+    if spec.settings.memory == "host":
+        return ring_in
+    if mode or (before and len(before.rings) == 1):
+        why = why_on_host(mode) if mode else "as the feeder before had it, or its GPU failed"
+        return lambda memory, nbytes: ring_on_host(why, nbytes)
+    return partial(ring_in_or_on_host, patience_s=_FULL_S) if before else ring_in
 
 
 def serve(feeder: Feeder, *, while_trained: bool = False) -> None:

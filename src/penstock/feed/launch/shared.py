@@ -203,7 +203,7 @@ def shared(
 
     def connect(hello: wire.Hello, open_ring: OpenRing, replaced: wire.Welcome | None) -> FeedConnection:
         name, settings = (replaced.name, replaced.settings) if replaced else (feed_name, Settings(**new))
-        spec = FeederSpec(make_loader, name, settings, fingerprint, sys.argv, goes_on=replaced is not None)
+        spec = FeederSpec(make_loader, name, settings, fingerprint, sys.argv, replaces=replaced)
         connection, began_here = _connection_to(spec, hello, open_ring, joins=not replaced)
         if began_here:
             began_by_us.add(connection.welcome.pid)

@@ -52,7 +52,7 @@ class FeederSpec(NamedTuple):
     fingerprint: Fingerprint
     argv: list[str]
     ahead: wire.Prepare | None = None  # from where it prepares, for trainers that are to come from another feed
-    goes_on: bool = False  # whether it takes the place of a feeder that died
+    replaces: wire.Welcome | None = None  # the feeder that died whose place it takes
 
 
 class Ready(msgspec.Struct):

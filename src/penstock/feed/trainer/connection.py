@@ -13,9 +13,11 @@ from itertools import count
 from multiprocessing.connection import wait
 from typing import Any, NamedTuple
 
+import msgspec
+
 from penstock.basics.terminal import say
 from penstock.contracts import Cursor, Known, Ring
-from penstock.errors import FeederLost, PenstockError, ProtocolError, TrainerEvicted, WindowHeld
+from penstock.errors import FeederLost, GpuLost, PenstockError, ProtocolError, TrainerEvicted, WindowHeld
 from penstock.feed import wire
 from penstock.feed.endpoint import Endpoint
 from penstock.feed.statistics import FeederStatistics
@@ -48,6 +50,8 @@ class FeedConnection:
     received and recorded in one step, and taken from the record together with what it changes. The feeder must
     answer within ``answer_s`` seconds; once admitted, a trainer waits for ever.
     """
+
+    _lost_gpu = False  # whether the GPU of the feed's ring has failed its feeder
 
     def __init__(self, endpoint: Endpoint, hello: wire.Hello, open_ring: OpenRing, answer_s: float) -> None:
         self.latency_s = 0.0  # time from publishing to receiving the newest block that was waited for
@@ -207,6 +211,12 @@ class FeedConnection:
             self._socket.close()
 
     @property
+    def successor(self) -> wire.Welcome:
+        """The feed, for a feeder in the place of this one: without a ring on a GPU that has failed."""
+        welcome = self.welcome
+        return msgspec.structs.replace(welcome, rings=welcome.rings[-1:]) if self._lost_gpu else welcome
+
+    @property
     def wait_s(self) -> float:
         """Time spent waiting for blocks."""
         return self._line.wait_s
@@ -343,7 +353,11 @@ class FeedConnection:
         elif isinstance(message, wire.Apart):
             self._apart = message.serial
         elif isinstance(message, wire.Failed):
-            self._failed = message
+            if message.kind == GpuLost.__name__:
+                self._lost_gpu = True
+                self._ended = FeederLost(f"{self._feeder} has lost its GPU: {message.message}")
+            else:
+                self._failed = message
         elif isinstance(message, wire.Witness):
             self._witnesses[message.number] = message
         elif isinstance(message, wire.Move):

@@ -360,7 +360,7 @@ class RowStream:
         """Go on with a new feeder of the feed."""
         if not self._failover or isinstance(lost, FeedStopped):
             raise lost
-        self._go_on(self.connection.welcome)
+        self._go_on(self.connection.successor)
         self.failovers += 1
 
     def _go_apart(self, deadlock: Deadlock) -> None:
