@@ -47,9 +47,8 @@ class Status(IntEnum):
 class Stream:
     """Work in order, carried out when somebody waits for it."""
 
-    cuda_stream = 1
-
-    def __init__(self, calls: Counter[str]) -> None:
+    def __init__(self, calls: Counter[str], number: int = 0) -> None:
+        self.cuda_stream = number  # 0 is the default one
         self.work: list[Callable[[], None]] = []
         self.done = 0
         self.calls = calls
@@ -72,8 +71,6 @@ class Stream:
 class Computing(Stream):
     """The process's own: what is computed on it needs what it waits for at once, only ``launch`` comes late."""
 
-    cuda_stream = 0  # the default one
-
     def wait_event(self, event: Event) -> None:
         self.calls["waits in streams"] += 1
         event.stream.run(event.upto)
@@ -86,6 +83,8 @@ class Event:
         self._calls["new events"] += 1
 
     def record(self, stream: Stream) -> None:
+        if stream is self._cuda.computing:
+            self._cuda.not_captured("a record")
         self._calls["records"] += 1
         self.stream, self.upto = stream, len(stream.work)
 
@@ -180,8 +179,9 @@ class FakeCuda:
             stream.run()
 
     def not_unsafe(self, what: str) -> None:
-        if self.captured_elsewhere and self.mode != driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED:
-            self.faults.append(f"{what} breaks the graph that another thread captures")
+        is_captured = self.captured_elsewhere or self.capturing
+        if is_captured and self.mode != driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED:
+            self.faults.append(f"{what} breaks the graph that is captured")
 
     def not_captured(self, what: str) -> None:
         if self.capturing:
@@ -197,7 +197,7 @@ class Torch:
         self._fake = cuda
 
         def stream(device: Any = None) -> Stream:
-            cuda.streams.append(Stream(cuda.calls))
+            cuda.streams.append(Stream(cuda.calls, len(cuda.streams)))
             return cuda.streams[-1]
 
         def event(*, blocking: bool) -> Event:
@@ -242,7 +242,7 @@ class Torch:
             current_stream=lambda _: cuda.stream_now,
             current_device=lambda: 0,
             device_count=lambda: 1,
-            get_device_properties=lambda _: SimpleNamespace(name="NVIDIA H200", uuid="fa4e"),
+            get_device_properties=lambda _: SimpleNamespace(name="NVIDIA H200", uuid="00000000-fake"),
             is_current_stream_capturing=lambda: cuda.capturing,
             synchronize=cuda.synchronize,
             empty_cache=empty_cache,
@@ -271,6 +271,7 @@ class Torch:
 
     def index_select(self, origin: Any, dim: int, index: Any, *, out: Any) -> None:
         from_, numbers, to = (each.as_subclass(torch.Tensor) for each in (origin, index, out))
+        self._fake.calls["kernels"] += 1
         assert to.data_ptr() == out.data_ptr() and to.shape == (len(numbers), *from_.shape[1:])
         to.fill_(-1 if to.dtype == torch.int64 else POISON)
         self._fake.stream_now.work.append(lambda: to.copy_(from_[numbers]))
@@ -346,7 +347,7 @@ class Driver:
     ) -> Any:
         if self._cuda.bindings < (12, 8):
             raise RuntimeError('Function "cuMemcpyBatchAsync" not found')
-        assert stream == self._cuda.stream_now.cuda_stream == 1
+        assert stream and stream == self._cuda.stream_now.cuda_stream
         assert (len(to), len(origin), len(sizes), first, kinds) == (count, count, count, [0], 1)
         in_order = driver.CUmemcpySrcAccessOrder.CU_MEMCPY_SRC_ACCESS_ORDER_STREAM
         assert attributes[0].srcAccessOrder == in_order

@@ -76,6 +76,12 @@ class FakeGpu:
         finally:
             self._is_beside = before
 
+    def current(self) -> object:
+        return self._current
+
+    def follow(self, stream: Any, memory: Sequence[DeviceBytes]) -> None:
+        raise AssertionError("this GPU has one stream beside its copies")
+
     def captures(self) -> bool:
         return self.capturing
 
@@ -252,10 +258,10 @@ def _lies_in(spans: Sequence[tuple[int, int]], where: int, nbytes: int) -> bool:
 
 class _FakeMark:
     def __init__(self, stream: _FakeStream) -> None:
-        self._stream, self._upto = stream, stream.begun
+        self.stream, self._upto = stream, stream.begun
 
     def passed(self) -> bool:
-        return self._stream.passed(self._upto)
+        return self.stream.passed(self._upto)
 
     def wait(self) -> None:
-        self._stream.run(self._upto)
+        self.stream.run(self._upto)

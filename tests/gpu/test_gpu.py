@@ -133,7 +133,7 @@ def test_an_epoch_is_every_sample_once(serve: Any, memory: str, batch_size: int 
 
 @pytest.mark.parametrize("own", [False, True], ids=["default stream", "own stream"])
 def test_what_a_lagging_stream_has_yet_to_copy_is_not_overwritten(serve: Any, own: bool) -> None:
-    serve(rows(), memory="cuda", window="1MiB")
+    serve(rows(), memory="cuda", window="3MiB")
     wrong, seen = torch.zeros((), dtype=torch.int64, device="cuda"), list[torch.Tensor]()
     stream = torch.cuda.Stream() if own else torch.cuda.current_stream()
     torch.cuda.synchronize()
@@ -189,7 +189,9 @@ def test_a_graph_that_another_thread_captures_is_not_broken(serve: Any, memory: 
         seen = next(batches)["id"].tolist()  # from now on nothing of the trainer's has to be made
         captured = threads.submit(capture)
         assert began.wait(60)
-        kept = [next(batches)["id"] for _ in range(20)]  # to look at one would break the capture by itself
+        # To look at one would break the capture by itself, and so may torch's allocator if it needs new memory: it
+        # reuses none that another stream has read while a graph is captured.
+        kept = [next(batches)["id"] for _ in range(20 if memory == "cuda" else 2)]
         ends.set()
         assert captured.result() == 1.0
         seen += torch.cat(kept).tolist()

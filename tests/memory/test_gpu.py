@@ -129,6 +129,7 @@ def test_a_ring_that_nobody_refers_to_is_unmapped_after_what_runs(fake):
 
 def test_while_a_graph_is_captured_nothing_is_recorded_waited_for_or_unmapped(fake):
     gpu, lent, ended = lent_by_a_trainer(fake)
+    gpu.here().wait()  # an event that is there need not be made
     memory, fd = gpu.share(PAGE_BYTES)
     os.close(fd)
     fake.capturing = True
@@ -195,6 +196,21 @@ def test_memory_that_is_not_pinned_passes_in_pieces_that_torch_does_not_round_up
     assert np.array_equal(np.asarray(to), data)
     assert fake.largest_pinned_bytes == BUFFER_BYTES
     assert BUFFER_BYTES.bit_count() == 1
+
+
+def test_long_rows_of_a_gpus_ring_are_copied_without_their_numbers(fake):
+    gpu, data = CudaGpu("cuda"), np.arange(12 * 5000, dtype=np.uint64).astype(np.uint8)
+    ring = WritableDeviceRing(CudaGpu("cuda"), 2 << 20)
+    ring.write(0, data)
+    ring.flush()
+    for row_bytes, kernels in ((5000, 0), (50, 1)):
+        fake.calls.clear()
+        rows, to = np.array([7, 3, 4, 5, 1]), gpu.empty(5 * row_bytes)
+        gpu.gather(to, ring.readable(0, 12 * row_bytes), rows, row_bytes, pinned=False)
+        gpu.here().wait()
+        assert np.array_equal(np.asarray(to), data[: 12 * row_bytes].reshape(12, -1)[rows].ravel())
+        assert fake.calls["kernels"] == kernels
+    ring.close()
 
 
 @pytest.mark.parametrize("bindings", [(12, 6), (12, 9), (13, 5)])

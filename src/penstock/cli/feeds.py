@@ -181,7 +181,7 @@ def _trainers(feed: FeederStatistics) -> RenderableType:
 
 
 def _ways(feed: FeederStatistics) -> Iterator[Text]:
-    """Yield how batches come out of the ring, of trainers for whom that is not a copy on the host."""
+    """Yield how batches come out of the ring, of trainers for whom that is no usual copy on the host."""
     ways = Counter(trainer.way for trainer in feed.trainers if trainer.way not in ("", "private copy"))
     for way, trainers in ways.items():
         who = "batches:" if len(feed.trainers) == 1 else f"{trainers:,} of {len(feed.trainers):,}:"

@@ -21,6 +21,8 @@ DeviceBytes = Any
 class Event(Protocol):
     """A point in a GPU's work, such as a CUDA event."""
 
+    stream: Any  # where it lies
+
     def passed(self) -> bool:
         """Whether everything before it is done."""
         ...
@@ -67,6 +69,14 @@ class Gpu(Protocol):
         """Take memory and copy beside what the process computes, until the end of the ``with`` block."""
         ...
 
+    def current(self) -> object:
+        """Return this thread's current stream, equal to itself only."""
+        ...
+
+    def follow(self, stream: Any, memory: Sequence[DeviceBytes]) -> None:
+        """Let what this thread launches from now on run after all that is on a stream, and use this memory."""
+        ...
+
     def captures(self) -> bool:
         """Whether this thread's current stream captures a CUDA graph, which would take up what is launched now."""
         ...
@@ -76,17 +86,17 @@ class Gpu(Protocol):
         ...
 
     def copy(self, to: DeviceBytes, origin: ByteArray, *, pinned: bool) -> None:
-        """Begin to copy host bytes to the device; pinned ones must not change until a later mark has passed."""
+        """Begin to copy host bytes to the device; pinned ones must not change until a later point has passed."""
         ...
 
     def copy_within(self, to: DeviceBytes, origin: DeviceBytes) -> None:
-        """Begin to copy from a ring on a GPU; ``origin`` must not change until a later mark has passed."""
+        """Begin to copy from a ring on a GPU; ``origin`` must not change until a later point has passed."""
         ...
 
     def gather(self, to: DeviceBytes, origin: Any, rows: Ids, row_bytes: int, *, pinned: bool) -> None:
         """Begin to copy rows of a ring, one after the other: by their numbers, from a GPU's or the host's.
 
-        ``origin`` must not change until a later mark has passed, unless it is host memory that is not pinned.
+        ``origin`` must not change until a later point has passed, unless it is host memory that is not pinned.
         """
         ...
 

@@ -111,7 +111,8 @@ class FeederStatistics(msgspec.Struct, frozen=True, tag="statistics"):
         name: Name of the feed.
         pid: Process of its feeder.
         source: What it feeds, in words.
-        sharing: Path taken: "host memfd", or "ring on GPU-…" and how blocks come there.
+        sharing: Path taken: "host memfd", and why, where a GPU's was asked for, or "ring on GPU-…" and how blocks
+            come there.
         cycle: Cycle of the next sample to publish.
         sample: That sample's place in the cycle.
         samples_per_cycle: Samples in a cycle; None if only a pass of the source shows it.

@@ -26,6 +26,8 @@ from penstock.memory.cuda_shared import SharedMemory, capture_mode, granularity,
 if TYPE_CHECKING:
     import torch
 
+_LONG_RUN_BYTES = 4 << 10
+"""Rows of a GPU's ring are copied run by run where these are this long: their numbers could take as much room."""
 BUFFER_BYTES = 32 << 20
 """Largest pinned buffer for memory that is not pinned: a power of two, as torch allocates."""
 
@@ -70,6 +72,12 @@ class CudaGpu:
     def beside(self) -> AbstractContextManager[object]:
         return self._torch.cuda.stream(self._stream)
 
+    def current(self) -> object:
+        return self._torch.cuda.current_stream(self._device)
+
+    def follow(self, stream: Any, memory: Sequence[DeviceBytes]) -> None:
+        self.wait_for_copies(memory, self._point(stream))
+
     def captures(self) -> bool:
         return bool(self._torch.cuda.is_current_stream_capturing())
 
@@ -91,21 +99,27 @@ class CudaGpu:
         to.copy_(origin, non_blocking=True)
 
     def gather(self, to: DeviceBytes, origin: Any, rows: Ids, row_bytes: int, *, pinned: bool) -> None:
-        if not isinstance(origin, np.ndarray):
+        first = np.flatnonzero(np.diff(rows, prepend=rows[0] - 2) != 1)  # where runs of rows begin
+        if not isinstance(origin, np.ndarray) and to.nbytes < _LONG_RUN_BYTES * len(first):
             words = self._torch.int64 if row_bytes % 8 == 0 else self._torch.uint8
             # From memory that is not pinned, the copy would wait for what was launched before.
             numbers = self._torch.from_numpy(rows).pin_memory().to(self._device, non_blocking=True)
             seen, taken = (each.view(words).view(-1, row_bytes // words.itemsize) for each in (origin, to))
             self._torch.index_select(seen, 0, numbers, out=taken)
             return
-        first = np.flatnonzero(np.diff(rows, prepend=rows[0] - 2) != 1)  # where runs of rows begin
         starts, sizes = rows[first] * row_bytes, np.diff(first, append=len(rows)) * row_bytes
-        stream = self._torch.cuda.current_stream(self._device).cuda_stream
-        if pinned and self._batches.begin(stream, to.data_ptr(), origin.ctypes.data, starts, sizes):
-            return
+        on_host = isinstance(origin, np.ndarray)
+        if on_host and pinned:
+            stream = self._torch.cuda.current_stream(self._device).cuda_stream
+            if self._batches.begin(stream, to.data_ptr(), origin.ctypes.data, starts, sizes):
+                return
         began = 0
         for start, nbytes in zip(starts.tolist(), sizes.tolist(), strict=True):
-            self.copy(to[began : began + nbytes], origin[start : start + nbytes], pinned=pinned)
+            part, run = to[began : began + nbytes], origin[start : start + nbytes]
+            if on_host:
+                self.copy(part, run, pinned=pinned)
+            else:
+                self.copy_within(part, run)
             began += nbytes
 
     def copy_out(self, to: ByteArray, origin: DeviceBytes) -> None:
@@ -190,7 +204,7 @@ class CudaGpu:
         except IndexError:
             event = self._torch.cuda.Event(blocking=True)  # waiting threads sleep
         event.record(stream)
-        return _Event(event, self._events)
+        return _Event(event, stream, self._events)
 
     def synchronize(self) -> None:
         self.mark().wait()
@@ -242,8 +256,9 @@ def is_host(device: str | Gpu | None) -> bool:
 class _Event:
     """A point on a stream, of interest to one thread at a time."""
 
-    def __init__(self, event: Any, events: _Events) -> None:
+    def __init__(self, event: Any, stream: Any, events: _Events) -> None:
         self.event: Any = event  # None once it has passed
+        self.stream = stream
         self._events = events
 
     def passed(self) -> bool:

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from typing import Any
 
+from penstock.basics.terminal import say_once
 from penstock.contracts import Ids
 from penstock.errors import DeviceUnavailable
 from penstock.memory.cuda_shared import driver_calls
 
 
 class BatchCopies:
-    """Copies of several runs of bytes each, while the driver and cuda-bindings know such.
+    """Copies of several runs of bytes each, if the driver and cuda-bindings know such.
 
     cuda-bindings 12 returns the number of a copy that failed besides, which 13 does not.
     """
@@ -44,7 +45,9 @@ class BatchCopies:
                 [driver.CUdeviceptr(address) for address in each.tolist()] for each in (places, origin + starts)
             )
             status, *_ = call(there, here, sizes.tolist(), len(sizes), [attributes], [0], 1, stream)
-            self._works = not int(status)
         except (AttributeError, RuntimeError, DeviceUnavailable):  # too old, or not installed
             self._works = False
-        return self._works
+            return False
+        if int(status):
+            say_once(f"CUDA refuses to copy chosen rows in one call ({status.name}): they are copied run by run")
+        return not int(status)

@@ -139,7 +139,7 @@ def ring_in_or_on_host(
     while True:
         try:
             return ring_in(memory, capacity_bytes)
-        except DeviceUnavailable as refused:
+        except (DeviceUnavailable, RuntimeError) as refused:  # torch's, where there is no room for a context
             if time.monotonic() >= until_s:
-                return ring_on_host(f"{memory} had no room for {patience_s:g} s: {refused}", capacity_bytes)
+                return ring_on_host(f"{memory} could not be used for {patience_s:g} s: {refused}", capacity_bytes)
             time.sleep(_LOOK_S)

@@ -131,12 +131,19 @@ def test_a_gpu_that_fails_its_feeder_ends_no_training(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("forks_feeders_with_torch")
-@pytest.mark.parametrize("frees", [False, True], ids=["full for good", "full for a while"])
-def test_a_failover_that_finds_the_gpu_full_waits_and_goes_on_from_the_host(tmp_path: Path, frees: bool) -> None:
+@pytest.mark.parametrize(
+    ("frees", "views"),
+    [(False, False), (True, False), (False, True)],
+    ids=["full for good", "full for a while", "no views any more"],
+)
+def test_a_failover_that_finds_the_gpu_full_waits_and_goes_on_from_the_host(
+    tmp_path: Path, capfd: Any, frees: bool, views: bool
+) -> None:
     full = tmp_path / "full"
     make = functools.partial(make_on_a_gpu_that_may_be_full, str(full), 60.0 if frees else 0.5)
     seen: list[int] = []
-    with penstock.share(make, "feed", 10, device=FakeGpu(1), memory="cuda:0", linger=1.0, window="8KiB") as loader:
+    options: Any = {"memory": "cuda:0", "linger": 1.0, "window": "8KiB", "borrow": views}
+    with penstock.share(make, "feed", 10, device=FakeGpu(1), **options) as loader:
         batches = iter(loader)
         seen += ids_of(batches, most=20)
         assert loader.statistics().sharing == "ring on GPU-00000000-fake"
@@ -152,5 +159,9 @@ def test_a_failover_that_finds_the_gpu_full_waits_and_goes_on_from_the_host(tmp_
         statistics = loader.statistics()
         assert statistics.failovers == 1
         assert statistics.sharing == ("ring on GPU-00000000-fake" if frees else "host memfd")
+        said = capfd.readouterr().err
+        assert ("come from the feed's ring on the host from now on" in said) == (not frees)
         if not frees:
-            assert "cuda:0 had no room for 0.5 s: CUDA refused: it is a test" in penstock.feeds()[0].sharing
+            assert ("no views any more" in said) == views
+            assert statistics.handed == "copy on fake:0 from the pinned ring"
+            assert "cuda:0 could not be used for 0.5 s: CUDA refused: it is a test" in penstock.feeds()[0].sharing

@@ -15,6 +15,7 @@ from tests.forked import eventually
 
 import penstock
 from penstock.contracts import Event
+from penstock.feed.trainer.batch_builder import BatchBuilder
 from penstock.memory.cuda import CudaGpu
 
 
@@ -29,7 +30,7 @@ class Lagging(FakeGpu):
 
 class _Later:
     def __init__(self, mark: Event, passes_s: float) -> None:
-        self._mark, self._passes_s = mark, passes_s
+        self._mark, self._passes_s, self.stream = mark, passes_s, mark.stream
 
     def passed(self) -> bool:
         return time.monotonic() >= self._passes_s and self._mark.passed()
@@ -100,7 +101,7 @@ def test_a_batch_belongs_to_the_stream_on_which_it_was_asked_for(serve: Any, mon
         assert held.first == 0, "the first has yet to be copied, and the others are released after it"
         own.run()
         fourth = next(batches)
-        assert held.first == 1
+        assert held.first == 2
         fake.synchronize()
         seen = np.concatenate([np.asarray(batch["id"]) for batch in (first, second, third, fourth)])
         assert len(set(seen.tolist())) == 40 and set(seen.tolist()) <= set(range(SAMPLES))
@@ -154,7 +155,15 @@ def test_chosen_samples_come_by_one_call_a_batch(serve: Any, monkeypatch: Any, m
         penstock.attach("feed", device=CudaGpu("cuda"), select=chosen) as loader,
         penstock.attach("feed") as of_all,  # else the others would not be loaded, and there were none to leave out
     ):
-        whole = threads.submit(ids_of_host, of_all)
+        whole, builder = threads.submit(ids_of_host, of_all), BatchBuilder._copy
+        gathered = 0
+
+        def copied(self: BatchBuilder, i: int, leaf: Any, block: Any, picked: Any, rows: int, to: int) -> None:
+            nonlocal gathered
+            gathered += not isinstance(picked, slice)
+            builder(self, i, leaf, block, picked, rows, to)
+
+        monkeypatch.setattr(BatchBuilder, "_copy", copied)
         for batch in loader:
             fake.synchronize()
             ids = np.asarray(batch["id"])
@@ -162,4 +171,51 @@ def test_chosen_samples_come_by_one_call_a_batch(serve: Any, monkeypatch: Any, m
             seen += ids.tolist()
         assert sorted(whole.result()) == list(range(SAMPLES))
     assert sorted(seen) == sorted(chosen.tolist())
-    assert bool(fake.calls["batches of copies"]) == (memory == "host")
+    assert fake.calls["batches of copies" if memory == "host" else "kernels"] == gathered > 0
+    assert fake.calls["kernels" if memory == "host" else "batches of copies"] == 0
+
+
+def test_a_call_that_was_broken_off_may_be_repeated_on_another_stream(serve: Any, monkeypatch: Any) -> None:
+    fake = installed(monkeypatch, FakeCuda())
+    serve(rows(), memory=FakeGpu(5), window="8KiB")
+    own = fake.torch.cuda.Stream()
+    with penstock.attach("feed", 15, device=CudaGpu("cuda")) as loader:  # of blocks of 10
+        batches, held = iter(loader), loader._rows.connection.held
+        verify, calls = loader._rows.verify, []
+
+        def break_off() -> None:
+            calls.append(1)
+            if len(calls) == 2:
+                raise KeyboardInterrupt
+            verify()
+
+        with fake.torch.cuda.stream(own):
+            monkeypatch.setattr(loader._rows, "verify", break_off)
+            with pytest.raises(KeyboardInterrupt):
+                next(batches)
+        first = next(batches)
+        wanted = loader.ids
+        fake.computing.run()  # as the trainer's kernels do that read the batch
+        assert wanted is not None and np.asarray(first["id"]).tolist() == wanted.tolist()
+        assert own.done == len(own.work), "the default stream has waited for what the other one copies"
+        assert held.first <= 2
+
+
+def test_a_gpu_that_lagged_once_holds_no_more_of_the_window_than_before(serve: Any) -> None:
+    gpu = Lagging(1)
+    gpu.lag_s = 0.0
+    feeder = serve(rows(), memory=FakeGpu(5), window="64KiB", prefetch=16)
+    with penstock.attach("feed", 10, device=gpu) as loader:
+        batches, destination = iter(loader), loader._rows.destination
+        next(batches)
+        eventually(lambda: feeder.statistics().blocks >= 15)  # who has to wait, waits for copies, too
+        gpu.lag_s = 3600.0
+        for _ in range(6):
+            next(batches)
+        assert len(destination._to_release) >= 6
+        for late, _, _ in destination._to_release:
+            late._passes_s = 0.0
+        gpu.lag_s = 0.0
+        gpu._current.run(gpu._current.begun)
+        next(batches)
+        assert len(destination._to_release) == 1

@@ -14,7 +14,7 @@ from contextlib import suppress
 
 from penstock._version import __version__
 from penstock.contracts import Cursor, Ids, WritableRing
-from penstock.errors import PenstockError
+from penstock.errors import GpuLost, PenstockError
 from penstock.feed import wire
 from penstock.feed.endpoint import Endpoint, checked_name
 from penstock.feed.feeder.blocks import FeedMember, PublishedBlock
@@ -272,8 +272,8 @@ class Server:
         if objection := objection_to(hello, self._welcome, known=known, selects=self._selects):
             self._reject(peer, objection)
             return
-        if self.closing is not None:
-            self.connections.drop(peer)
+        if self.closing is not None or (self._failed is not None and self._failed.kind == GpuLost.__name__):
+            self.connections.drop(peer)  # it looks for the feeder that comes in this one's place
             return
         member = member_of(peer, hello, self._welcome.samples)
         if self._state.rank_taken(member):

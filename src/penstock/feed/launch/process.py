@@ -101,7 +101,7 @@ def _make_ring(spec: FeederSpec) -> MakeRing:
     if spec.settings.memory == "host":
         return ring_in
     if mode or (before and len(before.rings) == 1):
-        why = why_on_host(mode) if mode else "as the feeder before had it, or its GPU failed"
+        why = why_on_host(mode) if mode else "the feeder before had it there, or its GPU failed"
         return lambda memory, nbytes: ring_on_host(why, nbytes)
     return partial(ring_in_or_on_host, patience_s=_FULL_S) if before else ring_in
 

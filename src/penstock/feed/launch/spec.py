@@ -52,7 +52,7 @@ class FeederSpec(NamedTuple):
     fingerprint: Fingerprint
     argv: list[str]
     ahead: wire.Prepare | None = None  # from where it prepares, for trainers that are to come from another feed
-    replaces: wire.Welcome | None = None  # the feeder that died whose place it takes
+    replaces: wire.Welcome | None = None  # the feed from which its trainer goes on; None for a new one
 
 
 class Ready(msgspec.Struct):

@@ -217,7 +217,7 @@ class Batcher:
         return left == 0 or (self._drop_last and full is not None and left < full)
 
     def _handed(self, block: ReceivedBlock) -> tuple[Make, HandedOut]:
-        if self._options.borrow:
+        if self._options.borrow and self._destination.lends:
             make, copied, viewed = view(block, slice(0, block.rows), self._destination, whole=self._whole)
             return make, HandedOut(1, block.rows, copied, viewed)
         make, nbytes = whole_copy(block, self._destination, None if self._whole else block.rows)
@@ -270,7 +270,7 @@ class _Growing:
         self.epoch = epoch  # the place before the batch
         self._stream = rows
         self._most = most  # most rows that it will have
-        self._borrow = borrow  # whether it is a view if all of it lies together in one block
+        self._borrow = borrow  # whether it is a view if all of it lies together in one block, and the ring lends
         self._viewed: tuple[Make, int, int] | None = None
         self.named: Named = {}
         self._batch = BatchBuilder(most, rows.destination)
@@ -285,7 +285,8 @@ class _Growing:
         stream, batch = self._stream, self._batch
         while batch.rows < rows and (block := stream.current(cycle)) is not None:
             picked, part, after = stream.taking(block, rows - batch.rows)
-            if self._borrow and part == self._most and isinstance(picked, slice):
+            lends = self._borrow and stream.destination.lends  # a failover may bring another ring
+            if lends and part == self._most and isinstance(picked, slice):
                 self._viewed = view(block, picked, stream.destination, whole=False)
             else:
                 batch.copy(block, picked, part, batch.rows)

@@ -6,10 +6,12 @@ import sys
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from typing import Any, NamedTuple, cast
 
 import numpy as np
 
+from penstock.basics.terminal import say
 from penstock.contracts import ByteArray, DeviceBytes, Event, Gpu, Ids, Ring
 from penstock.errors import BadSetting, DeviceUnavailable, PinningRefused
 from penstock.feed import wire
@@ -23,6 +25,7 @@ class Sealed(NamedTuple):
     """A batch, all of whose copies have been begun."""
 
     ready: Callable[[], None]  # makes it usable by this thread, where it may still be on its way
+    again: Callable[[], None]  # does so once more, where another call hands it out
     arrives: Event | None = None  # what passes once no copy reads the ring any more; None if none does
 
 
@@ -143,8 +146,9 @@ class OnGpu:
     buffer, which costs the process a copy.
 
     From a ring on the GPU a batch is copied *here*, on the trainer's current stream: such a copy is too short to
-    hide. What crosses from the host, and what this process waits for, is copied *beside* what the trainer computes
-    (docs/decisions/0036-a-trainers-stream.md).
+    hide. What crosses from the host or another GPU, and what this process waits for, is copied *beside* what the
+    trainer computes (docs/decisions/0036-a-trainers-stream.md). A call that was broken off may be repeated on
+    another stream.
     """
 
     registers = True
@@ -159,6 +163,7 @@ class OnGpu:
         self._unmapped = ""  # why the feed's ring on a GPU is not read
         self._taken: list[DeviceBytes] = []  # for the batch at hand
         self._begun = False  # whether a copy was begun after ``_newest``
+        self._stream: object = None  # where that was
         self._newest: Event | None = None  # the point after the copies of the batch that was sealed last
         self._to_release: deque[tuple[Event, Holdings, int]] = deque()
 
@@ -180,6 +185,18 @@ class OnGpu:
 
     def open_ring(self, welcome: wire.Welcome, fds: Sequence[int]) -> Ring:
         """Map one of a feed's rings."""
+        was_on_device, was_beside = self._on_device, self._beside
+        ring = self._mapped(welcome, fds)
+        if self._taken and self._beside and not was_beside:  # amid a batch
+            self._gpu.wait_for_compute(self._taken)
+        elif self._taken and was_beside and not self._beside:
+            self._gpu.wait_for_copies(self._taken, self._gpu.mark())
+        if was_on_device and not self._on_device:
+            instead = ", and are no views any more" if self._views else ""
+            say(f"batches on {self._gpu.name} come from the feed's ring on the host from now on{instead}")
+        return ring
+
+    def _mapped(self, welcome: wire.Welcome, fds: Sequence[int]) -> Ring:
         window_bytes = welcome.settings.window_bytes
         self._on_device, self._unpinned, self._unmapped = len(fds) > 1, "", ""
         self._newest = None
@@ -187,7 +204,8 @@ class OnGpu:
             try:
                 ring = DeviceRing.attach(self._gpu, fds[0], window_bytes)
                 # Where a feed evicts, the process waits for each batch's copies.
-                self._beside = self._views or welcome.settings.stall_timeout is not None
+                evicts, is_here = welcome.settings.stall_timeout is not None, welcome.rings[0] == ring.kind
+                self._beside = self._views or evicts or not is_here
                 return ring
             except DeviceUnavailable as refused:
                 self._on_device = False
@@ -207,13 +225,19 @@ class OnGpu:
         return ring
 
     def copying(self) -> AbstractContextManager[object]:
+        if self._beside:
+            self._begun = True
+            return self._gpu.beside()
+        stream = self._gpu.current()
+        if self._begun and stream != self._stream:
+            self._gpu.follow(self._stream, self._taken)
+        self._stream = stream
         self._begun = True
-        return self._gpu.beside() if self._beside else _AT_ONCE
+        return _AT_ONCE
 
     def take(self, nbytes: int) -> DeviceBytes:
         memory = self._gpu.empty(nbytes)
-        if self._beside:
-            self._taken.append(memory)
+        self._taken.append(memory)
         return memory
 
     def copy(self, to: DeviceBytes, origin: Any) -> None:
@@ -257,22 +281,27 @@ class OnGpu:
             )
 
     def seal(self) -> Sealed:
-        mark = self._mark()
+        mark, taken = self._mark(), self._taken
+        self._taken = []
         if not self._beside:
-            return Sealed(_nothing, mark)
-        taken, self._taken = self._taken, []
-        return Sealed(lambda: self._gpu.wait_for_copies(taken, mark), mark)
+            return Sealed(_nothing, partial(self._follow, mark.stream, taken), mark)
+        ready = partial(self._gpu.wait_for_copies, taken, mark)
+        return Sealed(ready, ready, mark)
+
+    def _follow(self, stream: object, memory: Sequence[DeviceBytes]) -> None:
+        if self._gpu.current() != stream:
+            self._gpu.follow(stream, memory)
 
     def let_go(self, held: Holdings, index: int, after: Sealed | None = None) -> None:
         if self._views:
             self._gpu.collect()
-        if self._to_release and self._to_release[0][0].passed():
+        while self._to_release and self._to_release[0][0].passed():
             self._release_oldest()
         mark = self._mark() if after is None or after.arrives is None else after.arrives
         self._to_release.append((mark, held, index))
 
     def settle(self, *, wait: bool) -> bool:
-        if self._views:
+        if self._views or wait:
             self._gpu.collect()
         while self._to_release:
             mark = self._to_release[0][0]
@@ -300,8 +329,11 @@ class OnGpu:
     def _mark(self) -> Event:
         """Return the point after all copies so far, and after little else that the trainer has launched."""
         if self._newest is None or self._begun:
-            self._newest = self._gpu.mark() if self._beside else self._gpu.here()
-            self._begun = False
+            mark = self._gpu.mark() if self._beside else self._gpu.here()
+            if self._begun and not self._beside and mark.stream != self._stream:
+                self._gpu.follow(self._stream, self._taken)
+                mark = self._gpu.here()
+            self._newest, self._begun = mark, False
         return self._newest
 
     def _release_oldest(self) -> None:
@@ -321,4 +353,4 @@ def _nothing() -> None:
     """Do nothing: the batch is there already, or in order with what uses it."""
 
 
-_THERE = Sealed(_nothing)
+_THERE = Sealed(_nothing, _nothing)

@@ -114,7 +114,7 @@ class Holdings:
         self._window_bytes = window_bytes  # size of the ring
         self._most_unsent = most_unsent  # releases that may wait to be sent
         self._most_unsent_bytes = min(_MOST_UNSENT_BYTES, window_bytes // _UNSENT_SHARE)
-        self._borrow = borrow  # whether leaves are views that the trainer may hold
+        self.borrow = borrow  # whether leaves are views that the trainer may hold
         self._send = send  # sends the ordinals of released blocks to the feeder
         self._idle = idle  # called when the last of the loans has ended
         self._lent: dict[int, ReceivedBlock] = {}  # by ordinal
@@ -122,7 +122,7 @@ class Holdings:
     def open(self, block: ReceivedBlock) -> None:
         """Fill in the bytes of the leaves of a block that has not been released."""
         if not block.leaves:
-            if self._borrow:
+            if self.borrow:
                 self._check_room_for_views(block)
                 loan = object()
                 memory = self._ring.lend(block.offset, block.nbytes, partial(self._loan_ended, block, loan))

@@ -311,7 +311,7 @@ class Loader:
             name=self.name,
             feeder_pid=connection.welcome.pid,
             sharing=connection.sharing,
-            handed="view" if self._options.borrow else self._rows.destination.handed,
+            handed="view" if connection.held.borrow else self._rows.destination.handed,
             epoch=self.epoch,
             **counts._asdict(),
             wait_s=self._rows.wait_s,

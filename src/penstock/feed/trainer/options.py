@@ -45,10 +45,13 @@ class TrainerOptions(TypedDict, total=False):
             On a GPU, hold a view until what reads it has run: when its last reference dies, only the
             work of the current stream is waited for. ``record_stream`` has no effect on a view; have the
             current stream wait for a side stream that read it, then let the view go. Writing to a view on a
-            GPU is a fault of the device; under MPS it may end the other processes on that GPU too. Take no
-            batch while a CUDA graph is captured.
+            GPU is a fault of the device; under MPS it may end the other processes on that GPU too. Where a
+            feed goes on from the host, as its GPU is full or has failed, batches are copies from then on.
         device: Where batches end: ``"cuda"``, ``"cuda:1"``, or the UUID of a GPU or MIG instance. Arrays then come
-            as torch tensors, copied while the GPU computes. None for host memory.
+            as torch tensors: from a ring on the host copied while the GPU computes, from one on that GPU in order
+            with it, on the current stream. Take batches on the stream that uses them, and none while a CUDA graph
+            is captured. ``"cuda"`` is the current GPU; under ``torchrun``, that of ``LOCAL_RANK`` where none has
+            been chosen. None for host memory.
         framework: Whose arrays batches hold: ``"torch"``, ``"numpy"``, ``"jax"`` or ``"cupy"``, without a copy
             where DLPack allows. None for the source's.
         pin_memory: Put private copies into pinned memory, from which ``tensor.to("cuda", non_blocking=True)`` does

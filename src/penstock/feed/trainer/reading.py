@@ -112,6 +112,8 @@ class EpochReader:
                 return None
             counts = self.counts.plus(given.counts)
             self.finished = self.epoch, given._replace(tree=self._finished(given.tree), counts=counts)
+        else:
+            self.finished[1].sealed.again()
         _, given = self.finished
         if self.check is not None:
             self.check(self._rows.connection)

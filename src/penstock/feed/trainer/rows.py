@@ -67,8 +67,7 @@ class RowStream:
         self.place = Standing(Cursor(0, 0), 0, self._connected(after and after.connection.welcome), 0)
         if after:
             self.connection.moves_to = after.connection.asked_to_move()
-        self.held_from: Standing | None = None
-        """The place from which everything is held or still to come, if there is one."""
+        self.held_from: Standing | None = None  # from where everything is held or still to come, if there is one
         self._started_on: Standing | None = None  # where the feeder was asked for rows, and on which connection
         self.moved = False  # whether it has come to another feed, and has yet to start there
         self.home = after.home if after else ""
@@ -344,7 +343,8 @@ class RowStream:
     def _watch(self, connection: FeedConnection) -> None:
         connection.held_up = DeadlockWatch(feeds, connection.welcome.name, self._hello.pid).look
         connection.prepare, connection.settle = self._elsewhere.begin, self.destination.settle
-        connection.way = ("view" if self._hello.borrow else self.destination.handed)[: wire.MOST_WORDS]
+        connection.held.borrow = self._hello.borrow and self.destination.lends
+        connection.way = ("view" if connection.held.borrow else self.destination.handed)[: wire.MOST_WORDS]
 
     def _make_room(self, connection: FeedConnection, index: int) -> None:
         """Let blocks go before waiting: the feeder may be waiting for their room."""
