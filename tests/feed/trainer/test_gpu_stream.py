@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import time
 from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
+from tests.contracts.ring import PAGE_BYTES
 from tests.fakes.cuda import FakeCuda, installed
 from tests.fakes.gpu import FakeGpu
 from tests.feed.numbered import SAMPLES, ids_of, ids_of_host, rows
@@ -16,7 +19,9 @@ from tests.forked import eventually
 import penstock
 from penstock.contracts import Event
 from penstock.feed.trainer.batch_builder import BatchBuilder
+from penstock.feed.trainer.destination import OnGpu
 from penstock.memory.cuda import CudaGpu
+from penstock.memory.gpu_ring import WritableDeviceRing
 
 
 class Lagging(FakeGpu):
@@ -219,3 +224,31 @@ def test_a_gpu_that_lagged_once_holds_no_more_of_the_window_than_before(serve: A
         gpu._current.run(gpu._current.begun)
         next(batches)
         assert len(destination._to_release) == 1
+
+
+@pytest.mark.parametrize("first", ["host", "gpu"])
+def test_a_batch_may_be_put_together_from_a_ring_on_the_host_and_one_on_the_gpu(first: str) -> None:
+    gpu, feeders, data = FakeGpu(1), FakeGpu(5), np.arange(64, dtype=np.uint8)
+    to = OnGpu(gpu)
+    there = to._gpu.empty(0)
+    for kind in (first, "gpu" if first == "host" else "host"):
+        written = WritableDeviceRing(feeders, PAGE_BYTES)
+        written.write(0, data)
+        written.flush()
+        rings = [written, written.twin] if kind == "gpu" else [written.twin]
+        fds = [ring.open_for_readers() for ring in rings]
+        settings = SimpleNamespace(window_bytes=PAGE_BYTES, stall_timeout=None)
+        welcome: Any = SimpleNamespace(settings=settings, rings=[ring.kind for ring in rings])
+        ring = to.open_ring(welcome, fds)
+        for fd in fds:
+            os.close(fd)
+        with to.copying():
+            there = to.take(64) if not to._taken else there
+            half = slice(0, 32) if kind == first else slice(32, 64)
+            to.copy(there[half], ring.readable(half.start, 32))
+        if kind != first:
+            to.seal().ready()
+            assert there.tolist() == data.tolist()
+        to.leave()  # for a failover, amid the batch, and at its end
+        ring.close()
+        written.close()

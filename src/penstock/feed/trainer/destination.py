@@ -199,7 +199,7 @@ class OnGpu:
     def _mapped(self, welcome: wire.Welcome, fds: Sequence[int]) -> Ring:
         window_bytes = welcome.settings.window_bytes
         self._on_device, self._unpinned, self._unmapped = len(fds) > 1, "", ""
-        self._newest = None
+        self._newest, self._begun = None, False  # the ring before has been left, once all of it was copied
         if self._on_device:
             try:
                 ring = DeviceRing.attach(self._gpu, fds[0], window_bytes)
