@@ -229,6 +229,7 @@ MESSAGES = [
     HELLO,
     START,
     wire.encode(wire.Start(1, 1, 500, 3, 1, 200)),
+    wire.encode(wire.Start(1, 1, 500, 3, 1, 200, way="x" * (wire.MOST_WORDS + 1))),
     wire.encode(wire.Hello(wire.PROTOCOL, "x" * 50, 2**20, None, True, 3, 4, "group")),
     wire.encode(wire.EpochBegun(2, 1, 100)),
     wire.encode(wire.Release([0, 1, 2])),

@@ -35,22 +35,22 @@ def make(samples: int = SAMPLES) -> Any:
 class Locked(penstock.ArraySource):
     """Whose blocks take a lock for a time, while a file is there: all feeds of it have one rate together."""
 
-    def __init__(self, lock: str) -> None:
+    def __init__(self, lock: str, takes_s: float) -> None:
         super().__init__({"id": np.arange(SAMPLES)}, batch_size=10, segments=4, seed=3)
-        self._lock = Path(lock)
+        self._lock, self._takes_s = Path(lock), takes_s
 
     def open(self, *args: Any) -> Iterator[Any]:
         for block in super().open(*args):
             if self._lock.exists():
                 with self._lock.open() as file:
                     fcntl.flock(file, fcntl.LOCK_EX)
-                    time.sleep(0.03)  # slower than any run, also one that other tests delay
+                    time.sleep(self._takes_s)
             yield block
 
 
-def make_locked(lock: str) -> Any:
+def make_locked(lock: str, takes_s: float) -> Any:
     quickened()
-    return Locked(lock)
+    return Locked(lock, takes_s)
 
 
 def make_without_memory() -> Any:
@@ -164,7 +164,7 @@ def test_where_another_feed_takes_from_the_first_the_trial_fails_and_nobody_has_
 ) -> None:
     lock = tmp_path / "lock"
     lock.touch()
-    made = functools.partial(make_locked, str(lock))
+    made = functools.partial(make_locked, str(lock), 0.012)
     slow, fast = runs(0.02, made), runs(0.002, made)
     eventually(refused)
     assert not parted(slow) and not parted(fast)
@@ -187,7 +187,7 @@ def test_where_one_stops_the_others_leave_it_and_it_finds_its_feed_as_it_was(run
 
 def test_they_return_amid_an_epoch_where_both_feeds_go_slower_than_one_would(runs: Any, tmp_path: Path) -> None:
     lock = tmp_path / "lock"
-    made = functools.partial(make_locked, str(lock))
+    made = functools.partial(make_locked, str(lock), 0.03)  # slower than any run, also one that other tests delay
     slow, fast = runs(0.02, made), runs(0.002, made)
     eventually(lambda: parted(fast))
     lock.touch()
