@@ -39,6 +39,8 @@ PREDICTIONS = {
 }
 CORES = (4, 2, 16)
 """The first decides."""
+_MOST = 20
+"""So many times as long is measured at most until workers alone have made an image."""
 WORTH = 2.5
 
 
@@ -109,11 +111,14 @@ class Step:
         watch = self.watch()
         before, own = cpu.cpu_s() if cpu else 0.0, time.process_time()
         begin, gpu_images = time.monotonic(), 0
-        while (now := time.monotonic()) < begin + self.asked.seconds:
+        seconds, most_s = self.asked.seconds, _MOST * self.asked.seconds
+        while (now := time.monotonic() - begin) < seconds or (
+            cpu and not gpu and now < most_s and not cpu.rate(begin, begin + now)  # or nothing compares
+        ):
             if gpu:
                 gpu_images += gpu()
             else:
-                time.sleep(begin + self.asked.seconds - now)
+                time.sleep(max(seconds - now, 0.01))
         seconds = time.monotonic() - begin
         used_s = (cpu.cpu_s() - before if cpu else 0.0) + (own_s := time.process_time() - own) * bool(gpu)
         by_gpu, by_cpu = gpu_images / seconds, cpu.rate(begin, begin + seconds) if cpu else 0.0
