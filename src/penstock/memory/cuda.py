@@ -72,7 +72,7 @@ class CudaGpu:
     def beside(self) -> AbstractContextManager[object]:
         return self._torch.cuda.stream(self._stream)
 
-    def current(self) -> object:
+    def current(self) -> Any:
         return self._torch.cuda.current_stream(self._device)
 
     def follow(self, stream: Any, memory: Sequence[DeviceBytes]) -> None:
@@ -100,7 +100,8 @@ class CudaGpu:
 
     def gather(self, to: DeviceBytes, origin: Any, rows: Ids, row_bytes: int, *, pinned: bool) -> None:
         first = np.flatnonzero(np.diff(rows, prepend=rows[0] - 2) != 1)  # where runs of rows begin
-        if not isinstance(origin, np.ndarray) and to.nbytes < _LONG_RUN_BYTES * len(first):
+        on_host = isinstance(origin, np.ndarray)
+        if not on_host and to.nbytes < _LONG_RUN_BYTES * len(first):
             words = self._torch.int64 if row_bytes % 8 == 0 else self._torch.uint8
             # From memory that is not pinned, the copy would wait for what was launched before.
             numbers = self._torch.from_numpy(rows).pin_memory().to(self._device, non_blocking=True)
@@ -108,9 +109,8 @@ class CudaGpu:
             self._torch.index_select(seen, 0, numbers, out=taken)
             return
         starts, sizes = rows[first] * row_bytes, np.diff(first, append=len(rows)) * row_bytes
-        on_host = isinstance(origin, np.ndarray)
         if on_host and pinned:
-            stream = self._torch.cuda.current_stream(self._device).cuda_stream
+            stream = self.current().cuda_stream
             if self._batches.begin(stream, to.data_ptr(), origin.ctypes.data, starts, sizes):
                 return
         began = 0

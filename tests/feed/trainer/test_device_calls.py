@@ -53,6 +53,9 @@ def of_batches(fake: FakeCuda, loader: penstock.Loader, *, ready: int, feeder: A
     most, calls = Counter[str](), list[int]()
     batches, stream = iter(loader), loader._rows
     next(batches)
+    kept = [stream.destination._gpu.here() for _ in range(3)]  # as many as there are where no block is waited for
+    for event in kept:
+        event.wait()
     for i in range(12):
         if ready > 1:
             eventually(lambda: feeder.statistics().blocks - stream.place.next_item >= ready)
