@@ -13,6 +13,7 @@ from tests.autosharing.running import EPOCHS, N, Scripts, check_like, feeds_read
 from tests.forked import Forked, eventually
 
 import penstock
+from penstock.autosharing.options import ShareOptions, to_environment
 
 
 def all_differ(orders: list[Any]) -> bool:
@@ -56,7 +57,9 @@ def test_two_iterations_asked_by_turns_do_not_wait_for_each_other(scripts: Scrip
 def test_two_runs_that_ask_two_loaders_at_different_rates_do_not_wait_for_each_other(scripts: Scripts):
     """Images of 602 KB, batches of 8 and 8 or 56, as with --grid mu=1,7: each gets a window ahead on one feed."""
     words = [(1, 170), (7, 60)]
-    runs = [scripts.start(mu, "fixmatch.py", str(mu), str(steps), together=2) for mu, steps in words]
+    # On a busy machine they would part for their pace before one waits for the other.
+    asked = to_environment(ShareOptions(pace="together"))
+    runs = [scripts.start(mu, "fixmatch.py", str(mu), str(steps), together=2, **asked) for mu, steps in words]
     for run, (mu, steps) in zip(runs, words, strict=True):
         assert run.wait() == 0, run.output
         labelled, unlabelled = json.loads(run.output.splitlines()[-1])
@@ -76,6 +79,8 @@ def test_a_second_run_of_a_sampler_without_end_begins_at_once_and_both_go_on_whe
         runs.append(scripts.start(i, "endless.py", size, "end"))
         read = scripts.folder / f"reads-{size}"
         eventually(lambda run=runs[-1], read=read: read.exists() or run.ended, f"batches of {size} never came")
+        # Whoever comes before anything is released begins where the other has.
+        eventually(lambda: penstock.feeds()[0].trainers[0].sample, "nothing was ever released")
     os.kill(penstock.feeds()[0].pid, signal.SIGKILL)
     (scripts.folder / "end").touch()
     assert [run.wait() for run in runs] == [0, 0], runs[0].output + runs[1].output
