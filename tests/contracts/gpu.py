@@ -259,6 +259,15 @@ class DeviceRingContract(RingContract):
         assert ring.twin.readable(0, 128).tolist() == values.tolist()
         assert self.seen(ring.readable(0, 128)).tolist() == values.tolist()
 
+    def test_what_goes_to_the_device_in_pieces_arrives_whole(self) -> None:
+        values = np.random.default_rng(0).integers(0, 256, (9 << 20) + 1, "u1")
+        ring = self.create(12 << 20)
+        ring.write(64, values)
+        ring.flush()
+        assert np.array_equal(ring.twin.readable(64, values.nbytes), values)
+        assert np.array_equal(self.seen(ring.readable(64, values.nbytes)), values)
+        ring.close()
+
     def test_what_others_write_into_the_twin_is_in_the_ring_once_it_is_told(
         self, ring: WritableDeviceRing, reader: Ring
     ) -> None:

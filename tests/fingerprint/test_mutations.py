@@ -9,7 +9,7 @@ import pytest
 from tests.fingerprint.mutations import ALIKE, MUTATIONS
 from tests.scripts import run_python
 
-PARTS = 6
+PARTS = 12
 
 
 def tried(names: list[str], folder: Path) -> dict[str, dict[str, str]]:

@@ -17,6 +17,8 @@ from penstock.memory.cuda import gpu_of
 from penstock.memory.host_ring import WritableHostRing
 
 _LOOK_S = 0.25
+_PIECE_BYTES = 4 << 20
+"""Of so many bytes of a block each is on its way to the GPU while the next are copied on the host."""
 
 
 class DeviceRing:
@@ -77,8 +79,10 @@ class WritableDeviceRing(DeviceRing):
     def write(self, offset: int, part: ByteArray | DeviceBytes) -> None:
         """Copy bytes from the host or this GPU to the ring and to its twin."""
         if isinstance(part, np.ndarray):
-            self.twin.write(offset, cast(ByteArray, part))
-            self.written_in_place(offset, part.nbytes)
+            for at in range(0, part.nbytes, _PIECE_BYTES):
+                piece = cast(ByteArray, part[at : at + _PIECE_BYTES])
+                self.twin.write(offset + at, piece)
+                self.written_in_place(offset + at, piece.nbytes)  # while the next one is copied on the host
         elif part.nbytes:
             self._gpu.wait_for_compute([part])
             with self._gpu.beside():

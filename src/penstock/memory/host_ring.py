@@ -21,6 +21,7 @@ from penstock.contracts import ByteArray, Gpu
 from penstock.errors import PinningRefused
 from penstock.linux.files import memory_file, opened
 from penstock.linux.when_gone import in_python, when_gone
+from penstock.memory.copying import Copier
 from penstock.memory.room import ALIGNMENT, Room
 
 
@@ -165,6 +166,7 @@ class WritableHostRing(HostRing):
     def __init__(self, file: FileIO, capacity_bytes: int) -> None:
         """Map ``file`` and take ownership of it; see ``create``."""
         self._file = file
+        self._copier = Copier()
         super().__init__(self.fd, capacity_bytes, mmap.PROT_READ | mmap.PROT_WRITE)
 
     @classmethod
@@ -200,7 +202,7 @@ class WritableHostRing(HostRing):
         self._mapping.madvise(mmap.MADV_REMOVE, start, self.capacity_bytes - start)
 
     def write(self, offset: int, part: ByteArray) -> None:
-        self.writable(offset, part.nbytes)[:] = part
+        self._copier.copy(self.writable(offset, part.nbytes), part)
 
     def written_in_place(self, offset: int, nbytes: int) -> None:
         """Do nothing: what is written on the host can be read at once."""
@@ -217,6 +219,7 @@ class WritableHostRing(HostRing):
         return os.open(f"/proc/self/fd/{self.fd}", os.O_RDONLY | os.O_CLOEXEC)
 
     def close(self) -> None:
+        self._copier.close()
         super().close()
         self._file.close()
 

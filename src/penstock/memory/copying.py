@@ -1,0 +1,100 @@
+"""Copies by several threads: one thread's copy takes a third of what memory can do, or less (decision 37)."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from contextlib import suppress
+from queue import SimpleQueue
+
+import numpy as np
+
+from penstock.contracts import ByteArray
+from penstock.linux.cgroups import cores
+
+LEAST_BYTES = 1 << 20
+_PART_BYTES = 512 << 10
+_MOST_THREADS = 4
+_LEAST_CORES = 4
+_LOOK_S = 0.01
+
+
+class _Part:
+    """Bytes that one thread copies, unless the copy is broken off before."""
+
+    def __init__(self, to: ByteArray, origin: ByteArray) -> None:
+        self._to = to
+        self._origin = origin
+        self._open = [True]  # who takes it out copies, or has it left
+        self.is_done = False
+
+    def copy(self) -> None:
+        with suppress(IndexError):
+            self._open.pop()
+            np.copyto(self._to, self._origin)
+            self.is_done = True
+
+    def leave(self) -> None:
+        """Have nobody begin it any more."""
+        with suppress(IndexError):
+            self._open.pop()
+            self.is_done = True
+
+
+class Copier:
+    """Copies bytes: those of a large block by several threads at once, the caller's among them."""
+
+    def __init__(self, threads: int | None = None) -> None:
+        self._threads = threads or _usual_threads()
+        self._others = list[threading.Thread]()
+        self._queue = SimpleQueue[_Part | None]()
+        self._ended = threading.Lock()
+        """Released when a part is done. Interrupted at any place, the caller looks again: only parts tell."""
+
+    def copy(self, to: ByteArray, origin: ByteArray) -> None:
+        """Copy ``origin`` to memory of its size; when it returns, or raises, no thread writes there any more."""
+        count = min(self._threads, origin.nbytes // _PART_BYTES) if origin.nbytes >= LEAST_BYTES else 1
+        if count == 1:
+            to[:] = origin
+            return
+        while len(self._others) < self._threads - 1:
+            self._others.append(threading.Thread(target=self._help, name="penstock-copy", daemon=True))
+            self._others[-1].start()
+        each = -(-origin.nbytes // count)
+        mine, *others = (_Part(to[at : at + each], origin[at : at + each]) for at in range(0, origin.nbytes, each))
+        try:
+            for part in others:
+                self._queue.put(part)
+            mine.copy()
+            self._wait_for(others)
+        except BaseException:  # an interrupt, maybe before all were handed over
+            for part in others:
+                part.leave()
+            self._wait_for(others)
+            raise
+
+    def close(self) -> None:
+        """End its threads."""
+        self._queue.put(None)
+        for thread in self._others:
+            thread.join()
+        self._others.clear()
+        self._queue = SimpleQueue()
+
+    def _wait_for(self, parts: Sequence[_Part]) -> None:
+        while not all(part.is_done for part in parts):
+            self._ended.acquire(timeout=_LOOK_S)
+
+    def _help(self) -> None:
+        while part := self._queue.get():
+            part.copy()
+            del part  # with its views
+            with suppress(RuntimeError):  # it is released already
+                self._ended.release()
+        self._queue.put(None)  # for the others
+
+
+def _usual_threads() -> int:
+    """Return as many as leave half of the cores to what decodes and trains; one where there are few."""
+    here = int(cores())
+    return min(_MOST_THREADS, here // 2) if here >= _LEAST_CORES else 1
