@@ -1,6 +1,6 @@
 """Copies between memories: ``python -m benchmarks.gpu.copies OUT DEVICE``.
 
-Into a ring on the host with several threads; and to the GPU from pages of each kind, by one and the same call.
+Into the feeder's ring with several threads; and to the GPU from pages of each kind, by one and the same call.
 """
 
 from __future__ import annotations
@@ -12,42 +12,41 @@ import re
 import sys
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
+from penstock.memory.copying import Copier
+from penstock.memory.gpu_ring import ring_in
+
 NBYTES, DISTINCT = 10_000_000, 4
-_SPAN_BYTES = 64 << 20
+_SPAN_BYTES, _RING_BYTES = 64 << 20, 256 << 20
 _REPEATS = 3
 _HUGE_PAGES = Path("/proc/sys/vm/nr_hugepages")
 _SHMEM = Path("/sys/kernel/mm/transparent_hugepage/shmem_enabled")
 
 
-def memcpy(threads: int, for_s: float) -> list[float]:
-    """Copy blocks into shared memory, each cut into as many slices as there are threads; return GB/s."""
-    to = np.frombuffer(_shared(0, 4 * _SPAN_BYTES), np.uint8)
-    to[:] = 1
-    blocks = [np.full(NBYTES, i, np.uint8) for i in range(DISTINCT)]
-    cuts = np.linspace(0, NBYTES, threads + 1).astype(int)
-    rates: list[float] = []
-    with ThreadPoolExecutor(threads) as pool:
+def into_ring(memory: str, threads: int, for_s: float) -> list[float]:
+    """Write blocks as a feeder does into a ring of its own, by as many threads; return GB/s."""
+    ring, _ = ring_in(memory, _RING_BYTES)
+    ring.twin._copier = Copier(threads)
+    with closing(ring), closing(ring.twin._copier):
+        blocks = [np.full(NBYTES, i + 1, np.uint8) for i in range(DISTINCT)]
+        places = range(0, _RING_BYTES - NBYTES, NBYTES)
+        for at in places:  # maps its pages
+            ring.write(at, blocks[0])
+        rates: list[float] = []
         for _ in range(_REPEATS):
             count, began = 0, time.perf_counter()
             while (elapsed := time.perf_counter() - began) < for_s:
-                at = count % (to.nbytes // NBYTES) * NBYTES
-                block = blocks[count % DISTINCT]
-
-                def copy(i: int, at: int = at, block: Any = block) -> None:
-                    to[at + cuts[i] : at + cuts[i + 1]] = block[cuts[i] : cuts[i + 1]]
-
-                list(pool.map(copy, range(threads))) if threads > 1 else copy(0)
+                ring.write(places[count % len(places)], blocks[count % DISTINCT])
+                ring.flush()
                 count += 1
             rates.append(count * NBYTES / elapsed / 1e9)
-    return rates
+        return rates
 
 
 @contextmanager
@@ -145,8 +144,12 @@ def _huge(address: int) -> int:
 def main(out: Path, device: str, for_s: float = 0.5) -> None:
     told: dict[str, Any] = {"shmem_enabled": _SHMEM.read_text().strip() if _SHMEM.exists() else ""}
     steps: dict[str, Callable[[], Any]] = {
-        f"memcpy, {n} threads, GBps": (lambda n=n: memcpy(n, for_s)) for n in (1, 2, 4, 8)
+        f"memcpy, {n} threads, GBps": (lambda n=n: into_ring("host", n, for_s)) for n in (1, 2, 4, 8)
     }
+    if device != "cpu":
+        steps |= {
+            f"into a GPU's ring, {n} threads, GBps": (lambda n=n: into_ring(device, n, for_s)) for n in (1, 4)
+        }
     steps |= {kind: (lambda kind=kind: pages(kind, device, for_s)) for kind in PAGES}
     for name, step in steps.items():
         try:

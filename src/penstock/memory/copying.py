@@ -20,25 +20,29 @@ _LOOK_S = 0.01
 
 
 class _Part:
-    """Bytes that one thread copies, unless the copy is broken off before."""
+    """Bytes that the first thread to come copies, unless the copy is broken off before."""
 
     def __init__(self, to: ByteArray, origin: ByteArray) -> None:
         self._to = to
         self._origin = origin
-        self._open = [True]  # who takes it out copies, or has it left
-        self.is_done = False
+        self._open = [True]  # who takes that out copies
+        self.is_helped = False
+        """Whether a thread of the copier's may be writing."""
 
     def copy(self) -> None:
         with suppress(IndexError):
             self._open.pop()
             np.copyto(self._to, self._origin)
-            self.is_done = True
+
+    def help(self) -> None:
+        """Copy it as a thread of the copier's."""
+        self.is_helped = True
+        self.copy()
+        self.is_helped = False
 
     def leave(self) -> None:
         """Have nobody begin it any more."""
-        with suppress(IndexError):
-            self._open.pop()
-            self.is_done = True
+        self._open.clear()
 
 
 class Copier:
@@ -49,28 +53,28 @@ class Copier:
         self._others = list[threading.Thread]()
         self._queue = SimpleQueue[_Part | None]()
         self._ended = threading.Lock()
-        """Released when a part is done. Interrupted at any place, the caller looks again: only parts tell."""
+        """Released when a thread has done a part. Only parts tell: an interrupted caller looks again."""
 
     def copy(self, to: ByteArray, origin: ByteArray) -> None:
         """Copy ``origin`` to memory of its size; when it returns, or raises, no thread writes there any more."""
-        count = min(self._threads, origin.nbytes // _PART_BYTES) if origin.nbytes >= LEAST_BYTES else 1
-        if count == 1:
+        if self._threads == 1 or origin.nbytes < LEAST_BYTES:
             to[:] = origin
             return
         while len(self._others) < self._threads - 1:
             self._others.append(threading.Thread(target=self._help, name="penstock-copy", daemon=True))
             self._others[-1].start()
-        each = -(-origin.nbytes // count)
-        mine, *others = (_Part(to[at : at + each], origin[at : at + each]) for at in range(0, origin.nbytes, each))
+        each = max(_PART_BYTES, -(-origin.nbytes // (2 * self._threads)))
+        parts = [_Part(to[at : at + each], origin[at : at + each]) for at in range(0, origin.nbytes, each)]
         try:
-            for part in others:
+            for part in parts:
                 self._queue.put(part)
-            mine.copy()
-            self._wait_for(others)
-        except BaseException:  # an interrupt, maybe before all were handed over
-            for part in others:
+            for part in reversed(parts):  # whoever gets no core holds up nobody
+                part.copy()
+            self._wait_for(parts)
+        except BaseException:  # an interrupt
+            for part in parts:
                 part.leave()
-            self._wait_for(others)
+            self._wait_for(parts)
             raise
 
     def close(self) -> None:
@@ -82,12 +86,12 @@ class Copier:
         self._queue = SimpleQueue()
 
     def _wait_for(self, parts: Sequence[_Part]) -> None:
-        while not all(part.is_done for part in parts):
+        while any(part.is_helped for part in parts):
             self._ended.acquire(timeout=_LOOK_S)
 
     def _help(self) -> None:
         while part := self._queue.get():
-            part.copy()
+            part.help()
             del part  # with its views
             with suppress(RuntimeError):  # it is released already
                 self._ended.release()
