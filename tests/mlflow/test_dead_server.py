@@ -80,14 +80,14 @@ def test_runs_are_pushed_by_penstock_run(server: Server, tmp_path: Path) -> None
 
 def test_a_dead_server_changes_nothing_of_penstock_run_but_one_sentence(mortal: Server, tmp_path: Path) -> None:
     done = _run(tmp_path, mortal.uri, "print('hello')\nraise SystemExit(7)\n")
-    assert (done.returncode, done.stdout) == (7, "hello\n")
+    assert (done.returncode, done.stdout) == (7, "hello\n"), done.stderr
     (run,) = records(tmp_path)
     assert (run.status, run.exit_code) == ("failed", 7)
     *waiting, line, ended = done.stderr.splitlines()
-    assert ended.startswith(f"penstock: run {run.id}: failed, exit code 7")
-    assert all("Ctrl-C ends that" in each for each in waiting)  # on a machine that is busy
-    assert line.startswith(f"penstock: not all was pushed to {mortal.uri}")
-    assert line.endswith(f"the store has it all: penstock runs push --mlflow URI {run.group_id}")
+    assert ended.startswith(f"penstock: run {run.id}: failed, exit code 7"), done.stderr
+    assert all("Ctrl-C ends that" in each for each in waiting), done.stderr  # on a machine that is busy
+    assert line.startswith(f"penstock: not all was pushed to {mortal.uri}"), done.stderr
+    assert line.endswith(f"the store has it all: penstock runs push --mlflow URI {run.group_id}"), done.stderr
 
 
 def test_a_run_is_pushed_when_it_ends_while_another_goes_on(server: Server, tmp_path: Path) -> None:
