@@ -179,10 +179,10 @@ def main(
     revision: Annotated[str, typer.Argument(help="What is measured against.")],
     data: Annotated[Path, typer.Option(help="Folder with imagenet-sample.tar.")],
     turns: int = 5,
-    only: Annotated[str, typer.Option(help="Arms whose names hold this.")] = "",
+    only: Annotated[str, typer.Option(help="Arms whose names hold one of these, with | between them.")] = "",
     file: ResultsFile = None,
 ) -> None:
-    arms = {name: words for name, words in ALL.items() if only in name}
+    arms = {name: words for name, words in ALL.items() if any(each in name for each in only.split("|"))}
     figures = {arm: {"before": list[float](), "now": list[float]()} for arm in arms}
     console = Console()
     with tempfile.TemporaryDirectory() as temporary:
