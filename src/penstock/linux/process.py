@@ -208,10 +208,9 @@ def descendants(of: int, without: bytes = b"") -> list[int]:
 
 def yield_to_others(nice: int) -> None:
     """Let this process and its children take less of busy CPUs: a quarter with ``nice`` 5; never taken back."""
-    now = os.nice(nice)
-    if os.getsid(0) == os.getpid():  # between sessions that of the session counts (sched(7), autogroup)
-        with suppress(OSError), open("/proc/self/autogroup", "w") as file:
-            file.write(str(now))
+    os.nice(nice)
+    with suppress(OSError), open("/proc/self/autogroup", "w") as file:  # sched(7): between sessions this counts
+        file.write(str(nice))
 
 
 def children(pid: int) -> list[int]:

@@ -7,7 +7,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
-from itertools import count, islice, product
+from itertools import count, islice
 from pathlib import Path
 from typing import Any
 
@@ -198,30 +198,6 @@ def test_workers_load_as_many_as_the_loader_asked_and_those_that_persist_stay(pe
         {int(pid) for block in source.open(Cursor(cycle, 0)) for pid in block.tree["pid"]} for cycle in (0, 1)
     )
     assert len(first) == 2 and os.getpid() not in first and (first == second) == persistent_workers
-
-
-class Niceness(Dataset[dict[str, int]]):
-    """Samples that tell how much the process that made them yields."""
-
-    def __len__(self) -> int:
-        return 8
-
-    def __getitem__(self, i: int) -> dict[str, int]:
-        return {"nice": os.nice(0)}
-
-
-class NicenessOfAStream(IterableDataset[dict[str, int]]):
-    def __iter__(self) -> Iterator[dict[str, int]]:
-        return map(Niceness().__getitem__, range(8))
-
-
-def test_workers_of_a_loader_yield_to_the_process_that_they_work_for():
-    told: list[int] = []
-    for of, workers in product((Niceness(), NicenessOfAStream()), (0, 2)):
-        loader = DataLoader[Any](of, batch_size=4, num_workers=workers)
-        with closing(adapt(loader, segments=1, seed=0)) as source, closing(source.open(Cursor(0, 0))) as blocks:
-            told.append(next(blocks).tree["nice"][0] - os.nice(0))
-    assert told == [0, 5, 0, 5]
 
 
 def test_a_cycle_that_is_broken_off_leaves_nothing_to_the_next():

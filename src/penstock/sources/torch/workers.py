@@ -17,16 +17,15 @@ import torch
 from torch.utils.data import DataLoader, IterableDataset
 
 from penstock.fingerprint.batch import LeafDigest, leaves_of, twice
-from penstock.linux.process import die_with_parent, yield_to_others
+from penstock.linux.process import die_with_parent
 from penstock.sources.seeds import seed_process
 from penstock.sources.torch.compat import become_worker, map_style_fetcher, workers_of
-from penstock.sources.workers import NICE
 
 _DEATH_S = 2.0
 
 
 class EndsWithItsParent:
-    """A ``worker_init_fn`` after which a worker yields to others, and the kernel kills it when its parent dies.
+    """A ``worker_init_fn`` after which the kernel kills a worker when its parent dies.
 
     Torch's workers watch for that themselves, but look up their parent only when
     they are ready: if it was killed before that, they live on for ever.
@@ -39,7 +38,6 @@ class EndsWithItsParent:
 
     def __call__(self, worker: int) -> None:
         die_with_parent(self._parent)
-        yield_to_others(NICE)
         if self._then is not None:
             self._then(worker)
 

@@ -12,8 +12,6 @@ Task = TypeVar("Task")
 Result = TypeVar("Result")
 Task_contra = TypeVar("Task_contra", contravariant=True)
 Result_co = TypeVar("Result_co", covariant=True)
-NICE = 5
-"""How much workers yield to trainings, and to the feeder, which hands on what they make though all cores work."""
 Steps = Generator[None, None, Result_co]
 """A task under way: each ``next`` does a step, and the last one returns its result."""
 

@@ -21,8 +21,8 @@ from penstock.basics.packages import import_path
 from penstock.basics.pickling import FilePickler
 from penstock.errors import BadSetting, ReadFailed, SourceError
 from penstock.linux.fork import close_in_children
-from penstock.linux.process import in_words, yield_to_others
-from penstock.sources.workers import NICE, Steps
+from penstock.linux.process import in_words
+from penstock.sources.workers import Steps
 
 Task = TypeVar("Task")
 Result = TypeVar("Result")
@@ -250,7 +250,6 @@ def serve(fd: int, make: Callable[..., Callable[[Any], Steps[Any]]]) -> None:
     ``make`` makes, from the arguments of ``prepare``, the function that does a task in steps; ``fd`` is a socket
     to that process.
     """
-    yield_to_others(NICE)
     connection: Connection[Any, Any] = Connection(fd)
     with suppress(EOFError, BrokenPipeError, ConnectionResetError):
         setup = connection.recv_bytes()
