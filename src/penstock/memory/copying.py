@@ -61,8 +61,9 @@ class Copier:
             to[:] = origin
             return
         while len(self._others) < self._threads - 1:
-            self._others.append(threading.Thread(target=self._help, name="penstock-copy", daemon=True))
-            self._others[-1].start()
+            thread = threading.Thread(target=self._help, name="penstock-copy", daemon=True)
+            thread.start()
+            self._others.append(thread)
         each = max(_PART_BYTES, -(-origin.nbytes // (2 * self._threads)))
         parts = [_Part(to[at : at + each], origin[at : at + each]) for at in range(0, origin.nbytes, each)]
         try:
@@ -83,7 +84,7 @@ class Copier:
         for thread in self._others:
             thread.join()
         self._others.clear()
-        self._queue = SimpleQueue()
+        self._queue = SimpleQueue[_Part | None]()
 
     def _wait_for(self, parts: Sequence[_Part]) -> None:
         while any(part.is_helped for part in parts):
