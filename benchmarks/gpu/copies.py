@@ -33,7 +33,7 @@ def into_ring(memory: str, threads: int, for_s: float) -> list[float]:
     """Write blocks as a feeder does into a ring of its own, by as many threads; return GB/s."""
     ring, _ = ring_in(memory, _RING_BYTES)
     ring.twin._copier = Copier(threads)
-    with closing(ring), closing(ring.twin._copier):
+    with closing(ring):
         blocks = [np.full(NBYTES, i + 1, np.uint8) for i in range(DISTINCT)]
         places = range(0, _RING_BYTES - NBYTES, NBYTES)
         for at in places:  # maps its pages

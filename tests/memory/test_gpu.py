@@ -279,6 +279,18 @@ def test_what_others_write_into_the_twin_is_copied_by_the_gpu_and_once():
     assert not gpu.pinned
 
 
+def test_each_piece_of_a_block_is_on_its_way_before_the_next_is_copied_on_the_host(monkeypatch):
+    ring, mib, told = WritableDeviceRing(FakeGpu(0), 12 << 20), 1 << 20, list[tuple[int, int, int]]()
+
+    def tell(offset: int, nbytes: int) -> None:
+        told.append((offset, nbytes, int(ring.twin.readable(offset + nbytes, 1)[0])))
+
+    monkeypatch.setattr(ring, "written_in_place", tell)
+    ring.write(64, np.ones(9 * mib, np.uint8))
+    assert told == [(64, 4 * mib, 0), (64 + 4 * mib, 4 * mib, 0), (64 + 8 * mib, mib, 0)]
+    ring.close()
+
+
 def test_a_ring_that_the_gpu_has_no_room_for_is_an_error_with_both_numbers():
     with pytest.raises(DeviceUnavailable, match="8,192 bytes; 4,096 are free"):
         WritableDeviceRing(FakeGpu(memory_bytes=4096), 8192)
