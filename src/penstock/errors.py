@@ -47,6 +47,13 @@ class GpuLost(SourceError):
     """The GPU that a feed's ring lies on failed its feeder; trainers of ``share`` go on with one on the host."""
 
 
+class StreamTruncated(SourceError):
+    """Records of a stream that are yet to be read are gone, or changed; the message names partition and offsets.
+
+    ``on_loss="skip"`` of a ``StreamSource`` counts them, and goes on with the next that is there.
+    """
+
+
 class PackageMissing(PenstockError):
     """A package that an extra brings is not installed; the message has the command that installs it."""
 

@@ -29,3 +29,12 @@ from penstock.contracts.source import SourceBlock as SourceBlock
 from penstock.contracts.source import Tree as Tree
 from penstock.contracts.source import Wanted as Wanted
 from penstock.contracts.source import last_read as last_read
+from penstock.contracts.streams import Beginning as Beginning
+from penstock.contracts.streams import Bound as Bound
+from penstock.contracts.streams import CycleBegin as CycleBegin
+from penstock.contracts.streams import CycleNotNeeded as CycleNotNeeded
+from penstock.contracts.streams import Cycles as Cycles
+from penstock.contracts.streams import Lag as Lag
+from penstock.contracts.streams import Log as Log
+from penstock.contracts.streams import LogRecords as LogRecords
+from penstock.contracts.streams import Part as Part

@@ -1,0 +1,181 @@
+"""Logs: records that arrive all the time and stay where they are, and how far a stream has been read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Literal, NamedTuple, Protocol
+
+Beginning = Literal["earliest", "latest"]
+
+
+class Part(NamedTuple):
+    """How far one partition of a log, or one of its files, has been read.
+
+    Attributes:
+        number: The partition; files are numbered as they are found, those found at once in the order of names.
+        offset: The record that comes next; all before it have been read.
+        name: Name of a file; empty for a partition.
+        byte: Where that record begins in the file.
+    """
+
+    number: int
+    offset: int
+    name: str = ""
+    byte: int = 0
+
+
+class Bound(NamedTuple):
+    """Where a cycle of a stream begins, and the one before it ends.
+
+    Attributes:
+        numbers: Partitions, or files, that have a number.
+        finished: Of a folder: all files up to this name have been read, and may not grow; empty before the first.
+        parts: How far the others have been read, by rising number.
+    """
+
+    numbers: int = 0
+    finished: str = ""
+    parts: tuple[Part, ...] = ()
+
+
+class LogRecords(NamedTuple):
+    """Records of a log.
+
+    Attributes:
+        ids: For each its number: of a partition's record ``partition << 48 | offset``, of a file's
+            ``file << 32 | record``. Rising numbers are the order of (partition, offset).
+        data: Their bytes.
+    """
+
+    ids: list[int]
+    data: list[bytes]
+
+
+class Lag(NamedTuple):
+    """How far the end of a log is from a place in it.
+
+    Attributes:
+        records: Records that have not been read; of a folder that grows, as far as its files say.
+        seconds: Age of the newest record that has been read, in seconds; None where nobody knows.
+        partitions: Partitions, or files that may still grow.
+    """
+
+    records: int
+    seconds: float | None
+    partitions: int
+
+
+class Log(Protocol):
+    """Partitions of records, each of which has one place for ever, read by one thread from one place on.
+
+    ``between``, ``divide`` and ``lag`` may be called by another thread. ``penstock.testing`` has its test suite.
+    """
+
+    @property
+    def name(self) -> str:
+        """Which log it is, in every process and on every machine: a topic, or the last part of a folder's path."""
+        ...
+
+    @property
+    def description(self) -> str:
+        """The log in a few words, for a person."""
+        ...
+
+    @property
+    def lost(self) -> int:
+        """Losses that were skipped so far (``on_loss="skip"``): records, or files where nobody counts those."""
+        ...
+
+    @property
+    def trouble(self) -> str:
+        """Why nothing comes at the moment, such as a broker that does not answer; empty if nothing is known."""
+        ...
+
+    def begin(self, start: Beginning) -> Bound | None:
+        """Return the bound before the earliest record that is there, or behind the latest; None while unknown."""
+        ...
+
+    def seek(self, to: Bound) -> None:
+        """Read on from a bound.
+
+        Raises:
+            StreamTruncated: records behind it are gone, and losses are not skipped.
+        """
+        ...
+
+    def read(self, most: int, wait_s: float) -> LogRecords:
+        """Return records that come next, at most so many; none if none come in about this time.
+
+        Raises:
+            StreamTruncated: as ``seek``, or what has been read was changed.
+        """
+        ...
+
+    @property
+    def at(self) -> Bound:
+        """The bound behind the last record that was read, by ``read``."""
+        ...
+
+    def between(self, begin: Bound, end: Bound) -> Iterator[LogRecords]:
+        """Yield all records between two bounds, in any order.
+
+        Raises:
+            StreamTruncated: some are gone, and losses are not skipped.
+        """
+        ...
+
+    def divide(self, begin: Bound, end: Bound, parts: int) -> Bound:
+        """Return where the first of so many parts of what lies between two bounds ends, about equally large."""
+        ...
+
+    def lag(self) -> Lag:
+        """Return how far the end is from ``at``."""
+        ...
+
+    def close(self) -> None:
+        """Release files and connections; may be called twice."""
+        ...
+
+
+class CycleBegin(NamedTuple):
+    """Where a cycle begins; and how many records it has, -1 while it has not been closed."""
+
+    cycle: int
+    bound: Bound
+    records: int = -1
+
+
+class CycleNotNeeded(Exception):
+    """Nobody needs a cycle any more, which was being read or waited for."""
+
+
+class Cycles(Protocol):
+    """What a feed knows of the cycles of its stream, for the source that reads them."""
+
+    def begin(self, cycle: int) -> Bound | None:
+        """Return where a cycle begins; None for the first of a stream that nobody has read."""
+        ...
+
+    def end(self, cycle: int) -> tuple[Bound, int] | None:
+        """Return where a cycle ends, and how many records it has; None while it has not been closed."""
+        ...
+
+    def ahead(self, cycle: int) -> tuple[Bound, int] | None:
+        """Return the next bound behind this cycle's end that is fixed, and the cycles up to it; None for none."""
+        ...
+
+    def close(self, cycle: int, begin: Bound, end: Bound, records: int) -> None:
+        """Fix where a cycle begins and ends, and let all who read know, before a block of it is given.
+
+        Raises:
+            CycleNotNeeded: nobody needs the cycle any more.
+        """
+        ...
+
+    def check_needed(self, cycle: int, waits_for: str) -> None:
+        """Note what a cycle waits for, for people.
+
+        Raises:
+            CycleNotNeeded: nobody needs it any more.
+        """
+        ...
