@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from penstock.sources.packed.packing import pack as pack
     from penstock.sources.plain import ArraySource as ArraySource
     from penstock.sources.rows.record_source import RecordSource as RecordSource
+    from penstock.sources.streams.stream_source import StreamSource as StreamSource
     from penstock.sources.tokens.token_source import TokenSource as TokenSource
     from penstock.subsets.sampler import SelectionSampler as SelectionSampler
     from penstock.subsets.selection import Selection as Selection
@@ -61,6 +62,7 @@ _HOMES = {
     "RecordSource": "penstock.sources.rows.record_source",
     "Selection": "penstock.subsets.selection",
     "SelectionSampler": "penstock.subsets.sampler",
+    "StreamSource": "penstock.sources.streams.stream_source",
     "TokenSource": "penstock.sources.tokens.token_source",
     "feeds": "penstock.feed.launch.feeds",
     "current_run": "penstock.runs.inside.run",

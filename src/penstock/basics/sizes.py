@@ -1,4 +1,4 @@
-"""Numbers of bytes as people write and read them, and checks of settings."""
+"""Numbers of bytes and times as people write and read them, and checks of settings."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ _UNITS = {"": 1, "B": 1} | {
     for suffix, base in (("B", 1000), ("IB", 1024), ("", 1024))
 }
 
+_SECONDS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86_400}
 _EXAMPLES = {"sample": "110KB", "bs": "64KiB", "dataset": "100GB", "rate": "2GB"}
 """Example of each setting; 512MiB for others."""
 
@@ -39,6 +40,16 @@ def size_from(name: str, size: int | str) -> int:
         example = _EXAMPLES.get(name.removeprefix("--"), "512MiB")
         raise BadSetting(f'{name}={size!r}: give bytes as a number above 0 or as text, such as "{example}"')
     return nbytes
+
+
+def seconds_from(setting: str, text: str) -> float:
+    """Read a time such as ``90``, ``"10m"`` or ``"1h30m"``, in seconds."""
+    parts = re.findall(r"([0-9]+(?:\.[0-9]+)?)\s*([smhd]?)\s*", text)
+    whole = re.fullmatch(r"\s*(?:[0-9]+(?:\.[0-9]+)?\s*[smhd]\s*)+|\s*[0-9]+(?:\.[0-9]+)?\s*", text)
+    seconds = sum(float(number) * _SECONDS[unit] for number, unit in parts) if whole else 0.0
+    if seconds <= 0:
+        raise BadSetting(f'{setting}={text!r}: give a time above 0, such as "90s", "10m" or "1h30m"')
+    return seconds
 
 
 def whole_number(name: str, value: SupportsIndex, least: int, most: int = 2**63 - 1) -> int:

@@ -223,11 +223,11 @@ def _fits(what: str) -> None:
         store: StoreFolder = None,
     ) -> None:
         from penstock.basics.results import check_files, progress, save
+        from penstock.basics.sizes import seconds_from
         from penstock.fit.find import QUESTIONS, picture, shown
         from penstock.fit.trial import Script
         from penstock.fit.tries import TrialLog, check, limit_of, warn
         from penstock.runs.record import MachinePlan
-        from penstock.runs.spec.checks import seconds_from
         from penstock.runs.store import Store
         from penstock.runs.trial import Bounds
         from penstock.schedule.jobs import host_machine

@@ -122,10 +122,10 @@ def run(
 ) -> None:
     """Run a script or command, once or several times, and store its output, measurements and result."""
     from penstock.autosharing.options import ShareOptions
-    from penstock.basics.sizes import size_from
+    from penstock.basics.sizes import seconds_from, size_from
     from penstock.errors import BadSetting
     from penstock.feed.settings import checked
-    from penstock.runs.spec.checks import SPECS, Gpus, listeners_from, seconds_from
+    from penstock.runs.spec.checks import SPECS, Gpus, listeners_from
     from penstock.runs.spec.open import Spec
 
     if carbon_intensity is not None:

@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock.contracts.memory import Ids
+from penstock.contracts.streams import CycleBegin, begins_fit
 
 Tree = Any
 """A block's or batch's tree: tuples, lists, mappings, namedtuples, dataclasses; leaves at the ends."""
@@ -198,11 +199,13 @@ class Known(NamedTuple):
         joints: Those in force, up to the last cycle that was opened.
         opened: That cycle.
         alive: Where epochs of live trainers began: joints of the next cycle to be opened, too.
+        cycles: Of a stream: where cycles begin, from that of the trainer's epoch to the newest that is known.
     """
 
     joints: Joints = NO_JOINTS
     opened: int = 0
     alive: Places = ()
+    cycles: tuple[CycleBegin, ...] = ()
 
     def read_on(self, at: Cursor, epoch_start: Cursor) -> Known:
         """Return what is known where an epoch is read on: the cycles that it has read from were opened."""
@@ -232,7 +235,8 @@ class Known(NamedTuple):
             and all(len(places) <= MOST_JOINTS for places in all_places)
             and _rise((*cycles, _MOST_CYCLES + 1), 0)
             and 0 <= self.opened <= _MOST_CYCLES
-            and all(_rise((*places, samples), 1) for places in all_places)
+            and (bool(self.cycles) or all(_rise((*places, samples), 1) for places in all_places))
+            and begins_fit(self.cycles)
         )
 
 

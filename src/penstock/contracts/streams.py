@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from typing import Literal, NamedTuple, Protocol
 
 Beginning = Literal["earliest", "latest"]
@@ -36,6 +37,19 @@ class Bound(NamedTuple):
     numbers: int = 0
     finished: str = ""
     parts: tuple[Part, ...] = ()
+
+    def is_before(self, other: Bound) -> bool:
+        """Whether nothing lies before this bound that does not lie before another; a bound is before itself."""
+        theirs = {part.number: part for part in other.parts}
+
+        def passed(part: Part) -> bool:
+            if part.name and part.name <= other.finished:
+                return True
+            there = theirs.get(part.number)
+            return there is not None and there.name == part.name and there[1::2] >= part[1::2]
+
+        before = self.numbers <= other.numbers and self.finished <= other.finished
+        return before and all(map(passed, self.parts))
 
 
 class LogRecords(NamedTuple):
@@ -145,6 +159,21 @@ class CycleBegin(NamedTuple):
     records: int = -1
 
 
+def begins_fit(begins: Sequence[CycleBegin]) -> bool:
+    """Whether a stream's cycles may begin so: cycles and numbers rise, and nothing is below 0."""
+    return _rise([each.cycle for each in begins]) and all(
+        each.records >= -1
+        and each.bound.numbers >= 0
+        and _rise([part.number for part in each.bound.parts])
+        and all(part.offset >= 0 and part.byte >= 0 for part in each.bound.parts)
+        for each in begins
+    )
+
+
+def _rise(numbers: Sequence[int]) -> bool:
+    return all(one < other for one, other in pairwise((-1, *numbers)))
+
+
 class CycleNotNeeded(Exception):
     """Nobody needs a cycle any more, which was being read or waited for."""
 
@@ -156,19 +185,27 @@ class Cycles(Protocol):
         """Return where a cycle begins; None for the first of a stream that nobody has read."""
         ...
 
+    def begins(self, cycle: int, bound: Bound) -> None:
+        """Fix where that one begins, and let all who read know.
+
+        Raises:
+            CycleNotNeeded: nobody needs it any more, or it begins elsewhere by now.
+        """
+        ...
+
     def end(self, cycle: int) -> tuple[Bound, int] | None:
         """Return where a cycle ends, and how many records it has; None while it has not been closed."""
         ...
 
     def ahead(self, cycle: int) -> tuple[Bound, int] | None:
-        """Return the next bound behind this cycle's end that is fixed, and the cycles up to it; None for none."""
+        """Return the next bound behind a cycle that is known, and how many cycles lie before it, with this one."""
         ...
 
-    def close(self, cycle: int, begin: Bound, end: Bound, records: int) -> None:
-        """Fix where a cycle begins and ends, and let all who read know, before a block of it is given.
+    def close(self, cycle: int, end: Bound, records: int) -> None:
+        """Fix where a cycle ends, and let all who read know, before a block of it is given.
 
         Raises:
-            CycleNotNeeded: nobody needs the cycle any more.
+            CycleNotNeeded: nobody needs the cycle any more, or it ends elsewhere by now.
         """
         ...
 

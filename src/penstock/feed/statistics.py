@@ -7,6 +7,7 @@ from typing import Annotated
 import msgspec
 
 from penstock.sources.remote.status import ClusterReport
+from penstock.sources.streams.status import StreamReport
 
 
 class TrainerStatistics(msgspec.Struct, frozen=True):
@@ -129,6 +130,7 @@ class FeederStatistics(msgspec.Struct, frozen=True, tag="statistics"):
         samples: Samples loaded and published since the feed began.
         taken: Samples that its trainers have taken of those, counted for each of them.
         cluster: Who made its blocks; None where only the feeder does.
+        stream: Of a stream, how far it has been read; None of other sources.
         family: How it stands among the feeds that have parted from it, or it from them.
         usage: What its feeder and workers use.
         newcomer_waits_samples: Samples that will be published before a trainer that came now would begin; None
@@ -177,6 +179,7 @@ class FeederStatistics(msgspec.Struct, frozen=True, tag="statistics"):
     taken: int = 0
     newcomer_waits_samples: int | None = None
     cluster: ClusterReport | None = None
+    stream: StreamReport | None = None
     family: FamilyStatistics | None = None
     usage: FeederUsage = FeederUsage()
 

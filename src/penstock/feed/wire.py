@@ -214,7 +214,10 @@ class Apart(msgspec.Struct, tag="apart"):
 
 
 class InForce(msgspec.Struct, tag="joints"):
-    """These joints are in force, and alive. Comes before the blocks of a new cycle, and when others begin."""
+    """These joints are in force, and alive; or a stream's cycles begin here.
+
+    Comes before the blocks of a new cycle, and when others begin.
+    """
 
     known: Known
 

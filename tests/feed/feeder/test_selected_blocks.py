@@ -15,6 +15,7 @@ from penstock.contracts import Cursor, Ids, SourceBlock
 from penstock.feed.feeder.blocks import FeedMember, PublishedBlock
 from penstock.feed.feeder.feed_state import FeedState
 from penstock.feed.feeder.joints import head
+from penstock.feed.feeder.session import selects_otherwise
 from penstock.feed.named_rows import encode_ids, encode_kept
 from penstock.memory.room import Room
 from penstock.memory.slots import place
@@ -230,8 +231,8 @@ def test_ranks_that_select_otherwise_than_one_that_waits_are_told_apart():
     state = FeedState(Room(1 << 20), 10, (0,), None)
     for id, (rank, part) in enumerate([(0, [1, 2]), (1, [3]), (1, [1, 2]), (0, [3])]):
         state.join(FeedMember(id, rank, 2, "a", selected=Selection(part).bitmap(10)))
-    assert not any(map(state.selects_otherwise, range(4))), "none waits: a rank may have loaders of two parts"
+    assert not any(selects_otherwise(state, id) for id in range(4)), "none waits: a rank may have two loaders"
     state.start(0, None, 0, Cursor(0, 0))
-    assert [state.selects_otherwise(id) for id in range(4)] == [False, True, False, False]
+    assert [selects_otherwise(state, id) for id in range(4)] == [False, True, False, False]
     assert [member.id for member in state.start(2, None, 0, Cursor(0, 0))] == [0, 2]
-    assert not any(map(state.selects_otherwise, range(4)))
+    assert not any(selects_otherwise(state, id) for id in range(4))

@@ -10,8 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from penstock.basics.sizes import seconds_from
 from penstock.errors import BadSetting
-from penstock.runs.spec.checks import Gpus, listeners_from, seconds_from
+from penstock.runs.spec.checks import Gpus, listeners_from
 from penstock.runs.spec.command import Grid, combinations, fill, grid_from, group_of, named, runs_of
 
 NAMES = st.sampled_from(["lr", "width", "_x", "L2"])

@@ -7,6 +7,7 @@ drive it through any sequence of joins, releases and deaths.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import islice
 
 from penstock.contracts import Cursor, Ids, Known
 from penstock.errors import ProtocolError
@@ -15,6 +16,7 @@ from penstock.feed.feeder.joints import FeedJoints, PlannedBlocks, covers, is_fa
 from penstock.feed.feeder.pace import blocks_ready
 from penstock.feed.settings import MOST_BLOCKS
 from penstock.memory.room import Room, aligned
+from penstock.sources.streams.bounds import StreamBounds
 from penstock.subsets.selection import Mask
 
 
@@ -33,6 +35,7 @@ class FeedState:
     expect: int = 1
     """Members, the ranks of a run counted once, that must have begun to read before anything is needed."""
     joints: FeedJoints | None = None  # which places are joints; None where there can be none
+    bounds: StreamBounds | None = None  # where the cycles of a stream begin; None of other sources
     block_rows: int = 1  # rows of a full block
     across: bool = False
     """Whether ranks of a run may read other feeds, on other machines: its epochs are cycles then."""
@@ -132,14 +135,11 @@ class FeedState:
         None if it must read the rest of its epoch elsewhere: that epoch's joints are not those of this
         feed, or it ``leaves`` a feed where it would wait for others to read cycles.
 
-        Without a position it begins near at hand, and not before ``epoch_start``:
-        where others have begun, if that is still in the ring; else at the newest
-        block, or the oldest that was loaded for it, which becomes a joint; in a feed
-        without joints, at the next segment; and, of blocks loaded in part, the
-        first whose rows it will find.
-        Ranks of one group begin an epoch together, or where others of them
-        have begun it, under a feeder that died or before this rank was
-        interrupted.
+        Without a position it begins near at hand, and not before ``epoch_start``: where others have begun, if that
+        is still in the ring; else at the newest block, or the oldest that was loaded for it, which becomes a
+        joint; in a feed without joints, at the next segment; and, of blocks loaded in part, the first whose rows
+        it will find. Ranks of one group begin an epoch together, or where others of them have begun it, under a
+        feeder that died or before this rank was interrupted.
         """
         member = self.members[id]
         member.pending, member.epoch, member.next, member.serial = at is None, epoch, None, serial
@@ -153,6 +153,8 @@ class FeedState:
                 return None
             if self.joints and not self.joints.admit(at, epoch_start, known, self.began({id})):
                 return None
+            if self.bounds and (why := self.bounds.admit(at, known.cycles)):
+                raise ProtocolError(why)
             self.gathers = False
             self._begin(member, at, epoch, epoch_start)
             member.known = known if at != epoch_start else None
@@ -206,15 +208,6 @@ class FeedState:
             for m in self.members.values()
         )
 
-    def selects_otherwise(self, id: int) -> bool:
-        """Whether another rank of a member's group waits for its ranks with another selection."""
-        member = self.members[id]
-        return member.world > 1 and any(
-            (m.group, m.world) == (member.group, member.world) and m.rank != member.rank
-            for m in self.members.values()
-            if m.pending and m.digests != member.digests
-        )
-
     def begin_epoch(self, id: int, epoch: int, start: Cursor) -> None:
         """Record where a member's epoch began, and so where its last epoch ends."""
         member = self.members[id]
@@ -248,9 +241,8 @@ class FeedState:
 
     def needed(self) -> Cursor | None:
         """Return the first position that a member needs; None while nobody reads, or others are expected."""
-        if self.gathers:
-            return None
-        return min((m.next for m in self.members.values() if m.reads and m.next is not None), default=None)
+        reading = (m.next for m in self.members.values() if m.reads and m.next is not None)
+        return None if self.gathers else min(reading, default=None)
 
     def open(self, cycle: int) -> bool:
         """Note that the source is opened, and gives no more of what it has planned.
@@ -261,10 +253,17 @@ class FeedState:
         return self.joints is not None and self.joints.open(cycle, self.began(set()))
 
     def known_since(self, member: FeedMember) -> Known | None:
-        """Return what a member that reads must know of joints; None where there can be none."""
-        if self.joints is None or member.epoch_start is None:
+        """Return what a member that reads must know of joints or cycles; None where nothing need be known."""
+        if member.epoch_start is None:
             return None
-        return self.joints.since(member.epoch_start.cycle, self.began(set()))
+        if self.bounds is not None:
+            return Known(cycles=self.bounds.since(member.epoch_start.cycle))
+        return self.joints and self.joints.since(member.epoch_start.cycle, self.began(set()))
+
+    def oldest_cycle(self, cycle: int) -> int:
+        """Return the first cycle that a member's epoch or a block in the ring is of, or that one."""
+        epochs = (m.epoch_start.cycle for m in self.members.values() if m.epoch_start and not m.resting)
+        return min(cycle, *epochs, *(block.at.cycle for block in islice(self.blocks.values(), 1)))
 
     def began(self, but: set[int]) -> list[int]:
         """Return where in their cycles the epochs of the members that read began, but for some of these."""
@@ -334,7 +333,8 @@ class FeedState:
         """
         end = Cursor(cycle, samples)
         self.anywhere = False
-        self.batches = self.batches or self._in_cycle
+        if self.bounds is None:  # cycles of a stream differ in length
+            self.batches = self.batches or self._in_cycle
         self.position = Cursor(cycle + 1, 0)
         for block in self.held.up_to(end)[-1:]:
             block.closes = True

@@ -14,14 +14,15 @@ from typing import Any, Self, Unpack, cast
 import msgspec
 
 from penstock.basics.tracebacks import cause_of, users_traceback
-from penstock.contracts import Cursor, Gpu, Joints, SourceBlock, Tree, WritableRing
+from penstock.contracts import Cursor, CycleNotNeeded, Gpu, Joints, SourceBlock, Tree, WritableRing
 from penstock.errors import PenstockError, SourceError
 from penstock.feed import wire
 from penstock.feed.endpoint import Endpoint
+from penstock.feed.feeder.cycles import StreamCycles
 from penstock.feed.feeder.family import Family, why_together
 from penstock.feed.feeder.feed_state import FeedState
 from penstock.feed.feeder.from_loader import source_of
-from penstock.feed.feeder.joints import FeedJoints, newcomer_waits_samples
+from penstock.feed.feeder.joints import joints_of, newcomer_waits_samples
 from penstock.feed.feeder.pace import Throughput
 from penstock.feed.feeder.publisher import NotNeeded, Publisher
 from penstock.feed.feeder.server import Server
@@ -45,6 +46,7 @@ from penstock.memory.room import Room
 from penstock.memory.slots import SizedSlotSource, Slots, SlotSource
 from penstock.sources.adapt import with_workers
 from penstock.sources.seeds import own_random_numbers, rows_seed
+from penstock.sources.streams.bounds import StreamBounds
 
 
 class Feeder:
@@ -115,8 +117,7 @@ class Feeder:
         if self.settings.segments is None:
             chosen = min(len(self._source.segment_starts), MOST_SEGMENTS)
             self.settings = msgspec.structs.replace(self.settings, segments=chosen)
-        self._endpoint = Endpoint(name)
-        self._pid = os.getpid()
+        self._endpoint, self._pid = Endpoint(name), os.getpid()
         undo = ExitStack()
         try:
             self._open(memory, make_ring, lock, transform, fingerprint, witnesses or Witnesses(), undo)
@@ -148,52 +149,44 @@ class Feeder:
         self._writer = BlockWriter(self._ring, whole_batches=self.settings.whole_batches, gpu=gpu)
         whole = self.settings.whole_batches
         self._transform = DeviceTransform(gpu, transform, whole=whole) if gpu and transform else transform
-        fills = (
-            isinstance(self._source, SlotSource) and self._source.batch_size and not whole and transform is None
-        )
-        slots_of_use = cast(SlotSource, self._source).fill(self._slots) if fills else 0
-        anywhere = getattr(self._source, "anywhere", False)
-        samples, rows = self._source.samples, self._source.batch_size
-        self._joints: FeedJoints | None = None
-        if getattr(self._source, "joins", False) and samples and rows:
-            shuffled, starts = getattr(self._source, "shuffled", True), getattr(self._source, "starts", None)
-            always = self._source.segment_starts[1:]
-            self._joints = FeedJoints(samples, always, rows, shuffled=shuffled, starts=starts)
+        source = cast("Any", self._source)
+        fills = isinstance(self._source, SlotSource) and source.batch_size and not whole and transform is None
+        slots_of_use = source.fill(self._slots) if fills else 0
+        anywhere, streams = getattr(source, "anywhere", False), getattr(source, "streams", False)
+        bounds = StreamBounds() if streams else None
         self._state = FeedState(
             Room(self.settings.window_bytes),
-            samples,
-            self._source.segment_starts,
+            source.samples,
+            source.segment_starts,
             self.settings.epochs,
-            batches=self._source.batches,
+            batches=source.batches,
             prefetch=self.settings.prefetch,
-            anywhere=anywhere or (self._source.samples is None and self._source.batches is None),
+            anywhere=anywhere or (source.samples is None and source.batches is None and not streams),
             expect=self.settings.expect,
-            joints=self._joints,
-            block_rows=rows or 1,
+            joints=joints_of(source),
+            bounds=bounds,
+            block_rows=source.batch_size or 1,
             across=self.settings.across,
         )
-        self._state.position = getattr(self._source, "begins_at", self._state.position)
-        self._published = Throughput()
-        self._reopened, self._source_s, self._waits_for = 0, 0.0, ""
-        self._selects = getattr(self._source, "selects", False)
-        self._running = threading.RLock()
-        self._closed = False
-        self._closing = threading.Lock()
+        self._state.position = getattr(source, "begins_at", self._state.position)
+        self._published, self._reopened, self._source_s, self._waits_for = Throughput(), 0, 0.0, ""
+        self._selects = getattr(source, "selects", False)
+        self._running, self._closing, self._closed = threading.RLock(), threading.Lock(), False
         welcome = wire.Welcome(
             name=self.name,
             pid=self._pid,
             settings=self.settings,
             rings=tuple(rings),
-            samples=self._source.samples,
-            batches=self._source.batches,
-            batch_size=None if whole else self._source.batch_size,
-            segment_starts=self._source.segment_starts,
-            block_rows=self._source.batch_size,
-            drop_last=getattr(self._source, "drop_last", False),
-            order=getattr(self._source, "order", ""),
+            samples=source.samples,
+            batches=source.batches,
+            batch_size=None if whole else source.batch_size,
+            segment_starts=source.segment_starts,
+            block_rows=source.batch_size,
+            drop_last=getattr(source, "drop_last", False),
+            order=getattr(source, "order", ""),
             anywhere=anywhere,
-            joins=self._joints is not None,
-            at_joints=self._joints is not None and hasattr(self._source, "starts"),
+            joins=self._state.joints is not None,
+            at_joints=self._state.joints is not None and hasattr(source, "starts"),
             fingerprint=fingerprint,
         )
         unused_pages = UnusedPages(self._state.room, self._ring.twin)
@@ -214,6 +207,7 @@ class Feeder:
         self._server.start()
         self._family.start()
         self._publisher = Publisher(self._server, self._state, self.name, self.settings.stall_timeout)
+        self._cycles = bounds and StreamCycles(self._server, self._state, self._publisher, bounds)
         self._pool = SlotPool(
             self._slots,
             self._publisher,
@@ -315,7 +309,7 @@ class Feeder:
                 samples_per_s=self._published.samples_per_s(now),
                 copy_s=self._writer.copy_s,
                 source_s=self._source_s,
-                waits_for=self._state.idle or self._waits_for,
+                waits_for=self._state.idle or (self._cycles and self._cycles.waits_for) or self._waits_for,
                 held_back_by=server.culprit_pid(),
                 held_back_s=server.pace.current_s(now),
                 reopened=self._reopened,
@@ -323,6 +317,7 @@ class Feeder:
                 taken=self._state.taken,
                 newcomer_waits_samples=newcomer_waits_samples(self._state),
                 cluster=getattr(self._source, "cluster", None),
+                stream=getattr(self._source, "report", None),
                 family=self._family.statistics(),
                 usage=usage,
             )
@@ -339,16 +334,21 @@ class Feeder:
                     if not self._put(at.cycle, block):
                         return
                     samples = block.sample + block.rows
+        except CycleNotNeeded:
+            return
         finally:
             self._pool.recall()
         if self._source.samples is None:
             self._publisher.end_cycle(at.cycle, samples)
 
     def _opened(self, at: Cursor, joints: Joints) -> Any:
+        source = cast("Any", self._source)
+        if self._cycles is not None:
+            return source.open(at, self._cycles)
         wanted = partial(self._publisher.wanted, at.cycle) if self._selects else None
-        if self._joints is not None:
-            return cast("Any", self._source).open(at, wanted, joints)
-        return self._source.open(at) if wanted is None else cast("Any", self._source).open(at, wanted)
+        if self._state.joints is not None:
+            return source.open(at, wanted, joints)
+        return source.open(at) if wanted is None else source.open(at, wanted)
 
     def _next(self, blocks: Any) -> SourceBlock | None:
         self._waits_for = "source"

@@ -9,7 +9,7 @@ from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Collection, Sequence
 from itertools import islice
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from penstock.contracts import MOST_CHANGES, MOST_JOINTS, NO_JOINTS, Cursor, Ids, Joints, Known, last_read
 from penstock.feed.feeder.blocks import FeedMember
@@ -228,6 +228,15 @@ class FeedJoints:
             return lambda sample: -(-sample // self._block_rows) * self._block_rows
         places = [*(self._starts(cycle, self.joints) if cycle <= self.opened else [0]), self._samples]
         return lambda sample: places[min(bisect_left(places, sample), len(places) - 1)]
+
+
+def joints_of(source: Any) -> FeedJoints | None:
+    """Return the joints of a feed of this source; None if it can have none."""
+    samples, rows = source.samples, source.batch_size
+    if not (getattr(source, "joins", False) and samples and rows):
+        return None
+    shuffled, starts = getattr(source, "shuffled", True), getattr(source, "starts", None)
+    return FeedJoints(samples, source.segment_starts[1:], rows, shuffled=shuffled, starts=starts)
 
 
 def place_for(state: FeedState, group: list[FeedMember], not_before: Cursor) -> Cursor:

@@ -345,8 +345,14 @@ class Server:
         here = [self.sessions[member.id].peer for member in members if member.id in self.sessions]
         self.connections.send(here, wire.encode(message))
 
+    @property
+    def readers_know(self) -> bool:
+        """Whether all that was sent to those who read is in the kernel's hands, and outlives this process."""
+        reading = (each for each in self.sessions.values() if each.member.next is not None)
+        return not any(each.peer.queue for each in reading)
+
     def send_joints(self) -> None:
-        """Send the joints to all who read."""
+        """Send to all who read what they must know of joints or cycles."""
         for member in self._state.members.values():
             if member.next is not None and (known := self._state.known_since(member)) is not None:
                 self.send([member], wire.InForce(known))

@@ -118,7 +118,7 @@ def objection_to_reading(
         if member.next is None:
             return "its epoch begins before it has started"
         asked = [message.sample]
-    elif message.cycle is None and state.selects_otherwise(id):
+    elif message.cycle is None and selects_otherwise(state, id):
         return "another rank of its run waits with another selection: pass the same select= to all ranks"
     else:
         asked = [message.sample, message.epoch_sample]
@@ -127,6 +127,16 @@ def objection_to_reading(
     if welcome.samples is not None and max(asked) >= welcome.samples:
         return f"it asked for sample {max(asked)} of a cycle of {welcome.samples}"
     return None
+
+
+def selects_otherwise(state: FeedState, id: int) -> bool:
+    """Whether another rank of a member's group waits for its ranks with another selection."""
+    member = state.members[id]
+    return member.world > 1 and any(
+        (m.group, m.world) == (member.group, member.world) and m.rank != member.rank
+        for m in state.members.values()
+        if m.pending and m.digests != member.digests
+    )
 
 
 def objection_to_moving(message: wire.MoveTrainer, hellos: Sequence[wire.Hello]) -> str | None:

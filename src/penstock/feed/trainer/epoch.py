@@ -8,7 +8,9 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, NamedTuple, cast
 
-from penstock.contracts import Cursor, Joints, Known, last_read
+import msgspec
+
+from penstock.contracts import Cursor, CycleBegin, Joints, Known, last_read
 from penstock.errors import BadSetting
 from penstock.sources.sharding import batches, drawn, next_slice
 
@@ -168,6 +170,16 @@ class EpochRules:
             raise _nonsense("joints", given, "they are places, in force from a cycle on or alive") from None
         if not known.fits(self.cycle or 0):
             raise _nonsense("joints", given, "cycles and places must rise, and lie in it")
+        return known
+
+    def cycles(self, state: dict[str, Any]) -> Known:
+        """Return what a state knows of a stream's cycles."""
+        try:
+            known = Known(cycles=msgspec.convert(state["cycles"], tuple[CycleBegin, ...]))
+        except msgspec.ValidationError:
+            known = None
+        if known is None or not known.fits(2**48):
+            raise _nonsense("cycles", state["cycles"], "they say where the cycles of a stream begin")
         return known
 
     def _batches(self, rows: int) -> int:

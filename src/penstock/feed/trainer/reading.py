@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Self
 
+import msgspec
+
 from penstock.basics.terminal import say
-from penstock.contracts import Cursor, Tree, last_read
+from penstock.contracts import Cursor, CycleBegin, Tree, last_read
 from penstock.errors import BadSetting, FeedEnded, LoaderClosed
 from penstock.feed.trainer.batch_builder import converted, filled
 from penstock.feed.trainer.batcher import Batcher, HandedOut, Named, PendingBatch
@@ -61,6 +63,8 @@ class EpochReader:
                     epoch = epoch._replace(known=known)
             elif epoch.start.sample not in welcome.segment_starts:  # between two epochs, it joins as a newcomer
                 not_before, epoch = epoch.start, self.rules.begin(epoch.number, None)
+        if "cycles" in state:
+            epoch = epoch._replace(known=self.rules.cycles(state))
         if epoch != self.epoch:
             self._rows.held_from = None
             self.in_place = False
@@ -75,6 +79,8 @@ class EpochReader:
         state = self.rules.saved(self.epoch)
         if state["start"] is None and self.not_before > Cursor(0, 0):
             state["not_before"] = list(self.not_before)
+        if state["start"] is not None and (cycles := self._cycles_from(state["start"][0])):
+            state["cycles"] = msgspec.to_builtins(cycles)
         if state["start"] is not None and state["delivered"]:
             known = self.epoch.known or self._rows.connection.known
             cycle = last_read(self.rules.at(self.epoch), Cursor(*state["start"]))
@@ -83,6 +89,13 @@ class EpochReader:
                 in_force = [[since, list(places)] for since, places in changes]
                 state["joints"] = {"in_force": in_force, "alive": list(known.alive)}
         return state
+
+    def _cycles_from(self, cycle: int) -> list[CycleBegin]:
+        """Return what is known of a stream's cycles from one on; nothing of other sources."""
+        known = self._rows.connection.known.cycles
+        if self.epoch.known and not any(each.cycle == cycle for each in known):
+            known = self.epoch.known.cycles
+        return [each for each in known if each.cycle >= cycle]
 
     def coming(self) -> Epoch:
         """Return what a loop that begins now reads: the rest of a loaded epoch, or a new one."""

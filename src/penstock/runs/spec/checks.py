@@ -22,7 +22,6 @@ from penstock.runs.record import GroupPlan
 _MODE = re.compile(r"alone|plain|mps|mig:\S+")
 SPECS = (".yaml", ".yml", ".csv")
 """Suffixes of files that describe runs."""
-_SECONDS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
 
 
 def command(words: Sequence[str], directory: str) -> tuple[str, ...]:
@@ -64,16 +63,6 @@ def check_listeners(what: str, names: Sequence[str]) -> tuple[str, ...]:
     if unknown := [name for name in names if name not in there]:
         raise BadSetting(f"{what}: there is no {unknown[0]!r}; there are {', '.join(there)}, and none")
     return tuple(names)
-
-
-def seconds_from(setting: str, text: str) -> float:
-    """Read a time such as ``90``, ``"10m"`` or ``"1h30m"``, in seconds."""
-    parts = re.findall(r"([0-9]+(?:\.[0-9]+)?)\s*([smhd]?)\s*", text)
-    whole = re.fullmatch(r"\s*(?:[0-9]+(?:\.[0-9]+)?\s*[smhd]\s*)+|\s*[0-9]+(?:\.[0-9]+)?\s*", text)
-    seconds = sum(float(number) * _SECONDS[unit] for number, unit in parts) if whole else 0.0
-    if seconds <= 0:
-        raise BadSetting(f'{setting}={text!r}: give a time above 0, such as "90s", "10m" or "1h30m"')
-    return seconds
 
 
 _LISTENERS = ("gpu", "gpm", "dcgm")

@@ -14,10 +14,10 @@ import msgspec
 
 from penstock.autosharing.options import ShareOptions
 from penstock.basics.packages import require
-from penstock.basics.sizes import size_from
+from penstock.basics.sizes import seconds_from, size_from
 from penstock.errors import BadSetting
 from penstock.runs.record import GroupPlan, RunPlan
-from penstock.runs.spec.checks import Gpus, check_listeners, seconds_from
+from penstock.runs.spec.checks import Gpus, check_listeners
 from penstock.runs.spec.command import named, runs_of, values_from
 from penstock.runs.spec.needs import MachineTable, SpecMachine, check_after
 

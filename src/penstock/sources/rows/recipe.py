@@ -179,9 +179,13 @@ class RowRecipe(msgspec.Struct, frozen=True):
         which = f"none of the first {_TRIED} samples can" if self.skips else "the first sample cannot"
         raise BadSetting(f"{where}: {which} be taken: {error}") from (error and error.__cause__)
 
-    def sample(self, fields: Mapping[str, Any]) -> Any:
+    def named(self, sample: Any) -> Any:
+        """Return a sample's fields by the names that they get: what ``decode`` takes."""
+        return {name: sample[field] for name, field in self.names.items()} if self.names else dict(sample)
+
+    def sample(self, fields: Any) -> Any:
         """Return a sample's leaves."""
-        named = {name: fields[field] for name, field in self.names.items()} if self.names else dict(fields)
+        named = self.named(fields)
         if self.decode is None:
             return named
         try:
@@ -209,7 +213,7 @@ class RowStep:
             try:
                 sample = self._sample(part, row)
             except (ValueError, ReadFailed) as error:
-                sample, why = None, f"{part.where(row)}: {error}"
+                sample, why = None, f"{self._where(part, row)}: {error}"
                 part.skip(error, why, f"{why}: it is skipped", "Mend it")
             for name, array in arrays.items():
                 if name == self._marker:
@@ -219,6 +223,9 @@ class RowStep:
             varying.add(sample)
             yield
         return varying
+
+    def _where(self, part: BlockPart, row: int) -> str:
+        return part.where(row)
 
     def _sample(self, part: BlockPart, row: int) -> dict[str, Any]:
         """Return a sample's leaves, of the types that the first one had."""

@@ -22,7 +22,7 @@ from penstock.sources.workers import Steps
 from penstock.sources.workers.pool import serve
 from penstock.tree import Array, Node, array_nodes, describe, leaf_from_bytes
 
-Samples = Sequence[Place] | Sequence[Mapping[str, Any]]
+Samples = Sequence[Place] | Sequence[Mapping[str, Any]] | Sequence[bytes]
 """Where samples lie, or the samples themselves."""
 
 

@@ -1,0 +1,282 @@
+"""Streams through a feed: every trainer gets each record of its cycles once, in one order."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+from tests.fakes.log import ListLog
+
+import penstock
+from penstock.errors import BadSetting, FeedStopped, Refused, SourceError, StreamTruncated
+from penstock.sources.streams import stream_source
+from penstock.sources.streams.stream_source import StreamSource
+
+LOGS: dict[str, ListLog] = {}
+
+
+@pytest.fixture(autouse=True)
+def _lists(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    def opened(name: str, *, skips: bool) -> ListLog:
+        LOGS[name].skips = skips
+        return LOGS[name]
+
+    monkeypatch.setattr(stream_source, "opened", opened, raising=False)
+    monkeypatch.setitem(stream_source._LOGS, "list:", (f"{stream_source.__name__}:opened", "list", 48))
+    yield
+    LOGS.clear()
+
+
+def records(count: int, first: int = 0) -> list[bytes]:
+    return [b'{"id": %d}' % i for i in range(first, first + count)]
+
+
+def stream(name: str, partitions: list[list[bytes]], **options: Any) -> StreamSource:
+    LOGS.setdefault(name, ListLog(partitions))
+    return StreamSource(
+        f"list:{name}", **{"cycle": 10, "batch_size": 4, "workers": 1, "close_after": 0.2, **options}
+    )
+
+
+@contextmanager
+def feeding(source: Any, name: str, **settings: Any) -> Iterator[penstock.Feeder]:
+    feeder = penstock.Feeder(source, name, **settings)
+    failures: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            feeder.run()
+        except SourceError as error:
+            failures.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    try:
+        yield feeder
+    finally:
+        feeder.close()
+        thread.join(30)
+        assert not thread.is_alive()
+
+
+def wait_until(true: Callable[[], bool], seconds: float = 20) -> None:
+    until = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < until
+        time.sleep(0.01)
+
+
+def epoch(loader: penstock.Loader) -> list[int]:
+    return [id for batch in loader for id in batch["id"].tolist()]
+
+
+def test_a_cycle_is_a_stretch_of_the_log_shuffled_and_the_next_one_goes_on():
+    with feeding(stream("a", [records(25)]), "a"), penstock.attach("a", framework="numpy") as loader:
+        first, second, third = epoch(loader), epoch(loader), epoch(loader)
+    assert sorted(first) == list(range(10)) != first
+    assert sorted(second) == list(range(10, 20)) and sorted(third) == list(range(20, 25))
+
+
+def test_records_of_several_partitions_come_once_whatever_the_fetches_and_order_by_partition_and_offset():
+    orders = []
+    for turn in range(2):
+        LOGS.clear()
+        source = stream("b", [records(7), records(8, 100)], cycle=15)
+        LOGS["b"]._turn = turn
+        with feeding(source, "b"), penstock.attach("b", framework="numpy") as loader:
+            orders.append(epoch(loader))
+    assert orders[0] == orders[1] and sorted(orders[0]) == [*range(7), *range(100, 108)]
+
+
+def test_ids_are_partition_and_offset():
+    source = stream("ids", [records(3), records(2, 100)], cycle=5, shuffle=False)
+    with feeding(source, "ids"), penstock.attach("ids", framework="numpy") as loader:
+        batches = iter(loader)
+        assert next(batches)["id"].tolist() == [0, 1, 2, 100]
+        assert loader.ids is not None and loader.ids.tolist() == [0, 1, 2, 1 << 48]
+
+
+def test_no_block_goes_out_before_its_cycle_has_closed_and_the_feed_says_what_it_waits_for():
+    source = stream("wait", [records(3)], close_after=60)
+    with feeding(source, "wait") as feeder, penstock.attach("wait", framework="numpy") as loader:
+        got: list[int] = []
+        reader = threading.Thread(target=lambda: got.extend(epoch(loader)))
+        reader.start()
+        wait_until(lambda: feeder.statistics().waits_for == "3 of 10 records")
+        assert not got and feeder.statistics().blocks == 0
+        LOGS["wait"].partitions[0] += records(7, 3)
+        reader.join(20)
+        assert sorted(got) == list(range(10))
+
+
+def test_a_trainer_that_leaves_while_the_feed_waits_for_records_lets_it_end():
+    source = stream("leave", [[]])
+    with feeding(source, "leave", linger=0.1) as feeder:
+        loader = penstock.attach("leave", framework="numpy")
+
+        def read() -> None:
+            with pytest.raises(FeedStopped):
+                epoch(loader)
+
+        reading = threading.Thread(target=read)
+        reading.start()
+        wait_until(lambda: feeder.statistics().waits_for == "0 of 10 records")
+        feeder.close()
+        reading.join(20)
+        assert not reading.is_alive()
+
+
+def test_a_state_goes_on_with_the_next_record_on_a_feed_that_knows_nothing():
+    log = [records(50)]
+    with feeding(stream("c", log), "c"), penstock.attach("c", framework="numpy") as loader:
+        seen = epoch(loader)
+        batches = iter(loader)
+        seen += next(batches)["id"].tolist()
+        state = loader.state_dict()
+        rest = [id for batch in batches for id in batch["id"].tolist()]
+    LOGS["c"] = ListLog(log)
+    source = stream("c", log, cycle=7)  # another length of cycles, which those that are closed do not take
+    with feeding(source, "c"), penstock.attach("c", framework="numpy") as loader:
+        loader.load_state_dict(state)
+        assert epoch(loader) == rest
+        assert sorted(epoch(loader)) == list(range(20, 27))
+    assert sorted(seen + rest) == list(range(20))
+
+
+def test_a_state_after_an_epochs_last_batch_begins_the_next_cycle():
+    log = [records(30)]
+    with feeding(stream("d", log), "d"), penstock.attach("d", framework="numpy") as loader:
+        epoch(loader)
+        state = loader.state_dict()
+    LOGS["d"] = ListLog(log)
+    with feeding(stream("d", log), "d"), penstock.attach("d", framework="numpy") as loader:
+        loader.load_state_dict(state)
+        assert sorted(epoch(loader)) == list(range(10, 20))
+
+
+def test_what_lies_between_two_states_is_divided_evenly_and_who_is_ahead_waits():
+    log = [records(100)]
+    states = []
+    with feeding(stream("e", log), "e"), penstock.attach("e", framework="numpy") as loader:
+        for _ in range(5):
+            states.append(loader.state_dict())
+            epoch(loader)
+    early, late = states[1], states[4]  # cycles 1 and 4; whoever knew 2 and 3 is gone
+    early = {**early, "cycles": early["cycles"][:2]}
+    LOGS["e"] = ListLog(log)
+    with feeding(stream("e", log), "e", expect=2):
+        got: dict[str, list[list[int]]] = {"early": [], "late": []}
+
+        def train(name: str, state: dict[str, Any], epochs: int) -> None:
+            with penstock.attach("e", framework="numpy") as loader:
+                loader.load_state_dict(state)
+                got[name] += [sorted(epoch(loader)) for _ in range(epochs)]
+
+        trainers = [threading.Thread(target=train, args=each) for each in (("early", early, 4), ("late", late, 1))]
+        for each in trainers:
+            each.start()
+        for each in trainers:
+            each.join(30)
+    assert got["early"][:3] == [list(range(10, 20)), list(range(20, 30)), list(range(30, 40))]
+    assert got["late"] == [list(range(40, 50))] == got["early"][3:]
+
+
+def test_bounds_that_contradict_the_feeds_are_refused_in_one_sentence():
+    log = [records(100)]
+    with feeding(stream("f", log), "f"), penstock.attach("f", framework="numpy") as loader:
+        for _ in range(3):
+            epoch(loader)
+        state = loader.state_dict()
+    LOGS["f"] = ListLog(log)
+    with feeding(stream("f", log, cycle=7), "f"), penstock.attach("f", framework="numpy") as loader:
+        for _ in range(4):
+            epoch(loader)
+        with penstock.attach("f", framework="numpy") as other:
+            other.load_state_dict(state)
+            with pytest.raises(Refused, match="Share its loader under another name") as refused:
+                next(iter(other))
+    assert "partition 0 record 30" in str(refused.value) and "\n" not in str(refused.value)
+
+
+def test_a_late_trainer_begins_with_this_cycle_while_its_start_is_in_the_ring_else_with_the_next():
+    source = stream("g", [records(40)])
+    with feeding(source, "g"), penstock.attach("g", framework="numpy") as loader:
+        batches = iter(loader)
+        first = next(batches)["id"].tolist()
+        with penstock.attach("g", framework="numpy") as late:
+            assert next(iter(late))["id"].tolist() == first
+
+
+def test_raw_records_come_as_they_are():
+    source = stream("raw", [[b"one", b"", b"three"]], cycle=3, decode=bytes, shuffle=False)
+    with feeding(source, "raw"), penstock.attach("raw") as loader:
+        assert list(loader) == [[b"one", b"", b"three"]]
+
+
+def test_a_log_that_was_cut_below_a_bound_ends_the_feed_and_says_where():
+    log = [records(30)]
+    with feeding(stream("h", log), "h"), penstock.attach("h", framework="numpy") as loader:
+        epoch(loader)
+        state = loader.state_dict()
+    LOGS["h"] = ListLog(log, [15])
+    with feeding(stream("h", log), "h"), penstock.attach("h", framework="numpy") as loader:
+        loader.load_state_dict(state)
+        with pytest.raises(StreamTruncated, match="partition 0 begins at record 15, and 10 was wanted"):
+            epoch(loader)
+    LOGS["h"] = ListLog(log, [15])
+    with (
+        feeding(stream("h", log, on_loss="skip"), "h") as feeder,
+        penstock.attach("h", framework="numpy") as loader,
+    ):
+        loader.load_state_dict({**state, "cycles": state["cycles"][:1]})
+        assert sorted(epoch(loader)) == list(range(15, 25))
+        report = feeder.statistics().stream
+        assert report is not None and report.lost == 5
+
+
+def test_a_state_of_a_cycle_that_has_fewer_records_by_now_is_refused_amid_it():
+    log = [records(30)]
+    with feeding(stream("i", log), "i"), penstock.attach("i", framework="numpy") as loader:
+        next(iter(loader))
+        state = loader.state_dict()
+    LOGS["i"] = ListLog(log, [2])
+    with (
+        feeding(stream("i", log, on_loss="skip"), "i"),
+        penstock.attach("i", framework="numpy") as loader,
+    ):
+        loader.load_state_dict(state)
+        with pytest.raises(StreamTruncated, match="had 10 records when it closed, and now 8 lie between"):
+            epoch(loader)
+
+
+@pytest.mark.parametrize("on_bad", ["fail", "skip"])
+def test_a_record_that_is_no_json_ends_the_feed_or_is_a_row_that_says_so(on_bad: str):
+    source = stream(
+        "bad", [[b'{"id": 0}', b"poison", b'{"id": 2}', b'{"id": "x"}']], cycle=4, on_bad=on_bad, shuffle=False
+    )
+    with feeding(source, "bad"), penstock.attach("bad", framework="numpy") as loader:
+        if on_bad == "fail":
+            with pytest.raises(SourceError, match="record 1 of list 0 of list: it is no JSON"):
+                list(loader)
+        else:
+            (batch,) = list(loader)
+            assert batch["id"].tolist() == [0, 0, 2, 0] and batch["bad"].tolist() == [False, True, False, True]
+
+
+def test_select_is_refused():
+    with feeding(stream("s", [records(10)]), "s"), pytest.raises(Refused, match="cannot leave samples out"):
+        penstock.attach("s", select=[1, 2])
+
+
+@pytest.mark.parametrize("cycles", [[], [[0, [1, "", [[0, -1, "", 0]]], 10]], [[1, [1], 0], [0, [1], 0]], 5])
+def test_damaged_states_are_refused(cycles: Any):
+    with feeding(stream("j", [records(10)]), "j"), penstock.attach("j", framework="numpy") as loader:
+        next(iter(loader))
+        state = {**loader.state_dict(), "cycles": cycles}
+        with pytest.raises((BadSetting, Refused), match=r"cycles=|where cycle 0 begins"):
+            loader.load_state_dict(state)
+            next(iter(loader))
