@@ -178,8 +178,9 @@ class EpochRules:
             known = Known(cycles=msgspec.convert(state["cycles"], tuple[CycleBegin, ...]))
         except msgspec.ValidationError:
             known = None
-        if known is None or not known.fits(2**48):
-            raise _nonsense("cycles", state["cycles"], "they say where the cycles of a stream begin")
+        start = self.cursor(state, "start")
+        if known is None or not known.fits(2**48) or start is None or [start.cycle] != [each.cycle for each in known.cycles[:1]]:
+            raise _nonsense("cycles", state["cycles"], "they say where its and later cycles of a stream begin")
         return known
 
     def _batches(self, rows: int) -> int:

@@ -95,7 +95,8 @@ class EpochReader:
         known = self._rows.connection.known.cycles
         if self.epoch.known and not any(each.cycle == cycle for each in known):
             known = self.epoch.known.cycles
-        return [each for each in known if each.cycle >= cycle]
+        found = [each for each in known if each.cycle >= cycle]
+        return found if found and found[0].cycle == cycle else []  # else it came before the stream had begun
 
     def coming(self) -> Epoch:
         """Return what a loop that begins now reads: the rest of a loaded epoch, or a new one."""

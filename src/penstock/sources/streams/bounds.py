@@ -28,13 +28,12 @@ class StreamBounds:
         """Take over what a trainer knows that goes on at a place; return why it cannot, empty if it can."""
         theirs = {each.cycle: each for each in known}
         begin, end = theirs.get(at.cycle), theirs.get(at.cycle + 1)
-        if begin is None or (at.sample and (end is None or begin.records < 0)):
-            return (
-                "" if not at.sample and not known else f"it does not know where cycle {at.cycle} begins and ends"
-            )
-        if at.sample > max(0, begin.records):
+        if at.sample and (begin is None or end is None or begin.records < 0):
+            return f"it does not know where cycle {at.cycle} begins and ends"
+        if begin is not None and at.sample > max(0, begin.records):
             return f"it has read {at.sample:,} of the {begin.records:,} records of cycle {at.cycle}"
-        read = [begin, end] if at.sample and end is not None else [begin._replace(records=-1)]
+        read = [begin] if begin is not None else []  # without it, it came before the stream had begun
+        read = [*read, end] if at.sample and end is not None else [each._replace(records=-1) for each in read]
         for each in read:
             if (other := self._against(each, self._fixed)) is not None:
                 return (
@@ -45,20 +44,23 @@ class StreamBounds:
         for each in read:
             while (other := self._against(each, {one.cycle for one in self._begins})) is not None:
                 self._forget(other)
-            self._learn(each)
-            self._fixed.add(each.cycle)
+        self.fix(*read)
         for each in known:
             if each.cycle > at.cycle and self._against(each, {one.cycle for one in self._begins}) is None:
                 self._learn(each)
         return ""
 
     def begin(self, cycle: int) -> Bound | None:
-        """Return where a cycle begins that is opened now; None while that is not known."""
+        """Return where a cycle begins that is opened now; None while nothing is known.
+
+        For who has read nothing, and knows nothing, the stream begins with what others know of.
+        """
+        if self._at(cycle) is None and (ahead := self.ahead(cycle)) is not None:
+            self._learn(CycleBegin(cycle, ahead[0]))
         found = self._at(cycle)
-        if found is None:
-            return None
-        self._fixed.add(cycle)
-        return found.bound
+        if found is not None:
+            self._fixed.add(cycle)
+        return found and found.bound
 
     def end(self, cycle: int) -> tuple[Bound, int] | None:
         """Return where a cycle ends, and how many records it has; None while both are not known."""
