@@ -14,7 +14,7 @@ from rich.text import Text
 
 from penstock.basics.sizes import size_text
 from penstock.basics.terminal import printable
-from penstock.cli.command import AsJson, Interval, Watch, argument, option, plain_table, show, watch
+from penstock.cli.command import AsJson, Interval, Watch, argument, counted, option, plain_table, show, watch
 from penstock.feed.launch import feeds as launched
 from penstock.feed.statistics import FamilyStatistics, FeederStatistics, TrainerStatistics
 from penstock.linux.cgroups import cores
@@ -126,6 +126,7 @@ def _head(feed: FeederStatistics, *, has_kin: bool) -> Text:
         f"\n  {_window(feed)}",
         *_waits(feed),
         *_taken(feed),
+        _stream(feed),
         _newcomer(feed),
         _parting(feed, has_kin=has_kin),
     )
@@ -154,7 +155,26 @@ def _waits(feed: FeederStatistics) -> list[tuple[str, str]]:
         return [(f", held back by trainer {feed.held_back_by} for {feed.held_back_s:,.1f} s", "bold yellow")]
     if not feed.waits_for:
         return []
-    return [(", nobody reads" if feed.waits_for == "nobody reads" else f", waits for the {feed.waits_for}", "dim")]
+    if feed.waits_for == "nobody reads" or "records" in feed.waits_for:
+        return [(f", {printable(feed.waits_for)}", "dim")]
+    return [(f", waits for the {feed.waits_for}", "dim")]
+
+
+def _stream(feed: FeederStatistics) -> str:
+    """Return how far a stream has been read."""
+    if (report := feed.stream) is None:
+        return ""
+    age = "" if report.lag_s is None else f", the newest that was read {report.lag_s:,.0f} s old"
+    found = [f"{report.lag:,} records behind{age}", counted(report.partitions, "partition")]
+    found += [f"{report.lost:,} lost"] * (report.lost > 0) + [f"{report.bad:,} bad ones skipped"] * (
+        report.bad > 0
+    )
+    found += (
+        [f"trainers left {left:,} rows out"]
+        if (left := max((t.left_out for t in feed.trainers), default=0))
+        else []
+    )
+    return f"\n  {'; '.join(found)}"
 
 
 def _taken(feed: FeederStatistics) -> list[tuple[str, str]]:

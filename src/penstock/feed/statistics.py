@@ -36,6 +36,7 @@ class TrainerStatistics(msgspec.Struct, frozen=True):
         group: Names the data-parallel run whose rank it is; empty for a run of one process.
         joined_sample: Where in a cycle its epoch began; 0 with it, and before it has begun.
         way: How its batches come out of the ring, as ``LoaderStatistics.handed``; empty before it reads.
+        left_out: Rows that filled no step of its run, of cycles of unknown length such as those of a stream.
     """
 
     pid: int
@@ -57,6 +58,7 @@ class TrainerStatistics(msgspec.Struct, frozen=True):
     group: str = ""
     joined_sample: int = 0
     way: str = ""
+    left_out: int = 0
 
 
 class FeederUsage(msgspec.Struct, frozen=True):
@@ -203,6 +205,8 @@ class LoaderStatistics(msgspec.Struct, frozen=True):
         wait_s: Time spent waiting for blocks, in seconds.
         latency_s: Time from publishing to receiving the newest block that was waited for, in seconds.
         failovers: Times that the feeder was replaced.
+        left_out: Rows that filled no step of all ranks, or no batch with ``drop_last``, and went to nobody: of
+            cycles of unknown length, such as those of a stream.
     """
 
     name: str
@@ -217,3 +221,4 @@ class LoaderStatistics(msgspec.Struct, frozen=True):
     wait_s: float
     latency_s: float
     failovers: int
+    left_out: int = 0

@@ -21,7 +21,7 @@ from penstock.fingerprint.comparison import Fingerprint
 from penstock.memory.slots import end_of_leaves
 from penstock.tree import Node
 
-PROTOCOL = 21
+PROTOCOL = 22
 MAX_PACKET_BYTES = 192 << 10
 """Below the default limit of a Unix socket's send buffer (net.core.wmem_default)."""
 
@@ -97,11 +97,13 @@ class EpochBegun(msgspec.Struct, tag="epoch"):
 class Release(msgspec.Struct, tag="release"):
     """I no longer need these blocks, by ordinal: the first announced to me is 0.
 
-    May be sent twice. ``waited_ms`` is for how long I have waited for blocks by now.
+    May be sent twice. ``waited_ms`` is for how long I have waited for blocks by now, and ``left_out`` how many
+    rows of cycles filled no step of all ranks.
     """
 
     blocks: list[Count]
     waited_ms: Count = 0
+    left_out: Count = 0
 
 
 class Read(msgspec.Struct, tag="read"):

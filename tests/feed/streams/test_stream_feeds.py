@@ -280,3 +280,30 @@ def test_damaged_states_are_refused(cycles: Any):
         with pytest.raises((BadSetting, Refused), match=r"cycles=|where cycle 0 begins"):
             loader.load_state_dict(state)
             next(iter(loader))
+
+
+def test_ranks_leave_out_what_fills_no_step_and_say_so(capfd: pytest.CaptureFixture[str]):
+    source = stream("ranks", [records(13)])
+    with feeding(source, "ranks") as feeder:
+        got: list[list[list[int]]] = [[], []]
+        left, seen = [0, 0], threading.Event()
+
+        def train(rank: int) -> None:
+            with penstock.attach(
+                "ranks", batch_size=4, shard=(rank, 2), drop_last=True, framework="numpy"
+            ) as loader:
+                got[rank] = [epoch(loader), epoch(loader)]
+                left[rank] = loader.statistics().left_out
+                seen.wait(20)
+
+        ranks = [threading.Thread(target=train, args=(rank,)) for rank in range(2)]
+        for each in ranks:
+            each.start()
+        wait_until(lambda: sorted(t.left_out for t in feeder.statistics().trainers) == [5, 5])
+        seen.set()
+        for each in ranks:
+            each.join(20)
+    assert left == [5, 5], "two of the first cycle's ten, and all of the second's three"
+    both = [*got[0][0], *got[1][0]]
+    assert len({*both}) == 8 and {*both} < {*range(10)} and got[0][1] == got[1][1] == []
+    assert "cycle 1 of feed 'ranks' has 3 rows, fewer than the 8 of a step" in capfd.readouterr().err

@@ -72,6 +72,7 @@ class StreamCycles:
                 self._server.send_joints()
             while not self._server.readers_know:
                 self._wait(cycle, "trainers to hear where the cycle ends")
+            self.waits_for = ""
 
     def _nbytes(self, more: tuple[CycleBegin, ...]) -> int:
         return len(wire.encode((*self._bounds.since(0), *more)))

@@ -219,8 +219,8 @@ class Server:
                 session.compares = True
                 if witness := self._witnesses.want(number):
                     self._answer(peer, witness)
-            case wire.Release(blocks=blocks, waited_ms=waited_ms):
-                session.member.wait_s = waited_ms / 1e3
+            case wire.Release(blocks=blocks, waited_ms=waited_ms, left_out=left_out):
+                session.member.wait_s, session.left_out = waited_ms / 1e3, left_out
                 if not self._state.release(id, blocks):
                     self._reject(peer, "it released a block that it was never sent")
                 elif blocks and self.pace.culprit == id:

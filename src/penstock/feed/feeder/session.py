@@ -32,6 +32,7 @@ class Session:
     told: bool = False  # whether somebody else than this feeder has said which feed it is to read
     compares: bool = False  # whether it has asked for a witness
     way: str = ""  # how its batches come out of the ring, in its words
+    left_out: int = 0  # rows that filled no step of its run
     layout: object = None  # layout of the block that was last announced to it
 
     def statistics(self, state: FeedState, batch_size: int | None, held_back_s: float) -> TrainerStatistics:
@@ -61,6 +62,7 @@ class Session:
             group=member.group,
             joined_sample=member.epoch_start.sample if member.epoch_start else 0,
             way=self.way,
+            left_out=self.left_out,
         )
 
     def _state(self, state: FeedState) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from operator import add
 from typing import NamedTuple
 
+from penstock.basics.terminal import say
 from penstock.contracts import Cursor, Ids, Tree
 from penstock.errors import BadSetting, PenstockError, ProtocolError
 from penstock.feed.trainer.batch_builder import BatchBuilder, Make, view, whole_copy
@@ -60,6 +61,7 @@ class Batcher:
         self._destination = rows.destination
         self._whole = rows.connection.welcome.settings.whole_batches
         self._growing: _Growing | None = None
+        self.left_out = 0  # rows of cycles of unknown length that filled no step
         self._check(rows.connection.welcome.name)
 
     def has_begun(self, epoch: Epoch) -> bool:
@@ -125,20 +127,35 @@ class Batcher:
         """Return a batch of up to ``size`` rows from a cycle of unknown length; None at its end."""
         assert epoch.start is not None
         o, cycle = self._options, epoch.start.cycle
+        skipped = 0
         if o.world > 1:
             self._growing = None
-            self._skip(o.rank * size, cycle)
+            skipped = self._skip(o.rank * size, cycle)
         batch = self._grown(epoch, size)
         batch.take_until(size, cycle)
         rows = batch.rows
-        if rows == 0:
-            return None
         if o.world > 1 or self._drop_last:
-            others = (o.world - 1 - o.rank) * size
-            if rows < size or self._skip(others, cycle) < others:
+            behind = (o.world - 1 - o.rank) * size
+            skipped += rows + self._skip(behind, cycle)
+            if skipped < size * o.world:
+                self._leave_out(skipped, epoch)
                 return None
             rows = size * o.world
+        elif rows == 0:
+            return None
         return self._given(batch, epoch._replace(passed=epoch.passed + rows))
+
+    def _leave_out(self, rows: int, epoch: Epoch) -> None:
+        """Count rows at a cycle's end that fill no step."""
+        self.left_out += rows
+        self._rows.connection.leave_out(rows)
+        if rows and not epoch.passed and epoch.start is not None:
+            step = (self._rules.batch_size or 0) * self._options.world
+            name = self._rows.connection.welcome.name
+            say(
+                f"cycle {epoch.start.cycle} of feed {name!r} has {rows:,} rows, fewer than the {step:,} of a "
+                "step: they go to nobody"
+            )
 
     def _grown(self, epoch: Epoch, most: int) -> _Growing:
         """Return the batch begun at this place, or a new one."""

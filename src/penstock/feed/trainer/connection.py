@@ -90,7 +90,7 @@ class FeedConnection:
         self._poll = select.poll()
         self._poll.register(self._socket, select.POLLIN)
         self._line = Line(self._socket)
-        self._send = self._line.send
+        self._send, self.leave_out = self._line.send, self._line.leave_out
         try:
             descriptors = Descriptors()
             self._validator, self.welcome, fds = introduced(self._socket, endpoint, hello, answer_s, descriptors)
@@ -268,7 +268,7 @@ class FeedConnection:
         if self._heard == self._serial:
             if self._reasons.held_back:
                 self.held_up()
-            self._send(wire.Release([], int((self.wait_s + waited_s) * 1e3)))
+            self._send(wire.Release([], int((self.wait_s + waited_s) * 1e3), self._line.left_out))
         self._validator.asked = True
         self._reasons.ask(self._endpoint.name, self.welcome.pid)
         self._send(wire.StatisticsRequest())

@@ -179,7 +179,12 @@ class EpochRules:
         except msgspec.ValidationError:
             known = None
         start = self.cursor(state, "start")
-        if known is None or not known.fits(2**48) or start is None or [start.cycle] != [each.cycle for each in known.cycles[:1]]:
+        if (
+            known is None
+            or not known.fits(2**48)
+            or start is None
+            or [start.cycle] != [each.cycle for each in known.cycles[:1]]
+        ):
             raise _nonsense("cycles", state["cycles"], "they say where its and later cycles of a stream begin")
         return known
 

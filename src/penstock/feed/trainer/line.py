@@ -68,6 +68,7 @@ class Line:
 
     def __init__(self, connected: socket.socket) -> None:
         self.wait_s = 0.0
+        self.left_out = 0  # rows of cycles of unknown length that filled no step
         self.is_closed = False
         self._socket = connected
         self._pid = os.getpid()
@@ -86,7 +87,11 @@ class Line:
 
     def send_releases(self, ordinals: list[int]) -> None:
         if self.is_ours:
-            self.send(wire.Release(ordinals, int(self.wait_s * 1e3)))
+            self.send(wire.Release(ordinals, int(self.wait_s * 1e3), self.left_out))
+
+    def leave_out(self, rows: int) -> None:
+        """Count rows that filled no step; the feeder hears of them with the next release."""
+        self.left_out += rows
 
     def loans_ended(self) -> None:
         if self.is_closed and self.is_ours:

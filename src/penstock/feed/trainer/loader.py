@@ -317,6 +317,7 @@ class Loader:
             wait_s=self._rows.wait_s,
             latency_s=connection.latency_s,
             failovers=self._rows.failovers,
+            left_out=self._reading.left_out,
         )
 
     def close(self) -> None:

@@ -90,6 +90,11 @@ class EpochReader:
                 state["joints"] = {"in_force": in_force, "alive": list(known.alive)}
         return state
 
+    @property
+    def left_out(self) -> int:
+        """Rows of cycles of unknown length that filled no step."""
+        return self._batcher.left_out
+
     def _cycles_from(self, cycle: int) -> list[CycleBegin]:
         """Return what is known of a stream's cycles from one on; nothing of other sources."""
         known = self._rows.connection.known.cycles
