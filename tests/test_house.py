@@ -20,12 +20,12 @@ SPARE_LINES = 120
 """A room may hold so many fewer before its line in the table must be lowered."""
 ROOMS = {  # lines, files
     "autosharing": (1782, 10),
-    "basics": (807, 10),
+    "basics": (818, 10),
     "bench": (2450, 15),
-    "cli": (3343, 22),
-    "contracts": (780, 4),
+    "cli": (3363, 22),
+    "contracts": (1012, 5),
     "doctor": (543, 3),
-    "feed": (10492, 54),
+    "feed": (10691, 55),
     "fingerprint": (1800, 11),
     "fit": (990, 6),
     "gpus": (320, 3),
@@ -36,12 +36,12 @@ ROOMS = {  # lines, files
     "runs": (10709, 69),
     "schedule": (2910, 15),
     "select": (3860, 20),
-    "sources": (13070, 81),
+    "sources": (14324, 90),
     "subsets": (850, 5),
-    "testing": (1070, 8),
+    "testing": (1198, 9),
     "tree": (930, 5),
     "web": (2056, 13),
-    "at the top": (665, 5),
+    "at the top": (674, 5),
 }
 VERBS = 38
 README_WORDS = 744

@@ -72,6 +72,11 @@ import pyarrow
 import pyarrow.parquet
 pyarrow.parquet.write_table(pyarrow.table({"id": ids}), sys.argv[1] + ".parquet")
 assert sum(len(rows["id"]) for rows in penstock.RecordSource(sys.argv[1] + ".parquet")) == 100
+(pathlib.Path(sys.argv[1]) / "log").mkdir()
+(pathlib.Path(sys.argv[1]) / "log" / "a.jsonl").write_text('{"id": 1}\\n{"id": 2}\\n')
+records = f"watch:{sys.argv[1]}/log"
+with penstock.share(lambda: penstock.StreamSource(records, cycle=2), "log", 2, linger=0.0) as loader:
+    assert [sorted(batch["id"]) for batch in loader] == [[1, 2]]
 cache = penstock.Cache(sys.argv[1] + "/cache", "1GB")
 images = penstock.ImageSource(sys.argv[1] + "/images", size=8, workers=1, cache=cache)
 assert [len(batch) for batch in images] == [3]
@@ -85,7 +90,7 @@ penstock.autoshare()
 assert penstock.current_run() is None
 used = "Selection SelectionSampler autoshare load_runs show log current_run pack Feeder PackedSource".split()
 used += "params attach Loader feeds stop PenstockError select errors share ArraySource".split()
-used += "Cache ImageSource TokenSource RecordSource RaggedRows __version__".split()
+used += "Cache ImageSource TokenSource RecordSource StreamSource RaggedRows __version__".split()
 assert isinstance(penstock.__version__, str)
 assert set(used) == set(dir(penstock))
 """

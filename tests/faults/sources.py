@@ -53,6 +53,16 @@ def rows_of_a_quick_pace(**options: Any) -> penstock.ArraySource:
     return rows(**options)
 
 
+def decoded(record: bytes, width: int = 500) -> dict[str, Any]:
+    """A record of a stream: its number in JSON, as the line of a file."""
+    return {"id": int(record), "payload": payload_of([int(record)], width)[0]}
+
+
+def stream(log: str, cycle: int = 60, **options: Any) -> penstock.StreamSource:
+    options = {"close_after": 0.3, "batch_size": 10, "workers": 1, **options}
+    return penstock.StreamSource(log, decoded, cycle=cycle, **options)
+
+
 def await_gate(gate: str) -> None:
     """Wait until a file is there, so that all trainers are."""
     while gate and not Path(gate).exists():
@@ -188,6 +198,7 @@ def sample_of(
 
 def make(kind: str, **options: Any) -> Any:
     kinds = {
+        "stream": stream,
         "rows": rows,
         "records": records,
         "rows beside a fake GPU": rows_beside_a_fake_gpu,

@@ -165,7 +165,7 @@ def _stream(feed: FeederStatistics) -> str:
     if (report := feed.stream) is None:
         return ""
     age = "" if report.lag_s is None else f", the newest that was read {report.lag_s:,.0f} s old"
-    found = [f"{report.lag:,} records behind{age}", counted(report.partitions, "partition")]
+    found = [f"{report.lag:,} records behind{age}", counted(report.partitions, report.partition)]
     found += [f"{report.lost:,} lost"] * (report.lost > 0) + [f"{report.bad:,} bad ones skipped"] * (
         report.bad > 0
     )

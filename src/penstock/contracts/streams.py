@@ -31,7 +31,8 @@ class Bound(NamedTuple):
     Attributes:
         numbers: Partitions, or files, that have a number.
         finished: Of a folder: all files up to this name have been read, and may not grow; empty before the first.
-        parts: How far the others have been read, by rising number.
+        parts: How far the others have been read, by rising number; of a folder also finished files whose number
+            does not follow from their names.
     """
 
     numbers: int = 0

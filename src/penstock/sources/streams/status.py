@@ -12,6 +12,7 @@ class StreamReport(msgspec.Struct, frozen=True):
         lag: Records of the log that have not been read.
         lag_s: Age of the newest record that has been read, in seconds; None where nobody knows.
         partitions: Partitions, or files that may still grow.
+        partition: What the log calls one of them.
         gathered: Records of the cycle that is being put together.
         cycle: Records of a full one.
         lost: Records (of a folder, files) that were gone and skipped.
@@ -22,6 +23,7 @@ class StreamReport(msgspec.Struct, frozen=True):
     lag: int
     lag_s: float | None
     partitions: int
+    partition: str
     gathered: int
     cycle: int
     lost: int

@@ -65,12 +65,12 @@ class StreamSource:
         PackageMissing: Kafka needs ``penstock[kafka]``.
 
     Examples:
-        >>> os.makedirs("clicks")
-        >>> with open("clicks/.today", "w") as file:
-        ...     _ = file.writelines(f'{{"user": {user}, "clicked": true}}\\n' for user in range(6))
-        >>> os.rename("clicks/.today", "clicks/today.jsonl")
-        >>> source = penstock.StreamSource("watch:clicks", cycle=6, batch_size=4)
-        >>> with penstock.share(lambda: source, "clicks", linger=0.1) as loader:
+        >>> Path("clicks").mkdir()
+        >>> lines = [f'{{"user": {user}, "clicked": true}}' for user in range(6)]
+        >>> _ = Path("clicks/.today").write_text("\\n".join([*lines, ""]))
+        >>> _ = Path("clicks/.today").rename("clicks/today.jsonl")
+        >>> make = lambda: penstock.StreamSource("watch:clicks", cycle=6, batch_size=4)
+        >>> with penstock.share(make, "clicks", linger=0.1) as loader:
         ...     [batch["user"].shape for batch in loader]
         [(4,), (2,)]
     """
@@ -136,7 +136,8 @@ class StreamSource:
         lag = self._log.lag()
         bad = 0 if self._blocks is None else self._blocks.skipped
         lost = self._log.lost + self._lost
-        return StreamReport(*lag, self._gatherer.count, self._most, lost, bad, self._log.trouble)
+        counts = self._gatherer.count, self._most, lost, bad
+        return StreamReport(*lag, self._recipe.partition, *counts, self._log.trouble)
 
     def open(self, at: Cursor, cycles: Cycles) -> Iterator[SourceBlock]:
         """Yield the rest of a cycle, once it has closed, from the block on that holds a place."""
