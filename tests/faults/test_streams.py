@@ -7,35 +7,30 @@ import random
 import signal
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.fakes.kafka import MockKafka
 from tests.faults.conftest import Trainer, each_waits_for, eventually
 
 import penstock
 
 
-class Writer:
-    """Adds numbers to the lines of files, each renamed in with its first ones."""
+class Writer(ABC):
+    """Adds numbers to a log."""
 
-    def __init__(self, folder: Path, pause_s: float) -> None:
-        self.folder, self.pause_s, self.count = folder, pause_s, 0
-        folder.mkdir()
+    log: str
+
+    def __init__(self, pause_s: float) -> None:
+        self.pause_s, self.count = pause_s, 0
         self.add(50)
 
-    def add(self, records: int) -> None:
-        path = self.folder / f"{self.count // 1000:06}.jsonl"
-        lines = b"".join(b"%d\n" % i for i in range(self.count, self.count + records))
-        self.count += records
-        if path.exists():
-            with open(path, "ab") as file:
-                file.write(lines)
-        else:
-            (path.parent / f".{path.name}").write_bytes(lines)
-            (path.parent / f".{path.name}").rename(path)
+    @abstractmethod
+    def add(self, records: int) -> None: ...
 
     @contextmanager
     def writing(self) -> Iterator[None]:
@@ -52,6 +47,40 @@ class Writer:
         finally:
             ends.set()
             thread.join()
+
+    def close(self) -> None:  # noqa: B027 - few hold something
+        """End what it writes to."""
+
+
+class TopicWriter(Writer):
+    def __init__(self, folder: Path, pause_s: float) -> None:
+        self._mock = MockKafka(partitions=1)
+        self.log, self.close = f"kafka://{self._mock.address}", self._mock.close
+        super().__init__(pause_s)
+
+    def add(self, records: int) -> None:
+        self._mock.append(0, [b"%d" % i for i in range(self.count, self.count + records)])
+        self.count += records
+
+
+class FolderWriter(Writer):
+    """To the lines of files, each renamed in with its first ones."""
+
+    def __init__(self, folder: Path, pause_s: float) -> None:
+        self.folder, self.log = folder, f"watch:{folder}"
+        folder.mkdir()
+        super().__init__(pause_s)
+
+    def add(self, records: int) -> None:
+        path = self.folder / f"{self.count // 1000:06}.jsonl"
+        lines = b"".join(b"%d\n" % i for i in range(self.count, self.count + records))
+        self.count += records
+        if path.exists():
+            with open(path, "ab") as file:
+                file.write(lines)
+        else:
+            (path.parent / f".{path.name}").write_bytes(lines)
+            (path.parent / f".{path.name}").rename(path)
 
 
 def stretches(trainer: Trainer) -> dict[int, list[int]]:
@@ -79,6 +108,7 @@ def agree(trainers: list[Trainer]) -> None:
                 assert cycles.setdefault(min(ids), ids) == ids, "two trainers had a cycle in two orders"
 
 
+@pytest.mark.parametrize("kind", [FolderWriter, TopicWriter])
 @pytest.mark.parametrize(
     "kills",
     [
@@ -88,10 +118,10 @@ def agree(trainers: list[Trainer]) -> None:
     ],
 )
 def test_a_feeder_killed_around_a_cut_costs_nobody_a_record(
-    train: Callable[..., Trainer], tmp_path: Path, kills: int
+    train: Callable[..., Trainer], tmp_path: Path, kills: int, kind: type[FolderWriter | TopicWriter]
 ):
-    writer, until = Writer(tmp_path / "log", 0.02), str(tmp_path / "until")
-    source = {"kind": "stream", "log": f"watch:{writer.folder}"}
+    writer, until = kind(tmp_path / "log", 0.02), str(tmp_path / "until")
+    source = {"kind": "stream", "log": writer.log}
     order = {"source": source, "epochs": None, "until": until, "options": {"linger": 1.0, "window": 100_000}}
     chance, killed = random.Random(kills), set[int]()
     with writer.writing():
@@ -107,6 +137,7 @@ def test_a_feeder_killed_around_a_cut_costs_nobody_a_record(
         Path(until).touch()
         for trainer in trainers:
             trainer.wait()
+    writer.close()
     agree(trainers)
     assert all(1 <= trainer.wait_for("done")["done"] <= kills for trainer in trainers)
 
@@ -114,9 +145,9 @@ def test_a_feeder_killed_around_a_cut_costs_nobody_a_record(
 def test_a_state_goes_on_with_the_next_record_where_nothing_but_the_log_is_left(
     train: Callable[..., Trainer], tmp_path: Path
 ):
-    writer = Writer(tmp_path / "log", 0.0)
+    writer = FolderWriter(tmp_path / "log", 0.0)
     writer.add(400)
-    source = {"kind": "stream", "log": f"watch:{writer.folder}"}
+    source = {"kind": "stream", "log": writer.log}
     order = {"source": source, "epochs": None, "options": {"linger": 0.0}, "save": True}
     first = train(**order, batches=20, directory=tmp_path / "here")
     assert first.wait() == 0, first.output
@@ -141,8 +172,8 @@ def _epochs(trainer: Trainer) -> dict[int, list[list[int]]]:
 
 @pytest.mark.parametrize("ends", ["stop", "trainer leaves"])
 def test_a_feed_that_waits_for_records_ends(train: Callable[..., Trainer], tmp_path: Path, ends: str):
-    writer = Writer(tmp_path / "log", 0.0)
-    source = {"kind": "stream", "log": f"watch:{writer.folder}", "cycle": 50}
+    writer = FolderWriter(tmp_path / "log", 0.0)
+    source = {"kind": "stream", "log": writer.log, "cycle": 50}
     trainer = train(source=source, epochs=None, options={"linger": 0.2})
     trainer.wait_for("end")
     eventually(lambda: [feed.waits_for for feed in penstock.feeds()] == ["0 of 50 records"])
@@ -155,8 +186,8 @@ def test_a_feed_that_waits_for_records_ends(train: Callable[..., Trainer], tmp_p
 
 
 def test_trainers_that_die_and_come_leave_the_others_their_records(train: Callable[..., Trainer], tmp_path: Path):
-    writer, until = Writer(tmp_path / "log", 0.02), str(tmp_path / "until")
-    source = {"kind": "stream", "log": f"watch:{writer.folder}"}
+    writer, until = FolderWriter(tmp_path / "log", 0.02), str(tmp_path / "until")
+    source = {"kind": "stream", "log": writer.log}
     order: dict[str, Any] = {"source": source, "epochs": None, "until": until, "options": {"linger": 1.0}}
     with writer.writing():
         stays = train(**order)

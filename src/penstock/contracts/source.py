@@ -211,6 +211,15 @@ class Known(NamedTuple):
         """Return what is known where an epoch is read on: the cycles that it has read from were opened."""
         return self if at == epoch_start else self._replace(opened=max(self.opened, last_read(at, epoch_start)))
 
+    def after(self, before: Known) -> Known:
+        """Return what is known once this has been heard, too: of a stream, more cycles."""
+        cycles = {each.cycle: each for each in (*before.cycles, *self.cycles)}
+        return self._replace(cycles=tuple(cycles[cycle] for cycle in sorted(cycles)))
+
+    def since(self, cycle: int) -> Known:
+        """Return it without a stream's cycles before one."""
+        return self._replace(cycles=tuple(each for each in self.cycles if each.cycle >= cycle))
+
     def may_begin(self, start: Cursor, always: Collection[int], *, at_joints: bool = False) -> bool:
         """Whether an epoch from a place on holds every sample once.
 

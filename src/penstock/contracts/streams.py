@@ -153,17 +153,17 @@ class Log(Protocol):
 
 
 class CycleBegin(NamedTuple):
-    """Where a cycle begins; and how many records it has, -1 while it has not been closed."""
+    """Where a cycle begins, and how many records the one before has, which ends there; -1 while nobody knows."""
 
     cycle: int
     bound: Bound
-    records: int = -1
+    before: int = -1
 
 
 def begins_fit(begins: Sequence[CycleBegin]) -> bool:
     """Whether a stream's cycles may begin so: cycles and numbers rise, and nothing is below 0."""
     return _rise([each.cycle for each in begins]) and all(
-        each.records >= -1
+        each.before >= -1
         and each.bound.numbers >= 0
         and _rise([part.number for part in each.bound.parts])
         and all(part.offset >= 0 and part.byte >= 0 for part in each.bound.parts)

@@ -9,7 +9,7 @@ from itertools import pairwise
 import msgspec
 import pytest
 
-from penstock.contracts import Bound, Cursor, CycleBegin, Part
+from penstock.contracts import Bound, Cursor, CycleBegin, Known, Part
 from penstock.sources.streams.bounds import StreamBounds, in_words
 
 
@@ -82,7 +82,8 @@ class World:
 
     def tell(self, readers: list[Trainer]) -> None:
         for each in readers:
-            each.known = self.bounds.since(each.at.cycle)
+            known = Known(cycles=self.bounds.since(each.at.cycle)).after(Known(cycles=each.known))
+            each.known = known.since(each.at.cycle).cycles
 
     def newcomer(self) -> None:
         """Let somebody begin with a cycle that is in the ring, or with the next one."""
@@ -103,7 +104,7 @@ class World:
         cycle = self.cycle = min(each.at.cycle for each in self.readers)
         if (begin := self.bounds.begin(cycle)) is None:
             begin = bound(*[0] * len(self.ends))
-            assert self.bounds.fix(CycleBegin(cycle, begin))
+            assert self.bounds.fix(cycle, begin)
             self.tell(self.readers)
         first = offsets_of(begin)
         if (closed := self.bounds.end(cycle)) is not None:
@@ -116,8 +117,7 @@ class World:
             end = tuple(self.random.randint(a, b) for a, b in zip(start, self.ends, strict=True))
             if end == start and self.random.random() < 0.9:
                 return False  # it waits for records
-        told = [CycleBegin(cycle, begin, between(first, end)), CycleBegin(cycle + 1, bound(*end))]
-        assert self.bounds.fix(*told) is not None
+        assert self.bounds.fix(cycle + 1, bound(*end), between(first, end)) is not None
         self.tell([each for each in self.readers if not killed or self.random.random() < 0.5])
         return not killed
 
@@ -198,20 +198,27 @@ def test_each_trainer_reads_consecutive_stretches_whatever_dies_and_comes_back(p
 
 
 def begins(*places: tuple[int, int, int]) -> tuple[CycleBegin, ...]:
-    return tuple(CycleBegin(cycle, bound(offset), records) for cycle, offset, records in places)
+    return tuple(CycleBegin(cycle, bound(offset), before) for cycle, offset, before in places)
 
 
 def test_what_nobody_has_read_gives_way_to_what_somebody_has():
     bounds = StreamBounds()
-    assert not bounds.admit(Cursor(5, 0), begins((5, 50, 10), (6, 60, 10), (7, 70, -1)))
-    assert not bounds.admit(Cursor(6, 3), begins((6, 55, 10), (7, 65, -1)))
+    assert not bounds.admit(Cursor(5, 0), begins((5, 50, -1), (6, 60, 10), (7, 70, 10)))
+    assert not bounds.admit(Cursor(6, 3), begins((6, 55, -1), (7, 65, 10)))
     assert bounds.begin(5) == bound(50) and bounds.end(5) is None
     assert bounds.ahead(5) == (bound(55), 1) and bounds.end(6) == (bound(65), 10)
 
 
+def test_a_length_holds_only_between_the_two_places_for_which_it_was_told():
+    bounds = StreamBounds()
+    assert not bounds.admit(Cursor(5, 0), begins((5, 50, -1), (6, 60, 10), (7, 70, 10)))
+    assert not bounds.admit(Cursor(6, 0), begins((6, 55, -1)))
+    assert bounds.begin(6) == bound(55) and bounds.end(6) is None and bounds.ahead(6) == (bound(70), 1)
+
+
 def test_what_two_have_read_otherwise_is_refused_with_both_and_changes_nothing():
     bounds = StreamBounds()
-    assert not bounds.admit(Cursor(5, 3), begins((5, 50, 10), (6, 60, -1)))
+    assert not bounds.admit(Cursor(5, 3), begins((5, 50, -1), (6, 60, 10)))
     before = bounds.since(0)
     why = bounds.admit(Cursor(6, 0), begins((6, 61, -1)))
     assert "partition 0 record 61" in why and "partition 0 record 60" in why
@@ -222,7 +229,7 @@ def test_what_two_have_read_otherwise_is_refused_with_both_and_changes_nothing()
 def test_a_place_whose_cycle_nobody_knows_is_refused():
     bounds = StreamBounds()
     assert "where cycle 3 begins" in bounds.admit(Cursor(3, 1), begins((3, 30, -1)))
-    assert "40 of the 10 records" in bounds.admit(Cursor(3, 40), begins((3, 30, 10), (4, 40, -1)))
+    assert "40 of the 10 records" in bounds.admit(Cursor(3, 40), begins((3, 30, -1), (4, 40, 10)))
 
 
 def test_a_cut_that_came_too_late_is_not_made():
@@ -230,8 +237,8 @@ def test_a_cut_that_came_too_late_is_not_made():
     assert not bounds.admit(Cursor(0, 0), begins((0, 0, -1)))
     assert bounds.begin(0) == bound(0)
     assert not bounds.admit(Cursor(1, 0), begins((1, 8, -1)))
-    assert bounds.fix(CycleBegin(0, bound(0), 10), CycleBegin(1, bound(10))) is None
-    assert bounds.fix(CycleBegin(0, bound(0), 8), CycleBegin(1, bound(8)))
+    assert bounds.fix(1, bound(10), 10) is None
+    assert bounds.fix(1, bound(8), 8) and not bounds.fix(1, bound(8), 8)
 
 
 def test_bounds_in_words():

@@ -42,11 +42,7 @@ class StreamCycles:
             return self._bounds.ahead(cycle)
 
     def close(self, cycle: int, end: Bound, records: int) -> None:
-        with self._lock:
-            begin = self._bounds.begin(cycle)
-        if begin is None:
-            raise CycleNotNeeded
-        self._fix(cycle, CycleBegin(cycle, begin, records), CycleBegin(cycle + 1, end))
+        self._fix(cycle, CycleBegin(cycle + 1, end, records))
 
     def check_needed(self, cycle: int, waits_for: str) -> None:
         with self._lock:
@@ -55,27 +51,27 @@ class StreamCycles:
             if needed is None or needed.cycle != cycle or self._server.is_over():
                 raise CycleNotNeeded
 
-    def _fix(self, cycle: int, *begins: CycleBegin) -> None:
+    def _fix(self, cycle: int, new: CycleBegin) -> None:
         with self._lock:
             self._bounds.forget_before(self._state.oldest_cycle(cycle))
-            while self._nbytes(begins) > _MOST_BYTES:
+            while self._nbytes(new) > _MOST_BYTES:
                 if not self._bounds.since(0)[1:]:
                     raise SourceError(
-                        f"where cycles of this stream begin takes {self._nbytes(begins):,} bytes, and a message "
+                        f"where cycles of this stream begin takes {self._nbytes(new):,} bytes, and a message "
                         f"has room for {_MOST_BYTES:,}: give it fewer partitions"
                     )
                 self._wait(cycle, "trainers that are many cycles behind")
                 self._bounds.forget_before(self._state.oldest_cycle(cycle))
-            if (is_news := self._bounds.fix(*begins)) is None:
+            if (is_news := self._bounds.fix(*new)) is None:
                 raise CycleNotNeeded
             if is_news:
-                self._server.send_joints()
+                self._server.send_cycle(new)
             while not self._server.readers_know:
                 self._wait(cycle, "trainers to hear where the cycle ends")
             self.waits_for = ""
 
-    def _nbytes(self, more: tuple[CycleBegin, ...]) -> int:
-        return len(wire.encode((*self._bounds.since(0), *more)))
+    def _nbytes(self, new: CycleBegin) -> int:
+        return len(wire.encode((*self._bounds.since(0), new)))
 
     def _wait(self, cycle: int, why: str) -> None:
         self.check_needed(cycle, why)

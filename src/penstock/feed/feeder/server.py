@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 
 from penstock._version import __version__
-from penstock.contracts import Cursor, Ids, WritableRing
+from penstock.contracts import Cursor, CycleBegin, Ids, Known, WritableRing
 from penstock.errors import GpuLost, PenstockError
 from penstock.feed import wire
 from penstock.feed.endpoint import Endpoint, checked_name
@@ -356,6 +356,11 @@ class Server:
         for member in self._state.members.values():
             if member.next is not None and (known := self._state.known_since(member)) is not None:
                 self.send([member], wire.InForce(known))
+
+    def send_cycle(self, begins: CycleBegin) -> None:
+        """Send where a stream's cycle begins to all who read."""
+        reading = [member for member in self._state.members.values() if member.next is not None]
+        self.send(reading, wire.InForce(Known(cycles=(begins,))))
 
     def _answer(self, peer: Peer, message: wire.FromFeeder) -> None:
         self.connections.send([peer], wire.encode(message))

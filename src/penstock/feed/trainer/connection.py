@@ -128,6 +128,7 @@ class FeedConnection:
             self.held.flush()
             self._check_source()
             self._asked_for = asked
+            self.known = self.known._replace(cycles=known.cycles)
         if self._heard != self._serial:  # the feeder hears a serial once
             cycle, sample = (None, 0) if at is None else at
             self._send(wire.Start(self._serial, cycle, sample, epoch, *epoch_start, known, leaves, self.way))
@@ -143,6 +144,7 @@ class FeedConnection:
 
     def epoch(self, epoch: int, start: Cursor) -> None:
         """Announce to the feeder which epoch this trainer is in, and where that began."""
+        self.known = self.known.since(start.cycle)
         self._send(wire.EpochBegun(epoch, *start))
 
     def item(self, index: int) -> ReceivedBlock | CycleEnded | None:
@@ -349,7 +351,7 @@ class FeedConnection:
             self._started_at = Cursor(message.cycle, message.sample)
             self._heard = message.serial
         elif isinstance(message, wire.InForce):
-            self.known = message.known
+            self.known = message.known.after(self.known)
         elif isinstance(message, wire.Apart):
             self._apart = message.serial
         elif isinstance(message, wire.Failed):

@@ -7,8 +7,8 @@ it (``tests/sources/streams/test_bounds.py``).
 
 from __future__ import annotations
 
-from bisect import bisect_right, insort
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
+from itertools import pairwise
 
 from penstock.contracts import Bound, Cursor, CycleBegin
 
@@ -21,33 +21,38 @@ class StreamBounds:
     """
 
     def __init__(self) -> None:
-        self._begins: list[CycleBegin] = []  # rising
+        self._begins: dict[int, Bound] = {}  # by cycle, rising
         self._fixed: set[int] = set()  # cycles whose beginnings are
+        self._records: dict[tuple[Bound, Bound], int] = {}  # between two bounds
 
     def admit(self, at: Cursor, known: Sequence[CycleBegin]) -> str:
         """Take over what a trainer knows that goes on at a place; return why it cannot, empty if it can."""
-        theirs = {each.cycle: each for each in known}
-        begin, end = theirs.get(at.cycle), theirs.get(at.cycle + 1)
-        if at.sample and (begin is None or end is None or begin.records < 0):
+        theirs = {each.cycle: each.bound for each in known}
+        needed = [at.cycle, at.cycle + 1] if at.sample else [at.cycle]
+        read = {cycle: theirs[cycle] for cycle in needed if cycle in theirs}
+        count = next((each.before for each in known if each.cycle == at.cycle + 1), -1)
+        if at.sample and (len(read) < 2 or count < 0):  # else it may have come before the stream had begun
             return f"it does not know where cycle {at.cycle} begins and ends"
-        if begin is not None and at.sample > max(0, begin.records):
-            return f"it has read {at.sample:,} of the {begin.records:,} records of cycle {at.cycle}"
-        read = [begin] if begin is not None else []  # without it, it came before the stream had begun
-        read = [*read, end] if at.sample and end is not None else [each._replace(records=-1) for each in read]
-        for each in read:
-            if (other := self._against(each, self._fixed)) is not None:
+        if at.sample > max(0, count):
+            return f"it has read {at.sample:,} of the {count:,} records of cycle {at.cycle}"
+        for cycle, bound in read.items():
+            if (other := self._against(cycle, bound, self._fixed)) is not None:
                 return (
-                    f"it has read a stream whose cycle {each.cycle} begins at {in_words(each.bound)}, and this "
-                    f"feed's cycle {other.cycle} at {in_words(other.bound)}: both cannot have each record once. "
-                    "Share its loader under another name"
+                    f"it has read a stream whose cycle {cycle} begins at {in_words(bound)}, and this feed's cycle "
+                    f"{other} at {in_words(self._begins[other])}: both cannot have each record once. Share its "
+                    "loader under another name"
                 )
-        for each in read:
-            while (other := self._against(each, {one.cycle for one in self._begins})) is not None:
-                self._forget(other)
-        self.fix(*read)
-        for each in known:
-            if each.cycle > at.cycle and self._against(each, {one.cycle for one in self._begins}) is None:
-                self._learn(each)
+        for cycle, bound in read.items():
+            while (other := self._against(cycle, bound, self._begins)) is not None:
+                del self._begins[other]
+            self._learn({cycle: bound})
+        self._fixed.update(read)
+        for one, other in pairwise(known):
+            if other.cycle == one.cycle + 1 and other.before >= 0:
+                self._records.setdefault((one.bound, other.bound), other.before)
+        for cycle, bound in theirs.items():
+            if cycle > at.cycle and self._against(cycle, bound, self._begins) is None:
+                self._learn({cycle: bound})
         return ""
 
     def begin(self, cycle: int) -> Bound | None:
@@ -55,74 +60,69 @@ class StreamBounds:
 
         For who has read nothing, and knows nothing, the stream begins with what others know of.
         """
-        if self._at(cycle) is None and (ahead := self.ahead(cycle)) is not None:
-            self._learn(CycleBegin(cycle, ahead[0]))
-        found = self._at(cycle)
-        if found is not None:
+        if cycle not in self._begins and (ahead := self.ahead(cycle)) is not None:
+            self._learn({cycle: ahead[0]})
+        if cycle in self._begins:
             self._fixed.add(cycle)
-        return found and found.bound
+        return self._begins.get(cycle)
 
     def end(self, cycle: int) -> tuple[Bound, int] | None:
         """Return where a cycle ends, and how many records it has; None while both are not known."""
-        begin, end = self._at(cycle), self._at(cycle + 1)
-        return None if begin is None or end is None or begin.records < 0 else (end.bound, begin.records)
+        begin, end = self._begins.get(cycle), self._begins.get(cycle + 1)
+        count = None if begin is None or end is None else self._records.get((begin, end))
+        return None if end is None or count is None else (end, count)
 
     def ahead(self, cycle: int) -> tuple[Bound, int] | None:
         """Return the next bound behind a cycle that is known, and how many cycles lie before it, with this one."""
-        i = bisect_right(self._begins, cycle, key=lambda each: each.cycle)
-        return (self._begins[i].bound, self._begins[i].cycle - cycle) if i < len(self._begins) else None
+        return next(((bound, each - cycle) for each, bound in self._begins.items() if each > cycle), None)
 
-    def fix(self, *begins: CycleBegin) -> bool | None:
-        """Fix where cycles begin, and the length of those of which it is known.
+    def fix(self, cycle: int, bound: Bound, before: int = -1) -> bool | None:
+        """Fix where a cycle begins, and how many records the one before has, if that is known.
 
-        Return whether that is news; None if one begins elsewhere by now.
+        Return whether that is news; None if it begins elsewhere by now.
         """
-        known = {each.cycle for each in self._begins}
-        if any(self._against(each, known) is not None for each in begins):
+        if self._against(cycle, bound, self._begins) is not None:
             return None
-        before = [*self._begins]
-        for each in begins:
-            self._learn(each)
-            self._fixed.add(each.cycle)
-        return before != self._begins
+        is_new = cycle not in self._begins
+        self._learn({cycle: bound})
+        self._fixed.add(cycle)
+        if before >= 0 and (stretch := (self._begins.get(cycle - 1, bound), bound)) not in self._records:
+            self._records[stretch], is_new = before, True
+        return is_new
 
     def since(self, cycle: int) -> tuple[CycleBegin, ...]:
         """Return what a trainer must know whose epoch is this cycle."""
-        return tuple(each for each in self._begins if each.cycle >= cycle)
+
+        def before(each: int, bound: Bound) -> int:
+            begin = self._begins.get(each - 1)
+            return -1 if begin is None else self._records.get((begin, bound), -1)
+
+        return tuple(
+            CycleBegin(each, bound, before(each, bound)) for each, bound in self._begins.items() if each >= cycle
+        )
 
     def forget_before(self, cycle: int) -> None:
         """Forget the cycles before one, which nobody reads."""
-        for each in [each for each in self._begins[:-1] if each.cycle < cycle]:
-            self._forget(each)
+        for each in [each for each in [*self._begins][:-1] if each < cycle]:
+            del self._begins[each]
+        self._fixed.intersection_update(self._begins)
+        kept = {*self._begins.values()}
+        self._records = {stretch: count for stretch, count in self._records.items() if stretch[0] in kept}
 
-    def _at(self, cycle: int) -> CycleBegin | None:
-        return next((each for each in self._begins if each.cycle == cycle), None)
+    def _against(self, cycle: int, bound: Bound, among: Collection[int]) -> int | None:
+        """Return a cycle, among some, whose beginning contradicts one."""
 
-    def _against(self, new: CycleBegin, among: set[int]) -> CycleBegin | None:
-        """Return one of what is known, among some cycles, that contradicts a beginning."""
+        def agrees(other: int, there: Bound) -> bool:
+            if other == cycle:
+                return there == bound
+            return there.is_before(bound) if other < cycle else bound.is_before(there)
 
-        def agrees(one: CycleBegin) -> bool:
-            if one.cycle == new.cycle:
-                return one.bound == new.bound and (one.records == new.records or min(one.records, new.records) < 0)
-            first, second = (one, new) if one.cycle < new.cycle else (new, one)
-            return first.bound.is_before(second.bound)
+        return next(
+            (each for each, there in self._begins.items() if each in among and not agrees(each, there)), None
+        )
 
-        return next((one for one in self._begins if one.cycle in among and not agrees(one)), None)
-
-    def _learn(self, new: CycleBegin) -> None:
-        old = self._at(new.cycle)
-        if old is not None:
-            self._begins.remove(old)
-            new = new._replace(records=max(old.records, new.records))
-        insort(self._begins, new, key=lambda each: each.cycle)
-
-    def _forget(self, old: CycleBegin) -> None:
-        """Forget where a cycle begins, and the length of the one that ends there."""
-        self._begins.remove(old)
-        self._fixed.discard(old.cycle)
-        before = self._at(old.cycle - 1)
-        if before is not None:
-            self._begins[self._begins.index(before)] = before._replace(records=-1)
+    def _learn(self, begins: Mapping[int, Bound]) -> None:
+        self._begins = dict(sorted({**self._begins, **begins}.items()))
 
 
 def in_words(bound: Bound) -> str:
