@@ -12,7 +12,7 @@ from penstock.errors import PenstockError
 ROOMS = ("autosharing", "frameworks_more", "gpu", "join", "pace", "share")
 FILES = (
     *("advise", "before", "cache", "fingerprint", "gradients", "io", "loaders", "own_clocks", "packed"),
-    *("page", "parts", "records", "selecting", "tokens", "witness"),
+    *("page", "parts", "records", "selecting", "streams", "tokens", "witness"),
 )
 NAMES = sorted([*ROOMS, *FILES])
 

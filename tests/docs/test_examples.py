@@ -75,6 +75,13 @@ def test_recommenders_share_a_table_that_one_of_them_writes(tmp_path: Path) -> N
     assert [path.name for path in tmp_path.iterdir()] == ["clicks.parquet"]
 
 
+def test_trainings_of_a_stream_come_leave_and_come_back() -> None:
+    (said,) = run(["stream.py"])
+    losses = [float(loss) for loss in re.findall(r"lr 0.05: 1000 clicks, loss before learning (.*)", said)]
+    assert len(losses) == 6 and losses[5] < losses[0] and said.count("lr 0.01: 1000 clicks") == 6
+    assert "lr 0.05: goes on with epoch 3" in said
+
+
 @pytest.mark.timeout(300)
 def test_a_sweep_is_scheduled(tmp_path: Path) -> None:
     make_images(tmp_path / "images", images=128, side_px=(70, 90))

@@ -150,6 +150,7 @@ def _libraries() -> Iterator[Finding]:
         ("torch", "torch", "to feed DataLoaders and receive tensors"),
         ("simplejpeg", "images", "for ImageSource, the demo and the JPEG benchmark"),
         ("cv2", "images", "for ImageSource, the demo and the JPEG benchmark"),
+        ("confluent_kafka", "kafka", "for a StreamSource of Kafka"),
     ):
         if importlib.util.find_spec(library):
             packages = packages_distributions().get(library, [])

@@ -11,7 +11,7 @@ from tests.fakes.kafka import TOPIC, MockKafka
 from tests.feed.streams.conftest import epoch, feeding, wait_until
 
 import penstock
-from penstock.errors import BadSetting, StreamTruncated
+from penstock.errors import BadSetting, FeedStopped, StreamTruncated
 
 
 @pytest.fixture
@@ -107,3 +107,20 @@ def test_a_state_of_another_topic_is_refused(mock: MockKafka):
     others = penstock.StreamSource(f"kafka://{mock.brokers}/others", workers=1)
     with feeding(others, "topic"), penstock.attach("topic") as loader, pytest.raises(BadSetting, match="order"):
         loader.load_state_dict(state)
+
+
+def test_status_is_answered_at_once_while_a_topic_of_many_partitions_is_waited_for():
+    mock = MockKafka(partitions=64)
+    try:
+        with feeding(stream(mock, close_after=60), "status") as feeder, penstock.attach("status") as loader:
+            reader = threading.Thread(target=lambda: pytest.raises(FeedStopped, list, loader), daemon=True)  # noqa: RUF061
+            reader.start()
+            wait_until(lambda: feeder.statistics().waits_for == "0 of 100 records")
+            mock.append(7, records(0, 30))
+            for _ in range(50):  # each would take the reader's turns, of a tenth of a second a partition
+                feeder.statistics()
+            wait_until(lambda: (feeder.statistics().stream or pytest.fail("it is a stream")).lag_s is not None)
+            feeder.close()
+            reader.join(20)
+    finally:
+        mock.close()

@@ -437,6 +437,9 @@ class CompactedTopic:
         topic = SimpleNamespace(error=None, partitions={0: SimpleNamespace(error=None)})
         return SimpleNamespace(topics={"clicks": topic})
 
+    def get_watermark_offsets(self, place: Any, *, cached: bool) -> tuple[int, int]:
+        return 0, self.END
+
     def assign(self, places: list[Any]) -> None:
         at = places[0].offset
         told: Any = [{"offset": i, "value": b"%d" % i} for i in self.LEFT if i >= at]

@@ -284,7 +284,7 @@ class Feeder:
 
     def statistics(self) -> FeederStatistics:
         """Return the state of the feed and of its trainers now."""
-        server, usage = self._server, self._family.usage.read()
+        server, usage, stream = self._server, self._family.usage.read(), getattr(self._source, "report", None)
         with server.lock:
             now = time.monotonic()
             return FeederStatistics(
@@ -317,7 +317,7 @@ class Feeder:
                 taken=self._state.taken,
                 newcomer_waits_samples=newcomer_waits_samples(self._state),
                 cluster=getattr(self._source, "cluster", None),
-                stream=getattr(self._source, "report", None),
+                stream=stream,
                 family=self._family.statistics(),
                 usage=usage,
             )

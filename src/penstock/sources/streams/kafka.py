@@ -55,7 +55,8 @@ class KafkaLog:
         self._until: dict[int, int] = {}  # where partitions end of which a stretch is read
         self._lost: dict[tuple[int, int], int] = {}  # by partition and place: what is read again is lost once
         self._astray: set[int] = set()  # partitions that do not hold what is next
-        self._look_at = self._astray_at = 0.0
+        self._look_at = self._astray_at = self._measure_at = 0.0
+        self._measured: dict[int, int] = {}  # where partitions end
 
     @property
     def lost(self) -> int:
@@ -72,11 +73,14 @@ class KafkaLog:
             self._next, self._numbers, self._look_at = _offsets(to), to.numbers, 0.0
             self._astray = set()
             self._client.assign(self._places(self._next.items()))
+            self._measure()
 
     def read(self, most: int, wait_s: float) -> LogRecords:
         deadline = time.monotonic() + wait_s
         if time.monotonic() >= self._look_at:
             self._look()
+        if time.monotonic() >= self._measure_at:
+            self._measure()
         while True:
             if self._astray and time.monotonic() >= self._astray_at:
                 self._go_on()
@@ -115,16 +119,10 @@ class KafkaLog:
         return _bound({n: a + (b - a) // parts for n, a, b in ends}, end.numbers)
 
     def lag(self) -> Lag:
-        client, count, places = self._client, self._partitions, self._next.copy()
+        places, ends = self._next.copy(), self._measured
         age_s = max(0.0, time.time() - self._newest_ms / 1000) if self._newest_ms else None
-        try:
-            asked = self._places(places.items()) if client and count else []
-            ends = {one.partition: client.get_watermark_offsets(one, cached=True)[1] for one in asked}
-            if min(ends.values(), default=0) < 0:
-                ends = self._ends(count, "latest") or {}
-        except RuntimeError:  # closed meanwhile
-            ends = {}
-        return Lag(sum(max(0, end - places.get(n, 0)) for n, end in ends.items()), age_s, count)
+        left = sum(max(0, end - places[n]) for n, end in ends.items() if n in places)
+        return Lag(left, age_s, self._partitions)
 
     def close(self) -> None:
         client, self._client, self._next, self._numbers = self._client, None, {}, 0
@@ -138,6 +136,15 @@ class KafkaLog:
         # librdkafka asks for a group, and joins none.
         own = {"bootstrap.servers": self._brokers, "group.id": f"penstock-{self.name}", "error_cb": self._hear}
         self._client = self._kafka.Consumer(_SETTINGS | own)
+
+    def _measure(self) -> None:
+        """Note where partitions end; only the thread that reads can ask, as a client answers one at a time."""
+        self._measure_at = time.monotonic() + _AGAIN_S
+        asked = self._places(self._next.items())
+        ends = {one.partition: self._client.get_watermark_offsets(one, cached=True)[1] for one in asked}
+        if min(ends.values(), default=0) < 0:
+            ends = self._ends(len(ends), "latest")
+        self._measured = ends or self._measured
 
     def _hear(self, error: Any) -> None:
         if error.code() != self._kafka.KafkaError._ALL_BROKERS_DOWN or not self.trouble:
