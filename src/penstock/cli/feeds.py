@@ -155,8 +155,10 @@ def _waits(feed: FeederStatistics) -> list[tuple[str, str]]:
         return [(f", held back by trainer {feed.held_back_by} for {feed.held_back_s:,.1f} s", "bold yellow")]
     if not feed.waits_for:
         return []
-    if feed.waits_for == "nobody reads" or "records" in feed.waits_for:
-        return [(f", {printable(feed.waits_for)}", "dim")]
+    if feed.waits_for == "nobody reads":
+        return [(", nobody reads", "dim")]
+    if feed.stream is not None and feed.waits_for.endswith("records"):
+        return [(f", the next cycle has {feed.waits_for}", "dim")]
     return [(f", waits for the {feed.waits_for}", "dim")]
 
 
@@ -165,16 +167,16 @@ def _stream(feed: FeederStatistics) -> str:
     if (report := feed.stream) is None:
         return ""
     age = "" if report.lag_s is None else f", the newest that was read {report.lag_s:,.0f} s old"
-    found = [f"{report.lag:,} records behind{age}", counted(report.partitions, report.partition)]
-    found += [f"{report.lost:,} lost"] * (report.lost > 0) + [f"{report.bad:,} bad ones skipped"] * (
-        report.bad > 0
-    )
-    found += (
-        [f"trainers left {left:,} rows out"]
-        if (left := max((t.left_out for t in feed.trainers), default=0))
-        else []
-    )
-    return f"\n  {'; '.join(found)}"
+    left_out = max((trainer.left_out for trainer in feed.trainers), default=0)
+    found = [
+        f"{report.lag:,} records behind{age}",
+        counted(report.partitions, report.partition),
+        f"{report.lost:,} lost" if report.lost else "",
+        f"{report.bad:,} bad ones skipped" if report.bad else "",
+        f"{left_out:,} rows filled no step" if left_out else "",
+    ]
+    trouble = f"\n  {printable(report.trouble)}" if report.trouble else ""
+    return f"\n  {'; '.join(filter(None, found))}{trouble}"
 
 
 def _taken(feed: FeederStatistics) -> list[tuple[str, str]]:

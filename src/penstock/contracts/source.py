@@ -244,7 +244,7 @@ class Known(NamedTuple):
             and all(len(places) <= MOST_JOINTS for places in all_places)
             and _rise((*cycles, _MOST_CYCLES + 1), 0)
             and 0 <= self.opened <= _MOST_CYCLES
-            and (bool(self.cycles) or all(_rise((*places, samples), 1) for places in all_places))
+            and all(_rise((*places, samples), 1) for places in all_places if places)
             and begins_fit(self.cycles)
         )
 

@@ -47,7 +47,9 @@ class Bound(NamedTuple):
             if part.name and part.name <= other.finished:
                 return True
             there = theirs.get(part.number)
-            return there is not None and there.name == part.name and there[1::2] >= part[1::2]
+            if there is None or there.name != part.name:
+                return False
+            return there.offset >= part.offset and there.byte >= part.byte
 
         before = self.numbers <= other.numbers and self.finished <= other.finished
         return before and all(map(passed, self.parts))
@@ -83,7 +85,7 @@ class Lag(NamedTuple):
 class Log(Protocol):
     """Partitions of records, each of which has one place for ever, read by one thread from one place on.
 
-    ``between``, ``divide`` and ``lag`` may be called by another thread. ``penstock.testing`` has its test suite.
+    ``between`` and ``divide`` may be called by another thread. ``penstock.testing`` has its test suite.
     """
 
     @property
@@ -144,7 +146,7 @@ class Log(Protocol):
         ...
 
     def lag(self) -> Lag:
-        """Return how far the end is from ``at``."""
+        """Return how far the end is from ``at``; the thread that reads asks, now and then."""
         ...
 
     def close(self) -> None:
@@ -164,9 +166,8 @@ def begins_fit(begins: Sequence[CycleBegin]) -> bool:
     """Whether a stream's cycles may begin so: cycles and numbers rise, and nothing is below 0."""
     return _rise([each.cycle for each in begins]) and all(
         each.before >= -1
-        and each.bound.numbers >= 0
-        and _rise([part.number for part in each.bound.parts])
-        and all(part.offset >= 0 and part.byte >= 0 for part in each.bound.parts)
+        and _rise([*(part.number for part in each.bound.parts), each.bound.numbers])
+        and all(part.offset >= 0 and part.byte >= 0 and "/" not in part.name for part in each.bound.parts)
         for each in begins
     )
 

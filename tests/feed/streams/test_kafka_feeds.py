@@ -58,7 +58,8 @@ def test_a_broker_that_is_away_is_waited_for_and_said(mock: MockKafka):
     with feeding(stream(mock), "away") as feeder, penstock.attach("away", framework="numpy") as loader:
         reader = threading.Thread(target=lambda: got.extend(epoch(loader)))
         reader.start()
-        wait_until(lambda: feeder.statistics().waits_for.startswith("0 of 100 records ("))
+        wait_until(lambda: (feeder.statistics().stream or pytest.fail("it is a stream")).trouble != "")
+        assert feeder.statistics().waits_for == "0 of 100 records"
         for broker in (1, 2, 3):
             mock.call("broker_set_up", broker)
         reader.join(30)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -12,6 +13,7 @@ from tests.feed.streams.conftest import epoch, feeding, wait_until
 
 import penstock
 from penstock.errors import BadSetting, FeedStopped, Refused, SourceError, StreamTruncated
+from penstock.feed.launch.feeds import move
 from penstock.sources.streams import stream_source
 from penstock.sources.streams.stream_source import StreamSource
 
@@ -80,7 +82,7 @@ def test_no_block_goes_out_before_its_cycle_has_closed_and_the_feed_says_what_it
         assert sorted(got) == list(range(10))
 
 
-def test_a_trainer_that_leaves_while_the_feed_waits_for_records_lets_it_end():
+def test_a_feed_that_waits_for_records_can_be_closed():
     source = stream("leave", [[]])
     with feeding(source, "leave", linger=0.1) as feeder:
         loader = penstock.attach("leave", framework="numpy")
@@ -124,6 +126,108 @@ def test_a_state_after_an_epochs_last_batch_begins_the_next_cycle():
     with feeding(stream("d", log), "d"), penstock.attach("d", framework="numpy") as loader:
         loader.load_state_dict(state)
         assert sorted(epoch(loader)) == list(range(10, 20))
+
+
+def test_a_state_with_which_a_cycle_is_over_goes_on_with_the_next_whatever_its_last_block_has():
+    log = [records(30)]
+    with feeding(stream("last", log), "last"), penstock.attach("last", framework="numpy") as loader:
+        batches = iter(loader)
+        for _ in range(3):  # 4, 4 and 2 of ten
+            next(batches)
+        state = loader.state_dict()
+        assert state["start"] == [0, 0] and state["delivered"] == 10
+    LOGS["last"] = ListLog(log)
+    with feeding(stream("last", log), "last") as feeder, penstock.attach("last", framework="numpy") as loader:
+        loader.load_state_dict(state)
+        assert sorted(epoch(loader)) == list(range(10, 20))
+        assert feeder.statistics().reopened <= 1
+
+
+@pytest.mark.parametrize("loads", [False, True])
+def test_an_epoch_that_was_given_up_is_followed_by_the_next_cycle_on_any_feed(loads: bool):
+    log = [records(40)]
+    with feeding(stream("given up", log), "given up"), penstock.attach("given up", framework="numpy") as loader:
+        epoch(loader)
+        next(iter(loader))
+        if not loads:
+            assert sorted(epoch(loader)) == list(range(20, 30))
+        state = loader.state_dict()
+        assert loads or state["start"] == [3, 0]
+    LOGS["given up"] = ListLog(log)
+    with feeding(stream("given up", log), "given up"), penstock.attach("given up", framework="numpy") as loader:
+        loader.load_state_dict(state)
+        if loads:  # the rest of an epoch, which is given up again
+            assert {*next(iter(loader))["id"].tolist()} < {*range(10, 20)}
+        assert sorted(epoch(loader)) == (list(range(20, 30)) if loads else list(range(30, 40)))
+
+
+def test_a_trainer_that_resumed_goes_on_behind_an_error_of_its_own():
+    log = [records(40)]
+    with feeding(stream("own error", log), "own error"), penstock.attach("own error", framework="numpy") as loader:
+        epoch(loader)
+        state = loader.state_dict()
+    state["cycles"] = state["cycles"][:1]
+    LOGS["own error"] = ListLog(log)
+    fails = [False, True, False]
+
+    def transform(batch: Any) -> Any:
+        if fails and fails.pop(0):
+            raise ValueError("a transform that failed once")
+        return batch
+
+    with (
+        feeding(stream("own error", log), "own error"),
+        penstock.attach("own error", framework="numpy", transform=transform) as loader,
+    ):
+        loader.load_state_dict(state)
+        batches = iter(loader)
+        got = next(batches)["id"].tolist()
+        with pytest.raises(ValueError, match="failed once"):
+            next(batches)
+        got += [id for batch in batches for id in batch["id"].tolist()]
+    assert sorted(got) == list(range(10, 20))
+
+
+@pytest.mark.parametrize("epochs", [None, 40])
+def test_many_short_cycles_of_many_partitions_wait_for_nobody_who_reads_no_more(epochs: int | None):
+    parts = [[b"%d" % i for i in range(first, 1000, 500)] for first in range(500)]
+    source = stream("short", parts, cycle=10, close_after=0.01, batch_size=1, decode=bytes)
+    with feeding(source, "short", epochs=epochs), penstock.attach("short") as loader:
+        if epochs is not None:
+            other = penstock.attach("short")
+            assert len([record for _ in range(epochs) for batch in other for record in batch]) == 400
+        got = [record for _ in range(epochs or 80) for batch in loader for record in batch]
+        assert len(got) == len({*got}) == 10 * (epochs or 80)
+        if epochs is not None:
+            other.close()
+
+
+def test_a_feed_whose_last_trainer_leaves_as_a_cycle_closes_waits_for_another(monkeypatch: pytest.MonkeyPatch):
+    source = stream("gone", [records(30)])
+    loader = None
+    take = source._gatherer.take
+
+    def taken(*arguments: Any) -> Any:
+        found = take(*arguments)
+        if loader is not None and found.begin.parts[0].offset == 10:
+            loader.close()
+            wait_until(lambda: not feeder.statistics().trainers)
+        return found
+
+    monkeypatch.setattr(source._gatherer, "take", taken)
+    with feeding(source, "gone", linger=None) as feeder:
+        loader = penstock.attach("gone", framework="numpy")
+        epoch(loader)
+        wait_until(lambda: not feeder.statistics().trainers)
+        with penstock.attach("gone", framework="numpy") as other:
+            assert sorted(epoch(other)) == list(range(10, 20))
+
+
+def test_trainers_of_a_stream_are_not_moved():
+    with feeding(stream("moved", [records(10)]), "moved"), penstock.attach("moved", framework="numpy") as loader:
+        epoch(loader)
+        with pytest.raises(Refused, match="another feed may have cut elsewhere"):
+            move("moved", os.getpid(), "another")
 
 
 def test_what_lies_between_two_states_is_divided_evenly_and_who_is_ahead_waits():

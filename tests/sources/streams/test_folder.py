@@ -441,7 +441,9 @@ def test_a_folder_that_is_missing_is_refused_with_a_remedy(tmp_path: Path) -> No
     assert str(tmp_path / "clicks") in str(caught.value)
     (tmp_path / "clicks").mkdir()
     log = FolderLog(str(tmp_path / "clicks"), skips=True)
-    assert log.name == "clicks" and log.description == "records of files in clicks" and log.trouble == ""
+    assert (
+        log.name == "clicks" and log.description == f"records of files in {tmp_path}/clicks" and log.trouble == ""
+    )
     shutil.rmtree(tmp_path / "clicks")
     with pytest.raises(SourceError, match="cannot be listed: No such file"):
         log.read(1, 0)

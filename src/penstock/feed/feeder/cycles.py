@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
+
 from penstock.contracts import Bound, CycleBegin, CycleNotNeeded
 from penstock.errors import SourceError
 from penstock.feed import wire
+from penstock.feed.feeder.blocks import FeedMember
 from penstock.feed.feeder.feed_state import FeedState
 from penstock.feed.feeder.publisher import Publisher
 from penstock.feed.feeder.server import Server
@@ -12,6 +16,7 @@ from penstock.sources.streams.bounds import StreamBounds
 
 _MOST_BYTES = wire.MAX_PACKET_BYTES - (4 << 10)
 """What trainers know of cycles is one message, with a Start's other fields."""
+_LOOK_S = 0.05
 
 
 class StreamCycles:
@@ -53,26 +58,38 @@ class StreamCycles:
 
     def _fix(self, cycle: int, new: CycleBegin) -> None:
         with self._lock:
-            self._bounds.forget_before(self._state.oldest_cycle(cycle))
-            while self._nbytes(new) > _MOST_BYTES:
-                if not self._bounds.since(0)[1:]:
-                    raise SourceError(
-                        f"where cycles of this stream begin takes {self._nbytes(new):,} bytes, and a message "
-                        f"has room for {_MOST_BYTES:,}: give it fewer partitions"
-                    )
-                self._wait(cycle, "trainers that are many cycles behind")
-                self._bounds.forget_before(self._state.oldest_cycle(cycle))
+            self._wait_for(cycle, "trainers that are many cycles behind", lambda: self._behind(cycle, new))
             if (is_news := self._bounds.fix(*new)) is None:
                 raise CycleNotNeeded
             if is_news:
-                self._server.send_cycle(new)
-            while not self._server.readers_know:
-                self._wait(cycle, "trainers to hear where the cycle ends")
+                self._server.send_cycles([new])
+            self._wait_for(cycle, "trainers to hear where the cycle ends", self._server.deaf)
             self.waits_for = ""
 
-    def _nbytes(self, new: CycleBegin) -> int:
-        return len(wire.encode((*self._bounds.since(0), new)))
+    def _behind(self, cycle: int, new: CycleBegin) -> list[FeedMember] | None:
+        """Return who holds back a cut that one message has no room for; None if it has."""
+        self._bounds.forget_before(oldest := self._state.oldest_cycle(cycle))
+        nbytes = len(wire.encode((*self._bounds.since(0), new)))
+        if nbytes <= _MOST_BYTES:
+            return None
+        if not self._bounds.since(0)[1:]:
+            raise SourceError(
+                f"where two cycles of this stream begin takes {nbytes:,} bytes, and a message has room for "
+                f"{_MOST_BYTES:,}: give it fewer partitions"
+            )
+        self._state.beginning.let_go()
+        return [
+            m for m in self._state.members.values() if m.reads and m.epoch_start and m.epoch_start.cycle <= oldest
+        ]
 
-    def _wait(self, cycle: int, why: str) -> None:
-        self.check_needed(cycle, why)
-        self._publisher.wait_for_trainers()
+    def _wait_for(self, cycle: int, why: str, late: Callable[[], list[FeedMember] | None]) -> None:
+        """Wait until nobody is late; who is so for longer than ``stall_timeout`` is evicted, if others read."""
+        began = time.monotonic()
+        while (members := late()) is not None:
+            self.check_needed(cycle, why)
+            waited_s = time.monotonic() - began
+            if (limit_s := self._publisher.stall_timeout) is not None and waited_s > limit_s:
+                others = [m for m in self._state.members.values() if m.reads and m not in members]
+                for member in members if others else ():
+                    self._publisher.evict(member, waited_s)
+            self._server.changed.wait(_LOOK_S)

@@ -7,7 +7,6 @@ drive it through any sequence of joins, releases and deaths.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import islice
 
 from penstock.contracts import Cursor, Ids, Known
 from penstock.errors import ProtocolError
@@ -66,7 +65,7 @@ class FeedState:
 
     def prepare(self, at: Cursor, epoch_start: Cursor, known: Known) -> None:
         """Read on from a position of an epoch for members that are to come, until half of the window is full."""
-        if self.joints is None or self.joints.admit(at, epoch_start, known, []):
+        if self.bounds is None and (self.joints is None or self.joints.admit(at, epoch_start, known, [])):
             self.members[TO_COME] = FeedMember(TO_COME, next=at, epoch_start=epoch_start)
 
     def end_preparing(self) -> bool:
@@ -262,8 +261,8 @@ class FeedState:
 
     def oldest_cycle(self, cycle: int) -> int:
         """Return the first cycle that a member's epoch or a block in the ring is of, or that one."""
-        epochs = (m.epoch_start.cycle for m in self.members.values() if m.epoch_start and not m.resting)
-        return min(cycle, *epochs, *(block.at.cycle for block in islice(self.blocks.values(), 1)))
+        epochs = (m.epoch_start.cycle for m in self.members.values() if m.epoch_start and m.reads)
+        return min([cycle, *epochs, *(block.at.cycle for block in self.blocks.values())])
 
     def began(self, but: set[int]) -> list[int]:
         """Return where in their cycles the epochs of the members that read began, but for some of these."""

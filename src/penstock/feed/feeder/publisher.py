@@ -12,8 +12,6 @@ from penstock.feed.feeder.feed_state import FeedState
 from penstock.feed.feeder.server import Server
 from penstock.subsets.selection import Mask
 
-_LOOK_S = 0.05
-
 
 class NotNeeded(enum.Enum):
     """Why there is no room for a block."""
@@ -35,7 +33,7 @@ class Publisher:
         self._pace = server.pace
         self._state = state  # who reads what
         self._feed = feed  # name of the feed
-        self._stall_timeout = stall_timeout
+        self.stall_timeout = stall_timeout
         """Seconds for which a trainer may hold the feed back; None for no limit."""
 
     def await_need(self) -> Cursor | None:
@@ -105,13 +103,6 @@ class Publisher:
         with self._lock:
             self._server.send(self._state.end_cycle(cycle, samples), wire.CycleEnd(cycle, samples))
 
-    def wait_for_trainers(self) -> None:
-        """Wait a moment for trainers that hold the feed back otherwise than by its room."""
-        if (largest_holder := self._state.largest_holder()) is not None and self._stall_timeout is not None:
-            self._pace.blocked(largest_holder.id, time.monotonic())
-            self._evict_if_stalled(largest_holder, self._stall_timeout)
-        self._changed.wait(_LOOK_S)
-
     def _idle(self) -> None:
         self._pace.idles(time.monotonic())
         self._changed.wait()
@@ -122,22 +113,15 @@ class Publisher:
         assert largest_holder is not None, "a window that nobody holds has room"
         self._pace.blocked(largest_holder.id, now)
         self._report_if_stuck(largest_holder)
-        if (
-            self._stall_timeout is None
-            or (left_s := self._evict_if_stalled(largest_holder, self._stall_timeout)) is None
-        ):
+        limit = self.stall_timeout
+        held_back_s = self._pace.current_s(now)
+        alone = not any(m.reads and m is not largest_holder for m in self._state.members.values())
+        if limit is None or alone:
             self._changed.wait()
-        elif left_s > 0:
-            self._changed.wait(left_s + 0.001)
-
-    def _evict_if_stalled(self, holder: FeedMember, limit_s: float) -> float | None:
-        """Evict who has held others back for too long; return the seconds that are left; None of one alone."""
-        if not any(m.reads and m is not holder for m in self._state.members.values()):
-            return None
-        held_back_s = self._pace.current_s(time.monotonic())
-        if held_back_s > limit_s:
-            self._evict(holder, held_back_s)
-        return limit_s - held_back_s
+        elif held_back_s > limit:
+            self.evict(largest_holder, held_back_s)
+        else:
+            self._changed.wait(limit - held_back_s + 0.001)
 
     def _report_if_stuck(self, member: FeedMember) -> None:
         """Send ``Stuck`` to a waiting trainer if only its own views leave no room for its block."""
@@ -160,12 +144,13 @@ class Publisher:
         self._server.send([starved.member], wire.Stuck(starved.starved, message))
         starved.starved = None
 
-    def _evict(self, member: FeedMember, held_back_s: float) -> None:
+    def evict(self, member: FeedMember, held_back_s: float) -> None:
+        """Go on without a trainer that held the feed back for so long."""
         peer = self._server.sessions[member.id].peer
         message = (
             f"this trainer (pid {peer.pid}) held {member.held_bytes:,} of {self._state.room.capacity_bytes:,} "
             f"bytes of feed {self._feed!r} and released none of them for {held_back_s:.1f} s, longer than "
-            f"the feed's stall_timeout of {self._stall_timeout} s; the others went on without it. Raise "
+            f"the feed's stall_timeout of {self.stall_timeout} s; the others went on without it. Raise "
             "stall_timeout or window, or load its last state_dict() into a new Loader"
         )
         # Sent before any of its bytes are overwritten: a trainer that has copied, and

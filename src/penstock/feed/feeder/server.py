@@ -254,7 +254,7 @@ class Server:
         """Send a process's trainers to another feed, and answer the peer that asked."""
         checked_name(message.to)
         trainers = [each for each in self.sessions.values() if each.peer.pid == message.pid]
-        if objection := objection_to_moving(message, [each.hello for each in trainers]):
+        if objection := objection_to_moving(message, [each.hello for each in trainers], self._state):
             self._reject(peer, objection)
         else:
             members = [each.member.id for each in trainers]
@@ -301,13 +301,15 @@ class Server:
         at = None if message.cycle is None else Cursor(message.cycle, message.sample)
         epoch_start = Cursor(message.epoch_cycle, message.epoch_sample)
         asked = at, message.epoch, epoch_start, message.serial, message.known
+        bounds = self._state.bounds
         started = self._state.start(member.id, *asked, leaves=message.leaves)
         if started is None:
             self.send([member], wire.Apart(message.serial))
         if started:
             self._patience.came(time.monotonic())
         if started:  # who reads must know of joints before they are used: a death may follow
-            self.send_joints()
+            self.send_joints(started if bounds else None)
+            self.send_cycles(bounds.news if bounds else ())
         for each in started or []:
             assert each.next is not None
             self.send([each], wire.Started(each.serial, *each.next))
@@ -345,22 +347,21 @@ class Server:
         here = [self.sessions[member.id].peer for member in members if member.id in self.sessions]
         self.connections.send(here, wire.encode(message))
 
-    @property
-    def readers_know(self) -> bool:
-        """Whether all that was sent to those who read is in the kernel's hands, and outlives this process."""
+    def deaf(self) -> list[FeedMember] | None:
+        """Return who reads and has yet to take what was sent; None if all is in the kernel's hands."""
         reading = (each for each in self.sessions.values() if each.member.next is not None)
-        return not any(each.peer.queue for each in reading)
+        return [each.member for each in reading if each.peer.queue] or None
 
-    def send_joints(self) -> None:
-        """Send to all who read what they must know of joints or cycles."""
-        for member in self._state.members.values():
+    def send_joints(self, to: Iterable[FeedMember] | None = None) -> None:
+        """Send to these, or all who read, what they must know of joints or cycles."""
+        for member in self._state.members.values() if to is None else to:
             if member.next is not None and (known := self._state.known_since(member)) is not None:
                 self.send([member], wire.InForce(known))
 
-    def send_cycle(self, begins: CycleBegin) -> None:
-        """Send where a stream's cycle begins to all who read."""
-        reading = [member for member in self._state.members.values() if member.next is not None]
-        self.send(reading, wire.InForce(Known(cycles=(begins,))))
+    def send_cycles(self, begins: Iterable[CycleBegin]) -> None:
+        """Send where cycles of a stream begin to all who read."""
+        for each in begins:
+            self.send([m for m in self._state.members.values() if m.next], wire.InForce(Known(cycles=(each,))))
 
     def _answer(self, peer: Peer, message: wire.FromFeeder) -> None:
         self.connections.send([peer], wire.encode(message))

@@ -141,8 +141,10 @@ def selects_otherwise(state: FeedState, id: int) -> bool:
     )
 
 
-def objection_to_moving(message: wire.MoveTrainer, hellos: Sequence[wire.Hello]) -> str | None:
+def objection_to_moving(message: wire.MoveTrainer, hellos: Sequence[wire.Hello], state: FeedState) -> str | None:
     """Return why a process's trainers, of these hellos, cannot move, in words for the asker; None if they can."""
+    if state.bounds is not None:
+        return "this feed's source is a stream, which another feed may have cut elsewhere"
     if not hellos:
         return f"process {message.pid} does not train from it"
     if any(hello.world > 1 for hello in hellos):

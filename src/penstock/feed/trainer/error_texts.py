@@ -169,6 +169,9 @@ def slowness(feed: FeederStatistics, pid: int) -> str:
         of = f" of {feed.samples_per_cycle:,}" if feed.samples_per_cycle else ""
         of += f" of cycle {feed.cycle}" if not of or mine.cycle > feed.cycle + 1 else ""
         return f"it begins at {mine.waits_for}, and the feed is at sample {feed.sample:,}{of}{_about(feed, mine)}"
+    if feed.stream is not None and feed.waits_for.endswith("records"):
+        trouble = f" ({feed.stream.trouble})" if feed.stream.trouble else ""
+        return f"its next cycle has {feed.waits_for}{trouble}"
     if feed.waits_for == "source":
         return f"its source ({feed.source}) has given no batch"
     return f"the feed is at sample {feed.sample:,} of cycle {feed.cycle}"

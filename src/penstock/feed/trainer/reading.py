@@ -108,6 +108,8 @@ class EpochReader:
         if self.rules.is_over(self.epoch):
             return self.following()
         if self.epoch.passed and not self.resumed:
+            if self._rows.connection.known.cycles:  # of a stream, where the next one begins is known
+                return self.rules.following(self.epoch)
             return self.rules.after_giving_up(self.epoch)
         return self.epoch
 
@@ -198,6 +200,8 @@ class EpochReader:
             self.epoch = self.rules.begin(number, None)
         if start is not None:
             self._rows.stand_at(self.rules.at(self.epoch), number, start, self.epoch.passed, self.epoch.known)
+            if self.epoch.known and self.epoch.known.cycles:  # the feed has taken over what holds of it
+                self.epoch = self.epoch._replace(known=None)
             return
         self._rows.start(None, number, self.not_before)
         at, name = self._rows.at, self._rows.connection.welcome.name

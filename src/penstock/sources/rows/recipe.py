@@ -43,6 +43,8 @@ class RowLeaf(NamedTuple):
                 )
             return value
         array = np.asarray(value)
+        if self.kind == "list" and not array.size and array.ndim == 1:  # an empty list has no type of its own
+            array = np.empty((0, *self.shape), self.dtype)
         if not np.can_cast(array.dtype, self.dtype, "same_kind"):
             raise ValueError(f"{self.name!r} has numbers of {array.dtype}, and {self.dtype} in the first sample")
         shape = array.shape[1:] if self.kind == "list" and array.ndim else array.shape

@@ -24,9 +24,12 @@ class StreamBounds:
         self._begins: dict[int, Bound] = {}  # by cycle, rising
         self._fixed: set[int] = set()  # cycles whose beginnings are
         self._records: dict[tuple[Bound, Bound], int] = {}  # between two bounds
+        self.news: tuple[CycleBegin, ...] = ()
+        """What the newest trainer that was admitted has brought, which others must know, too."""
 
     def admit(self, at: Cursor, known: Sequence[CycleBegin]) -> str:
         """Take over what a trainer knows that goes on at a place; return why it cannot, empty if it can."""
+        before, self.news = self.since(0), ()
         theirs = {each.cycle: each.bound for each in known}
         needed = [at.cycle, at.cycle + 1] if at.sample else [at.cycle]
         read = {cycle: theirs[cycle] for cycle in needed if cycle in theirs}
@@ -53,6 +56,7 @@ class StreamBounds:
         for cycle, bound in theirs.items():
             if cycle > at.cycle and self._against(cycle, bound, self._begins) is None:
                 self._learn({cycle: bound})
+        self.news = tuple(each for each in self.since(0) if each not in before)
         return ""
 
     def begin(self, cycle: int) -> Bound | None:

@@ -49,7 +49,7 @@ class FolderLog:
             raise BadSetting(f"watch:{folder}: there is no such folder; make it before files are renamed into it")
         self._files = FolderFiles(self._folder)
         self.name = os.path.basename(self._folder)
-        self.description = f"records of files in {self.name}"
+        self.description = f"records of files in {self._folder}"
         self.lost = 0
         self._skips = skips
         self._lock = threading.Lock()

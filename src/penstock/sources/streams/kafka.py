@@ -55,8 +55,7 @@ class KafkaLog:
         self._until: dict[int, int] = {}  # where partitions end of which a stretch is read
         self._lost: dict[tuple[int, int], int] = {}  # by partition and place: what is read again is lost once
         self._astray: set[int] = set()  # partitions that do not hold what is next
-        self._look_at = self._astray_at = self._measure_at = 0.0
-        self._measured: dict[int, int] = {}  # where partitions end
+        self._look_at = self._astray_at = 0.0
 
     @property
     def lost(self) -> int:
@@ -73,14 +72,11 @@ class KafkaLog:
             self._next, self._numbers, self._look_at = _offsets(to), to.numbers, 0.0
             self._astray = set()
             self._client.assign(self._places(self._next.items()))
-            self._measure()
 
     def read(self, most: int, wait_s: float) -> LogRecords:
         deadline = time.monotonic() + wait_s
         if time.monotonic() >= self._look_at:
             self._look()
-        if time.monotonic() >= self._measure_at:
-            self._measure()
         while True:
             if self._astray and time.monotonic() >= self._astray_at:
                 self._go_on()
@@ -119,10 +115,12 @@ class KafkaLog:
         return _bound({n: a + (b - a) // parts for n, a, b in ends}, end.numbers)
 
     def lag(self) -> Lag:
-        places, ends = self._next.copy(), self._measured
+        asked = self._places(self._next.items())
+        ends = {one.partition: self._client.get_watermark_offsets(one, cached=True)[1] for one in asked}
+        if min(ends.values(), default=0) < 0:
+            ends = self._ends(len(ends), "latest") or {}
         age_s = max(0.0, time.time() - self._newest_ms / 1000) if self._newest_ms else None
-        left = sum(max(0, end - places[n]) for n, end in ends.items() if n in places)
-        return Lag(left, age_s, self._partitions)
+        return Lag(sum(max(0, end - self._next[n]) for n, end in ends.items()), age_s, self._partitions)
 
     def close(self) -> None:
         client, self._client, self._next, self._numbers = self._client, None, {}, 0
@@ -136,15 +134,6 @@ class KafkaLog:
         # librdkafka asks for a group, and joins none.
         own = {"bootstrap.servers": self._brokers, "group.id": f"penstock-{self.name}", "error_cb": self._hear}
         self._client = self._kafka.Consumer(_SETTINGS | own)
-
-    def _measure(self) -> None:
-        """Note where partitions end; only the thread that reads can ask, as a client answers one at a time."""
-        self._measure_at = time.monotonic() + _AGAIN_S
-        asked = self._places(self._next.items())
-        ends = {one.partition: self._client.get_watermark_offsets(one, cached=True)[1] for one in asked}
-        if min(ends.values(), default=0) < 0:
-            ends = self._ends(len(ends), "latest")
-        self._measured = ends or self._measured
 
     def _hear(self, error: Any) -> None:
         if error.code() != self._kafka.KafkaError._ALL_BROKERS_DOWN or not self.trouble:

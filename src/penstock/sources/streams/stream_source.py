@@ -133,11 +133,10 @@ class StreamSource:
     @property
     def report(self) -> StreamReport:
         """How far the stream has been read."""
-        lag = self._log.lag()
         bad = 0 if self._blocks is None else self._blocks.skipped
         lost = self._log.lost + self._lost
         counts = self._gatherer.count, self._most, lost, bad
-        return StreamReport(*lag, self._recipe.partition, *counts, self._log.trouble)
+        return StreamReport(*self._gatherer.lag, self._recipe.partition, *counts, self._log.trouble)
 
     def open(self, at: Cursor, cycles: Cycles) -> Iterator[SourceBlock]:
         """Yield the rest of a cycle, once it has closed, from the block on that holds a place."""
@@ -160,9 +159,7 @@ class StreamSource:
         """Return the records of a cycle; its end is fixed, and known to all who read."""
 
         def look() -> None:
-            trouble = self._log.trouble
-            waits = f"{self._gatherer.count:,} of {self._most:,} records" + (f" ({trouble})" if trouble else "")
-            cycles.check_needed(at.cycle, waits)
+            cycles.check_needed(at.cycle, f"{self._gatherer.count:,} of {self._most:,} records")
 
         begin = cycles.begin(at.cycle)
         while begin is None:
@@ -175,35 +172,37 @@ class StreamSource:
             end, count = closed
             if (begin, end) == (kept := self._data.current)[:2]:
                 return kept
-            found = Gathered.of(begin, end, self._again(at, begin, end, cycles))
-            self._check(found, at, count)
+            found = self._again(at, begin, end, cycles, count)
             cycles.close(at.cycle, end, count)
             return found
         if (ahead := cycles.ahead(at.cycle)) is not None:
-            end = self._log.divide(begin, *ahead)
-            found = Gathered.of(begin, end, self._again(at, begin, end, cycles))
+            found = self._again(at, begin, self._log.divide(begin, *ahead), cycles)
         else:
             self._data.current = _NOTHING
-            found = self._gatherer.take(begin, look)
+            found = self._data.current = self._gatherer.take(begin, look)
         cycles.close(at.cycle, found.end, len(found.ids))
         return found
 
-    def _again(self, at: Cursor, begin: Bound, end: Bound, cycles: Cycles) -> Iterator[LogRecords]:
-        """Read what lies between two bounds; stop if nobody needs it any more."""
-        count = 0
-        for part in self._log.between(begin, end):
-            count += len(part.ids)
-            cycles.check_needed(at.cycle, f"{count:,} records to be read again")
-            yield part
+    def _again(self, at: Cursor, begin: Bound, end: Bound, cycles: Cycles, count: int | None = None) -> Gathered:
+        """Read what lies between two bounds; of a cycle that was read before, ``count`` records."""
+        self._data.current = _NOTHING
+        lost = self._log.lost
 
-    def _check(self, found: Gathered, at: Cursor, count: int) -> None:
-        """Check that a cycle which is read again has the records that it had."""
+        def parts() -> Iterator[LogRecords]:
+            there = 0
+            for part in self._log.between(begin, end):
+                there += len(part.ids)
+                cycles.check_needed(at.cycle, f"{there:,} records read again")
+                yield part
+
+        found = self._data.current = Gathered.of(begin, end, parts())
         there = len(found.ids)
-        if there == count:
-            return
+        if count is None or there == count:
+            return found
         if there < count and self._skips and not at.sample:
-            self._lost += count - there
-            return
+            self._lost += max(0, count - there - (self._log.lost - lost))
+            return found
+        self._data.current = _NOTHING
         raise StreamTruncated(
             f"cycle {at.cycle} of {self._log.name} had {count:,} records when it closed, and now {there:,} lie "
             f"between {in_words(found.begin)} and {in_words(found.end)}: whoever writes the log has changed it "
@@ -241,7 +240,7 @@ class StreamSamples(SampleData):
         count, size = len(self.current.ids), self._batch_size
         words = self._seed, _STREAM, at.cycle
         order: Ids = permutation(count, *words) if self._shuffles else np.arange(count)
-        for first in range(at.sample // size * size, count, size):
+        for first in range(at.sample // size * size if at.sample < count else count, count, size):
             rows = order[first : first + size]
             yield Planned(first, len(rows), self.current.ids[rows], None, rows)
 
