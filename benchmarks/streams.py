@@ -30,11 +30,12 @@ from benchmarks.claim import ResultsFile, claim, report
 import penstock
 
 PARTITIONS = 64
+BATCH = 500
 KB, LARGE = 1000, 110_000
 RECORDS = 64 * 3200
 """As many of 1 KB as the mock keeps: 5 MB a partition, and room to spare."""
 TRAINERS = 4
-JSON_RECORDS = 300_000
+JSON_RECORDS = 600_000
 WINDOW, SLOW_WINDOW_BYTES = "256MiB", 64 << 20
 BARE, FED = "bare consume, records/s", "feed of bytes, records/s"
 LOADS, FED_JSON = "json.loads, 2 processes, records/s", "feed of JSON, 2 workers, records/s"
@@ -128,7 +129,7 @@ def _cpu_s() -> float:
 
 
 def make(log: str, cycle: int, decode: Any, workers: int) -> penstock.StreamSource:
-    return penstock.StreamSource(log, decode, cycle=cycle, close_after="2s", batch_size=500, workers=workers)
+    return penstock.StreamSource(log, decode, cycle=cycle, close_after="2s", batch_size=BATCH, workers=workers)
 
 
 def feeder(log: str, cycle: str, decode: str, workers: str, window: str) -> None:
@@ -149,7 +150,7 @@ def feeder(log: str, cycle: str, decode: str, workers: str, window: str) -> None
 def trainer(count: str, delay_ms: str) -> None:
     """Be a training that reads so many records."""
     seen, rows, marks = 0, 0, []
-    with penstock.attach("streams", 500, framework="numpy", wait_s=30) as loader:
+    with penstock.attach("streams", BATCH, framework="numpy", wait_s=30) as loader:
         began_cpu_s = _cpu_s()
         while seen < int(count):
             for batch in loader:
@@ -225,7 +226,7 @@ def decoding(results: dict[str, list[float]], repeats: int) -> None:
 
 
 def four(results: dict[str, list[float]], repeats: int) -> None:
-    count = PARTITIONS * 2000
+    count = PARTITIONS * 10_000
     with brokers_of("json", count) as brokers:
         for _ in range(repeats):
             began = lo_bytes()
