@@ -31,6 +31,7 @@ from penstock.contracts.source import Wanted as Wanted
 from penstock.contracts.source import last_read as last_read
 from penstock.contracts.streams import Beginning as Beginning
 from penstock.contracts.streams import Bound as Bound
+from penstock.contracts.streams import Column as Column
 from penstock.contracts.streams import CycleBegin as CycleBegin
 from penstock.contracts.streams import CycleNotNeeded as CycleNotNeeded
 from penstock.contracts.streams import Cycles as Cycles

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock.contracts.memory import Ids
-from penstock.contracts.streams import CycleBegin, begins_fit
+from penstock.contracts.streams import Column, CycleBegin, begins_fit, columns_fit
 
 Tree = Any
 """A block's or batch's tree: tuples, lists, mappings, namedtuples, dataclasses; leaves at the ends."""
@@ -200,12 +200,14 @@ class Known(NamedTuple):
         opened: That cycle.
         alive: Where epochs of live trainers began: joints of the next cycle to be opened, too.
         cycles: Of a stream: where cycles begin, from that of the trainer's epoch to the newest that is known.
+        columns: Of a stream: the leaves of its rows.
     """
 
     joints: Joints = NO_JOINTS
     opened: int = 0
     alive: Places = ()
     cycles: tuple[CycleBegin, ...] = ()
+    columns: tuple[Column, ...] = ()
 
     def read_on(self, at: Cursor, epoch_start: Cursor) -> Known:
         """Return what is known where an epoch is read on: the cycles that it has read from were opened."""
@@ -214,7 +216,8 @@ class Known(NamedTuple):
     def after(self, before: Known) -> Known:
         """Return what is known once this has been heard, too: of a stream, more cycles."""
         cycles = {each.cycle: each for each in (*before.cycles, *self.cycles)}
-        return self._replace(cycles=tuple(cycles[cycle] for cycle in sorted(cycles)))
+        known = tuple(cycles[cycle] for cycle in sorted(cycles))
+        return self._replace(cycles=known, columns=self.columns or before.columns)
 
     def since(self, cycle: int) -> Known:
         """Return it without a stream's cycles before one."""
@@ -246,6 +249,7 @@ class Known(NamedTuple):
             and 0 <= self.opened <= _MOST_CYCLES
             and all(_rise((*places, samples), 1) for places in all_places if places)
             and begins_fit(self.cycles)
+            and columns_fit(self.columns)
         )
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
+from math import prod
 from typing import Literal, NamedTuple, Protocol
 
 Beginning = Literal["earliest", "latest"]
@@ -176,12 +178,33 @@ def _rise(numbers: Sequence[int]) -> bool:
     return all(one < other for one, other in pairwise((-1, *numbers)))
 
 
+Column = tuple[str, str, str, tuple[int, ...]]
+"""A leaf of a stream's rows: its name and kind, the type of its numbers, the shape of one."""
+_NUMBERS = re.compile(r"[<>|=]?[biufcmM]\d{1,2}(\[\w{1,4}\])?", re.ASCII)
+
+
+def columns_fit(columns: Sequence[Column]) -> bool:
+    """Whether rows may have these leaves."""
+    return len(columns) <= 10_000 and all(
+        (kind in ("text", "bytes") or (kind in ("fixed", "list") and _NUMBERS.fullmatch(dtype) is not None))
+        and all(0 <= each < 2**31 for each in shape)
+        and prod(shape) < 2**31
+        for _, kind, dtype, shape in columns
+    )
+
+
 class CycleNotNeeded(Exception):
     """Nobody needs a cycle any more, which was being read or waited for."""
 
 
 class Cycles(Protocol):
-    """What a feed knows of the cycles of its stream, for the source that reads them."""
+    """What a feed knows of the cycles of its stream, for the source that reads them.
+
+    Attributes:
+        columns: The leaves of its rows, as whoever has read them knows; empty while nobody has.
+    """
+
+    columns: tuple[Column, ...]
 
     def begin(self, cycle: int) -> Bound | None:
         """Return where a cycle begins; None for the first of a stream that nobody has read."""

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 import threading
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
 import pytest
 from tests.fakes.log import ListLog
 from tests.feed.streams.conftest import epoch, feeding, wait_until
@@ -407,3 +409,36 @@ def test_a_thousand_partitions_hold_a_feed_back_where_a_message_has_no_room_for_
             batches = iter(slow)
         trainer.join(30)
     assert sorted(map(int, held)) == sorted(map(int, got)) == list(range(120))
+
+
+@pytest.mark.parametrize("kept", [True, False])
+def test_the_types_of_columns_are_those_that_trainers_know_whatever_record_a_feeder_begins_with(kept: bool):
+    log = [
+        [
+            b'{"id": %d, "x": %s}' % (i, x)
+            for i, x in enumerate([b"0.5", b"1", b"2", b"3", b"4", b"5", b"6.5", b"7"])
+        ]
+    ]
+    with feeding(stream("types", log, cycle=2), "types"), penstock.attach("types", framework="numpy") as loader:
+        assert [batch["x"].dtype for batch in loader] == [np.float64]
+        state = json.loads(json.dumps(loader.state_dict()))
+    LOGS["types"] = ListLog(log)
+    if not kept:  # as of a stream whose records were decoded otherwise
+        state["columns"][1][0] = "y"
+    with feeding(stream("types", log, cycle=2), "types"), penstock.attach("types", framework="numpy") as loader:
+        loader.load_state_dict(state)
+        (batch,) = list(loader)
+        assert batch["x"].dtype == (np.float64 if kept else np.int64) and sorted(batch["x"]) == [2, 3]
+        if kept:
+            assert [batch["x"].tolist() for _ in range(2) for batch in loader][1] in ([6.5, 7.0], [7.0, 6.5])
+
+
+@pytest.mark.parametrize(
+    "column", [["x", "fixed", "|O", []], ["x", "fixed", "<f8", [-1]], ["x", "odd", "", []], [1]]
+)
+def test_a_state_with_damaged_columns_is_refused(column: Any):
+    with feeding(stream("damaged", [records(10)]), "damaged"), penstock.attach("damaged") as loader:
+        next(iter(loader))
+        state = {**loader.state_dict(), "columns": [column]}
+        with pytest.raises(BadSetting, match="cycles of a stream begin"):
+            loader.load_state_dict(state)

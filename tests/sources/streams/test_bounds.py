@@ -70,7 +70,7 @@ class World:
         """Let a trainer start at its place."""
         at, known = trainer.at, trainer.known
         before = msgspec.msgpack.encode(self.bounds.since(0))
-        if why := self.bounds.admit(at, known):
+        if why := self.bounds.admit(at, Known(cycles=known)):
             assert self.loaded, f"refused, though all come from one history: {why}"
             assert "\n" not in why and before == msgspec.msgpack.encode(self.bounds.since(0))
             self.refused += 1
@@ -197,8 +197,8 @@ def test_each_trainer_reads_consecutive_stretches_whatever_dies_and_comes_back(p
     assert refused and gaps, "the histories had no contradiction, or no gap"
 
 
-def begins(*places: tuple[int, int, int]) -> tuple[CycleBegin, ...]:
-    return tuple(CycleBegin(cycle, bound(offset), before) for cycle, offset, before in places)
+def begins(*places: tuple[int, int, int]) -> Known:
+    return Known(cycles=tuple(CycleBegin(cycle, bound(offset), before) for cycle, offset, before in places))
 
 
 def test_what_nobody_has_read_gives_way_to_what_somebody_has():

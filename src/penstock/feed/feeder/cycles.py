@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from penstock.contracts import Bound, CycleBegin, CycleNotNeeded
+from penstock.contracts import Bound, Column, CycleBegin, CycleNotNeeded
 from penstock.errors import SourceError
 from penstock.feed import wire
 from penstock.feed.feeder.blocks import FeedMember
@@ -30,6 +30,16 @@ class StreamCycles:
         self._server, self._state, self._publisher, self._bounds = server, state, publisher, bounds
         self._lock = server.lock
         self.waits_for = ""  # what the source waits for, for people
+
+    @property
+    def columns(self) -> tuple[Column, ...]:
+        with self._lock:
+            return self._bounds.columns
+
+    @columns.setter
+    def columns(self, columns: tuple[Column, ...]) -> None:
+        with self._lock:
+            self._bounds.columns = columns
 
     def begin(self, cycle: int) -> Bound | None:
         with self._lock:
@@ -62,14 +72,14 @@ class StreamCycles:
             if (is_news := self._bounds.fix(*new)) is None:
                 raise CycleNotNeeded
             if is_news:
-                self._server.send_cycles([new])
+                self._server.send_cycles([self._bounds.known([new])])
             self._wait_for(cycle, "trainers to hear where the cycle ends", self._server.deaf)
             self.waits_for = ""
 
     def _behind(self, cycle: int, new: CycleBegin) -> list[FeedMember] | None:
         """Return who holds back a cut that one message has no room for; None if it has."""
         self._bounds.forget_before(oldest := self._state.oldest_cycle(cycle))
-        nbytes = len(wire.encode((*self._bounds.since(0), new)))
+        nbytes = len(wire.encode(self._bounds.known([*self._bounds.since(0), new])))
         if nbytes <= _MOST_BYTES:
             return None
         if not self._bounds.since(0)[1:]:

@@ -152,7 +152,7 @@ class FeedState:
                 return None
             if self.joints and not self.joints.admit(at, epoch_start, known, self.began({id})):
                 return None
-            if self.bounds and (why := self.bounds.admit(at, known.cycles)):
+            if self.bounds and (why := self.bounds.admit(at, known)):
                 raise ProtocolError(why)
             self.gathers = False
             self._begin(member, at, epoch, epoch_start)
@@ -256,7 +256,7 @@ class FeedState:
         if member.epoch_start is None:
             return None
         if self.bounds is not None:
-            return Known(cycles=self.bounds.since(member.epoch_start.cycle))
+            return self.bounds.known(self.bounds.since(member.epoch_start.cycle))
         return self.joints and self.joints.since(member.epoch_start.cycle, self.began(set()))
 
     def oldest_cycle(self, cycle: int) -> int:

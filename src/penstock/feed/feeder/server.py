@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 
 from penstock._version import __version__
-from penstock.contracts import Cursor, CycleBegin, Ids, Known, WritableRing
+from penstock.contracts import Cursor, Ids, Known, WritableRing
 from penstock.errors import GpuLost, PenstockError
 from penstock.feed import wire
 from penstock.feed.endpoint import Endpoint, checked_name
@@ -309,7 +309,7 @@ class Server:
             self._patience.came(time.monotonic())
         if started:  # who reads must know of joints before they are used: a death may follow
             self.send_joints(started if bounds else None)
-            self.send_cycles(bounds.news if bounds else ())
+            self.send_cycles([bounds.known([each]) for each in bounds.news] if bounds else [])
         for each in started or []:
             assert each.next is not None
             self.send([each], wire.Started(each.serial, *each.next))
@@ -358,10 +358,10 @@ class Server:
             if member.next is not None and (known := self._state.known_since(member)) is not None:
                 self.send([member], wire.InForce(known))
 
-    def send_cycles(self, begins: Iterable[CycleBegin]) -> None:
-        """Send where cycles of a stream begin to all who read."""
-        for each in begins:
-            self.send([m for m in self._state.members.values() if m.next], wire.InForce(Known(cycles=(each,))))
+    def send_cycles(self, known: Iterable[Known]) -> None:
+        """Send what is new of a stream's cycles to all who read."""
+        for each in known:
+            self.send([m for m in self._state.members.values() if m.next], wire.InForce(each))
 
     def _answer(self, peer: Peer, message: wire.FromFeeder) -> None:
         self.connections.send([peer], wire.encode(message))

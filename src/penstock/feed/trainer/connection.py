@@ -128,7 +128,7 @@ class FeedConnection:
             self.held.flush()
             self._check_source()
             self._asked_for = asked
-            self.known = self.known._replace(cycles=known.cycles)
+            self.known = self.known._replace(cycles=known.cycles, columns=known.columns)
         if self._heard != self._serial:  # the feeder hears a serial once
             cycle, sample = (None, 0) if at is None else at
             self._send(wire.Start(self._serial, cycle, sample, epoch, *epoch_start, known, leaves, self.way))

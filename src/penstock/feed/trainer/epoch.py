@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, cast
 
 import msgspec
 
-from penstock.contracts import Cursor, CycleBegin, Joints, Known, last_read
+from penstock.contracts import Column, Cursor, CycleBegin, Joints, Known, last_read
 from penstock.errors import BadSetting
 from penstock.sources.sharding import batches, drawn, next_slice
 
@@ -175,7 +175,8 @@ class EpochRules:
     def cycles(self, state: dict[str, Any]) -> Known:
         """Return what a state knows of a stream's cycles."""
         try:
-            known = Known(cycles=msgspec.convert(state["cycles"], tuple[CycleBegin, ...]))
+            cycles = msgspec.convert(state["cycles"], tuple[CycleBegin, ...])
+            known = Known(cycles=cycles, columns=msgspec.convert(state.get("columns", ()), tuple[Column, ...]))
         except msgspec.ValidationError:
             known = None
         start = self.cursor(state, "start")

@@ -8,7 +8,7 @@ from typing import Any, Self
 import msgspec
 
 from penstock.basics.terminal import say
-from penstock.contracts import Cursor, CycleBegin, Tree, last_read
+from penstock.contracts import Cursor, Known, Tree, last_read
 from penstock.errors import BadSetting, FeedEnded, LoaderClosed
 from penstock.feed.trainer.batch_builder import converted, filled
 from penstock.feed.trainer.batcher import Batcher, HandedOut, Named, PendingBatch
@@ -79,8 +79,8 @@ class EpochReader:
         state = self.rules.saved(self.epoch)
         if state["start"] is None and self.not_before > Cursor(0, 0):
             state["not_before"] = list(self.not_before)
-        if state["start"] is not None and (cycles := self._cycles_from(state["start"][0])):
-            state["cycles"] = msgspec.to_builtins(cycles)
+        if state["start"] is not None and (known := self._cycles_from(state["start"][0])).cycles:
+            state["cycles"], state["columns"] = msgspec.to_builtins((known.cycles, known.columns))
         if state["start"] is not None and state["delivered"]:
             known = self.epoch.known or self._rows.connection.known
             cycle = last_read(self.rules.at(self.epoch), Cursor(*state["start"]))
@@ -95,13 +95,12 @@ class EpochReader:
         """Rows of cycles of unknown length that filled no step."""
         return self._batcher.left_out
 
-    def _cycles_from(self, cycle: int) -> list[CycleBegin]:
+    def _cycles_from(self, cycle: int) -> Known:
         """Return what is known of a stream's cycles from one on; nothing of other sources."""
-        known = self._rows.connection.known.cycles
-        if self.epoch.known and not any(each.cycle == cycle for each in known):
-            known = self.epoch.known.cycles
-        found = [each for each in known if each.cycle >= cycle]
-        return found if found and found[0].cycle == cycle else []  # else it came before the stream had begun
+        for known in (self._rows.connection.known.since(cycle), self.epoch.known):
+            if known and [each.cycle for each in known.cycles[:1]] == [cycle]:
+                return known
+        return Known()  # it came before the stream had begun
 
     def coming(self) -> Epoch:
         """Return what a loop that begins now reads: the rest of a loaded epoch, or a new one."""

@@ -201,6 +201,8 @@ class RowRecipe(msgspec.Struct, frozen=True):
 class RowStep:
     """Makes parts of blocks of rows, in a worker's process."""
 
+    remedy = "Mend it"
+
     def __init__(self, recipe: RowRecipe) -> None:
         self._recipe = recipe
         self._marker = BAD if recipe.skips else None
@@ -216,7 +218,7 @@ class RowStep:
                 sample = self._sample(part, row)
             except (ValueError, ReadFailed) as error:
                 sample, why = None, f"{self._where(part, row)}: {error}"
-                part.skip(error, why, f"{why}: it is skipped", "Mend it")
+                part.skip(error, why, f"{why}: it is skipped", self.remedy)
             for name, array in arrays.items():
                 if name == self._marker:
                     array[row] = sample is None

@@ -7,10 +7,10 @@ it (``tests/sources/streams/test_bounds.py``).
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from itertools import pairwise
 
-from penstock.contracts import Bound, Cursor, CycleBegin
+from penstock.contracts import Bound, Column, Cursor, CycleBegin, Known
 
 
 class StreamBounds:
@@ -24,11 +24,17 @@ class StreamBounds:
         self._begins: dict[int, Bound] = {}  # by cycle, rising
         self._fixed: set[int] = set()  # cycles whose beginnings are
         self._records: dict[tuple[Bound, Bound], int] = {}  # between two bounds
+        self.columns: tuple[Column, ...] = ()  # leaves of its rows
         self.news: tuple[CycleBegin, ...] = ()
         """What the newest trainer that was admitted has brought, which others must know, too."""
 
-    def admit(self, at: Cursor, known: Sequence[CycleBegin]) -> str:
+    def known(self, cycles: Iterable[CycleBegin]) -> Known:
+        """Return these cycles, and the leaves of rows, as trainers are told of them."""
+        return Known(cycles=tuple(cycles), columns=self.columns)
+
+    def admit(self, at: Cursor, brings: Known) -> str:
         """Take over what a trainer knows that goes on at a place; return why it cannot, empty if it can."""
+        known = brings.cycles
         before, self.news = self.since(0), ()
         theirs = {each.cycle: each.bound for each in known}
         needed = [at.cycle, at.cycle + 1] if at.sample else [at.cycle]
@@ -57,6 +63,7 @@ class StreamBounds:
             if cycle > at.cycle and self._against(cycle, bound, self._begins) is None:
                 self._learn({cycle: bound})
         self.news = tuple(each for each in self.since(0) if each not in before)
+        self.columns = self.columns or brings.columns
         return ""
 
     def begin(self, cycle: int) -> Bound | None:

@@ -39,6 +39,8 @@ class StreamRecipe(RowRecipe, frozen=True):
 class StreamStep(RowStep):
     """Makes blocks of records: all at once where they are as the first one, else row by row."""
 
+    remedy = "Give decode= that takes such records, too"
+
     def __init__(self, recipe: StreamRecipe) -> None:
         super().__init__(recipe)
         self._records = recipe

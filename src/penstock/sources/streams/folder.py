@@ -46,7 +46,8 @@ class FolderLog:
     def __init__(self, folder: str, *, skips: bool) -> None:
         self._folder = os.path.abspath(os.path.expanduser(folder))
         if not os.path.isdir(self._folder):
-            raise BadSetting(f"watch:{folder}: there is no such folder; make it before files are renamed into it")
+            there = "that is a file" if os.path.isfile(self._folder) else f"there is no folder {self._folder}"
+            raise BadSetting(f"watch:{folder}: {there}; make a folder, and rename files into it")
         self._files = FolderFiles(self._folder)
         self.name = os.path.basename(self._folder)
         self.description = f"records of files in {self._folder}"

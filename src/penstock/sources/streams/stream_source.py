@@ -8,6 +8,7 @@ from importlib import import_module
 from typing import Any, Literal, cast
 
 import numpy as np
+from msgspec import structs
 
 from penstock.basics.sizes import check_one_of, random_seed, seconds_from, whole_number
 from penstock.contracts import Beginning, Bound, Cursor, Cycles, Ids, Joints, Log, LogRecords, SourceBlock, Wanted
@@ -15,7 +16,7 @@ from penstock.errors import BadSetting, StreamTruncated
 from penstock.linux.cgroups import cores
 from penstock.sources.order import Planned, digest, permutation
 from penstock.sources.records.cached import SampleCaching
-from penstock.sources.rows.recipe import RaggedChoice, example_of
+from penstock.sources.rows.recipe import BAD, RaggedChoice, RowLeaf, example_of, with_bad
 from penstock.sources.samples.blocks import SampleBlocks, SampleData
 from penstock.sources.streams.bounds import in_words
 from penstock.sources.streams.decoding import StreamRecipe
@@ -144,8 +145,8 @@ class StreamSource:
         plans = self._data.plans(at, None, None)
         if self._raw:
             yield from (plan.block(self._data.samples(plan)[0]) for plan in plans)
-        elif len(self._data.current.ids):
-            yield from self._made_by_workers().blocks(plans, at.cycle)
+        elif self._blocks is not None:
+            yield from self._blocks.blocks(plans, at.cycle)
 
     def close(self) -> None:
         """End the workers, and read no more; a later ``open`` begins again."""
@@ -157,6 +158,14 @@ class StreamSource:
 
     def _cycle(self, at: Cursor, cycles: Cycles) -> Gathered:
         """Return the records of a cycle; its end is fixed, and known to all who read."""
+        found, end, count = self._found(at, cycles)
+        if self._blocks is None and len(found.ids) and not self._raw:
+            self._blocks = self._workers_for(found, cycles)
+        cycles.close(at.cycle, end, count)
+        return found
+
+    def _found(self, at: Cursor, cycles: Cycles) -> tuple[Gathered, Bound, int]:
+        """Return the records of a cycle, where it ends, and how many records it has, or had."""
 
         def look() -> None:
             cycles.check_needed(at.cycle, f"{self._gatherer.count:,} of {self._most:,} records")
@@ -171,17 +180,14 @@ class StreamSource:
         if (closed := cycles.end(at.cycle)) is not None:
             end, count = closed
             if (begin, end) == (kept := self._data.current)[:2]:
-                return kept
-            found = self._again(at, begin, end, cycles, count)
-            cycles.close(at.cycle, end, count)
-            return found
+                return kept, end, count
+            return self._again(at, begin, end, cycles, count), end, count
         if (ahead := cycles.ahead(at.cycle)) is not None:
             found = self._again(at, begin, self._log.divide(begin, *ahead), cycles)
         else:
             self._data.current = _NOTHING
             found = self._data.current = self._gatherer.take(begin, look)
-        cycles.close(at.cycle, found.end, len(found.ids))
-        return found
+        return found, found.end, len(found.ids)
 
     def _again(self, at: Cursor, begin: Bound, end: Bound, cycles: Cycles, count: int | None = None) -> Gathered:
         """Read what lies between two bounds; of a cycle that was read before, ``count`` records."""
@@ -209,15 +215,16 @@ class StreamSource:
             "(compaction and retention do). Trainers amid this cycle cannot go on: begin with a new Loader"
         )
 
-    def _made_by_workers(self) -> SampleBlocks:
-        """Return what makes blocks; the first records decide their leaves."""
-        if self._blocks is None:
-            first = self._data.first()
-            recipe = self._recipe.of_first(cast("Any", first), self._log.name)
-            self._blocks = SampleBlocks(
-                self._data, recipe, example_of(recipe.leaves), self.workers, SampleCaching()
-            )
-        return self._blocks
+    def _workers_for(self, found: Gathered, cycles: Cycles) -> SampleBlocks:
+        """Return what makes blocks; the leaves are those that trainers know, or else those of the first record."""
+        recipe = self._recipe.of_first(cast("Any", self._data.first(found)), self._log.name)
+        own = [leaf for leaf in recipe.leaves if leaf.name != BAD]
+        known = [RowLeaf(*cast("Any", column)) for column in cycles.columns]
+        if [_but_its_type(leaf) for leaf in own] == [_but_its_type(leaf) for leaf in known]:
+            recipe = structs.replace(recipe, leaves=with_bad(known, skips=recipe.skips))
+        else:  # nobody has read, or decode= is another by now
+            cycles.columns = tuple(cast("Any", tuple(leaf)) for leaf in own)
+        return SampleBlocks(self._data, recipe, example_of(recipe.leaves), self.workers, SampleCaching())
 
 
 class StreamSamples(SampleData):
@@ -247,7 +254,11 @@ class StreamSamples(SampleData):
     def samples(self, plan: Planned) -> tuple[list[bytes], Any]:
         return [self.current.data[i] for i in plan.way.tolist()], None
 
-    def first(self) -> Iterator[tuple[str, Callable[[], bytes]]]:
-        """Yield the first records, each as where it lies and what reads it."""
-        for place, data in enumerate(self.current.data):
+    def first(self, found: Gathered) -> Iterator[tuple[str, Callable[[], bytes]]]:
+        """Yield the first records of a cycle, each as where it lies and what reads it."""
+        for place, data in enumerate(found.data):
             yield f"record {place:,} of {self.root}", lambda data=data: data
+
+
+def _but_its_type(leaf: RowLeaf) -> tuple[str, str, tuple[int, ...]]:
+    return leaf.name, leaf.kind, leaf.shape
