@@ -94,7 +94,7 @@ def named_source(text: object) -> NamedSource | None:
     path = str(text).removeprefix(prefix)
     if not path:
         raise BadSetting(f"{text} names nothing: write {prefix}PATH")
-    return NamedSource(str(text), _opener(SOURCES[prefix]), os.path.expanduser(path))
+    return NamedSource(str(text), what_opens(SOURCES[prefix]), os.path.expanduser(path))
 
 
 def records_of(named: Any, suffixes: Sequence[str]) -> Any:
@@ -104,11 +104,11 @@ def records_of(named: Any, suffixes: Sequence[str]) -> Any:
     """
     several = _several(named)
     if opener := _by_suffix(several, _RECORDS_BY_SUFFIX):
-        return _opener(opener)(several, suffixes)
+        return what_opens(opener)(several, suffixes)
     if not isinstance(named, (str, Path)) or not str(named):
         raise BadSetting(f"images={named!r}: give one folder, or tar files")
     mark = next(mark for mark in _RECORDS_BY_MARK if mark in str(named))
-    return _opener(_RECORDS_BY_MARK[mark])(named, suffixes)
+    return what_opens(_RECORDS_BY_MARK[mark])(named, suffixes)
 
 
 def has_prefix(named: Any) -> bool:
@@ -119,7 +119,7 @@ def has_prefix(named: Any) -> bool:
 def field_records_of(named: Any) -> FieldRecords | None:
     """Return the ``FieldRecords`` of a folder that a prefix names the format of, or of files; None of others."""
     opener, there = _known(named, _FIELD_RECORDS_BY_PREFIX, _FIELD_RECORDS_BY_SUFFIX)
-    return _opener(opener)(there) if opener else None
+    return what_opens(opener)(there) if opener else None
 
 
 def tables_of(named: Any, cache: Any = None) -> Tables | None:
@@ -130,7 +130,7 @@ def tables_of(named: Any, cache: Any = None) -> Tables | None:
     require("RecordSource of tables", "columns", "pyarrow")
     from penstock.sources.records.shard_files import found
 
-    return _opener(opener)(there if isinstance(there, str) else found(there), cache)
+    return what_opens(opener)(there if isinstance(there, str) else found(there), cache)
 
 
 def _known(named: Any, by_prefix: dict[str, str], by_suffix: dict[str, str]) -> tuple[str, Any]:
@@ -152,6 +152,7 @@ def _by_suffix(several: list[Any], openers: dict[str, str]) -> str:
     return next(fitting, "") if several else ""
 
 
-def _opener(place: str) -> Callable[..., Any]:
+def what_opens(place: str) -> Callable[..., Any]:
+    """Return what stands at ``module:name``, which is imported now."""
     module, _, name = place.partition(":")
     return getattr(import_module(module), name)

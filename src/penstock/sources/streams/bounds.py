@@ -7,7 +7,7 @@ it (``tests/sources/streams/test_bounds.py``).
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable
 from itertools import pairwise
 
 from penstock.contracts import Bound, Column, Cursor, CycleBegin, Known
@@ -54,14 +54,14 @@ class StreamBounds:
         for cycle, bound in read.items():
             while (other := self._against(cycle, bound, self._begins)) is not None:
                 del self._begins[other]
-            self._learn({cycle: bound})
+            self._learn(cycle, bound)
         self._fixed.update(read)
         for one, other in pairwise(known):
             if other.cycle == one.cycle + 1 and other.before >= 0:
                 self._records.setdefault((one.bound, other.bound), other.before)
         for cycle, bound in theirs.items():
             if cycle > at.cycle and self._against(cycle, bound, self._begins) is None:
-                self._learn({cycle: bound})
+                self._learn(cycle, bound)
         self.news = tuple(each for each in self.since(0) if each not in before)
         self.columns = self.columns or brings.columns
         return ""
@@ -72,7 +72,7 @@ class StreamBounds:
         For who has read nothing, and knows nothing, the stream begins with what others know of.
         """
         if cycle not in self._begins and (ahead := self.ahead(cycle)) is not None:
-            self._learn({cycle: ahead[0]})
+            self._learn(cycle, ahead[0])
         if cycle in self._begins:
             self._fixed.add(cycle)
         return self._begins.get(cycle)
@@ -95,7 +95,7 @@ class StreamBounds:
         if self._against(cycle, bound, self._begins) is not None:
             return None
         is_new = cycle not in self._begins
-        self._learn({cycle: bound})
+        self._learn(cycle, bound)
         self._fixed.add(cycle)
         if before >= 0 and (stretch := (self._begins.get(cycle - 1, bound), bound)) not in self._records:
             self._records[stretch], is_new = before, True
@@ -132,8 +132,8 @@ class StreamBounds:
             (each for each, there in self._begins.items() if each in among and not agrees(each, there)), None
         )
 
-    def _learn(self, begins: Mapping[int, Bound]) -> None:
-        self._begins = dict(sorted({**self._begins, **begins}.items()))
+    def _learn(self, cycle: int, bound: Bound) -> None:
+        self._begins = dict(sorted({**self._begins, cycle: bound}.items()))
 
 
 def in_words(bound: Bound) -> str:

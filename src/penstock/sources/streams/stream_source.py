@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from importlib import import_module
 from typing import Any, Literal, cast
 
 import numpy as np
@@ -14,6 +13,7 @@ from penstock.basics.sizes import check_one_of, random_seed, seconds_from, whole
 from penstock.contracts import Beginning, Bound, Cursor, Cycles, Ids, Joints, Log, LogRecords, SourceBlock, Wanted
 from penstock.errors import BadSetting, StreamTruncated
 from penstock.linux.cgroups import cores
+from penstock.sources.formats import what_opens
 from penstock.sources.order import Planned, digest, permutation
 from penstock.sources.records.cached import SampleCaching
 from penstock.sources.rows.recipe import BAD, RaggedChoice, RowLeaf, example_of, with_bad
@@ -108,7 +108,7 @@ class StreamSource:
         if decode is not None and not callable(decode):  # pyright: ignore[reportUnnecessaryComparison]
             raise BadSetting(f"decode={decode!r}: it is a function from a record's bytes, or None for JSON")
         self._most = whole_number("cycle", cycle, 1, 2**31 - 1)
-        self._close_after_s = seconds_from("close_after", str(close_after))
+        close_after_s = seconds_from("close_after", str(close_after))
         self._start: Beginning = start
         self._skips = on_loss == "skip"
         self.workers = max(1, int(cores())) if workers is None else whole_number("workers", workers, 1, 1024)
@@ -117,13 +117,12 @@ class StreamSource:
         if not prefix or log == prefix:
             raise BadSetting(f"log={log!r}: give 'watch:FOLDER' or 'kafka://BROKER/TOPIC'")
         place, word, shift = _LOGS[prefix]
-        module, _, name = place.partition(":")
-        self._log: Log = getattr(import_module(module), name)(log.removeprefix(prefix), skips=self._skips)
+        self._log: Log = what_opens(place)(log.removeprefix(prefix), skips=self._skips)
         self._raw = decode is bytes
         self._data = StreamSamples(self._log, batch_size, random_seed(seed), shuffle=shuffle)
         self._recipe = StreamRecipe(decode, ragged, on_bad == "skip", self._log.name, partition=word, shift=shift)
         self._blocks: SampleBlocks | None = None
-        self._gatherer = Gatherer(self._log, self._most, self._close_after_s)
+        self._gatherer = Gatherer(self._log, self._most, close_after_s)
         self._lost = 0  # records that a cycle had when it closed, and has no more
         self.order = digest("stream", prefix, self._log.name, seed % 2**64 if shuffle else None)
 
