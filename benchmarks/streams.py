@@ -30,7 +30,7 @@ from benchmarks.claim import ResultsFile, claim, report
 import penstock
 
 PARTITIONS = 64
-BATCH = 500
+BATCH, LARGE_BATCH = 500, 2000
 KB, LARGE = 1000, 110_000
 RECORDS = 64 * 3200
 """As many of 1 KB as the mock keeps: 5 MB a partition, and room to spare."""
@@ -38,10 +38,13 @@ TRAINERS = 4
 JSON_RECORDS = 600_000
 WINDOW, SLOW_WINDOW_BYTES = "256MiB", 64 << 20
 BARE, FED = "bare consume, records/s", "feed of bytes, records/s"
-LOADS, FED_JSON = "json.loads, 2 processes, records/s", "feed of JSON, 2 workers, records/s"
+LOADS, FED_JSON = "json.loads, 2 processes, records/s", "feed of JSON, 2 workers, batches of {:,}, records/s"
+JSON = "JSON records in batches of {:,}, of json.loads in as many processes"
 CPU, BYTES = "CPU of four trainers on one feed, of four consumers", "broker's bytes, of four consumers"
 NEXT = "from a state, in a cycle of 100 MB, to its next record"
 MOST = {CPU: 0.35, BYTES: 0.27, "memory": 1.0, NEXT: 2.0}
+DECODED = {"": "JSON, decoded by the feed", "numbers": "decoded by their function"}
+"""What a feed's ``decode=`` is, and which arm of the four trainers that is."""
 FIELDS = ("user", "item", "price", "clicked", "hour", "country")
 
 
@@ -128,13 +131,14 @@ def _cpu_s() -> float:
     )
 
 
-def make(log: str, cycle: int, decode: Any, workers: int) -> penstock.StreamSource:
-    return penstock.StreamSource(log, decode, cycle=cycle, close_after="2s", batch_size=BATCH, workers=workers)
+def make(log: str, cycle: int, decode: Any, workers: int, batch: int = BATCH) -> penstock.StreamSource:
+    return penstock.StreamSource(log, decode, cycle=cycle, close_after="2s", batch_size=batch, workers=workers)
 
 
-def feeder(log: str, cycle: str, decode: str, workers: str, window: str) -> None:
+def feeder(log: str, cycle: str, decode: str, workers: str, window: str, batch: str) -> None:
     """Be a feeder until the input ends; then tell what it used."""
-    source = make(log, int(cycle), {"bytes": bytes, "numbers": numbers, "": None}[decode], int(workers))
+    by = {"bytes": bytes, "numbers": numbers, "": None}[decode]
+    source = make(log, int(cycle), by, int(workers), int(batch))
     with penstock.Feeder(source, "streams", window=window, linger=None) as made:
         import threading
 
@@ -147,16 +151,17 @@ def feeder(log: str, cycle: str, decode: str, workers: str, window: str) -> None
     print(json.dumps({"cpu_s": used.cpu_s}), flush=True)
 
 
-def trainer(count: str, delay_ms: str) -> None:
+def trainer(count: str, delay_ms: str, batch_size: str = str(BATCH)) -> None:
     """Be a training that reads so many records."""
-    seen, rows, marks = 0, 0, []
-    with penstock.attach("streams", BATCH, framework="numpy", wait_s=30) as loader:
+    seen, rows, marks, delay_s = 0, 0, [], float(delay_ms) / 1000
+    with penstock.attach("streams", int(batch_size), framework="numpy", wait_s=30) as loader:
         began_cpu_s = _cpu_s()
         while seen < int(count):
             for batch in loader:
                 rows = len(batch if isinstance(batch, list) else batch["user"])
                 seen += rows
-                time.sleep(float(delay_ms) / 1000)
+                if delay_s:
+                    time.sleep(delay_s)
             marks.append((seen, time.perf_counter()))
         cpu_s = _cpu_s() - began_cpu_s
     (first, began), (last, ended) = marks[0], marks[-1]
@@ -164,8 +169,10 @@ def trainer(count: str, delay_ms: str) -> None:
 
 
 @contextmanager
-def feeding(log: str, cycle: int, decode: str, workers: int, window: str = WINDOW) -> Iterator[Any]:
-    with child("feeder", log, str(cycle), decode, str(workers), window) as process:
+def feeding(
+    log: str, cycle: int, decode: str, workers: int, window: str = WINDOW, batch: int = BATCH
+) -> Iterator[Any]:
+    with child("feeder", log, str(cycle), decode, str(workers), window, str(batch)) as process:
         process.stdout.readline()
         yield process
 
@@ -219,10 +226,11 @@ def decoding(results: dict[str, list[float]], repeats: int) -> None:
         path.write_bytes(b"".join(json_record(i) + b"\n" for i in range(JSON_RECORDS)))
         for _ in range(repeats):
             both = told(("loads", str(path), "0", "2"), ("loads", str(path), "1", "2"))
-            with feeding(f"watch:{path.parent}", JSON_RECORDS // 16, "", 2):
-                (fed,) = told(("trainer", str(JSON_RECORDS), "0"))
             results.setdefault(LOADS, []).append(sum(map(rate, both)))
-            results.setdefault(FED_JSON, []).append(rate(fed))
+            for batch in (BATCH, LARGE_BATCH):
+                with feeding(f"watch:{path.parent}", JSON_RECORDS // 16, "", 2, batch=batch):
+                    (fed,) = told(("trainer", str(JSON_RECORDS), "0", str(batch)))
+                results.setdefault(FED_JSON.format(batch), []).append(rate(fed))
 
 
 def four(results: dict[str, list[float]], repeats: int) -> None:
@@ -231,17 +239,18 @@ def four(results: dict[str, list[float]], repeats: int) -> None:
         for _ in range(repeats):
             began = lo_bytes()
             alone = told(*[("own", brokers, str(count), "yes")] * TRAINERS)
-            own_bytes, began = lo_bytes() - began, lo_bytes()
-            with feeding(f"kafka://{brokers}/clicks", count // 8, "numbers", 2) as process:
-                fed = told(*[("trainer", str(count // 8 * 7), "0")] * TRAINERS)
-                process.stdin.close()
-                feeder_s = json.loads(process.stdout.readlines()[-1])["cpu_s"]
-            share = count / (count - 500)
-            records = sum(each["all"] for each in fed) / TRAINERS
-            own_s = sum(each["cpu_s"] for each in alone) * share
-            shared_s = (feeder_s + sum(each["cpu_s"] for each in fed)) * count / records
-            results.setdefault(CPU, []).append(shared_s / own_s)
-            results.setdefault(BYTES, []).append((lo_bytes() - began) / own_bytes)
+            own_bytes = lo_bytes() - began
+            own_s = sum(each["cpu_s"] for each in alone) * count / (count - 500)
+            for decode, by in DECODED.items():
+                began = lo_bytes()
+                with feeding(f"kafka://{brokers}/clicks", count // 8, decode, 2) as process:
+                    fed = told(*[("trainer", str(count // 8 * 7), "0")] * TRAINERS)
+                    process.stdin.close()
+                    feeder_s = json.loads(process.stdout.readlines()[-1])["cpu_s"]
+                records = sum(each["all"] for each in fed) / TRAINERS
+                shared_s = (feeder_s + sum(each["cpu_s"] for each in fed)) * count / records
+                results.setdefault(f"{CPU}: {by}", []).append(shared_s / own_s)
+                results.setdefault(BYTES, []).append((lo_bytes() - began) / own_bytes)
 
 
 def memory(results: dict[str, list[float]], repeats: int, size: int, cycle: int, count: int) -> None:
@@ -301,7 +310,7 @@ def main(
 def _claims(results: dict[str, list[float]]) -> Iterator[tuple[str, str, list[float], dict[str, float]]]:
     for what, one, other, least in (
         ("records of 1 KB, of bare consume(500)", FED, BARE, 0.6),
-        ("JSON records, of json.loads in as many processes", FED_JSON, LOADS, 0.8),
+        *((JSON.format(size), FED_JSON.format(size), LOADS, 0.8) for size in (BATCH, LARGE_BATCH)),
     ):
         if one in results:
             ratios = [a / b for a, b in zip(results[one], results[other], strict=True)]

@@ -210,27 +210,20 @@ class Cycles(Protocol):
         """Return where a cycle begins; None for the first of a stream that nobody has read."""
         ...
 
-    def begins(self, cycle: int, bound: Bound) -> None:
-        """Fix where that one begins, and let all who read know.
+    def ahead(self, cycle: int) -> tuple[Bound, int, int] | None:
+        """Return the next bound behind a cycle that is known, and how many cycles lie before it, with this one.
 
-        Raises:
-            CycleNotNeeded: nobody needs it any more, or it begins elsewhere by now.
+        The last number is that of the records of this one, if it ends there; -1 while it has not been closed.
         """
         ...
 
-    def end(self, cycle: int) -> tuple[Bound, int] | None:
-        """Return where a cycle ends, and how many records it has; None while it has not been closed."""
-        ...
+    def fix(self, begin: CycleBegin) -> None:
+        """Fix where a cycle begins, and let all who read know; with records, that closes the one before.
 
-    def ahead(self, cycle: int) -> tuple[Bound, int] | None:
-        """Return the next bound behind a cycle that is known, and how many cycles lie before it, with this one."""
-        ...
-
-    def close(self, cycle: int, end: Bound, records: int) -> None:
-        """Fix where a cycle ends, and let all who read know, before a block of it is given.
+        No block of the one before is given earlier.
 
         Raises:
-            CycleNotNeeded: nobody needs the cycle any more, or it ends elsewhere by now.
+            CycleNotNeeded: nobody needs the cycle that is closed so, or else this one; or it begins elsewhere.
         """
         ...
 

@@ -14,7 +14,7 @@ import numpy as np
 from penstock.tree.ragged import Give
 
 Scalar = None | bool | int | float | str | bytes
-SCALARS = (type(None), bool, int, float, str, bytes)
+SCALARS = frozenset((type(None), bool, int, float, str, bytes))
 MOST_DEPTH = 100
 """Deepest nesting of containers, as trees are walked by recursion."""
 

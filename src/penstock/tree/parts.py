@@ -100,8 +100,7 @@ class _Walk(NamedTuple):
                 raise _unsupported(path, tree, "pass a plain list or tuple, a namedtuple or a dataclass")
             kind = "list" if isinstance(tree, list) else "tuple"
             if _is_row_list(tree, self.rows):
-                for i, item in enumerate(tree):
-                    _check_scalar(item, step(path, kind, i))
+                _check_scalars(tree, path, kind)
                 self.leaves.append(tree)
                 return Strings(kind)
             return self._branch(path, depth, kind, (), tree)
@@ -169,6 +168,16 @@ class _Walk(NamedTuple):
             )
 
 
+def _check_scalars(values: Sequence[Any], path: str, kind: str) -> None:
+    if not {*map(type, values)} & {int, str}:
+        return
+    try:
+        msgspec.msgpack.encode(values)  # many times as fast as one by one
+    except (OverflowError, UnicodeEncodeError):
+        for i, value in enumerate(values):
+            _check_scalar(value, step(path, kind, i))
+
+
 def _check_scalar(value: Scalar, path: str) -> None:
     if type(value) is int and not -(2**63) <= value < 2**64:
         raise _unsupported(path, value, f"{value} does not fit 64 bits; send it as a str")
@@ -190,7 +199,7 @@ def first_rows(tree: Tree) -> int:
         elif _is_mapping(node):
             node = list(node.values())
         if _is_sequence(node):
-            if node and all(type(item) in SCALARS for item in node):
+            if node and _are_scalars(node):
                 lists.append(len(node))
                 return None
             return next((rows for item in node if (rows := visit(item)) is not None), None)
@@ -205,7 +214,11 @@ def first_rows(tree: Tree) -> int:
 
 def _is_row_list(items: Sequence[Any], rows: int | None) -> bool:
     """Whether a list holds one scalar per row, or any scalars if the block is taken whole."""
-    return len(items) > 0 and rows in (len(items), None) and all(type(item) in SCALARS for item in items)
+    return len(items) > 0 and rows in (len(items), None) and _are_scalars(items)
+
+
+def _are_scalars(items: Sequence[Any]) -> bool:
+    return {*map(type, items)} <= SCALARS
 
 
 def _is_sequence(tree: Tree) -> TypeGuard[Sequence[Any]]:

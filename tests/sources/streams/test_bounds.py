@@ -107,11 +107,9 @@ class World:
             assert self.bounds.fix(cycle, begin)
             self.tell(self.readers)
         first = offsets_of(begin)
-        if (closed := self.bounds.end(cycle)) is not None:
-            end = offsets_of(closed[0])
-            assert closed[1] == between(first, end)
-        elif (ahead := self.bounds.ahead(cycle)) is not None:
-            end = self.divided(first, offsets_of(ahead[0]), ahead[1])
+        if (ahead := self.bounds.ahead(cycle)) is not None:
+            end, count = self.divided(first, offsets_of(ahead[0]), ahead[1]), ahead[2]
+            assert count < 0 or (end, count) == (offsets_of(ahead[0]), between(first, end))
         else:
             start = (*first, *[0] * (len(self.ends) - len(first)))
             end = tuple(self.random.randint(a, b) for a, b in zip(start, self.ends, strict=True))
@@ -125,7 +123,7 @@ class World:
         """Give some rows of the cycle that is open to some who need it."""
         if not self.open():
             return
-        end, count = self.bounds.end(self.cycle) or pytest.fail("it is closed")
+        end, _, count = self.bounds.ahead(self.cycle) or pytest.fail("it is closed")
         stretch = offsets_of(self.bounds.begin(self.cycle) or bound()), offsets_of(end)
         for each in [each for each in self.readers if each.at.cycle == self.cycle]:
             if self.random.random() < 0.3:
@@ -205,15 +203,15 @@ def test_what_nobody_has_read_gives_way_to_what_somebody_has():
     bounds = StreamBounds()
     assert not bounds.admit(Cursor(5, 0), begins((5, 50, -1), (6, 60, 10), (7, 70, 10)))
     assert not bounds.admit(Cursor(6, 3), begins((6, 55, -1), (7, 65, 10)))
-    assert bounds.begin(5) == bound(50) and bounds.end(5) is None
-    assert bounds.ahead(5) == (bound(55), 1) and bounds.end(6) == (bound(65), 10)
+    assert bounds.begin(5) == bound(50)
+    assert bounds.ahead(5) == (bound(55), 1, -1) and bounds.ahead(6) == (bound(65), 1, 10)
 
 
 def test_a_length_holds_only_between_the_two_places_for_which_it_was_told():
     bounds = StreamBounds()
     assert not bounds.admit(Cursor(5, 0), begins((5, 50, -1), (6, 60, 10), (7, 70, 10)))
     assert not bounds.admit(Cursor(6, 0), begins((6, 55, -1)))
-    assert bounds.begin(6) == bound(55) and bounds.end(6) is None and bounds.ahead(6) == (bound(70), 1)
+    assert bounds.begin(6) == bound(55) and bounds.ahead(6) == (bound(70), 1, -1)
 
 
 def test_what_two_have_read_otherwise_is_refused_with_both_and_changes_nothing():

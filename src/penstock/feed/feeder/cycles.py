@@ -45,19 +45,9 @@ class StreamCycles:
         with self._lock:
             return self._bounds.begin(cycle)
 
-    def begins(self, cycle: int, bound: Bound) -> None:
-        self._fix(cycle, CycleBegin(cycle, bound))
-
-    def end(self, cycle: int) -> tuple[Bound, int] | None:
-        with self._lock:
-            return self._bounds.end(cycle)
-
-    def ahead(self, cycle: int) -> tuple[Bound, int] | None:
+    def ahead(self, cycle: int) -> tuple[Bound, int, int] | None:
         with self._lock:
             return self._bounds.ahead(cycle)
-
-    def close(self, cycle: int, end: Bound, records: int) -> None:
-        self._fix(cycle, CycleBegin(cycle + 1, end, records))
 
     def check_needed(self, cycle: int, waits_for: str) -> None:
         with self._lock:
@@ -66,13 +56,14 @@ class StreamCycles:
             if needed is None or needed.cycle != cycle or self._server.is_over():
                 raise CycleNotNeeded
 
-    def _fix(self, cycle: int, new: CycleBegin) -> None:
+    def fix(self, begin: CycleBegin) -> None:
+        cycle = begin.cycle if begin.before < 0 else begin.cycle - 1  # that is needed
         with self._lock:
-            self._wait_for(cycle, "trainers that are many cycles behind", lambda: self._behind(cycle, new))
-            if (is_news := self._bounds.fix(*new)) is None:
+            self._wait_for(cycle, "trainers that are many cycles behind", lambda: self._behind(cycle, begin))
+            if (is_news := self._bounds.fix(*begin)) is None:
                 raise CycleNotNeeded
             if is_news:
-                self._server.send_cycles([self._bounds.known([new])])
+                self._server.send_cycles([self._bounds.known([begin])])
             self._wait_for(cycle, "trainers to hear where the cycle ends", self._server.deaf)
             self.waits_for = ""
 

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from penstock.basics.terminal import say
-from penstock.contracts import ByteArray, Cursor, Ids, Joints, Place, SourceBlock, Tree, Wanted
+from penstock.contracts import ByteArray, Cursor, Ids, Joints, SourceBlock, Tree, Wanted
 from penstock.errors import BadSetting, SourceError, Untravelled
 from penstock.linux.files import memory_file
 from penstock.linux.fork import close_in_children
@@ -23,7 +23,16 @@ from penstock.memory.slots import Filled, OwnSlots, Placement, Slot, Slots
 from penstock.sources.order import Planned
 from penstock.sources.records.cached import SampleCaching
 from penstock.sources.samples import worker
-from penstock.sources.samples.worker import BlockShape, Made, MemoryFile, Recipe, Samples, SampleTask, SampleWriter
+from penstock.sources.samples.worker import (
+    BlockShape,
+    Made,
+    MemoryFile,
+    Recipe,
+    Samples,
+    SampleTask,
+    SampleWriter,
+    are_places,
+)
 from penstock.sources.sharding import UNTRAVELLED
 from penstock.sources.workers import Here, Workers
 from penstock.sources.workers.pool import WorkerPool
@@ -214,7 +223,7 @@ class SampleBlocks:
             self._shape.arrays_in(self._memories[memory][slot.offset :], len(plan.ids))[-1][:] = labels
         where, caching, given = (cycle, memory, slot.offset, len(plan.ids)), self._caching.plan(), list[int]()
         for cut, rows in parts_of(plan, self._recipe.part_rows):
-            ids = plan.ids[:0] if isinstance(samples[0], Place) else plan.ids[rows]
+            ids = plan.ids[:0] if are_places(samples) else plan.ids[rows]
             is_all = rows.start == 0 and rows.stop == len(plan.ids)
             kept = plan.kept if is_all else np.arange(*cut) if plan.kept is None else plan.kept[rows]
             part = plan._replace(way=None, ids=ids, kept=kept)

@@ -6,7 +6,7 @@ import mmap
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from time import perf_counter
-from typing import Any, NamedTuple, Protocol, cast
+from typing import Any, NamedTuple, Protocol, TypeGuard, cast
 
 import numpy as np
 
@@ -24,6 +24,10 @@ from penstock.tree import Array, Node, array_nodes, describe, leaf_from_bytes
 
 Samples = Sequence[Place] | Sequence[Mapping[str, Any]] | Sequence[bytes]
 """Where samples lie, or the samples themselves."""
+
+
+def are_places(samples: Samples) -> TypeGuard[Sequence[Place]]:
+    return isinstance(samples, list) and isinstance(samples[0], Place)
 
 
 class MemoryFile(NamedTuple):
@@ -96,7 +100,7 @@ class BlockPart:
         self.plan, self.cycle, self.is_labelled = task.plan, task.cycle, task.is_labelled
         self.samples = task.samples
         self.arrays = arrays  # their part of the leaves in the block's memory, to be written
-        places = [each for each in task.samples if isinstance(each, Place)]
+        places: Sequence[Place] = task.samples if are_places(task.samples) else []
         self.stored = CachedBlock(tiers, task.caches, places, task.admitted)
         self._recipe = recipe
         self.bad: list[str] = []

@@ -71,21 +71,21 @@ class StreamBounds:
 
         For who has read nothing, and knows nothing, the stream begins with what others know of.
         """
-        if cycle not in self._begins and (ahead := self.ahead(cycle)) is not None:
+        if cycle not in self._begins and (ahead := self.ahead(cycle)):
             self._learn(cycle, ahead[0])
         if cycle in self._begins:
             self._fixed.add(cycle)
         return self._begins.get(cycle)
 
-    def end(self, cycle: int) -> tuple[Bound, int] | None:
-        """Return where a cycle ends, and how many records it has; None while both are not known."""
-        begin, end = self._begins.get(cycle), self._begins.get(cycle + 1)
-        count = None if begin is None or end is None else self._records.get((begin, end))
-        return None if end is None or count is None else (end, count)
+    def ahead(self, cycle: int) -> tuple[Bound, int, int] | None:
+        """Return the next bound behind a cycle that is known, the cycles before it, and this one's records.
 
-    def ahead(self, cycle: int) -> tuple[Bound, int] | None:
-        """Return the next bound behind a cycle that is known, and how many cycles lie before it, with this one."""
-        return next(((bound, each - cycle) for each, bound in self._begins.items() if each > cycle), None)
+        The last is -1 while nobody knows.
+        """
+        behind = (
+            (bound, each - cycle, self._before(each)) for each, bound in self._begins.items() if each > cycle
+        )
+        return next(behind, None)
 
     def fix(self, cycle: int, bound: Bound, before: int = -1) -> bool | None:
         """Fix where a cycle begins, and how many records the one before has, if that is known.
@@ -103,14 +103,8 @@ class StreamBounds:
 
     def since(self, cycle: int) -> tuple[CycleBegin, ...]:
         """Return what a trainer must know whose epoch is this cycle."""
-
-        def before(each: int, bound: Bound) -> int:
-            begin = self._begins.get(each - 1)
-            return -1 if begin is None else self._records.get((begin, bound), -1)
-
-        return tuple(
-            CycleBegin(each, bound, before(each, bound)) for each, bound in self._begins.items() if each >= cycle
-        )
+        known = ((each, bound) for each, bound in self._begins.items() if each >= cycle)
+        return tuple(CycleBegin(each, bound, self._before(each)) for each, bound in known)
 
     def forget_before(self, cycle: int) -> None:
         """Forget the cycles before one, which nobody reads."""
@@ -131,6 +125,11 @@ class StreamBounds:
         return next(
             (each for each, there in self._begins.items() if each in among and not agrees(each, there)), None
         )
+
+    def _before(self, cycle: int) -> int:
+        """Return how many records lie before a known beginning, in the cycle that ends there."""
+        begin = self._begins.get(cycle - 1)
+        return -1 if begin is None else self._records.get((begin, self._begins[cycle]), -1)
 
     def _learn(self, cycle: int, bound: Bound) -> None:
         self._begins = dict(sorted({**self._begins, cycle: bound}.items()))

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from itertools import accumulate
 
 from penstock.contracts import Part
 from penstock.errors import StreamTruncated
 
-PIECE_BYTES, _BUFFER_BYTES = 1 << 20, 1 << 17
+PIECE_BYTES = 1 << 20
 ALL = 1 << 62
 _REMEDY = (
     "only append to files, and rename new ones in under names that sort behind all others; "
@@ -35,7 +36,7 @@ class FolderFiles:
         """Yield records of a file from a place on, each time with the place behind them."""
         if is_whole(part):
             return
-        with open(self.path(part.name), "rb", _BUFFER_BYTES) as file:
+        with open(self.path(part.name), "rb") as file:
             if not has_lines(part.name):
                 data = file.read()
                 if last is not None and last.byte != len(data):
@@ -45,21 +46,20 @@ class FolderFiles:
             if part.byte and (file.seek(part.byte - 1) < 0 or file.read(1) != b"\n"):
                 raise self.changed(part, "has no line that begins there now")
             until = last.byte if last is not None else os.fstat(file.fileno()).st_size
-            lines, byte = list[bytes](), part.byte
-            for line in file:
-                if byte + len(line) > until or line[-1:] != b"\n":
-                    break
-                byte += len(line)
-                if len(line) > 1:
-                    lines.append(line[:-1])
-                if len(lines) == most or byte - part.byte >= PIECE_BYTES:
-                    part, most = part._replace(offset=part.offset + len(lines), byte=byte), most - len(lines)
-                    yield lines, part
-                    if not most:
-                        return
-                    lines = []
-            if byte > part.byte:
-                yield lines, part._replace(offset=part.offset + len(lines), byte=byte)
+            rest, nbytes = b"", PIECE_BYTES
+            while most and (read := file.read(max(0, min(nbytes, until - part.byte - len(rest))))):
+                *lines, rest = (rest + read).split(b"\n")
+                if not lines:  # a line longer than that
+                    nbytes *= 2
+                    continue
+                if len(lines) - lines.count(b"") >= most:
+                    ends = accumulate(map(bool, lines))
+                    lines = lines[: next(i for i, count in enumerate(ends, 1) if count == most)]
+                byte = part.byte + sum(map(len, lines)) + len(lines)
+                records = [*filter(None, lines)]
+                most, nbytes = most - len(records), PIECE_BYTES
+                part = part._replace(offset=part.offset + len(records), byte=byte)
+                yield records, part
 
     def changed(self, part: Part, there: str) -> StreamTruncated:
         read = f"it was read up to record {part.offset:,} at byte {part.byte:,}"

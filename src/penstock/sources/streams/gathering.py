@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from typing import NamedTuple
 
@@ -16,7 +16,7 @@ from penstock.errors import PenstockError, SourceError
 MOST_BYTES = 1 << 30
 """A cycle closes with so many, however few records they are."""
 LOOK_S = 0.1
-_AT_ONCE = 500
+_AT_ONCE = 10_000
 
 
 class Gathered(NamedTuple):
@@ -25,7 +25,7 @@ class Gathered(NamedTuple):
     begin: Bound
     end: Bound
     ids: Ids
-    data: list[bytes]
+    data: Sequence[bytes]
 
     @classmethod
     def of(cls, begin: Bound, end: Bound, parts: Iterable[LogRecords]) -> Gathered:

@@ -3,14 +3,27 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from io import FileIO
 from typing import Any, Literal, cast
 
 import numpy as np
 from msgspec import structs
 
 from penstock.basics.sizes import check_one_of, random_seed, seconds_from, whole_number
-from penstock.contracts import Beginning, Bound, Cursor, Cycles, Ids, Joints, Log, LogRecords, SourceBlock, Wanted
+from penstock.contracts import (
+    Beginning,
+    Bound,
+    Cursor,
+    CycleBegin,
+    Cycles,
+    Ids,
+    Joints,
+    Log,
+    LogRecords,
+    SourceBlock,
+    Wanted,
+)
 from penstock.errors import BadSetting, StreamTruncated
 from penstock.linux.cgroups import cores
 from penstock.sources.formats import what_opens
@@ -21,6 +34,7 @@ from penstock.sources.samples.blocks import SampleBlocks, SampleData
 from penstock.sources.streams.bounds import in_words
 from penstock.sources.streams.decoding import StreamRecipe
 from penstock.sources.streams.gathering import LOOK_S, Gathered, Gatherer
+from penstock.sources.streams.memory import CycleMemory, SharedRecords
 from penstock.sources.streams.status import StreamReport
 
 _LOGS = {
@@ -153,14 +167,14 @@ class StreamSource:
         self._log.close()
         if self._blocks is not None:
             self._blocks.close()
-        self._data.current = _NOTHING
+        self._data.close()
 
     def _cycle(self, at: Cursor, cycles: Cycles) -> Gathered:
         """Return the records of a cycle; its end is fixed, and known to all who read."""
         found, end, count = self._found(at, cycles)
         if self._blocks is None and len(found.ids) and not self._raw:
             self._blocks = self._workers_for(found, cycles)
-        cycles.close(at.cycle, end, count)
+        cycles.fix(CycleBegin(at.cycle + 1, end, count))
         return found
 
     def _found(self, at: Cursor, cycles: Cycles) -> tuple[Gathered, Bound, int]:
@@ -173,24 +187,24 @@ class StreamSource:
         while begin is None:
             look()
             if (begin := self._log.begin(self._start)) is not None:
-                cycles.begins(at.cycle, begin)
+                cycles.fix(CycleBegin(at.cycle, begin))
             else:
                 time.sleep(LOOK_S)
-        if (closed := cycles.end(at.cycle)) is not None:
-            end, count = closed
-            if (begin, end) == (kept := self._data.current)[:2]:
-                return kept, end, count
-            return self._again(at, begin, end, cycles, count), end, count
         if (ahead := cycles.ahead(at.cycle)) is not None:
-            found = self._again(at, begin, self._log.divide(begin, *ahead), cycles)
+            end, number, count = ahead
+            if count >= 0:
+                if (begin, end) == (kept := self._data.current)[:2]:
+                    return kept, end, count
+                return self._again(at, begin, end, cycles, count), end, count
+            found = self._again(at, begin, self._log.divide(begin, end, number), cycles)
         else:
-            self._data.current = _NOTHING
+            self._data.forget()
             found = self._data.current = self._gatherer.take(begin, look)
         return found, found.end, len(found.ids)
 
     def _again(self, at: Cursor, begin: Bound, end: Bound, cycles: Cycles, count: int | None = None) -> Gathered:
         """Read what lies between two bounds; of a cycle that was read before, ``count`` records."""
-        self._data.current = _NOTHING
+        self._data.forget()
         lost = self._log.lost
 
         def parts() -> Iterator[LogRecords]:
@@ -207,7 +221,7 @@ class StreamSource:
         if there < count and self._skips and not at.sample:
             self._lost += max(0, count - there - (self._log.lost - lost))
             return found
-        self._data.current = _NOTHING
+        self._data.forget()
         raise StreamTruncated(
             f"cycle {at.cycle} of {self._log.name} had {count:,} records when it closed, and now {there:,} lie "
             f"between {in_words(found.begin)} and {in_words(found.end)}: whoever writes the log has changed it "
@@ -233,6 +247,7 @@ class StreamSamples(SampleData):
         self.root, self._log = log.name, log
         self._batch_size, self._seed, self._shuffles = batch_size, seed % 2**64, shuffle
         self.current = _NOTHING  # the cycle that is given
+        self._memory: CycleMemory | None = None  # where workers see its records, if there are any
 
     @property
     def block_rows(self) -> int:
@@ -250,8 +265,31 @@ class StreamSamples(SampleData):
             rows = order[first : first + size]
             yield Planned(first, len(rows), self.current.ids[rows], None, rows)
 
-    def samples(self, plan: Planned) -> tuple[list[bytes], Any]:
-        return [self.current.data[i] for i in plan.way.tolist()], None
+    def begin(self) -> None:
+        """Let workers see the records of a cycle that has been set."""
+        if self._memory is not None and not isinstance(self.current.data, SharedRecords):
+            self.current = self.current._replace(data=self._memory.filled(self.current.data))
+
+    def open(self) -> list[FileIO]:
+        if self._memory is None:
+            self._memory = CycleMemory()
+            self.begin()
+        return [FileIO(self._memory.file.fileno(), closefd=False)]  # closed with this, not with the workers
+
+    def forget(self) -> None:
+        """Free the records of the cycle that was given."""
+        self.current = _NOTHING
+        if self._memory is not None:
+            self._memory.filled([])
+
+    def close(self) -> None:
+        self.current, self._memory = _NOTHING, None
+
+    def samples(self, plan: Planned) -> tuple[Sequence[bytes], Any]:
+        if isinstance(data := self.current.data, SharedRecords):
+            return data.picked(plan.way), None
+        places: list[int] = plan.way.tolist()
+        return [data[i] for i in places], None
 
     def first(self, found: Gathered) -> Iterator[tuple[str, Callable[[], bytes]]]:
         """Yield the first records of a cycle, each as where it lies and what reads it."""

@@ -35,7 +35,7 @@ _ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THR
 _QUEUED = 2
 """Tasks that a worker has: the one at hand, and the next."""
 _MOST_DEATHS = 3
-_SMALL_BYTES = 32 << 10
+_SMALL_BYTES = 64 << 10
 _CANNOT_START = -1
 _FINISH_S = 10.0
 
@@ -74,7 +74,7 @@ class WorkerPool(Generic[Task, Result]):
         self._vain = 0  # processes that died without a task, since the last result
         self._workers: list[_Worker] = []
         self._waiting: deque[int] = deque()  # numbers of tasks that no worker has
-        self._tasks: dict[int, Task] = {}  # those that are not done
+        self._tasks: dict[int, tuple[Task, bytes]] = {}  # those that are not done, and how they are sent
         self._deaths: dict[int, int] = {}
         self._results: dict[int, tuple[bool, Any]] = {}
 
@@ -96,7 +96,7 @@ class WorkerPool(Generic[Task, Result]):
 
     def submit(self, number: int, task: Task) -> None:
         """Have a task done, whose result is asked for by ``number``."""
-        self._tasks[number] = task
+        self._tasks[number] = task, pickle.dumps((number, task))
         self._waiting.append(number)
         self._hand_out()
 
@@ -154,7 +154,7 @@ class WorkerPool(Generic[Task, Result]):
             if len(worker.has) >= _QUEUED:
                 return
             number = self._waiting[0]
-            message = pickle.dumps((number, self._tasks[number]))
+            _, message = self._tasks[number]
             # One that is at work reads no large message, and the process that sends it would wait.
             if worker.has and len(message) > _SMALL_BYTES:
                 return
@@ -192,7 +192,7 @@ class WorkerPool(Generic[Task, Result]):
             self._deaths[first] = self._deaths.get(first, 0) + 1
             if self._deaths[first] >= _MOST_DEATHS:
                 worker.has.popleft()
-                what = f"{_MOST_DEATHS} worker processes died at one block, {self._tasks.pop(first)}"
+                what = f"{_MOST_DEATHS} worker processes died at one block, {self._tasks.pop(first)[0]}"
                 self._results[first] = False, SourceError(f"{what}: the last (process {worker.pid}) {how}")
             self._waiting.extendleft(reversed(worker.has))
             return
