@@ -419,11 +419,14 @@ def test_groups_stand_beside_each_other_with_the_sentence_above_and_the_best_mar
     assert page.evaluate("document.activeElement.textContent") == "one feed (plain)"
 
 
-def test_the_group_that_is_chosen_at_first_can_be_left_out(tab, store):
-    group(store, "older")
-    group(store, "newest")
+def test_the_groups_that_are_chosen_at_first_can_be_left_out(tab, store):
+    for name in ("oldest", "older", "newest"):
+        group(store, name)
     page = tab().view("time")
+    page.get_by_role("heading", name="older (plain)").wait_for()
+    assert not page.get_by_role("button", name="oldest (plain)", pressed=True).count()
     page.get_by_role("button", name="newest (plain)", pressed=True).click()
+    page.get_by_role("button", name="older (plain)", pressed=True).click()
     page.get_by_text("No group is chosen").wait_for()
     page.get_by_role("button", name="older (plain)", pressed=False).click()
     page.get_by_role("heading", name="older (plain)").wait_for()

@@ -115,10 +115,11 @@ def how_the_loss_of_two_runs_went_beside_each_other(person: Person) -> None:
 
 
 def what_sharing_a_loader_gained(person: Person) -> None:
-    person.turns_to("Where the time goes")
-    for name in ("own loaders (plain)", "one feed (plain)", "going (plain)"):  # the newest is shown at first
-        person.does(person.page.get_by_role("button", name=name).click)
+    person.turns_to("Where the time goes")  # which shows the two newest that have finished
     person.reads("sooner than 'own loaders'")
+    with person.page.expect_download() as download:
+        person.does(person.page.get_by_role("button", name="Save groups as PDF").click)
+    assert download.value.path().read_bytes().startswith(b"%PDF")
 
 
 def which_run_took_the_most_memory(person: Person) -> None:

@@ -189,10 +189,30 @@ def test_columns_are_searched_reach_all_and_close(tab, store):
     page.get_by_label("Search columns").wait_for(state="hidden")
 
 
+def test_columns_reach_what_only_runs_log_that_are_not_shown(tab, store):
+    group(store, "old", series={"rare": [7.0]})
+    group(store, "new", runs=[f"run {at}" for at in range(60)], began=1_790_000_100.0, series={"usual": [1.0]})
+    page = tab().view("runs")
+    page.get_by_text("61 of 61 runs").wait_for()
+    page.get_by_text("Columns", exact=True).click()
+    page.get_by_label("Column last rare").check()
+    page.locator("main thead").get_by_role("button", name="rare", exact=True).wait_for()
+
+
+def test_numbers_that_are_equal_are_one_value_however_they_are_written(tab, store):
+    for lr in ("1e-3", "0.001", "0.01"):
+        group(store, "sweep", runs=[f"lr={lr}"], parameters={"lr": lr, "seed": "12345678901234567890"})
+    page = tab().view("runs?group=param:lr")
+    eventually(lambda: page.locator("main tbody tr").count() == 5)
+    page.locator("main").get_by_text("lr = 0.001").wait_for()
+    assert page.locator("main").get_by_text("lr = 1e-3").count() == 0
+
+
 @pytest.mark.parametrize("address", ["__proto__", "constructor", "%"])
-def test_an_address_that_nobody_has_made_shows_what_runs_now(tab, store, address):
+def test_an_address_that_nobody_has_made_shows_what_runs_now_and_says_so(tab, store, address):
     group(store, "one")
     page = tab().view(address)
+    page.get_by_role("alert").get_by_text("There is no view").wait_for()
     page.locator("nav a[aria-current]", has_text="Now").wait_for()
 
 

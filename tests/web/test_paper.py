@@ -94,6 +94,11 @@ ABSENT = [
     ("format=pdf&group=absent", 404, "no run of the groups absent has begun"),
     ("format=pdf&name=loss&id=absent", 404, "has no run 'absent'"),
     ("format=pdf&name=loss&over=clock&begin=1e300", 400, "s since 1970: give moments up to 2e+11"),
+    (
+        "format=pdf&name=loss&over=step&begin=-1e308&end=1e308",
+        400,
+        "from -1e+308 to 1e+308: give moments up to 1e+100",
+    ),
     ("format=pdf&name=loss&begin=3&end=2", 400, "from 3 to 2: give a begin below an end"),
     ("format=pdf&name=loss&band=wide", 400, "band='wide': give one of range, deviation, error"),
 ]

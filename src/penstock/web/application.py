@@ -36,7 +36,7 @@ from penstock.web.writing import write_routes
 
 _MOST_POINTS = 20_000
 _MOST_SMOOTHING = 0.999
-_FAR = 2e11
+_FAR, _FARTHEST = 2e11, 1e100
 """A moment of which a year has four digits, in seconds since 1970."""
 _PORT = 7367
 _TRIED_PORTS = 20
@@ -175,8 +175,9 @@ def _figure(store: Store, views: Views, request: Request) -> Response:
         span = _number(request, "begin", -math.inf), _number(request, "end", math.inf)
         if not span[0] < span[1]:
             raise BadSetting(f"from {span[0]:g} to {span[1]:g}: give a begin below an end")
-        if asked.get("over") == CLOCK and any(abs(edge) > _FAR for edge in span if math.isfinite(edge)):
-            raise BadSetting(f"from {span[0]:g} to {span[1]:g} s since 1970: give moments up to {_FAR:g}")
+        far, of = (_FAR, " s since 1970") if asked.get("over") == CLOCK else (_FARTHEST, "")
+        if any(abs(edge) > far for edge in span if math.isfinite(edge)):
+            raise BadSetting(f"from {span[0]:g} to {span[1]:g}{of}: give moments up to {far:g}")
         charts, log = {asked.get("name", ""): _chart(views, request)}, asked.get("log") == "true"
         picture = charts_picture(charts, labels, asked.get("over", ""), log, 1, span)
     return Response(picture.content(kind), media_type=mimetypes.types_map[f".{kind}"])

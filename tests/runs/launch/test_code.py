@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from penstock.runs.launch import code
 from penstock.runs.launch.code import code_of
+from penstock.runs.launch.environment import describe_all
+from penstock.runs.record import GroupPlan, RunPlan
+from penstock.runs.store import Store
 
 FILES = {
     "train.py": "import json, models.net\nfrom data import load\n\ndef late():\n    from models import losses\n",
@@ -56,3 +62,15 @@ def test_of_files_that_are_too_large_digests_are_kept(folder: Path, monkeypatch:
     found = code_of("train.py", str(folder / "project"))
     assert found["train.py"]["text"] and not found["models/net.py"]["text"]
     assert found["models/net.py"]["digest"] == hashlib.sha256(FILES["models/net.py"].encode()).hexdigest()
+
+
+def test_a_script_that_is_edited_between_two_runs_is_kept_as_each_had_it(folder: Path, store: Store) -> None:
+    script = folder / "project" / "unused.py"
+    plans = [RunPlan(command=("python", str(script)), name=name, directory=str(folder)) for name in "ab"]
+    records = store.add(GroupPlan(name="group", mode="plain", runs=tuple(plans)))
+    for record, text in zip(records, ("x = 1\n", "x = 2\n"), strict=True):
+        script.write_text(text)
+        run: Any = SimpleNamespace(record=record, environment={})
+        describe_all(store, [run])
+        kept = json.loads((store.folder_of(record.id) / "environment.json").read_text())
+        assert [each["text"] for each in kept["code"].values()] == [text]

@@ -43,6 +43,8 @@ _SHOWN = re.compile(
 def describe_all(store: Store, runs: Sequence[Launched]) -> None:
     """Write each run's ``environment.json``."""
     shared = _machine()
+    for known in (git, _code, packages):  # of runs that were started before: they may have changed
+        known.cache_clear()
     for run in runs:
         with suppress(OSError):  # a full disk, or the run was removed: no reason to stop any
             path = store.folder_of(run.record.id) / "environment.json"

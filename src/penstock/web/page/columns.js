@@ -69,6 +69,9 @@ export function left(row) {
   return undefined;
 }
 
+// What a value of a parameter is called among others: numbers as one, however they are written, but for those of too many digits.
+const plain = (text) => (typeof asNumber(text) === "number" && text.length <= 16 ? String(asNumber(text)) : text);
+
 const asNumber = (text) => (text?.trim() && Number.isFinite(Number(text)) ? Number(text) : text);
 
 // A run's last, least or greatest value of what it logs; of one that goes on, only the last is known.
@@ -96,7 +99,7 @@ export function columnOf(key) {
 // The values of each parameter, and how many runs have each.
 function valuesOf(rows) {
   const seen = new Map();
-  for (const row of rows) for (const [name, value] of Object.entries(row.parameters)) seen.set(name, (seen.get(name) || new Map()).set(value, (seen.get(name)?.get(value) || 0) + 1));
+  for (const row of rows) for (const [name, value] of Object.entries(row.parameters)) seen.set(name, (seen.get(name) || new Map()).set(plain(value), (seen.get(name)?.get(plain(value)) || 0) + 1));
   return [...seen];
 }
 
@@ -109,7 +112,7 @@ export const groupings = (rows) => [["1", "group"], ["name", "name of the group"
 // Of runs grouped in such a way: what those of one group have in common, and what it is called.
 export function grouper(by) {
   const column = by.startsWith("param:") && columnOf(by);
-  const called = column ? (row) => `${column.label} = ${column.text(row) || "–"}` : (row) => `${row.group} (${row.mode})`;
+  const called = column ? (row) => `${column.label} = ${plain(column.text(row)) || "–"}` : (row) => `${row.group} (${row.mode})`;
   return { key: by === "1" ? (row) => row.group_id : called, called };
 }
 

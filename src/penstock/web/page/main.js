@@ -34,7 +34,7 @@ async function show() {
   const { open } = await VIEWS[view]();
   if (view !== opened || read().view !== address.view || read().rest.join() !== address.rest.join()) return; // another was asked for meanwhile
   shown?.close?.();
-  trouble.textContent = "";
+  trouble.textContent = address.view && view !== address.view ? `There is no view ${JSON.stringify(address.view)}: here is what runs now.` : "";
   lacks = false;
   place.replaceChildren();
   shown = open(place, read());

@@ -66,7 +66,7 @@ export function open(place) {
   const columnList = element("div");
   const seek = element("input", { type: "search", placeholder: "Search", "aria-label": "Search columns", oninput: () => offer() });
   const choices = element("div", { class: "columns", hidden: true }, seek, columnList);
-  const choosing = element("details", { class: "choosing", ontoggle: () => { choices.hidden = !choosing.open; offer(); } }, element("summary", {}, "Columns"), choices);
+  const choosing = element("details", { class: "choosing", ontoggle: () => { choices.hidden = !choosing.open; offer(); draw(); } }, element("summary", {}, "Columns"), choices);
   const leave = (event) => { if (event.key === "Escape" || (event.type === "pointerdown" && !choosing.contains(event.target))) choosing.open = false; };
   for (const kind of ["pointerdown", "keydown"]) document.addEventListener(kind, leave);
   const archived = element("input", { type: "checkbox", onchange: () => set({ archived: archived.checked ? "1" : "" }) });
@@ -258,7 +258,7 @@ export function open(place) {
     arrange(body, elements);
     for (const [key, each] of lines) if (!each.made.isConnected) lines.delete(key);
     const isOrdered = columnOf(sort.replace(/^-/, ""))?.ofMetric || wordsOf(query.get("filter")).some(limit);
-    summarise(isOrdered ? [...known.rows.values()] : shown, () => {
+    summarise(isOrdered || choosing.open ? [...known.rows.values()] : shown, () => {
       if (!body.isConnected) return;
       draw();
       if (!columnList.contains(document.activeElement)) offer();

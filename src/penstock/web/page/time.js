@@ -28,16 +28,16 @@ const shortest = { best: Math.min };
 // Of each figure of a group: its value and how it is shown; which is the best; whether it is of all runs together.
 const FIGURES = [
   { label: "runs", of: (each) => each.runs.length, text: String },
-  { label: "time of all", of: (each) => each.seconds, text: seconds, ...shortest, total: true },
-  { label: "time of each run", of: (each) => each.each_s, text: seconds, ...shortest },
-  { label: "time of an epoch", of: (each) => each.epoch_s, text: seconds, ...shortest },
+  { label: "time of all", unit: "s", of: (each) => each.seconds, text: seconds, ...shortest, total: true },
+  { label: "time of each run", unit: "s", of: (each) => each.each_s, text: seconds, ...shortest },
+  { label: "time of an epoch", unit: "s", of: (each) => each.epoch_s, text: seconds, ...shortest },
   { label: "samples a second, all", of: (each) => each.samples_per_s, text: number, best: Math.max },
-  { label: "CPU time, all", of: (each) => each.cpu_s, text: seconds, ...shortest, total: true },
-  { label: "of that, its feeds", of: (each) => each.feed_cpu_s, text: seconds, total: true },
-  { label: "energy, measured", of: (each) => (measured(each).length ? sum(measured(each)) : null), text: (value) => `${number(value / 1000)} kJ`, ...shortest, total: true },
-  { label: "energy, estimated", of: (each) => each.energy_estimated_j, text: (value) => `${number(value / 1000)} kJ`, ...shortest, total: true },
-  { label: "memory at most, all", of: (each) => each.memory_bytes, text: bytes, ...shortest, total: true },
-  { label: "waits for data, worst run", of: (each) => each.runs.map((run) => run.parts.waiting).reduce((a, b) => (b === null ? a : Math.max(a ?? 0, b)), null), text: share, ...shortest },
+  { label: "CPU time, all", unit: "s", of: (each) => each.cpu_s, text: seconds, ...shortest, total: true },
+  { label: "of that, its feeds", unit: "s", of: (each) => each.feed_cpu_s, text: seconds, total: true },
+  { label: "energy, measured", unit: "J", of: (each) => (measured(each).length ? sum(measured(each)) : null), text: (value) => `${number(value / 1000)} kJ`, ...shortest, total: true },
+  { label: "energy, estimated", unit: "J", of: (each) => each.energy_estimated_j, text: (value) => `${number(value / 1000)} kJ`, ...shortest, total: true },
+  { label: "memory at most, all", unit: "bytes", of: (each) => each.memory_bytes, text: bytes, ...shortest, total: true },
+  { label: "waits for data, worst run", unit: "part", of: (each) => each.runs.map((run) => run.parts.waiting).reduce((a, b) => (b === null ? a : Math.max(a ?? 0, b)), null), text: share, ...shortest },
 ];
 
 // Runs that go on, or that failed, have figures; which of them is better, nobody knows.
@@ -61,6 +61,8 @@ function beside(groups) {
   return element("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Groups compared" }, element("table", { class: "groups", "aria-label": "Groups compared" },
     element("thead", {}, element("tr", {}, element("td"), heads)), element("tbody", {}, rows)));
 }
+
+const besideNumbers = (groups) => [["", ...groups.map((each) => `${each.mode} ${each.name}`)], ...FIGURES.map(({ label, unit, of }) => [unit ? `${label}, ${unit}` : label, ...groups.map((each) => of(each) ?? "")])];
 
 function bar(run) {
   const parts = PARTS.filter(([key]) => run.parts[key] !== null);
@@ -124,6 +126,7 @@ export function open(place) {
   place.append(element("div", { class: "tools" }, search, more), choice, body);
   let drawn = "";
   let chosen = [];
+  let first = []; // what is shown as long as nobody has chosen
 
   // The runs of all groups, by the groups' ids, newest first; and those of all groups of one name as one.
   function groups() {
@@ -159,10 +162,18 @@ export function open(place) {
     changed();
   }
 
+  // What is shown at first: of the two newest names whose runs have finished all repeats, the older one first; else the newest.
+  function atFirst(there) {
+    const keys = [...there.keys()];
+    const finished = keys.filter((key) => key.startsWith(NAMED) && there.get(key).every(({ status }) => status === "finished")); // of one that failed or goes on nobody knows what it would take
+    const starts = finished.slice(0, 2).reverse().map((key) => [key, startsOf(there.get(key))]);
+    return starts.length > 1 ? starts.map(([key, ids]) => (ids.length > 1 ? key : ids[0])) : keys.filter((key) => !key.startsWith(NAMED)).slice(0, 1);
+  }
+
   async function changed() {
     const there = groups();
     const asked = read().query.getAll("group").filter((key) => there.has(key));
-    chosen = asked.length || read().query.has("group") ? asked : [...there.keys()].filter((key) => !key.startsWith(NAMED)).slice(0, 1);
+    chosen = asked.length || read().query.has("group") ? asked : (first = first.length ? first : atFirst(there));
     offer(there);
     const state = JSON.stringify(chosen.map((key) => there.get(key).map((row) => [row.id, row.status, Math.round(row.seconds / 5)])));
     if (state === drawn) return;
@@ -183,7 +194,7 @@ export function open(place) {
     const said = found.sentences.map((text) => element("p", { class: "verdict" }, text));
     const advice = said.splice(found.groups.length - 1); // behind what each group is beside the first
     update(body, element("div", {}, said,
-      found.groups.length > 1 ? [beside(found.groups), tools("groups", "groups", "Save as a table or a figure:", tableSavers("groups", besideTexts))] : null,
+      found.groups.length > 1 ? [beside(found.groups), tools("groups", "groups", "Save as a table or a figure:", tableSavers("groups", besideTexts, () => besideNumbers(found.groups)))] : null,
       selecting(selected), legend(), tools("parts", "where the time goes", "Save these bars:"), found.groups.map((each) => group(each, found.groups.length > 1, advice.length)),
       advice.length ? [element("h2", {}, "What to change first"), ...advice] : null));
   }
