@@ -43,8 +43,12 @@ JSON = "JSON records in batches of {:,}, of json.loads in as many processes"
 CPU, BYTES = "CPU of four trainers on one feed, of four consumers", "broker's bytes, of four consumers"
 NEXT = "from a state, in a cycle of 100 MB, to its next record"
 MOST = {CPU: 0.35, BYTES: 0.27, "memory": 1.0, NEXT: 2.0}
-DECODED = {"": "JSON, decoded by the feed", "numbers": "decoded by their function"}
-"""What a feed's ``decode=`` is, and which arm of the four trainers that is."""
+CPU_ARMS = {
+    "JSON in batches of 500": ("", BATCH),
+    "JSON in batches of 2,000": ("", LARGE_BATCH),
+    "by the consumers' function, in batches of 500": ("numbers", BATCH),
+}
+"""What a feed's ``decode=`` is, and its batches."""
 FIELDS = ("user", "item", "price", "clicked", "hour", "country")
 
 
@@ -234,22 +238,22 @@ def decoding(results: dict[str, list[float]], repeats: int) -> None:
 
 
 def four(results: dict[str, list[float]], repeats: int) -> None:
-    count = PARTITIONS * 10_000
+    count = PARTITIONS * 20_000
     with brokers_of("json", count) as brokers:
         for _ in range(repeats):
             began = lo_bytes()
             alone = told(*[("own", brokers, str(count), "yes")] * TRAINERS)
             own_bytes = lo_bytes() - began
             own_s = sum(each["cpu_s"] for each in alone) * count / (count - 500)
-            for decode, by in DECODED.items():
+            for arm, (decode, batch) in CPU_ARMS.items():
                 began = lo_bytes()
-                with feeding(f"kafka://{brokers}/clicks", count // 8, decode, 2) as process:
-                    fed = told(*[("trainer", str(count // 8 * 7), "0")] * TRAINERS)
+                with feeding(f"kafka://{brokers}/clicks", count // 8, decode, 2, batch=batch) as process:
+                    fed = told(*[("trainer", str(count // 8 * 7), "0", str(batch))] * TRAINERS)
                     process.stdin.close()
                     feeder_s = json.loads(process.stdout.readlines()[-1])["cpu_s"]
                 records = sum(each["all"] for each in fed) / TRAINERS
                 shared_s = (feeder_s + sum(each["cpu_s"] for each in fed)) * count / records
-                results.setdefault(f"{CPU}: {by}", []).append(shared_s / own_s)
+                results.setdefault(f"{CPU}: {arm}", []).append(shared_s / own_s)
                 results.setdefault(BYTES, []).append((lo_bytes() - began) / own_bytes)
 
 

@@ -14,6 +14,7 @@ from penstock.tree.layout import leaf_names as leaf_names
 from penstock.tree.layout import leaf_sizes as leaf_sizes
 from penstock.tree.layout import same_but_for_shapes as same_but_for_shapes
 from penstock.tree.parts import Described as Described
+from penstock.tree.parts import are_scalars as are_scalars
 from penstock.tree.parts import bytes_of as bytes_of
 from penstock.tree.parts import describe as describe
 from penstock.tree.parts import first_rows as first_rows

@@ -91,6 +91,8 @@ class _Walk(NamedTuple):
     def describe(self, tree: Tree, path: str, depth: int) -> Node:
         if depth > MOST_DEPTH:
             raise _too_deep(path)
+        if type(tree) is np.ndarray:  # what most are, before what takes longer to ask
+            return self._array(tree, path)
         if _is_named(tree):
             fields = field_names(type(tree))
             values = [getattr(tree, field) for field in fields]
@@ -194,12 +196,14 @@ def first_rows(tree: Tree) -> int:
     lists: list[int] = []
 
     def visit(node: Tree) -> int | None:
+        if type(node) is np.ndarray and node.ndim:
+            return len(node)
         if _is_named(node):
             node = [getattr(node, field) for field in field_names(type(node))]
         elif _is_mapping(node):
             node = list(node.values())
         if _is_sequence(node):
-            if node and _are_scalars(node):
+            if node and are_scalars(node):
                 lists.append(len(node))
                 return None
             return next((rows for item in node if (rows := visit(item)) is not None), None)
@@ -214,10 +218,10 @@ def first_rows(tree: Tree) -> int:
 
 def _is_row_list(items: Sequence[Any], rows: int | None) -> bool:
     """Whether a list holds one scalar per row, or any scalars if the block is taken whole."""
-    return len(items) > 0 and rows in (len(items), None) and _are_scalars(items)
+    return len(items) > 0 and rows in (len(items), None) and are_scalars(items)
 
 
-def _are_scalars(items: Sequence[Any]) -> bool:
+def are_scalars(items: Sequence[Any]) -> bool:
     return {*map(type, items)} <= SCALARS
 
 

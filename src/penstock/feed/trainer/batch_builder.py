@@ -8,7 +8,7 @@ import time
 import weakref
 from collections.abc import Callable, Sequence
 from functools import cache, partial
-from typing import Any, Literal, get_args
+from typing import Any, Literal, cast, get_args
 
 import msgspec
 import numpy as np
@@ -25,6 +25,7 @@ from penstock.tree import (
     Node,
     Ragged,
     Strings,
+    are_scalars,
     array_nodes,
     build,
     describe,
@@ -129,6 +130,8 @@ def converted(tree: Tree, framework: Framework) -> Tree:
     Without ``jax_enable_x64`` JAX turns 64-bit numbers into 32-bit ones. It
     copies those, and arrays that do not begin at a multiple of 64 bytes.
     """
+    if framework == "numpy" and _is_numpy(tree):
+        return tree
     module, function = _FROM_DLPACK[framework]
     from_dlpack = getattr(importlib.import_module(module), function)
     parts = describe(tree, whole=True, anywhere=True)
@@ -152,6 +155,15 @@ def converted(tree: Tree, framework: Framework) -> Tree:
         else:
             leaves.append(turned(name, node, leaf) if isinstance(node, Array) else leaf)
     return build(parts.layout, leaves)
+
+
+def _is_numpy(tree: Tree) -> bool:
+    """Whether nothing need be turned into NumPy's: looked at as far as is quicker than turning it."""
+    if type(tree) is dict:
+        return all(map(_is_numpy, cast("dict[Any, Tree]", tree).values()))
+    if type(tree) is list:
+        return are_scalars(cast("list[Any]", tree))
+    return type(tree) is np.ndarray
 
 
 def _exported(leaf: Any) -> Any:
