@@ -148,11 +148,12 @@ def feeder(log: str, cycle: str, decode: str, workers: str, window: str, batch: 
 
         thread = threading.Thread(target=made.run)
         thread.start()
+        began_s = made.statistics().usage.cpu_s  # as consumers are counted from when they read
         print("ready", flush=True)
         sys.stdin.read()
-        used = made.statistics().usage
+        used_s = made.statistics().usage.cpu_s - began_s
     thread.join()
-    print(json.dumps({"cpu_s": used.cpu_s}), flush=True)
+    print(json.dumps({"cpu_s": used_s}), flush=True)
 
 
 def trainer(count: str, delay_ms: str, batch_size: str = str(BATCH)) -> None:

@@ -129,6 +129,18 @@ def test_what_has_diverged_is_shown_and_last_in_any_order(tab, store):
     assert places == sorted(places, key=float, reverse=True)  # what has diverged lies above
 
 
+def test_what_was_never_a_number_is_shown_as_that_on_a_runs_page_too(tab, store):
+    [run] = group(store, "sweep", parameters={"lr": "9"}, series={"loss": [math.nan, math.nan]})
+    group(store, "sweep", parameters={"lr": "1"}, series={"loss": [1.0, 2.0]})
+    one = tab()
+    page = one.view("runs?col=least:loss&sort=least:loss")
+    eventually(lambda: column(page, "least loss") == ["1", "NaN"])
+    page = one.view("parameters?metric=least:loss")
+    page.get_by_role("link", name="lr 9, least loss NaN").first.wait_for()
+    page = one.view(f"run/{run.id}")
+    page.get_by_role("row", name=re.compile("^loss NaN NaN")).wait_for()
+
+
 def test_one_run_that_a_filter_leaves_keeps_the_parameters_that_differ(tab, store):
     sweep(store)
     page = tab().view("runs")

@@ -16,6 +16,7 @@ from tests.select.tasks import SAMPLES, images, texts
 from torch import Tensor, nn
 
 from penstock.errors import BadSetting
+from penstock.select import gradients
 from penstock.select.gradients import SampleGradients, last_linear, projected, sketched_gradients
 from penstock.select.task import Batch
 
@@ -412,3 +413,16 @@ def test_signs_are_even_and_independent() -> None:
     assert abs(float(matrix.mean())) < 0.02
     for each in (matrix @ matrix.T / length, matrix.T @ matrix / rows):
         assert float((each - torch.eye(len(each))).abs().max()) < 0.4
+
+
+def test_all_blocks_of_signs_lie_in_one_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    own, seen = gradients._signs, list[int]()
+
+    def signs(*of: Any) -> Tensor:
+        drawn = own(*of)
+        seen.append(drawn.untyped_storage().data_ptr())
+        return drawn
+
+    monkeypatch.setattr(gradients, "_signs", signs)
+    projected([torch.ones(1, 7000), torch.ones(1, 1000)], 8000, 64, seed=1)
+    assert len(seen) == 5 and len({*seen}) == 1

@@ -19,7 +19,7 @@ from msgspec import structs
 
 from penstock.errors import NoSuchRun
 from penstock.runs.compare import Comparison, GroupFigures, compare, each_start, group_figures
-from penstock.runs.figures import MEMORY, Extremes, extremes, memory_bytes, newest_values
+from penstock.runs.figures import MEMORY, extremes, memory_bytes, newest_values
 from penstock.runs.glance import Recent, glance, is_glanced_at
 from penstock.runs.listeners import is_measured
 from penstock.runs.record import ENDED, RunRecord
@@ -224,9 +224,10 @@ def _summary(seconds: float, series: Mapping[str, Series]) -> dict[str, Any]:
     }
 
 
-def _extremes(values: Floats) -> Extremes:
+def _extremes(values: Floats) -> tuple[float | str | None, ...]:
     found = extremes(values)
-    return found._replace(last=in_words(found.last))
+    last = in_words(found.last)
+    return (last, last, last) if found.least is None else (last, found.least, found.most)
 
 
 def _in_words(values: Mapping[str, float]) -> dict[str, Any]:
@@ -243,7 +244,7 @@ def _tail(path: Path) -> str:
         return ""
 
 
-def _figures(name: str, found: Mapping[str, Series]) -> dict[str, float | None]:
+def _figures(name: str, found: Mapping[str, Series]) -> dict[str, Any]:
     """Return the number of values that count, and the last and the mean of what is drawn.
 
     A counter's mean is its growth per second.
@@ -256,6 +257,6 @@ def _figures(name: str, found: Mapping[str, Series]) -> dict[str, float | None]:
     with np.errstate(all="ignore"):
         return {
             "points": len(values),
-            "last": float(last[-1]) if len(last) else None,
-            "mean": float(np.mean(whole)) if len(whole) else None,
+            "last": in_words(float(last[-1])) if len(last) else None,
+            "mean": in_words(float(np.mean(whole))) if len(whole) else None,
         }
