@@ -136,7 +136,7 @@ def test_what_was_never_a_number_is_shown_as_that_on_a_runs_page_too(tab, store)
     page = one.view("runs?col=least:loss&sort=least:loss")
     eventually(lambda: column(page, "least loss") == ["1", "NaN"])
     page = one.view("parameters?metric=least:loss")
-    page.get_by_role("link", name="lr 9, least loss NaN").first.wait_for()
+    page.get_by_role("link", name="lr 9, least loss NaN").last.wait_for()
     page = one.view(f"run/{run.id}")
     page.get_by_role("row", name=re.compile("^loss NaN NaN")).wait_for()
 
