@@ -422,6 +422,7 @@ def test_groups_stand_beside_each_other_with_the_sentence_above_and_the_best_mar
 def test_the_groups_that_are_chosen_at_first_can_be_left_out(tab, store):
     for name in ("oldest", "older", "newest"):
         group(store, name)
+    group(store, "of two runs", runs=["a", "b"], status="failed")
     page = tab().view("time")
     page.get_by_role("heading", name="older (plain)").wait_for()
     assert not page.get_by_role("button", name="oldest (plain)", pressed=True).count()
@@ -431,6 +432,22 @@ def test_the_groups_that_are_chosen_at_first_can_be_left_out(tab, store):
     page.get_by_role("button", name="older (plain)", pressed=False).click()
     page.get_by_role("heading", name="older (plain)").wait_for()
     assert not page.get_by_role("button", name="newest (plain)", pressed=True).count()
+
+
+def test_repeats_of_two_names_are_compared_at_first_and_a_group_that_is_deleted_goes(tab, store):
+    for at in range(2):
+        for name, seconds in (("own", 100.0), ("shared", 40.0)):
+            group(store, name, seconds=seconds + at, began=1_790_000_000.0 + 1000 * at)
+    one = tab()
+    page = one.view("time")
+    for name in ("own", "shared"):
+        page.get_by_role("button", name=f"{name} (plain) all 2 groups, 2 runs", pressed=True).wait_for()
+    for run in store.runs():
+        if run.group == "own":
+            store.delete([run.id])
+    page.get_by_role("heading", name="own (plain)").wait_for(state="detached")
+    page.get_by_role("heading", name="shared (plain)").wait_for()
+    assert not page.locator("#trouble").text_content()
 
 
 def test_what_a_selection_costs_and_saves_stands_below_the_groups(tab, store, monkeypatch):

@@ -56,12 +56,15 @@ def test_points_lie_where_their_values_are_on_a_log_axis_and_runs_without_are_co
     columns = eventually(lambda: (now := sorted({x for _, x, _ in points(page)})) != columns and now)
     assert columns[1] - columns[0] < (columns[3] - columns[2]) / 50, "numbers at their distances"
     page.wait_for_url(re.compile("axes=linear"))
+    linear, heights = ({name: y for name, _, y in each} for each in (points(page), found))
     page.get_by_label("Axes of numbers").select_option("log")
     page.wait_for_url(re.compile("axes=log"))
     eventually(lambda: sorted({x for _, x, _ in points(page)}) == sorted({x for _, x, _ in found}))
+    assert {name: y for name, _, y in points(page)} not in (linear, {name: y for name, _, y in found}), (
+        "losses, too"
+    )
     page.get_by_label("Axes of numbers").select_option("")
     eventually(lambda: points(page) == found)
-    heights = {name: y for name, _, y in found}
     for before, after in pairwise(RATES):
         assert heights[f"adam {before}"] > heights[f"sgd {before}"] > heights[f"adam {after}"]
     texts = page.locator("svg").first.locator("text").all_text_contents()

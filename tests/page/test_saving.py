@@ -46,6 +46,12 @@ def test_groups_beside_each_other_and_where_their_time_goes_are_saved(tab, store
     rows = list(csv.reader(saved(page, "groups as CSV").splitlines()))
     assert rows[0] == ["", "alone first", "plain first"]
     assert ["time of all, s", "100", "50"] in rows, "numbers, without what is said beside the values"
+    third = group(store, "third", seconds=70)[0]
+    page.locator(f"main button[data-id='{third.group_id}']").click()
+    page.get_by_role("columnheader", name="third").wait_for()
+    assert ["time of all, s", "100", "50", "70"] in [*csv.reader(saved(page, "groups as CSV").splitlines())]
+    page.locator(f"main button[data-id='{third.group_id}']").click()
+    page.get_by_role("columnheader", name="third").wait_for(state="detached")
     assert r"time of all & 1:40 & 50.0 s \\" in saved(page, "groups as LaTeX").splitlines()
     assert ">CPU time (s)<" in saved(page, "groups as SVG")
     svg = saved(page, "where the time goes as SVG")

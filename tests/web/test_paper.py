@@ -97,7 +97,7 @@ ABSENT = [
     (
         "format=pdf&name=loss&over=step&begin=-1e308&end=1e308",
         400,
-        "from -1e+308 to 1e+308: give moments up to 1e+100",
+        "from -1e+308 to 1e+308: give places up to 1e+100",
     ),
     ("format=pdf&name=loss&begin=3&end=2", 400, "from 3 to 2: give a begin below an end"),
     ("format=pdf&name=loss&band=wide", 400, "band='wide': give one of range, deviation, error"),

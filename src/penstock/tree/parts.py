@@ -222,6 +222,7 @@ def _is_row_list(items: Sequence[Any], rows: int | None) -> bool:
 
 
 def are_scalars(items: Sequence[Any]) -> bool:
+    """Whether a list holds numbers, strings, bytes and None only."""
     return {*map(type, items)} <= SCALARS
 
 

@@ -36,8 +36,10 @@ from penstock.web.writing import write_routes
 
 _MOST_POINTS = 20_000
 _MOST_SMOOTHING = 0.999
-_FAR, _FARTHEST = 2e11, 1e100
+_FAR = 2e11
 """A moment of which a year has four digits, in seconds since 1970."""
+_FARTHEST = 1e100
+"""A place on another axis, from which to the least of all numbers there is a distance."""
 _PORT = 7367
 _TRIED_PORTS = 20
 _ACCEPTED_AT_ONCE = 16  # so that those which wait for too long go before descriptors run out
@@ -177,7 +179,9 @@ def _figure(store: Store, views: Views, request: Request) -> Response:
             raise BadSetting(f"from {span[0]:g} to {span[1]:g}: give a begin below an end")
         far, of = (_FAR, " s since 1970") if asked.get("over") == CLOCK else (_FARTHEST, "")
         if any(abs(edge) > far for edge in span if math.isfinite(edge)):
-            raise BadSetting(f"from {span[0]:g} to {span[1]:g}{of}: give moments up to {far:g}")
+            raise BadSetting(
+                f"from {span[0]:g} to {span[1]:g}{of}: give {'moments' if of else 'places'} up to {far:g}"
+            )
         charts, log = {asked.get("name", ""): _chart(views, request)}, asked.get("log") == "true"
         picture = charts_picture(charts, labels, asked.get("over", ""), log, 1, span)
     return Response(picture.content(kind), media_type=mimetypes.types_map[f".{kind}"])

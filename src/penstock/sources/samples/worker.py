@@ -27,6 +27,7 @@ Samples = Sequence[Place] | Sequence[Mapping[str, Any]] | Sequence[bytes]
 
 
 def are_places(samples: Samples) -> TypeGuard[Sequence[Place]]:
+    """Whether samples are to be read from where they lie."""
     return isinstance(samples, list) and isinstance(samples[0], Place)
 
 

@@ -69,8 +69,8 @@ export function left(row) {
   return undefined;
 }
 
-// What a value of a parameter is called among others: numbers as one, however they are written, but for those of too many digits.
-const plain = (text) => (typeof asNumber(text) === "number" && text.length <= 16 ? String(asNumber(text)) : text);
+// Of what a parameter has been given, what is the same: numbers, however they are written, but for words such as 007 and what has too many digits.
+const plain = (text) => (typeof asNumber(text) === "number" && text.length <= 15 && !/^0\d/.test(text) ? String(asNumber(text)) : text);
 
 const asNumber = (text) => (text?.trim() && Number.isFinite(Number(text)) ? Number(text) : text);
 
@@ -112,8 +112,8 @@ export const groupings = (rows) => [["1", "group"], ["name", "name of the group"
 // Of runs grouped in such a way: what those of one group have in common, and what it is called.
 export function grouper(by) {
   const column = by.startsWith("param:") && columnOf(by);
-  const called = column ? (row) => `${column.label} = ${plain(column.text(row)) || "–"}` : (row) => `${row.group} (${row.mode})`;
-  return { key: by === "1" ? (row) => row.group_id : called, called };
+  const called = column ? (row) => `${column.label} = ${column.text(row) || "–"}` : (row) => `${row.group} (${row.mode})`;
+  return { key: by === "1" ? (row) => row.group_id : column ? (row) => plain(column.text(row)) : called, called };
 }
 
 const NARROW = matchMedia("(max-width: 600px)");

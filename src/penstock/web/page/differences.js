@@ -38,7 +38,7 @@ export async function differences(ids, label, colourOf) {
   const names = [...new Set(known.flatMap((each) => [...each.keys()]))];
   const rows = names.map((name) => [name, known.map((each) => each.get(name) ?? "")]).filter(([, texts]) => new Set(texts).size > 1);
   const unknown = runs.filter(({ environment }) => !environment?.git && !Object.keys(environment?.code || {}).length);
-  const said = unknown.length ? element("p", { class: "soft" }, `Of the code of ${unknown.length === runs.length ? "these runs" : unknown.map(({ name }) => name).join(", ")} nothing is known.`) : "";
+  const said = unknown.length ? element("p", { class: "soft" }, `Of the code of ${unknown.length === runs.length ? "these runs" : unknown.map(({ id }) => label(id)).join(", ")} nothing is known.`) : "";
   if (!rows.length) return element("div", {}, element("p", { class: "soft" }, `Nothing that is known of them: parameters, command, ${unknown.length ? "" : "code, "}packages, variables and machine are the same.`), said);
   return element("div", {}, said, element("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "What differs" }, element("table", { "aria-label": "What differs" },
     element("thead", {}, element("tr", {}, element("td"), ids.map((id) => element("th", { scope: "col" }, dot(colourOf(id)), label(id))))),

@@ -17,6 +17,7 @@ export function number(value, digits = 3) {
 
 export function bytes(value, digits = 3) {
   if (value === null || value === undefined) return "";
+  if (ODD.includes(value)) return value;
   const units = ["B", "KiB", "MiB", "GiB", "TiB"];
   let at = 0;
   while (Math.abs(value) >= 1024 && at < units.length - 1) {

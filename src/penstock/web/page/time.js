@@ -62,7 +62,7 @@ function beside(groups) {
     element("thead", {}, element("tr", {}, element("td"), heads)), element("tbody", {}, rows)));
 }
 
-const besideNumbers = (groups) => [["", ...groups.map((each) => `${each.mode} ${each.name}`)], ...FIGURES.map(({ label, unit, of }) => [unit ? `${label}, ${unit}` : label, ...groups.map((each) => of(each) ?? "")])];
+const besideNumbers = (groups) => [["", ...groups.map((each) => `${each.mode} ${each.name}`)], ...FIGURES.map(({ label, unit, of }) => [unit ? `${label}, ${unit}` : label, ...groups.map((each) => of(each) ?? "")]).filter(([, ...values]) => values.some((value) => value !== ""))];
 
 function bar(run) {
   const parts = PARTS.filter(([key]) => run.parts[key] !== null);
@@ -126,6 +126,7 @@ export function open(place) {
   place.append(element("div", { class: "tools" }, search, more), choice, body);
   let drawn = "";
   let chosen = [];
+  let compared = [];
   let first = []; // what is shown as long as nobody has chosen
 
   // The runs of all groups, by the groups' ids, newest first; and those of all groups of one name as one.
@@ -162,18 +163,28 @@ export function open(place) {
     changed();
   }
 
-  // What is shown at first: of the two newest names whose runs have finished all repeats, the older one first; else the newest.
+  // What is shown at first: the newest group that has finished beside the newest of another name with as many runs, the older one first,
+  // each with its repeats if those are all that its name has; else the newest group.
   function atFirst(there) {
-    const keys = [...there.keys()];
-    const finished = keys.filter((key) => key.startsWith(NAMED) && there.get(key).every(({ status }) => status === "finished")); // of one that failed or goes on nobody knows what it would take
-    const starts = finished.slice(0, 2).reverse().map((key) => [key, startsOf(there.get(key))]);
-    return starts.length > 1 ? starts.map(([key, ids]) => (ids.length > 1 ? key : ids[0])) : keys.filter((key) => !key.startsWith(NAMED)).slice(0, 1);
+    const starts = [...there].filter(([key]) => !key.startsWith(NAMED));
+    const waiting = new Set([...known.rows.values()].filter(({ began }) => began === null).map((row) => row.group_id));
+    const isWhole = ([key, rows]) => !waiting.has(key) && rows.every(({ status, archived }) => status === "finished" && !archived);
+    const alike = (rows) => JSON.stringify(rows.map(({ name, parameters }) => [name, parameters]).sort());
+    const [newer, ...others] = starts.filter(isWhole);
+    const older = newer && others.find(([, rows]) => called(rows[0]) !== called(newer[1][0]));
+    if (older?.[1].length !== newer?.[1].length || !older) return starts.slice(0, 1).map(([key]) => key);
+    return [older, newer].map(([key, rows]) => {
+      const its = starts.filter(([, each]) => called(each[0]) === called(rows[0]));
+      return its.length > 1 && its.every((each) => isWhole(each) && alike(each[1]) === alike(rows)) ? NAMED + called(rows[0]) : key;
+    });
   }
 
   async function changed() {
     const there = groups();
     const asked = read().query.getAll("group").filter((key) => there.has(key));
-    chosen = asked.length || read().query.has("group") ? asked : (first = first.length ? first : atFirst(there));
+    first = first.filter((key) => there.has(key));
+    if (!first.length) first = atFirst(there);
+    chosen = asked.length || read().query.has("group") ? asked : first;
     offer(there);
     const state = JSON.stringify(chosen.map((key) => there.get(key).map((row) => [row.id, row.status, Math.round(row.seconds / 5)])));
     if (state === drawn) return;
@@ -187,6 +198,7 @@ export function open(place) {
       ask("/api/groups", which.map((ids) => ["id", ids.join()])), ask("/api/selections", which.map(([id]) => ["id", id])),
     ]);
     if (!body.isConnected || state !== drawn) return;
+    compared = found.groups;
     // The table as it stands there: a cell's first part is its value, the others say what is best.
     const besideTexts = () => [...body.querySelectorAll("table.groups tr")].map((row) => [...row.cells].map((cell) => (cell.firstElementChild && cell.tagName === "TD" ? cell.firstElementChild : cell).innerText.replace("\n", " ")));
     const tools = (of, name, words, more) => element("div", { class: "tools", "data-id": `save ${of}` }, element("span", { class: "soft" }, words), more, ["SVG", "PDF"].map((kind) =>
@@ -194,7 +206,7 @@ export function open(place) {
     const said = found.sentences.map((text) => element("p", { class: "verdict" }, text));
     const advice = said.splice(found.groups.length - 1); // behind what each group is beside the first
     update(body, element("div", {}, said,
-      found.groups.length > 1 ? [beside(found.groups), tools("groups", "groups", "Save as a table or a figure:", tableSavers("groups", besideTexts, () => besideNumbers(found.groups)))] : null,
+      found.groups.length > 1 ? [beside(found.groups), tools("groups", "groups", "Save as a table or a figure:", tableSavers("groups", besideTexts, () => besideNumbers(compared)))] : null,
       selecting(selected), legend(), tools("parts", "where the time goes", "Save these bars:"), found.groups.map((each) => group(each, found.groups.length > 1, advice.length)),
       advice.length ? [element("h2", {}, "What to change first"), ...advice] : null));
   }
