@@ -172,7 +172,7 @@ def _epochs(trainer: Trainer) -> dict[int, list[list[int]]]:
     return found
 
 
-@pytest.mark.parametrize("ends", ["stop", "trainer leaves"])
+@pytest.mark.parametrize("ends", ["stop", "SIGKILL", "SIGINT"])
 def test_a_feed_that_waits_for_records_ends(train: Callable[..., Trainer], tmp_path: Path, ends: str):
     writer = FolderWriter(tmp_path / "log", 0.0)
     source = {"kind": "stream", "log": writer.log, "cycle": 50}
@@ -183,7 +183,7 @@ def test_a_feed_that_waits_for_records_ends(train: Callable[..., Trainer], tmp_p
         penstock.stop("feed")
         assert trainer.fails("FeedStopped", "was stopped by process")
     else:
-        trainer.signal("SIGKILL")
+        trainer.signal(ends)  # SIGINT as by Ctrl-C, while its loop waits
     eventually(lambda: not penstock.feeds())
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import threading
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -82,6 +83,13 @@ def test_no_block_goes_out_before_its_cycle_has_closed_and_the_feed_says_what_it
         LOGS["wait"].partitions[0] += records(7, 3)
         reader.join(20)
         assert sorted(got) == list(range(10))
+
+
+def test_a_clock_that_is_set_back_holds_no_cycle_back(monkeypatch: pytest.MonkeyPatch):
+    source = stream("back", [records(7)], close_after=0.5)
+    with feeding(source, "back"), penstock.attach("back", framework="numpy") as loader:
+        monkeypatch.setattr(time, "time", lambda: 1.0)
+        assert sorted(epoch(loader)) == [*range(7)]
 
 
 def test_a_feed_that_waits_for_records_can_be_closed():
