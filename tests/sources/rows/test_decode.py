@@ -46,7 +46,7 @@ WRONG = [
     (at_13(None), "'x' has numbers of object"),
     (at_13(5, "text"), "'x' is of type int, and in the first sample text"),
     (at_13("text", b"bytes"), "'x' is of type str, and in the first sample bytes"),
-    (at_13(300, np.uint8(1)), "'x' has numbers of int64, and .*u1 in the first sample"),
+    (at_13(300, np.uint8(1)), "'x' has int64 that .*u1, as in the first sample, cannot hold"),
     # As it was found: these were cut to what fits.
     (at_13(2**40, np.int32(1)), "'x' has int64 that <i4, as in the first sample, cannot hold"),
     (at_13(np.datetime64(1, "ns"), np.datetime64(1, "s")), r"'x' has datetime64\[ns\] that <M8\[s\], as"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -10,6 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import structs
 
 from penstock.errors import SourceError
 from penstock.io.cache.admission import Admitted
@@ -106,3 +108,69 @@ def test_records_like_the_first_are_not_taken_one_by_one(
     leaves = made([json.dumps(record).encode() for record in others], recipe.step(), recipe)
     assert leaves["user"].tolist() == [*range(5)] and leaves["price"].tolist() == [0.25, 1, 2, 3, 4]
     assert leaves["no identifier"] == [""] * 5 and not leaves["bad"].any()
+
+
+class Word(str):
+    """A text of a type that no trainer knows."""
+
+
+class Stubborn:
+    def __array__(self, *_: Any) -> Any:
+        raise RuntimeError("no array of me")
+
+
+def odd_ones(record: bytes) -> dict[Any, Any]:
+    click = json.loads(record)
+    kind = click.pop("kind")
+    return {
+        "subclass": {**click, "text": Word("word")},
+        "surrogate": {**click, "text": "\ud800"},
+        "no array": {**click, "price": Stubborn()},
+        "too large": {**click, "price": np.float64(1e300)},
+        "number as name": {7 if name == "7" else name: value for name, value in click.items()},
+    }.get(kind, click)
+
+
+@pytest.mark.parametrize(
+    ("kind", "says"),
+    [
+        ("subclass", ""),
+        ("number as name", ""),
+        ("surrogate", "'text' is no valid Unicode"),
+        ("no array", "'price' of type Stubborn makes no array: no array of me"),
+        ("too large", "'price' has float64 that <f4, as in the first sample, cannot hold"),
+    ],
+)
+def test_what_a_function_gives_for_one_record_costs_no_other(kind: str, says: str) -> None:
+    first = {"text": "a", "price": 0.5, "7": 1, "kind": ""}
+    recipe = StreamRecipe(odd_ones, "refuse", True, "clicks").of_first(
+        [("record 0", lambda: json.dumps(first).encode())], "clicks"
+    )
+    recipe = structs.replace(
+        recipe,
+        leaves=tuple(leaf._replace(dtype="<f4") if leaf.name == "price" else leaf for leaf in recipe.leaves),
+    )
+    data = [json.dumps({**first, "kind": each}).encode() for each in ("", kind, "")]
+    leaves = made(data, recipe.step(), recipe)
+    assert leaves["bad"].tolist() == [False, bool(says), False]
+    assert leaves["text"] == ["a", "" if says else "word" if kind == "subclass" else "a", "a"]
+    assert {*map(type, leaves["text"])} == {str} and leaves["7"].tolist() == [1, 0 if says else 1, 1]
+    if says:
+        with pytest.raises(SourceError, match=re.escape(says)):
+            whole = structs.replace(recipe, skips=False, leaves=recipe.leaves[:-1])
+            made(data, whole.step(), whole)
+
+
+@pytest.mark.parametrize("first", [5, 2**63])
+def test_whole_numbers_fit_by_their_values(first: int) -> None:
+    data = [b'{"id": %d}' % each for each in (first, 5, 2**63, -1, 2**64)]
+    recipe = StreamRecipe(None, "refuse", True, "clicks").of_first([("record 0", lambda: data[0])], "clicks")
+    fits = [first, 5, 2**63, 0, 0] if first > 5 else [5, 5, 0, -1, 0]
+    assert made(data, recipe.step(), recipe)["id"].tolist() == fits
+
+
+def test_json_that_is_nested_too_deep_is_a_bad_record() -> None:
+    first, deep = b'{"id": 1}', b'{"id": ' + b"[" * 5000 + b"]" * 5000 + b"}"
+    recipe = StreamRecipe(None, "refuse", True, "clicks").of_first([("record 0", lambda: first)], "clicks")
+    leaves = made([first, deep, first], recipe.step(), recipe)
+    assert leaves["bad"].tolist() == [False, True, False]

@@ -41,11 +41,21 @@ class RowLeaf(NamedTuple):
                 raise ValueError(
                     f"{self.name!r} is of type {type(value).__name__}, and in the first sample {self.kind}"
                 )
-            return value
-        array = np.asarray(value)
+            if isinstance(value, bytes):
+                return bytes(value)
+            try:
+                value.encode()
+            except UnicodeEncodeError as error:
+                raise ValueError(f"{self.name!r} is no valid Unicode ({error}): give it as bytes") from None
+            return str.__str__(value)  # of a subclass its text
+        try:
+            array = np.asarray(value)
+        except Exception as error:  # whatever a user's type raises
+            raise ValueError(f"{self.name!r} of type {type(value).__name__} makes no array: {error}") from error
         if self.kind == "list" and not array.size and array.ndim == 1:  # an empty list has no type of its own
             array = np.empty((0, *self.shape), self.dtype)
-        if not np.can_cast(array.dtype, self.dtype, "same_kind"):
+        are_whole = array.dtype.kind in "iu" and np.dtype(self.dtype).kind in "iu"  # compared below
+        if not are_whole and not np.can_cast(array.dtype, self.dtype, "same_kind"):
             raise ValueError(f"{self.name!r} has numbers of {array.dtype}, and {self.dtype} in the first sample")
         shape = array.shape[1:] if self.kind == "list" and array.ndim else array.shape
         if shape != self.shape or (self.kind == "list" and not array.ndim):
@@ -53,8 +63,10 @@ class RowLeaf(NamedTuple):
             raise ValueError(
                 f"{self.name!r} has shape {array.shape}, and {self.shape} in the first sample{remedy}"
             )
-        cast = array.astype(self.dtype, copy=False)
-        if array.dtype.kind in "iumM" and not np.array_equal(cast, array):  # NaT is none of a sample's own
+        with np.errstate(over="ignore"):
+            cast = array.astype(self.dtype, copy=False)
+        is_lost = array.dtype.kind in "fc" and not np.array_equal(np.isinf(cast), np.isinf(array))
+        if is_lost or (array.dtype.kind in "iumM" and not np.array_equal(cast, array)):  # NaT is none of its own
             raise ValueError(
                 f"{self.name!r} has {array.dtype} that {self.dtype}, as in the first sample, cannot hold"
             )
@@ -84,8 +96,8 @@ def _leaf(name: str, value: Any, ragged: RaggedChoice, names: str) -> RowLeaf:
         array = np.empty(0, object)
     if array.dtype.kind not in "biufcmM":
         raise BadSetting(
-            f"{names} gave {name!r} of type {type(value).__name__}, which no array of numbers holds: leave it out "
-            "with columns=, or make arrays, text or bytes of it with decode="
+            f"{names} gave {name!r} of type {type(value).__name__}, which no array of numbers holds: make "
+            "arrays, text or bytes of it with decode=, or leave it out (columns= of a RecordSource)"
         )
     if array.ndim and ragged != "refuse":
         return RowLeaf(name, "list", array.dtype.str, array.shape[1:])
@@ -98,7 +110,7 @@ def with_bad(leaves: Sequence[RowLeaf], *, skips: bool) -> tuple[RowLeaf, ...]:
         return tuple(leaves)
     if BAD in (leaf.name for leaf in leaves):
         raise BadSetting(
-            f"on_bad='skip' adds a column {BAD!r}, and there is one: give it another name, by columns="
+            f"on_bad='skip' adds a column {BAD!r}, and there is one: give it another name, by decode= or columns="
         )
     return (*leaves, RowLeaf(BAD, "fixed", "|b1"))
 
@@ -239,8 +251,9 @@ class RowStep:
             fields, data = part.stored.decoded(row, self._recipe.parse)
             part.stored.keep(row, data)
         sample = self._recipe.sample(fields)
-        is_dict = isinstance(sample, Mapping)
-        names = [*map(str, cast("Mapping[Any, Any]", sample))] if is_dict else [type(sample).__name__]
-        if not is_dict or {*names} != {*self._own}:
-            raise ValueError(f"it has {', '.join(names)}, and the first sample {', '.join(self._own)}")
-        return {name: leaf.checked(sample[name]) for name, leaf in self._own.items()}
+        if not isinstance(sample, Mapping):
+            raise ValueError(f"it has {type(sample).__name__}, and the first sample {', '.join(self._own)}")
+        values = {str(name): value for name, value in cast("Mapping[Any, Any]", sample).items()}
+        if {*values} != {*self._own}:
+            raise ValueError(f"it has {', '.join(values)}, and the first sample {', '.join(self._own)}")
+        return {name: leaf.checked(values[name]) for name, leaf in self._own.items()}

@@ -32,8 +32,8 @@ class StreamRecipe(RowRecipe, frozen=True):
             return sample
         try:
             record = _from_json(sample)
-        except msgspec.DecodeError as error:
-            raise ValueError(f"it is no JSON ({error}): give decode=, a function from its bytes") from None
+        except (msgspec.DecodeError, RecursionError) as error:  # ended, or nested too deep
+            raise ValueError(f"it is no JSON ({error})") from None
         if not isinstance(record, dict):
             raise ValueError(f"it is JSON of type {type(record).__name__}, and a record is an object")
         return cast("dict[str, Any]", record)
@@ -81,7 +81,7 @@ def _by_decode(decode: Callable[[Any], Any], leaves: Sequence[RowLeaf]) -> Colum
 class StreamStep(RowStep):
     """Makes blocks of records: all at once where they are as the first one, else row by row."""
 
-    remedy = "Give decode= that takes such records, too"
+    remedy = "Give decode= that makes of it what the first record was, whose types trainings and states keep"
 
     def __init__(self, recipe: StreamRecipe) -> None:
         super().__init__(recipe)
@@ -110,6 +110,8 @@ class StreamStep(RowStep):
                     arrays[leaf.name][:] = array
                 else:
                     is_text = leaf.kind == "text" and {*map(type, values)} == {str}
+                    if is_text:
+                        "".join(values).encode()  # raises where one cannot travel
                     rows = values if is_text else map(leaf.checked, values)
                     varying.rows[varying.leaves.index(leaf)] = [*rows]
         except Exception:  # whatever a user's function raises; row by row, that is said of one record
