@@ -44,7 +44,7 @@ class RowLeaf(NamedTuple):
             if isinstance(value, bytes):
                 return bytes(value)
             try:
-                value.encode()
+                _ = value.isascii() or value.encode()
             except UnicodeEncodeError as error:
                 raise ValueError(f"{self.name!r} is no valid Unicode ({error}): give it as bytes") from None
             return str.__str__(value)  # of a subclass its text

@@ -111,7 +111,9 @@ class StreamStep(RowStep):
                 else:
                     is_text = leaf.kind == "text" and {*map(type, values)} == {str}
                     if is_text:
-                        "".join(values).encode()  # raises where one cannot travel
+                        _ = (
+                            all(map(str.isascii, values)) or "".join(values).encode()
+                        )  # raises where one cannot travel
                     rows = values if is_text else map(leaf.checked, values)
                     varying.rows[varying.leaves.index(leaf)] = [*rows]
         except Exception:  # whatever a user's function raises; row by row, that is said of one record
