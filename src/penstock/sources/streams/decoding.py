@@ -109,12 +109,9 @@ class StreamStep(RowStep):
                         return None
                     arrays[leaf.name][:] = array
                 else:
-                    is_text = leaf.kind == "text" and {*map(type, values)} == {str}
-                    if is_text:
-                        _ = (
-                            all(map(str.isascii, values)) or "".join(values).encode()
-                        )  # raises where one cannot travel
-                    rows = values if is_text else map(leaf.checked, values)
+                    is_plain = leaf.kind == "text" and {*map(type, values)} == {str}
+                    is_plain = is_plain and all(map(str.isascii, values))
+                    rows = values if is_plain else map(leaf.checked, values)
                     varying.rows[varying.leaves.index(leaf)] = [*rows]
         except Exception:  # whatever a user's function raises; row by row, that is said of one record
             return None
