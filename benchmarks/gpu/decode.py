@@ -113,7 +113,7 @@ class Step:
         begin, gpu_images = time.monotonic(), 0
         seconds, most_s = self.asked.seconds, _MOST * self.asked.seconds
         while (now := time.monotonic() - begin) < seconds or (
-            cpu and not gpu and now < most_s and not cpu.rate(begin, begin + now)  # or nothing compares
+            cpu and now < most_s and not cpu.rate(begin, begin + now)  # or nothing compares
         ):
             if gpu:
                 gpu_images += gpu()
