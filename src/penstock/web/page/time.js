@@ -172,7 +172,7 @@ export function open(place) {
     const alike = (rows) => JSON.stringify(rows.map(({ name, parameters }) => [name, parameters]).sort());
     const [newer, ...others] = starts.filter(isWhole);
     const older = newer && others.find(([, rows]) => called(rows[0]) !== called(newer[1][0]));
-    if (older?.[1].length !== newer?.[1].length || !older) return starts.slice(0, 1).map(([key]) => key);
+    if (!older || older[1].length !== newer[1].length) return starts.slice(0, 1).map(([key]) => key);
     return [older, newer].map(([key, rows]) => {
       const its = starts.filter(([, each]) => called(each[0]) === called(rows[0]));
       return its.length > 1 && its.every((each) => isWhole(each) && alike(each[1]) === alike(rows)) ? NAMED + called(rows[0]) : key;
