@@ -20,9 +20,9 @@ SPARE_LINES = 120
 """A room may hold so many fewer before its line in the table must be lowered."""
 ROOMS = {  # lines, files
     "autosharing": (1782, 10),
-    "basics": (818, 10),
+    "basics": (826, 10),
     "bench": (2450, 15),
-    "cli": (3365, 22),
+    "cli": (3372, 22),
     "contracts": (1050, 5),
     "doctor": (544, 3),
     "feed": (10717, 55),
@@ -33,14 +33,14 @@ ROOMS = {  # lines, files
     "io": (4890, 27),
     "linux": (980, 8),
     "memory": (1368, 9),
-    "runs": (10709, 69),
-    "schedule": (2910, 15),
+    "runs": (10727, 69),
+    "schedule": (2928, 15),
     "select": (3860, 20),
-    "sources": (14544, 91),
+    "sources": (14554, 91),
     "subsets": (850, 5),
     "testing": (1198, 9),
     "tree": (948, 5),
-    "web": (2062, 13),
+    "web": (2078, 13),
     "at the top": (674, 5),
 }
 VERBS = 38

@@ -172,6 +172,18 @@ def test_on_40_columns_an_id_is_whole_and_what_has_no_room_is_left_out(command, 
     assert "began" in told(command("runs", "ls"))
 
 
+def test_on_40_columns_groups_stand_below_each_other(command, store, monkeypatch):
+    for mode, seconds in (("alone", 10.0), ("plain", 12.5), ("mps", 11.0)):
+        compared(store, mode, seconds, 3.0)
+    monkeypatch.setenv("COLUMNS", "40")
+    lines = [line.split() for line in told(command("runs", "compare", "small")).splitlines()]
+    assert [line for line in lines if line in (["alone"], ["plain"], ["mps"])] == [["alone"], ["plain"], ["mps"]]
+    monkeypatch.setenv("COLUMNS", "80")
+    assert ["alone", "plain", "mps"] in [
+        line.split() for line in told(command("runs", "compare", "small")).splitlines()
+    ]
+
+
 def test_runs_without_a_record_of_waits_say_once_how_to_have_one(command, store):
     compared(store, "alone", 10.0, None)
     compared(store, "plain", 12.5, None)

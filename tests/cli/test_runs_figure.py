@@ -175,6 +175,16 @@ def test_several_starts_of_a_run_are_one_line_their_mean(command, store, tmp_pat
     assert band.get_xy()[:, 1].min() == 1.0 and band.get_xy()[:, 1].max() == 6.0, "4 and 2 around it"
 
 
+def test_repeats_of_one_command_are_one_line_their_mean(command, store, tmp_path):
+    series = {"loss": [2.0, 1.0]}
+    group(store, "one", runs=["a#0", "a#1", "b#0", "c"], series=series)
+    group(store, "one", runs=["b#0"], series=series, command=("python", "other.py"))
+    file = tmp_path / "fig.svg"
+    told(command("runs", "figure", "one", "--all", "--series", "loss", "--out", str(file)))
+    assert {"a of one (plain), mean of 2", "c of one (plain)"} <= {*texts(file)}
+    assert sum(each.get("id", "").startswith("line ") for each in ET.parse(file).iter(f"{SVG}g")) == 4
+
+
 def test_several_starts_are_one_bar_with_their_deviation(command, store, tmp_path):
     for cpu_s in (6.0, 9.0, 12.0):
         group(store, "again", runs=["a", "b"], series={"feed.epoch_s": [cpu_s / 3], "proc.cpu_s": [0.0, cpu_s]})

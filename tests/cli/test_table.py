@@ -24,9 +24,9 @@ def shown(*trainers: TrainerStatistics) -> str:
     return table(feed_of(*trainers))
 
 
-def table(*feeds: FeederStatistics) -> str:
-    console = Console(width=80, record=True, file=open("/dev/null", "w"))  # noqa: SIM115
-    console.print(feeds_table(feeds), soft_wrap=True)
+def table(*feeds: FeederStatistics, width: int = 80) -> str:
+    console = Console(width=width, record=True, file=open("/dev/null", "w"))  # noqa: SIM115
+    console.print(feeds_table(feeds), soft_wrap=width == 80)
     console.file.close()
     return console.export_text()
 
@@ -37,6 +37,14 @@ def test_what_part_each_takes_and_what_is_loaded_for_it():
     assert "40,000 samples loaded for 44,000 taken" in said
     assert max(map(len, said.splitlines())) <= 80
     assert "taken" not in shown(ALL, ALL)
+
+
+def test_on_40_columns_what_has_no_room_is_left_out(monkeypatch):
+    assert "cursor" in shown(ALL)
+    monkeypatch.setenv("COLUMNS", "40")
+    [heading, *rows] = table(feed_of(ALL, TENTH), width=40).partition("lag,")[2].splitlines()[1:4]
+    assert heading.split() == ["trainer", "epoch", "samples", "state"]
+    assert [row.split()[0] for row in rows] == ["11", "12"] and max(map(len, rows)) <= 40
 
 
 def test_how_batches_come_is_told_where_it_is_not_a_copy_on_the_host():

@@ -48,6 +48,16 @@ def test_a_run_that_was_started_again_lies_where_each_start_was(tab, store):
         assert [lane(page, gpu).locator(f".{kind}").count() for kind in ("ran", "coming", "planned")] == [1, 1, 1]
 
 
+def test_what_is_a_guess_looks_like_one(tab, store):
+    known = Scheduled("known", (0,), (0, 60), coming=(0, 60), status=None)
+    write(store, known, Scheduled("unknown", (1,), (0, 90), coming=(0, 90), status=None, is_guess=True))
+    page = tab().view("schedules")
+    title = lane(page, 1).get_by_role("link", name="unknown").get_attribute("title")
+    assert title == "unknown, waiting: to come, by the newest plan ~0.0 s to ~1:30; first plan ~0.0 s to ~1:30"
+    assert "~" not in lane(page, 0).get_by_role("link", name="known").get_attribute("title")
+    assert page.locator("dd").all_inner_texts()[1:] == ["~1:30", "~1:30"]
+
+
 def test_what_happens_to_a_schedule_appears_without_a_reload(tab, store):
     ledger = going_on(store)
     page = tab().view("schedules")

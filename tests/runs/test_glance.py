@@ -27,7 +27,8 @@ def test_rates_are_those_of_the_last_seconds() -> None:
             "feed.wait_s": series(times_s, [0.25 * i for i in range(60)]),
             "proc.rss_bytes": series(times_s, [1.0] * 59 + [7.0]),
             "loss": series([1000.0, 1059.0], [5.0, 0.5]),
-        }
+        },
+        {},
     )
     assert now.cores == pytest.approx(2.0)
     assert now.waiting == pytest.approx(0.25)
@@ -38,16 +39,17 @@ def test_a_run_is_shown_without_its_part_of_a_feed_which_has_a_row_of_its_own() 
     times_s = [1000.0, 1001.0]
     own = {"proc.cpu_s": series(times_s, [0.0, 0.5]), "proc.rss_bytes": series(times_s, [7.0, 7.0])}
     fed = {"feed.cpu_s": series(times_s, [3.0, 4.0]), "feed.memory_bytes": series(times_s, [5.0, 6.0])}
-    assert (glance(own | fed).cores, glance(own | fed).memory_bytes) == (0.5, 7.0)
+    now = glance(own | fed, {})
+    assert (now.cores, now.memory_bytes) == (0.5, 7.0)
 
 
 def test_sparse_points_give_the_rate_between_the_last_two() -> None:
-    assert glance({"proc.cpu_s": series([0.0, 100.0, 200.0], [0.0, 5.0, 55.0])}).cores == pytest.approx(0.5)
+    assert glance({"proc.cpu_s": series([0.0, 100.0, 200.0], [0.0, 5.0, 55.0])}, {}).cores == pytest.approx(0.5)
 
 
 @pytest.mark.parametrize("times_s", [[], [1.0], [1.0, 1.0]])
 def test_one_moment_has_no_rate(times_s: list[float]) -> None:
-    assert glance({"proc.cpu_s": series(times_s, [1.0] * len(times_s))}).cores is None
+    assert glance({"proc.cpu_s": series(times_s, [1.0] * len(times_s))}, {}).cores is None
 
 
 KEEP_S = 10.0
@@ -107,6 +109,18 @@ def test_the_sum_of_processes_rises_as_it_did(tmp_path: Path) -> None:
     assert len(seen.values) >= 2 * KEEP_S and np.diff(seen.values).max() == 10
     for rank in ranks:
         rank.close()
+
+
+def test_a_count_that_stands_still_has_risen_as_it_did_since_the_run_began(tmp_path: Path) -> None:
+    recent, one = Recent(tmp_path, KEEP_S), writer(tmp_path, "one")
+    for second in range(100):
+        one.add("train/epoch", 5 + second // 30, 1e9 + second)  # of an epoch that goes on with each step
+        one.add("step", 7.0, 1e9 + second)
+        one.add("loss", second, 1e9 + second)
+        one.flush()
+        recent.look(bool)
+        assert recent.risen_per_s() == ({"train/epoch": pytest.approx(1 / 30)} if second >= 30 else {})
+    one.close()
 
 
 def test_a_torn_block_and_a_file_that_is_gone_change_nothing(tmp_path: Path) -> None:

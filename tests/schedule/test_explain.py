@@ -104,9 +104,9 @@ def test_a_name_that_is_not_there_is_one_error(scheduled: Make, tmp_path: Path) 
         said(schedule, "b")
 
 
-def shown(schedule: LiveSchedule) -> str:
-    console = Console(width=90, record=True, file=io.StringIO())
-    console.print(page(schedule, schedule.plan(1.0), 90))
+def shown(schedule: LiveSchedule, width: int = 90) -> str:
+    console = Console(width=width, record=True, file=io.StringIO())
+    console.print(page(schedule, schedule.plan(1.0), width))
     return console.export_text()
 
 
@@ -117,6 +117,8 @@ def test_the_board_shows_every_run_and_where_it_is_to_run(scheduled: Make, tmp_p
     assert [f" {i} {name}" in text for i, name in enumerate("abc", 1)] == [True] * 3
     assert "GPU 1" in text and "plan: fifo, feeds: all" in text
     assert [each["status"] for each in summary(schedule, plan)["runs"]] == ["waiting"] * 3
+    narrow = shown(schedule, 40).splitlines()
+    assert narrow[0].split() == ["run", "status", "done", "ends,", "s"] and max(map(len, narrow)) <= 40
 
 
 def test_a_deadline_that_cannot_be_met_is_said_wherever_the_plan_is(scheduled: Make, tmp_path: Path) -> None:
@@ -134,9 +136,13 @@ def test_a_deadline_that_cannot_be_met_is_said_wherever_the_plan_is(scheduled: M
 def test_what_is_a_guess_looks_like_one_and_no_gpu_is_drawn_where_none_is(
     scheduled: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    schedule = scheduled(run("a", tmp_path, memory_bytes=GIB), run("b", tmp_path))
+    schedule = scheduled(run("a", tmp_path, memory_bytes=GIB), *(run(name, tmp_path) for name in "bc"))
     text = shown(schedule)
-    assert re.search(r" 1 a .* 0 +\d+ ", text) and re.search(r" 2 b .* ~\d+ +~\d+ ", text)
+    assert re.search(r" 1 a .* 0 +\d+ ", text) and re.search(r" 2 b .* ~\d+ +~[\d,]+ ", text)
+    assert re.search(r"all ended at ~|their times guesses", text)
+    assert re.search(r"^c waits: the plan starts it at ~\d+ s on GPU", said(schedule, "c"))
+    guesses = [each["is_guess"] for each in summary(schedule, schedule.plan(1.0))["runs"]]
+    assert guesses == [False, True, True]
     host = HostMachine(GpuMachine(cores=2, memories=(16.0 * GIB,)))
     monkeypatch.setitem(globals(), "MACHINE", host)
     text = shown(scheduled(run("c", tmp_path, memory_bytes=GIB)))

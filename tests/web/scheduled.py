@@ -28,6 +28,7 @@ class Scheduled(NamedTuple):
     status: Status | None = "finished"
     on: tuple[int, ...] | None = None
     """Where it ran, if not where it was planned."""
+    is_guess: bool = False  # whether it is a guess how long it takes
 
 
 def write(
@@ -52,8 +53,8 @@ def write(
         began_s=began,
         entries=entries,
         gpus=gpus,
-        expected=[Expected(run.name, run.gpus, *run.planned) for run in runs if run.planned],
-        coming=[Expected(run.name, run.on or run.gpus, *run.coming) for run in runs if run.coming],
+        expected=[Expected(run.name, run.gpus, *run.planned, run.is_guess) for run in runs if run.planned],
+        coming=[Expected(run.name, run.on or run.gpus, *run.coming, run.is_guess) for run in runs if run.coming],
         is_over=is_over,
     )
     LedgerFile(store, Path(f"/{name}.yaml")).write(ledger)

@@ -25,6 +25,14 @@ def console(**options: Any) -> Console:
     return Console(markup=False, emoji=False, highlight=False, **options)
 
 
+_WIDE = 50
+
+
+def is_wide(columns: int | None = None) -> bool:
+    """Return whether all of a table has room: in so many columns, or in the terminal's."""
+    return (columns or console().width) >= _WIDE
+
+
 def say(sentence: str) -> None:
     """Print a sentence for the user on standard error, at once, and in one piece where threads speak together."""
     with suppress(OSError):  # a full disk: no reason to end what it is about

@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from penstock.basics.sizes import size_text
-from penstock.basics.terminal import printable
+from penstock.basics.terminal import is_wide, printable
 from penstock.cli.command import AsJson, Interval, Watch, argument, counted, option, plain_table, show, watch
 from penstock.feed.launch import feeds as launched
 from penstock.feed.statistics import FamilyStatistics, FeederStatistics, TrainerStatistics
@@ -54,7 +54,17 @@ def stop(name: Annotated[str, argument("NAME", "Name of the feed.")]) -> None:
     typer.echo(f"Feed {name!r} (feeder {ended.pid}) has ended{how}.")
 
 
-_HEADINGS = ("\ntrainer", "\nbatch", "\nepoch", "\ncursor", "lag,\nsamples", "held,\nMiB", "held\nback, s")
+_HEADINGS: tuple[str, ...] = (
+    "\ntrainer",
+    "\nbatch",
+    "\nepoch",
+    "\ncursor",
+    "lag,\nsamples",
+    "held,\nMiB",
+    "held\nback, s",
+    "\nstate",
+)
+_ON_NARROW = {"\ntrainer", "\nepoch", "lag,\nsamples", "\nstate"}
 
 
 def feeds_table(feeds: Sequence[FeederStatistics], *, cluster: bool = False) -> RenderableType:
@@ -191,12 +201,14 @@ def _trainers(feed: FeederStatistics) -> RenderableType:
     if not feed.trainers:
         return Text("  no trainer", "dim")
     table = Table(box=None, padding=(0, 0, 0, 1), header_style="dim")
-    for heading in _HEADINGS:
-        table.add_column(heading, justify="right", no_wrap=True)
-    table.add_column("\nstate", no_wrap=False)
+    shown = [heading for heading in _HEADINGS if is_wide() or heading in _ON_NARROW]
+    for heading in shown:
+        is_text = heading == "\nstate"
+        table.add_column(heading, justify="left" if is_text else "right", no_wrap=not is_text)
     for trainer in feed.trainers:
+        cells = dict(zip(_HEADINGS, _cells(trainer, feed.samples_per_cycle), strict=True))
         table.add_row(
-            *_cells(trainer, feed.samples_per_cycle),
+            *(cells[heading] for heading in shown),
             style="yellow" if trainer.pid == feed.held_back_by and len(feed.trainers) > 1 else "",
         )
     return table

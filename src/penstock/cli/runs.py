@@ -111,7 +111,7 @@ def compare(
     with Store.open(store, to_read=True) as opened:
         comparison = compared(newest(opened, groups, together), lambda run: opened.series(run.id))
     if as_latex:
-        print_latex(comparison_table(comparison))
+        print_latex(comparison_table(comparison.groups))
     else:
         show_or_json(as_json, comparison, lambda: comparison_page(comparison))
 
@@ -133,7 +133,7 @@ def figure(
     """Draw groups beside each other: time an epoch, throughput, CPU, energy and memory, with each run as a dot.
 
     With --series, draw what runs logged or what was measured of them, as the page does; with --all, too, runs of
-    one name are one line, the mean of their starts.
+    one name, and repeats of one command, are one line: their mean.
     """
     from penstock.runs.compare import compare as compared
     from penstock.runs.compare import each_start

@@ -9,7 +9,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from penstock.basics.terminal import console, printable, sized_console
+from penstock.basics.terminal import is_wide, printable, sized_console
 from penstock.cli.command import plain_table
 from penstock.runs.compare import MUCH_WAITING, Comparison, GroupFigures, group_figures
 from penstock.runs.figures import RunFigures
@@ -69,8 +69,6 @@ _HEADINGS = {
     "waits": "waits\nfor data",
     "held": "MiB held",
 }
-_WIDE = 50
-"""Columns of a terminal from which on all is shown."""
 _ON_NARROW = {"id", "name", "status", "seconds", "waits", "reason", "logged"}
 _NUMBERS = {"exit", "began", "seconds", *_HEADINGS}
 
@@ -82,7 +80,7 @@ def _table(
     waited: Mapping[str, float] = {},
     memory: Mapping[str, float | None] = {},
 ) -> Table:
-    names = columns.split() if _is_wide() else [name for name in columns.split() if name in _ON_NARROW]
+    names = columns.split() if is_wide() else [name for name in columns.split() if name in _ON_NARROW]
     table = Table(box=None, padding=(0, 1, 0, 0), header_style="dim")
     for name in names:
         heading = _HEADINGS.get(name, f"\n{name}" if "waits" in names else name)
@@ -136,14 +134,14 @@ def figure_text(value: float, digits: int) -> str:
     return f"{value:,.0f}" if value.is_integer() and abs(value) < 2**53 else f"{value:,.{digits}g}"
 
 
-def comparison_table(comparison: Comparison) -> Table:
+def comparison_table(groups: Sequence[GroupFigures]) -> Table:
     """Show groups beside each other."""
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
     table.add_column()
-    for group in comparison.groups:
+    for group in groups:
         table.add_column(f"{printable(group.name)}\n{group.mode}", justify="right")
     for heading, figure in _FIGURES.items():
-        cells = [figure(group) for group in comparison.groups]
+        cells = [figure(group) for group in groups]
         if any(cells):
             table.add_row(Text(heading, "dim"), *cells)
     return table
@@ -151,7 +149,8 @@ def comparison_table(comparison: Comparison) -> Table:
 
 def comparison_page(comparison: Comparison) -> RenderableType:
     """Show groups beside each other, where the time of each run goes, and the conclusions."""
-    page: list[RenderableType] = [comparison_table(comparison), Text()]
+    below = [comparison.groups] if is_wide() else [[group] for group in comparison.groups]
+    page: list[RenderableType] = [*map(comparison_table, below), Text()]
     runs = [(group, run) for group in comparison.groups for run in group.runs if run.parts.waiting is not None]
     if runs:
         page += [parts_table([(f"{group.name} ({group.mode})", run) for group, run in runs]), Text()]
@@ -160,7 +159,7 @@ def comparison_page(comparison: Comparison) -> RenderableType:
 
 def parts_table(runs: Sequence[tuple[str, RunFigures]]) -> Table:
     """Show where the time of each run goes; runs come with the names of their groups."""
-    if not _is_wide():
+    if not is_wide():
         table = plain_table("run", "waits", "copies", "computes")
         for group, run in runs:
             shares = (run.parts.waiting, run.parts.copying, run.parts.computing)
@@ -172,10 +171,6 @@ def parts_table(runs: Sequence[tuple[str, RunFigures]]) -> Table:
         shares = (parts.starting, parts.waiting, parts.copying, parts.computing, parts.other)
         table.add_row(printable(group), printable(run.name), *(_number(share, ".0%") for share in shares))
     return table
-
-
-def _is_wide() -> bool:
-    return console().width >= _WIDE
 
 
 def _number(value: float | None, form: str = ",.1f") -> str:
@@ -224,7 +219,7 @@ class Looks:
         for run in runs:
             if run.id not in self._recent:
                 self._recent[run.id] = Recent(self._store.folder_of(run.id), RECENT_S)
-            found.append((run, glance(self._recent[run.id].look(is_glanced_at))))
+            found.append((run, glance(self._recent[run.id].look(is_glanced_at), {})))
         return found
 
     def table(self, group: str | None = None, status: str | None = None) -> RenderableType:

@@ -12,6 +12,7 @@ import msgspec
 import numpy as np
 
 from penstock.runs.listeners import is_measured
+from penstock.runs.store.columns import Floats, Ints
 from penstock.runs.store.merged import Points, in_order, merged_files, points_of, series_of
 from penstock.runs.store.points import HEAD_BYTES, Series, points_in
 
@@ -30,6 +31,8 @@ class Recent:
         self._points: defaultdict[str, dict[str, Points]] = defaultdict(dict)
         self._cut_us: dict[str, int] = {}
         """For each series, the moment after which no file's points were dropped: before it, a sum lacks some."""
+        self._risen: dict[str, tuple[int, float, int, float]] = {}
+        """Of each that counts, its first point and the first one with its newest value: microseconds and count."""
 
     def look(self, wanted: Callable[[str], object]) -> dict[str, Series]:
         """Return the newest points of each series whose name is wanted."""
@@ -46,6 +49,14 @@ class Recent:
         """Return the names of all series."""
         self._read_new()
         return {name for file in self._points.values() for name in file}
+
+    def risen_per_s(self) -> dict[str, float]:
+        """Return how fast those have risen that count steps or epochs: a count that stands still goes on later."""
+        return {
+            name: rise / (until_us - from_us) * 1e6
+            for name, (from_us, first, until_us, now) in self._risen.items()
+            if (rise := now - first) > 0 and until_us > from_us
+        }
 
     def _read_new(self) -> None:
         with suppress(FileNotFoundError):  # the run was removed while its folder was opened
@@ -67,8 +78,17 @@ class Recent:
             times_us, values = in_order([known[name], new] if name in known else [new])
             first = max(0, int(np.searchsorted(times_us, int(times_us[-1]) - self._window_us)) - 1)
             known[name] = times_us[first:], values[first:]
+            if _COUNTS.fullmatch(name):
+                self._count(name, *new)
             if first:
                 self._cut_us[name] = max(int(times_us[first]), self._cut_us.get(name, 0))
+
+    def _count(self, name: str, times_us: Ints, values: Floats) -> None:
+        at_us, now = int(times_us[0]), float(values[0])
+        from_us, first, until_us, before = self._risen.get(name, (at_us, now, at_us, now))
+        for at in np.flatnonzero(np.diff(values, prepend=before))[-1:]:
+            until_us, before = int(times_us[at]), float(values[at])
+        self._risen[name] = from_us, first, until_us, before
 
 
 _COUNTS = re.compile(r"(?i)(.*[/_])?(step|iteration|epoch)")
@@ -84,7 +104,7 @@ class Glance(msgspec.Struct, frozen=True, kw_only=True):
     read_bytes_per_s: float | None  # bytes per second that its processes read
     waiting: float | None  # the part of the time that it waited for data
     logged: dict[str, float]  # the newest value of each series that its script logs, by name
-    per_s: dict[str, float]  # how fast those rise that count steps or epochs
+    per_s: dict[str, float]  # how fast those have risen that count steps or epochs
 
 
 def is_glanced_at(name: str) -> bool:
@@ -92,8 +112,8 @@ def is_glanced_at(name: str) -> bool:
     return not is_measured(name) or name in {"proc.rss_bytes", "proc.cpu_s", "proc.read_bytes", "feed.wait_s"}
 
 
-def glance(series: Mapping[str, Series]) -> Glance:
-    """Look at the newest points of a run's series."""
+def glance(series: Mapping[str, Series], per_s: Mapping[str, float]) -> Glance:
+    """Look at the newest points of a run's series, and at how fast its counts have risen."""
 
     def rate(name: str) -> float | None:
         return series[name].rise_per_s(RECENT_S) if name in series else None
@@ -109,9 +129,5 @@ def glance(series: Mapping[str, Series]) -> Glance:
             for name, each in series.items()
             if not is_measured(name) and (last := each.last) is not None
         },
-        per_s={
-            name: rise
-            for name in series
-            if _COUNTS.fullmatch(name) and (rise := series[name].rise_per_s(RECENT_S))
-        },
+        per_s=dict(per_s),
     )

@@ -16,7 +16,8 @@ class RunPlan(msgspec.Struct, frozen=True, kw_only=True):
     command: tuple[str, ...]  # the program and its arguments, as they are started
     name: str  # what people call it; unique within its group
     parameters: dict[str, str] = {}  # what a grid filled in, by name
-    devices: tuple[str, ...] = ()  # GPUs that it may use, by UUID; empty for those that ``penstock run`` sees
+    devices: tuple[str, ...] = ()
+    """GPUs that it may use, by UUID, or by number where they are simulated; empty for those that are seen."""
     directory: str  # its working directory, absolute
     time_limit_s: float | None = None  # seconds after which it is ended
     mps_threads: float | None = None  # percentage of a GPU's threads that it may use in mode mps; None for all

@@ -11,9 +11,8 @@ from rich.text import Text
 
 from penstock.basics.lanes import Bar, rows_of
 from penstock.basics.results import results_table
-from penstock.basics.terminal import printable
+from penstock.basics.terminal import is_wide, printable
 from penstock.errors import BadSetting
-from penstock.runs.record import ENDED
 from penstock.schedule.jobs import alone_sample_s, contention
 from penstock.schedule.ledger import Entry, Expected
 from penstock.schedule.partition import Placed, rates_together
@@ -31,10 +30,10 @@ def times(schedule: LiveSchedule, plan: PresentPlan | None) -> dict[str, Expecte
         record = schedule.record(entry)
         if record.began is not None:
             start_s = record.began - schedule.ledger.began_s
-            end_s = start_s + (record.seconds or 0.0)
-            if entry.name in found:
-                end_s = max(end_s, found[entry.name].end_s)
-            found[entry.name] = Expected(entry.name, entry.gpus, start_s, end_s)
+            end_s, is_guess = start_s + (record.seconds or 0.0), False
+            if its := found.get(entry.name):
+                end_s, is_guess = max(end_s, its.end_s), its.is_guess
+            found[entry.name] = Expected(entry.name, entry.gpus, start_s, end_s, is_guess)
     return found
 
 
@@ -49,29 +48,33 @@ def bars(schedule: LiveSchedule, plan: PresentPlan | None) -> list[Bar]:
     ]
 
 
-def table(schedule: LiveSchedule, plan: PresentPlan | None) -> Table:
+_HEADINGS = ("run", "GPU", "feed", "status", "done", "samples/s", "starts, s", "ends, s", "known")
+_ON_NARROW = {"run", "status", "done", "ends, s"}
+
+
+def table(schedule: LiveSchedule, plan: PresentPlan | None, width: int) -> Table:
     """Show each run: where it runs, on which feed, how far it is, and when it is to end."""
-    shown = results_table("run", "GPU", "feed", "status", "done", "samples/s", "starts, s", "ends, s", "known")
+    kept = [heading for heading in _HEADINGS if is_wide(width) or heading in _ON_NARROW]
+    shown = results_table(*kept)
     found = times(schedule, plan)
     for number, entry in enumerate(schedule.ledger.entries):
         record, its = schedule.record(entry), found.get(entry.name)
         watched, waits = schedule.watched.get(entry.name), entry.name in schedule.waiting
         newest, seen = (watched.newest, watched.seen(3.0)) if watched else (None, None)
         in_all, is_assumed = schedule.estimates.samples(entry)
-        is_guess = (is_assumed or schedule.estimates.source(entry) == "unknown") and record.status not in ENDED
-        guess = "~" if is_guess else ""
         done = (entry.trained + newest.samples) / in_all if newest else float(record.status == "finished")
-        shown.add_row(
+        cells = (
             f"{number + 1:>2} {printable(entry.name)}",
             "+".join(map(str, its.gpus)) if its and schedule.machine.has_gpus else "",
             "" if waits else entry.feed,
             "waiting" if waits else record.status,
             f"{min(done, 1.0):.0%}{' ?' if is_assumed else ''}",
             f"{seen.costs.samples_per_s:,.0f}" if seen else "",
-            f"{guess * waits}{its.start_s:,.0f}" if its else "",
-            f"{guess}{its.end_s:,.0f}{' late' if is_late(entry, its) else ''}" if its else "",
+            (its.at(its.start_s) if waits else f"{its.start_s:,.0f}") if its else "",
+            f"{its.at(its.end_s)}{' late' if is_late(entry, its) else ''}" if its else "",
             _KNOWN[schedule.estimates.source(entry)],
         )
+        shown.add_row(*(cell for heading, cell in zip(_HEADINGS, cells, strict=True) if heading in kept))
     return shown
 
 
@@ -109,7 +112,7 @@ def chart(all_bars: Sequence[Bar], width: int, now_s: float = 0.0, *, has_gpus: 
 
 def page(schedule: LiveSchedule, plan: PresentPlan | None, width: int) -> RenderableType:
     """Show a schedule as it stands."""
-    parts: list[RenderableType] = [table(schedule, plan)]
+    parts: list[RenderableType] = [table(schedule, plan, width)]
     if all_bars := bars(schedule, plan):
         now_s = schedule.elapsed_s if schedule.running else 0.0
         parts.append(chart(all_bars, width, now_s, has_gpus=schedule.machine.has_gpus))
@@ -128,7 +131,8 @@ def _about(schedule: LiveSchedule, plan: PresentPlan) -> list[Text]:
     ]
     sources = [schedule.estimates.source(schedule.entries[name]) for name in schedule.unended()]
     ends_s = plan.at_s + plan.chosen.outcome.makespan_s
-    about = f"plan: {plan.chosen.name}, feeds: {plan.chosen.sharing}, all ended at {ends_s:,.0f} s"
+    guess = "~" if any(plan.guesses) else ""
+    about = f"plan: {plan.chosen.name}, feeds: {plan.chosen.sharing}, all ended at {guess}{ends_s:,.0f} s"
     if unknown := sources.count("unknown"):
         more = f"{unknown} runs are unknown, and their times guesses: penstock schedule profile measures them"
         return [*late, Text(more, "yellow"), Text(about)]
@@ -139,7 +143,7 @@ def _about(schedule: LiveSchedule, plan: PresentPlan) -> list[Text]:
 
 
 def _late(entry: Entry, its: Expected) -> str:
-    return f"it is to end at {its.end_s:,.0f} s, and its deadline is at {entry.plan.deadline_s or 0:,.0f} s"
+    return f"it is to end at {its.at(its.end_s)} s, and its deadline is at {entry.plan.deadline_s or 0:,.0f} s"
 
 
 def picture(schedule: LiveSchedule) -> Any:
@@ -178,6 +182,7 @@ def summary(schedule: LiveSchedule, plan: PresentPlan | None) -> dict[str, Any]:
             "feed": entry.feed,
             "start_s": its.start_s if (its := went.get(entry.name)) else None,
             "end_s": its.end_s if its else None,
+            "is_guess": bool(its and its.is_guess),
             "planned_start_s": planned.start_s if (planned := first.get(entry.name)) else None,
             "planned_end_s": planned.end_s if planned else None,
             "deadline_s": entry.plan.deadline_s,
@@ -210,7 +215,7 @@ def explain(schedule: LiveSchedule, plan: PresentPlan | None, name: str) -> list
     if name in schedule.running:
         beside = schedule.neighbours(name)
         company = f"beside {_and(beside)}" if beside else "alone"
-        until = f", until {plan.at_s + expected.end_s:,.0f} s" if expected else ""
+        until = f", until {its.at(its.end_s)} s" if its and expected else ""
         return [f"{name} runs{_where(schedule, entry.gpus)}, {company}{until}.", *late]
     job = plan.jobs[number]
     lines = [_when(schedule, plan, name), *late]
@@ -234,8 +239,8 @@ def _when(schedule: LiveSchedule, plan: PresentPlan, name: str) -> str:
         return f"{name} waits, and the plan has no room for it."
     if expected.start_s <= 0:
         return f"{name} starts now{_where(schedule, expected.gpus)}."
-    at = plan.at_s + expected.start_s
-    return f"{name} waits: the plan starts it at {at:,.0f} s{_where(schedule, expected.gpus)}."
+    [its] = [each for each in plan.expected() if each.name == name]
+    return f"{name} waits: the plan starts it at {its.at(its.start_s)} s{_where(schedule, its.gpus)}."
 
 
 def _on(schedule: LiveSchedule, plan: PresentPlan, number: int, gpu: int) -> str:

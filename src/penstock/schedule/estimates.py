@@ -53,6 +53,10 @@ class Estimates:
             return "measured"
         return "like a sibling" if self._profile(entry) else "unknown"
 
+    def is_guess(self, entry: Entry) -> bool:
+        """Return whether nothing is known of a run, or its length is assumed."""
+        return self.source(entry) == "unknown" or self.samples(entry)[1]
+
     def reads_feed(self, entry: Entry) -> bool:
         """Return whether a run is known to read a feed."""
         known = self._profile(entry)
@@ -117,7 +121,7 @@ class Estimates:
             priority=plan.priority,
             deadline_s=None if plan.deadline_s is None else plan.deadline_s - elapsed_s,
             after=tuple(after),
-            devices=tuple(i for i, uuid in enumerate(self._machine.devices) if uuid in plan.devices),
+            devices=tuple(i for i, name in enumerate(self._machine.names) if name in plan.devices),
         )
 
     def going_on(self, job: Job, look: Usage | None) -> Job:

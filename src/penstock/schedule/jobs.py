@@ -119,6 +119,11 @@ class HostMachine(NamedTuple):
         return self.simulated or bool(self.devices)
 
     @property
+    def names(self) -> tuple[str, ...]:
+        """How plans of runs name its GPUs: UUIDs, or numbers of simulated ones."""
+        return self.devices or tuple(map(str, range(self.model.gpus)))
+
+    @property
     def claims(self) -> list[str]:
         """Names of what a scheduler takes for itself."""
         if self.devices:
@@ -130,8 +135,7 @@ class HostMachine(NamedTuple):
         """Return the environment variables that give a run its GPUs."""
         if not self.has_gpus:
             return {}
-        names = [self.devices[gpu] if self.devices else str(gpu) for gpu in gpus]
-        return {"CUDA_VISIBLE_DEVICES": ",".join(names)}
+        return {"CUDA_VISIBLE_DEVICES": ",".join(self.names[gpu] for gpu in gpus)}
 
 
 def host_machine(plan: MachinePlan, mode: GpuMode) -> HostMachine:

@@ -46,6 +46,11 @@ class Expected(msgspec.Struct, frozen=True):
     gpus: tuple[int, ...]
     start_s: float
     end_s: float
+    is_guess: bool = False  # nothing is known of the run, or its length is assumed
+
+    def at(self, time_s: float) -> str:
+        """Return one of its times as people read it."""
+        return f"{'~' if self.is_guess else ''}{time_s:,.0f}"
 
 
 class Ledger(msgspec.Struct, kw_only=True):

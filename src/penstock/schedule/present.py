@@ -40,6 +40,7 @@ class PresentPlan(NamedTuple):
     running: list[Running]  # those that ran
     model: GpuMachine  # the machine, as it was
     at_s: float  # when it was made, in seconds from the schedule's start
+    guesses: list[bool]  # whether each is a guess
 
     def placed(self, names: Sequence[str], entries: Mapping[str, Entry]) -> list[Placed]:
         """Return some of the runs where they run."""
@@ -53,7 +54,7 @@ class PresentPlan(NamedTuple):
     def expected(self) -> list[Expected]:
         """Return when and where each run is to run, in seconds from the schedule's start."""
         return [
-            Expected(self.names[i], run.gpus, self.at_s + run.start_s, self.at_s + run.end_s)
+            Expected(self.names[i], run.gpus, self.at_s + run.start_s, self.at_s + run.end_s, self.guesses[i])
             for i, run in sorted(self.chosen.outcome.runs.items())
         ]
 
@@ -157,7 +158,8 @@ class LiveSchedule:
             jobs[i] = replace(self.estimates.going_on(jobs[i], self.watched[name].newest), after=())
             running.append(Running(i, self.entries[name].gpus))
         chosen = self._planner(model, most_s).plan(jobs, running)
-        return PresentPlan(chosen, names, jobs, running, model, elapsed_s)
+        guesses = [self.estimates.is_guess(self.entries[name]) for name in names]
+        return PresentPlan(chosen, names, jobs, running, model, elapsed_s, guesses)
 
     def on_gpu(self, gpu: int, without: str = "") -> list[str]:
         """Name the runs that run on a GPU."""

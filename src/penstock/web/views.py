@@ -62,8 +62,13 @@ class Views:
     def glances(self, ids: Iterable[str]) -> dict[str, dict[str, Any]]:
         """Return what runs that go on do now; readers that have not been used for a while are dropped."""
         self.let_go(_UNUSED_S)
-        found = {id: glance(self._look(id, _LATE_S, is_glanced_at)) for id in ids}
-        return {id: {**structs.asdict(each), "logged": _in_words(each.logged)} for id, each in found.items()}
+        found: dict[str, dict[str, Any]] = {}
+        for id in ids:
+            with self._lock:
+                recent = self._recent(id, _LATE_S)
+                now = glance(recent.look(is_glanced_at), recent.risen_per_s())
+            found[id] = {**structs.asdict(now), "logged": _in_words(now.logged)}
+        return found
 
     def let_go(self, unused_s: float = 0.0) -> None:
         """Drop the readers of runs that have not been used for this time, with their points."""

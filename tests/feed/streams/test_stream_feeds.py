@@ -355,6 +355,17 @@ def test_a_record_that_is_no_json_ends_the_feed_or_is_a_row_that_says_so(on_bad:
             assert batch["id"].tolist() == [0, 0, 2, 0] and batch["bad"].tolist() == [False, True, False, True]
 
 
+def test_a_first_record_that_is_no_json_is_named_by_its_place():
+    source = stream("first", [[], [b"poison"]], cycle=1)
+    says = "record 0 of list 1 of list: the first sample cannot be taken: it is no JSON"
+    with (
+        feeding(source, "first"),
+        penstock.attach("first", framework="numpy") as loader,
+        pytest.raises(SourceError, match=says),
+    ):
+        list(loader)
+
+
 def test_select_is_refused():
     with feeding(stream("s", [records(10)]), "s"), pytest.raises(Refused, match="cannot leave samples out"):
         penstock.attach("s", select=[1, 2])

@@ -163,6 +163,18 @@ def test_the_time_for_which_a_run_finds_no_free_cpu_is_counted_and_kept(kept, pr
     assert processes.look(time.time(), both).trees["a"].delayed_s >= ends["a"].delayed_s
 
 
+def test_a_run_whose_feed_finds_no_free_cpu_finds_none_itself(kept, processes):
+    code = (
+        "os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})\n"
+        "for _ in range(2):\n if os.fork() == 0:\n"
+        "  open('/proc/self/comm', 'w').write('penstock-feed'); burn(0.5); os._exit(0)\n"
+        "time.sleep(60)"
+    )
+    run = kept(code)
+    end = until(lambda: tree(processes, run.watched), lambda tree: tree.delayed_s >= 0.25)
+    assert end.cpu_s <= 0.2
+
+
 def test_a_run_whose_keeper_has_ended_is_left_out(kept, processes):
     run, other = kept("time.sleep(60)"), kept("time.sleep(60)", "b")
     assert len(processes.look(1.0, [run.watched, other.watched]).trees) == 2

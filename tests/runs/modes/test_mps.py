@@ -259,7 +259,7 @@ def test_a_daemon_that_does_not_start_fails_its_group_and_the_next_group_runs(st
         ("program", "no nvidia-cuda-mps-control on the PATH"),
         ("prohibited", "(GPU-00000000-0000-4000-8000-000000000000) lets nobody compute: nvidia-smi -i 0"),
         ("mig", "(GPU-00000000-0000-4000-8000-000000000000) is in MIG mode and has no instance"),
-        ("gpus", "there is no GPU; with --no-gpu, what needs a GPU is left out"),
+        ("gpus", "there is no GPU; penstock run --no-gpu leaves out what needs one"),
     ],
 )
 def test_what_keeps_mps_from_running_is_one_error_before_anything_starts(launch, mps, fake_gpus, broken, said):

@@ -38,7 +38,7 @@ def test_a_machine_is_planned(spec: Path):
     assert opened(spec, "{gpus: 9, simulated: true}").machine == MachinePlan(gpus=9, simulated=True)
     assert opened(spec, "{}").machine == MachinePlan()
     assert opened(spec, "{gpus: 1}", "devices: [0]").groups[0].runs[0].devices == UUIDS[:1]
-    assert opened(spec, "{gpus: 1, simulated: true}", "devices: [1]").groups[0].runs[0].devices == UUIDS[1:]
+    assert opened(spec, "{gpus: 8, simulated: true}", "devices: [7]").groups[0].runs[0].devices == ("7",)
 
 
 @pytest.mark.parametrize(
@@ -59,6 +59,11 @@ def test_a_machine_is_planned(spec: Path):
         ("{gpus: [1]}", "gpus: 2", " groups[0].gpus=2: the machine has 1"),
         ("{gpus: 0}", "gpus: 1", " groups[0].gpus=1: the machine has 0"),
         ("{gpus: 4, simulated: true}", "gpus: 5", " groups[0].gpus=5: the machine has 4"),
+        (
+            "{gpus: 2, simulated: true}",
+            "devices: [2]",
+            " groups[0].devices: there is no GPU '2'; simulated are 0, 1",
+        ),
         ("{}", "gpus: 3", " groups[0].gpus=3: the machine has 2"),
         ("{memory: 6GiB}", "memory: 7GiB", " groups[0].memory=7 GiB: machine.memory is 6 GiB"),
         ("{}", "memory: 81GiB", " groups[0].memory=81 GiB: the machine has 80 GiB"),
@@ -79,7 +84,7 @@ def test_what_cannot_be_is_one_error_with_file_and_key(spec: Path, machine: str,
 def test_without_a_gpu_a_run_that_wants_one_is_refused_and_memory_is_the_host_s(spec: Path, monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     with pytest.raises(
-        BadSetting, match=r"spec.yaml: groups\[0\].gpus: CUDA_VISIBLE_DEVICES shows no GPU; with --no-gpu"
+        BadSetting, match=r"spec.yaml: groups\[0\].gpus: CUDA_VISIBLE_DEVICES shows no GPU; penstock run --no-gpu"
     ):
         opened(spec, "{}", "gpus: 1")
     room = opened(spec, "{}", "memory: 1MiB").room

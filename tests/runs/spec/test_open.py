@@ -260,7 +260,8 @@ def test_a_machine_without_a_gpu_is_one_error_that_names_what_helps(file: Path, 
     with pytest.raises(BadSetting) as error:
         Spec(file)
     assert str(error.value) == (
-        f"{file}:2, column Devices: CUDA_VISIBLE_DEVICES shows no GPU; with --no-gpu, what needs a GPU is left out"
+        f"{file}:2, column Devices: CUDA_VISIBLE_DEVICES shows no GPU; "
+        "penstock run --no-gpu leaves out what needs one"
     )
 
 

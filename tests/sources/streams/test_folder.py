@@ -449,6 +449,17 @@ def test_a_folder_that_is_missing_is_refused_with_a_remedy(tmp_path: Path) -> No
         log.read(1, 0)
 
 
+def test_a_name_that_is_no_utf_8_is_refused_until_it_is_another(tmp_path: Path) -> None:
+    odd = os.fsencode(tmp_path) + b"/caf\xe9.jsonl"
+    with open(odd, "wb") as file:
+        file.write(b"1\n")
+    log = FolderLog(str(tmp_path), skips=True)
+    with pytest.raises(SourceError, match=r"the name 'caf\\udce9.jsonl' is not UTF-8; rename that file"):
+        log.read(1, 0)
+    os.rename(odd, tmp_path / "café.jsonl")
+    assert log.read(1, 0).data == [b"1"]
+
+
 def test_another_thread_may_read_between_divide_and_ask_for_the_lag(tmp_path: Path) -> None:
     stop, errors = threading.Event(), list[BaseException]()
     log = opened(tmp_path)

@@ -163,11 +163,11 @@ class _Tree:
                     self._fed = _sums(self._fed, process.used)  # else its parent has it among its children's
                 continue
             process.used = sum(map(int, stat[11:15])), *process.io_bytes()
+            self._ran_ns += ran_ns
+            self._delayed_ns += delayed_ns
             if process.feeds:
                 continue
             used = _sums(used, process.used)
-            self._ran_ns += ran_ns
-            self._delayed_ns += delayed_ns
             if not has_ended(stat):
                 pids.append(pid)
                 threads += int(stat[17])

@@ -149,7 +149,7 @@ class Gpus:
             )
         except GpuMissing as error:
             why = str(error)
-        raise BadSetting(f"{what}: {why}; with --no-gpu, what needs a GPU is left out")
+        raise BadSetting(f"{what}: {why}; penstock run --no-gpu leaves out what needs one")
 
     @cached_property
     def _visible(self) -> list[NvmlGpu]:

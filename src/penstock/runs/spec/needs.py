@@ -157,6 +157,16 @@ class SpecMachine:
             )
         return number
 
+    def devices(self, what: str, names: Sequence[str]) -> tuple[str, ...]:
+        """Return the GPUs that a run names: their UUIDs, or numbers of simulated ones."""
+        if not self.plan.simulated:
+            return self.gpus.devices(what, names)
+        assert isinstance(self.plan.gpus, int)
+        there = [str(number) for number in range(self.plan.gpus)]
+        if others := [name for name in names if name not in there]:
+            raise BadSetting(f"{what}: there is no GPU {others[0]!r}; simulated are {', '.join(there)}")
+        return tuple(dict.fromkeys(names))
+
     def check(self, where: Callable[[str], str], run: RunPlan) -> None:
         """Check that a run has a place on the machine; ``where`` returns where its key stands, as errors begin."""
         named = self.plan.gpus

@@ -168,7 +168,7 @@ def _runs(
         take=runs.random,
         seed=runs.seed,
         repeats=runs.repeats,
-        devices=machine.gpus.devices(where("devices"), runs.devices),
+        devices=machine.devices(where("devices"), runs.devices),
         time_limit_s=None if runs.time_limit is None else seconds_from(where("time_limit"), runs.time_limit),
         mps_threads=runs.mps_threads,
         mps_memory_bytes=size_from(where("mps_memory"), runs.mps_memory) if runs.mps_memory else None,

@@ -38,6 +38,10 @@ class StreamRecipe(RowRecipe, frozen=True):
             raise ValueError(f"it is JSON of type {type(record).__name__}, and a record is an object")
         return cast("dict[str, Any]", record)
 
+    def where(self, id: int) -> str:
+        number, offset = divmod(id, 1 << self.shift)
+        return f"record {offset:,} of {self.partition} {number:,} of {self.root}"
+
     def step(self) -> StreamStep:
         return StreamStep(self)
 
@@ -120,5 +124,4 @@ class StreamStep(RowStep):
         return varying
 
     def _where(self, part: BlockPart, row: int) -> str:
-        number, offset = divmod(int(part.plan.ids[row]), 1 << self._recipe.shift)
-        return f"record {offset:,} of {self._recipe.partition} {number:,} of {self._recipe.root}"
+        return self._recipe.where(int(part.plan.ids[row]))

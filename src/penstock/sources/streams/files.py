@@ -73,6 +73,11 @@ def counts(name: str) -> bool:
     return not name.startswith((".", "_")) and not name.endswith((".tmp", ".part"))
 
 
+def is_text(name: str) -> bool:
+    """Whether states and sentences can hold a name: one that is no UTF-8 has lone surrogates (PEP 383)."""
+    return name.encode(errors="ignore").decode() == name
+
+
 def has_lines(name: str) -> bool:
     return name.endswith(".jsonl")
 

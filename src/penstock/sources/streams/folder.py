@@ -17,7 +17,7 @@ from errno import ENOENT
 
 from penstock.contracts import Beginning, Bound, Lag, LogRecords, Part
 from penstock.errors import BadSetting, SourceError, StreamTruncated
-from penstock.sources.streams.files import ALL, PIECE_BYTES, FolderFiles, counts, has_lines, is_whole
+from penstock.sources.streams.files import ALL, PIECE_BYTES, FolderFiles, counts, has_lines, is_text, is_whole
 
 _NEWEST = 64
 _LOOK_S, _WATCH_S = 1.0, 10.0
@@ -158,6 +158,8 @@ class FolderLog:
                 if self._listed != (changed_ns, True):
                     with os.scandir(self._folder) as entries:
                         names = sorted(each.name for each in entries if counts(each.name) and each.is_file())
+                    if odd := [name for name in names if not is_text(name)]:
+                        raise SourceError(f"{self._folder}: the name {odd[0]!r} is not UTF-8; rename that file")
                     if names != self._names:
                         self._names = names
                     self._listed = (changed_ns, now_ns - changed_ns > 2e9)

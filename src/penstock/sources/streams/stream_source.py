@@ -230,7 +230,8 @@ class StreamSource:
 
     def _workers_for(self, found: Gathered, cycles: Cycles) -> SampleBlocks:
         """Return what makes blocks; the leaves are those that trainers know, or else those of the first record."""
-        recipe = self._recipe.of_first(cast("Any", self._data.first(found)), self._log.name)
+        first = ((self._recipe.where(id), data) for id, data in self._data.first(found))
+        recipe = self._recipe.of_first(cast("Any", first), self._log.name)
         own = [leaf for leaf in recipe.leaves if leaf.name != BAD]
         known = [RowLeaf(*cast("Any", column)) for column in cycles.columns]
         if [_but_its_type(leaf) for leaf in own] == [_but_its_type(leaf) for leaf in known]:
@@ -291,10 +292,10 @@ class StreamSamples(SampleData):
         places: list[int] = plan.way.tolist()
         return [data[i] for i in places], None
 
-    def first(self, found: Gathered) -> Iterator[tuple[str, Callable[[], bytes]]]:
-        """Yield the first records of a cycle, each as where it lies and what reads it."""
-        for place, data in enumerate(found.data):
-            yield f"record {place:,} of {self.root}", lambda data=data: data
+    def first(self, found: Gathered) -> Iterator[tuple[int, Callable[[], bytes]]]:
+        """Yield the first records of a cycle, each as its id and what reads it."""
+        for id, data in zip(map(int, found.ids), found.data, strict=True):
+            yield id, lambda data=data: data
 
 
 def _but_its_type(leaf: RowLeaf) -> tuple[str, str, tuple[int, ...]]:

@@ -7,6 +7,9 @@ import { moment, seconds } from "./figures.js";
 const PARTS = { ran: "ran", coming: "to come, by the newest plan", planned: "first plan" };
 const KINDS = Object.keys(PARTS);
 
+// What stands before a time that rests on a run of which nothing is known, or whose length is assumed.
+const guess = (times) => (times.some((each) => each?.is_guess) ? "~" : "");
+
 const end = (times) => Math.max(0, ...times.filter(Boolean).map((each) => each.end_s));
 
 // Each start of a run that the store still has, with its times in seconds from the schedule's start.
@@ -39,7 +42,7 @@ const within = ({ start_s, end_s }, from_s, length_s) => ({ left: `${(100 * (sta
 
 function item({ run: { row, name }, parts, ...all }, length_s) {
   const status = row.status === "finished" ? "" : `, ${row.status.replaceAll("_", " ")}`;
-  const title = `${name}${status}: ${parts.map(({ kind, start_s, end_s }) => `${PARTS[kind]} ${seconds(start_s)} to ${seconds(end_s)}`).join("; ")}`;
+  const title = `${name}${status}: ${parts.map((part) => `${PARTS[part.kind]} ${guess([part])}${seconds(part.start_s)} to ${guess([part])}${seconds(part.end_s)}`).join("; ")}`;
   return element("li", { "data-id": row.id, ...within(all, 0, length_s) }, element("a", { href: `#/run/${row.id}`, title },
     name, row.ended && status && element("span", { class: "bad" }, status),
     parts.map((part) => element("span", { class: part.kind, colour: colour(row.id), ...within(part, all.start_s, all.end_s - all.start_s) }))));
@@ -54,8 +57,8 @@ function schedule({ id, began, gpus, runs, planned, coming }) {
   const counts = [...new Set(statuses)].map((status) => `${statuses.filter((each) => each === status).length} ${status}`);
   return there.length > 0 && element("section", { "data-id": id },
     element("h2", {}, [...new Set(there.map(({ row }) => row.group))].join(", "), " ", element("small", { class: "soft" }, moment(began))),
-    element("dl", {}, term("runs", counts.join(", ")), term("expected to take", seconds(planned_s)),
-      term(there.every(({ row }) => row.ended) ? "took" : "now expected to take", seconds(all_s))),
+    element("dl", {}, term("runs", counts.join(", ")), term("expected to take", guess(there.map((run) => run.planned)) + seconds(planned_s)),
+      term(there.every(({ row }) => row.ended) ? "took" : "now expected to take", guess(there.map((run) => run.coming)) + seconds(all_s))),
     element("div", { class: "scroll" }, element("div", { class: "gantt" },
       [...Array(Math.max(gpus, 1)).keys()].flatMap((gpu) => [element("h3", {}, gpus ? `GPU ${gpu}` : "runs"), element("div", { class: "lane" },
         element("span", { class: "end", left: `${(100 * planned_s) / length_s}%` }), rowsOn(gpu, there).map((row) => element("ul", {}, row.map((each) => item(each, length_s)))))]),

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from msgspec.structs import replace
 
 from penstock.basics.packages import require
 from penstock.basics.terminal import listed
@@ -47,6 +50,7 @@ def runs_picture(
     """Draw a chart of each series of these names; without names, of the first that a run's page shows.
 
     With ``means``, runs of one name, in groups of one name and mode, are one line: their mean, with its deviation.
+    So are repeats of one command, ``train#0`` and ``train#1``.
     """
     from penstock.web.paper.draw import charts_picture
 
@@ -69,20 +73,27 @@ def runs_picture(
     if axis and axis not in there and axis != "step":
         raise BadSetting(f"{of_them} has logged {axis!r}: nothing can be drawn over it")
     series = [store.series(run.id, {*chosen, axis}.__contains__) for run in runs]
-    of_line: dict[tuple[str, ...], list[int]] = {}
-    for at, run in enumerate(runs):
-        of_line.setdefault((run.name, run.group, run.mode) if means else (run.id,), []).append(at)
+    of_line: dict[object, list[int]] = {}
+    shown = [_pooled(run) for run in runs] if means else runs
+    for at, run in enumerate(shown):
+        repeated = runs[at].plan.command if run.name != runs[at].name else ()
+        of_line.setdefault((run.name, run.group, run.mode, repeated) if means else run.id, []).append(at)
     charts: dict[str, dict[str, Any]] = {}
     for name in chosen:
         its = [line_over(name, each, asked, run.began) for run, each in zip(runs, series, strict=True)]
         lines = [[its[at] for at in places] for places in of_line.values()]
         charts[name] = chart(lines, -math.inf, math.inf, _MOST_POINTS, smoothing, DEVIATION)
-    first = labels_of([runs[places[0]] for places in of_line.values()])
+    first = labels_of([shown[places[0]] for places in of_line.values()])
     labels = [
         label if len(places) == 1 else f"{label}, mean of {len(places)}"
         for label, places in zip(first, of_line.values(), strict=True)
     ]
     return charts_picture(charts, labels, asked, log, columns)
+
+
+def _pooled(run: RunRecord) -> RunRecord:
+    """Return a run under the name that its repeats have in common."""
+    return replace(run, name=re.sub(r"#\d+$", "", run.name))
 
 
 def show(
