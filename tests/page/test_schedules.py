@@ -53,7 +53,7 @@ def test_what_is_a_guess_looks_like_one(tab, store):
     write(store, known, Scheduled("unknown", (1,), (0, 90), coming=(0, 90), status=None, is_guess=True))
     page = tab().view("schedules")
     title = lane(page, 1).get_by_role("link", name="unknown").get_attribute("title")
-    assert title == "unknown, waiting: to come, by the newest plan ~0.0 s to ~1:30; first plan ~0.0 s to ~1:30"
+    assert title == "unknown, waiting: to come, by the newest plan 0.0 s to ~1:30; first plan 0.0 s to ~1:30"
     assert "~" not in lane(page, 0).get_by_role("link", name="known").get_attribute("title")
     assert page.locator("dd").all_inner_texts()[1:] == ["~1:30", "~1:30"]
 

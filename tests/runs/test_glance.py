@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
@@ -121,6 +122,23 @@ def test_a_count_that_stands_still_has_risen_as_it_did_since_the_run_began(tmp_p
         recent.look(bool)
         assert recent.risen_per_s() == ({"train/epoch": pytest.approx(1 / 30)} if second >= 30 else {})
     one.close()
+
+
+def test_a_count_that_falls_begins_anew_and_what_is_no_number_counts_for_nothing(tmp_path: Path) -> None:
+    recent = Recent(tmp_path, KEEP_S)
+    values = [float("nan"), *range(900, 960), float("inf"), *range(40), float("nan"), *range(0, 100, 2)]
+    rates = [1.0] * (60 + 1 + 40 + 1) + [2.0] * 50
+    with closing(writer(tmp_path, "one")) as one:
+        for second, (value, rate) in enumerate(zip(values[1:], rates, strict=True)):
+            one.add("step", values[0] if second == 0 else value, 1e9 + second)
+            one.flush()
+            found = recent.look(bool) and recent.risen_per_s()
+            assert not found or found == {"step": pytest.approx(rate)}
+    with closing(writer(tmp_path, "another")) as behind:  # of another process, which counts more slowly
+        behind.add("step", 1.0, 1e9)
+        behind.add("step", 2.0, 1e9 + 10)
+    recent.look(bool)
+    assert recent.risen_per_s() == {"step": pytest.approx(2.0)}
 
 
 def test_a_torn_block_and_a_file_that_is_gone_change_nothing(tmp_path: Path) -> None:

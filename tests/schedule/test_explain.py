@@ -118,7 +118,10 @@ def test_the_board_shows_every_run_and_where_it_is_to_run(scheduled: Make, tmp_p
     assert "GPU 1" in text and "plan: fifo, feeds: all" in text
     assert [each["status"] for each in summary(schedule, plan)["runs"]] == ["waiting"] * 3
     narrow = shown(schedule, 40).splitlines()
-    assert narrow[0].split() == ["run", "status", "done", "ends,", "s"] and max(map(len, narrow)) <= 40
+    assert narrow[0].split() == ["run", "status", "done", "ends,", "s"]
+    assert [narrow[place].split()[:4] for place in (1, 2, 3)] == [
+        [str(i), name, "waiting", "0%"] for i, name in enumerate("abc", 1)
+    ]
 
 
 def test_a_deadline_that_cannot_be_met_is_said_wherever_the_plan_is(scheduled: Make, tmp_path: Path) -> None:
@@ -138,11 +141,14 @@ def test_what_is_a_guess_looks_like_one_and_no_gpu_is_drawn_where_none_is(
 ) -> None:
     schedule = scheduled(run("a", tmp_path, memory_bytes=GIB), *(run(name, tmp_path) for name in "bc"))
     text = shown(schedule)
-    assert re.search(r" 1 a .* 0 +\d+ ", text) and re.search(r" 2 b .* ~\d+ +~[\d,]+ ", text)
-    assert re.search(r"all ended at ~|their times guesses", text)
-    assert re.search(r"^c waits: the plan starts it at ~\d+ s on GPU", said(schedule, "c"))
-    guesses = [each["is_guess"] for each in summary(schedule, schedule.plan(1.0))["runs"]]
+    assert re.search(r" 1 a .* 0 +\d+ ", text) and re.search(r" 2 b .* 0 +~[\d,]+ ", text)
+    assert "all ended at ~" in text and re.search(r" 3 c .* \d+ +~[\d,]+ ", text)
+    guesses = [each["ends_by_guess"] for each in summary(schedule, schedule.plan(1.0))["runs"]]
     assert guesses == [False, True, True]
+    schedule = scheduled(run("d", tmp_path), run("e", tmp_path), run("f", tmp_path, memory_bytes=GIB))
+    text = shown(schedule)  # what is known comes after what is not
+    assert re.search(r" 1 d .* 0 +~[\d,]+ ", text) and re.search(r" 3 f .* ~[\d,]+ +~[\d,]+ ", text)
+    assert re.search(r"^f waits: the plan starts it at ~[\d,]+ s on GPU", said(schedule, "f"))
     host = HostMachine(GpuMachine(cores=2, memories=(16.0 * GIB,)))
     monkeypatch.setitem(globals(), "MACHINE", host)
     text = shown(scheduled(run("c", tmp_path, memory_bytes=GIB)))

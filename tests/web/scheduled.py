@@ -53,8 +53,10 @@ def write(
         began_s=began,
         entries=entries,
         gpus=gpus,
-        expected=[Expected(run.name, run.gpus, *run.planned, run.is_guess) for run in runs if run.planned],
-        coming=[Expected(run.name, run.on or run.gpus, *run.coming, run.is_guess) for run in runs if run.coming],
+        expected=[Expected(run.name, run.gpus, *run.planned, False, run.is_guess) for run in runs if run.planned],
+        coming=[
+            Expected(run.name, run.on or run.gpus, *run.coming, False, run.is_guess) for run in runs if run.coming
+        ],
         is_over=is_over,
     )
     LedgerFile(store, Path(f"/{name}.yaml")).write(ledger)

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 _said: set[str] = set()
+_WIDE = 50  # columns of a terminal
 _IN_ASCII = str.maketrans({"×": "x", "≥": ">=", "≤": "<=", "–": "-", "…": "...", "✓": "+", "✗": "x", "µ": "u"})
 
 
@@ -25,11 +26,8 @@ def console(**options: Any) -> Console:
     return Console(markup=False, emoji=False, highlight=False, **options)
 
 
-_WIDE = 50
-
-
 def is_wide(columns: int | None = None) -> bool:
-    """Return whether all of a table has room: in so many columns, or in the terminal's."""
+    """Return whether a table is shown with all that it has: in so many columns, or in the terminal's."""
     return (columns or console().width) >= _WIDE
 
 

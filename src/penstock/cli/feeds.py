@@ -64,7 +64,7 @@ _HEADINGS: tuple[str, ...] = (
     "held\nback, s",
     "\nstate",
 )
-_ON_NARROW = {"\ntrainer", "\nepoch", "lag,\nsamples", "\nstate"}
+_ON_NARROW = {"\ntrainer", "lag,\nsamples", "\nstate"}
 
 
 def feeds_table(feeds: Sequence[FeederStatistics], *, cluster: bool = False) -> RenderableType:
@@ -204,7 +204,7 @@ def _trainers(feed: FeederStatistics) -> RenderableType:
     shown = [heading for heading in _HEADINGS if is_wide() or heading in _ON_NARROW]
     for heading in shown:
         is_text = heading == "\nstate"
-        table.add_column(heading, justify="left" if is_text else "right", no_wrap=not is_text)
+        table.add_column(heading, justify="left" if is_text else "right", no_wrap=not is_text, overflow="fold")
     for trainer in feed.trainers:
         cells = dict(zip(_HEADINGS, _cells(trainer, feed.samples_per_cycle), strict=True))
         table.add_row(

@@ -7,6 +7,7 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 import numpy as np
@@ -31,8 +32,8 @@ class Recent:
         self._points: defaultdict[str, dict[str, Points]] = defaultdict(dict)
         self._cut_us: dict[str, int] = {}
         """For each series, the moment after which no file's points were dropped: before it, a sum lacks some."""
-        self._risen: dict[str, tuple[int, float, int, float]] = {}
-        """Of each that counts, its first point and the first one with its newest value: microseconds and count."""
+        self._rises: defaultdict[str, dict[str, _Rise]] = defaultdict(dict)
+        """By file, how far those of its series have risen that count."""
 
     def look(self, wanted: Callable[[str], object]) -> dict[str, Series]:
         """Return the newest points of each series whose name is wanted."""
@@ -52,11 +53,10 @@ class Recent:
 
     def risen_per_s(self) -> dict[str, float]:
         """Return how fast those have risen that count steps or epochs: a count that stands still goes on later."""
-        return {
-            name: rise / (until_us - from_us) * 1e6
-            for name, (from_us, first, until_us, now) in self._risen.items()
-            if (rise := now - first) > 0 and until_us > from_us
-        }
+        found: dict[str, float] = {}
+        for name, rise in (each for of_file in self._rises.values() for each in of_file.items()):
+            found[name] = max(found.get(name, 0.0), rise.per_s)
+        return {name: per_s for name, per_s in found.items() if per_s}
 
     def _read_new(self) -> None:
         with suppress(FileNotFoundError):  # the run was removed while its folder was opened
@@ -78,17 +78,39 @@ class Recent:
             times_us, values = in_order([known[name], new] if name in known else [new])
             first = max(0, int(np.searchsorted(times_us, int(times_us[-1]) - self._window_us)) - 1)
             known[name] = times_us[first:], values[first:]
-            if _COUNTS.fullmatch(name):
-                self._count(name, *new)
+            if _COUNTS.fullmatch(name) and np.isfinite(new[1]).any():
+                self._rises[path.name][name] = _risen(self._rises[path.name].get(name), *new)
             if first:
                 self._cut_us[name] = max(int(times_us[first]), self._cut_us.get(name, 0))
 
-    def _count(self, name: str, times_us: Ints, values: Floats) -> None:
-        at_us, now = int(times_us[0]), float(values[0])
-        from_us, first, until_us, before = self._risen.get(name, (at_us, now, at_us, now))
-        for at in np.flatnonzero(np.diff(values, prepend=before))[-1:]:
-            until_us, before = int(times_us[at]), float(values[at])
-        self._risen[name] = from_us, first, until_us, before
+
+class _Rise(NamedTuple):
+    """A count since it began, or fell: its first point, and the first one with its newest value."""
+
+    from_us: int
+    first: float
+    until_us: int
+    newest: float
+
+    @property
+    def per_s(self) -> float:
+        """How fast it has risen; 0 as long as it has not."""
+        passed_us = self.until_us - self.from_us
+        return (self.newest - self.first) / passed_us * 1e6 if passed_us > 0 else 0.0
+
+
+def _risen(rise: _Rise | None, times_us: Ints, values: Floats) -> _Rise:
+    """Go on with new points of a count, of which some are finite."""
+    is_number = np.isfinite(values)
+    times_us, values = times_us[is_number], values[is_number]
+    steps = np.diff(values, prepend=values[0] if rise is None else rise.newest)
+    falls, rises = np.flatnonzero(steps < 0), np.flatnonzero(steps > 0)
+    if rise is None or len(falls):
+        at = falls[-1] if len(falls) else 0
+        rise = _Rise(int(times_us[at]), float(values[at]), int(times_us[at]), float(values[at]))
+    if len(rises) and (at := rises[-1]) > (falls[-1] if len(falls) else -1):
+        rise = rise._replace(until_us=int(times_us[at]), newest=float(values[at]))
+    return rise
 
 
 _COUNTS = re.compile(r"(?i)(.*[/_])?(step|iteration|epoch)")

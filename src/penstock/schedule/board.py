@@ -30,10 +30,10 @@ def times(schedule: LiveSchedule, plan: PresentPlan | None) -> dict[str, Expecte
         record = schedule.record(entry)
         if record.began is not None:
             start_s = record.began - schedule.ledger.began_s
-            end_s, is_guess = start_s + (record.seconds or 0.0), False
+            end_s, by_guess = start_s + (record.seconds or 0.0), False
             if its := found.get(entry.name):
-                end_s, is_guess = max(end_s, its.end_s), its.is_guess
-            found[entry.name] = Expected(entry.name, entry.gpus, start_s, end_s, is_guess)
+                end_s, by_guess = max(end_s, its.end_s), its.ends_by_guess
+            found[entry.name] = Expected(entry.name, entry.gpus, start_s, end_s, False, by_guess)
     return found
 
 
@@ -70,8 +70,8 @@ def table(schedule: LiveSchedule, plan: PresentPlan | None, width: int) -> Table
             "waiting" if waits else record.status,
             f"{min(done, 1.0):.0%}{' ?' if is_assumed else ''}",
             f"{seen.costs.samples_per_s:,.0f}" if seen else "",
-            (its.at(its.start_s) if waits else f"{its.start_s:,.0f}") if its else "",
-            f"{its.at(its.end_s)}{' late' if is_late(entry, its) else ''}" if its else "",
+            its.start if its else "",
+            f"{its.end}{' late' if is_late(entry, its) else ''}" if its else "",
             _KNOWN[schedule.estimates.source(entry)],
         )
         shown.add_row(*(cell for heading, cell in zip(_HEADINGS, cells, strict=True) if heading in kept))
@@ -143,7 +143,7 @@ def _about(schedule: LiveSchedule, plan: PresentPlan) -> list[Text]:
 
 
 def _late(entry: Entry, its: Expected) -> str:
-    return f"it is to end at {its.at(its.end_s)} s, and its deadline is at {entry.plan.deadline_s or 0:,.0f} s"
+    return f"it is to end at {its.end} s, and its deadline is at {entry.plan.deadline_s or 0:,.0f} s"
 
 
 def picture(schedule: LiveSchedule) -> Any:
@@ -182,9 +182,10 @@ def summary(schedule: LiveSchedule, plan: PresentPlan | None) -> dict[str, Any]:
             "feed": entry.feed,
             "start_s": its.start_s if (its := went.get(entry.name)) else None,
             "end_s": its.end_s if its else None,
-            "is_guess": bool(its and its.is_guess),
+            "ends_by_guess": bool(its and its.ends_by_guess),
             "planned_start_s": planned.start_s if (planned := first.get(entry.name)) else None,
             "planned_end_s": planned.end_s if planned else None,
+            "planned_by_guess": bool(planned and planned.ends_by_guess),
             "deadline_s": entry.plan.deadline_s,
             "known": schedule.estimates.source(entry),
         }
@@ -215,7 +216,7 @@ def explain(schedule: LiveSchedule, plan: PresentPlan | None, name: str) -> list
     if name in schedule.running:
         beside = schedule.neighbours(name)
         company = f"beside {_and(beside)}" if beside else "alone"
-        until = f", until {its.at(its.end_s)} s" if its and expected else ""
+        until = f", until {its.end} s" if its and expected else ""
         return [f"{name} runs{_where(schedule, entry.gpus)}, {company}{until}.", *late]
     job = plan.jobs[number]
     lines = [_when(schedule, plan, name), *late]
@@ -240,7 +241,7 @@ def _when(schedule: LiveSchedule, plan: PresentPlan, name: str) -> str:
     if expected.start_s <= 0:
         return f"{name} starts now{_where(schedule, expected.gpus)}."
     [its] = [each for each in plan.expected() if each.name == name]
-    return f"{name} waits: the plan starts it at {its.at(its.start_s)} s{_where(schedule, its.gpus)}."
+    return f"{name} waits: the plan starts it at {its.start} s{_where(schedule, its.gpus)}."
 
 
 def _on(schedule: LiveSchedule, plan: PresentPlan, number: int, gpu: int) -> str:

@@ -46,11 +46,16 @@ class Expected(msgspec.Struct, frozen=True):
     gpus: tuple[int, ...]
     start_s: float
     end_s: float
-    is_guess: bool = False  # nothing is known of the run, or its length is assumed
+    starts_by_guess: bool = False  # it comes after runs of which nothing is known, or whose length is assumed
+    ends_by_guess: bool = False  # or it is such a run
 
-    def at(self, time_s: float) -> str:
-        """Return one of its times as people read it."""
-        return f"{'~' if self.is_guess else ''}{time_s:,.0f}"
+    @property
+    def start(self) -> str:
+        return f"{'~' if self.starts_by_guess else ''}{self.start_s:,.0f}"
+
+    @property
+    def end(self) -> str:
+        return f"{'~' if self.ends_by_guess else ''}{self.end_s:,.0f}"
 
 
 class Ledger(msgspec.Struct, kw_only=True):

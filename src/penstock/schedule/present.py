@@ -29,6 +29,7 @@ from penstock.schedule.usage import UsageWindow, usage_of
 _ANSWER_S = 0.5
 _HELD = "keeper.lock"
 _NEARLY_S = 1.0
+_SAME_S = 1e-6
 
 
 class PresentPlan(NamedTuple):
@@ -40,7 +41,7 @@ class PresentPlan(NamedTuple):
     running: list[Running]  # those that ran
     model: GpuMachine  # the machine, as it was
     at_s: float  # when it was made, in seconds from the schedule's start
-    guesses: list[bool]  # whether each is a guess
+    guesses: list[bool]  # whether the length of each is a guess
 
     def placed(self, names: Sequence[str], entries: Mapping[str, Entry]) -> list[Placed]:
         """Return some of the runs where they run."""
@@ -53,10 +54,16 @@ class PresentPlan(NamedTuple):
 
     def expected(self) -> list[Expected]:
         """Return when and where each run is to run, in seconds from the schedule's start."""
-        return [
-            Expected(self.names[i], run.gpus, self.at_s + run.start_s, self.at_s + run.end_s, self.guesses[i])
-            for i, run in sorted(self.chosen.outcome.runs.items())
-        ]
+        found: dict[int, Expected] = {}
+        for i, run in sorted(self.chosen.outcome.runs.items(), key=lambda each: each[1].start_s):
+            before = (each for each in found.values() if each.end_s <= self.at_s + run.start_s + _SAME_S)
+            rests = any(
+                each.ends_by_guess and ({*each.gpus} & {*run.gpus} or each.name in self.jobs[i].after)
+                for each in before
+            )
+            times_s = self.at_s + run.start_s, self.at_s + run.end_s
+            found[i] = Expected(self.names[i], run.gpus, *times_s, rests, rests or self.guesses[i])
+        return [found[i] for i in sorted(found)]
 
 
 class LiveSchedule:

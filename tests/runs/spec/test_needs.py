@@ -62,7 +62,14 @@ def test_a_machine_is_planned(spec: Path):
         (
             "{gpus: 2, simulated: true}",
             "devices: [2]",
-            " groups[0].devices: there is no GPU '2'; simulated are 0, 1",
+            " groups[0].devices: there is no GPU '2'; simulated are 0 to 1",
+        ),
+        ("{gpus: 2, simulated: true}", "devices: [x]", " groups[0].devices: there is no GPU 'x'; simulated"),
+        ("{gpus: 2, simulated: true}", "devices: [1, 01]", " groups[0].devices: '1' is there twice"),
+        (
+            "{gpus: 2, simulated: true}",
+            "devices: [1]\n  mode: mps",
+            " groups[0].mode: GPUs that are simulated have",
         ),
         ("{}", "gpus: 3", " groups[0].gpus=3: the machine has 2"),
         ("{memory: 6GiB}", "memory: 7GiB", " groups[0].memory=7 GiB: machine.memory is 6 GiB"),
@@ -97,6 +104,13 @@ def test_without_gpus_nothing_is_asked_of_them(spec: Path):
     assert (found.machine.gpus, found.groups[0].runs[0].gpus) == (0, 0)
     assert found.left_out == ["--no-gpu leaves out gpus"]
     assert opened(spec, "{gpus: 3, simulated: true}", "gpus: 2", without=True).groups[0].runs[0].gpus == 2
+
+
+def test_penstock_run_takes_devices_as_if_nothing_were_simulated(spec: Path):
+    simulated = "{gpus: 8, simulated: true}"
+    assert opened(spec, simulated, "devices: [1]", in_turn=True).groups[0].runs[0].devices == UUIDS[1:]
+    found = opened(spec, simulated, "devices: [1]", in_turn=True, without=True)
+    assert found.groups[0].runs[0].devices == () and found.left_out[0] == "--no-gpu leaves out devices"
 
 
 def test_a_run_takes_memory_of_the_gpus_that_it_may_use(spec: Path):

@@ -41,7 +41,7 @@ class Tree(NamedTuple):
         rss_bytes: Memory that they hold; a page that n of them map counts n times.
         threads: Threads that they have.
         ready_s: Time for which their first threads, and those of feeders and workers that it started, ran or were
-            ready to, since they were first looked at; None where the kernel does not say it.
+            ready to; None where the kernel does not say it.
         delayed_s: The part of that in which no CPU was free.
     """
 

@@ -4,7 +4,8 @@ The kernel moves the CPU time and I/O of a process that has ended to the parent 
 waited for by the keeper, which is a subreaper. So a tree's CPU time is the own time of its living processes and
 the children's time of each of them and of the keeper. Parents are read before their children: one that ends
 meanwhile may be missed until the next tick, and is never counted twice. A feeder that descends from the keeper
-serves other runs, too: it and its workers are left out, and a part of what they use counts (``feed.FeedParts``).
+serves other runs, too: it and its workers are left out, and a part of what they use counts (``feed.FeedParts``);
+but whether they find a free CPU counts, for the run that started them.
 """
 
 from __future__ import annotations

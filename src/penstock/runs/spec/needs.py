@@ -120,7 +120,7 @@ def needs(run: RunPlan, room: Room) -> Room:
 class SpecMachine:
     """What a file says of the machine, and what its runs may ask of it."""
 
-    def __init__(self, path: Path, table: MachineTable, gpus: Gpus) -> None:
+    def __init__(self, path: Path, table: MachineTable, gpus: Gpus, *, is_obeyed: bool = True) -> None:
         where = partial("{}.{}".format, f"{path}: machine")
         if table.objective not in ("makespan", "jct"):
             raise BadSetting(f"{where('objective')}={table.objective!r}: there are makespan and jct")
@@ -129,6 +129,7 @@ class SpecMachine:
         if table.simulated and (not isinstance(table.gpus, int) or table.gpus < 1):
             raise BadSetting(f"{where('simulated')}: gpus must say how many GPUs these are")
         self.gpus = gpus  # GPUs that ``penstock run`` sees
+        self.simulates = table.simulated and is_obeyed  # whether runs' GPUs are numbers: ``penstock run`` has none
         self.room: Room = {}
         """What runs may take together; empty as long as none was checked that says what it needs."""
         self.plan = MachinePlan(
@@ -159,13 +160,16 @@ class SpecMachine:
 
     def devices(self, what: str, names: Sequence[str]) -> tuple[str, ...]:
         """Return the GPUs that a run names: their UUIDs, or numbers of simulated ones."""
-        if not self.plan.simulated:
+        if not self.simulates:
             return self.gpus.devices(what, names)
         assert isinstance(self.plan.gpus, int)
-        there = [str(number) for number in range(self.plan.gpus)]
-        if others := [name for name in names if name not in there]:
-            raise BadSetting(f"{what}: there is no GPU {others[0]!r}; simulated are {', '.join(there)}")
-        return tuple(dict.fromkeys(names))
+        numbers = tuple(str(int(name)) if name.isdecimal() else name for name in names)
+        for name in numbers:
+            if not name.isdecimal() or int(name) >= self.plan.gpus:
+                raise BadSetting(f"{what}: there is no GPU {name!r}; simulated are 0 to {self.plan.gpus - 1}")
+            if numbers.count(name) > 1:
+                raise BadSetting(f"{what}: {name!r} is there twice")
+        return numbers
 
     def check(self, where: Callable[[str], str], run: RunPlan) -> None:
         """Check that a run has a place on the machine; ``where`` returns where its key stands, as errors begin."""

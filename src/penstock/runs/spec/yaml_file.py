@@ -96,7 +96,7 @@ def plan_yaml(
         raise BadSetting(f"{path}: {_explained(str(error))}") from None
     if not spec.groups:
         raise BadSetting(f"{path}: groups is empty")
-    machine = SpecMachine(path, spec.machine, gpus)
+    machine = SpecMachine(path, spec.machine, gpus, is_obeyed=not in_turn)
     planned: list[tuple[str, GroupPlan, list[dict[str, str]]]] = []
     for i, group in enumerate(spec.groups):
         name = group.name or (path.stem if len(spec.groups) == 1 else f"{path.stem}-{i}")
@@ -129,6 +129,8 @@ def _groups(
         planned = _runs(place, folder, each, run_name, machine, tuple(names))
         runs += planned
         after += [names] * len(planned)
+    if machine.simulates and any(run.devices for run in runs) and not {*modes} <= {"alone", "plain"}:
+        raise BadSetting(f"{where}: GPUs that are simulated have no MPS and no MIG; leave out their devices")
     if "mps" not in modes and any(run.mps_threads or run.mps_memory_bytes for run in runs):
         raise BadSetting(f"{where}: mps_threads and mps_memory are for mode mps, which is not there")
     listeners = None

@@ -7,8 +7,8 @@ import { moment, seconds } from "./figures.js";
 const PARTS = { ran: "ran", coming: "to come, by the newest plan", planned: "first plan" };
 const KINDS = Object.keys(PARTS);
 
-// What stands before a time that rests on a run of which nothing is known, or whose length is assumed.
-const guess = (times) => (times.some((each) => each?.is_guess) ? "~" : "");
+// What stands before an end that rests on a run of which nothing is known, or whose length is assumed.
+const guess = (times) => (times.some((each) => each?.ends_by_guess) ? "~" : "");
 
 const end = (times) => Math.max(0, ...times.filter(Boolean).map((each) => each.end_s));
 
@@ -42,7 +42,7 @@ const within = ({ start_s, end_s }, from_s, length_s) => ({ left: `${(100 * (sta
 
 function item({ run: { row, name }, parts, ...all }, length_s) {
   const status = row.status === "finished" ? "" : `, ${row.status.replaceAll("_", " ")}`;
-  const title = `${name}${status}: ${parts.map((part) => `${PARTS[part.kind]} ${guess([part])}${seconds(part.start_s)} to ${guess([part])}${seconds(part.end_s)}`).join("; ")}`;
+  const title = `${name}${status}: ${parts.map((part) => `${PARTS[part.kind]} ${part.starts_by_guess ? "~" : ""}${seconds(part.start_s)} to ${guess([part])}${seconds(part.end_s)}`).join("; ")}`;
   return element("li", { "data-id": row.id, ...within(all, 0, length_s) }, element("a", { href: `#/run/${row.id}`, title },
     name, row.ended && status && element("span", { class: "bad" }, status),
     parts.map((part) => element("span", { class: part.kind, colour: colour(row.id), ...within(part, all.start_s, all.end_s - all.start_s) }))));

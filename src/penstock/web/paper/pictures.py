@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 from msgspec.structs import replace
 
 from penstock.basics.packages import require
@@ -74,16 +75,14 @@ def runs_picture(
         raise BadSetting(f"{of_them} has logged {axis!r}: nothing can be drawn over it")
     series = [store.series(run.id, {*chosen, axis}.__contains__) for run in runs]
     of_line: dict[object, list[int]] = {}
-    shown = [_pooled(run) for run in runs] if means else runs
-    for at, run in enumerate(shown):
-        repeated = runs[at].plan.command if run.name != runs[at].name else ()
-        of_line.setdefault((run.name, run.group, run.mode, repeated) if means else run.id, []).append(at)
+    for at, run in enumerate(runs):
+        of_line.setdefault(_pooled(run) if means else run.id, []).append(at)
     charts: dict[str, dict[str, Any]] = {}
     for name in chosen:
         its = [line_over(name, each, asked, run.began) for run, each in zip(runs, series, strict=True)]
         lines = [[its[at] for at in places] for places in of_line.values()]
         charts[name] = chart(lines, -math.inf, math.inf, _MOST_POINTS, smoothing, DEVIATION)
-    first = labels_of([shown[places[0]] for places in of_line.values()])
+    first = labels_of([_of_all(runs[places[0]], len(places)) for places in of_line.values()])
     labels = [
         label if len(places) == 1 else f"{label}, mean of {len(places)}"
         for label, places in zip(first, of_line.values(), strict=True)
@@ -91,9 +90,19 @@ def runs_picture(
     return charts_picture(charts, labels, asked, log, columns)
 
 
-def _pooled(run: RunRecord) -> RunRecord:
-    """Return a run under the name that its repeats have in common."""
-    return replace(run, name=re.sub(r"#\d+$", "", run.name))
+_NUMBER = re.compile(r"#\d+$")
+
+
+def _pooled(run: RunRecord) -> object:
+    """Return what runs have in common that are one line: their names, or the plan of which they are repeats."""
+    if not _NUMBER.search(run.name):
+        return run.name, run.group, run.mode
+    return run.group, run.mode, msgspec.json.encode(replace(run.plan, name=_NUMBER.sub("", run.plan.name)))
+
+
+def _of_all(run: RunRecord, count: int) -> RunRecord:
+    """Return a run under the name that ``count`` repeats have in common."""
+    return run if count == 1 else replace(run, name=_NUMBER.sub("", run.name))
 
 
 def show(
