@@ -99,6 +99,35 @@ def test_a_day_of_refreshes_leaves_nothing_behind_and_the_page_shows_what_is_tru
     assert page.locator("main td.name a").all_inner_texts() == [run.name for run in reversed(runs)]
 
 
+HIDDEN = """(hidden) => {
+  Object.defineProperty(document, "hidden", { value: hidden, configurable: true });
+  document.dispatchEvent(new Event("visibilitychange"));
+}"""
+
+
+def test_pages_that_nobody_sees_hold_no_connection_and_one_that_is_seen_again_begins_anew(tab, store):
+    [run] = group(store, "one")
+    one = tab()
+    for _ in range(7):  # a browser has six connections to a server
+        page = one.page.context.new_page()
+        page.goto(one.server.url)
+        page.get_by_text("live", exact=True).wait_for()
+        page.goto(f"{page.url.partition('#')[0]}#/run/{run.id}")
+        page.locator("main .chart canvas").first.wait_for()
+        page.evaluate(HIDDEN, True)
+    page.goto(f"{page.url.partition('#')[0]}#/runs")
+    group(store, "another")
+    one.page.get_by_text("live", exact=True).wait_for()
+    page.evaluate(HIDDEN, False)
+    page.get_by_text("2 of 2 runs").wait_for()
+    page.evaluate(HIDDEN, True)
+    group(store, "third")
+    page.wait_for_timeout(1500)
+    assert page.get_by_text("2 of 2 runs").is_visible()
+    page.evaluate(HIDDEN, False)
+    page.get_by_text("3 of 3 runs").wait_for()
+
+
 def test_a_page_whose_computer_slept_shows_what_happened_meanwhile(tab, store):
     [run] = group(store, "goes", runs=["before"], status=None, series={"loss": [3.0, 2.0]})
     one = tab()

@@ -114,12 +114,12 @@ def what_differs_between_two_runs(person: Person) -> None:
 
 
 def what_the_mean_over_seeds_is_by_learning_rate(person: Person) -> None:
-    person.turns_to("Compare")
-    person.presses("Groups")
+    person.turns_to("Runs")
+    person.does(person.page.get_by_role("searchbox").fill, "eval/loss<9")
     person.does(person.page.get_by_label("Group by").select_option, "lr")
-    person.does(person.page.get_by_label("Band", exact=True).select_option, "deviation")
+    person.presses("Compare")  # without a choice, all that are shown
     person.reads("lr = 0.03, 2 runs")
-    person.reads("Band: standard deviation")
+    person.reads("Band: from the least to the greatest")
 
 
 def who_waited_and_what_to_do(person: Person) -> None:

@@ -44,6 +44,11 @@ def test_a_run_is_shown_without_its_part_of_a_feed_which_has_a_row_of_its_own() 
     assert (now.cores, now.memory_bytes) == (0.5, 7.0)
 
 
+def test_memory_is_what_a_run_has_for_itself_as_when_it_has_ended() -> None:
+    rss, pss = series([1000.0, 1001.0, 1060.0], [100.0, 100.0, 200.0]), series([1001.0], [60.0])
+    assert glance({"proc.rss_bytes": rss, "proc.pss_bytes": pss}, {}).memory_bytes == pytest.approx(120.0)
+
+
 def test_sparse_points_give_the_rate_between_the_last_two() -> None:
     assert glance({"proc.cpu_s": series([0.0, 100.0, 200.0], [0.0, 5.0, 55.0])}, {}).cores == pytest.approx(0.5)
 

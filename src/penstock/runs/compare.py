@@ -312,8 +312,9 @@ def _to_change(group: GroupFigures) -> list[str]:
         theirs = [run for run in group.runs if run.id in group.advice and group.advice[run.id].kind == kind]
         part = _PARTS.get(kind, "waiting")
         worst = max(theirs, key=lambda run: getattr(run.parts, part) or 0.0)
+        which = f"{worst.name!r} ({worst.id})" if group.starts > 1 else repr(worst.name)
         others = "" if len(theirs) == 1 else f" ({len(theirs)} of its runs do, this one the most)"
-        sentences.append(f"In {_called(group)}, run {worst.name!r} {group.advice[worst.id].text}{others}.")
+        sentences.append(f"In {_called(group)}, run {which} {group.advice[worst.id].text}{others}.")
     return sentences
 
 

@@ -238,7 +238,7 @@ MEMORY = {"proc.pss_bytes", "proc.rss_bytes"}
 """Series of the memory of a run's processes: shared pages divided among them, or counted for each."""
 
 
-def _memory(series: Mapping[str, Series]) -> Series | None:
+def own_memory(series: Mapping[str, Series]) -> Series | None:
     """Return the memory of a run's processes: RSS, less the part that PSS, read less often, says is shared."""
     both = (series.get(name) for name in ("proc.rss_bytes", "proc.pss_bytes"))
     rss, pss = (each if each and len(each.values) else None for each in both)
@@ -256,7 +256,7 @@ def memory_bytes(together: list[Mapping[str, Series]], *, own: bool = False) -> 
 
     A page that processes share is divided among them (PSS), unless that was never recorded (RSS).
     """
-    held = [_memory(series) for series in together]
+    held = [own_memory(series) for series in together]
     known = [each for each in held if each is not None]
     if not known or len(known) < len(held):
         return None

@@ -12,6 +12,7 @@ from typing import NamedTuple
 import msgspec
 import numpy as np
 
+from penstock.runs.figures import MEMORY, own_memory
 from penstock.runs.listeners import is_measured
 from penstock.runs.store.columns import Floats, Ints
 from penstock.runs.store.merged import Points, in_order, merged_files, points_of, series_of
@@ -131,7 +132,7 @@ class Glance(msgspec.Struct, frozen=True, kw_only=True):
 
 def is_glanced_at(name: str) -> bool:
     """Return whether a glance looks at the series of this name: at all that a script logs, and some others."""
-    return not is_measured(name) or name in {"proc.rss_bytes", "proc.cpu_s", "proc.read_bytes", "feed.wait_s"}
+    return not is_measured(name) or name in MEMORY | {"proc.cpu_s", "proc.read_bytes", "feed.wait_s"}
 
 
 def glance(series: Mapping[str, Series], per_s: Mapping[str, float]) -> Glance:
@@ -140,10 +141,10 @@ def glance(series: Mapping[str, Series], per_s: Mapping[str, float]) -> Glance:
     def rate(name: str) -> float | None:
         return series[name].rise_per_s(RECENT_S) if name in series else None
 
-    rss = series.get("proc.rss_bytes")
+    memory = own_memory(series)
     return Glance(
         cores=rate("proc.cpu_s"),
-        memory_bytes=rss.last if rss else None,
+        memory_bytes=memory.last if memory else None,
         read_bytes_per_s=rate("proc.read_bytes"),
         waiting=rate("feed.wait_s"),
         logged={

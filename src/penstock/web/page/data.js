@@ -74,13 +74,22 @@ const SILENT_MS = 20_000; // a server that is there tells something each second
 const GONE = "the server does not answer: trying again";
 const LOCKED = "the server was started again: open the URL that it has printed";
 
-// Listens for ever: first come all runs, then what changes. A page that was away begins anew.
+// Listens for ever: first come all runs, then what changes. A page that was away begins anew. One that nobody sees, in another tab or
+// kept for the back button, does not listen: a browser has six connections to a server, for all of its pages.
 export function begin(showLink) {
+  if (document.hidden) return document.addEventListener("visibilitychange", () => begin(showLink), { once: true });
   const stream = new EventSource("/api/live");
+  document.addEventListener("visibilitychange", leave, { once: true });
+  function leave() {
+    clearTimeout(silence);
+    stream.close();
+    begin(showLink);
+  }
   let silence = setTimeout(lost, SILENT_MS); // a computer that slept may not be told that a connection is gone
   async function lost() {
     clearTimeout(silence);
     stream.close();
+    document.removeEventListener("visibilitychange", leave);
     const status = await fetch("/api/titles", { signal: AbortSignal.timeout(SILENT_MS) }).then((answer) => answer.status, () => 0);
     showLink(status === 401 ? LOCKED : GONE);
     setTimeout(() => begin(showLink), AGAIN_MS);

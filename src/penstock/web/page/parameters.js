@@ -100,7 +100,9 @@ export function open(place) {
     const shown = there.filter((row) => metric.of(row) !== undefined);
     const varied = varying(shown);
     const columns = [...varied.slice(0, MOST_AXES).map((name) => columnOf(`param:${name}`)), metric];
-    const at = Math.max(0, columns.slice(0, -1).findIndex((column) => column.label === read().query.get("x")));
+    const have = columns.slice(0, -1).map((column) => shown.filter((row) => column.of(row) !== undefined).length);
+    const asked = columns.slice(0, -1).findIndex((column) => column.label === read().query.get("x"));
+    const at = Math.max(0, asked < 0 ? have.indexOf(Math.max(...have)) : asked);
     fill(over, columns.slice(0, -1).map(({ label }) => [label, label]), columns[at].label);
     const table = shown.map((row) => columns.map((column) => column.of(row)));
     const room = Math.max(300, body.clientWidth);
@@ -112,7 +114,7 @@ export function open(place) {
     const lacking = columns.length > 1 ? table.filter((values) => values[at] === undefined).length : 0;
     note.textContent = [
       `${shown.length} run${shown.length === 1 ? "" : "s"}.`, all.length > there.length && `The newest ${there.length} of ${all.length} are looked at: filter for others.`,
-      without > 0 && `${without} without ${plain(metric)} left out.`, lacking > 0 && `${lacking} more without ${columns[at].label} have no point.`,
+      without > 0 && `${without} without ${plain(metric)} left out.`, lacking > 0 && `${lacking} of them without ${columns[at].label} have no point.`,
       varied.length > MOST_AXES && `The first ${MOST_AXES} of ${varied.length} parameters that vary.`,
     ].filter(Boolean).join(" ");
     if (!known.rows.size) return body.replaceChildren(noRuns());

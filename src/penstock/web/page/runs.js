@@ -8,6 +8,7 @@ import { actions } from "./notes.js";
 import { tableSavers } from "./saving.js";
 
 const AT_ONCE = 50;
+const MOST_COMPARED = 200;
 
 // A row that changes is another object: what is searched in one is put together once.
 const TEXT = Symbol("text");
@@ -73,7 +74,10 @@ export function open(place) {
   const showArchived = element("label", {}, archived, " Show archived");
   const all = element("input", { type: "checkbox", "aria-label": "Choose all", onchange: () => set({ run: all.checked ? rows.map((row) => row.id) : [] }) });
   const acts = actions();
-  const toCompare = button("Compare", () => go("compare", { run: read().query.getAll("run") }));
+  const toCompare = button("Compare", () => { // those that are chosen; else all that are shown, by the parameter of their groups
+    const chosen = read().query.getAll("run");
+    go("compare", { run: chosen.length ? chosen : rows.slice(0, MOST_COMPARED).map((row) => row.id), group: grouping.value.startsWith("param:") ? [grouping.value] : [] });
+  });
   const toParameters = button("Parameters", () => go("parameters", { run: read().query.getAll("run"), filter: search.value ? [search.value] : [] }));
   const count = element("span", { class: "soft", "aria-live": "polite" });
   let columns = [];
@@ -226,7 +230,7 @@ export function open(place) {
     if (count.textContent !== text) count.textContent = text;
     arrangeColumns(columnsOf(query, rows));
     fill(grouping, [["", "nothing"], ...groupings([...known.rows.values()])], grouped);
-    toCompare.disabled = !chosen.size;
+    toCompare.disabled = !rows.length;
     archived.checked = query.has("archived");
     showArchived.hidden = !archived.checked && ![...known.rows.values()].some((row) => row.archived);
     all.checked = rows.length > 0 && rows.every((row) => chosen.has(row.id));

@@ -2,7 +2,7 @@
 
 import { ODD, ticksOf } from "./figures.js";
 
-const LOG_FROM = 100; // times the least value: an axis that reaches further is logarithmic
+const LOG_FROM = 100; // times the least value: an axis that reaches so far is logarithmic
 const WANTED_TICKS = 5;
 const SHORT = 7; // letters of a number that stands as it was given
 const NUMBERS = 0.85; // of an axis: the rest is for NaN and infinities, where there are any
@@ -46,7 +46,7 @@ function axisOfOne(values, asked) {
     return { at, tint: at, ticks: words.map((word) => [at(word), word]) };
   }
   const [low, high] = [Math.min(...there), Math.max(...there)];
-  const log = low > 0 && asked !== "linear" && (asked === "log" || high > LOG_FROM * low);
+  const log = low > 0 && asked !== "linear" && (asked === "log" || high >= LOG_FROM * low);
   const scaled = log ? Math.log10 : (value) => value;
   const at = (value) => (high > low ? (scaled(value) - scaled(low)) / (scaled(high) - scaled(low)) : 0.5);
   const own = [...new Set(there)].sort((a, b) => a - b);

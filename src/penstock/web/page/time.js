@@ -83,7 +83,7 @@ function toChange(each) {
     const theirs = each.runs.filter((run) => each.advice[run.id]?.[0] === kind);
     const part = { copy: "copying", start: "starting", other: "other" }[kind] ?? "waiting";
     const worst = theirs.reduce((a, b) => ((b.parts[part] ?? 0) > (a.parts[part] ?? 0) ? b : a));
-    return `${worst.name} ${each.advice[worst.id][1]}${theirs.length > 1 ? ` (${theirs.length} of the runs do, this one the most)` : ""}.`;
+    return `${worst.name}${each.starts > 1 ? ` (${worst.id})` : ""} ${each.advice[worst.id][1]}${theirs.length > 1 ? ` (${theirs.length} of the runs do, this one the most)` : ""}.`;
   });
 }
 
