@@ -87,6 +87,8 @@ def test_images_are_loaded_and_trained_on_and_their_bytes_counted(tmp_path: Path
         # One batch is copied ahead, in the time measured or before it: n batches are counted with n - 1 to n + 1.
         missed = abs(nbytes / (IMAGES_BYTES + LABELS_BYTES) - 1)
         assert missed <= 1, which
+        if which[1] == "GPU ring":
+            continue  # whose feeder may be asked in the middle of a block, which is copied in pieces
         assert missed == pytest.approx(0, abs=1e-9) or 1 / missed == pytest.approx(round(1 / missed)), which
 
 

@@ -122,7 +122,7 @@ def _doing(run: RunRecord, now: Glance) -> dict[str, str | Text]:
 
 
 def _mib(nbytes: float | None) -> str:
-    return _number(None if nbytes is None else nbytes / 2**20, ",.0f")
+    return _number(None if nbytes is None else nbytes / 2**20, ",.0f" if (nbytes or 0) >= 10 * 2**20 else ",.1f")
 
 
 def _waits(part: float | None) -> Text:
