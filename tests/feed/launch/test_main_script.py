@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import itertools
 import json
+import os
 import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -32,18 +34,24 @@ SOME = [  # every kind but a function, which is below, and every way to start wo
 
 
 def said_by(folder: Path, *command: str, typed: str | None = None) -> str:
-    """What Python prints, to its end, which is without an error."""
-    run = subprocess.run(
+    """What Python prints, to its end, which is without an error; if it hangs, its processes say where they stand."""
+    run = subprocess.Popen(
         [sys.executable, *command],
         cwd=folder,
-        input=typed,
-        capture_output=True,
+        stdin=subprocess.PIPE if typed is not None else None,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
         text=True,
-        timeout=HANG_S,
-        check=False,
+        env={**os.environ, "PYTHONFAULTHANDLER": "1"},
+        process_group=0,
     )
-    assert run.returncode == 0, run.stderr
-    return run.stdout
+    try:
+        said, errors = run.communicate(typed, HANG_S)
+    except subprocess.TimeoutExpired:
+        os.killpg(run.pid, signal.SIGABRT)
+        said, errors = run.communicate(timeout=10)
+    assert run.returncode == 0, errors
+    return said
 
 
 @pytest.mark.parametrize(
