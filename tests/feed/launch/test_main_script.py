@@ -34,7 +34,7 @@ SOME = [  # every kind but a function, which is below, and every way to start wo
 
 
 def said_by(folder: Path, *command: str, typed: str | None = None) -> str:
-    """What Python prints, to its end, which is without an error; if it hangs, its processes say where they stand."""
+    """What Python prints, to its end, which is without an error; if it hangs, its processes say where."""
     run = subprocess.Popen(
         [sys.executable, *command],
         cwd=folder,
