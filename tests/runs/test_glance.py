@@ -28,8 +28,7 @@ def test_rates_are_those_of_the_last_seconds() -> None:
             "feed.wait_s": series(times_s, [0.25 * i for i in range(60)]),
             "proc.rss_bytes": series(times_s, [1.0] * 59 + [7.0]),
             "loss": series([1000.0, 1059.0], [5.0, 0.5]),
-        },
-        {},
+        }
     )
     assert now.cores == pytest.approx(2.0)
     assert now.waiting == pytest.approx(0.25)
@@ -40,22 +39,21 @@ def test_a_run_is_shown_without_its_part_of_a_feed_which_has_a_row_of_its_own() 
     times_s = [1000.0, 1001.0]
     own = {"proc.cpu_s": series(times_s, [0.0, 0.5]), "proc.rss_bytes": series(times_s, [7.0, 7.0])}
     fed = {"feed.cpu_s": series(times_s, [3.0, 4.0]), "feed.memory_bytes": series(times_s, [5.0, 6.0])}
-    now = glance(own | fed, {})
-    assert (now.cores, now.memory_bytes) == (0.5, 7.0)
+    assert (glance(own | fed).cores, glance(own | fed).memory_bytes) == (0.5, 7.0)
 
 
 def test_memory_is_what_a_run_has_for_itself_as_when_it_has_ended() -> None:
     rss, pss = series([1000.0, 1001.0, 1060.0], [100.0, 100.0, 200.0]), series([1001.0], [60.0])
-    assert glance({"proc.rss_bytes": rss, "proc.pss_bytes": pss}, {}).memory_bytes == pytest.approx(120.0)
+    assert glance({"proc.rss_bytes": rss, "proc.pss_bytes": pss}).memory_bytes == pytest.approx(120.0)
 
 
 def test_sparse_points_give_the_rate_between_the_last_two() -> None:
-    assert glance({"proc.cpu_s": series([0.0, 100.0, 200.0], [0.0, 5.0, 55.0])}, {}).cores == pytest.approx(0.5)
+    assert glance({"proc.cpu_s": series([0.0, 100.0, 200.0], [0.0, 5.0, 55.0])}).cores == pytest.approx(0.5)
 
 
 @pytest.mark.parametrize("times_s", [[], [1.0], [1.0, 1.0]])
 def test_one_moment_has_no_rate(times_s: list[float]) -> None:
-    assert glance({"proc.cpu_s": series(times_s, [1.0] * len(times_s))}, {}).cores is None
+    assert glance({"proc.cpu_s": series(times_s, [1.0] * len(times_s))}).cores is None
 
 
 KEEP_S = 10.0
@@ -133,12 +131,15 @@ def test_a_count_that_falls_begins_anew_and_what_is_no_number_counts_for_nothing
     recent = Recent(tmp_path, KEEP_S)
     values = [float("nan"), *range(900, 960), float("inf"), *range(40), float("nan"), *range(0, 100, 2)]
     rates = [1.0] * (60 + 1 + 40 + 1) + [2.0] * 50
+    untold = 0
     with closing(writer(tmp_path, "one")) as one:
         for second, (value, rate) in enumerate(zip(values[1:], rates, strict=True)):
             one.add("step", values[0] if second == 0 else value, 1e9 + second)
             one.flush()
-            found = recent.look(bool) and recent.risen_per_s()
+            assert recent.look(bool)
+            untold += not (found := recent.risen_per_s())
             assert not found or found == {"step": pytest.approx(rate)}
+    assert untold <= 4, "where it begins, and begins anew"
     with closing(writer(tmp_path, "another")) as behind:  # of another process, which counts more slowly
         behind.add("step", 1.0, 1e9)
         behind.add("step", 2.0, 1e9 + 10)

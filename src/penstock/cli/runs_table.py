@@ -219,7 +219,7 @@ class Looks:
         for run in runs:
             if run.id not in self._recent:
                 self._recent[run.id] = Recent(self._store.folder_of(run.id), RECENT_S)
-            found.append((run, glance(self._recent[run.id].look(is_glanced_at), {})))
+            found.append((run, glance(self._recent[run.id].look(is_glanced_at))))
         return found
 
     def table(self, group: str | None = None, status: str | None = None) -> RenderableType:

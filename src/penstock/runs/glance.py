@@ -127,7 +127,6 @@ class Glance(msgspec.Struct, frozen=True, kw_only=True):
     read_bytes_per_s: float | None  # bytes per second that its processes read
     waiting: float | None  # the part of the time that it waited for data
     logged: dict[str, float]  # the newest value of each series that its script logs, by name
-    per_s: dict[str, float]  # how fast those have risen that count steps or epochs
 
 
 def is_glanced_at(name: str) -> bool:
@@ -135,8 +134,8 @@ def is_glanced_at(name: str) -> bool:
     return not is_measured(name) or name in MEMORY | {"proc.cpu_s", "proc.read_bytes", "feed.wait_s"}
 
 
-def glance(series: Mapping[str, Series], per_s: Mapping[str, float]) -> Glance:
-    """Look at the newest points of a run's series, and at how fast its counts have risen."""
+def glance(series: Mapping[str, Series]) -> Glance:
+    """Look at the newest points of a run's series."""
 
     def rate(name: str) -> float | None:
         return series[name].rise_per_s(RECENT_S) if name in series else None
@@ -152,5 +151,4 @@ def glance(series: Mapping[str, Series], per_s: Mapping[str, float]) -> Glance:
             for name, each in series.items()
             if not is_measured(name) and (last := each.last) is not None
         },
-        per_s=dict(per_s),
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -29,7 +30,6 @@ from penstock.schedule.usage import UsageWindow, usage_of
 _ANSWER_S = 0.5
 _HELD = "keeper.lock"
 _NEARLY_S = 1.0
-_SAME_S = 1e-6
 
 
 class PresentPlan(NamedTuple):
@@ -55,14 +55,13 @@ class PresentPlan(NamedTuple):
     def expected(self) -> list[Expected]:
         """Return when and where each run is to run, in seconds from the schedule's start."""
         found: dict[int, Expected] = {}
+        guessed_s: dict[int | str, float] = {}  # by GPU, and by name, when the first run there ends by a guess
         for i, run in sorted(self.chosen.outcome.runs.items(), key=lambda each: each[1].start_s):
-            before = (each for each in found.values() if each.end_s <= self.at_s + run.start_s + _SAME_S)
-            rests = any(
-                each.ends_by_guess and ({*each.gpus} & {*run.gpus} or each.name in self.jobs[i].after)
-                for each in before
-            )
+            rests = any(guessed_s.get(at, math.inf) <= run.start_s for at in (*run.gpus, *self.jobs[i].after))
             times_s = self.at_s + run.start_s, self.at_s + run.end_s
             found[i] = Expected(self.names[i], run.gpus, *times_s, rests, rests or self.guesses[i])
+            if found[i].ends_by_guess:
+                guessed_s |= {at: min(guessed_s.get(at, math.inf), run.end_s) for at in (*run.gpus, self.names[i])}
         return [found[i] for i in sorted(found)]
 
 

@@ -66,8 +66,8 @@ class Views:
         for id in ids:
             with self._lock:
                 recent = self._recent(id, _LATE_S)
-                now = glance(recent.look(is_glanced_at), recent.risen_per_s())
-            found[id] = {**structs.asdict(now), "logged": _in_words(now.logged)}
+                now, per_s = glance(recent.look(is_glanced_at)), recent.risen_per_s()
+            found[id] = {**structs.asdict(now), "logged": _in_words(now.logged), "per_s": per_s}
         return found
 
     def let_go(self, unused_s: float = 0.0) -> None:

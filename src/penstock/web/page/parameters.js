@@ -99,11 +99,12 @@ export function open(place) {
     const metric = metricOf(names);
     const shown = there.filter((row) => metric.of(row) !== undefined);
     const varied = varying(shown);
-    const columns = [...varied.slice(0, MOST_AXES).map((name) => columnOf(`param:${name}`)), metric];
-    const have = columns.slice(0, -1).map((column) => shown.filter((row) => column.of(row) !== undefined).length);
-    const asked = columns.slice(0, -1).findIndex((column) => column.label === read().query.get("x"));
+    const parameters = varied.slice(0, MOST_AXES).map((name) => columnOf(`param:${name}`));
+    const columns = [...parameters, metric];
+    const have = parameters.map((column) => shown.filter((row) => column.of(row) !== undefined).length);
+    const asked = parameters.findIndex((column) => column.label === read().query.get("x"));
     const at = Math.max(0, asked < 0 ? have.indexOf(Math.max(...have)) : asked);
-    fill(over, columns.slice(0, -1).map(({ label }) => [label, label]), columns[at].label);
+    fill(over, parameters.map(({ label }) => [label, label]), columns[at].label);
     const table = shown.map((row) => columns.map((column) => column.of(row)));
     const room = Math.max(300, body.clientWidth);
     scale.value = SCALES.some(([value]) => value === read().query.get("axes")) ? read().query.get("axes") : "";
