@@ -15,7 +15,7 @@ import pytest
 
 from penstock.errors import BadSetting, SourceError
 from penstock.sources.workers import Steps, Workers
-from penstock.sources.workers.pool import serve
+from penstock.sources.workers.process import serve
 
 _STEPS = 3
 

@@ -7,7 +7,7 @@ import socket
 import sys
 
 from penstock.linux.process import yield_to_others
-from penstock.sources.workers.pool import start_process
+from penstock.sources.workers.process import start_process
 
 
 def main(fd: int) -> None:

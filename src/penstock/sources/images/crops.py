@@ -67,11 +67,11 @@ class Augmentation(msgspec.Struct, frozen=True):
 
     def finish(self, crop: ByteArray, draws: Draws, to: ByteArray) -> None:
         """Resize a crop, mirror it and change its colours, into ``to`` of shape (size, size, 3)."""
-        flipped = draws[4 * _ATTEMPTS] < self.flip
+        flipped = self.mirrors(draws)
         if not flipped and not any(self.jitter) and self.crop != "padded":
-            self._resize(crop, to)
+            self.resize(crop, to)
             return
-        image = self._resize(crop, None)
+        image = self.resize(crop)
         if self.crop == "padded":
             by = ((self.padding, self.padding), (self.padding, self.padding), (0, 0))
             top, left = (int(draw * (2 * self.padding + 1)) for draw in draws[:2])
@@ -83,7 +83,12 @@ class Augmentation(msgspec.Struct, frozen=True):
         else:
             to[:] = image
 
-    def _resize(self, crop: ByteArray, to: ByteArray | None) -> Any:
+    def mirrors(self, draws: Draws) -> bool:
+        """Whether a crop is mirrored."""
+        return bool(draws[4 * _ATTEMPTS] < self.flip)
+
+    def resize(self, crop: ByteArray, to: ByteArray | None = None) -> Any:
+        """Resize a crop to the square, into ``to`` or new memory."""
         size = self.size, self.size
         if self.shrink == "area" and min(crop.shape[:2]) > self.size:
             return cv2.resize(crop, size, dst=to, interpolation=cv2.INTER_AREA)

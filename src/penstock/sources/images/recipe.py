@@ -15,7 +15,6 @@ from penstock.errors import ReadFailed
 from penstock.sources.images.crops import Augmentation, Draws, draws_of, union
 from penstock.sources.images.decoders import JPEG_END, checked, decoder, named_lines, whole_image, whole_jpeg
 from penstock.sources.images.opencv import cv2
-from penstock.sources.records.cached import CachedBlock
 from penstock.sources.samples.worker import BlockPart
 from penstock.sources.workers import Steps
 
@@ -84,28 +83,25 @@ class ImageStep:
 
     def __init__(self, recipe: ImageRecipe) -> None:
         cv2.setNumThreads(1)
-        self._recipe = recipe
+        self.recipe = recipe
         self._decoder = decoder()
-        self._costs = Costs()
+        self.costs = Costs()
         self._where: Callable[[], str] = str  # says where the image at hand lies
 
     def __call__(self, part: BlockPart) -> Steps[Costs]:
         """Write the pixels and labels of a part, an image at a step."""
-        recipe, plan, costs = self._recipe, part.plan, Costs()
-        kept = np.arange(plan.rows) if plan.kept is None else plan.kept
-        first, behind = int(kept[0]), int(kept[-1]) + 1
-        draws = draws_of(recipe.seed, part.cycle, plan.sample, behind - first, recipe.crops, first)[kept - first]
+        recipe, costs, draws = self.recipe, Costs(), self.draws(part)
         side = recipe.augmentation.size
         pixels = part.arrays[0].reshape(len(part.samples), recipe.crops, side, side, 3)
         labels = part.arrays[1] if part.arrays[1:] else None
         costs.busy_s = perf_counter() - part.began_s
         yield
-        self._costs = costs  # until here the images of the part before were written
+        self.costs = costs  # until here the images of the part before were written
         for row in range(len(part.samples)):
             began = perf_counter()
             self._where = partial(part.where, row)
             try:
-                label = self._write(part.stored, row, draws[row], pixels[row])
+                label = self.write(part, row, draws[row], pixels[row])
                 if labels is not None and not part.is_labelled:
                     labels[row] = label
             except (ValueError, ReadFailed) as error:
@@ -120,15 +116,23 @@ class ImageStep:
         costs.read_s = part.stored.read_s
         return costs
 
-    def _write(self, stored: CachedBlock, row: int, draws: Draws, to: ByteArray) -> int:
+    def draws(self, part: BlockPart) -> Draws:
+        """Draw the numbers of a part's rows."""
+        recipe, plan = self.recipe, part.plan
+        kept = np.arange(plan.rows) if plan.kept is None else plan.kept
+        first, behind = int(kept[0]), int(kept[-1]) + 1
+        return draws_of(recipe.seed, part.cycle, plan.sample, behind - first, recipe.crops, first)[kept - first]
+
+    def write(self, part: BlockPart, row: int, draws: Draws, to: ByteArray) -> int:
         """Write the crops of one image; return the label that lies beside it, or 0."""
-        augmentation, costs, label, began = self._recipe.augmentation, self._costs, 0, thread_time()
+        augmentation, costs, label, began = self.recipe.augmentation, self.costs, 0, thread_time()
+        stored = part.stored
         pixels = stored.pixels(row)
         if pixels is None:
 
             def decode(sample: bytes) -> tuple[ByteArray, list[Region], Region, int]:
                 began = thread_time()
-                image, label = (sample, 0) if self._recipe.fields is None else self._recipe.fields(sample)
+                image, label = (sample, 0) if self.recipe.fields is None else self.recipe.fields(sample)
                 found = *self._decoded(image, draws, whole=stored.keeps_pixels(row)), label
                 costs.decode_s += thread_time() - began
                 return found
@@ -150,16 +154,16 @@ class ImageStep:
 
     def _decoded(self, encoded: bytes, draws: Draws, *, whole: bool) -> tuple[ByteArray, list[Region], Region]:
         """Return pixels, the regions of the image that its crops take, and the region that the pixels are."""
-        augmentation = self._recipe.augmentation
+        augmentation = self.recipe.augmentation
         if not encoded:
             raise ValueError("there are no bytes, as where tables hold a null or a path alone")
-        if self._recipe.decode is not None or not encoded.startswith(_JPEG):
+        if self.recipe.decode is not None or not encoded.startswith(_JPEG):
             pixels = self._whole(encoded)
             box = Region(0, 0, *pixels.shape[:2])
-            self._costs.pixel_bytes += pixels.nbytes
+            self.costs.pixel_bytes += pixels.nbytes
             return pixels, augmentation.regions(box.height, box.width, draws), box
         height, width = checked(*self._decoder.size(encoded))
-        self._costs.pixel_bytes += height * width * 3
+        self.costs.pixel_bytes += height * width * 3
         regions = augmentation.regions(height, width, draws)
         box = Region(0, 0, height, width) if whole else union(regions)
         try:
@@ -170,13 +174,13 @@ class ImageStep:
             return _part(whole_jpeg(encoded), box), regions, box
 
     def _whole(self, encoded: bytes) -> ByteArray:
-        if self._recipe.decode is None:
+        if self.recipe.decode is None:
             if encoded.startswith(_PNG) and len(encoded) > 24:
                 checked(int.from_bytes(encoded[20:24]), int.from_bytes(encoded[16:20]))
             with named_lines(self._where):
                 return whole_image(encoded)
         try:
-            pixels = np.asarray(self._recipe.decode(encoded))
+            pixels = np.asarray(self.recipe.decode(encoded))
         except Exception as error:  # whatever a user's decoder raises for a bad image
             raise ValueError(f"decode= raised {type(error).__name__}: {error}") from error
         if pixels.dtype != np.uint8 or pixels.ndim != 3 or pixels.shape[2] != 3 or not pixels.size:

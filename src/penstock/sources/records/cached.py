@@ -41,6 +41,7 @@ class CachedBlock:
         self.read_s = 0.0  # time for which samples were waited for
         self._found: list[Found | None] = [None] * len(places)
         self._wanted: list[int | None] = [None] * len(places)
+        self._ahead: dict[int, bytes] = {}  # samples that were read before they are decoded
         self._origins: dict[int, int] = {}  # of samples that were read where they lie
         self._expected: dict[int, Found] = {}
         if tiers is not None:
@@ -79,6 +80,8 @@ class CachedBlock:
 
     def encoded(self, row: int) -> bytes:
         """Return a sample's bytes as they are stored: those that were kept, or else read where they lie."""
+        if row in self._ahead:
+            return self._ahead.pop(row)
         if self.kind == BYTES and (hit := self._hit(row)) is not None:
             return hit[0].tobytes()
         place = self._places[row]
@@ -88,6 +91,11 @@ class CachedBlock:
         if self._tiers is not None:
             self._tiers.counts.missed += 1
         return encoded
+
+    def ahead(self, row: int) -> bytes:
+        """Return a sample's bytes, which are not read again when it is decoded."""
+        self._ahead[row] = found = self.encoded(row)
+        return found
 
     def _forget(self, row: int) -> bool:
         """Take a sample from where it lies from now on; return whether it came from the cache."""

@@ -33,7 +33,7 @@ from penstock.sources.remote.maker import MadeBlock, MakerSpec
 from penstock.sources.remote.nodes import QUEUED
 from penstock.sources.remote.status import ClusterStanding
 from penstock.sources.samples.worker import MemoryFile
-from penstock.sources.workers.pool import start_process
+from penstock.sources.workers.process import start_process
 
 _AGAIN_S = 10.0
 _CONNECTS_S = 15.0

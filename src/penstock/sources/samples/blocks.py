@@ -35,6 +35,7 @@ from penstock.sources.samples.worker import (
 )
 from penstock.sources.sharding import UNTRAVELLED
 from penstock.sources.workers import Here, Workers
+from penstock.sources.workers.far import FarSide
 from penstock.sources.workers.pool import WorkerPool
 
 _OWN, _RING = 0, 1
@@ -100,9 +101,10 @@ class SampleBlocks:
         example: Tree,  # a block of one row: what lies in memory
         workers: int,  # how many processes
         caching: SampleCaching,  # what is kept of the samples
+        far: FarSide | None = None,  # what makes parts beside the workers
     ) -> None:
         self._data, self._recipe, self._caching = data, recipe, caching
-        self._workers: Callable[[], Workers[SampleTask, Made]] = partial(WorkerPool, workers, worker.__name__)
+        self._workers: Callable[[], Workers[SampleTask, Made]] = partial(WorkerPool, workers, worker.__name__, far)
         """Makes the workers, which start with the first task."""
         self.skipped = 0  # bad samples so far
         self._shape = BlockShape.of(example)

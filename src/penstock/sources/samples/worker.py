@@ -19,7 +19,7 @@ from penstock.sources.order import Planned
 from penstock.sources.records.cached import CachedBlock
 from penstock.sources.records.files import is_outage
 from penstock.sources.workers import Steps
-from penstock.sources.workers.pool import serve
+from penstock.sources.workers.process import serve
 from penstock.tree import Array, Node, array_nodes, describe, leaf_from_bytes
 
 Samples = Sequence[Place] | Sequence[Mapping[str, Any]] | Sequence[bytes]
@@ -158,9 +158,10 @@ class SampleWriter:
         shape: BlockShape,
         memories: Sequence[MemoryFile],  # where tasks lie
         layouts: Mapping[str, CacheLayout],  # where samples may be kept, by what is kept of them
+        step: Step | None = None,  # what decodes parts, in place of the recipe's own
     ) -> None:
         self._recipe, self._shape, self._layouts = recipe, shape, layouts
-        self._step = recipe.step()
+        self._step = step or recipe.step()
         self._memories = [each.map() for each in memories]
         self._tiers: dict[str, Tiers] = {}
 

@@ -1,0 +1,194 @@
+"""A far side beside workers: as fast as the best split of tasks, each done once, whatever becomes of it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.forked import eventually
+from tests.sources.workers import far_worker, liar, simulated
+from tests.sources.workers.simulated import NAME, Clock, Trouble
+
+from penstock.sources.workers import far as module
+from penstock.sources.workers.far import FarSide
+from penstock.sources.workers.pool import WorkerPool
+from penstock.testing import workers
+
+SHARES = (0, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 1)
+TASKS = 24
+
+
+class TestFarSide(workers.WorkersContract):
+    def make(self, count: int) -> WorkerPool[tuple[str, str], str]:
+        return WorkerPool(count, workers.__name__, FarSide(far_worker.__name__, "the far side"))
+
+
+def pool(side: str = far_worker.__name__, share: float | None = 1.0) -> WorkerPool[tuple[str, str], str]:
+    return WorkerPool(1, workers.__name__, FarSide(side, "the far side", share))
+
+
+@pytest.fixture
+def opened(tmp_path: Path) -> Iterator[Any]:
+    """Make pools that are closed when the test ends."""
+    pools = list[Any]()
+
+    def make(*how: Any) -> Any:
+        pools.append(pool(*how))
+        pools[-1].prepare((str(tmp_path / "log"),), [])
+        return pools[-1]
+
+    yield make
+    for each in pools:
+        each.close()
+
+
+def results(its: Any, count: int = TASKS, verb: str = "do") -> None:
+    for number in range(count):
+        its.submit(number, (verb, f"task {number}"))
+    assert [its.result(number) for number in range(count)] == [f"TASK {number}" for number in range(count)]
+
+
+def said(capfd: pytest.CaptureFixture[str]) -> list[str]:
+    return [line for line in capfd.readouterr().err.splitlines() if "is left out" in line]
+
+
+def test_what_it_answers_twice_or_in_another_order_or_unasked_counts_once(opened, capfd):
+    its = opened(liar.__name__)
+    results(its)
+    assert its.far.done == TASKS and not said(capfd)
+
+
+def test_its_first_death_is_not_held_against_it_and_its_second_is_told_once(opened, capfd, tmp_path):
+    its = opened()
+    results(its)
+    for deaths in (1, 2):
+        before = its.far.done
+        os.kill(its.far.worker.pid, signal.SIGKILL)
+        results(its)
+        results(its)
+        assert (its.far.done > before, its.far.is_lost) == (deaths == 1, deaths == 2)
+    assert ["killed" in line or "SIGKILL" in line for line in said(capfd)] == [True]
+    assert its.capacity == 2 and its.far.worker is None
+
+
+def test_a_task_that_kills_the_far_side_is_the_workers_and_is_not_held_against_it(opened, tmp_path):
+    its = opened()
+    path = str(tmp_path / "touched")
+    its.submit(0, ("die once", path))
+    assert its.result(0) == path.upper() and not its.far.is_lost and not its._deaths
+
+
+def test_one_that_stops_is_ended_before_its_tasks_are_done_again(opened, capfd, monkeypatch):
+    monkeypatch.setattr(module, "_HANGS_S", 0.5)
+    its = opened()
+    results(its)
+    pid = its.far.worker.pid
+    os.kill(pid, signal.SIGSTOP)
+    results(its)
+    assert not os.path.exists(f"/proc/{pid}")
+    assert its.far.is_lost and ["has not answered" in line for line in said(capfd)] == [True]
+
+
+def test_one_that_stops_before_it_is_ready_keeps_nobody_waiting(opened, capfd):
+    its = opened(far_worker.__name__, None)
+    its.submit(0, ("wait", "x"))
+    its.submit(1, ("wait", "y"))
+    its.submit(2, ("wait", "z"))
+    eventually(lambda: its._hear(0.01) or its.far.worker or its._hand_over(its.far) or its.far.worker)
+    os.kill(its.far.worker.pid, signal.SIGSTOP)
+    assert [its.result(number) for number in range(3)] == ["X", "Y", "Z"]
+    assert not said(capfd)
+
+
+def test_one_that_cannot_start_is_told_once(tmp_path, capfd):
+    its = pool()
+    its.prepare(("too", "many"), [])
+    with closing(its):
+        its._setup, setup = b"", its._setup
+        its.far.late(setup, [])
+        its.prepare((str(tmp_path / "log"),), [])
+        results(its)
+        results(its)
+    assert its.far.is_lost and len(said(capfd)) == 1
+
+
+def test_after_settling_it_writes_nothing_and_goes_on(opened, tmp_path):
+    its = opened()
+    results(its)
+    for number in range(TASKS):
+        its.submit(number, ("wait", f"later {number}"))
+    its.settle()
+    written = (tmp_path / "log").read_text()
+    time.sleep(0.3)
+    assert (tmp_path / "log").read_text() == written and "later 23" not in written
+    results(its)
+
+
+def test_large_tasks_that_a_stopped_one_does_not_read_are_the_workers(opened, monkeypatch):
+    monkeypatch.setattr(module, "_TIMEOUT", module.struct.pack("ll", 0, 200_000))
+    monkeypatch.setattr(module, "_HANGS_S", 0.5)
+    its = opened()
+    results(its, 1)
+    os.kill(its.far.worker.pid, signal.SIGSTOP)
+    text = "x" * (4 << 20)
+    its.submit(0, ("do", text))
+    assert its.result(0) == text.upper() and its.far.is_lost
+
+
+@pytest.mark.parametrize("images_per_s", [500, 1000, 2000, 4000, 8000])
+@pytest.mark.parametrize("far_per_s", [500, 1000, 2000, 4000, 8000])
+def test_it_is_as_fast_as_the_best_split(images_per_s, far_per_s):
+    """Rates of all workers and of the far side, which has 4 ms a batch besides."""
+    clock = partial(Clock, lambda _: images_per_s / 64, lambda _: far_per_s / 32, 0.004)
+    rest = (max(100, (images_per_s + far_per_s) * 10 // 128), 2, 6)
+    took_s, _ = simulated.feed_s(clock(), rest[0], 2, FarSide(NAME, NAME), 6)
+    assert took_s <= 1.05 * simulated.best_split_s(clock, SHARES, *rest)[0]
+
+
+@pytest.mark.parametrize("far_per_s", [1000, 4000])
+@pytest.mark.parametrize("steps", ["workers", "far side"])
+def test_it_follows_steps_of_four_times_and_a_quarter(far_per_s, steps):
+    def stepping(rate: float, *, does: bool) -> simulated.Rate:
+        return (lambda now_s: rate * (1, 4, 1, 0.25)[int(now_s / 5) % 4]) if does else lambda _: rate
+
+    worker, far = stepping(500 / 32, does=steps == "workers"), stepping(far_per_s / 32, does=steps == "far side")
+    clock = partial(Clock, worker, far, 0.004)
+    rest = (far_per_s * 40 // 128, 2, 6)
+    took_s, _ = simulated.feed_s(clock(), rest[0], 2, FarSide(NAME, NAME), 6)
+    assert took_s <= 1.05 * simulated.best_split_s(clock, SHARES, *rest)[0]
+
+
+@given(
+    st.floats(1, 100),
+    st.floats(1, 1000),
+    st.integers(1, 4),
+    st.sampled_from([None, 0.3, 1.0]),
+    st.dictionaries(
+        st.integers(1, 40), st.sampled_from(["die", "hang", "twice", "backwards", "fail"]), max_size=4
+    ),
+    st.integers(0, 5),
+)
+def test_each_task_is_done_whatever_becomes_of_a_far_side(rate, far_rate, workers, share, troubles, settles):
+    clock = Clock(lambda _: rate, lambda _: far_rate, troubles=Trouble(troubles))
+    with simulated.on(clock):
+        its: WorkerPool[str, Any] = WorkerPool(workers, "a worker", FarSide(NAME, NAME, share))
+        for turn in range(3):
+            for number in range(TASKS):
+                its.submit(number, f"part {number} of {turn}")
+            done = TASKS if turn == 2 else settles
+            assert [its.result(number)[0] for number in range(done)] == [*range(done)]
+            if turn != 2:
+                its.settle()
+            assert not clock.writing()
+        met = clock.troubles.met
+        assert its.far is not None
+        assert not its.far.is_lost or {"hang", "fail"} & {*met} or met.count("die") > 1
