@@ -11,7 +11,7 @@ from penstock.errors import PenstockError
 
 ROOMS = ("autosharing", "frameworks_more", "gpu", "join", "pace", "share")
 FILES = (
-    *("advise", "before", "cache", "fingerprint", "gradients", "io", "loaders", "own_clocks", "packed"),
+    *("advise", "before", "cache", "decode", "fingerprint", "gradients", "io", "loaders", "own_clocks", "packed"),
     *("page", "parts", "records", "selecting", "streams", "tokens", "witness"),
 )
 NAMES = sorted([*ROOMS, *FILES])

@@ -158,6 +158,16 @@ def _decode(out: Path) -> list[Step]:
     ]
 
 
+def _split(out: Path) -> list[Step]:
+    file = "split.result.json"
+    command = ("-m", "benchmarks.gpu.split", str(out / file))
+    needed = ("psutil", *_IMAGES, "torchvision", "cuda.bindings")
+    return [
+        _tested("pixels", "test_decode.py", "", 90),
+        Step("split", command, needed, 240, file),
+    ]
+
+
 PARTS: dict[str, Callable[[Path], list[Step]]] = {
     "facts": _facts,
     "right": _right,
@@ -170,4 +180,5 @@ PARTS: dict[str, Callable[[Path], list[Step]]] = {
     "demo": _demo,
     "select": _select,
     "decode": _decode,
+    "split": _split,
 }

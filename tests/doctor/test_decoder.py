@@ -23,6 +23,17 @@ def test_nvidias_decoder_is_advised_only_where_its_driver_is(has_gpu, tmp_path: 
     assert ("nvimagecodec" in found.remedy) == has_gpu and "libjpeg-turbo" in found.remedy
 
 
+def test_what_decodes_on_a_gpu_is_named_or_what_it_lacks(monkeypatch):
+    there = {"torchvision": None, "cuda": None}
+    monkeypatch.setattr(checks.importlib.util, "find_spec", there.get)
+    for package in there:
+        found = checks._gpu_decoder()
+        assert found.verdict == "limited" and package in found.found and "torchvision" in found.remedy
+        there[package] = object()
+    monkeypatch.setattr(checks, "version", lambda _: "0.26.0")
+    assert checks._gpu_decoder().verdict == "works" and "torchvision 0.26.0" in checks._gpu_decoder().found
+
+
 @needs_nvimagecodec
 def test_one_that_decodes_by_regions_is_enough(monkeypatch):
     monkeypatch.setenv(DECODER, "nvimagecodec")

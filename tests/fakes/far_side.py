@@ -52,10 +52,13 @@ class TurboDevice:
         self._memory: dict[int, ByteArray] = {}  # of decoded images, used again by each batch
         self._random = Random(0)
 
-    def decode(self, jpegs: Sequence[bytes]) -> Sequence[Any]:
+    def decode(self, jpegs: Sequence[bytes], sizes: Sequence[tuple[int, int]]) -> Sequence[Any]:
         began = time.perf_counter()
         self._misbehave()
         frames = [*map(self._decoded, range(len(jpegs)), jpegs)]
+        assert [each.shape[:2] for each in frames if each is not None] == [
+            size for size, each in zip(sizes, frames, strict=True) if each is not None
+        ]
         if rate := self._behaves.images_per_s:
             takes_s = len(jpegs) / rate * (1 + self._behaves.jitter * self._random.uniform(-1, 1))
             time.sleep(max(0.0, takes_s - (time.perf_counter() - began)))

@@ -159,6 +159,8 @@ def _libraries() -> Iterator[Finding]:
             yield Finding(library, "limited", f"not installed; needed {use}", f'pip install "penstock[{package}]"')
     if importlib.util.find_spec("simplejpeg") and importlib.util.find_spec("cv2"):
         yield _decoder()
+        if _DRIVER.exists():
+            yield _gpu_decoder()
 
 
 def _decoder() -> Finding:
@@ -177,6 +179,17 @@ def _decoder() -> Finding:
         remedy = f'pip install "penstock[nvimagecodec]", or {remedy}'
     limit = f"{found.name}; regions take a fifth to a third less CPU time"
     return Finding("JPEG decoder", "limited", limit, remedy)
+
+
+def _gpu_decoder() -> Finding:
+    what, remedy = "JPEGs on a GPU", 'pip install "penstock[gpu]" torchvision'
+    for package in ("torchvision", "cuda"):  # the latter is of cuda-bindings
+        if not importlib.util.find_spec(package):
+            return Finding(
+                what, "limited", f'{package} is not installed: ImageSource(gpu="auto") needs it', remedy
+            )
+    found = f"by torchvision {version('torchvision')}, with the GPU's JPEG engines where it has any"
+    return Finding(what, "works", f'{found}, where ImageSource has gpu="auto"')
 
 
 def _gpu() -> Iterator[Finding]:

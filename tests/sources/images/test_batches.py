@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import re
 import signal
 import time
 from contextlib import closing
@@ -25,7 +26,8 @@ from tests.sources.images.test_fields import shards
 
 from penstock import Cache, ImageSource
 from penstock.contracts import Cursor
-from penstock.errors import SourceError
+from penstock.errors import BadSetting, SourceError
+from penstock.sources.images import gpu
 from penstock.sources.images.batches import frame_of
 from penstock.sources.samples import worker
 from penstock.sources.workers import far as far_module
@@ -161,7 +163,7 @@ def test_what_the_device_does_not_take_is_the_cpus_also_in_errors(tmp_path, beha
             for _ in range(2):
                 with pytest.raises(SourceError, match=r"17\.jpg cannot be decoded"):
                     blocks(source)
-            assert not source._blocks._pool.far.is_lost
+            assert not source._blocks._pool.far.lost
 
 
 def test_an_error_of_the_drivers_or_three_times_no_memory_means_the_cpu_for_good(folder, behaves, capfd):
@@ -174,7 +176,7 @@ def test_an_error_of_the_drivers_or_three_times_no_memory_means_the_cpu_for_good
         behaves(stops=stops, counter=str(folder.parent / why))
         with closing(made(folder, 1.0)) as source:
             assert same(blocks(source), expected) and same(blocks(source), expected)
-            assert source._blocks._pool.far.is_lost
+            assert source._blocks._pool.far.lost
         assert [why in line for line in capfd.readouterr().err.splitlines()] == [True]
 
 
@@ -241,3 +243,36 @@ def test_no_bytes_are_an_error_of_the_look_at_them(tail, cut, middle):
     whole = jpeg(noise(9, 9), "420")
     frame_of(whole[:cut] + middle + whole[cut:])
     frame_of(b"\xff\xd8" + tail + b"\xff\xd9")
+
+
+def test_gpu_auto_without_a_gpu_is_told_once_and_changes_nothing(folder, capfd):
+    with closing(made(folder, far=False)) as alone, closing(made(folder, far=False, gpu="auto")) as source:
+        expected = blocks(alone)
+        eventually(lambda: same(blocks(source), expected) and source._blocks.beside.lost)
+        assert same(blocks(source), expected)
+        assert "decoding on the GPU is left out: " in source.description and alone._blocks.beside is None
+    assert capfd.readouterr().err.count("left out, and the workers do all") == 1
+
+
+def test_what_a_gpu_did_is_told(folder, behaves, monkeypatch):
+    behaves()
+    monkeypatch.setattr(gpu, "GPU_SIDE", FarSide(far_side.__name__, "decoding on the GPU"))
+    with closing(made(folder, far=False, gpu="auto")) as source:
+        assert "decoding on the GPU where the workers are late, which was not yet" in source.description
+        eventually(lambda: blocks(source) and source._blocks.beside.done)
+        assert re.search(
+            r"decoding on the GPU: \d+% of them, [\d,]+ images/s where a worker makes [\d,]+", source.description
+        )
+
+
+@pytest.mark.parametrize(
+    "options", [{"jitter": (0.1, 0, 0, 0)}, {"augment": "padded"}, {"shrink": "area"}], ids=str
+)
+def test_what_only_the_cpu_does_is_told(folder, capfd, options):
+    with closing(made(folder, far=False, gpu="auto", **options)) as source:
+        assert "does nothing here: decode=, jitter=" in capfd.readouterr().err and source._blocks.beside is None
+
+
+def test_another_word_for_a_gpu_is_refused(folder):
+    with pytest.raises(BadSetting, match="gpu='cuda': it must be one of auto"):
+        made(folder, gpu="cuda")

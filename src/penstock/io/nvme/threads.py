@@ -29,6 +29,8 @@ from typing import Any
 import numpy as np
 
 from penstock.errors import ReaderUnavailable
+from penstock.gpus.driver import CudaRefused, value_of
+from penstock.gpus.driver import compile_for as compiled
 from penstock.io.nvme.queue_memory import Array, QueueMemory
 from penstock.linux.files import cache_folder, written_whole
 
@@ -224,21 +226,9 @@ _COMPUTE = "CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_"
 def compile_for(architecture: str) -> bytes:
     """Compile the header to machine code of a GPU architecture, such as "sm_90"."""
     try:
-        from cuda.bindings import nvrtc
-
-        program = _checked(nvrtc.nvrtcCreateProgram(HEADER.read_bytes(), HEADER.name.encode(), 0, [], []))
-    except (ImportError, RuntimeError) as error:
+        return compiled(HEADER, architecture)
+    except (ImportError, RuntimeError, CudaRefused) as error:
         raise ReaderUnavailable(f"mech='gpu' on a GPU needs NVRTC: {error}") from None
-    options = [f"--gpu-architecture={architecture}".encode(), b"--std=c++17"]
-    status, *_ = nvrtc.nvrtcCompileProgram(program, len(options), options)
-    if int(status):
-        log = b" " * _checked(nvrtc.nvrtcGetProgramLogSize(program))
-        _checked(nvrtc.nvrtcGetProgramLog(program, log))
-        raise ReaderUnavailable(f"NVRTC cannot compile {HEADER.name} for {architecture}: {log.decode()}")
-    cubin = b" " * _checked(nvrtc.nvrtcGetCUBINSize(program))
-    _checked(nvrtc.nvrtcGetCUBIN(program, cubin))
-    _checked(nvrtc.nvrtcDestroyProgram(program))
-    return cubin
 
 
 def _driver() -> Any:
@@ -255,7 +245,7 @@ def _driver() -> Any:
 
 def _checked(result: tuple[Any, ...]) -> Any:
     """Return the value of a call, without its status."""
-    status, *values = result
-    if int(status):
-        raise ReaderUnavailable(f"CUDA refused: {status.name}")
-    return values[0] if values else None
+    try:
+        return value_of(result)
+    except CudaRefused as error:
+        raise ReaderUnavailable(str(error)) from None

@@ -18,8 +18,8 @@ from penstock.sources.samples.worker import BlockPart
 from penstock.sources.workers import Steps
 from penstock.sources.workers.process import FarFailed
 
-_MOST_IMAGES = 128
-_LEAST_IMAGES = 32
+_MOST_CROPS = 128
+_HALVINGS = 2
 _MOST_PIXELS = (256 << 20) // 3
 """Decoded at once, at most; an image that has more by itself is the CPU's."""
 _BASELINE, _EXTENDED = 0xC0, 0xC1
@@ -44,8 +44,10 @@ class OutOfMemory(Exception):
 class Device(Protocol):
     """What decodes batches; its own order is not that of calls, but for ``synchronize``."""
 
-    def decode(self, jpegs: Sequence[bytes]) -> Sequence[Any]:
-        """Begin to decode JPEGs whole; return where the pixels of each come to lie, or None where they cannot.
+    def decode(self, jpegs: Sequence[bytes], sizes: Sequence[tuple[int, int]]) -> Sequence[Any]:
+        """Begin to decode JPEGs whole; return where the pixels of each come to lie.
+
+        None stands for what cannot be decoded to pixels of that height and width.
 
         It may write at once into memory of batches before. Raises OutOfMemory.
         """
@@ -108,7 +110,8 @@ class BatchStep(ImageStep):
     def __init__(self, recipe: ImageRecipe, device: Device) -> None:
         super().__init__(recipe)
         self._device = device
-        self._most = _MOST_IMAGES
+        self._most = max(1, _MOST_CROPS // recipe.crops)  # images of a batch
+        self._halvings = 0
         self._waiting: deque[_Image] = deque()  # those that are not decoded, in the order of rows
         self._made: dict[tuple[BlockPart, int], tuple[_Image, ByteArray]] = {}  # and their crops
 
@@ -160,10 +163,11 @@ class BatchStep(ImageStep):
             self._made |= self._batch(images)
         except OutOfMemory:
             self._waiting.extendleft(reversed(images))
-            self._most //= 2
-            if self._most < _LEAST_IMAGES:
-                raise FarFailed(f"there is no memory for {2 * self._most} images at once") from None
+            if self._halvings == _HALVINGS or self._most == 1:
+                raise FarFailed(f"there is no memory for {self._most} images at once") from None
+            self._halvings, self._most = self._halvings + 1, self._most // 2
             self._decode()
+            return
         except Exception as error:  # whatever a library raises
             raise FarFailed(f"{type(error).__name__}: {error}") from error
         self.costs.pixel_bytes += 3 * pixels
@@ -172,7 +176,7 @@ class BatchStep(ImageStep):
     def _batch(self, images: Sequence[_Image]) -> Mapping[tuple[BlockPart, int], tuple[_Image, ByteArray]]:
         device, augmentation = self._device, self.recipe.augmentation
         device.synchronize()  # it may still read what is written now
-        frames = device.decode([image.jpeg for image in images])
+        frames = device.decode([image.jpeg for image in images], [image.size for image in images])
         device.synchronize()  # nothing else waits for a decoder's own streams
         crops = [
             Crop(number, augmentation.region(*image.size, draws), augmentation.mirrors(draws))

@@ -11,6 +11,7 @@ import numpy as np
 
 from penstock.basics.packages import require
 from penstock.basics.sizes import check_one_of, whole_number
+from penstock.basics.terminal import say
 from penstock.errors import BadSetting
 from penstock.io.cache.admission import CacheChoice, ImageCosts
 from penstock.io.cache.cache import Cache
@@ -21,9 +22,11 @@ from penstock.sources.records.files import is_remote
 from penstock.sources.records.offsets import OffsetRecords
 from penstock.sources.samples.blocks import SampleBlocks
 from penstock.sources.samples.sample_source import OrderSettings, RecordSamples, SampleSource
+from penstock.sources.workers.far import Standing
 
 SUFFIXES = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
 """Those of torchvision's ``IMG_EXTENSIONS``."""
+_ON_CPU = 'decode=, jitter=, augment="padded" and shrink="area" are done by the CPU alone'
 
 
 class ImageSource(SampleSource):
@@ -67,6 +70,10 @@ class ImageSource(SampleSource):
         on_bad: ``"fail"`` if an image that cannot be decoded ends the feed; ``"skip"`` for a black image with the
             label -100, which torch's ``cross_entropy`` leaves out (of several labels, none).
         workers: Processes that decode; None for one on each core, or two for an object store.
+        gpu: ``"auto"`` to have a GPU decode too, where the workers are late: JPEGs that are not progressive, with
+            torchvision. Which images it decodes depends on the moment, and of JPEGs with fewer colours than pixels
+            (4:2:0) it makes pixels that differ by 0.5 on average and up to 68: batches are not the same bit for
+            bit, from one run to the next. None for the CPU alone.
         batch_size: Rows of a block.
         shuffle: Draw a new random order in each cycle; False for the order of ``paths``.
         drop_last: Whether trainers leave out of each epoch the rows that fill none of their batches, unless they
@@ -117,6 +124,7 @@ class ImageSource(SampleSource):
         cache: Cache | None = None,
         on_bad: Literal["fail", "skip"] = "fail",
         workers: int | None = None,
+        gpu: Literal["auto"] | None = None,
         batch_size: int = 128,
         shuffle: bool = True,
         drop_last: bool = False,
@@ -125,9 +133,11 @@ class ImageSource(SampleSource):
         shard: tuple[int, int] | None = None,
     ) -> None:
         require("ImageSource", "images", "simplejpeg", "cv2")
+        from penstock.sources.images.batches import suits
         from penstock.sources.images.caching import ImageCaching
         from penstock.sources.images.crops import Augmentation
         from penstock.sources.images.decoders import decoder
+        from penstock.sources.images.gpu import GPU_SIDE
         from penstock.sources.images.recipe import ImageRecipe
 
         size = whole_number("size", size, 1, 2**14)
@@ -138,6 +148,8 @@ class ImageSource(SampleSource):
             ("on_bad", on_bad, ("fail", "skip")),
         ):
             check_one_of(name, value, known)
+        if gpu is not None:
+            check_one_of("gpu", gpu, ("auto",))
         scale, ratio = _range("scale", scale, 1.0), _range("ratio", ratio, math.inf)
         (flip,) = _numbers("flip", [(0.5 if augment in ("rrc", "padded") else 0.0) if flip is None else flip], 1)
         if not 0 <= flip <= 1:
@@ -174,7 +186,12 @@ class ImageSource(SampleSource):
         )
         self.cached = self._caching.counts
         example = pixels if first is None else (pixels, first)
-        blocks = SampleBlocks(data, recipe, example, self.workers, self._caching)
+        if gpu is not None and not suits(recipe):
+            say(f"gpu={gpu!r} does nothing here: {_ON_CPU}")
+        side = GPU_SIDE if gpu is not None and suits(recipe) else None
+        blocks = SampleBlocks(data, recipe, example, self.workers, self._caching, side)
+        self._image_blocks = blocks
+        self._part_rows = recipe.part_rows
         self._open(data, blocks, drop_last=drop_last, shard=shard)
         self.order = digest("images", self._order.digest, records.names, *records.parts)
         self.decoder = "a function of yours" if decode is not None else decoder().name
@@ -184,7 +201,9 @@ class ImageSource(SampleSource):
         images = f"{self._data.description}, decoded by {self.decoder} in {self.workers} workers"
         skipped = self._blocks.skipped
         black = f"{skipped:,} bad ones came as black images" if skipped else ""
-        return "; ".join(filter(None, (images, black, self._caching.description)))
+        beside = self._image_blocks.beside
+        gpu = "" if beside is None else _in_words(beside, self._part_rows)
+        return "; ".join(filter(None, (images, gpu, black, self._caching.description)))
 
     @property
     def paths(self) -> Sequence[str]:
@@ -205,6 +224,18 @@ class ImageSource(SampleSource):
     def choices(self, cache: Cache) -> list[CacheChoice]:
         """Return what a cache could keep of these images, the best first, by what was measured so far."""
         return self._caching.choices(cache)
+
+
+def _in_words(beside: Standing, part_rows: int) -> str:
+    """Say what a GPU does of the decoding."""
+    if beside.lost:
+        return f"{beside.name} is left out: {beside.lost}"
+    if not beside.done:
+        return f"{beside.name} where the workers are late, which was not yet"
+    share = beside.done / (beside.done + beside.others)
+    deaths = f"; {beside.deaths} of its processes died" if beside.deaths else ""
+    rates = (f"{part_rows / task_s:,.0f} images/s" for task_s in (beside.task_s, beside.worker_task_s) if task_s)
+    return f"{beside.name}: {share:.0%} of them, {' where a worker makes '.join(rates)}{deaths}"
 
 
 def _endings(suffixes: Sequence[str]) -> tuple[str, ...]:

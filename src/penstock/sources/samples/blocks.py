@@ -35,7 +35,7 @@ from penstock.sources.samples.worker import (
 )
 from penstock.sources.sharding import UNTRAVELLED
 from penstock.sources.workers import Here, Workers
-from penstock.sources.workers.far import FarSide
+from penstock.sources.workers.far import FarSide, Standing
 from penstock.sources.workers.pool import WorkerPool
 
 _OWN, _RING = 0, 1
@@ -156,6 +156,12 @@ class SampleBlocks:
                     if block.slot is not None and places is not None:  # else the source was closed amid the pass
                         places.offer(block.slot)
                 self._is_open = False
+
+    @property
+    def beside(self) -> Standing | None:
+        """How what makes parts beside the workers stands; None if there is nothing."""
+        far = self._pool.far if isinstance(self._pool, WorkerPool) else None
+        return None if far is None else far.standing
 
     def work_here(self) -> None:
         """Make blocks in this process from the next pass on."""

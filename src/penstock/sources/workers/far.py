@@ -21,7 +21,7 @@ from time import monotonic
 from typing import Any, NamedTuple
 
 from penstock.basics.terminal import say
-from penstock.sources.workers.process import CANNOT_START, Worker, start_process
+from penstock.sources.workers.process import CANNOT_START, ONE_THREAD, Worker, start_process
 
 BATCH = 4
 """Tasks that it does as one: 128 rows, where parts have 32."""
@@ -41,6 +41,18 @@ class FarSide(NamedTuple):
     name: str  # in words
     share: float | None = None
     """For tests: the part of all tasks, picked by their names, that it alone is given; None for what is faster."""
+
+
+class Standing(NamedTuple):
+    """How a far side stands."""
+
+    name: str
+    done: int  # tasks that it did
+    others: int  # tasks that workers did
+    task_s: float  # seconds of a task of its, in a batch; 0 before the first
+    worker_task_s: float  # seconds of a task of a worker's
+    deaths: int  # of its processes
+    lost: str  # why it is left out; empty while it is not
 
 
 class TaskTime:
@@ -70,10 +82,10 @@ class Far:
         self._side = side
         self.worker: Worker | None = None
         self.is_ready = False  # whether its process can be given tasks
-        self.is_lost = False  # whether it does nothing any more
-        self.done = 0  # tasks that it did
+        self.lost = ""  # why it does nothing any more
+        self.done = self.others = 0  # tasks that it did, and workers
         self.own: deque[int] = deque()  # tasks of its share that it does not have yet
-        self.workers_time = TaskTime()
+        self._workers_time = TaskTime()
         self._time = TaskTime()  # of a task, in a batch
         self._batches: deque[int] = deque()  # sizes of those that it has
         self._left = 0  # tasks of the first of them that it has not done
@@ -86,35 +98,48 @@ class Far:
     @property
     def capacity(self) -> int:
         """Tasks that can be under way for it."""
-        return 0 if self.is_lost else _BATCHES * BATCH
+        return 0 if self.lost else _BATCHES * BATCH
 
     @property
     def is_asked(self) -> bool:
         """Whether it takes part: somebody waited for a result while a worker did a task."""
-        return self.is_ready and monotonic() - self._late_s <= self.workers_time.s
+        return self.is_ready and monotonic() - self._late_s <= self._workers_time.s
+
+    @property
+    def standing(self) -> Standing:
+        times = self._time.s, self._workers_time.s
+        return Standing(self._side.name, self.done, self.others, *times, self._deaths, self.lost)
+
+    def learn(self, took_s: float) -> None:
+        """Take note of a worker's task."""
+        self.others += 1
+        self._workers_time.add(took_s)
 
     def claims(self, number: int, name: str) -> bool:
         """Take a task for its share; return whether it did."""
         share = self._side.share
-        if self.is_lost or share is None or zlib.crc32(name.encode()) >= share * 2**32:
+        if self.lost or share is None or zlib.crc32(name.encode()) >= share * 2**32:
             return False
         self.own.append(number)
         return True
 
     def spares(self, number: int, waiting: int) -> bool:
         """Whether a worker is not to take a task, as by then the far side has done all of those that wait."""
-        if self._side.share is not None or self.workers_time.is_old or self.worker is None:
+        if self._side.share is not None or self._workers_time.is_old or self.worker is None:
             return False
         if number in self._returned:
             return False
-        return self._time.s * (len(self.worker.has) + waiting) < self.workers_time.s
+        return self._time.s * (len(self.worker.has) + waiting) < self._workers_time.s
 
-    def late(self, setup: bytes, files: Sequence[int]) -> None:
-        """Take note that somebody waits for a result while tasks wait; start its process, if there is none."""
+    def late(self) -> None:
+        """Take note that somebody waits for a result."""
         self._late_s = monotonic()
-        if self.worker is not None or self.is_lost:
+
+    def start(self, setup: bytes, files: Sequence[int]) -> None:
+        """Start its process, if there is none."""
+        if self.worker is not None or self.lost:
             return
-        self.worker = Worker(*start_process(self._side.module, files, {}))
+        self.worker = Worker(*start_process(self._side.module, files, ONE_THREAD))
         _limit(self.worker.connection)
         with suppress(OSError):  # it has died, as the next wait finds
             self.worker.connection.send_bytes(setup)
@@ -133,12 +158,12 @@ class Far:
         elif self._time.is_old:
             most = 0 if has else 1
         else:
-            behind_s = self.workers_time.s * max(1, (under_way + len(waiting)) / workers)
+            behind_s = self._workers_time.s * max(1, (under_way + len(waiting)) / workers)
             most = min(BATCH, int(behind_s / self._time.s) - has)
         if most <= 0 or (has and len(able) < BATCH) or has > BATCH:
             return []
         # What is needed first, if it does that before a worker would; else what is needed last.
-        is_first = self._side.share is not None or self._time.s * (has + most) <= self.workers_time.s
+        is_first = self._side.share is not None or self._time.s * (has + most) <= self._workers_time.s
         chosen = able[:most] if is_first else able[-most:]
         for each in chosen:
             waiting.remove(each)
@@ -206,10 +231,9 @@ class Far:
         how, returned = self._kill()
         self._returned.update(returned)
         self._deaths += 1
-        self.is_lost = bool(failed) or self._deaths >= _MOST_DEATHS
-        if self.is_lost:
-            what = failed or f"its processes die: the last {how}"
-            say(f"{self._side.name} is left out, and the workers do all: {what}")
+        if failed or self._deaths >= _MOST_DEATHS:
+            self.lost = failed or f"its processes die: the last {how}"
+            say(f"{self._side.name} is left out, and the workers do all: {self.lost}")
             returned += self.forget()
         return returned
 

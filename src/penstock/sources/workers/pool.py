@@ -81,6 +81,8 @@ class WorkerPool(Generic[Task, Result]):
             if self.far is not None:
                 self._hand_over(self.far)
             self._hear(math.inf)
+            if self.far is not None:
+                self.far.late()
         done, result = self._results.pop(number)
         if not done:
             raise result
@@ -145,7 +147,7 @@ class WorkerPool(Generic[Task, Result]):
     def _hand_over(self, far: Far) -> None:
         """Give the far side what it does sooner than workers, as somebody waits for a result."""
         if self._waiting or far.own:
-            far.late(self._setup, self._files)
+            far.start(self._setup, self._files)
         under_way = sum(len(each.has) for each in self._workers)
         while numbers := far.take(self._waiting, under_way, self._count):
             far.give(numbers, [self._tasks[number][1] for number in numbers])
@@ -169,7 +171,7 @@ class WorkerPool(Generic[Task, Result]):
             self._vain = 0
             took_s = worker.done(number)
             if self.far is not None:
-                self.far.workers_time.add(took_s)
+                self.far.learn(took_s)
             self._learn(number, done, result)
         if self.far is not None and far is not None and (far.connection in ready or not self.far.patience_s):
             returned = self.far.hear(self._learn)
