@@ -250,18 +250,18 @@ def test_gpu_auto_without_a_gpu_is_told_once_and_changes_nothing(folder, capfd):
         expected = blocks(alone)
         eventually(lambda: same(blocks(source), expected) and source._blocks.beside.lost)
         assert same(blocks(source), expected)
-        assert "decoding on the GPU is left out: " in source.description and alone._blocks.beside is None
+        assert "the GPU is left out: " in source.description and alone._blocks.beside is None
     assert capfd.readouterr().err.count("left out, and the workers do all") == 1
 
 
 def test_what_a_gpu_did_is_told(folder, behaves, monkeypatch):
     behaves()
-    monkeypatch.setattr(gpu, "GPU_SIDE", FarSide(far_side.__name__, "decoding on the GPU"))
+    monkeypatch.setattr(gpu, "GPU_SIDE", FarSide(far_side.__name__, "the GPU"))
     with closing(made(folder, far=False, gpu="auto")) as source:
-        assert "decoding on the GPU where the workers are late, which was not yet" in source.description
+        assert "the GPU helps while they are late, which was not yet" in source.description
         eventually(lambda: blocks(source) and source._blocks.beside.done)
         assert re.search(
-            r"decoding on the GPU: \d+% of them, [\d,]+ images/s where a worker makes [\d,]+", source.description
+            r"the GPU made \d+% of them, at [\d,]+ images/s, where a worker makes [\d,]+ ", source.description
         )
 
 

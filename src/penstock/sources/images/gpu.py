@@ -26,7 +26,7 @@ from penstock.sources.samples.worker import BlockShape, SampleWriter
 from penstock.sources.workers.far import FarSide
 from penstock.sources.workers.process import FarFailed, serve_batches
 
-GPU_SIDE = FarSide(__name__, "decoding on the GPU")
+GPU_SIDE = FarSide(__name__, "the GPU")
 HEADER = Path(__file__).with_name("crops.cuh")
 _TILE = 16
 

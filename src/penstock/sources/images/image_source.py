@@ -231,11 +231,11 @@ def _in_words(beside: Standing, part_rows: int) -> str:
     if beside.lost:
         return f"{beside.name} is left out: {beside.lost}"
     if not beside.done:
-        return f"{beside.name} where the workers are late, which was not yet"
-    share = beside.done / (beside.done + beside.others)
+        return f"{beside.name} helps while they are late, which was not yet"
+    part = beside.done / (beside.done + beside.others)
+    rates = [f"{part_rows / task_s:,.0f} images/s" for task_s in (beside.task_s, beside.worker_task_s) if task_s]
     deaths = f"; {beside.deaths} of its processes died" if beside.deaths else ""
-    rates = (f"{part_rows / task_s:,.0f} images/s" for task_s in (beside.task_s, beside.worker_task_s) if task_s)
-    return f"{beside.name}: {share:.0%} of them, {' where a worker makes '.join(rates)}{deaths}"
+    return f"{beside.name} made {part:.0%} of them, at {', where a worker makes '.join(rates)}{deaths}"
 
 
 def _endings(suffixes: Sequence[str]) -> tuple[str, ...]:
