@@ -21,7 +21,8 @@ import simplejpeg
 from penstock.contracts import ByteArray
 from penstock.sources.images.batches import BatchStep, Crop, OutOfMemory
 from penstock.sources.images.recipe import ImageRecipe
-from penstock.sources.samples.worker import SampleWriter
+from penstock.sources.samples.worker import Made, SampleTask, SampleWriter
+from penstock.sources.workers import Steps
 from penstock.sources.workers.process import serve_batches
 
 VARIABLE = "PENSTOCK_TESTS_FAR_SIDE"
@@ -33,6 +34,8 @@ class Behaviour(msgspec.Struct, frozen=True):
     counter: str = ""  # the file in which each batch leaves a byte; empty for none
     stops: dict[int, str] = {}
     """What happens in a batch, by its number: "KILL" or another signal, "raise", "full", or "sleep 0.1"."""
+    signals: dict[int, str] = {}
+    """The signal that comes as a task begins, or just before it is answered, by the number of that moment."""
     images_per_s: float = 0.0  # its rate; 0 for as fast as it can
     jitter: float = 0.0  # by which part of a batch's time that varies
     writes_early: bool = False  # whether it decodes into memory of the batch before at once
@@ -89,12 +92,7 @@ class TurboDevice:
             self._begun.pop(0)()
 
     def _misbehave(self) -> None:
-        number = 0
-        if self._behaves.counter:
-            with open(self._behaves.counter, "ab") as file:
-                file.write(b".")
-                number = file.tell()
-        does = self._behaves.stops.get(number, "")
+        does = self._behaves.stops.get(count(self._behaves.counter), "")
         if does == "raise":
             raise RuntimeError("an error of the driver's")
         if does == "full":
@@ -105,10 +103,37 @@ class TurboDevice:
             os.kill(os.getpid(), signal.Signals[f"SIG{does}"])
 
 
+def count(counter: str) -> int:
+    """Count to one more; return it."""
+    if not counter:
+        return 0
+    with open(counter, "ab") as file:
+        file.write(b".")
+        return file.tell()
+
+
+class Writer(SampleWriter):
+    """Makes parts, unless a signal comes."""
+
+    def __init__(self, behaviour: Behaviour, recipe: ImageRecipe, *rest: Any) -> None:
+        super().__init__(recipe, *rest, BatchStep(recipe, TurboDevice(recipe, behaviour)))
+        self._behaves = behaviour
+
+    def __call__(self, task: SampleTask) -> Steps[Made]:
+        self._comes()
+        made = yield from super().__call__(task)
+        self._comes()
+        return made
+
+    def _comes(self) -> None:
+        if self._behaves.signals and (its := self._behaves.signals.get(count(f"{self._behaves.counter}-tasks"))):
+            os.kill(os.getpid(), signal.Signals[f"SIG{its}"])
+
+
 def writer(recipe: ImageRecipe, *rest: Any) -> SampleWriter:
     """Make what makes parts."""
     behaviour = msgspec.json.decode(os.environ.get(VARIABLE, "{}"), type=Behaviour)
-    return SampleWriter(recipe, *rest, BatchStep(recipe, TurboDevice(recipe, behaviour)))
+    return Writer(behaviour, recipe, *rest)
 
 
 def batches(behaviour: Behaviour) -> int:

@@ -190,7 +190,8 @@ def test_killed_or_stopped_at_any_batch_nothing_is_wrong_lost_or_twice(folder, b
     for turn in range(times):
         draw = random.Random(turn)
         stops = {draw.randrange(1, 8): draw.choice(["KILL", "STOP", "SEGV", "sleep 0.4"]) for _ in range(3)}
-        behaves(stops=stops, counter=str(folder.parent / f"{times}-{turn}"))
+        signals = {draw.randrange(1, 20): draw.choice(["KILL", "STOP"])} if turn % 2 else {}
+        behaves(stops=stops, signals=signals, counter=str(folder.parent / f"{times}-{turn}"))
         with closing(made(folder, draw.choice([None, 0.5, 1.0]))) as source:
             assert same(blocks(source), expected) and same(blocks(source), expected)
     assert not [each for each in psutil.Process().children() if each.status() == psutil.STATUS_STOPPED]
