@@ -30,7 +30,7 @@ from rich.console import Console
 from tests.fakes import far_side
 from tests.fakes.far_side import Behaviour
 from tests.sources.images.pictures import turbo_path
-from tests.sources.workers.simulated import NAME, Clock, best_split_s, feed_s
+from tests.sources.workers.simulated import PARTS, Clock, against_the_best_split
 
 import penstock
 from penstock.contracts import Cursor
@@ -45,7 +45,6 @@ WORKERS = 2
 PART = 32
 KILLS = 100
 RATES = (500, 1000, 2000, 4000, 8000)
-SHARES = (0, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 1)
 BATCH_S = 0.004
 STEP_S = 5.0
 CONSOLE = Console()
@@ -66,7 +65,7 @@ def made(images: Path, share: float | None = None, **how: Any) -> Iterator[penst
     side = FarSide(far_side.__name__, "the stand-in", share)
     name, value = Behaviour(**how).environment()
     os.environ[name] = value
-    with patch.object(gpu, "GPU_SIDE", side):
+    with patch.object(gpu, "GPU_SIDE", side), patch.object(gpu, "lacks", str):
         source = penstock.ImageSource(images, batch_size=128, workers=WORKERS, suffixes=(".jpeg",), gpu="auto")
     with closing(source):
         yield source
@@ -84,8 +83,8 @@ def beside(images: Path) -> tuple[list[float], float]:
             rates = [images_per_s(each, turn) for each in (one, other)]
             if turn:  # in the first, processes start
                 ratios.append(rates[1] / rates[0])
-        standing = other._blocks.beside
-    return ratios, standing.done / (standing.done + standing.others)
+            part = other._caching.sides.part
+    return ratios, part
 
 
 def after(images: Path, stops: Mapping[int, str], scratch: Path) -> list[float]:
@@ -135,11 +134,8 @@ def clocks() -> tuple[dict[str, float], dict[str, float]]:
     """Time against the best fixed split, by rates, and by rates that step to four times and to a quarter."""
 
     def of(worker: Callable[[float], float], far: Callable[[float], float], seconds: float) -> float:
-        clock = partial(Clock, worker, far, BATCH_S)
-        rate = WORKERS * worker(0) + far(0)
-        rest = (max(100, int(rate * seconds / 4)), WORKERS, 6)
-        took_s, _ = feed_s(clock(), rest[0], WORKERS, FarSide(NAME, NAME), 6)
-        return took_s / best_split_s(clock, SHARES, *rest)[0]
+        blocks = max(100, int((WORKERS * worker(0) + far(0)) * seconds / PARTS))
+        return against_the_best_split(partial(Clock, worker, far, BATCH_S), blocks)
 
     def steady(rate: float) -> Callable[[float], float]:
         return lambda _: rate

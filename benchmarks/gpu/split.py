@@ -50,13 +50,15 @@ def measure(folder: Path, workers: int, gpu: str) -> dict[str, Any]:
                 for block in blocks:
                     now = time.monotonic()
                     standing = source._blocks.beside
-                    if not since and (now - began > _WARM_S or standing is None or standing.done or standing.lost):
+                    if not since and (
+                        now - began > _WARM_S or standing is None or standing.lost or source._caching.sides.part
+                    ):
                         since, first, rows = now, cpu_s(), -block.rows
                     rows += block.rows
                     if since and now - since >= SECONDS:
-                        standing = standing and standing._asdict()
+                        sides = source._caching.sides._asdict() | (standing._asdict() if standing else {})
                         cost = 1000 * (cpu_s() - first) / rows
-                        return {"images/s": rows / (now - since), "CPU-s/1,000": cost, "sides": standing}
+                        return {"images/s": rows / (now - since), "CPU-s/1,000": cost, "sides": sides}
     raise AssertionError("a feed has no end")
 
 

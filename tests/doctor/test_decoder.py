@@ -8,6 +8,7 @@ import pytest
 from tests.sources.images.pictures import needs_nvimagecodec
 
 from penstock.doctor import checks
+from penstock.sources.images import gpu
 from penstock.sources.images.decoders import DECODER
 
 
@@ -24,12 +25,10 @@ def test_nvidias_decoder_is_advised_only_where_its_driver_is(has_gpu, tmp_path: 
 
 
 def test_what_decodes_on_a_gpu_is_named_or_what_it_lacks(monkeypatch):
-    there = {"torchvision": None, "cuda": None}
-    monkeypatch.setattr(checks.importlib.util, "find_spec", there.get)
-    for package in there:
-        found = checks._gpu_decoder()
-        assert found.verdict == "limited" and package in found.found and "torchvision" in found.remedy
-        there[package] = object()
+    monkeypatch.setattr(gpu, "lacks", lambda: "torchvision is not installed (pip install torchvision)")
+    found = checks._gpu_decoder()
+    assert found.verdict == "limited" and "torchvision is not installed" in found.found
+    monkeypatch.setattr(gpu, "lacks", str)
     monkeypatch.setattr(checks, "version", lambda _: "0.26.0")
     assert checks._gpu_decoder().verdict == "works" and "torchvision 0.26.0" in checks._gpu_decoder().found
 

@@ -77,6 +77,6 @@ def test_a_source_has_the_gpu_decode_and_pixels_are_near_the_cpus(tmp_path: Path
             assert apart.max() == 0 if subsampling == "444" else apart.mean() < 3
             standing = source._blocks.beside
             assert standing is not None and not standing.lost
-            if standing.done > 20:
+            if source._caching.sides.part > 0.2:
                 return
             assert time.monotonic() < until

@@ -182,14 +182,12 @@ def _decoder() -> Finding:
 
 
 def _gpu_decoder() -> Finding:
-    what, remedy = "JPEGs on a GPU", 'pip install "penstock[gpu]" torchvision'
-    for package in ("torchvision", "cuda"):  # the latter is of cuda-bindings
-        if not importlib.util.find_spec(package):
-            return Finding(
-                what, "limited", f'{package} is not installed: ImageSource(gpu="auto") needs it', remedy
-            )
-    found = f"by torchvision {version('torchvision')}, with the GPU's JPEG engines where it has any"
-    return Finding(what, "works", f'{found}, where ImageSource has gpu="auto"')
+    from penstock.sources.images.gpu import lacks
+
+    if why := lacks():
+        return Finding("JPEGs on a GPU", "limited", f'ImageSource(gpu="auto"): {why}')
+    found = f"torchvision {version('torchvision')} and cuda-bindings {version('cuda-bindings')} are installed"
+    return Finding("JPEGs on a GPU", "works", f'{found} for ImageSource(gpu="auto")')
 
 
 def _gpu() -> Iterator[Finding]:

@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from tests.fakes import far_side
 from tests.fakes.far_side import Behaviour
 from tests.forked import eventually
-from tests.sources.images.pictures import jpeg, noise
+from tests.sources.images.pictures import encoded, jpeg, noise
 from tests.sources.images.test_fields import shards
 
 from penstock import Cache, ImageSource
@@ -235,6 +235,15 @@ def test_damage_that_only_a_whole_scan_shows_is_not_the_engines():
     for kind in ("444", "422", "440", "Gray"):
         assert frame_of(jpeg(noise(8, 9), kind)) == (8, 9)
     assert frame_of(jpeg(noise(8, 9), "411")) is None
+    adobe = b"\xff\xee\x00\x0eAdobe\x00\x64\x00\x00\x00\x00\x00"
+    at, scan = whole.index(b"\xff\xc0"), whole.index(b"\xff\xda")
+    assert frame_of(whole[:at] + adobe + whole[at:]) is frame_of(whole[:scan] + adobe + whole[scan:]) is None
+    red, one = bytearray(whole), bytearray(whole)
+    assert red[at + 10 : at + 19 : 3] == b"\1\2\3" and one[scan + 4] == 3
+    red[at + 10 : at + 19 : 3] = b"RGB"
+    assert frame_of(bytes(red)) is None  # which libjpeg takes for what it says
+    one[scan + 4] = 1
+    assert frame_of(bytes(one)) is None  # a scan for each colour
     for bad in (b"", whole[:-2], whole[:2], b"\xff\xd8\xff\xd9", whole[2:], b"\xff\xd8" + bytes(30) + b"\xff\xd9"):
         assert frame_of(bad) is None
 
@@ -246,24 +255,56 @@ def test_no_bytes_are_an_error_of_the_look_at_them(tail, cut, middle):
     frame_of(b"\xff\xd8" + tail + b"\xff\xd9")
 
 
-def test_gpu_auto_without_a_gpu_is_told_once_and_changes_nothing(folder, capfd):
+def test_gpu_auto_without_a_gpu_is_told_once_and_changes_nothing(folder, capfd, monkeypatch):
+    monkeypatch.setattr(gpu, "GPU_SIDE", gpu.GPU_SIDE._replace(share=1.0))
+    monkeypatch.setattr(gpu, "lacks", str)
     with closing(made(folder, far=False)) as alone, closing(made(folder, far=False, gpu="auto")) as source:
-        expected = blocks(alone)
-        eventually(lambda: same(blocks(source), expected) and source._blocks.beside.lost)
-        assert same(blocks(source), expected)
+        assert same(blocks(source), blocks(alone)) and same(blocks(source), blocks(alone))
         assert "the GPU is left out: " in source.description and alone._blocks.beside is None
     assert capfd.readouterr().err.count("left out, and the workers do all") == 1
 
 
-def test_what_a_gpu_did_is_told(folder, behaves, monkeypatch):
-    behaves()
-    monkeypatch.setattr(gpu, "GPU_SIDE", FarSide(far_side.__name__, "the GPU"))
+def test_a_package_that_lacks_is_told_at_once(folder, capfd, monkeypatch):
+    monkeypatch.setattr(gpu, "lacks", lambda: "torchvision is not installed")
     with closing(made(folder, far=False, gpu="auto")) as source:
-        assert "the GPU helps while they are late, which was not yet" in source.description
-        eventually(lambda: blocks(source) and source._blocks.beside.done)
+        said = capfd.readouterr().err
+        assert said.count("the GPU is left out, and the workers do all: torchvision is not installed") == 1
+        assert "the GPU is left out: torchvision is not installed" in source.description
+
+
+@pytest.fixture
+def stands_in(behaves, monkeypatch):
+    """Have ``gpu="auto"`` be the stand-in."""
+    behaves()
+    monkeypatch.setattr(gpu, "lacks", str)
+    monkeypatch.setattr(gpu, "GPU_SIDE", FarSide(far_side.__name__, "the GPU", 1.0))
+
+
+@pytest.mark.parametrize("rows", [8, 64])
+def test_what_a_gpu_did_is_told_whatever_is_lost_later(folder, stands_in, rows):
+    with closing(made(folder, far=False, gpu="auto", batch_size=rows)) as source:
+        assert "the GPU was not needed yet" in source.description
+        first = blocks(source)
         assert re.search(
-            r"the GPU made \d+% of them, at [\d,]+ images/s, where a worker makes [\d,]+ ", source.description
+            r"the GPU made 100% of them, at [\d,]+ images/s, where a worker makes", source.description
         )
+        assert source._caching._measured.beside == len(first) * rows == IMAGES
+        for _ in range(2):
+            os.kill(source._blocks._pool.far.worker.pid, signal.SIGKILL)
+            assert same(blocks(source), first) and same(blocks(source), first)
+            if not source._blocks.beside.lost:
+                assert "1 of its processes died" in source.description
+        assert re.search(r"made \d+% of them.*; the GPU is left out: 2 of its processes died", source.description)
+
+
+def test_images_that_a_gpu_does_not_decode_are_told(tmp_path, stands_in, capfd):
+    for number in range(400):
+        (tmp_path / f"{number:03}.png").write_bytes(encoded(noise(9, 9, number), ".png"))
+    with closing(made(tmp_path, far=False, gpu="auto")) as source, closing(made(tmp_path, far=False)) as alone:
+        assert same(blocks(source), blocks(alone))
+        assert "% of them" not in source.description
+        assert re.search(r"left out: none of \d+ images is a JPEG that it decodes", source.description)
+    assert capfd.readouterr().err.count("left out") == 1
 
 
 @pytest.mark.parametrize(
@@ -271,9 +312,11 @@ def test_what_a_gpu_did_is_told(folder, behaves, monkeypatch):
 )
 def test_what_only_the_cpu_does_is_told(folder, capfd, options):
     with closing(made(folder, far=False, gpu="auto", **options)) as source:
-        assert "does nothing here: decode=, jitter=" in capfd.readouterr().err and source._blocks.beside is None
+        asked, value = next(iter(options.items()))
+        name = f'{asked}="{value}"' if isinstance(value, str) else f"{asked}="
+        assert f"{name} is done by the CPU alone" in capfd.readouterr().err and source._blocks.beside is None
 
 
 def test_another_word_for_a_gpu_is_refused(folder):
-    with pytest.raises(BadSetting, match="gpu='cuda': it must be one of auto"):
+    with pytest.raises(BadSetting, match=r"gpu='cuda': it must be .auto., or None"):
         made(folder, gpu="cuda")

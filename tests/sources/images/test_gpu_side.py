@@ -145,6 +145,7 @@ def fake(kernel, monkeypatch: pytest.MonkeyPatch) -> Torch:
     ):  # fmt: skip
         monkeypatch.setitem(sys.modules, name, module)
     monkeypatch.setattr(gpu, "compile_for", lambda *_: b"code")
+    monkeypatch.setattr(gpu, "lacks", str)
     return its
 
 
@@ -201,10 +202,20 @@ def test_a_full_gpu_and_a_lost_one_are_told_apart(fake):
         device.synchronize()
 
 
-@pytest.mark.parametrize("lacks", ["torch", "torchvision.io", "cuda.bindings"])
-def test_a_package_that_lacks_is_one_sentence(fake, monkeypatch, lacks):
-    monkeypatch.setitem(sys.modules, lacks, None)
-    with pytest.raises(FarFailed, match=r'is not installed \(pip install "penstock\[gpu\]" torchvision\)'):
+@pytest.mark.parametrize("lacks", ["torch", "torchvision", "cuda"])
+def test_a_package_that_lacks_is_one_sentence(monkeypatch, lacks):
+    monkeypatch.setattr(gpu, "find_spec", lambda name: None if name == lacks else object())
+    with pytest.raises(
+        FarFailed, match=rf"{lacks}.* is not installed \(pip install .penstock\[gpu\]. torchvision\)"
+    ):
+        gpu.TorchvisionDevice(16)
+
+
+def test_a_torchvision_that_decodes_nothing_on_a_gpu_is_one_sentence(fake):
+    fake.lost = True
+    with pytest.raises(
+        FarFailed, match="it decodes no JPEG by torchvision: CUDA refused: CUDA_ERROR_ILLEGAL_ADDRESS"
+    ):
         gpu.TorchvisionDevice(16)
 
 

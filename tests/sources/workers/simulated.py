@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import pickle
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from itertools import count
 from typing import Any
@@ -18,6 +18,8 @@ from penstock.sources.workers.process import CANNOT_START, READY
 
 PARTS = 4
 """Parts of a block."""
+SHARES = (0, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 1)
+"""Fixed shares of a far side that are tried."""
 NAME = "the far side"
 Rate = Callable[[float], float]
 """Parts a second at a time."""
@@ -43,7 +45,7 @@ class Process:
 
     def __init__(self, clock: Clock, rate: Rate, batch_s: float, *, is_far: bool) -> None:
         self._clock, self._rate, self._batch_s, self._is_far = clock, rate, batch_s, is_far
-        self._free_s = 0.0
+        self._free_s, self._warm_s = 0.0, clock.warm_s * is_far
         self._is_set_up = False
         self._hangs = False
         self.answers: deque[tuple[float, Any]] = deque()  # None for its end
@@ -56,11 +58,12 @@ class Process:
         self._is_set_up = True
 
     def send(self, messages: Sequence[bytes]) -> None:
-        numbers = [pickle.loads(each)[0] for each in messages]
+        tasks = [pickle.loads(each) for each in messages]
         trouble = self._clock.troubles.next() if self._is_far else ""
         began_s = max(self._free_s, self._clock.now_s)
-        self._free_s = began_s + self._batch_s + len(numbers) / self._rate(began_s)
-        answers = [(number, True, (number, self._is_far)) for number in numbers]
+        self._free_s = began_s + self._batch_s + self._warm_s + len(tasks) / self._rate(began_s)
+        self._warm_s = 0.0
+        answers = [(number, True, (task, self._is_far)) for number, task in tasks]
         if trouble == "backwards":
             answers.reverse()
         if trouble == "twice":
@@ -90,8 +93,15 @@ class Process:
 class Clock:
     """The time, which whoever waits for an answer moves."""
 
-    def __init__(self, worker: Rate, far: Rate, far_batch_s: float = 0.0, troubles: Trouble | None = None) -> None:
-        self.now_s = 0.0
+    def __init__(
+        self,
+        worker: Rate,
+        far: Rate,
+        far_batch_s: float = 0.0,  # what a batch takes beside its parts
+        troubles: Trouble | None = None,
+        warm_s: float = 0.0,  # what a far side's first batch takes besides
+    ) -> None:
+        self.now_s, self.warm_s = 0.0, warm_s
         self.troubles = troubles or Trouble({})
         self._worker, self._far, self._far_batch_s = worker, far, far_batch_s
         self._processes: list[Process] = []
@@ -154,9 +164,7 @@ def feed_s(clock: Clock, blocks: int, workers: int, far: FarSide | None, most_bl
     return clock.now_s, far_parts / (blocks * PARTS)
 
 
-def best_split_s(clock: Callable[[], Clock], shares: Iterable[float], *rest: Any) -> tuple[float, float]:
-    """Return the least seconds of fixed shares of the far side, and that share."""
-    blocks, workers, most_blocks = rest
-    return min(
-        (feed_s(clock(), blocks, workers, FarSide(NAME, NAME, share), most_blocks)[0], share) for share in shares
-    )
+def against_the_best_split(clock: Callable[[], Clock], blocks: int) -> float:
+    """Return the time that is taken by two workers and a far side, of that of its best fixed share."""
+    took_s, *fixed_s = (feed_s(clock(), blocks, 2, FarSide(NAME, NAME, each), 6)[0] for each in (None, *SHARES))
+    return took_s / min(fixed_s)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from time import thread_time
+from time import perf_counter, thread_time
 from typing import Any, NamedTuple, Protocol
 
 from penstock.contracts import ByteArray, Region
@@ -19,13 +19,15 @@ from penstock.sources.workers import Steps
 from penstock.sources.workers.process import FarFailed
 
 _MOST_CROPS = 128
+_MOST_BYTES = 256 << 20
+"""Of crops that are made at once."""
+_TRIED = 256
 _HALVINGS = 2
-_MOST_PIXELS = (256 << 20) // 3
+_MOST_PIXELS = _MOST_BYTES // 3
 """Decoded at once, at most; an image that has more by itself is the CPU's."""
 _BASELINE, _EXTENDED = 0xC0, 0xC1
 _FRAMES = {*range(0xC0, 0xD0)} - {0xC4, 0xC8, 0xCC}
 _SCAN, _ADOBE = 0xDA, 0xEE
-_CHROMA = (0x11, 0x11)
 _LUMA = {0x11, 0x12, 0x21, 0x22}
 
 
@@ -62,35 +64,51 @@ class Device(Protocol):
         ...
 
 
-def suits(recipe: ImageRecipe) -> bool:
-    """Whether a device makes of images what a recipe asks for."""
+def unsuited(recipe: ImageRecipe) -> str:
+    """Name what a recipe asks for that a device does not do; empty if there is nothing."""
     how = recipe.augmentation
-    return recipe.decode is None and how.crop != "padded" and how.shrink == "bilinear" and not any(how.jitter)
+    asked = {
+        "decode=": recipe.decode is not None,
+        "jitter=": any(how.jitter),
+        'augment="padded"': how.crop == "padded",
+        'shrink="area"': how.shrink != "bilinear",
+    }
+    return ", ".join(name for name, is_asked in asked.items() if is_asked)
 
 
 def frame_of(jpeg: bytes) -> tuple[int, int] | None:
     """Return height and width of a JPEG as engines decode it: not progressive, 8 bits, of usual colours, whole.
 
-    Source: ITU-T T.81, Annex B.
+    Source: ITU-T T.81, Annex B; colours as libjpeg takes them.
     """
     if not jpeg.startswith(b"\xff\xd8") or not jpeg.endswith(JPEG_END):
         return None
-    at = 2
-    while at + 4 <= len(jpeg) and jpeg[at] == 0xFF:
+    at, size, components = 2, None, 0
+    while at + 5 <= len(jpeg) and jpeg[at] == 0xFF:
         marker, nbytes = jpeg[at + 1], int.from_bytes(jpeg[at + 2 : at + 4])
-        if marker in (_SCAN, _ADOBE):  # a frame comes before its scans; of Adobe's, colours may be others
+        if marker == _SCAN:  # the first of several, if it does not hold all components
+            return size if jpeg[at + 4] == components else None
+        if marker == _ADOBE:  # its colours may be others
             return None
-        if marker not in _FRAMES:
-            at += 2 + nbytes
-            continue
-        segment = jpeg[at + 4 : at + 2 + nbytes]
-        if marker not in (_BASELINE, _EXTENDED) or len(segment) < 6 or segment[0] != 8:
-            return None
-        sampling = tuple(segment[7::3])
-        is_usual = len(sampling) == 1 or (len(sampling) == 3 and sampling[0] in _LUMA and sampling[1:] == _CHROMA)
-        height, width = int.from_bytes(segment[1:3]), int.from_bytes(segment[3:5])
-        return (height, width) if is_usual and 0 < height * width <= _MOST_PIXELS else None
+        if marker in _FRAMES:
+            size, components = _frame(marker, jpeg[at + 4 : at + 2 + nbytes])
+            if size is None:
+                return None
+        at += 2 + nbytes
     return None
+
+
+def _frame(marker: int, segment: bytes) -> tuple[tuple[int, int] | None, int]:
+    """Return height and width, None where engines do not decode it, and the number of components."""
+    count = segment[5] if len(segment) > 5 else 0
+    if marker not in (_BASELINE, _EXTENDED) or segment[0] != 8 or len(segment) != 6 + 3 * count:
+        return None, count
+    height, width = int.from_bytes(segment[1:3]), int.from_bytes(segment[3:5])
+    ids, sampling = segment[6::3], segment[7::3]
+    is_grey = sampling == b"\x11"
+    is_colour = count == 3 and ids != b"RGB" and sampling[0] in _LUMA and sampling[1:] == b"\x11\x11"
+    is_usual = (is_grey or is_colour) and 0 < height * width <= _MOST_PIXELS
+    return (height, width) if is_usual else None, count
 
 
 class _Image(NamedTuple):
@@ -110,16 +128,22 @@ class BatchStep(ImageStep):
     def __init__(self, recipe: ImageRecipe, device: Device) -> None:
         super().__init__(recipe)
         self._device = device
-        self._most = max(1, _MOST_CROPS // recipe.crops)  # images of a batch
+        crops = min(_MOST_CROPS, _MOST_BYTES // (3 * recipe.augmentation.size**2))
+        self._most = max(1, crops // recipe.crops)  # images of a batch
+        self._seen = self._taken = 0  # images, and those of them that were the device's
         self._halvings = 0
         self._waiting: deque[_Image] = deque()  # those that are not decoded, in the order of rows
         self._made: dict[tuple[BlockPart, int], tuple[_Image, ByteArray]] = {}  # and their crops
 
     def __call__(self, part: BlockPart) -> Steps[Costs]:
         """Write the pixels and labels of a part, an image at a step; the first step reads them."""
+        if not self._taken and self._seen >= _TRIED:
+            raise FarFailed(f"none of {self._seen} images is a JPEG that it decodes")
         draws = self.draws(part)
         images = (self._image(part, row, draws[row]) for row in range(len(part.samples)))
-        self._waiting += [image for image in images if image is not None]
+        found = [image for image in images if image is not None]
+        self._waiting += found
+        self._seen, self._taken = self._seen + len(part.samples), self._taken + len(found)
         try:
             return (yield from super().__call__(part))
         finally:  # after an error rows are left
@@ -136,6 +160,7 @@ class BatchStep(ImageStep):
         part.stored.keep(row, encoded)
         self.costs.images += 1
         self.costs.decoded += 1
+        self.costs.beside += 1
         self.costs.read_bytes += len(encoded)
         return image.label
 
@@ -152,7 +177,7 @@ class BatchStep(ImageStep):
 
     def _decode(self) -> None:
         """Have the device make the next batch, whose rows are then written one after another."""
-        began, images, pixels = thread_time(), list[_Image](), 0
+        began, began_s, images, pixels = thread_time(), perf_counter(), list[_Image](), 0
         while self._waiting and len(images) < self._most:
             height, width = self._waiting[0].size
             if images and pixels + height * width > _MOST_PIXELS:
@@ -172,6 +197,7 @@ class BatchStep(ImageStep):
             raise FarFailed(f"{type(error).__name__}: {error}") from error
         self.costs.pixel_bytes += 3 * pixels
         self.costs.decode_s += thread_time() - began
+        self.costs.beside_s += perf_counter() - began_s
 
     def _batch(self, images: Sequence[_Image]) -> Mapping[tuple[BlockPart, int], tuple[_Image, ByteArray]]:
         device, augmentation = self._device, self.recipe.augmentation

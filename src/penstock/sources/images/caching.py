@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from contextlib import suppress
+from typing import NamedTuple
 
 import simplejpeg  # pyright: ignore[reportMissingTypeStubs]
 
@@ -28,6 +29,14 @@ _DECODERS = f"OpenCV {cv2.__version__}, simplejpeg {simplejpeg.__version__}"
 _DECODED = 64
 _LEAST_MEASURED = 64
 _MOST_MEASURED = 1000
+
+
+class Sides(NamedTuple):
+    """Who decoded images."""
+
+    part: float  # part of all images that a device beside the workers made
+    beside_per_s: float  # images a second while it was at work
+    worker_per_s: float  # images a second of one worker
 
 
 class ImageCaching(SampleCaching):
@@ -107,6 +116,17 @@ class ImageCaching(SampleCaching):
             seen.read_s / count,
             seen.decode_s / count,
             seen.finish_s / max(1, seen.images),
+        )
+
+    @property
+    def sides(self) -> Sides:
+        """What workers made so far, and what a device beside them."""
+        seen = self._measured
+        workers_s = seen.busy_s - seen.beside_s
+        return Sides(
+            seen.beside / max(1, seen.images),
+            seen.beside / seen.beside_s if seen.beside else 0.0,
+            (seen.images - seen.beside) / workers_s if workers_s > 0 else 0.0,
         )
 
     def choices(self, cache: Cache) -> list[CacheChoice]:

@@ -1,7 +1,7 @@
 """Decoding on a GPU: the far side of images, by torchvision's decoder and a kernel of ours behind it.
 
-Its process uses the GPU that is torch's current one, in a context of its own. No GPU has run this file as it
-stands; what one has run is torchvision's decoder, asked in the same way (docs/hardware.md).
+Its process uses the first GPU that it sees, in a context of its own. No GPU has run this file as it stands; what
+one has run is torchvision's decoder, asked in the same way (docs/hardware.md).
 Documentation: torchvision, ``decode_jpeg``; CUDA Driver API, cuModuleLoadData, cuLaunchKernel.
 """
 
@@ -12,13 +12,14 @@ Documentation: torchvision, ``decode_jpeg``; CUDA Driver API, cuModuleLoadData, 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import suppress
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import simplejpeg  # pyright: ignore[reportMissingTypeStubs]
 
-from penstock.contracts import ByteArray
+from penstock.contracts import ByteArray, Region
 from penstock.gpus.driver import compile_for, value_of
 from penstock.sources.images.batches import BatchStep, Crop, OutOfMemory
 from penstock.sources.images.recipe import ImageRecipe
@@ -31,31 +32,50 @@ HEADER = Path(__file__).with_name("crops.cuh")
 _TILE = 16
 
 
+def lacks() -> str:
+    """Say which package lacks for a GPU to decode; empty if none does."""
+    for package in ("torch", "torchvision", "cuda"):  # the last is of cuda-bindings
+        if not find_spec(package):
+            name = "cuda-bindings" if package == "cuda" else package
+            return f'{name} is not installed (pip install "penstock[gpu]" torchvision)'
+    return ""
+
+
 class TorchvisionDevice:
     """Decodes by ``torchvision.io.decode_jpeg``, whose streams nobody else's wait for."""
 
     def __init__(self, size: int) -> None:
-        try:
-            import torch
-            from cuda.bindings import driver
-            from torchvision.io import ImageReadMode, decode_jpeg
-        except ImportError as error:
-            remedy = 'pip install "penstock[gpu]" torchvision'
-            raise FarFailed(f"{error.name or error} is not installed ({remedy})") from None
+        if why := lacks():
+            raise FarFailed(why)
+        import torch
+        from cuda.bindings import driver
+        from torchvision.io import ImageReadMode, decode_jpeg
+
         if not torch.cuda.is_available():
             raise FarFailed("PyTorch has no GPU that it can use")
         self._torch, self._driver = torch, driver
         self._read, self._mode = decode_jpeg, ImageReadMode.RGB
         self._size = size
         self._device = torch.device("cuda", torch.cuda.current_device())
-        self._stream = torch.cuda.current_stream(self._device)  # makes this the current context
+        self._stream = torch.cuda.current_stream(self._device)
         self._pinned = torch.empty(0, dtype=torch.uint8)
         self._in_use: list[Any] = []  # what kernels and copies under way refer to
         major, minor = torch.cuda.get_device_capability(self._device)
         value_of(driver.cuInit(0))
-        torch.zeros(1, device=self._device)
+        torch.zeros(1, device=self._device)  # makes its context the current one
         self._module = value_of(driver.cuModuleLoadData(compile_for(HEADER, f"sm_{major}{minor}", "--fmad=false")))
         self._kernel = value_of(driver.cuModuleGetFunction(self._module, b"penstock_crops"))
+        self._try()
+
+    def _try(self) -> None:
+        """Decode one image: what libraries load with the first one is not to be measured, or missing, later."""
+        jpeg, side = simplejpeg.encode_jpeg(np.zeros((64, 64, 3), np.uint8)), 64
+        try:
+            frame = self._decoded([self._torch.from_numpy(np.frombuffer(jpeg, np.uint8).copy())])[0]
+            self.finish([frame], [Crop(0, Region(0, 0, side, side), False)])
+            self.synchronize()
+        except Exception as error:  # whatever these libraries raise
+            raise FarFailed(f"it decodes no JPEG by torchvision: {error}") from error
 
     def decode(self, jpegs: Sequence[bytes], sizes: Sequence[tuple[int, int]]) -> Sequence[Any]:
         encoded = [self._torch.from_numpy(np.frombuffer(jpeg, np.uint8).copy()) for jpeg in jpegs]
@@ -104,9 +124,12 @@ class TorchvisionDevice:
         return self._read([*encoded], mode=self._mode, device=self._device)
 
     def _alone(self, encoded: Any) -> Any:
-        with suppress(RuntimeError):
+        try:
             return self._decoded([encoded])[0]
-        return None
+        except self._torch.OutOfMemoryError:
+            raise OutOfMemory from None
+        except RuntimeError:
+            return None
 
 
 def _words(frame: Any, crop: Crop) -> tuple[int, ...]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -24,9 +24,11 @@ from penstock.sources.samples.blocks import SampleBlocks
 from penstock.sources.samples.sample_source import OrderSettings, RecordSamples, SampleSource
 from penstock.sources.workers.far import Standing
 
+if TYPE_CHECKING:
+    from penstock.sources.images.caching import Sides
+
 SUFFIXES = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
 """Those of torchvision's ``IMG_EXTENSIONS``."""
-_ON_CPU = 'decode=, jitter=, augment="padded" and shrink="area" are done by the CPU alone'
 
 
 class ImageSource(SampleSource):
@@ -70,10 +72,10 @@ class ImageSource(SampleSource):
         on_bad: ``"fail"`` if an image that cannot be decoded ends the feed; ``"skip"`` for a black image with the
             label -100, which torch's ``cross_entropy`` leaves out (of several labels, none).
         workers: Processes that decode; None for one on each core, or two for an object store.
-        gpu: ``"auto"`` to have a GPU decode too, where the workers are late: JPEGs that are not progressive, with
-            torchvision. Which images it decodes depends on the moment, and of JPEGs with fewer colours than pixels
-            (4:2:0) it makes pixels that differ by 0.5 on average and up to 68: batches are not the same bit for
-            bit, from one run to the next. None for the CPU alone.
+        gpu: ``"auto"`` to have the first GPU that is visible decode too, while the workers are late: JPEGs that
+            are not progressive, by torchvision. Which images it decodes depends on the moment, and of JPEGs with
+            fewer colours than pixels (4:2:0) its pixels are others, on an H200 by 0.5 on average and by up to 68:
+            batches are not the same bit for bit from run to run. None for the CPU alone.
         batch_size: Rows of a block.
         shuffle: Draw a new random order in each cycle; False for the order of ``paths``.
         drop_last: Whether trainers leave out of each epoch the rows that fill none of their batches, unless they
@@ -133,11 +135,11 @@ class ImageSource(SampleSource):
         shard: tuple[int, int] | None = None,
     ) -> None:
         require("ImageSource", "images", "simplejpeg", "cv2")
-        from penstock.sources.images.batches import suits
+        from penstock.sources.images.batches import unsuited
         from penstock.sources.images.caching import ImageCaching
         from penstock.sources.images.crops import Augmentation
         from penstock.sources.images.decoders import decoder
-        from penstock.sources.images.gpu import GPU_SIDE
+        from penstock.sources.images.gpu import GPU_SIDE, lacks
         from penstock.sources.images.recipe import ImageRecipe
 
         size = whole_number("size", size, 1, 2**14)
@@ -148,8 +150,8 @@ class ImageSource(SampleSource):
             ("on_bad", on_bad, ("fail", "skip")),
         ):
             check_one_of(name, value, known)
-        if gpu is not None:
-            check_one_of("gpu", gpu, ("auto",))
+        if gpu not in (None, "auto"):
+            raise BadSetting(f'gpu={gpu!r}: it must be "auto", or None for the CPU alone')
         scale, ratio = _range("scale", scale, 1.0), _range("ratio", ratio, math.inf)
         (flip,) = _numbers("flip", [(0.5 if augment in ("rrc", "padded") else 0.0) if flip is None else flip], 1)
         if not 0 <= flip <= 1:
@@ -186,12 +188,13 @@ class ImageSource(SampleSource):
         )
         self.cached = self._caching.counts
         example = pixels if first is None else (pixels, first)
-        if gpu is not None and not suits(recipe):
-            say(f"gpu={gpu!r} does nothing here: {_ON_CPU}")
-        side = GPU_SIDE if gpu is not None and suits(recipe) else None
+        asked = unsuited(recipe)
+        self._no_gpu = "" if gpu is None else f"{asked} is done by the CPU alone" if asked else lacks()
+        if self._no_gpu:
+            say(f"{GPU_SIDE.name} is left out, and the workers do all: {self._no_gpu}")
+        side = GPU_SIDE if gpu is not None and not self._no_gpu else None
         blocks = SampleBlocks(data, recipe, example, self.workers, self._caching, side)
         self._image_blocks = blocks
-        self._part_rows = recipe.part_rows
         self._open(data, blocks, drop_last=drop_last, shard=shard)
         self.order = digest("images", self._order.digest, records.names, *records.parts)
         self.decoder = "a function of yours" if decode is not None else decoder().name
@@ -201,8 +204,9 @@ class ImageSource(SampleSource):
         images = f"{self._data.description}, decoded by {self.decoder} in {self.workers} workers"
         skipped = self._blocks.skipped
         black = f"{skipped:,} bad ones came as black images" if skipped else ""
-        beside = self._image_blocks.beside
-        gpu = "" if beside is None else _in_words(beside, self._part_rows)
+        gpu = f"the GPU is left out: {self._no_gpu}" if self._no_gpu else ""
+        if (beside := self._image_blocks.beside) is not None:
+            gpu = _in_words(beside, self._caching.sides)
         return "; ".join(filter(None, (images, gpu, black, self._caching.description)))
 
     @property
@@ -226,16 +230,20 @@ class ImageSource(SampleSource):
         return self._caching.choices(cache)
 
 
-def _in_words(beside: Standing, part_rows: int) -> str:
+def _in_words(beside: Standing, sides: Sides) -> str:
     """Say what a GPU does of the decoding."""
+    told = list[str]()
+    if sides.part:
+        rates = f"{sides.beside_per_s:,.0f} images/s, where a worker makes {sides.worker_per_s:,.0f}"
+        told.append(f"{beside.name} made {sides.part:.0%} of them, at {rates}")
     if beside.lost:
-        return f"{beside.name} is left out: {beside.lost}"
-    if not beside.done:
-        return f"{beside.name} helps while they are late, which was not yet"
-    part = beside.done / (beside.done + beside.others)
-    rates = [f"{part_rows / task_s:,.0f} images/s" for task_s in (beside.task_s, beside.worker_task_s) if task_s]
-    deaths = f"; {beside.deaths} of its processes died" if beside.deaths else ""
-    return f"{beside.name} made {part:.0%} of them, at {', where a worker makes '.join(rates)}{deaths}"
+        told.append(f"{beside.name} is left out: {beside.lost}")
+    elif beside.deaths:
+        told.append(f"{beside.deaths} of its processes died")
+    elif not sides.part:
+        does = "made none of them yet" if beside.is_ready else "is starting"
+        told.append(f"{beside.name} {does if beside.is_started else 'was not needed yet'}")
+    return "; ".join(told)
 
 
 def _endings(suffixes: Sequence[str]) -> tuple[str, ...]:

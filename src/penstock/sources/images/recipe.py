@@ -51,6 +51,8 @@ class Costs(msgspec.Struct):
     decode_s: float = 0.0  # CPU time that decoding took
     finish_s: float = 0.0  # CPU time that resizing and all else took
     busy_s: float = 0.0  # time that whole parts took
+    beside: int = 0  # how many of the images a device beside the workers decoded
+    beside_s: float = 0.0  # time that that took
 
     def add(self, other: Costs) -> None:
         for name in self.__struct_fields__:

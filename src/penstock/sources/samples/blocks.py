@@ -136,7 +136,7 @@ class SampleBlocks:
         own = OwnSlots(0, 0)
         try:
             own = self._prepared()
-            plan, numbers, memories = next(plans, None), count(), self._memories
+            plan, numbers, memories = next(plans, None), self._numbers, self._memories
             while plan is not None or begun:
                 while plan is not None and sum(max(1, len(each.numbers)) for each in begun) <= self._pool.capacity:
                     if (block := self._begin(plan, numbers, cycle, own, waits=bool(begun))) is None:
@@ -181,6 +181,7 @@ class SampleBlocks:
         self._memories: list[ByteArray] = []
         self._files: list[FileIO] = []
         self._pool = self._workers()
+        self._numbers = count()  # of tasks; a late answer of a pass before is of none
         weakref.finalize(self, _release, self._pool, self._files, self._pid)
 
     def _prepared(self) -> OwnSlots:

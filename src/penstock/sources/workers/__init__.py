@@ -37,7 +37,7 @@ class Workers(Protocol[Task_contra, Result_co]):
         ...
 
     def submit(self, number: int, task: Task_contra) -> None:
-        """Have a task done, whose result is asked for by ``number``."""
+        """Have a task done, whose result is asked for by ``number``, which no other task ever has."""
         ...
 
     def result(self, number: int) -> Result_co:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 import os
-import pickle
 import signal
 import socket
 import struct
@@ -28,7 +27,10 @@ BATCH = 4
 _BATCHES = 4
 _MOST_DEATHS = 2
 _HANGS_S = 10.0
-_TIMEOUT = struct.pack("ll", int(_HANGS_S), 0)
+_STARTS_S = 120.0
+"""It imports much, maybe from a disk that is busy."""
+_TIMEOUT = struct.pack("ll", int(_HANGS_S) // 2, 0)
+_SMALL_BYTES = 64 << 10
 _WEIGHT = 1 / 8
 _OLD = 32
 """A side that was given nothing for as long as so many of its tasks take is tried again."""
@@ -47,10 +49,8 @@ class Standing(NamedTuple):
     """How a far side stands."""
 
     name: str
-    done: int  # tasks that it did
-    others: int  # tasks that workers did
-    task_s: float  # seconds of a task of its, in a batch; 0 before the first
-    worker_task_s: float  # seconds of a task of a worker's
+    is_started: bool  # whether it has a process
+    is_ready: bool  # whether that can be given tasks
     deaths: int  # of its processes
     lost: str  # why it is left out; empty while it is not
 
@@ -63,7 +63,7 @@ class TaskTime:
         self._at_s = -math.inf  # when that was measured
 
     def add(self, took_s: float) -> None:
-        self.s += (max(took_s, 1e-6) - self.s) * (_WEIGHT if self.s else 1)
+        self.s += (max(took_s, 1e-6) - self.s) * (1 if self.is_old else _WEIGHT)
         self._at_s = monotonic()
 
     @property
@@ -83,7 +83,7 @@ class Far:
         self.worker: Worker | None = None
         self.is_ready = False  # whether its process can be given tasks
         self.lost = ""  # why it does nothing any more
-        self.done = self.others = 0  # tasks that it did, and workers
+        self.done = 0  # tasks that it did
         self.own: deque[int] = deque()  # tasks of its share that it does not have yet
         self._workers_time = TaskTime()
         self._time = TaskTime()  # of a task, in a batch
@@ -94,6 +94,7 @@ class Far:
         self._deaths = 0
         self._late_s = -math.inf  # when somebody waited for a result
         self._hangs_s = math.inf  # when it counts as hung
+        self._is_stuck = False  # whether it did not take a batch
 
     @property
     def capacity(self) -> int:
@@ -107,18 +108,16 @@ class Far:
 
     @property
     def standing(self) -> Standing:
-        times = self._time.s, self._workers_time.s
-        return Standing(self._side.name, self.done, self.others, *times, self._deaths, self.lost)
+        return Standing(self._side.name, self.worker is not None, self.is_ready, self._deaths, self.lost)
 
     def learn(self, took_s: float) -> None:
-        """Take note of a worker's task."""
-        self.others += 1
+        """Take note of how long a worker's task took."""
         self._workers_time.add(took_s)
 
-    def claims(self, number: int, name: str) -> bool:
+    def claims(self, number: int, task: object) -> bool:
         """Take a task for its share; return whether it did."""
         share = self._side.share
-        if self.lost or share is None or zlib.crc32(name.encode()) >= share * 2**32:
+        if self.lost or share is None or zlib.crc32(str(task).encode()) >= share * 2**32:
             return False
         self.own.append(number)
         return True
@@ -139,32 +138,38 @@ class Far:
         """Start its process, if there is none."""
         if self.worker is not None or self.lost:
             return
-        self.worker = Worker(*start_process(self._side.module, files, ONE_THREAD))
+        try:
+            self.worker = Worker(*start_process(self._side.module, files, ONE_THREAD))
+        except OSError as error:
+            self._lose(f"its process cannot be started: {error.strerror}")
+            return
+        self._hangs_s = monotonic() + _STARTS_S
         _limit(self.worker.connection)
         with suppress(OSError):  # it has died, as the next wait finds
             self.worker.connection.send_bytes(setup)
 
-    def take(self, waiting: deque[int], under_way: int, workers: int) -> list[int]:
+    def batch(self, waiting: deque[int], under_way: int, workers: int) -> list[int]:
         """Take the tasks of its next batch, if it is to have one: of its share, or of those that wait.
 
         ``under_way`` is how many the workers have.
         """
-        if self.worker is None or not self.is_ready:
+        if self.worker is None or not self.is_ready or self._is_stuck:
             return []
         has = len(self.worker.has)
-        able = [each for each in waiting if each not in self._returned]
+        if has > BATCH:
+            return []
         if self._side.share is not None:
-            able, most, waiting = [*self.own], BATCH, self.own
-        elif self._time.is_old:
+            return [self.own.popleft() for _ in range(min(BATCH, len(self.own)))]
+        able = [each for each in waiting if each not in self._returned]
+        if self._time.is_old:
             most = 0 if has else 1
         else:
             behind_s = self._workers_time.s * max(1, (under_way + len(waiting)) / workers)
             most = min(BATCH, int(behind_s / self._time.s) - has)
-        if most <= 0 or (has and len(able) < BATCH) or has > BATCH:
+        if most <= 0 or (has and len(able) < BATCH):
             return []
         # What is needed first, if it does that before a worker would; else what is needed last.
-        is_first = self._side.share is not None or self._time.s * (has + most) <= self._workers_time.s
-        chosen = able[:most] if is_first else able[-most:]
+        chosen = able[:most] if self._time.s * (has + most) <= self._workers_time.s else able[-most:]
         for each in chosen:
             waiting.remove(each)
         return chosen
@@ -178,23 +183,28 @@ class Far:
             self._hangs_s = self._began_s + _HANGS_S
         self._batches.append(len(numbers))
         self.worker.take(numbers)
-        with suppress(OSError):  # it has died, as the next wait finds, or hangs
+        try:
             self.worker.connection.send(messages)
+        except BlockingIOError:  # it hangs, with half a message
+            self._is_stuck = True
+        except OSError:  # it has died, as the next wait finds
+            pass
 
     @property
     def patience_s(self) -> float:
         """Seconds until it counts as hung."""
-        return max(0.0, self._hangs_s - monotonic())
+        return 0.0 if self._is_stuck else max(0.0, self._hangs_s - monotonic())
 
     def hear(self, learn: Callable[[int, bool, Any], None]) -> list[int]:
         """Pass an answer on; return the tasks that workers are to do, if it has died, failed, or hangs."""
         if self.worker is None:
             return []
-        if not self.worker.connection.poll():
-            return self._end(f"process {self.worker.pid} has not answered for {_HANGS_S:.0f} s")
+        if self._is_stuck or not self.worker.connection.poll():  # nobody is here before its time
+            limit_s = _HANGS_S if self.is_ready else _STARTS_S
+            return self._end(f"process {self.worker.pid} has not answered for {limit_s:.0f} s")
         try:
             number, done, result = self.worker.connection.recv()
-        except (EOFError, OSError, pickle.UnpicklingError):
+        except Exception:  # its end, or what is no message
             return self._end()
         if number == CANNOT_START:
             return self._end(str(result))
@@ -202,11 +212,13 @@ class Far:
         if number in self.worker.has:  # else it has answered twice
             self._count(self.worker, number)
             learn(number, done, result)
+        self._hangs_s = monotonic() + _HANGS_S if self.worker.has else math.inf
         return []
 
     def forget(self) -> list[int]:
         """Forget what is to come; return the tasks of its share that it does not have yet."""
         own = [*self.own]
+        self._late_s = -math.inf  # nobody waits for a result that workers would leave to it
         self.own.clear()
         self._returned.clear()
         return own
@@ -222,9 +234,11 @@ class Far:
         self.done += 1
         now_s, self._left = monotonic(), self._left - 1
         if not self._left:
-            self._time.add((now_s - self._began_s) / self._batches.popleft())
-            self._began_s, self._left = now_s, self._batches[0] if self._batches else 0
-        self._hangs_s = now_s + _HANGS_S if worker.has else math.inf
+            took_s, self._began_s = (now_s - self._began_s) / self._batches.popleft(), now_s
+            self._left = self._batches[0] if self._batches else 0
+            if not worker.is_new:  # a first batch takes what a library loads with it, too
+                self._time.add(took_s)
+            worker.is_new = False
 
     def _end(self, failed: str = "") -> list[int]:
         """End its process, for good if it ``failed`` or died before; return the tasks that it will not do."""
@@ -232,15 +246,19 @@ class Far:
         self._returned.update(returned)
         self._deaths += 1
         if failed or self._deaths >= _MOST_DEATHS:
-            self.lost = failed or f"its processes die: the last {how}"
-            say(f"{self._side.name} is left out, and the workers do all: {self.lost}")
+            self._lose(failed or f"{self._deaths} of its processes died, the last of them {how}")
             returned += self.forget()
         return returned
+
+    def _lose(self, why: str) -> None:
+        self.lost = why
+        say(f"{self._side.name} is left out, and the workers do all: {why}")
 
     def _kill(self) -> tuple[str, list[int]]:
         """Return how its process ended, and the tasks that it had, which it cannot write any more."""
         worker, self.worker, self.is_ready, self._hangs_s = self.worker, None, False, math.inf
         self._batches.clear()
+        self._is_stuck = False
         if worker is None:
             return "", []
         with suppress(ProcessLookupError):

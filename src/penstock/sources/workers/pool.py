@@ -69,7 +69,7 @@ class WorkerPool(Generic[Task, Result]):
     def submit(self, number: int, task: Task) -> None:
         """Have a task done, whose result is asked for by ``number``."""
         self._tasks[number] = task, pickle.dumps((number, task))
-        if self.far is None or not self.far.claims(number, str(task)):
+        if self.far is None or not self.far.claims(number, task):
             self._waiting.append(number)
         self._hand_out()
 
@@ -148,16 +148,19 @@ class WorkerPool(Generic[Task, Result]):
         """Give the far side what it does sooner than workers, as somebody waits for a result."""
         if self._waiting or far.own:
             far.start(self._setup, self._files)
+        if far.lost and far.own:
+            self._waiting.extend(far.forget())
+            self._hand_out()
         under_way = sum(len(each.has) for each in self._workers)
-        while numbers := far.take(self._waiting, under_way, self._count):
+        while numbers := far.batch(self._waiting, under_way, self._count):
             far.give(numbers, [self._tasks[number][1] for number in numbers])
 
     def _hear(self, most_s: float) -> bool:
         """Wait for a result or the end of a process; return whether anything came in time."""
-        far = None if self.far is None else self.far.worker
-        processes = self._workers if far is None else [*self._workers, far]
-        if self.far is not None:
-            most_s = min(most_s, self.far.patience_s)
+        processes, far = [*self._workers], self.far
+        if far is not None and far.worker is not None:
+            processes.append(far.worker)
+            most_s = min(most_s, far.patience_s)
         ready = wait([each.connection for each in processes], None if most_s == math.inf else most_s)
         for worker in [each for each in self._workers if each.connection in ready]:
             try:
@@ -170,11 +173,12 @@ class WorkerPool(Generic[Task, Result]):
                 continue
             self._vain = 0
             took_s = worker.done(number)
-            if self.far is not None:
-                self.far.learn(took_s)
+            if far is not None and not worker.is_new:  # a first task takes its process's start, too
+                far.learn(took_s)
+            worker.is_new = False
             self._learn(number, done, result)
-        if self.far is not None and far is not None and (far.connection in ready or not self.far.patience_s):
-            returned = self.far.hear(self._learn)
+        if far is not None and far.worker is not None and (far.worker.connection in ready or not far.patience_s):
+            returned = far.hear(self._learn)
             self._waiting.extendleft(reversed(returned))
             ready = ready or returned
         if self._broken is None:

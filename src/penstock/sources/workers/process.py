@@ -30,6 +30,7 @@ QUEUED = 2
 """Tasks that a worker has: the one at hand, and the next."""
 CANNOT_START, READY = -1, -2
 """Numbers of what a process answers that is of no task: that it cannot work, or can."""
+_SIGN_S = 1.0
 
 
 class Worker:
@@ -39,6 +40,7 @@ class Worker:
         self.pid = pid
         self.connection = connection
         self.has: deque[int] = deque()
+        self.is_new = True  # whether it has done none yet
         self._since_s = 0.0  # when it began the one at hand
 
     def take(self, numbers: Sequence[int]) -> None:
@@ -138,16 +140,19 @@ def serve_batches(fd: int, make: Callable[..., Callable[[Any], Steps[Any]]]) -> 
             try:
                 first = [_answer(*each) for each in given]
                 for each, answer in zip(given, first, strict=True):
-                    connection.send(answer or _whole_answer(*each))
+                    connection.send(answer or _whole_answer(*each, connection))
             except FarFailed as error:
                 _fail(connection, str(error))
     os._exit(0)
 
 
-def _whole_answer(number: int, steps: Steps[Any]) -> tuple[int, bool, Any]:
-    """Do the rest of a task's steps."""
+def _whole_answer(number: int, steps: Steps[Any], connection: Connection[Any, Any]) -> tuple[int, bool, Any]:
+    """Do the rest of a task's steps, with signs of life where they take long."""
+    said_s = monotonic()
     while (answer := _answer(number, steps)) is None:
-        pass
+        if monotonic() - said_s > _SIGN_S:
+            connection.send((READY, True, None))
+            said_s = monotonic()
     return answer
 
 
@@ -158,8 +163,8 @@ def _begun(fd: int, make: Callable[..., Any]) -> tuple[Connection[Any, Any], Any
     try:
         return connection, make(*pickle.loads(setup))
     except Exception as error:  # such as a user's function that cannot be found here
-        what = str(error) if isinstance(error, FarFailed) else f"{type(error).__name__}: {error}"
-        _fail(connection, f"a worker process cannot start: {what}")
+        what = f"a worker process cannot start: {type(error).__name__}: {error}"
+        _fail(connection, str(error) if isinstance(error, FarFailed) else what)
 
 
 def _fail(connection: Connection[Any, Any], what: str) -> NoReturn:
