@@ -20,7 +20,7 @@ from time import monotonic
 from typing import Any, NamedTuple
 
 from penstock.basics.terminal import say
-from penstock.sources.workers.process import CANNOT_START, ONE_THREAD, Worker, start_process
+from penstock.sources.workers.process import CANNOT_START, ONE_THREAD, SMALL_BYTES, Worker, start_process
 
 BATCH = 4
 """Tasks that it does as one: 128 rows, where parts have 32."""
@@ -30,7 +30,6 @@ _HANGS_S = 10.0
 _STARTS_S = 120.0
 """It imports much, maybe from a disk that is busy."""
 _TIMEOUT = struct.pack("ll", int(_HANGS_S) // 2, 0)
-_SMALL_BYTES = 64 << 10
 _WEIGHT = 1 / 8
 _OLD = 32
 """A side that was given nothing for as long as so many of its tasks take is tried again."""
@@ -95,6 +94,7 @@ class Far:
         self._late_s = -math.inf  # when somebody waited for a result
         self._hangs_s = math.inf  # when it counts as hung
         self._is_stuck = False  # whether it did not take a batch
+        self._is_large = False  # whether batches are so large that it must be there to read them
 
     @property
     def capacity(self) -> int:
@@ -156,7 +156,7 @@ class Far:
         if self.worker is None or not self.is_ready or self._is_stuck:
             return []
         has = len(self.worker.has)
-        if has > BATCH:
+        if has > BATCH or (has and self._is_large):
             return []
         if self._side.share is not None:
             return [self.own.popleft() for _ in range(min(BATCH, len(self.own)))]
@@ -182,6 +182,7 @@ class Far:
             self._began_s, self._left = monotonic(), len(numbers)
             self._hangs_s = self._began_s + _HANGS_S
         self._batches.append(len(numbers))
+        self._is_large = sum(map(len, messages)) > SMALL_BYTES
         self.worker.take(numbers)
         try:
             self.worker.connection.send(messages)

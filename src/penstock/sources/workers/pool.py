@@ -18,13 +18,12 @@ from typing import Any, Generic, TypeVar
 from penstock.basics.pickling import FilePickler
 from penstock.errors import BadSetting, SourceError
 from penstock.sources.workers.far import Far, FarSide
-from penstock.sources.workers.process import CANNOT_START, ONE_THREAD, QUEUED, Worker, start_process
+from penstock.sources.workers.process import CANNOT_START, ONE_THREAD, QUEUED, SMALL_BYTES, Worker, start_process
 
 Task = TypeVar("Task")
 Result = TypeVar("Result")
 
 _MOST_DEATHS = 3
-_SMALL_BYTES = 64 << 10
 _FINISH_S = 10.0
 
 
@@ -137,7 +136,7 @@ class WorkerPool(Generic[Task, Result]):
                 return
             _, message = self._tasks[number]
             # One that is at work reads no large message, and the process that sends it would wait.
-            if worker.has and len(message) > _SMALL_BYTES:
+            if worker.has and len(message) > SMALL_BYTES:
                 return
             self._waiting.popleft()
             worker.take([number])

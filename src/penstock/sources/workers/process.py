@@ -30,6 +30,8 @@ QUEUED = 2
 """Tasks that a worker has: the one at hand, and the next."""
 CANNOT_START, READY = -1, -2
 """Numbers of what a process answers that is of no task: that it cannot work, or can."""
+SMALL_BYTES = 64 << 10
+"""What a process that is at work can be sent: of more, who sends it would wait."""
 _SIGN_S = 1.0
 
 
