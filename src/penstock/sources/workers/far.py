@@ -247,7 +247,7 @@ class Far:
         self._returned.update(returned)
         self._deaths += 1
         if failed or self._deaths >= _MOST_DEATHS:
-            self._lose(failed or f"{self._deaths} of its processes died, the last of them {how}")
+            self._lose(failed or f"{self._deaths} of its processes died: the last {how}")
             returned += self.forget()
         return returned
 
