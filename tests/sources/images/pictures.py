@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import closing
 from importlib.util import find_spec
 from itertools import islice
@@ -69,6 +69,14 @@ def jpegs() -> dict[str, Callable[[np.ndarray], bytes]]:
         ):
             kinds[f"{name} {factor:x}"] = lambda pixels, o=(option, 1, *sampling): encoded(pixels, ".jpg", *o)
     return kinds
+
+
+def labelled(folder: Path, images: Iterable[bytes]) -> None:
+    """Write JPEGs by turns into folders of two classes."""
+    for label in "ab":
+        (folder / label).mkdir()
+    for number, image in enumerate(images):
+        (folder / "ab"[number % 2] / f"{number:03}.jpg").write_bytes(image)
 
 
 def colours(folder: Path, count: int = 60, classes: int = 4) -> list[tuple[int, int, int]]:

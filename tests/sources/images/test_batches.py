@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from tests.fakes import far_side
 from tests.fakes.far_side import Behaviour
 from tests.forked import eventually
-from tests.sources.images.pictures import encoded, jpeg, noise
+from tests.sources.images.pictures import encoded, jpeg, labelled, noise
 from tests.sources.images.test_fields import shards
 
 from penstock import Cache, ImageSource
@@ -40,13 +40,9 @@ IMAGES = 320
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("images")
-    for label in "ab":
-        (folder / label).mkdir()
-    for number in range(IMAGES):
-        kind = ("444", "420", "422", "Gray")[number % 4]
-        (folder / "ab"[number % 2] / f"{number:03}.jpg").write_bytes(
-            jpeg(noise(40, 30 + number % 7, number), kind)
-        )
+    kinds = ("444", "420", "422", "Gray")
+    images = (jpeg(noise(40, 30 + number % 7, number), kinds[number % 4]) for number in range(IMAGES))
+    labelled(folder, images)
     return folder
 
 

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
-from tests.sources.images.pictures import jpeg, noise
+from tests.sources.images.pictures import jpeg, labelled, noise
 
 from penstock import ImageSource
 from penstock.contracts import Cursor, SourceBlock
@@ -26,10 +26,7 @@ IMAGES = 200
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("images")
-    for label in "ab":
-        (folder / label).mkdir()
-    for number in range(IMAGES):
-        (folder / "ab"[number % 2] / f"{number:03}.jpg").write_bytes(jpeg(noise(9, 9, number), "444"))
+    labelled(folder, (jpeg(noise(9, 9, number), "444") for number in range(IMAGES)))
     return folder
 
 
